@@ -217,10 +217,10 @@ def as_dtype(dtype: DTypeLike) -> DType:
     if isinstance(dtype, str) and dtype.lower() in PACKED:
         return PACKED[dtype.lower()]
     try:
-        found = None if dtype is None else _BY_NP.get(np.dtype(dtype))  # np.dtype(None) would be float64
+        result = None if dtype is None else _BY_NP.get(np.dtype(dtype))  # np.dtype(None) would be float64
     except (TypeError, ValueError):
-        found = None
-    if found is None:
+        result = None
+    if result is None:
         near = meant(dtype.lower(), [*_BY_NAME, *PACKED]) if isinstance(dtype, str) else ""
         came = repr(dtype)
         pairs = (
@@ -236,7 +236,7 @@ def as_dtype(dtype: DTypeLike) -> DType:
             f"{came if len(came) <= 80 else f'{came[:80]}…'} is not an rlx dtype{near}{pairs}; the dtypes are "
             f"{', '.join(_BY_NAME)}, and packed ones for weights, such as q4_k, which rlx.dtypes.PACKED lists"
         )
-    return found
+    return result
 
 
 # Row a, column b holds promote(a, b), `none` where no integer holds the values of both; rows and columns are in the

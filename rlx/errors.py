@@ -56,8 +56,23 @@ class ModelFormatError(RlxError):
     """A model file or folder that is damaged, contradicts itself, or lacks a part."""
 
 
+class DataError(RlxError):
+    """Data to train on that cannot be read, or lacks what is needed; the message names the file and the line."""
+
+
 class ProgramMismatch(ModelFormatError):
     """A saved program of another version of rlx, another device or driver, or other settings; compile it here."""
+
+
+class CheckpointError(RlxError):
+    """A checkpoint of a training run that cannot be written or read, or is one of another model or optimizer."""
+
+
+class NotFinite(RlxError, ArithmeticError):
+    """A step of training whose loss or gradients are NaN or infinite. `step` is its number; the message names the first
+    node that made such a value. The run is as it was before that step."""
+
+    step: int = 0
 
 
 class ArenaError(RlxError):

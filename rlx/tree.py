@@ -42,10 +42,10 @@ class Structure:
 
     def unflatten(self, leaves: Iterable[Any]) -> Any:
         """The pytree with these leaves. Raises: GraphError for another number of them."""
-        given = list(leaves)
-        if len(given) != self.num_leaves:
-            raise GraphError(f"tree.unflatten: {len(given)} leaves for {self!r}; expected {self.num_leaves}")
-        return _unflatten(self._skeleton, given)
+        listed = list(leaves)
+        if len(listed) != self.num_leaves:
+            raise GraphError(f"tree.unflatten: {len(listed)} leaves for {self!r}; expected {self.num_leaves}")
+        return _unflatten(self._skeleton, listed)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Structure) and self._skeleton == other._skeleton
@@ -59,9 +59,9 @@ class Structure:
 
 def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], Structure]:
     """(the leaves, in order, the structure). Dicts are sorted by key. `is_leaf` may make leaves of containers."""
-    found: list[Any] = []
-    skeleton = _flatten(tree, found, leaf=functools.partial(_is_leaf, is_leaf))
-    return found, Structure(skeleton, len(found))
+    leaves_list: list[Any] = []
+    skeleton = _flatten(tree, leaves_list, leaf=functools.partial(_is_leaf, is_leaf))
+    return leaves_list, Structure(skeleton, len(leaves_list))
 
 
 def _is_leaf(is_leaf: IsLeaf, value: Any) -> bool:
@@ -97,8 +97,8 @@ def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) ->
     """
     if not callable(f):
         raise GraphError(f"tree.map: f is {type(f).__name__}; the function comes first: tree.map(f, tree)")
-    found, treedef = flatten(tree, is_leaf)
-    columns = [found]
+    leaves_list, treedef = flatten(tree, is_leaf)
+    columns = [leaves_list]
     for i, other in enumerate(rest):
         columns.append(_like(treedef, other, i + 1))
     return treedef.unflatten([f(*values) for values in zip(*columns, strict=True)])
@@ -106,11 +106,11 @@ def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) ->
 
 def _like(treedef: Structure, other: Any, number: int) -> list[Any]:
     """What a tree has in the places of a structure's leaves."""
-    found: list[Any] = []
+    parts: list[Any] = []
 
     def walk(skeleton: Any, value: Any) -> None:
         if skeleton[0] == "leaf":
-            found.append(value)
+            parts.append(value)
             return
         # One level: each child is a leaf.
         children: list[Any] = []
@@ -139,7 +139,7 @@ def _like(treedef: Structure, other: Any, number: int) -> list[Any]:
             walk(part, child)
 
     walk(treedef._skeleton, other)
-    return found
+    return parts
 
 
 _NONE = object()
@@ -149,12 +149,12 @@ def reduce(
     function: Callable[[Any, Any], Any], tree: Any, initializer: Any = _NONE, is_leaf: IsLeaf = None
 ) -> Any:
     """function applied to the leaves from left to right, as functools.reduce does."""
-    found = leaves(tree, is_leaf)
+    leaves_list = leaves(tree, is_leaf)
     if initializer is _NONE:
-        if not found:
+        if not leaves_list:
             raise GraphError("tree.reduce: the tree has no leaves; give an initializer")
-        return functools.reduce(function, found)
-    return functools.reduce(function, found, initializer)
+        return functools.reduce(function, leaves_list)
+    return functools.reduce(function, leaves_list, initializer)
 
 
 def all(tree: Any, *, is_leaf: IsLeaf = None) -> bool:
@@ -164,11 +164,11 @@ def all(tree: Any, *, is_leaf: IsLeaf = None) -> bool:
 
 def transpose(outer_treedef: Structure, inner_treedef: Structure, pytree_to_transpose: Any) -> Any:
     """A tree of the outer structure whose leaves have the inner one, as an inner tree of outer trees."""
-    found = leaves(pytree_to_transpose)
+    leaves_list = leaves(pytree_to_transpose)
     n, m = outer_treedef.num_leaves, inner_treedef.num_leaves
-    if len(found) != n * m:
+    if len(leaves_list) != n * m:
         raise GraphError(
-            f"tree.transpose: {len(found)} leaves; expected {n} of the outer times {m} of the inner structure"
+            f"tree.transpose: {len(leaves_list)} leaves; expected {n} of the outer times {m} of the inner structure"
         )
-    rows = [found[i * m : (i + 1) * m] for i in range(n)]
+    rows = [leaves_list[i * m : (i + 1) * m] for i in range(n)]
     return inner_treedef.unflatten([outer_treedef.unflatten([row[j] for row in rows]) for j in range(m)])

@@ -8,6 +8,7 @@ the other. A row prints the ratio of medians (this tree over OTHER), the same of
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import statistics
 import subprocess
@@ -77,9 +78,13 @@ def compare(case: str, device: str, args: argparse.Namespace) -> None:
     for turn in range(args.rounds + 1):
         for worker, kept in zip(workers, times, strict=True):
             assert worker.stdin is not None and worker.stdout is not None
-            worker.stdin.write("\n")
-            worker.stdin.flush()
-            seconds = float(worker.stdout.readline())
+            with contextlib.suppress(BrokenPipeError):
+                worker.stdin.write("\n")
+                worker.stdin.flush()
+            line = worker.stdout.readline()
+            if not line:
+                raise SystemExit(f"{case}: a process has ended; its own message stands above")
+            seconds = float(line)
             if turn:  # the first round warms up
                 kept.append(seconds)
     for worker in workers:

@@ -48,14 +48,16 @@ SHAPES = ((2, 32, 28, 28), (4, 64, 7, 9))
 # A GPU's: rows in registers of a warp, of a workgroup, and too long for either; columns side by side, and few.
 GPU_ROWS = ((16384, 512), (2048, 4096), (64, 1000), (256, 32001))
 GPU_COLUMNS = ((64, 512, 196), (2048, 1000, 4))
-GPU_LAST = ("cross_entropy", "cross_entropy_grad")
+GPU_LAST = ("cross_entropy", "cross_entropy_grad", "layer_norm", "rms_norm", "add_layer_norm")
+GPU_IMAGES = ("group_norm", "layer_norm_channels")
+GPU_SHAPES = ((64, 64, 7, 9), (8, 96, 56, 56))
 
 
 def cases(device: str = "cpu") -> Iterator[tuple[str, str, tuple[int, ...], str]]:
     """The name, op, shape and dtype of each case."""
     groups = ((ALONG, (*ROWS, *COLUMNS)), (LAST, ROWS), (IMAGES, SHAPES))
     if device != "cpu":
-        groups = ((ALONG, (*GPU_ROWS, *GPU_COLUMNS)), (GPU_LAST, GPU_ROWS))
+        groups = ((ALONG, (*GPU_ROWS, *GPU_COLUMNS)), (GPU_LAST, GPU_ROWS), (GPU_IMAGES, GPU_SHAPES))
     for ops, shapes in groups:
         for op in ops:
             for shape in shapes:

@@ -15,7 +15,7 @@ from rlx.errors import DTypeError, RlxError, ShapeError, UnsupportedOp, meant
 from rlx.ir import Tensor
 from rlx.ops import cast
 
-_MAX_NAMED = 8  # unknown operators in one message
+_LISTED_OPERATORS = 8
 
 
 @dataclass(frozen=True)
@@ -336,9 +336,9 @@ def _steps(graph_module: Any) -> list[_Step]:
             unknown.setdefault(str(node.target), _line(node.stack_trace))
     if unknown:
         shown = [f"{name}, called at {line}" for name, line in unknown.items()]
-        more = f"\n  and {len(shown) - _MAX_NAMED} more" if len(shown) > _MAX_NAMED else ""
+        more = f"\n  and {len(shown) - _LISTED_OPERATORS} more" if len(shown) > _LISTED_OPERATORS else ""
         raise UnsupportedOp(
-            "rlx has no rule for these operators of the module:\n  " + "\n  ".join(shown[:_MAX_NAMED]) + more
+            "rlx has no rule for these operators of the module:\n  " + "\n  ".join(shown[:_LISTED_OPERATORS]) + more
             + "\nReplace them in the module, or export it to ONNX (torch.onnx.export) and use rlx.onnx.load"
         )  # fmt: skip
     steps = []

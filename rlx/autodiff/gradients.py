@@ -42,8 +42,8 @@ def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Tensor | float | None
         seed = _full_like(output, float(seed))
     if seed.type != output.type:
         raise ShapeError(f"gradients: seed is {seed.type}; expected {output.type}, the type of output")
-    found = pullback([output], [seed], wrt)
-    return [_full_like(t, 0.0) if d is None else d for t, d in zip(wrt, found, strict=True)]
+    grads = pullback([output], [seed], wrt)
+    return [_full_like(t, 0.0) if d is None else d for t, d in zip(wrt, grads, strict=True)]
 
 
 def _full_like(x: Tensor, value: float) -> Tensor:

@@ -31,19 +31,19 @@ def pullback(
         if d is not None:
             _accumulate(total, t, d)
     for node in reversed(between):
-        given = [total.get(id(t)) for t in node.outputs]
-        if all(d is None for d in given):
+        seeds = [total.get(id(t)) for t in node.outputs]
+        if all(d is None for d in seeds):
             continue
         if isinstance(node.op.vjp, _NotDifferentiable):
-            if any(t.dtype.is_float and d is not None for t, d in zip(node.outputs, given, strict=True)):
+            if any(t.dtype.is_float and d is not None for t, d in zip(node.outputs, seeds, strict=True)):
                 raise no_gradient(node)
             continue
-        found = node.op.vjp(here(node), given)
-        if len(found) != len(node.inputs):
+        input_grads = node.op.vjp(here(node), seeds)
+        if len(input_grads) != len(node.inputs):
             raise GraphError(
-                f"gradient: the rule of op {node.op.name} gave {len(found)} for {len(node.inputs)} inputs"
+                f"gradient: the rule of op {node.op.name} gave {len(input_grads)} for {len(node.inputs)} inputs"
             )
-        for t, d in zip(node.inputs, found, strict=True):
+        for t, d in zip(node.inputs, input_grads, strict=True):
             if d is None or not t.dtype.is_float:
                 continue
             if d.type != t.type:
@@ -115,8 +115,8 @@ def vjp_by_parts(decompose: Decompose) -> Vjp:
     """The gradient rule of an op, derived from its decomposition into simpler ops."""
 
     def vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        made = decompose(node.inputs, node.attrs)
-        outs = (made,) if isinstance(made, Tensor) else made
+        result = decompose(node.inputs, node.attrs)
+        outs = (result,) if isinstance(result, Tensor) else result
         return pullback(outs, grads, node.inputs, stop=True)
 
     return vjp

@@ -29,34 +29,34 @@ def pushforward(
     """
     known = {id(t): d for t, d in zip(wrt, tangents, strict=True)}
     for node in nodes_between(outputs, set(known), True, since):
-        given = [known.get(id(t)) if t.dtype.is_float else None for t in node.inputs]
-        if all(d is None for d in given):
+        input_tangents = [known.get(id(t)) if t.dtype.is_float else None for t in node.inputs]
+        if all(d is None for d in input_tangents):
             continue
-        for t, d in zip(node.outputs, _tangents(here(node), given), strict=True):
+        for t, d in zip(node.outputs, _tangents(here(node), input_tangents), strict=True):
             if d is not None and t.dtype.is_float and id(t) not in known:
                 known[id(t)] = d
     return tuple(known.get(id(t)) for t in outputs)
 
 
-def _tangents(node: Node, given: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+def _tangents(node: Node, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     if node.op.jvp is not None:
-        return node.op.jvp(node, given)
+        return node.op.jvp(node, tangents)
     if isinstance(node.op.vjp, _NotDifferentiable):
         if any(t.dtype.is_float for t in node.outputs):
             raise no_gradient(node)
         return [None] * len(node.outputs)
     try:
-        return _transposed(node, given)
+        return _transposed(node, tangents)
     except UnsupportedOp:
         if node.op.decompose is None:
             raise
     # The op of its gradient has none itself; the ops that it consists of may.
     begin = cotangent(node.inputs[0])
-    made = node.op.decompose(node.inputs, node.attrs)
-    return pushforward((made,) if isinstance(made, Tensor) else made, given, node.inputs, begin)
+    result = node.op.decompose(node.inputs, node.attrs)
+    return pushforward((result,) if isinstance(result, Tensor) else result, tangents, node.inputs, begin)
 
 
-def _transposed(node: Node, given: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+def _transposed(node: Node, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     assert not isinstance(node.op.vjp, _NotDifferentiable)
     seeds = [cotangent(t) if t.dtype.is_float else None for t in node.outputs]
     wrt = [t for t in seeds if t is not None]
@@ -64,11 +64,11 @@ def _transposed(node: Node, given: Sequence[Tensor | None]) -> Sequence[Tensor |
         return seeds
     pairs = [
         (g, d)
-        for g, d in zip(node.op.vjp(node, seeds), given, strict=True)
+        for g, d in zip(node.op.vjp(node, seeds), tangents, strict=True)
         if g is not None and d is not None
     ]
-    found = iter(pullback([g for g, _ in pairs], [d for _, d in pairs], wrt, stop=True, since=wrt[0]))
-    return [None if t is None else next(found) for t in seeds]
+    grads = iter(pullback([g for g, _ in pairs], [d for _, d in pairs], wrt, stop=True, since=wrt[0]))
+    return [None if t is None else next(grads) for t in seeds]
 
 
 def cotangent(like: Tensor) -> Tensor:

@@ -70,9 +70,9 @@ class Case:
 
     def feeds(self) -> dict[str, Any]:
         """The inputs under the names of `graph`'s inputs."""
-        given = zip(self.arrays(), self.inputs, strict=True)
+        pairs = zip(self.arrays(), self.inputs, strict=True)
         return {
-            f"x{i}": PackedArray(s.dtype, s.shape, a) if s.dtype.is_packed else a for i, (a, s) in enumerate(given)
+            f"x{i}": PackedArray(s.dtype, s.shape, a) if s.dtype.is_packed else a for i, (a, s) in enumerate(pairs)
         }
 
     def graph(self) -> Graph:
@@ -111,8 +111,8 @@ class Case:
         worst = Verdict(True)
         types = {name: t.dtype for name, t in self.graph().outputs.items()}
         for name, reference in self.expected().items():
-            given = outputs[name]
-            got = given.data if isinstance(given, PackedArray) else np.asarray(given)
+            output = outputs[name]
+            got = output.data if isinstance(output, PackedArray) else np.asarray(output)
             if got.dtype != types[name].np:
                 return Verdict(False, message=f"{name}: dtype {got.dtype}, expected {types[name]}")
             if free is not None and name == "y0":
@@ -129,12 +129,12 @@ class Case:
 def missing_of_inputs(cases: Iterable[Case]) -> list[tuple[int, str]]:
     """The float inputs, by number, that have none of a kind of numbers in these cases of an op, and which."""
     listed = list(cases)
-    found: dict[int, set[str]] = {}
+    kinds: dict[int, set[str]] = {}
     for case in listed:
         for i, spec in enumerate(case.inputs):
             if spec.dtype.is_float:
-                found.setdefault(i, set()).add(spec.domain.partition(":")[0])
-    return [(i, kind) for i in sorted(found) for kind in _asked(listed) if not found[i] & domains.KINDS[kind]]
+                kinds.setdefault(i, set()).add(spec.domain.partition(":")[0])
+    return [(i, kind) for i in sorted(kinds) for kind in _asked(listed) if not kinds[i] & domains.KINDS[kind]]
 
 
 def _asked(cases: Sequence[Case]) -> list[str]:
@@ -175,15 +175,15 @@ def cases_of(op: str) -> tuple[Case, ...]:
     record = record_of(op)
     if record is None:
         return ()
-    found: dict[str, Case] = {}
+    cases: dict[str, Case] = {}
     for case in (case for make in record.cases for case in make() if case.op == op):
-        if found.setdefault(case.id, case) != case:
+        if cases.setdefault(case.id, case) != case:
             raise ValueError(f"two different cases are named {case.id}")
-    for case in record.in_f64(tuple(found.values())):
-        found.setdefault(case.id, case)
-    for i, kind in missing_of_inputs(found.values()):
+    for case in record.in_f64(tuple(cases.values())):
+        cases.setdefault(case.id, case)
+    for i, kind in missing_of_inputs(cases.values()):
         if (i, kind) not in record.without:
             domain, _ = record.narrower.get((i, kind), (_IN_ONE[kind], ""))
-            case = _with(tuple(found.values()), i, domain)
-            found.setdefault(case.id, case)
-    return tuple(found.values())
+            case = _with(tuple(cases.values()), i, domain)
+            cases.setdefault(case.id, case)
+    return tuple(cases.values())

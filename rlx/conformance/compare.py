@@ -139,9 +139,9 @@ def _compared(
     result = []
     for at, node in enumerate(program.nodes):
         report("checking", at, len(program.nodes))
-        made = evaluate_node(node, values, feeds)
+        results = evaluate_node(node, values, feeds)
         coarse = any(t.id in rounded for t in node.inputs)
-        for tensor, value in zip(node.outputs, made, strict=True):
+        for tensor, value in zip(node.outputs, results, strict=True):
             values[tensor.id] = value
             if node.op.leaf:
                 continue

@@ -120,8 +120,8 @@ def _halves(
     n = shape[axis]
     first = np.take(values, np.arange(n // 2), axis)
     odd = np.full_like(np.take(values, np.arange(n % 2), axis), middle)
-    made = np.concatenate([first, odd, inverse(first)], axis)
-    return made if rng is None or n < 32 else np.take(made, rng.permutation(n), axis)
+    mirrored = np.concatenate([first, odd, inverse(first)], axis)
+    return mirrored if rng is None or n < 32 else np.take(mirrored, rng.permutation(n), axis)
 
 
 def _holes(rng: Rng, shape: tuple[int, ...], dtype: DType) -> Array:

@@ -45,8 +45,8 @@ def f64_cases(cases: Iterable[Case]) -> Iterator[Case]:
         kinds = {s.dtype for s in case.inputs}
         if f32 in kinds and not kinds & {f16, bf16}:
             wide.append(case)
-    made = (_in_f64(case) for case in _picked(wide))
-    yield from (case for case in made if case is not None)
+    wide_cases = (_in_f64(case) for case in _picked(wide))
+    yield from (case for case in wide_cases if case is not None)
 
 
 def none(cases: Iterable[Case]) -> Iterator[Case]:
@@ -66,11 +66,11 @@ def _shows(case: Case) -> tuple[object, ...]:
 
 def _picked(cases: Iterable[Case]) -> list[Case]:
     """The smallest case of each kind, if possible not below `_LEAST`; of too many kinds an even selection."""
-    found: dict[tuple[object, ...], Case] = {}
+    picked: dict[tuple[object, ...], Case] = {}
     for case in sorted(cases, key=lambda c: (_size(c) < _LEAST, _size(c), c.id)):
         if _size(case) <= _LARGEST:
-            found.setdefault(_shows(case), case)
-    kinds = list(found.values())
+            picked.setdefault(_shows(case), case)
+    kinds = list(picked.values())
     step = max(1.0, len(kinds) / _MOST)
     return [kinds[int(i * step)] for i in range(min(len(kinds), _MOST))]
 

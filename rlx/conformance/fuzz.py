@@ -66,20 +66,20 @@ def ways(optimize: bool, storage: str) -> tuple[PlanVariant, ...]:
     )
 
 
-def check(made: RandomGraph, device: Device, *, optimize: bool = True, storage: str = "typed") -> list[str]:
+def check(example: RandomGraph, device: Device, *, optimize: bool = True, storage: str = "typed") -> list[str]:
     """The differences between the runs of one graph in all configurations, as messages; empty if there are none."""
     result: list[str] = []
     expected: list[dict[str, Bytes]] | None = None
     bound: dict[str, str] = {}
-    graph = _prepared(made.graph, device, optimize, storage)
+    graph = _prepared(example.graph, device, optimize, storage)
     for way in ways(optimize, storage):
         bound_now: dict[str, str] = {}
-        runs, stray = run(graph, made, device, way, bound_now)
-        result += [f"seed {made.seed}, {way}: {text}" for text in stray]
+        runs, stray = run(graph, example, device, way, bound_now)
+        result += [f"seed {example.seed}, {way}: {text}" for text in stray]
         if expected is None:
             expected, bound = runs, bound_now
         result += [
-            f"seed {made.seed}, {way}: {node} is run by {by!r}, with the bump planner by {bound[node]!r}"
+            f"seed {example.seed}, {way}: {node} is run by {by!r}, with the bump planner by {bound[node]!r}"
             for node, by in bound_now.items()
             if by != bound.get(node, by)
         ]
@@ -87,7 +87,7 @@ def check(made: RandomGraph, device: Device, *, optimize: bool = True, storage: 
             for name in want:
                 if not _same_bits(want[name], got[name], graph, name):
                     result.append(
-                        f"seed {made.seed}, {way}: run {number + 1}: {name} differs from the bump planner's"
+                        f"seed {example.seed}, {way}: run {number + 1}: {name} differs from the bump planner's"
                     )
     return result
 
@@ -98,7 +98,7 @@ def _prepared(graph: Graph, device: Device, optimize_: bool, storage: str) -> Gr
 
 
 def run(
-    graph: Graph, made: RandomGraph, device: Device, way: PlanVariant, bound_by: dict[str, str] | None = None
+    graph: Graph, example: RandomGraph, device: Device, way: PlanVariant, bound_by: dict[str, str] | None = None
 ) -> tuple[list[dict[str, Bytes]], list[str]]:
     """Runs a prepared graph twice; gives the bytes of outputs and states after each run, and messages of faults.
 
@@ -110,9 +110,9 @@ def run(
         weights.declare({n: t.type for n, t in graph.params.items()})
         state.reserve({n: t.type for n, t in graph.states.items()})
         for name in graph.params:
-            weights.set(name, made.feeds[name])
+            weights.set(name, example.feeds[name])
         for name in graph.states:
-            state.set(name, made.feeds[name])
+            state.set(name, example.feeds[name])
 
         def planned(graph: Graph) -> MemoryPlan:
             return make_plan(
@@ -140,8 +140,8 @@ def run(
                 for held, name in _filled(arenas):
                     held.buffer(name).fill(0, held.plan.segments[name], FILL)
                 for name, t in graph.inputs.items():
-                    given = made.feeds[name]
-                    arena.write_bytes(t.id, given if t.dtype.is_packed else np.asarray(given, t.dtype.np))
+                    feed = example.feeds[name]
+                    arena.write_bytes(t.id, feed if t.dtype.is_packed else np.asarray(feed, t.dtype.np))
                 results: list[dict[str, Bytes]] = []
                 stray: list[str] = []
                 for _ in range(2):
@@ -216,24 +216,24 @@ def _same_bits(want: Bytes, got: Bytes, graph: Graph, name: str) -> bool:
 
 def fuzz(device: Device, seeds: Iterable[int], report: bool = False) -> list[str]:
     """The faults of the seeds' graphs, most of them optimized, some as written, some with storage="f32"."""
-    found: list[str] = []
+    faults: list[str] = []
     for count, seed in enumerate(seeds, start=1):
         try:
-            found += check(
+            faults += check(
                 random_graph(seed),
                 device,
                 optimize=seed % 4 != 3,
                 storage="f32" if seed % 5 == 4 else "typed",
             )
         except RlxError as error:
-            found.append(f"seed {seed}: {type(error).__name__}: {error}")
-        if report and (count % 100 == 0 or found):
-            print(f"\r{count} graphs, {len(found)} faults", end="", file=sys.stderr, flush=True)
-        if len(found) >= 20:
+            faults.append(f"seed {seed}: {type(error).__name__}: {error}")
+        if report and (count % 100 == 0 or faults):
+            print(f"\r{count} graphs, {len(faults)} faults", end="", file=sys.stderr, flush=True)
+        if len(faults) >= 20:
             break
     if report:
         print(file=sys.stderr)
-    return found
+    return faults
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -244,13 +244,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=1000, help="how many graphs (default 1000)")
     parser.add_argument("--device", default="cpu", help="device id (default cpu)")
     parser.add_argument("--seed", type=int, default=0, help="the first seed (default 0)")
-    given = parser.parse_args(arguments)
-    device = open_device(given.device)
-    found = fuzz(device, range(given.seed, given.seed + given.count), report=True)
-    for text in found:
+    options = parser.parse_args(arguments)
+    device = open_device(options.device)
+    faults = fuzz(device, range(options.seed, options.seed + options.count), report=True)
+    for text in faults:
         print(text)
-    print(f"{device.info.id}: {given.count} graphs, {len(found)} faults")
-    return 1 if found else 0
+    print(f"{device.info.id}: {options.count} graphs, {len(faults)} faults")
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ GUARD_BYTES = 256
 
 def guarded_faults(device: Device, case: Case) -> str:
     """Runs a case twice between guard bytes, prepared as `compile` does it; gives the first fault, else ""."""
-    given = case.graph()
+    original = case.graph()
     graph = prepare(
-        given, support=device.support, param_dtypes={}, storage="typed", packed=device.info.packed, optimize=True,
+        original, support=device.support, param_dtypes={}, storage="typed", packed=device.info.packed, optimize=True,
         fallback="host",
     ).graph  # fmt: skip
     way = PlanVariant("bump", inplace=False, guard=GUARD_BYTES)
@@ -31,7 +31,7 @@ def guarded_faults(device: Device, case: Case) -> str:
     for number, raw in enumerate(runs, 1):
         with np.errstate(all="ignore"):
             outputs = {
-                n: raw[f"output {n}"].view(t.dtype.np).reshape(t.type.array_shape).astype(given.outputs[n].dtype.np)
+                n: raw[f"output {n}"].view(t.dtype.np).reshape(t.type.array_shape).astype(original.outputs[n].dtype.np)
                 for n, t in graph.outputs.items()
             }
             verdict = case.check(outputs, device.info.preserves_subnormals)

@@ -49,11 +49,11 @@ class _Access:
 def find_hazards(steps: Sequence[Step], barriers: Iterable[int], arena: DeviceArena) -> list[Hazard]:
     """Every unordered conflicting pair of steps of a recording; empty if there is none."""
     marks = set(barriers)
-    found: list[Hazard] = []
+    hazards: list[Hazard] = []
     group: list[_Access] = []
     for index, step in enumerate(steps):
         if index in marks:
-            found += _conflicts(group)
+            hazards += _conflicts(group)
             group = []
         if isinstance(step, HostCall | ControlCall):
             raise ValueError(f"step {index} is a host call; a recording holds device steps only")
@@ -61,7 +61,7 @@ def find_hazards(steps: Sequence[Step], barriers: Iterable[int], arena: DeviceAr
         for number, (reads, writes) in enumerate(sets):
             group += _accesses(index, number, reads, arena, writes=False)
             group += _accesses(index, number, writes, arena, writes=True)
-    return found + _conflicts(group)
+    return hazards + _conflicts(group)
 
 
 def check_recording(recorded: HasSchedule, arena: DeviceArena) -> list[Hazard]:
@@ -80,7 +80,7 @@ def _accesses(index: int, number: int, refs: Sequence[Ref], arena: DeviceArena, 
 
 def _conflicts(group: list[_Access]) -> list[Hazard]:
     """The conflicts among accesses without a barrier between them, found by a sweep in address order."""
-    found: dict[tuple[int, int], Hazard] = {}
+    hazards: dict[tuple[int, int], Hazard] = {}
     active: list[_Access] = []
     for access in sorted(group, key=lambda a: (a.begin, a.end)):
         active = [a for a in active if a.end > access.begin]
@@ -89,6 +89,6 @@ def _conflicts(group: list[_Access]) -> list[Hazard]:
                 continue
             first, second = sorted((other, access), key=lambda a: (a.step, a.set))
             kind = f"{'write' if second.writes else 'read'} after {'write' if first.writes else 'read'}"
-            found.setdefault((first.step, second.step), Hazard(first.step, second.step, kind, access.begin))
+            hazards.setdefault((first.step, second.step), Hazard(first.step, second.step, kind, access.begin))
         active.append(access)
-    return sorted(found.values(), key=lambda h: (h.first, h.second))
+    return sorted(hazards.values(), key=lambda h: (h.first, h.second))

@@ -57,8 +57,8 @@ def rows(prefix: str, module: str, words: str) -> Iterator[str]:
 
 def count(module: str, words: str) -> tuple[int, int]:
     """How many of the names rlx has, and how many there are."""
-    found = [bool(ours(module, name)) for _, name in entries(words)]
-    return sum(found), len(found)
+    present = [bool(ours(module, name)) for _, name in entries(words)]
+    return sum(present), len(present)
 
 
 def table(title: str, prefix: str, module: str, words: str) -> str:
@@ -72,9 +72,8 @@ def page() -> str:
     have, all_ = count("", ARRAY_API)
     lacking = [f"`{name}`" for name, mine in entries(ARRAY_API) if not ours("", mine)]
     parts = [_HEAD.format(command=COMMAND)]
-    parts.append(
-        f"Of the array API's functions (edition 2025.12) rlx has {have} of {all_}, and lacks {', '.join(lacking)}.\n"
-    )
+    lacks = f", and lacks {', '.join(lacking)}" if lacking else ""
+    parts.append(f"Of the array API's functions (edition 2025.12) rlx has {have} of {all_}{lacks}.\n")
     parts += [table(title, "numpy", "", words) for title, words in NUMPY.items()]
     parts.append(table("Dtypes by name", "numpy", "", DTYPES))
     parts += [table(prefix, prefix, module, words) for prefix, (module, words) in OTHERS.items()]

@@ -83,9 +83,9 @@ def read_outcomes(files: Iterable[Path], tolerances: dict[str, Tolerance]) -> Se
         for entry in _entries(text):
             tolerance = tolerances.get(entry["case"])
             if tolerance is not None:
-                found = seen.setdefault(entry["device"], {}).setdefault(entry["op"], Errors())
+                errors = seen.setdefault(entry["device"], {}).setdefault(entry["op"], Errors())
                 by_norm = tolerance.kind == "norm"
-                found.add(
+                errors.add(
                     entry["status"], 0.0 if by_norm else entry["max_ulp"], entry["nmse"] if by_norm else 0.0
                 )
     return seen
@@ -122,8 +122,8 @@ def _ways(op: str, features: frozenset[str]) -> str:
 
 
 def _dtypes(cases: Sequence[Case]) -> str:
-    found = {s.dtype.name for c in cases for s in c.inputs}
-    return " ".join(d for d in _DTYPES if d in found)
+    dtypes = {s.dtype.name for c in cases for s in c.inputs}
+    return " ".join(d for d in _DTYPES if d in dtypes)
 
 
 def _tolerance(t: Tolerance) -> str:
@@ -156,7 +156,7 @@ def columns(seen: Seen, before: str = "") -> dict[str, Column]:
     these, are those of `before`, the old page."""
     said = before.partition("ULP of the result's dtype: ")[2].partition("\n")[0]
     listed = re.findall(r"(\w[^,()]*) \(([\d,]+) cases\)", said)
-    found = {device: Column(int(count.replace(",", "")), {}) for device, count in listed}
+    result = {device: Column(int(count.replace(",", "")), {}) for device, count in listed}
     head: list[str] = []
     for line in before.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
@@ -164,14 +164,14 @@ def columns(seen: Seen, before: str = "") -> dict[str, Column]:
             head = cells
         for name, cell in zip(head, cells, strict=False):
             device = name.removeprefix("worst, ")
-            if device != name and device in found and cells[0].startswith("`"):
-                found[device].cells[cells[0].strip("`")] = cell
+            if device != name and device in result and cells[0].startswith("`"):
+                result[device].cells[cells[0].strip("`")] = cell
     for device, ops in seen.items():
         done = sum(e.passed + e.others for e in ops.values())
-        kept = {op: cell for op, cell in found[device].cells.items() if op not in ops} if device in found else {}
+        kept = {op: cell for op, cell in result[device].cells.items() if op not in ops} if device in result else {}
         done += sum(len(cases_of(op)) for op in kept if op in REGISTRY and kept[op] != "–")
-        found[device] = Column(done, kept | {op: _worst(errors) for op, errors in ops.items()})
-    return dict(sorted(found.items()))
+        result[device] = Column(done, kept | {op: _worst(errors) for op, errors in ops.items()})
+    return dict(sorted(result.items()))
 
 
 def row(op: Op, cases: Sequence[Case], worst: Mapping[str, Column]) -> str:
@@ -245,16 +245,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--outcomes", type=Path, nargs="+", help="outcome files (default: the newest of each device in .conformance/)"
     )
     parser.add_argument("--out", type=Path, default=PAGE, help=f"the page (default {PAGE})")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        files = given.outcomes or latest(Path(".conformance"))
-        before = given.out.read_text(encoding="utf-8") if given.out.exists() else ""
+        files = options.outcomes or latest(Path(".conformance"))
+        before = options.out.read_text(encoding="utf-8") if options.out.exists() else ""
         text = page(read_outcomes(files, {c.id: c.tolerance for c in all_cases()}), before)
     except RlxError as error:
         print(f"ops_page: {error}", file=sys.stderr)
         return 2
-    given.out.write_text(text, encoding="utf-8")
-    print(f"{given.out}: {len(text.splitlines())} lines, outcomes of {', '.join(map(str, files)) or 'no device'}")
+    options.out.write_text(text, encoding="utf-8")
+    print(f"{options.out}: {len(text.splitlines())} lines, outcomes of {', '.join(map(str, files)) or 'no device'}")
     return 0
 
 

@@ -65,8 +65,8 @@ class Builder:
         rules = [rule for rule in rules if not (self.smooth and rule.rough)]
         target = 1 + self.below(nodes)
         while len(self.graph.nodes) < target + len(self.made.feeds):
-            made = self.choose(rules).add(self)
-            self.pool += [t for t in made if t.size <= MAX_ELEMENTS]
+            outputs = self.choose(rules).add(self)
+            self.pool += [t for t in outputs if t.size <= MAX_ELEMENTS]
         self.results()
         return self.made
 
@@ -149,8 +149,8 @@ class Builder:
 
     def pick_or(self, want: Callable[[Tensor], bool], shape: tuple[int, ...], dtype: DType) -> Tensor:
         """A tensor of the graph that fits, or a new leaf."""
-        found = self.pick(want)
-        return found if found is not None else self.leaf(shape, dtype)
+        tensor = self.pick(want)
+        return tensor if tensor is not None else self.leaf(shape, dtype)
 
     def any(self) -> Tensor:
         return self.pick_or(lambda t: True, self.shape(), self.dtype())
@@ -168,9 +168,9 @@ class Builder:
 
     def beside(self, x: Tensor, want: Callable[[Tensor], bool] = lambda t: True) -> Tensor:
         """A tensor that broadcasts with x, or a constant of one element."""
-        found = self.pick(lambda t: want(t) and joined(x, t) <= MAX_ELEMENTS) if self.chance(0.85) else None
+        tensor = self.pick(lambda t: want(t) and joined(x, t) <= MAX_ELEMENTS) if self.chance(0.85) else None
         return (
-            found if found is not None else self.graph.constant(self.value((), x.dtype if want(x) else f32))
+            tensor if tensor is not None else self.graph.constant(self.value((), x.dtype if want(x) else f32))
         )
 
     def picture(self, channels: int | None = None) -> Tensor:

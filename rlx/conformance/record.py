@@ -60,8 +60,8 @@ class Conformance:
 @functools.cache
 def records_of(family: str) -> Mapping[str, Conformance]:
     """The records of a family by op."""
-    found: tuple[Conformance, ...] = importlib.import_module(f"rlx.conformance.cases.{family}").OPS
-    return {record.op: record for record in found}
+    records: tuple[Conformance, ...] = importlib.import_module(f"rlx.conformance.cases.{family}").OPS
+    return {record.op: record for record in records}
 
 
 def record_of(op: str) -> Conformance | None:

@@ -48,7 +48,7 @@ def over_squares(op: str) -> Callable[[Sequence[Array], Attrs], F64]:
 
     def terms(inputs: Sequence[Array], attrs: Attrs) -> F64:
         plain = {**attrs, "activation": None} if "activation" in attrs else dict(attrs)
-        made: Any = get_op(op).reference(*(a * a for a in inputs), **plain)
-        return np.asarray(np.sqrt(made))
+        total: Any = get_op(op).reference(*(a * a for a in inputs), **plain)
+        return np.asarray(np.sqrt(total))
 
     return terms

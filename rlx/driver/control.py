@@ -91,10 +91,10 @@ def carried_copies(node: Node, plan: MemoryPlan) -> list[tuple[Tensor, Tensor]]:
 
 def _around(plan: MemoryPlan) -> set[OuterSegment]:
     """The outer segments in which a body, or a body nested in it, has slots."""
-    found = {slot.segment for slot in plan.slots.values()}
+    segments = {slot.segment for slot in plan.slots.values()}
     for body in plan.bodies.values():
-        found |= {segment.name for segment in _around(body.plan)}
-    return {segment for segment in found if isinstance(segment, OuterSegment)}
+        segments |= {segment.name for segment in _around(body.plan)}
+    return {segment for segment in segments if isinstance(segment, OuterSegment)}
 
 
 class ControlRun:

@@ -25,8 +25,8 @@ UNLIMITED = 1 << 62  # bytes of an allocation, for devices that state no limit
 
 def address(array: npt.NDArray[Any]) -> int:
     """The address of an array's first element. `array.ctypes` imports, which fails while the interpreter ends."""
-    found: int = array.__array_interface__["data"][0]
-    return found
+    pointer: int = array.__array_interface__["data"][0]
+    return pointer
 
 
 class Limits(NamedTuple):
@@ -273,6 +273,12 @@ class Call(Protocol):
         with the offsets at which the tensors lie, multiples of ALIGNMENT. On the CPU the run is complete when this
         returns; elsewhere later work of the device follows it, and the buffers may be dropped at once: their memory is
         used again only by work behind it. Any thread may call. Requires: no output overlaps another or an input."""
+        ...
+
+    @property
+    def fresh(self) -> Callable[[Sequence[int]], Callable[[list[int]], list[Buffer]]] | None:
+        """For the bytes of each output: a function of the addresses of the inputs, to which it adds those of outputs
+        in memory of their own. It begins a run and returns this memory. None on devices where `begin` is as quick."""
         ...
 
     @property

@@ -49,7 +49,7 @@ def load_backend(name: str) -> Backend:
 
 def probe_all() -> tuple[list[DeviceInfo], dict[str, str]]:
     """All devices, best first, and the reason for each backend that has none."""
-    found: list[DeviceInfo] = []
+    infos_of_all: list[DeviceInfo] = []
     reasons: dict[str, str] = {}
     for name in backend_names():
         try:
@@ -59,8 +59,8 @@ def probe_all() -> tuple[list[DeviceInfo], dict[str, str]]:
             continue
         if not infos:
             reasons[name] = f"no {name} device found"
-        found += infos
-    return found, reasons
+        infos_of_all += infos
+    return infos_of_all, reasons
 
 
 def devices() -> list[DeviceInfo]:
@@ -145,13 +145,27 @@ _opened: dict[str, tuple[str, int]] = {}
 
 def open_device(name: str = "auto") -> Device:
     """Opens the device of that name; the same object each time. Raises: DeviceUnavailable."""
-    known = _opened.get(name) if isinstance(name, str) else None
-    device = None if known is None else load_backend(known[0]).opened(known[1])
+    device = _already_open(name)
     if device is not None:
         return device
     with importing(_needed(name)):
         info = find_device(name)
         device = load_backend(info.backend).open(info.index)
-    if name != "auto":  # the environment decides it anew
-        _opened[name] = info.backend, info.index
+    _opened[_asked(name)] = info.backend, info.index
     return device
+
+
+def info_of(name: str) -> DeviceInfo:
+    """As `find_device`, without asking drivers again where the device is open. Raises: DeviceUnavailable."""
+    device = _already_open(name)
+    return find_device(name) if device is None else device.info
+
+
+def _already_open(name: str) -> Device | None:
+    known = _opened.get(_asked(name)) if isinstance(name, str) else None
+    return None if known is None else load_backend(known[0]).opened(known[1])
+
+
+def _asked(name: str) -> str:
+    """The name, with what the environment says "auto" is."""
+    return f"auto {os.environ.get('RLX_DEVICE', '')}" if name == "auto" else name

@@ -21,9 +21,9 @@ from rlx.packed.codebooks import TABLES
 Array = npt.NDArray[Any]
 STATE = ".quant_state.bitsandbytes__"
 _DTYPES = {"bfloat16": bf16, "float16": f16, "float32": f32}
-_MOST_STATE = 1 << 16  # bytes; published ones have 200
+_MAX_STATE_BYTES = 1 << 16  # published ones have 200
 _MOST_OFFSET = 3e38  # the largest offset that stays within f32
-_PART = 1 << 22  # codes that become floats at a time
+_CODES_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class FourBits:
         dtype = self.packed_dtype
         if dtype is None:
             raise ValueError(f"no packed dtype holds {self.kind} of shape {self.shape} in blocks of {self.block}")
-        made = np.empty(dtype.array_shape(self.shape), np.uint8)
-        rows, size = made.reshape(-1, made.shape[-1]), dtype.storage.elements
+        blocks = np.empty(dtype.array_shape(self.shape), np.uint8)
+        rows, size = blocks.reshape(-1, blocks.shape[-1]), dtype.storage.elements
         columns = self.shape[-1]
         half, each = columns // 2, columns // size
-        step = max(1, _PART // columns)
+        step = max(1, _CODES_AT_ONCE // columns)
         for first in range(0, len(rows), step):
             some = rows[first : first + step]
             pairs = self.codes[first * half : first * half + len(some) * half].reshape(-1, 2, 8)
@@ -68,20 +68,20 @@ class FourBits:
             some[:, :half] = (apart[:, 0] | apart[:, 1] << 4).reshape(len(some), half)
             at = np.arange(first * each, (first + len(some)) * each) * size // self.block
             some[:, half:] = self.scales[at].astype("<f4").view(np.uint8).reshape(len(some), each * 4)
-        return PackedArray(dtype, self.shape, made)
+        return PackedArray(dtype, self.shape, blocks)
 
     def floats(self) -> Array:
         """The weight in its dtype, each number rounded once, as bitsandbytes multiplies by it."""
         count = math.prod(self.shape)
-        made = np.empty(count, self.dtype.np)
-        step = max(1, _PART // (2 * self.block)) * 2 * self.block  # even: two codes are a byte
+        values = np.empty(count, self.dtype.np)
+        step = max(1, _CODES_AT_ONCE // (2 * self.block)) * 2 * self.block  # even: two codes are a byte
         for at in range(0, count, step):
             part = self.codes[at // 2 : (min(at + step, count) + 1) // 2]
             pairs = np.stack([part >> 4, part & 15], -1).reshape(-1)[: min(step, count - at)]
             blocks = np.arange(at, at + len(pairs)) // self.block
             with np.errstate(over="ignore"):
-                made[at : at + len(pairs)] = self.book[pairs] * self.scales[blocks]
-        return made.reshape(self.shape)
+                values[at : at + len(pairs)] = self.book[pairs] * self.scales[blocks]
+        return values.reshape(self.shape)
 
 
 def read_four_bits(name: str, kind: str, parts: Mapping[str, Array], where: str) -> FourBits:
@@ -94,24 +94,24 @@ def read_four_bits(name: str, kind: str, parts: Mapping[str, Array], where: str)
         raise ModelFormatError(f"{where}: tensor {shown(name)}: {what}")
 
     def part(suffix: str, dtype: Any, size: int | None = None) -> Array:
-        found = parts.get(suffix)
-        if found is None or found.dtype != np.dtype(dtype) or (size is not None and found.size != size):
-            came = "missing" if found is None else f"{found.dtype} {found.shape}"
+        tensor = parts.get(suffix)
+        if tensor is None or tensor.dtype != np.dtype(dtype) or (size is not None and tensor.size != size):
+            came = "missing" if tensor is None else f"{tensor.dtype} {tensor.shape}"
             refuse(f"{suffix[1:] or 'the weight'} is {came}, expected {size or 'some'} of {np.dtype(dtype)}")
-        return found.reshape(-1)
+        return tensor.reshape(-1)
 
     raw = part(f"{STATE}{kind}", np.uint8)
-    if raw.size > _MOST_STATE:
+    if raw.size > _MAX_STATE_BYTES:
         refuse(f"its quant_state has {raw.size:,} bytes")
     state = parse_json(raw.tobytes(), Path(where))
     if not isinstance(state, dict):
         refuse(f"its quant_state is {shown(state)}, expected an object")
 
     def count(key: str) -> int:
-        found = state.get(key)
-        if type(found) is not int or not 0 < found <= 1 << 20:
-            refuse(f"{key} of its quant_state is {shown(found)}, expected an integer from 1")
-        return int(found)
+        value = state.get(key)
+        if type(value) is not int or not 0 < value <= 1 << 20:
+            refuse(f"{key} of its quant_state is {shown(value)}, expected an integer from 1")
+        return int(value)
 
     shape, dtype = state.get("shape"), _DTYPES.get(str(state.get("dtype")))
     if not isinstance(shape, list) or not shape or not all(type(n) is int and 0 < n < 1 << 31 for n in shape):

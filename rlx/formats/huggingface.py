@@ -39,13 +39,13 @@ class ModelFolder:
         """The weights by name, those of a folder with a `quantization_config` packed (`QuantizedTensors`).
 
         Raises: ModelFormatError."""
-        found, settings = safetensors.load(self.path), self.config.get("quantization_config")
+        tensors, settings = safetensors.load(self.path), self.config.get("quantization_config")
         if settings is None:
-            return found
+            return tensors
         if not isinstance(settings, dict):
             where = self.path / "config.json"
             raise ModelFormatError(f"{where}: quantization_config is {shown(settings)}, expected an object")
-        return QuantizedTensors(found, settings, str(self.path))
+        return QuantizedTensors(tensors, settings, str(self.path))
 
     def tokenizer(self, max_length: int, lower: bool = False) -> TextTokenizer:
         """The tokenizer of tokenizer.json, cutting texts to `max_length` tokens.
@@ -64,7 +64,7 @@ class ModelFolder:
 
     def module_tensors(self, modules: SentenceModules) -> dict[str, Any]:
         """The weights of the modules after the pooling, by the folder and the name. Raises: ModelFormatError."""
-        found: dict[str, Any] = {}
+        tensors: dict[str, Any] = {}
         for path in {step.path for step in modules.steps if isinstance(step, Dense)}:
-            found |= {f"{path}.{name}": value for name, value in safetensors.load(self.path / path).items()}
-        return found
+            tensors |= {f"{path}.{name}": value for name, value in safetensors.load(self.path / path).items()}
+        return tensors

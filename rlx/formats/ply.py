@@ -19,7 +19,7 @@ from rlx.formats.files import open_regular, shown, written_whole
 
 Array = npt.NDArray[Any]
 
-MAX_HEADER = 1 << 16  # bytes
+MAX_HEADER_BYTES = 1 << 16
 MAX_DIGITS = 15  # digits of a number of elements
 _TYPES = {
     "char": "i1", "int8": "i1", "uchar": "u1", "uint8": "u1", "short": "<i2", "int16": "<i2", "ushort": "<u2",
@@ -94,25 +94,25 @@ def write_ply(
     is written as its absolute value, of which `render` draws the same.
     Raises: ShapeError for arrays that are no splats, and for opacities outside [0, 1]; DTypeError; OSError.
     """
-    given = []
+    arrays = []
     arguments = {"means": means, "scales": scales, "rotations": rotations, "opacities": opacities, "colors": colors}
     for name, values in arguments.items():
         try:
-            given.append(np.asarray(values))
+            arrays.append(np.asarray(values))
         except ValueError as error:  # lists of unequal lengths
             raise ShapeError(f"write_ply: {name} are lists of unequal lengths; expected an array") from error
-    n, k = len(given[0]) if given[0].ndim else 0, given[4].shape[1] if given[4].ndim == 3 else 0
+    n, k = len(arrays[0]) if arrays[0].ndim else 0, arrays[4].shape[1] if arrays[4].ndim == 3 else 0
     shapes = [(n, 3), (n, 3), (n, 4), (n,), (n, k, 3)]
-    if [a.shape for a in given] != shapes or k not in (1, 4, 9, 16):
+    if [a.shape for a in arrays] != shapes or k not in (1, 4, 9, 16):
         raise ShapeError(
-            f"write_ply: the arrays are {', '.join(str(a.shape) for a in given)}; expected (n, 3), (n, 3), (n, 4), "
+            f"write_ply: the arrays are {', '.join(str(a.shape) for a in arrays)}; expected (n, 3), (n, 3), (n, 4), "
             "(n,) and (n, k, 3) with k of 1, 4, 9 or 16"
         )
-    if any(a.dtype.kind not in "fiu" for a in given):
+    if any(a.dtype.kind not in "fiu" for a in arrays):
         raise DTypeError(
-            f"write_ply: the arrays are {', '.join(str(a.dtype) for a in given)}; expected floats"
+            f"write_ply: the arrays are {', '.join(str(a.dtype) for a in arrays)}; expected floats"
         )
-    place, sizes, turns, covers, coefficients = (a.astype(np.float64) for a in given)
+    place, sizes, turns, covers, coefficients = (a.astype(np.float64) for a in arrays)
     if not ((covers >= 0) & (covers <= 1)).all():
         raise ShapeError(
             f"write_ply: the opacities go from {np.nanmin(covers):g} to {np.nanmax(covers):g}; expected numbers from 0 "
@@ -150,14 +150,15 @@ def _path(what: str, path: Any) -> Path:
 
 def _rows(file: BinaryIO, size: int, path: Path) -> Array:
     """The vertices of a file, whose size is what the header says."""
-    text = file.read(min(size, MAX_HEADER))
-    head, found, _ = text.partition(b"\nend_header\n")
-    if not text.startswith(b"ply\n") or not found:
+    text = file.read(min(size, MAX_HEADER_BYTES))
+    head, marker, _ = text.partition(b"\nend_header\n")
+    if not text.startswith(b"ply\n") or not marker:
         raise ModelFormatError(
-            f"{path}: does not begin with a header of a .ply file: 'ply', and 'end_header' within {MAX_HEADER:,} bytes"
+            f"{path}: does not begin with a header of a .ply file: 'ply', and 'end_header' within "
+            f"{MAX_HEADER_BYTES:,} bytes"
         )
     elements = _elements(head.decode("latin-1").split("\n")[1:], path)
-    start, vertices = len(head) + len(found), None
+    start, vertices = len(head) + len(marker), None
     need = start
     for name, count, dtype in elements:
         if name == "vertex":
@@ -181,7 +182,7 @@ def _elements(lines: list[str], path: Path) -> list[tuple[str, int, np.dtype[Any
     def wrong(line: str, what: str) -> NoReturn:
         raise ModelFormatError(f"{path}: the header's line {shown(line)}: {what}")
 
-    made: list[tuple[str, int, list[tuple[str, str]]]] = []
+    elements: list[tuple[str, int, list[tuple[str, str]]]] = []
     formats = 0
     for line in lines:
         words = line.split()
@@ -195,22 +196,22 @@ def _elements(lines: list[str], path: Path) -> list[tuple[str, int, np.dtype[Any
             case ["element", name, count]:
                 if not (count.isascii() and count.isdigit() and len(count) <= MAX_DIGITS):
                     wrong(line, "expected a number of elements")
-                if any(name == other for other, _, _ in made):
+                if any(name == other for other, _, _ in elements):
                     wrong(line, "this element stands twice")
-                made.append((name, int(count), []))
+                elements.append((name, int(count), []))
             case ["property", kind, name]:
                 if kind not in _TYPES:
                     wrong(line, f"the type is none of {', '.join(_TYPES)}")
-                if not made:
+                if not elements:
                     wrong(line, "it belongs to no element")
-                if any(name == other for other, _ in made[-1][2]):
+                if any(name == other for other, _ in elements[-1][2]):
                     wrong(line, "this property stands twice")
-                made[-1][2].append((name, _TYPES[kind]))
+                elements[-1][2].append((name, _TYPES[kind]))
             case _:
                 wrong(line, "not understood; lists are no part of splats")
     if not formats:
         raise ModelFormatError(f"{path}: the header has no line 'format binary_little_endian 1.0'")
-    bare = [name for name, count, fields in made if count and not fields]
+    bare = [name for name, count, fields in elements if count and not fields]
     if bare:
         raise ModelFormatError(f"{path}: element {shown(bare[0])} has no properties")
-    return [(name, count, np.dtype(fields)) for name, count, fields in made]
+    return [(name, count, np.dtype(fields)) for name, count, fields in elements]

@@ -71,9 +71,9 @@ class QuantizedTensors(Mapping[str, Value]):
             raise ModelFormatError(f"{self.where}: tensor {shown(name)}: {error}") from error
 
     def __getitem__(self, name: str) -> Value:
-        found = self._made.get(name)
-        if found is not None:
-            return found.make()
+        entry = self._made.get(name)
+        if entry is not None:
+            return entry.make()
         if name in self._used:
             raise KeyError(name)
         return self._tensors[name]
@@ -95,23 +95,23 @@ class QuantizedTensors(Mapping[str, Value]):
 
     def _take(self, name: str, *kinds: Any, shape: tuple[int, ...] | None = None) -> Array:
         """A tensor that a weight is made of. Raises: ModelFormatError for none, another dtype or another shape."""
-        found = self._tensors.get(name)
-        if found is None:
+        tensor = self._tensors.get(name)
+        if tensor is None:
             self._refuse(f"tensor {shown(name)} is missing, which the quantized weight beside it needs")
-        if kinds and found.dtype not in [np.dtype(kind) for kind in kinds]:
+        if kinds and tensor.dtype not in [np.dtype(kind) for kind in kinds]:
             self._refuse(
-                f"tensor {shown(name)} is {found.dtype}, expected {' or '.join(str(np.dtype(k)) for k in kinds)}"
+                f"tensor {shown(name)} is {tensor.dtype}, expected {' or '.join(str(np.dtype(k)) for k in kinds)}"
             )
-        if shape is not None and found.shape != shape:
-            self._refuse(f"tensor {shown(name)} has shape {found.shape}, expected {shape}")
+        if shape is not None and tensor.shape != shape:
+            self._refuse(f"tensor {shown(name)} has shape {tensor.shape}, expected {shape}")
         self._used.add(name)
-        return found
+        return tensor
 
     def _number(self, name: str, default: int | None = None) -> int:
-        found = self._settings.get(name, default)
-        if type(found) is not int or not -1 <= found <= 1 << 20:
-            self._refuse(f"quantization_config.{name} is {shown(found)}, expected an integer")
-        return found
+        number = self._settings.get(name, default)
+        if type(number) is not int or not -1 <= number <= 1 << 20:
+            self._refuse(f"quantization_config.{name} is {shown(number)}, expected an integer")
+        return number
 
     def _block(self, kind: str, columns: int, group: int, name: str) -> DType:
         """The packed dtype whose blocks divide rows and groups."""
@@ -157,9 +157,8 @@ class QuantizedTensors(Mapping[str, Value]):
                 kind: DType = kind,
             ) -> PackedArray:
                 z = _nibbles(zeros.view(np.uint32) + less, bits)
-                codes = np.ascontiguousarray(words.T).view(
-                    np.uint8
-                )  # neighbours of a row, as blocks have them
+                # Neighbours of a row lie side by side, as in blocks.
+                codes = np.ascontiguousarray(words.T).view(np.uint8)
                 return _packed(kind, codes, scales.T, z.T)
 
             self._add(stem, (rows, columns), kind, make)
@@ -249,8 +248,8 @@ class QuantizedTensors(Mapping[str, Value]):
             held = read_four_bits(name, kind, parts, self.where)
             self._used |= {name + suffix for suffix in parts}
             kept = held.packed_dtype
-            made = held.floats if kept is None else held.packed
-            self._made[name] = _Made(held.shape, kept or held.dtype, made)
+            maker = held.floats if kept is None else held.packed
+            self._made[name] = _Made(held.shape, kept or held.dtype, maker)
         for stem in self._stems(".SCB"):
             weight = self._take(f"{stem}.weight", np.int8)
             scales = self._take(f"{stem}.SCB", np.float32)
@@ -352,9 +351,9 @@ def _nibbles(words: Array, bits: int) -> npt.NDArray[np.uint8]:
 
 def _awq_order(words: Array) -> npt.NDArray[np.uint8]:
     apart = _nibbles(words, 4).reshape(*words.shape, 8)
-    made = np.empty_like(apart)
-    made[..., _AWQ_ORDER] = apart
-    return made.reshape(*words.shape[:-1], -1)
+    values = np.empty_like(apart)
+    values[..., _AWQ_ORDER] = apart
+    return values.reshape(*words.shape[:-1], -1)
 
 
 def _packed(kind: DType, codes: Array, scales: Array, zeros: Array | None) -> PackedArray:

@@ -16,7 +16,7 @@ from rlx.packed import PackedArray
 
 Matrix = npt.NDArray[Any] | PackedArray
 _ORIGINAL = ("llama3", "yarn", "longrope", "su")  # kinds of rotary embeddings with an original length
-_ROWS = 1 << 12  # rows of a matrix that are compared at once
+_ROWS_AT_ONCE = 1 << 12  # rows of a matrix that are compared
 
 
 def same_numbers(a: Matrix, b: Matrix) -> bool:
@@ -29,10 +29,10 @@ def same_numbers(a: Matrix, b: Matrix) -> bool:
     wide = np.float64 if np.float64 in (a.dtype, b.dtype) else np.float32
 
     def part(x: Any, at: int) -> Any:
-        rows = x[at : at + _ROWS]
+        rows = x[at : at + _ROWS_AT_ONCE]
         return np.ascontiguousarray(rows).view(np.uint8) if a.dtype == b.dtype else rows.astype(wide)
 
-    return all(np.array_equal(part(a, at), part(b, at)) for at in range(0, len(a), _ROWS))
+    return all(np.array_equal(part(a, at), part(b, at)) for at in range(0, len(a), _ROWS_AT_ONCE))
 
 
 def warn_untied(where: str, table: str, head: str) -> None:

@@ -254,12 +254,12 @@ def _sweep(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _limit() -> int:
-    given = os.environ.get(LIMIT_ENV, "").strip()
-    if not given:
+    setting = os.environ.get(LIMIT_ENV, "").strip()
+    if not setting:
         return DEFAULT_LIMIT
-    if not given.isascii() or not given.isdigit() or len(given) > 18:
-        raise RlxError(f"{LIMIT_ENV}={given!r}: expected a number of bytes, such as {DEFAULT_LIMIT}")
-    return int(given)
+    if not setting.isascii() or not setting.isdigit() or len(setting) > 18:
+        raise RlxError(f"{LIMIT_ENV}={setting!r}: expected a number of bytes, such as {DEFAULT_LIMIT}")
+    return int(setting)
 
 
 def _user_folder() -> str:

@@ -112,16 +112,16 @@ def folder_made_whole(path: Path) -> Iterator[Path]:
     import shutil  # imported where they are used: every program imports this module
     import tempfile
 
-    made = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
-    handle = os.open(made, os.O_RDONLY) if fcntl is not None else None
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+    handle = os.open(temporary, os.O_RDONLY) if fcntl is not None else None
     try:
         if handle is not None:
             _lock(handle)
-        yield made
-        made.chmod(0o755)
-        made.rename(path)
+        yield temporary
+        temporary.chmod(0o755)
+        temporary.rename(path)
     except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
     finally:
         if handle is not None:

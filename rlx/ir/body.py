@@ -61,8 +61,8 @@ class TracedBody(Graph):
     def _append(self, record: Op, ins: tuple[Tensor, ...], attrs: Attrs, label: str) -> tuple[Tensor, ...]:
         """Adds a node. A large constant goes to the outermost graph, for bodies to share it."""
         if record.is_constant and attrs["value"].nbytes > COPIED_BYTES:
-            (made,) = self.outer._append(record, ins, attrs, label)
-            return (self.reach(made, "constant"),)
+            (result,) = self.outer._append(record, ins, attrs, label)
+            return (self.reach(result, "constant"),)
         return super()._append(record, ins, attrs, label)
 
     def around(self, capture: Tensor) -> Tensor:

@@ -114,20 +114,20 @@ def to_f32(source: DType, target: DType) -> Literal["odd", "cast"]:
 
 def call(prim: str, *args: Expr | float) -> Expr:
     """A primitive applied to its arguments; Python numbers become literals and mixed dtypes are promoted."""
-    given = [a.dtype for a in args if isinstance(a, Expr)]
+    dtypes = [a.dtype for a in args if isinstance(a, Expr)]
     if prim == "select":
-        given = [a.dtype for a in args[1:] if isinstance(a, Expr)] or [f32]
-    common = promote(*given)
-    made = []
+        dtypes = [a.dtype for a in args[1:] if isinstance(a, Expr)] or [f32]
+    common = promote(*dtypes)
+    arguments = []
     for i, a in enumerate(args):
         if isinstance(a, Expr):
-            made.append(a if prim == "select" and i == 0 else cast(a, common))
+            arguments.append(a if prim == "select" and i == 0 else cast(a, common))
         else:
-            made.append(lit(a, common))
-    if len(made) != PRIMS[prim]:
-        raise ValueError(f"primitive {prim} takes {PRIMS[prim]} arguments, got {len(made)}")
+            arguments.append(lit(a, common))
+    if len(arguments) != PRIMS[prim]:
+        raise ValueError(f"primitive {prim} takes {PRIMS[prim]} arguments, got {len(arguments)}")
     gives = bool_ if prim in PREDICATES else f32 if prim == "gumbel" else common
-    return Expr(prim, tuple(made), gives)
+    return Expr(prim, tuple(arguments), gives)
 
 
 def substitute(tree: Expr, args: Sequence[Expr]) -> Expr:

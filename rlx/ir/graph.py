@@ -453,12 +453,12 @@ def as_tensors(graph: Graph, inputs: Iterable[Any]) -> tuple[Tensor, ...]:
         dtypes = [as_dtype(x.dtype) for x in arrays or plain if isinstance(x, Tensor) or _has_dtype(x)]
     weak = any(isinstance(x, bool | int | float) or (isinstance(x, Tensor) and x.weak is not None) for x in items)
     beside = promote(*dtypes) if dtypes and weak else f32
-    made = []
+    tensors = []
     for x in items:
         if isinstance(x, Tensor):
-            made.append(x if x.weak is None else x.as_dtype(weak_dtype(x.weak(0), beside)))
+            tensors.append(x if x.weak is None else x.as_dtype(weak_dtype(x.weak(0), beside)))
         elif isinstance(x, bool | int | float):  # np.float64 is a float too, and weak like any scalar
-            made.append(graph.constant(x, weak_dtype(x, beside)))
+            tensors.append(graph.constant(x, weak_dtype(x, beside)))
         else:
-            made.append(graph.constant(x))
-    return tuple(made)
+            tensors.append(graph.constant(x))
+    return tuple(tensors)

@@ -81,18 +81,18 @@ class NumberTape:
             self.inputs[name] = (number, dtype)
         return result
 
-    def replay(self, given: Sequence[Number]) -> list[Number]:
+    def replay(self, numbers: Sequence[Number]) -> list[Number]:
         """The slots for other arguments.
 
         Raises: whatever Python raises; TracedValueError for a result whose type is not the one the program was built
         for."""
-        slots = list(given)
-        for function, operands, made in self.steps:
+        slots = list(numbers)
+        for function, operands, number in self.steps:
             value = function(*_values(operands, slots))
-            if type(value) is not made.weak:
+            if type(value) is not number.weak:
                 raise TracedValueError(
-                    f"{made.label} is {value!r} in this call; the program was built for a {made.weak.__name__}: "
-                    f"{made.advice} builds one for each value"
+                    f"{number.label} is {value!r} in this call; the program was built for a {number.weak.__name__}: "
+                    f"{number.advice} builds one for each value"
                 )
             slots.append(value)
         return slots

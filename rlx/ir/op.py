@@ -20,7 +20,7 @@ Attrs = Mapping[str, Any]
 Infer = Callable[[Sequence[TensorType], Attrs], "TensorType | tuple[TensorType, ...]"]
 # Pairs of positions: of an input, and of the output that may be written over it.
 Renews = Callable[[Attrs], "tuple[tuple[int, int], ...]"]
-# Takes the input arrays, and the attributes by keyword; returns an array or a tuple of arrays. It works in the
+# A reference takes input arrays, and attributes by keyword; it returns an array or a tuple of arrays. It works in the
 # floating dtype of its inputs: on float64 inputs it is the oracle.
 Reference = Callable[..., Any]
 # (node, gradients of the node's outputs) -> gradient of each input; None for an input that has none. The gradient of
@@ -196,8 +196,8 @@ class Op:
         for position, t in enumerate(inputs):
             if t.dtype.is_packed and position not in self.packed and not passes_on:
                 raise packed_refused(self.name, t.dtype)
-        found = self.infer(inputs, attrs)
-        result = (found,) if isinstance(found, TensorType) else tuple(found)
+        inferred = self.infer(inputs, attrs)
+        result = (inferred,) if isinstance(inferred, TensorType) else tuple(inferred)
         for t in result:
             if t.dtype.is_packed and not passes_on and not (self.packed and self.moves_data):
                 plain = "; plain integers of 8 bits are i8" if t.dtype.name == "int8" else ""

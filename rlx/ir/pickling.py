@@ -33,15 +33,15 @@ def rebuilt(
 ) -> Graph:
     """The graph of these records; types are inferred anew. Raises: the errors of the ops where an op has changed."""
     graph = Graph(name)
-    made: dict[int, Tensor] = {}
+    tensors: dict[int, Tensor] = {}
     for op, inputs, attrs, label, outputs in records:
-        node = Node(op, tuple(made[i] for i in inputs), attrs, label)
+        node = Node(op, tuple(tensors[i] for i in inputs), attrs, label)
         types = op.types([t.type for t in node.inputs], attrs)
         node.outputs = tuple(Tensor(graph, i, t, node, k) for k, (i, t) in enumerate(zip(outputs, types, strict=True)))
-        made.update((t.id, t) for t in node.outputs)
+        tensors.update((t.id, t) for t in node.outputs)
         graph.nodes.append(node)
     for kind, table in tables.items():
-        getattr(graph, kind).update((n, made[i]) for n, i in table.items())
+        getattr(graph, kind).update((n, tensors[i]) for n, i in table.items())
     graph._next_id, graph.budget = next_id, budget
     return graph
 

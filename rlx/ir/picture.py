@@ -31,10 +31,10 @@ def shortened(text: str, most: int = 40) -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Rows as an HTML table, of which the first ones are shown."""
-    given = list(rows)
-    shown = [f"<tr>{''.join(f'<td>{escape(shortened(str(v), 80))}</td>' for v in row)}</tr>" for row in given[:_ROWS]]
-    if len(given) > _ROWS:
-        shown.append(f"<tr><td colspan='{len(head)}'>… and {len(given) - _ROWS:,} more</td></tr>")
+    listed = list(rows)
+    shown = [f"<tr>{''.join(f'<td>{escape(shortened(str(v), 80))}</td>' for v in row)}</tr>" for row in listed[:_ROWS]]
+    if len(listed) > _ROWS:
+        shown.append(f"<tr><td colspan='{len(head)}'>… and {len(listed) - _ROWS:,} more</td></tr>")
     heading = "".join(f"<th style='text-align:left'>{escape(h)}</th>" for h in head)
     style = "display:inline-table;vertical-align:top;margin:4px 16px 4px 0;text-align:left"
     return f"<table style='{style}'><tr>{heading}</tr>{''.join(shown)}</table>"
@@ -42,7 +42,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def port_tables(kinds: Mapping[str, Mapping[str, object]]) -> str:
     """Tables of names and types by kind, those that are not empty."""
-    return "".join(table([kind, "type"], made.items()) for kind, made in kinds.items() if made)
+    return "".join(table([kind, "type"], ports.items()) for kind, ports in kinds.items() if ports)
 
 
 def listed(types: Mapping[str, object], most: int = 8) -> str:
@@ -55,7 +55,7 @@ def html(graph: Graph) -> str:
     """A graph as HTML: its ports, then its picture or, where it is large, a summary."""
     head = f"<p><b>{escape(shortened(graph.name))}</b>: {len(graph.nodes):,} nodes</p>"
     declared = {"inputs": graph.inputs, "params": graph.params, "states": graph.states, "outputs": graph.outputs}
-    ports = port_tables({kind: {n: t.type for n, t in made.items()} for kind, made in declared.items()})
+    ports = port_tables({kind: {n: t.type for n, t in types.items()} for kind, types in declared.items()})
     body = svg(graph) if len(_drawn(graph)) <= DRAWN else summary(graph)
     return f"<div>{head}{ports}<div style='overflow:auto'>{body}</div></div>"
 
@@ -73,14 +73,14 @@ def summary(graph: Graph) -> str:
 
 def _blocks(labels: Sequence[str]) -> dict[str, int]:
     """The labels by their first parts: as many parts as leave at most twice a table's rows."""
-    found: dict[str, int] = {}
+    largest: dict[str, int] = {}
     parts = [[p for p in re.split(r"[/.]", label) if p] for label in labels]
     for depth in range(1, 7):
-        made = Counter("/".join(p[:depth]) for p in parts)
-        if len(made) > 2 * _ROWS:
+        counts = Counter("/".join(p[:depth]) for p in parts)
+        if len(counts) > 2 * _ROWS:
             break
-        found = dict(made) if len(made) > len(found) else found
-    return found if len(found) > 1 else {}
+        largest = dict(counts) if len(counts) > len(largest) else largest
+    return largest if len(largest) > 1 else {}
 
 
 # -- the picture of a small graph
@@ -94,7 +94,7 @@ class _Box:
     lines: list[str]
     says: str = ""
     layer: int = 0
-    x: float = 0.0  # the middle's x
+    x: float = 0.0  # its middle
     above: list[_Box] = field(default_factory=list)
     below: list[_Box] = field(default_factory=list)
 
@@ -132,7 +132,7 @@ def _line(t: Tensor) -> str:
 
 def _boxes(graph: Graph) -> list[_Box]:
     """The boxes with their edges, layer by layer from the inputs: a box stands below all that it reads."""
-    made: dict[int, _Box] = {}
+    box_of: dict[int, _Box] = {}
     boxes: list[_Box] = []
     for node in _drawn(graph):
         if node.op.declared:
@@ -146,14 +146,14 @@ def _boxes(graph: Graph) -> list[_Box]:
             more = [f"· {len(weights) - 3} more"] if len(weights) > 3 else []
             box = _Box("op", [name, *label, *inner, *weights[:3], *more, *types[:2]])
         box.says = f"{node.name}: {', '.join(f'%{t.id} {t.type}' for t in node.outputs)}"
-        sources = dict.fromkeys(id(made[t.id]) for t in node.inputs if t.id in made)
+        sources = dict.fromkeys(id(box_of[t.id]) for t in node.inputs if t.id in box_of)
         box.above = [b for b in boxes if id(b) in sources]
         box.layer = 1 + max((b.layer for b in box.above), default=-1)
-        made.update((t.id, box) for t in node.outputs)
+        box_of.update((t.id, box) for t in node.outputs)
         boxes.append(box)
     for kind, results in (("output", graph.outputs), ("state", graph.updates)):
         for name, t in results.items():
-            source = [made[t.id]] if t.id in made else []
+            source = [box_of[t.id]] if t.id in box_of else []
             says = f"{'output' if kind == 'output' else 'update of state'} {name}: %{t.id} {t.type}"
             lines = [shortened(f"{'' if kind == 'output' else 'new '}{name}", 32), str(t.type)]
             boxes.append(_Box(kind, lines, says, 1 + max((b.layer for b in source), default=-1), above=source))
@@ -235,14 +235,14 @@ def svg(graph: Graph) -> str:
 
 
 def _legend(x: float) -> list[str]:
-    made = []
+    shapes = []
     for kind, fill in _FILLS.items():
-        made.append(
+        shapes.append(
             f'<rect x="{x:.1f}" y="10" width="12" height="12" rx="2" fill="{fill}" stroke="#555"/>'
             f'<text x="{x + 17:.1f}" y="20">{kind}</text>'
         )
         x += 30 + _LETTER * len(kind)
-    return [*made, f'<text x="{x:.1f}" y="20">· weight or constant read</text>']
+    return [*shapes, f'<text x="{x:.1f}" y="20">· weight or constant read</text>']
 
 
 def _edge(source: _Box, box: _Box, tops: Sequence[float], deep: float) -> str:

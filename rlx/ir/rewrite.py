@@ -43,8 +43,8 @@ class Rewriter:
         """The tensors that now stand for these, which may be of either graph."""
         if self._new is None:
             return tuple(tensors)
-        made, new = self._made, self._new
-        return tuple([t if t.graph is new else made[t.id] for t in tensors])
+        moved, new = self._made, self._new
+        return tuple([t if t.graph is new else moved[t.id] for t in tensors])
 
     def placed(self, t: Tensor) -> bool:
         """Whether a tensor of the new graph stands for an old one. Reading this makes the new graph."""
@@ -80,9 +80,9 @@ class Rewriter:
         """The new graph with the old one's results; the old one if nothing differs."""
         if self._new is None and self._kept == len(self.old.nodes):
             return self.old
-        new, made = self.graph, self._made
-        new.outputs = {name: made[t.id] for name, t in self.old.outputs.items()}
-        new.updates = {name: made[t.id] for name, t in self.old.updates.items()}
+        new, moved = self.graph, self._made
+        new.outputs = {name: moved[t.id] for name, t in self.old.outputs.items()}
+        new.updates = {name: moved[t.id] for name, t in self.old.updates.items()}
         return new
 
     def _copy(self, node: Node, inputs: tuple[Tensor, ...]) -> None:
@@ -113,11 +113,11 @@ def rebuild(graph: Graph, rewrite: Rewrite, keep: set[int] | None = None) -> Gra
         if keep is not None and not node.op.declared and not any(t.id in keep for t in node.outputs):
             continue
         new.label = node.label
-        made = rewrite(new, node, new.inputs(node.inputs))
-        if made is None:
+        results = rewrite(new, node, new.inputs(node.inputs))
+        if results is None:
             new.keep(node)
         else:
-            new.put(node.outputs, made)
+            new.put(node.outputs, results)
     return new.finish()
 
 
@@ -131,14 +131,14 @@ def copied(graph: Graph) -> Graph:
 
 
 def inline(
-    body: Graph, into: Graph | Rewriter, given: Iterable[Tensor], label: str = ""
+    body: Graph, into: Graph | Rewriter, feeds: Iterable[Tensor], label: str = ""
 ) -> tuple[Tensor, ...]:
-    """Adds a graph's nodes to another, with `given` in place of its inputs and then its params; returns its outputs.
+    """Adds a graph's nodes to another, with `feeds` in place of its inputs and then its params; returns its outputs.
     The nodes take `label`, or keep their own."""
     leaves = (*body.inputs.values(), *body.params.values())
-    made = {leaf.id: t for leaf, t in zip(leaves, given, strict=True)}
+    tensors_of = {leaf.id: t for leaf, t in zip(leaves, feeds, strict=True)}
     for node in body.nodes:
         if not node.op.declared:
-            outs = into.add(node.op, [made[t.id] for t in node.inputs], node.attrs, label or node.label)
-            made.update(zip((t.id for t in node.outputs), outs, strict=True))
-    return tuple(made[t.id] for t in body.outputs.values())
+            outs = into.add(node.op, [tensors_of[t.id] for t in node.inputs], node.attrs, label or node.label)
+            tensors_of.update(zip((t.id for t in node.outputs), outs, strict=True))
+    return tuple(tensors_of[t.id] for t in body.outputs.values())

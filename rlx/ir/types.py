@@ -130,7 +130,7 @@ def normalize_axes(axes: Sequence[int] | int | None, rank: int, op: str) -> tupl
     if axes is None:
         return tuple(range(rank))
     listed = as_items(axes, f"{op}: axes")
-    found = sorted(normalize_axis(a, rank, op) for a in listed)
-    if len(set(found)) != len(found):
+    result = sorted(normalize_axis(a, rank, op) for a in listed)
+    if len(set(result)) != len(result):
         raise ShapeError(f"{op}: axes {listed} name an axis twice")
-    return tuple(found)
+    return tuple(result)

@@ -96,8 +96,8 @@ def exactly(array: npt.NDArray[Any], dtype: DType, what: str) -> npt.NDArray[Any
         _check_integers(array, dtype, what)
     if dtype.is_float and array.dtype.kind == "f" and not np.can_cast(array.dtype, dtype.np):
         _check_in_range(array, dtype, what)
-    made = rounded(array, dtype.np)
-    return made.copy() if made is array else made
+    result = rounded(array, dtype.np)
+    return result.copy() if result is array else result
 
 
 def _check_integers(array: npt.NDArray[Any], dtype: DType, what: str) -> None:

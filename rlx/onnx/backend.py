@@ -24,12 +24,12 @@ class Prepared(base.BackendRep):  # type: ignore[misc,unused-ignore]
         """The outputs in order, for inputs in order, or by name in a dict; NumPy scalars count as arrays."""
         if not isinstance(inputs, Mapping):
             names = [i.name for i in self.model.inputs]
-            given = list(inputs) if isinstance(inputs, Sequence) else [inputs]
-            if len(given) > len(names):
-                raise GraphError(f"run: {len(given)} inputs came; the model takes {names}")
-            inputs = dict(zip(names, given, strict=False))
-        made = self.model.run(inputs, self.device)
-        return tuple(made[o.name] for o in self.model.outputs)
+            arrays = list(inputs) if isinstance(inputs, Sequence) else [inputs]
+            if len(arrays) > len(names):
+                raise GraphError(f"run: {len(arrays)} inputs came; the model takes {names}")
+            inputs = dict(zip(names, arrays, strict=False))
+        results = self.model.run(inputs, self.device)
+        return tuple(results[o.name] for o in self.model.outputs)
 
 
 class Backend(base.Backend):  # type: ignore[misc,unused-ignore]

@@ -24,15 +24,15 @@ def parted(
     """The dimensions bound to a length, and those that vary, under the names that the model gives them.
 
     Raises: GraphError for a name that no input has, ShapeError for what is neither."""
-    given = {} if dims is None else dims
+    by_name = {} if dims is None else dims
     numbers = (
-        {n: d.max if isinstance(d, Dim) else d for n, d in given.items()}
-        if isinstance(given, Mapping)
-        else given
+        {n: d.max if isinstance(d, Dim) else d for n, d in by_name.items()}
+        if isinstance(by_name, Mapping)
+        else by_name
     )
-    found = check_dims(numbers, infos)
-    varying = {n: replace(d, name=n) for n, d in given.items() if isinstance(d, Dim)}
-    return {n: length for n, length in found.items() if n not in varying}, varying
+    lengths = check_dims(numbers, infos)
+    varying = {n: replace(d, name=n) for n, d in by_name.items() if isinstance(d, Dim)}
+    return {n: length for n, length in lengths.items() if n not in varying}, varying
 
 
 def axes_of(declared: Mapping[str, TensorInfo]) -> Axes:
@@ -45,19 +45,19 @@ def axes_of(declared: Mapping[str, TensorInfo]) -> Axes:
 def lengths_of(arrays: Mapping[str, Array], axes: Axes, dims: Mapping[str, Dim]) -> tuple[int, ...]:
     """The lengths of the varying dimensions in a run's inputs. Raises: ShapeError for one that is out of range, differs
     between inputs, or is in none."""
-    found: dict[str, int] = {}
+    lengths: dict[str, int] = {}
     for name, array in arrays.items():
         for d, n in zip(axes.get(name, ()), array.shape, strict=False):
-            if d in dims and found.setdefault(d, n) != n:
+            if d in dims and lengths.setdefault(d, n) != n:
                 raise ShapeError(
-                    f"input {shown(name)}: dimension {d!r} is {n} here and {found[d]} in another input"
+                    f"input {shown(name)}: dimension {d!r} is {n} here and {lengths[d]} in another input"
                 )
-    missing = [d for d in dims if d not in found]
+    missing = [d for d in dims if d not in lengths]
     if missing:
         raise ShapeError(f"no input of this run has the dimension {missing[0]!r}, which dims declares")
     for name, dim in dims.items():
-        dim.bucket(found[name])
-    return tuple(found[d] for d in dims)
+        dim.bucket(lengths[name])
+    return tuple(lengths[d] for d in dims)
 
 
 def at_lengths(

@@ -18,10 +18,11 @@ from rlx.errors import ByteLimitExceeded, GraphError, ShapeError, StepLimitExcee
 from rlx.formats.files import shown
 from rlx.host.locks import renewed
 from rlx.host.progress import Listener, listening, report
-from rlx.ir import Graph
+from rlx.ir import Graph, TensorType
 from rlx.ir.picture import listed, port_tables, table
 from rlx.ir.values import is_foreign
 from rlx.onnx.buckets import Axes, at_lengths, axes_of, lengths_of, parted
+from rlx.onnx.function import OnnxFunction
 from rlx.onnx.program import Built, Part
 from rlx.onnx.program import Program as Program
 from rlx.onnx.reader.budget import Budget, budget_of, building, check_limit, refused_memory
@@ -57,7 +58,7 @@ from rlx.runtime.ports import by_name, refuse_traced
 from rlx.runtime.report import Report
 from rlx.runtime.session import Target, precision_for
 
-CACHE = 16  # programs that a model keeps; the least recently used is closed first
+KEPT_PROGRAMS = 16  # a model keeps so many; the least recently used is closed first
 KEPT_BUCKETS = 64  # programs of rounded lengths that a model behind a cut keeps
 # Inputs of so few numbers, a shape or a count, become part of a program where a shape depends on them, for so many
 # different values. Otherwise the graph is cut, and always before operators whose results are as long as the data say.
@@ -106,24 +107,24 @@ class Model(Closing):
 
     def _begin(self) -> None:
         self._fixed: set[str] = set()
-        self._values: set[Any] = set()  # of fixed inputs, for which programs were compiled
+        self._values: set[Any] = set()  # the values of fixed inputs for which programs were compiled
         self._bakes = True
-        self._seen: SeenLengths | None = None  # of a model behind a cut, while its programs may be padded
-        self._blocks: dict[Any, Block] = {}  # behind cuts of programs of varying lengths, which share them
+        self._seen: SeenLengths | None = None  # the lengths behind a cut, while its programs may be padded
+        self._blocks: dict[Any, Block] = {}  # what programs of varying lengths share behind their cuts
         self._programs: OrderedDict[Any, Program | Staged] = OrderedDict()
         self._running: Counter[int] = Counter()  # the number of active runs, by the program's identity
         self._lock = renewed(self, "_lock", threading.RLock)
 
     def __repr__(self) -> str:
-        given, made = (listed({t.name: t.typed_shape for t in ports}) for ports in (self.inputs, self.outputs))
-        return f"Model({self._proto.graph.name!r}: {self._own:,} nodes, ({given}) -> ({made}))"
+        inputs, outputs = (listed({t.name: t.typed_shape for t in ports}) for ports in (self.inputs, self.outputs))
+        return f"Model({self._proto.graph.name!r}: {self._own:,} nodes, ({inputs}) -> ({outputs}))"
 
     def _repr_html_(self) -> str:
         """What notebooks show: the ports, and the numbers of nodes by operator."""
-        found = Counter(n.op_type for part in (self._proto.graph, *self._proto.functions) for n in all_nodes(part.node))
-        ports = {what: {t.name: t.typed_shape for t in made}
-                 for what, made in (("inputs", self.inputs), ("outputs", self.outputs))}  # fmt: skip
-        counts = table(["operator", "nodes"], ((op, f"{n:,}") for op, n in found.most_common()))
+        kinds = Counter(n.op_type for part in (self._proto.graph, *self._proto.functions) for n in all_nodes(part.node))
+        ports = {what: {t.name: t.typed_shape for t in infos}
+                 for what, infos in (("inputs", self.inputs), ("outputs", self.outputs))}  # fmt: skip
+        counts = table(["operator", "nodes"], ((op, f"{n:,}") for op, n in kinds.most_common()))
         return f"<div>{port_tables(ports)}{counts}</div>"
 
     def _read(self, source: Any) -> None:
@@ -182,8 +183,8 @@ class Model(Closing):
         """A run on inputs in the order in which the model declares them, or by name: `model(x)`, `model(ids, mask=m)`.
         Returns the only output as it is, several as a dict by name. Options and errors: as `run`."""
         names = [t.name for t in self.inputs if t.name not in inputs]
-        made = self.run(by_name("the model", names, args, inputs), device, precision, out)
-        return next(iter(made.values())) if len(made) == 1 else made
+        results = self.run(by_name("the model", names, args, inputs), device, precision, out)
+        return next(iter(results.values())) if len(results) == 1 else results
 
     def launch(
         self, inputs: Mapping[str, Any] | None = None, device: Target = "auto", precision: str | None = None
@@ -198,11 +199,11 @@ class Model(Closing):
             if not isinstance(program, Staged):
                 return program.launch(arrays)
             leaves, nests = flattened(program.run_in(arrays, [], None, "device"), ())
-            made: dict[str, Any] = dict(leaves)
-            held = {n: a for n, a in made.items() if isinstance(a, DeviceArray)}
+            feeds: dict[str, Any] = dict(leaves)
+            held = {n: a for n, a in feeds.items() if isinstance(a, DeviceArray)}
 
-            def arrange(found: Mapping[str, Any]) -> dict[str, Any]:
-                return {n: assembled(nest, {**made, **found}.__getitem__) for n, nest in nests.items()}
+            def arrange(results: Mapping[str, Any]) -> dict[str, Any]:
+                return {n: assembled(nest, {**feeds, **results}.__getitem__) for n, nest in nests.items()}
 
             return Launch(held, None, arrange=arrange)
 
@@ -248,13 +249,13 @@ class Model(Closing):
         precision = precision_for(device, precision)
         lengths = {**self.dims, **check_dims(dims or {}, self._declared.values())}
         fixed = self.accept({} if values is None else values, partly=True, dims=lengths)
-        given = dict(self._by_name({} if shapes is None else shapes, "shapes"))
-        for name, shape in given.items():
+        shapes_by_name = dict(self._by_name({} if shapes is None else shapes, "shapes"))
+        for name, shape in shapes_by_name.items():
             lengths = {**lengths_in(self._info(name), shape), **lengths}
         for info in self.inputs:
-            if info.name not in given and info.name not in fixed:
-                given[info.name] = shape_of(info, lengths)
-        shaped = {name: _of_shape(self._info(name), shape) for name, shape in given.items()}
+            if info.name not in shapes_by_name and info.name not in fixed:
+                shapes_by_name[info.name] = shape_of(info, lengths)
+        shaped = {name: _of_shape(self._info(name), shape) for name, shape in shapes_by_name.items()}
         leaves, nests = flattened(self.accept({**shaped, **fixed}, dims=lengths), self._declared)
         try:
             given_values = flattened(fixed, self._declared)[0]
@@ -269,6 +270,12 @@ class Model(Closing):
         """How often each operator occurs in the graph itself, without the nodes of functions."""
         nodes = self._proto.graph.node
         return Counter(f"{n.domain}::{n.op_type}" if n.domain else str(n.op_type) for n in nodes)
+
+    def function(self, dims: Mapping[str, int] | None = None) -> tuple[OnnxFunction, dict[str, Array]]:
+        """(function, weights) of the model, to differentiate and to train: as `rlx.models.trainable` of its file.
+
+        Raises: as `OnnxFunction`."""
+        return OnnxFunction.of(self, dims or {})
 
     @property
     def weights(self) -> dict[str, Array]:
@@ -289,13 +296,13 @@ class Model(Closing):
             raise GraphError(f"the model has no input {name!r}; it takes {known}{meant(name, known)}")
         return self._declared[name]
 
-    def _by_name(self, given: Any, what: str) -> Mapping[str, Any]:
-        if not isinstance(given, Mapping):
+    def _by_name(self, values: Any, what: str) -> Mapping[str, Any]:
+        if not isinstance(values, Mapping):
             names = [i.name for i in self.inputs]
             raise GraphError(
-                f"the {what} came as a {type(given).__name__}; expected a dict by name, of {names}"
+                f"the {what} came as a {type(values).__name__}; expected a dict by name, of {names}"
             )
-        return given
+        return values
 
     def accept(
         self, given: Mapping[str, Any], partly: bool = False, dims: Mapping[str, int] | None = None
@@ -361,7 +368,7 @@ class Model(Closing):
                 self._fixed |= need.names
                 continue
             self._programs[key] = program
-            while len(self._programs) > CACHE:
+            while len(self._programs) > KEPT_PROGRAMS:
                 self._drop(self._programs.popitem(last=False)[1])
             return program, new
 
@@ -391,8 +398,8 @@ class Model(Closing):
                     self._fixed |= need.names
                     continue
                 words, drawn = StringTable(builder.known.words), Sampler(builder.known.draws.wanted)()
-                given = {n: words.to_carrier(arrays[n]) for n in graph.inputs if n not in drawn}
-                return Built(graph, weights, given | drawn, fixed, builder, self.budget(arrays))
+                feeds = {n: words.to_carrier(arrays[n]) for n in graph.inputs if n not in drawn}
+                return Built(graph, weights, feeds | drawn, fixed, builder, self.budget(arrays))
 
     def _drop(self, program: Program | Staged) -> None:
         """Closes a program that the cache no longer holds, once no run of it is active."""
@@ -438,10 +445,30 @@ class Model(Closing):
             cuts,
         )
         for info in self.outputs:
-            made = builder.outputs.get(info.name)
-            if isinstance(made, str):
-                self._fits(info, graph.outputs[made].shape)
+            structure = builder.outputs.get(info.name)
+            if isinstance(structure, str):
+                self._fits(info, graph.outputs[structure].shape)
         return graph, builder
+
+    def as_graph(self, types: Mapping[str, TensorType]) -> tuple[Graph, dict[str, str]]:
+        """The graph for tensors of these types, in place of inputs and of initializers, and the names in it of the
+        model's outputs. Raises: NeedsValues where it depends on values of tensors; UnsupportedOp for random numbers,
+        and for outputs that are no tensors."""
+        nbytes = sum(t.nbytes for t in types.values())
+        budget = budget_of(self.max_bytes, self.max_steps, nbytes, self._held, self._own)
+        limit = self._own + budget.written_out(self._own)
+        builder = GraphBuilder(self._proto, self._initializers, self._folder, self._own, limit, self._strict)
+        with building(budget), refused_memory("building the model"):
+            graph = builder.build(types, {n: t.dtype.np for n, t in types.items()}, {n: n for n in types})
+        if builder.known.draws.wanted:
+            raise UnsupportedOp(f"{self!r} draws random numbers, which a function of its inputs does not")
+        names = {}
+        for info in self.outputs:
+            made = builder.outputs.get(info.name)
+            if not isinstance(made, str):
+                raise UnsupportedOp(f"output {info.name!r} is {info.type}; a function gives tensors")
+            names[info.name] = made
+        return graph, names
 
     def _fits(self, info: TensorInfo, shape: Sequence[int]) -> None:
         if info.shape is not None and not fits(shape, info.shape):
@@ -574,9 +601,9 @@ class Model(Closing):
         new = False
 
         def build(at: tuple[int, ...]) -> tuple[Graph, tuple[Program, GraphBuilder]]:
-            found = at_lengths(arrays, axes, dims, at)
+            arrays_here = at_lengths(arrays, axes, dims, at)
             with building(budget):
-                graph, builder = self.build(found, fixed, nests, cuts)
+                graph, builder = self.build(arrays_here, fixed, nests, cuts)
             program = Program(None, nests, fixed, builder, budget.steps, self._progress)
             return put_together(graph), (program, builder)
 
@@ -584,9 +611,9 @@ class Model(Closing):
             nonlocal new
             new = True
             with building(budget):
-                made, held = share_weights(graph)
-            budget.check_few(made, self._own)
-            return self._loaded(made, held, budget, device, precision)
+                program, held = share_weights(graph)
+            budget.check_few(program, self._own)
+            return self._loaded(program, held, budget, device, precision)
 
         types = tuple((n, axes.get(n) or a.shape, a.dtype.name) for n, a in sorted(arrays.items()))
         key = (device, precision, repr(sorted(nests.items())), types, tuple((n, _key(a)) for n, a in fixed.items()))
@@ -621,9 +648,9 @@ class Model(Closing):
             if packs and builder.later:
                 builder.pack()
             report("optimizing")
-            made, weights = share_weights(put_together(graph))
-        budget.check_few(made, self._own)
-        return made, weights, builder
+            shared, weights = share_weights(put_together(graph))
+        budget.check_few(shared, self._own)
+        return shared, weights, builder
 
 
 def _of_shape(info: TensorInfo, shape: Any, around: int = 0) -> Any:

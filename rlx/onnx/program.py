@@ -174,31 +174,31 @@ class Program(Closing):
             if name not in wanted:
                 raise GraphError(f"the program has no input {name!r}; it takes {sorted(wanted)}{meant(name, wanted)}")
         arrays = {n: arrays_in(v, not isinstance(wanted[n], str)) for n, v in (inputs or {}).items()}
-        given, nests = flattened(arrays, wanted)
+        feeds, nests = flattened(arrays, wanted)
         for name, nest in nests.items():
             if nest != wanted[name]:
                 raise ShapeError(
                     f"input {name!r}: the program was compiled for {shown(wanted[name])}, {shown(nest)} came"
                 )
         for name, value in self._fixed.items():
-            if name in given and not np.array_equal(
-                as_array(given.pop(name)), value, equal_nan=value.dtype.kind == "f"
+            if name in feeds and not np.array_equal(
+                as_array(feeds.pop(name)), value, equal_nan=value.dtype.kind == "f"
             ):
                 raise ShapeError(
                     f"input {name!r}: the program was compiled for its value {shown(value.tolist())}"
                 )
         # The strings of a run's inputs enter a table of this run alone.
-        words = StringTable(self._words) if any(v.dtype == STRING for v in given.values()) else self._words
+        words = StringTable(self._words) if any(v.dtype == STRING for v in feeds.values()) else self._words
         with refused_memory("running the model"):
-            return {n: words.to_carrier(v) for n, v in given.items()} | self._draw(), words
+            return {n: words.to_carrier(v) for n, v in feeds.items()} | self._draw(), words
 
     def _results(self, words: StringTable, results: Mapping[str, Any]) -> dict[str, Any]:
         """The model's outputs for those of the graph."""
-        made = dict(results)
+        outputs = dict(results)
         for name, parts in self._packs.items():
-            made |= _parted(np.asarray(made.pop(name)), parts)
+            outputs |= _parted(np.asarray(outputs.pop(name)), parts)
         arrays = {
-            n: a if isinstance(a := made[n], DeviceArray) and a.dtype.np == dtype
+            n: a if isinstance(a := outputs[n], DeviceArray) and a.dtype.np == dtype
             else words.from_carrier(np.asarray(a), dtype)
             for n, dtype in self._types.items()
         }  # fmt: skip

@@ -93,11 +93,11 @@ def _counting(info: Any) -> Any:
     return (np.arange(n).reshape(shape) / n).astype(np.float32)
 
 
-def compare(expected: list[Any], made: tuple[Any, ...], rtol: float, atol: float) -> str | None:
+def compare(expected: list[Any], outputs: tuple[Any, ...], rtol: float, atol: float) -> str | None:
     """The first difference, or None: dtypes, shapes, and values as onnx's own runner compares them."""
-    if len(expected) != len(made):
-        return f"{len(made)} outputs, expected {len(expected)}"
-    for i, (want, got) in enumerate(zip(expected, made, strict=True)):
+    if len(expected) != len(outputs):
+        return f"{len(outputs)} outputs, expected {len(expected)}"
+    for i, (want, got) in enumerate(zip(expected, outputs, strict=True)):
         wrong = _difference(want, got, rtol, atol)
         if wrong is not None:
             return f"output {i}{wrong}"
@@ -147,10 +147,10 @@ def run_case(case: Any, device: str) -> Outcome:
             model, sets = data_of(case)
             prepared = Backend.prepare(model, device)
             for inputs, expected in sets:
-                made = prepared.run(inputs)
+                outputs = prepared.run(inputs)
                 if any(p.draws for p in prepared.model.programs):
                     return Outcome("fail", "draws random numbers; the expected ones are another draw")
-                wrong = compare(expected, made, case.rtol, case.atol)
+                wrong = compare(expected, outputs, case.rtol, case.atol)
                 if wrong is not None:
                     return Outcome("fail", wrong)
     except UnsupportedOp as error:
@@ -174,9 +174,9 @@ def run_suite(device: str, only: str = "", show: bool = False) -> dict[str, Outc
     results: dict[str, Outcome] = {}
     for case in cases():
         if re.search(only, case.name):
-            made = results[case.name] = run_case(case, device)
-            if show and made.status != "pass":
-                print(f"{made.status} {case.name}: {made.reason[:300]}", flush=True)
+            outcome = results[case.name] = run_case(case, device)
+            if show and outcome.status != "pass":
+                print(f"{outcome.status} {case.name}: {outcome.reason[:300]}", flush=True)
     return results
 
 
@@ -194,11 +194,11 @@ def counts(results: dict[str, Outcome], names: Iterable[str]) -> Counter[str]:
 def differences(results: dict[str, Outcome], expected: dict[str, str]) -> list[str]:
     """The results that are not as expected: `expected` has the status of every case that does not pass."""
     result = []
-    for name, made in results.items():
+    for name, outcome in results.items():
         want = expected.get(name, "pass")
-        if made.status != want:
+        if outcome.status != want:
             result.append(
-                f"{name}: {made.status}, expected {want}" + (f": {made.reason[:200]}" if made.reason else "")
+                f"{name}: {outcome.status}, expected {want}" + (f": {outcome.reason[:200]}" if outcome.reason else "")
             )
     return result
 
@@ -241,9 +241,9 @@ def main() -> None:
     sys.exit(1 if wrong else 0)
 
 
-def _line(device: str, title: str, found: Counter[str]) -> str:
-    total = found["pass"] + found["fail"] + found["unsupported"]
-    kinds = ", ".join(f"{found[k]} {k}" for k in ("pass", "fail", "unsupported", "host", "compiled"))
+def _line(device: str, title: str, counts: Counter[str]) -> str:
+    total = counts["pass"] + counts["fail"] + counts["unsupported"]
+    kinds = ", ".join(f"{counts[k]} {k}" for k in ("pass", "fail", "unsupported", "host", "compiled"))
     return f"{device} {title}: {total} cases, {kinds}"
 
 
@@ -258,8 +258,8 @@ def write_docs(page: Path, rows: list[tuple[str, str, Counter[str]]]) -> None:
         cells = [device, title, c["pass"] + c["fail"] + c["unsupported"],
                  *(c[k] for k in ("pass", "fail", "unsupported", "host", "compiled"))]  # fmt: skip
         table.append("| " + " | ".join(map(str, cells)) + " |")
-    made = {f"| {device} |" for device, _, _ in rows}
-    table += [line for line in before.splitlines()[3:] if not line.startswith(tuple(made))]
+    heads = {f"| {device} |" for device, _, _ in rows}
+    table += [line for line in before.splitlines()[3:] if not line.startswith(tuple(heads))]
     page.write_text(f"{head}{begin}\n" + "\n".join(table) + f"\n{end}{tail}", encoding="utf-8")
 
 

@@ -25,27 +25,27 @@ Known = dict[
 
 
 def batched(
-    body: Graph, given: Sequence[Tensor], flags: Flags, size: int, graph: Graph
+    body: Graph, inputs: Sequence[Tensor], flags: Flags, size: int, graph: Graph
 ) -> tuple[list[Tensor], list[bool]]:
     """The outputs of a finished body for values of its inputs and params, of which those of `flags` have an axis of
     `size` examples in front; and which of the outputs have. Nodes are appended to `graph`."""
     leaves = (*body.inputs.values(), *body.params.values())
-    known: Known = {leaf.id: pair for leaf, pair in zip(leaves, zip(given, flags, strict=True), strict=True)}
+    known: Known = {leaf.id: pair for leaf, pair in zip(leaves, zip(inputs, flags, strict=True), strict=True)}
     return sweep(body, known, body.outputs.values(), size, graph)
 
 
 def sweep(
     body: Graph, known: Known, outputs: Any, size: int, graph: Graph
 ) -> tuple[list[Tensor], list[bool]]:
-    """As `batched`, of a body whose leaves `known` has."""
+    """Does what `batched` does for a body whose leaves are in `known`."""
     for node in body.nodes:
         if node.op.declared:
             continue
         pairs = [known[t.id] for t in node.inputs]
         outs, examples = batch_node(node, [t for t, _ in pairs], [b for _, b in pairs], size, graph)
-        known.update((t.id, (made, examples)) for t, made in zip(node.outputs, outs, strict=True))
-    found = [known[t.id] for t in outputs]
-    return [t for t, _ in found], [b for _, b in found]
+        known.update((t.id, (batched_out, examples)) for t, batched_out in zip(node.outputs, outs, strict=True))
+    known_outputs = [known[t.id] for t in outputs]
+    return [t for t, _ in known_outputs], [b for _, b in known_outputs]
 
 
 def batch_node(
@@ -82,13 +82,13 @@ def by_parts(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> S
     types = [_example(t, f) for t, f in zip(inputs, flags, strict=True)]
     body = TracedBody(node.op.name, graph, types)
     with body.tracing():
-        made = node.op.decompose(body.given, node.attrs)
-    outs = (made,) if isinstance(made, Tensor) else made
+        results = node.op.decompose(body.given, node.attrs)
+    outs = (results,) if isinstance(results, Tensor) else results
     if any(part.op is node.op for part in body.nodes):  # an op of fewer inputs: its rule would come back here
         return loop(node, inputs, flags, size)
     known: Known = {t.id: pair for t, pair in zip(body.given, zip(inputs, flags, strict=True), strict=True)}
-    found, examples = sweep(body, known, outs, size, graph)
-    return [t if b else spread(t, size) for t, b in zip(found, examples, strict=True)]
+    tensors, examples = sweep(body, known, outs, size, graph)
+    return [t if b else spread(t, size) for t, b in zip(tensors, examples, strict=True)]
 
 
 def loop(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Sequence[Tensor]:
@@ -96,8 +96,8 @@ def loop(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Seque
 
     def step(_: Any, rows: list[Tensor]) -> tuple[Any, list[Tensor]]:
         rest = iter(rows)
-        given = [next(rest) if flag else t for t, flag in zip(inputs, flags, strict=True)]
-        return None, list(rows[0].graph.add(node.op, given, node.attrs, node.label))
+        row = [next(rest) if flag else t for t, flag in zip(inputs, flags, strict=True)]
+        return None, list(rows[0].graph.add(node.op, row, node.attrs, node.label))
 
     result: list[Tensor] = scan(step, None, [t for t, flag in zip(inputs, flags, strict=True) if flag], size)[1]
     return result
@@ -130,18 +130,18 @@ def _add(node: Node, inputs: Sequence[Tensor], **attrs: Any) -> tuple[Tensor, ..
 def _elementwise(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Sequence[Tensor]:
     """Broadcasting; where the op takes its shape from an input that all examples share, that is spread."""
     rank = node.outputs[0].ndim
-    given = [_ranked(t, rank) if flag else t for t, flag in zip(inputs, flags, strict=True)]
+    operands = [_ranked(t, rank) if flag else t for t, flag in zip(inputs, flags, strict=True)]
     wanted = (size, *node.outputs[0].shape)
-    if not _fits(node, given, node.attrs, wanted):
-        given[0] = apply("expand", given[0], shape=wanted)
-        if not _fits(node, given, node.attrs, wanted):
+    if not _fits(node, operands, node.attrs, wanted):
+        operands[0] = apply("expand", operands[0], shape=wanted)
+        if not _fits(node, operands, node.attrs, wanted):
             return loop(node, inputs, flags, size)
-    return _add(node, given)
+    return _add(node, operands)
 
 
-def _fits(node: Node, given: Sequence[Tensor], attrs: Attrs, wanted: tuple[int, ...]) -> bool:
+def _fits(node: Node, operands: Sequence[Tensor], attrs: Attrs, wanted: tuple[int, ...]) -> bool:
     try:
-        return node_of(node.op, [t.type for t in given], attrs).outputs[0].shape == wanted
+        return node_of(node.op, [t.type for t in operands], attrs).outputs[0].shape == wanted
     except RlxError:
         return False
 
@@ -157,13 +157,13 @@ def along(*shared: int) -> Batch:
     def rule(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Sequence[Tensor]:
         if any(flags[i] for i in shared if i < len(flags)):
             return by_parts(node, inputs, flags, size)
-        given = [t if i in shared or flags[i] else spread(t, size) for i, t in enumerate(inputs)]
+        operands = [t if i in shared or flags[i] else spread(t, size) for i, t in enumerate(inputs)]
         attrs: dict[str, Any] = {}
         if "axis" in node.attrs:
             attrs["axis"] = node.attrs["axis"] + 1
         if "axes" in node.attrs:
             attrs["axes"] = tuple(axis + 1 for axis in node.attrs["axes"])
-        return _add(node, given, **attrs)
+        return _add(node, operands, **attrs)
 
     return rule
 
@@ -178,27 +178,27 @@ def folded(*shared: int, beside: int | None = None) -> Batch:
         if any(flags[i] for i in shared if i < len(flags)):
             return by_parts(node, inputs, flags, size)
         rank, rows = node.inputs[0].ndim, node.inputs[0].shape[0]
-        given = []
+        operands = []
         for i, t in enumerate(inputs):
             if i in shared:
-                given.append(t)
+                operands.append(t)
                 continue
             if beside is not None and i >= beside:
                 wanted = 1 if t.dtype.is_int else rank
                 if not flags[i] and (t.ndim < wanted or (wanted > 1 and t.shape[0] == 1)):
-                    given.append(t)
+                    operands.append(t)
                     continue
                 t = _ranked(t if flags[i] else spread(t, size), wanted)
                 t = apply("expand", t, shape=(size, rows, *t.shape[2:]))
             elif not flags[i]:
                 t = spread(t, size)
-            given.append(apply("reshape", t, shape=(t.shape[0] * t.shape[1], *t.shape[2:])))
+            operands.append(apply("reshape", t, shape=(t.shape[0] * t.shape[1], *t.shape[2:])))
         attrs: dict[str, Any] = {}
         if "scales" in node.attrs:  # a resize counts all axes
             if node.attrs["scales"][0] != 1.0 or node.attrs["sizes"][0] != rows:
                 return loop(node, inputs, flags, size)
             attrs["sizes"] = (size * rows, *node.attrs["sizes"][1:])
-        outs = _add(node, given, **attrs)
+        outs = _add(node, operands, **attrs)
         return [apply("reshape", t, shape=(size, t.shape[0] // size if size else old.shape[0], *t.shape[1:]))
                 for t, old in zip(outs, node.outputs, strict=True)]  # fmt: skip
 
@@ -210,12 +210,12 @@ def matmul(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Seq
     if any(flags[2:]):
         return by_parts(node, inputs, flags, size)
     rank = max(t.ndim for t in node.inputs[:2])
-    given = [_ranked(t, rank) if flag else t for t, flag in zip(inputs[:2], flags, strict=False)]
-    return _add(node, [*given, *inputs[2:]])
+    matrices = [_ranked(t, rank) if flag else t for t, flag in zip(inputs[:2], flags, strict=False)]
+    return _add(node, [*matrices, *inputs[2:]])
 
 
 def reshape(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Sequence[Tensor]:
-    """Of reshape and expand: the examples in front of the shape."""
+    """Batches reshape and expand: the examples stand in front of the shape."""
     shape = node.attrs["shape"]
     t = _ranked(inputs[0], len(shape)) if node.op.broadcasts else inputs[0]
     return _add(node, [t], shape=(size, *shape))
@@ -273,7 +273,7 @@ def _placed(flat: Tensor, examples: Sequence[int], before: Sequence[int], after:
 
 
 def scatter(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Sequence[Tensor]:
-    """As gather: indices that all examples share, or one for each element."""
+    """Batches scatter as `gather` does: with indices that all examples share, or one for each element."""
     axis, k = node.attrs["axis"], node.inputs[0].ndim
     spread_ = _spread_all(inputs, flags, size)
     if not flags[0]:
@@ -282,30 +282,30 @@ def scatter(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Se
     before, after = updates.shape[1 : axis + 1], updates.shape[axis + 1 + k :]
     flat = apply("reshape", spread_[0], shape=(size, _count(node.inputs[0].shape)))
     rows = apply("reshape", updates, shape=(size, *before, flat.shape[1], *after))
-    given = (_placed(flat, (size,), before, after), rows, *spread_[2:])
-    return (apply("scatter_elements", *given, **{**node.attrs, "axis": axis + 1}),)
+    operands = (_placed(flat, (size,), before, after), rows, *spread_[2:])
+    return (apply("scatter_elements", *operands, **{**node.attrs, "axis": axis + 1}),)
 
 
 def dynamic(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Sequence[Tensor]:
-    """Of dynamic_slice and dynamic_update_slice: windows at one place for all examples; a loop where it differs."""
+    """Batches dynamic_slice and dynamic_update_slice: one window for all examples; a loop where places differ."""
     *data, starts = inputs
     if flags[-1]:
         return loop(node, inputs, flags, size)
     zero = apply("cast", starts.graph.constant([0], "i32"), dtype=starts.dtype)
     starts = apply("concat", zero, starts, axis=0)
-    given = [*_spread_all(data, flags[:-1], size), starts]
-    return _add(node, given, **({"sizes": (size, *node.attrs["sizes"])} if "sizes" in node.attrs else {}))
+    operands = [*_spread_all(data, flags[:-1], size), starts]
+    return _add(node, operands, **({"sizes": (size, *node.attrs["sizes"])} if "sizes" in node.attrs else {}))
 
 
 def random_bits(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Sequence[Tensor]:
     """Each example's words are those of its own key, counted from 0."""
     shape = node.attrs["shape"]
-    given = [_ranked(t, len(shape)) if flag else t for t, flag in zip(inputs, flags, strict=True)]
-    return _add(node, given, shape=(size, *shape))
+    operands = [_ranked(t, len(shape)) if flag else t for t, flag in zip(inputs, flags, strict=True)]
+    return _add(node, operands, shape=(size, *shape))
 
 
 def filters(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Sequence[Tensor]:
-    """Of rows of samples and a filter for all rows, or one for each: as many filters as there are rows."""
+    """Batches filters of rows of samples, of which there is one for all rows or one for each."""
     x, taps = inputs
     rows = node.inputs[0].shape[:-1]
     x = x if flags[0] else spread(x, size)
@@ -321,8 +321,8 @@ def batch_norm(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) ->
     rank, (rows, channels) = x.ndim, x.shape[1:3]
     x = apply("transpose", x, perm=(1, 0, *range(2, rank)))
     x = apply("reshape", x, shape=(rows, size * channels, *x.shape[3:]))
-    given = [apply("reshape", t, shape=(size * channels, *t.shape[2:])) for t in statistics]
-    y = _add(node, [x, *given])[0]
+    merged = [apply("reshape", t, shape=(size * channels, *t.shape[2:])) for t in statistics]
+    y = _add(node, [x, *merged])[0]
     y = apply("reshape", y, shape=(rows, size, channels, *x.shape[2:]))
     return (apply("transpose", y, perm=(1, 0, *range(2, rank))),)
 
@@ -341,12 +341,12 @@ def _reached(body: Graph, flags: Flags) -> list[bool]:
 
 
 def _all_batched(
-    body: Graph, given: Sequence[Tensor], flags: Flags, size: int, wanted: Flags | None = None
+    body: Graph, inputs: Sequence[Tensor], flags: Flags, size: int, wanted: Flags | None = None
 ) -> list[Tensor]:
     """The outputs of a body, spread over the examples where `wanted` (None: all) says so."""
-    outs, found = batched(body, given, flags, size, traced_into(given[0].graph))
+    outs, batched_flags = batched(body, inputs, flags, size, traced_into(inputs[0].graph))
     wanted = [True] * len(outs) if wanted is None else wanted
-    return [spread(t, size) if w and not b else t for t, b, w in zip(outs, found, wanted, strict=True)]
+    return [spread(t, size) if w and not b else t for t, b, w in zip(outs, batched_flags, wanted, strict=True)]
 
 
 def _carried(body: Graph, flags: list[bool], n: int, skip: int = 0) -> list[bool]:
@@ -366,18 +366,18 @@ def _each(pred: Tensor, like: Tensor) -> Tensor:
 
 def batched_cond(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Sequence[Tensor]:
     """The branch that is taken; both, and a choice between their results, where examples take different ones."""
-    pred, *given = inputs
+    pred, *operands = inputs
     then, other = node.attrs["then"], node.attrs["otherwise"]
     if not flags[0]:
         result: list[Tensor] = cond(
             pred,
             *((lambda *g, body=body: _all_batched(body, g, flags[1:], size)) for body in (then, other)),
-            *given,
+            *operands,
         )
         return result
-    if not given:
+    if not operands:
         return loop(node, inputs, flags, size)
-    outs = [_all_batched(body, given, flags[1:], size) for body in (then, other)]
+    outs = [_all_batched(body, operands, flags[1:], size) for body in (then, other)]
     return [apply("where", _each(pred, a), a, b) for a, b in zip(*outs, strict=True)]
 
 
@@ -394,17 +394,17 @@ def batched_while(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int)
 
     def step(at: Any) -> Any:
         on, carry = at
-        again, *made = _all_batched(body, (*carry, *outside), known, size, [apart, *known[:n]])
+        again, *stepped = _all_batched(body, (*carry, *outside), known, size, [apart, *known[:n]])
         if apart:
-            made = [apply("where", _each(on, t), t, old) for t, old in zip(made, carry, strict=True)]
+            stepped = [apply("where", _each(on, t), t, old) for t, old in zip(stepped, carry, strict=True)]
             again = apply("logical_and", on, again)
-        return again, made
+        return again, stepped
 
     def more(at: Any) -> Tensor:
         return _any(at[0]) if apart else at[0]
 
-    made = while_loop(more, step, (going, start), max_steps=node.attrs["max_steps"])[1]
-    return [t if k else spread(t, size) for t, k in zip(made, known, strict=False)]
+    carried = while_loop(more, step, (going, start), max_steps=node.attrs["max_steps"])[1]
+    return [t if k else spread(t, size) for t, k in zip(carried, known, strict=False)]
 
 
 def _any(flags: Tensor) -> Tensor:

@@ -84,26 +84,26 @@ def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
 def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """x with axes moved to other positions; the others keep their order. Dtype: any. Gradient: d moved back."""
     x = tensor("moveaxis", x)
-    given, wanted = (
+    sources, wanted = (
         [normalize_axis(i, x.ndim, "moveaxis") for i in as_items(axes, "moveaxis: axes")]
         for axes in (source, destination)
     )
-    if len(given) != len(wanted) or len({*given}) != len(given) or len({*wanted}) != len(wanted):
+    if len(sources) != len(wanted) or len({*sources}) != len(sources) or len({*wanted}) != len(wanted):
         raise ShapeError(f"moveaxis: axes {source} to {destination}; expected as many, each once")
-    perm = [i for i in range(x.ndim) if i not in given]
-    for to, axis in sorted(zip(wanted, given, strict=True)):
+    perm = [i for i in range(x.ndim) if i not in sources]
+    for to, axis in sorted(zip(wanted, sources, strict=True)):
         perm.insert(to, axis)
     return movement.transpose(x, perm)
 
 
 def stack(xs: Sequence[TensorLike], axis: int = 0) -> Tensor:
     """Tensors of one shape joined along a new axis. Dtype: promoted. Gradient: to each tensor its slice of d."""
-    made = tensors("stack", *xs)
-    for t in made:
-        if t.shape != made[0].shape:
-            raise ShapeError(f"stack: shapes {made[0].shape} and {t.shape} differ; expected one shape")
-    axis = normalize_axis(axis, made[0].ndim + 1, "stack")
-    return movement.concat([expand_dims(t, axis) for t in made], axis)
+    inputs = tensors("stack", *xs)
+    for t in inputs:
+        if t.shape != inputs[0].shape:
+            raise ShapeError(f"stack: shapes {inputs[0].shape} and {t.shape} differ; expected one shape")
+    axis = normalize_axis(axis, inputs[0].ndim + 1, "stack")
+    return movement.concat([expand_dims(t, axis) for t in inputs], axis)
 
 
 def split(x: Tensor, parts: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
@@ -126,13 +126,13 @@ def split(x: Tensor, parts: int | Sequence[int], axis: int = 0) -> tuple[Tensor,
             raise ShapeError(
                 f"split: lengths {lengths} do not add to {n}, the length of axis {axis} of {x.shape}"
             )
-    made, start = [], 0
+    pieces, start = [], 0
     for length in lengths:
-        made.append(
+        pieces.append(
             movement.index(x, (builtins.slice(None),) * axis + (builtins.slice(start, start + length),))
         )
         start += length
-    return tuple(made)
+    return tuple(pieces)
 
 
 def full_like(x: Tensor, value: Any, dtype: DTypeLike | None = None) -> Tensor:
@@ -216,13 +216,13 @@ def linear(
     or for a packed weight as rlx.packed_matmul, and the sum with the bias is rounded once more.
     """
     if getattr(getattr(weight, "dtype", None), "is_packed", False):
-        made = quantized.packed_matmul(x, weight)
+        result = quantized.packed_matmul(x, weight)
         linalg.check_activation("linear", activation)
         if bias is not None:
-            if (shape := np.shape(bias) if not isinstance(bias, Tensor) else bias.shape) != made.shape[-1:]:
-                raise ShapeError(f"linear: bias is {shape}; expected {made.shape[-1:]}")
-            made = cast_to(made + bias, made.dtype)
-        return linalg.activated(made, activation)
+            if (shape := np.shape(bias) if not isinstance(bias, Tensor) else bias.shape) != result.shape[-1:]:
+                raise ShapeError(f"linear: bias is {shape}; expected {result.shape[-1:]}")
+            result = cast_to(result + bias, result.dtype)
+        return linalg.activated(result, activation)
     return linalg.matmul(x, weight, bias, transpose_b=True, activation=activation)
 
 

@@ -80,8 +80,8 @@ def arange(
     and for what is no number, ShapeError for a step of 0, and for NaN, infinities and more elements than memory has.
     """
     first, end = (0, start) if stop is None else (start, stop)
-    given: dict[str, Any] = {"start": first, "stop": end, "step": step}
-    for name, value in given.items():
+    arguments: dict[str, Any] = {"start": first, "stop": end, "step": step}
+    for name, value in arguments.items():
         if not isinstance(value, Tensor) and (np.ndim(value) or np.asarray(value).dtype.kind not in "biuf"):
             raise DTypeError(f"arange: {name} is {value!r}; expected one real number of at most 64 bits")
     try:

@@ -44,10 +44,10 @@ def accumulated(ufunc: Any) -> Any:
                 else x
             )
         if x.dtype.kind == "f":
-            made = (extended.running_total if ufunc is np.add else extended.running_product)(x, axis)
+            running = (extended.running_total if ufunc is np.add else extended.running_product)(x, axis)
         else:
-            made = ufunc.accumulate(x, axis=axis, dtype=x.dtype)
-        return np.flip(made, axis) if reverse else made
+            running = ufunc.accumulate(x, axis=axis, dtype=x.dtype)
+        return np.flip(running, axis) if reverse else running
 
     return reference
 

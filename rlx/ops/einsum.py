@@ -30,21 +30,21 @@ def einsum(subscripts: str, *operands: TensorLike) -> Tensor:
     Numerics: products of two operands at a time, in the order that numpy.einsum_path finds to need the fewest
     multiplications, each summed as rlx.matmul. Raises: ShapeError for subscripts that do not fit the operands.
     """
-    given = list(tensors("einsum", *operands))
-    terms, result = _labels(subscripts, given)
-    common = promote(*(t.dtype for t in given))
+    inputs = list(tensors("einsum", *operands))
+    terms, result = _labels(subscripts, inputs)
+    common = promote(*(t.dtype for t in inputs))
     common = common if common.is_float or common == i64 else i32
     # Floats keep their dtypes, which matmul reads side by side, and the last product has the promoted one.
-    given = [t if t.dtype.is_float else cast_to(t, common) for t in given]
+    inputs = [t if t.dtype.is_float else cast_to(t, common) for t in inputs]
     widths: dict[str, int] = {}
-    for labels, t in zip(terms, given, strict=True):
+    for labels, t in zip(terms, inputs, strict=True):
         for label, n in zip(labels, t.shape, strict=True):
             if widths.setdefault(label, n) == 1:
                 widths[label] = n
             if n not in (1, widths[label]):
                 raise ShapeError(f"einsum: {subscripts!r}: label {label!r} is {n} and {widths[label]} long")
-    ready = [_diagonal(labels, t) for labels, t in zip(terms, given, strict=True)]
-    for pair in _order(subscripts, given) if len(given) > 2 else [(0, 1)] * (len(given) - 1):
+    ready = [_diagonal(labels, t) for labels, t in zip(terms, inputs, strict=True)]
+    for pair in _order(subscripts, inputs) if len(inputs) > 2 else [(0, 1)] * (len(inputs) - 1):
         taken = [ready.pop(i) for i in sorted(pair, reverse=True)][::-1]
         later = set(result).union(*(labels for labels, _ in ready))
         left, right = (
@@ -140,9 +140,9 @@ def _product(
     )  # fmt: skip
     columns, rows = movement.reshape(left, (n, m, k)), movement.reshape(right, (n, k, p))
     # Without a summed label this is an elementwise product: a matmul would run a tiny product for each batch element.
-    made = matmul(columns, rows) if summed else binary.mul(columns, rows)
+    product = matmul(columns, rows) if summed else binary.mul(columns, rows)
     shape = (*left.shape[:at], *right.shape[len(batch) + len(summed) :])
-    return batch + only_a + only_b, movement.reshape(made, shape)
+    return batch + only_a + only_b, movement.reshape(product, shape)
 
 
 __all__ = ["einsum"]

@@ -18,13 +18,13 @@ def _down(x: Array) -> Any:
     return x.dtype.type(2.0**-256 if x.dtype == np.float64 else 2.0**-64)
 
 
-def _again(made: Array, x: Array, axis: int, ufunc: Any, divisor: float = 1.0) -> Array:
-    """`made`, with the elements that are not finite replaced by the results from scaled-down terms."""
-    fine = np.isfinite(made)
+def _again(result: Array, x: Array, axis: int, ufunc: Any, divisor: float = 1.0) -> Array:
+    """`result`, with the elements that are not finite replaced by the results from scaled-down terms."""
+    fine = np.isfinite(result)
     if fine.all():
-        return made
+        return result
     by = _down(x)
-    return np.where(fine, made, ufunc(x * by, axis) / made.dtype.type(divisor) / by)
+    return np.where(fine, result, ufunc(x * by, axis) / result.dtype.type(divisor) / by)
 
 
 def total(x: Array) -> Array:
@@ -92,8 +92,8 @@ def product(x: Array) -> Array:
     parts = _parts(x)
     while n > 1:
         half = n // 2
-        made = _times(parts.at(slice(half)), parts.at(slice(half, 2 * half)))
-        parts = _joined(made, parts.at(slice(2 * half, n)))
+        halves = _times(parts.at(slice(half)), parts.at(slice(half, 2 * half)))
+        parts = _joined(halves, parts.at(slice(2 * half, n)))
         n -= half
     return parts.at(slice(0, 1)).value()[..., 0]
 
@@ -102,8 +102,8 @@ def running_product(x: Array, axis: int) -> Array:
     """The running products along an axis, in f64, computed by doubling in log2(n) rounds."""
     parts, step = _parts(np.moveaxis(x, axis, -1)), 1
     while step < x.shape[axis]:
-        made = _times(parts.at(slice(step, None)), parts.at(slice(-step)))
-        parts = _joined(parts.at(slice(step)), made)
+        stepped = _times(parts.at(slice(step, None)), parts.at(slice(-step)))
+        parts = _joined(parts.at(slice(step)), stepped)
         step *= 2
     return np.moveaxis(parts.value(), -1, axis)
 
@@ -115,17 +115,17 @@ def narrow_product(x: Array) -> Array:
         with np.errstate(over="raise", under="raise"):
             return np.asarray(np.multiply.reduce(x, -1, dtype=np.float64))
     except FloatingPointError:
-        made = np.multiply.accumulate(x, -1, dtype=np.float64)
-        return np.where(_lost(made, x, -1).any(-1), product(x), made[..., -1])
+        running = np.multiply.accumulate(x, -1, dtype=np.float64)
+        return np.where(_lost(running, x, -1).any(-1), product(x), running[..., -1])
 
 
 def narrow_running_product(x: Array, axis: int) -> Array:
     """`running_product` of f32 numbers, in f64 where its range suffices, as `narrow_product`."""
-    made = np.multiply.accumulate(x, axis, dtype=np.float64)
-    return running_product(x, axis) if _lost(made, x, axis).any() else made
+    running = np.multiply.accumulate(x, axis, dtype=np.float64)
+    return running_product(x, axis) if _lost(running, x, axis).any() else running
 
 
-def _lost(made: Array, x: Array, axis: int) -> Array:
-    """Where `made`, the running products of x in f64, left f64's range though all factors are finite and not 0."""
-    out = ~np.isfinite(made) | (np.abs(made) < np.finfo(np.float64).tiny)
+def _lost(result: Array, x: Array, axis: int) -> Array:
+    """Where `result`, the running products of x in f64, left f64's range though all factors are finite and not 0."""
+    out = ~np.isfinite(result) | (np.abs(result) < np.finfo(np.float64).tiny)
     return out & np.logical_and.accumulate(np.isfinite(x) & (x != 0), axis) if out.any() else out

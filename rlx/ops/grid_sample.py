@@ -161,23 +161,23 @@ def axis_taps(xp: Any, g: Any, size: int, attrs: Attrs) -> list[tuple[Any, Any, 
     if mode != "cubic":
         c = _padded(xp, c, size, attrs)
     if mode == "nearest":
-        found = [(xp.round(c), None)]
+        corners = [(xp.round(c), None)]
     else:
         base = xp.floor(c)
         t = c - base
         if mode == "linear":
-            found = [(base, 1.0 - t), (base + 1.0, t)]
+            corners = [(base, 1.0 - t), (base + 1.0, t)]
         else:
             a = CUBIC_A
             s = 1.0 - t
-            found = [
+            corners = [
                 (base - 1.0, (((t + 1.0) * a - 5.0 * a) * (t + 1.0) + 8.0 * a) * (t + 1.0) - 4.0 * a),
                 (base, ((t * (a + 2.0) - (a + 3.0)) * t) * t + 1.0),
                 (base + 1.0, ((s * (a + 2.0) - (a + 3.0)) * s) * s + 1.0),
                 (base + 2.0, (((s + 1.0) * a - 5.0 * a) * (s + 1.0) + 8.0 * a) * (s + 1.0) - 4.0 * a),
             ]
     taps = []
-    for place, weight in found:
+    for place, weight in corners:
         if mode == "cubic":
             place = _padded(xp, place, size, attrs)
         inside = xp.within(place, 0, size - 1) if attrs["padding"] == "zeros" else None

@@ -144,9 +144,9 @@ def grouped_matmul(
     return apply("grouped_matmul", *floats(x, w), sizes, transpose_w=transpose_w)
 
 
-def group_sizes_of(op: str, x: Tensor, given: TensorLike) -> Tensor:
+def group_sizes_of(op: str, x: Tensor, group_sizes: TensorLike) -> Tensor:
     """The sizes of groups of x's rows, in i32. Raises: DTypeError, ShapeError as `grouped_matmul` says."""
-    sizes = tensors(op, x, given if isinstance(given, Tensor) else np.asarray(given))[1]
+    sizes = tensors(op, x, group_sizes if isinstance(group_sizes, Tensor) else np.asarray(group_sizes))[1]
     if not sizes.dtype.is_int:
         raise DTypeError(f"{op}: group_sizes is {sizes.dtype}; expected integers")
     if sizes.node.op.name == "constant" and x.ndim > 0:
@@ -204,8 +204,8 @@ def _lora_sum(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     """x @ w + scale · (x @ a) @ b + bias as separate ops; f16 and bf16 are rounded after each of them."""
     x, w, a, b = inputs[:4]
     low = matmul(matmul(x, a), b)
-    made = matmul(x, w)
-    out = made + cast_to(low * attrs["scale"], made.dtype)
+    product = matmul(x, w)
+    out = product + cast_to(low * attrs["scale"], product.dtype)
     return out + cast_to(inputs[4], out.dtype) if len(inputs) == 5 else out
 
 
@@ -234,10 +234,10 @@ def _lora_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | N
     dw = matmul(x2, d2, transpose_a=True)
     da = matmul(x2, low, transpose_a=True)
     db = matmul(matmul(x2, a), d2, transpose_a=True) * scale
-    found = [cast_to(g, t.dtype) for g, t in ((dx, x), (dw, w), (da, a), (db, b))]
+    input_grads = [cast_to(g, t.dtype) for g, t in ((dx, x), (dw, w), (da, a), (db, b))]
     if len(node.inputs) == 5:
-        found.append(cast_to(apply("sum", d2, axes=(0,), keepdims=False), node.inputs[4].dtype))
-    return tuple(found)
+        input_grads.append(cast_to(apply("sum", d2, axes=(0,), keepdims=False), node.inputs[4].dtype))
+    return tuple(input_grads)
 
 
 register(
@@ -262,8 +262,8 @@ def lora_matmul(
     Dtype: promoted from x and w. Gradient: of every operand. Numerics: sums in f32, x @ a kept in f32, rounded once.
     Follows Hu et al., LoRA, 2021.
     """
-    given = [x, w, a, b] if bias is None else [x, w, a, b, bias]
-    inputs = list(floats(*tensors("lora_matmul", *given)))
+    operands = [x, w, a, b] if bias is None else [x, w, a, b, bias]
+    inputs = list(floats(*tensors("lora_matmul", *operands)))
     flat = inputs[0].ndim == 1
     if flat:
         inputs[0] = apply("reshape", inputs[0], shape=(1, inputs[0].shape[0]))

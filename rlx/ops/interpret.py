@@ -28,8 +28,8 @@ def evaluate(graph: Graph, feeds: Mapping[str, npt.ArrayLike | PackedArray], upc
     """
     values: dict[int, Array] = {}
     for node in graph.nodes:
-        made = evaluate_node(node, values, feeds, upcast)
-        values.update(zip((t.id for t in node.outputs), made, strict=True))
+        results = evaluate_node(node, values, feeds, upcast)
+        values.update(zip((t.id for t in node.outputs), results, strict=True))
     return values
 
 
@@ -58,8 +58,8 @@ def apply_reference(node: Node, inputs: list[Array], upcast: bool) -> tuple[Arra
         return evaluate_fused(inputs, node.attrs, upcast)
     if bodies(node):
         return tuple(node.op.reference(*inputs, **node.attrs, upcast=upcast))
-    made = node.op.reference(*inputs, **node.attrs)
-    outs = made if isinstance(made, tuple) else (made,)
+    results = node.op.reference(*inputs, **node.attrs)
+    outs = results if isinstance(results, tuple) else (results,)
     types = [t.dtype for t in node.outputs]
     if upcast:
         return tuple(
@@ -68,10 +68,10 @@ def apply_reference(node: Node, inputs: list[Array], upcast: bool) -> tuple[Arra
     return tuple(np.asarray(v).astype(d.np, copy=False) for v, d in zip(outs, types, strict=True))
 
 
-def run_body(body: Graph, given: Sequence[Array], upcast: bool) -> list[Array]:
+def run_body(body: Graph, inputs: Sequence[Array], upcast: bool) -> list[Array]:
     """The outputs of a control op's body for values of its inputs and params."""
     names = (*body.inputs, *body.params)
-    values = evaluate(body, dict(zip(names, given, strict=True)), upcast)
+    values = evaluate(body, dict(zip(names, inputs, strict=True)), upcast)
     return [values[t.id] for t in body.outputs.values()]
 
 
@@ -80,8 +80,8 @@ def _leaf(node: Node, feeds: Mapping[str, npt.ArrayLike | PackedArray], upcast: 
         return np.asarray(node.attrs["value"])
     name, t = node.attrs["name"], node.output
     if name in feeds:
-        given = feeds[name]
-        value = given.data if isinstance(given, PackedArray) else np.asarray(given)
+        feed = feeds[name]
+        value = feed.data if isinstance(feed, PackedArray) else np.asarray(feed)
         if value.shape != t.type.array_shape:
             raise ShapeError(f"{node.op.name} {name!r}: got shape {value.shape}, expected {t.type.array_shape}")
         if t.dtype.is_packed:

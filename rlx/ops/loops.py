@@ -44,10 +44,10 @@ def fori_loop(
     first, last = (b if not isinstance(b, Tensor) else apply("cast", b, dtype=i32) for b in (lower, upper))
     graph = next(b.graph for b in (first, last) if isinstance(b, Tensor))
     first, last = (b if isinstance(b, Tensor) else graph.constant(int(b), i32) for b in (first, last))
-    found = while_loop(
+    carry = while_loop(
         lambda at: at[0] < last, lambda at: (at[0] + 1, body_fun(at[0], at[1])), (first, init_val)
     )
-    return found[1]
+    return carry[1]
 
 
 def map(f: Callable[[PyTree], PyTree], xs: PyTree) -> PyTree:
@@ -129,8 +129,8 @@ def associative_scan(
     def flipped(xs: list[Any]) -> list[Any]:
         return [x[(slice(None),) * a + (slice(None, None, -1),)] for x, a in zip(xs, axes, strict=True)]
 
-    found = run(flipped(leaves) if reverse else leaves)
-    return unflatten(skeleton, flipped(found) if reverse else found)
+    scanned = run(flipped(leaves) if reverse else leaves)
+    return unflatten(skeleton, flipped(scanned) if reverse else scanned)
 
 
 def _concat(parts: list[Any], axis: int) -> Any:
@@ -143,8 +143,8 @@ def _interleaved(even: Any, odd: Any, axis: int) -> Any:
     before, after = even.shape[:axis], even.shape[axis + 1 :]
     cut = even[(slice(None),) * axis + (slice(0, m),)]
     pairs = [apply("reshape", t, shape=(*before, m, 1, *after)) for t in (cut, odd)]
-    made = apply("reshape", _concat(pairs, axis + 1), shape=(*before, 2 * m, *after))
-    return made if n == m else _concat([made, even[(slice(None),) * axis + (slice(m, n),)]], axis)
+    interleaved = apply("reshape", _concat(pairs, axis + 1), shape=(*before, 2 * m, *after))
+    return interleaved if n == m else _concat([interleaved, even[(slice(None),) * axis + (slice(m, n),)]], axis)
 
 
 __all__ = ["associative_scan", "fori_loop", "map"]

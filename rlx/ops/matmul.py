@@ -131,10 +131,10 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     # dA = d·Bᵀ and dB = Aᵀ·d, each transposed where its operand was.
     da = _product(b, d, tb, True) if ta else _product(d, b, False, not tb)
     db = _product(d, a, True, ta) if tb else _product(a, d, not ta, False)
-    found = [unbroadcast(da, a), unbroadcast(db, b)]
+    input_grads = [unbroadcast(da, a), unbroadcast(db, b)]
     if len(node.inputs) == 3:
-        found.append(unbroadcast(d, node.inputs[2]))
-    return tuple(found)
+        input_grads.append(unbroadcast(d, node.inputs[2]))
+    return tuple(input_grads)
 
 
 def product_cost(node: Node) -> Cost:
@@ -176,8 +176,8 @@ def matmul(
         signed = i32 if dtype == u32 else i64
         left_part, right_part = (cast_to(t, signed) for t in (a, b))
         added = None if bias is None else cast_to(tensors("matmul", a, bias)[1], signed)
-        made = matmul(left_part, right_part, added, transpose_a=transpose_a, transpose_b=transpose_b)
-        return activated(cast_to(made, dtype), activation)
+        product = matmul(left_part, right_part, added, transpose_a=transpose_a, transpose_b=transpose_b)
+        return activated(cast_to(product, dtype), activation)
     if not dtype.is_float and dtype != i64:
         dtype = i32
     # Floats keep their dtypes, even different ones: the kernels read half-precision weights beside f32 directly.
@@ -188,14 +188,18 @@ def matmul(
             "matmul: a vector cannot be transposed; expected rank 2 or more with transpose_a, transpose_b"
         )
     left, right = a.ndim == 1, b.ndim == 1
+    if left or right:  # whose shapes the op does not see
+        inner = a.shape[-2 if transpose_a else -1], b.shape[0 if right else -1 if transpose_b else -2]
+        if inner[0] != inner[1]:
+            raise ShapeError(f"matmul: {a.shape} @ {b.shape}: the inner dimensions {inner[0]} and {inner[1]} differ")
     if left:
         a = apply("reshape", a, shape=(1, *a.shape))
     if right:
         b = apply("reshape", b, shape=(*b.shape, 1))
     inputs = [a, b]
     if bias is not None:
-        given = bias if isinstance(bias, Tensor) else a.graph.constant(bias)
-        inputs.append(given if given.dtype.is_float and dtype.is_float else cast_to(given, dtype))
+        bias_tensor = bias if isinstance(bias, Tensor) else a.graph.constant(bias)
+        inputs.append(bias_tensor if bias_tensor.dtype.is_float and dtype.is_float else cast_to(bias_tensor, dtype))
     out = apply("matmul", *inputs, transpose_a=transpose_a, transpose_b=transpose_b, activation=activation)
     shape = list(out.shape)
     if right:

@@ -38,16 +38,16 @@ def computed(
     def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(fn)
         def reference(*arrays: Any, **attrs: Any) -> Any:
-            given = [np.asarray(a) for a in arrays]
-            dtypes = [as_dtype(a.dtype) for a in given]
+            inputs = [np.asarray(a) for a in arrays]
+            dtypes = [as_dtype(a.dtype) for a in inputs]
             out = result(dtypes) if result is not None else promote(*dtypes)
             with np.errstate(all="ignore"):
                 if common:
                     work = working(promote(*dtypes)).np
-                    given = [a.astype(work, copy=False) for a in given]
+                    inputs = [a.astype(work, copy=False) for a in inputs]
                 else:
-                    given = [widened(a) for a in given]
-                return rounded(np.asarray(fn(*given, **attrs)), out.np)
+                    inputs = [widened(a) for a in inputs]
+                return rounded(np.asarray(fn(*inputs, **attrs)), out.np)
 
         return reference
 

@@ -53,13 +53,13 @@ def _arg_reference(choose: Any) -> Reference:
     def reference(x: Array, *, axis: int, keepdims: bool, select_last_index: bool) -> Array:
         shape = _replaced(x.shape, axis, 1)
         if 0 in shape:
-            found = np.zeros(shape, np.int64)
+            index = np.zeros(shape, np.int64)
         else:
             wide = widened(x)
             # NumPy returns the first of equal elements, which in the reversed array is the last one.
-            found = choose(np.flip(wide, axis) if select_last_index else wide, axis=axis, keepdims=True)
-            found = x.shape[axis] - 1 - found if select_last_index else found
-        return np.asarray(found if keepdims else np.squeeze(found, axis), np.int64)
+            index = choose(np.flip(wide, axis) if select_last_index else wide, axis=axis, keepdims=True)
+            index = x.shape[axis] - 1 - index if select_last_index else index
+        return np.asarray(index if keepdims else np.squeeze(index, axis), np.int64)
 
     return reference
 
@@ -81,8 +81,8 @@ def _arg(op: str, x: Tensor, axis: int | None, keepdims: bool, select_last_index
     rank = x.ndim
     if axis is None:
         flat = apply("reshape", x, shape=(x.size,))
-        found = apply(op, flat, axis=0, keepdims=False, select_last_index=bool(select_last_index))
-        return apply("reshape", found, shape=(1,) * rank) if keepdims else found
+        index = apply(op, flat, axis=0, keepdims=False, select_last_index=bool(select_last_index))
+        return apply("reshape", index, shape=(1,) * rank) if keepdims else index
     axis = normalize_axis(axis, rank, op)
     return apply(op, x, axis=axis, keepdims=bool(keepdims), select_last_index=bool(select_last_index))
 
@@ -136,8 +136,8 @@ def _argsort_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _sort(x: Array, *, axis: int, descending: bool) -> tuple[Array, Array]:
-    found = order(x, axis, descending)
-    return np.take_along_axis(x, found, axis), found.astype(np.int64)
+    indices = order(x, axis, descending)
+    return np.take_along_axis(x, indices, axis), indices.astype(np.int64)
 
 
 def _argsort(x: Array, *, axis: int, descending: bool) -> Array:
@@ -157,8 +157,8 @@ def _top_k_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType,
 
 
 def _top_k(x: Array, *, k: int, axis: int, largest: bool) -> tuple[Array, Array]:
-    found = np.take(order(x, axis, largest), np.arange(k), axis=axis)
-    return np.take_along_axis(x, found, axis), found.astype(np.int64)
+    indices = np.take(order(x, axis, largest), np.arange(k), axis=axis)
+    return np.take_along_axis(x, indices, axis), indices.astype(np.int64)
 
 
 def _chosen_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -242,15 +242,15 @@ def median(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     (axis,) = axes
     n = x.shape[axis]
     if not n:
-        made = apply("expand", x.graph.constant(np.nan, x.dtype), shape=kept)
+        middle_or_nan = apply("expand", x.graph.constant(np.nan, x.dtype), shape=kept)
     else:
         ordered = sort(x, axis)
         low, high, last = (
             index(ordered, (slice(None),) * axis + (slice(i, i + 1),)) for i in ((n - 1) // 2, n // 2, n - 1)
         )
         middle = low if n % 2 else _between(low, high)
-        made = apply("where", apply("not_equal", last, last), last, middle)  # NaN is sorted last
-    return made if made.shape == kept else apply("reshape", made, shape=kept)
+        middle_or_nan = apply("where", apply("not_equal", last, last), last, middle)  # NaN is sorted last
+    return middle_or_nan if middle_or_nan.shape == kept else apply("reshape", middle_or_nan, shape=kept)
 
 
 def _between(low: Tensor, high: Tensor) -> Tensor:

@@ -59,15 +59,15 @@ def _reference(q: Array, k: Array, k_scales: Array, v: Array, v_scales: Array, *
         return np.zeros_like(q)
     q, k, v = (np.swapaxes(x, 1, 2) for x in (q, dequantized(k, k_scales), dequantized(v, v_scales)))
     scores, _, keys = softmax_rows(q, k, others, **attrs)
-    made = np.matmul(scores, np.where(keys, np.repeat(v, q.shape[1] // v.shape[1], axis=1), 0))
-    return np.swapaxes(made, 1, 2)
+    result = np.matmul(scores, np.where(keys, np.repeat(v, q.shape[1] // v.shape[1], axis=1), 0))
+    return np.swapaxes(result, 1, 2)
 
 
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     q, k, k_scales, v, v_scales = inputs[:5]
     keys, values = q8_0_numbers(k, k_scales), q8_0_numbers(v, v_scales)
-    made = apply("attention", cast_to(q, f32), keys, values, *inputs[5:], **attrs, tokens=_ALL)
-    return cast_to(made, q.dtype)
+    result = apply("attention", cast_to(q, f32), keys, values, *inputs[5:], **attrs, tokens=_ALL)
+    return cast_to(result, q.dtype)
 
 
 register(
@@ -165,10 +165,10 @@ def _update(x: Array, codes: Array, scales: Array, position: Array) -> tuple[Arr
         wide = by.astype(np.float32)[..., None]
         whole = np.clip(np.rint(blocks / np.where(wide == 0, np.float32(1), wide)), -127, 127)
         fresh = np.where(np.isnan(whole), 0, whole).astype(np.int8).reshape(x.shape)
-    made, factors = codes.copy(), scales.copy()
+    updated, factors = codes.copy(), scales.copy()
     at = np.arange(len(x)), np.maximum(position, 0) % codes.shape[1]
-    made[at], factors[at] = fresh, by
-    return made, factors
+    updated[at], factors[at] = fresh, by
+    return updated, factors
 
 
 def _decompose_update(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:

@@ -99,8 +99,8 @@ def _in_f32(op: str, inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     # NaN, whatever the integers beside it are.
     scale = apply("where", apply("isfinite", top), scale, _like(top, np.nan))
     whole = apply("round", apply("mul", blocks, by))
-    made = apply("reshape", apply("mul", whole, scale), shape=x.shape)
-    return cast_to(apply(op, made, *inputs[1:], **attrs), x.dtype)
+    decoded = apply("reshape", apply("mul", whole, scale), shape=x.shape)
+    return cast_to(apply(op, decoded, *inputs[1:], **attrs), x.dtype)
 
 
 def _like(x: Tensor, value: float) -> Tensor:

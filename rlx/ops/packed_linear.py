@@ -108,8 +108,8 @@ def packed_linear(
     neighbours, and take magnitudes below 2^-125 for zero. Raises: DTypeError for a q that is not packed, ShapeError.
     The fusion pass makes this op of one row's `packed_matmul` and what stands around it.
     """
-    given = [t for t in (gamma, bias) if t is not None]
-    x, q, *rest = tensors("packed_linear", x, q, *given)
+    optional = [t for t in (gamma, bias) if t is not None]
+    x, q, *rest = tensors("packed_linear", x, q, *optional)
     attrs = {"format": q.dtype, "eps": None if gamma is None else float(eps), "gate": gate}
     return apply("packed_linear", floating(x), q, *map(floating, rest), **attrs)
 

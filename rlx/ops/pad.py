@@ -140,16 +140,16 @@ def pad(x: TensorLike, pads: Any, mode: str = "constant", value: Any = 0) -> Ten
 def _pairs(x: Tensor, pads: Any) -> Pads:
     if is_index(pads):
         return ((int(pads), int(pads)),) * x.ndim
-    given = as_items(pads, "pad: pads")
-    if len(given) == 2 and all(map(is_index, given)):
-        return ((int(given[0]), int(given[1])),) * x.ndim
+    listed = as_items(pads, "pad: pads")
+    if len(listed) == 2 and all(map(is_index, listed)):
+        return ((int(listed[0]), int(listed[1])),) * x.ndim
     try:
-        made = tuple((int(a), int(b)) for a, b in given)
+        pairs = tuple((int(a), int(b)) for a, b in listed)
     except (TypeError, ValueError):
         raise ShapeError(f"pad: pads is {pads!r}; expected a number, a pair, or a pair for each axis") from None
-    if len(made) != x.ndim:
-        raise ShapeError(f"pad: {len(made)} pairs of pads for {x.type}; expected {x.ndim}, one for each axis")
-    return made
+    if len(pairs) != x.ndim:
+        raise ShapeError(f"pad: {len(pairs)} pairs of pads for {x.type}; expected {x.ndim}, one for each axis")
+    return pairs
 
 
 def _value(value: Any, dtype: DType) -> Any:

@@ -64,11 +64,11 @@ def _reference(q: Array, k: Array, v: Array, table: Array, lengths: Array, *scal
         return np.zeros_like(q)
     if scales:
         k, v = (dequantized(x, by) for x, by in zip((k, v), scales, strict=True))
-    found = np.clip(table, 0, len(k) - 1)
-    q, k, v = (np.swapaxes(x, 1, 2) for x in (q, *(t[found].reshape(len(q), -1, *t.shape[2:]) for t in (k, v))))
+    pages = np.clip(table, 0, len(k) - 1)
+    q, k, v = (np.swapaxes(x, 1, 2) for x in (q, *(t[pages].reshape(len(q), -1, *t.shape[2:]) for t in (k, v))))
     scores, _, keys = softmax_rows(q, k, [lengths], **attrs)
-    made = np.matmul(scores, np.where(keys, np.repeat(v, q.shape[1] // v.shape[1], axis=1), 0))
-    return np.swapaxes(made, 1, 2)
+    result = np.matmul(scores, np.where(keys, np.repeat(v, q.shape[1] // v.shape[1], axis=1), 0))
+    return np.swapaxes(result, 1, 2)
 
 
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:

@@ -146,7 +146,7 @@ def _max_grad(x: Array, d: Array, **attrs: Any) -> Array:
 
 
 def _max_grad_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """To d: the element at each window's largest one. To x: nothing, since the gradient of x is 0 almost everywhere."""
+    """d gets the element at each window's largest one; x gets nothing, its gradient is 0 almost everywhere."""
     g = grads[0]
     if g is None:
         return (None, None)
@@ -230,11 +230,11 @@ def _avg_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | No
         )
     )
     ones = x.graph.constant(np.ones((x.shape[1], 1, *attrs["kernel"])), d.dtype)
-    found = apply(
+    gradient = apply(
         "conv_grad_input", d, ones, sizes=x.shape[2:], strides=attrs["strides"], dilations=(1,) * n, pads=pads,
         groups=x.shape[1],
     )  # fmt: skip
-    return (cast_to(found, x.dtype),)
+    return (cast_to(gradient, x.dtype),)
 
 
 register(

@@ -49,6 +49,8 @@ def any_complex(args: Sequence[Any]) -> bool:
         kind: Any = type(x)
         if kind in _COMPLEX or kind is Complexes.type or (kind is np.ndarray and x.dtype.kind == "c"):
             return True
+        if kind is list and any_complex(x):
+            return True
     return False
 
 
@@ -65,8 +67,8 @@ def public(module: str, name: str, function: Function) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            given = (*args, *kwargs.values()) if kwargs else args
-            if any_complex(given) and (name not in _TAKING or module != "rlx.ops"):
+            arguments = (*args, *kwargs.values()) if kwargs else args
+            if any_complex(arguments) and (name not in _TAKING or module != "rlx.ops"):
                 assert Complexes.dispatch is not None
                 result = Complexes.dispatch(module, name, call, args, kwargs)
                 if result is not NotImplemented:

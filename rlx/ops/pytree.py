@@ -88,7 +88,7 @@ def register_with_keys(
     nodetype: type, flatten_with_keys: Callable[[Any], Any], unflatten_func: Callable[[Any, Any], Any],
     flatten_func: Callable[[Any], Any] | None = None,
 ) -> None:  # fmt: skip
-    """As `register_node`, where each child comes as (key, child): the keys name inputs of programs, and errors."""
+    """Registers a node whose children come as (key, child): the keys name inputs of programs, and errors."""
     _register(nodetype, _Node(flatten_with_keys, unflatten_func, True))
 
 
@@ -205,8 +205,8 @@ def _holds_array(value: Any, leaf: Callable[[Any], bool], depth: int = 0) -> boo
         return any(_holds_array(v, leaf, depth + 1) for v in value)
     if isinstance(value, dict):
         return any(_holds_array(v, leaf, depth + 1) for v in value.values())
-    found = children_of(value, leaf)
-    return found is not None and any(_holds_array(c, leaf, depth + 1) for c in found[0])
+    node = children_of(value, leaf)
+    return node is not None and any(_holds_array(c, leaf, depth + 1) for c in node[0])
 
 
 def is_array(value: Any) -> bool:
@@ -248,13 +248,13 @@ def flatten(
         value = Complexes.of_numpy(value)
     if isinstance(value, tuple | list):
         named = isinstance(value, tuple) and hasattr(value, "_fields")
-        made = type(value) if named else "tuple" if isinstance(value, tuple) else "list"
-        return (made, tuple(flatten(v, leaves, leaf, key, depth + 1, children) for v in value))
+        container = type(value) if named else "tuple" if isinstance(value, tuple) else "list"
+        return (container, tuple(flatten(v, leaves, leaf, key, depth + 1, children) for v in value))
     if isinstance(value, dict):
         return ("dict", tuple((k, flatten(v, leaves, leaf, key, depth + 1, children)) for k, v in sorted_items(value)))
-    found = children(value, leaf)
-    if found is not None:
-        parts, beside, names, make = found
+    opened = children(value, leaf)
+    if opened is not None:
+        parts, beside, names, make = opened
         node = Kind(type(value), Static(key(beside), beside), names, make)
         return (node, tuple(flatten(v, leaves, leaf, key, depth + 1, children) for v in parts))
     return ("static", Static(key(value), value))

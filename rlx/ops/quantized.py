@@ -117,10 +117,10 @@ def _plain_product(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     w = apply("dequantize", q, format=attrs["format"], dtype=f64 if x.dtype == f64 else f32)
     turned = attrs["transpose_q"]
     if sizes:
-        made = apply("grouped_matmul", x, w, *sizes, transpose_w=turned)
+        product = apply("grouped_matmul", x, w, *sizes, transpose_w=turned)
     else:
-        made = apply("matmul", x, w, transpose_a=False, transpose_b=turned, activation=None)
-    return cast_to(made, x.dtype)
+        product = apply("matmul", x, w, transpose_a=False, transpose_b=turned, activation=None)
+    return cast_to(product, x.dtype)
 
 
 def _transposed_product(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:

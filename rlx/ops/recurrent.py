@@ -40,8 +40,8 @@ def lstm(
     stay where their inputs are. Dtype: promoted, of x, weights and biases. Gradient: to all, through time. Numerics: as
     rlx.matmul. Raises: ShapeError. Follows Hochreiter and Schmidhuber, 1997, with the forget gate of Gers et al., 2000.
     """
-    given = _operands("lstm", 4, x, w_ih, w_hh, b_ih, b_hh, state, 2)
-    rows, recur, bias, start = given
+    operands = _operands("lstm", 4, x, w_ih, w_hh, b_ih, b_hh, state, 2)
+    rows, recur, bias, start = operands
 
     def step(row: Tensor, state: State) -> State:
         h, c = state
@@ -99,8 +99,8 @@ def _operands(
     if state is not None and (not isinstance(state, tuple | list) or len(state) != states):
         raise ShapeError(f"{op}: the state is {state!r}; expected {states} tensors (batch, hidden)")
     listed = [x, w_ih, w_hh, b_ih, b_hh, *(state or ())]
-    made = iter(floats(*tensors(op, *(v for v in listed if v is not None))))
-    xs, wi, wh, bi, bh, *first = (None if v is None else next(made) for v in listed)
+    operands = iter(floats(*tensors(op, *(v for v in listed if v is not None))))
+    xs, wi, wh, bi, bh, *first = (None if v is None else next(operands) for v in listed)
     assert xs is not None and wi is not None and wh is not None
     hidden = wh.shape[-1] if wh.ndim == 2 else 0
     if xs.ndim != 3 or wi.shape != (gates * hidden, xs.shape[2]) or wh.shape != (gates * hidden, hidden):
@@ -131,13 +131,13 @@ def _over_time(step: Step, rows: Tensor, state: State, reverse: bool) -> tuple[T
 
         end, ys = scan(one, state, rows, reverse=reverse)
         return ys, end
-    made = []
+    outputs = []
     for t in reversed(range(steps)) if reverse else range(steps):
         state = step(movement.index(rows, t), state)
-        made.append(state[0])
-    if not made:
+        outputs.append(state[0])
+    if not outputs:
         return movement.expand(full_like(state[0], 0), (0, *state[0].shape)), state
-    return composite.stack(made[::-1] if reverse else made, 0), state
+    return composite.stack(outputs[::-1] if reverse else outputs, 0), state
 
 
 __all__ = ["gru", "lstm"]

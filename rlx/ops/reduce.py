@@ -65,8 +65,8 @@ def _infer(op: str, result: Callable[[DType], DType], empty: bool) -> Infer:
 
 def _sum(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Any:
     rows = last(x, axes)
-    made = extended.total(rows) if x.dtype.kind == "f" else np.sum(rows, axis=-1, dtype=_accumulator(x))
-    return made.reshape(_shape(x, axes, keepdims))
+    total = extended.total(rows) if x.dtype.kind == "f" else np.sum(rows, axis=-1, dtype=_accumulator(x))
+    return total.reshape(_shape(x, axes, keepdims))
 
 
 def _accumulator(x: Array) -> np.dtype[Any]:

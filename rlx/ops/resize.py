@@ -258,9 +258,9 @@ def resize(
         keep = _kept(x, len(ends))
         full = (*x.shape[:keep], *per_axis("resize", "sizes", ends, len(ends)))
     else:
-        given = (scales,) if isinstance(scales, int | float) else tuple(scales)
-        keep = _kept(x, len(given))
-        factors = (*(1.0,) * keep, *(float(s) for s in given))
+        listed = (scales,) if isinstance(scales, int | float) else tuple(scales)
+        keep = _kept(x, len(listed))
+        factors = (*(1.0,) * keep, *(float(s) for s in listed))
         if not all(math.isfinite(s) and s > 0 for s in factors):
             raise ShapeError(f"resize: scales is {scales!r}; expected numbers > 0")
         full = tuple(math.floor(n * s) for n, s in zip(x.shape, factors, strict=True))

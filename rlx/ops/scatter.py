@@ -51,12 +51,12 @@ def _common(op: str, types: Sequence[TensorType], attrs: Attrs) -> None:
 
 
 def _into(op: str, types: Sequence[TensorType], shape: tuple[int, ...]) -> TensorType:
-    made = TensorType(shape, types[1].dtype)
-    if len(types) == 3 and types[2] != made:
+    target = TensorType(shape, types[1].dtype)
+    if len(types) == 3 and types[2] != target:
         raise ShapeError(
-            f"{op}: scatters {types[1]} into {types[2]}; expected {made}, by the indices {types[0]}"
+            f"{op}: scatters {types[1]} into {types[2]}; expected {target}, by the indices {types[0]}"
         )
-    return made
+    return target
 
 
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -289,10 +289,10 @@ def scatter_elements(
     part = corner(x, indices, axis, "scatter_elements")
     check_constants_in_range("scatter_elements", indices, x.shape[axis], f"axis {axis} of {x.shape}")
     updates = _shaped(updates, indices.shape)
-    made = apply(
+    result = apply(
         "scatter_elements", indices, updates, part, axis=axis, length=x.shape[axis], reduction=reduction
     )
-    return made if part is x else dynamic_update_slice(x, made, (0,) * x.ndim)
+    return result if part is x else dynamic_update_slice(x, result, (0,) * x.ndim)
 
 
 def put_along_axis(x: TensorLike, indices: TensorLike, values: TensorLike, axis: int = -1) -> Tensor:
@@ -313,8 +313,8 @@ def scatter_nd(x: TensorLike, indices: TensorLike, updates: TensorLike, reductio
     flat = apply("reshape", x, shape=(count, *x.shape[q:]))
     rows = _rows(indices, x.shape[:q], count, x.shape)
     updates = _shaped(updates, (*indices.shape[:-1], *x.shape[q:]))
-    made = apply("scatter", rows, updates, flat, axis=0, length=count, reduction=reduction)
-    return apply("reshape", made, shape=x.shape)
+    flat_result = apply("scatter", rows, updates, flat, axis=0, length=count, reduction=reduction)
+    return apply("reshape", flat_result, shape=x.shape)
 
 
 def _rows(indices: Tensor, dims: tuple[int, ...], count: int, shape: tuple[int, ...]) -> Tensor:

@@ -99,12 +99,12 @@ def padding_of(op: str, padding: Any, sizes: Ints, kernel: Ints, strides: Ints, 
         raise ShapeError(f"{op}: padding is {padding!r}; expected 'same', 'same_lower', 'valid', or numbers")
     if word == "valid":
         return ((0, 0),) * len(sizes)
-    made = []
+    pads = []
     for n, k, s, d in zip(sizes, kernel, strides, dilations, strict=True):
         total = max((-(-n // s) - 1) * s + d * (k - 1) + 1 - n, 0)
         less, more = total // 2, total - total // 2
-        made.append((less, more) if word == "same" else (more, less))
-    return tuple(made)
+        pads.append((less, more) if word == "same" else (more, less))
+    return tuple(pads)
 
 
 def spatial_axes(op: str, x: Tensor) -> int:

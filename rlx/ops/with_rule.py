@@ -71,10 +71,10 @@ def _forward_vjp(node: Node, grads: Grads) -> Grads:
     wrt = [t for t in seeds if t is not None]
     if not wrt:
         return [None] * len(node.inputs)
-    made = _forward_jvp(node, [*[None] * n, *seeds])
-    pairs = [(t, d) for t, d in zip(made, grads, strict=True) if t is not None and d is not None]
-    found = iter(pullback([t for t, _ in pairs], [d for _, d in pairs], wrt, stop=True, since=wrt[0]))
-    return [*[None] * n, *(None if t is None else next(found) for t in seeds)]
+    pushed = _forward_jvp(node, [*[None] * n, *seeds])
+    pairs = [(t, d) for t, d in zip(pushed, grads, strict=True) if t is not None and d is not None]
+    input_grads = iter(pullback([t for t, _ in pairs], [d for _, d in pairs], wrt, stop=True, since=wrt[0]))
+    return [*[None] * n, *(None if t is None else next(input_grads) for t in seeds)]
 
 
 def _batch(node: Node, inputs: Sequence[Tensor], flags: Sequence[bool], size: int) -> Sequence[Tensor]:
@@ -88,28 +88,28 @@ def _batch(node: Node, inputs: Sequence[Tensor], flags: Sequence[bool], size: in
     ) -> list[Tensor | None]:
         """A rule's function, for each example; `apart` says which tensors of `beside` have examples."""
         graph = traced_into(arguments[0].graph)
-        given = [(t, not s) for t, s in zip(arguments, shared, strict=True)]
-        given += [(t, a) for t, a in zip(beside, apart, strict=True) if t is not None]
+        operands = [(t, not s) for t, s in zip(arguments, shared, strict=True)]
+        operands += [(t, a) for t, a in zip(beside, apart, strict=True) if t is not None]
         body = TracedBody(
-            "rule", graph, [TensorType(t.shape[1:], t.dtype) if a else t.type for t, a in given]
+            "rule", graph, [TensorType(t.shape[1:], t.dtype) if a else t.type for t, a in operands]
         )
         with body.tracing():
             rest = iter(body.given[len(arguments) :])
-            made = function(body.given[: len(arguments)], [None if t is None else next(rest) for t in beside])
-            found = [body.reach(t, "custom rule") for t in made if t is not None]
-        known = {t.id: pair for t, pair in zip(body.given, given, strict=True)}
+            results = function(body.given[: len(arguments)], [None if t is None else next(rest) for t in beside])
+            outputs = [body.reach(t, "custom rule") for t in results if t is not None]
+        known = {t.id: pair for t, pair in zip(body.given, operands, strict=True)}
         for leaf in body.nodes:
             if leaf.op.declared and leaf.output.id not in known:
                 known[leaf.output.id] = (body.around(leaf.output), False)
-        outs, examples = sweep(body, known, found, size, graph)
+        outs, examples = sweep(body, known, outputs, size, graph)
         spreads = iter(t if b else spread(t, size) for t, b in zip(outs, examples, strict=True))
-        return [None if t is None else next(spreads) for t in made]
+        return [None if t is None else next(spreads) for t in results]
 
     def back(arguments: Sequence[Tensor], grads: Grads) -> Grads:
-        found = each(rule.back, arguments, grads, [True] * len(grads))
+        gradients = each(rule.back, arguments, grads, [True] * len(grads))
         return [
             d if d is None or not s else apply("sum", d, axes=(0,), keepdims=False)
-            for d, s in zip(found, shared, strict=True)
+            for d, s in zip(gradients, shared, strict=True)
         ]
 
     def forward(arguments: Sequence[Tensor], tangents: Grads) -> Grads:

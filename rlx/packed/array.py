@@ -88,9 +88,9 @@ class PackedArray:
                 f"from_gguf: {raw.size} bytes; {kind}{list(shape)} takes {math.prod(expected)}, in blocks of "
                 f"{kind.storage.nbytes} bytes for {kind.storage.elements} elements"
             )
-        made = np.empty(expected, np.uint8)
-        move_blocks(kind, made, raw, into_planes=True)
-        return PackedArray(kind, shape, made)
+        blocks = np.empty(expected, np.uint8)
+        move_blocks(kind, blocks, raw, into_planes=True)
+        return PackedArray(kind, shape, blocks)
 
     def to_gguf(self) -> npt.NDArray[np.uint8]:
         """The blocks in the order of a file: u8, of the shape that the `gguf` package gives them."""
@@ -103,12 +103,12 @@ class PackedArray:
         kind = as_dtype(dtype)
         if not kind.is_float:
             raise DTypeError(f"dequantize: dtype is {kind}; expected f32, f16, bf16 or f64")
-        made = np.empty(self.shape, np.float32)
-        if made.size:
+        values = np.empty(self.shape, np.float32)
+        if values.size:
             rows = self.data.reshape(-1, self.data.shape[-1])
-            decode_rows(self.dtype, rows, made.reshape(len(rows), -1))
+            decode_rows(self.dtype, rows, values.reshape(len(rows), -1))
         with np.errstate(all="ignore"):
-            return made.astype(kind.np, copy=False)
+            return values.astype(kind.np, copy=False)
 
 
 def check_packed(what: str, dtype: DTypeLike) -> DType:
@@ -124,12 +124,12 @@ def check_packed(what: str, dtype: DTypeLike) -> DType:
 def _check_shape(what: str, shape: Any) -> tuple[int, ...]:
     """The shape as a tuple of ints. Raises: ShapeError for what is none, and for negative lengths."""
     try:
-        made = tuple(index(n) for n in shape)
+        sizes = tuple(index(n) for n in shape)
     except TypeError:
         raise ShapeError(f"{what}: the shape is {shape!r:.60}; expected a tuple of ints") from None
-    if min(made, default=0) < 0:
-        raise ShapeError(f"{what}: the shape is {made}; lengths are 0 or more")
-    return made
+    if min(sizes, default=0) < 0:
+        raise ShapeError(f"{what}: the shape is {sizes}; lengths are 0 or more")
+    return sizes
 
 
 def copy_into(value: npt.NDArray[Any] | PackedArray, out: Bytes) -> None:

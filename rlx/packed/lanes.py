@@ -63,7 +63,7 @@ class NumpyLanes:
         return np.array(values, np.float32)[number]
 
 
-def found(search: Search, blocks: F32) -> tuple[F32, npt.NDArray[np.uint8]]:
+def find_blocks(search: Search, blocks: F32) -> tuple[F32, npt.NDArray[np.uint8]]:
     """What a search finds for blocks (n, elements): their numbers (sum of search.numbers, n), and codes
     (n, elements)."""
     count, size = blocks.shape
@@ -75,5 +75,5 @@ def found(search: Search, blocks: F32) -> tuple[F32, npt.NDArray[np.uint8]]:
         numbers, codes = search.find(NumpyLanes(), x if search.groups > 1 else x[:, 0], inside)
         whole = codes.astype(np.int32).astype(np.uint8).reshape(inside, search.groups, room)
     rows = [np.broadcast_to(n, (of, room)) for n, of in zip(numbers, search.numbers, strict=True)]
-    made = np.ascontiguousarray(whole[:, :, :count].transpose(2, 1, 0)).reshape(count, size)
-    return np.concatenate(rows)[:, :count], made
+    chosen_codes = np.ascontiguousarray(whole[:, :, :count].transpose(2, 1, 0)).reshape(count, size)
+    return np.concatenate(rows)[:, :count], chosen_codes

@@ -24,7 +24,7 @@ Fields = dict[str, Array]
 # From a search and blocks (n, elements) to their numbers (numbers of a block, n) and codes (n, elements).
 Finder = Callable[[Search, F32], tuple[F32, Bytes]]
 
-_PIECE = 1 << 18  # elements searched at once: fewer, and threads of NumPy wait for each other
+_ELEMENTS_AT_ONCE = 1 << 18  # threads of NumPy wait for each other if pieces are smaller
 
 
 def begun(x: npt.ArrayLike, dtype: DTypeLike) -> tuple[PackedArray, Iterator[Callable[[Finder], None]]]:
@@ -36,24 +36,24 @@ def begun(x: npt.ArrayLike, dtype: DTypeLike) -> tuple[PackedArray, Iterator[Cal
     if kind.family not in SEARCHES:
         raise DTypeError(f"quantize: rlx has no quantizer for {kind}; it has {', '.join(SEARCHES)}")
     try:
-        given = np.asarray(x)
+        values = np.asarray(x)
     except ValueError as error:
         raise ShapeError(f"quantize: expected an array of floats; {error}") from None
     # The floats of ml_dtypes have the kind V too.
-    if given.dtype.kind not in "fiuV" or given.dtype.type is np.void:
-        raise DTypeError(f"quantize: expected floats, got {given.dtype}")
-    made = np.empty(kind.array_shape(given.shape), np.uint8)
-    return PackedArray(kind, given.shape, made), _pieces(kind, given, made)
+    if values.dtype.kind not in "fiuV" or values.dtype.type is np.void:
+        raise DTypeError(f"quantize: expected floats, got {values.dtype}")
+    blocks = np.empty(kind.array_shape(values.shape), np.uint8)
+    return PackedArray(kind, values.shape, blocks), _pieces(kind, values, blocks)
 
 
-def _pieces(kind: DType, given: Array, made: Bytes) -> Iterator[Callable[[Finder], None]]:
-    if not made.size:
+def _pieces(kind: DType, values: Array, blocks: Bytes) -> Iterator[Callable[[Finder], None]]:
+    if not blocks.size:
         return
-    rows = made.reshape(-1, made.shape[-1])
-    source = given.reshape(len(rows), given.shape[-1])
+    rows = blocks.reshape(-1, blocks.shape[-1])
+    source = values.reshape(len(rows), values.shape[-1])
     size = kind.storage.elements
-    step = max(1, _PIECE // source.shape[1])
-    width = max(size, _PIECE // size * size)
+    step = max(1, _ELEMENTS_AT_ONCE // source.shape[1])
+    width = max(size, _ELEMENTS_AT_ONCE // size * size)
     for first in range(0, len(rows), step):
         for start in range(0, source.shape[1], width):
             part = source[first : first + step, start : start + width]
@@ -82,10 +82,10 @@ def _pack(kind: DType, part: Array, planes: dict[str, Bytes], find: Finder) -> N
 def _bits(codes: Array, width: int, run: int) -> Bytes:
     """Codes of `width` bits as bytes, so that `decode._bits` reads them."""
     apart = codes.reshape(len(codes), -1, 8 // width, run)
-    made = apart[:, :, 0] & ((1 << width) - 1)
+    packed = apart[:, :, 0] & ((1 << width) - 1)
     for place in range(1, 8 // width):
-        made |= (apart[:, :, place] & ((1 << width) - 1)) << (place * width)
-    return np.asarray(made.reshape(len(codes), -1))
+        packed |= (apart[:, :, place] & ((1 << width) - 1)) << (place * width)
+    return np.asarray(packed.reshape(len(codes), -1))
 
 
 def _half(*d: F32) -> Array:

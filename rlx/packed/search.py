@@ -280,17 +280,17 @@ def grouped_scales(k: Lanes, x: Lane, grid: Grid, tops: Sequence[float], low: in
                     sc = clipped(k, near + step, low, high)
                     v = grid.snap(k, part * inverse(k, d * sc))
                     rest = part - d * sc * v
-                    found, xv, vv = k.sums(rest * rest, part * v, v * v)
-                    best.tried(found, sc, found, xv * sc, vv * sc * sc)
+                    remaining, xv, vv = k.sums(rest * rest, part * v, v * v)
+                    best.tried(remaining, sc, remaining, xv * sc, vv * sc * sc)
                 return best.numbers
 
             sc, *parts = k.groups(fitted, x, s)
-            found, xu, uu = k.total(*parts)
+            loss, xu, uu = k.total(*parts)
             if not kept:
-                error, kept = found, (d, sc)
+                error, kept = loss, (d, sc)
             else:
-                better, before = found < error, kept[1]
-                error = k.where(better, found, error)
+                better, before = loss < error, kept[1]
+                error = k.where(better, loss, error)
                 (sc,) = k.groups(lambda new, old, better=better: (k.where(better, new, old),), sc, before)
                 kept = (k.where(better, d, kept[0]), sc)
             if not turn:
@@ -326,20 +326,20 @@ def grouped_affine(k: Lanes, x: Lane, n: int, high: int, most: int) -> tuple[Lan
                 unit, floor = d * sc, dm * mn
                 v = grid.snap(k, (part + floor) * inverse(k, unit))
                 rest = part + floor - unit * v
-                (found,) = k.sums(rest * rest)
-                best.tried(found, sc, mn, found)
-            sc, mn, found = best.numbers
+                (remaining,) = k.sums(rest * rest)
+                best.tried(remaining, sc, mn, remaining)
+            sc, mn, remaining = best.numbers
             v = grid.snap(k, (part + dm * mn) * inverse(k, d * sc))
             sv, sx, xv, vv = k.sums(v, part, part * v, v * v)
-            return sc, mn, found, vv * sc * sc, -sv * sc * mn, mn * mn * float(n), xv * sc, -sx * mn
+            return sc, mn, remaining, vv * sc * sc, -sv * sc * mn, mn * mn * float(n), xv * sc, -sx * mn
 
         sc, mn, *parts = k.groups(fitted, x, s, m)
-        found, aa, ab, bb, xa, xb = k.total(*parts)
+        loss, aa, ab, bb, xa, xb = k.total(*parts)
         if not kept:
-            error, kept = found, (d, dm, sc, mn)
+            error, kept = loss, (d, dm, sc, mn)
         else:
-            better, before = found < error, kept
-            error = k.where(better, found, error)
+            better, before = loss < error, kept
+            error = k.where(better, loss, error)
             sc, mn = k.groups(
                 lambda a, b, c, e, better=better: (k.where(better, a, b), k.where(better, c, e)),
                 sc, before[2], mn, before[3],

@@ -24,6 +24,7 @@ from rlx.passes.legalize import legalize as legalize
 from rlx.passes.params import set_param_dtypes as set_param_dtypes
 from rlx.passes.params import sink_casts as sink_casts
 from rlx.passes.recognize import recognize as recognize
+from rlx.passes.renew_last import renew_last as renew_last
 from rlx.passes.rewriting import SupportOf as SupportOf
 from rlx.passes.rewriting import native_everywhere as native_everywhere
 from rlx.passes.rewriting import remove_dead as remove_dead
@@ -55,7 +56,7 @@ def optimize(
     """
     if verify is None:
         verify = os.environ.get("RLX_DEBUG", "0") not in ("", "0")
-    given = graph
+    source = graph
     counts: list[tuple[str, int]] = [("given", len(graph.nodes))]
 
     def stage(name: str, run: Callable[[Graph], Graph]) -> None:
@@ -85,6 +86,8 @@ def optimize(
         stage("sink_casts", lambda g: sink_casts(g, support))
         stage("fuse_groups", lambda g: fuse_groups(g, support))
     stage("isolate_results", isolate_results)
+    if fuse:
+        stage("renew_last", renew_last)
     report.nodes = counts
 
     def body(name: str, graph: Graph) -> Graph:
@@ -96,7 +99,7 @@ def optimize(
         return result
 
     graph = change_bodies(graph, body)
-    if graph is given:  # the caller may still add nodes to its own graph
+    if graph is source:  # the caller may still add nodes to its own graph
         graph = copied(graph)
     if verify:
         verify_graph(graph)

@@ -13,11 +13,11 @@ def change_bodies(graph: Graph, change: Callable[[str, Graph], Graph]) -> Graph:
     """The graph with every body changed; `change` also gets the name that reports give the body."""
 
     def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        given = bodies(node)
-        made = {key: change(body_name(node, key), body) for key, body in given.items()}
-        if all(made[key] is body for key, body in given.items()):
+        old_bodies = bodies(node)
+        new_bodies = {key: change(body_name(node, key), body) for key, body in old_bodies.items()}
+        if all(new_bodies[key] is body for key, body in old_bodies.items()):
             return None
-        return new.add(node.op, inputs, {**node.attrs, **made}, node.label)
+        return new.add(node.op, inputs, {**node.attrs, **new_bodies}, node.label)
 
     return rebuild(graph, rewrite)
 
@@ -64,9 +64,9 @@ def _program(node: Node, body: Graph) -> BodyProgram:
     around = dict(zip((*body.inputs, *body.params), node.inputs[first:], strict=True))
     carries = node.attrs["carries"] if control.rows else count if control.loops else 0
     outputs = list(body.outputs.items())
-    given, rows = outputs[first:] if control.loops else outputs, {}
+    carried_outputs, rows = outputs[first:] if control.loops else outputs, {}
     if control.rows:
-        given, rows = outputs[:carries], dict(outputs[carries:])
+        carried_outputs, rows = outputs[:carries], dict(outputs[carries:])
     carried = dict(zip(list(body.inputs)[:carries], node.outputs, strict=False))
     slices = {} if not control.rows else {name: around[name] for name in list(body.inputs)[carries:]}
     bound = {name: t for name, t in around.items() if name not in slices and name not in carried} | carried
@@ -74,7 +74,7 @@ def _program(node: Node, body: Graph) -> BodyProgram:
     new = Rewriter(body)
     graph = new.graph
     if not control.repeats:  # declared first, so that results may be made in place in them
-        for (name, _), out in zip(given, node.outputs, strict=True):
+        for (name, _), out in zip(carried_outputs, node.outputs, strict=True):
             graph.state(name, out.shape, out.dtype)
             bound[name] = out
     for old in body.nodes:
@@ -85,9 +85,9 @@ def _program(node: Node, body: Graph) -> BodyProgram:
         make = graph.state if name in carried else graph.input if name in slices else graph.param
         new.put(old.outputs, (make(name, shape, dtype),))
     graph = new.finish()
-    states = list(carried) or [name for name, _ in given]
-    graph.outputs = {name: t for name, t in graph.outputs.items() if name not in dict(given)}
-    for state, (_, value) in zip(states, given, strict=True):
+    states = list(carried) or [name for name, _ in carried_outputs]
+    graph.outputs = {name: t for name, t in graph.outputs.items() if name not in dict(carried_outputs)}
+    for state, (_, value) in zip(states, carried_outputs, strict=True):
         graph.update(state, *new.inputs((value,)))
     results = {name: node.outputs[carries + i] for i, name in enumerate(rows)}
     return BodyProgram(isolate_results(graph), bound, slices, results)

@@ -17,7 +17,7 @@ from rlx.passes.repeats import seen, splits
 from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, use_counts
 from rlx.passes.trees import explicit, literal, node_trees
 
-_LABEL = 120  # characters; about two names as exporters write them
+_LABEL_CHARACTERS = 120  # two names as exporters write them have about so many
 
 
 def fuse_epilogues(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
@@ -32,17 +32,17 @@ def fuse_epilogues(graph: Graph, support: SupportOf = native_everywhere) -> Grap
             axis = product.op.epilogue
             if axis is None or uses[node.inputs[k].id] != 1 or product.attrs["activation"] is not None:
                 continue
-            found: tuple[tuple[Tensor, ...], dict[str, object]] | None = None
+            call: tuple[tuple[Tensor, ...], dict[str, object]] | None = None
             if node.op.adds and len(product.inputs) == 2 and x.type == node.outputs[0].type:
                 bias = _bias(new, inputs[1 - k], x, axis)
                 if bias is not None:
-                    found = (*product.inputs, bias), dict(product.attrs)
+                    call = (*product.inputs, bias), dict(product.attrs)
             else:
                 activation = activation_of(node)
                 if activation is not None:
-                    found = product.inputs, {**product.attrs, "activation": activation}
-            if found is not None and support(node_of(product.op, [t.type for t in found[0]], found[1])) == "native":
-                return new.add(product.op, *found, label=node.label or product.label)
+                    call = product.inputs, {**product.attrs, "activation": activation}
+            if call is not None and support(node_of(product.op, [t.type for t in call[0]], call[1])) == "native":
+                return new.add(product.op, *call, label=node.label or product.label)
         return None
 
     return remove_dead(rebuild(graph, rewrite))
@@ -79,9 +79,9 @@ def fuse_groups(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
         return graph
     new = Rewriter(graph)
     for unit in finder.order(chosen):
-        found, node = bodies.get(unit[0]), graph.nodes[unit[0]]
-        if found is not None:
-            new.put(found.outputs, found.make(new))
+        fused, node = bodies.get(unit[0]), graph.nodes[unit[0]]
+        if fused is not None:
+            new.put(fused.outputs, fused.make(new))
         elif all(map(new.placed, node.inputs)):
             new.keep(node)
         # else: a broadcast of a value that stays inside a fusion group, which alone reads it
@@ -121,7 +121,7 @@ class _Body:
         members = [graph.nodes[i] for i in region.members]
         names = list(dict.fromkeys(n.label for n in members if n.label)) or [n.op.name for n in members]
         label = "+".join(names)
-        self.label = label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…"
+        self.label = label if len(label) <= _LABEL_CHARACTERS else f"{label[: _LABEL_CHARACTERS - 1]}…"
 
     def types(self) -> list[TensorType]:
         """The types of the inputs as the node reads them."""
@@ -129,10 +129,10 @@ class _Body:
 
     def make(self, new: Rewriter) -> list[Tensor]:
         """Adds the node to the new graph, with reshapes around it where its axes are split."""
-        given = zip(new.inputs(self.inputs), self.shapes, strict=True)
-        inputs = [self._reshaped(new, x, shape) for x, shape in given]
-        made = new.add("fused", inputs, self.attrs, self.label)
-        return [self._reshaped(new, t, self.shape) for t in made]
+        pairs = zip(new.inputs(self.inputs), self.shapes, strict=True)
+        inputs = [self._reshaped(new, x, shape) for x, shape in pairs]
+        outputs = new.add("fused", inputs, self.attrs, self.label)
+        return [self._reshaped(new, t, self.shape) for t in outputs]
 
     def _reshaped(self, new: Rewriter, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         return x if x.shape == shape else new.add("reshape", (x,), {"shape": shape}, self.label)[0]
@@ -143,13 +143,13 @@ def _tidy(tree: Expr) -> Expr:
     done: dict[Expr, Expr] = {}
     for e in ex.linearize([tree]):
         args = tuple(done[a] for a in e.args)
-        made = Expr(e.prim, args, e.dtype, e.value)
+        rebuilt = Expr(e.prim, args, e.dtype, e.value)
         if e.prim == "cast":
             (x,) = args
             widened = x.prim == "cast" and x.args[0].dtype.is_half and x.dtype.is_float and not x.dtype.is_half
             if x.dtype == e.dtype:
-                made = x
+                rebuilt = x
             elif widened and x.args[0].dtype == e.dtype:
-                made = x.args[0]
-        done[e] = made
+                rebuilt = x.args[0]
+        done[e] = rebuilt
     return done[tree]

@@ -23,20 +23,20 @@ def fuse_heads(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
         if not node.op.heads or node.attrs.get("tokens"):
             new.keep(node)
             continue
-        given: list[Tensor] = list(node.inputs)
+        operands: list[Tensor] = list(node.inputs)
         tokens = NO_TOKENS
         for k, one in zip(node.op.heads, ByToken, strict=False):
-            if _turns(given[k].node) and uses[given[k].id] == 1:
-                given[k] = given[k].node.inputs[0]
+            if _turns(operands[k].node) and uses[operands[k].id] == 1:
+                operands[k] = operands[k].node.inputs[0]
                 tokens |= one
         last = after.get(node.output.id)
         tokens |= ByToken.Y if last is not None else NO_TOKENS
         attrs = {**node.attrs, "tokens": tokens}
-        if not tokens or support(node_of(node.op, [t.type for t in given], attrs)) != "native":
+        if not tokens or support(node_of(node.op, [t.type for t in operands], attrs)) != "native":
             new.keep(node)
             continue
-        made = new.add(node.op, given, attrs, node.label)
-        new.put((last or node).outputs, made)
+        results = new.add(node.op, operands, attrs, node.label)
+        new.put((last or node).outputs, results)
         taken.add(id(last or node))
     return remove_dead(new.finish())
 

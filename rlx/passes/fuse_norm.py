@@ -11,15 +11,15 @@ def fuse_norms(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
 
     For f16 and bf16 the norm is computed from the sum before that is rounded.
     """
-    found = _pairs(graph, support)
-    sums = {id(add) for add in found.values()}
+    adds = _pairs(graph, support)
+    sums = {id(add) for add in adds.values()}
     results = {t.id for t in graph.results()}
     users = _users(graph)
     new = Rewriter(graph)
     for node in graph.nodes:
         if id(node) in sums:
             continue  # its norm's node makes it
-        add, op = found.get(id(node)), node.op.summed
+        add, op = adds.get(id(node)), node.op.summed
         if add is None or op is None:
             new.keep(node)
             continue
@@ -27,10 +27,10 @@ def fuse_norms(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
         keep = len(users[total.id]) > 1 or total.id in results
         attrs = {"eps": node.attrs["eps"], "keep_sum": keep}
         inputs = (*add.inputs, *node.inputs[1:])
-        made = new.add(op, inputs, attrs, node.label or add.label)
+        fused = new.add(op, inputs, attrs, node.label or add.label)
         if keep:
-            new.put(add.outputs, made[:1])
-        new.put(node.outputs, made[-1:])
+            new.put(add.outputs, fused[:1])
+        new.put(node.outputs, fused[-1:])
     return new.finish()
 
 

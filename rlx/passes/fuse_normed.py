@@ -33,10 +33,10 @@ def _fuse(new: Rewriter, node: Node, uses: Counter[int], support: SupportOf) -> 
         for match in matches(pattern, node.output):
             if not match.closed(uses) or node.output.dtype != match.slots["x"].dtype:
                 continue
-            found = _packed(new, match, gate) if "q" in match.slots else _plain(match, gate)
-            if found is not None and support(node_of(found[0], [t.type for t in found[1]], found[2])) == "native":
+            fused = _packed(new, match, gate) if "q" in match.slots else _plain(match, gate)
+            if fused is not None and support(node_of(fused[0], [t.type for t in fused[1]], fused[2])) == "native":
                 label = next((n.label for n in match.nodes if n.label), "")
-                new.put(node.outputs, new.add(*found, label))
+                new.put(node.outputs, new.add(*fused, label))
                 return True
     return False
 

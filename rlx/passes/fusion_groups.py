@@ -183,7 +183,7 @@ class FusionGroupFinder:
         """The units that can be reached from `start` along the edges and whose places are between `start` and `end`,
         in order; None if one of them leads to `end`."""
         low, high = sorted((start.place, end.place))
-        found = {id(start): start}
+        reached = {id(start): start}
         queue = [start]
         for unit in queue:  # the loop appends to the queue
             for i in unit.members:
@@ -191,8 +191,8 @@ class FusionGroupFinder:
                     other = self._unit[j]
                     if other is end and unit is not start:
                         return None
-                    if low < other.place < high and id(other) not in found:
-                        found[id(other)] = other
+                    if low < other.place < high and id(other) not in reached:
+                        reached[id(other)] = other
                         queue.append(other)
         return sorted(queue[1:], key=lambda unit: unit.place)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlx.ir import Graph, Node, Rewriter, Tensor, bodies, rebuild
 
-_LARGE = 1 << 20  # bytes; an output larger than this and than its node's inputs stays in the loop
+_LARGE_BYTES = 1 << 20  # an output larger than this and than its node's inputs stays in the loop
 
 
 def hoist(graph: Graph) -> Graph:
@@ -15,11 +15,11 @@ def hoist(graph: Graph) -> Graph:
     """
 
     def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        given = bodies(node)
-        inner = {key: hoist(body) for key, body in given.items()}
+        old_bodies = bodies(node)
+        inner = {key: hoist(body) for key, body in old_bodies.items()}
         if node.op.control is not None and node.op.control.repeats:
             inner["body"], inputs = _emptied(new, inner["body"], inputs)
-        if all(inner[key] is body for key, body in given.items()):
+        if all(inner[key] is body for key, body in old_bodies.items()):
             return None
         return new.add(node.op, inputs, {**node.attrs, **inner}, node.label)
 
@@ -36,12 +36,12 @@ def _emptied(new: Rewriter, body: Graph, inputs: tuple[Tensor, ...]) -> tuple[Gr
         if node.op.leaf or bodies(node) or node.op.broadcasts or _grows(node):
             continue
         # A node of constants alone was folded already, or is too large to fold.
-        given = [t for t in node.inputs if not t.node.op.is_constant]
-        if not given or any(t.id not in outside for t in given):
+        operands = [t for t in node.inputs if not t.node.op.is_constant]
+        if not operands or any(t.id not in outside for t in operands):
             continue
         ins = [outside[t.id] if t.id in outside else _copied(new, t) for t in node.inputs]
-        made = new.add(node.op, ins, node.attrs, node.label)
-        outside.update(zip((t.id for t in node.outputs), made, strict=True))
+        results = new.add(node.op, ins, node.attrs, node.label)
+        outside.update(zip((t.id for t in node.outputs), results, strict=True))
         moved.add(id(node))
     read = {t.id for node in body.nodes if id(node) not in moved for t in node.inputs}
     read |= {t.id for t in body.outputs.values()}
@@ -62,8 +62,8 @@ def _emptied(new: Rewriter, body: Graph, inputs: tuple[Tensor, ...]) -> tuple[Gr
 
 
 def _grows(node: Node) -> bool:
-    made = sum(t.type.nbytes for t in node.outputs)
-    return made > _LARGE and made > sum({t.id: t.type.nbytes for t in node.inputs}.values())
+    nbytes = sum(t.type.nbytes for t in node.outputs)
+    return nbytes > _LARGE_BYTES and nbytes > sum({t.id: t.type.nbytes for t in node.inputs}.values())
 
 
 def _copied(new: Rewriter, constant: Tensor) -> Tensor:

@@ -59,8 +59,8 @@ def sink_casts(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
             half = _half_weight(taken[k]) if k < len(taken) else None
             if half is not None:
                 tried = [*taken[:k], half, *taken[k + 1 :]]
-                found = node_of(node.op, [t.type for t in tried], node.attrs)
-                if found.outputs[0].type == node.outputs[0].type and support(found) == "native":
+                cast_node = node_of(node.op, [t.type for t in tried], node.attrs)
+                if cast_node.outputs[0].type == node.outputs[0].type and support(cast_node) == "native":
                     taken = tried
         if any(a is not b for a, b in zip(taken, inputs, strict=True)):
             return new.add(node.op, taken, node.attrs, node.label)
@@ -71,19 +71,19 @@ def sink_casts(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
 
 def _captured(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
     """A control node that captures half-precision weights uncast: its bodies cast them, and move the casts."""
-    found: dict[str, Tensor] = {}
+    halves: dict[str, Tensor] = {}
     captures = next(iter(bodies(node).values())).params
     for name, t in zip(captures, inputs[len(inputs) - len(captures) :], strict=True):
         half = _half_weight(t)
         if half is not None:
-            found[name] = half
-    if not found:
+            halves[name] = half
+    if not halves:
         return None
-    dtypes = {name: t.dtype for name, t in found.items()}
-    given = [*inputs[: len(inputs) - len(captures)],
-             *(found.get(name, t) for name, t in zip(captures, inputs[-len(captures) :], strict=True))]  # fmt: skip
+    dtypes = {name: t.dtype for name, t in halves.items()}
+    operands = [*inputs[: len(inputs) - len(captures)],
+             *(halves.get(name, t) for name, t in zip(captures, inputs[-len(captures) :], strict=True))]  # fmt: skip
     attrs = map_bodies(node.attrs, lambda body: set_param_dtypes(body, dtypes))
-    return new.add(node.op, given, attrs, node.label)
+    return new.add(node.op, operands, attrs, node.label)
 
 
 def _half_weight(t: Tensor) -> Tensor | None:

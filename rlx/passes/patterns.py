@@ -105,8 +105,8 @@ def _all(patterns: Sequence[Pattern], tensors: Sequence[Tensor], m: Match) -> It
     if not patterns:
         yield m
         return
-    for found in _matches(patterns[0], tensors[0], m):
-        yield from _all(patterns[1:], tensors[1:], found)
+    for first in _matches(patterns[0], tensors[0], m):
+        yield from _all(patterns[1:], tensors[1:], first)
 
 
 def _about(a: float, b: float, half: bool) -> bool:

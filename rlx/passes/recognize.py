@@ -60,16 +60,16 @@ class _Rules:
         y = Tensor(inputs[0].graph, node.output.id, node.output.type, root, 0)
         for pattern, rule in rules:
             for match in matches(pattern, y):
-                found = rule(new, match) if match.closed(self._uses) else None
-                if found is not None and self._runs(found, y):
+                fused = rule(new, match) if match.closed(self._uses) else None
+                if fused is not None and self._runs(fused, y):
                     self._uses.subtract(match.reads())
-                    self._uses.update(t.id for t in found.inputs)
-                    made = new.add(found.op, found.inputs, found.attrs)
-                    return made if found.hidden is None else (_nan_where_hidden(new, made[0], found.hidden),)
+                    self._uses.update(t.id for t in fused.inputs)
+                    results = new.add(fused.op, fused.inputs, fused.attrs)
+                    return results if fused.hidden is None else (_nan_where_hidden(new, results[0], fused.hidden),)
         return None
 
-    def _runs(self, found: Found, y: Tensor) -> bool:
-        node = node_of(found.op, [t.type for t in found.inputs], found.attrs)
+    def _runs(self, fused: Found, y: Tensor) -> bool:
+        node = node_of(fused.op, [t.type for t in fused.inputs], fused.attrs)
         return node.output.type == y.type and self._support(node) == "native"
 
 
@@ -125,10 +125,10 @@ _LAYER = _call("add", _call("rms_norm", _call("sub", _X, _last_mean(_X)), Slot("
 
 def _norm(op: str, *weights: str) -> Rule:
     def rule(new: Rewriter, m: Match) -> Found | None:
-        x, given = m.slots["x"], [m.slots[name] for name in weights]
-        fits = all(t.shape == x.shape[-1:] and t.dtype == x.dtype for t in given)
+        x, weights_of = m.slots["x"], [m.slots[name] for name in weights]
+        fits = all(t.shape == x.shape[-1:] and t.dtype == x.dtype for t in weights_of)
         eps = m.numbers["eps"] if "eps" in m.numbers else m.nodes[1].attrs["eps"]
-        return Found(op, (x, *given), {"eps": eps}) if fits and x.dtype.is_float and eps >= 0 else None
+        return Found(op, (x, *weights_of), {"eps": eps}) if fits and x.dtype.is_float and eps >= 0 else None
 
     return rule
 
@@ -182,9 +182,9 @@ def _attention(guarded: bool) -> Rule:
             k, v = few, fewer
         scale = math.prod(numbers.get(name, 1.0) for name in ("scale", "at_q", "at_k")) / numbers.get("over", 1.0)
         attrs = {"scale": scale, "causal": False, "window": None, "softcap": numbers.get("cap")}
-        given = (q, k, v) if mask is None else (q, k, v, mask)
+        operands = (q, k, v) if mask is None else (q, k, v, mask)
         hides = mask is not None and not guarded and _may_hide(mask)
-        return Found("attention", given, attrs, mask if hides else None)
+        return Found("attention", operands, attrs, mask if hides else None)
 
     return rule
 
@@ -208,17 +208,17 @@ def _may_hide(mask: Tensor) -> bool:
     return op not in finite or any(_may_hide(t) for t in inputs if t.dtype.is_float)
 
 
-def _nan_where_hidden(new: Rewriter, made: Tensor, mask: Tensor) -> Tensor:
+def _nan_where_hidden(new: Rewriter, result: Tensor, mask: Tensor) -> Tensor:
     """The output of attention with NaN in rows that see no key, where the op gives zeros and a softmax 0 / 0."""
 
     def scalar(value: float, like: Tensor) -> Tensor:
         return new.add("constant", (), {"value": np.asarray(value, like.dtype.np)})[0]
 
     if mask.dtype.kind == "b":
-        mask = new.add("where", (mask, scalar(0.0, made), scalar(-math.inf, made)), {})[0]
+        mask = new.add("where", (mask, scalar(0.0, result), scalar(-math.inf, result)), {})[0]
     best = new.add("max", (mask,), {"axes": (mask.ndim - 1,), "keepdims": True})[0]
     seen = new.add("greater", (best, scalar(-math.inf, mask)), {})[0]
-    return new.add("where", (seen, made, scalar(math.nan, made)), {})[0]
+    return new.add("where", (seen, result, scalar(math.nan, result)), {})[0]
 
 
 def _ungrouped(t: Tensor) -> Tensor | None:

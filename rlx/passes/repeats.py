@@ -100,16 +100,16 @@ def _made(base: Tensor, parts: Sequence[Shape], groups: Sequence[Shape]) -> Repe
 
 def splits(shape: Shape, repeats: Sequence[Repeat]) -> list[Shape] | None:
     """How each axis of a group of that shape must be split for all these inputs; None if they disagree."""
-    found: list[Shape] = [(n,) for n in shape]
+    groups: list[Shape] = [(n,) for n in shape]
     for r in repeats:
         lead = len(shape) - len(r.groups)
         for axis, group in enumerate(r.groups, lead):
-            if math.prod(group) != shape[axis] or len(group) < 2 or found[axis] == group:
+            if math.prod(group) != shape[axis] or len(group) < 2 or groups[axis] == group:
                 continue
-            if len(found[axis]) > 1:
+            if len(groups[axis]) > 1:
                 return None
-            found[axis] = group
-    return found if sum(map(len, found)) <= _MAX_DIMS else None
+            groups[axis] = group
+    return groups if sum(map(len, groups)) <= _MAX_DIMS else None
 
 
 def seen(shape: Shape, split: Sequence[Shape], repeat: Repeat | None) -> Shape:

@@ -21,8 +21,8 @@ def parts_of(node: Node) -> Graph | None:
     if node.op.decompose is None:
         return None
     body = Graph(node.op.name)
-    made = node.op.decompose([body.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(node.inputs)], node.attrs)
-    outputs = (made,) if isinstance(made, Tensor) else tuple(made)
+    parts = node.op.decompose([body.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(node.inputs)], node.attrs)
+    outputs = (parts,) if isinstance(parts, Tensor) else tuple(parts)
     if tuple(t.type for t in outputs) != tuple(t.type for t in node.outputs):
         raise AssertionError(f"op {node.op.name}: decompose gives {outputs} for {node.outputs}")
     for i, t in enumerate(outputs):

@@ -24,10 +24,10 @@ def simplify(graph: Graph) -> Graph:
     """Rewrites until nothing changes, in at most `_ROUNDS` rounds."""
     keys = _Keys()
     for _ in range(_ROUNDS):
-        made = remove_dead(rebuild(graph, _Round(keys).rewrite))
-        if made is graph:
+        simpler = remove_dead(rebuild(graph, _Round(keys).rewrite))
+        if simpler is graph:
             break
-        graph = made
+        graph = simpler
     return graph
 
 
@@ -48,10 +48,10 @@ class _Keys:
         self._known: dict[int, tuple[Attrs, Hashable]] = {}
 
     def of(self, attrs: Attrs) -> Hashable:
-        found = self._known.get(id(attrs))
-        if found is None:
-            found = self._known[id(attrs)] = attrs, attrs_key(attrs)  # keeps attrs alive, so its id stays its own
-        return found[1]
+        entry = self._known.get(id(attrs))
+        if entry is None:
+            entry = self._known[id(attrs)] = attrs, attrs_key(attrs)  # keeps attrs alive, so its id stays its own
+        return entry[1]
 
 
 class _Round:
@@ -74,9 +74,9 @@ class _Round:
             if folded is not None:
                 return [self._add(new, get_op("constant"), (), {"value": v})[0] for v in folded]
             if op.identity is not None:
-                found = op.identity(node, inputs, lambda op, xs, attrs: self._add(new, get_op(op), xs, attrs)[0])
-                if found is not None:
-                    return (found,)
+                tensor = op.identity(node, inputs, lambda op, xs, attrs: self._add(new, get_op(op), xs, attrs)[0])
+                if tensor is not None:
+                    return (tensor,)
         key = self._key(op, inputs, self._keys.of(node.attrs))
         equal = self._known.setdefault(key, node.outputs)
         return None if equal is node.outputs else equal
@@ -116,10 +116,10 @@ def _fold(node: Node, inputs: Sequence[Tensor]) -> list[Any] | None:
         return None
     if node.op.broadcasts or any(t.dtype.is_packed for t in inputs):
         return None  # reading the source is cheaper than reading the result from memory
-    made = sum(t.type.nbytes for t in node.outputs)
-    if made > FOLD_BYTES and made > sum(t.type.nbytes for t in inputs):
+    nbytes = sum(t.type.nbytes for t in node.outputs)
+    if nbytes > FOLD_BYTES and nbytes > sum(t.type.nbytes for t in inputs):
         return None
-    if not made:  # nothing to compute; a reference might still loop over the other dimensions
+    if not nbytes:  # nothing to compute; a reference might still loop over the other dimensions
         return [_frozen(np.empty(t.shape, t.dtype.np)) for t in node.outputs]
     with np.errstate(all="ignore"):
         try:

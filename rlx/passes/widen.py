@@ -96,12 +96,12 @@ def _node(new: Rewriter, node: Node, inputs: Sequence[Tensor], computed: Support
 def _computed(new: Rewriter, node: Node, inputs: Sequence[Tensor]) -> Sequence[Tensor] | None:
     """The op over f32 where its own dtypes are small floats, over i32 where they are small integers or bools; None if
     its outputs would then not be of these dtypes."""
-    given = [x.dtype if x.dtype == old.dtype or old.dtype.is_float else i32 for x, old in _zip(inputs, node)]
+    dtypes = [x.dtype if x.dtype == old.dtype or old.dtype.is_float else i32 for x, old in _zip(inputs, node)]
     mask = node.op.mask
-    if mask is not None and mask < len(given) and node.inputs[mask].dtype == bool_:
-        given[mask] = f32
+    if mask is not None and mask < len(dtypes) and node.inputs[mask].dtype == bool_:
+        dtypes[mask] = f32
     wanted = [t.dtype if not small(t.dtype) else f32 if t.dtype.is_float else i32 for t in node.outputs]
-    types = [TensorType(t.shape, dtype) for t, dtype in zip(node.inputs, given, strict=True)]
+    types = [TensorType(t.shape, dtype) for t, dtype in zip(node.inputs, dtypes, strict=True)]
     try:
         inferred = node.op.types(types, node.attrs)
     except RlxError:
@@ -111,10 +111,10 @@ def _computed(new: Rewriter, node: Node, inputs: Sequence[Tensor]) -> Sequence[T
     wide = [
         _additive(new, x, node.label) if k == mask and old.dtype == bool_
         else _cast(new, x, dtype, node.label) if x.dtype != dtype else x
-        for k, ((x, old), dtype) in enumerate(zip(_zip(inputs, node), given, strict=True))
+        for k, ((x, old), dtype) in enumerate(zip(_zip(inputs, node), dtypes, strict=True))
     ]  # fmt: skip
-    made = new.add(node.op, wide, node.attrs, node.label)
-    return [_rounded(new, t, old, node) for t, old in zip(made, node.outputs, strict=True)]
+    results = new.add(node.op, wide, node.attrs, node.label)
+    return [_rounded(new, t, old, node) for t, old in zip(results, node.outputs, strict=True)]
 
 
 def _control(
@@ -125,12 +125,12 @@ def _control(
     held = len(next(iter(bodies(node).values())).inputs)
     assert node.op.control is not None
     first, loops = int(node.op.control.predicate), node.op.control.loops
-    given = [
+    operands = [
         _cast(new, x, old.dtype, node.label) if x.dtype != old.dtype and not first <= k < first + held else x
         for k, (x, old) in enumerate(_zip(inputs, node))
     ]
     attrs = map_bodies(node.attrs, lambda body: _body(body, loops, computed))
-    return new.add(node.op, given, attrs, node.label)
+    return new.add(node.op, operands, attrs, node.label)
 
 
 def _body(body: Graph, loop: bool, computed: SupportOf | None) -> Graph:
@@ -205,10 +205,10 @@ def _held(tree: Expr, stored: Mapping[int, DType]) -> Expr:
     done: dict[Expr, Expr] = {}
     for e in ex.linearize([out]):
         args = tuple(done[a] for a in e.args)
-        made = Expr(e.prim, args, e.dtype, e.value)
+        rebuilt = Expr(e.prim, args, e.dtype, e.value)
         if e.prim == "cast" and e.dtype == f32 and args[0].prim == "cast":
             (held,), dtype = args[0].args, args[0].dtype
             if held.prim == "arg" and held.dtype == f32 and stored.get(_number(held)) == dtype:
-                made = held
-        done[e] = made
+                rebuilt = held
+        done[e] = rebuilt
     return done[out]

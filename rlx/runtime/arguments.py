@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from rlx.driver.device import HOST
-from rlx.driver.registry import find_device
+from rlx.driver.registry import info_of
 from rlx.errors import DeviceUnavailable, GraphError
 from rlx.ir import Tensor
 from rlx.ir.values import as_array, is_foreign, is_foreign_type
@@ -132,11 +132,11 @@ def static_key(value: Any, identity: bool = False) -> Hashable:
         return (kind, tuple(static_key(getattr(value, f.name), identity) for f in dataclasses.fields(value)))
     code = isinstance(value, _CODE) or (callable(value) and hasattr(value, "__wrapped__"))
     try:
-        found = hash(value)
+        number = hash(value)
     except TypeError:
         raise NotBuiltIn(value, identity=False) from None
     # The hash is of the object's identity, not its content: Python's default, or one that a class spells out.
-    if found in (object.__hash__(value), id(value)) and not code and not identity:
+    if number in (object.__hash__(value), id(value)) and not code and not identity:
         raise NotBuiltIn(value, identity=True)
     return (kind, value)
 
@@ -174,15 +174,15 @@ class Parameters:
         self.nums = set(_items(what, "static_argnums", nums, int))
         self.names = set(_items(what, "static_argnames", names, str))
         try:
-            found = list(inspect.signature(function).parameters.values())
+            parameters = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError):  # some built-in functions have no signature
             self.positional: list[str] = []
             self.known: set[str] | None = None  # the names of parameters, None where any may be
             return
-        self.positional = [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        n, kinds = len(self.positional), {p.kind for p in found}
+        self.positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        n, kinds = len(self.positional), {p.kind for p in parameters}
         self.nums = {i + n if i < 0 else i for i in self.nums}
-        known = {p.name for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+        known = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
         self.known = None if inspect.Parameter.VAR_KEYWORD in kinds else known
         wrong: list[Any] = [] if inspect.Parameter.VAR_KEYWORD in kinds else sorted(self.names - known)
         if inspect.Parameter.VAR_POSITIONAL not in kinds:
@@ -196,7 +196,7 @@ class Parameters:
     def _memory(self) -> int:
         """DLPack's kind of the device's memory; the host's where there is no such device, as the session will say."""
         try:
-            return find_device(self._device).dlpack
+            return info_of(self._device).dlpack
         except DeviceUnavailable:
             return HOST
 
@@ -206,9 +206,9 @@ class Parameters:
 
         Raises: GraphError for a value that cannot be built in, DTypeError for an array that cannot be read."""
         call = Call(None, [], [])
-        given = tuple(self._argument(call, i, a, i in self.nums) for i, a in enumerate(args))
+        positional = tuple(self._argument(call, i, a, i in self.nums) for i, a in enumerate(args))
         named = tuple((k, self._argument(call, k, kwargs[k], k in self.names)) for k in sorted(kwargs))
-        call.skeleton = ("tuple", (("tuple", given), ("dict", named)))
+        call.skeleton = ("tuple", (("tuple", positional), ("dict", named)))
         return call
 
     def _argument(self, call: Call, at: int | str, value: Any, static: bool) -> Any:
@@ -237,10 +237,10 @@ class Parameters:
         """The name of each leaf of a call as an input of a program: its argument's, behind which stand the keys and the
         places that lead to the leaf, as in "params.w.0"."""
         positional, named = call.skeleton[1]
-        given = [(self.positional[i] if i < len(self.positional) else f"x{i}", s) for i, s in enumerate(positional[1])]
-        found = [name for argument, part in (*given, *named[1]) for name in leaf_names(part, str(argument))]
+        parts = [(self.positional[i] if i < len(self.positional) else f"x{i}", s) for i, s in enumerate(positional[1])]
+        paths = [name for argument, part in (*parts, *named[1]) for name in leaf_names(part, str(argument))]
         names: dict[str, None] = {}
-        for name in found:
+        for name in paths:
             while name in names:  # keys may have points in them too
                 name += "_"
             names[name] = None
@@ -280,9 +280,9 @@ def leaf_names(skeleton: Any, name: str) -> Iterator[str]:
             yield from leaf_names(part, f"{name}.{key}")
 
 
-def _items(what: str, option: str, given: Any, kind: type) -> list[Any]:
-    items = [given] if isinstance(given, int | str) else given
+def _items(what: str, option: str, listed: Any, kind: type) -> list[Any]:
+    items = [listed] if isinstance(listed, int | str) else listed
     if not isinstance(items, Sequence | set | frozenset) or any(type(i) is not kind for i in items):
         expected = "names" if kind is str else "places"
-        raise GraphError(f"{what}: {option} is {given!r}; expected {expected}, one or several")
+        raise GraphError(f"{what}: {option} is {listed!r}; expected {expected}, one or several")
     return list(items)

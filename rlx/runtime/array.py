@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rlx.runtime.checks import Unread
 
 SHOWN_COLUMNS = 16  # columns of a matrix in a notebook
-SHOWN = 1000  # elements of the largest array whose values `repr` shows: it copies them to the host
+SHOWN_ELEMENTS = 1000  # `repr` shows the values of arrays up to this size: it copies them to the host
 
 
 class Array(Closing):
@@ -130,7 +130,7 @@ class Array(Closing):
         what = f"{self.type} on {self.device.info.id}"
         if self._buffer is None:
             return f"rlx.Array({what}, {self._why()})"
-        if self.size > SHOWN or self.dtype.is_packed:
+        if self.size > SHOWN_ELEMENTS or self.dtype.is_packed:
             return f"rlx.Array({what}, {self.nbytes:,} bytes)"
         try:
             shown = np.array2string(self.numpy(), separator=", ", prefix="rlx.Array(")
@@ -144,7 +144,7 @@ class Array(Closing):
 
         from rlx.ir.picture import table
 
-        if self.closed or self.size > SHOWN or self.dtype.is_packed or self.ndim != 2 or not self.size:
+        if self.closed or self.size > SHOWN_ELEMENTS or self.dtype.is_packed or self.ndim != 2 or not self.size:
             return f"<pre>{escape(repr(self))}</pre>"
         try:
             values = self.numpy()
@@ -193,8 +193,8 @@ class Array(Closing):
             raise ValueError(f"{self!r}: NumPy has its values only as a copy; leave out copy=False")
         if self.dtype.is_packed:
             raise DTypeError(f"NumPy has no dtype for {self.type}; .numpy() gives a PackedArray")
-        made: npt.NDArray[Any] = self.numpy()
-        return made if dtype is None else rounded(made, np.dtype(dtype))
+        array: npt.NDArray[Any] = self.numpy()
+        return array if dtype is None else rounded(array, np.dtype(dtype))
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """NumPy's functions compute on copies, and give NumPy's arrays: they would otherwise call the methods."""
@@ -307,8 +307,8 @@ class Array(Closing):
         return self._gone if isinstance(self._gone, str) else f"whose run failed: {self._gone}"
 
     def _checked(self) -> None:
-        """To be called before the values leave the device. Raises: CapacityExceeded where the launch that gave them
-        wrote outside of a cache."""
+        """Checks what must hold before the values leave the device. Raises: CapacityExceeded where the launch that gave
+        them wrote outside of a cache."""
         if self._unread is not None:
             self._unread.read()
             self._unread = None
@@ -358,13 +358,13 @@ def again(error: Exception) -> Exception:
     """A kept error to be raised: a copy, since each raise adds its frames to the traceback; the error itself where its
     class cannot be copied."""
     try:
-        made = copy.copy(error)
+        copied = copy.copy(error)
     except Exception:  # noqa: BLE001 a user's class may take other arguments than it keeps
-        made = error
-    if type(made) is not type(error):
-        made = error
-    made.__cause__, made.__context__ = error.__cause__, error.__context__
-    return made.with_traceback(None)
+        copied = error
+    if type(copied) is not type(error):
+        copied = error
+    copied.__cause__, copied.__context__ = error.__cause__, error.__context__
+    return copied.with_traceback(None)
 
 
 def array(values: Any, dtype: DTypeLike | None = None, device: Any = "auto") -> Array:
@@ -405,22 +405,22 @@ def array(values: Any, dtype: DTypeLike | None = None, device: Any = "auto") -> 
     return Array._of(target, t, buffer)
 
 
-def device_of(given: Any) -> Device:
+def device_of(device: Any) -> Device:
     """The opened device that a name, a session, an Array or a device means. Raises: DeviceUnavailable."""
-    if isinstance(given, str):
-        return open_device(given)
-    result: Device | None = given if hasattr(given, "acquire") else getattr(given, "device", None)
+    if isinstance(device, str):
+        return open_device(device)
+    result: Device | None = device if hasattr(device, "acquire") else getattr(device, "device", None)
     if result is None or not hasattr(result, "acquire"):
         raise DeviceUnavailable(
-            f'{given!r} is no device; give a name such as "cpu" or "cuda:0", a session or an rlx.Array'
+            f'{device!r} is no device; give a name such as "cpu" or "cuda:0", a session or an rlx.Array'
         )
     return result
 
 
-def check_device(what: str, given: Array, device: Device) -> None:
+def check_device(what: str, array: Array, device: Device) -> None:
     """Raises: GraphError for an array of another device."""
-    if given.device is not device:
-        here, there = device.info.id, given.device.info.id
+    if array.device is not device:
+        here, there = device.info.id, array.device.info.id
         raise GraphError(
             f'{what} is an array on {there}, the program runs on {here}; copy it there, by .to("{here}")'
         )

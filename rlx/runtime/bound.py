@@ -55,8 +55,8 @@ class Bound(Closing):
         self.run, self._end = _runner(owner, program, work, again)
 
     def __repr__(self) -> str:
-        given, made = (", ".join(f"{n}: {p.declared}" for n, p in t.items()) for t in (self._ins, self._outs))
-        return f"Bound({self._owner.graph.name!r} on {self._owner.device.info.id}: ({given}) -> ({made}))"
+        inputs, outputs = (", ".join(f"{n}: {p.declared}" for n, p in t.items()) for t in (self._ins, self._outs))
+        return f"Bound({self._owner.graph.name!r} on {self._owner.device.info.id}: ({inputs}) -> ({outputs}))"
 
     @property
     def inputs(self) -> BoundArrays:
@@ -196,8 +196,7 @@ def _runner(
 
 
 def _run_watched(owner: CompiledGraph, program: Recorded) -> None:
-    for name in owner._replaced:
-        owner.state.reclaim(name)
+    owner.state.reclaim_each(owner._replaced)
     if owner.options.stream is not None:
         owner.device.follow(owner.options.stream)
     before = debug.before_run(owner)

@@ -41,8 +41,8 @@ class BucketedCalls(Generic[T]):
         """The program for a call, and what `trace` gave beside its graph. Raises: ShapeError, GraphError, as `jit`."""
         axes = self._axes(call)
         shapes = ((self._label(call, i), axes[i], call.leaves[i].shape) for i in axes)
-        found = self._declared.lengths(shapes)
-        missing = [d.name for d in self._dims if d.name not in found]
+        by_name = self._declared.lengths(shapes)
+        missing = [d.name for d in self._dims if d.name not in by_name]
         if missing:
             raise GraphError(
                 f"{self._parameters.name}: no array of this call has the dimension {missing[0]!r}"
@@ -56,7 +56,7 @@ class BucketedCalls(Generic[T]):
             ]
             return replace(call, leaves=leaves)
 
-        lengths = tuple(found[d.name] for d in self._dims)
+        lengths = tuple(by_name[d.name] for d in self._dims)
         key = at(tuple(d.max for d in self._dims)).key()
         return self.buckets.program(key, lengths, lambda n: trace(at(n)), compile)
 

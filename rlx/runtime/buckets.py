@@ -100,17 +100,17 @@ class FittedProgram:
         rlx.Arrays are padded and cut on the device where the padding lies behind all of their elements, as that of a
         first axis does, and through the host elsewhere."""
         fit, bucket = self._fit, self.bucket
-        given: dict[str, Any] = dict(inputs or {})
+        arrays: dict[str, Any] = dict(inputs or {})
         if fit is not None:
             shapes = fit.inputs
-            given = fit.pad({n: _padded(a, shapes[n]) if isinstance(a, Array) else a for n, a in given.items()})
-        made = bucket.compiled.run(given, out)
+            arrays = fit.pad({n: _padded(a, shapes[n]) if isinstance(a, Array) else a for n, a in arrays.items()})
+        outputs = bucket.compiled.run(arrays, out)
         bucket.runs += 1
         bucket.asked += self._asked
         bucket.ran += self._ran
         if fit is None or out == "host":
-            return made if fit is None else fit.cut(made)
-        return {n: _cut(a, fit, n) for n, a in made.items()}
+            return outputs if fit is None else fit.cut(outputs)
+        return {n: _cut(a, fit, n) for n, a in outputs.items()}
 
     def launch(self, inputs: Mapping[str, Any] | None = None) -> Launch[dict[str, Any]]:
         """Refuses: results of lengths that vary are cut once they are there."""
@@ -330,7 +330,7 @@ class Buckets(Generic[T]):
     def report(self) -> LengthReport:
         """The programs compiled so far."""
         with self._lock:
-            found = [
+            rows = [
                 BucketReport(
                     {d.name: n for d, n in zip(self.dims, b.sizes, strict=True)},
                     b.runs,
@@ -341,7 +341,7 @@ class Buckets(Generic[T]):
                 )
                 for b in self._buckets.values()
             ]
-        return LengthReport(self.name, tuple(found))
+        return LengthReport(self.name, tuple(rows))
 
     def close(self) -> None:
         """Closes the programs; they are compiled anew when next needed."""

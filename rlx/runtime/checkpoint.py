@@ -14,7 +14,7 @@ from rlx.ir.checks import add_check
 from rlx.ir.types import is_index
 from rlx.ops.pytree import unflatten
 from rlx.ops.with_rule import Grads, Rule, with_rule
-from rlx.runtime.jit import Jitted, tracing
+from rlx.runtime.jit import Shared, tracing
 from rlx.runtime.keywords import keywords
 from rlx.runtime.trees import as_leaves, check_function, home, outputs_of, taken
 
@@ -60,9 +60,9 @@ def checkpoint(
             returned = fun(*(a if i in static else next(own) for i, a in enumerate(args)), **named)
             out, ys = outputs_of("checkpoint", fun, body, returned)
         whole = body.finish([*ys, *(index for _, index, _ in body.checks)], body.captured)
-        given = (*xs, *body.captured)
-        made = inline(whole, graph, given)
-        for (what, _, limits), index in zip(body.checks, made[len(ys) :], strict=True):
+        operands = (*xs, *body.captured)
+        results = inline(whole, graph, operands)
+        for (what, _, limits), index in zip(body.checks, results[len(ys) :], strict=True):
             add_check(graph, what, index, limits)
 
         def back(arguments: Sequence[Tensor], grads: Grads) -> Grads:
@@ -71,7 +71,7 @@ def checkpoint(
             outs = inline(whole, home("checkpoint", wrt), wrt)[: len(ys)]
             return pullback(outs, grads, wrt, stop=True)
 
-        return unflatten(out, with_rule(made[: len(ys)], given, Rule(len(ys), back, None)))
+        return unflatten(out, with_rule(results[: len(ys)], operands, Rule(len(ys), back, None)))
 
     return _traced_or_jitted(fun, apply_it, static_argnums)
 
@@ -80,7 +80,7 @@ def _traced_or_jitted(
     fun: Callable[..., Any], apply_it: Callable[..., Any], static_argnums: int | Sequence[int]
 ) -> Callable[..., Any]:
     """`apply_it` inside a traced function, and outside one a program of it."""
-    jitted = Jitted(functools.wraps(fun)(apply_it), "auto", None, static_argnums, (), "checkpoint")
+    jitted = Shared(functools.wraps(fun)(apply_it), "auto", None, static_argnums, (), "checkpoint")
 
     @functools.wraps(fun)
     def checkpointed(*args: Any, **kwargs: Any) -> Any:

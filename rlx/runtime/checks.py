@@ -36,7 +36,7 @@ class HostCheck:
         if limits.shape != (4,) or not limits.dtype.is_int:
             raise GraphError(f"the limits of {what!r} are {limits.type}; expected four integers")
 
-    def _value(self, t: Tensor, given: Mapping[str, Given]) -> npt.NDArray[Any] | None:
+    def _value(self, t: Tensor, feeds: Mapping[str, Given]) -> npt.NDArray[Any] | None:
         """A value that follows from the inputs given as NumPy arrays; None where it does not."""
         nodes = self._nodes.get(t.id)
         if nodes is None:
@@ -45,34 +45,34 @@ class HostCheck:
 
         values: dict[int, Any] = {}
         for node in nodes:
-            if node.op.leaf is Leaf.INPUT and not isinstance(given.get(node.attrs["name"]), np.ndarray):
+            if node.op.leaf is Leaf.INPUT and not isinstance(feeds.get(node.attrs["name"]), np.ndarray):
                 return None
             with np.errstate(all="ignore"):
-                made = evaluate_node(node, values, given, upcast=False)
-            values.update(zip((u.id for u in node.outputs), made, strict=True))
+                results = evaluate_node(node, values, feeds, upcast=False)
+            values.update(zip((u.id for u in node.outputs), results, strict=True))
         result: npt.NDArray[Any] = values[t.id]
         return result
 
-    def index(self, given: Mapping[str, Given]) -> npt.NDArray[Any] | None:
+    def index(self, feeds: Mapping[str, Given]) -> npt.NDArray[Any] | None:
         """The index that inputs given as NumPy arrays say; None where they do not."""
-        return self._value(self._index, given)
+        return self._value(self._index, feeds)
 
     def inputs(self) -> set[str]:
         """The inputs from which the host computes the index; none where it does not."""
         nodes = self._nodes.get(self._index.id, [])
         return {node.attrs["name"] for node in nodes if node.op.leaf is Leaf.INPUT}
 
-    def limits(self, given: Mapping[str, Given]) -> npt.NDArray[Any]:
-        result = self._value(self._limits, given)
+    def limits(self, feeds: Mapping[str, Given]) -> npt.NDArray[Any]:
+        result = self._value(self._limits, feeds)
         if result is None:
             raise GraphError(f"the limits of {self.what!r} are no constant")
         return result
 
-    def before(self, given: Mapping[str, Given]) -> bool:
+    def before(self, feeds: Mapping[str, Given]) -> bool:
         """Whether the inputs alone say that the index is inside. Raises: CapacityExceeded where it is not."""
-        index = self.index(given)
+        index = self.index(feeds)
         if index is not None:
-            verify(self.what, index, self.limits(given), _BEFORE)
+            verify(self.what, index, self.limits(feeds), _BEFORE)
         return index is not None
 
 
@@ -83,9 +83,9 @@ class IndexCheck(HostCheck):
         super().__init__(what, index, limits)
         self.port = port
 
-    def after(self, given: Mapping[str, Given]) -> None:
+    def after(self, feeds: Mapping[str, Given]) -> None:
         """Raises: CapacityExceeded where the index of the run that has ended was outside."""
-        verify(self.what, self.port.take(), self.limits(given), _AFTER)
+        verify(self.what, self.port.take(), self.limits(feeds), _AFTER)
 
 
 def verify(what: str, index: npt.NDArray[Any], limits: npt.NDArray[Any], then: str) -> None:
@@ -105,7 +105,7 @@ def checks_in(declared: Graph, planned: Graph, arena: DeviceArena) -> list[Index
 
 
 def _host_nodes(*tensors: Tensor) -> dict[int, list[Node]]:
-    """For each tensor the nodes that the host computes it by, in order; none for one that needs more than little
+    """The nodes by which the host computes each tensor, in order; none for one that needs more than little
     arithmetic of integers on inputs."""
     result = {}
     for t in tensors:
@@ -164,12 +164,12 @@ class Unread:
 
 
 def unread(
-    checks: Sequence[IndexCheck], given: Mapping[str, Given], earlier: Sequence[Unread], device: Any
+    checks: Sequence[IndexCheck], feeds: Mapping[str, Given], earlier: Sequence[Unread], device: Any
 ) -> Unread | None:
     """What the results of a launch that has begun depend on; None where that is nothing."""
     if not checks and not earlier:
         return None
-    return Unread([_Pending(c, c.port.give(device), c.limits(given)) for c in checks], earlier)
+    return Unread([_Pending(c, c.port.give(device), c.limits(feeds)) for c in checks], earlier)
 
 
 def earlier_launches(values: Iterable[Given], states: Unread | None) -> list[Unread]:

@@ -101,8 +101,8 @@ class CompiledGraph(Closing):
     def __repr__(self) -> str:
         from rlx.ir.picture import listed
 
-        given, made = (listed(types) for types in signature(self.graph))
-        return f"CompiledGraph({self.graph.name!r} on {self.device.info.id}: ({given}) -> ({made}))"
+        inputs, outputs = (listed(types) for types in signature(self.graph))
+        return f"CompiledGraph({self.graph.name!r} on {self.device.info.id}: ({inputs}) -> ({outputs}))"
 
     def _repr_html_(self) -> str:
         """What notebooks show: the signature, and the memory plan as a picture."""
@@ -204,7 +204,7 @@ class CompiledGraph(Closing):
             try:
                 program = self._ready()
                 values = accept_inputs(program.inputs, inputs if inputs is not None else {}, self.device)
-                given, checks, earlier = program.checks_of(values)
+                feeds, checks, earlier = program.checks_of(values)
                 for launch in earlier:
                     launch.read()
                 self._feed(program, values)
@@ -212,7 +212,7 @@ class CompiledGraph(Closing):
                 program.executable.run()
                 self.state.replaced(self._replaced)
                 for check in checks:
-                    check.after(given)
+                    check.after(feeds)
                 if out == "device":
                     results = program.give()
                 else:
@@ -227,8 +227,8 @@ class CompiledGraph(Closing):
         """A run on inputs in the order in which the graph declares them, or by name: `exe(x)`, `exe(x, at=3)`. Returns
         the only output as it is, several as a dict by name. Raises: as `run`."""
         names = [n for n in (*self.graph.inputs, *self.donated) if n not in inputs]
-        made = self.run(by_name(self.graph.name, names, args, inputs), out)
-        return next(iter(made.values())) if len(made) == 1 else made
+        outputs = self.run(by_name(self.graph.name, names, args, inputs), out)
+        return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
     def launch(self, inputs: Mapping[str, Any] | None = None) -> Launch[dict[str, Any]]:
         """Begins a run and returns while the device is at work; inputs as in `run`.
@@ -247,14 +247,14 @@ class CompiledGraph(Closing):
             try:
                 program = self._ready()
                 values = accept_inputs(program.inputs, inputs if inputs is not None else {}, self.device)
-                given, checks, earlier = program.checks_of(values)
+                feeds, checks, earlier = program.checks_of(values)
                 try:
                     self._feed(program, values)
                     before = debug.before_run(self)
                     program.executable.begin()
                     self.state.replaced(self._replaced)
                     results = program.give()
-                    later = unread(checks, given, earlier, self.device)
+                    later = unread(checks, feeds, earlier, self.device)
                     if later is not None:
                         for result in results.values():
                             result._unread = later
@@ -300,8 +300,6 @@ class CompiledGraph(Closing):
             return "its indices are checked"
         plan = self._make_plan(prepared, names)
         for name, t in visible(self.graph.outputs).items():
-            if plan.slots[graph.outputs[name].id].segment != output_segment(name):
-                return f"its result {name!r} lies in an argument, a constant or another result"
             if graph.outputs[name].dtype != t.dtype:
                 return f"its result {name!r} is stored as {graph.outputs[name].dtype}"
         if any(graph.inputs[n].dtype != t.dtype for n, t in self.graph.inputs.items()):
@@ -323,19 +321,19 @@ class CompiledGraph(Closing):
         with self._lock:
             self._open()
             self._unchanged()
-            made = Resources()
+            resources = Resources()
             self._busy += 1  # the program must not give way to its copy
             try:
-                with made.unwound():
+                with resources.unwound():
                     state = State(self.device)
-                    made.callback(state.close)
+                    resources.callback(state.close)
                     self.options.room.bind(state)
                     self.state.copy_to(state, self.graph.states)
                     twin = CompiledGraph(
                         self.graph, self.device, self.weights, state, self.options, self.donated,
                         self._prepared,
                     )
-                    made.callback(twin.close)
+                    resources.callback(twin.close)
                     if self._program is not None and self._version == self.weights.version:
                         copy = twin._ready()
                         with self.weights.lock:  # so no weight moves between the check of the versions and the copy
@@ -406,8 +404,8 @@ class CompiledGraph(Closing):
             raw = ready.arena.read_bytes(tensor.id, tensor.type.nbytes)
             # The CPU's compiled engine keeps some images with their channels last.
             lies = getattr(ready.executable, "channels_last", {}).get(tensor.id)
-        found = on_host(tensor.type, raw)
-        return found if lies is None else np.moveaxis(found.reshape(lies), -1, 1)
+        array = on_host(tensor.type, raw)
+        return array if lies is None else np.moveaxis(array.reshape(lies), -1, 1)
 
     def report(self) -> Report:
         """How each node runs: native, decomposed, host; and the memory plan."""

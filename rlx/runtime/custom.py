@@ -102,13 +102,13 @@ def _checked(name: str, infer: Infer) -> Infer:
     """`infer`, with a readable error if it returns anything but types."""
 
     def checked(types: Sequence[TensorType], attrs: Attrs) -> TensorType | tuple[TensorType, ...]:
-        made = infer(types, attrs)
-        listed = (made,) if isinstance(made, TensorType) else made
+        types_of = infer(types, attrs)
+        listed = (types_of,) if isinstance(types_of, TensorType) else types_of
         if not isinstance(listed, tuple) or not all(isinstance(t, TensorType) for t in listed):
             raise DTypeError(
-                f"custom op {name}: infer gave {made!r}; expected a TensorType or a tuple of them"
+                f"custom op {name}: infer gave {types_of!r}; expected a TensorType or a tuple of them"
             )
-        return made
+        return types_of
 
     return checked
 

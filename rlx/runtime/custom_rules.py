@@ -79,8 +79,8 @@ class _Custom(ABC):
                     )
             if not isinstance(graph, TracedBody) or node.op.leaf is not Leaf.PARAM:  # a body's are captures
                 inside.update(id(t) for t in node.outputs)
-        made = with_rule(ys, xs, self._rule(list(args), places, tree, out, ys))
-        return unflatten(out, made)
+        results = with_rule(ys, xs, self._rule(list(args), places, tree, out, ys))
+        return unflatten(out, results)
 
 
 def _constant(t: Tensor) -> bool:
@@ -130,26 +130,26 @@ class custom_vjp(_Custom):
         statics = [args[i] for i in self.nondiff_argnums]
 
         def back(xs: Sequence[Tensor], grads: Grads) -> Grads:
-            given = fwd(*_filled(args, places, unflatten(tree, xs)))
-            if not isinstance(given, tuple) or len(given) != 2:
+            pair = fwd(*_filled(args, places, unflatten(tree, xs)))
+            if not isinstance(pair, tuple) or len(pair) != 2:
                 raise GraphError(
-                    f"custom_vjp: fwd of {name} gave {given!r}; expected a pair (result, residuals)"
+                    f"custom_vjp: fwd of {name} gave {pair!r}; expected a pair (result, residuals)"
                 )
             graph = home("custom_vjp", xs)
-            same_tree("custom_vjp", f"the result of {name}", out, "that of fwd", taken(given[0])[0])
-            ys = as_leaves(graph, taken(given[0])[1])
+            same_tree("custom_vjp", f"the result of {name}", out, "that of fwd", taken(pair[0])[0])
+            ys = as_leaves(graph, taken(pair[0])[1])
             same_types("custom_vjp", f"the result of {name}", results, "that of fwd", ys)
             full = [zeros_like(y) if d is None else d for y, d in zip(ys, grads, strict=True)]
-            made = bwd(*statics, given[1], unflatten(out, full))
-            if not isinstance(made, tuple | list) or len(made) != len(places):
+            returned = bwd(*statics, pair[1], unflatten(out, full))
+            if not isinstance(returned, tuple | list) or len(returned) != len(places):
                 raise GraphError(
-                    f"custom_vjp: bwd of {name} gave {made!r}; expected a tuple with a gradient, or None, for each "
+                    f"custom_vjp: bwd of {name} gave {returned!r}; expected a tuple with a gradient, or None, for each "
                     f"of its {len(places)} arguments"
                 )
             what, expected = f"custom_vjp: what bwd of {name} gives", "expected a gradient for each array"
-            found = prefixed(what, tree, tuple(made), lambda v: v is None or is_number(v), expected)
+            leaves = prefixed(what, tree, tuple(returned), lambda v: v is None or is_number(v), expected)
             floats: list[Tensor | None] = []
-            for x, d in zip(xs, found, strict=True):
+            for x, d in zip(xs, leaves, strict=True):
                 if d is None or not x.dtype.is_float:
                     floats.append(None)
                     continue
@@ -191,17 +191,17 @@ class custom_jvp(_Custom):
 
         def forward(xs: Sequence[Tensor], tangents: Grads) -> Grads:
             full = [zeros_like(x) if d is None else d for x, d in zip(xs, tangents, strict=True)]
-            given = rule(*statics, unflatten(tree, xs), unflatten(tree, full))
-            if not isinstance(given, tuple) or len(given) != 2:
+            pair = rule(*statics, unflatten(tree, xs), unflatten(tree, full))
+            if not isinstance(pair, tuple) or len(pair) != 2:
                 raise GraphError(
-                    f"custom_jvp: the rule of {name} gave {given!r}; expected a pair (result, its tangent)"
+                    f"custom_jvp: the rule of {name} gave {pair!r}; expected a pair (result, its tangent)"
                 )
-            found, leaves = taken(given[1])
-            same_tree("custom_jvp", f"the result of {name}", out, "the tangent of the rule", found)
-            made = as_leaves(home("custom_jvp", xs), leaves)
-            floats = [(y, t) for y, t in zip(results, made, strict=True) if y.dtype.is_float]
+            structure, leaves = taken(pair[1])
+            same_tree("custom_jvp", f"the result of {name}", out, "the tangent of the rule", structure)
+            tangent_tensors = as_leaves(home("custom_jvp", xs), leaves)
+            floats = [(y, t) for y, t in zip(results, tangent_tensors, strict=True) if y.dtype.is_float]
             same_types("custom_jvp", f"the result of {name}", [y for y, _ in floats], "the tangent of the rule",
                        [t for _, t in floats])  # fmt: skip
-            return [t if y.dtype.is_float else None for y, t in zip(results, made, strict=True)]
+            return [t if y.dtype.is_float else None for y, t in zip(results, tangent_tensors, strict=True)]
 
         return Rule(len(results), None, forward)

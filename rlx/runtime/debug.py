@@ -58,10 +58,10 @@ def show_run(compiled: CompiledGraph, before: Values) -> None:
     """Prints a run; `before` is the result of `before_run`."""
     level = compiled.options.build.debug
     if level >= TIMINGS:
-        found = compiled.executable.timings()
-        total = sum(us for _, us in found)
-        say("\n".join(f"{us:10.1f} µs {us / total if total else 0:5.0%}  {name}" for name, us in found))
-        say(f"{total:10.1f} µs in {len(found)} steps on {compiled.device.info.id}")
+        timings = compiled.executable.timings()
+        total = sum(us for _, us in timings)
+        say("\n".join(f"{us:10.1f} µs {us / total if total else 0:5.0%}  {name}" for name, us in timings))
+        say(f"{total:10.1f} µs in {len(timings)} steps on {compiled.device.info.id}")
     if level >= VALUES:
         for node in compiled.program.nodes:
             if not node.op.leaf:
@@ -77,10 +77,10 @@ def _beside_reference(compiled: CompiledGraph, node: Node, before: Values) -> st
     with np.errstate(all="ignore"), warnings.catch_warnings(), step_budget(MAX_STEPS):
         warnings.simplefilter("ignore")
         try:
-            made = apply_reference(node, wide, True)
+            references = apply_reference(node, wide, True)
         except Exception as error:  # noqa: BLE001 an error in reporting fails nothing
             return f"no reference ({type(error).__name__}: {error})"
-        return ", ".join(_error(compiled.value(t), r) for t, r in zip(node.outputs, made, strict=True))
+        return ", ".join(_error(compiled.value(t), r) for t, r in zip(node.outputs, references, strict=True))
 
 
 def _bytes_or_numbers(value: Any) -> npt.NDArray[Any]:

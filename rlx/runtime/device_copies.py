@@ -60,7 +60,7 @@ def cuda_twin(info: DeviceInfo) -> DeviceInfo | None:
     if not info.uuid or info.dlpack == CUDA:
         return None
     try:
-        found = load_backend("cuda").probe()
+        infos = load_backend("cuda").probe()
     except DeviceUnavailable:
         return None
-    return next((one for one in found if one.uuid == info.uuid), None)
+    return next((one for one in infos if one.uuid == info.uuid), None)

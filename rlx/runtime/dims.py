@@ -36,11 +36,11 @@ class Dim:
             raise ShapeError(f"Dim {self.name!r}: the buckets {above} are above max, which is {self.max}: raise max")
         object.__setattr__(self, "buckets", tuple(self._sizes(sorted({*self.buckets}))))
 
-    def _sizes(self, given: Sequence[int]) -> Iterator[int]:
-        yield from (n for n in given if self.min <= n < self.max)
+    def _sizes(self, sizes: Sequence[int]) -> Iterator[int]:
+        yield from (n for n in sizes if self.min <= n < self.max)
         size = 1
         while size < self.max:
-            if size > (given[-1] if given else 0) and size >= self.min:
+            if size > (sizes[-1] if sizes else 0) and size >= self.min:
                 yield size
             size *= 2
         yield self.max
@@ -112,14 +112,14 @@ class Declared:
             raise ShapeError(
                 f"{self.what}: dims[{name!r}] has {len(spec)} entries, one for each axis; the array has shape {shape}"
             )
-        found = _axes(self.what, spec)
-        return {k: self.dims[a] if isinstance(a, str) else a for k, a in found.items()}
+        dims_of = _axes(self.what, spec)
+        return {k: self.dims[a] if isinstance(a, str) else a for k, a in dims_of.items()}
 
     def lengths(self, arrays: Iterator[tuple[str, dict[int, Dim], tuple[int, ...]]]) -> dict[str, int]:
         """The length of each dimension in a call, from (label, varying axes, shape) of each array.
 
         Raises: ShapeError for arrays that disagree, for axes that an array lacks, and for lengths out of range."""
-        found: dict[str, int] = {}
+        lengths: dict[str, int] = {}
         where: dict[str, str] = {}
         for label, axes, shape in arrays:
             for axis, dim in axes.items():
@@ -127,14 +127,14 @@ class Declared:
                 if not 0 <= at < len(shape):
                     raise ShapeError(f"{self.what}: {label} is {shape}; dims declares its axis {axis}")
                 n = shape[at]
-                if found.setdefault(dim.name, n) != n:
+                if lengths.setdefault(dim.name, n) != n:
                     raise ShapeError(
                         f"{self.what}: dimension {dim.name!r} is {n} in {label} of shape {shape}, and "
-                        f"{found[dim.name]} in {where[dim.name]}"
+                        f"{lengths[dim.name]} in {where[dim.name]}"
                     )
                 where.setdefault(dim.name, label)
                 dim.bucket(n)
-        return found
+        return lengths
 
 
 def _dims_in(value: Any) -> Iterator[Dim]:

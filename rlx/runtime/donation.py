@@ -26,10 +26,10 @@ def donated(graph: Graph, donate: Donate) -> tuple[Graph, dict[str, str]]:
             return None
         return (new.graph.state(name, node.output.shape, node.output.dtype),)
 
-    made = rebuild(graph, rewrite)
+    rebuilt = rebuild(graph, rewrite)
     for name, output in pairs.items():
-        made.update(name, made.outputs[output])
-    return made, pairs
+        rebuilt.update(name, rebuilt.outputs[output])
+    return rebuilt, pairs
 
 
 def _paired(graph: Graph, donate: Donate) -> dict[str, str]:
@@ -44,7 +44,7 @@ def _paired(graph: Graph, donate: Donate) -> dict[str, str]:
     for name, output in asked.items():
         t = graph.inputs[name].type
         if output is None:
-            output = next((n for n, made in left.items() if made == t), None)
+            output = next((n for n, tensor in left.items() if tensor == t), None)
         if output is None or output not in left:
             what = f"no output of type {t} is left" if asked[name] is None else f"there is no output {output!r} left"
             raise GraphError(f"donate: {what} for input {name!r}; the outputs are {list(visible(graph.outputs))}")

@@ -49,12 +49,12 @@ from rlx.runtime.session import Session
 
 PROGRAMS = 1024  # the most that are kept
 PROGRAM_BYTES = 256 << 20  # their memory, but for the last one's
-_KNOWN_NUMBERS = 16  # of a program, that stay on a GPU
+_KNOWN_NUMBERS = 16  # so many scalars of a program stay on a GPU
 _AS_VALUES = 1 << 12  # elements of the largest array that may be built into a program, such as a shape
 # Functions whose Python numbers each call gives anew, as jit's; other functions have theirs built in.
 _NUMBERS = frozenset(
     ("add", "sub", "mul", "div", "mod", "floor_divide", "maximum", "minimum", "equal", "not_equal", "less",
-     "less_equal", "greater", "greater_equal", "where", "fold_in")
+     "less_equal", "greater", "greater_equal", "where", "fold_in", "updated")
 )  # fmt: skip
 
 Run = Callable[[Sequence[Any]], Any]
@@ -490,12 +490,14 @@ def _in_device_memory(
     dtypes = _number_dtypes(traced, sources)
     steps = [(i, number, t) for (i, number), t in zip(sources, types, strict=True)]
     acquire, begin, of = device.acquire, call.begin, Array._of
+    fresh = None if call.fresh is None else call.fresh([nbytes for _, nbytes in outputs])
     checked = partial(_run_checked, exe, traced, "a call")
     known: dict[Hashable, Any] = {}  # numbers that calls gave, in the device's memory
 
     def of_number(i: int, number: Any, t: TensorType, given: Sequence[Any]) -> Any:
         value = given[i]
-        key = i, type(value), repr(value)
+        # 0.0 equals -0.0, and NaN nothing.
+        key = i, type(value), value if value and value == value else repr(value)
         buffer = known.get(key)
         if buffer is None:
             buffer = array(held(number, dtypes[i], [value] * (number.slot + 1)), t.dtype, device)._buffer
@@ -503,6 +505,12 @@ def _in_device_memory(
                 known.clear()
             known[key] = buffer
         return buffer
+
+    def results(buffers: Sequence[Any]) -> Any:
+        if single:
+            return of(device, outputs[0][0], buffers[0])
+        made = {n: of(device, t, buffer) for n, (t, _), buffer in zip(names, outputs, buffers, strict=True)}
+        return traced.result((), made)
 
     def run(given: Sequence[Any]) -> Any:
         memory: list[tuple[Any, int]] = []
@@ -521,14 +529,32 @@ def _in_device_memory(
                     aligned.copy_from(buffer, offset, 0, t.nbytes)
                     buffer, offset = aligned, 0
                 memory.append((buffer, offset))
-        results = [acquire(nbytes, False) for _, nbytes in outputs]
-        memory += [(buffer, 0) for buffer in results]
-        begin(memory)
-        if single:
-            return of(device, outputs[0][0], results[0])
-        made = {n: of(device, t, buffer) for n, (t, _), buffer in zip(names, outputs, results, strict=True)}
-        return traced.result((), made)
+        buffers = [acquire(nbytes, False) for _, nbytes in outputs]
+        begin([*memory, *((buffer, 0) for buffer in buffers)])
+        return results(buffers)
 
+    def run_fresh(given: Sequence[Any]) -> Any:
+        """As `run`, with fewer calls where the arguments lie on the device as they are."""
+        places, kept = [], []  # kept until the steps are enqueued
+        for i, number, t in steps:
+            x = given[i]
+            if type(x) is Array:
+                buffer: Any = x._buffer
+                if buffer is None or x._lender is not None or x._unread is not None:
+                    return run(given)
+                place = buffer.address + x._offset
+                if place % ALIGNMENT:
+                    return run(given)
+                places.append(place)
+            else:
+                buffer = of_number(i, number, t, given) if number is not None else array(x, t.dtype, device)._buffer
+                kept.append(buffer)
+                places.append(buffer.address)
+        return results(fresh(places))  # type: ignore[misc]  # it is there where this is called
+
+    if fresh is not None:
+        run_fresh.owner, run_fresh.call = exe, call  # type: ignore[attr-defined]
+        return run_fresh
     run.owner, run.call = exe, call  # type: ignore[attr-defined]  # which has the scratch memory
     return run
 
@@ -712,39 +738,67 @@ def _getitem(self: Array, key: Any) -> Any:
 def _cut(x: Array, parts: tuple[Any, ...]) -> Array | None:
     """What a key of ints, slices, None and Ellipsis selects, where it lies in one piece or on the CPU: a copy, which
     takes no program. None of anything else, also of what the key must not have."""
-    t, dtype = x.type, x.type.dtype
-    if dtype.is_packed or not t.nbytes:
-        return None
-    key = parts if Ellipsis in parts else (*parts, Ellipsis)
-    buffer: Any = x._held()
+    t = x.type
+    if x._buffer is None or x._lender is not None:
+        x._held()
+    buffer: Any = x._buffer
     host = buffer.settled() if hasattr(buffer, "settled") else None
     if host is not None:
         x._checked()
-        whole = host[x._offset : x._offset + t.nbytes].view(dtype.np).reshape(t.shape)
-    else:
-        whole = _without_memory(t)
+    key: list[Any] = [t.shape, t.dtype.name]
+    for k in parts:
+        if type(k) is slice:
+            ends = k.start, k.stop, k.step
+            if not all(v is None or type(v) is int for v in ends):  # 1.0 equals 1, and is refused
+                key = []
+                break
+            key.append(ends)
+        else:
+            key.append(k)
+    known = tuple(key)
+    piece = _PIECES.get(known, _PIECES)
+    if piece is _PIECES:
+        piece = _piece(t, parts)
+        if len(_PIECES) >= PROGRAMS:
+            _PIECES.clear()
+        if key:
+            _PIECES[known] = piece
+    if piece is None:
+        return None
+    at, result, in_one = piece
+    if host is not None:
+        data = host[x._offset + at : x._offset + at + result.nbytes] if in_one else _cut_of(host, x, parts)
+        data = np.array(data).reshape(-1).view(np.uint8)
+        return Array._of(x.device, result, x.device.holding(data))  # type: ignore[attr-defined]
+    if not in_one:
+        return None
+    made = x.device.acquire(result.nbytes, False)
+    made.copy_from(buffer, x._offset + at, 0, result.nbytes)
+    array = Array._of(x.device, result, made)
+    if x._unread is not None:
+        array._unread = x._unread
+    return array
+
+
+def _piece(t: TensorType, parts: tuple[Any, ...]) -> tuple[int, TensorType, bool] | None:
+    """At which byte the part of a tensor begins that a key selects, its type, and whether it lies in one piece. None of
+    a key that the op refuses, whose error says what is wrong, and of an empty part."""
+    if t.dtype.is_packed or not t.nbytes:
+        return None
+    whole = np.lib.stride_tricks.as_strided(_NOTHING[:1].view(t.dtype.np)[:1], t.shape, _strides(t), writeable=False)
     try:
-        part = whole[key]
+        part = whole[parts if Ellipsis in parts else (*parts, Ellipsis)]
     except (IndexError, ValueError, TypeError):
-        return None  # the op's own error says what is wrong
+        return None
     if not part.size:
         return None
-    if host is not None:
-        data = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
-        return Array._of(x.device, TensorType(part.shape, dtype), x.device.holding(data))  # type: ignore[attr-defined]
-    if not part.flags.c_contiguous:
-        return None
     at = part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
-    made = x.device.acquire(part.nbytes, clear=False)
-    made.copy_from(buffer, x._offset + at, 0, part.nbytes)
-    result = Array._of(x.device, TensorType(part.shape, dtype), made)
-    result._unread = x._unread
-    return result
+    return at, TensorType(part.shape, t.dtype), bool(part.flags.c_contiguous)
 
 
-def _without_memory(t: TensorType) -> Any:
-    """An array of the type that nobody may read: its views say where elements lie."""
-    return np.lib.stride_tricks.as_strided(_NOTHING[:1].view(t.dtype.np)[:1], t.shape, _strides(t), writeable=False)
+def _cut_of(host: Any, x: Array, parts: tuple[Any, ...]) -> Any:
+    whole = host[x._offset : x._offset + x.nbytes].view(x.dtype.np).reshape(x.shape)
+    return whole[parts if Ellipsis in parts else (*parts, Ellipsis)]
 
 
 def _strides(t: TensorType) -> tuple[int, ...]:
@@ -802,13 +856,14 @@ def _format(self: Array, spec: str) -> str:
 
 def _setitem(self: Array, key: Any, value: Any) -> None:
     raise TypeError(
-        f"an rlx.Array never changes ({self.type}): rlx.where, rlx.scatter or rlx.dynamic_update_slice give a new one"
+        f"an rlx.Array never changes ({self.type}): write x = x.at[key].set(values), which gives a new one"
     )
 
 
 _BESIDE = (Tensor, bool, int, float, np.ndarray, np.generic)
 _BASIC = (int, slice, type(None), type(Ellipsis))
 _NOTHING = np.zeros(1, np.complex128)
+_PIECES: dict[Any, Any] = {}  # what `_piece` gave
 _OWN = ("__getitem__", "__iter__", "__contains__", "__int__", "__float__", "__bool__", "__index__", "__format__",
         "__setitem__", "__array__", "__array_ufunc__", "__array_function__", "copy", "__pos__")  # fmt: skip
 
@@ -828,6 +883,7 @@ def _attach() -> None:
             setattr(Array, name, _method(name, inspect.unwrap(getattr(ops, name))))
     for name in operators.LATER_METHODS:
         setattr(Array, name, operators.later(name))
+    setattr(Array, "at", property(operators.at))  # noqa: B010
     own: dict[str, Any] = {
         "__getitem__": _getitem, "__iter__": _iter, "__contains__": _contains, "__index__": _index,
         "__setitem__": _setitem, "__format__": _format, "__pos__": lambda self: self,

@@ -63,8 +63,8 @@ def _element_type(capsule: object) -> _Type:
     pointer.restype = ctypes.c_void_p
     for name, kind in ((b"dltensor_versioned", _Versioned), (b"dltensor", _Tensor)):
         if valid(ctypes.py_object(capsule), name):
-            found = kind.from_address(pointer(ctypes.py_object(capsule), name))
-            tensor: _Tensor = found.tensor if isinstance(found, _Versioned) else found
+            managed = kind.from_address(pointer(ctypes.py_object(capsule), name))
+            tensor: _Tensor = managed.tensor if isinstance(managed, _Versioned) else managed
             kind_of: _Type = tensor.dtype
             return kind_of
     raise DTypeError(
@@ -113,21 +113,21 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     """
     if copy not in (None, True, False):
         raise RlxError(f"from_dlpack: copy={copy!r} is not None, True or False")
-    found, copied = (x, False) if isinstance(x, Array) else _borrow(x)
-    target = found.device if device is None else open_device(device)
-    if copy is False and (copied or target is not found.device):
+    array, copied = (x, False) if isinstance(x, Array) else _borrow(x)
+    target = array.device if device is None else open_device(device)
+    if copy is False and (copied or target is not array.device):
         why = (
             "its elements are not contiguous"
             if copied
-            else f"it lies on {found.device.info.id}, not on {device}"
+            else f"it lies on {array.device.info.id}, not on {device}"
         )
         raise ArenaError(f"from_dlpack: copy=False, and {why}; leave `copy` out to have it copied")
-    if target is not found.device:
-        return found.to(target)
+    if target is not array.device:
+        return array.to(target)
     if not copy or copied:
-        return found
-    result = found.copy()
-    found.device.synchronize()  # the caller may change `x` from now on
+        return array
+    result = array.copy()
+    array.device.synchronize()  # the caller may change `x` from now on
     return result
 
 
@@ -137,10 +137,10 @@ def adopted(value: Any, kind: int) -> Any:
     if kind == HOST or isinstance(value, Array) or not is_foreign(value):
         return value
     if hasattr(value, "__dlpack_device__"):
-        found = int(value.__dlpack_device__()[0])
+        kind_of = int(value.__dlpack_device__()[0])
     else:
-        found = CUDA if hasattr(value, "__cuda_array_interface__") else HOST
-    return from_dlpack(value) if found == kind else value
+        kind_of = CUDA if hasattr(value, "__cuda_array_interface__") else HOST
+    return from_dlpack(value) if kind_of == kind else value
 
 
 def _borrow(x: Any) -> tuple[Array, bool]:
@@ -180,12 +180,12 @@ def _borrow(x: Any) -> tuple[Array, bool]:
     return Array._foreign(device, lent.address, lent.shape, dtype, lent.owner), lent.copied
 
 
-def _known(found: Any, what: str) -> DType:
+def _known(np_dtype: Any, what: str) -> DType:
     for dtype in ALL:
-        if dtype.np == found:
+        if dtype.np == np_dtype:
             return dtype
     raise DTypeError(
-        f"from_dlpack: the {what} has elements of {found}; expected one of {', '.join(map(str, ALL))}"
+        f"from_dlpack: the {what} has elements of {np_dtype}; expected one of {', '.join(map(str, ALL))}"
     )
 
 

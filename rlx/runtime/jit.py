@@ -41,6 +41,7 @@ from rlx.runtime.outs import Out, check_out
 from rlx.runtime.ports import signature
 from rlx.runtime.report import ReportOfCalls
 from rlx.runtime.session import Session, Target, precision_for
+from rlx.runtime.shared import SHARED
 from rlx.runtime.trees import as_leaves, home
 
 if TYPE_CHECKING:
@@ -57,13 +58,15 @@ class Traced(NamedTuple):
 
     The graph has inputs with the names of the arguments (arrays, see `Parameters.input_names`), n0, n1, … (numbers from
     the tape) and outputs y0, y1, …; `names` are those of all leaves of the call; `out` is the structure of the
-    resulting pytree and `results` its leaves, as names of outputs or slots of the tape."""
+    resulting pytree and `results` its leaves, as names of outputs or slots of the tape; `constants` are those of the
+    graph that its program, which other functions share, takes in each run."""
 
     graph: Graph
     tape: NumberTape
     names: Sequence[str]
     out: Any
     results: list[str | int]
+    constants: Mapping[str, Any] = {}
 
     def feeds(self, call: Call) -> tuple[dict[str, Any], list[Any]]:
         """The graph's inputs and the tape's slots for another call with the same key."""
@@ -73,7 +76,7 @@ class Traced(NamedTuple):
             error.add_note(f"{self.graph.name}: computed again from the numbers of this call")
             raise
         arrays = {n: a for n, a in zip(self.names, call.leaves, strict=True) if not is_python_number(a)}
-        return arrays | self.tape.feeds(slots), slots
+        return {**arrays, **self.tape.feeds(slots), **self.constants}, slots
 
     def result(self, slots: Sequence[Any], made: Mapping[str, Any]) -> Any:
         """What the function returns for a run's outputs and the tape's slots."""
@@ -171,6 +174,8 @@ class Jitted(Generic[P, R]):
 
     `graph(*args)` is the traced program; `cache_info()` counts the cached programs."""
 
+    _shares = False  # whether its programs are also those of other functions with the same graph (rlx.runtime.shared)
+
     def __init__(
         self,
         function: Callable[P, R],
@@ -218,7 +223,7 @@ class Jitted(Generic[P, R]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = self._parameters.take_apart(args, kwargs)
         home = traced_graph()
-        if home is not None or any(isinstance(a, Tensor) for a in call.leaves):  # within another trace: inlined
+        if home is not None or any(isinstance(a, Tensor) for a in call.leaves):  # inlined in a trace
             if home is not None:  # its arrays are constants there
                 known = [isinstance(a, Tensor) or is_python_number(a) for a in call.leaves]
                 call.leaves = [a if k else home.constant(a) for a, k in zip(call.leaves, known, strict=True)]
@@ -310,14 +315,25 @@ class Jitted(Generic[P, R]):
         key = call.key()
         with self._lock:
             if key not in self._cache:
-                traced = trace(self._function, call, self._parameters)
-                self._cache[key] = (self._compile(traced.graph, self._donated(call)), traced)
-                traced.graph.traced = True
+                self._cache[key] = self._made(call)
                 if len(self._cache) > CACHE_SIZE:
                     # Not closed here: another thread may be about to run it. Its memory is freed with its last user.
                     self._cache.popitem(last=False)
             self._cache.move_to_end(key)
             return self._cache[key]
+
+    def _made(self, call: Call) -> tuple[CompiledGraph, Traced]:
+        traced = trace(self._function, call, self._parameters)
+        if self._shares:
+            if self._session is None:
+                self._session = Session(self._device, precision=self._precision)
+            settings = self._session.device, self._session.options, os.environ.get("RLX_CPU")
+            program, constants = SHARED.program(traced.graph, settings, self._compile)
+            traced = traced._replace(constants=constants)
+        else:
+            program = self._compile(traced.graph, self._donated(call))
+        traced.graph.traced = True
+        return program, traced
 
     def _traced(self, call: Call) -> tuple[Graph, Traced]:
         from rlx.passes import without_rules  # imported with the first program, not by `import rlx`
@@ -352,7 +368,15 @@ def tracing() -> bool:
     return TRACING.body is not None or TRACING.graph is not None
 
 
-class Transformed(Jitted[P, R]):
+class Shared(Jitted[P, R]):
+    """A function that is made anew for each call, as a rule: others of the same graph use its programs too."""
+
+    def __init__(self, function: Callable[P, R], device: Target, *settings: Any) -> None:
+        super().__init__(function, device, *settings)
+        self._shares = self._session is None and self._calls is None
+
+
+class Transformed(Shared[P, R]):
     """A function that was differentiated or mapped: compiled for arrays, and inlined in a traced function, whatever its
     arguments are, since it may close over tensors. Its arguments are then tensors of their own: a derivative with
     respect to one does not see what is closed over, though that may be the same tensor."""

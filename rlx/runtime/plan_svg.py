@@ -39,13 +39,13 @@ def plan_svg(plan: MemoryPlan, title: str, program: Graph) -> str:
             bases[name], top = top, top + nbytes
     most = max(top, plan.max_live_bytes, 1)
     scale = _HEIGHT / most
-    steps, found = _boxes(plan, program, bases, _LEFT, _WIDTH, "")
-    boxes = sorted(found, key=lambda b: -b.width * b.nbytes)[:_MOST] if len(found) > _MOST else found
+    steps, placed = _boxes(plan, program, bases, _LEFT, _WIDTH, "")
+    boxes = sorted(placed, key=lambda b: -b.width * b.nbytes)[:_MOST] if len(placed) > _MOST else placed
     line = _TOP + _HEIGHT - plan.max_live_bytes * scale
     sizes = f"arena {plan.arena_bytes:,} bytes, bound {plan.max_live_bytes:,}, {len(steps)} steps"
     caption = f"{shortened(title, 80)}: {sizes}"
-    if len(boxes) < len(found):
-        caption += f"; the {len(boxes):,} largest of {len(found):,} tensors"
+    if len(boxes) < len(placed):
+        caption += f"; the {len(boxes):,} largest of {len(placed):,} tensors"
     width, height = _LEFT + _WIDTH + 24, _TOP + _HEIGHT + 74
     return "\n".join(
         [
@@ -161,7 +161,7 @@ def _boxes(
     steps = {step for t in drawn for step in (lives[t].first, lives[t].last)} | {step for step, _ in controls}
     places = {step: k for k, step in enumerate(sorted(steps))}
     column = width / max(len(steps), 1)
-    found = []
+    placed = []
     for tensor, t in drawn.items():
         slot, life = plan.slots[tensor], lives[tensor]
         first, last = places[life.first], places[life.last]
@@ -170,7 +170,7 @@ def _boxes(
             f"{where}{t.node.name}: %{tensor} {slot.dtype}, {slot.nbytes:,} bytes at {slot.offset:,}, steps "
             f"{plan.live_ranges[tensor].first} to {plan.live_ranges[tensor].last}{shares}"
         )
-        found.append(
+        placed.append(
             _Box(left + first * column, (last + 1 - first) * column, bases[slot.segment] + slot.offset, slot.nbytes,
                  slot.dtype, t.node.name, says)
         )  # fmt: skip
@@ -180,8 +180,8 @@ def _boxes(
         around: dict[str, int] = {OuterSegment(name): base for name, base in bases.items()}
         for k, (key, body) in enumerate(held):
             x, label = left + places[step] * column + k * room, f"{where}{body_name(node, key)}/"
-            found += _boxes(body.plan, body.program.graph, around, x, room, label)[1]
-    return sorted(steps), found
+            placed += _boxes(body.plan, body.program.graph, around, x, room, label)[1]
+    return sorted(steps), placed
 
 
 def _lives(plan: MemoryPlan) -> dict[int, LiveRange]:

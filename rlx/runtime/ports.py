@@ -40,7 +40,7 @@ class _Port:
 
 
     def memory(self) -> npt.NDArray[np.uint8]:
-        """The slot's bytes, of a program on the CPU."""
+        """The slot's bytes in memory. Requires: a program on the CPU."""
         whole: Any = self._arena.buffer(self._slot.segment)
         result: npt.NDArray[np.uint8] = whole.memory()[self._slot.offset : self._slot.offset + self._nbytes]
         return result
@@ -61,22 +61,22 @@ class InputPort(_Port):
         self.np_dtype = declared.dtype.np
         self.put = arena.input_writer(tensor.id, tensor.dtype, tensor.shape)
 
-    def accept(self, given: Any, device: Device) -> Given:
+    def accept(self, value: Any, device: Device) -> Given:
         """The value as an array of the declared type, an Array as it is. Raises: ShapeError, DTypeError, GraphError for
         an Array of another device, and what a closed Array raises."""
-        if type(given) is np.ndarray and given.dtype == self.np_dtype and given.shape == self.shape:
-            return given
+        if type(value) is np.ndarray and value.dtype == self.np_dtype and value.shape == self.shape:
+            return value
         what = f"input {self.name!r}"
-        refuse_traced(what, given)
-        given = adopted(given, device.info.dlpack)
-        if not isinstance(given, Array):
-            return check_array(what, given, self.declared)
-        check_device(what, given, device)
-        if given.type is not self.declared and given.type != self.declared:
-            error = ShapeError if given.dtype == self.declared.dtype else DTypeError
-            raise error(f"{what}: expected {self.declared}, got an rlx.Array of {given.type}")
-        given._alive()
-        return given
+        refuse_traced(what, value)
+        value = adopted(value, device.info.dlpack)
+        if not isinstance(value, Array):
+            return check_array(what, value, self.declared)
+        check_device(what, value, device)
+        if value.type is not self.declared and value.type != self.declared:
+            error = ShapeError if value.dtype == self.declared.dtype else DTypeError
+            raise error(f"{what}: expected {self.declared}, got an rlx.Array of {value.type}")
+        value._alive()
+        return value
 
     def write(self, value: Given) -> None:
         """Copies an accepted array into the slot: an Array on the device, or through the host where the slot's dtype is
@@ -143,11 +143,11 @@ class OutputPort(_Port):
         return Array._of(device, t, buffer)
 
 
-def refuse_traced(what: str, given: Any) -> None:
+def refuse_traced(what: str, value: Any) -> None:
     """Raises: TracedValueError for a tensor in place of an input's values."""
-    if isinstance(given, Tensor):
+    if isinstance(value, Tensor):
         raise TracedValueError(
-            f"{what}: given {given!r}, which has no values while a function is traced; a run of a program or a model "
+            f"{what}: given {value!r}, which has no values while a function is traced; a run of a program or a model "
             "gives arrays, through which neither a trace nor a gradient goes: call it outside, or write that part as "
             "functions of rlx"
         )
@@ -164,25 +164,25 @@ def by_name(what: str, names: Sequence[str], args: Sequence[Any], named: Mapping
     return {**dict(zip(names, args, strict=False)), **named}
 
 
-def accept_inputs(ports: list[InputPort], given: Mapping[str, Any], device: Device) -> list[Given]:
+def accept_inputs(ports: list[InputPort], arrays: Mapping[str, Any], device: Device) -> list[Given]:
     """The inputs as arrays, all checked before any is written; the only one may be given bare.
 
     Raises: GraphError for missing or unknown names, and for one Array given for two donated inputs."""
-    if len(ports) == 1 and (is_array(given) or is_foreign(given)):
-        given = {ports[0].name: given}
-    if type(given) is not dict and not isinstance(given, Mapping):
+    if len(ports) == 1 and (is_array(arrays) or is_foreign(arrays)):
+        arrays = {ports[0].name: arrays}
+    if type(arrays) is not dict and not isinstance(arrays, Mapping):
         raise GraphError(
-            f"run: expected a dict of arrays by name, got {type(given).__name__}; the graph takes "
+            f"run: expected a dict of arrays by name, got {type(arrays).__name__}; the graph takes "
             f"{[port.name for port in ports]}"
         )
-    if len(given) != len(ports) or any(port.name not in given for port in ports):
+    if len(arrays) != len(ports) or any(port.name not in arrays for port in ports):
         names = [port.name for port in ports]
-        missing = [n for n in names if n not in given]
-        unknown = [n for n in given if n not in names]
+        missing = [n for n in names if n not in arrays]
+        unknown = [n for n in arrays if n not in names]
         near = meant(unknown[0], missing or names) if unknown else ""
         said = [f"missing {missing}" if missing else "", f"unknown {unknown}{near}" if unknown else ""]
         raise GraphError(f"run: inputs {' and '.join(filter(None, said))}; the graph takes {names}")
-    values = [port.accept(given[port.name], device) for port in ports]
+    values = [port.accept(arrays[port.name], device) for port in ports]
     if len(ports) > 1 and type(ports[-2]) is DonatedPort:  # these come last
         taken: dict[int, str] = {}
         for port, value in zip(ports, values, strict=True):

@@ -39,13 +39,13 @@ def prepare(
     Raises: UnsupportedOp."""
     from rlx import passes  # imported with the first program, not by `import rlx`
 
-    made = passes.set_param_dtypes(graph, param_dtypes) if param_dtypes else graph
+    prepared = passes.set_param_dtypes(graph, param_dtypes) if param_dtypes else graph
     if storage == "f32" or packed:
-        made = passes.widen(made, support if packed else None)
-    made, report = passes.optimize(
-        made, support=support, fallback=fallback, fuse=optimize, precision=precision, launches=launches
+        prepared = passes.widen(prepared, support if packed else None)
+    prepared, report = passes.optimize(
+        prepared, support=support, fallback=fallback, fuse=optimize, precision=precision, launches=launches
     )
-    return Prepared(made, frozenset(report.decomposed), param_dtypes)
+    return Prepared(prepared, frozenset(report.decomposed), param_dtypes)
 
 
 def planned(

@@ -64,12 +64,12 @@ class Recorded:
     def checks_of(self, values: Sequence[Given]) -> tuple[dict[str, Given], list[IndexCheck], list[Unread]]:
         """The inputs by name, the checks that only the run can answer, and those of earlier launches that it depends
         on. Raises: CapacityExceeded where the inputs already give an index outside of its limits."""
-        given: dict[str, Given] = {}
+        feeds: dict[str, Given] = {}
         if self.checks:
-            given = {port.name: value for port, value in zip(self.inputs, values, strict=True)}
-        checks = [check for check in self.checks if not check.before(given)]
+            feeds = {port.name: value for port, value in zip(self.inputs, values, strict=True)}
+        checks = [check for check in self.checks if not check.before(feeds)]
         states, self._state.unread = self._state.unread, None
-        return given, checks, earlier_launches(values, states)
+        return feeds, checks, earlier_launches(values, states)
 
     def begin(self) -> None:
         """Notes that a run is under way."""
@@ -81,8 +81,7 @@ class Recorded:
         """Writes a run's inputs, in order with the user's stream where the session has one."""
         if self._stream is not None:
             self._device.follow(self._stream)
-        for name in self._overwritten:
-            self._state.reclaim(name)  # other programs may have lent what this run overwrites
+        self._state.reclaim_each(self._overwritten)  # other programs may have lent what this run overwrites
         for port, value in zip(self.inputs, values, strict=True):
             port.write(value)
 

@@ -94,9 +94,9 @@ class Room:
     def holders(self) -> list[tuple[str, int]]:
         """Who holds it, the largest first: each recorded program's graph, each store, and the bytes."""
         with self._lock:
-            found = [(p.graph.name, p.room_bytes) for p in self._programs]
-            found += [(type(s).__name__.lower(), s.room_bytes) for s in self._stores if s.nbytes]
-        return sorted(found, key=lambda one: (-one[1], one[0]))
+            sizes = [(p.graph.name, p.room_bytes) for p in self._programs]
+            sizes += [(type(s).__name__.lower(), s.room_bytes) for s in self._stores if s.nbytes]
+        return sorted(sizes, key=lambda one: (-one[1], one[0]))
 
     def bind(self, *stores: Store) -> list[Store]:
         """Counts stores from now on, which then acquire no more than there is room for. Returns those that are new."""
@@ -180,5 +180,5 @@ class Room:
         """Makes the program that was used the longest ago give way, of all but one. Returns whether any did."""
         with self._lock:
             others = sorted((p for p in self._programs if p is not keep), key=lambda p: p.last_used)
-        # Without the lock: a program that closes takes the locks of its stores, whose holders may be waiting for ours.
+        # Our lock is not held: a program that closes takes its stores' locks, whose holders may be waiting for ours.
         return any(p.give_way() for p in others)

@@ -183,8 +183,8 @@ def stream_address(stream: Any, device: Device) -> int:
     another device."""
     result = stream
     if hasattr(stream, "__cuda_stream__"):  # the protocol of NVIDIA's libraries: (version, address)
-        given = stream.__cuda_stream__
-        result = (given() if callable(given) else given)[1]
+        protocol = stream.__cuda_stream__
+        result = (protocol() if callable(protocol) else protocol)[1]
     else:
         result = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
     index = getattr(stream, "device_index", device.info.index)

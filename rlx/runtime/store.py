@@ -190,16 +190,16 @@ class Store(Closing):
         self.check(types, states=True)
         new = {name: t for name, t in types.items() if name not in self._where}
         self.full.expect(self.need(types))
-        made: dict[str, Slot] = {}
+        slots: dict[str, Slot] = {}
         try:
             for name, t in new.items():
-                made[name] = self.full.zeros(t.dtype, t.nbytes)
+                slots[name] = self.full.zeros(t.dtype, t.nbytes)
         except BaseException:
-            for slot in made.values():
+            for slot in slots.values():
                 self.full.release(slot)
             raise
-        self._where.update(made)
-        self._since.update(dict.fromkeys(made, self.version))
+        self._where.update(slots)
+        self._since.update(dict.fromkeys(slots, self.version))
         self._states.update(types)
         self._types.update(types)
         self._expect()
@@ -258,8 +258,8 @@ class Store(Closing):
         if held is not None:
             check_device(f"{self.kind} {name!r}", held, self.device)
             if held.type == declared:
-                given = Range(held._held(), held._offset, held.nbytes)
-                self._fitting(lambda: self._set(name, kept, given))
+                source = Range(held._held(), held._offset, held.nbytes)
+                self._fitting(lambda: self._set(name, kept, source))
                 if held._borrowed:  # its owner may change it from now on
                     self.device.synchronize()
                 return
@@ -451,6 +451,8 @@ class Store(Closing):
 
     def replaced(self, names: Iterable[str]) -> None:
         """Notes that a run has given these states new values, which are valid as a whole."""
+        if not self._lengths:  # a step of training replaces hundreds
+            return
         with self.lock:
             for name in names:
                 self._lengths.pop(name, None)
@@ -497,6 +499,12 @@ class Store(Closing):
                 if own.segment == slot.segment and own.offset < slot.offset + slot.nbytes <= own.offset + own.nbytes:
                     self._viewed.add(name)
                     self.reclaim(name)
+
+    def reclaim_each(self, names: Iterable[str]) -> None:
+        """As `reclaim` of each name."""
+        if self._lent:
+            for name in names:
+                self.reclaim(name)
 
     def reclaim(self, name: str, donated: object = None) -> bool:
         """Ends a loan before the slot is written: an Array that is still alive gets memory of its own.

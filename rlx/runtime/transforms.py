@@ -1,6 +1,7 @@
 """Transformations of functions: vjp, jvp, hvp, jacfwd, jacrev, hessian, vmap, eval_shape. Names and order as in JAX.
 
-Each works on arrays, where it compiles a program as `jit` does, and inside a traced function, where it adds nodes.
+Each works on arrays, where it compiles a program as `jit` does, which calls of the same graph share (`shared.py`), and
+inside a traced function, where it adds nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from rlx.ops.complex_numbers import beside_pairs, conjugated, refuse_complex
 from rlx.ops.composite import zeros_like
 from rlx.ops.pytree import flatten, is_number, unflatten
 from rlx.runtime.arguments import StaticNames, StaticNums
-from rlx.runtime.jit import Jitted, Transformed, grad, tracing
+from rlx.runtime.jit import Jitted, Shared, Transformed, grad, tracing
 from rlx.runtime.keywords import keywords
 from rlx.runtime.outs import Out
 from rlx.runtime.session import Target
@@ -47,7 +48,7 @@ def _now(what: str, function: Callable[..., Any], *args: Any) -> Any:
     """The function's results: inlined where a tensor is among the arguments or a function is traced, else computed."""
     if tracing() or any(isinstance(x, Tensor) for x in taken(args)[1]):
         return function(*args)
-    return Jitted(function, "auto", None, (), (), what)(*args)
+    return Shared(function, "auto", None, (), (), what)(*args)
 
 
 def _auxiliary(what: str, function: Any, returned: Any, has_aux: bool) -> tuple[Any, Any]:
@@ -74,8 +75,8 @@ def jvp(
 
     `primals` and `tangents` are tuples or lists of the arguments, pytrees of floats, of one structure and the same
     types. With `has_aux` fun returns a pair, and the result has its second part third. Tangents of results that are
-    integers are None. Works on arrays, where a call compiles a program (write it into a jitted function to keep
-    that), and inside traced functions, through every op that has a gradient, and loops of any length.
+    integers are None. Works inside traced functions, through every op that has a gradient, and loops of any length; and
+    on arrays, where each call traces fun anew, and compiles only what no call had before (jit saves the tracing too).
     Raises: GraphError where structures differ, ShapeError and DTypeError where types do, DTypeError for integers,
     UnsupportedOp for an op that is not differentiable. Follows Griewank and Walther, Evaluating Derivatives, chapter 3.
     """
@@ -115,8 +116,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
 
     The arguments are pytrees of floats; the cotangents have the structure and types of fun's result (for integers in
     it they may be anything). With `has_aux` fun returns a pair, and the result has its second part third. On arrays the
-    function that is returned computes fun anew in its own program, compiled at its first call; inside a traced function
-    both are in one.
+    function that is returned computes fun anew in a program of its own; inside a traced function both are in one.
     Raises: as jvp.
     """
     check_function("vjp", fun)
@@ -162,10 +162,29 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
         at = run(primals)
         pull: Callable[[Any], Any] = functools.partial(pulled, at)
         return (at[2], pull, at[0]) if has_aux else (at[2], pull)
-    value = Jitted(lambda primals: (lambda at: (at[2], at[0]))(run(primals)), "auto", None, (), (), "vjp")
-    back = Jitted(lambda primals, cotangents: pulled(run(primals), cotangents), "auto", None, (), (), "vjp")
+    value = Shared(lambda primals: (lambda at: (at[2], at[0]))(run(primals)), "auto", None, (), (), "vjp")
+    back = Shared(lambda primals, cotangents: pulled(run(primals), cotangents), "auto", None, (), (), "vjp")
     result, aux = value(primals)
     return (result, lambda ct: back(primals, ct), aux) if has_aux else (result, lambda ct: back(primals, ct))
+
+
+def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
+    """(fun(*primals), a function from tangents of the primals to the tangent of the result), as jax.linearize.
+
+    The function that is returned computes fun anew with each tangent; inside a traced function both are in one program.
+    With `has_aux` fun returns a pair, and the result has its second part third. Raises: as jvp.
+    """
+    check_function("linearize", fun)
+
+    def pushed(*tangents: Any) -> Any:
+        return jvp(fun, primals, tangents, has_aux)[1]
+
+    def now(primals: Sequence[Any]) -> Any:
+        return fun(*primals)
+
+    result = _now("linearize", now, primals)
+    value, aux = _auxiliary("linearize", fun, result, has_aux)
+    return (value, pushed, aux) if has_aux else (value, pushed)
 
 
 def hvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> Any:

@@ -42,8 +42,8 @@ def taken(value: Any) -> tuple[Any, list[Any]]:
 
 def as_leaves(graph: Graph, leaves: Sequence[Any]) -> list[Tensor]:
     """Each leaf as a tensor of the graph: arrays and NumPy's numbers of their dtype, Python's floats as f32."""
-    given = [np.asarray(x) if isinstance(x, np.generic) else x for x in leaves]
-    return [graph.reach(as_tensors(graph, (x,))[0], "a transformation") for x in given]
+    arrays = [np.asarray(x) if isinstance(x, np.generic) else x for x in leaves]
+    return [graph.reach(as_tensors(graph, (x,))[0], "a transformation") for x in arrays]
 
 
 def check_floats(what: str, name: str, argument: Any, t: Tensor) -> None:
@@ -93,17 +93,17 @@ def same_types(what: str, one: str, xs: Sequence[Tensor], other: str, ds: Sequen
 
 
 def prefixed(what: str, skeleton: Any, value: Any, leaf: Callable[[Any], bool], expected: str) -> list[Any]:
-    """For each leaf of a structure the value that a tree, or a prefix of it, has there.
+    """The value that a tree, or a prefix of it, has at each leaf of a structure.
 
     `value` is a leaf (by `leaf`), which stands for the whole structure, or a container like the structure's.
     Raises: GraphError where it does not fit; `expected` says what would."""
-    found: list[Any] = []
-    tree = flatten(value, found, leaf=leaf)
+    leaves: list[Any] = []
+    tree = flatten(value, leaves, leaf=leaf)
 
     def walk(prefix: Any, whole: Any) -> Iterator[Any]:
         if prefix[0] == "leaf":
             for _ in range(_count(whole)):
-                yield found[prefix[1]]
+                yield leaves[prefix[1]]
             return
         if prefix[0] != whole[0] or prefix[0] == "static" or len(prefix[1]) != len(whole[1]):
             if prefix[0] == whole[0] == "static" and prefix[1] == whole[1]:

@@ -94,7 +94,7 @@ class Answer(Asked):
         if self.reason is not None or self.failure is not None:
             return
         known, ended = self.stream.vocabulary.tokens, tokens[-1].ended
-        made = ""
+        text_so_far = ""
         for _, token, end, scores in tokens:
             if end in ("stop", "nan") and (token in self.ends or token < 0):
                 break
@@ -104,7 +104,7 @@ class Answer(Asked):
             # Models have rows beyond their vocabulary, to fill blocks; a token of those has no text.
             text = self.stream.push(token) if token in known else ""
             self._decoded += len(text)
-            made += self.stops.push(text)
+            text_so_far += self.stops.push(text)
             if self.stops.found is not None:
                 self.engine.cancel(self)
                 ended = "stop"
@@ -116,28 +116,28 @@ class Answer(Asked):
             self.fail(f"the grammar allows nothing more: {error}", 400)
             return
         if ended:
-            made += self.stops.push(self.stream.end()) + self.stops.end()
+            text_so_far += self.stops.push(self.stream.end()) + self.stops.end()
             self.reason = _REASONS[ended]
-        self._passed += len(made)
+        self._passed += len(text_so_far)
         whole = ended and self.stops.found is None
         while self._scored and (whole or self._scored[0].offset < self._passed):
             self._ready.append(self._scored.popleft())
         if self.tools is not None:
-            made = self.tools.push(made)
+            text_so_far = self.tools.push(text_so_far)
             if ended:
                 rest, self._calls = self.tools.end()
-                made += rest
+                text_so_far += rest
                 self._calls = self._calls[:1] if self.single else self._calls
                 if self._calls:
                     self.reason = "stop" if self.named else "tool_calls"
-        self._text += made
+        self._text += text_so_far
         self._wake()
 
     def _named(self, token: int, scores: Scores | None, count: int) -> Scored:
         vocabulary = self.stream.vocabulary
 
         def named(id: int, logarithm: float | None) -> Named:
-            content = vocabulary.content(id) if id in vocabulary.tokens else b""
+            content = vocabulary.contents([id])[0] if id in vocabulary.tokens else b""
             try:
                 text = content.decode() or f"<|{id}|>"
             except UnicodeDecodeError:  # as OpenAI's API writes a part of a character

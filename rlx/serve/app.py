@@ -37,7 +37,7 @@ from rlx.serve.shapes import CHAT, TEXT, Shape
 from rlx.serve.tools import ToolText, format_of
 
 T = TypeVar("T")
-EVENT = 0.0003  # seconds that an event may take the event loop, on which the model's thread has to wait
+EVENT_SECONDS = 0.0003  # an event may take the event loop so long, on which the model's thread has to wait
 
 
 class Service:
@@ -81,9 +81,9 @@ class Service:
     # -- requests to sequences
 
     def _ids(self, prompt: str | list[int], param: str) -> Any:
-        """A prompt's tokens. Raises: Refused, RlxError."""
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        return self._checked(ids, param)
+        """A prompt's tokens. Raises: Refused."""
+        with protocol.named(param):
+            return self._checked(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt, param)
 
     def _text(self, ids: list[int]) -> str:
         """The text of tokens; those of the model's rows beyond its vocabulary have none."""
@@ -123,26 +123,32 @@ class Service:
             if asked.effort is not None and not re.search(r"\breasoning_effort\b", template):
                 raise Refused(400, "reasoning_effort is not read by the model's chat template; leave it out",
                               "reasoning_effort", "unsupported")  # fmt: skip
-            prompts = [self._checked(self.model.chat_ids(asked.messages, tools or None, more), "messages")]
+            with protocol.named("messages"):
+                prompts = [self._checked(self.model.chat_ids(asked.messages, tools or None, more), "messages")]
         else:
             prompts = [self._ids(prompt, "prompt") for prompt in asked.prompts]
-        constraint, settings = self._constraint(asked), asked.settings
+        with protocol.named("tools" if isinstance(asked, Chat) and asked.tool is not None else "response_format"):
+            constraint = self._constraint(asked)
+        settings, vocabulary = asked.settings, self.model.config.vocabulary
+        if odd := [token for token in settings.bias or () if token >= vocabulary]:
+            what = f"logit_bias has the token {odd[0]}; expected ids from 0 to {vocabulary - 1}"
+            raise Refused(400, what, "logit_bias")
         format = format_of(self.tokenizer.chat_template) if tools else None
         names = frozenset(tool["function"]["name"] for tool in tools)
         adapter = None if asked.model == self.name else asked.model
-        made: list[Answer] = []
+        answers: list[Answer] = []
         for prompt in prompts:
             for choice in range(settings.choices):
                 tool_text = None if format is None else ToolText(format, names)
                 penalties = None
                 if settings.penalized:
-                    penalties = Penalties(self.model.config.vocabulary, settings.repetition, settings.presence,
+                    penalties = Penalties(vocabulary, settings.repetition, settings.presence,
                                           settings.frequency, settings.bias)  # fmt: skip
-                made.append(
+                answers.append(
                     Answer(
                         prompt, settings.max_tokens, _sampling(settings, choice), self.tokenizer.special.ends,
                         None if constraint is None else constraint.copy(), adapter,
-                        penalties, settings.logprobs is not None, index=len(made), engine=self.engine,
+                        penalties, settings.logprobs is not None, index=len(answers), engine=self.engine,
                         logprobs=settings.logprobs,
                         stream=self.tokenizer.stream(special=format is not None and format.special),
                         stops=StopTexts(settings.stop), tools=tool_text,
@@ -150,7 +156,7 @@ class Service:
                         named=isinstance(asked, Chat) and bool(asked.tool),
                     )
                 )  # fmt: skip
-        return made, sum(len(prompt) for prompt in prompts)
+        return answers, sum(len(prompt) for prompt in prompts)
 
     # -- routes
 
@@ -191,10 +197,10 @@ class Service:
             events = self._events(answers, wake, head, shape, count, asked.settings.usage)
             return Events(self, events, lambda: self._cancel(answers))
         try:
-            found = await self.attended(request.receive, _gathered(answers, wake, self._pause))
+            pieces = await self.attended(request.receive, _gathered(answers, wake, self._pause))
         finally:
             self._cancel(answers)
-        choices = [shape.whole(piece) for piece in found]
+        choices = [shape.whole(piece) for piece in pieces]
         return JSONResponse({**head, "choices": choices, "usage": _usage(count, answers)})
 
     async def _scores(self, answers: list[Answer]) -> list[list[Scores]]:
@@ -212,7 +218,7 @@ class Service:
 
     def _pause(self) -> float:
         """Seconds between two events of a stream: with many streams one event has the text of several steps."""
-        return EVENT * self.engine.running
+        return EVENT_SECONDS * self.engine.running
 
     def _ask(self, answers: list[Answer]) -> None:
         try:
@@ -313,20 +319,20 @@ class Service:
         too_large = Refused(413, f"the body has more than the {most:,} bytes that this server takes")
         if not length.isdecimal() or len(length) > 18 or int(length) > most:
             raise too_large
-        found = bytearray()
+        content = bytearray()
         try:
             async with asyncio.timeout(self.limits.body_seconds):
                 async for part in request.stream():
-                    found += part
-                    if len(found) > most:
+                    content += part
+                    if len(content) > most:
                         raise too_large
         except TimeoutError:
             raise Refused(408, f"the body took more than {self.limits.body_seconds:g} s") from None
         except ClientDisconnect:
             raise Left from None
-        if len(found) > 1 << 16:
-            return await self.in_thread(protocol.parsed, bytes(found))
-        return protocol.parsed(bytes(found))
+        if len(content) > 1 << 16:
+            return await self.in_thread(protocol.parsed, bytes(content))
+        return protocol.parsed(bytes(content))
 
     async def attended(self, receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         """What work gives, which is given up when the client leaves, or it takes too long. Raises: Left, Refused."""
@@ -399,8 +405,8 @@ async def _gathered(answers: list[Answer], wake: asyncio.Event, pause: Callable[
 
 
 def _usage(prompt: int, answers: list[Answer]) -> dict[str, int]:
-    made = sum(answer.count for answer in answers)
-    return {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
+    generated = sum(answer.count for answer in answers)
+    return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
 
 
 def page() -> tuple[str, str]:

@@ -88,13 +88,13 @@ class Guard:
             return
         if path in _OPEN:
             return
-        kind, _, given = headers.get(b"authorization", b"").partition(b" ")
-        if kind.lower() != b"bearer" or not hmac.compare_digest(_digest(given.strip()), _digest(key)):
+        kind, _, token = headers.get(b"authorization", b"").partition(b" ")
+        if kind.lower() != b"bearer" or not hmac.compare_digest(_digest(token.strip()), _digest(key)):
             raise Refused(401, "send the server's API key: Authorization: Bearer KEY", code="invalid_api_key")
 
 
 def _digest(key: bytes) -> bytes:
-    """Of one length, so that comparing takes the same time whatever the length of what came."""
+    """A digest, so that comparing takes the same time whatever the length of what came."""
     return hashlib.sha256(key).digest()
 
 

@@ -21,11 +21,11 @@ class Histogram:
         self.sum += seconds * times
 
     def lines(self, name: str) -> list[str]:
-        made, total = [], 0
+        lines, total = [], 0
         for limit, count in zip((*map(str, SECONDS), "+Inf"), self.counts, strict=True):
             total += count
-            made.append(f'{name}_bucket{{le="{limit}"}} {total}')
-        return [*made, f"{name}_sum {self.sum:.6f}", f"{name}_count {total}"]
+            lines.append(f'{name}_bucket{{le="{limit}"}} {total}')
+        return [*lines, f"{name}_sum {self.sum:.6f}", f"{name}_count {total}"]
 
 
 class Metrics:

@@ -10,11 +10,12 @@ import json
 import math
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rlx.errors import meant
+from rlx.errors import RlxError, meant
 from rlx.models.language.graph import SCORED
 
 # They say who asks and how it is to be billed, and change no answer.
@@ -29,9 +30,9 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_MAX_DEPTH = 100  # depth of nested JSON
+_MAX_JSON_DEPTH = 100
 _MAX_TOOLS = 128
-_MAX_BIASED = 1024  # tokens of logit_bias
+_MAX_BIASED_TOKENS = 1024
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 _OWN = {"self", "messages", "tools", "documents", "now", "add_generation_prompt"}  # what a template has of the server
 
@@ -124,15 +125,15 @@ class Embeddings:
 def parsed(body: bytes) -> dict[str, Any]:
     """The object that a body holds. Raises: Refused."""
     try:
-        found = json.loads(body, parse_constant=_no_number, parse_float=_finite)
+        document = json.loads(body, parse_constant=_no_number, parse_float=_finite)
     except RecursionError:
         raise Refused(400, "the body is nested too deeply") from None
     except ValueError as error:  # errors of JSON, of UTF-8, and of integers with thousands of digits
         raise Refused(400, f"the body is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise Refused(400, f"the body is {_shown(found)}; expected a JSON object")
-    _check_depth(found)
-    return found
+    if not isinstance(document, dict):
+        raise Refused(400, f"the body is {_shown(document)}; expected a JSON object")
+    _check_depth(document)
+    return document
 
 
 def _no_number(name: str) -> float:
@@ -148,14 +149,23 @@ def _finite(text: str) -> float:
 
 def _check_depth(value: Any) -> None:
     level = [value]
-    for _ in range(_MAX_DEPTH):
+    for _ in range(_MAX_JSON_DEPTH):
         level = [
             v for held in level if isinstance(held, dict | list)
             for v in (held.values() if isinstance(held, dict) else held)
         ]  # fmt: skip
         if not level:
             return
-    raise Refused(400, f"the body is nested more than {_MAX_DEPTH} deep")
+    raise Refused(400, f"the body is nested more than {_MAX_JSON_DEPTH} deep")
+
+
+@contextmanager
+def named(param: str) -> Iterator[None]:
+    """Within this context, what a part of the request is refused for is said with that part's name. Raises: Refused."""
+    try:
+        yield
+    except RlxError as error:
+        raise Refused(400, f"{param}: {' '.join(str(error).split())[:1000]}", param) from error
 
 
 class _Fields:
@@ -238,12 +248,12 @@ def completion(body: dict[str, Any], models: Sequence[str], context: int, choice
     prompts = _texts(fields, "prompt", context, choices)
     told = None if fields.take("logprobs") is False else fields.integer("logprobs", 0, SCORED)
     echo = fields.flag("echo")
-    made = Completion(model, prompts, _settings(fields, context, choices, 16, told), _format(fields), echo)
+    result = Completion(model, prompts, _settings(fields, context, choices, 16, told), _format(fields), echo)
     fields.done()
-    if len(prompts) * made.settings.choices > choices:
-        raise Refused(400, f"{len(prompts)} prompts of {made.settings.choices} choices; at most {choices} are taken",
+    if len(prompts) * result.settings.choices > choices:
+        raise Refused(400, f"{len(prompts)} prompts of {result.settings.choices} choices; at most {choices} are taken",
                       "n")  # fmt: skip
-    return made
+    return result
 
 
 def chat(body: dict[str, Any], models: Sequence[str], context: int, choices: int) -> Chat:
@@ -303,18 +313,18 @@ def _checked_model(body: dict[str, Any], models: Sequence[str]) -> tuple[_Fields
 def _texts(fields: _Fields, name: str, context: int, most: int) -> list[str | list[int]]:
     value = fields.take(name)
     ids = isinstance(value, list) and bool(value) and all(type(v) is int for v in value)
-    found = [value] if isinstance(value, str) or ids else value
-    if not isinstance(found, list) or not found:
+    texts = [value] if isinstance(value, str) or ids else value
+    if not isinstance(texts, list) or not texts:
         raise fields.wrong(name, "a text, token ids, or a list of these")
-    if len(found) > most:
-        raise Refused(400, f"{name} has {len(found)} texts; at most {most} are taken", name)
-    for text in found:
+    if len(texts) > most:
+        raise Refused(400, f"{name} has {len(texts)} texts; at most {most} are taken", name)
+    for text in texts:
         if isinstance(text, list) and text and all(type(i) is int for i in text):
             if len(text) > context:
                 raise too_long(len(text), context, name)
         elif not isinstance(text, str):
             raise fields.wrong(name, "a text, token ids, or a list of these")
-    return found
+    return texts
 
 
 def too_long(tokens: int, limit: int, param: str) -> Refused:
@@ -362,12 +372,14 @@ def _bias(fields: _Fields) -> dict[int, float] | None:
     held = fields.take("logit_bias")
     if held is None:
         return None
-    if not isinstance(held, dict) or len(held) > _MAX_BIASED:
-        raise fields.wrong("logit_bias", f"an object of at most {_MAX_BIASED} token ids and numbers")
+    if not isinstance(held, dict) or len(held) > _MAX_BIASED_TOKENS:
+        raise fields.wrong("logit_bias", f"an object of at most {_MAX_BIASED_TOKENS} token ids and numbers")
     result, inner = {}, _Fields(held, "logit_bias.")
-    for id in held:
+    for id, value in held.items():
         if not (id.isascii() and id.isdecimal() and len(id) < 10) or str(int(id)) != id:  # 5 and 05 are one token
             raise Refused(400, f"logit_bias has {_shown(id)}; expected the id of a token", "logit_bias")
+        if value is None:
+            raise inner.wrong(id, "a number from -100 to 100")
         result[int(id)] = inner.number(id, -100, 100, 0.0)
     return result
 
@@ -384,23 +396,23 @@ def _template(fields: _Fields) -> dict[str, Any]:
 
 def _stops(fields: _Fields) -> tuple[str, ...]:
     value = fields.take("stop")
-    found = [] if value is None else [value] if isinstance(value, str) else value
-    few = isinstance(found, list) and len(found) <= 16
-    if not few or not all(isinstance(text, str) and 0 < len(text) <= 500 for text in found):
+    stops = [] if value is None else [value] if isinstance(value, str) else value
+    few = isinstance(stops, list) and len(stops) <= 16
+    if not few or not all(isinstance(text, str) and 0 < len(text) <= 500 for text in stops):
         raise fields.wrong("stop", "a text, or up to 16 texts, of 1 to 500 characters each")
-    return tuple(found)
+    return tuple(stops)
 
 
 def _format(fields: _Fields) -> Format:
-    found = fields.object("response_format")
-    if found is None:
+    format_fields = fields.object("response_format")
+    if format_fields is None:
         return Format()
-    kind = found.choice("type", ("text", "json_object", "json_schema"))
+    kind = format_fields.choice("type", ("text", "json_object", "json_schema"))
     schema = None
     if kind == "json_schema":
-        inner = found.object("json_schema")
+        inner = format_fields.object("json_schema")
         if inner is None:
-            raise found.wrong("json_schema", "an object with name and schema")
+            raise format_fields.wrong("json_schema", "an object with name and schema")
         for name in ("name", "description"):
             inner.text(name)
         inner.flag("strict")
@@ -408,7 +420,7 @@ def _format(fields: _Fields) -> Format:
         if not isinstance(schema, dict):
             raise inner.wrong("schema", "a JSON schema")
         inner.done()
-    found.done()
+    format_fields.done()
     return Format(kind, schema)  # type: ignore[arg-type]
 
 
@@ -464,8 +476,8 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     fields.done()
     held: Any = arguments
     try:
-        found = json.loads(arguments)
-        held = found if isinstance(found, dict) else arguments
+        document = json.loads(arguments)
+        held = document if isinstance(document, dict) else arguments
     except (ValueError, RecursionError):
         pass
     return {"type": "function", "id": id or "", "function": {"name": name, "arguments": held}}
@@ -507,15 +519,15 @@ def _tool(tool: Any, where: str) -> dict[str, Any]:
     name = function.text("name", needed=True) or ""
     if not _NAME.fullmatch(name):
         raise function.wrong("name", "up to 64 letters, digits, _, - and .")
-    made: dict[str, Any] = {"name": name, "description": function.text("description") or ""}
+    result: dict[str, Any] = {"name": name, "description": function.text("description") or ""}
     function.flag("strict")
     parameters = function.take("parameters")
     if parameters is not None and not isinstance(parameters, dict):
         raise function.wrong("parameters", "a JSON schema")
-    made["parameters"] = parameters or {"type": "object", "properties": {}}
+    result["parameters"] = parameters or {"type": "object", "properties": {}}
     function.done()
     fields.done()
-    return {"type": "function", "function": made}
+    return {"type": "function", "function": result}
 
 
 def _shown(value: Any) -> str:

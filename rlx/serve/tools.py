@@ -29,22 +29,22 @@ class ToolFormat:
     def calls(self, text: str, names: frozenset[str]) -> list[dict[str, Any]] | None:
         """The calls that a text from `begin` on holds; None where it holds something else."""
         parts = [p for p in text.split(self.begin) if p.strip()] if self.begin else _objects(text)
-        made: list[dict[str, Any]] = []
+        calls: list[dict[str, Any]] = []
         for part in parts:
             part = part.strip().removesuffix(self.end.strip()).strip()
             try:
-                found = json.loads(part)
+                document = json.loads(part)
             except (ValueError, RecursionError):
                 return None
-            for call in found if isinstance(found, list) else [found]:
+            for call in document if isinstance(document, list) else [document]:
                 name, arguments = (call.get("name"), call.get(self.arguments, {})) if isinstance(call, dict) else (0, 0)
                 if not isinstance(name, str) or name not in names or not isinstance(arguments, dict):
                     return None
-                made.append(
+                calls.append(
                     {"id": f"call_{secrets.token_hex(12)}", "type": "function",
                      "function": {"name": name, "arguments": json.dumps(arguments)}}
                 )  # fmt: skip
-        return made or None
+        return calls or None
 
     def grammar(self, tools: Sequence[dict[str, Any]], tokenizer: LanguageTokenizer, term: Any) -> str:
         """One call of one of the tools as a Lark grammar; `term` gives that of a JSON schema."""

@@ -14,7 +14,7 @@ from rlx.backends.cpu.machine import Machine, this_machine
 from rlx.backends.cpu.quantize import finder, kernel_text
 from rlx.dtypes import PACKED
 from rlx.errors import DTypeError
-from rlx.packed.lanes import found
+from rlx.packed.lanes import find_blocks
 from rlx.packed.search import SEARCHES
 
 pytestmark = pytest.mark.skipif(choice.why_not() is not None, reason=f"no compiled engine: {choice.why_not()}")
@@ -44,7 +44,7 @@ def test_the_bytes_are_numpys(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     for blocks in (1, 2, 17, 40):
         x = numbers(blocks, size, blocks)
         with np.errstate(all="ignore"):
-            for ours, theirs in zip(compiled(search, x), found(search, x), strict=True):
+            for ours, theirs in zip(compiled(search, x), find_blocks(search, x), strict=True):
                 np.testing.assert_array_equal(ours, theirs)
 
 
@@ -62,8 +62,8 @@ def test_large_arrays_take_the_compiled_search(monkeypatch: pytest.MonkeyPatch) 
     x[20:] *= np.random.default_rng(0).random((880, 96)) < 0.02  # blocks of zeros of both signs
     expected = rlx.quantize(x, "q8_0").tobytes()
     monkeypatch.setenv("RLX_CPU", "compiled")
-    monkeypatch.setattr("rlx.runtime.quantize._COMPILED", 1)
-    monkeypatch.setattr("rlx.packed.quantize._PIECE", 4096)
+    monkeypatch.setattr("rlx.runtime.quantize._COMPILED_ELEMENTS", 1)
+    monkeypatch.setattr("rlx.packed.quantize._ELEMENTS_AT_ONCE", 4096)
     assert rlx.quantize(x, "q8_0").tobytes() == expected
     x[700, 5] = np.nan
     with pytest.raises(DTypeError, match="NaN or infinities"):

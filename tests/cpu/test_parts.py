@@ -16,7 +16,7 @@ def session() -> rlx.Session:
 
 
 def test_tiles_of_a_packed_weight_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantized, "_TILE", 64)
+    monkeypatch.setattr(quantized, "_TILE_ELEMENTS", 64)
     q: PackedArray = packed_rows("q8_0", 37, 64)
     x = np.random.default_rng(0).standard_normal((5, 37)).astype(np.float32)
     graph = rlx.Graph("packed")

@@ -94,6 +94,30 @@ def test_numbers_that_come_again_are_not_copied_again(runtime: Adding) -> None:
     assert "memcpyAsync" in runtime.calls
 
 
+def test_a_number_is_known_by_its_bits(runtime: Adding) -> None:
+    x = rlx.array(X, device="cuda:0")
+    for number in (0.0, -0.0, np.nan, np.nan, 1, 1.0, np.float64(1.0)):
+        x + number
+    del runtime.calls[:]
+    for number in (0.0, -0.0, np.nan, 1, 1.0):
+        x + number
+    assert runtime.calls == ["launchKernel"] * 5
+
+
+def test_views_and_parts_are_one_copy_on_the_device(runtime: Adding) -> None:
+    x = rlx.array(X, device="cuda:0")
+    for view in (lambda: x.reshape(12), lambda: x.reshape(2, 6), lambda: x[1], lambda: x[1:3], lambda: x[None, 2]):
+        view()
+        del runtime.calls[:]
+        made = view()
+        assert runtime.calls == ["memcpyAsync"]
+        assert made._buffer is not x._buffer
+    np.testing.assert_array_equal(x.reshape(2, 6).numpy(), X.reshape(2, 6))
+    np.testing.assert_array_equal(x[1:3].numpy(), X[1:3])
+    part = x[1:]  # begins where no argument of a kernel may
+    np.testing.assert_array_equal((part.reshape(8)).numpy(), X[1:].reshape(8))
+
+
 def test_dropped_results_are_used_again_by_later_work_alone(runtime: Adding) -> None:
     x, y = (rlx.array(a, device="cuda:0") for a in (X, Y))
     address = (x + y)._buffer.address  # type: ignore[union-attr]

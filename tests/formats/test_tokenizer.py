@@ -14,8 +14,9 @@ import pytest
 
 from rlx.errors import ModelFormatError
 from rlx.formats.tokenizer import TextTokenizer
+from rlx.formats.tokenizer.decoding import read_decoder
 from rlx.formats.tokenizer.language import from_folder
-from tests.formats import added_tokens, mutants
+from tests.formats import added_tokens, decoders, mutants
 from tests.formats import tokenizer_specs as h
 from tests.formats.published_tokenizers import PUBLISHED, normalizers, pre_tokenizers, steps, whole
 from tests.full import full
@@ -326,3 +327,97 @@ def test_marks_that_a_normalizer_changes_are_left_out_of_texts(tmp_path: Path) -
     got, ids = from_folder(tmp_path), made.encode("a <end>").ids
     assert got.decode(ids) == "a"
     assert got.decode(ids, special=True) == made.decode(ids, skip_special_tokens=False) == "a <end>"
+
+
+FROZEN = json.loads(decoders.FROZEN.read_text(encoding="utf-8"))["rows"]
+
+
+def test_each_decoder_writes_what_the_package_wrote() -> None:
+    """Texts of `tokenizers` 0.23.3, whole and in pieces (a sample of the sweep in `decoders.py`)."""
+    for row in FROZEN:
+        writer = read_decoder(row["decoder"], Path("tokenizer.json")).begin(True)
+        assert "".join([*map(writer.push, row["tokens"]), writer.end()]) == row["text"], row
+
+
+def test_random_decoders(tmp_path: Path) -> None:
+    found = [*decoders.compared(60, 1, tmp_path / "tokenizer.json")]
+    assert len(found) > 150 and not [one for one in found if one[1] == "differs"]
+
+
+LLAMA: list[dict[str, Any]] = [
+    {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+    {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+]  # fmt: skip
+BYTES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        None, BYTES, {"type": "Sequence", "decoders": LLAMA}, {"type": "WordPiece", "prefix": "##", "cleanup": False},
+        {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": True},
+    ],
+    ids=lambda part: "none" if part is None else str(part["type"]),
+)  # fmt: skip
+def test_a_text_that_goes_on_is_the_whole_text(decoder: Any) -> None:
+    """As `generate` and the server write what follows a prompt."""
+    made = read_decoder(decoder, Path("tokenizer.json"))
+    words = ["▁a", "Ġb", "##c", "d", "▁", "<0x41>", "e"]
+    rng = random.Random(0)
+    for _ in range(50):
+        tokens = [*rng.choices(words, k=4), "d"]  # a text of bytes does not go on
+        after = rng.choices(words, k=4)
+        whole, front, back = made.begin(True), made.begin(True), made.begin(False)
+        texts = [
+            "".join([*map(writer.push, part), writer.end()])
+            for writer, part in ((whole, [*tokens, *after]), (front, tokens), (back, after))
+        ]
+        assert texts[0] == texts[1] + texts[2]
+
+
+def test_bytes_come_with_what_follows_them() -> None:
+    """As what they are together is known then: a character, or no UTF-8 at all, also those that would be letters."""
+    made = read_decoder({"type": "Sequence", "decoders": LLAMA}, Path("tokenizer.json")).begin(True)
+    tokens = ["▁a", "<0xE2>", "<0x82>", "<0xAC>", "▁b", "<0x41>", "<0xFF>", "c", "<0x0A>"]
+    assert [made.push(token) for token in tokens] == ["a", "", "", "", "€ b", "", "", "\ufffd\ufffdc", ""]
+    assert made.end() == "\n"
+
+
+def test_bytes_of_tokens() -> None:
+    """As grammars read them, and log probabilities tell them: in the midst of a text."""
+    tokens = [("ÃĮ", False), ("Ã", False), ("Ã", True), ("Ġa", False)]
+    assert read_decoder(BYTES, Path("x")).contents(tokens) == [b"\xc3\x8c", b"\xc3", "Ã".encode(), b" a"]
+    parts = {"type": "Sequence", "decoders": LLAMA}
+    assert read_decoder(parts, Path("x")).contents([("▁a", False), ("<0xE2>", False)]) == [b" a", b"\xe2"]
+    for part, content in (
+        ({"type": "BPEDecoder", "suffix": "</w>"}, b"a "),
+        ({"type": "CTC", "pad_token": "</w>", "word_delimiter_token": "|", "cleanup": True}, b"a"),
+        ({"type": "WordPiece", "prefix": "##", "cleanup": True}, b" a</w>"),
+    ):
+        assert read_decoder(part, Path("x")).contents([("a</w>", False)] * 2) == [content] * 2
+
+
+def sequence(*steps: Any) -> dict[str, Any]:
+    return {"type": "Sequence", "decoders": [*steps]}
+
+
+REPLACE = {"type": "Replace", "pattern": {"Regex": "a"}, "content": ""}
+REFUSED_DECODERS: list[tuple[Any, str]] = [
+    ({"type": "Perl"}, "decoder: the type is 'Perl'; expected one that rlx knows"),
+    ("Fuse", "decoder is 'Fuse'; expected an object with a type"),
+    ({"type": "Fuse", "x": 1}, "a field of Fuse is 'x'"),
+    ({"type": "WordPiece", "prefix": "##"}, "decoder: the fields is .*; expected cleanup too"),
+    ({"type": "Strip", "content": "ab", "start": 0, "stop": 0}, "decoder.content is 'ab'; expected a single"),
+    ({**REPLACE, "pattern": {"Regex": "(a+)+$"}}, "expected one whose time is known to be linear"),
+    (sequence({"type": "Fuse"}, REPLACE), r"decoder.decoders\[1\] is .*no step for single tokens behind Fuse"),
+    (sequence({"type": "Fuse"}, sequence({"type": "ByteFallback"})), r"decoders\[1\]\.decoders\[0\] is .*no step"),
+    (sequence(BYTES, BYTES), "no step for single tokens"),
+    (sequence(*[{"type": "Fuse"}] * 17), "at most 16 steps"),
+    (sequence(*[{**REPLACE, "content": "b" * 16}] * 2), "its decoder's steps make up to 256 bytes of one"),
+]
+
+
+@pytest.mark.parametrize(("part", "message"), REFUSED_DECODERS)
+def test_decoders_that_are_not_followed_are_named(part: Any, message: str) -> None:
+    with pytest.raises(ModelFormatError, match=message):
+        read_decoder(part, Path("tokenizer.json"))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -263,20 +264,23 @@ any_step = st.one_of(
     st.builds(lambda k, r, w: launch(k, r, [w]), st.sampled_from([ONE, TWO]), some, places),
     st.builds(lambda r, w: launch(FileKernel("k"), r, w), some, some),
     st.builds(lambda r, w: host_step(r, w), some, some),
+    st.builds(Copy, st.sampled_from([Ref("c", 16 * k, 16) for k in range(3)]), places.filter(lambda r: r.nbytes == 16)),
 )
 
 
 @given(st.lists(any_step, max_size=14), st.integers(1, 4))
 @settings(max_examples=400 if full() else 120)
 def test_any_steps_keep_their_effect(given_steps: list[Step], most: int) -> None:
-    found = find_batches(given_steps, most)
+    with mock.patch.object(batches, "MIN_COPIES", 2):
+        found = find_batches(given_steps, most)
     assert sorted(i for batch in found for i in batch) == list(range(len(given_steps)))
     at = {i: place for place, batch in enumerate(found) for i in batch}
     for batch in found:
         assert len(batch) <= most and list(batch) == sorted(batch)
-        kernels = {s.kernel if isinstance(s := given_steps[i], Launch) else i for i in batch}
-        assert len(kernels) == 1
-        assert len(batch) == 1 or all(isinstance(k, TreeKernel) for k in kernels)
+        steps_of = [given_steps[i] for i in batch]
+        copies = all(isinstance(s, Copy) for s in steps_of)
+        kernels = {s.kernel if isinstance(s, Launch) else None for s in steps_of}
+        assert len(kernels) == 1 and (len(batch) == 1 or copies or all(isinstance(k, TreeKernel) for k in kernels))
     for j, later in enumerate(given_steps):
         for i, earlier in enumerate(given_steps[:j]):
             fence = isinstance(earlier, HostCall) or isinstance(later, HostCall)
@@ -303,7 +307,9 @@ OTHER = FileKernel("k")
         ([launch(ONE, [A], [B]), launch(OTHER, [E], [C]), launch(ONE, [C], [D])], [(1,), (0, 2)]),
         ([launch(ONE, [A], [B]), launch(OTHER, [B], [C]), launch(ONE, [C], [D])], [(0,), (1,), (2,)]),
         ([launch(ONE, [A], [B]), host_step([E], [F]), launch(ONE, [C], [D])], [(0,), (1,), (2,)]),
-        ([Copy(A, B), Copy(C, D)], [(0,), (1,)]),
+        ([Copy(A, B), Copy(C, D)], [(0,), (1,)]),  # fewer than make up for a kernel
+        ([Copy(A, Ref("b", 16 * k, 16)) for k in range(4)], [tuple(range(4))]),
+        ([Copy(A, Ref("b", 16 * k + 2, 16)) for k in range(4)], [(k,) for k in range(4)]),  # not at words
         (
             [launch(ONE, [A], [B]), launch(TWO, [B], [C]), launch(ONE, [D], [E]), launch(TWO, [E], [F])],
             [(0, 2), (1, 3)],
@@ -407,6 +413,16 @@ def test_broadcasts_and_odd_sizes(
         g.output(f"turned {k}", rlx.maximum(rlx.transpose(x, (1, 0)), column[:1]))
     on, off = both(g, device, monkeypatch, packs=packs)
     assert off >= 16 and on <= off - 9
+
+
+@pytest.mark.parametrize("dtype, length", [("f32", 6), ("f16", 6), ("u8", 8), ("u8", 6), ("i64", 5)])
+def test_copies_of_equally_many_words_are_one_launch(
+    device: str, dtype: str, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    g = Graph("copies")
+    g.output("y", rlx.concat([g.input(f"x{k}", (length,), dtype) for k in range(9)]))
+    few = length * as_dtype(dtype).itemsize % 4 == 0
+    assert both(g, device, monkeypatch) == (1 if few else 9, 9)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -125,3 +126,40 @@ def test_a_scale_of_aligned_corners_is_the_references_in_files(device: str) -> N
     with rlx.onnx.load(proto) as loaded:
         got = loaded.run({"x": x}, device=device)["y"]
     np.testing.assert_allclose(got[0, 0, 0], np.arange(6) * 3 / 5.8, rtol=1e-6)
+
+
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+def test_aligned_corners_of_sizes_that_keep_the_ratio(policy: str) -> None:
+    """By the length of the result, as the operator's text and ONNX Runtime 1.32 have it: corners lie on corners."""
+    rng = np.random.default_rng(3)
+    near = {"floor": math.floor, "ceil": math.ceil, "round_prefer_floor": lambda at: math.ceil(at - Fraction(1, 2)),
+            "round_prefer_ceil": lambda at: math.floor(at + Fraction(1, 2))}  # fmt: skip
+    for rounding, rounded in near.items():
+        for _ in range(6):
+            shape, wanted = rng.integers(1, 8, 2).tolist(), rng.integers(1, 10, 2).tolist()
+            ratio = (min if policy == "not_larger" else max)(map(Fraction, wanted, shape))
+            sizes = [math.floor(n * ratio + Fraction(1, 2)) for n in shape]
+            places = [
+                [rounded(Fraction(i * (n - 1), max(size - 1, 1))) for i in range(size)]
+                for n, size in zip(shape, sizes, strict=True)
+            ]
+            x = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+            more = {"mode": "nearest", "nearest_mode": rounding}
+            assert np.array_equal(aligned(x, wanted, policy, **more), x[np.ix_(*places)]), (shape, wanted, rounding)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("antialias", [0, 1])
+def test_aligned_corners_that_keep_the_ratio_are_the_same_from_both_ends(mode: str, antialias: int) -> None:
+    x = np.random.default_rng(4).standard_normal((7, 9)).astype(np.float32)
+    for wanted, policy in (([4, 3], "not_larger"), ([3, 8], "not_larger"), ([4, 3], "not_smaller")):
+        more = {"mode": mode, "antialias": antialias}
+        made, turned = (aligned(part, wanted, policy, **more) for part in (x, x[::-1, ::-1].copy()))
+        np.testing.assert_allclose(made, turned[::-1, ::-1], rtol=0, atol=2e-6)
+
+
+def aligned(x: np.ndarray, sizes: list[int], policy: str, **more: Any) -> np.ndarray:
+    more |= {"coordinate_transformation_mode": "align_corners", "keep_aspect_ratio_policy": policy}
+    proto = model([node("Resize", "x _ _ s", "y", **more)], {"x": [*x.shape]}, {"y": None}, {"s": np.array(sizes)})
+    with rlx.onnx.load(proto) as loaded:
+        return loaded.run({"x": x}, device="cpu")["y"]

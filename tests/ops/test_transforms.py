@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from rlx.ir import NOT_DIFFERENTIABLE, REGISTRY
 from rlx.ops.batching import how
 from tests.ops.by_family import GRADIENTS
-from tests.ops.transforms_sweep import batched_ops, bound, patterns, small_cases, tangents, vmapped
+from tests.ops.transforms_sweep import batched_ops, bound, patterns, slope, small_cases, tangents, vmapped
 
 DIFFERENTIABLE = sorted(n for n, op in REGISTRY.items() if op.vjp is not NOT_DIFFERENTIABLE)
 # One of each rule of batching, of what goes by parts and in a loop, and of control ops.
@@ -21,7 +24,19 @@ SAMPLE = {
 @pytest.mark.parametrize("op", DIFFERENTIABLE)
 def test_tangents_are_gradients_transposed_and_differences(op: str) -> None:
     dots, differences = tangents(GRADIENTS[op][0], 0)
-    assert dots <= 1e-10 and differences <= 1e-7, (dots, differences)
+    assert dots <= 1e-13 and differences <= 1e-11, (dots, differences)
+
+
+@pytest.mark.parametrize(
+    "function, derivative",
+    [
+        (lambda h: np.sin(1.0 + h), np.cos(1.0)),
+        (lambda h: np.abs(h + 1e-4) + np.exp(h), 2.0),
+        (lambda h: np.array([np.log(0.01 + h), 1e6 * h, 3.0]), [100.0, 1e6, 0.0]),
+    ],
+)
+def test_extrapolated_differences_keep_ten_digits(function: Any, derivative: Any) -> None:
+    np.testing.assert_allclose(slope(function, 0.25), derivative, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.full(op=set(batched_ops()) - SAMPLE)

@@ -10,7 +10,7 @@ from rlx import ops
 from rlx.dtypes import DType, bf16, bool_, f16, f32, i8, i32, u8
 from rlx.errors import DTypeError, GraphError, UnsupportedOp
 from rlx.ir import Graph, Node, verify
-from rlx.passes import isolate_results, legalize, optimize, set_param_dtypes, sink_casts, widen
+from rlx.passes import isolate_results, legalize, optimize, renew_last, set_param_dtypes, sink_casts, widen
 from rlx.passes.rewriting import Support
 from tests.passes.values import differences, results
 
@@ -196,7 +196,7 @@ def test_optimize_reports_and_counts() -> None:
     _, report = optimize(attention(), support=without("attention"), verify=True)
     assert [name for name, _ in report.nodes] == [
         "given", "simplify", "recognize", "sink_casts", "legalize", "simplify", "fuse_epilogues", "fuse_heads",
-        "fuse_normed", "fuse_norms", "sink_casts", "fuse_groups", "isolate_results",
+        "fuse_normed", "fuse_norms", "sink_casts", "fuse_groups", "isolate_results", "renew_last",
     ]  # fmt: skip
     after, _ = optimize(attention(), fuse=False)
     assert names(after) == ["attention", "exp"]
@@ -303,3 +303,40 @@ def test_a_state_that_stays_needs_no_copy() -> None:
     g.output("s", s)
     g.output("t", t)
     assert isolate_results(g) is g
+
+
+# -- new values of states
+
+
+def _lion(users: bool = False) -> Graph:
+    """A new value of m is computed before that of p, which reads the old one."""
+    g = Graph("lion")
+    p, m, slope = g.state("p", (64,)), g.state("m", (64,)), g.input("slope", (64,))
+    after = ops.maximum(m, slope)
+    g.update("m", after)
+    g.update("p", p - ops.sign(ops.cumsum(after if users else m)))
+    return g
+
+
+def test_a_states_new_value_is_computed_behind_the_last_read_of_the_old_one() -> None:
+    g = _lion()
+    late = renew_last(g)
+    verify(late)
+    places = {t.id: i for i, node in enumerate(late.nodes) for t in node.outputs}
+    readers = [i for i, node in enumerate(late.nodes) for t in node.inputs if t is late.states["m"]]
+    assert places[late.updates["m"].id] == max(readers)
+    rng = np.random.default_rng(0)
+    feeds = {n: rng.standard_normal(64).astype(np.float32) for n in ("p", "m", "slope")}
+    assert differences(g, results(g, feeds), results(late, feeds), {"f32": 0}) == []
+    assert renew_last(late) is late
+    # Where another node needs the new value before that, it stays.
+    used = _lion(users=True)
+    assert renew_last(used) is used
+
+
+def test_a_new_value_stays_where_its_inputs_would_take_more_memory() -> None:
+    g = Graph("wide")
+    s, x = g.state("s", (8,)), g.input("x", (1024, 8))
+    g.update("s", ops.sum(ops.exp(x), axis=0))
+    g.output("y", ops.sin(s))
+    assert renew_last(g) is g

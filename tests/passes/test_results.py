@@ -36,6 +36,7 @@ PASSES: dict[str, Callable[[Graph], Graph]] = {
     "fuse_epilogues": passes.fuse_epilogues,
     "fuse_groups": passes.fuse_groups,
     "isolate_results": passes.isolate_results,
+    "renew_last": passes.renew_last,
     "widen": passes.widen,
     "optimize": lambda g: passes.optimize(g, verify=True)[0],
     "optimize as written": lambda g: passes.optimize(g, fuse=False, verify=True)[0],

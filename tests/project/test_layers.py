@@ -19,6 +19,8 @@ LAYERS = (
     "ir",
     "autodiff",
     "ops",
+    "tree",
+    "optim",
     "passes",
     "driver",
     "backends",
@@ -26,14 +28,16 @@ LAYERS = (
     "formats",
     "onnx",
     "aten",
+    "train",
     "models",
+    "finetune",
     "serve",
     "conformance",
     "cli",
 )
 RANK = {name: rank for rank, name in enumerate(LAYERS)}
 # The package's own face, `python -m rlx` and names such as `rlx.onnx` stand above every layer.
-TOP = {"__init__", "__main__", "fft", "linalg", "nn", "optim", "random", "signal", "splats", "tree"}
+TOP = {"__init__", "__main__", "fft", "linalg", "nn", "random", "signal", "splats"}
 # What one backend may use of another: the GPU backends share `gpu`; `cpu` is also the host fallback of both.
 BACKEND_USES = {"cpu": set(), "gpu": {"cpu"}, "cuda": {"gpu", "cpu"}, "vulkan": {"gpu", "cpu"}}
 # Third-party packages and the only part of rlx that may import each.

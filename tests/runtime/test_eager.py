@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.errors import ArenaError, DTypeError, GraphError, ShapeError
+from rlx.errors import ArenaError, DTypeError, GraphError, RlxError, ShapeError
 from rlx.runtime import Session, eager
 from tests.devices import device_here
 
@@ -72,6 +72,21 @@ def test_indices_as_numpy_has_them(session: Session, key: Any) -> None:
     np.testing.assert_array_equal(held[of_arrays].numpy(), X[key])
 
 
+def test_parts_that_were_taken_before_are_found_by_their_key(session: Session) -> None:
+    for values in (np.arange(24, dtype=np.float32).reshape(4, 6), np.arange(24, dtype=np.int32).reshape(4, 6)):
+        x = rlx.array(values, device=session)
+        for _ in range(2):
+            for key in ((1,), (slice(1, 3),), (slice(1, 3), 0), (-1,), (slice(None, None, 2),), (None, 1), (..., 1)):
+                np.testing.assert_array_equal(x[key].numpy(), values[key])
+            np.testing.assert_array_equal(x[np.int64(1) :].numpy(), values[1:])
+        with pytest.raises((RlxError, TypeError)):
+            x[1.0:3]  # type: ignore[misc]  # equal to a key that is known
+        with pytest.raises(RlxError):
+            x[7]
+    row = rlx.array(np.arange(24, dtype=np.float32), device=session)
+    np.testing.assert_array_equal(row[1:3].numpy(), [1, 2])
+
+
 def test_functions_of_several_arrays_and_results(session: Session) -> None:
     x, y = (rlx.array(a, device=session) for a in (X, Y))
     np.testing.assert_array_equal(rlx.concat([x, Y], 1).numpy(), np.concatenate([X, Y], 1))
@@ -105,7 +120,7 @@ def test_numbers_in_and_out(session: Session) -> None:
     assert list(range(3))[rlx.array(2, device=session)] == 2
     with pytest.raises(TypeError, match=r"f32\[\] is no index"):
         range(x[0, 0])
-    with pytest.raises(TypeError, match=r"never changes.*rlx\.where"):
+    with pytest.raises(TypeError, match=r"never changes.*x\.at\[key\]\.set"):
         x[0] = 1
 
 

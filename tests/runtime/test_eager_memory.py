@@ -53,11 +53,11 @@ def test_control_flow_and_views_are_copied_and_say_so(session: Session, cache: e
     np.testing.assert_array_equal(x.reshape(12).numpy(), X.reshape(12))
     index = rlx.array(np.array([2, 0]), device=session)
     np.testing.assert_array_equal(x[index].numpy(), X[[2, 0]])
-    assert "lies in an argument" in copies(cache)[0]
+    on_cpu = session.info.kind == "cpu"
+    assert ("lies in an argument" in copies(cache)[0]) is on_cpu  # GPUs copy the view, once
     once = rlx.cond(x.sum() > 0, lambda v: v + 1, lambda v: v - 1, x)  # whose functions a key does not tell
     np.testing.assert_array_equal(once.numpy(), X + 1 if X.sum() > 0 else X - 1)
-    ((name, reasons),) = eager.copying().items()
-    assert "reshape" in name and len(reasons) == 1
+    assert [("reshape" in name, len(reasons)) for name, reasons in eager.copying().items()] == [(True, 1)] * on_cpu
 
 
 def test_one_array_twice_and_arguments_dropped_or_closed_at_once(session: Session) -> None:

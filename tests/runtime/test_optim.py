@@ -12,6 +12,7 @@ import pytest
 import rlx
 from rlx import optim
 from rlx.errors import DTypeError, GraphError
+from tests.devices import device_here
 from tests.outside import outside
 from tests.runtime.optax_steps import STEPS, problem
 
@@ -104,6 +105,18 @@ def test_accumulate_steps_with_the_mean() -> None:
     np.testing.assert_allclose(seen, want, rtol=1e-14)
 
 
+def test_the_first_steps_of_adam_in_f32_are_those_of_float64() -> None:
+    """The corrections 1 - b2**n of small n keep all digits: as a difference they had three."""
+    g = np.array([0.3, -2.0, 1e-3])
+    optimizer = optim.adam(1.0)
+    p, state, m, v = np.zeros(3, np.float32), optimizer.init(np.zeros(3, np.float32)), np.zeros(3), np.zeros(3)
+    for n in range(1, 4):
+        updates, state = rlx.jit(optimizer.update, device="cpu")(g.astype(np.float32) * n, state, p)
+        m, v = 0.9 * m + 0.1 * g * n, 0.999 * v + 0.001 * (g * n) ** 2
+        want = -m / (1 - 0.9**n) / (np.sqrt(v / (1 - 0.999**n)) + 1e-8)
+        np.testing.assert_allclose(updates, want, rtol=5e-7)
+
+
 def test_a_step_in_f32_keeps_its_dtypes_and_lowers_the_loss() -> None:
     small = {k: v.astype(np.float32) for k, v in PARAMS.items()}
     after = _steps(optim.adamw(1e-2), small, 30)
@@ -135,3 +148,55 @@ def test_refusals_say_what_was_expected() -> None:
         rlx.jit(lambda g: opt.update(g, opt.init(PARAMS))[0])(PARAMS)
     with pytest.raises(GraphError, match="one structure"):
         rlx.jit(lambda g, p: opt.update(g, opt.init(p), p)[0])({"w": PARAMS["w"]}, PARAMS)
+
+
+def _many() -> dict[str, Any]:
+    """As many parameters as a language model of six layers has, in five sizes."""
+    rng = np.random.default_rng(3)
+    shapes = [(8, 24), (24,), (8, 8), (8,), (8, 32), (32,), (8,), (8,)]
+    return {f"{i}.{k}": rng.standard_normal(s).astype(np.float32) for i in range(6) for k, s in enumerate(shapes)}
+
+
+def _first_move(name: str, g: Any, norm: float) -> Any:
+    """The first step from g, whose gradient is g too, in float64."""
+    if name == "lion":
+        return g - 1e-3 * (np.sign(g) + 1e-3 * g)
+    scaled = g / max(1.0, norm) if name == "clipped adamw" else g
+    return g - 1e-3 * (scaled / (np.abs(scaled) + 1e-8) + 1e-4 * g)
+
+
+@pytest.mark.parametrize(
+    "name, optimizer, launches",
+    [
+        ("adamw", optim.adamw(1e-3), 8),
+        ("lion", optim.lion(1e-3), 14),
+        ("clipped adamw", optim.chain(optim.clip_by_global_norm(1.0), optim.adamw(1e-3)), 19),
+    ],
+)
+def test_small_parameters_take_few_launches(name: str, optimizer: optim.Optimizer, launches: int) -> None:
+    def step(params: Any, state: Any, gradients: Any) -> Any:
+        updates, state = optimizer.update(gradients, state, params)
+        return optim.apply_updates(params, updates), state
+
+    params = _many()
+    jitted = rlx.jit(step, device=device_here("vulkan").info.id, donate=("params", "state"))
+    moved, _ = jitted(params, optimizer.init(params), params)
+    report = jitted.report()[-1]
+    assert sum(len(d.steps) for d in report) <= launches
+    norm = np.sqrt(sum(np.sum(p.astype(np.float64) ** 2) for p in params.values()))
+    for key, p in params.items():
+        np.testing.assert_allclose(moved[key], _first_move(name, p.astype(np.float64), norm), rtol=2e-6, atol=1e-7)
+
+
+def test_global_norm_of_many_arrays_of_several_dtypes() -> None:
+    rng = np.random.default_rng(4)
+    arrays = [rng.standard_normal((3, n)).astype(t) for n in range(1, 9) for t in ("f4", "f8", "f2")]
+    arrays.append(rng.standard_normal(70_000).astype(np.float32))
+    want = np.sqrt(sum(float(np.sum(a.astype(np.float64) ** 2)) for a in arrays))
+    np.testing.assert_allclose(float(np.asarray(optim.global_norm(arrays))), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("make", [optim.sgd, optim.adamw, optim.lion, optim.adafactor, optim.muon])
+def test_a_rate_that_is_no_number_is_refused(make: Any) -> None:
+    with pytest.raises(DTypeError, match="learning_rate is 'fast'; expected a number"):
+        make("fast")

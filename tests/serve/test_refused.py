@@ -67,7 +67,8 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (TEXT, {**PROMPT, "logit_bias": {"a": 1}}, 400, 'logit_bias has "a"; expected the id of a token'),
     (TEXT, {**PROMPT, "logit_bias": {"01": 1, "1": 2}}, 400, 'logit_bias has "01"; expected the id of a token'),
     (TEXT, {**PROMPT, "logit_bias": {"1": 101}}, 400, "logit_bias.1 is 101; expected a number from -100 to 100"),
-    (TEXT, {**PROMPT, "logit_bias": {"140": 1}}, 400, "token 140; expected ids from 0 to 139"),
+    (TEXT, {**PROMPT, "logit_bias": {"140": 1}}, 400, "logit_bias has the token 140; expected ids from 0 to 139"),
+    (TEXT, {**PROMPT, "logit_bias": {"1": None}}, 400, "logit_bias.1 is null; expected a number from -100 to 100"),
     (CHAT, {**TALK, "echo": True}, 400, "echo is not there yet"),
     (CHAT, {**TALK, "reasoning_effort": "low"}, 400, "reasoning_effort is not read by the model's chat template"),
     (CHAT, {**TALK, "reasoning_effort": "odd"}, 400, "reasoning_effort is"),
@@ -127,6 +128,24 @@ ODD: list[Any] = [
     None, True, False, 0, -1, 1, 0.5, -1e308, 1 << 63, 10**400, "", "a", "\x00", "\udfff", "é" * 50, [], {}, [[]], [{}],
     [0], [-1], [None], ["a", ["b"]], {"a": 1}, {"type": "function"}, {"type": "text", "text": 3}, [1e300], [True, 1],
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "path, body, param, what",
+    [
+        (TEXT, {**PROMPT, "logit_bias": {"999": 1}}, "logit_bias", "logit_bias has the token 999"),
+        (TEXT, {**PROMPT, "logit_bias": {"1": -101}}, "logit_bias.1", "logit_bias.1 is -101"),
+        (TEXT, {**PROMPT, "prompt": [140]}, "prompt", "prompt: token 140 is out of range"),
+        (TEXT, {**PROMPT, "prompt": "\ud800"}, "prompt", "prompt: encode: the text holds a lone surrogate"),
+        (CHAT, {**TALK, "messages": [{"role": "user", "content": "odd"}]}, "messages", "messages: "),
+        (VECTORS, {"model": "tiny", "input": [[1], [140]]}, "input", "input: token 140 is out of range"),
+        (CHAT, {**TALK, "response_format": {"type": "json_schema", "json_schema": {
+            "name": "s", "schema": {"type": "odd"}}}}, "response_format", "response_format: "),
+    ],
+)  # fmt: skip
+def test_what_the_model_refuses_is_named(server: Served, path: str, body: Any, param: str, what: str) -> None:
+    status, found = server.ask(path, body)
+    assert status == 400 and found["error"]["message"].startswith(what) and found["error"]["param"] == param, found
 
 
 def test_no_body_makes_an_error_of_the_server(server: Served) -> None:

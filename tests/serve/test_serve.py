@@ -120,7 +120,7 @@ def test_logarithms_of_probabilities_go_with_their_texts(server: Served) -> None
     entries = said["logprobs"]["content"]
     vocabulary = server.model.tokenizer.vocabulary
     answer = server.model.tokens(server.model.chat_ids(HELLO), 5)
-    assert [bytes(one["bytes"]) for one in entries] == [vocabulary.content(token) for token in answer]
+    assert [bytes(one["bytes"]) for one in entries] == vocabulary.contents(answer)
     assert all(one == {**one, **one["top_logprobs"][0]} and len(one["top_logprobs"]) == 3 for one in entries)
     streamed = [e["choices"][0] for e in server.events(CHAT, talk)]
     assert [one for e in streamed for one in (e.get("logprobs") or {}).get("content", [])] == entries

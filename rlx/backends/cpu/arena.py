@@ -26,7 +26,7 @@ from rlx.host.locks import renewed
 from rlx.ir import Tensor
 
 ALIGNMENT = 64  # a cache line, and the widest vector
-_SLAB = 1 << 24  # bytes
+_SLAB_BYTES = 1 << 24
 _RECENT_BYTES, _RECENT_EACH, _RECENT_SIZES = 1 << 12, 8, 64  # what `Recent` keeps
 _UNSHARED = 3  # references to an array that only a buffer has, as its finalizer counts them: two and the count's own
 _NONE = np.empty(0, np.uint8)
@@ -43,8 +43,8 @@ def _zeros(nbytes: int) -> tuple[Bytes, int]:
 
 def address_of(memory: npt.NDArray[Any]) -> int:
     """The address of an array's first element, in half the time that its `ctypes` takes."""
-    found: int = memory.__array_interface__["data"][0]
-    return found
+    address: int = memory.__array_interface__["data"][0]
+    return address
 
 
 class Block:
@@ -79,14 +79,14 @@ class Slabs:
     @staticmethod
     def takes(nbytes: int) -> bool:
         """Whether so many bytes are worth it: not if they are few, or have large pages by themselves."""
-        return _SLAB >> 8 <= nbytes < _SLAB >> 2
+        return _SLAB_BYTES >> 8 <= nbytes < _SLAB_BYTES >> 2
 
     def block(self, nbytes: int) -> Block:
         """A block of zeros. Requires: `takes(nbytes)`."""
         with self._lock:
             slab = None if self._latest is None else self._latest()
             if slab is None or slab.nbytes - self._taken < nbytes:
-                slab, first = _zeros(_SLAB)
+                slab, first = _zeros(_SLAB_BYTES)
                 latest = weakref.ref(slab)
                 # Without a call in between: a signal's handler that raises there would leave a place in the old slab.
                 self._latest, self._taken = latest, first
@@ -161,16 +161,16 @@ class CpuBuffer:
     @property
     def forms(self) -> Forms:
         """The contents in other orders, and who needs them in their own."""
-        found = self._forms
-        if found is None:
+        forms = self._forms
+        if forms is None:
             with _MAKING.lock:
-                found = self._forms
-                if found is None:
-                    found = Forms(self._open(), self._own)
+                forms = self._forms
+                if forms is None:
+                    forms = Forms(self._open(), self._own)
                     if self._viewed:
-                        found.keep_all()
-                    self._forms = found
-        return found
+                        forms.keep_all()
+                    self._forms = forms
+        return forms
 
     @property
     def extra_bytes(self) -> int:
@@ -221,8 +221,8 @@ class CpuBuffer:
             if view is None:
                 self._write(offset, nbytes, partial(source.read, source_offset, target))
             else:
-                given = view[source_offset : source_offset + nbytes]
-                self._write(offset, nbytes, partial(target.__setitem__, ..., given))
+                part = view[source_offset : source_offset + nbytes]
+                self._write(offset, nbytes, partial(target.__setitem__, ..., part))
             return
         if source is self and abs(source_offset - offset) < nbytes:
             self.forms  # noqa: B018  # they must not come midway: such a copy cannot be done twice
@@ -408,11 +408,11 @@ class CpuArena(BufferArena):
         return self._accessor(memory.copy if dtype == wanted else partial(rounded, memory, wanted.np))
 
     def view(self, node: int) -> Bytes | None:
-        found, buffer = super().view(node), self.buffer(self.slot(node).segment)
+        view, buffer = super().view(node), self.buffer(self.slot(node).segment)
         if isinstance(buffer, CpuBuffer) and not buffer.exposed:
             buffer.exposed = True
             buffer.written()
-        return found
+        return view
 
     def _memory(self, node: int, dtype: DType, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         nbytes, slot = self._fits(node, dtype, shape), self.slot(node)

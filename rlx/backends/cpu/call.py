@@ -17,11 +17,12 @@ from rlx.backends.cpu.arena import CpuArena, CpuBuffer, address_of
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.driver import Buffer, BuildOptions, MemoryPlan
+from rlx.driver.memory.views import results_elsewhere
 from rlx.errors import ArenaError
 from rlx.host.locks import renewed
 from rlx.ir import Graph
 
-_GUARD = 1 << 24  # bytes around a tensor: a word may be an address before its first element or past its last
+_GUARD_BYTES = 1 << 24  # a word may be an address before a tensor's first element or past its last
 
 
 # An address among a step's words, and those among a table: where, the number of the segment, and the places in that.
@@ -41,9 +42,9 @@ class Nowhere:
         with self._lock:
             if self._held.nbytes < nbytes:
                 try:  # pages of zeros, which take no memory
-                    self._held = np.frombuffer(
-                        mmap.mmap(-1, max(nbytes, 16 * _GUARD), flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ), np.uint8
-                    )
+                    size = max(nbytes, 16 * _GUARD_BYTES)
+                    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+                    self._held = np.frombuffer(pages, np.uint8)
                 except (OSError, ValueError, OverflowError):
                     return None
             return self._held
@@ -94,14 +95,16 @@ def build_call(
     segments: Sequence[str],
 ) -> CpuCall | str:  # fmt: skip
     """See Device.build_call. `bound`: the segments of the arena that are not among `segments`."""
+    for name in results_elsewhere(graph, plan):
+        return f"its result {name!r} lies in an argument, a constant or another result"
     sizes = dict.fromkeys(segments, 1)
     for slot in plan.slots.values():
         if slot.segment in sizes:
             sizes[slot.segment] = max(sizes[slot.segment], slot.end)
-    starts, end = [], _GUARD
+    starts, end = [], _GUARD_BYTES
     for name in segments:
         starts.append(end)
-        end += -(-sizes[name] // _GUARD) * _GUARD + _GUARD
+        end += -(-sizes[name] // _GUARD_BYTES) * _GUARD_BYTES + _GUARD_BYTES
     nowhere = NOWHERE.reserve(end)
     if nowhere is None:
         return "the system has no addresses to spare"
@@ -115,13 +118,13 @@ def build_call(
     except BaseException:
         arena.close()
         raise
-    found = executable.one_table()
-    places = None if found is None else _addresses(found[1], [base + start for start in starts], base, base + end)
-    if found is None or places is None:
+    table = executable.one_table()
+    places = None if table is None else _addresses(table[1], [base + start for start in starts], base, base + end)
+    if table is None or places is None:
         executable.close()
         arena.close()
-        return "NumPy runs a step of it" if found is None else "a table of addresses lies in several pieces"
-    return CpuCall(executable, arena, found[0], *places)
+        return "NumPy runs a step of it" if table is None else "a table of addresses lies in several pieces"
+    return CpuCall(executable, arena, table[0], *places)
 
 
 def _addresses(
@@ -132,7 +135,7 @@ def _addresses(
     words: list[_Word] = []
     tables: list[_Table] = []
     seen: set[int] = set()
-    edges = np.array(starts) - _GUARD // 2
+    edges = np.array(starts) - _GUARD_BYTES // 2
 
     def among(flat: Array) -> tuple[Array, Array, Array]:
         """Where addresses are in an array, the numbers of their segments, and where in these they are."""

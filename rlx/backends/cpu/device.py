@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from rlx.backends.cpu.call import CpuCall
 
 _FEATURES = frozenset({"f64", "f16", "bf16", "i64", "i8"})
-_UNASKED = 1 << 20  # bytes to acquire before the system is asked again how much is free
-_POOLED = 1 << 14  # bytes; less memory is made in the time that the pool takes
-_COPIED = 1 << 16  # bytes; NumPy copies so many in less time than the pool takes to find memory for them
+_UNASKED_BYTES = 1 << 20  # so many may be acquired before the system is asked again how much is free
+_POOLED_BYTES = 1 << 14  # less memory is made in the time that the pool takes
+_COPIED_BYTES = 1 << 16  # NumPy copies so many in less time than the pool takes to find memory for them
 _POOL_SHARE = 8  # the pool keeps at most an eighth of all memory for the next arena
 
 
@@ -88,7 +88,7 @@ class CpuDevice:
         self.info = info
         self.limits = Limits()
         self._pool: BufferPool[Block] = BufferPool(_forget, budget=info.memory_bytes // _POOL_SHARE)
-        self._unasked = _UNASKED  # bytes acquired since the system was asked how much is free
+        self._unasked = _UNASKED_BYTES  # bytes acquired since the system was asked how much is free
         self._slabs = Slabs()
         self._taken: dict[int, int] = {}  # bytes of the blocks in use, by the blocks' ids
 
@@ -101,13 +101,13 @@ class CpuDevice:
 
     def _acquire(self, nbytes: int, clear: bool, make: Callable[[int], Block]) -> CpuBuffer:
         nbytes = check_nbytes(nbytes, self.info.id)
-        block = self._pool.take(nbytes) if nbytes >= _POOLED and make is Block else None
+        block = self._pool.take(nbytes) if nbytes >= _POOLED_BYTES and make is Block else None
         if block is None:
             # The system overcommits memory and kills a process that uses too much: refuse before that. Asking how much
             # is free takes as long as making a hundred small tensors, so small ones are added up before it is asked.
             self._unasked += nbytes
             free = 1 << 63
-            if self._unasked > _UNASKED:
+            if self._unasked > _UNASKED_BYTES:
                 self._unasked = 0
                 if nbytes > free_memory():
                     self._pool.trim()
@@ -127,7 +127,7 @@ class CpuDevice:
 
     def fresh(self, nbytes: int) -> CpuBuffer:
         """Memory with old bytes, as `acquire` gives it, for results: in a third of the time where they are few."""
-        if 0 < nbytes <= _COPIED:
+        if 0 < nbytes <= _COPIED_BYTES:
             self._unasked += nbytes  # `acquire` asks for these too
             memory, place = RECENT.take(nbytes)
             return SmallBuffer(memory, self._taken, place)
@@ -136,7 +136,7 @@ class CpuDevice:
     def holding(self, data: Bytes) -> CpuBuffer:
         """A buffer with a copy of these bytes: `acquire` and a write, in a third of the time where they are few."""
         nbytes = data.nbytes
-        if 0 < nbytes <= _COPIED:
+        if 0 < nbytes <= _COPIED_BYTES:
             self._unasked += nbytes  # `acquire` asks for these too
             return SmallBuffer(data.copy(), self._taken)
         buffer = self.acquire(max(nbytes, 1), False)
@@ -148,9 +148,9 @@ class CpuDevice:
         return CpuBuffer(Foreign(address, nbytes, owner), nbytes, _forget, self._pool.sweep, clear=False)
 
     def borrow(self, source: Any) -> Borrowed:
-        found = np.from_dlpack(source)
-        held = np.ascontiguousarray(found).reshape(found.shape)  # a rank of 0 becomes one of 1
-        copied = found.size > 0 and not np.may_share_memory(found, held)  # empty arrays share nothing
+        view = np.from_dlpack(source)
+        held = np.ascontiguousarray(view).reshape(view.shape)  # a rank of 0 becomes one of 1
+        copied = view.size > 0 and not np.may_share_memory(view, held)  # empty arrays share nothing
         return Borrowed(held.ctypes.data, held.shape, held.dtype, held, copied)
 
     def lend(
@@ -174,7 +174,7 @@ class CpuDevice:
         self._taken.pop(id(block), None)
         if block.shared:
             give_back(block.bytes)
-        elif _POOLED <= block.nbytes <= self._pool.budget and self._pool.left < MAX_BUFFERS:
+        elif _POOLED_BYTES <= block.nbytes <= self._pool.budget and self._pool.left < MAX_BUFFERS:
             self._pool.leave(block)
 
     def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer] | None = None) -> CpuArena:

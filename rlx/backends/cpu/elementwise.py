@@ -25,8 +25,8 @@ from rlx.dtypes import DType, as_dtype
 from rlx.ir import Expr, Node
 from rlx.ir.expr import linearize
 
-_ITEM = 8192  # elements of an item, about
-_LONG = 512  # elements of a row from which several vectors are worked on at once
+_ITEM_ELEMENTS = 8192
+_LONG_ROW_ELEMENTS = 512  # longer rows have several vectors worked on at once
 _FUNCTIONS = 2  # functions in trees that work on four vectors; more would take long to compile
 _LIGHT = frozenset(
     "arg lit neg abs add sub mul max min select cast not and or xor shl shr eq ne lt le gt ge floor ceil round trunc "
@@ -200,19 +200,19 @@ class _Body:
             return k.splat(number + i, lanes) + k.lanes(I64, range(lanes))
 
         # A scalar argument alone must still give vectors.
-        given = [v if v.type.lanes == lanes else k.splat(v, lanes) for v in values]
-        made = tr.print_trees(k, spec.trees, given, index, lanes)
+        inputs = [v if v.type.lanes == lanes else k.splat(v, lanes) for v in values]
+        results = tr.print_trees(k, spec.trees, inputs, index, lanes)
         for n, (tree, o) in enumerate(zip(spec.trees, spec.outs, strict=True), len(spec.ins)):
             source = tree.value if tree.prim == "arg" else None
             if o.how == "strided":
                 step = strides[n][1]
-                tr.scatter(k, made[n - len(spec.ins)], o.dtype, k.at(at[n], i * step), step)
+                tr.scatter(k, results[n - len(spec.ins)], o.dtype, k.at(at[n], i * step), step)
                 continue
             where = k.at(at[n], i * o.dtype.itemsize)
             if isinstance(source, int) and source in raw and spec.ins[source].dtype == o.dtype:
                 k.store(raw[source], where)  # a copy keeps the payload of a NaN
             else:
-                tr.store(k, made[n - len(spec.ins)], o.dtype, where)
+                tr.store(k, results[n - len(spec.ins)], o.dtype, where)
 
 
 @engine("*")
@@ -248,9 +248,9 @@ def tree_step(
         dims, strides = (1, *dims), [(0, *s) for s in strides]
     *outer, rows, columns = dims
     lanes = ctx.machine.lanes(32)
-    item_columns = min(columns, _ITEM) if columns <= _ITEM else _ITEM
+    item_columns = min(columns, _ITEM_ELEMENTS) if columns <= _ITEM_ELEMENTS else _ITEM_ELEMENTS
     parts = -(-columns // item_columns)
-    item_rows = max(1, min(rows, _ITEM // columns)) if parts == 1 else 1
+    item_rows = max(1, min(rows, _ITEM_ELEMENTS // columns)) if parts == 1 else 1
     items = parts * -(-rows // item_rows) * math.prod(outer)
     laid_out = tuple(_access(a, s[-2:], columns, 0) for a, s in zip((*ins, *outs), strides, strict=True))
     short = 0
@@ -263,7 +263,7 @@ def tree_step(
             short, laid_out = columns, together
     if any(o.how == "scalar" for o in laid_out[len(ins) :]):
         return None
-    if columns >= _LONG and all(o.how in ("flat", "scalar") for o in laid_out):
+    if columns >= _LONG_ROW_ELEMENTS and all(o.how in ("flat", "scalar") for o in laid_out):
         lanes *= _together(trees, laid_out)
     lookup = ctx.machine.lookup
     spec = TreeSpec(tuple(trees), laid_out[: len(ins)], laid_out[len(ins) :], len(outer), lanes, short, lookup)

@@ -120,8 +120,8 @@ class CpuExecutable:
 
         def array(t: Tensor, place: Tensor | None = None) -> Array:
             """The array of a tensor, or one as it would be in the memory of another."""
-            found = _array(t, plan, arena, place)
-            return np.moveaxis(found.reshape(order[t.id]), -1, 1) if t.id in order else found
+            array = _array(t, plan, arena, place)
+            return np.moveaxis(array.reshape(order[t.id]), -1, 1) if t.id in order else array
 
         if compiled:  # a program on NumPy needs none of these modules, which not every system could import
             from rlx.backends.cpu.layout import channels_last_tensors
@@ -195,17 +195,17 @@ class CpuExecutable:
             return False
         if out.shape != product.shape or is_alias(following, self._plan) or bodies(node) or not out.size:
             return False
-        made, ins = array(out), [array(t) for t in node.inputs]
+        result, ins = array(out), [array(t) for t in node.inputs]
         others = [t for t in following.inputs if t is not product]
         beside = [array(t) for t in others]
         # The result is written while the product reads its inputs; of the epilogue's it may lie over one. A narrow
         # result is else made in the product's own memory and copied, which takes less time than to write the product.
-        covered = any(np.may_share_memory(made, x) for x in ins) or any(
-            np.may_share_memory(made, x) and not same_place(x, made) for x in beside
+        covered = any(np.may_share_memory(result, x) for x in ins) or any(
+            np.may_share_memory(result, x) and not same_place(x, result) for x in beside
         )
-        if covered and made.itemsize >= product.dtype.itemsize:
+        if covered and result.itemsize >= product.dtype.itemsize:
             return False
-        target = array(out, product) if covered else made
+        target = array(out, product) if covered else result
         places = iter(range(1, len(others) + 1))
         args = [ex.arg(0 if t is product else next(places), t.dtype) for t in following.inputs]
         tree = substitute(trees_of(following)[0], args)
@@ -215,7 +215,7 @@ class CpuExecutable:
         begun, kernels = bound
         self._reads.keep([*node.inputs, *others], self._engine.packed)
         if covered:
-            self._engine.copy(target, made)
+            self._engine.copy(target, result)
         self._steps += begun
         self.node_steps += [(node, [*begun]), (following, [])]
         names = tuple(k.name or type(k.spec).__name__ for k in kernels)
@@ -239,9 +239,9 @@ class CpuExecutable:
             return
         ins, outs = [array(t) for t in node.inputs], [array(t) for t in node.outputs]
         if self._engine is not None and any(o.size for o in outs):
-            made = self._engine.bind(node, ins, outs, batch_invariant)
-            if made is not None:
-                begun, kernels = made
+            bound = self._engine.bind(node, ins, outs, batch_invariant)
+            if bound is not None:
+                begun, kernels = bound
                 self._reads.keep(node.inputs, self._engine.packed)
                 self._steps += begun
                 self.node_steps.append((node, [*begun]))
@@ -264,15 +264,15 @@ class CpuExecutable:
         """NumPy's calls. Its binders take arrays in the order of their shapes: those that lie otherwise are copied."""
         before: list[Step] = []
         after: list[Step] = []
-        given, made = list(ins), list(outs)
-        for arrays, written in ((given, False), (made, True)):
+        inputs, outputs = list(ins), list(outs)
+        for arrays, written in ((inputs, False), (outputs, True)):
             for i, x in enumerate(arrays):
                 if not x.flags.c_contiguous:
                     arrays[i] = ctx.kept(x.shape, x.dtype)
                     (after if written else before).append(
                         partial(np.copyto, x, arrays[i]) if written else partial(np.copyto, arrays[i], x)
                     )
-        return [*before, *_bind(node, given, made, ctx, batch_invariant), *after]
+        return [*before, *_bind(node, inputs, outputs, ctx, batch_invariant), *after]
 
     def _add_control(self, node: Node) -> None:
         self._reads.keep(node.inputs)
@@ -281,10 +281,10 @@ class CpuExecutable:
             self._engine.cut()
 
         def build(key: str, body: BodyPlan, arena: DeviceArena) -> CpuExecutable:
-            made = CpuExecutable(self._device, body.program.graph, body.plan, arena, self._options, body=True)
+            inner = CpuExecutable(self._device, body.program.graph, body.plan, arena, self._options, body=True)
             name = body_name(node, key)
-            self.dispatch += [d._replace(node=f"{name}/{d.node}") for d in made.dispatch]
-            return made
+            self.dispatch += [d._replace(node=f"{name}/{d.node}") for d in inner.dispatch]
+            return inner
 
         run = ControlRun(node, self._plan, self._arena, self._device.arena, build)
         self._owned.append(run)
@@ -357,8 +357,8 @@ class CpuExecutable:
                 places.append(address(memory_of(self._arena.buffer(slot.segment))) + slot.offset)
             return MovingRow(places[0], places[1], row.nbytes, row.source_step, row.target_step)
 
-        made = self._engine.along(segment, order, [moving(r) for r in before], [moving(r) for r in after])
-        return None if made is None else Launched(made)
+        launch = self._engine.along(segment, order, [moving(r) for r in before], [moving(r) for r in after])
+        return None if launch is None else Launched(launch)
 
     def arenas(self) -> Iterator[DeviceArena]:
         for owned in self._owned:
@@ -371,16 +371,16 @@ class CpuExecutable:
         machine code, and constants in another order; 0 without it."""
         if self._engine is None:
             return 0
-        found, plan = self._engine.nbytes, self._plan
+        nbytes, plan = self._engine.nbytes, self._plan
         if CONST in plan.segments and isinstance(constants := self._arena.buffer(CONST), CpuBuffer):
-            found += constants.extra_bytes
+            nbytes += constants.extra_bytes
         for owned in self._owned:
             if isinstance(owned, ControlRun):
                 inner = (body.executable for body in owned.bodies.values())
-                found += sum(e.own_bytes for e in inner if isinstance(e, CpuExecutable))
+                nbytes += sum(e.own_bytes for e in inner if isinstance(e, CpuExecutable))
             else:
-                found += owned.nbytes
-        return found
+                nbytes += owned.nbytes
+        return nbytes
 
     def listing(self) -> list[str]:
         return [f"{node.op.name:16} {len(steps)} calls  {node.name}" for node, steps in self.node_steps]

@@ -23,10 +23,10 @@ from rlx.driver.device import Bytes
 from rlx.ir import Node
 
 _RADICES = (4, 2, 3, 5, 7)
-_LONGEST = 1 << 14  # elements of a transform: longer ones leave the second-level cache
-_SHORT = 128  # elements, of which 16 lines fit into the first-level cache: longer ones are taken by 8
-_ITEMS = 16  # items at most: each has memory of its own
-_STAGE = 4  # words of a stage: radix, m, s, where its factors are
+_MAX_ELEMENTS = 1 << 14  # longer transforms leave the second-level cache
+_SHORT_ELEMENTS = 128  # 16 lines of so many fit into the first-level cache: longer ones are taken by 8
+_MAX_ITEMS = 16  # each item has memory of its own
+_STAGE_WORDS = 4  # radix, m, s, where its factors are
 _SIZES = ("lines", "groups", "read", "pitch", "out_pitch", "n", "written")
 
 
@@ -55,7 +55,7 @@ class Transform:
         k, lanes = Kernel("kernel", self.args), self.lanes
         x, y, stages = k.args("x", "y", "stages")
         count, factors, turns, memory = k.args("count", "factors", "turns", "memory")
-        lines, groups, given, pitch, out_pitch, n, made = k.args(*_SIZES)
+        lines, groups, in_pitch, pitch, out_pitch, n, out_size = k.args(*_SIZES)
         scale = k.splat(k.arg("scale"), lanes)
         size = (n + 1) * (2 * lanes)  # floats of a buffer, of which an item has two
         with k.loop(k.first, k.last) as item:
@@ -70,13 +70,13 @@ class Transform:
 
                 # irfft reads n + 1 numbers and makes n of them.
                 wanted = (n + 1) * 2 if self.real == "out" else n * 2
-                self._read(k, x, first, lines, pitch, given, wanted, here.value)
+                self._read(k, x, first, lines, pitch, in_pitch, wanted, here.value)
                 if self.real == "out":
                     self._fold(k, here.value, there.value, n, turns)
                     swap()
                 with k.loop(0, count) as number:
-                    stage = k.at(stages, number * _STAGE, I64)
-                    radix, m, s, at = (k.load(I64, k.at(stage, i, I64)) for i in range(_STAGE))
+                    stage = k.at(stages, number * _STAGE_WORDS, I64)
+                    radix, m, s, at = (k.load(I64, k.at(stage, i, I64)) for i in range(_STAGE_WORDS))
                     for r in self.radices:
                         with k.when(k.cmp("eq", radix, r)):
                             self._stage(k, r, here.value, there.value, m, s, k.at(factors, at, F32))
@@ -87,7 +87,7 @@ class Transform:
                 if self.segments:
                     self._write_across(k, here.value, y, first, lines, n + 1)
                 else:
-                    self._write(k, here.value, y, first, lines, out_pitch, made, scale)
+                    self._write(k, here.value, y, first, lines, out_pitch, out_size, scale)
         return k.text()
 
     # -- lines
@@ -96,34 +96,34 @@ class Transform:
         return k.at(base, k.min(line, lines - 1) * pitch, F32)
 
     def _read(
-        self, k: Kernel, x: Value, first: Value, lines: Value, pitch: Value, given: Value, wanted: Value, to: Value
+        self, k: Kernel, x: Value, first: Value, lines: Value, pitch: Value, size: Value, wanted: Value, to: Value
     ) -> None:  # fmt: skip
-        """Float c of all lines becomes vector c of `wanted` vectors; those behind `given` are zero."""
+        """Float c of all lines becomes vector c of `wanted` vectors; those behind `size` are zero."""
         lanes = self.lanes
         rows = [self._row(k, x, first + i, lines, pitch) for i in range(lanes)]
 
         def square(c: Value, mask: Value | None, count: Value | None) -> None:
-            found = [k.load(F32.of(lanes), k.at(r, c, F32), mask) for r in rows]
+            block = [k.load(F32.of(lanes), k.at(r, c, F32), mask) for r in rows]
             if self.segments:
                 window = k.load(F32.of(lanes), k.at(k.arg("window"), c, F32), mask)
-                found = [v * window for v in found]
-            for i, v in enumerate(transposed(k, found)):
+                block = [v * window for v in block]
+            for i, v in enumerate(transposed(k, block)):
                 if count is None:
                     k.store(v, k.at(to, (c + i) * lanes, F32))
                     continue
                 with k.when(k.cmp("sgt", count, i)):
                     k.store(v, k.at(to, (c + i) * lanes, F32))
 
-        plain = given & -lanes
+        plain = size & -lanes
         with k.loop(0, plain, lanes) as c:
             square(c, None, None)
-        with k.when(k.cmp("slt", plain, given)):
-            square(plain, k.tail(given - plain, lanes), given - plain)
-        with k.loop(given, wanted) as c:
+        with k.when(k.cmp("slt", plain, size)):
+            square(plain, k.tail(size - plain, lanes), size - plain)
+        with k.loop(size, wanted) as c:
             k.store(k.const(F32.of(lanes), 0.0), k.at(to, c * lanes, F32))
 
     def _write(
-        self, k: Kernel, source: Value, y: Value, first: Value, lines: Value, pitch: Value, made: Value, scale: Value
+        self, k: Kernel, source: Value, y: Value, first: Value, lines: Value, pitch: Value, size: Value, scale: Value
     ) -> None:  # fmt: skip
         lanes = self.lanes
         signs = [1.0] * lanes
@@ -132,16 +132,16 @@ class Transform:
 
         def square(c: Value, mask: Value | None) -> None:
             # Behind the last float there is memory, which nothing wrote; its lanes are not stored.
-            found = transposed(k, [k.load(F32.of(lanes), k.at(source, (c + i) * lanes, F32)) for i in range(lanes)])
-            for i, v in enumerate(found):
+            rows = transposed(k, [k.load(F32.of(lanes), k.at(source, (c + i) * lanes, F32)) for i in range(lanes)])
+            for i, v in enumerate(rows):
                 with k.when(k.cmp("slt", first + i, lines)):
                     k.store(v * (scale * k.lanes(F32, signs)), k.at(y, (first + i) * pitch + c, F32), mask)
 
-        plain = made & -lanes
+        plain = size & -lanes
         with k.loop(0, plain, lanes) as c:
             square(c, None)
-        with k.when(k.cmp("slt", plain, made)):
-            square(plain, k.tail(made - plain, lanes))
+        with k.when(k.cmp("slt", plain, size)):
+            square(plain, k.tail(size - plain, lanes))
 
     def _write_across(self, k: Kernel, source: Value, y: Value, first: Value, lines: Value, count: Value) -> None:
         """Number after number of all lines."""
@@ -177,8 +177,8 @@ class Transform:
         with k.loop(0, m) as p:
             turned = [self._spread(k, factors, p * (r - 1) + j) for j in range(r - 1)]
             with k.loop(0, s) as q:
-                given = [self._load(k, x, (p + m * i) * s + q) for i in range(r)]
-                for j, v in enumerate(_butterfly(k, r, given)):
+                points = [self._load(k, x, (p + m * i) * s + q) for i in range(r)]
+                for j, v in enumerate(_butterfly(k, r, points)):
                     self._store(k, v if j == 0 else _times(k, v, turned[j - 1]), y, (p * r + j) * s + q)
 
     def _unfold(self, k: Kernel, z: Value, x: Value, n: Value, turns: Value) -> None:
@@ -233,25 +233,25 @@ def _butterfly(k: Kernel, r: int, x: Sequence[Complex]) -> list[Complex]:
     first = x[0]
     for v in sums:
         first = plus(first, v)
-    made: dict[int, Complex] = {0: first}
+    outputs: dict[int, Complex] = {0: first}
     for i in half:
         c, s = x[0], (k.const(x[0][0].type, 0.0),) * 2
         for j, a, b in zip(half, sums, differences, strict=True):
             angle = 2 * math.pi * (i * j % r) / r
             c = k.fma(a[0], math.cos(angle), c[0]), k.fma(a[1], math.cos(angle), c[1])
             s = k.fma(b[0], math.sin(angle), s[0]), k.fma(b[1], math.sin(angle), s[1])
-        made[i], made[r - i] = (c[0] + s[1], c[1] - s[0]), (c[0] - s[1], c[1] + s[0])
-    return [made[i] for i in range(r)]
+        outputs[i], outputs[r - i] = (c[0] + s[1], c[1] - s[0]), (c[0] - s[1], c[1] + s[0])
+    return [outputs[i] for i in range(r)]
 
 
 def stages_of(n: int) -> list[int] | None:
     """The radices of a transform's stages; None for a length with other factors."""
-    found = []
+    radices = []
     for r in _RADICES:
         while n % r == 0:
-            found.append(r)
+            radices.append(r)
             n //= r
-    return found if n == 1 else None
+    return radices if n == 1 else None
 
 
 def _unit(numerator: Array, n: int) -> Array:
@@ -268,12 +268,13 @@ def transform_step(
     `real`: "in" or "out", the side whose lines are real. With a window, the lines of a real x are segments of a signal,
     `hop` apart, and y is (frequencies, segments, 2). `borrow` gives the step's memory, as ctx does."""
     size = n // 2 if real else n
-    lanes = ctx.machine.lanes() if size <= _SHORT else min(8, ctx.machine.lanes())
-    radices = stages_of(size) if 2 <= size <= _LONGEST else None
+    lanes = ctx.machine.lanes() if size <= _SHORT_ELEMENTS else min(8, ctx.machine.lanes())
+    radices = stages_of(size) if 2 <= size <= _MAX_ELEMENTS else None
     if radices is None or 2 * lines < lanes or (real and n % 2):
         return None
-    given, made = (math.prod(a.shape[-1:] if real == side else a.shape[-2:]) for a, side in ((x, "in"), (y, "out")))
-    pitch, given = (given, given) if window is None else (hop, window.size)
+    in_size = math.prod(x.shape[-1:] if real == "in" else x.shape[-2:])
+    out_size = math.prod(y.shape[-1:] if real == "out" else y.shape[-2:])
+    pitch, in_size = (in_size, in_size) if window is None else (hop, window.size)
     todo, s, m = [], 1, size
     factors, at = [], 0
     for r in radices:
@@ -285,7 +286,7 @@ def transform_step(
     stages, table = np.array(todo, np.int64), np.concatenate(factors)
     turns = _unit(np.arange(size), 2 * size).reshape(-1)
     groups = -(-lines // lanes)
-    each = -(-groups // _ITEMS)
+    each = -(-groups // _MAX_ITEMS)
     items = -(-groups // each)
     memory = (borrow or ctx.borrow)(4 * (items * 2 * (size + 1) * 2 * lanes + lanes * lanes))
     spec = Transform(
@@ -295,7 +296,7 @@ def transform_step(
     read = 2 * (size + 1) if real == "out" else 2 * size
     words = spec.args(
         x=x, y=y, stages=stages, count=len(radices), factors=table, turns=turns, memory=memory, lines=lines,
-        groups=each, read=min(given, read), pitch=pitch, out_pitch=made, n=size, written=made, scale=scale,
+        groups=each, read=min(in_size, read), pitch=pitch, out_pitch=out_size, n=size, written=out_size, scale=scale,
         window=window,
     )  # fmt: skip
     cost = each * lanes * size * (2.0 + len(radices)) * 0.4

@@ -24,7 +24,7 @@ from rlx.driver import Buffer
 from rlx.driver.device import Bytes, address
 from rlx.host.locks import renewed
 
-_LEAST = 1 << 16  # bytes of a range that are worth giving back
+_LEAST_BYTES = 1 << 16  # a smaller range is not worth giving back
 _NONE = np.empty(0, np.uint8)
 _ALL: WeakValueDictionary[int, Forms] = WeakValueDictionary()
 
@@ -56,6 +56,7 @@ class Forms:
         self._gone: dict[tuple[int, int], Form] = {}  # ranges whose bytes only a form has
         self._kept: Counter[tuple[int, int]] = Counter()
         self._all_kept = False
+        self._among_kept: list[Form] | None = None  # forms of kept bytes; None where that has to be looked for
         self._bringing = 0  # calls of `_bring` under way: a signal's handler may read within another call
         # What programs had that were dropped without `close`. Finalizers must not take the lock, so they add it here.
         self.abandoned: deque[Form | tuple[int, int]] = deque()
@@ -68,7 +69,7 @@ class Forms:
 
     @property
     def freed_bytes(self) -> int:
-        """Bytes of the buffer that the system has back."""
+        """Bytes of the buffer that were given back to the system."""
         return sum(last - first for first, last in (self._pages(*r) for r in tuple(self._gone)))
 
     # -- forms
@@ -84,6 +85,7 @@ class Forms:
             if form is None:
                 memory = make()
                 form = self._forms[key] = Form(key, start, end, memory, lambda: unpack(memory))
+                self._among_kept = None
             form.users += 1
             return form
 
@@ -103,7 +105,7 @@ class Forms:
             form.fresh = form.written = False
             try:
                 pack()
-                form.fresh = not form.written  # by a signal's handler
+                form.fresh = not form.written  # a signal's handler may have written to it
             finally:
                 self._settle([form, *brought])
 
@@ -114,6 +116,7 @@ class Forms:
         with self.lock:
             self._sweep()
             self._kept[start, end] += 1  # first, so that nobody gives them back meanwhile
+            self._among_kept = None
             self._drop_unused(self._bring(start, end))
 
     def let_go(self, start: int, end: int) -> None:
@@ -121,6 +124,7 @@ class Forms:
         with self.lock:
             self._kept[start, end] -= 1
             self._kept = +self._kept
+            self._among_kept = None
             self._settle(list(self._forms.values()))
 
     def keep_all(self) -> None:
@@ -144,7 +148,7 @@ class Forms:
         with self.lock:
             covered = {r: form for r, form in self._gone.items() if start <= r[0] and r[1] <= end}
             self._bring(start, end, covered)
-            found = self._outdate(start, end)
+            outdated = self._outdate(start, end)
             try:
                 for range_ in covered:
                     del self._gone[range_]
@@ -152,13 +156,17 @@ class Forms:
             except BaseException:
                 self._gone.update(covered)
                 raise
-            self._drop_unused(found)
+            self._drop_unused(outdated)
 
     def written(self) -> None:
         """Notes that kept bytes may have been written, by their addresses."""
         with self.lock:
-            for start, end in tuple(self._kept):
-                self._drop_unused(self._outdate(start, end))
+            if self._among_kept is None:
+                kept = tuple(self._kept)
+                self._among_kept = [f for f in self._forms.values() if any(a < f.end and f.start < b for a, b in kept)]
+            for form in self._among_kept:
+                form.fresh, form.written = False, True
+            self._drop_unused(self._among_kept)
 
     def close(self) -> None:
         """The contents are not needed any more. Forms in use stay until they are left."""
@@ -179,30 +187,30 @@ class Forms:
 
     def _outdate(self, start: int, end: int) -> list[Form]:
         """Notes that the bytes of a range will be others, or are. Returns the forms that had them."""
-        found = [f for f in self._forms.values() if f.start < end and start < f.end]
-        for form in found:
+        outdated = [f for f in self._forms.values() if f.start < end and start < f.end]
+        for form in outdated:
             form.fresh, form.written = False, True
-        return found
+        return outdated
 
     def _bring(self, start: int, end: int, but: Container[tuple[int, int]] = ()) -> list[Form]:
         """Restores what is gone of a range, except for `but`. Returns the forms that it came from."""
-        found = [(r, f) for r, f in self._gone.items() if r[0] < end and start < r[1] and r not in but]
+        missing = [(r, f) for r, f in self._gone.items() if r[0] < end and start < r[1] and r not in but]
         self._bringing += 1
         try:
-            for range_, form in found:
+            for range_, form in missing:
                 form.unpack()
                 self._gone.pop(range_, None)
         finally:
             self._bringing -= 1
-        return [form for _, form in found]
+        return [form for _, form in missing]
 
     def _settle(self, forms: list[Form]) -> None:
         """Gives back the ranges of these forms that nobody else needs."""
-        # Not within `_bring`, which would take what is given back here for restored.
+        # Nothing is given back within `_bring`, which would take it for restored.
         for form in forms if self._own and not self._bringing else ():
             start, end = form.start, form.end
             taken = any(a < end and start < b for a, b in (*self._gone, *self._kept))
-            if form.fresh and not taken and end - start >= _LEAST:
+            if form.fresh and not taken and end - start >= _LEAST_BYTES:
                 # The note comes first: a signal's handler may raise between the two. Where the system refuses, the
                 # bytes still lie there, which is no fault.
                 self._gone[start, end] = form
@@ -213,6 +221,7 @@ class Forms:
         for form in forms:
             if form.users == 0 and self._forms.get(form.key) is form and form not in self._gone.values():
                 del self._forms[form.key]
+                self._among_kept = None
                 form.memory.close()
 
     def _pages(self, start: int, end: int) -> tuple[int, int]:
@@ -237,8 +246,8 @@ def give_back(memory: Bytes) -> None:
 
 def freed_bytes() -> int:
     """Bytes of all buffers that the system has back."""
-    found = (ref() for ref in _ALL.valuerefs())
-    return sum(forms.freed_bytes for forms in found if forms is not None)
+    alive = (ref() for ref in _ALL.valuerefs())
+    return sum(forms.freed_bytes for forms in alive if forms is not None)
 
 
 @cache

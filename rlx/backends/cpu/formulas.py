@@ -33,7 +33,7 @@ _TYPES: dict[str, tuple[Type, bool]] = {  # the LLVM type, and whether it is sig
     "float": (F32, True), "double": (F64, True), "int": (I32, True), "uint": (I32, False), "rlx_i64": (I64, True),
     "rlx_u64": (I64, False), "bool": (I1, False), "RLX_F2": (F32, True), "RLX_D2": (F64, True),
 }  # fmt: skip
-_LONG = 8  # nodes of a block from which it pays to ask whether any lane takes it
+_LONG_BLOCK_NODES = 8  # it pays to ask whether any lane takes a block of so many
 
 Tree = tuple[Any, ...]
 
@@ -76,26 +76,26 @@ class Headers:
                 if at >= len(tokens) or tokens[at] != "(":
                     yield word
                     continue
-                given, at = _arguments(tokens, at)
-                named = dict(zip(params, given, strict=True))
+                arguments, at = _arguments(tokens, at)
+                named = dict(zip(params, arguments, strict=True))
                 body = [t for b in body for t in named.get(b, [b])]
             yield from self.expand(_pasted(body))
 
 
 def _arguments(tokens: list[str], at: int) -> tuple[list[list[str]], int]:
     """The comma-separated tokens in the parentheses that open at `at`, and the place behind them."""
-    found: list[list[str]] = [[]]
+    arguments: list[list[str]] = [[]]
     depth = 0
     while True:
         t = tokens[at]
         at += 1
         depth += (t == "(") - (t == ")")
         if depth == 0:
-            return found, at
+            return arguments, at
         if t == "," and depth == 1:
-            found.append([])
+            arguments.append([])
         elif not (t == "(" and depth == 1):
-            found[-1].append(t)
+            arguments[-1].append(t)
 
 
 def _pasted(tokens: list[str]) -> list[str]:
@@ -161,8 +161,8 @@ def _read(text: str, into: Headers) -> None:
             # A parameter list follows the name at once, which tokens do not show: the only object-like macros whose
             # text begins with a parenthesis would be taken for others, and there are none.
             if body[:1] == ["("]:
-                given, at = _arguments(body, 0)
-                into.macros[name] = ([g[0] for g in given], body[at:])
+                params, at = _arguments(body, 0)
+                into.macros[name] = ([g[0] for g in params], body[at:])
             else:
                 into.macros[name] = (None, body)
     _split(code, into)
@@ -175,8 +175,8 @@ def _split(code: list[str], into: Headers) -> None:
         word = code[at]
         if word in into.macros:
             _, end = _arguments(code, at + 1)
-            made = list(into.expand(code[at:end]))
-            _split(made, into)
+            expanded = list(into.expand(code[at:end]))
+            _split(expanded, into)
             at = end
             continue
         if word == "RLX_TABLE":
@@ -255,10 +255,10 @@ class _Parser:
     def block(self) -> tuple[Tree, ...]:
         if not self.take("{"):
             return tuple(self.statement())
-        made: list[Tree] = []
+        statements: list[Tree] = []
         while not self.take("}"):
-            made += self.statement()
-        return tuple(made)
+            statements += self.statement()
+        return tuple(statements)
 
     def statement(self) -> list[Tree]:
         if self.take("if"):
@@ -358,17 +358,17 @@ def _weight(tree: Any) -> int:
     """About how much work a tree is: its operations; calls count as many."""
     if not isinstance(tree, tuple):
         return 0
-    own = _LONG if tree and tree[0] in ("call", "while") and str(tree[1]) not in _TYPES else bool(tree)
+    own = _LONG_BLOCK_NODES if tree and tree[0] in ("call", "while") and str(tree[1]) not in _TYPES else bool(tree)
     return own + sum(_weight(t) for t in tree)
 
 
 def _assigned(tree: Any) -> set[str]:
     if not isinstance(tree, tuple):
         return set()
-    found = {tree[1]} if tree[:1] == ("assign",) else set()
+    names = {tree[1]} if tree[:1] == ("assign",) else set()
     if tree[:1] == ("call",):  # an argument that is given back
-        found |= {a[1] for a in tree[2] if a[:1] == ("name",)}
-    return found.union(*(_assigned(t) for t in tree)) if tree else found
+        names |= {a[1] for a in tree[2] if a[:1] == ("name",)}
+    return names.union(*(_assigned(t) for t in tree)) if tree else names
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,9 +386,9 @@ class Held:
 def apply(k: Kernel, name: str, *args: Value) -> Value:
     """The function `name` of the headers, such as "p_exp_f" or "m_erf", on vectors of equally many lanes."""
     lanes = max(a.type.lanes for a in args)
-    given = [k.splat(a, lanes) if a.type.lanes < lanes else a for a in args]
+    operands = [k.splat(a, lanes) if a.type.lanes < lanes else a for a in args]
     function = headers().function(name)
-    held = [Held(kind, (a,)) for (kind, _, _), a in zip(function.params, given, strict=True)]
+    held = [Held(kind, (a,)) for (kind, _, _), a in zip(function.params, operands, strict=True)]
     return _Printer(k, lanes).run(function, held)[0].one
 
 
@@ -401,9 +401,9 @@ class _Printer:
     def run(self, function: Function, args: Sequence[Held]) -> tuple[Held, dict[str, Held]]:
         """The function's result, and what its `RLX_OUT` parameters hold."""
         frame = _Frame(self, function)
-        for (_, name, out), given in zip(function.params, args, strict=True):
-            if not out or given.parts:
-                frame.names[name] = given
+        for (_, name, out), arg in zip(function.params, args, strict=True):
+            if not out or arg.parts:
+                frame.names[name] = arg
         frame.block(function.body, None)
         assert frame.result is not None, function.name
         outs = {name: frame.names[name] for _, name, out in function.params if out}
@@ -454,12 +454,12 @@ class _Frame:
             elif s[0] == "while":
                 self.loop(s[1], s[2], going)
             else:
-                long = _weight(s[2]) >= _LONG
+                long = _weight(s[2]) >= _LONG_BLOCK_NODES
                 before = going
                 going = self.choose(s, going)
                 rest = tuple(statements[n + 1 :])
                 # After a long block that always returns, the rest may be for no lane at all.
-                if long and isinstance(going, Value) and going is not before and _weight(rest) >= _LONG:
+                if long and isinstance(going, Value) and going is not before and _weight(rest) >= _LONG_BLOCK_NODES:
                     return self.where_any(rest, going)
         return going
 
@@ -471,7 +471,7 @@ class _Frame:
             mine = mask if not isinstance(going, Value) else going & mask
             if not body:
                 ends.append(mine)
-            elif _weight(body) >= _LONG:
+            elif _weight(body) >= _LONG_BLOCK_NODES:
                 ends.append(self.where_any(body, mine))
             else:
                 ends.append(self.block(body, mine))
@@ -596,10 +596,10 @@ class _Frame:
             numbers = [-float(v[2][1].rstrip("f")) if v[0] == "unary" else float(v[1].rstrip("f")) for v in values]
             at = self.k.cast("trunc", index, I32) if index.type.bits == 64 else index
             return Held(kind, (looked_up(self.k, self.k.lanes(_TYPES[kind][0], numbers), at),))
-        made = self.as_kind(self.value(values[0]), kind).one
+        value = self.as_kind(self.value(values[0]), kind).one
         for n, v in enumerate(values[1:], 1):
-            made = self.k.select(self.k.cmp("eq", index, n), self.as_kind(self.value(v), kind).one, made)
-        return Held(kind, (made,))
+            value = self.k.select(self.k.cmp("eq", index, n), self.as_kind(self.value(v), kind).one, value)
+        return Held(kind, (value,))
 
     def unary(self, sign: str, a: Held) -> Held:
         if sign == "!":
@@ -667,13 +667,13 @@ class _Frame:
         if name in _BUILTIN:
             return _BUILTIN[name](self, *(self.value(a) for a in args))
         function = self.p.headers.function(name)
-        given: list[Held] = []
+        operands: list[Held] = []
         for (kind, _, out), a in zip(function.params, args, strict=True):
             if out:
-                given.append(self.names.get(a[1], Held(kind, ())))
+                operands.append(self.names.get(a[1], Held(kind, ())))
             else:
-                given.append(self.as_kind(self.value(a), kind))
-        result, outs = self.p.run(function, given)
+                operands.append(self.as_kind(self.value(a), kind))
+        result, outs = self.p.run(function, operands)
         for (_, inner, out), a in zip(function.params, args, strict=True):
             if out:
                 self.names[a[1]] = outs[inner]

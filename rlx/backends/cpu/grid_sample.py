@@ -45,15 +45,15 @@ class GridSample:
             columns = [self._gathered(k, start, step, mask) for step in steps]
             trees = [t for corner in self.corners for t in corner if t is not None]
             values = iter(print_trees(k, trees, columns, lanes=lanes))
-            found = []
+            corners = []
             for corner in self.corners:
                 index, weight, outside = (None if t is None else next(values) for t in corner)
                 assert index is not None
-                found.append((index, weight, mask if outside is None else mask & ~outside))
+                corners.append((index, weight, mask if outside is None else mask & ~outside))
             with k.loop(0, channels) as c:
                 plane = k.at(x, (n * channels + c) * size, F32)
                 total: Value | None = None
-                for index, weight, inside in found:
+                for index, weight, inside in corners:
                     v = self._gathered(k, plane, index, inside)
                     if weight is not None:
                         # What lies outside counts as 0 whatever its weight is.

@@ -45,8 +45,8 @@ class RowSums:
             here = k.at(x, item * row)
             with k.loop(0, length, self.lanes) as i:
                 mask = k.tail(k.min(length - i, self.lanes), self.lanes)
-                found = k.load(I8.of(self.lanes), k.at(here, i), mask)
-                total.value = total.value + k.cast("sext" if self.signed else "zext", found, I32)
+                values = k.load(I8.of(self.lanes), k.at(here, i), mask)
+                total.value = total.value + k.cast("sext" if self.signed else "zext", values, I32)
             k.store(k.fold(total.value, lambda p, q: p + q), k.at(sums, item, I32))
         return k.text()
 
@@ -87,8 +87,8 @@ class IntegerKernel:
             with k.loop(whole, w["k"], step) as i:
                 mask = k.tail(w["k"] - i, step)
                 self._add(k, sums, [k.at(x, i) for x in a], [k.at(x, i) for x in b], step, mask)
-            made = self._folded(k, [v.value for line in sums for v in line])
-            self._store(k, w, made, top, left)
+            products = self._folded(k, [v.value for line in sums for v in line])
+            self._store(k, w, products, top, left)
         return k.text()
 
     def _add(
@@ -122,15 +122,15 @@ class IntegerKernel:
         return total + a * b
 
     def _folded(self, k: Kernel, vectors: Sequence[Value]) -> Value:
-        """As many vectors as each has lanes to one, which has the sum of each."""
-        lanes, found = self.lanes, list(vectors)
-        while len(found) > 1:
-            pairs = zip(found[::2], found[1::2], strict=True)
+        """One vector with the sum of each of these, which are as many as a vector has lanes."""
+        lanes, vectors_left = self.lanes, list(vectors)
+        while len(vectors_left) > 1:
+            pairs = zip(vectors_left[::2], vectors_left[1::2], strict=True)
             even, odd = range(0, 2 * lanes, 2), range(1, 2 * lanes, 2)
-            found = [k.shuffle(x, y, even) + k.shuffle(x, y, odd) for x, y in pairs]
-        return found[0]
+            vectors_left = [k.shuffle(x, y, even) + k.shuffle(x, y, odd) for x, y in pairs]
+        return vectors_left[0]
 
-    def _store(self, k: Kernel, w: dict[str, Value], made: Value, top: Value, left: Value) -> None:
+    def _store(self, k: Kernel, w: dict[str, Value], dots: Value, top: Value, left: Value) -> None:
         kind = I32.of(_COLUMNS)
         kept = k.tail(k.min(w["n"] - left, _COLUMNS), _COLUMNS)
         length = k.cast("trunc", w["k"], I32)
@@ -140,16 +140,16 @@ class IntegerKernel:
         b_sums = k.load(kind, k.at(w["b_sums"], left, I32), kept) + k.splat(length * more_b, _COLUMNS)
         one = k.splat(k.load(I32, w["b_zero"]), _COLUMNS)
         several = k.cmp("ne", w["b_zero_step"], 0)
-        found = k.variable(one)
+        zero_point = k.variable(one)
         with k.when(several):
-            found.value = k.load(kind, k.at(w["b_zero"], left, I32), kept)
-        b_zero = found.value + more_b
+            zero_point.value = k.load(kind, k.at(w["b_zero"], left, I32), kept)
+        b_zero = zero_point.value + more_b
         for i in range(self.rows):
             with k.when(k.cmp("slt", top + i, w["m"])):
                 row = top + i
                 a_zero = k.load(I32, k.at(w["a_zero"], row * w["a_zero_step"])) + more_a
                 a_sum = k.load(I32, k.at(w["a_sums"], row, I32)) + length * more_a
-                products = k.shuffle(made, None, range(i * _COLUMNS, (i + 1) * _COLUMNS))
+                products = k.shuffle(dots, None, range(i * _COLUMNS, (i + 1) * _COLUMNS))
                 value = products - b_sums * k.splat(a_zero, _COLUMNS)
                 value = value - b_zero * k.splat(a_sum - length * a_zero, _COLUMNS)
                 k.store(value, k.at(k.at(w["out"], row * w["out_row"]), left, I32), kept)
@@ -190,8 +190,8 @@ def _packed(node: Node, ins: Sequence[Array], out: Array, ctx: EngineContext) ->
     if form.how != "vnni" and not ctx.is_fixed(node.inputs[3]):
         raise Declined("zero points that are computed")
     steps: list[EngineStep] = []
-    given = weights(b, zeros, form, ctx, steps)
-    operands = [(x, 0, 0) for x in given.operands()]
+    weight = weights(b, zeros, form, ctx, steps)
+    operands = [(x, 0, 0) for x in weight.operands()]
     tree = with_epilogue(
         ex.arg(0, i32) + ex.arg(1, i32) if operands else None, len(operands), following, i32
     )
@@ -205,7 +205,7 @@ def _packed(node: Node, ins: Sequence[Array], out: Array, ctx: EngineContext) ->
     x = adjusted(a, zeros[0], form, ctx, steps, words * form.in_word)
     rows = (address(x) + np.arange(m, dtype=np.int64) * x.strides[0])[:, None]
     tile = choose_tile(ctx.machine, m, n)
-    panels = pack_words(given, 1, 1, k, tile.vectors * ctx.machine.lanes(), ctx)
+    panels = pack_words(weight, 1, 1, k, tile.vectors * ctx.machine.lanes(), ctx)
     product = Product(rows, words, 4, out[None], 0, tree, operands, (x,), form.how)
     return [*steps, *product_steps(product, panels, tile, ctx, f"integers {form.how}")]
 
@@ -216,17 +216,17 @@ def _as_they_lie(node: Node, ins: Sequence[Array], out: Array, ctx: EngineContex
     steps, sums = [], []
     vnni = multiplier(ctx.machine) == "vnni"
     for x, other, unsigned in ((a, 3, True), (b, 2, False)):
-        made = ctx.acquire(4 * len(x)).view(np.int32)
+        column_sums = ctx.acquire(4 * len(x)).view(np.int32)
         # A sum counts as often as the other operand's zero point, in the form in which it is multiplied.
         as_given = not vnni or (node.inputs[other - 2].dtype.name == "u8") != unsigned
         if as_given and is_zero(node.inputs[other]):
-            made[...] = 0
-            sums.append(made)
+            column_sums[...] = 0
+            sums.append(column_sums)
             continue
         spec = RowSums(lanes, x.dtype == np.int8)
-        words = spec.args(x=x, sums=made, k=k, row=x.strides[0])
-        steps.append(EngineStep(spec, words, len(x), 16, (x, made), name="row sums", cost_ns=k / 10))
-        sums.append(made)
+        words = spec.args(x=x, sums=column_sums, k=k, row=x.strides[0])
+        steps.append(EngineStep(spec, words, len(x), 16, (x, column_sums), name="row sums", cost_ns=k / 10))
+        sums.append(column_sums)
     kernel = IntegerKernel(lanes, multiplier(ctx.machine), a.dtype == np.int8, b.dtype == np.int8)
     words = kernel.args(
         a=a, b=b, out=out, a_sums=sums[0], b_sums=sums[1], a_zero=a_zero, b_zero=b_zero, m=m, n=n, k=k,

@@ -25,7 +25,7 @@ from rlx.dtypes import i32
 from rlx.ir import Tensor
 from rlx.ir import expr as ex
 
-_PIECE = 1 << 14  # bytes of a copy that are an item
+_ITEM_BYTES = 1 << 14
 
 
 def words_of_bytes(machine: Machine) -> bool:
@@ -52,12 +52,12 @@ class AdjustKernel:
             here, there = k.at(x, row * x_row), k.at(out, row * out_row)
             with k.loop(0, columns, lanes) as i:
                 mask = k.tail(k.min(columns - i, lanes), lanes)
-                found = k.load(I8.of(lanes), k.at(here, i), mask)
+                values = k.load(I8.of(lanes), k.at(here, i), mask)
                 if less is not None:
-                    wide = k.cast("sext" if self.signed else "zext", found, I16)
+                    wide = k.cast("sext" if self.signed else "zext", values, I16)
                     k.store(wide - less, k.at(there, i, I16), mask)
                 else:
-                    k.store(found ^ -128 if self.signed else found, k.at(there, i), mask)
+                    k.store(values ^ -128 if self.signed else values, k.at(there, i), mask)
         return k.text()
 
 
@@ -71,7 +71,7 @@ class Form:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of x's elements, as the product reads them."""
+        """The dtype in which the product reads x's elements."""
         return np.dtype(np.uint8 if self.how == "vnni" else np.int16)
 
     @property
@@ -120,22 +120,22 @@ def adjusted(
     size = form.dtype.itemsize
     nbytes = rows * row * size + 64
     if row == columns:
-        made = ctx.borrow(nbytes)
+        memory = ctx.borrow(nbytes)
     else:
-        made = ctx.acquire(nbytes)
-        made[...] = 0  # what is behind the columns is written once, and stays
+        memory = ctx.acquire(nbytes)
+        memory[...] = 0  # what is behind the columns is written once, and stays
     if x.flags.c_contiguous and row == columns:
-        count, rest = divmod(x.size, _PIECE)
-        flat, target = x.reshape(-1), made.view(form.dtype)
-        pieces = (slice(0, count * _PIECE), count), (slice(count * _PIECE, x.size), 1 if rest else 0)
+        count, rest = divmod(x.size, _ITEM_BYTES)
+        flat, target = x.reshape(-1), memory.view(form.dtype)
+        pieces = (slice(0, count * _ITEM_BYTES), count), (slice(count * _ITEM_BYTES, x.size), 1 if rest else 0)
         for part, lines in pieces:
             if lines:
                 adjust_rows(
-                    flat[part].reshape(lines, -1), target[part], _PIECE * size, zero, form, ctx, steps
+                    flat[part].reshape(lines, -1), target[part], _ITEM_BYTES * size, zero, form, ctx, steps
                 )
     else:
-        adjust_rows(x, made, row * size, zero, form, ctx, steps)
-    return made[: rows * row * size].view(form.dtype).reshape(rows, row)
+        adjust_rows(x, memory, row * size, zero, form, ctx, steps)
+    return memory[: rows * row * size].view(form.dtype).reshape(rows, row)
 
 
 def adjust_rows(
@@ -188,9 +188,9 @@ def weights(
     return Weights(w, zeros, form, sums, totals)
 
 
-def pack_words(given: Weights, groups: int, taps: int, terms: int, width: int, ctx: EngineContext) -> Panels:
+def pack_words(weights: Weights, groups: int, taps: int, terms: int, width: int, ctx: EngineContext) -> Panels:
     """Panels of weights whose outputs are in groups. Axes behind the second come first among a filter's terms."""
-    form, outputs = given.form, len(given.w) // groups
+    form, outputs = weights.form, len(weights.w) // groups
     words, panels = -(-terms // form.in_word), -(-outputs // width)
     packed = ctx.acquire(groups * panels * taps * words * width * 4)
     target = packed.view(np.int8 if form.how == "vnni" else np.int16)
@@ -198,12 +198,12 @@ def pack_words(given: Weights, groups: int, taps: int, terms: int, width: int, c
 
     def prepare() -> None:
         filled = np.zeros((groups, panels * width, taps, words * form.in_word), target.dtype)
-        whole = np.moveaxis(given.read(), 1, -1)
+        whole = np.moveaxis(weights.read(), 1, -1)
         filled[:, :outputs, :, :terms] = whole.reshape(groups, outputs, taps, terms)
         parts = filled.reshape(groups, panels, width, taps, words, form.in_word)
         target[...] = parts.transpose(0, 1, 3, 4, 2, 5)
 
     step = width * 4
     panel = taps * words * step
-    keep = (packed, given.w, *given.operands(), given.totals)
+    keep = (packed, weights.w, *weights.operands(), weights.totals)
     return Panels(address(packed), i32, step, panel, panels * panel, prepare=prepare, keep=keep)

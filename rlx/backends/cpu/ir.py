@@ -261,9 +261,9 @@ class Kernel:
 
     def op(self, type: Type, text: str) -> Value:
         """An instruction that gives a value of that type."""
-        made = Value(self, type, self.name())
-        self.lines.append(f"{made.text} = {text}")
-        return made
+        value = Value(self, type, self.name())
+        self.lines.append(f"{value.text} = {text}")
+        return value
 
     def call(self, name: str, type: Type, *args: Value | str) -> Value:
         """A call of an intrinsic, which is declared here; text arguments ("i1 true") are constants."""
@@ -300,12 +300,12 @@ class Kernel:
         """Word `index` of args: an address, an i64, or the bits of a smaller type."""
         key = (index, type)
         if key not in self._words:
-            at, made = self.name(), self.name()
+            at, loaded = self.name(), self.name()
             self._entry += [
                 f"{at} = getelementptr i64, ptr %args, i64 {index}",
-                f"{made} = load {type}, ptr {at}",
+                f"{loaded} = load {type}, ptr {at}",
             ]
-            self._words[key] = Value(self, type, made)
+            self._words[key] = Value(self, type, loaded)
         return self._words[key]
 
     def const(self, type: Type, number: Number) -> Value:
@@ -426,11 +426,11 @@ class Kernel:
 
     def joined(self, parts: Sequence[Value]) -> Value:
         """The lanes of all parts, whose number is a power of two, one part after the other."""
-        found = list(parts)
-        while len(found) > 1:
-            n = 2 * found[0].type.lanes
-            found = [self.shuffle(a, b, range(n)) for a, b in zip(found[::2], found[1::2], strict=True)]
-        return found[0]
+        vectors = list(parts)
+        while len(vectors) > 1:
+            n = 2 * vectors[0].type.lanes
+            vectors = [self.shuffle(a, b, range(n)) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
+        return vectors[0]
 
     def halves(self, a: Value) -> tuple[Value, Value]:
         n = a.type.lanes // 2

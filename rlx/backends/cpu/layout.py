@@ -80,7 +80,7 @@ def in_memory_order(node: Node, ins: Sequence[Array]) -> tuple[Node, Sequence[Ar
     if 1 not in axes and not set(range(2, rank)) <= set(axes):
         return node, ins
     moved = np.moveaxis(ins[0], 1, -1)
-    given = [TensorType(moved.shape, node.inputs[0].dtype)]
+    types = [TensorType(moved.shape, node.inputs[0].dtype)]
     places = (0, rank - 1, *range(1, rank - 1))  # the axes' places behind the move
     inside = tuple(sorted(places[axis] for axis in axes))
-    return node_of(node.op, given, {**node.attrs, "axes": inside}), [moved]
+    return node_of(node.op, types, {**node.attrs, "axes": inside}), [moved]

@@ -15,15 +15,15 @@ def looked_up(k: Kernel, table: Value, index: Value) -> Value:
     per = 512 // kind.bits
     if k.lookup == "avx512" and lanes % per == 0:
         places = index if kind == F32 else k.cast("zext", index, I64)
-        found = []
+        vectors = []
         for first in range(0, lanes, per):
             at = k.shuffle(places, None, range(first, first + per)) if lanes > per else places
             if kind == F32:
-                found.append(k.call("llvm.x86.avx512.permvar.sf.512", F32.of(16), table, at))
+                vectors.append(k.call("llvm.x86.avx512.permvar.sf.512", F32.of(16), table, at))
             else:
                 low, high = k.halves(table)
-                found.append(k.call("llvm.x86.avx512.vpermi2var.pd.512", F64.of(8), low, at, high))
-        return k.joined(found)
+                vectors.append(k.call("llvm.x86.avx512.vpermi2var.pd.512", F64.of(8), low, at, high))
+        return k.joined(vectors)
     entries = [k.splat(k.extract(table, i), lanes) for i in range(16)]
     for bit in (1, 2, 4, 8):
         odd = k.cmp("ne", index & bit, 0)
@@ -32,13 +32,13 @@ def looked_up(k: Kernel, table: Value, index: Value) -> Value:
 
 
 def _in_parts(k: Kernel, table: Value, index: Value, per: int) -> Value:
-    """As `looked_up`, of floats in narrower registers: AVX2 chooses among 8 of them, NEON among 64 bytes."""
-    lanes, found = index.type.lanes, []
+    """Does what `looked_up` does where registers are narrower: AVX2 chooses among 8 of them, NEON among 64 bytes."""
+    lanes, vectors = index.type.lanes, []
     for first in range(0, lanes, per):
         at = k.shuffle(index, None, range(first, first + per)) if lanes > per else index
         if k.lookup == "avx2":
             low, high = (k.call("llvm.x86.avx2.permps", F32.of(8), t, at) for t in k.halves(table))
-            found.append(k.select(k.cmp("ne", at & 8, 0), high, low))
+            vectors.append(k.select(k.cmp("ne", at & 8, 0), high, low))
         else:
             kind = I8.of(16)
             quarters = (k.shuffle(table, None, range(n, n + 4)) for n in range(0, 16, 4))
@@ -46,5 +46,5 @@ def _in_parts(k: Kernel, table: Value, index: Value, per: int) -> Value:
             places = (at & 15) * 0x04040404 + 0x03020100
             chosen = k.op(kind, f"bitcast {places} to {kind}")
             chosen = k.call("llvm.aarch64.neon.tbl4.v16i8", kind, *parts, chosen)
-            found.append(k.op(F32.of(4), f"bitcast {chosen} to {F32.of(4)}"))
-    return k.joined(found)
+            vectors.append(k.op(F32.of(4), f"bitcast {chosen} to {F32.of(4)}"))
+    return k.joined(vectors)

@@ -116,9 +116,9 @@ def this_machine() -> Machine | None:
             if line.startswith(("flags", "Features")):
                 words = set(line.partition(":")[2].split())
                 break
-    found = frozenset(_RENAMED.get(w, w) for w in words) & _KNOWN
-    if "amx-tile" in found and not _may_use_tiles():
-        found = frozenset(f for f in found if not f.startswith("amx"))
+    features = frozenset(_RENAMED.get(w, w) for w in words) & _KNOWN
+    if "amx-tile" in features and not _may_use_tiles():
+        features = frozenset(f for f in features if not f.startswith("amx"))
     asked = os.environ.get(FEATURES_ENV)
     if asked is not None:
         named = frozenset(asked.replace(" ", "").split(",")) - {""}
@@ -126,10 +126,10 @@ def this_machine() -> Machine | None:
             raise RlxError(
                 f"{FEATURES_ENV} names {', '.join(map(repr, unknown))}; kernels know {', '.join(sorted(_KNOWN))}"
             )
-        found &= named
-    made = Machine(arch, found, vendor == "AuthenticAMD")
+        features &= named
+    machine = Machine(arch, features, vendor == "AuthenticAMD")
     least = {"avx2", "fma", "f16c"} if arch == "x86_64" else frozenset[str]()
-    return made if made.features >= least else None
+    return machine if machine.features >= least else None
 
 
 def _may_use_tiles() -> bool:

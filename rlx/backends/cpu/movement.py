@@ -17,7 +17,7 @@ from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
 from rlx.ir import Attrs, Node
 
 _UNITS = {1: I8, 2: I16, 4: I32, 8: I64}
-_ITEM = 1 << 15  # bytes that an item moves, about
+_ITEM_BYTES = 1 << 15
 _NS_A_BYTE = 0.08
 
 Axes = list[
@@ -101,8 +101,8 @@ class Copy:
         def square(row: Value, i: Value, mask: Value | None) -> None:
             here = k.at(source, row, kind)
             places = [i + j if mask is None else k.min(i + j, n - 1) for j in range(side)]
-            given = [k.load(kind.of(side), k.at(here, place * from_element)) for place in places]
-            for j, v in enumerate(transposed(k, given)):
+            vectors = [k.load(kind.of(side), k.at(here, place * from_element)) for place in places]
+            for j, v in enumerate(transposed(k, vectors)):
                 k.store(v, k.at(k.at(target, (row + j) * to_row), i, kind), mask)
 
         with k.loop(begin, squares, side) as row:
@@ -181,13 +181,13 @@ def _merged(source: Array, target: Array) -> Axes:
     """The axes of a copy, in the order of the target's memory; neighbours that are one axis in both are joined."""
     axes = [(n, s, t) for n, s, t in zip(target.shape, source.strides, target.strides, strict=True) if n != 1]
     axes.sort(key=lambda a: -abs(a[2]))
-    made: Axes = []
+    joined: Axes = []
     for n, s, t in axes:
-        if made and made[-1][1] == n * s and made[-1][2] == n * t:
-            made[-1] = (made[-1][0] * n, s, t)
+        if joined and joined[-1][1] == n * s and joined[-1][2] == n * t:
+            joined[-1] = (joined[-1][0] * n, s, t)
         else:
-            made.append((n, s, t))
-    return made or [(1, target.itemsize, target.itemsize)]
+            joined.append((n, s, t))
+    return joined or [(1, target.itemsize, target.itemsize)]
 
 
 def _one_axis(
@@ -195,7 +195,7 @@ def _one_axis(
 ) -> list[EngineStep]:
     """A single row, cut into rows of some length and a rest."""
     n, step, stride = axis
-    length = max(1, _ITEM // unit)
+    length = max(1, _ITEM_BYTES // unit)
     steps = []
     whole = n // length
     if whole:
@@ -221,14 +221,14 @@ def _step(
     (rows, from_row, to_row), (n, step, stride) = axes[-2:]
     outer = axes[:-2]
     side = ctx.machine.vector_bytes // 4 if how == "turn" else 1
-    chunk = max(1, _ITEM // max(1, n * unit))
+    chunk = max(1, _ITEM_BYTES // max(1, n * unit))
     chunk = min(rows, -(-chunk // side) * side)
     chunks = -(-rows // chunk)
     items = math.prod(a[0] for a in outer) * chunks
     nbytes = chunk * n * unit
     slow = {"run": 1, "fill": 1, "turn": 3, "each": 12 / unit}[how]
     spec = Copy(how, unit, len(outer), ctx.machine.vector_bytes)
-    grain = max(1, _ITEM // max(1, nbytes))
+    grain = max(1, _ITEM_BYTES // max(1, nbytes))
     words = spec.args(
         source=address(source) + source_offset, target=address(target) + target_offset, rows=rows, chunk=chunk,
         chunks=chunks, n=n, from_row=from_row, to_row=to_row, from_element=step, to_element=stride,
@@ -243,10 +243,10 @@ def all_copies(pairs: Sequence[tuple[Array, Array]], ctx: EngineContext) -> list
     """Several copies; None where one of them is."""
     steps: list[EngineStep] = []
     for source, target in pairs:
-        made = copies(source, target, ctx)
-        if made is None:
+        steps_of_pair = copies(source, target, ctx)
+        if steps_of_pair is None:
             return None
-        steps += made
+        steps += steps_of_pair
     return steps
 
 
@@ -296,8 +296,8 @@ def bind_concat(
 def bind_pad(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
-    found = boxes(node, ins[0], outs[0])
-    return None if found is None else all_copies(found, ctx)
+    pairs = boxes(node, ins[0], outs[0])
+    return None if pairs is None else all_copies(pairs, ctx)
 
 
 def cut_of(attrs: Attrs) -> tuple[slice, ...]:

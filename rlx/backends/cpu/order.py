@@ -54,7 +54,7 @@ class Extreme:
                 left = after - column
                 mask = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
                 base = outer * n * after + column
-                best, found = k.variable(k.const(self._kind.of(lanes), self._least)), k.variable(self._nowhere(k))
+                best, place = k.variable(k.const(self._kind.of(lanes), self._least)), k.variable(self._nowhere(k))
                 with k.loop(0, n) as i:
                     best.value = self._larger(k, best.value, self._load(k, base + i * after, mask))
                 top = best.value
@@ -64,9 +64,9 @@ class Extreme:
                     hit = k.cmp("oeq" if top.type.is_float else "eq", v, top)
                     if top.type.is_float:
                         hit = hit | (k.cmp("uno", v, v) & k.cmp("uno", top, top))
-                    found.value = self._nearer(k, found.value, hit, here)
+                    place.value = self._nearer(k, place.value, hit, here)
                 where = k.at(y, outer * after + column, I64)
-                k.store(k.cast("sext", found.value, I64), where, mask)
+                k.store(k.cast("sext", place.value, I64), where, mask)
             else:
                 k.store(k.cast("sext", self._place_in_row(k, item * n, n), I64), k.at(y, item, I64))
         return k.text()
@@ -87,12 +87,12 @@ class Extreme:
         start, end = k.variable(0), k.variable(n)
         if not self.last:
             step = lanes * UNROLL
-            found = k.variable(False, I1)
+            reached = k.variable(False, I1)
             with k.repeat() as again:
-                again.whilst(k.cmp("sle", start.value + step, n) & ~found.value)
+                again.whilst(k.cmp("sle", start.value + step, n) & ~reached.value)
                 masks = [hits(start.value + u * lanes, None) for u in range(UNROLL)]
-                found.value = k.any((masks[0] | masks[1]) | (masks[2] | masks[3]))
-                start.value = k.select(found.value, start.value, start.value + step)
+                reached.value = k.any((masks[0] | masks[1]) | (masks[2] | masks[3]))
+                start.value = k.select(reached.value, start.value, start.value + step)
             end.value = k.min(start.value + step, n)
         places = [k.variable(self._nowhere(k)) for _ in range(UNROLL)]
         first = start.value
@@ -168,9 +168,9 @@ class Extreme:
     def _first(self, k: Kernel, a: Value, b: Value) -> Value:
         return k.select(k.cmp("sgt" if self.last else "slt", a, b), a, b)
 
-    def _nearer(self, k: Kernel, found: Value, hit: Value, here: Value) -> Value:
+    def _nearer(self, k: Kernel, nearest: Value, hit: Value, here: Value) -> Value:
         """`here` in the lanes that are hit, if it is nearer than what was found."""
-        return k.select(hit, self._first(k, here, found), found)
+        return k.select(hit, self._first(k, here, nearest), nearest)
 
 
 @engine("argmax", "argmin")

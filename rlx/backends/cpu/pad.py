@@ -13,7 +13,7 @@ from rlx.backends.cpu.context import Array
 from rlx.ir import Node
 from rlx.ops.pad import filling, sources
 
-_BOXES = 256  # boxes at most; a short axis that is mirrored many times has more
+_MAX_BOXES = 256  # a short axis that is mirrored many times has more
 
 
 def boxes(node: Node, x: Array, out: Array) -> list[tuple[Array, Array]] | None:
@@ -23,7 +23,7 @@ def boxes(node: Node, x: Array, out: Array) -> list[tuple[Array, Array]] | None:
         return _constant(x, out, pads, filling(node.attrs["value"], node.output.dtype))
     tables = [sources(n, a, b, mode) for n, (a, b) in zip(x.shape, pads, strict=True)]
     runs = [_runs(t) for t in tables]
-    if math.prod(map(len, runs)) > _BOXES:
+    if math.prod(map(len, runs)) > _MAX_BOXES:
         return None
     pairs = []
     for box in itertools.product(*runs):

@@ -27,8 +27,8 @@ _TABLES = tuple(f"table_{a}" for a in _AXES[2:])
 
 @dataclass(frozen=True, slots=True)
 class MaxPoolGradient:
-    """For images (N, C, D, H, W); `lanes` neighbouring channels are worked on at once. Strides are in bytes. Each table
-    has (first element, taps) of the windows along an axis."""
+    """The gradient of images (N, C, D, H, W), of which `lanes` neighbouring channels are worked on at once. Strides are
+    in bytes. Each table has (first element, taps) of the windows along an axis."""
 
     lanes: int
     args = pointers(*_ARRAYS, *_TABLES) + sizes(*_NUMBERS, "channels", *_STRIDES)

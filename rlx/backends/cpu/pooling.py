@@ -17,7 +17,7 @@ from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
 from rlx.ops.pool import divisors
 
-_WIDEST = 1 << 13  # elements of a row with its padding, which lie on the stack
+_MAX_ROW_ELEMENTS = 1 << 13  # a row with its padding lies on the stack
 
 _ARGS = pointers("x", "y", "down", "right", "by") + sizes(
     "height", "width", "channels", "rows", "columns", "row_step", "column_step", "before"
@@ -144,7 +144,7 @@ def _every(k: Kernel, parts: list[Value], stride: int) -> Value:
     result = parts[0]
     if stride == 1:
         return result
-    done = -(-lanes // stride)  # lanes of `made` that are in place, from the vectors before
+    done = -(-lanes // stride)  # lanes of the result that are in place, from the vectors before
     result = k.shuffle(parts[0], None, [min(i * stride, lanes - 1) for i in range(lanes)])
     for number, part in enumerate(parts[1:], 1):
         order = list(range(lanes))
@@ -184,15 +184,15 @@ def bind_pool(
     if x.flags.c_contiguous != y.flags.c_contiguous and not (_is_last(x) and _is_last(y)):
         if x.itemsize != 4:
             return None
-        made = ctx.borrow(x.nbytes).view(x.dtype)
+        image = ctx.borrow(x.nbytes).view(x.dtype)
         if x.flags.c_contiguous:
-            lies = made.reshape(x.shape[0], *x.shape[2:], x.shape[1])
+            lies = image.reshape(x.shape[0], *x.shape[2:], x.shape[1])
             steps.append(_turn(x.reshape(*x.shape[:2], -1), lies.reshape(len(x), -1, x.shape[1]), ctx))
             x = np.moveaxis(lies, -1, 1)
         else:
-            lies, made = np.moveaxis(x, 1, -1), made.reshape(x.shape)
-            steps.append(_turn(lies.reshape(len(x), -1, x.shape[1]), made.reshape(*x.shape[:2], -1), ctx))
-            x = made
+            lies, image = np.moveaxis(x, 1, -1), image.reshape(x.shape)
+            steps.append(_turn(lies.reshape(len(x), -1, x.shape[1]), image.reshape(*x.shape[:2], -1), ctx))
+            x = image
     last = not (x.flags.c_contiguous and y.flags.c_contiguous)
     if last and not (_is_last(x) and _is_last(y)):
         return None
@@ -205,9 +205,9 @@ def bind_pool(
     if join == "add":
         held = np.broadcast_to(divisors(x.shape, attrs), (1, 1, *y.shape[2:]))
         by = np.ascontiguousarray(held.reshape(-1), np.float32)
-    found: list[EngineStep | None]
+    pooled: list[EngineStep | None]
     if spatial < 3:
-        found = [_pooled(join, x, y, x.shape[0], x.shape[1], axes, by, last, ctx)]
+        pooled = [_pooled(join, x, y, x.shape[0], x.shape[1], axes, by, last, ctx)]
     else:
         if join == "add" and x.dtype != np.float32:
             return None  # sums of slices would be rounded
@@ -217,12 +217,12 @@ def bind_pool(
         between = ctx.borrow(n * c * depth.size * place * x.itemsize).view(x.dtype)
         ones = np.ones(place if join == "add" else 1, np.float32)
         lead = (n * depth.size, c) if last else (n, c * depth.size)
-        found = [
+        pooled = [
             _pooled(join, x, between, *lead, flat, ones, last, ctx),
             _pooled(join, between, y, n, c, [depth, line], by, last, ctx),
         ]
-    made_steps = [step for step in found if step is not None]
-    return [*steps, *made_steps] if len(made_steps) == len(found) else None
+    made_steps = [step for step in pooled if step is not None]
+    return [*steps, *made_steps] if len(made_steps) == len(pooled) else None
 
 
 def _turn(x: Array, out: Array, ctx: EngineContext) -> EngineStep:
@@ -251,7 +251,7 @@ def _pooled(
         return EngineStep(spec, words, n * down.count, 1, keep, cost_ns=cost * channels)
     needed = right.size + right.before + right.stride * ctx.machine.lanes() + right.kernel * right.dilation
     needed = max(needed, (right.count - 1) * right.stride + right.dilation * right.kernel)
-    if needed > _WIDEST or right.stride > 4:
+    if needed > _MAX_ROW_ELEMENTS or right.stride > 4:
         return None
     size = 1 << max(8, (needed - 1).bit_length())
     first = PoolFirst(join, dtype, right.stride, right.kernel, size, ctx.machine.lanes())

@@ -56,10 +56,10 @@ class RunningProduct:
     def join(self, x: Value) -> None:
         k, old, rest = self.k, self.high.value, self.low.value
         if not self.wide:
-            made = self.high.value = old * x  # x is an f32: two of these cannot leave the range
-            size = k.unary("fabs", made)
+            product = self.high.value = old * x  # x is an f32: two of these cannot leave the range
+            size = k.unary("fabs", product)
             with k.when(k.any(~(k.cmp("ogt", size, 2.0**-600) & k.cmp("olt", size, 2.0**600)))):
-                self.high.value, power, _ = normal(k, made)
+                self.high.value, power, _ = normal(k, product)
                 self._raise(power)
             return
         tiny = k.cmp("olt", k.unary("fabs", x), 2.0**-1022)  # 0 too

@@ -25,9 +25,9 @@ from rlx.ir import expr as ex
 
 _PARTS = "parts"  # the dtype of what a step leaves to the next: f64, f64 and i64, in three arrays
 _CHAINS = 4  # products of a row whose multiplications do not wait for each other
-_LONG = 1 << 15  # elements of a run of which few are reduced at once: it is cut into parts
-_FEW = 16  # items, of which a step should have more
-_PART = 1 << 12  # elements that a part has at least
+_LONG_RUN_ELEMENTS = 1 << 15  # a longer run, of which few are reduced at once, is cut into parts
+_FEW_ITEMS = 16  # a step should have more
+_LEAST_PART_ELEMENTS = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class FloatProduct:
                 mask = k.tail(k.min(after - column, lanes), lanes)
                 with k.loop(start, end) as i:
                     self._join(k, held[0], (outer * n + i) * after + column, mask)
-                made, to = held[0].part(), row * after + column
+                result, to = held[0].part(), row * after + column
             else:
                 base, each = outer * n, lanes * chains
                 whole = start + (end - start & -each)
@@ -67,9 +67,9 @@ class FloatProduct:
                         self._join(k, product, base + i + c * lanes, None)
                 with k.loop(whole, end, lanes) as i:
                     self._join(k, held[0], base + i, k.tail(k.min(end - i, lanes), lanes))
-                made, to = folded_parts(k, [product.part() for product in held]), row
+                result, to = folded_parts(k, [product.part() for product in held]), row
                 mask = k.tail(1, lanes)
-            self._store(k, made, to, mask)
+            self._store(k, result, to, mask)
         return k.text()
 
     def _join(self, k: Kernel, held: RunningProduct, at: Value, mask: Value | None) -> None:
@@ -80,21 +80,21 @@ class FloatProduct:
             return
         # Lanes that are not there have the parts of 1.
         high, low, power = (k.at(x, at + k.arg("x_size") * p, F64) for p in range(3))
-        found = k.load(F64.of(lanes), high, mask)
+        fraction = k.load(F64.of(lanes), high, mask)
         if mask is not None:
-            found = k.select(mask, found, 1.0)
-        given = Part(found, k.load(F64.of(lanes), low, mask), k.load(I64.of(lanes), power, mask))
-        made = multiplied(k, Part(held.high.value, held.low.value, held.power.value), given)
-        held.high.value, held.low.value, held.power.value = made
+            fraction = k.select(mask, fraction, 1.0)
+        factor = Part(fraction, k.load(F64.of(lanes), low, mask), k.load(I64.of(lanes), power, mask))
+        result = multiplied(k, Part(held.high.value, held.low.value, held.power.value), factor)
+        held.high.value, held.low.value, held.power.value = result
 
-    def _store(self, k: Kernel, made: Part, at: Value, mask: Value) -> None:
+    def _store(self, k: Kernel, product: Part, at: Value, mask: Value) -> None:
         y, lanes = k.arg("y"), self.lanes
         if self.target == _PARTS:
-            for p, v in enumerate(made):
+            for p, v in enumerate(product):
                 whole = v if self.across else k.insert(k.const(v.type.of(lanes), 0), v, 0)
                 k.store(whole, k.at(y, at + k.arg("y_size") * p, F64), mask)
             return
-        value = value_of(k, made)
+        value = value_of(k, product)
         if not self.across:
             value = k.insert(k.const(value.type.of(lanes), 0), value, 0)
         store_wide(k, k.cast("fptrunc", value, F32) if self.target in STORED else value, y, self.target, at, mask)
@@ -122,8 +122,8 @@ def bind_prod(
         across = after > 1
         columns = -(-after // lanes) if across else 1
         parts = 1
-        if before * columns < _FEW and n * after >= _LONG and n > 1:
-            parts = max(1, min(n, n * after // _PART))
+        if before * columns < _FEW_ITEMS and n * after >= _LONG_RUN_ELEMENTS and n > 1:
+            parts = max(1, min(n, n * after // _LEAST_PART_ELEMENTS))
         length = -(-n // parts)
         parts = -(-n // length)
         if parts > 1:

@@ -43,8 +43,8 @@ _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 # 12 µs, once in a run as a rule, since it then spins until the next step comes.
 _WORTH_A_THREAD_NS = 2_500.0
 _WORTH_IN_A_CROWD_NS = 15_000.0  # others want the cores too
-_MOST_ROWS = 1 << 17  # a table's rows: eight megabytes
-_CHUNKS_A_THREAD = 4  # chunks of a step for each thread: some end sooner than others
+_MAX_TABLE_ROWS = 1 << 17  # they take eight megabytes
+_CHUNKS_PER_THREAD = 4  # some chunks of a step end sooner than others
 _UNDER_WAY = [runner.STEP, runner.ITEM, runner.SHARED, runner.OWNS]
 _NO_KERNELS = (UnsupportedOp, RuntimeError)  # none can be made then: llvmlite raises RuntimeError
 _PAUSE_NS = 2_000_000.0  # a thread looks up from its work about as often, to see whether a signal waits
@@ -89,7 +89,7 @@ class Segment:
             most, cost = min(threads, -(-step.items // step.grain)), step.cost_ns * step.items
             wanted = min(most, int(cost / _WORTH_A_THREAD_NS))
             if wanted > 1:
-                size = max(step.grain, -(-step.items // (wanted * _CHUNKS_A_THREAD)))
+                size = max(step.grain, -(-step.items // (wanted * _CHUNKS_PER_THREAD)))
             else:
                 size = max(step.grain, min(step.items, int(_PAUSE_NS / max(step.cost_ns, 1e-3))), 1)
             row[:6] = place, address(words), step.items, size, max(wanted, 1), -(-step.items // size)
@@ -174,21 +174,21 @@ class EngineProgram:
         self._ctx.next_node()
         count = len(self._ctx.weights)
         self.packed = []
-        made = self._steps_of(node, ins, outs)
-        if made is None and following is None:
+        bound = self._steps_of(node, ins, outs)
+        if bound is None and following is None:
             apart, before = self._apart(ins, outs)
-            found = self._steps_of(node, apart, outs) if before else None
-            made = None if found is None else [*before, *found]
-        if made is None:
+            steps_apart = self._steps_of(node, apart, outs) if before else None
+            bound = None if steps_apart is None else [*before, *steps_apart]
+        if bound is None:
             return None
-        self.packed = self._ctx.weights.since(count, [x for step in made for x in step.keep])
+        self.packed = self._ctx.weights.since(count, [x for step in bound for x in step.keep])
         begun: list[Segment] = []
         if self._open is None:
             self._open = Segment()
             self._segments.append(self._open)
             begun = [self._open]
-        self._open.steps += made
-        return begun, made
+        self._open.steps += bound
+        return begun, bound
 
     def _steps_of(self, node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> list[EngineStep] | None:
         """The steps of the first binder that does not decline; None where all do."""
@@ -198,28 +198,28 @@ class EngineProgram:
         for binder in binders_of(node.op):
             if following is not None and binder not in TAKES_EPILOGUE:
                 continue
-            made = None
+            steps = None
             with suppress(Declined):
-                made = binder(*in_memory_order(node, ins), outs, self._ctx)
-            if made is not None:
-                return made
+                steps = binder(*in_memory_order(node, ins), outs, self._ctx)
+            if steps is not None:
+                return steps
             self._ctx.weights.take_back(count)
         return None
 
     def _apart(self, ins: Sequence[Array], outs: Sequence[Array]) -> tuple[list[Array], list[EngineStep]]:
         """The inputs, of which those that share memory with a result are copies that lie alike; and the steps that make
         these, none where there are no kernels for it."""
-        given, steps = list(ins), list[EngineStep]()
+        arrays, steps = list(ins), list[EngineStep]()
         for i, x in enumerate(ins):
             if any(np.may_share_memory(x, o) for o in outs):
                 order = sorted(range(x.ndim), key=lambda axis: -x.strides[axis])
                 dense = self._ctx.borrow(x.nbytes)[: x.nbytes].view(x.dtype)
-                given[i] = dense.reshape([x.shape[axis] for axis in order]).transpose(np.argsort(order))
-                copied = copies(x, given[i], self._ctx)
+                arrays[i] = dense.reshape([x.shape[axis] for axis in order]).transpose(np.argsort(order))
+                copied = copies(x, arrays[i], self._ctx)
                 if copied is None:
-                    return given, []
+                    return arrays, []
                 steps += copied
-        return given, steps
+        return arrays, steps
 
     def copy(self, source: Array, target: Array) -> None:
         """Adds a copy between arrays of one dtype to the open segment."""
@@ -275,17 +275,17 @@ class EngineProgram:
         own, count = segment.table, len(order)
         kernels = [RowCopy(4 if not row.nbytes % 4 else 1, self._ctx.machine.vector_bytes) for row in (*before, *after)]
         try:
-            found = addresses(kernels, self._ctx.machine)
+            code = addresses(kernels, self._ctx.machine)
         except _NO_KERNELS:
             return None  # the turns run one by one, without such kernels
         each = len(before) + len(own) + len(after)
-        if count * each > _MOST_ROWS:
+        if count * each > _MAX_TABLE_ROWS:
             return None
         table = np.zeros((count, each, runner.ROW_WORDS), np.int64)
         turns = np.asarray(order, np.int64)
         kept = []
         places = (*range(len(before)), *range(each - len(after), each))
-        for place, row, kernel, at in zip(places, (*before, *after), kernels, found, strict=True):
+        for place, row, kernel, at in zip(places, (*before, *after), kernels, code, strict=True):
             start = np.array(kernel.args(source=row.source, target=row.target, n=row.nbytes // kernel.unit))
             step = np.array(kernel.args(source=row.source_step, target=row.target_step, n=0))
             words = start + turns[:, None] * step
@@ -294,11 +294,11 @@ class EngineProgram:
             table[:, place, 2:6] = 1
             kept.append(words)
         table[:, len(before) : each - len(after)] = own
-        made = Segment()
-        made.keep += [segment, *kept]
-        made.run_table(table.reshape(-1, runner.ROW_WORDS), *self._runner, self._ctx.threads)
-        self._segments.append(made)
-        return made
+        launched = Segment()
+        launched.keep += [segment, *kept]
+        launched.run_table(table.reshape(-1, runner.ROW_WORDS), *self._runner, self._ctx.threads)
+        self._segments.append(launched)
+        return launched
 
     def close(self) -> None:
         """Ends runs that were left, so that memory can be freed."""

@@ -23,7 +23,7 @@ from rlx.backends.cpu.machine import this_machine
 from rlx.backends.cpu.rowwise import transposed
 from rlx.packed.search import SEARCHES, Search
 
-_UNROLL = 4  # elements of a turn of a loop
+_ELEMENTS_PER_TURN = 4
 _ARGS = pointers("x", "numbers", "codes") + sizes("total")
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
@@ -119,16 +119,16 @@ class VectorLanes:
     # -- numbers
 
     def apply(self, f: Callable[..., Value], *args: Any) -> _Number:
-        """f of values; of numbers of elements it is called where these are needed."""
+        """f of values at once; of numbers of elements f is called later, where each is needed."""
         numbers = [a for a in args if isinstance(a, _Number)]
         if all(a.value is not None for a in numbers):
             return _Number(self, f(*self._values(args)))
         return _Number(self, None, lambda: f(*self._values(args)))
 
     def _values(self, args: Sequence[Any]) -> list[Value]:
-        made = [self._value(a) if isinstance(a, _Number) else a for a in args]
-        kind = next(a for a in made if isinstance(a, Value)).type
-        return [a if isinstance(a, Value) else self.k.const(kind, a) for a in made]
+        values = [self._value(a) if isinstance(a, _Number) else a for a in args]
+        kind = next(a for a in values if isinstance(a, Value)).type
+        return [a if isinstance(a, Value) else self.k.const(kind, a) for a in values]
 
     def _value(self, number: _Number) -> Value:
         if number.value is not None:
@@ -143,7 +143,7 @@ class VectorLanes:
         return self.apply(lambda a, b: self.k.cmp(how, a, b), a, b)
 
     def where(self, condition: _Number, a: Any, b: Any) -> _Number:
-        def chosen(c: Value, *given: Any) -> Value:
+        def chosen(c: Value, *options: Any) -> Value:
             x, y = (self._value(n) if isinstance(n, _Number) else n for n in (a, b))
             kind = next(v.type for v in (x, y) if isinstance(v, Value))
             x, y = (v if isinstance(v, Value) else self.k.const(kind, v) for v in (x, y))
@@ -188,7 +188,7 @@ class VectorLanes:
 
     def _each(self, n: int, body: Callable[[Value, int], None]) -> None:
         """The body for each element, some of them in a turn of the loop."""
-        several = _UNROLL if n % _UNROLL == 0 else 1
+        several = _ELEMENTS_PER_TURN if n % _ELEMENTS_PER_TURN == 0 else 1
         with self.k.loop(0, n, several) as i:
             for u in range(several):
                 self._at = i + u
@@ -228,25 +228,25 @@ class VectorLanes:
         return _Number(self, low.value), _Number(self, high.value)
 
     def groups(self, f: Callable[..., tuple[_Number, ...]], *arrays: _Stored) -> tuple[_Stored, ...]:
-        k, made = self.k, []
+        k, outputs = self.k, []
         with k.loop(0, self.count) as g:
-            given = []
+            inputs = []
             for a in arrays:
                 place = k.at(a.place, g * (a.each * self.lanes), a.type)
                 if a.each > 1:
-                    given.append(self.elements(place))
+                    inputs.append(self.elements(place))
                 else:
-                    given.append(_Number(self, k.load(a.type.of(self.lanes), place, align=4 * self.lanes)))
-            for number in f(*given):
+                    inputs.append(_Number(self, k.load(a.type.of(self.lanes), place, align=4 * self.lanes)))
+            for number in f(*inputs):
                 if number.value is not None:
                     to = self.room(1)
                     k.store(number.value, k.at(to, g * self.lanes, F32), align=4 * self.lanes)
-                    made.append(_Stored(to, 1, F32))
+                    outputs.append(_Stored(to, 1, F32))
                 else:
                     to = self.room(self.inside)
                     kind = self.keep(number, k.at(to, g * (self.inside * self.lanes), F32))
-                    made.append(_Stored(to, self.inside, kind))
-        return tuple(made)
+                    outputs.append(_Stored(to, self.inside, kind))
+        return tuple(outputs)
 
     def keep(self, number: _Number, to: Value) -> Type:
         """Stores the number of each element; its type."""
@@ -295,12 +295,12 @@ def kernel_text(search: Search, elements: int, lanes: int) -> str:
             for i, row in enumerate(transposed(k, rows)):
                 k.store(row, k.at(scratch, (e + i) * lanes, F32), align=4 * lanes)
         whole: Any = v.elements(scratch) if search.groups == 1 else _Stored(scratch, inside, F32)
-        found, code = search.find(v, whole, inside)
+        results, code = search.find(v, whole, inside)
         if isinstance(code, _Number):
             to = v.room(inside)
             code = _Stored(to, inside, v.keep(code, to))
         at = 0
-        for number, of in zip(found, search.numbers, strict=True):
+        for number, of in zip(results, search.numbers, strict=True):
             for g in range(of):
                 value = (
                     number.value if isinstance(number, _Number)
@@ -332,13 +332,13 @@ def _kernel(family: str, elements: int) -> tuple[Any, int]:
 def finder(
     family: str, elements: int
 ) -> Callable[[Search, npt.NDArray[np.float32]], tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]] | None:
-    """The compiled search of a format for blocks of so many elements: what `packed.lanes.found` gives; None where
+    """The compiled search of a format for blocks of so many elements: what `packed.lanes.find_blocks` gives; None where
     there is no compiler."""
     if not usable(None):
         return None
     call, lanes = _kernel(family, elements)
 
-    def found(search: Search, blocks: npt.NDArray[np.float32]) -> tuple[Any, Any]:
+    def find_block(search: Search, blocks: npt.NDArray[np.float32]) -> tuple[Any, Any]:
         count = len(blocks)
         whole = -(-count // lanes) * lanes
         if whole > count:
@@ -349,4 +349,4 @@ def finder(
         call(words.ctypes.data, 0, whole // lanes)
         return numbers[:, :count], codes[:count]
 
-    return found
+    return find_block

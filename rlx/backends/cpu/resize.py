@@ -57,7 +57,7 @@ class ResizeAxis:
         with k.loop(0, count, lanes) as i:
             left = count - i
             mask = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
-            made = k.const(F32.of(lanes), 0.0)
+            total = k.const(F32.of(lanes), 0.0)
             for tap in range(self.taps):
                 at = count * tap + i
                 index = k.load(I32.of(lanes), k.at(indices, at, I32), mask)
@@ -69,8 +69,8 @@ class ResizeAxis:
                 )  # fmt: skip
                 wide = v if self.source == "f32" else widened(k, v, self.source)
                 w = k.load(F32.of(lanes), k.at(weights, at, F32), mask)
-                made = wide * w + made if tap else wide * w
-            store_wide(k, made, y, self.target, to + i, mask)
+                total = wide * w + total if tap else wide * w
+            store_wide(k, total, y, self.target, to + i, mask)
 
     def _element(self, k: Kernel, base: Value, i: Value, to: Value, count: Value, after: Value) -> None:
         lanes, (x, y, indices, weights) = self.lanes, k.args(*_ARRAYS)
@@ -83,12 +83,12 @@ class ResizeAxis:
         with k.loop(0, after, lanes) as j:
             left = after - j
             mask = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
-            made: Value | None = None
+            total: Value | None = None
             for row, w in zip(rows, factors, strict=True):
                 term = load_wide(k, row, self.source, j, lanes, mask) * w
-                made = term if made is None else made + term
-            assert made is not None
-            store_wide(k, made, y, self.target, to + j, mask)
+                total = term if total is None else total + term
+            assert total is not None
+            store_wide(k, total, y, self.target, to + j, mask)
 
 
 @engine("resize", images="follows")
@@ -107,9 +107,9 @@ def bind_resize(
     if not (x.flags.c_contiguous and y.flags.c_contiguous):
         last_x, last_y = channels_last(x), channels_last(y)
         if last_y is None and last_x is not None and y.flags.c_contiguous and x.itemsize <= 4:
-            made = ctx.borrow(x.nbytes).view(x.dtype).reshape(x.shape)
-            steps.append(from_channels_last(last_x, made, ctx))
-            x = made
+            image = ctx.borrow(x.nbytes).view(x.dtype).reshape(x.shape)
+            steps.append(from_channels_last(last_x, image, ctx))
+            x = image
         elif last_y is not None and x.flags.c_contiguous and x.itemsize <= 4:
             order = [0, *range(2, x.ndim), 1]
             x, y = to_channels_last(x, ctx, steps), last_y
@@ -123,37 +123,37 @@ def bind_resize(
         axis, last = order.index(table.axis), number == len(plan) - 1
         shape = (*x.shape[:axis], len(table.index), *x.shape[axis + 1 :])
         between = x.dtype if nearest else np.dtype(np.float32)
-        made = y if last else ctx.borrow(math.prod(shape) * between.itemsize).view(between).reshape(shape)
-        steps.append(_along(x, made, table, axis, nearest, ctx))
-        x = made
+        image = y if last else ctx.borrow(math.prod(shape) * between.itemsize).view(between).reshape(shape)
+        steps.append(_along(x, image, table, axis, nearest, ctx))
+        x = image
     return steps
 
 
 def _place(table: AxisTable, order: Sequence[int], shape: Sequence[int]) -> tuple[float, int]:
-    """By which axes are sorted: those that shrink come first, those that grow last. The elements of an axis along
-    memory are gathered one by one, so of axes that grow alike it comes first, and of those that shrink last."""
+    """The key by which axes are sorted: those that shrink come first, those that grow last. The elements of an axis
+    along memory are gathered one by one, so of axes that grow alike it comes first, and of those that shrink last."""
     at = order.index(table.axis)
     growth = len(table.index) / shape[at]
     return growth, at if growth < 1 else -at
 
 
 def _along(
-    x: Array, made: Array, table: AxisTable, axis: int, nearest: bool, ctx: EngineContext
+    x: Array, out: Array, table: AxisTable, axis: int, nearest: bool, ctx: EngineContext
 ) -> EngineStep:
     before, after = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
     indices = np.ascontiguousarray(table.index.T, np.int32)
     weights = np.ascontiguousarray(table.weight.T, np.float32)
-    n, count = x.shape[axis], made.shape[axis]
-    keep = (x, made, indices, weights)
+    n, count = x.shape[axis], out.shape[axis]
+    keep = (x, out, indices, weights)
     if nearest and not (after == 1 and name_of(x) in STORED):
         spec = Gather(x.itemsize, 4, after == 1, ctx.machine.vector_bytes)
-        words = spec.args(x=x, indices=indices, y=made, count=count, rows=n, n=after)
+        words = spec.args(x=x, indices=indices, y=out, count=count, rows=n, n=after)
         return EngineStep(
             spec, words, before * count, grain_of(after + 16), keep, cost_ns=5 + after * x.itemsize * 0.1
         )
     along = after == 1
-    resized = ResizeAxis(name_of(x), name_of(made), table.taps, along, ctx.machine.lanes())
-    words = resized.args(x=x, y=made, indices=indices, weights=weights, n=n, count=count, after=after)
+    resized = ResizeAxis(name_of(x), name_of(out), table.taps, along, ctx.machine.lanes())
+    words = resized.args(x=x, y=out, indices=indices, weights=weights, n=n, count=count, after=after)
     numel = count if along else after
     return EngineStep(
         resized,

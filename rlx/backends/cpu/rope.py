@@ -31,7 +31,7 @@ class Rope:
 
     def ir(self) -> str:
         k, lanes = Kernel("kernel", self.args), self.lanes
-        xs, ys, cos, sin, given = k.args("x", "y", "cos", "sin", "positions")
+        xs, ys, cos, sin, positions = k.args("x", "y", "cos", "sin", "positions")
         n, inner, size, per, sections, offset, last, members = k.args(*_NUMBERS)
         half = per * sections
         with k.loop(k.first, k.last) as item:
@@ -44,7 +44,7 @@ class Rope:
                 index = {"first": k.const(I64, 0), "place": i}.get(self.positions)
                 if index is None:
                     index = k.binary("udiv", outer, members) * n + i
-                place = place + k.cast("sext", k.load(I32, k.at(given, index, I32)), I64)
+                place = place + k.cast("sext", k.load(I32, k.at(positions, index, I32)), I64)
             place = k.select(k.cmp("slt", place, 0), k.const(I64, 0), place)
             angles = k.select(k.cmp("slt", place, last), place, last) * half
             with k.loop(0, inner) as row:

@@ -51,8 +51,8 @@ class Scatter:
             step = columns * size
             with k.loop(0, count) as i:
                 at = (head * count + i) * columns + column if self.own else i
-                given = k.load(_INDICES[self.index], k.at(indices, at, _INDICES[self.index]))
-                place = k.cast("sext", given, I64)
+                row = k.load(_INDICES[self.index], k.at(indices, at, _INDICES[self.index]))
+                place = k.cast("sext", row, I64)
                 place = k.select(k.cmp("slt", place, 0), place + length, place)
                 with k.when(k.cmp("ult", place, length)):
                     new, where = k.load(kind, k.at(source, i * step), mask), k.at(target, place * step)

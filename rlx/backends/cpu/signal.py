@@ -17,7 +17,7 @@ from rlx.dtypes import as_dtype
 from rlx.ir import Node
 from rlx.ir import expr as ex
 
-_SIGNALS = 64  # signals at most: each is a step
+_MAX_SIGNALS = 64  # each is a step
 
 
 @engine("frame", "windowed_frames")
@@ -38,10 +38,10 @@ def bind_segment_spectra(
 ) -> list[EngineStep] | None:
     """One step for each signal, which is copied between zeros before, where segments reach beyond it."""
     (x, window), out, attrs = ins, outs[0], node.attrs
-    if x.dtype != np.float32 or not contiguous(x, window, out) or not 0 < x.size <= _SIGNALS * x.shape[-1]:
+    if x.dtype != np.float32 or not contiguous(x, window, out) or not 0 < x.size <= _MAX_SIGNALS * x.shape[-1]:
         return None
     start, count, n = attrs["start"], attrs["count"], x.shape[-1]
-    signals, made = x.reshape(-1, n), out.reshape(-1, *out.shape[-3:])
+    signals, spectra = x.reshape(-1, n), out.reshape(-1, *out.shape[-3:])
     size = max((count - 1) * attrs["hop"] + len(window), start + n)
     steps: list[EngineStep | None] = []
     if size > n:
@@ -51,7 +51,7 @@ def bind_segment_spectra(
         steps.append(tree_step([ex.arg(0, f32)], [signals], [wide[:, start : start + n]], ctx))
         signals = wide
     borrow = cache(ctx.borrow)  # one signal's step after the other's use the same memory
-    for signal, target in zip(signals, made, strict=True):
+    for signal, target in zip(signals, spectra, strict=True):
         steps.append(
             transform_step(
                 signal, target, attrs["nfft"], count, ctx, real="in", window=window, hop=attrs["hop"], borrow=borrow

@@ -20,9 +20,9 @@ from rlx.ir import Node
 
 _DTYPES = frozenset({"f32", "f16", "bf16", "i32", "i8", "u8", "bool"})
 _BINS = 256
-_LIST = 128  # elements that a list is kept sorted of
+_LIST_ELEMENTS = 128  # a list of so many is kept sorted
 _FEW = 8  # so many times as many elements
-_SHORT = 64  # elements of a row for which a digit's counts would take longer than moving elements
+_SHORT_ROW_ELEMENTS = 64  # a digit's counts would take longer than moving so few elements
 
 
 def _order(k: Kernel, v: Value, dtype: DType, descending: bool) -> Value:
@@ -104,11 +104,11 @@ class Sort:
                     k.store(rank + 1, here)
                 source, target = target, source
             with k.loop(0, kept) as i:
-                found = k.load(I64, k.at(source, i, I64)) & 0xFFFFFFFF
+                source_index = k.load(I64, k.at(source, i, I64)) & 0xFFFFFFFF
                 to = (outer * kept + i) * inner + column
-                k.store(found, k.at(indices, to, I64))
+                k.store(source_index, k.at(indices, to, I64))
                 if self.values:
-                    k.store(k.load(raw, k.at(x, (base + found * inner) * size)), k.at(values, to * size))
+                    k.store(k.load(raw, k.at(x, (base + source_index * inner) * size)), k.at(values, to * size))
         return k.text()
 
 
@@ -126,7 +126,7 @@ class SortedList:
         k, lanes, size = Kernel("kernel", self.args), self.lanes, self.dtype.itemsize
         x, values, indices, n, kept = k.args("x", "values", "indices", "n", "kept")
         raw = trees.stored_bits(self.dtype)
-        held = room(k, 8 * _LIST)  # words of a key and an index
+        held = room(k, 8 * _LIST_ELEMENTS)  # words of a key and an index
         edge = k.variable(k.const(I32, 0))
         with k.loop(k.first, k.last) as item:
             row = item * n
@@ -184,11 +184,11 @@ def bind_sort(
     keep = (x, *outs)
     if n >= 1 << 31:
         raise Declined(f"{n} elements in a row")
-    if len(outs) == 2 and inner == 1 and kept <= _LIST and kept * _FEW <= n:
+    if len(outs) == 2 and inner == 1 and kept <= _LIST_ELEMENTS and kept * _FEW <= n:
         spec = SortedList(dtype, descending, ctx.machine.lanes())
         words = spec.args(x=x, values=outs[0], indices=outs[1], n=n, kept=kept)
         return [EngineStep(spec, words, rows, 1, keep, name="top of a row", cost_ns=n * 0.2 + kept * 50.0)]
     memory = ctx.borrow(rows * n * 16)
-    sort = Sort(dtype, descending, len(outs) == 2, n <= _SHORT)
+    sort = Sort(dtype, descending, len(outs) == 2, n <= _SHORT_ROW_ELEMENTS)
     words = sort.args(x=x, values=outs[0], indices=outs[-1], memory=memory, n=n, inner=inner, kept=kept)
     return [EngineStep(sort, words, rows, 1, (*keep, memory), name="sort", cost_ns=n * 8.0 + 1000)]

@@ -81,11 +81,11 @@ class EngineContext:
     def borrow(self, nbytes: int) -> Bytes:
         """Memory for what the steps of one node leave to each other in a run; other nodes' steps use it again."""
         fitting = [b for b in self._free if len(b) >= nbytes]
-        found = min(fitting, key=len) if fitting else self.acquire(nbytes)
+        block = min(fitting, key=len) if fitting else self.acquire(nbytes)
         if fitting:
-            self._free = [b for b in self._free if b is not found]
-        self._lent.append(found)
-        return found[:nbytes]
+            self._free = [b for b in self._free if b is not block]
+        self._lent.append(block)
+        return block[:nbytes]
 
     def next_node(self) -> None:
         """Takes back what was lent."""

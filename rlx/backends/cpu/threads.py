@@ -21,8 +21,8 @@ Task = Callable[[], Any]
 def available_threads() -> int:
     """The number of processors that this process may run on; in a container with a quota of processor time no more than
     that pays for."""
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(found, _quota(Path("/sys/fs/cgroup")))
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(count, _quota(Path("/sys/fs/cgroup")))
 
 
 def _quota(base: Path) -> int:

@@ -83,8 +83,8 @@ def _node(
     own = class_of(e.dtype).of(lanes)
     if e.prim == "arg":
         assert isinstance(e.value, int)
-        given = args[e.value]
-        return given if given.type.lanes == lanes else k.splat(given, lanes)
+        arg = args[e.value]
+        return arg if arg.type.lanes == lanes else k.splat(arg, lanes)
     if e.prim == "lit":
         assert e.value is not None
         return k.const(own, e.value)
@@ -157,11 +157,11 @@ def gather_at(k: Kernel, dtype: DType, where: Value, offsets: Value) -> Value:
 
 def scatter(k: Kernel, value: Value, dtype: DType, where: Value, stride: Value) -> None:
     """Stores values of a dtype's class as elements that lie `stride` bytes apart."""
-    made = narrow(k, value, dtype)
-    lanes = made.type.lanes
+    narrowed = narrow(k, value, dtype)
+    lanes = narrowed.type.lanes
     places = k.op(PTR.of(lanes), f"getelementptr i8, {where}, {k.lanes(I64, range(lanes)) * stride}")
-    name = f"llvm.masked.scatter.{made.type.suffix}.v{lanes}p0"
-    k.do(name, made, places, f"i32 {made.type.size}", k.const(I1.of(lanes), True))
+    name = f"llvm.masked.scatter.{narrowed.type.suffix}.v{lanes}p0"
+    k.do(name, narrowed, places, f"i32 {narrowed.type.size}", k.const(I1.of(lanes), True))
 
 
 def store(k: Kernel, value: Value, dtype: DType, where: Value, mask: Value | None = None) -> None:

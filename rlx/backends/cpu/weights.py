@@ -55,18 +55,18 @@ class PackedWeights:
         """Memory of `nbytes`, zeros at first, for a weight in another order, which `order` names. What `steps` gives
         writes it from the weight's array, `unpack` writes the array from it. None for a weight whose array has not all
         bytes between its first and its last."""
-        found = self._range(weight)
-        if found is None:
+        held = self._range(weight)
+        if held is None:
             return None
-        forms = found.buffer.forms
-        key = found.start, found.end, weight.shape, weight.strides, weight.dtype.str, order
+        forms = held.buffer.forms
+        key = held.start, held.end, weight.shape, weight.strides, weight.dtype.str, order
 
         def restore(memory: Buffer) -> None:
             unpack(memory_of(memory))
 
-        form = forms.use(key, found.start, found.end, lambda: self._acquire(nbytes), restore)
+        form = forms.use(key, held.start, held.end, lambda: self._acquire(nbytes), restore)
         memory = memory_of(form.memory)
-        packed = Packed(forms, form, found)
+        packed = Packed(forms, form, held)
         self.made.append(packed)
         packed.steps = steps(memory)
         return memory

@@ -116,17 +116,17 @@ class Blas:
         self._zero = (ctypes.c_float(0), ctypes.c_double(0))
         self._check(self._lib.cublasCreate_v2(ctypes.byref(self._handle)), "cublasCreate")
         mode = ctypes.c_int(_NO_REDUCED_PRECISION_REDUCTION)
-        made = Resources()
-        made.callback(self.close)
-        with made.unwound():
+        resources = Resources()
+        resources.callback(self.close)
+        with resources.unwound():
             self._check(self._lib.cublasSetMathMode(self._handle, mode), "cublasSetMathMode")
 
     @property
     def version(self) -> int:
         """cuBLAS's own version number, such as 130100 for 13.1."""
-        found = ctypes.c_int()
-        self._check(self._lib.cublasGetVersion_v2(self._handle, ctypes.byref(found)), "cublasGetVersion")
-        return found.value
+        number = ctypes.c_int()
+        self._check(self._lib.cublasGetVersion_v2(self._handle, ctypes.byref(number)), "cublasGetVersion")
+        return number.value
 
     def use_stream(self, stream: int) -> None:
         """Sends all further calls to a stream. Setting a stream resets the workspace, so both are set."""

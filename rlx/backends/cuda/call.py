@@ -8,18 +8,19 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from rlx.backends.cuda.blas import gemm_call
-from rlx.backends.cuda.recorder import aim_blas, bound_launch
+from rlx.backends.cuda.memory import CudaBuffer, granules
+from rlx.backends.cuda.recorder import bound_launch
+from rlx.backends.gpu.program.call import Enqueued, Memory
 from rlx.backends.gpu.program.steps import Copy, Gemm, Launch, Ref, Step
-from rlx.driver import DeviceArena
+from rlx.driver import Buffer, DeviceArena
 
 if TYPE_CHECKING:
     from rlx.backends.cuda.device import CudaDevice
-    from rlx.backends.gpu.program.call import Begin, Memory
 
 Places = Sequence[int]
 
 
-def bind(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, segments: Sequence[str]) -> Begin | str:
+def bind(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, segments: Sequence[str]) -> Enqueued | str:
     """See Enqueues. Memory that is dropped is used again only by later work on the same stream, so that a call keeps
     none of its buffers."""
     number = {name: n for n, name in enumerate(segments)}
@@ -58,24 +59,47 @@ def bind(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, segments
                 assert isinstance(step, Copy)
                 launches.append(_copy(runtime, stream, step, place(step.target), place(step.source)))
     # Arguments are the call's own, the handle of cuBLAS with its stream is the device's.
-    turn: Any = threading.Lock()
-    products_turn: Any = device.lock if products else nullcontext()
+    turn = threading.Lock()
+    blas = device.blas if products else None
+    lock: Any = device.lock if products else nullcontext()
 
-    def begin(memory: Memory) -> None:
-        device.enter()
-        places = [buffer.address + offset for buffer, offset in memory]
+    def several(places: Places) -> None:
+        with lock:
+            if blas is not None:
+                blas.use_stream(stream)
+            for launch in launches:
+                launch(places)
+
+    def put(places: Places) -> None:
         try:
-            with turn, products_turn:
-                if products:
-                    aim_blas(device, products, stream)
+            with turn:
                 for value, n, offset in words:
                     value.value = places[n] + offset
-                for launch in launches:
-                    launch(places)
+                work(places)
         except device.api.errors as error:
             raise device.failed(error, "launching a call") from error
 
-    return begin
+    def begin(memory: Memory) -> None:
+        device.enter()
+        put([buffer.address + offset for buffer, offset in memory])
+
+    def fresh(sizes: Sequence[int]) -> Callable[[list[int]], list[Buffer]]:
+        wanted = [(nbytes, granules(nbytes)) for nbytes in sizes]
+
+        def begin_fresh(places: list[int]) -> list[Buffer]:
+            device.enter()
+            results: list[Buffer] = []
+            for nbytes, whole in wanted:
+                memory = device.take_whole(whole)
+                results.append(CudaBuffer(device, memory, nbytes))
+                places.append(memory.address)
+            put(places)
+            return results
+
+        return begin_fresh
+
+    work = launches[0] if len(launches) == 1 and not products else several
+    return Enqueued(begin, fresh)
 
 
 def _product(

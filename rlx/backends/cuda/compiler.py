@@ -104,10 +104,10 @@ class Compiler:
 
     def _load(self, source: Source, code: bytes) -> Loaded:
         driver = self._driver_api
-        made = Resources()
-        with made.unwound():
+        resources = Resources()
+        with resources.unwound():
             module = driver.moduleLoadData(code)
-            made.callback(driver.moduleUnload, module)
+            resources.callback(driver.moduleUnload, module)
             function = driver.moduleGetFunction(module, source.entry)
             # Modules load lazily. This call loads it now; else its first launch would, inside a capture.
             driver.funcGetAttribute(_ATTRIBUTE_REGISTERS, function)
@@ -115,7 +115,7 @@ class Compiler:
             if source.dynamic_shared:
                 shared = self._word(driver.moduleGetGlobal(module, SHARED_SYMBOL))
                 driver.funcSetAttribute(function, _ATTRIBUTE_MAX_DYNAMIC_SHARED, shared)
-        self._held.push(made)
+        self._held.push(resources)
         return Loaded(function, source.block, shared)
 
     def _word(self, address: int) -> int:

@@ -6,7 +6,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,7 @@ from rlx.backends.cuda.dependent_launch import may_begin_early
 from rlx.backends.cuda.imported import ImportedMemory, gpu_uuid
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.management import free_bytes
-from rlx.backends.cuda.memory import GRANULE, CudaArena, CudaBuffer, Foreign, Memory, Staging
+from rlx.backends.cuda.memory import CudaArena, CudaBuffer, Foreign, Memory, Staging, granules
 from rlx.backends.cuda.nvrtc import nvrtc
 from rlx.backends.cuda.recorder import Recorded, record
 from rlx.backends.cuda.start import drop_context, make_context
@@ -46,7 +45,6 @@ from rlx.driver import (
     Executable,
     Limits,
     MemoryPlan,
-    align,
 )
 from rlx.driver.closing import Resources, close_each
 from rlx.driver.device import CUDA, Borrowed, Support
@@ -58,7 +56,7 @@ from rlx.host.background import importing
 from rlx.ir import Graph, Node
 
 if TYPE_CHECKING:
-    from rlx.backends.gpu.program.call import Begin
+    from rlx.backends.gpu.program.call import Enqueued
 
 # The handles of the legacy and the per-thread default stream; what is recorded on the first waits for the second.
 LEGACY = frozenset({1, 2})
@@ -114,12 +112,12 @@ class CudaBackend:
             return result
 
     def opened(self, index: int) -> CudaDevice | None:
-        found = self._opened.get(index)
-        return found if found is not None and found.usable else None
+        device = self._opened.get(index)
+        return device if device is not None and device.usable else None
 
     def free_bytes(self, index: int) -> int | None:
-        found = self._infos.get(index)
-        return None if found is None else free_bytes(found.uuid)
+        info = self._infos.get(index)
+        return None if info is None else free_bytes(info.uuid)
 
 
 def _describe(api: Api, index: int) -> DeviceInfo:
@@ -195,13 +193,13 @@ class CudaDevice:
         self.target = cuda_target(info.features, self.limits, units, self.adds_bias)
         self._held = Resources()  # resources that `close` releases in reverse order
         with importing((*PROGRAMS, "rlx.backends.gpu.elementwise.emit_cuda")):
-            made = make_context(info.index)
+            created = make_context(info.index)
         with self._held.unwound(), self.doing("opening the device"):
             runtime = api.runtime
             try:
                 runtime.memGetInfo()  # the runtime uses the context from here on
             finally:
-                if made:
+                if created:
                     drop_context(info.index)
             self.stream = self._new_stream()
             self.capture_streams = (self._new_stream(), self._new_stream())
@@ -302,7 +300,10 @@ class CudaDevice:
     def take(self, nbytes: int) -> Memory:
         """Memory that is not cleared; `give` takes it back. Raises: OutOfDeviceMemory."""
         self.enter()
-        wanted = align(max(check_nbytes(nbytes, self.info.id), 1), GRANULE)
+        return self.take_whole(granules(check_nbytes(nbytes, self.info.id)))
+
+    def take_whole(self, wanted: int) -> Memory:
+        """As `take`, of a size that `granules` gave. Requires: `enter` was called."""
         memory = self._again(wanted)
         if memory is not None:
             return memory
@@ -329,13 +330,13 @@ class CudaDevice:
     def _again(self, nbytes: int) -> Memory | None:
         """The memory that was dropped last, where it is of this size: of a loop that drops a result for each that it
         makes, without a way through the pool."""
-        if not self.orphans:
-            return None
-        with suppress(IndexError):  # another thread took it
+        try:
             last = self.orphans.pop()
-            if type(last) is Memory and last.nbytes == nbytes and not last.lent:
-                return last
-            self.orphans.append(last)
+        except IndexError:
+            return None
+        if type(last) is Memory and last.nbytes == nbytes and not last.lent:
+            return last
+        self.orphans.append(last)
         return None
 
     def give(self, memory: Memory) -> None:
@@ -496,7 +497,7 @@ class CudaDevice:
         self.enter()
         return build_call(self, graph, plan, bound, options, segments)
 
-    def bind(self, steps: Sequence[Step], arena: DeviceArena, segments: Sequence[str]) -> Begin | str:
+    def bind(self, steps: Sequence[Step], arena: DeviceArena, segments: Sequence[str]) -> Enqueued | str:
         """See Enqueues."""
         from rlx.backends.cuda.call import bind
 
@@ -511,7 +512,7 @@ class CudaDevice:
             return adds_bias(load_library("cublasLt", blas.major), blas.handle, step, self.bias_known)
 
     def products(self, steps: Iterable[Step]) -> list[tuple[int | str, ...]]:
-        """Of which products among the steps cuBLASLt adds the bias, for `promising` when they are lowered again."""
+        """The keys, for `promising`, of the steps' products to which cuBLASLt adds the bias."""
         return list(dict.fromkeys(product_key(s) for s in steps if isinstance(s, Gemm) and s.bias is not None))
 
     promising = staticmethod(promising)

@@ -44,9 +44,9 @@ def borrow(device: CudaDevice, source: Any) -> Borrowed:
     """See Device.borrow. The producer makes our stream wait for its own; of an array that has only the CUDA array
     interface CuPy waits for the stream that it names."""
     with _on_our_stream(device) as cupy:
-        found = cupy.from_dlpack(source) if hasattr(source, "__dlpack__") else cupy.asarray(source)
-        held = cupy.ascontiguousarray(found).reshape(found.shape)
-        copied = held.data.ptr != found.data.ptr
+        array = cupy.from_dlpack(source) if hasattr(source, "__dlpack__") else cupy.asarray(source)
+        held = cupy.ascontiguousarray(array).reshape(array.shape)
+        copied = held.data.ptr != array.data.ptr
         return Borrowed(held.data.ptr, tuple(held.shape), np.dtype(held.dtype), held, copied)
 
 

@@ -41,13 +41,13 @@ class _BufferDescription(ctypes.Structure):
 def gpu_uuid(index: int) -> bytes:
     """The UUID of a device, by which Vulkan names the same GPU; empty where the driver states none."""
     try:
-        found, device = (ctypes.c_ubyte * 16)(), ctypes.c_int()
+        uuid, device = (ctypes.c_ubyte * 16)(), ctypes.c_int()
         driver = driver_library()
-        if driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDeviceGetUuid_v2(found, device):
+        if driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDeviceGetUuid_v2(uuid, device):
             return b""
     except (OSError, AttributeError):
         return b""
-    return bytes(found)
+    return bytes(uuid)
 
 
 class ImportedMemory:

@@ -95,5 +95,5 @@ def toolkit_version(include: Path) -> int:
         text = (include / "cuda_runtime_api.h").read_bytes()
     except OSError:
         return 0
-    found = _CUDART_VERSION.search(text)
-    return int(found[1]) if found else 0
+    match = _CUDART_VERSION.search(text)
+    return int(match[1]) if match else 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlx.driver import Buffer, BufferArena
+from rlx.driver import Buffer, BufferArena, align
 from rlx.driver.closing import Resources
 from rlx.driver.device import Bytes
 from rlx.errors import ArenaError
@@ -20,11 +20,16 @@ if TYPE_CHECKING:
     from rlx.backends.cuda.api import Api
     from rlx.backends.cuda.device import CudaDevice
 
-GRANULE = 512  # bytes; allocations are multiples of it, so that the pool can reuse them for slightly different sizes
+GRANULE_BYTES = 512  # allocations are multiples of it, so that the pool can reuse them for slightly different sizes
 STAGING_BYTES = 8 << 20
 _BOUNCE_BYTES = 32 << 20
-_PINNED_FROM = 1 << 20  # bytes from which asking whether the caller's memory is pinned costs less than it may save
+_PINNED_FROM_BYTES = 1 << 20  # asking whether so much memory of a caller is pinned costs less than it may save
 _HOST = 1  # cudaMemoryTypeHost
+
+
+def granules(nbytes: int) -> int:
+    """The size of the allocation for so many bytes."""
+    return align(max(nbytes, 1), GRANULE_BYTES)
 
 
 @dataclass(eq=False, slots=True)
@@ -75,7 +80,7 @@ class Staging:
 
     def write(self, target: int, data: Bytes) -> None:
         runtime = self._runtime
-        if data.nbytes >= _PINNED_FROM and data.flags.c_contiguous and self._is_pinned(data.ctypes.data):
+        if data.nbytes >= _PINNED_FROM_BYTES and data.flags.c_contiguous and self._is_pinned(data.ctypes.data):
             runtime.memcpyAsync(target, data.ctypes.data, data.nbytes, runtime.memcpyHostToDevice, self._stream)
             runtime.streamSynchronize(self._stream)  # the caller may change the data as soon as this returns
             return
@@ -144,13 +149,13 @@ class Staging:
     def _open(self) -> None:
         runtime = self._runtime
         while len(self._events) < 2:
-            made = Resources()
-            with made.unwound():
+            resources = Resources()
+            with resources.unwound():
                 address = runtime.hostAlloc(STAGING_BYTES, runtime.hostAllocPortable)
-                made.callback(runtime.freeHost, address)
+                resources.callback(runtime.freeHost, address)
                 event = runtime.eventCreateWithFlags(runtime.eventDisableTiming)
-                made.callback(runtime.eventDestroy, event)
-            self._held.push(made)
+                resources.callback(runtime.eventDestroy, event)
+            self._held.push(resources)
             raw = (ctypes.c_uint8 * STAGING_BYTES).from_address(address)
             self._addresses.append(address)
             self._views.append(np.ctypeslib.as_array(raw))
@@ -161,9 +166,11 @@ class CudaBuffer:
     """Device memory of `nbytes` bytes. All calls are in the order of the device's one stream, so that each sees the
     results of earlier runs."""
 
+    _memory: Memory | None = None
+
     def __init__(self, device: CudaDevice, memory: Memory, nbytes: int) -> None:
         self._device = device
-        self._memory: Memory | None = memory
+        self._memory = memory
         self._nbytes = nbytes
 
     @property
@@ -172,7 +179,8 @@ class CudaBuffer:
 
     @property
     def address(self) -> int:
-        return self._live().address
+        memory = self._memory
+        return self._live().address if memory is None else memory.address
 
     @property
     def device(self) -> CudaDevice:
@@ -253,8 +261,9 @@ class CudaBuffer:
 
     def __del__(self) -> None:
         # A finalizer must not call the pool: it may run while this very thread holds the pool's lock.
-        memory, self._memory = getattr(self, "_memory", None), None
+        memory = self._memory
         if memory is not None:
+            self._memory = None
             self._device.orphans.append(memory)
 
     def _live(self) -> Memory:

@@ -39,9 +39,9 @@ class Nvrtc:
         """The compute capabilities that it compiles for, 90 for 9.0, ascending."""
         count = ctypes.c_int()
         self._check(self._lib.nvrtcGetNumSupportedArchs(ctypes.byref(count)), "nvrtcGetNumSupportedArchs")
-        found = (ctypes.c_int * count.value)()
-        self._check(self._lib.nvrtcGetSupportedArchs(found), "nvrtcGetSupportedArchs")
-        return sorted(found)
+        archs = (ctypes.c_int * count.value)()
+        self._check(self._lib.nvrtcGetSupportedArchs(archs), "nvrtcGetSupportedArchs")
+        return sorted(archs)
 
     def compile(
         self, text: str, name: str, options: Sequence[str], headers: Mapping[str, str], arch: str

@@ -168,13 +168,13 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
                 if isinstance(error, device.api.errors):
                     raise device.failed(error, f"capturing step {label}") from error
                 raise
-            made = Resources()
-            with made.unwound():
+            resources = Resources()
+            with resources.unwound():
                 with Resources() as captured:
                     captured.callback(runtime.graphDestroy, graph)
                     handle = runtime.graphInstantiate(graph)
                     device.keep_graph(handle)
-                    made.callback(device.destroy_graph, handle)
+                    resources.callback(device.destroy_graph, handle)
                 runtime.graphUpload(handle, device.stream)
                 segments = {ref.segment for step in steps for ref in (*step.reads, *step.writes)}
                 buffers = frozenset(map(arena.buffer, segments))
@@ -275,6 +275,7 @@ def bound_launch(
         )
     launch = device.api.driver.launchKernel
     grid, block, shared, function = step.groups, kernel.block, kernel.shared_bytes, kernel.function
+    what, pointer = (function, *grid, *block, shared), packed.pointer
 
     def enqueue(stream: int, early: bool = False) -> None:
         if early:
@@ -282,6 +283,6 @@ def bound_launch(
             if status:
                 raise device.api.errors[-1](status)
         else:
-            launch(function, *grid, *block, shared, stream, packed.pointer, 0)
+            launch(*what, stream, pointer, 0)
 
     return enqueue, packed

@@ -113,7 +113,7 @@ def headers_of(text: str, folders: Sequence[Path] = HEADER_FOLDERS) -> tuple[tup
 
     Raises: RlxError when one name means two files, which a list of headers by name cannot express.
     """
-    found: dict[str, str] = {}
+    headers: dict[str, str] = {}
     texts: dict[str, str] = {}
     bases = [os.fspath(folder) for folder in folders]
     todo: list[tuple[str, str | None]] = [(name, None) for name in _QUOTED.findall(text)]
@@ -121,11 +121,11 @@ def headers_of(text: str, folders: Sequence[Path] = HEADER_FOLDERS) -> tuple[tup
     while todo:
         name, beside = todo.pop()
         path, changed = _place(name, bases if beside is None else [beside, *bases])
-        if path is None or found.get(name) == path:
+        if path is None or headers.get(name) == path:
             continue
-        if name in found:
-            raise RlxError(f'#include "{name}" means both {found[name]} and {path}; rename one')
-        found[name] = path
+        if name in headers:
+            raise RlxError(f'#include "{name}" means both {headers[name]} and {path}; rename one')
+        headers[name] = path
         texts[name], included = _header(path, changed)
         inner = dict.fromkeys((n, os.path.dirname(path)) for n in included)
         todo += [each for each in inner if each not in seen]

@@ -254,10 +254,10 @@ class Instance:
     def function(self, name: str) -> Any:
         """A function of an extension. Raises: DeviceUnavailable where the loader does not have it."""
         ffi, lib = binding()
-        found = lib.vkGetInstanceProcAddr(self.handle, ffi.new("char[]", name.encode()))
-        if found == ffi.NULL:
+        address = lib.vkGetInstanceProcAddr(self.handle, ffi.new("char[]", name.encode()))
+        if address == ffi.NULL:
             raise DeviceUnavailable(f"the Vulkan loader has no {name}")
-        return ffi.cast(f"PFN_{name}", found)
+        return ffi.cast(f"PFN_{name}", address)
 
     def physical_devices(self) -> list[Handle]:
         """Every device of every driver, in the loader's order."""
@@ -369,10 +369,10 @@ def can_export(physical: Handle, usage: int) -> bool:
         "VkPhysicalDeviceExternalBufferInfo", "PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO",
         usage=usage, handleType=OPAQUE_FD,
     )  # fmt: skip
-    found = struct("VkExternalBufferProperties", "EXTERNAL_BUFFER_PROPERTIES")
-    lib.vkGetPhysicalDeviceExternalBufferProperties(physical, info, found)
+    properties = struct("VkExternalBufferProperties", "EXTERNAL_BUFFER_PROPERTIES")
+    lib.vkGetPhysicalDeviceExternalBufferProperties(physical, info, properties)
     dedicated_only, exportable = 1, 2
-    return int(found.externalMemoryProperties.externalMemoryFeatures) & (exportable | dedicated_only) == exportable
+    return int(properties.externalMemoryProperties.externalMemoryFeatures) & (exportable | dedicated_only) == exportable
 
 
 def memory_fd(device: Handle, memory: Handle) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rlx.backends.gpu.program.barriers import place_barriers
+from rlx.backends.gpu.program.call import Enqueued
 from rlx.backends.gpu.program.steps import Launch, Ref, Step
 from rlx.backends.vulkan.api import Handle
 from rlx.backends.vulkan.commands import COMPUTE, TRANSFER, Barrier
@@ -17,11 +18,11 @@ from rlx.driver import DeviceArena
 from rlx.errors import ArenaError
 
 if TYPE_CHECKING:
-    from rlx.backends.gpu.program.call import Begin, Memory
+    from rlx.backends.gpu.program.call import Memory
     from rlx.backends.vulkan.device import VulkanDevice
 
 
-def bind(device: VulkanDevice, steps: Sequence[Step], arena: DeviceArena, segments: Sequence[str]) -> Begin:
+def bind(device: VulkanDevice, steps: Sequence[Step], arena: DeviceArena, segments: Sequence[str]) -> Enqueued:
     """See Enqueues. The submission holds the buffers of the call until it has ended."""
     number = {name: n for n, name in enumerate(segments)}
     own: dict[str, VulkanBuffer] = {}
@@ -91,4 +92,4 @@ def bind(device: VulkanDevice, steps: Sequence[Step], arena: DeviceArena, segmen
                 struct.pack_into("<Q", packed, at, buffers[n].address + memory[n][1] + offset)
             device.submissions.begin(mine.union(buffers), record)
 
-    return begin
+    return Enqueued(begin)

@@ -45,7 +45,7 @@ from rlx.driver.memory.pool import DEFAULT_BUDGET, BufferPool, Pin
 from rlx.errors import ArenaError, DeviceLost, DeviceUnavailable, RlxError, UnsupportedOp
 
 if TYPE_CHECKING:
-    from rlx.backends.gpu.program.call import Begin
+    from rlx.backends.gpu.program.call import Enqueued
     from rlx.backends.gpu.program.steps import Kernel, Step
     from rlx.backends.vulkan.arena import VulkanArena
     from rlx.backends.vulkan.recorder import Recorded
@@ -427,7 +427,7 @@ class VulkanDevice:
         self.alive()
         return build_call(self, graph, plan, bound, options, segments)
 
-    def bind(self, steps: Sequence[Step], arena: DeviceArena, segments: Sequence[str]) -> Begin | str:
+    def bind(self, steps: Sequence[Step], arena: DeviceArena, segments: Sequence[str]) -> Enqueued | str:
         """See Enqueues."""
         from rlx.backends.vulkan.call import bind
 

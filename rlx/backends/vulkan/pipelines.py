@@ -74,10 +74,10 @@ class Pipelines:
             return result
         spare = Resources()
         with spare.unwound():
-            made = self._make(kernel, spare)
+            pipeline = self._make(kernel, spare)
             with self._lock:
-                kept = self._made.setdefault(kernel, made)
-                if kept is made:
+                kept = self._made.setdefault(kernel, pipeline)
+                if kept is pipeline:
                     spare.pop_all()
         spare.close()  # destroys this thread's pipeline where another thread was faster
         return kept
@@ -88,8 +88,8 @@ class Pipelines:
         missing = [kernel for kernel in distinct if kernel not in self._made]
         if len(missing) > 1:
             with Threads(min(4, len(missing))) as threads:
-                for made, _ in enumerate(threads.map(self.get, missing), start=1):
-                    report("kernels", made, len(missing))
+                for done, _ in enumerate(threads.map(self.get, missing), start=1):
+                    report("kernels", done, len(missing))
         return {kernel: self.get(kernel) for kernel in distinct}
 
     def codes(self, kernels: Iterable[Kernel]) -> dict[bytes, bytes]:
@@ -98,8 +98,8 @@ class Pipelines:
         for kernel in kernels:
             _, code, constants, subgroup = self._shader(kernel)
             keys.append(self._key(code, self._specialized(constants, subgroup)))
-        found = {key_of(key): self.cache.get(key) for key in keys}
-        return {key: code for key, code in found.items() if code is not None}
+        codes = {key_of(key): self.cache.get(key) for key in keys}
+        return {key: code for key, code in codes.items() if code is not None}
 
     def _make(self, kernel: Kernel, spare: Resources) -> Pipeline:
         """Compiles the kernel; closing `spare` destroys the pipeline."""
@@ -125,8 +125,8 @@ class Pipelines:
         return name, code, constants, subgroup
 
     def _specialized(self, constants: tuple[int, ...], subgroup: int) -> bytes:
-        given = [*constants, *([subgroup, "fused_fma" in self._device.target.features] if subgroup else [])]
-        return struct.pack(f"<{len(given)}I", *(value & 0xFFFFFFFF for value in given))
+        values_of_ids = [*constants, *([subgroup, "fused_fma" in self._device.target.features] if subgroup else [])]
+        return struct.pack(f"<{len(values_of_ids)}I", *(value & 0xFFFFFFFF for value in values_of_ids))
 
     def _key(self, code: bytes, values: bytes) -> tuple[str | bytes, ...]:
         return ("pipeline", hashlib.sha256(code).digest(), values, self._device.physical.identity)
@@ -196,10 +196,10 @@ class Pipelines:
     def close(self) -> None:
         """Destroys all pipelines. Requires: every recording that uses them is destroyed."""
         with self._lock:
-            held, made = Resources(), tuple(self._made.values())
+            held, pipelines = Resources(), tuple(self._made.values())
             self._made.clear()
         held.callback(self._device.destroy, "PipelineLayout", self.layout)
-        for pipeline in made:
+        for pipeline in pipelines:
             held.callback(self._device.destroy, "Pipeline", pipeline.handle)
         held.close()
 

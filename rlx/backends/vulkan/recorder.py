@@ -350,16 +350,16 @@ def copy_region(step: Step) -> tuple[int, int, int]:
 
 def divided(batches: Sequence[range], seconds: Sequence[float]) -> list[range]:
     """Ranges of steps that take up to SUBMIT_SECONDS each, given the times of earlier ranges."""
-    made: list[range] = []
+    ranges: list[range] = []
     first, spent = 0, 0.0
     for batch, took in zip(batches, seconds, strict=True):
         each = took / len(batch)
         for step in batch:
             if step > first and spent + each > SUBMIT_SECONDS:
-                made.append(range(first, step))
+                ranges.append(range(first, step))
                 first, spent = step, 0.0
             spent += each
-    return [*made, range(first, batches[-1].stop)]
+    return [*ranges, range(first, batches[-1].stop)]
 
 
 def _kind(value: Ref | int | float) -> str:

@@ -34,8 +34,8 @@ def _case(
     ins = [graph.input(f"x{i}", s.shape, s.dtype) for i, s in enumerate(specs)]
     build(*ins)
     (node,) = (n for n in graph.nodes if n.op is get_op(op))
-    given = {t.id: s for t, s in zip(ins, specs, strict=True)}
-    taken = tuple(given.get(t.id, InputSpec((), bool_)) for t in node.inputs)
+    specs_by_id = {t.id: s for t, s in zip(ins, specs, strict=True)}
+    taken = tuple(specs_by_id.get(t.id, InputSpec((), bool_)) for t in node.inputs)
     return Case(op, name, taken, node.attrs, tolerance)
 
 

@@ -211,9 +211,9 @@ def _transposed() -> Iterator[Case]:
         )
         for pair in ((f32, f32), *(_PAIRS if s in _FEW else ())):
             for extra, bias in {((0,) * rank, True), (room, False)}:
-                made = case(s, extra, pair, bias)
-                if made is not None:
-                    yield made
+                padded_case = case(s, extra, pair, bias)
+                if padded_case is not None:
+                    yield padded_case
 
 
 def _swept() -> Iterator[Case]:

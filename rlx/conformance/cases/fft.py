@@ -41,14 +41,14 @@ def _case(
     batch: tuple[int, ...] = (2,),
     dtype: DType = f32,
     *,
-    given: int | None = None,
+    length: int | None = None,
     inverse: bool | None = None,
     scale: float = 1.0,
     domain: str = "normal",
 ) -> Case:
-    """`given`: the elements of a line before it is cut or filled; as many as the transform needs unless said."""
+    """`length`: the elements of a line before it is cut or filled; as many as the transform needs unless said."""
     inverse = form == "irfft" if inverse is None else inverse
-    count = (half(n) if form == "irfft" else n) if given is None else given
+    count = (half(n) if form == "irfft" else n) if length is None else length
     shape = (*batch, count) if form == "rfft" else (*batch, count, 2)
     words = f"n{n}{'-inverse' if inverse else ''}" + (f"-scale{scale:.4g}" if scale != 1.0 else "")
     name = f"{dtype}-{label(shape)}-{words}-{domain}"
@@ -74,8 +74,8 @@ def _forms(form: str) -> Iterator[Case]:
     """Lines cut and filled, many lines, none, other numbers."""
     for dtype in (f32, f64):
         for n in (1, 4, 7, 16, 30, 34):
-            for given in (1, 2, 3, 8, 21, 40):
-                yield _case(form, n, (2,), dtype, given=given)
+            for length in (1, 2, 3, 8, 21, 40):
+                yield _case(form, n, (2,), dtype, length=length)
         for batch in ((0,), (2, 0), (5, 3), (67,), (2, 1, 3), (), (1,)):
             for n in (1, 6, 32):
                 yield _case(form, n, batch, dtype, scale=0.5)
@@ -87,7 +87,7 @@ def _forms(form: str) -> Iterator[Case]:
         yield _case(form, n, (lines,))
     for n in (2, 8):  # most lines are without
         yield _case(form, n, (130,), domain="holes")
-    yield _case(form, 2048, (1,), given=1500)
+    yield _case(form, 2048, (1,), length=1500)
 
 
 def _fft_cases() -> Iterator[Case]:

@@ -117,12 +117,12 @@ def _plain(b: Builder) -> Made:
     )
     if y is None or b.chance(0.3):
         y = b.leaf((k, 1 + b.below(6)), x.dtype if b.chance(0.7) or not x.dtype.is_float else f32)
-    made = ops.matmul(x, y)
-    if b.chance(0.6) and made.dtype.is_float:
-        made = ops.add(made, b.leaf((y.shape[-1],), made.dtype))
+    result = ops.matmul(x, y)
+    if b.chance(0.6) and result.dtype.is_float:
+        result = ops.add(result, b.leaf((y.shape[-1],), result.dtype))
         if b.chance(0.6):
-            made = getattr(ops, b.choose(("relu", "gelu", "silu", "tanh", "sigmoid")))(made)
-    return (made,)
+            result = getattr(ops, b.choose(("relu", "gelu", "silu", "tanh", "sigmoid")))(result)
+    return (result,)
 
 
 def _fits(x: Tensor, y: Tensor) -> bool:
@@ -165,8 +165,8 @@ def _products_of_one(b: Builder) -> Made:
     x = b.leaf((m, k), dtype)
     activation = b.choose((None, "relu", "tanh"))
     shapes = ((n, k), (n,))[: 1 + bias]
-    given = [[b.graph.constant(b.value(shape, dtype)) for shape in shapes] for _ in range(3)]
-    return tuple(ops.matmul(x, *w, transpose_b=True, activation=activation) for w in given)
+    operands = [[b.graph.constant(b.value(shape, dtype)) for shape in shapes] for _ in range(3)]
+    return tuple(ops.matmul(x, *w, transpose_b=True, activation=activation) for w in operands)
 
 
 def _terms(inputs: Sequence[Array], attrs: Attrs) -> Any:

@@ -55,8 +55,8 @@ def _case(
         specs.append(InputSpec((b,) if lengths else (), i32, f"wild:{max(n_k, 1)}"))
         name += f"-kv_len{lengths}"
     scale = 1 / (64 * math.sqrt(max(d, 1)))
-    given = {"scale": scale, "causal": False, "window": None, "softcap": None, **attrs}
-    return Case("packed_attention", name, tuple(specs), given, NORM)
+    all_attrs = {"scale": scale, "causal": False, "window": None, "softcap": None, **attrs}
+    return Case("packed_attention", name, tuple(specs), all_attrs, NORM)
 
 
 def _cases() -> Iterator[Case]:

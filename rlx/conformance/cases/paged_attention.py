@@ -44,8 +44,8 @@ def _case(size: Size, dtype: DType = f32, domain: str = "normal", **attrs: Any) 
     specs = (InputSpec((b, n_q, h, d), dtype, domain), pool, pool, InputSpec((b, n), i32, f"wild:{pages}"),
              InputSpec((b,), i32, f"wild:{max(n * rows, 1)}"))  # fmt: skip
     name = f"{dtype}-{label(size)}-{domain}" + "".join(f"-{k}{v}" for k, v in attrs.items())
-    given = {"scale": 1 / math.sqrt(d), "causal": False, "window": None, "softcap": None, **attrs}
-    return Case("paged_attention", name, specs, given, NORM)
+    all_attrs = {"scale": 1 / math.sqrt(d), "causal": False, "window": None, "softcap": None, **attrs}
+    return Case("paged_attention", name, specs, all_attrs, NORM)
 
 
 def _packed(size: Size, dtype: DType = f32, scales: str = "unit", **attrs: Any) -> Case:
@@ -55,8 +55,8 @@ def _packed(size: Size, dtype: DType = f32, scales: str = "unit", **attrs: Any) 
     specs = (InputSpec((b, n_q, h, d), dtype), codes, codes, InputSpec((b, n), i32, f"wild:{pages}"),
              InputSpec((b,), i32, f"wild:{max(n * rows, 1)}"), by, by)  # fmt: skip
     name = f"{dtype}-{label(size)}-8_bits-{scales}" + "".join(f"-{k}{v}" for k, v in attrs.items())
-    given = {"scale": 1 / (64 * math.sqrt(max(d, 1))), "causal": False, "window": None, "softcap": None, **attrs}
-    return Case("paged_attention", name, specs, given, NORM)
+    all_attrs = {"scale": 1 / (64 * math.sqrt(max(d, 1))), "causal": False, "window": None, "softcap": None, **attrs}
+    return Case("paged_attention", name, specs, all_attrs, NORM)
 
 
 def _packed_cases() -> Iterator[Case]:
@@ -110,8 +110,8 @@ def _plain(inputs: Sequence[Array], attrs: Attrs) -> tuple[list[Array], dict[str
     if scales:
         with np.errstate(all="ignore"):
             k, v = (dequantized(x, by.astype(np.float64)) for x, by in zip((k, v), scales, strict=True))
-    found = np.clip(table.astype(np.int64), 0, max(len(k) - 1, 0))
-    keys, values = (t[found].reshape(len(q), math.prod(table.shape[1:]) * t.shape[1], *t.shape[2:]) for t in (k, v))
+    pages = np.clip(table.astype(np.int64), 0, max(len(k) - 1, 0))
+    keys, values = (t[pages].reshape(len(q), math.prod(table.shape[1:]) * t.shape[1], *t.shape[2:]) for t in (k, v))
     return [q, keys, values, lengths.astype(np.int32)], {**attrs, "tokens": _ALL}
 
 

@@ -86,9 +86,9 @@ def _turned(b: Builder) -> Made:
         positions = b.leaf(shape, i32)
         if positions.node.op.is_constant:  # constants outside the tables are refused when the graph is built
             positions = None
-    made = ops.rope(x, cos, sin, positions, axis=axis, offset=b.below(extra + 1), interleaved=b.chance(0.5),
+    result = ops.rope(x, cos, sin, positions, axis=axis, offset=b.below(extra + 1), interleaved=b.chance(0.5),
                     sections=sections, inverse=b.chance(0.3))  # fmt: skip
-    return (made,)
+    return (result,)
 
 
 OPS = (Conformance("rope", (_cases,), (_turned,)),)

@@ -250,10 +250,10 @@ def _scan_gradients(b: Builder) -> Made:
     gain, reading = (b.leaf((batch, length, 1, n), f32) for _ in range(2))
     d, state = (b.leaf((batch, heads, n), f32) for _ in range(2))
     decay = -ops.abs(b.leaf((heads, n), f32))
-    given = (dy, d, x, ops.tanh(step), decay, gain, reading)
+    operands = (dy, d, x, ops.tanh(step), decay, gain, reading)
     if b.chance(0.5):
-        return apply_multi("selective_scan_grad", *given, state, operands=("state",))
-    return apply_multi("selective_scan_grad", *given, operands=())
+        return apply_multi("selective_scan_grad", *operands, state, operands=("state",))
+    return apply_multi("selective_scan_grad", *operands, operands=())
 
 
 @rule("delta_rule_gradients")
@@ -263,10 +263,10 @@ def _rule_gradients(b: Builder) -> Made:
     q, k = (ops.normalize(b.leaf((batch, length, 1, n), f32)) for _ in range(2))
     beta, gate = (b.leaf((batch, length, heads), f32) for _ in range(2))
     d, state = (b.leaf((batch, heads, size, n), f32) for _ in range(2))
-    given = (do, d, q, k, v, ops.sigmoid(beta), -ops.abs(gate))
+    operands = (do, d, q, k, v, ops.sigmoid(beta), -ops.abs(gate))
     if b.chance(0.5):
-        return apply_multi("gated_delta_rule_grad", *given, state, operands=("g", "state"), scale=0.5)
-    return apply_multi("gated_delta_rule_grad", *given, operands=("g",), scale=0.5)
+        return apply_multi("gated_delta_rule_grad", *operands, state, operands=("g", "state"), scale=0.5)
+    return apply_multi("gated_delta_rule_grad", *operands, operands=("g",), scale=0.5)
 
 
 _STEEP = ("offset", "the state is multiplied by exp of a thousand in each step, which leaves f32")

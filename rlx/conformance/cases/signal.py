@@ -264,15 +264,15 @@ def _segments_of_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:
 
 
 def _samples_of_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:
-    """The samples of segments of whose spectrum a number is not finite, and of those beside them: kernels make two
-    segments of one complex transform."""
+    """Whether a sample is touched by a segment whose spectrum has a NaN or infinity, or by that segment's neighbour:
+    kernels make two segments with one complex transform."""
     z, window = inputs
     count, length, hop = z.shape[-2], len(window), attrs["hop"]
-    made = np.zeros((*z.shape[:-3], (count - 1) * hop + length), bool)
+    touched = np.zeros((*z.shape[:-3], (count - 1) * hop + length), bool)
     for *row, _, i, _ in np.argwhere(~np.isfinite(z)):
         first, last = max(0, i - 1), min(count - 1, i + 1)
-        made[(*row, slice(first * hop, last * hop + length))] = True
-    return made[..., attrs["start"] : attrs["start"] + attrs["size"]]
+        touched[(*row, slice(first * hop, last * hop + length))] = True
+    return touched[..., attrs["start"] : attrs["start"] + attrs["size"]]
 
 
 def _blocks_of_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:

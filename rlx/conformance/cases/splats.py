@@ -106,21 +106,21 @@ def _lists(b: Builder) -> tuple[Tensor, tuple[Tensor, ...], dict[str, int]]:
     rects = b.graph.constant(
         np.concatenate([corner, corner + b.rng.integers(0, 3, (n, 2))], 1).astype(np.int32)
     )
-    made = apply_multi("splat_tiles", depth, rects, across=across, down=down, max_pairs=1 + b.below(20))
-    return splats, made, size
+    lists = apply_multi("splat_tiles", depth, rects, across=across, down=down, max_pairs=1 + b.below(20))
+    return splats, lists, size
 
 
 @rule("splats", rough=True)
 def _blended(b: Builder) -> Made:
-    splats, made, size = _lists(b)
-    return *made, *apply_multi("splat_blend", splats, *made[:4], **size)
+    splats, lists, size = _lists(b)
+    return *lists, *apply_multi("splat_blend", splats, *lists[:4], **size)
 
 
 @rule("splat_gradients", rough=True)
 def _gradient(b: Builder) -> Made:
-    splats, made, size = _lists(b)
+    splats, lists, size = _lists(b)
     d = b.leaf((size["height"], size["width"], 4), f32)
-    return apply_multi("splat_blend_grad", d, splats, *made[:4], **size)
+    return apply_multi("splat_blend_grad", d, splats, *lists[:4], **size)
 
 
 def _of_nan(inputs: Sequence[npt.NDArray[Any]], attrs: Attrs) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from rlx.driver.memory.plan import MemoryPlan
+from rlx.driver.memory.plan import MemoryPlan, output_segment
 from rlx.ir import Graph, Node, Tensor
+from rlx.ir.checks import visible
 
 VIEW_ALIGNMENT = 16  # bytes; a view begins on a multiple of it, so that kernels may load four words at once
 
@@ -27,6 +28,13 @@ def is_alias(node: Node, plan: MemoryPlan) -> bool:
     if target.nbytes == 0:
         return True
     return source.segment == target.segment and source.offset + offset == target.offset
+
+
+def results_elsewhere(graph: Graph, plan: MemoryPlan) -> dict[str, Tensor]:
+    """The results that do not lie in the segment of their name (`plan(outside=)`): those that are an argument or a view
+    of one, a constant, or another result."""
+    results = visible(graph.outputs)
+    return {name: t for name, t in results.items() if plan.slots[t.id].segment != output_segment(name)}
 
 
 def update_copies(graph: Graph, plan: MemoryPlan) -> list[tuple[Tensor, Tensor]]:

@@ -23,6 +23,7 @@ from rlx.formats.gguf.types import TYPE_NUMBERS, type_name
 from rlx.formats.gguf.writer import write
 from rlx.formats.huggingface import ModelFolder
 from rlx.formats.settings import same_numbers, warn_ignored, warn_untied, whole_heads, with_original_length
+from rlx.formats.tokenizer.decoding import drops_signs
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.formats.tokenizer.text import read_parts
 from rlx.packed.search import SEARCHES
@@ -115,18 +116,18 @@ def folder_to_gguf(
 def target(dtype: DTypeLike) -> DType:
     """The dtype of matrices in a GGUF file. Raises: DTypeError for one that the format lacks, or that rlx does not
     make."""
-    made = [*FLOATS, *(n for n in SEARCHES if PACKED[n] in TYPE_NUMBERS)]
-    names = [type_name(as_dtype(n)) for n in made]
+    targets = [*FLOATS, *(n for n in SEARCHES if PACKED[n] in TYPE_NUMBERS)]
+    names = [type_name(as_dtype(n)) for n in targets]
     try:
         kind = as_dtype(dtype)
     except DTypeError:
         kind = None
-    if kind is not None and kind.name in made:
+    if kind is not None and kind.name in targets:
         return kind
-    given = shown(str(dtype).upper()) if kind is None else type_name(kind)
-    why = f"a GGUF file is made with {', '.join(names)}, not with {given}"
+    came = shown(str(dtype).upper()) if kind is None else type_name(kind)
+    why = f"a GGUF file is made with {', '.join(names)}, not with {came}"
     stem = str(dtype).lower().removesuffix("_s").removesuffix("_m").removesuffix("_l")
-    if kind is None and stem in made:
+    if kind is None and stem in targets:
         why += f"; that is llama.cpp's name of a mixture, and {stem.upper()} makes all matrices of one type"
     raise DTypeError(f"convert: {why}")
 
@@ -227,17 +228,17 @@ def _fitting_settings(config: dict[str, Any], family: Family, refuse: Callable[[
     for name, allowed in taken_for_granted.items():
         if config.get(name) not in allowed:
             refuse(f"{name} is {shown(config.get(name))}; GGUF has no place for it, and readers take {allowed[-1]}")
-    given, scaling = config.get("rope_parameters"), config.get("rope_scaling")
-    if given and scaling and given != scaling:
+    parameters, scaling = config.get("rope_parameters"), config.get("rope_scaling")
+    if parameters and scaling and parameters != scaling:
         refuse("rope_parameters and rope_scaling say different things; expected one of them")
-    found = given or scaling or {}
-    if family.architecture == "gemma3" and isinstance(found, dict) and "full_attention" in found:
-        near, found = found.get("sliding_attention"), found["full_attention"]
+    rope = parameters or scaling or {}
+    if family.architecture == "gemma3" and isinstance(rope, dict) and "full_attention" in rope:
+        near, rope = rope.get("sliding_attention"), rope["full_attention"]
         if near not in ({"rope_type": "default", "rope_theta": 10000.0}, {"rope_theta": 10000.0}):
             refuse(f"the rope_parameters of sliding_attention are {shown(near)}; GGUF has 10000 and no scaling")
-    if not isinstance(found, dict) or any(isinstance(value, dict) for value in found.values()):
-        refuse(f"the settings of rotary embeddings are {shown(found)}, expected an object for all layers")
-    return found if family.architecture == "gemma3" else with_original_length(found, config)
+    if not isinstance(rope, dict) or any(isinstance(value, dict) for value in rope.values()):
+        refuse(f"the settings of rotary embeddings are {shown(rope)}, expected an object for all layers")
+    return rope if family.architecture == "gemma3" else with_original_length(rope, config)
 
 
 def _of_gemma(config: dict[str, Any], family: Family) -> dict[str, tuple[Any, ...]]:
@@ -267,9 +268,9 @@ def _tensors(
     for name in held:
         if _UNUSED.search(name) or (name == _HEAD and place == "nowhere"):
             continue
-        if found := _EXPERT.fullmatch(name):
-            block = found[1].removeprefix(f"{family.layers}.")
-            experts.setdefault(f"blk.{block}.{EXPERTS[found[3]]}.weight", {})[int(found[2])] = name
+        if match := _EXPERT.fullmatch(name):
+            block = match[1].removeprefix(f"{family.layers}.")
+            experts.setdefault(f"blk.{block}.{EXPERTS[match[3]]}.weight", {})[int(match[2])] = name
             continue
         ours = family.gguf_name(name.removeprefix(prefix))
         if name == _HEAD and place == "embeddings":
@@ -403,7 +404,7 @@ def tokenizer_metadata(folder: Path, rows: int) -> dict[str, Any]:
         )
     merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in model["merges"]]
     if vocabulary.letters == "bytes":
-        found: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "model": "gpt2",
             "pre": _kind_of(parts, tokenizer),
             "merges": [" ".join(m) for m in merges],
@@ -423,25 +424,34 @@ def tokenizer_metadata(folder: Path, rows: int) -> dict[str, Any]:
             float(-ranks.get(t, len(merges))) if k == NORMAL else 0.0
             for t, k in zip(tokens, types, strict=True)
         ]
-        found = {"model": "llama", "scores": scores, "add_space_prefix": vocabulary.prefix}
+        settings = {"model": "llama", "scores": scores, "add_space_prefix": _space_first(parts)}
     marked, bare = tokenizer.encode("a"), tokenizer.encode("a", special=False)
-    found |= {"tokens": tokens, "token_type": types}
-    found["add_bos_token"] = special.bos is not None and marked[:1] == [special.bos] != bare[:1]
-    found["add_eos_token"] = special.eos is not None and marked[-1:] == [special.eos] != bare[-1:]
+    settings |= {"tokens": tokens, "token_type": types}
+    settings["add_bos_token"] = special.bos is not None and marked[:1] == [special.bos] != bare[:1]
+    settings["add_eos_token"] = special.eos is not None and marked[-1:] == [special.eos] != bare[-1:]
     for key, id in (
         ("bos", special.bos), ("eos", special.eos), ("unknown", special.unk), ("padding", special.pad),
         ("seperator", special.sep), ("mask", special.mask),
     ):  # fmt: skip
         if id is not None:
-            found[f"{key}_token_id"] = id
+            settings[f"{key}_token_id"] = id
     if special.eos is not None:
         others = sorted(special.ends - {special.eos})
         if others:
-            found["eot_token_id"] = others[0]
-    result = {f"tokenizer.ggml.{key}": value for key, value in found.items()}
+            settings["eot_token_id"] = others[0]
+    result = {f"tokenizer.ggml.{key}": value for key, value in settings.items()}
     if tokenizer.chat_template is not None:
         result["tokenizer.chat_template"] = tokenizer.chat_template
     return result
+
+
+def _space_first(parts: Mapping[str, Any]) -> bool:
+    """Whether a tokenizer.json puts a space before a text."""
+    named = (("normalizer", "normalizers"), ("pre_tokenizer", "pretokenizers"))
+    steps = [step for name, members in named for step in _steps(parts.get(name), members)]
+    return any(
+        step.get("type") == "Prepend" or (step.get("type") == "Metaspace" and drops_signs(step)) for step in steps
+    )
 
 
 def _kind_of(parts: Mapping[str, Any], tokenizer: LanguageTokenizer) -> str:

@@ -12,7 +12,7 @@ from rlx.formats.gguf.names import Family
 from rlx.formats.gguf.reader import GgufFile
 
 Pooling = Literal["mean", "cls", "last", "rank"]
-POOLINGS: tuple[Pooling | None, ...] = (None, "mean", "cls", "last", "rank")  # by llama.cpp's numbers
+POOLINGS: tuple[Pooling | None, ...] = (None, "mean", "cls", "last", "rank")  # their places are llama.cpp's numbers
 RERANK = "tokenizer.chat_template.rerank"
 
 _BLOCK = {
@@ -48,10 +48,10 @@ def pooling_of(file: GgufFile) -> Pooling | None:
     """What an embedding model makes of its states: the mean of all, the first (cls) or the last token's, or a score.
     None where the file does not say. Raises: ModelFormatError for a number that has no meaning."""
     key = f"{file.metadata.get('general.architecture')}.pooling_type"
-    found = file.metadata.get(key, 0)
-    if type(found) is not int or not 0 <= found < len(POOLINGS):
-        raise ModelFormatError(f"{file.path}: {key} is {shown(found)}; expected 0 to {len(POOLINGS) - 1}")
-    return POOLINGS[found]
+    number = file.metadata.get(key, 0)
+    if type(number) is not int or not 0 <= number < len(POOLINGS):
+        raise ModelFormatError(f"{file.path}: {key} is {shown(number)}; expected 0 to {len(POOLINGS) - 1}")
+    return POOLINGS[number]
 
 
 class GgufEncoder(GgufModel):

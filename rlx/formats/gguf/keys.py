@@ -87,11 +87,11 @@ def unfollowed(
     """What is wrong with the first setting that changes numbers and that rlx has no code for; None where there is none.
     `config` has the settings of rules by name."""
     for key, rule in rules.items():
-        found = metadata.get(f"{arch}.{key}")
-        if found is None or rule in (FOLLOWED, NO_NUMBER):
+        value = metadata.get(f"{arch}.{key}")
+        if value is None or rule in (FOLLOWED, NO_NUMBER):
             continue
         allowed = (config.get(rule),) if isinstance(rule, str) else rule
-        if not any(found == a and isinstance(found, bool) == isinstance(a, bool) for a in allowed):
+        if not any(value == a and isinstance(value, bool) == isinstance(a, bool) for a in allowed):
             other = f" other than {' and '.join(map(str, allowed))}" if allowed else ""
-            return f"{arch}.{key} is {shown(found)}; rlx has no code for{other or ' it'}"
+            return f"{arch}.{key} is {shown(value)}; rlx has no code for{other or ' it'}"
     return None

@@ -104,8 +104,8 @@ class GgufModel:
                     name = f"{self.family.layers}.{block}.mlp.experts.{e}.{kind}.weight"
                     self._keep(name, tensor, e, tensor.shape[1:], tensor.dtype)
                 return
-        found = self.family.folder_name(tensor.name)
-        if found is None:
+        folder_name = self.family.folder_name(tensor.name)
+        if folder_name is None:
             self._refuse(
                 f"tensor {shown(tensor.name)} is not one that a model of {self.family.architecture} has"
             )
@@ -120,7 +120,7 @@ class GgufModel:
             shape = (1, *shape[-1:])
         elif change in ("one more", "minus exp"):
             dtype = f32
-        self._keep(found, tensor, None, shape, dtype)
+        self._keep(folder_name, tensor, None, shape, dtype)
 
     def read(self, name: str) -> Value:
         """The tensor that a folder calls so; `scales` says what its products are multiplied by, if it is packed.
@@ -190,13 +190,13 @@ class GgufModel:
             for name, key in names.items():
                 config[name] = self._setting(f"{arch}.{key}", kind, name)
         for name, key in family.optional.items():
-            found = self.file.metadata.get(f"{arch}.{key}")
-            if found is not None:
-                config[name] = found
+            value = self.file.metadata.get(f"{arch}.{key}")
+            if value is not None:
+                config[name] = value
         for key, usual in _USUAL.items():
-            found = self.file.metadata.get(f"{arch}.{key}", usual)
-            if type(found) is not type(usual) or found != usual:
-                self._refuse(f"{arch}.{key} is {shown(found)}; rlx has no code for other than {usual}")
+            value = self.file.metadata.get(f"{arch}.{key}", usual)
+            if type(value) is not type(usual) or value != usual:
+                self._refuse(f"{arch}.{key} is {shown(value)}; rlx has no code for other than {usual}")
         table = self.file.tensors.get("token_embd.weight")
         if table is None or len(table.shape) != 2:
             self._refuse("has no matrix token_embd.weight")
@@ -288,33 +288,33 @@ class GgufModel:
     def _windows(self, config: dict[str, Any], layers: int) -> None:
         """Which layers have a window: all but every n-th, or those that a list says."""
         key = f"{self.family.architecture}.attention.sliding_window_pattern"
-        found = self.file.metadata.get(key)
-        if found is None:
+        flags = self.file.metadata.get(key)
+        if flags is None:
             return
-        if type(found) is int and 1 < found <= MAX_LAYERS:
-            found = [i % found < found - 1 for i in range(layers)]
-        if not isinstance(found, list) or len(found) != layers or not all(type(slides) is bool for slides in found):
-            self._refuse(f"{key} is {shown(found)}, expected a number from 2 on, or a flag for each of {layers} layers")
-        config["layer_types"] = ["sliding_attention" if slides else "full_attention" for slides in found]
+        if type(flags) is int and 1 < flags <= MAX_LAYERS:
+            flags = [i % flags < flags - 1 for i in range(layers)]
+        if not isinstance(flags, list) or len(flags) != layers or not all(type(slides) is bool for slides in flags):
+            self._refuse(f"{key} is {shown(flags)}, expected a number from 2 on, or a flag for each of {layers} layers")
+        config["layer_types"] = ["sliding_attention" if slides else "full_attention" for slides in flags]
 
     def _setting(self, key: str, kind: type, name: str) -> Any:
         if name == "num_key_value_heads" and key not in self.file.metadata:
             key = key.removesuffix("_kv")
         default = 10000.0 if name == "rope_theta" else None
-        found = self.file.metadata.get(key)
-        if isinstance(found, list) and found and len(set(map(str, found))) == 1:
-            found = found[0]  # llama.cpp allows a number for each layer
-            if type(found) not in (int, kind):
-                self._refuse(f"{key} is a list of {type(found).__name__}, expected {kind.__name__}")
-        elif isinstance(found, list):
+        value = self.file.metadata.get(key)
+        if isinstance(value, list) and value and len(set(map(str, value))) == 1:
+            value = value[0]  # llama.cpp allows a number for each layer
+            if type(value) not in (int, kind):
+                self._refuse(f"{key} is a list of {type(value).__name__}, expected {kind.__name__}")
+        elif isinstance(value, list):
             self._refuse(f"{key} has a number for each layer; rlx has models of equal layers only")
         else:
-            found = self.file.value(key, kind, default)
-        if type(found) is int and not 0 <= found < 1 << 31:
-            self._refuse(f"{key} is {found:,}; expected at most {(1 << 31) - 1:,}")
-        if type(found) is float and np.float32(found) == found:
-            return float(str(np.float32(found)))  # 1e-06 rather than what f32 made of it
-        return found
+            value = self.file.value(key, kind, default)
+        if type(value) is int and not 0 <= value < 1 << 31:
+            self._refuse(f"{key} is {value:,}; expected at most {(1 << 31) - 1:,}")
+        if type(value) is float and np.float32(value) == value:
+            return float(str(np.float32(value)))  # 1e-06 rather than what f32 made of it
+        return value
 
     def _heads(self, config: dict[str, Any]) -> None:
         """The size of a head and the rotary embedding."""
@@ -369,14 +369,14 @@ class GgufModel:
 
     def _longrope(self, turned: int, original: int) -> dict[str, Any]:
         """The settings of LongRoPE's scaling, whose factors are tensors, and whose attention factor is a setting."""
-        found: dict[str, Any] = {"rope_type": "longrope", "original_max_position_embeddings": original}
+        settings: dict[str, Any] = {"rope_type": "longrope", "original_max_position_embeddings": original}
         for name in ("long", "short"):
             tensor = self.file.tensors.get(f"rope_factors_{name}.weight")
             if tensor is None or tensor.shape != (turned // 2,) or tensor.dtype is not f32:
                 self._refuse(f"rope_factors_{name}.weight is no factor in f32 for each of {turned // 2} frequencies")
-            found[f"{name}_factor"] = np.asarray(tensor.read(), np.float64).tolist()
+            settings[f"{name}_factor"] = np.asarray(tensor.read(), np.float64).tolist()
         key = f"{self.family.architecture}.rope.scaling.attn_factor"
-        return found | ({"attention_factor": self.file.value(key, float)} if key in self.file.metadata else {})
+        return settings | ({"attention_factor": self.file.value(key, float)} if key in self.file.metadata else {})
 
     def _llama3(self, config: dict[str, Any], turned: int) -> dict[str, Any]:
         """The settings of Llama 3's scaling, of which the file holds what each frequency is divided by."""

@@ -112,21 +112,21 @@ class Family:
         if name.startswith(f"{self.layers}."):
             number, _, rest = name.removeprefix(f"{self.layers}.").partition(".")
             stem, suffix = (rest, "") if rest in self.block else _parted(rest)
-            found = self.block.get(stem)
-            return f"blk.{number}.{found}{suffix}" if found and number.isdecimal() else None
+            ours = self.block.get(stem)
+            return f"blk.{number}.{ours}{suffix}" if ours and number.isdecimal() else None
         stem, suffix = _parted(name)
-        found = self.top.get(stem)
-        return f"{found}{suffix}" if found else None
+        ours = self.top.get(stem)
+        return f"{ours}{suffix}" if ours else None
 
     def folder_name(self, name: str) -> str | None:
         """The name that a folder's file has for a tensor of GGUF; None where it has none."""
         match = _BLOCK.fullmatch(name)
         rest, table = (match[2], self.block) if match else (name, self.top)
         stem, suffix = (rest, "") if rest in table.values() else _parted(rest)
-        found = next((theirs for theirs, ours in table.items() if ours == stem), None)
-        if found is None:
+        theirs_of_stem = next((theirs for theirs, ours in table.items() if ours == stem), None)
+        if theirs_of_stem is None:
             return None
-        return f"{self.layers}.{match[1]}.{found}{suffix}" if match else f"{found}{suffix}"
+        return f"{self.layers}.{match[1]}.{theirs_of_stem}{suffix}" if match else f"{theirs_of_stem}{suffix}"
 
     def change(self, name: str) -> Change | None:
         """How the numbers of this tensor of GGUF differ from a folder's."""

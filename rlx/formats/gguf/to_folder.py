@@ -18,7 +18,7 @@ from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.gguf.tokenizer import tokenizer_parts
 from rlx.host.progress import report
 
-SHARD = 4 << 30  # bytes of a folder's file of weights
+SHARD_BYTES = 4 << 30  # a folder's file of weights
 
 
 def gguf_to_folder(file: GgufFile, folder: str | os.PathLike[str], dtype: DTypeLike = "f16") -> None:
@@ -33,9 +33,9 @@ def gguf_to_folder(file: GgufFile, folder: str | os.PathLike[str], dtype: DTypeL
     except DTypeError:
         kind = None
     if kind is None or kind.name not in FLOATS:
-        given = shown(str(dtype)) if kind is None else kind
+        came = shown(str(dtype)) if kind is None else kind
         raise DTypeError(
-            f"convert: a GGUF file becomes a folder, and a folder holds {', '.join(FLOATS)}, got {given}; a GGUF file "
+            f"convert: a GGUF file becomes a folder, and a folder holds {', '.join(FLOATS)}, got {came}; a GGUF file "
             "of another type is made from a folder"
         )
     if file.metadata.get("general.architecture") in ENCODERS:
@@ -50,15 +50,15 @@ def gguf_to_folder(file: GgufFile, folder: str | os.PathLike[str], dtype: DTypeL
         )
     if target.exists():
         raise FileExistsError(f"{target}: exists already; give the name of a new folder")
-    with folder_made_whole(target) as made:
+    with folder_made_whole(target) as temporary:
         config = {
             **model.config,
             "torch_dtype": {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}[kind.name],
         }
-        (made / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+        (temporary / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
         if "tokenizer.ggml.model" in file.metadata:
-            _write_tokenizer(file, made)
-        _write_weights(model, made, kind)
+            _write_tokenizer(file, temporary)
+        _write_weights(model, temporary, kind)
 
 
 def _write_tokenizer(file: GgufFile, folder: Path) -> None:
@@ -77,12 +77,12 @@ def _write_tokenizer(file: GgufFile, folder: Path) -> None:
 
 
 def _write_weights(model: GgufModel, folder: Path, kind: DType) -> None:
-    """The weights in files of at most SHARD bytes, or one tensor, with an index where they are several."""
+    """The weights in files of at most SHARD_BYTES bytes, or one tensor, with an index where they are several."""
     groups: list[list[str]] = [[]]
     size = 0
     for name, (shape, _) in model.kinds.items():
         nbytes = kind.nbytes(shape)
-        if groups[-1] and size + nbytes > SHARD:
+        if groups[-1] and size + nbytes > SHARD_BYTES:
             groups.append([])
             size = 0
         groups[-1].append(name)

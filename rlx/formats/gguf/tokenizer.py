@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import base64
 import math
+from functools import partial
 from typing import Any, NoReturn
 
 from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
 from rlx.formats.gguf.pretokenizers import PRE_TOKENIZERS
 from rlx.formats.gguf.reader import GgufFile, Value
+from rlx.formats.tokenizer.decoding import ByteLetters, Decoding, Make, Pieces, word_pieces
 from rlx.formats.tokenizer.language import LanguageTokenizer, Letters, SpecialTokens, Vocabulary, named_ends
 from rlx.formats.tokenizer.models import MAX_TOKENS
 from rlx.formats.tokenizer.text import MAX_TOKENIZER, build
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 _MODELS = ("llama", "gpt2", "bert", "t5", "gemma4")
-MAX_PIECE = 256  # characters
+MAX_PIECE_CHARACTERS = 256
 _UNKNOWN = {"llama": 0, "bert": 100, "t5": 2}  # the id where the file does not say
 
 
@@ -32,7 +34,7 @@ def read_tokenizer(file: GgufFile) -> LanguageTokenizer:
     itself, or is of a kind that rlx does not know."""
     spec = _Spec(file)
     parts = spec.parts()
-    made = build(parts, file.path, spec.size)
+    tokenizer = build(parts, file.path, spec.size)
     vocabulary = spec.vocabulary()
     marks = spec.special()
     stops = marks["eos"], spec.id_of("eot_token_id"), spec.id_of("eom_token_id")
@@ -41,7 +43,7 @@ def read_tokenizer(file: GgufFile) -> LanguageTokenizer:
     template = file.metadata.get("tokenizer.chat_template")
     if template is not None and not isinstance(template, str):
         raise ModelFormatError(f"{file.path}: tokenizer.chat_template is {shown(template)}, expected a text")
-    return LanguageTokenizer(file.path, made, vocabulary, special, template)
+    return LanguageTokenizer(file.path, tokenizer, vocabulary, special, template)
 
 
 def tokenizer_parts(file: GgufFile) -> dict[str, Any]:
@@ -61,7 +63,7 @@ def tokenizer_parts(file: GgufFile) -> dict[str, Any]:
     elif spec.model != "gpt2":
         space = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
         steps = [space, {"type": "ByteFallback"}, {"type": "Fuse"}]
-        if spec.vocabulary().prefix:
+        if spec.space_first():
             steps.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
         decoder = {"type": "Sequence", "decoders": steps}
     return {**parts, "truncation": None, "padding": None, "decoder": decoder}
@@ -101,30 +103,30 @@ class _Spec:
         return self.metadata.get(f"tokenizer.ggml.{name}")
 
     def _list(self, name: str, kind: type, length: int | None = None, default: Any = None) -> list[Any]:
-        found = self._get(name)
-        if found is None and default is not None:
+        values = self._get(name)
+        if values is None and default is not None:
             result: list[Any] = default
             return result
-        if not isinstance(found, list) or not all(type(v) is kind for v in found):
-            self.refuse(f"tokenizer.ggml.{name} is {shown(found)}, expected a list of {kind.__name__}")
-        if length is not None and len(found) != length:
-            self.refuse(f"tokenizer.ggml.{name} has {len(found):,} entries for {length:,} tokens")
-        return list(found)
+        if not isinstance(values, list) or not all(type(v) is kind for v in values):
+            self.refuse(f"tokenizer.ggml.{name} is {shown(values)}, expected a list of {kind.__name__}")
+        if length is not None and len(values) != length:
+            self.refuse(f"tokenizer.ggml.{name} has {len(values):,} entries for {length:,} tokens")
+        return list(values)
 
     def _flag(self, name: str, default: bool) -> bool:
-        found = self._get(name)
-        if found is not None and type(found) is not bool:
-            self.refuse(f"tokenizer.ggml.{name} is {shown(found)}, expected a bool")
-        return default if found is None else found
+        flag = self._get(name)
+        if flag is not None and type(flag) is not bool:
+            self.refuse(f"tokenizer.ggml.{name} is {shown(flag)}, expected a bool")
+        return default if flag is None else flag
 
     def id_of(self, name: str, default: int | None = None) -> int | None:
         """A special token's id. One that lies outside the vocabulary is refused where the file states it."""
-        found = self._get(name)
-        if found is None:
+        number = self._get(name)
+        if number is None:
             return default if default is not None and default < len(self.tokens) else None
-        if type(found) is not int or not 0 <= found < len(self.tokens):
-            self.refuse(f"tokenizer.ggml.{name} is {shown(found)}, expected an id below {len(self.tokens):,}")
-        return found
+        if type(number) is not int or not 0 <= number < len(self.tokens):
+            self.refuse(f"tokenizer.ggml.{name} is {shown(number)}, expected an id below {len(self.tokens):,}")
+        return number
 
     def special(self) -> dict[str, int | None]:
         llama, bert = self.model == "llama", self.model == "bert"
@@ -147,9 +149,14 @@ class _Spec:
             tokens = dict(enumerate(map(_word, self.tokens)))
         marks = [i for i, kind in enumerate(self.types) if kind in (CONTROL, UNKNOWN)]
         added = [i for i, kind in enumerate(self.types) if kind == USER_DEFINED]
-        return Vocabulary(tokens, letters, frozenset(marks), frozenset(added), self._space_first())
+        steps: dict[Letters, Make] = {
+            "bytes": ByteLetters,
+            "words": word_pieces("##", False),
+            "spaces": partial(Pieces, self.space_first()),
+        }
+        return Vocabulary(tokens, letters, Decoding((steps[letters],)), frozenset(marks), frozenset(added))
 
-    def _space_first(self) -> bool:
+    def space_first(self) -> bool:
         wanted = self._flag("add_space_prefix", self.model == "llama")
         return wanted or (self.model == "t5" and self._flag("remove_extra_whitespaces", False))
 
@@ -244,7 +251,7 @@ class _Spec:
             "ignore_merges": False,
         }
         steps: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]
-        if self._space_first() and not gemma4:
+        if self.space_first() and not gemma4:
             steps.insert(0, {"type": "Prepend", "prepend": "▁"})
         cut = None
         if gemma4:
@@ -262,19 +269,19 @@ class _Spec:
             for i, (t, kind) in enumerate(zip(self.tokens, self.types, strict=True))
             if kind in (NORMAL, UNUSED, USER_DEFINED)
         }
-        made = []
+        merges = []
         for piece, i in pieces.items():
             score = scores[i]
-            pairs = [(piece[:n], piece[n:]) for n in range(1, min(len(piece), MAX_PIECE))]
-            found = [(a, b) for a, b in pairs if a in pieces and b in pieces]
-            found.sort(key=lambda pair: (pieces[pair[0]], pieces[pair[1]]))
-            made += [(score, a, b) for a, b in found]
-            if len(made) > 2 * MAX_TOKENS:
+            pairs = [(piece[:n], piece[n:]) for n in range(1, min(len(piece), MAX_PIECE_CHARACTERS))]
+            splits = [(a, b) for a, b in pairs if a in pieces and b in pieces]
+            splits.sort(key=lambda pair: (pieces[pair[0]], pieces[pair[1]]))
+            merges += [(score, a, b) for a, b in splits]
+            if len(merges) > 2 * MAX_TOKENS:
                 self.refuse(
                     f"tokenizer.ggml.tokens can be made of each other in more than {2 * MAX_TOKENS:,} ways"
                 )
-        made.sort(key=lambda merge: (merge[0], len(merge[1]), len(merge[2])), reverse=True)
-        return [(a, b) for _, a, b in made]
+        merges.sort(key=lambda merge: (merge[0], len(merge[1]), len(merge[2])), reverse=True)
+        return [(a, b) for _, a, b in merges]
 
     def _t5(self) -> tuple[Any, Any, dict[str, Any], tuple[bool, bool, bool]]:
         scores = self._list("scores", float, len(self.tokens))
@@ -287,7 +294,7 @@ class _Spec:
         if self._flag("remove_extra_whitespaces", False):
             steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
             steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
-        if self._space_first():
+        if self.space_first():
             steps.append({"type": "Prepend", "prepend": " "})
         cut = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never", "split": False}
         model = {

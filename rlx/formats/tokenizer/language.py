@@ -3,72 +3,52 @@ piece while they come."""
 
 from __future__ import annotations
 
-import codecs
-import re
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from rlx.errors import DTypeError, ModelFormatError, ShapeError
 from rlx.formats.files import read_bytes, read_json, shown
+from rlx.formats.tokenizer.decoding import Decoding, read_decoder
 from rlx.formats.tokenizer.text import build, faults_of, read_parts
 from rlx.host.locks import renewed
 
 Letters = Literal["bytes", "spaces", "words"]
 """How tokens are written: a letter for each byte (GPT-2), ▁ for a space (SentencePiece), words and ##parts (BERT)."""
 
-_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 MAX_TEMPLATE = 1_000_000  # bytes; published ones have up to 20,000
-
-
-def byte_letters() -> list[str]:
-    """The letter of each byte in GPT-2's vocabularies: printable ones stand for themselves, others from U+0100 on."""
-    plain = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return [chr(b) if b in plain else chr(next(others)) for b in range(256)]
-
-
-_BYTES = {letter: byte for byte, letter in enumerate(byte_letters())}
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """What the ids of a tokenizer stand for: `tokens` their texts, `control` those that are marks and no text, `added`
-    other tokens beside the model's, and how they are written: those of `control` and `added` as they are, unless they
-    are `decoded` as the model's own are."""
+    other tokens beside the model's, and how all are written."""
 
     tokens: Mapping[int, str]
     letters: Letters
+    decoding: Decoding
     control: frozenset[int] = frozenset()
     added: frozenset[int] = frozenset()
-    prefix: bool = False  # whether a space is put before a text
-    byte_tokens: bool = True  # whether <0x41> among tokens with ▁ is a byte
-    decoded: frozenset[int] = frozenset()
 
     def verbatim(self, id: int) -> bool:
-        """Whether a token is written as it is."""
-        return id not in self.decoded and (id in self.added or id in self.control)
+        """Whether a token is no word of the model's."""
+        return id in self.added or id in self.control
 
-    def content(self, id: int) -> bytes:
-        """The bytes of a token's text. Raises: ShapeError for an id that is not one of the vocabulary."""
+    def text(self, id: int) -> str:
+        """The text of an id as the vocabulary has it. Raises: ShapeError for an id that is not one of it."""
         token = self.tokens.get(id)
         if token is None:
             most = max(self.tokens, default=-1)
             raise ShapeError(
                 f"token id {shown(id)} is not in the vocabulary of {len(self.tokens):,}, up to {most:,}"
             )
-        if not self.verbatim(id):
-            if self.letters == "bytes" and all(letter in _BYTES for letter in token):
-                return bytes(_BYTES[letter] for letter in token)
-            if self.letters == "spaces":
-                if self.byte_tokens and (found := _BYTE.fullmatch(token)):
-                    return bytes([int(found[1], 16)])
-                token = token.replace("▁", " ")
-            if self.letters == "words":
-                token = token[2:] if token.startswith("##") else f" {token}"
-        return token.encode(errors="replace")
+        return token
+
+    def contents(self, ids: Iterable[int]) -> list[bytes]:
+        """The bytes of each token as it stands within a text. Raises: ShapeError for an id that there is not."""
+        return self.decoding.contents((self.text(id), self.verbatim(id)) for id in ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +120,11 @@ class LanguageTokenizer:
     def stream(self, *, special: bool = False, begins: bool = False) -> TokenStream:
         """What turns ids into text while they come; `begins`: the ids begin a text, so that the space that the
         tokenizer put before it is left out."""
-        vocabulary = self.vocabulary
-        return TokenStream(
-            vocabulary, special, begins and (vocabulary.prefix or vocabulary.letters == "words")
-        )
+        return TokenStream(self.vocabulary, special, begins)
 
     def token(self, id: int) -> str:
         """The text of an id as the vocabulary has it. Raises: ShapeError."""
-        self.vocabulary.content(id)
-        return self.vocabulary.tokens[id]
+        return self.vocabulary.text(id)
 
     def id(self, token: str) -> int | None:
         """The id of a token as the vocabulary has it, None where it has none."""
@@ -156,33 +132,24 @@ class LanguageTokenizer:
         return result
 
 
-@dataclass
 class TokenStream:
-    """Ids to pieces of text: a character whose bytes are in several tokens comes with the last of them."""
+    """Ids to pieces of text: a character whose bytes are in several tokens comes with the last of them, and what the
+    next token may change comes with that."""
 
-    vocabulary: Vocabulary
-    special: bool
-    strip: bool
-    _decoder: codecs.IncrementalDecoder = field(
-        default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
-    )
+    def __init__(self, vocabulary: Vocabulary, special: bool, begins: bool) -> None:
+        self.vocabulary, self.special = vocabulary, special
+        self._writer = vocabulary.decoding.begin(begins)
 
     def push(self, id: int) -> str:
         """The text that this id completes, which may be empty. Raises: ShapeError for an id that there is not."""
-        content = self.vocabulary.content(id)
+        token = self.vocabulary.text(id)
         if id in self.vocabulary.control and not self.special:
             return ""
-        if self.strip and content:
-            self.strip = False
-            if self.vocabulary.letters == "words" and not self.vocabulary.verbatim(id):
-                content = self.vocabulary.tokens[id].encode(errors="replace")  # the ## stays, as nothing stands before
-            elif not self.vocabulary.verbatim(id):
-                content = content.removeprefix(b" ")
-        return self._decoder.decode(content)
+        return self._writer.push(token, self.vocabulary.verbatim(id))
 
     def end(self) -> str:
-        """What is left: U+FFFD for a character that was not completed."""
-        return self._decoder.decode(b"", True)
+        """What is left, with U+FFFD for a character that was not completed."""
+        return self._writer.end()
 
 
 def from_folder(folder: Path) -> LanguageTokenizer:
@@ -195,18 +162,14 @@ def from_folder(folder: Path) -> LanguageTokenizer:
     made = build(parts, file, size)
     added: dict[int, Any] = made.get_added_tokens_decoder()
     tokens: dict[int, str] = {id: token for token, id in made.get_vocab(with_added_tokens=True).items()}
-    letters, prefix, byte_tokens = _written(parts)
-    # An added token that is looked for in normalized text is written as that has it, with a space perhaps; the decoder
-    # of WordPiece puts spaces before all tokens.
+    # An added token that is looked for in normalized text is written as that has it, with a space perhaps.
     normalized = frozenset(i for i, token in added.items() if token.normalized and made.normalizer)
     vocabulary = Vocabulary(
         tokens | {i: made.normalizer.normalize_str(added[i].content) for i in normalized},
-        letters,
+        _letters(parts),
+        read_decoder(parts.get("decoder"), file),
         frozenset(i for i, token in added.items() if token.special),
         frozenset(i for i, token in added.items() if not token.special),
-        prefix,
-        byte_tokens,
-        {"words": frozenset(added), "spaces": normalized}.get(letters, frozenset()),
     )
     config, generation, model = (
         read_json(folder / name) if (folder / name).is_file() else {}
@@ -261,30 +224,13 @@ def folder_template(folder: Path, config: dict[str, Any]) -> str | None:
     return found
 
 
-def _written(parts: dict[str, Any]) -> tuple[Letters, bool, bool]:
-    """How the tokens of a tokenizer.json are written, whether a space is put before a text, and whether its decoder
-    takes <0x41> for a byte."""
-    steps = [
-        step
-        for name, members in (
-            ("normalizer", "normalizers"),
-            ("pre_tokenizer", "pretokenizers"),
-            ("decoder", "decoders"),
-        )
-        for step in _steps(parts.get(name), members)
-    ]
-    kinds = {step.get("type") for step in steps}
-    if "ByteLevel" in kinds:
-        return "bytes", False, False
-    if parts["model"].get("type") == "WordPiece":
-        return "words", False, False
-    prefix = "Prepend" in kinds or any(
-        step.get("type") == "Metaspace"
-        and step.get("prepend_scheme", "always") != "never"
-        and step.get("add_prefix_space", True)
-        for step in steps
-    )
-    return "spaces", prefix, "ByteFallback" in kinds
+def _letters(parts: dict[str, Any]) -> Letters:
+    """How the tokens of a tokenizer.json are written."""
+    named = (("normalizer", "normalizers"), ("pre_tokenizer", "pretokenizers"), ("decoder", "decoders"))
+    steps = [step for name, members in named for step in _steps(parts.get(name), members)]
+    if any(step.get("type") == "ByteLevel" for step in steps):
+        return "bytes"
+    return "words" if parts["model"].get("type") == "WordPiece" else "spaces"
 
 
 def _steps(part: Any, members: str) -> list[dict[str, Any]]:

@@ -72,7 +72,14 @@ def anything(value: Any) -> str | None:
 
 _NOTHING: Mapping[str, Check] = {}
 _BEHAVIOR = is_one_of("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")
-_BYTE_LEVEL = {"add_prefix_space": is_flag, "trim_offsets": is_flag, "use_regex": is_flag}
+BYTE_LEVEL = {"add_prefix_space": is_flag, "trim_offsets": is_flag, "use_regex": is_flag}
+METASPACE = {
+    "replacement": is_letter,
+    "prepend_scheme": is_one_of("first", "never", "always"),
+    "split": is_flag,
+    "add_prefix_space": is_flag,
+    "str_rep": is_letter,
+}
 NORMALIZERS: Mapping[str, Mapping[str, Check]] = {
     "BertNormalizer": {
         "clean_text": is_flag,
@@ -91,14 +98,8 @@ NORMALIZERS: Mapping[str, Mapping[str, Check]] = {
 }
 PRE_TOKENIZERS: Mapping[str, Mapping[str, Check]] = {
     **dict.fromkeys(("BertPreTokenizer", "Whitespace", "WhitespaceSplit", "UnicodeScripts"), _NOTHING),
-    "ByteLevel": _BYTE_LEVEL,
-    "Metaspace": {
-        "replacement": is_letter,
-        "prepend_scheme": is_one_of("first", "never", "always"),
-        "split": is_flag,
-        "add_prefix_space": is_flag,
-        "str_rep": is_letter,
-    },
+    "ByteLevel": BYTE_LEVEL,
+    "Metaspace": METASPACE,
     "Split": {"pattern": anything, "behavior": _BEHAVIOR, "invert": is_flag},
     "Punctuation": {"behavior": _BEHAVIOR},
     "Digits": {"individual_digits": is_flag},
@@ -114,7 +115,7 @@ PROCESSORS: Mapping[str, Mapping[str, Check]] = {
         "trim_offsets": is_flag,
         "add_prefix_space": is_flag,
     },
-    "ByteLevel": _BYTE_LEVEL,
+    "ByteLevel": BYTE_LEVEL,
     "TemplateProcessing": {"single": anything, "pair": anything, "special_tokens": anything},
     "Sequence": {"processors": anything},
 }
@@ -133,6 +134,7 @@ class Walk:
     growth: Fraction = Fraction(1)
     steps: int = 0
     special: int = 0
+    what: str = "normalizer and pre-tokenizer"
     _form: int = 1  # the part of the growth that is counted for Unicode normalization forms
     _decomposed: bool = False
     _byte_level: set[str] = field(default_factory=set)
@@ -167,7 +169,7 @@ class Walk:
     def normalizer(self, part: Any, place: str = "normalizer") -> None:
         """After: `growth` includes the normalizer."""
         kind = self.fields(part, place, NORMALIZERS)
-        for i, step in enumerate(self._members(part, place, kind, "normalizers")):
+        for i, step in enumerate(self.members(part, place, kind, "normalizers")):
             self.normalizer(step, f"{place}.normalizers[{i}]")
         before = self._decomposed
         self._decomposed = kind == "NFKD" or (before and kind in ("Lowercase", "StripAccents", "Strip"))
@@ -185,9 +187,9 @@ class Walk:
         elif kind == "Prepend":
             self._grow(1 + len(part.get("prepend", "").encode(errors="replace")))
         elif kind == "Replace":
-            least = self._pattern(part, place)
+            least = self.least_bytes(part, place)
             put = len(part.get("content", "").encode(errors="replace"))
-            self._grow(max(Fraction(put, least), Fraction(1)))
+            self.grow_by(put, least)
         elif kind == "Precompiled":
             text = part.get("precompiled_charsmap", "")
             try:
@@ -203,7 +205,7 @@ class Walk:
     def pre_tokenizer(self, part: Any, place: str = "pre_tokenizer") -> None:
         """After: `growth` includes the pre-tokenizer."""
         kind = self.fields(part, place, PRE_TOKENIZERS)
-        for i, step in enumerate(self._members(part, place, kind, "pretokenizers")):
+        for i, step in enumerate(self.members(part, place, kind, "pretokenizers")):
             self.pre_tokenizer(step, f"{place}.pretokenizers[{i}]")
         if kind == "Metaspace":  # the replacement may stand for a space, and before every piece
             sign = len(part.get("replacement", "▁").encode(errors="replace"))
@@ -212,12 +214,12 @@ class Walk:
             self._byte_levels(place)
             self._grow(2)  # a space may come before every piece
         elif kind == "Split":
-            self._pattern(part, place)
+            self.least_bytes(part, place)
 
     def post_processor(self, part: Any, place: str = "post_processor") -> None:
         """After: the post-processor holds the sequence once, with few tokens around it."""
         kind = self.fields(part, place, PROCESSORS)
-        for i, step in enumerate(self._members(part, place, kind, "processors")):
+        for i, step in enumerate(self.members(part, place, kind, "processors")):
             self.post_processor(step, f"{place}.processors[{i}]")
         if kind == "TemplateProcessing":
             table = part.get("special_tokens", {})
@@ -271,7 +273,7 @@ class Walk:
         if left.get("A"):
             self.refuse(place, pieces, "the sequence A among its pieces")
 
-    def _members(self, part: dict[str, Any], place: str, kind: str, name: str) -> list[Any]:
+    def members(self, part: dict[str, Any], place: str, kind: str, name: str) -> list[Any]:
         """The steps of a Sequence; an empty list for other kinds."""
         self.steps += 1
         if self.steps > MAX_STEPS:
@@ -290,7 +292,7 @@ class Walk:
         self._byte_level.add(stage)
         self._grow(2)
 
-    def _pattern(self, part: dict[str, Any], place: str) -> int:
+    def least_bytes(self, part: dict[str, Any], place: str) -> int:
         """The fewest bytes that the pattern of a Split or Replace matches."""
         pattern = part.get("pattern")
         kind, text = next(iter(pattern.items())) if isinstance(pattern, dict) and len(pattern) == 1 else ("", "")
@@ -304,10 +306,14 @@ class Walk:
             reason = f"one whose time is known to be linear in the text, but {error}"
             self.refuse(f"{place}: the regular expression", text, reason)
 
+    def grow_by(self, put: int, least: int) -> None:
+        """Counts a step that writes `put` bytes for `least` or more."""
+        self._grow(max(Fraction(put, least), Fraction(1)))
+
     def _grow(self, factor: Fraction | int) -> None:
         self.growth *= factor
         if self.growth > MAX_GROWTH:
             raise ModelFormatError(
-                f"{self.file}: its normalizer and pre-tokenizer make up to {float(self.growth):,.0f} bytes of one; "
+                f"{self.file}: its {self.what} make up to {float(self.growth):,.0f} bytes of one; "
                 f"expected at most {MAX_GROWTH}, since a text would outgrow the memory"
             )

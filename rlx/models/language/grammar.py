@@ -115,7 +115,9 @@ class _Source:
         held, special = tokenizer.vocabulary, tokenizer.special
         marks = [i for i in range(vocabulary) if i not in held.tokens or i in held.control or i in special.ends]
         self.special_token_ids = marks
-        self.tokens = [held.content(i) if i in held.tokens else b"" for i in range(vocabulary)]
+        known = [i for i in range(vocabulary) if i in held.tokens]
+        contents = dict(zip(known, held.contents(known), strict=True))
+        self.tokens = [contents.get(i, b"") for i in range(vocabulary)]
         for i in marks:
             self.tokens[i] = f"<|{i}|>".encode()
         self.eos_token_id = min(special.ends, default=marks[0] if marks else 0)

@@ -144,11 +144,11 @@ def through_layers(blocks: Blocks, x: Tensor, layers: range | None = None) -> Te
     if layers.start == 0:
         x = blocks.embedding(x)
     for index in layers:
-        x = _layer(blocks, x, index)
+        x = layer(blocks, x, index)
     return x
 
 
-def _layer(b: Blocks, x: Tensor, index: int) -> Tensor:
+def layer(b: Blocks, x: Tensor, index: int) -> Tensor:
     """The mixer of a layer and its MLP, each with its norms and added to x."""
     name, mixer, c = f"layers.{index}", MIXERS[b.config.mixers[index]], b.config
     mlp = b.experts if c.experts is not None and index not in c.dense else b.mlp

@@ -16,12 +16,12 @@ from rlx.errors import DTypeError, ModelFormatError, ShapeError
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
-RATES = (1000, 768_000)  # samples a second
-MOST_BYTES = 4 << 30  # bytes of a WAV file, whose sizes are 32 bits
-HOP = 160  # samples from one frame of a spectrogram to the next
+RATES_HZ = (1000, 768_000)
+MAX_WAV_BYTES = 4 << 30  # a WAV file's sizes have 32 bits
+HOP_SAMPLES = 160  # the distance of a spectrogram's frames
 _ZEROS = 24  # zero crossings of the sinc on each side: steeper than the ear of a speech model needs
 _BETA = 9.0  # the Kaiser window's β: side lobes 90 dB down
-_PART = 1 << 14  # samples made at a time
+_SAMPLES_AT_ONCE = 1 << 14
 
 
 def read_wav(path: str | os.PathLike[str], rate: int) -> F32:
@@ -31,10 +31,10 @@ def read_wav(path: str | os.PathLike[str], rate: int) -> F32:
     Raises: ModelFormatError for a file that cannot be read, or is damaged, cut off, empty or of another kind."""
     try:
         with wave.open(os.fspath(path), "rb") as file:
-            channels, width, given, count = file.getparams()[:4]
-            if not RATES[0] <= given <= RATES[1] or count * channels * width > MOST_BYTES:
-                raise ModelFormatError(f"{path}: {count:,} frames of {given:,} a second; expected {RATES[0]:,} to "
-                                       f"{RATES[1]:,} a second, and at most {MOST_BYTES:,} bytes")  # fmt: skip
+            channels, width, file_rate, count = file.getparams()[:4]
+            if not RATES_HZ[0] <= file_rate <= RATES_HZ[1] or count * channels * width > MAX_WAV_BYTES:
+                raise ModelFormatError(f"{path}: {count:,} frames of {file_rate:,} a second; expected {RATES_HZ[0]:,} "
+                                       f"to {RATES_HZ[1]:,} a second, and at most {MAX_WAV_BYTES:,} bytes")  # fmt: skip
             raw = file.readframes(count)
     except OSError as error:
         raise ModelFormatError(f"{path}: cannot be read: {error.strerror or error}; give a WAV file") from error
@@ -48,7 +48,7 @@ def read_wav(path: str | os.PathLike[str], rate: int) -> F32:
     if not count:
         raise ModelFormatError(f"{path}: has no samples")
     samples = _floats(raw, width, path).reshape(count, channels)
-    return resampled(samples.mean(1) if channels > 1 else samples[:, 0], given, rate)
+    return resampled(samples.mean(1) if channels > 1 else samples[:, 0], file_rate, rate)
 
 
 def _floats(raw: bytes, width: int, path: Any) -> F32:
@@ -66,30 +66,30 @@ def _floats(raw: bytes, width: int, path: Any) -> F32:
     return result
 
 
-def resampled(samples: npt.NDArray[Any], given: int, rate: int) -> F32:
+def resampled(samples: npt.NDArray[Any], source_rate: int, rate: int) -> F32:
     """The samples of a sound at another rate, f32: a convolution with a sinc under a Kaiser window, which passes what
     is below 0.95 of half the lower rate. Beyond its ends the sound is 0. Raises: ShapeError."""
-    if min(given, rate) < 1:
-        raise ShapeError(f"resampled: from {given} samples a second to {rate}; expected 1 or more")
-    if given == rate:
+    if min(source_rate, rate) < 1:
+        raise ShapeError(f"resampled: from {source_rate} samples a second to {rate}; expected 1 or more")
+    if source_rate == rate:
         return samples.astype(np.float32)
-    part = math.gcd(given, rate)
-    up, down = rate // part, given // part
-    cutoff = 0.95 * min(1.0, rate / given)
+    part = math.gcd(source_rate, rate)
+    up, down = rate // part, source_rate // part
+    cutoff = 0.95 * min(1.0, rate / source_rate)
     half = math.ceil(_ZEROS / cutoff)
     # The output i lies at i·down/up of the input: a whole place, and one of `up` fractions, each with its own weights.
     taps = np.arange(-half + 1, half + 1)
     apart = taps[None, :] - np.arange(up)[:, None] / up
     weights = cutoff * np.sinc(cutoff * apart) * np.i0(_BETA * np.sqrt(np.clip(1 - (apart / half) ** 2, 0, 1)))
     weights /= np.i0(_BETA)
-    weights /= weights.sum(1, keepdims=True)  # so that a constant stays one
+    weights /= weights.sum(1, keepdims=True)  # so that a constant signal stays constant
     count = -(-len(samples) * up // down)
     padded = np.concatenate([np.zeros(half - 1), samples.astype(np.float64), np.zeros(half + 1)])
     result = np.empty(count, np.float32)
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half)
-    for start in range(0, count, _PART):
-        places = np.arange(start, min(start + _PART, count)) * down
-        result[start : start + _PART] = np.einsum("ij,ij->i", windows[places // up], weights[places % up])
+    for start in range(0, count, _SAMPLES_AT_ONCE):
+        places = np.arange(start, min(start + _SAMPLES_AT_ONCE, count)) * down
+        result[start : start + _SAMPLES_AT_ONCE] = np.einsum("ij,ij->i", windows[places // up], weights[places % up])
     return result
 
 
@@ -101,7 +101,7 @@ class LogMel:
     bands: int
     rate: int = 16000
     window: int = 400
-    hop: int = HOP
+    hop: int = HOP_SAMPLES
     samples: int = 480_000
 
     def of(self, sound: npt.NDArray[Any]) -> F32:
@@ -121,9 +121,9 @@ class LogMel:
         hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(self.window) / self.window)
         frames = np.lib.stride_tricks.sliding_window_view(padded, self.window)[:: self.hop][:-1]
         power = np.abs(np.fft.rfft(frames * hann, axis=1)) ** 2
-        found = np.log10(np.maximum(power @ self.filters(), 1e-10)).T
-        found = (np.maximum(found, found.max() - 8.0) + 4.0) / 4.0
-        return np.ascontiguousarray(found, np.float32)
+        mel = np.log10(np.maximum(power @ self.filters(), 1e-10)).T
+        mel = (np.maximum(mel, mel.max() - 8.0) + 4.0) / 4.0
+        return np.ascontiguousarray(mel, np.float32)
 
     def filters(self) -> F64:
         """The weights of each frequency in each band, (window / 2 + 1, bands): triangles on Slaney's mel scale (linear

@@ -15,7 +15,7 @@ from rlx.formats.files import read_json, shown
 from rlx.models.language.graph import mask_words
 
 Allowed = npt.NDArray[np.bool_]
-STEP = 0.02  # seconds between two timestamps
+TIMESTAMP_SECONDS = 0.02  # the time between two timestamps
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Prompts:
             raise RlxError(f"transcribe: the task {task!r:.40} is none of {known}{meant(str(task), self.tasks)}")
         if not self.languages and task != "transcribe":
             raise RlxError(f"transcribe: the task {task!r:.40} is for models of many languages; this one transcribes")
-        made = [self.start]
+        tokens = [self.start]
         if self.languages:
             assert language is not None
-            made += [language, self.tasks[task]]
-        return made if timestamps else [*made, self.untimed]
+            tokens += [language, self.tasks[task]]
+        return tokens if timestamps else [*tokens, self.untimed]
 
     def language(self, code: str) -> int:
         """The mark of a language, by a code such as "en". Raises: RlxError."""
@@ -65,26 +65,26 @@ class Prompts:
         result[list(ids)] = True
         return result
 
-    def allowed(self, made: Sequence[int], timestamps: bool) -> Allowed:
+    def allowed(self, tokens: Sequence[int], timestamps: bool) -> Allowed:
         """Which tokens may follow those made after the prompt. Timestamps come in pairs but before the end, do not
         fall, and the first token is one."""
         result = np.ones(self.vocabulary, np.bool_)
         result[list(self.suppressed)] = False
-        if not made:
+        if not tokens:
             result[list(self.first_suppressed)] = False
         if not timestamps:
             return result
         result[self.untimed] = False
-        times = [t for t in made if t >= self.times]
-        last = bool(made) and made[-1] >= self.times
-        before = len(made) < 2 or made[-2] >= self.times
+        times = [t for t in tokens if t >= self.times]
+        last = bool(tokens) and tokens[-1] >= self.times
+        before = len(tokens) < 2 or tokens[-2] >= self.times
         if last and before:
             result[self.times :] = False
         elif last:
             result[: self.end] = False
         if times:
             result[self.times : times[-1] + (0 if last and not before else 1)] = False
-        if not made:
+        if not tokens:
             result[: self.times] = False
             if self.latest_start is not None:
                 result[self.times + self.latest_start + 1 :] = False

@@ -81,13 +81,13 @@ def attention(c: Call) -> tuple[Result, ...]:
 
 
 def answered(
-    c: Call, made: Tensor, sizes: Sequence[int], mask: Tensor | None, past: Tensor | None, bias: Tensor | None
+    c: Call, projected: Tensor, sizes: Sequence[int], mask: Tensor | None, past: Tensor | None, bias: Tensor | None
 ) -> tuple[Result, ...]:
-    """Attention of queries, keys and values of these sizes, side by side in `made`; and the new cache."""
+    """Attention of queries, keys and values of these sizes, side by side in `projected`; and the new cache."""
     count = c.int("num_heads")
     ends = (0, sizes[0], 2 * sizes[0], sum(sizes))
     names = ("queries", "keys", "values")
-    q, k, v = (heads(c, made[..., ends[i] : ends[i + 1]], count, name) for i, name in enumerate(names))
+    q, k, v = (heads(c, projected[..., ends[i] : ends[i + 1]], count, name) for i, name in enumerate(names))
     before = 0
     if past is not None:
         if past.ndim != 5 or past.shape[0] != 2:

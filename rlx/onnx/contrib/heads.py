@@ -90,10 +90,10 @@ def attend(
     scale = c.float("scale", 0.0) or 1.0 / max(size, 1) ** 0.5
     most = max(size, wide)
     q, k, v = (_padded(t, most) for t in (q, k, v))
-    made = o.attention(
+    result = o.attention(
         q, k, v, mask, scale=scale, causal=causal, window=window, softcap=softcap, kv_len=kv_len
     )
-    return made if most == wide else made[..., :wide]
+    return result if most == wide else result[..., :wide]
 
 
 def _padded(x: Tensor, size: int) -> Tensor:

@@ -37,11 +37,11 @@ def _activated(c: Call, x: Tensor, numbers: Sequence[float | None]) -> Tensor:
         raise c.unsupported(f"the activation {name!r} is not supported")
     function, defaults = _PARAMETERS[name]
     count = len(defaults) or 2
-    given = [*numbers, *(None,) * count][:count]
-    found = [*(defaults[i] if v is None and defaults else v for i, v in enumerate(given))]
-    if None in found or any(v is not None for v in numbers[count:]):
+    parameters = [*numbers, *(None,) * count][:count]
+    filled = [*(defaults[i] if v is None and defaults else v for i, v in enumerate(parameters))]
+    if None in filled or any(v is not None for v in numbers[count:]):
         raise c.bad(f"{name} is given {list(numbers)}; expected {count} numbers")
-    return function(x, *found)
+    return function(x, *filled)
 
 
 def _numbers(c: Call) -> list[float | None]:

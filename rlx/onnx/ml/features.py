@@ -28,8 +28,8 @@ def features(c: Call) -> Tensor:
 def numbers_of(c: Call, name: str, like: Tensor) -> Array | None:
     """The numbers of an attribute, or of its form *_as_tensor, in a tensor's dtype; None where both are absent."""
     tensor = f"{name}_as_tensor"
-    given = c.floats(name, []) if c.attrs.get(tensor) is None else numeric(c, tensor)
-    return np.asarray(given, like.dtype.np).reshape(-1) if len(given) else None
+    numbers = c.floats(name, []) if c.attrs.get(tensor) is None else numeric(c, tensor)
+    return np.asarray(numbers, like.dtype.np).reshape(-1) if len(numbers) else None
 
 
 def numeric(c: Call, name: str) -> Array:
@@ -77,10 +77,10 @@ def _probit(p: Tensor) -> Tensor:
 
 def labels_of(c: Call, ints: str, texts: str) -> Array:
     """The names of the classes, integers or strings."""
-    given, named = c.ints(ints), c.ints(texts)
-    if bool(given) == bool(named):
+    integers, named = c.ints(ints), c.ints(texts)
+    if bool(integers) == bool(named):
         raise c.bad(f"expected the names of classes in one of {ints} and {texts}")
-    return np.asarray(given, np.int64) if given else strings(named)
+    return np.asarray(integers, np.int64) if integers else strings(named)
 
 
 def labelled(c: Call, scores: Tensor, labels: Array) -> Value:
@@ -92,8 +92,8 @@ def labelled(c: Call, scores: Tensor, labels: Array) -> Value:
 @op("ArrayFeatureExtractor", domain=ML)
 def array_feature_extractor(c: Call) -> Result:
     x, indices = c.x(0), o.reshape(c.x(1), (-1,))
-    made = o.gather(x, indices, axis_of(c, -1, x.ndim))
-    return o.reshape(made, (1, -1)) if x.ndim == 1 else made
+    columns = o.gather(x, indices, axis_of(c, -1, x.ndim))
+    return o.reshape(columns, (1, -1)) if x.ndim == 1 else columns
 
 
 @op("Binarizer", domain=ML)
@@ -106,10 +106,10 @@ def scaler(c: Call) -> Result:
     x = c.x() if c.x().dtype == f64 else o.cast(c.x(), f32)
     width = x.shape[-1] if x.ndim else 1
     for name, call in (("offset", o.sub), ("scale", o.mul)):
-        given = numbers_of(c, name, x)
-        if given is None or given.size not in (1, width):
-            raise c.bad(f"{name} has {count_of(given)} numbers; expected 1 or {width}")
-        x = call(x, c.tensor(given))
+        numbers = numbers_of(c, name, x)
+        if numbers is None or numbers.size not in (1, width):
+            raise c.bad(f"{name} has {count_of(numbers)} numbers; expected 1 or {width}")
+        x = call(x, c.tensor(numbers))
     return x
 
 
@@ -130,11 +130,11 @@ def normalizer(c: Call) -> Result:
 def imputer(c: Call) -> Result:
     x = c.x()
     kind = "float" if x.dtype.is_float else "int64"
-    given, missing = c.ints(f"imputed_value_{kind}s"), c.attrs.get(f"replaced_value_{kind}", 0)
-    if x.ndim < 1 or not given or len(given) not in (1, x.shape[-1]):
-        raise c.bad(f"imputed_value_{kind}s has {len(given or ())} numbers for {x.shape}")
+    values, missing = c.ints(f"imputed_value_{kind}s"), c.attrs.get(f"replaced_value_{kind}", 0)
+    if x.ndim < 1 or not values or len(values) not in (1, x.shape[-1]):
+        raise c.bad(f"imputed_value_{kind}s has {len(values or ())} numbers for {x.shape}")
     gone = o.isnan(x) if isinstance(missing, float) and math.isnan(missing) else o.equal(x, missing)
-    return o.where(gone, c.tensor(np.asarray(given, x.dtype.np)), x)
+    return o.where(gone, c.tensor(np.asarray(values, x.dtype.np)), x)
 
 
 @op("FeatureVectorizer", domain=ML)
@@ -161,11 +161,11 @@ def _linear(c: Call, x: Tensor, rows: int | None) -> Tensor:
         raise c.bad(
             f"coefficients has {count_of(weights)} numbers for {n} features and {rows or 'some'} targets"
         )
-    made = o.matmul(x, c.tensor(np.ascontiguousarray(weights.reshape(-1, n).T)))
+    scores = o.matmul(x, c.tensor(np.ascontiguousarray(weights.reshape(-1, n).T)))
     added = numbers_of(c, "intercepts", x)
-    if added is not None and added.size not in (1, made.shape[1]):
-        raise c.bad(f"intercepts has {added.size} numbers for {made.shape[1]} targets")
-    return made if added is None else o.add(made, c.tensor(added))
+    if added is not None and added.size not in (1, scores.shape[1]):
+        raise c.bad(f"intercepts has {added.size} numbers for {scores.shape[1]} targets")
+    return scores if added is None else o.add(scores, c.tensor(added))
 
 
 @op("LinearRegressor", domain=ML)

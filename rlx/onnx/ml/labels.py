@@ -55,10 +55,10 @@ def _looked_up(c: Call, v: Value, keys: Array, values: Array, default: Any) -> V
 
 def _given(c: Call, names: dict[str, Any], what: str) -> tuple[str, Array]:
     """The one of several attributes that is present: its name, and its value as an array."""
-    found = [(n, d) for n, d in names.items() if c.attrs.get(n) is not None]
-    if len(found) != 1:
-        raise c.bad(f"{what} are given as {sorted(n for n, _ in found)}; expected one of {sorted(names)}")
-    name, dtype = found[0]
+    present = [(n, d) for n, d in names.items() if c.attrs.get(n) is not None]
+    if len(present) != 1:
+        raise c.bad(f"{what} are given as {sorted(n for n, _ in present)}; expected one of {sorted(names)}")
+    name, dtype = present[0]
     value: Sequence[Any] = c.attrs[name]
     return name, strings(value) if dtype is object else as_array(value, dtype).reshape(-1)
 
@@ -70,13 +70,13 @@ def label_encoder(c: Call) -> Result:
     name, values = _given(c, {f"values_{k}": d for k, d in kinds.items()}, "values")
     kind = name.removeprefix("values_")
     if kind == "tensor":
-        given = c.attrs.get("default_tensor")
+        tensor = c.attrs.get("default_tensor")
         plain: Any = "_Unused" if values.dtype == STRING else -1 if values.dtype.kind in "iu" else -0.0
-        if given is not None and (given.dtype != values.dtype or given.size != 1):
+        if tensor is not None and (tensor.dtype != values.dtype or tensor.size != 1):
             raise c.bad(
-                f"default_tensor has {given.size} elements of {given.dtype}; expected one of {values.dtype}"
+                f"default_tensor has {tensor.size} elements of {tensor.dtype}; expected one of {values.dtype}"
             )
-        default = plain if given is None else given.reshape(-1)[0]
+        default = plain if tensor is None else tensor.reshape(-1)[0]
     else:
         plain = {"strings": "_Unused", "int64s": -1, "floats": -0.0}[kind]
         default = c.attrs.get(f"default_{kind.removesuffix('s')}", plain)

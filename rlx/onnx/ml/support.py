@@ -33,12 +33,12 @@ def svm_regressor(c: Call) -> Result:
         raise c.bad(f"n_supports is {count}, with {count_of(vectors)} numbers for {x.shape[1]} features")
     if count and weights.size != count:
         raise c.bad(f"coefficients has {weights.size} numbers for {count} support vectors")
-    made = _kernel(c, x, vectors.reshape(rows, -1), c.str("kernel_type", "LINEAR") if count else "LINEAR")
-    made = o.matmul(made, c.tensor(weights.reshape(-1, 1))) if count else made
-    made = o.add(made, float(rho[0]))
+    scores = _kernel(c, x, vectors.reshape(rows, -1), c.str("kernel_type", "LINEAR") if count else "LINEAR")
+    scores = o.matmul(scores, c.tensor(weights.reshape(-1, 1))) if count else scores
+    scores = o.add(scores, float(rho[0]))
     if c.int("one_class", 0):
-        return o.where(o.greater(made, 0.0), 1.0, -1.0)
-    return transformed(c, made, c.str("post_transform", "NONE"))
+        return o.where(o.greater(scores, 0.0), 1.0, -1.0)
+    return transformed(c, scores, c.str("post_transform", "NONE"))
 
 
 @op("SVMClassifier", domain=ML)
@@ -111,8 +111,8 @@ def _pairs(c: Call, x: Tensor, weights: Array, rho: Array, counts: Sequence[int]
     for at, (i, j) in enumerate(zip(*np.triu_indices(k, 1), strict=True)):
         table[parts[i], at] = rows[j - 1, parts[i]]
         table[parts[j], at] = rows[i, parts[j]]
-    found = _kernel(c, x, vectors.reshape(total, -1), c.str("kernel_type", "LINEAR"))
-    return o.add(o.matmul(found, c.tensor(table)), c.tensor(rho[:n]))
+    kernel = _kernel(c, x, vectors.reshape(total, -1), c.str("kernel_type", "LINEAR"))
+    return o.add(o.matmul(kernel, c.tensor(table)), c.tensor(rho[:n]))
 
 
 def _votes(c: Call, pairs: Tensor, k: int) -> Tensor:
@@ -162,13 +162,13 @@ def _coupled(c: Call, chances: Tensor, k: int) -> Tensor:
         qp, pqp = products(p)
         error = o.max(o.abs(o.sub(qp, pqp)), -1, keepdims=True)
         active = o.logical_and(active, o.greater_equal(error, NEAR / k))
-        (made, _, _), _ = o.scan(each, (p, qp, pqp), rows)
-        return o.add(step, 1), o.where(active, made, p), active
+        (updated, _, _), _ = o.scan(each, (p, qp, pqp), rows)
+        return o.add(step, 1), o.where(active, updated, p), active
 
     start = o.expand(c.tensor(np.float32(1 / k)), (chances.shape[0], k))
     active = o.expand(c.tensor(np.array(True)), (chances.shape[0], 1))
-    made: Tensor = o.while_loop(goes_on, trial, (c.tensor(np.int64(0)), start, active), max_steps=TRIALS)[1]
-    return made
+    result: Tensor = o.while_loop(goes_on, trial, (c.tensor(np.int64(0)), start, active), max_steps=TRIALS)[1]
+    return result
 
 
 def _kernel(c: Call, x: Tensor, vectors: Array, kind: str) -> Tensor:
@@ -201,5 +201,5 @@ def _apart(c: Call, x: Tensor, vectors: Array) -> Tensor:
         return squares(x)
     blocks = -(-n // few)
     padded = o.pad(x, ((0, blocks * few - n), (0, 0)))
-    _, found = o.scan(lambda _, rows: ((), squares(rows)), (), o.reshape(padded, (blocks, few, width)))
-    return o.reshape(found, (blocks * few, len(vectors)))[:n]
+    _, distances = o.scan(lambda _, rows: ((), squares(rows)), (), o.reshape(padded, (blocks, few, width)))
+    return o.reshape(distances, (blocks * few, len(vectors)))[:n]

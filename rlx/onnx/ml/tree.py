@@ -57,12 +57,12 @@ class Trees:
 
 def _column(c: Call, name: str, n: int, low: int, high: int) -> Array:
     """An attribute of one integer a node, each from `low` up to `high`."""
-    given = c.ints(name, [])
-    if len(given) != n or any(not low <= v < high for v in given):
+    numbers = c.ints(name, [])
+    if len(numbers) != n or any(not low <= v < high for v in numbers):
         raise c.bad(
-            f"{name} has {len(given)} numbers for {n} nodes, or some that are not from {low} to {high - 1}"
+            f"{name} has {len(numbers)} numbers for {n} nodes, or some that are not from {low} to {high - 1}"
         )
-    return np.asarray(given, np.int64)
+    return np.asarray(numbers, np.int64)
 
 
 def _depth(c: Call, t: Trees) -> int:
@@ -112,8 +112,8 @@ def _scores(c: Call, t: Trees, x: Tensor, aggregate: str) -> Tensor:
         )
     leaves = _leaves(c, t, x)
     if aggregate in ("SUM", "AVERAGE"):
-        made = o.sum(o.gather(c.tensor(t.weights), leaves, 0), 1)
-        return o.div(made, float(len(t.roots))) if aggregate == "AVERAGE" else made
+        scores = o.sum(o.gather(c.tensor(t.weights), leaves, 0), 1)
+        return o.div(scores, float(len(t.roots))) if aggregate == "AVERAGE" else scores
     if aggregate not in _AGGREGATES:
         raise c.bad(f"aggregate_function is {aggregate!r}; expected one of {_AGGREGATES}")
     worst = np.inf if aggregate == "MIN" else -np.inf
@@ -150,10 +150,10 @@ def _named_nodes(c: Call, x: Tensor, what: str, targets: int) -> Trees:
     leaf = mode == _LEAF
 
     def number(trees: Any, names: Any) -> Array:
-        found = [numbers.get(key, -1) for key in zip(trees, names, strict=True)]
-        if min(found, default=0) < 0:
+        indices = [numbers.get(key, -1) for key in zip(trees, names, strict=True)]
+        if min(indices, default=0) < 0:
             raise c.bad("leads to a node that there is not")
-        return np.asarray(found, np.int64)
+        return np.asarray(indices, np.int64)
 
     ends = {}
     for side in ("true", "false"):
@@ -182,11 +182,11 @@ def _named_nodes(c: Call, x: Tensor, what: str, targets: int) -> Trees:
 def regressor(c: Call) -> Result:
     x, targets = features(c), c.int("n_targets", 1)
     t = _named_nodes(c, x, "target", targets if 0 < targets <= MAX_TABLE else 0)
-    made, base = _scores(c, t, x, c.str("aggregate_function", "SUM")), numbers_of(c, "base_values", x)
+    scores, base = _scores(c, t, x, c.str("aggregate_function", "SUM")), numbers_of(c, "base_values", x)
     if base is not None and base.size not in (1, targets):
         raise c.bad(f"base_values has {base.size} numbers for {targets} targets")
-    made = made if base is None else o.add(made, c.tensor(base))
-    return transformed(c, made, c.str("post_transform", "NONE"))
+    scores = scores if base is None else o.add(scores, c.tensor(base))
+    return transformed(c, scores, c.str("post_transform", "NONE"))
 
 
 @op("TreeEnsembleClassifier", domain=ML)
@@ -258,8 +258,8 @@ def ensemble(c: Call) -> Result:
         raise c.bad(f"aggregate_function is {aggregate}; expected 0 to {len(_AGGREGATES) - 1}")
     names = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
     after = c.int("post_transform", 0)
-    made = _scores(c, t, x, _AGGREGATES[aggregate])
-    return transformed(c, made, names[after] if 0 <= after < len(names) else str(after))
+    scores = _scores(c, t, x, _AGGREGATES[aggregate])
+    return transformed(c, scores, names[after] if 0 <= after < len(names) else str(after))
 
 
 def _without_members(c: Call, t: Trees, n: int) -> Trees:
@@ -267,9 +267,9 @@ def _without_members(c: Call, t: Trees, n: int) -> Trees:
     members = np.flatnonzero(t.mode[:n] == _MEMBER)
     if not members.size:
         return t
-    given = numeric(c, "membership_values").astype(t.value.dtype)
-    ends = np.flatnonzero(np.isnan(given))
-    if len(ends) != len(members) or (given.size and ends[-1] != given.size - 1):
+    values = numeric(c, "membership_values").astype(t.value.dtype)
+    ends = np.flatnonzero(np.isnan(values))
+    if len(ends) != len(members) or (values.size and ends[-1] != values.size - 1):
         raise c.bad(
             f"membership_values has {len(ends)} sets for {len(members)} nodes; expected NaN after each"
         )
@@ -281,7 +281,7 @@ def _without_members(c: Call, t: Trees, n: int) -> Trees:
     for node, end in zip(members.tolist(), ends.tolist(), strict=True):
         last, at = no[node], node
         mode[node], value[node], no[node] = _EQUAL, np.nan, last  # an empty set: equal to nothing
-        for k, v in enumerate(given[start:end].tolist()):
+        for k, v in enumerate(values[start:end].tolist()):
             if k:
                 no[at] = len(mode)
                 at = len(mode)
@@ -292,5 +292,5 @@ def _without_members(c: Call, t: Trees, n: int) -> Trees:
             else:
                 value[node] = v
         start = end + 1
-    made = {n: np.asarray(a, like.dtype) for n, a, like in zip(names, columns, old, strict=True)}
-    return replace(t, **made)
+    fields = {n: np.asarray(a, like.dtype) for n, a, like in zip(names, columns, old, strict=True)}
+    return replace(t, **fields)

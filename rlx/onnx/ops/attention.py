@@ -48,13 +48,13 @@ def rotary_embedding(c: Call) -> Result:
             left, right = turned[..., :half], turned[..., half:]
         parts = [o.sub(o.mul(left, a), o.mul(right, b)), o.add(o.mul(left, b), o.mul(right, a))]
         if interleaved:
-            made = o.reshape(o.stack(parts, left.ndim), turned.shape)
+            rotated = o.reshape(o.stack(parts, left.ndim), turned.shape)
         else:
-            made = o.concat(parts, left.ndim - 1)
-        made = o.concat([made, rest], made.ndim - 1) if rest.shape[-1] else made
+            rotated = o.concat(parts, left.ndim - 1)
+        rotated = o.concat([rotated, rest], rotated.ndim - 1) if rest.shape[-1] else rotated
     else:
-        made = o.rope(x, cos, sin, positions, axis=sequence, interleaved=interleaved)
-    return o.reshape(made, shape)
+        rotated = o.rope(x, cos, sin, positions, axis=sequence, interleaved=interleaved)
+    return o.reshape(rotated, shape)
 
 
 def _heads(c: Call, t: Tensor, name: str) -> Tensor:
@@ -135,7 +135,7 @@ def attention(c: Call) -> Result:
     write_out = _scaled(c, q.shape[3])
     if cap:
         write_out.attributes["softcap"] = cap
-    if c.dtype() == np.float64:  # where the text asks for no other precision, its function takes f32
+    if c.dtype() == np.float64:  # its function takes f32 unless the model asks for another precision
         write_out.attributes["softmax_precision"] = c.int("softmax_precision", 11)
     if (
         c.n_outputs > 1

@@ -45,18 +45,18 @@ def packed_rows(codes: Array, zeros: Array | None, scales: Array, size: int, bit
     return PackedArray.from_gguf(np.concatenate(fields, 2), name, (rows, columns))
 
 
-def keep_packed(c: Call, made: Tensor, axis: int, size: int) -> None:
+def keep_packed(c: Call, decoded: Tensor, axis: int, size: int) -> None:
     """Notes how products may read a matrix that DequantizeLinear makes of a constant one, in blocks of `size` elements
     along `axis`: as packed weights, whose rows lie along that axis."""
     x, scale = c.value(0), c.value(1)
-    given = [x.tensor, scale.tensor, *([c.x(2)] if c.has(2) else [])]
+    operands = [x.tensor, scale.tensor, *([c.x(2)] if c.has(2) else [])]
     kinds = {"int8": 8, "uint8": 8, "int4": 4, "uint4": 4, "int2": 4, "uint2": 4}
     bits = kinds.get(x.dtype.name)
-    if made.ndim != 2 or bits is None or scale.dtype.name not in ("float32", "float16", "bfloat16"):
+    if decoded.ndim != 2 or bits is None or scale.dtype.name not in ("float32", "float16", "bfloat16"):
         return
-    if made.dtype.name == "f64" or not all(t.node.op.is_constant for t in given):
+    if decoded.dtype.name == "f64" or not all(t.node.op.is_constant for t in operands):
         return
-    if block_size(size, made.shape[axis]) is None or not made.size:
+    if block_size(size, decoded.shape[axis]) is None or not decoded.size:
         return
 
     @cache
@@ -64,8 +64,8 @@ def keep_packed(c: Call, made: Tensor, axis: int, size: int) -> None:
         signed = x.dtype.name.startswith("int")
 
         def codes(i: int) -> Array:
-            found = c.known(i)
-            whole = found.astype(np.int8).view(np.uint8) if signed else found.astype(np.uint8)
+            array = c.known(i)
+            whole = array.astype(np.int8).view(np.uint8) if signed else array.astype(np.uint8)
             whole = whole + np.uint8(1 << bits - 1) if signed else whole
             return whole if axis == 1 else np.ascontiguousarray(whole.T)
 
@@ -74,7 +74,7 @@ def keep_packed(c: Call, made: Tensor, axis: int, size: int) -> None:
         zeros = codes(2) if c.has(2) else None if signed else np.zeros(scales.shape, np.uint8)
         return c.packed(packed_rows(codes(0), zeros, scales, size, bits))
 
-    c.known_values.packed[made.graph, made.id] = packed, axis == 0
+    c.known_values.packed[decoded.graph, decoded.id] = packed, axis == 0
 
 
 def packed_product(c: Call, a: Tensor, b: Tensor, turned: bool = False) -> Tensor | None:

@@ -31,9 +31,9 @@ def conv_windows(c: Call, x: Tensor, w: Tensor) -> Windows:
 def conv(c: Call) -> Tensor:
     x, w = c.x(0), c.x(1)
     s = conv_windows(c, x, w)
-    found = operands(c, x, w, 0, math.prod(w.shape[1:]))
-    if found is not None:
-        return _quantized(c, *found, s)
+    quantized = operands(c, x, w, 0, math.prod(w.shape[1:]))
+    if quantized is not None:
+        return _quantized(c, *quantized, s)
     return o.conv(
         x, w, c.opt(2), strides=s.strides, pads=s.pads, dilations=s.dilations, groups=c.int("group", 1)
     )
@@ -45,13 +45,13 @@ def _quantized(c: Call, x: Quantized, w: Quantized, s: Windows) -> Tensor:
     return _biased(c, scaled(c, whole, x, w, len(s.counts)), c.opt(2))
 
 
-def _biased(c: Call, made: Tensor, bias: Tensor | None) -> Tensor:
+def _biased(c: Call, y: Tensor, bias: Tensor | None) -> Tensor:
     """A convolution's result with a number for each of its channels added."""
     if bias is None:
-        return made
-    if bias.shape != made.shape[1:2]:
-        raise c.bad(f"B is {bias.shape}; expected one for each of {made.shape[1]} channels")
-    return o.add(made, o.reshape(bias, (1, -1, *(1,) * (made.ndim - 2))))
+        return y
+    if bias.shape != y.shape[1:2]:
+        raise c.bad(f"B is {bias.shape}; expected one for each of {y.shape[1]} channels")
+    return o.add(y, o.reshape(bias, (1, -1, *(1,) * (y.ndim - 2))))
 
 
 @op("ConvTranspose")
@@ -114,12 +114,12 @@ def integer_conv(
         raise c.bad(f"the zero point of the input is {x_zero.shape}; expected one number")
     if {x.dtype, w.dtype} <= {i8, u8}:
         zeros = (0 if z is None else o.reshape(z, (-1,)) for z in (x_zero, w_zero))
-        made = o.integer_conv(
+        y = o.integer_conv(
             x, w, *zeros, strides=s.strides, pads=s.pads, dilations=s.dilations, groups=groups
         )  # fmt: skip
     else:
-        made = _wide(x, w, x_zero, w_zero, s, groups)
-    return _biased(c, made, bias)
+        y = _wide(x, w, x_zero, w_zero, s, groups)
+    return _biased(c, y, bias)
 
 
 def _wide(
@@ -157,8 +157,8 @@ def col2im(c: Call) -> Result:
     keep = np.flatnonzero(inside.T.reshape(-1))
     kept = o.gather(flat, c.tensor(keep.astype(np.int32)), 1)
     places = index.T.reshape(-1)[keep]
-    made = o.segment_sum(kept, c.tensor(places.astype(np.int32)), math.prod(image), 1)
-    return o.reshape(made, (x.shape[0], channels, *image))
+    summed = o.segment_sum(kept, c.tensor(places.astype(np.int32)), math.prod(image), 1)
+    return o.reshape(summed, (x.shape[0], channels, *image))
 
 
 @op("MaxUnpool")
@@ -186,16 +186,16 @@ def max_unpool(c: Call) -> Result:
     if c.has(2):
         # The indices count in the natural shape; the requested one is larger.
         index = _moved(c, index, natural, list(shape))
-    made = o.segment_sum(o.reshape(x, (-1,)), index, math.prod(shape))
-    return o.reshape(made, shape)
+    flat = o.segment_sum(o.reshape(x, (-1,)), index, math.prod(shape))
+    return o.reshape(flat, shape)
 
 
 def _moved(c: Call, index: Tensor, natural: list[int], shape: list[int]) -> Tensor:
-    made: Tensor | None = None
+    offset: Tensor | None = None
     rest = index
     for axis in reversed(range(len(natural))):
         place = o.mod(rest, natural[axis])
         rest = o.floor_divide(rest, natural[axis])
         step = o.mul(place, math.prod(shape[axis + 1 :]))
-        made = step if made is None else o.add(made, step)
-    return index if made is None else made
+        offset = step if offset is None else o.add(offset, step)
+    return index if offset is None else offset

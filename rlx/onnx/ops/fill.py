@@ -18,10 +18,10 @@ MAX_RANGE = 1 << 22  # elements of a Range, which is made while building
 
 @op("Constant")
 def constant(c: Call) -> Value:
-    given = {k: v for k, v in c.attrs.items() if v is not None}
-    if len(given) != 1:
-        raise c.bad(f"has the attributes {sorted(given)}; expected exactly one value")
-    ((name, value),) = given.items()
+    values = {k: v for k, v in c.attrs.items() if v is not None}
+    if len(values) != 1:
+        raise c.bad(f"has the attributes {sorted(values)}; expected exactly one value")
+    ((name, value),) = values.items()
     if name == "value":
         return c.constant(value)
     if name in ("value_int", "value_ints"):

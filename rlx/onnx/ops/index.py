@@ -45,8 +45,8 @@ def gather_nd(c: Call) -> Result:
         indices = o.reshape(indices, (n, *rest))
         number = c.tensor(np.arange(n, dtype=np.int64).reshape(n, *(1,) * len(rest)))
         number = o.expand(number, (n, *rest[:-1], 1))
-        made = o.gather_nd(x, o.concat([number, indices], indices.ndim - 1))
-        return o.reshape(made, (*head, *made.shape[1:]))
+        elements = o.gather_nd(x, o.concat([number, indices], indices.ndim - 1))
+        return o.reshape(elements, (*head, *elements.shape[1:]))
     return o.gather_nd(x, indices)
 
 
@@ -153,8 +153,8 @@ def non_max_suppression(c: Call) -> Value:
     least = float(c.known_scalar(4)) if c.has(4) else None
     if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape[2] != 4 or scores.shape[::2] != boxes.shape[:2]:
         raise c.bad(f"boxes {boxes.shape} and scores {scores.shape}; expected (N, B, 4) and (N, classes, B)")
-    made = suppressed(boxes, scores, limit, overlap, least, bool(c.int("center_point_box", 0)))
-    return c.constant(made)
+    boxes_kept = suppressed(boxes, scores, limit, overlap, least, bool(c.int("center_point_box", 0)))
+    return c.constant(boxes_kept)
 
 
 @op("TfIdfVectorizer")
@@ -185,7 +185,7 @@ def tf_idf(c: Call) -> Result:
     width = max(places, default=-1) + 1
     if min(places, default=0) < 0 or len(rows) * width > MAX_COUNTS:
         raise c.bad(f"ngram_indexes reach from {min(places)} to {width - 1}; expected 0 to {MAX_COUNTS}")
-    made = np.zeros((len(rows), width), np.float32)
+    vectors = np.zeros((len(rows), width), np.float32)
     looked = 0
 
     def spend(words: int) -> None:
@@ -200,8 +200,8 @@ def tf_idf(c: Call) -> Result:
         for slot in _slots(words, low, high, skips, grams, spend):
             weight = weights[slot] if weights is not None and mode != "TF" else 1.0
             place = (row, places[slot])
-            made[place] = weight if mode == "IDF" else made[place] + weight
-    return c.tensor(made.reshape(-1) if x.ndim < 2 else made)
+            vectors[place] = weight if mode == "IDF" else vectors[place] + weight
+    return c.tensor(vectors.reshape(-1) if x.ndim < 2 else vectors)
 
 
 def _slots(
@@ -218,6 +218,6 @@ def _slots(
                 break
             spend(count * n)
             for start in range(count):
-                found = pool.get(tuple(words[start : start + (n - 1) * step + 1 : step]))
-                if found is not None:
-                    yield found
+                slot = pool.get(tuple(words[start : start + (n - 1) * step + 1 : step]))
+                if slot is not None:
+                    yield slot

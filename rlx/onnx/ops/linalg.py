@@ -19,9 +19,9 @@ from rlx.onnx.reader.table import op
 
 @op("MatMul")
 def matmul(c: Call) -> Result:
-    made = packed_product(c, c.x(0), c.x(1))
-    made = quantized_product(c, c.x(0), c.x(1), False) if made is None else made
-    return o.matmul(c.x(0), c.x(1)) if made is None else made
+    product = packed_product(c, c.x(0), c.x(1))
+    product = quantized_product(c, c.x(0), c.x(1), False) if product is None else product
+    return o.matmul(c.x(0), c.x(1)) if product is None else product
 
 
 @op("Gemm")
@@ -65,7 +65,7 @@ def _weighted(y: Tensor, alpha: float, bias: Tensor | None, beta: float) -> Tens
 
 @op("Einsum")
 def einsum(c: Call) -> Result:
-    """In the operands' dtype, where rlx widens small integers; a sum that wraps is the same when it is cast."""
+    """The result has the operands' dtype, though rlx widens small integers: a sum that wraps is the same once cast."""
     xs = c.xs()
     return o.cast(o.einsum(c.str("equation", ""), *xs), xs[0].dtype)
 
@@ -94,8 +94,8 @@ def det(c: Call) -> Result:
         result = value if result is None else o.mul(result, value)
         safe = o.where(o.equal(top[:, :, :1], 0), 1.0, top[:, :, :1])
         a = o.sub(a[:, 1:, 1:], o.mul(o.div(a[:, 1:, :1], safe), top[:, :, 1:]))
-    made = c.tensor(np.ones(a.shape[0], a.dtype.np)) if result is None else result
-    return o.reshape(made, lead)
+    determinant = c.tensor(np.ones(a.shape[0], a.dtype.np)) if result is None else result
+    return o.reshape(determinant, lead)
 
 
 MAX_DET = 64

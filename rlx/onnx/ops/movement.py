@@ -34,8 +34,8 @@ def axes_given(c: Call, i: int, since: int, rank: int) -> list[int] | None:
     """Axes from input i, or from the attribute before version `since`; None where there are none."""
     if c.version >= since:
         return axes_of(c, c.known_ints(i), rank) if c.has(i) else None
-    given = c.ints("axes")
-    return None if given is None else axes_of(c, given, rank)
+    axes = c.ints("axes")
+    return None if axes is None else axes_of(c, axes, rank)
 
 
 @op("Reshape", since=5)
@@ -77,8 +77,8 @@ def squeeze(c: Call) -> Result:
 
 @op("Unsqueeze")
 def unsqueeze(c: Call) -> Result:
-    given = c.known_ints(1) if c.version >= 13 else c.ints("axes", [])
-    axes = axes_of(c, given, c.x().ndim + len(given))
+    listed = c.known_ints(1) if c.version >= 13 else c.ints("axes", [])
+    axes = axes_of(c, listed, c.x().ndim + len(listed))
     return o.expand_dims(c.x(), tuple(axes)) if axes else c.x()
 
 
@@ -186,9 +186,9 @@ def pad(c: Call) -> Result:
         axes = list(range(x.ndim))
     else:
         pads = c.known_ints(1)
-        given = c.opt(2)
+        fill = c.opt(2)
         axes = axes_of(c, c.known_ints(3), x.ndim) if c.has(3) else list(range(x.ndim))
-        value = c.tensor(np.zeros((), x.dtype.np)) if given is None else given
+        value = c.tensor(np.zeros((), x.dtype.np)) if fill is None else fill
     if len(pads) != 2 * len(axes):
         raise c.bad(f"pads {pads} for axes {axes}; expected two each")
     for k, axis in enumerate(axes):

@@ -35,10 +35,10 @@ def max_pool(c: Call) -> tuple[Tensor, ...]:
                 wide, w.kernel, strides=w.strides, pads=w.pads, dilations=w.dilations, ceil_mode=w.ceil_mode
             ),
         )
-    found, index, _ = seen(c, wide, w, -np.inf)
+    taps, index, _ = seen(c, wide, w, -np.inf)
     shape = (*x.shape[:2], *w.counts)
-    best = o.argmax(found, 2)
-    values = o.reshape(o.max(found, 2), shape)
+    best = o.argmax(taps, 2)
+    values = o.reshape(o.max(taps, 2), shape)
     # The spatial index of each tap from its number in the table; then the offset of the channel.
     rows = c.tensor(np.arange(len(index), dtype=np.int64)[None] * index.shape[1])
     flat = index if not c.int("storage_order", 0) else _column_major(index, w)
@@ -61,12 +61,12 @@ def average_pool(c: Call) -> Result:
         return o.avg_pool(
             x, w.kernel, strides=w.strides, pads=w.pads, ceil_mode=w.ceil_mode, count_include_pad=counted
         )
-    found, _, inside = seen(c, o.cast(x, f32) if x.dtype.is_half else x, w, 0.0)
+    taps, _, inside = seen(c, o.cast(x, f32) if x.dtype.is_half else x, w, 0.0)
     places = w.places()
     low = -np.array([a for a, _ in w.pads])
     high = np.array(w.sizes) + np.array([b for _, b in w.pads])
     held = np.all((places >= low) & (places < high), -1) if counted else inside
-    mean = o.div(o.sum(found, 2), c.tensor(np.maximum(held.sum(1), 1).astype(found.dtype.np)))
+    mean = o.div(o.sum(taps, 2), c.tensor(np.maximum(held.sum(1), 1).astype(taps.dtype.np)))
     return o.reshape(mean, (*x.shape[:2], *w.counts))
 
 
@@ -81,8 +81,8 @@ def _power(c: Call) -> int:
 def lp_pool(c: Call) -> Result:
     x, p = _image(c), _power(c)
     w = windows_of(c, x.shape[2:], None)
-    found, _, _ = seen(c, o.abs(o.cast(x, f32) if x.dtype.is_half else x), w, 0.0)
-    return o.reshape(_norm(found, p, 2, False), (*x.shape[:2], *w.counts))
+    taps, _, _ = seen(c, o.abs(o.cast(x, f32) if x.dtype.is_half else x), w, 0.0)
+    return o.reshape(_norm(taps, p, 2, False), (*x.shape[:2], *w.counts))
 
 
 def _norm(x: Tensor, p: int, axis: int | tuple[int, ...], keep: bool) -> Tensor:

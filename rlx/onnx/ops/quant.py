@@ -93,12 +93,12 @@ def dequantize(c: Call) -> Value:
     if to not in (np.float16, np.float32, np.float64) and to != bf16.np:
         raise c.bad(f"output_dtype is {to}; expected a floating-point type")
     wide = o.cast(scale, f32) if scale.dtype.is_half else widened(c, scale, c.dtype(1))
-    made = o.cast(o.mul(o.cast(whole, wide.dtype), _along(c, wide, x, axis, block)), carrier(to))
+    result = o.cast(o.mul(o.cast(whole, wide.dtype), _along(c, wide, x, axis, block)), carrier(to))
     if block and x.ndim == 2:
-        keep_packed(c, made, axis_of(c, axis, 2), block)
+        keep_packed(c, result, axis_of(c, axis, 2), block)
     if not block:
-        note(c, made, None if scale.size == 1 else axis_of(c, axis, x.ndim))
-    return Value(made, to)
+        note(c, result, None if scale.size == 1 else axis_of(c, axis, x.ndim))
+    return Value(result, to)
 
 
 @op("DynamicQuantizeLinear")
@@ -124,13 +124,13 @@ def shifted(c: Call, i: int, zero: int, rows: bool) -> Tensor:
     return same_shape(c, o.sub(x, z), x)
 
 
-def same_shape(c: Call, made: Tensor, x: Tensor) -> Tensor:
-    """`made`, if it has x's shape. Raises: ModelFormatError where a scale or zero point that is too long changed it."""
-    if made.shape != x.shape:
+def same_shape(c: Call, result: Tensor, x: Tensor) -> Tensor:
+    """`result`, if it has x's shape. Raises: ModelFormatError where a scale or zero point has widened it."""
+    if result.shape != x.shape:
         raise c.bad(
-            f"with its scales and zero points {x.shape} would become {made.shape}; one has too many elements"
+            f"with its scales and zero points {x.shape} would become {result.shape}; one has too many elements"
         )
-    return made
+    return result
 
 
 def _fits(zero: Tensor | None, rows: int) -> bool:
@@ -162,18 +162,18 @@ def multiplied(c: Call, x: Tensor, w: Tensor, zeros: Sequence[Tensor | None], tu
         constant = w.node.op.is_constant
         w = c.tensor(np.ascontiguousarray(c.known_tensor(w).T)) if constant else o.transpose(w)
     flat = o.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
-    made = o.integer_matmul(flat, w, *(0 if z is None else o.reshape(z, (-1,)) for z in zeros))
-    return o.reshape(made, (*x.shape[:-1], w.shape[0]))
+    product = o.integer_matmul(flat, w, *(0 if z is None else o.reshape(z, (-1,)) for z in zeros))
+    return o.reshape(product, (*x.shape[:-1], w.shape[0]))
 
 
 def quantized_product(c: Call, a: Tensor, b: Tensor, turned: bool) -> Tensor | None:
     """a @ b, or a @ bᵀ if `turned`, of the integers that DequantizeLinear made them of; None where it did not."""
     if a.ndim == 0 or b.ndim != 2 or a.shape[-1] != b.shape[1 if turned else 0]:
         return None
-    found = operands(c, a, b, 0 if turned else 1, a.shape[-1])
-    if found is None:
+    quantized = operands(c, a, b, 0 if turned else 1, a.shape[-1])
+    if quantized is None:
         return None
-    left, right = found
+    left, right = quantized
     return scaled(c, multiplied(c, left.x, right.x, (left.zero, right.zero), turned), left, right)
 
 

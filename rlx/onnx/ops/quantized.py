@@ -30,11 +30,11 @@ class Quantized:
     axis: int | None
 
 
-def note(c: Call, made: Tensor, axis: int | None) -> None:
+def note(c: Call, result: Tensor, axis: int | None) -> None:
     """Notes that this DequantizeLinear has made a tensor, with scales along an axis or one in all."""
     x, scale, zero = c.x(0), c.x(1), c.opt(2)
-    if x.dtype in (i8, u8) and scale.dtype == made.dtype == f32:
-        c.known_values.quantized[made.graph, made.id] = Quantized(x, scale, zero, axis)
+    if x.dtype in (i8, u8) and scale.dtype == result.dtype == f32:
+        c.known_values.quantized[result.graph, result.id] = Quantized(x, scale, zero, axis)
 
 
 def operands(c: Call, a: Tensor, b: Tensor, axis: int, terms: int) -> tuple[Quantized, Quantized] | None:
@@ -43,8 +43,8 @@ def operands(c: Call, a: Tensor, b: Tensor, axis: int, terms: int) -> tuple[Quan
     left, right = (c.known_values.quantized.get((t.graph, t.id)) for t in (a, b))
     if left is None or right is None or left.axis is not None or right.axis not in (None, axis):
         return None
-    given = (right.x, *(() if right.zero is None else (right.zero,)))
-    return (left, right) if terms <= _LONGEST and all(t.node.op.is_constant for t in given) else None
+    constants = (right.x, *(() if right.zero is None else (right.zero,)))
+    return (left, right) if terms <= _LONGEST and all(t.node.op.is_constant for t in constants) else None
 
 
 def scaled(c: Call, whole: Tensor, left: Quantized, right: Quantized, behind: int = 0) -> Tensor:

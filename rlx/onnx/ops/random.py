@@ -15,8 +15,8 @@ from rlx.onnx.reader.table import op
 
 
 def _asked(c: Call, default: ElementType) -> ElementType:
-    given = c.int("dtype")
-    asked = default if given is None else element(given, c.where)
+    number = c.int("dtype")
+    asked = default if number is None else element(number, c.where)
     if asked == STRING:
         raise c.bad("draws strings; expected a type of numbers")
     return asked

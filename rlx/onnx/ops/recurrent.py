@@ -17,7 +17,7 @@ Activation = Callable[[Tensor], Tensor]
 
 
 def _activation(c: Call, name: str, alpha: float | None, beta: float | None) -> Activation:
-    def given(value: float | None, default: float) -> float:
+    def or_default(value: float | None, default: float) -> float:
         return default if value is None else value
 
     table: dict[str, Activation] = {
@@ -26,12 +26,12 @@ def _activation(c: Call, name: str, alpha: float | None, beta: float | None) -> 
         "relu": o.relu,
         "softplus": o.softplus,
         "softsign": lambda x: o.div(x, o.add(o.abs(x), 1)),
-        "affine": lambda x: o.add(o.mul(x, given(alpha, 1.0)), given(beta, 0.0)),
-        "leakyrelu": lambda x: o.leaky_relu(x, given(alpha, 0.01)),
-        "thresholdedrelu": lambda x: o.where(o.greater(x, given(alpha, 1.0)), x, 0),
-        "scaledtanh": lambda x: o.mul(o.tanh(o.mul(x, given(beta, 1.0))), given(alpha, 1.0)),
-        "hardsigmoid": lambda x: o.hard_sigmoid(x, given(alpha, 0.2), given(beta, 0.5)),
-        "elu": lambda x: o.elu(x, given(alpha, 1.0)),
+        "affine": lambda x: o.add(o.mul(x, or_default(alpha, 1.0)), or_default(beta, 0.0)),
+        "leakyrelu": lambda x: o.leaky_relu(x, or_default(alpha, 0.01)),
+        "thresholdedrelu": lambda x: o.where(o.greater(x, or_default(alpha, 1.0)), x, 0),
+        "scaledtanh": lambda x: o.mul(o.tanh(o.mul(x, or_default(beta, 1.0))), or_default(alpha, 1.0)),
+        "hardsigmoid": lambda x: o.hard_sigmoid(x, or_default(alpha, 0.2), or_default(beta, 0.5)),
+        "elu": lambda x: o.elu(x, or_default(alpha, 1.0)),
     }
     if name.lower() not in table:
         raise c.bad(f"activation {name!r}; expected one of {', '.join(table)}")
@@ -150,13 +150,13 @@ def _recurrent(
 def _initial(
     c: Call, i: int, count: int, batch: int, hidden: int, x: Tensor, batch_first: bool
 ) -> list[Tensor]:
-    given = c.opt(i)
-    if given is None:
+    state = c.opt(i)
+    if state is None:
         return [c.tensor(np.zeros((batch, hidden), x.dtype.np))] * count
-    given = o.transpose(given, (1, 0, 2)) if batch_first and given.ndim == 3 else given
-    if given.shape != (count, batch, hidden):
-        raise c.bad(f"the initial state is {given.shape}; expected {(count, batch, hidden)}")
-    return [given[k] for k in range(count)]
+    state = o.transpose(state, (1, 0, 2)) if batch_first and state.ndim == 3 else state
+    if state.shape != (count, batch, hidden):
+        raise c.bad(f"the initial state is {state.shape}; expected {(count, batch, hidden)}")
+    return [state[k] for k in range(count)]
 
 
 def _direction(

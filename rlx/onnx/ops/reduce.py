@@ -53,9 +53,9 @@ _REAL = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp")  # what gives other numb
 def _axes(c: Call, since: int) -> Axes | None:
     """The axes to reduce; None where the operator is the identity."""
     x = c.x()
-    found = axes_given(c, 1, since, x.ndim)
-    if found:
-        return tuple(sorted(found))
+    axes = axes_given(c, 1, since, x.ndim)
+    if axes:
+        return tuple(sorted(axes))
     return None if c.int("noop_with_empty_axes", 0) else tuple(range(x.ndim))
 
 
@@ -63,8 +63,8 @@ def _reduction(since: int, function: Callable[[Tensor, Axes, bool], Tensor]) -> 
     """Sums and products of integers wrap; roots and logarithms of them are computed in f64 and rounded toward 0."""
 
     def build(c: Call) -> Result:
-        found = _axes(c, since)
-        axes, keep, x = () if found is None else found, bool(c.int("keepdims", 1)), c.x()
+        listed = _axes(c, since)
+        axes, keep, x = () if listed is None else listed, bool(c.int("keepdims", 1)), c.x()
         if x.dtype.is_float:
             return function(x, axes, keep)
         if c.kind in _REAL:
@@ -119,8 +119,8 @@ def _extreme(name: str) -> Callable[[Call], Result]:
             fill = np.array(_lowest(c.dtype(), name == "ReduceMin")).astype(carrier(c.dtype()).np)
             return o.expand(c.tensor(fill), shape)
         narrow = o.cast(x, "i32") if x.dtype.kind == "b" else x
-        made = (o.max if name == "ReduceMax" else o.min)(narrow, axes, keep)
-        return unordered(made, c.dtype())
+        extreme = (o.max if name == "ReduceMax" else o.min)(narrow, axes, keep)
+        return unordered(extreme, c.dtype())
 
     return build
 

@@ -12,8 +12,8 @@ from typing import NoReturn
 from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
 
-MAX_LENGTH = 1 << 14  # characters of a pattern
-MAX_DEPTH = 64  # groups in groups
+MAX_PATTERN_CHARACTERS = 1 << 14
+MAX_NESTED_GROUPS = 64
 MAX_REPEAT = 1000  # as in RE2
 LAST = 0x10FFFF
 
@@ -100,23 +100,23 @@ def _inside(ranges: Ranges, code: int) -> bool:
 
 def united(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """The same characters as ranges that rise and do not meet."""
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for a, b in sorted(ranges):
-        if found and a <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(b, found[-1][1]))
+        if merged and a <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(b, merged[-1][1]))
         else:
-            found.append((a, b))
-    return tuple(found)
+            merged.append((a, b))
+    return tuple(merged)
 
 
 def outside(ranges: Ranges) -> Ranges:
     """Every character but those."""
-    found, start = [], 0
+    gaps, start = [], 0
     for a, b in sorted(ranges):
         if a > start:
-            found.append((start, a - 1))
+            gaps.append((start, a - 1))
         start = max(start, b + 1)
-    return (*found, (start, LAST)) if start <= LAST else tuple(found)
+    return (*gaps, (start, LAST)) if start <= LAST else tuple(gaps)
 
 
 def parse(pattern: str, where: str) -> Node:
@@ -128,8 +128,8 @@ class _Parser:
     def __init__(self, pattern: str, where: str) -> None:
         self._text, self._where, self._at, self._depth = pattern, where, 0, 0
         self._flags = _Flags()
-        if len(pattern) > MAX_LENGTH:
-            self._bad(f"is longer than {MAX_LENGTH} characters")
+        if len(pattern) > MAX_PATTERN_CHARACTERS:
+            self._bad(f"is longer than {MAX_PATTERN_CHARACTERS} characters")
 
     def _bad(self, what: str) -> NoReturn:
         raise ModelFormatError(
@@ -232,8 +232,8 @@ class _Parser:
     def _group(self) -> Node | None:
         outer = self._flags
         self._depth += 1
-        if self._depth > MAX_DEPTH:
-            self._bad(f"has groups nested more than {MAX_DEPTH} deep")
+        if self._depth > MAX_NESTED_GROUPS:
+            self._bad(f"has groups nested more than {MAX_NESTED_GROUPS} deep")
         if self._takes("?P<") or (self._text[self._at : self._at + 2] == "?<" and self._takes("?<")):
             name = self._until(">")
             if not name.isidentifier():
@@ -295,10 +295,10 @@ class _Parser:
             first = False
             if self._takes("[:"):
                 name = self._until(":]")
-                found = _NAMED.get(name.removeprefix("^"))
-                if found is None:
+                named = _NAMED.get(name.removeprefix("^"))
+                if named is None:
                     self._bad(f"has the class {name[:40]!r}")
-                ranges += outside(found) if name.startswith("^") else found
+                ranges += outside(named) if name.startswith("^") else named
                 continue
             low, more = self._member()
             categories += more

@@ -67,23 +67,28 @@ def _resized(
         raise c.bad(f"mode is {c.str('mode')!r}; expected nearest, linear or cubic")
     whole = x.dtype.is_int and mode != "nearest"
     wide = as_float(x, c.dtype()) if whole else x
-    made = apply(
+    resized = apply(
         "resize", wide, sizes=tuple(sizes), scales=tuple(scales), mode=mode, coordinates=rule, rounding=rounding,
         cubic_a=c.float("cubic_coeff_a", -0.75), exclude_outside=bool(c.int("exclude_outside", 0)),
     )  # fmt: skip
-    return as_integer(o.round(made), c.dtype()) if whole else made
+    return as_integer(o.round(resized), c.dtype()) if whole else resized
 
 
 @op("Resize", since=11)
 def resize(c: Call) -> Result:
     x = c.x()
-    given = c.ints("axes")
-    axes = list(range(x.ndim)) if given is None else axes_of(c, given, x.ndim)
+    listed = c.ints("axes")
+    axes = list(range(x.ndim)) if listed is None else axes_of(c, listed, x.ndim)
     sizes, scales = _target(c, x, axes)
     rule = c.str("coordinate_transformation_mode", "half_pixel")
+    if rule == "align_corners" and c.has(3) and c.known_ints(3):
+        # The last elements of both lie on each other, also on axes that have the scale of another.
+        corners = [size / n if size and n else 1.0 for size, n in zip(sizes, x.shape, strict=True)]
+    else:
+        corners = scales
     antialias = bool(c.int("antialias", 0)) and c.str("mode", "nearest") != "nearest"
     if rule != "tf_crop_and_resize" and not antialias:
-        return _resized(c, x, sizes, scales, rule, c.str("nearest_mode", "round_prefer_floor"))
+        return _resized(c, x, sizes, corners, rule, c.str("nearest_mode", "round_prefer_floor"))
     roi = [(0.0, 1.0)] * x.ndim
     if rule == "tf_crop_and_resize":
         values = [float(v) for v in c.known(1).reshape(-1)]
@@ -91,7 +96,7 @@ def resize(c: Call) -> Result:
             raise c.bad(f"roi is {values}; expected two finite numbers for each of the axes {axes}")
         for k, axis in enumerate(axes):
             roi[axis] = (values[k], values[k + len(axes)])
-    return _by_products(c, x, sizes, scales, roi, rule, antialias)
+    return _by_products(c, x, sizes, scales, corners, roi, rule, antialias)
 
 
 def _target(c: Call, x: Tensor, axes: list[int]) -> tuple[tuple[int, ...], list[float]]:
@@ -154,8 +159,8 @@ class _Axis:
 
 
 def _by_products(
-    c: Call, x: Tensor, sizes: tuple[int, ...], scales: list[float], roi: list[tuple[float, float]], rule: str,
-    antialias: bool,
+    c: Call, x: Tensor, sizes: tuple[int, ...], scales: list[float], corners: list[float],
+    roi: list[tuple[float, float]], rule: str, antialias: bool,
 ) -> Tensor:  # fmt: skip
     mode = _MODES.get(c.str("mode", "nearest"))
     c.table(*sizes)
@@ -165,7 +170,7 @@ def _by_products(
     for k, (n, size, scale) in enumerate(zip(x.shape, sizes, scales, strict=True)):
         if n == size and scale == 1.0 and roi[k] == (0.0, 1.0):
             continue
-        axis = _Axis(n, size, scale, roi[k], rule)
+        axis = _Axis(n, size, corners[k], roi[k], rule)
         c.table(2, size, n)
         places = axis.source(np.arange(size))
         index, weight = _weights(c, places, n, scale if antialias else 1.0, mode)

@@ -96,18 +96,18 @@ def roi_align(c: Call) -> Result:
     if mode == "avg":
         total = o.reshape(o.add(o.add(parts[0], parts[1]), o.add(parts[2], parts[3])), shape)
         if here.all():
-            made = o.mean(total, (2, 4))
+            pooled = o.mean(total, (2, 4))
         else:
             share = (1 / np.maximum(taken[0] * taken[1], 1)).reshape(-1, 1, 1, 1)
             total = o.sum(o.where(c.tensor(here), total, 0.0), (2, 4))
-            made = o.mul(total, c.tensor(share.astype(total.dtype.np)))
+            pooled = o.mul(total, c.tensor(share.astype(total.dtype.np)))
     else:  # ONNX defines the maximum over the weighted corners
         largest = o.reshape(o.maximum(o.maximum(parts[0], parts[1]), o.maximum(parts[2], parts[3])), shape)
         largest = largest if here.all() else o.where(c.tensor(here), largest, -math.inf)
-        made = o.max(largest, (2, 4))
+        pooled = o.max(largest, (2, 4))
         some = here.any((2, 4))
-        made = made if some.all() else o.where(c.tensor(some), made, 0.0)
-    return o.transpose(made, (0, 3, 1, 2))
+        pooled = pooled if some.all() else o.where(c.tensor(some), pooled, 0.0)
+    return o.transpose(pooled, (0, 3, 1, 2))
 
 
 def _reach(corners: Tensor, half: bool) -> Iterator[tuple[Tensor, Tensor]]:
@@ -120,10 +120,10 @@ def _reach(corners: Tensor, half: bool) -> Iterator[tuple[Tensor, Tensor]]:
 
 def _sample_counts(c: Call, length: Tensor, out: int) -> npt.NDArray[np.int64]:
     """How many samples a bin of each region takes along an axis: one for each element that it covers."""
-    found = np.ceil(c.known_tensor(length)[:, 0] / np.float32(out))
-    if not (found <= MAX_SAMPLES).all():
+    counts = np.ceil(c.known_tensor(length)[:, 0] / np.float32(out))
+    if not (counts <= MAX_SAMPLES).all():
         raise c.unsupported(f"a region takes more than {MAX_SAMPLES} samples; give sampling_ratio")
-    return np.maximum(found, 0).astype(np.int64)
+    return np.maximum(counts, 0).astype(np.int64)
 
 
 @op("MaxRoiPool")
@@ -134,7 +134,7 @@ def max_roi_pool(c: Call) -> Result:
         raise c.bad(f"X {x.shape}, rois {rois.shape}, pooled_shape {pooled}")
     if max(pooled) > MAX_BINS:
         raise c.unsupported(f"pooled_shape is {pooled}; at most {MAX_BINS} bins an axis are supported")
-    made = o.gather(x, o.cast(rois[:, 0], i64), 0)
+    columns = o.gather(x, o.cast(rois[:, 0], i64), 0)
     corners = o.mul(o.cast(rois[:, 1:], f32), c.float("spatial_scale", 1.0))
     corners = o.where(o.less(corners, 0.0), o.ceil(o.sub(corners, 0.5)), o.floor(o.add(corners, 0.5)))
     for axis, bins in ((3, pooled[1]), (2, pooled[0])):
@@ -150,9 +150,9 @@ def max_roi_pool(c: Call) -> Result:
         for k in range(bins):
             begin, end = (o.reshape(edge[:, k], (-1, 1, 1, 1)) for edge in (first, last))
             inside = o.logical_and(o.greater_equal(places, begin), o.less(places, end))
-            parts.append(o.max(o.where(inside, made, -math.inf), axis, keepdims=True))
-        made = o.concat(parts, axis)
-    return o.where(o.equal(made, -math.inf), 0.0, made)  # bins outside the image
+            parts.append(o.max(o.where(inside, columns, -math.inf), axis, keepdims=True))
+        columns = o.concat(parts, axis)
+    return o.where(o.equal(columns, -math.inf), 0.0, columns)  # bins outside the image
 
 
 @op("DeformConv")
@@ -199,5 +199,5 @@ def deform_conv(c: Call) -> Result:
     columns = o.transpose(o.reshape(total, (n, parts, taps, count, channels // parts)), (0, 1, 4, 2, 3))
     columns = o.reshape(columns, (n, groups, channels // groups * taps, count))
     flat = o.reshape(weight, (1, groups, weight.shape[0] // groups, channels // groups * taps))
-    made = o.reshape(o.matmul(flat, columns), (n, weight.shape[0], *s.counts))
-    return made if bias is None else o.add(made, o.reshape(bias, (1, -1, 1, 1)))
+    product = o.reshape(o.matmul(flat, columns), (n, weight.shape[0], *s.counts))
+    return product if bias is None else o.add(product, o.reshape(bias, (1, -1, 1, 1)))

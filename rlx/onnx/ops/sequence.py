@@ -87,16 +87,16 @@ def split_to_sequence(c: Call) -> Result:
     t = x.tensor
     axis = axis_of(c, c.int("axis", 0), t.ndim)
     n = t.shape[axis]
-    given = c.known(1) if c.has(1) else np.array(1)
-    if given.ndim == 0:
-        size = int(given)
+    split = c.known(1) if c.has(1) else np.array(1)
+    if split.ndim == 0:
+        size = int(split)
         if size <= 0:
             raise c.bad(f"cuts {n} into parts of {size}; expected a positive length")
         _count(c, -(-n // size))
         lengths = [min(size, n - k) for k in range(0, n, size)]
     else:
-        _count(c, given.size)
-        lengths = [int(v) for v in given.reshape(-1)]
+        _count(c, split.size)
+        lengths = [int(v) for v in split.reshape(-1)]
     if any(v < 0 for v in lengths) or sum(lengths) != n:
         raise c.bad(f"split {lengths[:9]} does not add up to {n}, the length of axis {axis} of {t.shape}")
     parts = list(o.split(t, lengths, axis)) if lengths else []
@@ -121,14 +121,14 @@ def sequence_map(c: Call, body: Any, run: Callable[[Any, Sequence[AnyValue | Non
     counts = {len(v.items) for v in c.inputs if isinstance(v, Series)}
     if len(counts) != 1:
         raise c.bad(f"the sequences have {sorted(counts)} items; expected one length")
-    made: list[list[AnyValue]] = [[] for _ in body.output]
+    columns: list[list[AnyValue]] = [[] for _ in body.output]
     for k in range(len(c.series(0).items)):
         results = run(body, [v.items[k] if isinstance(v, Series) else v for v in c.inputs])
-        for kept, result in zip(made, results, strict=True):
+        for kept, result in zip(columns, results, strict=True):
             kept.append(result)
     return [
         Series(tuple(kept), kept[0].kind if kept else kind_of(info.type) or "tensor(float)")
-        for kept, info in zip(made, body.output, strict=True)
+        for kept, info in zip(columns, body.output, strict=True)
     ]
 
 
@@ -143,8 +143,8 @@ def optional(c: Call) -> Result:
 
 @op("OptionalHasElement")
 def has_element(c: Call) -> Result:
-    found = c.inputs[0] if c.inputs else None
-    return c.tensor(found is not None and not (isinstance(found, Maybe) and found.item is None))
+    value = c.inputs[0] if c.inputs else None
+    return c.tensor(value is not None and not (isinstance(value, Maybe) and value.item is None))
 
 
 @op("OptionalGetElement")

@@ -19,7 +19,7 @@ from rlx.onnx.reader.table import op
 from rlx.ops.fft import functions as fft
 from rlx.ops.fft.pairs import conj, pair
 
-_WINDOWS = {"HannWindow": (1, 1, 0), "HammingWindow": (25, 21, 0), "BlackmanWindow": (21, 25, 4)}  # over their sum
+_WINDOWS = {"HannWindow": (1, 1, 0), "HammingWindow": (25, 21, 0), "BlackmanWindow": (21, 25, 4)}  # parts of their sum
 _MAX_BINS = 1 << 13  # bins of a matrix of mel weights
 
 
@@ -50,9 +50,9 @@ def transformed(c: Call, x: Tensor, length: int, inverse: bool, onesided: bool) 
     z = x if x.shape[-1] == 2 else pair(x[..., 0])
     if inverse:
         return fft.irfft(z, length) if onesided else fft.ifft(z, length)
-    made = fft.fft(z, length)
-    first: Tensor = made[..., : length // 2 + 1, :]
-    return first if onesided else made
+    spectrum = fft.fft(z, length)
+    first: Tensor = spectrum[..., : length // 2 + 1, :]
+    return first if onesided else spectrum
 
 
 def _of_reals(x: Tensor, length: int, onesided: bool) -> Tensor:
@@ -77,10 +77,10 @@ def _dft(c: Call, axis: int) -> Tensor:
     n = x.shape[axis]
     length = c.known_int(1) if c.has(1) else (2 * (n - 1) if onesided and inverse else n)
     moved = o.moveaxis(x, axis, x.ndim - 2)
-    made = transformed(c, moved, length, inverse, onesided)
+    spectrum = transformed(c, moved, length, inverse, onesided)
     if onesided and inverse:
-        made = o.expand_dims(made, made.ndim)
-    return o.moveaxis(made, made.ndim - 2, axis)
+        spectrum = o.expand_dims(spectrum, spectrum.ndim)
+    return o.moveaxis(spectrum, spectrum.ndim - 2, axis)
 
 
 @op("DFT", since=17, until=20)
@@ -131,13 +131,13 @@ def mel_weights(c: Call) -> Result:
     c.table(2, length // 2 + 1, bins)
     mel = ends[0] + np.arange(bins + 2) * (ends[1] - ends[0]) / (bins + 2)
     at = np.floor((length + 1) * (700 * (10 ** (mel / 2595) - 1)) / rate).astype(np.int64)
-    made = np.zeros((length // 2 + 1, bins))
+    weights = np.zeros((length // 2 + 1, bins))
     for i in range(bins):
         first, centre, last = at[i : i + 3]
         if centre == first:
-            made[centre, i] = 1
+            weights[centre, i] = 1
         up, down = np.arange(first, centre + 1 if centre > first else centre), np.arange(centre, last)
-        made[up, i] = (up - first) / (centre - first)
-        made[down, i] = (last - down) / (last - centre)
+        weights[up, i] = (up - first) / (centre - first)
+        weights[down, i] = (last - down) / (last - centre)
     kind = element(c.int("output_datatype", 1), c.where)
-    return c.constant(rounded(made, kind))
+    return c.constant(rounded(weights, kind))

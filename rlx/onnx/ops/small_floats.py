@@ -40,16 +40,16 @@ def rounded(x: Tensor, to: ElementType, saturate: bool) -> Tensor:
         large = o.greater_equal(rest, 2.0 ** (1 << k))
         rest = o.where(large, o.mul(rest, 2.0 ** -(1 << k)), rest)
         unit = o.where(large, o.mul(unit, 2.0 ** (1 << k)), unit)
-    made = o.mul(o.round(o.div(x, unit)), unit)
+    result = o.mul(o.round(o.div(x, unit)), unit)
     limit: float | Tensor = greatest
     if not saturate and to in FLOATS_OF_8_BITS:
         limit = math.inf if has_inf else math.nan
-    made = o.where(o.greater(made, greatest), limit, o.where(o.less(made, -greatest), -limit, made))
+    result = o.where(o.greater(result, greatest), limit, o.where(o.less(result, -greatest), -limit, result))
     if to not in FLOATS_OF_8_BITS:
-        made = o.where(o.isnan(made), -0.0, made)
+        result = o.where(o.isnan(result), -0.0, result)
     if not zero_signed:
-        made = o.where(o.equal(made, 0.0), 0.0, made)
-    return o.cast(made, bf16)
+        result = o.where(o.equal(result, 0.0), 0.0, result)
+    return o.cast(result, bf16)
 
 
 def powers_of_two(x: Array, mode: str, saturate: bool) -> Array:

@@ -42,9 +42,9 @@ def _value(c: Call, codes: Array) -> Value:
 def _each(c: Call, function: Callable[[str], Any], dtype: Any = object) -> Array:
     """The results of a function on each string of the first input."""
     codes = _codes(c, c.value(0), "the input")
-    made = np.empty(codes.size, dtype)
-    made[:] = c.words.mapped(codes, function)
-    return made.reshape(codes.shape)
+    results = np.empty(codes.size, dtype)
+    results[:] = c.words.mapped(codes, function)
+    return results.reshape(codes.shape)
 
 
 @op("StringConcat")
@@ -56,8 +56,8 @@ def concat(c: Call) -> Result:
     pairs = np.stack([np.broadcast_to(v, shape).reshape(-1) for v in (a, b)])
     different, places = np.unique(pairs, axis=1, return_inverse=True)
     spend(c.where, different.shape[1] // STRINGS_A_STEP)
-    made = [c.words.made(c.words.word(int(p)) + c.words.word(int(q)), c.where) for p, q in different.T]
-    return _value(c, np.asarray(made, np.int64)[places.reshape(-1)].reshape(shape))
+    joined = [c.words.made(c.words.word(int(p)) + c.words.word(int(q)), c.where) for p, q in different.T]
+    return _value(c, np.asarray(joined, np.int64)[places.reshape(-1)].reshape(shape))
 
 
 @op("StringSplit")
@@ -68,21 +68,21 @@ def split(c: Call) -> tuple[Result, ...]:
 
     def pieces(word: str) -> list[int]:
         nonlocal total
-        found = word.split(delimiter, most)
-        total += len(found)
+        words = word.split(delimiter, most)
+        total += len(words)
         if total > MAX_STRINGS:
             raise c.unsupported(f"makes more than {MAX_STRINGS} strings")
-        return [c.words.made(w, c.where) for w in found]
+        return [c.words.made(w, c.where) for w in words]
 
     parts = _each(c, pieces)
     counts = np.array([len(p) for p in parts.reshape(-1)], np.int64)
     width = int(counts.max(initial=0))
     if counts.size * width > MAX_STRINGS:
         raise c.unsupported(f"makes {counts.size} times {width} strings; at most {MAX_STRINGS} are supported")
-    made = np.zeros((counts.size, width), np.int64)
-    for row, codes in zip(made, parts.reshape(-1), strict=True):
+    table = np.zeros((counts.size, width), np.int64)
+    for row, codes in zip(table, parts.reshape(-1), strict=True):
         row[: len(codes)] = codes
-    return _value(c, made.reshape(*parts.shape, width)), c.tensor(counts.reshape(parts.shape), _I64)
+    return _value(c, table.reshape(*parts.shape, width)), c.tensor(counts.reshape(parts.shape), _I64)
 
 
 @op("StringNormalizer")
@@ -107,10 +107,10 @@ def normalize(c: Call) -> Result:
     def normal(word: str) -> int:
         return -1 if fold(word) in stops else c.words.made(turned(word), c.where)
 
-    made = _each(c, normal, np.int64).reshape(-1)
-    made = made[made >= 0]
-    made = made if made.size else np.zeros(1, np.int64)
-    return _value(c, made.reshape(*shape[:-1], -1))
+    words = _each(c, normal, np.int64).reshape(-1)
+    words = words[words >= 0]
+    words = words if words.size else np.zeros(1, np.int64)
+    return _value(c, words.reshape(*shape[:-1], -1))
 
 
 @op("RegexFullMatch")
@@ -125,8 +125,8 @@ def text(c: Call, v: Value) -> Value:
     spend(c.where, held.size // STRINGS_A_STEP)
     whole = integer_range(held.dtype) is not None or held.dtype.kind == "b"
     decimal: Callable[[Any], str] = (lambda x: str(int(x))) if whole else _decimal
-    made = [c.words.made(decimal(x), c.where) for x in held.reshape(-1)]
-    return _value(c, np.asarray(made, np.int64).reshape(held.shape))
+    words = [c.words.made(decimal(x), c.where) for x in held.reshape(-1)]
+    return _value(c, np.asarray(words, np.int64).reshape(held.shape))
 
 
 def _decimal(x: Any) -> str:
@@ -175,6 +175,6 @@ def numbers(c: Call, v: Value, to: ElementType, narrower: bool = False) -> Value
         return number
 
     codes = _codes(c, v, "the input")
-    found = c.words.mapped(codes, parsed)
-    made = np.asarray(found, object if bounds else np.float64)
-    return c.constant(rounded(made, to).reshape(codes.shape))
+    parsed_words = c.words.mapped(codes, parsed)
+    values = np.asarray(parsed_words, object if bounds else np.float64)
+    return c.constant(rounded(values, to).reshape(codes.shape))

@@ -22,9 +22,9 @@ MAX_BYTES = 1 << 30  # the default, plus TIMES_HELD times the bytes of inputs an
 TIMES_HELD = 64
 # A step is a node that is run, or STEP_BYTES that it writes.
 MAX_STEPS = 1 << 18
-STEPS_HELD = 1024  # by default the bytes of inputs and weights may also be written this many times
+STEPS_HELD = 1024  # the default: the bytes of inputs and weights may also be written this many times
 BUILT = 8  # building may take 1 / BUILT of the steps: it runs the slower NumPy references
-STEPS_NODE = 64  # for each node that a file itself lists
+STEPS_NODE = 64  # each node that a file itself lists gives so many
 NODE_STEPS = 96  # the steps that optimizing and planning a node count for
 TIMES_LISTED = 16  # functions and loops may make this many times a file's nodes: a few nested calls could make millions
 _THREAD = threading.local()
@@ -46,10 +46,10 @@ class Budget:
 
     def check_few(self, graph: Graph, own: int) -> None:
         """Raises: StepLimitExceeded for more nodes than a file that lists `own` may make."""
-        found, limit = _nodes(graph), self.written_out(own)
-        if found > limit:
+        count, limit = _nodes(graph), self.written_out(own)
+        if count > limit:
             raise StepLimitExceeded(
-                f"the program: the file's {own:,} nodes become {found:,}; expected at most {limit:,}, which max_steps= "
+                f"the program: the file's {own:,} nodes become {count:,}; expected at most {limit:,}, which max_steps= "
                 "sets (--max-steps on the command line)"
             )
 
@@ -57,14 +57,14 @@ class Budget:
         """Checks a compiled program against the budget, before it has memory. Raises: ByteLimitExceeded,
         StepLimitExceeded."""
         graph = compiled.program
-        made = compiled.plan.total_bytes - sum(t.type.nbytes for t in graph.inputs.values())
-        made += sum(t.type.nbytes for t in graph.outputs.values())  # each run allocates new result arrays
-        made += max((_moved(node) for node in graph.nodes), default=0)  # a kernel's temporary memory
-        if made > self.nbytes:
+        nbytes = compiled.plan.total_bytes - sum(t.type.nbytes for t in graph.inputs.values())
+        nbytes += sum(t.type.nbytes for t in graph.outputs.values())  # each run allocates new result arrays
+        nbytes += max((_moved(node) for node in graph.nodes), default=0)  # a kernel's temporary memory
+        if nbytes > self.nbytes:
             tensors = sorted(graph.tensors(), key=lambda t: -t.type.nbytes)[:3]
             largest = "; ".join(f"{t.node.name} {t.type} {t.type.nbytes:,}" for t in tensors)
             raise too_large(
-                "the program", f"it needs {made:,} bytes; the largest tensors are {largest}", self.nbytes
+                "the program", f"it needs {nbytes:,} bytes; the largest tensors are {largest}", self.nbytes
             )
         steps = weight(graph)
         limit = self.steps + self.layers + len(graph.nodes)  # the nodes that the file lists are always allowed
@@ -80,8 +80,8 @@ def _moved(node: Node) -> int:
     """The bytes that a kernel reads and writes, and those of its tables: for a resized axis up to 192 bytes an
     element."""
     tensors = (*node.inputs, *node.outputs)
-    made = sum(t.type.nbytes for t in tensors if t.node.op.leaf not in (Leaf.PARAM, Leaf.CONSTANT))
-    return cost_of(node).tables + made
+    nbytes = sum(t.type.nbytes for t in tensors if t.node.op.leaf not in (Leaf.PARAM, Leaf.CONSTANT))
+    return cost_of(node).tables + nbytes
 
 
 def _nodes(graph: Graph) -> int:
@@ -98,16 +98,16 @@ def budget_of(max_bytes: int | None, max_steps: int | None, inputs: int, weights
     return Budget(nbytes, steps, steps // BUILT + STEPS_NODE * nodes, layers)
 
 
-def check_limit(what: str, given: Any) -> int | None:
+def check_limit(what: str, limit: Any) -> int | None:
     """A limit as an int. Raises: ShapeError for anything but a whole number of 0 or more."""
-    if given is None:
+    if limit is None:
         return None
     try:
-        result = operator.index(given)
+        result = operator.index(limit)
     except TypeError:
         result = -1
-    if isinstance(given, bool) or result < 0:
-        raise ShapeError(f"{what}: is {given!r}; expected a whole number of 0 or more, or None for the default")
+    if isinstance(limit, bool) or result < 0:
+        raise ShapeError(f"{what}: is {limit!r}; expected a whole number of 0 or more, or None for the default")
     return result
 
 
@@ -144,7 +144,7 @@ def building(budget: Budget) -> Iterator[None]:
 
 
 def take(nbytes: int, what: str) -> None:
-    """To be called before this many bytes are made while building; they also count as steps.
+    """Notes that this many bytes are about to be made while building; they also count as steps.
 
     Raises: ByteLimitExceeded, StepLimitExceeded.
     """
@@ -167,5 +167,5 @@ def too_large(what: str, why: str, limit: int) -> ByteLimitExceeded:
 
 def reference_bytes(node: Node) -> int:
     """About how many bytes a node's NumPy reference reads, writes and holds; a product counts a byte for each term."""
-    made = sum(t.size * max(t.dtype.itemsize, 4) for t in node.outputs)  # f16 and bf16 are computed in f32
-    return sum(t.type.nbytes for t in node.inputs) + made + cost_of(node).terms
+    nbytes = sum(t.size * max(t.dtype.itemsize, 4) for t in node.outputs)  # f16 and bf16 are computed in f32
+    return sum(t.type.nbytes for t in node.inputs) + nbytes + cost_of(node).terms

@@ -123,14 +123,14 @@ class GraphBuilder:
 
         Raises: NeedsValues, ModelFormatError, UnsupportedOp."""
         leaves: dict[str, Value] = {}
-        for name, given in fed.items():
-            if isinstance(given, TensorType):
-                leaves[name] = Value(self.graph.input(name, given.shape, given.dtype), dtypes[name])
+        for name, feed in fed.items():
+            if isinstance(feed, TensorType):
+                leaves[name] = Value(self.graph.input(name, feed.shape, feed.dtype), dtypes[name])
             else:
-                leaves[name] = held_value = self.constant(given)
+                leaves[name] = held_value = self.constant(feed)
                 self.known.fed[held_value.tensor.graph, held_value.tensor.id] = name
         kinds = {i.name: info_of(i).type for i in self.model.graph.input}
-        scope: Scope = {name: held(nest, leaves, kinds[name]) for name, nest in nests.items()}
+        scope: Scope = {n: held(nest, leaves, kinds[n]) if n in kinds else leaves[n] for n, nest in nests.items()}
         for name, array in self.initializers.items():
             if name not in scope:
                 scope[name] = self.constant(array, name)
@@ -152,10 +152,10 @@ class GraphBuilder:
 
     def _pass_on(self, name: str, scope: Scope) -> None:
         """Keeps what a later node reads: its value where that is known, else it becomes an output."""
-        found = scope[name]
-        if isinstance(found, Value):
+        value = scope[name]
+        if isinstance(value, Value):
             try:
-                self.constants[name] = self.value_of(found, name)
+                self.constants[name] = self.value_of(value, name)
                 return
             except NeedsValues:
                 pass
@@ -178,9 +178,9 @@ class GraphBuilder:
             self.packs[joined] = [(n, t.shape) for n, t in zip(names, parts, strict=True)]
             self.graph.output(joined, self.graph.add("concat", tuple(flat), {"axis": 0})[0])
 
-    def value_of(self, found: Value, what: str) -> Array:
+    def value_of(self, value: Value, what: str) -> Array:
         """The value of a tensor. Raises: NeedsValues."""
-        return self.known.words.from_carrier(self.known(found.tensor, what), found.dtype)
+        return self.known.words.from_carrier(self.known(value.tensor, what), value.dtype)
 
     def _waits(self, index: int, node: Any) -> bool:
         """Whether a node of the model's graph comes after the cut, since it reads what does."""
@@ -197,18 +197,18 @@ class GraphBuilder:
         return Value(constant(self.graph, self.known.words.to_carrier(array), name), array.dtype)
 
     def _output(self, info: Any, scope: Scope) -> None:
-        found = scope[info.name]
-        if found is None:
+        value = scope[info.name]
+        if value is None:
             raise ModelFormatError(f"output {shown(info.name)}: is left out by the node that should make it")
-        found = accepted(found, info.type)
+        value = accepted(value, info.type)
         declared = kind_of(info.type)
-        if declared not in (None, found.kind):
-            raise ModelFormatError(f"output {shown(info.name)}: is declared {declared}, but is {found.kind}")
+        if declared not in (None, value.kind):
+            raise ModelFormatError(f"output {shown(info.name)}: is declared {declared}, but is {value.kind}")
         if info.name in self.outputs:  # listed twice
             return
-        self.outputs[info.name] = structure_of(info.name, found, self._leaf)
-        if not isinstance(found, Value):
-            self.kinds[info.name] = found.kind
+        self.outputs[info.name] = structure_of(info.name, value, self._leaf)
+        if not isinstance(value, Value):
+            self.kinds[info.name] = value.kind
 
     def _leaf(self, name: str, value: Value) -> None:
         if name in self.output_types:
@@ -239,8 +239,8 @@ class GraphBuilder:
                 )
             if self._built > self.own:
                 spend(where, 1)
-            made = traced_into(self.graph).nodes  # the nodes of the body, while that of a compiled loop is built
-            start = len(made)
+            known = traced_into(self.graph).nodes  # the nodes of the body, while that of a compiled loop is built
+            start = len(known)
             try:
                 self._node(node, where, frame)
             except NeedsValues as need:
@@ -260,7 +260,7 @@ class GraphBuilder:
                 # A number passed every check but NumPy does not take it: the file is refused all the same. The long
                 # runs recognize this message and count it as a finding.
                 raise ModelFormatError(f"{where}: {UNCHECKED}: {error}") from error
-            _label(made[start:], label_of(node, frame.depth))
+            _label(known[start:], label_of(node, frame.depth))
 
     def _node(self, node: Any, where: str, frame: Frame) -> None:
         scope = frame.scope
@@ -288,13 +288,13 @@ class GraphBuilder:
             self._control(node, self._call(node, where, schema, inputs, protos), graphs, frame)
             return
         builder = find(domain, node.op_type, schema.since_version)
-        made: Result | Sequence[Result] = None
+        outcome: Result | Sequence[Result] = None
         if builder is not None:
             try:
                 call = self._call(node, where, schema, inputs, protos)
                 call.scope, call.strict = scope, strict
                 check_strings(call, domain)
-                made = builder(call)
+                outcome = builder(call)
             except WriteOut as write:
                 builder = None
                 inputs = [write.inputs.get(i, v) for i, v in enumerate(inputs)]
@@ -306,8 +306,8 @@ class GraphBuilder:
             imports = {**frame.imports, **opsets(body.opset_import, where)}
             self._inline(body, node, inputs, protos, frame, imports, defined=True)
             return
-        single = made is None or isinstance(made, Tensor | AnyValue)
-        results: Sequence[Any] = [made] if single else list(made)  # type: ignore[arg-type]
+        single = outcome is None or isinstance(outcome, Tensor | AnyValue)
+        results: Sequence[Any] = [outcome] if single else list(outcome)  # type: ignore[arg-type]
         for i, name in enumerate(node.output):
             if name:
                 result = results[i] if i < len(results) else None
@@ -315,15 +315,15 @@ class GraphBuilder:
                     raise UnsupportedOp(f"{where}: its output {i} ({shown(name)}) is not supported")
                 scope[name] = self._finished(result, schema, i, bound)
 
-    def _finished(self, made: Tensor | AnyValue, schema: Any, i: int, bound: dict[str, str]) -> AnyValue:
+    def _finished(self, value: Tensor | AnyValue, schema: Any, i: int, bound: dict[str, str]) -> AnyValue:
         """The result converted to the type that the schema gives this output."""
-        if not isinstance(made, Tensor):
-            return made
+        if not isinstance(value, Tensor):
+            return value
         formal = schema.outputs[min(i, len(schema.outputs) - 1)]
         dtype = BY_NAME.get(bound.get(formal.type_str, formal.type_str))
         if dtype is None:
-            return Value(made, made.dtype.np)
-        held = cast(made, carrier(dtype))
+            return Value(value, value.dtype.np)
+        held = cast(value, carrier(dtype))
         return Value(wrapped(held, dtype) if carried(dtype) else held, dtype)
 
     def _call(
@@ -342,28 +342,28 @@ class GraphBuilder:
     def _control(self, node: Any, call: Call, graphs: dict[str, Any], frame: Frame) -> None:
         where, scope = call.where, frame.scope
 
-        def run(graph: Any, given: Sequence[AnyValue | None]) -> list[AnyValue]:
-            if len(given) != len(graph.input):
+        def run(graph: Any, arguments: Sequence[AnyValue | None]) -> list[AnyValue]:
+            if len(arguments) != len(graph.input):
                 raise ModelFormatError(
-                    f"{where}: its graph takes {len(graph.input)} inputs, {len(given)} come"
+                    f"{where}: its graph takes {len(graph.input)} inputs, {len(arguments)} come"
                 )
             spend(where, len(scope) >> 8)
             inner: Scope = dict(scope)
-            for info, value in zip(graph.input, given, strict=True):
+            for info, value in zip(graph.input, arguments, strict=True):
                 inner[info.name] = value if value is None else accepted(value, info.type)
             for i in graph.initializer:
                 array = to_array(i, f"initializer {shown(i.name)}", self.folder)
                 inner[i.name] = self.constant(array)
             self.nodes(graph.node, Frame(inner, frame.imports, frame.attributes, frame.depth + 1, frame.defined))
-            found = [inner[o.name] for o in graph.output]
-            if any(v is None for v in found):
+            values = [inner[o.name] for o in graph.output]
+            if any(v is None for v in values):
                 raise ModelFormatError(f"{where}: an output of its graph is left out")
-            return [v for v in found if v is not None]
+            return [v for v in values if v is not None]
 
-        made = build_control(call, graphs, run)
-        if len(made) < len(node.output):
-            raise ModelFormatError(f"{where}: has {len(node.output)} outputs, its graph makes {len(made)}")
-        for name, value in zip(node.output, made, strict=False):
+        outputs = build_control(call, graphs, run)
+        if len(outputs) < len(node.output):
+            raise ModelFormatError(f"{where}: has {len(node.output)} outputs, its graph makes {len(outputs)}")
+        for name, value in zip(node.output, outputs, strict=False):
             if name:
                 scope[name] = value
 
@@ -381,9 +381,9 @@ class GraphBuilder:
             )
         inner: Scope = dict.fromkeys(function.input)
         inner.update(zip(function.input, inputs, strict=False))
-        given = {a.name: a for a in function.attribute_proto}
-        given.update(protos)
-        self.nodes(function.node, Frame(inner, imports, given, frame.depth + 1, frame.defined or defined))
+        attributes = {a.name: a for a in function.attribute_proto}
+        attributes.update(protos)
+        self.nodes(function.node, Frame(inner, imports, attributes, frame.depth + 1, frame.defined or defined))
         for name, source in zip(node.output, function.output, strict=False):
             if name:
                 frame.scope[name] = inner.get(source)
@@ -426,15 +426,15 @@ class GraphBuilder:
 
     # -- attributes
 
-    def _attributes(self, node: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _attributes(self, node: Any, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """The node's attributes by name, references to a function's attributes resolved (absent ones left out)."""
         result: dict[str, Any] = {}
         for attribute in node.attribute:
             if not attribute.ref_attr_name:
                 result[attribute.name] = attribute
-            elif attribute.ref_attr_name in given:
+            elif attribute.ref_attr_name in attributes:
                 copy = Attribute()
-                copy.CopyFrom(given[attribute.ref_attr_name])
+                copy.CopyFrom(attributes[attribute.ref_attr_name])
                 copy.name = attribute.name
                 result[attribute.name] = copy
         return result
@@ -467,10 +467,10 @@ def _never(need: NeedsValues, node: Any) -> bool:
     return False
 
 
-def _label(made: Sequence[Node], label: str) -> None:
+def _label(nodes: Sequence[Node], label: str) -> None:
     """Labels the nodes that one ONNX node became; nodes of functions and graphs inside add their own label after a
     slash."""
-    for node in made if label else ():
+    for node in nodes if label else ():
         if not node.op.leaf:
             node.label = f"{label}/{node.label}" if node.label else label
 

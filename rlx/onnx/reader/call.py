@@ -145,14 +145,14 @@ class ConstantEvaluator:
 
     def _evaluate(self, tensor: Tensor) -> None:
         node = tensor.node
-        given = [self._values[t.graph, t.id] for t in _behind(tensor)]
+        arguments = [self._values[t.graph, t.id] for t in _behind(tensor)]
         if node.op.leaf:
-            self._values[tensor.graph, tensor.id] = given[0] if given else node.attrs["value"]
+            self._values[tensor.graph, tensor.id] = arguments[0] if arguments else node.attrs["value"]
             return
         take(reference_bytes(node), node.name)
         with np.errstate(all="ignore"):
-            made = node.op.reference(*given, **node.attrs)
-        arrays = list(made) if isinstance(made, tuple) else [made]
+            result = node.op.reference(*arguments, **node.attrs)
+        arrays = list(result) if isinstance(result, tuple) else [result]
         for array, t in zip(arrays, node.outputs, strict=True):
             self._values[t.graph, t.id] = np.asarray(array, dtype=t.dtype.np).reshape(t.shape)
 
@@ -236,10 +236,10 @@ class Call:
         return held
 
     def series(self, i: builtins.int) -> Series:
-        found = self.held(i)
-        if not isinstance(found, Series):
-            raise ModelFormatError(f"{self.where}: input {i} is {found.kind}; expected a sequence")
-        return found
+        value = self.held(i)
+        if not isinstance(value, Series):
+            raise ModelFormatError(f"{self.where}: input {i} is {value.kind}; expected a sequence")
+        return value
 
     def x(self, i: builtins.int = 0) -> Tensor:
         return self.value(i).tensor
@@ -288,20 +288,20 @@ class Call:
 
     def known_int(self, i: builtins.int) -> builtins.int:
         """The one number in an input, as an int. Raises: NeedsValues."""
-        found = self.known_scalar(i)
-        if not math.isfinite(found):
-            raise ModelFormatError(f"{self.where}: input {i} is {found}; expected a whole number")
-        return builtins.int(found)
+        number = self.known_scalar(i)
+        if not math.isfinite(number):
+            raise ModelFormatError(f"{self.where}: input {i} is {number}; expected a whole number")
+        return builtins.int(number)
 
     def known_between(
         self, i: builtins.int, least: builtins.int, most: builtins.int, what: builtins.str, why: builtins.str
     ) -> builtins.int:
         """The one integer in an input, which is called `what`. Raises: NeedsValues; OutOfRange, saying `why`."""
-        found, t = self.known_int(i), self.x(i)
-        if not least <= found <= most:
-            text = f"{self.where}: {what} is {found}; {why}: expected {least} to {most}"
+        number, t = self.known_int(i), self.x(i)
+        if not least <= number <= most:
+            text = f"{self.where}: {what} is {number}; {why}: expected {least} to {most}"
             raise OutOfRange(text, self.known_values.fed.get((t.graph, t.id)), least, most)
-        return found
+        return number
 
     def writes(self, start: Tensor, count: builtins.int, length: builtins.int, least: builtins.int = 0) -> None:
         """Says that the node writes `count` rows of each batch into a cache of `length`, from `start` on, which is at
@@ -324,12 +324,12 @@ class Call:
     # -- attributes
 
     def _get(self, name: builtins.str, kinds: type | tuple[type, ...], default: Any) -> Any:
-        found = self.attrs.get(name, default)
-        if found is not None and not isinstance(found, kinds):
+        value = self.attrs.get(name, default)
+        if value is not None and not isinstance(value, kinds):
             raise ModelFormatError(
-                f"{self.where}: attribute {name} is a {type(found).__name__}, which it cannot be"
+                f"{self.where}: attribute {name} is a {type(value).__name__}, which it cannot be"
             )
-        return found
+        return value
 
     def int(self, name: builtins.str, default: builtins.int | None = None) -> Any:
         return self._get(name, builtins.int, default)
@@ -341,17 +341,17 @@ class Call:
         return self._get(name, builtins.str, default)
 
     def ints(self, name: builtins.str, default: Sequence[Any] | None = None) -> Any:
-        found = self._get(name, list, None)
-        return default if found is None else found
+        values = self._get(name, list, None)
+        return default if values is None else values
 
     floats = ints
 
     def choice(self, name: builtins.str, *allowed: Any) -> Any:
         """An attribute that must have one of a few values. Raises: ModelFormatError."""
-        found = self.attrs.get(name)
-        if found not in allowed:
-            raise self.bad(f"{name} is {found!r}; expected {' or '.join(map(repr, allowed))}")
-        return found
+        value = self.attrs.get(name)
+        if value not in allowed:
+            raise self.bad(f"{name} is {value!r}; expected {' or '.join(map(repr, allowed))}")
+        return value
 
     # -- results
 
@@ -374,7 +374,7 @@ class Call:
         return cast(t, carrier(dtype))
 
     def table(self, *lengths: builtins.int) -> None:
-        """To be called before an array of these lengths is computed for a constant. Raises: ByteLimitExceeded."""
+        """Notes that an array of these lengths is about to be computed for a constant. Raises: ByteLimitExceeded."""
         take(8 * math.prod(max(n, 1) for n in lengths), self.where)
 
     def bad(self, what: builtins.str) -> ModelFormatError:

@@ -96,10 +96,10 @@ def _branches(c: Call, graphs: Mapping[str, Any], run: Body) -> list[AnyValue]:
 
         return build
 
-    made = o.cond(_one(c.x(0)), branch("then_branch"), branch("else_branch"))
+    results = o.cond(_one(c.x(0)), branch("then_branch"), branch("else_branch"))
     if kinds[0] != kinds[1]:
         raise _Unfit
-    return _values(made, kinds[0])
+    return _values(results, kinds[0])
 
 
 def _tensors(held: Sequence[AnyValue | None]) -> tuple[tuple[Tensor, ...], list[ElementType]]:
@@ -234,14 +234,14 @@ def _while(c: Call, body: Any, run: Body, known: bool = False) -> list[AnyValue]
         return i + 1, _one(going.tensor), tensors
 
     zero = c.tensor(np.array(0, np.int64))
-    made = o.while_loop(goes_on, step, (zero, first, start), max_steps=ENDLESS)
-    return _values(made[2], dtypes)
+    carried = o.while_loop(goes_on, step, (zero, first, start), max_steps=ENDLESS)
+    return _values(carried[2], dtypes)
 
 
 def _unrolled(c: Call, body: Any, run: Body, limit: int | None, going: bool) -> list[AnyValue]:
     state: list[AnyValue | None] = list(c.inputs[2:])
     outs = body.output[1 + len(state) :]
-    made: list[list[Value]] = [[] for _ in outs]
+    columns: list[list[Value]] = [[] for _ in outs]
     step = 0
     while going and (limit is None or step < limit):
         if step >= MAX_ITERATIONS:
@@ -251,13 +251,13 @@ def _unrolled(c: Call, body: Any, run: Body, limit: int | None, going: bool) -> 
         again, results = _step(c, run, body, c.tensor(np.array(step, np.int64)), state)
         going = bool(c.known_tensor(again.tensor).reshape(-1)[0])
         state = list(results[: len(state)])
-        for kept, value in zip(made, results[len(state) :], strict=True):
+        for kept, value in zip(columns, results[len(state) :], strict=True):
             kept.append(c.as_value(value, "a scan output"))
         step += 1
-    found = [v for v in state if v is not None]
-    if len(found) != len(state):
+    present = [v for v in state if v is not None]
+    if len(present) != len(state):
         raise c.bad("a loop-carried value is left out")
-    return found + [_collected(c, kept, info, 0) for kept, info in zip(made, outs, strict=True)]
+    return present + [_collected(c, kept, info, 0) for kept, info in zip(columns, outs, strict=True)]
 
 
 def _collected(c: Call, kept: list[Value], info: Any, axis: int) -> Value:
@@ -319,11 +319,11 @@ def _scan_of_batch(c: Call, body: Any, run: Body) -> list[AnyValue]:
     each.version = 9
     each.attrs = {n: v for n, v in c.attrs.items() if n != "directions"}
     each.attrs["scan_input_directions"] = c.ints("directions")
-    made: list[list[Value]] = []
+    examples: list[list[Value]] = []
     for k in range(batches.pop()[0]):
         each.inputs = [Value(v.tensor[k], v.dtype) for v in rest]
-        made.append([c.as_value(v, "a result") for v in _scan(each, body, run)])
-    return [Value(o.stack([v.tensor for v in parts]), parts[0].dtype) for parts in zip(*made, strict=True)]
+        examples.append([c.as_value(v, "a result") for v in _scan(each, body, run)])
+    return [Value(o.stack([v.tensor for v in parts]), parts[0].dtype) for parts in zip(*examples, strict=True)]
 
 
 def _scanned(c: Call, body: Any, run: Body, xs: Sequence[Value], steps: int) -> list[AnyValue]:
@@ -349,10 +349,10 @@ def _scan_unrolled(c: Call, body: Any, run: Body, xs: Sequence[Value], steps: in
         )
     n = len(c.inputs) - len(xs)
     state: list[AnyValue] = [c.value(k) for k in range(n)]
-    made: list[list[Value]] = [[] for _ in body.output[n:]]
+    columns: list[list[Value]] = [[] for _ in body.output[n:]]
     for step in range(steps):
         results = run(body, [*state, *(Value(x.tensor[step], x.dtype) for x in xs)])
         state = results[:n]
-        for kept, value in zip(made, results[n:], strict=True):
+        for kept, value in zip(columns, results[n:], strict=True):
             kept.append(c.as_value(value, "a scan output"))
-    return [*state, *(_collected(c, kept, info, 0) for kept, info in zip(made, body.output[n:], strict=True))]
+    return [*state, *(_collected(c, kept, info, 0) for kept, info in zip(columns, body.output[n:], strict=True))]

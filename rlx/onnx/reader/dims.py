@@ -29,13 +29,13 @@ def check_dims(dims: Mapping[str, Any], infos: Iterable[TensorInfo]) -> dict[str
         there = f"its inputs have {sorted(known)}" if known else "the shapes of its inputs have no symbols"
         raise GraphError(f"dims: the model has no dimensions {unknown}; {there}{meant(unknown[0], known)}")
     result = {}
-    for name, given in dims.items():
+    for name, number in dims.items():
         try:
-            length = operator.index(given)
+            length = operator.index(number)
         except TypeError:
-            raise ShapeError(f"dims: {name!r} is {given!r}; expected a whole number") from None
-        if isinstance(given, bool) or length < 0:
-            raise ShapeError(f"dims: {name!r} is {given!r}; expected a length of 0 or more")
+            raise ShapeError(f"dims: {name!r} is {number!r}; expected a whole number") from None
+        if isinstance(number, bool) or length < 0:
+            raise ShapeError(f"dims: {name!r} is {number!r}; expected a length of 0 or more")
         result[name] = length
     return result
 

@@ -39,11 +39,11 @@ class TensorInfo:
 
     @property
     def type(self) -> str:
-        made = NAMES[self.dtype] if self.dtype is not None else "tensor"
-        made = f"map({self.keys},{made})" if self.keys else made
+        text = NAMES[self.dtype] if self.dtype is not None else "tensor"
+        text = f"map({self.keys},{text})" if self.keys else text
         for word in reversed(self.around):
-            made = f"{word}({made})"
-        return made
+            text = f"{word}({text})"
+        return text
 
     @property
     def typed_shape(self) -> str:

@@ -34,7 +34,7 @@ def import_used(model: Any, strict: bool) -> None:
     newest = {"": onnx.defs.onnx_opset_version(), ML: onnx.defs.onnx_ml_opset_version(), MICROSOFT: 1}
     if not model.opset_import:
         return
-    given = {_domain(i.domain): i.version for i in model.opset_import}
+    versions = {_domain(i.domain): i.version for i in model.opset_import}
     functions = {called(f) for f in model.functions}
     for part, nodes in ((model, model.graph.node), *((f, f.node) for f in model.functions)):
         there = {_domain(i.domain) for i in part.opset_import}
@@ -43,7 +43,7 @@ def import_used(model: Any, strict: bool) -> None:
             if called(node) not in functions:
                 used.setdefault(_domain(node.domain), node)
         for domain in (d for d in newest if d in used and d not in there):
-            version = given.get(domain, newest[domain])
+            version = versions.get(domain, newest[domain])
             departs(
                 f"{node_name(used[domain])}: its domain {domain or 'ai.onnx'!r} is not imported",
                 f"takes version {version} of it", strict,
@@ -68,7 +68,7 @@ def put_in_order(model: Any) -> None:
     _sort(graph.node, {i.name for i in graph.input}, "the graph", budget, 1)
 
 
-def _sort(nodes: Any, given: set[str], what: str, budget: list[int], depth: int) -> set[str]:
+def _sort(nodes: Any, known_names: set[str], what: str, budget: list[int], depth: int) -> set[str]:
     """Sorts nodes and those of graphs inside. Returns: the names that they take from around."""
     budget[0] -= len(nodes)
     if budget[0] < 0:
@@ -82,9 +82,9 @@ def _sort(nodes: Any, given: set[str], what: str, budget: list[int], depth: int)
         for inner in subgraphs(node):
             known = {i.name for i in (*inner.input, *inner.initializer)}
             outer = _sort(inner.node, known, f"a graph in {node_name(node, index)}", budget, depth + 1)
-            made = known.union(*(n.output for n in inner.node))
-            needed |= outer | {o.name for o in inner.output if o.name not in made}
-        needs.append(needed - given)
+            produced = known.union(*(n.output for n in inner.node))
+            needed |= outer | {o.name for o in inner.output if o.name not in produced}
+        needs.append(needed - known_names)
         for name in node.output:
             makers.setdefault(name, index)
     makers.pop("", None)
@@ -136,7 +136,7 @@ def _cycle(before: list[set[int]], blocked: set[int]) -> Iterable[int]:
 
 
 def _walk(before: list[set[int]], blocked: set[int]) -> Iterator[int]:
-    """From a blocked node to one that blocks it, until a node comes again."""
+    """Walks from a blocked node to one that blocks it, until a node comes again."""
     seen: set[int] = set()
     at = min(blocked)
     while at not in seen:

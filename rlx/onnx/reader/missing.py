@@ -19,7 +19,7 @@ NCHWC = "com.microsoft.nchwc"
 def missing_operators(model: Any) -> list[str]:
     """Every operator of the model that has neither a builder nor a function of onnx's: domain, name, version, node."""
     functions = {called(f) for f in model.functions}
-    found: dict[tuple[str, str, int | None], str] = {}
+    operators: dict[tuple[str, str, int | None], str] = {}
     parts = [(model.graph.node, opsets(model.opset_import, "the model"))]
     parts += [(f.node, opsets(f.opset_import, f"function {shown(f.name)}")) for f in model.functions]
     for nodes, imports in parts:
@@ -31,20 +31,20 @@ def missing_operators(model: Any) -> list[str]:
             schema = schema_of(domain, node.op_type, opset) if opset is not None else None
             version = schema.since_version if schema is not None else opset
             key = (domain, node.op_type, version)
-            if key in found or (schema is not None and _runs(schema, domain, node.op_type)):
+            if key in operators or (schema is not None and _runs(schema, domain, node.op_type)):
                 continue
             said = "of a domain that is not imported" if version is None else f"version {version}"
-            found[key] = f"{domain or 'ai.onnx'} {shown(node.op_type)} {said} at {node_name(node)}"
-    if any(domain == NCHWC for domain, _, _ in found):
+            operators[key] = f"{domain or 'ai.onnx'} {shown(node.op_type)} {said} at {node_name(node)}"
+    if any(domain == NCHWC for domain, _, _ in operators):
         return [
             f"{NCHWC}: ONNX Runtime saved this file at its highest optimization level, for the memory layout of one "
             "kind of CPU; save it with graph_optimization_level = ORT_ENABLE_EXTENDED, or give the model that it was "
             "made from",
-            *(said for (domain, _, _), said in found.items() if domain != NCHWC),
+            *(said for (domain, _, _), said in operators.items() if domain != NCHWC),
         ]  # fmt: skip
-    return list(found.values())
+    return list(operators.values())
 
 
 def _runs(schema: Any, domain: str, name: str) -> bool:
-    found = find(domain, name, schema.since_version) is not None or (not domain and name in CONTROL)
-    return found or schema.has_function or schema.has_context_dependent_function
+    registered = find(domain, name, schema.since_version) is not None or (not domain and name in CONTROL)
+    return registered or schema.has_function or schema.has_context_dependent_function

@@ -35,14 +35,14 @@ class _Rules:
     def rewrite(self, new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
         for old, fresh in zip(node.inputs, inputs, strict=True):
             self._uses[fresh.id] = self._old[old.id]
-        made = None
+        tensor = None
         if node.op.adds:
-            made = self._bias(new, inputs)
+            tensor = self._bias(new, inputs)
         elif node.op.name == "batch_norm":
-            made = self._normalized(new, node, inputs)
+            tensor = self._normalized(new, node, inputs)
         elif len(inputs) == 1:
-            made = self._activation(new, node, inputs)
-        return None if made is None else (made,)
+            tensor = self._activation(new, node, inputs)
+        return None if tensor is None else (tensor,)
 
     def _once(self, t: Tensor, axis: int) -> bool:
         """Whether t is a product whose bias lies along this axis, and which only the node at hand reads."""
@@ -83,11 +83,11 @@ class _Rules:
         with np.errstate(all="ignore"):
             scale = gamma.reshape(-1) / np.sqrt(var.reshape(-1) + node.attrs["eps"])
             shift = ((b[0] if b else 0.0) - mean.reshape(-1)) * scale + beta.reshape(-1)
-            made = [v.astype(x.dtype.np) for v in (w * scale.reshape(-1, *(1,) * (w.ndim - 1)), shift)]
-        if not all(np.isfinite(v).all() for v in made):
+            arrays = [v.astype(x.dtype.np) for v in (w * scale.reshape(-1, *(1,) * (w.ndim - 1)), shift)]
+        if not all(np.isfinite(v).all() for v in arrays):
             return None
         folded = []
-        for value in made:  # without a name, since the values are not the initializer's
+        for value in arrays:  # these constants have no name, since the values are not the initializer's
             value.flags.writeable = False
             folded.append(new.add("constant", (), {"value": value})[0])
         return new.add("conv", (image, *folded), x.node.attrs)[0]

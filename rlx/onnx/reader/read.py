@@ -70,22 +70,22 @@ def without_initializers(model: Any) -> Any:
 
 def opsets(imports: Any, what: str) -> dict[str, int]:
     """Domain to version. Raises: ModelFormatError for a domain imported twice or without a sensible version."""
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for entry in imports:
         check_text(what, entry.domain)
         domain = "" if entry.domain == "ai.onnx" else entry.domain
-        if domain in found and found[domain] != entry.version:
+        if domain in numbers and numbers[domain] != entry.version:
             raise ModelFormatError(f"{what}: imports the operators of {shown(domain)} twice")
         if not 1 <= entry.version < 1 << 31:
             raise ModelFormatError(f"{what}: imports {shown(domain)} at version {entry.version}")
-        found[domain] = entry.version
+        numbers[domain] = entry.version
     newest = onnx.defs.onnx_opset_version()
-    if "" in found and not OLDEST <= found[""] <= newest:
+    if "" in numbers and not OLDEST <= numbers[""] <= newest:
         raise UnsupportedOp(
-            f"{what}: uses opset {found['']}; rlx reads {OLDEST} to {newest}, what the installed onnx knows (a newer "
+            f"{what}: uses opset {numbers['']}; rlx reads {OLDEST} to {newest}, what the installed onnx knows (a newer "
             "one may know more: pip install -U onnx)"
         )
-    return found
+    return numbers
 
 
 def check_text(what: str, *values: Any) -> None:
@@ -107,9 +107,9 @@ def reads(node: Any) -> set[str]:
     """The names that a node reads, those that the graphs inside it take from around them included."""
     result = {n for n in node.input if n}
     for graph in subgraphs(node):
-        made = {i.name for i in graph.input} | {i.name for i in graph.initializer}
+        own = {i.name for i in graph.input} | {i.name for i in graph.initializer}
         inside = {n for inner in graph.node for n in reads(inner)} | {o.name for o in graph.output}
-        result |= inside - made - {n for inner in graph.node for n in inner.output}
+        result |= inside - own - {n for inner in graph.node for n in inner.output}
     return result
 
 

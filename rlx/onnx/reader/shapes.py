@@ -213,9 +213,9 @@ def _name(token: str) -> str:
 def _fits(alternatives: Iterable[tuple[str, ...]], shape: Shape, bound: dict[str, int | Shape]) -> bool:
     """Whether a shape is one of the alternatives, whose names it then binds."""
     for dims in alternatives:
-        found = _matched(dims, shape, bound)
-        if found is not None:
-            bound.update(found)
+        match = _matched(dims, shape, bound)
+        if match is not None:
+            bound.update(match)
             return True
     return False
 

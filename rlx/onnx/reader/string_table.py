@@ -72,9 +72,9 @@ class StringTable:
 
     def decode(self, codes: Array) -> Array:
         """The strings, as NumPy's objects."""
-        made = np.empty(codes.size, object)
-        made[:] = [self.word(int(k)) for k in codes.reshape(-1)]
-        return made.reshape(codes.shape)
+        words = np.empty(codes.size, object)
+        words[:] = [self.word(int(k)) for k in codes.reshape(-1)]
+        return words.reshape(codes.shape)
 
     def to_carrier(self, array: Array | Held) -> Any:
         """An array of any element type in the rlx dtype that carries it, one of a device as it is."""
@@ -90,8 +90,8 @@ class StringTable:
         """The results of a function on each string; it is called once for each distinct one."""
         different, places = np.unique(codes, return_inverse=True)
         spend("strings", len(different) // STRINGS_A_STEP)
-        made = [function(self.word(int(k))) for k in different]
-        return [made[k] for k in places.reshape(-1)]
+        results = [function(self.word(int(k))) for k in different]
+        return [results[k] for k in places.reshape(-1)]
 
 
 def check_strings(array: Array, what: str = "an array of strings") -> None:

@@ -35,7 +35,7 @@ def inner(kind: str) -> str:
     return kind[kind.index("(") + 1 : -1]
 
 
-def flattened(given: Mapping[str, Any], taken: Container[str]) -> tuple[dict[str, Array], dict[str, Structure]]:
+def flattened(inputs: Mapping[str, Any], taken: Container[str]) -> tuple[dict[str, Array], dict[str, Structure]]:
     """The tensors of inputs by name, and each input's nest. The items of `xs` are `xs[0]`, `xs[1]` …, with a
     mark where an input in `taken` has that name."""
     leaves: dict[str, Array] = {}
@@ -50,7 +50,7 @@ def flattened(given: Mapping[str, Any], taken: Container[str]) -> tuple[dict[str
         leaves[name] = value
         return name
 
-    return leaves, {name: walk(name, value, True) for name, value in given.items()}
+    return leaves, {name: walk(name, value, True) for name, value in inputs.items()}
 
 
 def arrays_in(value: Any, nested: bool) -> Any:
@@ -78,23 +78,23 @@ def held(nest: Structure, leaves: Mapping[str, Value], kind: str) -> AnyValue:
     return leaves[nest]
 
 
-def accepted(found: AnyValue, declared: Any) -> AnyValue:
+def accepted(value: AnyValue, declared: Any) -> AnyValue:
     """The value for a graph's input of that TypeProto: a plain value becomes an optional where one is declared."""
-    if declared.WhichOneof("value") == "optional_type" and not isinstance(found, Maybe):
-        return Maybe(found, found.kind)
-    return found
+    if declared.WhichOneof("value") == "optional_type" and not isinstance(value, Maybe):
+        return Maybe(value, value.kind)
+    return value
 
 
-def structure_of(name: str, found: AnyValue, leaf: Callable[[str, Value], None]) -> Structure:
+def structure_of(name: str, value: AnyValue, leaf: Callable[[str, Value], None]) -> Structure:
     """The nest of an output; `leaf` is called with each tensor's name."""
-    if isinstance(found, Series):
-        return [structure_of(f"{name}[{k}]", item, leaf) for k, item in enumerate(found.items)]
-    if isinstance(found, Maps):
-        leaf(name, found.rows)
-        return Columns(name, tuple(found.keys.tolist()))
-    if isinstance(found, Maybe):
-        return None if found.item is None else structure_of(name, found.item, leaf)
-    leaf(name, found)
+    if isinstance(value, Series):
+        return [structure_of(f"{name}[{k}]", item, leaf) for k, item in enumerate(value.items)]
+    if isinstance(value, Maps):
+        leaf(name, value.rows)
+        return Columns(name, tuple(value.keys.tolist()))
+    if isinstance(value, Maybe):
+        return None if value.item is None else structure_of(name, value.item, leaf)
+    leaf(name, value)
     return name
 
 
@@ -112,17 +112,17 @@ def kind_of(proto: Any) -> str | None:
     return NAMES[ELEMENTS[proto.tensor_type.elem_type]]
 
 
-def proto_of(found: AnyValue | str) -> Any:
+def proto_of(value: AnyValue | str) -> Any:
     """The TypeProto of a value in the builder's form, or of a type as ONNX writes it."""
     proto = onnx.TypeProto()
-    kind = found if isinstance(found, str) else found.kind
+    kind = value if isinstance(value, str) else value.kind
     for word, field in (("seq(", "sequence_type"), ("optional(", "optional_type")):
         if kind.startswith(word):
             getattr(proto, field).elem_type.CopyFrom(proto_of(inner(kind)))
             return proto
     proto.tensor_type.elem_type = CODES[BY_NAME[kind]]
-    if isinstance(found, Value):
+    if isinstance(value, Value):
         proto.tensor_type.shape.SetInParent()
-        for n in found.tensor.shape:
+        for n in value.tensor.shape:
             proto.tensor_type.shape.dim.add().dim_value = n
     return proto

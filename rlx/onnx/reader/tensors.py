@@ -65,17 +65,17 @@ def to_array(proto: Any, what: str, folder: Path | None) -> Array:
     if count == 0:
         return np.zeros(dims, dtype)
     try:
-        made = np.asarray(numpy_helper.to_array(proto))
+        array = np.asarray(numpy_helper.to_array(proto))
     except (ValueError, TypeError, OverflowError) as error:
         raise ModelFormatError(f"{what}: the data cannot be read as {dtype}: {error}") from error
-    if made.shape != dims or made.dtype != dtype:
-        raise ModelFormatError(f"{what}: the data is {made.dtype} {made.shape}, expected {dtype} {dims}")
-    return made
+    if array.shape != dims or array.dtype != dtype:
+        raise ModelFormatError(f"{what}: the data is {array.dtype} {array.shape}, expected {dtype} {dims}")
+    return array
 
 
 def _strings(proto: Any, what: str, count: int) -> Array:
-    given = proto.data_location == onnx.TensorProto.EXTERNAL or proto.HasField("raw_data")
-    if given or len(proto.string_data) != count:
+    elsewhere = proto.data_location == onnx.TensorProto.EXTERNAL or proto.HasField("raw_data")
+    if elsewhere or len(proto.string_data) != count:
         raise ModelFormatError(
             f"{what}: expected {count} strings in string_data, which has {len(proto.string_data)}"
         )

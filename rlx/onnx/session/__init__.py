@@ -149,16 +149,16 @@ class InferenceSession:
     ) -> tuple[Sequence[str], Mapping[str, Any]]:
         """The names of the outputs, and the inputs. Raises: GraphError."""
         check_run_options(run_options)
-        made = [o.name for o in self.model.outputs]
+        names = [o.name for o in self.model.outputs]
         if isinstance(output_names, str):
             raise GraphError(f"run: the output names are a string; expected a list, [{output_names!r}]")
-        unknown = [n for n in output_names or () if n not in made]
+        unknown = [n for n in output_names or () if n not in names]
         if unknown:
-            raise GraphError(f"run: the model has no outputs {unknown}; it has {made}")
+            raise GraphError(f"run: the model has no outputs {unknown}; it has {names}")
         if isinstance(input_feed, Mapping):
             here = find_device(self.device).id
             input_feed = {n: fed(v, here) for n, v in input_feed.items()}
-        return output_names or made, input_feed
+        return output_names or names, input_feed
 
     def _run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any, out: Out
@@ -174,9 +174,9 @@ class InferenceSession:
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
     ) -> list[Any]:
-        """As `run`, on OrtValues; a sequence is a list of arrays."""
-        made = self.run(output_names, input_dict_ort_values, run_options)
-        return [OrtValue(v) if isinstance(v, np.ndarray) else v for v in made]
+        """Runs as `run` does, on OrtValues; a sequence is a list of arrays."""
+        results = self.run(output_names, input_dict_ort_values, run_options)
+        return [OrtValue(v) if isinstance(v, np.ndarray) else v for v in results]
 
     def run_async(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any],
@@ -268,7 +268,7 @@ def _device_of(providers: Providers, options: Options | None = None) -> str:
 def _pair(provider: Any, more: Any) -> tuple[str, Mapping[str, Any]]:
     """A provider's name and its options: its own where it is a tuple, else `more`. Raises: GraphError."""
     name, *own = provider if isinstance(provider, tuple | list) and provider else (provider,)
-    found = (own[0] if own else more) or {}
-    if not isinstance(name, str) or len(own) > 1 or not isinstance(found, Mapping):
+    options = (own[0] if own else more) or {}
+    if not isinstance(name, str) or len(own) > 1 or not isinstance(options, Mapping):
         raise GraphError(f"providers: {provider!r} with {more!r}; expected a name, or a name and a dict of options")
-    return name, found
+    return name, options

@@ -76,14 +76,14 @@ def _named(device: str) -> tuple[str, int]:
     return kind, int(number or 0)
 
 
-def element_of(given: Any) -> ElementType:
+def element_of(number_or_dtype: Any) -> ElementType:
     """The element type that a NumPy dtype or a number of ONNX's means. Raises: DTypeError."""
     try:
-        result = ELEMENTS[given] if isinstance(given, int) else np.dtype(given)
+        result = ELEMENTS[number_or_dtype] if isinstance(number_or_dtype, int) else np.dtype(number_or_dtype)
     except (KeyError, TypeError):
         result = None
     if result is None or result not in NAMES:
-        raise DTypeError(f"element type {given!r}; expected a NumPy dtype, or a number of onnx.TensorProto")
+        raise DTypeError(f"element type {number_or_dtype!r}; expected a NumPy dtype, or a number of onnx.TensorProto")
     return result
 
 
@@ -147,7 +147,7 @@ class IOBinding:
 
     def copy_outputs_to_cpu(self) -> list[Any]:
         """The outputs of the last run as NumPy arrays, in the order in which they were bound."""
-        return [made.numpy() for made in self._made]
+        return [array.numpy() for array in self._made]
 
     def run(self, run: Any) -> None:
         """Calls `run(output names, inputs, "host" or "device")` and hands its results to what is bound to them."""
@@ -155,8 +155,8 @@ class IOBinding:
         if not names:
             raise GraphError("io_binding: no output is bound; bind_output names those to compute")
         stays = any(isinstance(w, tuple) and w[0] != "cpu" for w in self._outputs.values())
-        found = run(names, self._inputs, "device" if stays else "host")
-        self._made = [self._taken(n, v) for n, v in zip(names, found, strict=True)]
+        results = run(names, self._inputs, "device" if stays else "host")
+        self._made = [self._taken(n, v) for n, v in zip(names, results, strict=True)]
 
     def _taken(self, name: str, value: Any) -> Any:
         where = self._outputs[name]

@@ -68,10 +68,10 @@ class Values(dict[str, Any]):
 
     def kind(self, name: str) -> str:
         """The type of a value, as ONNX writes it."""
-        found = self[name]
-        if is_count(found):
+        value = self[name]
+        if is_count(value):
             return NAMES[_I64]
-        dtype = found.dtype.np if isinstance(found, DeviceArray) else getattr(found, "dtype", None)
+        dtype = value.dtype.np if isinstance(value, DeviceArray) else getattr(value, "dtype", None)
         return self.kinds.get(name) or NAMES[dtype]
 
     def made(self, name: str) -> Any:
@@ -178,7 +178,7 @@ class Step:
         self.count = COUNTS.get(self.kind) if known and self.n_outputs == 1 else None
         self.known: tuple[tuple[str, Any, Count | None], ...] = ()  # inputs, constants among them, these as counts
         self.picks = known and self.kind in PICKS
-        self.twin: Step | None = None  # an earlier node that makes the same of the same values
+        self.twin: Step | None = None  # an earlier node of the same kind, attributes and inputs
         # Of each output, how many of its first rows are read; None: all. A node may make no more than these.
         self.rows: tuple[int | None, ...] = (None,) * self.n_outputs
 
@@ -232,7 +232,7 @@ class Block:
         self._assumed = find_rows(self.steps, wanted, constants)
         self.reached = 0  # the nodes that the host has run
         self._rests: dict[tuple[int, tuple[str, ...]], Rest] = {}
-        self._lock = renewed(self, "_lock", threading.RLock)  # of the rests, and of the graphs in the steps
+        self._lock = renewed(self, "_lock", threading.RLock)  # guards the rests, and the graphs in the steps
 
     def close(self) -> None:
         """Closes the programs of the rests."""
@@ -263,18 +263,18 @@ class Block:
             if count is not None:
                 values[step.outputs[0]] = count
                 continue
-            made: Any = _picked(step, values) if step.picks else None
-            if made is None:
-                made = self._made(step, values)
-            if made is NotImplemented and step.plain and step.kind in ("If", "Loop"):
-                made = self._branch(step, values) if step.kind == "If" else self._loop(step, values)
-            if made is NotImplemented:
+            results: Any = _picked(step, values) if step.picks else None
+            if results is None:
+                results = self._made(step, values)
+            if results is NotImplemented and step.plain and step.kind in ("If", "Loop"):
+                results = self._branch(step, values) if step.kind == "If" else self._loop(step, values)
+            if results is NotImplemented:
                 if not step.asks and _large(step, values):
                     self._ran(values, k, begin, before)
                     values.update(self._from(k, values))
                     return
-                made = self._built(step, values)
-            for name, value in zip(step.outputs, made, strict=False):
+                results = self._built(step, values)
+            for name, value in zip(step.outputs, results, strict=False):
                 if name:
                     values[name] = value
         self._ran(values, len(self.steps), begin, before)
@@ -332,25 +332,25 @@ class Block:
             if name not in values:
                 raise ModelFormatError(f"{step.where}: reads {name!r}, which nothing makes")
             leaves, nests = flattened({name: values.host(name)}, ())
-            given = {n: builder.constant(a) for n, a in leaves.items()}
-            scope[name] = held(nests[name], given, values.kind(name))
+            tensors = {n: builder.constant(a) for n, a in leaves.items()}
+            scope[name] = held(nests[name], tensors, values.kind(name))
         try:
             builder.nodes([step.node], Frame(scope, builder.imports, {}, 1))
             return [self._out(builder, name, scope.get(name), values) for name in step.outputs]
         except NeedsValues as need:
             raise UnsupportedOp(f"{need.what} is unknown before a step of its loop is run") from need
 
-    def _out(self, builder: GraphBuilder, name: str, found: Any, values: Values) -> Any:
-        if found is None:
+    def _out(self, builder: GraphBuilder, name: str, result: Any, values: Values) -> Any:
+        if result is None:
             return None
         arrays: dict[str, Array] = {}
 
         def leaf(label: str, value: Value) -> None:
             arrays[label] = builder.value_of(value, label)
 
-        nest = structure_of(name, found, leaf)
-        if not isinstance(found, Value):
-            values.kinds[name] = found.kind
+        nest = structure_of(name, result, leaf)
+        if not isinstance(result, Value):
+            values.kinds[name] = result.kind
         return assembled(nest, arrays.__getitem__)
 
     # -- the rest as a model
@@ -358,15 +358,15 @@ class Block:
     def _from(self, k: int, values: Values) -> dict[str, Any]:
         """The wanted results that the nodes from number k on make, by programs for the shapes of what they read."""
         nodes = self._nodes[k:]
-        made = {n for node in nodes for n in node.output}
-        read = {n for step in self.steps[k:] for n in step.reads} - made
+        produced = {n for node in nodes for n in node.output}
+        read = {n for step in self.steps[k:] for n in step.reads} - produced
         constants = {n: values[n] for n in read if n in self.constants and values[n] is self.constants[n]}
         names = sorted(read - set(constants))
         kinds = {n: values.kind(n) for n in names}
         key = (k, tuple(kinds.values()))
         with self._lock:
             if key not in self._rests:
-                wanted = [n for n in self._wanted if n in made]
+                wanted = [n for n in self._wanted if n in produced]
                 self._rests[key] = self._model.rest(nodes, kinds, wanted, constants)
             rest = self._rests[key]
         feeds = {n: _fed(values.made(n)) for n in names}
@@ -383,11 +383,11 @@ class Block:
                 own = {called(f) for f in model._proto.functions}
                 nodes = []
                 for node in graph.node:
-                    found = None if called(node) in own else _constant(node)
-                    if found is None:
+                    proto = None if called(node) in own else _constant(node)
+                    if proto is None:
                         nodes.append(node)
                     else:
-                        held[node.output[0]] = to_array(found, f"{step.where}: {node.output[0]}", model._folder)
+                        held[node.output[0]] = to_array(proto, f"{step.where}: {node.output[0]}", model._folder)
                 for array in held.values():
                     array.flags.writeable = False  # a result that is one of them is copied
                 wanted: dict[str, int | None] = {}
@@ -400,17 +400,17 @@ class Block:
             return graph, step.blocks[name]
 
     def _inside(
-        self, step: Step, name: str, given: Sequence[Any], kinds: Sequence[str], values: Values
+        self, step: Step, name: str, arguments: Sequence[Any], kinds: Sequence[str], values: Values
     ) -> Values:
         """The values after one run of a node's graph."""
         graph, block = self._graph(step, name)
-        if len(graph.input) != len(given):
+        if len(graph.input) != len(arguments):
             raise ModelFormatError(
-                f"{step.where}: its graph takes {len(graph.input)} inputs, {len(given)} come"
+                f"{step.where}: its graph takes {len(graph.input)} inputs, {len(arguments)} come"
             )
         inner = values.inner()
         inner.update(block.own)
-        for info, value, kind in zip(graph.input, given, kinds, strict=True):
+        for info, value, kind in zip(graph.input, arguments, kinds, strict=True):
             inner[info.name] = value
             inner.kinds.pop(info.name, None)
             if kind and not kind.startswith("tensor("):
@@ -446,8 +446,8 @@ class Block:
         k = 0
         while on and (limit is None or k < limit):
             spend(step.where, 1)
-            given = [np.array(k, np.int64), np.array(True), *state]
-            inner = self._inside(step, "body", given, ["", "", *kinds], values)
+            arguments = [np.array(k, np.int64), np.array(True), *state]
+            inner = self._inside(step, "body", arguments, ["", "", *kinds], values)
             going = inner.host(wanted[0])
             if getattr(going, "size", 0) != 1:
                 raise ShapeError(f"{step.where}: {wanted[0]!r}, whether it goes on, is no single boolean")
@@ -483,18 +483,18 @@ def _find_twins(steps: Sequence[Step]) -> None:
 def _counted(step: Step, values: Values) -> Count | None:
     """The result of a node on counts; None where its inputs or its result are none."""
     if step.kind == "Shape":
-        found = values[step.inputs[0]]
-        shape = getattr(array_of(found) if is_count(found) else found, "shape", None)
+        counted = values[step.inputs[0]]
+        shape = getattr(array_of(counted) if is_count(counted) else counted, "shape", None)
         return None if shape is None else shape_of(step, tuple(shape))
-    given = []
+    counts = []
     for name, always, known in step.known:
         value = values[name] if name else None
         count = known if value is always else count_of(value)
         if count is None and name:
             return None
-        given.append(count)
+        counts.append(count)
     try:
-        return None if step.count is None else step.count(step, *given)
+        return None if step.count is None else step.count(step, *counts)
     except TypeError:
         return None  # the builder says in its own words what is wrong
 
@@ -503,14 +503,14 @@ def _picked(step: Step, values: Values) -> tuple[Any, ...] | None:
     """The results of a node that reads or makes what is not yet made; None where it needs arrays."""
     if step.kind == "NonZero":
         return picked(step, [values.host(step.inputs[0])])
-    given = [values[n] if n else None for n in step.inputs]
-    if not any(type(v) is Picked for v in given):
+    arguments = [values[n] if n else None for n in step.inputs]
+    if not any(type(v) is Picked for v in arguments):
         return None
-    for k, (name, value) in enumerate(zip(step.inputs, given, strict=True)):
+    for k, (name, value) in enumerate(zip(step.inputs, arguments, strict=True)):
         if name and type(value) is not Picked and not is_count(value):
-            given[k] = values.host(name)
+            arguments[k] = values.host(name)
     try:
-        return picked(step, given)
+        return picked(step, arguments)
     except (ValueError, TypeError, IndexError):
         return None  # the builder says in its own words what is wrong
 
@@ -519,8 +519,8 @@ def _constant(node: Any) -> Any:
     """The tensor that a node Constant holds; None for other nodes."""
     if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.output) != 1:
         return None
-    found = [a.t for a in node.attribute if a.name == "value" and a.type == _Attribute.TENSOR]
-    return found[0] if len(found) == len(node.attribute) == 1 else None
+    protos = [a.t for a in node.attribute if a.name == "value" and a.type == _Attribute.TENSOR]
+    return protos[0] if len(protos) == len(node.attribute) == 1 else None
 
 
 def _large(step: Step, values: Values) -> bool:
@@ -538,15 +538,15 @@ def _nbytes(value: Any) -> int:
 
 
 def _passed(
-    step: Step, names: Sequence[str], found: Sequence[str], inner: Values, values: Values
+    step: Step, names: Sequence[str], results: Sequence[str], inner: Values, values: Values
 ) -> list[Any]:
-    if len(found) < len(names):
-        raise ModelFormatError(f"{step.where}: has {len(names)} outputs, its graph makes {len(found)}")
-    for name, other in zip(names, found, strict=False):
+    if len(results) < len(names):
+        raise ModelFormatError(f"{step.where}: has {len(names)} outputs, its graph makes {len(results)}")
+    for name, other in zip(names, results, strict=False):
         values.kinds.pop(name, None)
         if other in inner.kinds:
             values.kinds[name] = inner.kinds[other]
-    return [inner[n] for n in found[: len(names)]]
+    return [inner[n] for n in results[: len(names)]]
 
 
 def _stacked(step: Step, rows: list[Array], info: Any) -> Array:

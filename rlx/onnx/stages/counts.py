@@ -71,15 +71,15 @@ def _unsqueeze(c: Any, x: Any, axes: Any = None) -> Count | None:
 
 
 def _squeeze(c: Any, x: Any, axes: Any = None) -> Count | None:
-    found = axes if c.version >= 13 else c.attrs.get("axes")
-    return x[0] if type(x) is tuple and len(x) == 1 and (found is None or _single(found)) else None
+    listed = axes if c.version >= 13 else c.attrs.get("axes")
+    return x[0] if type(x) is tuple and len(x) == 1 and (listed is None or _single(listed)) else None
 
 
 def _concat(c: Any, *parts: Any) -> Count | None:
     if c.attrs.get("axis") not in (0, -1) or any(type(p) is int for p in parts):
         return None
-    made = tuple(n for part in parts for n in part)
-    return made if len(made) <= MOST else None
+    numbers = tuple(n for part in parts for n in part)
+    return numbers if len(numbers) <= MOST else None
 
 
 def _reshape(c: Any, x: Any, shape: Any) -> Count | None:
@@ -90,11 +90,11 @@ def _reshape(c: Any, x: Any, shape: Any) -> Count | None:
 
 def _reduced(function: Callable[[tuple[int, ...]], int]) -> Callable[..., Count | None]:
     def run(c: Any, x: Any, axes: Any = None) -> Count | None:
-        found = c.attrs.get("axes") if axes is None else axes
-        if type(x) is int or not x or not (found is None or _single(found)) or c.attrs.get("noop_with_empty_axes"):
+        listed = c.attrs.get("axes") if axes is None else axes
+        if type(x) is int or not x or not (listed is None or _single(listed)) or c.attrs.get("noop_with_empty_axes"):
             return None
-        made = _held(function(x))
-        return made if made is None or not c.attrs.get("keepdims", 1) else (made,)
+        number = _held(function(x))
+        return number if number is None or not c.attrs.get("keepdims", 1) else (number,)
 
     return run
 

@@ -170,11 +170,11 @@ def _size(c: Called, x: Array) -> Any:
     return np.array(x.size, np.int64)
 
 
-def _axes(c: Called, given: Array | None, rank: int) -> tuple[int, ...] | None:
-    found = given if c.version >= 13 else c.attrs.get("axes")
-    if found is None:
+def _axes(c: Called, from_input: Array | None, rank: int) -> tuple[int, ...] | None:
+    listed = from_input if c.version >= 13 else c.attrs.get("axes")
+    if listed is None:
         return None
-    axes = tuple(int(a) % rank if -rank <= a < rank else rank for a in np.ravel(found))
+    axes = tuple(int(a) % rank if -rank <= a < rank else rank for a in np.ravel(listed))
     if len(set(axes)) != len(axes) or rank in axes:
         raise ValueError(axes)
     return axes
@@ -182,10 +182,10 @@ def _axes(c: Called, given: Array | None, rank: int) -> tuple[int, ...] | None:
 
 @_on("Unsqueeze")
 def _unsqueeze(c: Called, x: Array, axes: Array | None = None) -> Any:
-    given: Any = axes.tolist() if c.version >= 13 and axes is not None else c.attrs["axes"]
-    if given == [1] and x.ndim == 1:
+    listed: Any = axes.tolist() if c.version >= 13 and axes is not None else c.attrs["axes"]
+    if listed == [1] and x.ndim == 1:
         return x[:, None]
-    rank = x.ndim + len(given)
+    rank = x.ndim + len(listed)
     added, lengths = _axes(c, axes, rank) or (), iter(x.shape)
     return x.reshape([1 if k in added else next(lengths) for k in range(rank)])
 
@@ -251,10 +251,10 @@ def _slice(
 ) -> Any:
     if c.version < 10 or starts.shape != ends.shape:
         return NotImplemented
-    found = range(len(starts)) if axes is None else axes.tolist()
+    listed = range(len(starts)) if axes is None else axes.tolist()
     strides = [1] * len(starts) if steps is None else steps.tolist()
     key = [slice(None)] * x.ndim
-    for axis, start, end, step in zip(found, starts.tolist(), ends.tolist(), strides, strict=True):
+    for axis, start, end, step in zip(listed, starts.tolist(), ends.tolist(), strides, strict=True):
         if step <= 0 or not -x.ndim <= axis < x.ndim or key[axis] != slice(None):
             return NotImplemented
         n = x.shape[axis]
@@ -303,8 +303,8 @@ def _range(c: Called, start: Array, limit: Array, step: Array) -> Any:
 @_on("Gather")
 def _gather(c: Called, x: Array, indices: Array) -> Any:
     axis = c.attrs.get("axis", 0)
-    made = math.prod(x.shape) // max(x.shape[axis], 1) * indices.size
-    take(made * x.itemsize, c.where)
+    elements = math.prod(x.shape) // max(x.shape[axis], 1) * indices.size
+    take(elements * x.itemsize, c.where)
     return x.take(indices, axis)
 
 
@@ -366,19 +366,19 @@ def _top_k(c: Called, x: Array, k: Array) -> Any:
 @_on("ReduceMin", "ReduceMax", "ReduceSum", "ReduceProd")
 def _reduce(c: Any, x: Array, axes: Array | None = None) -> Any:
     since = 13 if c.kind == "ReduceSum" else 18
-    found = axes if c.version >= since else c.attrs.get("axes")
+    listed = axes if c.version >= since else c.attrs.get("axes")
     if (
         x.dtype not in _NUMBERS
         or (x.dtype.kind == "f" and c.kind in ("ReduceSum", "ReduceProd"))
         or not x.size
     ):
         return NotImplemented
-    if found is None or not len(found):
+    if listed is None or not len(listed):
         if c.attrs.get("noop_with_empty_axes"):
             return NotImplemented
         along = None
     else:
-        along = tuple(int(a) for a in found)
+        along = tuple(int(a) for a in listed)
     function: Any = {"ReduceMin": np.min, "ReduceMax": np.max, "ReduceSum": np.sum, "ReduceProd": np.prod}[
         c.kind
     ]

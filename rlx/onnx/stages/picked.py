@@ -146,5 +146,5 @@ PICKS: dict[str, Callable[..., Any]] = {
 
 def picked(step: Any, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
     """The results of a node on such values; None where it needs arrays."""
-    made = PICKS[step.kind](step, *inputs)
-    return made if made is None or type(made) is tuple else (made,)
+    results = PICKS[step.kind](step, *inputs)
+    return results if results is None or type(results) is tuple else (results,)

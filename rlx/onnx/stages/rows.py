@@ -51,10 +51,10 @@ def _passed(step: Any, constants: Mapping[str, Array], assumed: set[str]) -> int
         return -1
     if kind == "Gather":
         return -1 if step.attrs.get("axis", 0) > 0 else None
-    given = [constants.get(n) for n in inputs[1:]]
-    if any(a is None for a in given):
+    arrays = [constants.get(n) for n in inputs[1:]]
+    if any(a is None for a in arrays):
         return None
-    numbers = [a.ravel().tolist() for a in given if a is not None]
+    numbers = [a.ravel().tolist() for a in arrays if a is not None]
     if kind in ("Squeeze", "Unsqueeze") and step.version >= 13 and len(numbers) == 1:
         result = -1 if numbers[0] and min(numbers[0]) > 0 else None
     elif kind == "Slice" and step.version >= 10 and len(numbers) in (2, 3, 4):

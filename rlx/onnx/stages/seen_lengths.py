@@ -22,19 +22,19 @@ class SeenLengths:
 
     def add(self, arrays: Mapping[str, Any]) -> bool:
         """Takes the shapes of one more run; whether other axes vary, or are equal, than before it."""
-        given = {(n, k): length for n, a in arrays.items() for k, length in enumerate(a.shape)}
-        if given.keys() != self._last.keys():  # the first run, or one of other ranks
+        dims = {(n, k): length for n, a in arrays.items() for k, length in enumerate(a.shape)}
+        if dims.keys() != self._last.keys():  # the first run, or one of other ranks
             changed = bool(self._varied)
-            self._last, self._varied = given, set()
-            self._group = {place: (length,) for place, length in given.items()}
+            self._last, self._varied = dims, set()
+            self._group = {place: (length,) for place, length in dims.items()}
             return changed
-        moved = {p for p in given if given[p] != self._last[p]} - self._varied
+        moved = {p for p in dims if dims[p] != self._last[p]} - self._varied
         parts: dict[tuple[int, ...], set[int]] = {}
         for place, group in self._group.items():
-            parts.setdefault(group, set()).add(given[place])
+            parts.setdefault(group, set()).add(dims[place])
         split = {group for group, lengths in parts.items() if len(lengths) > 1}
-        self._group = {p: (*g, given[p]) if g in split else g for p, g in self._group.items()}
-        self._last, self._varied = given, self._varied | moved
+        self._group = {p: (*g, dims[p]) if g in split else g for p, g in self._group.items()}
+        self._last, self._varied = dims, self._varied | moved
         return bool(moved) or any(self._group[p][:-1] in split for p in self._varied)
 
     def dims(self) -> tuple[Axes, dict[str, Dim]]:

@@ -111,14 +111,14 @@ class Staged(Closing):
     def run_in(
         self, inputs: Mapping[str, Any], parts: list[Part], compiled: float | None, out: Out
     ) -> dict[str, Any]:
-        """As run, with the parts added to `parts`; `compiled` is how long compiling took, if it was for this run."""
+        """Runs, and adds the parts to `parts`; `compiled` is how long compiling took, if it was for this run."""
         begin = time.perf_counter()
         # What only the programs behind the cut read stays on the device, but padded results are cut on the host.
-        made = self.first.run(inputs, "host" if self.first.rounded else "device")
+        outputs = self.first.run(inputs, "host" if self.first.rounded else "device")
         if self.graph.program.nodes:
             parts.append(self.first.part(time.perf_counter() - begin, compiled))
-        given = {n: unheld(v) for n, v in inputs.items()}
-        values = Values({**self._constants, **given, **made}, self._kinds, parts)
+        arrays = {n: unheld(v) for n, v in inputs.items()}
+        values = Values({**self._constants, **arrays, **outputs}, self._kinds, parts)
         with refused_memory("running the model"), building(self._budget), np.errstate(all="ignore"):
             self.block.run(values)
         self.parts = parts
@@ -126,7 +126,7 @@ class Staged(Closing):
         self._check(results)
         if out == "device":
             return {n: _placed(v, self.first.graph.device) for n, v in results.items()}
-        shared = {id(a) for v in (*self._constants.values(), *given.values()) for a in _arrays(v)}
+        shared = {id(a) for v in (*self._constants.values(), *arrays.values()) for a in _arrays(v)}
         return {n: _owned(v, shared) for n, v in results.items()}
 
     def close(self) -> None:

@@ -39,8 +39,8 @@ def attention(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     if keep is not None or mask is not None:
         best = apply("max", scores, axes=(3,), keepdims=True)
         rows = apply("where", apply("equal", best, -math.inf), 0, rows)
-    made = apply("matmul", rows, values, transpose_b=False, **flags)
-    return made if made.dtype == q.dtype else apply("cast", made, dtype=q.dtype)
+    result = apply("matmul", rows, values, transpose_b=False, **flags)
+    return result if result.dtype == q.dtype else apply("cast", result, dtype=q.dtype)
 
 
 def _by_parts(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:

@@ -17,15 +17,15 @@ _BOOL, _COUNT = TensorType((), bool_), TensorType((), i64)
 
 
 def _graph(
-    d: Draft, body: Graph, given: Sequence[Value], own: int = 0, before: Sequence[TensorType] = ()
+    d: Draft, body: Graph, captured: Sequence[Value], own: int = 0, before: Sequence[TensorType] = ()
 ) -> GraphProto:
     """A body as an ONNX graph. The first `own` of its inputs are its own inputs, given anew each step, after inputs of
-    the types `before`, which it does not read; `given` are the values of the others and of its captures."""
+    the types `before`, which it does not read; `captured` are the values of the others and of its captures."""
     inner = d.inner()
     leaves = [*body.inputs.values(), *body.params.values()]
     unread = [info(inner.name(f"{body.name}.unread"), t) for t in before]
     stepped = [Value(inner.name(f"{body.name}.given"), t.dtype) for t in leaves[:own]]
-    values = dict(zip((t.id for t in leaves), [*stepped, *given], strict=True))
+    values = dict(zip((t.id for t in leaves), [*stepped, *captured], strict=True))
     write_nodes(inner, body, values)
     results = [(inner.name(f"{body.name}.result"), t) for t in body.outputs.values()]
     inner.finish({n: values[t.id] for n, t in results})
@@ -57,13 +57,13 @@ def scan(d: Draft, node: Node, inputs: list[Value]) -> Sequence[Value]:
     if not length:
         empty = [d.const(np.zeros(t.shape, t.dtype.np), t.dtype) for t in node.outputs[n:]]
         return [*inputs[:n], *empty]
-    made = _graph(d, body, inputs[count:], count)
+    graph = _graph(d, body, inputs[count:], count)
     rows = inputs[n:count]
     if not rows:  # Scan needs at least one sequence to iterate over
         rows = [d.const(np.arange(length))]
-        made.input.append(info(d.name(f"{body.name}.unread"), _COUNT))
+        graph.input.append(info(d.name(f"{body.name}.unread"), _COUNT))
     back = int(a["reverse"])
     ways: dict[str, Any] = {"scan_input_directions": [back] * len(rows)}
     if len(dtypes) > n:
         ways["scan_output_directions"] = [back] * (len(dtypes) - n)
-    return d.ops("Scan", [*inputs[:n], *rows], dtypes, body=made, num_scan_inputs=len(rows), **ways)
+    return d.ops("Scan", [*inputs[:n], *rows], dtypes, body=graph, num_scan_inputs=len(rows), **ways)

@@ -43,36 +43,36 @@ class Draft:
 
     def inner(self) -> Draft:
         """A draft for a graph inside a node: it may read every name of this one, and stores its constants here."""
-        made = Draft(self.opset, ())
-        made.constants, made.label, made._names = self.constants, self.label, self._names
-        made._numbers, made._held = self._numbers, self._held
-        return made
+        draft = Draft(self.opset, ())
+        draft.constants, draft.label, draft._names = self.constants, self.label, self._names
+        draft._numbers, draft._held = self._numbers, self._held
+        return draft
 
     def name(self, hint: str) -> str:
         """A name that is not used yet."""
-        found = hint
-        while found in self._names:
+        name = hint
+        while name in self._names:
             self._numbers[hint] = self._numbers.get(hint, 0) + 1
-            found = f"{hint}_{self._numbers[hint]}"
-        self._names.add(found)
-        return found
+            name = f"{hint}_{self._numbers[hint]}"
+        self._names.add(name)
+        return name
 
     def op(self, kind: str, *inputs: Value | None, dtype: DType | None = None, **attributes: Any) -> Value:
         """Writes a node of one output, by default of the first input's dtype."""
         first = next(v for v in inputs if v is not None) if dtype is None else None
-        made = dtype if dtype is not None else first.dtype if first is not None else f32
-        return self.ops(kind, inputs, (made,), **attributes)[0]
+        result_dtype = dtype if dtype is not None else first.dtype if first is not None else f32
+        return self.ops(kind, inputs, (result_dtype,), **attributes)[0]
 
     def ops(
         self, kind: str, inputs: Sequence[Value | None], dtypes: Sequence[DType], **attributes: Any
     ) -> list[Value]:
         """Writes a node; None stands for an input that is left out."""
-        made = [Value(self.name(self.label or kind), d) for d in dtypes]
+        results = [Value(self.name(self.label or kind), d) for d in dtypes]
         names = ["" if v is None else v.name for v in inputs]
         self.nodes.append(
-            helper.make_node(kind, names, [v.name for v in made], f"{made[0].name}.{kind}", **attributes)
+            helper.make_node(kind, names, [v.name for v in results], f"{results[0].name}.{kind}", **attributes)
         )
-        return made
+        return results
 
     def const(self, value: npt.ArrayLike, dtype: DType | None = None) -> Value:
         """A constant; equal ones are kept once."""
@@ -129,10 +129,10 @@ class Draft:
 
     def finish(self, results: dict[str, Value]) -> None:
         """Gives results their names: the result of a node is renamed; an input, or a value named already, is copied."""
-        made = {o for n in self.nodes for o in n.output}
+        produced = {o for n in self.nodes for o in n.output}
         renamed: dict[str, str] = {}
         for name, v in results.items():
-            if v.name in made and v.name not in renamed:
+            if v.name in produced and v.name not in renamed:
                 renamed[v.name] = name
             else:
                 self.nodes.append(helper.make_node("Identity", [v.name], [name], f"{name}.Identity"))

@@ -85,9 +85,9 @@ def activated(d: Draft, x: Value, name: str | None) -> Value:
 def elementwise(d: Draft, node: Node, inputs: list[Value]) -> Sequence[Value]:
     out = node.outputs[0]
     if len(inputs) == 1 and node.op.name in DIRECT and inputs[0].dtype.is_float:
-        made = _direct(d, d.wide(inputs[0]), node.op.name, node.attrs)
-        if made is not None:
-            return [d.narrow(made, out.dtype)]
+        result = _direct(d, d.wide(inputs[0]), node.op.name, node.attrs)
+        if result is not None:
+            return [d.narrow(result, out.dtype)]
     roots = explicit(node_trees(node))
     values = trees(d, roots, inputs, out.shape)
     return [_shaped(d, node, v, root) for v, root in zip(values, roots, strict=True)]
@@ -118,9 +118,9 @@ def _value(d: Draft, e: Expr, args: list[Value], inputs: list[Value]) -> Value:
         return _worked(d, d.const(number, e.dtype))
     if e.prim == "cast":
         return _worked(d, convert(d, args[0], e.dtype))
-    made = scalar(d, e.prim, args, e.dtype)
+    result = scalar(d, e.prim, args, e.dtype)
     small = e.dtype.is_int and e.dtype.itemsize == 1
-    return _worked(d, d.cast(made, e.dtype)) if small and e.prim not in _STAYS else made
+    return _worked(d, d.cast(result, e.dtype)) if small and e.prim not in _STAYS else result
 
 
 def _worked(d: Draft, v: Value) -> Value:
@@ -131,7 +131,7 @@ def _shaped(d: Draft, node: Node, v: Value, root: Expr) -> Value:
     """The value in the node's shape, where the inputs the root reads do not give it."""
     read = {int(e.value or 0) for e in linearize([root]) if e.prim == "arg"}
     shape = node.outputs[0].shape
-    given = broadcast_shapes(*(node.inputs[i].shape for i in read)) if read else ()
+    read_shape = broadcast_shapes(*(node.inputs[i].shape for i in read)) if read else ()
     if any(e.prim == "index" for e in linearize([root])):
         return v
-    return v if given == shape else d.op("Expand", v, d.ints(shape))
+    return v if read_shape == shape else d.op("Expand", v, d.ints(shape))

@@ -18,11 +18,11 @@ def _dft(d: Draft, z: Value, node: Node, axis: int, inverse: bool, onesided: boo
     flags: dict[str, Any] = {"inverse": int(inverse), "onesided": int(onesided)}
     length = d.const(np.int64(n))
     if d.opset >= 20:
-        made = d.op("DFT", z, length, d.const(np.int64(axis)), **flags)
+        spectrum = d.op("DFT", z, length, d.const(np.int64(axis)), **flags)
     else:
-        made = d.op("DFT", z, length, axis=axis, **flags)
+        spectrum = d.op("DFT", z, length, axis=axis, **flags)
     factor = scale * n if inverse else scale
-    return made if factor == 1.0 else d.op("Mul", made, d.like(factor, made))
+    return spectrum if factor == 1.0 else d.op("Mul", spectrum, d.like(factor, spectrum))
 
 
 @writes("fft")
@@ -30,8 +30,8 @@ def fft(d: Draft, node: Node, inputs: list[Value]) -> Value:
     """DFT takes a batch in front: a single line gets one."""
     x = node.inputs[0]
     z = d.reshape(inputs[0], (1, *x.shape)) if x.ndim == 2 else inputs[0]
-    made = _dft(d, z, node, max(x.ndim, 3) - 2, node.attrs["inverse"])
-    return d.reshape(made, node.output.shape) if x.ndim == 2 else made
+    spectrum = _dft(d, z, node, max(x.ndim, 3) - 2, node.attrs["inverse"])
+    return d.reshape(spectrum, node.output.shape) if x.ndim == 2 else spectrum
 
 
 @writes("rfft")
@@ -39,10 +39,10 @@ def rfft(d: Draft, node: Node, inputs: list[Value]) -> Value:
     """The inverse direction is the conjugate of the result."""
     x = node.inputs[0]
     lines = (*x.shape, 1) if x.ndim > 1 else (1, *x.shape, 1)
-    made = _dft(d, d.reshape(inputs[0], lines), node, len(lines) - 2, False, onesided=True)
+    spectrum = _dft(d, d.reshape(inputs[0], lines), node, len(lines) - 2, False, onesided=True)
     if node.attrs["inverse"]:
-        made = d.op("Mul", made, d.const(np.array([1.0, -1.0]), made.dtype))
-    return d.reshape(made, node.output.shape) if x.ndim == 1 else made
+        spectrum = d.op("Mul", spectrum, d.const(np.array([1.0, -1.0]), spectrum.dtype))
+    return d.reshape(spectrum, node.output.shape) if x.ndim == 1 else spectrum
 
 
 @writes("irfft")
@@ -57,6 +57,6 @@ def irfft(d: Draft, node: Node, inputs: list[Value]) -> Value:
         z = d.op("Slice", z, d.ints([0]), d.ints([count]), d.ints([axis]))
     weight = np.where(2 * np.arange(count) % n == 0, 1.0, 2.0)
     z = d.op("Mul", z, d.const(weight[:, None], z.dtype))
-    made = _dft(d, z, node, axis, node.attrs["inverse"])
-    made = d.op("Slice", made, d.ints([0]), d.ints([1]), d.ints([axis + 1]))
-    return d.reshape(made, node.output.shape)
+    signal = _dft(d, z, node, axis, node.attrs["inverse"])
+    signal = d.op("Slice", signal, d.ints([0]), d.ints([1]), d.ints([axis + 1]))
+    return d.reshape(signal, node.output.shape)

@@ -38,10 +38,10 @@ def _working(d: Draft, node: Node, inputs: list[Value]) -> list[Value]:
 def conv(d: Draft, node: Node, inputs: list[Value]) -> Value:
     a, out = node.attrs, node.outputs[0]
     kernel = list(node.inputs[1].shape[2:])
-    made = d.op(
+    result = d.op(
         "Conv", *_working(d, node, inputs), kernel_shape=kernel, pads=_ends(a["pads"]), **_geometry(a)
     )
-    return d.narrow(activated(d, made, a["activation"]), out.dtype)
+    return d.narrow(activated(d, result, a["activation"]), out.dtype)
 
 
 @writes("conv_transpose")
@@ -50,15 +50,15 @@ def conv_transpose(d: Draft, node: Node, inputs: list[Value]) -> Value:
     x, w, *bias = _working(d, node, inputs)
     if any(extra >= s for extra, s in zip(a["output_padding"], a["strides"], strict=True)):
         # ONNX allows such pads under dilation, but ONNX Runtime refuses them.
-        made = _spread(d, x, w, node, node.outputs[0].shape[2:])
+        result = _spread(d, x, w, node, node.outputs[0].shape[2:])
         column = (-1,) + (1,) * len(a["strides"])
-        made = d.op("Add", made, d.reshape(bias[0], column)) if bias else made
+        result = d.op("Add", result, d.reshape(bias[0], column)) if bias else result
     else:
-        made = d.op(
+        result = d.op(
             "ConvTranspose", x, w, *bias, kernel_shape=list(node.inputs[1].shape[2:]), pads=_ends(a["pads"]),
             output_padding=list(a["output_padding"]), **_geometry(a),
         )  # fmt: skip
-    return d.narrow(made, node.outputs[0].dtype)
+    return d.narrow(result, node.outputs[0].dtype)
 
 
 @writes("conv_grad_input")
@@ -91,7 +91,7 @@ def conv_grad_weight(d: Draft, node: Node, inputs: list[Value]) -> Value:
     """A convolution of the input with the gradient, in which samples and channels change places, strides and dilations
     too."""
     a, out = node.attrs, node.outputs[0]
-    x, given = node.inputs
+    x, d_type = node.inputs
     groups, n, spatial = a["groups"], len(a["kernel"]), x.shape[2:]
     left, right = _working(d, node, inputs)
     inner, batch = x.shape[1] // groups, x.shape[0]
@@ -99,14 +99,14 @@ def conv_grad_weight(d: Draft, node: Node, inputs: list[Value]) -> Value:
     left = d.transpose(d.reshape(left, (batch, groups, inner, *spatial)), [2, 1, 0, *rest])
     left = d.reshape(left, (inner, groups * batch, *spatial))
     right = d.transpose(right, [1, 0, *range(2, 2 + n)])
-    kernel = list(given.shape[2:])
-    made = d.op(
+    kernel = list(d_type.shape[2:])
+    gradient = d.op(
         "Conv", left, right, kernel_shape=kernel, strides=list(a["dilations"]), dilations=list(a["strides"]),
         group=groups, pads=_ends(a["pads"]),
     )  # fmt: skip
     axes = range(2, 2 + n)
-    made = d.op("Slice", made, d.ints([0] * n), d.ints(a["kernel"]), d.ints(axes))
-    return d.narrow(d.transpose(made, [1, 0, *axes]), out.dtype)
+    gradient = d.op("Slice", gradient, d.ints([0] * n), d.ints(a["kernel"]), d.ints(axes))
+    return d.narrow(d.transpose(gradient, [1, 0, *axes]), out.dtype)
 
 
 # -- pools
@@ -117,13 +117,13 @@ def _reach(node: Node) -> tuple[list[tuple[int, int]], list[int]]:
     a, spatial = node.attrs, node.inputs[0].shape[2:]
     dilations = list(a.get("dilations", (1,) * len(spatial)))
     counts = pool_counts(node.op.name, node.inputs[0].shape, a)
-    found = [
+    pads = [
         (before, max(after, (c - 1) * s + dil * (k - 1) + 1 - before - n) if a["ceil_mode"] else after)
         for n, k, s, dil, (before, after), c in zip(
             spatial, a["kernel"], a["strides"], dilations, a["pads"], counts, strict=True
         )
     ]
-    return found, dilations
+    return pads, dilations
 
 
 def _windows(node: Node, pads: Sequence[tuple[int, int]], dilations: list[int]) -> dict[str, Any]:
@@ -149,16 +149,16 @@ def max_pool(d: Draft, node: Node, inputs: list[Value]) -> Value:
 @composes("max_pool_grad")
 def max_pool_grad(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     """The gradient added at each window's largest element: the first of equals, the first NaN."""
-    x, given = inputs
+    x, gradient = inputs
     graph, n, size = x.graph, len(attrs["kernel"]), math.prod(x.shape[2:])
-    lines, taps, positions = x.shape[0] * x.shape[1], math.prod(attrs["kernel"]), math.prod(given.shape[2:])
+    lines, taps, positions = x.shape[0] * x.shape[1], math.prod(attrs["kernel"]), math.prod(gradient.shape[2:])
     numbers = np.arange(size).reshape(1, 1, *x.shape[2:])
     geometry = (
         attrs["kernel"],
         attrs["strides"],
         attrs.get("dilations", (1,) * n),
         attrs["pads"],
-        given.shape[2:],
+        gradient.shape[2:],
     )
     places = windows(numbers, *geometry, fill=-1).reshape(taps, positions)
     flat = apply("reshape", cast_to(x, working(x.dtype)), shape=(lines, size))
@@ -174,9 +174,9 @@ def max_pool_grad(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     at = tap * positions + graph.constant(np.arange(positions))
     chosen = apply("gather", graph.constant(places.reshape(-1)), at, axis=0)
     # The gradient of a window of padding alone goes to an index out of range, which the scatter drops.
-    found = apply("max", hit, axes=(1,), keepdims=False)
-    chosen = apply("where", apply("equal", found, 1), chosen, graph.constant(size, chosen.dtype))
-    updates = apply("reshape", given, shape=(lines, positions))
+    first_hits = apply("max", hit, axes=(1,), keepdims=False)
+    chosen = apply("where", apply("equal", first_hits, 1), chosen, graph.constant(size, chosen.dtype))
+    updates = apply("reshape", gradient, shape=(lines, positions))
     total = apply("scatter_elements", chosen, updates, axis=1, length=size, reduction="add")
     return cast_to(apply("reshape", total, shape=x.shape), x.dtype)
 
@@ -189,12 +189,12 @@ def avg_pool(d: Draft, node: Node, inputs: list[Value]) -> Value:
     windows = _windows(node, pads, dilations)
     by, taps = divisors(node.inputs[0].shape, node.attrs), math.prod(node.attrs["kernel"])
     if not node.attrs["count_include_pad"]:
-        made = d.op("AveragePool", x, count_include_pad=0, **windows)
+        mean = d.op("AveragePool", x, count_include_pad=0, **windows)
     else:
-        made = d.op("AveragePool", x, count_include_pad=1, **windows)
+        mean = d.op("AveragePool", x, count_include_pad=1, **windows)
         if (by != taps).any():
-            made = d.op("Mul", made, d.const(taps / by, x.dtype))
-    return d.narrow(made, out.dtype)
+            mean = d.op("Mul", mean, d.const(taps / by, x.dtype))
+    return d.narrow(mean, out.dtype)
 
 
 # -- resize and grid_sample
@@ -216,12 +216,12 @@ def _by_operator(t: Tensor, a: Attrs) -> bool:
 def resize(d: Draft, node: Node, inputs: list[Value]) -> Value:
     x, a, t = inputs[0], node.attrs, node.inputs[0]
     if _by_operator(t, a):
-        made = d.op(
+        resized = d.op(
             "Resize", d.wide(x), None, None, d.ints(a["sizes"]), mode=a["mode"], nearest_mode=a["rounding"],
             coordinate_transformation_mode=a["coordinates"], cubic_coeff_a=a["cubic_a"],
             exclude_outside=int(a["exclude_outside"]),
         )  # fmt: skip
-        return d.narrow(made, x.dtype)
+        return d.narrow(resized, x.dtype)
     changed = tables(t.shape, a)
     if a["mode"] == "nearest":
         for table in changed:
@@ -247,8 +247,8 @@ def grid_sample(d: Draft, node: Node, inputs: list[Value]) -> Value:
         a["mode"] if d.opset >= 20 else {"linear": "bilinear", "cubic": "bicubic"}.get(a["mode"], a["mode"])
     )
     x, grid = d.wide(inputs[0]), d.wide(inputs[1])
-    made = d.op(
+    sampled = d.op(
         "GridSample", x, d.cast(grid, x.dtype), mode=mode, padding_mode=a["padding"],
         align_corners=int(a["align_corners"]),
     )  # fmt: skip
-    return d.narrow(made, inputs[0].dtype)
+    return d.narrow(sampled, inputs[0].dtype)

@@ -56,12 +56,12 @@ def one_hot(d: Draft, node: Node, inputs: list[Value]) -> Value:
 def scatter(d: Draft, node: Node, inputs: list[Value]) -> Value | Sequence[Value]:
     """ScatterElements; updates out of range, which ONNX forbids, go to an added element that is cut off again."""
     a, out = node.attrs, node.outputs[0]
-    given, updates = node.inputs[0], node.inputs[1]
+    indices, updates = node.inputs[0], node.inputs[1]
     axis, length = a["axis"], a["length"]
     shared = node.op.name == "scatter"
     if shared:
-        head, tail = updates.shape[:axis], updates.shape[axis + given.ndim :]
-        shape: tuple[int, ...] = (*head, given.size, *tail)
+        head, tail = updates.shape[:axis], updates.shape[axis + indices.ndim :]
+        shape: tuple[int, ...] = (*head, indices.size, *tail)
     else:
         shape = updates.shape
     wide = d.wide(inputs[1])
@@ -69,20 +69,20 @@ def scatter(d: Draft, node: Node, inputs: list[Value]) -> Value | Sequence[Value
     if not updates.size or not length:
         return inputs[2] if len(inputs) == 3 else d.const(np.zeros(out.shape, out.dtype.np), out.dtype)
     into = d.wide(inputs[2]) if len(inputs) == 3 else d.const(np.zeros(full, wide.dtype.np), wide.dtype)
-    safe = _known_inside(given, length)
+    safe = _known_inside(indices, length)
     index = d.cast(inputs[0], i64)
     if not safe:
         index = _or_beyond(d, index, length)
         ends = [0] * len(full) + [int(i == axis) for i in range(len(full))]
         into = d.op("Pad", into, d.ints(ends), d.like(0, into))
     if shared:
-        column = [given.size if i == axis else 1 for i in range(len(shape))]
+        column = [indices.size if i == axis else 1 for i in range(len(shape))]
         index = d.op("Expand", d.reshape(index, column), d.ints(shape))
         wide = d.reshape(wide, shape)
-    made = d.op("ScatterElements", into, index, wide, axis=axis, reduction=a["reduction"])
+    result = d.op("ScatterElements", into, index, wide, axis=axis, reduction=a["reduction"])
     if not safe:
-        made = d.op("Slice", made, d.ints([0]), d.ints([length]), d.ints([axis]))
-    return d.narrow(made, out.dtype)
+        result = d.op("Slice", result, d.ints([0]), d.ints([length]), d.ints([axis]))
+    return d.narrow(result, out.dtype)
 
 
 def _or_beyond(d: Draft, index: Value, n: int) -> Value:

@@ -25,13 +25,13 @@ def matmul(d: Draft, node: Node, inputs: list[Value]) -> Value:
     flat = node.inputs[0].ndim == node.inputs[1].ndim == 2 and work.is_float
     if flat:
         swaps: dict[str, Any] = {"transA": int(a["transpose_a"]), "transB": int(a["transpose_b"])}
-        made = d.op("Gemm", left, right, *bias, **swaps)
+        product = d.op("Gemm", left, right, *bias, **swaps)
     else:
         left = _swapped(d, left, node.inputs[0].ndim, a["transpose_a"])
         right = _swapped(d, right, node.inputs[1].ndim, a["transpose_b"])
-        made = d.op("MatMul", left, right)
-        made = d.op("Add", made, *bias) if bias else made
-    return d.narrow(activated(d, made, a["activation"]), out.dtype)
+        product = d.op("MatMul", left, right)
+        product = d.op("Add", product, *bias) if bias else product
+    return d.narrow(activated(d, product, a["activation"]), out.dtype)
 
 
 def _swapped(d: Draft, v: Value, rank: int, swap: bool) -> Value:
@@ -51,42 +51,42 @@ def _member(sizes: Tensor, rows: int) -> Tensor:
 
 def _result(a: Tensor, b: Tensor) -> tuple[DType, DType]:
     """The dtype of a product, and the one it is computed in."""
-    made = promote(a.dtype, b.dtype)
-    return made, working(made)
+    dtype = promote(a.dtype, b.dtype)
+    return dtype, working(dtype)
 
 
 @composes("grouped_matmul")
 def grouped_matmul(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     """Every row times every expert's weight; the result for its own expert is selected."""
     x, w, sizes = inputs
-    made, work = _result(x, w)
+    dtype, work = _result(x, w)
     rows = apply("reshape", cast_to(x, work), shape=(1, *x.shape))
     flags = {"transpose_a": False, "transpose_b": attrs["transpose_w"], "activation": None}
     products = apply("matmul", rows, cast_to(w, work), **flags)
     mine = apply("reshape", _member(sizes, x.shape[0]), shape=(w.shape[0], x.shape[0], 1))
     kept = apply("where", mine, products, products.graph.constant(0, work))
-    return cast_to(apply("sum", kept, axes=(0,), keepdims=False), made)
+    return cast_to(apply("sum", kept, axes=(0,), keepdims=False), dtype)
 
 
 @composes("grouped_matmul_grad")
 def grouped_matmul_grad(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """For every expert the product over all rows, with the rows of other experts set to 0."""
+    """Every expert's product over all rows, with the rows of other experts set to 0."""
     x, d, sizes = inputs
-    made, work = _result(x, d)
+    dtype, work = _result(x, d)
     mine = apply("reshape", _member(sizes, x.shape[0]), shape=(sizes.size, x.shape[0], 1))
     zero = x.graph.constant(0, work)
     left, right = (
         apply("where", mine, apply("reshape", cast_to(t, work), shape=(1, *t.shape)), zero) for t in (x, d)
     )
-    return cast_to(apply("matmul", left, right, transpose_a=True, transpose_b=False, activation=None), made)
+    return cast_to(apply("matmul", left, right, transpose_a=True, transpose_b=False, activation=None), dtype)
 
 
 @composes("lora_matmul")
 def lora_matmul(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     """Its products and sum in the dtype it is computed in, so that f16 and bf16 are rounded once."""
-    made, work = _result(*inputs[:2])
+    dtype, work = _result(*inputs[:2])
     rule = get_op("lora_matmul").decompose
     assert rule is not None
-    found = rule([cast_to(t, work) for t in inputs], attrs)
-    assert isinstance(found, Tensor)
-    return cast_to(found, made)
+    result = rule([cast_to(t, work) for t in inputs], attrs)
+    assert isinstance(result, Tensor)
+    return cast_to(result, dtype)

@@ -30,8 +30,8 @@ from rlx.runtime.jit import Jitted
 
 OLDEST = 18  # reductions take their axes as an input from here on
 DEFAULT = 21
-MAX_INSIDE = (1 << 31) - (1 << 26)  # bytes of weights that fit a protobuf file beside the nodes
-SMALL = 1024  # bytes; a smaller tensor always stays inside: shapes and axes are read before external data
+MAX_INSIDE_BYTES = (1 << 31) - (1 << 26)  # weights of this size fit a protobuf file beside the nodes
+SMALL_BYTES = 1024  # a smaller tensor always stays inside: shapes and axes are read before external data
 ALIGNMENT = 64  # the alignment of a tensor in the file of external data
 Source = Graph | CompiledGraph | Callable[..., Any]
 PAST, PRESENT = "past.", "present."
@@ -63,23 +63,23 @@ def save(
     target = Path(os.fspath(path))
     data = target.with_name(f"{target.name}.data")
     model, tensors = _written(source, weights, args, opset)
-    outside = external_data or sum(a.nbytes for a in tensors.values()) > MAX_INSIDE
+    outside = external_data or sum(a.nbytes for a in tensors.values()) > MAX_INSIDE_BYTES
     for place in (target, data) if outside else (target,):
         if place.is_dir():  # found here, while the old model still exists
             raise ModelFormatError(f"{place}: cannot be written: a folder has this name")
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
-            made = Path(folder)
+            temporary = Path(folder)
             if outside:
-                large = {n: a for n, a in tensors.items() if a.nbytes >= SMALL}
-                _write_outside(model, large, data.name, made / "data")
+                large = {n: a for n, a in tensors.items() if a.nbytes >= SMALL_BYTES}
+                _write_outside(model, large, data.name, temporary / "data")
                 tensors = {n: a for n, a in tensors.items() if n not in large}
             model.graph.initializer.extend(_tensor(n, a) for n, a in tensors.items())
-            _write(made / "model", model.SerializeToString())
+            _write(temporary / "model", model.SerializeToString())
             if outside:
                 target.unlink(missing_ok=True)  # the old model must not be seen beside the new data
-                os.replace(made / "data", data)
-            os.replace(made / "model", target)
+                os.replace(temporary / "data", data)
+            os.replace(temporary / "model", target)
     except OSError as error:
         raise ModelFormatError(f"{target}: cannot be written: {error.strerror or error}") from error
 
@@ -145,11 +145,11 @@ def _written(
     write_nodes(draft, graph, values)
     results = {**graph.outputs, **{PRESENT + n: t for n, t in graph.updates.items()}}
     draft.finish({n: values[t.id] for n, t in results.items()})
-    given = {**graph.inputs, **{PAST + n: t for n, t in graph.states.items()}}
-    made = helper.make_graph(draft.nodes, graph.name or "graph", _infos(given), _infos(results))
+    inputs = {**graph.inputs, **{PAST + n: t for n, t in graph.states.items()}}
+    graph_proto = helper.make_graph(draft.nodes, graph.name or "graph", _infos(inputs), _infos(results))
     imports = [helper.make_opsetid("", opset)]
     version = max(8, helper.find_min_ir_version_for(imports))
-    model = helper.make_model(made, opset_imports=imports, ir_version=version, producer_name="rlx")
+    model = helper.make_model(graph_proto, opset_imports=imports, ir_version=version, producer_name="rlx")
     return model, {**tensors, **draft.constants}
 
 
@@ -212,13 +212,13 @@ def _write_outside(model: onnx.ModelProto, tensors: Mapping[str, Array], locatio
     with open(path, "wb") as file:
         for name, array in tensors.items():
             file.write(b"\0" * (-file.tell() % ALIGNMENT))
-            made = model.graph.initializer.add(
+            proto = model.graph.initializer.add(
                 name=name, data_type=CODES[as_dtype(array.dtype).name], dims=array.shape,
                 data_location=TensorProto.EXTERNAL,
             )  # fmt: skip
             entries = {"location": location, "offset": str(file.tell()), "length": str(array.nbytes)}
             for key, value in entries.items():
-                made.external_data.add(key=key, value=value)
+                proto.external_data.add(key=key, value=value)
             file.write(_little(array).reshape(-1).view(np.uint8).data)  # Python's buffer protocol has no bf16
         _settle(file)
 

@@ -80,8 +80,8 @@ def dynamic_slice(d: Draft, node: Node, inputs: list[Value]) -> Value:
     if not sizes:
         return inputs[0]
     first = _first(d, inputs[1], node.inputs[0].shape, sizes)
-    found = d.op("Slice", inputs[0], first, d.op("Add", first, d.ints(sizes)))
-    return d.reshape(found, sizes)  # gives the shape, which shape inference cannot know
+    part = d.op("Slice", inputs[0], first, d.op("Add", first, d.ints(sizes)))
+    return d.reshape(part, sizes)  # gives the shape, which shape inference cannot know
 
 
 @writes("dynamic_update_slice")

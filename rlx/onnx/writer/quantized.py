@@ -54,20 +54,20 @@ def _is_of_several(node: Node) -> bool:
 def _decomposed(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """The ops that the node decomposes into: of a product of integers the product of rounded numbers in f32."""
     body = Graph(node.op.name)
-    given = [body.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(node.inputs)]
+    leaves = [body.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(node.inputs)]
     assert node.op.decompose is not None
-    made = node.op.decompose(given, node.attrs)
-    body.output("y", made if isinstance(made, Tensor) else made[0])
+    results = node.op.decompose(leaves, node.attrs)
+    body.output("y", results if isinstance(results, Tensor) else results[0])
     return inline(unpacked(body), new, inputs, node.label)
 
 
 def _computed(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Tensor:
     """The node's result: the weight itself, or a product with it."""
     wanted = node.output.dtype
-    made = inputs[0]
+    product = inputs[0]
     if node.op.contracts and len(inputs) == 3:
-        made = new.add("grouped_matmul", inputs, {"transpose_w": node.attrs["transpose_q"]}, node.label)[0]
+        product = new.add("grouped_matmul", inputs, {"transpose_w": node.attrs["transpose_q"]}, node.label)[0]
     elif node.op.contracts:
         attrs = {"transpose_a": False, "transpose_b": node.attrs["transpose_q"], "activation": None}
-        made = new.add("matmul", inputs, attrs, node.label)[0]
-    return made if made.dtype == wanted else new.add("cast", (made,), {"dtype": wanted}, node.label)[0]
+        product = new.add("matmul", inputs, attrs, node.label)[0]
+    return product if product.dtype == wanted else new.add("cast", (product,), {"dtype": wanted}, node.label)[0]

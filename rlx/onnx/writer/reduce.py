@@ -99,20 +99,20 @@ def _not_f64(node: Node) -> bool:
 @writes("layer_norm", when=_not_f64)
 def layer_norm(d: Draft, node: Node, inputs: list[Value]) -> Value:
     x, gamma, beta = _same(d, inputs)
-    made = d.op("LayerNormalization", x, gamma, beta, axis=-1, epsilon=node.attrs["eps"])
-    return d.narrow(made, node.outputs[0].dtype)
+    normed = d.op("LayerNormalization", x, gamma, beta, axis=-1, epsilon=node.attrs["eps"])
+    return d.narrow(normed, node.outputs[0].dtype)
 
 
 @writes("rms_norm", when=_not_f64)
 def rms_norm(d: Draft, node: Node, inputs: list[Value]) -> Value:
     x, gamma, *beta = _same(d, inputs)
     if d.opset >= 23:
-        made = d.op("RMSNormalization", x, gamma, axis=-1, epsilon=node.attrs["eps"])
+        normed = d.op("RMSNormalization", x, gamma, axis=-1, epsilon=node.attrs["eps"])
     else:
         square = d.op("ReduceMean", d.op("Mul", x, x), d.ints([node.inputs[0].ndim - 1]))
         deviation = d.op("Sqrt", d.op("Add", square, d.like(node.attrs["eps"], x)))
-        made = d.op("Mul", d.op("Div", x, deviation), gamma)
-    return d.narrow(d.op("Add", made, *beta) if beta else made, node.outputs[0].dtype)
+        normed = d.op("Mul", d.op("Div", x, deviation), gamma)
+    return d.narrow(d.op("Add", normed, *beta) if beta else normed, node.outputs[0].dtype)
 
 
 def _same(d: Draft, inputs: list[Value]) -> list[Value]:
@@ -145,15 +145,15 @@ def arg(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 def _best(d: Draft, x: Value, k: int, axis: int, largest: bool) -> list[Value]:
     wide = d.wide(x)
-    made = d.ops("TopK", [wide, d.ints([k])], (wide.dtype, i64), axis=axis, largest=int(largest), sorted=1)
-    return [d.narrow(made[0], x.dtype), made[1]]
+    best = d.ops("TopK", [wide, d.ints([k])], (wide.dtype, i64), axis=axis, largest=int(largest), sorted=1)
+    return [d.narrow(best[0], x.dtype), best[1]]
 
 
 @writes("sort", "argsort")
 def sort(d: Draft, node: Node, inputs: list[Value]) -> Sequence[Value]:
     axis = node.attrs["axis"]
-    made = _best(d, inputs[0], node.inputs[0].shape[axis], axis, node.attrs["descending"])
-    return made[-len(node.outputs) :]
+    best = _best(d, inputs[0], node.inputs[0].shape[axis], axis, node.attrs["descending"])
+    return best[-len(node.outputs) :]
 
 
 @writes("top_k")

@@ -189,9 +189,9 @@ def _atan2(d: Draft, y: Value, x: Value) -> Value:
     angle = d.op("Atan", ratio)
     angle = d.where(steep, d.op("Sub", d.like(math.pi / 2, x), angle), angle)
     angle = d.where(_signbit(d, x), d.op("Sub", d.like(math.pi, x), angle), angle)
-    found = d.where(_signbit(d, y), d.op("Neg", angle), angle)
+    signed = d.where(_signbit(d, y), d.op("Neg", angle), angle)
     nan = d.op("Or", d.op("IsNaN", x, dtype=bool_), d.op("IsNaN", y, dtype=bool_))
-    return d.where(nan, d.op("Add", x, y), found)
+    return d.where(nan, d.op("Add", x, y), signed)
 
 
 _FLOAT: dict[str, Prim] = {
@@ -220,8 +220,8 @@ def _quotient(d: Draft, a: Value, b: Value) -> Value:
     """The quotient rounded toward zero; 0 for a divisor of 0. Div is given neither 0 nor -1: it may trap on both."""
     zero, minus = d.compare("Equal", b, d.like(0, b)), d.compare("Equal", b, d.like(-1, b))
     safe = d.where(d.op("Or", zero, minus), d.like(1, b), b)
-    found = d.where(minus, d.op("Neg", a), d.op("Div", a, safe))
-    return d.where(zero, d.like(0, a), found)
+    quotient = d.where(minus, d.op("Neg", a), d.op("Div", a, safe))
+    return d.where(zero, d.like(0, a), quotient)
 
 
 def _remainder(d: Draft, a: Value, b: Value) -> Value:

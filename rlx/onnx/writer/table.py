@@ -33,9 +33,9 @@ def writes(*ops: str, when: Callable[[Node], bool] = lambda node: True) -> Calla
 def composes(op: str) -> Callable[[Decompose], Decompose]:
     """Registers how an op is written with other ops."""
 
-    def register(made: Decompose) -> Decompose:
-        COMPOSITIONS[op] = made
-        return made
+    def register(rule: Decompose) -> Decompose:
+        COMPOSITIONS[op] = rule
+        return rule
 
     return register
 
@@ -68,8 +68,8 @@ def composed(graph: Graph) -> Graph:
 
 
 def _refused(graph: Graph) -> list[Node]:
-    found = [n for n in graph.nodes if not n.op.leaf and not writable(n) and _body(n) is None]
-    return found + [n for node in graph.nodes for body in bodies(node).values() for n in _refused(body)]
+    refused = [n for n in graph.nodes if not n.op.leaf and not writable(n) and _body(n) is None]
+    return refused + [n for node in graph.nodes for body in bodies(node).values() for n in _refused(body)]
 
 
 def _put_in(graph: Graph) -> Graph:
@@ -94,8 +94,8 @@ def _body(node: Node) -> Graph | None:
         return None
     body = Graph(node.op.name)
     inputs = [body.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(node.inputs)]
-    made = rule(inputs, node.attrs)
-    for i, t in enumerate((made,) if isinstance(made, Tensor) else made):
+    results = rule(inputs, node.attrs)
+    for i, t in enumerate((results,) if isinstance(results, Tensor) else results):
         body.output(f"y{i}", t)
     return None if _refused(body) else _put_in(body)
 
@@ -108,8 +108,8 @@ def write_nodes(draft: Draft, graph: Graph, values: dict[int, Value]) -> None:
             values[node.output.id] = draft.const(node.attrs["value"], node.output.dtype)
         elif not node.op.leaf:
             draft.label = node.label or node.op.name
-            made = _outputs(draft, node, [values[t.id] for t in node.inputs])
-            for t, v in zip(node.outputs, made, strict=True):
+            outputs = _outputs(draft, node, [values[t.id] for t in node.inputs])
+            for t, v in zip(node.outputs, outputs, strict=True):
                 assert v.dtype == t.dtype, f"{node}: written as {v.dtype}, not {t.dtype}"
                 values[t.id] = v
 
@@ -119,10 +119,10 @@ def _outputs(draft: Draft, node: Node, inputs: list[Value]) -> list[Value]:
         return [draft.const(np.zeros(t.shape, t.dtype.np), t.dtype) for t in node.outputs]
     if node.inputs and all(t.size == 0 for t in node.inputs) and not bodies(node):
         # Results of empty inputs (zeros, ones, NaN) are written as constants, since runtimes differ there.
-        found = node.op.reference(*(np.zeros(t.shape, t.dtype.np) for t in node.inputs), **node.attrs)
-        arrays = found if isinstance(found, tuple) else (found,)
+        values = node.op.reference(*(np.zeros(t.shape, t.dtype.np) for t in node.inputs), **node.attrs)
+        arrays = values if isinstance(values, tuple) else (values,)
         return [draft.const(np.asarray(a), t.dtype) for a, t in zip(arrays, node.outputs, strict=True)]
     writer = writer_of(node)
     assert writer is not None, f"{node} has no writer"
-    made = writer(draft, node, inputs)
-    return [made] if isinstance(made, Value) else list(made)
+    results = writer(draft, node, inputs)
+    return [results] if isinstance(results, Value) else list(results)

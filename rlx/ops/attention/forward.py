@@ -89,9 +89,9 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     check_inputs("attention", types, 3, 5)
     _check_attrs("attention", attrs)
     tokens: ByToken = attrs.get("tokens", NO_TOKENS)
-    given = [_turned(t) if one in tokens else t for one, t in zip(ByToken, types[:3], strict=False)]
-    check_attention("attention", [*given, *types[3:]], attrs)
-    return _turned(given[0]) if ByToken.Y in tokens else given[0]
+    by_head = [_turned(t) if one in tokens else t for one, t in zip(ByToken, types[:3], strict=False)]
+    check_attention("attention", [*by_head, *types[3:]], attrs)
+    return _turned(by_head[0]) if ByToken.Y in tokens else by_head[0]
 
 
 def _turned(t: TensorType) -> TensorType:
@@ -105,11 +105,11 @@ def _first(dtypes: Sequence[DType]) -> DType:
 def _reference(*inputs: Array, tokens: ByToken = NO_TOKENS, **attrs: Any) -> Any:
     q, k, v, *others = heads_first(inputs, tokens)
     if q.size == 0 or k.size == 0:
-        made = np.zeros_like(q)
+        result = np.zeros_like(q)
     else:
         scores, _, keys = softmax_rows(q, k, others, **attrs)
-        made = np.matmul(scores, np.where(keys, np.repeat(v, q.shape[1] // v.shape[1], axis=1), 0))
-    return np.swapaxes(made, 1, 2) if ByToken.Y in tokens else made
+        result = np.matmul(scores, np.where(keys, np.repeat(v, q.shape[1] // v.shape[1], axis=1), 0))
+    return np.swapaxes(result, 1, 2) if ByToken.Y in tokens else result
 
 
 def _matmul(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
@@ -119,9 +119,9 @@ def _matmul(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool =
 def _by_heads(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     """The same attention with explicit transpositions instead of the attribute `tokens`."""
     tokens: ByToken = attrs["tokens"]
-    given = [_transposed(t) if one in tokens else t for one, t in zip(ByToken, inputs[:3], strict=False)]
-    made = apply("attention", *given, *inputs[3:], **{**attrs, "tokens": NO_TOKENS})
-    return _transposed(made) if ByToken.Y in tokens else made
+    by_head = [_transposed(t) if one in tokens else t for one, t in zip(ByToken, inputs[:3], strict=False)]
+    result = apply("attention", *by_head, *inputs[3:], **{**attrs, "tokens": NO_TOKENS})
+    return _transposed(result) if ByToken.Y in tokens else result
 
 
 def _transposed(x: Tensor) -> Tensor:
@@ -148,11 +148,11 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     if d is None or q.size == 0 or k.size == 0:
         return nothing
     attrs = {name: value for name, value in node.attrs.items() if name != "tokens"}
-    found: list[Tensor | None] = list(apply_multi("attention_grad", d, *node.inputs, **attrs))
+    input_grads: list[Tensor | None] = list(apply_multi("attention_grad", d, *node.inputs, **attrs))
     mask, _ = rest("attention", node.inputs[3:])
     if mask is not None:
-        found.append(_mask_gradient(d, mask, node) if mask.dtype.is_float else None)
-    return (*found, *nothing[len(found) :])
+        input_grads.append(_mask_gradient(d, mask, node) if mask.dtype.is_float else None)
+    return (*input_grads, *nothing[len(input_grads) :])
 
 
 def _mask_gradient(d: Tensor, mask: Tensor, node: Node) -> Tensor | None:
@@ -222,11 +222,11 @@ def attention_inputs(
     op: str, q: Tensor, mask: TensorLike | None, kv_len: TensorLike | None, keys: int | None
 ) -> list[Tensor]:
     """The inputs of an attention over so many keys that follow k and v. Raises: DTypeError, ShapeError."""
-    made = []
+    masks = []
     if mask is not None:
         m = mask if isinstance(mask, Tensor) else q.graph.constant(mask)
-        made.append(m if m.dtype.is_float else cast_to(m, bool_))
-    return made if kv_len is None else [*made, _lengths(op, kv_len, q, keys)]
+        masks.append(m if m.dtype.is_float else cast_to(m, bool_))
+    return masks if kv_len is None else [*masks, _lengths(op, kv_len, q, keys)]
 
 
 def _lengths(op: str, kv_len: TensorLike, q: Tensor, keys: int | None) -> Tensor:

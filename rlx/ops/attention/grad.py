@@ -37,14 +37,14 @@ def _reference(d: Array, q: Array, k: Array, v: Array, *others: Array, **attrs: 
     with np.errstate(all="ignore"):
         if q.size == 0 or k.size == 0:
             return tuple(np.zeros_like(t) for t in (q, k, v))
-        made = _gradients([widened(t) for t in (d, q, k, v)], others, attrs)
-        return tuple(np.asarray(t).astype(dtype, copy=False) for t in made)
+        gradients = _gradients([widened(t) for t in (d, q, k, v)], others, attrs)
+        return tuple(np.asarray(t).astype(dtype, copy=False) for t in gradients)
 
 
 def _gradients(
-    given: Sequence[Array], others: Sequence[Array], attrs: dict[str, Any]
+    operands: Sequence[Array], others: Sequence[Array], attrs: dict[str, Any]
 ) -> tuple[Array, Array, Array]:
-    d, q, k, v = given
+    d, q, k, v = operands
     p, bent, keys = softmax_rows(q, k, others, **attrs)
     group = q.shape[1] // k.shape[1]
     k, v = (np.where(keys, np.repeat(t, group, axis=1), 0) for t in (k, v))

@@ -32,10 +32,10 @@ def rest(op: str, others: Sequence[T]) -> tuple[T | None, T | None]:
 
     Raises: DTypeError for anything else.
     """
-    found = list(others)
-    lengths = found.pop() if found and found[-1].dtype == i32 else None
-    mask = found.pop() if found else None
-    if found or (mask is not None and not (mask.dtype == bool_ or mask.dtype.is_float)):
+    remaining = list(others)
+    lengths = remaining.pop() if remaining and remaining[-1].dtype == i32 else None
+    mask = remaining.pop() if remaining else None
+    if remaining or (mask is not None and not (mask.dtype == bool_ or mask.dtype.is_float)):
         kinds = ", ".join(str(t.dtype) for t in others)
         raise DTypeError(
             f"{op}: after q, k and v came {kinds}; expected a mask, bool (True keeps) or a float to add, "
@@ -98,9 +98,9 @@ def softmax_rows(
     That is tanh(score / softcap), or None without a cap; and which keys are valid, (B or 1, 1, Sk, 1).
     """
     n_q, n_k = q.shape[2], k.shape[2]
-    found = list(others)
-    given = found.pop() if found and found[-1].dtype.kind == "i" else np.asarray(n_k)
-    length = np.clip(given, 0, n_k).reshape(-1, 1)
+    remaining = list(others)
+    lengths = remaining.pop() if remaining and remaining[-1].dtype.kind == "i" else np.asarray(n_k)
+    length = np.clip(lengths, 0, n_k).reshape(-1, 1)
     keys = (np.arange(n_k) < length)[:, None, :, None]
     k = np.where(keys, np.repeat(k, q.shape[1] // k.shape[1], axis=1), 0).astype(q.dtype)
     scores = np.matmul(q, np.swapaxes(k, -1, -2)) * q.dtype.type(scale)
@@ -108,10 +108,10 @@ def softmax_rows(
     if softcap is not None:
         bent = np.tanh(scores / q.dtype.type(softcap))
         scores = bent * q.dtype.type(softcap)
-    if found and found[0].dtype == np.bool_:
-        scores = np.where(found[0], scores, -np.inf)
-    elif found:
-        scores = scores + found[0].astype(scores.dtype)
+    if remaining and remaining[0].dtype == np.bool_:
+        scores = np.where(remaining[0], scores, -np.inf)
+    elif remaining:
+        scores = scores + remaining[0].astype(scores.dtype)
     keep = visible(n_q, n_k, length, causal, window)
     scores = np.where(keep, scores, -np.inf).astype(q.dtype)
     best = np.max(scores, axis=-1, keepdims=True)

@@ -25,9 +25,9 @@ _LAST = np.iinfo(np.int32).max
 _GIVEN = 6  # q, k, v, keys, values, position; then the two tables of a rope, if any, and sinks, if any
 
 
-def parts(given: Sequence[T]) -> tuple[Sequence[T], T | None]:
+def parts(inputs: Sequence[T]) -> tuple[Sequence[T], T | None]:
     """The tables of a rope, both or none, and the sinks, among a node's inputs."""
-    more = given[_GIVEN:]
+    more = inputs[_GIVEN:]
     return (more[:-1], more[-1]) if len(more) % 2 else (more, None)
 
 
@@ -151,13 +151,13 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
     else:
         operands.append(at + 1)
     if sinks is None:
-        made = apply("attention", *operands, **how)
+        result = apply("attention", *operands, **how)
     else:
         p, _ = tensor_probabilities(operands, how, sinks)
-        made = apply("matmul", p, seen_keys(operands[2], operands), transpose_a=False, transpose_b=False,
+        result = apply("matmul", p, seen_keys(operands[2], operands), transpose_a=False, transpose_b=False,
                      activation=None)  # fmt: skip
-        made = cast_to(made, keys.dtype)
-    return cast_to(apply("reshape", made, shape=q.shape), q.dtype), keys, values
+        result = cast_to(result, keys.dtype)
+    return cast_to(apply("reshape", result, shape=q.shape), q.dtype), keys, values
 
 
 def _in_ring(at: Tensor, place: Tensor, rows: int, window: int) -> Tensor:
@@ -205,10 +205,10 @@ def attention_step(
     position. Numerics: the turned query, the new rows and y are rounded to the caches' dtype. As states, the caches are
     written in place: a step costs the rows that it reads and one that it writes.
     """
-    given = [q, k, v, keys, values, position, *(t for t in (cos, sin, sinks) if t is not None)]
+    operands = [q, k, v, keys, values, position, *(t for t in (cos, sin, sinks) if t is not None)]
     if (cos is None) != (sin is None):
         raise ShapeError(f"{_OP}: got one table of cos and sin; expected both or none (rlx.rope_table makes them)")
-    q, k, v, keys, values, position, *more = tensors(_OP, *given)
+    q, k, v, keys, values, position, *more = tensors(_OP, *operands)
     if not position.dtype.is_int:
         raise DTypeError(f"{_OP}: position is {position.dtype}; expected whole numbers, best i32")
     if checked and keys.ndim == 4:

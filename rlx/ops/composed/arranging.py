@@ -22,11 +22,11 @@ from rlx.ops.movement import strided as movement
 
 
 def _atleast(op: str, arrays: Sequence[TensorLike], n: int) -> Any:
-    made = []
+    reshaped = []
     for x in tensors(op, *arrays):
         ahead, behind = {0: (n, 0), 1: (n - 1 - (n == 3), int(n == 3))}.get(x.ndim, (0, max(n - x.ndim, 0)))
-        made.append(movement.reshape(x, (*(1,) * ahead, *x.shape, *(1,) * behind)) if x.ndim < n else x)
-    return made[0] if len(made) == 1 else tuple(made)
+        reshaped.append(movement.reshape(x, (*(1,) * ahead, *x.shape, *(1,) * behind)) if x.ndim < n else x)
+    return reshaped[0] if len(reshaped) == 1 else tuple(reshaped)
 
 
 def atleast_1d(*arys: TensorLike) -> Any:
@@ -45,14 +45,14 @@ def atleast_3d(*arys: TensorLike) -> Any:
 
 
 def _each(op: str, arrays: Sequence[TensorLike], n: int) -> list[Tensor]:
-    made = _atleast(op, arrays, n)
-    return list(made) if isinstance(made, tuple) else [made]
+    reshaped = _atleast(op, arrays, n)
+    return list(reshaped) if isinstance(reshaped, tuple) else [reshaped]
 
 
 def hstack(tup: Sequence[TensorLike]) -> Tensor:
     """Arrays joined along the second axis, vectors along their only one. Dtype: promoted. Gradient: to each."""
-    made = _each("hstack", tup, 1)
-    return movement.concat(made, 0 if made[0].ndim == 1 else 1)
+    tensors_of = _each("hstack", tup, 1)
+    return movement.concat(tensors_of, 0 if tensors_of[0].ndim == 1 else 1)
 
 
 def vstack(tup: Sequence[TensorLike]) -> Tensor:
@@ -67,8 +67,8 @@ def dstack(tup: Sequence[TensorLike]) -> Tensor:
 
 def column_stack(tup: Sequence[TensorLike]) -> Tensor:
     """Vectors as the columns of a matrix; matrices are joined as they are. Dtype: promoted. Gradient: to each."""
-    made = [movement.reshape(x, (x.size, 1)) if x.ndim < 2 else x for x in tensors("column_stack", *tup)]
-    return movement.concat(made, 1)
+    columns = [movement.reshape(x, (x.size, 1)) if x.ndim < 2 else x for x in tensors("column_stack", *tup)]
+    return movement.concat(columns, 1)
 
 
 def append(arr: TensorLike, values: TensorLike, axis: int | None = None) -> Tensor:
@@ -103,13 +103,13 @@ def array_split(ary: TensorLike, indices_or_sections: int | Sequence[int], axis:
 
 
 def _cut(op: str, x: TensorLike, parts: int | Sequence[int], axis: int) -> tuple[Tensor, ...]:
-    made = tensor(op, x)
-    axis = 0 if op == "hsplit" and made.ndim == 1 else axis
-    if made.ndim <= axis:
-        raise ShapeError(f"{op}: the input is {made.type}; expected {axis + 1} axes or more")
-    if is_index(parts) and (parts < 1 or made.shape[axis] % parts):  # type: ignore[operator]
-        raise ShapeError(f"{op}: axis {axis} of {made.shape} does not divide into {parts}; rlx.array_split cuts it")
-    return array_split(made, parts, axis)
+    whole = tensor(op, x)
+    axis = 0 if op == "hsplit" and whole.ndim == 1 else axis
+    if whole.ndim <= axis:
+        raise ShapeError(f"{op}: the input is {whole.type}; expected {axis + 1} axes or more")
+    if is_index(parts) and (parts < 1 or whole.shape[axis] % parts):  # type: ignore[operator]
+        raise ShapeError(f"{op}: axis {axis} of {whole.shape} does not divide into {parts}; rlx.array_split cuts it")
+    return array_split(whole, parts, axis)
 
 
 def hsplit(ary: TensorLike, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
@@ -137,9 +137,9 @@ def unstack(x: TensorLike, axis: int = 0) -> tuple[Tensor, ...]:
 
 def broadcast_arrays(*args: TensorLike) -> tuple[Tensor, ...]:
     """The arrays, each repeated to the shape that all broadcast to. Dtype: of each its own. Gradient: as rlx.expand."""
-    made = [tensor("broadcast_arrays", x) for x in args]
-    shape = broadcast_shapes(*(t.shape for t in made), op="broadcast_arrays")
-    return tuple(movement.expand(t, shape) for t in made)
+    inputs = [tensor("broadcast_arrays", x) for x in args]
+    shape = broadcast_shapes(*(t.shape for t in inputs), op="broadcast_arrays")
+    return tuple(movement.expand(t, shape) for t in inputs)
 
 
 def meshgrid(*xi: TensorLike, indexing: str = "xy", sparse: bool = False) -> tuple[Tensor, ...]:
@@ -150,14 +150,14 @@ def meshgrid(*xi: TensorLike, indexing: str = "xy", sparse: bool = False) -> tup
     """
     if indexing not in ("xy", "ij"):
         raise ShapeError(f"meshgrid: indexing is {indexing!r}; expected 'xy' or 'ij'")
-    made = [tensor("meshgrid", x) for x in xi]
-    for t in made:
+    axes = [tensor("meshgrid", x) for x in xi]
+    for t in axes:
         if t.ndim > 1:
             raise ShapeError(f"meshgrid: an input is {t.type}; expected vectors")
-    n = len(made)
+    n = len(axes)
     order = [1, 0, *range(2, n)] if indexing == "xy" and n > 1 else list(range(n))
     placed = tuple(
-        movement.reshape(t, [t.size if j == order[i] else 1 for j in range(n)]) for i, t in enumerate(made)
+        movement.reshape(t, [t.size if j == order[i] else 1 for j in range(n)]) for i, t in enumerate(axes)
     )
     return placed if sparse else broadcast_arrays(*placed) if placed else ()
 

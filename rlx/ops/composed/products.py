@@ -83,8 +83,8 @@ def vecdot(x1: TensorLike, x2: TensorLike, axis: int = -1) -> Tensor:
     if a.shape[at] != b.shape[at]:
         raise ShapeError(f"vecdot: axis {axis} of {a.shape} and {b.shape} differ; expected equal lengths")
     a, b = (composite.moveaxis(t, at, -1) for t in (a, b))
-    made = matmul(composite.expand_dims(a, -2), composite.expand_dims(b, -1))
-    return composite.squeeze(made, (-2, -1))
+    product = matmul(composite.expand_dims(a, -2), composite.expand_dims(b, -1))
+    return composite.squeeze(product, (-2, -1))
 
 
 def matvec(x1: TensorLike, x2: TensorLike) -> Tensor:
@@ -131,16 +131,16 @@ def cross(a: TensorLike, b: TensorLike, axisa: int = -1, axisb: int = -1, axisc:
     if a.shape[-1] != 3 or b.shape[-1] != 3:
         raise ShapeError(f"cross: vectors of {a.shape[-1]} and {b.shape[-1]} components; expected 3 and 3")
     x, y = ([movement.index(t, (..., i)) for i in range(3)] for t in (a, b))
-    made = [x[i] * y[j] - x[j] * y[i] for i, j in ((1, 2), (2, 0), (0, 1))]
-    return composite.moveaxis(composite.stack(made, -1), -1, axisc)
+    components = [x[i] * y[j] - x[j] * y[i] for i, j in ((1, 2), (2, 0), (0, 1))]
+    return composite.moveaxis(composite.stack(components, -1), -1, axisc)
 
 
 def trace(a: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: DTypeLike | None = None) -> Tensor:
     """The sum along the diagonal of two axes. Dtype: as rlx.sum, or `dtype`. Gradient: d on the diagonal."""
     x = tensor("trace", a)
     x = arrange.diagonal(x if dtype is None else cast_to(x, as_dtype(dtype)), offset, axis1, axis2)
-    made = reduce.sum(x, -1)
-    return made if dtype is None else cast_to(made, as_dtype(dtype))
+    total = reduce.sum(x, -1)
+    return total if dtype is None else cast_to(total, as_dtype(dtype))
 
 
 def diag(v: TensorLike, k: int = 0) -> Tensor:

@@ -32,7 +32,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def sized(count: Callable[..., int], name: str = "size") -> Callable[[F], F]:
-    """Of a function that takes the size of its result: where the first arguments are known, `count` gives it."""
+    """Decorates a function that takes the size of its result: `count` gives it where the first arguments are known."""
 
     def decorated(function: F) -> F:
         def sizes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -65,8 +65,8 @@ def _places(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
     rank = cumsum(mask, 0)  # i32: sums of bools are
     total = movement.index(rank, slice(-1, None)) if x.size else x.graph.constant(np.zeros(1, np.int32))
     at = where(mask, rank - 1, size)  # what is beyond the length is dropped
-    made = apply("scatter", at, _numbers(x.size, x), axis=0, length=size, reduction="none")
-    return made, binary.less(_numbers(size, x), total)
+    positions = apply("scatter", at, _numbers(x.size, x), axis=0, length=size, reduction="none")
+    return positions, binary.less(_numbers(size, x), total)
 
 
 def _count_nonzero(x: Any, *_: Any, **__: Any) -> int:
@@ -87,12 +87,12 @@ def nonzero(a: TensorLike, *, size: int | None = None, fill_value: Any = None) -
     fills = as_items(0 if fill_value is None else fill_value, "nonzero: fill_value")
     fills = fills * x.ndim if len(fills) == 1 else fills
     flat, there = _places(movement.reshape(x, (x.size,)), n)
-    made = []
+    indices = []
     for axis, fill in zip(range(x.ndim), fills, strict=True):
         step = math.prod(x.shape[axis + 1 :])
         part = flat // step % x.shape[axis] if x.size else flat
-        made.append(cast_to(where(there, part, int(fill)), i64))
-    return tuple(made)
+        indices.append(cast_to(where(there, part, int(fill)), i64))
+    return tuple(indices)
 
 
 @sized(_count_nonzero)
@@ -230,9 +230,9 @@ def unique(
     """
     if axis is not None:
         raise ShapeError(f"unique: axis is {axis!r}; rlx compares single elements: expected None")
-    made = _unique("unique", ar, size, fill_value, equal_nan)
+    results = _unique("unique", ar, size, fill_value, equal_nan)
     asked = (True, return_index, return_inverse, return_counts)
-    parts = tuple(part for part, wanted in zip(made, asked, strict=True) if wanted)
+    parts = tuple(part for part, wanted in zip(results, asked, strict=True) if wanted)
     return parts if len(parts) > 1 else parts[0]
 
 
@@ -251,15 +251,15 @@ def unique_all(x: TensorLike, *, size: int | None = None, fill_value: Any = None
 @sized(_distinct)
 def unique_counts(x: TensorLike, *, size: int | None = None, fill_value: Any = None) -> UniqueCounts:
     """The different elements and their counts. As rlx.unique_all."""
-    made = _unique("unique_counts", x, size, fill_value, False)
-    return UniqueCounts(made.values, made.counts)
+    results = _unique("unique_counts", x, size, fill_value, False)
+    return UniqueCounts(results.values, results.counts)
 
 
 @sized(_distinct)
 def unique_inverse(x: TensorLike, *, size: int | None = None, fill_value: Any = None) -> UniqueInverse:
     """The different elements and the number of each element among them. As rlx.unique_all."""
-    made = _unique("unique_inverse", x, size, fill_value, False)
-    return UniqueInverse(made.values, made.inverse_indices)
+    results = _unique("unique_inverse", x, size, fill_value, False)
+    return UniqueInverse(results.values, results.inverse_indices)
 
 
 @sized(_distinct)
@@ -298,8 +298,8 @@ def isin(element: TensorLike, test_elements: TensorLike, invert: bool = False) -
         return movement.expand(x.graph.constant(bool(invert)), x.shape)
     ordered = order.sort(movement.reshape(among, (among.size,)))
     at = clip(searchsorted(ordered, x), 0, among.size - 1)
-    found = binary.equal(gather(ordered, at), x)
-    return unary.logical_not(found) if invert else found
+    equal = binary.equal(gather(ordered, at), x)
+    return unary.logical_not(equal) if invert else equal
 
 
 # -- sorted arrays
@@ -384,18 +384,18 @@ def interp(
         left = right = None
     n = xs.shape[0]
     first, last = (movement.index(ys, i) for i in (0, -1))
-    made = movement.expand(first, t.shape)
+    result = movement.expand(first, t.shape)
     if n > 1:
         j = clip(searchsorted(xs, t, "right") - 1, 0, n - 2)
         x0, x1, y0, y1 = (gather(line, i) for line in (xs, ys) for i in (j, j + 1))
         width = x1 - x0
         flat = binary.equal(width, 0)
         slope = (y1 - y0) / where(flat, 1.0, width)
-        made = where(flat, y0, slope * (t - x0) + y0)
-    made = where(binary.less(t, movement.index(xs, 0)), first if left is None else left, made)
-    made = where(binary.greater(t, movement.index(xs, -1)), last if right is None else right, made)
-    made = where(binary.equal(t, movement.index(xs, -1)), last, made)
-    return where(predicates.isnan(t), t, made)
+        result = where(flat, y0, slope * (t - x0) + y0)
+    result = where(binary.less(t, movement.index(xs, 0)), first if left is None else left, result)
+    result = where(binary.greater(t, movement.index(xs, -1)), last if right is None else right, result)
+    result = where(binary.equal(t, movement.index(xs, -1)), last, result)
+    return where(predicates.isnan(t), t, result)
 
 
 def partition(a: TensorLike, kth: Any, axis: int = -1) -> Tensor:
@@ -427,7 +427,7 @@ def lexsort(keys: Any, axis: int = -1) -> Tensor:
 
 
 def select(condlist: Sequence[TensorLike], choicelist: Sequence[TensorLike], default: TensorLike = 0) -> Tensor:
-    """Of each element the choice whose condition is the first that holds, or the default.
+    """Each element from the choice whose condition is the first that holds there, or the default.
 
     Shape: broadcast of all. Dtype: promoted. Gradient: to what was chosen. Follows numpy.select.
     """
@@ -440,19 +440,19 @@ def select(condlist: Sequence[TensorLike], choicelist: Sequence[TensorLike], def
 
 
 def choose(a: TensorLike, choices: Sequence[TensorLike], mode: str = "raise") -> Tensor:
-    """Of each element the choice whose number it is. mode: "raise" and "clip" clamp, "wrap" counts around.
+    """Each element from the choice whose number it is. mode: "raise" and "clip" clamp, "wrap" counts around.
 
     Shape: broadcast of all. Dtype: promoted. Gradient: to what was chosen. Follows numpy.choose.
     """
     if mode not in ("raise", "clip", "wrap"):
         raise ShapeError(f"choose: mode is {mode!r}; expected 'raise', 'clip' or 'wrap'")
-    at, *made = tensors("choose", integers(a), *choices)
+    at, *options = tensors("choose", integers(a), *choices)
     at = index_tensor("choose", at)
-    at = at % len(made) if mode == "wrap" else clip(at, 0, len(made) - 1)
-    chosen = made[0]
-    for i, t in enumerate(made[1:], 1):
+    at = at % len(options) if mode == "wrap" else clip(at, 0, len(options) - 1)
+    chosen = options[0]
+    for i, t in enumerate(options[1:], 1):
         chosen = where(binary.equal(at, i), t, chosen)
-    return movement.expand(chosen, np.broadcast_shapes(at.shape, *(t.shape for t in made)))
+    return movement.expand(chosen, np.broadcast_shapes(at.shape, *(t.shape for t in options)))
 
 
 def unravel_index(indices: TensorLike, shape: int | Sequence[int]) -> Found:

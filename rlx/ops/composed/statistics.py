@@ -91,8 +91,8 @@ def diff(
 def ediff1d(ary: TensorLike, to_end: TensorLike | None = None, to_begin: TensorLike | None = None) -> Tensor:
     """The differences of neighbours in row-major order, with numbers put in front and behind. Dtype: x's."""
     x = tensor("ediff1d", ary)
-    made = diff(movement.reshape(x, (x.size,)))
-    parts = [made if p is made else tensors("ediff1d", x, p)[1] for p in (to_begin, made, to_end) if p is not None]
+    steps = diff(movement.reshape(x, (x.size,)))
+    parts = [steps if p is steps else tensors("ediff1d", x, p)[1] for p in (to_begin, steps, to_end) if p is not None]
     return cast_to(movement.concat([movement.reshape(p, (p.size,)) for p in parts]), x.dtype)
 
 
@@ -104,11 +104,11 @@ def _running(
     if axis is None and x.ndim != 1:
         raise ShapeError(f"{op}: axis is None for shape {x.shape}; give the axis, or flatten the tensor first")
     axis = normalize_axis(0 if axis is None else axis, x.ndim, op)
-    made = call(x, axis)
+    total = call(x, axis)
     if include:
-        first = movement.expand(made.graph.constant(identity, made.dtype), kept_shape(x.shape, (axis,)))
-        made = movement.concat([first, made], axis)
-    return made if dtype is None else cast_to(made, as_dtype(dtype))
+        first = movement.expand(total.graph.constant(identity, total.dtype), kept_shape(x.shape, (axis,)))
+        total = movement.concat([first, total], axis)
+    return total if dtype is None else cast_to(total, as_dtype(dtype))
 
 
 def cumulative_sum(
@@ -267,9 +267,9 @@ def average(
     x = floating(tensor("average", a))
     axes = normalize_axes(axis, x.ndim, "average")
     if weights is None:
-        made = reduce.mean(x, axes, keepdims)
+        result = reduce.mean(x, axes, keepdims)
         count = math.prod(x.shape[i] for i in axes)
-        return (made, composite.full_like(made, float(count))) if returned else made
+        return (result, composite.full_like(result, float(count))) if returned else result
     w = floats(*tensors("average", x, weights))[1]
     if w.shape != x.shape:
         if w.ndim != 1 or axis is None or len(axes) != 1 or w.size != x.shape[axes[0]]:
@@ -279,8 +279,8 @@ def average(
     wide = f64 if kind == f64 else f32
     x, w = cast_to(x, wide), movement.expand(cast_to(w, wide), x.shape)
     total = reduce.sum(w, axes, keepdims)
-    made = cast_to(reduce.sum(x * w, axes, keepdims) / total, kind)
-    return (made, cast_to(total, kind)) if returned else made
+    result = cast_to(reduce.sum(x * w, axes, keepdims) / total, kind)
+    return (result, cast_to(total, kind)) if returned else result
 
 
 def cov(
@@ -303,20 +303,20 @@ def cov(
     kind, x = x.dtype, cast_to(x, working_float(x))
     n = x.shape[1]
     less = (0 if bias else 1) if ddof is None else ddof
-    given = [cast_to(tensors("cov", x, w)[1], x.dtype) for w in (fweights, aweights) if w is not None]
-    if not given:
+    weights = [cast_to(tensors("cov", x, w)[1], x.dtype) for w in (fweights, aweights) if w is not None]
+    if not weights:
         x = x - reduce.mean(x, 1, True)
-        made = matmul(x, x, transpose_b=True) * (1.0 / (n - less) if n > less else math.nan)
+        result = matmul(x, x, transpose_b=True) * (1.0 / (n - less) if n > less else math.nan)
     else:
-        w = given[0] if len(given) == 1 else given[0] * given[1]
+        w = weights[0] if len(weights) == 1 else weights[0] * weights[1]
         total = reduce.sum(w)
         by: Any = total - float(less)
         if aweights is not None:
-            by = total - float(less) * reduce.sum(w * given[-1]) / total
+            by = total - float(less) * reduce.sum(w * weights[-1]) / total
         x = x - reduce.sum(x * w, 1, True) / total
-        made = matmul(x * w, x, transpose_b=True) / by
-    made = cast_to(made, kind)
-    return movement.reshape(made, ()) if made.size == 1 else made
+        result = matmul(x * w, x, transpose_b=True) / by
+    result = cast_to(result, kind)
+    return movement.reshape(result, ()) if result.size == 1 else result
 
 
 def corrcoef(x: TensorLike, y: TensorLike | None = None, rowvar: bool = True) -> Tensor:
@@ -423,9 +423,9 @@ def _quantile(
     near = binary.less(t, 0.5)
     between = where(near, low + gap * t, high - gap * (1.0 - t))
     # Between equal infinities the gap is NaN, and so is its product with a part of 0.
-    made = where(binary.logical_or(binary.equal(t, 0.0), binary.equal(low, high)), low, between)
-    made = cast_to(where(lost, math.nan, where(binary.equal(t, 1.0), high, made)), x.dtype)
-    return movement.reshape(movement.transpose(made), result)
+    between_or_ends = where(binary.logical_or(binary.equal(t, 0.0), binary.equal(low, high)), low, between)
+    between_or_ends = cast_to(where(lost, math.nan, where(binary.equal(t, 1.0), high, between_or_ends)), x.dtype)
+    return movement.reshape(movement.transpose(between_or_ends), result)
 
 
 def quantile(
@@ -504,8 +504,8 @@ def nancumprod(a: TensorLike, axis: int | None = None) -> Tensor:
 def _nan_extreme(op: str, a: TensorLike, axis: Axis, keepdims: bool) -> Tensor:
     least = op == "nanmax"
     x, there = _filled(op, a, -math.inf if least else math.inf)
-    made = (reduce.max if least else reduce.min)(x, axis, keepdims)
-    return where(composite.any(there, axis, keepdims), made, math.nan) if x.dtype.is_float else made
+    extreme = (reduce.max if least else reduce.min)(x, axis, keepdims)
+    return where(composite.any(there, axis, keepdims), extreme, math.nan) if x.dtype.is_float else extreme
 
 
 def nanmax(a: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -524,11 +524,11 @@ def _nan_arg(op: str, a: TensorLike, axis: int | None, keepdims: bool) -> Tensor
     # An infinity may be an element too: what was no NaN goes before what was.
     if axis is None:
         x, there, shape = (*(movement.reshape(t, (t.size,)) for t in (x, there)), (1,) * x.ndim)
-        made = movement.reshape(_nan_arg_along(x, there, 0, greatest), shape)
-        return made if keepdims else movement.reshape(made, ())
+        index = movement.reshape(_nan_arg_along(x, there, 0, greatest), shape)
+        return index if keepdims else movement.reshape(index, ())
     at = normalize_axis(axis, x.ndim, op)
-    made = _nan_arg_along(x, there, at, greatest)
-    return made if keepdims else composite.squeeze(made, at)
+    index = _nan_arg_along(x, there, at, greatest)
+    return index if keepdims else composite.squeeze(index, at)
 
 
 def _nan_arg_along(x: Tensor, there: Tensor, axis: int, greatest: bool) -> Tensor:
@@ -597,16 +597,16 @@ def _convolved(op: str, a: TensorLike, v: TensorLike, mode: str, flip: bool) -> 
     kernel = arrange.flip(kernel) if flip else kernel
     pad = 0 if mode == "valid" else m - 1
     if kind.is_float:
-        made = conv(movement.reshape(signal, (1, 1, n)), movement.reshape(kernel, (1, 1, m)), pads=pad)
-        made = cast_to(movement.reshape(made, (made.size,)), kind)
+        result = conv(movement.reshape(signal, (1, 1, n)), movement.reshape(kernel, (1, 1, m)), pads=pad)
+        result = cast_to(movement.reshape(result, (result.size,)), kind)
     else:
         zeros = movement.expand(x.graph.constant(0, signal.dtype), (pad,))
         padded = movement.concat([zeros, signal, zeros])
         at = np.arange(n + 2 * pad - m + 1)[:, None] + np.arange(m)
-        made = cast_to(matmul(gather(padded, at), kernel), kind)
+        result = cast_to(matmul(gather(padded, at), kernel), kind)
     if mode == "same":
-        made = movement.index(made, slice((m - 1) // 2, (m - 1) // 2 + n))
-    return arrange.flip(made) if back and not flip else made
+        result = movement.index(result, slice((m - 1) // 2, (m - 1) // 2 + n))
+    return arrange.flip(result) if back and not flip else result
 
 
 def convolve(a: TensorLike, v: TensorLike, mode: str = "full") -> Tensor:

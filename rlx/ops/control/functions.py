@@ -34,15 +34,15 @@ def cond(pred: Any, then_fn: Callable[..., PyTree], else_fn: Callable[..., PyTre
     skeleton = flatten(operands, leaves, leaf=is_number)
     graph = _home("cond", (pred, *leaves))
     pred = check_predicate("cond", graph, pred)
-    given = [_tensor(graph, x) for x in leaves]
-    types = [t.type for t in given]
+    captured_operands = [_tensor(graph, x) for x in leaves]
+    types = [t.type for t in captured_operands]
     traced = []
     for name, function in (("then", then_fn), ("otherwise", else_fn)):
         body = TracedBody(name, graph, types)
         with body.tracing():
-            found: list[Any] = []
-            shape = flatten(function(*unflatten(skeleton, body.given)), found, leaf=is_number)
-            traced.append((body, shape, [_tensor(body, x) for x in found]))
+            outputs: list[Any] = []
+            shape = flatten(function(*unflatten(skeleton, body.given)), outputs, leaf=is_number)
+            traced.append((body, shape, [_tensor(body, x) for x in outputs]))
     (then, shape, outs), (other, other_shape, other_outs) = traced
     if shape != other_shape:
         raise GraphError(
@@ -58,10 +58,36 @@ def cond(pred: Any, then_fn: Callable[..., PyTree], else_fn: Callable[..., PyTre
         other_outs += [_inside(other, t, limits) for _, t, limits in then.checks] + [t for _, t, _ in other.checks]
     captured = list({t.id: t for t in (*then.captured, *other.captured)}.values())
     attrs = {"then": then.finish(outs, captured), "otherwise": other.finish(other_outs, captured)}
-    made = graph.add("cond", (pred, *given, *captured), attrs)
-    for (what, _, limits), index in zip(checks, made[n:], strict=True):
+    results = graph.add("cond", (pred, *captured_operands, *captured), attrs)
+    for (what, _, limits), index in zip(checks, results[n:], strict=True):
         add_check(graph, what, index, limits)
-    return unflatten(shape, made[:n])
+    return unflatten(shape, results[:n])
+
+
+def switch(index: Any, branches: Sequence[Callable[..., PyTree]], *operands: PyTree) -> PyTree:
+    """The result of `branches[index](*operands)`; only that branch runs. An index out of range counts as the nearest.
+
+    A Python int selects its branch while the graph is built. Otherwise as cond, of which there is one for each branch
+    but the last. Raises: GraphError for no branches, DTypeError for an index that is no integer of rank 0.
+    """
+    functions = list(branches)
+    if not functions:
+        raise GraphError("switch: there are no branches; give functions of the operands, one or more")
+    _check_functions("switch", "each of the operands", **{f"branch {i}": f for i, f in enumerate(functions)})
+    if isinstance(index, int | np.integer) and not isinstance(index, bool):
+        return functions[min(max(int(index), 0), len(functions) - 1)](*operands)
+    leaves: list[Any] = []
+    flatten(operands, leaves, leaf=is_number)
+    at = _tensor(_home("switch", (index, *leaves)), index)
+    if at.ndim or not at.dtype.is_int:
+        raise DTypeError(f"switch: the index is {at.type}; expected an integer of rank 0")
+
+    def among(first: int) -> Callable[..., PyTree]:
+        if first == len(functions) - 1:
+            return functions[first]
+        return lambda *args: cond(apply("less", at, first + 1), functions[first], among(first + 1), *args)
+
+    return among(0)(*operands)
 
 
 def while_loop(
@@ -93,16 +119,16 @@ def while_loop(
     going = check_predicate("while_loop", graph, cond_fn(unflatten(skeleton, start)))
     body = TracedBody("body", graph, [t.type for t in start])
     with body.tracing():
-        made = _carried("while_loop", body, body_fn(unflatten(skeleton, body.given)), skeleton, body.given)
-        again = check_predicate("while_loop", body, cond_fn(unflatten(skeleton, made)))
-        n = len(made)
+        carried = _carried("while_loop", body, body_fn(unflatten(skeleton, body.given)), skeleton, body.given)
+        again = check_predicate("while_loop", body, cond_fn(unflatten(skeleton, carried)))
+        n = len(carried)
         for _, index, limits in body.checks:  # the first index of each row that is outside stays in the carry
             before = body.more(index.type)
             outside = apply("logical_or", apply("less", before, limits[0]), apply("greater", before, limits[1]))
-            made.append(apply("where", outside, before, index))
+            carried.append(apply("where", outside, before, index))
     start += [_inside(graph, index, limits) for _, index, limits in body.checks]
     limit = None if max_steps is None else int(max_steps)
-    attrs = {"body": body.finish([again, *made], body.captured), "max_steps": limit}
+    attrs = {"body": body.finish([again, *carried], body.captured), "max_steps": limit}
     outs = graph.add("while_loop", (going, *start, *body.captured), attrs)
     for (what, _, limits), index in zip(body.checks, outs[n:], strict=True):
         add_check(graph, what, index, limits)
@@ -140,15 +166,15 @@ def scan(
         if not isinstance(result, tuple) or len(result) != 2:
             kind = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
             raise GraphError(f"scan: f must give a pair (carry, y), it gave {kind}; y may be None")
-        made = _carried("scan", body, result[0], carry_skeleton, body.given[:n])
+        results = _carried("scan", body, result[0], carry_skeleton, body.given[:n])
         ys: list[Any] = []
         y_skeleton = flatten(result[1], ys, leaf=is_number)
-        made += [_tensor(body, y) for y in ys]
-        made += [index for _, index, _ in body.checks]
-    if not made:
+        results += [_tensor(body, y) for y in ys]
+        results += [index for _, index, _ in body.checks]
+    if not results:
         raise GraphError("scan: there is neither a carry nor a y; nothing would be computed")
     attrs = {
-        "body": body.finish(made, body.captured),
+        "body": body.finish(results, body.captured),
         "carries": n,
         "length": steps,
         "reverse": bool(reverse),
@@ -213,12 +239,12 @@ def _inside(graph: Graph, index: Tensor, limits: Any) -> Tensor:
 def _carried(op: str, body: Graph, result: PyTree, skeleton: Any, before: Sequence[Tensor]) -> list[Tensor]:
     """The new carry, checked against the structure and types of the old one; numbers take the old one's dtypes."""
     leaves: list[Any] = []
-    found = flatten(result, leaves, leaf=is_number)
-    if found != skeleton:
+    structure = flatten(result, leaves, leaf=is_number)
+    if structure != skeleton:
         raise GraphError(
-            f"{op}: the carry goes in as {_text(skeleton)} and comes back as {_text(found)}; expected one structure"
+            f"{op}: the carry goes in as {_text(skeleton)} and comes back as {_text(structure)}; expected one structure"
         )
-    made = []
+    carried = []
     for i, (x, old) in enumerate(zip(leaves, before, strict=True)):
         kind = x.weak if isinstance(x, Tensor) else type(x)
         if kind not in (bool, int, float) or (kind is float and not old.dtype.is_float):
@@ -226,8 +252,8 @@ def _carried(op: str, body: Graph, result: PyTree, skeleton: Any, before: Sequen
         else:
             t = body.reach(x.as_dtype(old.dtype), op) if isinstance(x, Tensor) else body.constant(x, old.dtype)
         same_type(f"{op}: carry {i} goes in and comes back as", old.type, t.type)
-        made.append(t)
-    return made
+        carried.append(t)
+    return carried
 
 
 def _is_count(n: Any) -> bool:
@@ -237,15 +263,15 @@ def _is_count(n: Any) -> bool:
 def _length(rows: Sequence[Tensor], length: int | None) -> int:
     if length is not None and not _is_count(length):
         raise ShapeError(f"scan: length is {length!r}; expected a number of steps")
-    found = set() if length is None else {int(length)}
+    lengths = set() if length is None else {int(length)}
     for i, t in enumerate(rows):
         if not t.shape:
             raise ShapeError(f"scan: xs {i} is {t.type}; expected at least the axis that is scanned")
-        found.add(t.shape[0])
-    if len(found) != 1:
+        lengths.add(t.shape[0])
+    if len(lengths) != 1:
         said = f"xs are {', '.join(str(t.type) for t in rows) or 'none'} and length is {length}"
         raise ShapeError(f"scan: {said}; expected one number of steps")
-    return found.pop()
+    return lengths.pop()
 
 
 def _text(skeleton: Any) -> str:
@@ -264,4 +290,4 @@ def _text(skeleton: Any) -> str:
     return f"{name}({', '.join(items)}{',' if len(items) == 1 else ''})"
 
 
-__all__ = ["cond", "scan", "while_loop"]
+__all__ = ["cond", "scan", "switch", "while_loop"]

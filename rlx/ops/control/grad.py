@@ -20,9 +20,9 @@ def _floats(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [t for t in tensors if t.dtype.is_float]
 
 
-def _spread(found: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor | None]:
+def _spread(gradients: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor | None]:
     """One gradient for each input: the found ones, in order, for the floats; None for the others."""
-    rest = iter(found)
+    rest = iter(gradients)
     return [next(rest) if t.dtype.is_float else None for t in inputs]
 
 
@@ -32,22 +32,22 @@ def _or_zeros(d: Tensor | None, like: Tensor) -> Tensor:
 
 def cond_vjp(node: Node, grads: Grads) -> Grads:
     """The pullback of the branch that was taken; its forward values are recomputed."""
-    pred, *given = node.inputs
+    pred, *operands = node.inputs
     known = {i: d for i, d in enumerate(grads) if d is not None and d.dtype.is_float}
 
     def back(body: Graph) -> Any:
-        def run(given: list[Tensor], ds: list[Tensor]) -> list[Tensor]:
-            outs = inline(body, given[0].graph, given)
-            wrt = _floats(given)
-            found = pullback([outs[i] for i in known], ds, wrt)
-            return [_or_zeros(d, t) for d, t in zip(found, wrt, strict=True)]
+        def run(inputs: list[Tensor], ds: list[Tensor]) -> list[Tensor]:
+            outs = inline(body, inputs[0].graph, inputs)
+            wrt = _floats(inputs)
+            input_grads = pullback([outs[i] for i in known], ds, wrt)
+            return [_or_zeros(d, t) for d, t in zip(input_grads, wrt, strict=True)]
 
         return run
 
-    if not known or not _floats(given):
+    if not known or not _floats(operands):
         return [None] * len(node.inputs)
-    made = cond(pred, back(node.attrs["then"]), back(node.attrs["otherwise"]), given, list(known.values()))
-    return [None, *_spread(made, given)]
+    input_grads = cond(pred, back(node.attrs["then"]), back(node.attrs["otherwise"]), operands, list(known.values()))
+    return [None, *_spread(input_grads, operands)]
 
 
 def scan_vjp(node: Node, grads: Grads) -> Grads:
@@ -75,9 +75,9 @@ def scan_vjp(node: Node, grads: Grads) -> Grads:
         outs = inline(body, here, (*before, *x, *outside))
         ends = [*_floats(outs[:n]), *(outs[i] for i in known)]
         wrt = [*_floats(before), *_floats(x), *_floats(outside)]
-        found = [_or_zeros(d, t) for d, t in zip(pullback(ends, [*ds, *dys], wrt), wrt, strict=True)]
+        input_grads = [_or_zeros(d, t) for d, t in zip(pullback(ends, [*ds, *dys], wrt), wrt, strict=True)]
         a, b = len(_floats(before)), len(wrt) - len(_floats(outside))
-        return [found[:a], [s + d for s, d in zip(sums, found[b:], strict=True)]], found[a:b]
+        return [input_grads[:a], [s + d for s, d in zip(sums, input_grads[b:], strict=True)]], input_grads[a:b]
 
     begin = [d_carry, [zeros_like(t) for t in _floats(captured)]]
     (first, sums), d_xs = scan(back, begin, [kept, list(xs), list(known.values())], length, not reverse)
@@ -89,7 +89,7 @@ def while_vjp(node: Node, grads: Grads) -> Grads:
 
     The number of steps comes from a second run of the loop, which fails where the first would: a gradient of a loop
     that was cut short is none. Raises: UnsupportedOp without `max_steps`, since all carries must have a place."""
-    going, *given = node.inputs
+    going, *operands = node.inputs
     body, limit = node.attrs["body"], node.attrs["max_steps"]
     if limit is None:
         raise UnsupportedOp(
@@ -98,16 +98,16 @@ def while_vjp(node: Node, grads: Grads) -> Grads:
             "rlx.jvp, which goes forward"
         )
     n = len(body.inputs)
-    start, captured = given[:n], given[n:]
+    start, captured = operands[:n], operands[n:]
     begin = cotangent(going)
 
     def run(carry: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        again, *made = inline(body, carry[0].graph, (*carry, *captured))
-        return again, list(made)
+        again, *carried = inline(body, carry[0].graph, (*carry, *captured))
+        return again, list(carried)
 
     def count(at: Any) -> Any:
-        again, made = run(at[2])
-        return again, at[1] + 1, made
+        again, carried = run(at[2])
+        return again, at[1] + 1, carried
 
     first = going.graph.constant(0, "i32")
     steps = while_loop(lambda at: at[0], count, (going, first, list(start)), max_steps=limit)[1]
@@ -125,41 +125,41 @@ def _both(tensors: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> list[
     return [_or_zeros(d, t) for t, d in zip(tensors, tangents, strict=True) if t.dtype.is_float]
 
 
-def _pushed(body: Graph, given: Sequence[Tensor], ds: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+def _pushed(body: Graph, inputs: Sequence[Tensor], ds: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """A body's outputs for values of its inputs, and their tangents (of floats), given those of the floats."""
-    begin = cotangent(given[0])
-    sources = [t if not t.dtype.is_float else apply("cast", t, dtype=t.dtype) for t in given]
+    begin = cotangent(inputs[0])
+    sources = [t if not t.dtype.is_float else apply("cast", t, dtype=t.dtype) for t in inputs]
     outs = list(inline(body, begin.graph, sources))
-    found = pushforward(outs, ds, _floats(sources), since=begin)
-    return outs, _both(outs, found)
+    pushed = pushforward(outs, ds, _floats(sources), since=begin)
+    return outs, _both(outs, pushed)
 
 
 def cond_jvp(node: Node, tangents: Grads) -> Grads:
     """The tangents of the branch that is taken."""
-    pred, *given = node.inputs
+    pred, *operands = node.inputs
 
     def run(body: Graph) -> Any:
-        return lambda given, ds: _pushed(body, given, ds)[1]
+        return lambda inputs, ds: _pushed(body, inputs, ds)[1]
 
-    ds = _both(given, tangents[1:])
-    made = cond(pred, run(node.attrs["then"]), run(node.attrs["otherwise"]), given, ds)
-    return _spread(made, node.outputs)
+    ds = _both(operands, tangents[1:])
+    pushed = cond(pred, run(node.attrs["then"]), run(node.attrs["otherwise"]), operands, ds)
+    return _spread(pushed, node.outputs)
 
 
 def while_jvp(node: Node, tangents: Grads) -> Grads:
     """A loop whose carry has the tangents beside the values."""
-    going, *given = node.inputs
+    going, *operands = node.inputs
     body, n = node.attrs["body"], len(node.attrs["body"].inputs)
-    outside, d_outside = given[n:], _both(given[n:], tangents[1 + n :])
+    outside, d_outside = operands[n:], _both(operands[n:], tangents[1 + n :])
 
     def step(at: Any) -> Any:
         _, carry, ds = at
-        (again, *made), found = _pushed(body, (*carry, *outside), (*ds, *d_outside))
-        return again, made, found
+        (again, *carried), pushed = _pushed(body, (*carry, *outside), (*ds, *d_outside))
+        return again, carried, pushed
 
-    start = (going, given[:n], _both(given[:n], tangents[1 : 1 + n]))
-    found = while_loop(lambda at: at[0], step, start, max_steps=node.attrs["max_steps"])[2]
-    return _spread(found, node.outputs)
+    start = (going, operands[:n], _both(operands[:n], tangents[1 : 1 + n]))
+    pushed = while_loop(lambda at: at[0], step, start, max_steps=node.attrs["max_steps"])[2]
+    return _spread(pushed, node.outputs)
 
 
 def scan_jvp(node: Node, tangents: Grads) -> Grads:
@@ -170,9 +170,9 @@ def scan_jvp(node: Node, tangents: Grads) -> Grads:
 
     def step(at: Any, row: Any) -> Any:
         (carry, ds), (x, dx) = at, row
-        outs, found = _pushed(body, (*carry, *x, *outside), (*ds, *dx, *d_outside))
+        outs, pushed = _pushed(body, (*carry, *x, *outside), (*ds, *dx, *d_outside))
         kept = len(_floats(carry))
-        return (outs[:n], found[:kept]), found[kept:]
+        return (outs[:n], pushed[:kept]), pushed[kept:]
 
     first = (list(start), _both(start, tangents[:n]))
     rows = (list(xs), _both(xs, tangents[n:count]))

@@ -26,10 +26,10 @@ FAMILY = "control"
 _BOOL = TensorType((), bool_)
 
 
-def _check_body(op: str, body: Graph, given: Sequence[TensorType]) -> None:
+def _check_body(op: str, body: Graph, types: Sequence[TensorType]) -> None:
     leaves = [*body.inputs.values(), *body.params.values()]
-    check_inputs(f"{op} (its body {body.name!r})", given, len(leaves))
-    for leaf, t in zip(leaves, given, strict=True):
+    check_inputs(f"{op} (its body {body.name!r})", types, len(leaves))
+    for leaf, t in zip(leaves, types, strict=True):
         same_type(f"{op}: {leaf.node.label} of its body {body.name!r} is given", t, leaf.type)
 
 
@@ -60,15 +60,15 @@ def _while_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType,
     check_inputs("while_loop", types, 1, 1 << 30)
     same_type("while_loop: the predicate is, and should be", types[0], _BOOL)
     _check_body("while_loop", body, types[1:])
-    again, *made = _types(body) or [_BOOL]
+    again, *carried = _types(body) or [_BOOL]
     same_type("while_loop: the predicate after a step is, and should be", again, _BOOL)
-    _check_carries("while_loop", types[1:], len(body.inputs), made)
-    return _some("while_loop", made)
+    _check_carries("while_loop", types[1:], len(body.inputs), carried)
+    return _some("while_loop", carried)
 
 
-def _check_carries(op: str, given: Sequence[TensorType], count: int, made: Sequence[TensorType]) -> None:
-    check_inputs(f"{op}: the carry after a step", made, count)
-    for i, (a, b) in enumerate(zip(given, made, strict=False)):
+def _check_carries(op: str, before: Sequence[TensorType], count: int, after: Sequence[TensorType]) -> None:
+    check_inputs(f"{op}: the carry after a step", after, count)
+    for i, (a, b) in enumerate(zip(before, after, strict=False)):
         same_type(f"{op}: carry {i} goes in and comes back as", a, b)
 
 
@@ -80,9 +80,9 @@ def _scan_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, 
             raise ShapeError(f"scan: xs {i} is {t}; expected {length} along axis 0")
     slices = [TensorType(t.shape[1:], t.dtype) for t in types[n:count]]
     _check_body("scan", body, [*types[:n], *slices, *types[count:]])
-    made = _types(body)
-    _check_carries("scan", types[:n], n, made[:n])
-    return _some("scan", [*made[:n], *(TensorType((length, *t.shape), t.dtype) for t in made[n:])])
+    results = _types(body)
+    _check_carries("scan", types[:n], n, results[:n])
+    return _some("scan", [*results[:n], *(TensorType((length, *t.shape), t.dtype) for t in results[n:])])
 
 
 def _upcast(arrays: Sequence[Array], *parts: Graph) -> bool:
@@ -93,24 +93,24 @@ def _upcast(arrays: Sequence[Array], *parts: Graph) -> bool:
 
 
 def _cond(
-    pred: Array, *given: Array, then: Graph, otherwise: Graph, upcast: bool | None = None
+    pred: Array, *inputs: Array, then: Graph, otherwise: Graph, upcast: bool | None = None
 ) -> tuple[Array, ...]:
-    wide = _upcast(given, then, otherwise) if upcast is None else upcast
-    return tuple(run_body(then if bool(pred) else otherwise, given, wide))
+    wide = _upcast(inputs, then, otherwise) if upcast is None else upcast
+    return tuple(run_body(then if bool(pred) else otherwise, inputs, wide))
 
 
 def _while(
-    going: Array, *given: Array, body: Graph, max_steps: int | None, upcast: bool | None = None
+    going: Array, *inputs: Array, body: Graph, max_steps: int | None, upcast: bool | None = None
 ) -> tuple[Array, ...]:
-    wide = _upcast(given, body) if upcast is None else upcast
+    wide = _upcast(inputs, body) if upcast is None else upcast
     n, steps, again = len(body.inputs), 0, bool(going)
-    carry, captured, each = list(given[:n]), given[n:], weight(body)
+    carry, captured, each = list(inputs[:n]), inputs[n:], weight(body)
     while again:
         if steps == max_steps:
             raise step_limit("while_loop", max_steps)
         spend("while_loop", 1, each)
-        made = run_body(body, (*carry, *captured), wide)
-        again, carry, steps = bool(made[0]), made[1:], steps + 1
+        results = run_body(body, (*carry, *captured), wide)
+        again, carry, steps = bool(results[0]), results[1:], steps + 1
     return tuple(carry)
 
 
@@ -122,17 +122,17 @@ def step_limit(name: str, max_steps: int) -> StepLimitExceeded:
 
 
 def _scan(
-    *given: Any, body: Graph, carries: int, length: int, reverse: bool, upcast: bool | None = None
+    *inputs: Any, body: Graph, carries: int, length: int, reverse: bool, upcast: bool | None = None
 ) -> tuple[Array, ...]:
     count = len(body.inputs)
-    wide = _upcast(given, body) if upcast is None else upcast
-    carry, xs, captured = list(given[:carries]), given[carries:count], given[count:]
+    wide = _upcast(inputs, body) if upcast is None else upcast
+    carry, xs, captured = list(inputs[:carries]), inputs[carries:count], inputs[count:]
     kept: list[list[Array]] = [[] for _ in range(len(body.outputs) - carries)]
     spend("scan", length, weight(body))
     for i in reversed(range(length)) if reverse else range(length):
-        made = run_body(body, (*carry, *(x[i] for x in xs), *captured), wide)
-        carry = made[:carries]
-        for rows, y in zip(kept, made[carries:], strict=True):
+        results = run_body(body, (*carry, *(x[i] for x in xs), *captured), wide)
+        carry = results[:carries]
+        for rows, y in zip(kept, results[carries:], strict=True):
             rows.append(y)
     stacked = []
     for rows, t in zip(kept, _types(body)[carries:], strict=True):

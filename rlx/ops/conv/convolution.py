@@ -190,8 +190,8 @@ def _spread(d: Array, w: Array, *, sizes: Ints, **attrs: Any) -> Array:
     n, inner, taps = d.shape[0], w.shape[1], math.prod(kernel)
     common = np.result_type(d, w)
     rows = w.astype(common, copy=False).reshape(groups, w.shape[0] // groups, inner * taps)
-    given = d.astype(common, copy=False).reshape(n, groups, w.shape[0] // groups, math.prod(d.shape[2:]))
-    columns = np.matmul(np.swapaxes(rows, 1, 2), given).reshape(n, groups * inner, *kernel, *d.shape[2:])
+    flat = d.astype(common, copy=False).reshape(n, groups, w.shape[0] // groups, math.prod(d.shape[2:]))
+    columns = np.matmul(np.swapaxes(rows, 1, 2), flat).reshape(n, groups * inner, *kernel, *d.shape[2:])
     before = [b for b, _ in attrs["pads"]]
     room = [
         max(b + size, (c - 1) * s + dil * (k - 1) + 1)
@@ -250,8 +250,8 @@ def _grad_weight(x: Array, d: Array, *, kernel: Ints, **attrs: Any) -> Array:
     groups = attrs["groups"]
     common = np.result_type(x, d)
     columns = _columns(x.astype(common, copy=False), kernel, attrs, d.shape[2:])
-    given = d.astype(common, copy=False).reshape(d.shape[0], groups, d.shape[1] // groups, columns.shape[3])
-    total = np.sum(np.matmul(given, np.swapaxes(columns, 2, 3)), axis=0)
+    flat = d.astype(common, copy=False).reshape(d.shape[0], groups, d.shape[1] // groups, columns.shape[3])
+    total = np.sum(np.matmul(flat, np.swapaxes(columns, 2, 3)), axis=0)
     return np.asarray(total).reshape(d.shape[1], x.shape[1] // groups, *kernel)
 
 
@@ -301,7 +301,7 @@ def _transpose_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 def transposed_sizes(sizes: Sequence[int], kernel: Sequence[int], attrs: Attrs) -> Ints:
     """The spatial sizes of a transposed convolution's result. Raises: ShapeError where one is below 1."""
-    found = []
+    result = []
     for n, k, s, d, (before, after), extra in zip(
         sizes, kernel, *_geometry(attrs), attrs["output_padding"], strict=True
     ):
@@ -311,8 +311,8 @@ def transposed_sizes(sizes: Sequence[int], kernel: Sequence[int], attrs: Attrs) 
                 f"conv_transpose: a spatial axis of {n} with kernel {k}, stride {s}, pads ({before}, {after}) gives "
                 f"{size} elements; expected an input and a result of at least 1"
             )
-        found.append(size)
-    return tuple(found)
+        result.append(size)
+    return tuple(result)
 
 
 def _conv_transpose(x: Array, w: Array, *bias: Array, output_padding: Ints, **attrs: Any) -> Any:
@@ -364,8 +364,8 @@ register(
 
 
 def _arguments(op: str, x: TensorLike, w: TensorLike, bias: TensorLike | None) -> tuple[Tensor, ...]:
-    given = (x, w) if bias is None else (x, w, bias)
-    return floats(*tensors(op, *given))
+    operands = (x, w) if bias is None else (x, w, bias)
+    return floats(*tensors(op, *operands))
 
 
 def conv(

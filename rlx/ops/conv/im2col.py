@@ -56,7 +56,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     channels, taps = x.shape[1], math.prod(attrs["kernel"])
     counts = _counts(x.shape, attrs)
     one = np.tile(np.eye(taps), (channels, 1)).reshape(channels * taps, 1, *attrs["kernel"])
-    found = apply(
+    gradient = apply(
         "conv_grad_input",
         apply("reshape", d, shape=(x.shape[0], channels * taps, *counts)),
         x.graph.constant(one, d.dtype),
@@ -66,7 +66,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         pads=attrs["pads"],
         groups=channels,
     )
-    return (found,)
+    return (gradient,)
 
 
 def _cost(node: Node) -> Cost:

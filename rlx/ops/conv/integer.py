@@ -43,8 +43,8 @@ def _integers(x: Array, w: Array, x_zero: Array, w_zero: Array, *, groups: int, 
     rows = w.reshape(o, -1).astype(np.int64) - w_zero.astype(np.int64)[:, None]
     seen = windows(whole, kernel, attrs["strides"], attrs["dilations"], attrs["pads"], counts)
     columns = seen.reshape(x.shape[0], groups, inner * math.prod(kernel), math.prod(counts))
-    made = np.matmul(rows.reshape(groups, o // groups, -1), columns)
-    return made.reshape(x.shape[0], o, *counts).astype(np.int32)
+    product = np.matmul(rows.reshape(groups, o // groups, -1), columns)
+    return product.reshape(x.shape[0], o, *counts).astype(np.int32)
 
 
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
@@ -62,8 +62,8 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
         columns = apply("im2col", padded, pads=((0, 0),) * rank, **window)
         n, rows, count = columns.shape
         seen = apply("reshape", apply("transpose", columns, perm=(0, 2, 1)), shape=(n * count, rows))
-        made = apply("integer_matmul", apply("reshape", w, shape=(o, rows)), seen, w_zero, x_zero)
-        split = apply("reshape", made, shape=(o, n, count))
+        product = apply("integer_matmul", apply("reshape", w, shape=(o, rows)), seen, w_zero, x_zero)
+        split = apply("reshape", product, shape=(o, n, count))
         return apply("reshape", apply("transpose", split, perm=(1, 0, 2)), shape=(n, o, *counts))
     column = apply("reshape", w_zero, shape=(w_zero.size, *(1,) * (rank + 1)))
     left, right = apply("sub", cast_to(w, i32), column), apply("sub", cast_to(x, i32), x_zero)
@@ -71,8 +71,8 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     n, rows, count = columns.shape
     split = apply("reshape", columns, shape=(n, groups, rows // groups, count))
     weight = apply("reshape", left, shape=(1, groups, o // groups, rows // groups))
-    made = apply("matmul", weight, split, transpose_a=False, transpose_b=False, activation=None)
-    return apply("reshape", made, shape=(n, o, *counts))
+    total = apply("matmul", weight, split, transpose_a=False, transpose_b=False, activation=None)
+    return apply("reshape", total, shape=(n, o, *counts))
 
 
 register(

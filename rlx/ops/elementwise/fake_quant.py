@@ -147,10 +147,10 @@ def fake_quantize(
     if not isinstance(bits, int) or not 2 <= bits <= 24:
         raise DTypeError(f"fake_quantize: bits is {bits!r}; expected 2 to 24")
     # A Python number is not weakly typed here: the scale must not be rounded to x's dtype where that is f16 or bf16.
-    given: list[Any] = [x, _wide(scale, x)]
+    arguments: list[Any] = [x, _wide(scale, x)]
     if zero_point is not None:
-        given.append(zero_point.concrete() if isinstance(zero_point, Tensor) else np.asarray(zero_point))
-    x, *grid = tensors("fake_quantize", *given)
+        arguments.append(zero_point.concrete() if isinstance(zero_point, Tensor) else np.asarray(zero_point))
+    x, *grid = tensors("fake_quantize", *arguments)
     x, grid[0] = floats(x, grid[0])
     if len(grid) == 2:
         if not grid[1].dtype.is_int:

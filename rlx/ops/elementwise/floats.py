@@ -40,9 +40,9 @@ def hypot(a: TensorLike, b: TensorLike) -> Tensor:
     Shape: broadcast. Dtype: promoted; integers and bools become f32. Gradient: d·a/y and d·b/y, 0 where both are 0.
     Numerics: within 4 ULP; in f32 for halves.
     """
-    given = [floating(t) for t in tensors("hypot", a, b)]
-    dtype = promote(given[0].dtype, given[1].dtype)
-    x, y = (apply("abs", cast_to(t, f32 if dtype.is_half else dtype)) for t in given)
+    operands = [floating(t) for t in tensors("hypot", a, b)]
+    dtype = promote(operands[0].dtype, operands[1].dtype)
+    x, y = (apply("abs", cast_to(t, f32 if dtype.is_half else dtype)) for t in operands)
     longer, shorter = apply("maximum", x, y), apply("minimum", x, y)
     ratio = shorter / apply("where", apply("equal", longer, 0), 1, longer)
     length = longer * apply("sqrt", 1 + ratio * ratio)
@@ -70,8 +70,8 @@ def isclose(
         exact = apply("maximum", p, q) - apply("minimum", p, q)
         away = apply("where", apply("less", exact, 0), away, cast_to(exact, f32))  # below 0 it wrapped
     near = apply("less_equal", away, atol + rtol * apply("abs", y))
-    made = apply("logical_or", same, apply("logical_and", near, isfinite(y)))
-    return apply("logical_or", made, apply("logical_and", isnan(a), isnan(b))) if equal_nan else made
+    close = apply("logical_or", same, apply("logical_and", near, isfinite(y)))
+    return apply("logical_or", close, apply("logical_and", isnan(a), isnan(b))) if equal_nan else close
 
 
 def nan_to_num(

@@ -46,19 +46,19 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
             continue
         assert isinstance(e.value, int)
         if not 0 <= e.value < len(types) or types[e.value].dtype != e.dtype:
-            given = ", ".join(map(str, types))
-            raise ShapeError(f"fused: a tree reads argument {e.value} as {e.dtype}; the inputs are {given}")
+            came = ", ".join(map(str, types))
+            raise ShapeError(f"fused: a tree reads argument {e.value} as {e.dtype}; the inputs are {came}")
     return tuple(TensorType(shape, tree.dtype) for tree in trees)
 
 
 def evaluate(arrays: Sequence[Array], attrs: Attrs, upcast: bool = False) -> tuple[Array, ...]:
     """The outputs of a fused node; `upcast` as in `evaluate_trees`."""
     shape = attrs["shape"]
-    made = []
+    results = []
     for value in evaluate_trees(attrs["trees"], arrays, upcast, shape):
         full = value if value.shape == shape else _expanded(value, shape)
-        made.append(full)
-    return tuple(made)
+        results.append(full)
+    return tuple(results)
 
 
 def _expanded(value: Array, shape: tuple[int, ...]) -> Array:
@@ -93,14 +93,14 @@ def tensor_of_prim(graph: Graph, e: Expr, args: Sequence[Tensor], shape: Sequenc
 
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
     shape = attrs["shape"]
-    made: dict[Expr, Tensor] = {}
+    tensor_of: dict[Expr, Tensor] = {}
     for e in linearize(attrs["trees"]):
         if e.prim == "arg":
             assert isinstance(e.value, int)
-            made[e] = inputs[e.value]
+            tensor_of[e] = inputs[e.value]
         else:
-            made[e] = tensor_of_prim(inputs[0].graph, e, [made[a] for a in e.args], shape)
-    outs = (made[t] for t in attrs["trees"])
+            tensor_of[e] = tensor_of_prim(inputs[0].graph, e, [tensor_of[a] for a in e.args], shape)
+    outs = (tensor_of[t] for t in attrs["trees"])
     return tuple(t if t.shape == shape else apply("expand", t, shape=shape) for t in outs)
 
 

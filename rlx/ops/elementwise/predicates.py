@@ -41,8 +41,8 @@ def _check_signs(attrs: Attrs) -> None:
 
 
 def _isinf(x: Array, *, positive: bool, negative: bool) -> Array:
-    found = np.isinf(x)
-    return found if positive and negative else found & ((x > 0) == positive)
+    infinite = np.isinf(x)
+    return infinite if positive and negative else infinite & ((x > 0) == positive)
 
 
 def _isinf_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:

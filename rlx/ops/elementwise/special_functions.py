@@ -125,8 +125,8 @@ def digamma(x: TensorLike) -> Tensor:
     of. Numerics: in f32 for halves; an absolute error of some ULP of the terms near its zeros. Follows Abramowitz and
     Stegun, 6.3.5, 6.3.7 and 6.3.18.
     """
-    given = floating(tensor("digamma", x))
-    wide = cast_to(given, working_float(given))
+    argument = floating(tensor("digamma", x))
+    wide = cast_to(argument, working_float(argument))
     low = apply("less", wide, 0.5)
     y = apply("where", low, 1 - wide, wide)
     total: Tensor | float = 0.0
@@ -139,14 +139,14 @@ def digamma(x: TensorLike) -> Tensor:
     series = square * (-691 / 32760) + 1 / 132
     for c in (-1 / 240, 1 / 252, -1 / 120, 1 / 12):
         series = series * square + c
-    made = apply("log", y) - inverse * 0.5 - series * square - total
+    result = apply("log", y) - inverse * 0.5 - series * square - total
     near = apply("where", apply("equal", wide, 0), wide, wide - apply("round", wide))  # it keeps the sign of -0.0
     angle = near * math.pi
     # The angle is masked where it is not used, since its cotangent, and the gradient of that, would be infinite there.
     angle = apply("where", low, angle, 1)
-    made = made - apply("where", low, math.pi * apply("cos", angle) / apply("sin", angle), 0)
+    result = result - apply("where", low, math.pi * apply("cos", angle) / apply("sin", angle), 0)
     pole = apply("logical_and", apply("less", wide, 0), apply("equal", angle, 0))
-    return cast_to(apply("where", pole, math.nan, made), given.dtype)
+    return cast_to(apply("where", pole, math.nan, result), argument.dtype)
 
 
 __all__ = ["digamma", "erfc", "lgamma"]

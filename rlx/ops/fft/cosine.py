@@ -92,7 +92,7 @@ def _transform(
         weight = np.ones(size)
         weight[ends] = math.sqrt(2)
         t = t * _row(t, weight)
-    made = (_cosine if cosine else _sine)(t, kind)
+    result = (_cosine if cosine else _sine)(t, kind)
     scale = np.ones(size)
     whole = 2 * (size + (-1 if cosine else 1) * (kind == 1))
     if norm == "ortho":
@@ -101,8 +101,8 @@ def _transform(
         scale /= whole
     if ends and kind in (1, 2):
         scale[ends] /= math.sqrt(2)
-    made = made * _row(made, scale) if (scale != 1).any() else made
-    return made if at == made.ndim - 1 else composite.moveaxis(made, -1, at)
+    result = result * _row(result, scale) if (scale != 1).any() else result
+    return result if at == result.ndim - 1 else composite.moveaxis(result, -1, at)
 
 
 def dct(

@@ -61,8 +61,8 @@ def _along(
             )
     n = check_length(op, n)
     moved = composite.moveaxis(x, at, rank - 1) if at != rank - 1 else x
-    made = transform(kind, moved, n, inverse, _scale(op, norm, n, inverse))
-    return composite.moveaxis(made, rank - 1, at) if at != rank - 1 else made
+    spectrum = transform(kind, moved, n, inverse, _scale(op, norm, n, inverse))
+    return composite.moveaxis(spectrum, rank - 1, at) if at != rank - 1 else spectrum
 
 
 def _several(
@@ -247,8 +247,8 @@ def rfftfreq(n: int, d: float = 1.0, dtype: DTypeLike = f32) -> npt.NDArray[Any]
 
 def _shifted(op: str, x: Any, axes: Axis, pairs: bool, back: bool) -> Any:
     if not isinstance(x, Tensor):
-        given = np.asarray(x)
-        return (np.fft.ifftshift if back else np.fft.fftshift)(given, normalize_axes(axes, given.ndim, op))
+        array = np.asarray(x)
+        return (np.fft.ifftshift if back else np.fft.fftshift)(array, normalize_axes(axes, array.ndim, op))
     x = tensor(op, x)
     if pairs and (not x.ndim or x.shape[-1] != 2):
         raise ShapeError(

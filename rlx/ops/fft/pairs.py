@@ -47,10 +47,10 @@ def pair(re: TensorLike, im: TensorLike | None = None) -> Tensor:
         real = numbers(op, re)
         zeros = apply("expand", real.graph.constant(0.0, real.dtype), shape=real.shape)
         return _joined(real, zeros)
-    given = tensors(op, re, im)
-    dtype = working(promote(*(t.dtype for t in given)))
-    shape = broadcast_shapes(*(t.shape for t in given), op=op)
-    real, imaginary = (movement.expand(cast_to(t, dtype), shape) for t in given)
+    parts = tensors(op, re, im)
+    dtype = working(promote(*(t.dtype for t in parts)))
+    shape = broadcast_shapes(*(t.shape for t in parts), op=op)
+    real, imaginary = (movement.expand(cast_to(t, dtype), shape) for t in parts)
     return _joined(real, imaginary)
 
 

@@ -101,8 +101,8 @@ def _fft(x: Array, n: int, inverse: bool) -> Array:
 
 @_computed
 def _rfft(x: Array, n: int, inverse: bool) -> Array:
-    made = np.fft.rfft(x, n)
-    return pairs_of(np.conj(made) if inverse else made)
+    spectrum = np.fft.rfft(x, n)
+    return pairs_of(np.conj(spectrum) if inverse else spectrum)
 
 
 @_computed

@@ -39,31 +39,31 @@ def getitem(x: Tensor, key: Any) -> Tensor:
         basic.append(k if array is None else builtins.slice(None))
     if any(k is Ellipsis for k in key):
         dots = next(i for i, k in enumerate(key) if k is Ellipsis)
-        # movement.index refuses a second `...`; so many slices does the first one stand for.
+        # The first `...` stands for so many slices; movement.index refuses a second one.
         arrays[dots:dots] = [None] * max(x.ndim - sum(k is not None and k is not Ellipsis for k in key), 0)
     cut = movement.index(x, tuple(basic))
     arrays += [None] * (cut.ndim - len(arrays))
     at = [i for i, a in enumerate(arrays) if a is not None]
-    given = [a for a in arrays if a is not None]
-    broadcast_shapes(*(a.shape for a in given), op="index")
+    present = [a for a in arrays if a is not None]
+    broadcast_shapes(*(a.shape for a in present), op="index")
     if len(at) == 1:
-        return gather(cut, given[0], at[0])
+        return gather(cut, present[0], at[0])
     if at != list(range(at[0], at[0] + len(at))):
         cut = movement.transpose(cut, [*at, *(i for i in range(cut.ndim) if i not in at)])
         at = list(range(len(at)))
     first, end = at[0], at[-1] + 1
     sizes = cut.shape[first:end]
-    rows = _rows(x, sizes, given)
+    rows = _rows(x, sizes, present)
     return gather(
         movement.reshape(cut, (*cut.shape[:first], math.prod(sizes), *cut.shape[end:])), rows, first
     )
 
 
-def _index(x: Tensor, given: Any) -> Index:
-    made: Any = given.concrete() if isinstance(given, Tensor) else np.asarray(given)
-    if not isinstance(made, Tensor) and made.size == 0 and isinstance(given, list):
-        made = made.astype(np.int64)
-    dtype = as_dtype(made.dtype)
+def _index(x: Tensor, key: Any) -> Index:
+    index: Any = key.concrete() if isinstance(key, Tensor) else np.asarray(key)
+    if not isinstance(index, Tensor) and index.size == 0 and isinstance(key, list):
+        index = index.astype(np.int64)
+    dtype = as_dtype(index.dtype)
     if dtype.kind == "b":
         raise DTypeError(
             "index: a mask selects a number of elements that is known only in a run, and shapes are static; use "
@@ -71,14 +71,14 @@ def _index(x: Tensor, given: Any) -> Index:
         )
     if not dtype.is_int:
         raise DTypeError(f"index: an index of {dtype} into {x.type}; expected integers")
-    return made  # type: ignore[no-any-return]
+    return index  # type: ignore[no-any-return]
 
 
-def _rows(x: Tensor, sizes: tuple[int, ...], given: list[Index]) -> Index:
+def _rows(x: Tensor, sizes: tuple[int, ...], indices: list[Index]) -> Index:
     """The row-major number of the elements that the indices of several axes name together."""
     wide = i64 if math.prod(sizes) > 2**31 - 1 else i32
     rows: Any = None
-    for array, n in zip(given, sizes, strict=True):
+    for array, n in zip(indices, sizes, strict=True):
         if isinstance(array, Tensor):
             check_constants_in_range("index", array, n, f"an axis of {n} of {x.shape}")
             held: Any = cast_to(clamped(index_tensor("index", array), n), wide)

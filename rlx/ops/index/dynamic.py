@@ -56,11 +56,11 @@ def _update_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 def window(shape: Sequence[int], sizes: Sequence[int], starts: Array) -> tuple[slice, ...]:
     """The window as slices, with its start clamped so that all of it lies inside."""
-    found = []
+    slices = []
     for n, size, start in zip(shape, sizes, starts.tolist(), strict=True):
         first = min(max(int(start), 0), n - size)
-        found.append(slice(first, first + size))
-    return tuple(found)
+        slices.append(slice(first, first + size))
+    return tuple(slices)
 
 
 def _slice(x: Array, starts: Array, *, sizes: tuple[int, ...]) -> Array:
@@ -112,14 +112,14 @@ def _starts(op: str, like: Tensor, starts: Any) -> Tensor:
         if value.dtype.kind not in "iu":
             raise DTypeError(f"{op}: starts are {value.dtype}; expected integers")
         return like.graph.constant(value.astype(np.int64), i64)
-    made = []
+    indices = []
     for s in items:
         t = s if isinstance(s, Tensor) else like.graph.constant(np.asarray(int(s), np.int64))
         if t.size != 1:
             raise ShapeError(f"{op}: a start of shape {t.shape}; expected a scalar for each axis")
-        made.append(index_tensor(op, t))
-    dtype = i64 if any(t.dtype == i64 for t in made) else i32
-    return apply("concat", *(apply("reshape", cast_to(t, dtype), shape=(1,)) for t in made), axis=0)
+        indices.append(index_tensor(op, t))
+    dtype = i64 if any(t.dtype == i64 for t in indices) else i32
+    return apply("concat", *(apply("reshape", cast_to(t, dtype), shape=(1,)) for t in indices), axis=0)
 
 
 def dynamic_slice(x: TensorLike, starts: Any, sizes: Sequence[int]) -> Tensor:

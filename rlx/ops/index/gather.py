@@ -112,20 +112,20 @@ def check_constants_in_range(op: str, indices: Tensor, n: int, what: str) -> Non
     """Checks constant indices, and notes the range of those that each call of an op outside a trace gives anew.
 
     Raises: ShapeError where one is outside -n..n-1."""
-    made = indices.node
-    if made.op.name == "cast":
-        made = made.inputs[0].node
-    if made.op.name == "constant":
-        check_in_range(op, made.attrs["value"], n, what)
-    elif made.op.leaf is Leaf.INPUT and made.output.graph is TRACING.graph and TRACING.ranges is not None:
-        TRACING.ranges.append((made.attrs["name"], op, n, what))
+    node = indices.node
+    if node.op.name == "cast":
+        node = node.inputs[0].node
+    if node.op.name == "constant":
+        check_in_range(op, node.attrs["value"], n, what)
+    elif node.op.leaf is Leaf.INPUT and node.output.graph is TRACING.graph and TRACING.ranges is not None:
+        TRACING.ranges.append((node.attrs["name"], op, n, what))
 
 
 def check_in_range(op: str, value: Array, n: int, what: str) -> None:
     """Raises: ShapeError where an index is outside -n..n-1."""
     if value.size and not (-n <= int(value.min()) and int(value.max()) < n):
-        found = f"indices from {value.min()} to {value.max()}"
-        raise ShapeError(f"{op}: {found} leave {what}; expected {-n}..{n - 1}")
+        came = f"indices from {value.min()} to {value.max()}"
+        raise ShapeError(f"{op}: {came} leave {what}; expected {-n}..{n - 1}")
 
 
 # -- gather_elements

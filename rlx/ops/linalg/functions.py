@@ -44,12 +44,12 @@ class SlogdetResult(NamedTuple):
 
 def _numbers(op: str, *args: TensorLike) -> tuple[Tensor, ...]:
     """The arguments in f64 where one is, else in f32. Raises: DTypeError for halves."""
-    given = tensors(op, *args)
-    dtype = promote(*(t.dtype for t in given))
+    operands = tensors(op, *args)
+    dtype = promote(*(t.dtype for t in operands))
     if dtype.is_half:
         raise DTypeError(f"{op}: the input is {dtype}; LAPACK has f32 and f64: rlx.cast it to one of these")
     work = dtype if dtype in (f32, f64) else f32
-    return tuple(cast_to(t, work) for t in given)
+    return tuple(cast_to(t, work) for t in operands)
 
 
 def _matrix(op: str, x: TensorLike) -> Tensor:
@@ -204,10 +204,10 @@ def pinv(a: TensorLike, rcond: float | None = None, *, rtol: float | None = None
     (NumPy's own is 1e-15 in f32 too). Gradient: of matrices whose rank does not change nearby. Follows
     numpy.linalg.pinv.
     """
-    given = rtol if rcond is None else rcond
-    if given is not None and not isinstance(given, int | float):
-        raise DTypeError(f"linalg.pinv: rcond is {given!r}; expected a number that is known when the graph is built")
-    return apply("pinv", _matrix("linalg.pinv", a), rtol=None if given is None else float(given))
+    cutoff = rtol if rcond is None else rcond
+    if cutoff is not None and not isinstance(cutoff, int | float):
+        raise DTypeError(f"linalg.pinv: rcond is {cutoff!r}; expected a number that is known when the graph is built")
+    return apply("pinv", _matrix("linalg.pinv", a), rtol=None if cutoff is None else float(cutoff))
 
 
 def matrix_power(a: TensorLike, n: int) -> Tensor:
@@ -351,16 +351,16 @@ def multi_dot(arrays: Sequence[TensorLike]) -> Tensor:
 
     Follows numpy.linalg.multi_dot."""
     op = "linalg.multi_dot"
-    given = list(_numbers(op, *arrays))
-    if len(given) < 2:
-        raise ShapeError(f"{op}: {len(given)} arrays; expected at least two")
-    if any(t.ndim != 2 for t in given[1:-1]) or not {given[0].ndim, given[-1].ndim} <= {1, 2}:
-        raise ShapeError(f"{op}: the inputs are {', '.join(str(t.type) for t in given)}; expected matrices")
-    sizes = [1 if given[0].ndim == 1 else given[0].shape[0], *(t.shape[0] for t in given[1:]),
-             1 if given[-1].ndim == 1 else given[-1].shape[1]]  # fmt: skip
-    best: dict[tuple[int, int], tuple[int, int]] = {(i, i): (0, i) for i in range(len(given))}
-    for span in range(1, len(given)):
-        for i in range(len(given) - span):
+    matrices = list(_numbers(op, *arrays))
+    if len(matrices) < 2:
+        raise ShapeError(f"{op}: {len(matrices)} arrays; expected at least two")
+    if any(t.ndim != 2 for t in matrices[1:-1]) or not {matrices[0].ndim, matrices[-1].ndim} <= {1, 2}:
+        raise ShapeError(f"{op}: the inputs are {', '.join(str(t.type) for t in matrices)}; expected matrices")
+    sizes = [1 if matrices[0].ndim == 1 else matrices[0].shape[0], *(t.shape[0] for t in matrices[1:]),
+             1 if matrices[-1].ndim == 1 else matrices[-1].shape[1]]  # fmt: skip
+    best: dict[tuple[int, int], tuple[int, int]] = {(i, i): (0, i) for i in range(len(matrices))}
+    for span in range(1, len(matrices)):
+        for i in range(len(matrices) - span):
             j = i + span
             best[i, j] = min(
                 (best[i, k][0] + best[k + 1, j][0] + sizes[i] * sizes[k + 1] * sizes[j + 1], k) for k in range(i, j)
@@ -368,9 +368,9 @@ def multi_dot(arrays: Sequence[TensorLike]) -> Tensor:
 
     def product(i: int, j: int) -> Tensor:
         k = best[i, j][1]
-        return given[i] if i == j else matmul(product(i, k), product(k + 1, j))
+        return matrices[i] if i == j else matmul(product(i, k), product(k + 1, j))
 
-    return product(0, len(given) - 1)
+    return product(0, len(matrices) - 1)
 
 
 def diagonal(x: TensorLike, offset: int = 0) -> Tensor:

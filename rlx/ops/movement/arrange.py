@@ -32,13 +32,13 @@ def tile(x: TensorLike, repeats: int | Sequence[int]) -> Tensor:
     Dtype: any. Gradient: the sum over the copies.
     """
     x = tensor("tile", x)
-    given = as_items(repeats, "tile: repeats")
-    counts = as_shape((1,) * (x.ndim - len(given)) + given, "tile: repeats")
+    listed = as_items(repeats, "tile: repeats")
+    counts = as_shape((1,) * (x.ndim - len(listed)) + listed, "tile: repeats")
     shape = (1,) * (len(counts) - x.ndim) + x.shape
     split = tuple(n for n in shape for n in (1, n))
     spread = tuple(n for pair in zip(counts, shape, strict=True) for n in pair)
-    made = movement.expand(movement.reshape(x, split), spread)
-    return movement.reshape(made, tuple(c * n for c, n in zip(counts, shape, strict=True)))
+    tiled = movement.expand(movement.reshape(x, split), spread)
+    return movement.reshape(tiled, tuple(c * n for c, n in zip(counts, shape, strict=True)))
 
 
 def repeat(x: TensorLike, repeats: int | Sequence[int], axis: int | None = None) -> Tensor:
@@ -112,15 +112,15 @@ def diagonal(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> 
 
 
 def _triangle(op: str, x: TensorLike, k: int, lower: bool) -> Tensor:
-    made: Any = tensor(op, x)
-    if made.ndim < 2:
-        raise ShapeError(f"{op}: the input is {made.type}; expected two axes or more")
-    rows, cols = made.shape[-2:]
-    row = made.graph.constant(np.arange(rows).reshape(rows, 1).astype(np.int32), i32)
-    col = made.graph.constant((np.arange(cols) - k).astype(np.int32), i32)
+    matrix: Any = tensor(op, x)
+    if matrix.ndim < 2:
+        raise ShapeError(f"{op}: the input is {matrix.type}; expected two axes or more")
+    rows, cols = matrix.shape[-2:]
+    row = matrix.graph.constant(np.arange(rows).reshape(rows, 1).astype(np.int32), i32)
+    col = matrix.graph.constant((np.arange(cols) - k).astype(np.int32), i32)
     keep = apply("less_equal" if lower else "greater_equal", col, row)
-    zero = made.graph.constant(0, made.dtype)
-    return apply("where", keep, made, zero)
+    zero = matrix.graph.constant(0, matrix.dtype)
+    return apply("where", keep, matrix, zero)
 
 
 def tril(x: TensorLike, k: int = 0) -> Tensor:
@@ -160,13 +160,13 @@ def pixel_unshuffle(x: TensorLike, factor: int) -> Tensor:
 
 
 def _image(op: str, x: TensorLike, factor: int) -> tuple[Tensor, int, tuple[int, ...]]:
-    made: Tensor = tensor(op, x)
+    image: Tensor = tensor(op, x)
     (r,) = as_shape((factor,), f"{op}: factor")
-    if made.ndim < 3 or not r:
+    if image.ndim < 3 or not r:
         raise ShapeError(
-            f"{op}: the input is {made.type}, the factor {r}; expected (…, C, H, W) and at least 1"
+            f"{op}: the input is {image.type}, the factor {r}; expected (…, C, H, W) and at least 1"
         )
-    return made, r, made.shape
+    return image, r, image.shape
 
 
 __all__ = ["diagonal", "flip", "pixel_shuffle", "pixel_unshuffle", "repeat", "roll", "tile", "tril", "triu"]

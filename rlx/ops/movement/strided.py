@@ -194,12 +194,12 @@ def _concat_vjp(node: Node, grads: Grads) -> Grads:
     d, axis = grads[0], node.attrs["axis"]
     if d is None:
         return (None,) * len(node.inputs)
-    found, start = [], 0
+    parts, start = [], 0
     for x in node.inputs:
         stop = start + x.shape[axis]
-        found.append(index(d, (builtins.slice(None),) * axis + (builtins.slice(start, stop),)))
+        parts.append(index(d, (builtins.slice(None),) * axis + (builtins.slice(start, stop),)))
         start = stop
-    return tuple(found)
+    return tuple(parts)
 
 
 register(Op("concat", "movement", _concat_infer, _concat_reference, "numpy.concatenate", _concat_vjp,
@@ -330,12 +330,12 @@ def concat(xs: Sequence[TensorLike], axis: int = 0) -> Tensor:
 
     Shape: equal except along that axis. Dtype: promoted. Gradient: to each tensor its part of d.
     """
-    made = tensors("concat", *xs)
-    dtype = promote(*(t.dtype for t in made))
-    if made[0].ndim == 0:
+    inputs = tensors("concat", *xs)
+    dtype = promote(*(t.dtype for t in inputs))
+    if inputs[0].ndim == 0:
         raise ShapeError("concat: scalars have no axis to join along; use rlx.stack")
     return apply(
-        "concat", *(cast_to(t, dtype) for t in made), axis=normalize_axis(axis, made[0].ndim, "concat")
+        "concat", *(cast_to(t, dtype) for t in inputs), axis=normalize_axis(axis, inputs[0].ndim, "concat")
     )
 
 

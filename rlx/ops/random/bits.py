@@ -54,10 +54,10 @@ def _threefry_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
 
 def _random_bits_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     shape = as_shape(attrs["shape"], "random_bits")
-    given = _words("random_bits", types, 3)
+    batch = _words("random_bits", types, 3)
     _check_word("random_bits", attrs, "both")
-    if broadcast_shapes(given, shape, op="random_bits") != shape:
-        raise ShapeError(f"random_bits: keys and offset of shape {given} do not broadcast to {shape}")
+    if broadcast_shapes(batch, shape, op="random_bits") != shape:
+        raise ShapeError(f"random_bits: keys and offset of shape {batch} do not broadcast to {shape}")
     if math.prod(shape) >= _OFFSETS:
         raise ShapeError(f"random_bits: {shape} has 2**31 elements or more; draw them in parts, by offset")
     if not 0 <= attrs["axes"] <= len(shape):
@@ -95,10 +95,10 @@ def _random_bits(
     place = np.arange(math.prod(drawn), dtype=np.int64).astype(np.int32).reshape(drawn)
     count = np.add(offset, place >> 1 if word == "both" else place, dtype=np.int32)
     first, second = scalars.threefry2x32(key0, key1, np.int32(stream), count)
-    found = {"xor": first ^ second, "first": first, "second": second}.get(word)
-    if found is None:
-        found = np.where(place & 1, second, first)
-    return np.array(np.broadcast_to(found, tuple(shape)))
+    bits = {"xor": first ^ second, "first": first, "second": second}.get(word)
+    if bits is None:
+        bits = np.where(place & 1, second, first)
+    return np.array(np.broadcast_to(bits, tuple(shape)))
 
 
 def _cost(node: Node) -> Cost:

@@ -131,8 +131,8 @@ def uniform(
             return u
     ends = [cast_to(t, kind) for t in tensors(op, u, low, high)[1:]]
     a, b = (_inside(op, t, u.shape) for t in ends)
-    made = cast_to(cast_to(a, work) + u * (cast_to(b, work) - cast_to(a, work)), kind)
-    return where(made >= b, a, made)
+    result = cast_to(cast_to(a, work) + u * (cast_to(b, work) - cast_to(a, work)), kind)
+    return where(result >= b, a, result)
 
 
 def normal(
@@ -154,8 +154,8 @@ def normal(
         first, second = (_draw(op, key, dims, offset, word) for word in ("first", "second"))
         u = cast_to(_upper(first, 24) + 1, f32) * 2.0**-24
         r = cast_to(right_shift(second, 8), f32) * 2.0**-23
-    made = apply("sqrt", apply("log", u) * -2.0) * apply("sin", r * (math.pi / 2))
-    return cast_to(made, kind)
+    result = apply("sqrt", apply("log", u) * -2.0) * apply("sin", r * (math.pi / 2))
+    return cast_to(result, kind)
 
 
 def gumbel(key: TensorLike, shape: Sequence[int] | int = (), *, offset: int | Tensor = 0) -> Tensor:
@@ -214,7 +214,7 @@ def randint(
     if isinstance(low, Tensor) or isinstance(high, Tensor):
         ends = [cast_to(_integer(words[0], v, work), work) for v in (low, high)]
         start, end = (_inside(op, t, words[0].shape) for t in ends)
-        made = _below(words, cast_to(where(end > start, end - start, 1), i32))
+        below_span = _below(words, cast_to(where(end > start, end - start, 1), i32))
     else:
         low, high = int(low), int(high)  # differences of NumPy's integers wrap
         info = np.iinfo(kind.np)
@@ -225,10 +225,10 @@ def randint(
             )
         start = _integer(words[0], low, work)
         span = high - low
-        made = words[0] if span == 1 << 32 else _below(words, _integer(words[0], span, i32))
+        below_span = words[0] if span == 1 << 32 else _below(words, _integer(words[0], span, i32))
     if kind == i64:
-        made = bitwise_and(cast_to(made, i64), 0xFFFFFFFF)
-    return cast_to(made + start, kind)
+        below_span = bitwise_and(cast_to(below_span, i64), 0xFFFFFFFF)
+    return cast_to(below_span + start, kind)
 
 
 def permutation(key: TensorLike, x: int | TensorLike, axis: int = 0, independent: bool = False) -> Tensor:
@@ -304,14 +304,14 @@ def _is_number(value: Any) -> bool:
 
 
 def key_tensor(op: str, key: TensorLike, what: str = "key") -> Tensor:
-    given = tensor(op, key)
-    if given.dtype != i32:
-        raise DTypeError(f"{op}: the {what} is {given.dtype}; expected i32, as rlx.random.key gives it")
-    if not given.shape or given.shape[-1] != 2:
+    words = tensor(op, key)
+    if words.dtype != i32:
+        raise DTypeError(f"{op}: the {what} is {words.dtype}; expected i32, as rlx.random.key gives it")
+    if not words.shape or words.shape[-1] != 2:
         raise ShapeError(
-            f"{op}: the {what} has shape {given.shape}; expected (..., 2), as rlx.random.key gives it"
+            f"{op}: the {what} has shape {words.shape}; expected (..., 2), as rlx.random.key gives it"
         )
-    return given
+    return words
 
 
 def _words(op: str, what: str, value: TensorLike, beside: Tensor | None = None) -> tuple[Tensor, ...]:

@@ -84,7 +84,7 @@ def sample(
     rows = math.prod(lead)
     x = cast_to(reshape(logits, (rows, n)), f32)
 
-    def given(what: str, value: TensorLike, dtype: DType, low: float, high: float) -> Tensor:
+    def checked(what: str, value: TensorLike, dtype: DType, low: float, high: float) -> Tensor:
         """A parameter as one number for each row, or for all."""
         if not isinstance(value, Tensor) and np.ndim(value) == 0:
             number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
@@ -105,22 +105,22 @@ def sample(
         return reshape(t, (1, 1)) if t.size == 1 else reshape(expand(t, lead), (rows, 1))
 
     if repetition_penalty is not None:
-        penalty = given("repetition_penalty", repetition_penalty, f32, _LEAST, 2.0**100)
+        penalty = checked("repetition_penalty", repetition_penalty, f32, _LEAST, 2.0**100)
         if previous is None:
             raise ShapeError(f"{_OP}: repetition_penalty without previous; give the ids of the tokens before")
-        count = None if previous_count is None else given("previous_count", previous_count, i32, 0, 2**31 - 1)
+        count = None if previous_count is None else checked("previous_count", previous_count, i32, 0, 2**31 - 1)
         x = _penalized(x, where(penalty > 0, penalty, 1.0), _tokens(x, previous, lead), count)
     elif previous is not None or previous_count is not None:
         raise ShapeError(f"{_OP}: previous tokens without repetition_penalty; give the penalty too")
     x = where(isnan(x), -math.inf, where(abs(x) < _LEAST, 0.0, x))
-    heat = given("temperature", temperature, f32, 0, _HOTTEST)
+    heat = checked("temperature", temperature, f32, 0, _HOTTEST)
     greedy = not isinstance(temperature, Tensor) and np.ndim(temperature) == 0 and temperature == 0
 
     ids: Tensor | None = None
-    limit = None if top_k is None else given("top_k", top_k, i32, 1, 2**31 - 1)
-    chance = None if top_p is None else given("top_p", top_p, f32, 0, 1)
-    least = None if min_p is None else given("min_p", min_p, f32, 0, 1)
-    found = max(x, axis=-1, keepdims=True) > -math.inf
+    limit = None if top_k is None else checked("top_k", top_k, i32, 1, 2**31 - 1)
+    chance = None if top_p is None else checked("top_p", top_p, f32, 0, 1)
+    least = None if min_p is None else checked("min_p", min_p, f32, 0, 1)
+    finite = max(x, axis=-1, keepdims=True) > -math.inf
     if greedy:
         picked = argmax(x, axis=-1, keepdims=True)
     else:
@@ -130,9 +130,9 @@ def sample(
                 most = min(int(top_k), n)  # type: ignore[arg-type]
             x, places = greatest(x, most)
             ids = cast_to(places, i32)
-        picked = _picked(x, ids, _keys(key, position, lead, given), heat, limit, chance, least)
+        picked = _picked(x, ids, _keys(key, position, lead, checked), heat, limit, chance, least)
         picked = picked if ids is None else gather_elements(ids, picked, -1)
-    return reshape(where(found, cast_to(picked, i32), -1), lead)
+    return reshape(where(finite, cast_to(picked, i32), -1), lead)
 
 
 def _tokens(x: Tensor, previous: TensorLike, lead: tuple[int, ...]) -> Tensor:
@@ -158,7 +158,7 @@ def _penalized(x: Tensor, penalty: Tensor, tokens: Tensor, count: Tensor | None)
     return where(seen > 0, where(x > 0, x / penalty, x * penalty), x)
 
 
-def _keys(key: Tensor, position: TensorLike, lead: tuple[int, ...], given: Any) -> tuple[Tensor, Tensor]:
+def _keys(key: Tensor, position: TensorLike, lead: tuple[int, ...], checked: Any) -> tuple[Tensor, Tensor]:
     """The two words of each row's key, with the position folded in, (rows, 1) each: apart, they need no copies."""
     key, rows = key_tensor(_OP, key), math.prod(lead)
     if key.ndim > 1 and key.shape[:-1] != lead:
@@ -166,7 +166,7 @@ def _keys(key: Tensor, position: TensorLike, lead: tuple[int, ...], given: Any) 
     words = key_words(reshape(key, (key.size // 2, 2)), 1)
     if key.ndim == 1:
         words = _folded(words, key.graph.constant(np.arange(rows, dtype=np.int32).reshape(rows, 1)))
-    return _folded(words, given("position", position, i32, 0, 2**31 - 1))
+    return _folded(words, checked("position", position, i32, 0, 2**31 - 1))
 
 
 def _folded(words: tuple[Tensor, Tensor], data: Tensor) -> tuple[Tensor, Tensor]:
@@ -215,10 +215,10 @@ def _weight(behind: Tensor) -> tuple[Tensor, Tensor]:
     power = minimum(behind, 64.0) * 1.4426950216293335
     whole = floor(power)
     part = power - whole
-    made: Any = _HALVED[0]
+    scaled: Any = _HALVED[0]
     for c in _HALVED[1:]:
-        made = part * made + c
-    return cast_to(made * 2.0**24, i32), cast_to(whole, i32)
+        scaled = part * scaled + c
+    return cast_to(scaled * 2.0**24, i32), cast_to(whole, i32)
 
 
 def _units(x: Tensor) -> Tensor:

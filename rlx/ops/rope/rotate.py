@@ -67,11 +67,11 @@ def _check_positions(t: TensorType, x: TensorType, axis: int) -> None:
         )
 
 
-def positions_of(shape: Sequence[int], axis: int, offset: int, rows: int, given: Sequence[Array]) -> Array:
+def positions_of(shape: Sequence[int], axis: int, offset: int, rows: int, positions: Sequence[Array]) -> Array:
     """The row of the tables for each position of the sequence, clamped to the tables: (n,) or (batch, n)."""
     first = np.arange(shape[axis], dtype=np.int64) + offset
-    if given:
-        p = given[0].astype(np.int64)
+    if positions:
+        p = positions[0].astype(np.int64)
         first = first + p if p.ndim == 0 else p + offset
     return np.asarray(np.clip(first, 0, max(rows - 1, 0)))
 
@@ -102,11 +102,11 @@ def _reference(
     if inverse:
         s = -s
     a, b = halves(x, half, interleaved, sections)
-    made = np.empty((*x.shape[:-1], 2 * half), x.dtype)
-    first, second = halves(made, half, interleaved, sections)
+    rotated = np.empty((*x.shape[:-1], 2 * half), x.dtype)
+    first, second = halves(rotated, half, interleaved, sections)
     first[...] = a * c - b * s
     second[...] = b * c + a * s
-    out[..., : 2 * half] = made
+    out[..., : 2 * half] = rotated
     return out
 
 
@@ -179,10 +179,10 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     inverse = not node.attrs["inverse"]
     dx = apply("rope", d, *node.inputs[1:], **{**node.attrs, "inverse": inverse})
     x, cos, sin = node.inputs[:3]
-    found: list[Tensor | None] = [dx, None, None]
+    input_grads: list[Tensor | None] = [dx, None, None]
     if x.size and cos.size and not all(t.node.op.name == "constant" for t in (cos, sin)):
-        found[1:] = _table_gradients(node, d)
-    return (*found, *(None for _ in node.inputs[3:]))
+        input_grads[1:] = _table_gradients(node, d)
+    return (*input_grads, *(None for _ in node.inputs[3:]))
 
 
 def _table_gradients(node: Node, d: Tensor) -> list[Tensor]:
@@ -242,15 +242,15 @@ def rope(
     positions outside the tables are an error where they are constant, else they are clamped to the tables.
     Follows Su et al., RoFormer, 2021. Raises: ShapeError, DTypeError.
     """
-    given = [t if isinstance(t, Tensor) else np.asarray(t) for t in (x, cos, sin)]
+    arguments = [t if isinstance(t, Tensor) else np.asarray(t) for t in (x, cos, sin)]
     if positions is not None:
-        given.append(positions.concrete() if isinstance(positions, Tensor) else np.asarray(positions))
-    made = list(tensors("rope", *given))
-    made[:3] = floats(*made[:3])
-    axis = normalize_axis(axis, made[0].ndim, "rope")
-    if len(made) == 4:
-        made[3] = _narrowed(made[3], int(offset), made[1].shape, made[0].shape, axis)
-    return apply("rope", *made, axis=axis, offset=int(offset), interleaved=bool(interleaved), sections=int(sections),
+        arguments.append(positions.concrete() if isinstance(positions, Tensor) else np.asarray(positions))
+    inputs = list(tensors("rope", *arguments))
+    inputs[:3] = floats(*inputs[:3])
+    axis = normalize_axis(axis, inputs[0].ndim, "rope")
+    if len(inputs) == 4:
+        inputs[3] = _narrowed(inputs[3], int(offset), inputs[1].shape, inputs[0].shape, axis)
+    return apply("rope", *inputs, axis=axis, offset=int(offset), interleaved=bool(interleaved), sections=int(sections),
                  inverse=bool(inverse))  # fmt: skip
 
 

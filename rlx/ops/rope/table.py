@@ -214,9 +214,9 @@ def rope_scaling(config: Mapping[str, Any] | None, length: int | None = None) ->
     ratio = (length or original) / original
     if kind == "yarn":
         names = ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim")
-        given = {name: number(name) for name in names if config.get(name) is not None}
+        options = {name: number(name) for name in names if config.get(name) is not None}
         factor = ratio if "factor" in config and config["factor"] is None else number("factor")
-        return YarnScaling(factor, original, truncate=bool(config.get("truncate", True)), **given)
+        return YarnScaling(factor, original, truncate=bool(config.get("truncate", True)), **options)
     factor = ratio if config.get("factor") is None else number("factor")
     attention = None if config.get("attention_factor") is None else number("attention_factor")
     return LongRopeScaling(factor, original, _factors(config, "short_factor"), _factors(config, "long_factor"),
@@ -224,11 +224,11 @@ def rope_scaling(config: Mapping[str, Any] | None, length: int | None = None) ->
 
 
 def _factors(config: Mapping[str, Any], name: str) -> tuple[float, ...]:
-    found = config.get(name)
-    numbers = isinstance(found, list) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in found)
-    if not numbers or found is None:
-        raise DTypeError(f"rope_scaling: {name} is {found!r:.60}; longrope needs a list of numbers")
-    return tuple(map(float, found))
+    value = config.get(name)
+    numbers = isinstance(value, list) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in value)
+    if not numbers or value is None:
+        raise DTypeError(f"rope_scaling: {name} is {value!r:.60}; longrope needs a list of numbers")
+    return tuple(map(float, value))
 
 
 __all__ = ["axial_rope_table", "rope_scaling", "rope_table"]

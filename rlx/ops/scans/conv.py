@@ -53,14 +53,14 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, Tenso
 def _reference(
     x: Array, w: Array, *more: Array, operands: tuple[str, ...], activation: str | None
 ) -> tuple[Any, Any]:
-    given = dict(zip(operands, more, strict=True))
+    present = dict(zip(operands, more, strict=True))
     batch, length, channels = x.shape
     width = w.shape[1]
-    before = given["state"] if "state" in given else np.zeros((batch, width - 1, channels), x.dtype)
+    before = present["state"] if "state" in present else np.zeros((batch, width - 1, channels), x.dtype)
     whole = np.concatenate([before, x], axis=1)
     with np.errstate(all="ignore"):
         rows, weight = widened(whole), widened(w)
-        y = np.zeros(x.shape, rows.dtype) + (widened(given["bias"]) if "bias" in given else 0)
+        y = np.zeros(x.shape, rows.dtype) + (widened(present["bias"]) if "bias" in present else 0)
         for j in range(width):
             y = y + weight[:, j] * rows[:, j : j + length]
         y = NUMPY_ACTIVATIONS[activation](y) if activation else y
@@ -70,10 +70,10 @@ def _reference(
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
     """The op as a sum of as many shifted products as the filter is wide."""
     x, w = inputs[:_REQUIRED]
-    given = optional("causal_conv", inputs, _REQUIRED, NAMES, attrs["operands"])
+    present = optional("causal_conv", inputs, _REQUIRED, NAMES, attrs["operands"])
     batch, length, channels = x.shape
     width = w.shape[1]
-    before = given.get("state")
+    before = present.get("state")
     if before is None:
         before = zeros(x, (batch, width - 1, channels), x.dtype)
     whole = apply("concat", before, x, axis=1)
@@ -83,7 +83,7 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
         stops = (batch, start + count, channels)
         return apply("slice", whole, starts=(0, start, 0), stops=stops, steps=(1, 1, 1))
 
-    y = wide(given["bias"]) if "bias" in given else None
+    y = wide(present["bias"]) if "bias" in present else None
     for j in range(width):
         row = apply("slice", columns, starts=(j, 0), stops=(j + 1, channels), steps=(1, 1))
         term = reshaped(row, 1, 1, channels) * wide(part(j, length))

@@ -83,15 +83,15 @@ def _reference(
     q: Array, k: Array, v: Array, beta: Array, *more: Array, operands: tuple[str, ...], scale: float
 ) -> tuple[Any, Any]:
     """The paper's recurrence, one step after the other, with the products of matrix and key as vectors."""
-    given = dict(zip(operands, more, strict=True))
+    present = dict(zip(operands, more, strict=True))
     s = sizes_of(k, v)
     q, k = (np.repeat(t, s.heads // s.key_heads, axis=2) for t in (q * q.dtype.type(scale), k))
     S = np.zeros((s.batch, s.heads, s.values, s.keys), v.dtype)
-    S = S + given["state"] if "state" in given else S
+    S = S + present["state"] if "state" in present else S
     o = np.zeros_like(v)
     for t in range(s.length):
-        if "g" in given:
-            S = np.exp(given["g"][:, t, :, None, None]) * S
+        if "g" in present:
+            S = np.exp(present["g"][:, t, :, None, None]) * S
         held = np.sum(S * k[:, t, :, None], axis=-1)
         replaced = beta[:, t, :, None] * (v[:, t] - held)
         S = S + replaced[..., None] * k[:, t, :, None]
@@ -102,12 +102,12 @@ def _reference(
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
     """The op as a scan over the sequence, whose carry is the state."""
     q, k, v, beta = (wide(t) for t in inputs[:_REQUIRED])
-    given = optional("gated_delta_rule", inputs, _REQUIRED, NAMES, attrs["operands"])
+    present = optional("gated_delta_rule", inputs, _REQUIRED, NAMES, attrs["operands"])
     s = sizes_of(k, v)
     per = s.heads // s.key_heads
     shape = (s.batch, s.key_heads, per, s.values, s.keys)
-    start = reshaped(wide(given["state"]), *shape) if "state" in given else zeros(q, shape, v.dtype)
-    gates = [transposed(wide(given["g"]), 1, 0, 2)] if "g" in given else []
+    start = reshaped(wide(present["state"]), *shape) if "state" in present else zeros(q, shape, v.dtype)
+    gates = [transposed(wide(present["g"]), 1, 0, 2)] if "g" in present else []
     rows = [transposed(t, 1, 0, 2, 3) for t in (q * attrs["scale"], k, v)]
 
     def step(S: Tensor, at: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
@@ -136,9 +136,9 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     if node.inputs[0].dtype.is_half:
         return pullback(_by_node(node.inputs, node.attrs), grads, node.inputs, stop=True)
     d = [zeros(t, t.shape, t.dtype) if g is None else g for t, g in zip(node.outputs, grads, strict=True)]
-    *found, dg, dstate = apply_multi("gated_delta_rule_grad", *d, *node.inputs, **node.attrs)
+    *input_grads, dg, dstate = apply_multi("gated_delta_rule_grad", *d, *node.inputs, **node.attrs)
     of_more = {"g": dg, "state": dstate}
-    return (*found, *(of_more[name] for name in node.attrs["operands"]))
+    return (*input_grads, *(of_more[name] for name in node.attrs["operands"]))
 
 
 register(
@@ -153,11 +153,11 @@ def _grad_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, 
         raise ShapeError(f"{op}: takes the gradients of o and the last state, q, k, v, beta, got {len(types)}")
     if types[2].dtype.is_half:
         raise DTypeError(f"{op}: q is {types[2]}; expected f32 or f64")
-    made = _infer(types[2:], attrs)
-    for d, t, what in zip(types[:2], made, ("o", "the last state"), strict=True):
+    outputs = _infer(types[2:], attrs)
+    for d, t, what in zip(types[:2], outputs, ("o", "the last state"), strict=True):
         check_like(op, d, t, what)
     q, k, v, beta = types[2 : 2 + _REQUIRED]
-    return q, k, v, beta, beta, made[1]
+    return q, k, v, beta, beta, outputs[1]
 
 
 def _grad_reference(
@@ -165,13 +165,13 @@ def _grad_reference(
     operands: tuple[str, ...], scale: float,
 ) -> tuple[Any, ...]:  # fmt: skip
     """The derivative of the recurrence, step by step from the end, with all states kept."""
-    given = dict(zip(operands, more, strict=True))
+    present = dict(zip(operands, more, strict=True))
     s = sizes_of(k, v)
     per = s.heads // s.key_heads
     rows, keys = (np.repeat(t, per, axis=2) for t in (q * q.dtype.type(scale), k))
     with np.errstate(all="ignore"):
-        alpha = np.exp(given["g"]) if "g" in given else np.ones_like(beta)
-        states = [given["state"] if "state" in given else np.zeros_like(dlast)]
+        alpha = np.exp(present["g"]) if "g" in present else np.ones_like(beta)
+        states = [present["state"] if "state" in present else np.zeros_like(dlast)]
         for t in range(s.length):
             S = alpha[:, t, :, None, None] * states[-1]
             rest = v[:, t] - np.sum(S * keys[:, t, :, None], axis=-1)
@@ -196,12 +196,12 @@ def _grad_reference(
 
 def _grad_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
     """The gradient of the recurrence as a scan, which keeps all states."""
-    d, given = inputs[:2], inputs[2 : 2 + _REQUIRED]
+    d, required = inputs[:2], inputs[2 : 2 + _REQUIRED]
     more = optional("gated_delta_rule_grad", inputs, 2 + _REQUIRED, NAMES, attrs["operands"])
-    gate, state = (more.get(name, zeros(t, t.shape, t.dtype)) for name, t in (("g", given[3]), ("state", d[1])))
-    wrt = (*given, gate, state)
-    found = pullback(_decompose(wrt, {**attrs, "operands": NAMES}), d, wrt, stop=True)
-    return tuple(zeros(t, t.shape, t.dtype) if g is None else g for t, g in zip(wrt, found, strict=True))
+    gate, state = (more.get(name, zeros(t, t.shape, t.dtype)) for name, t in (("g", required[3]), ("state", d[1])))
+    wrt = (*required, gate, state)
+    input_grads = pullback(_decompose(wrt, {**attrs, "operands": NAMES}), d, wrt, stop=True)
+    return tuple(zeros(t, t.shape, t.dtype) if g is None else g for t, g in zip(wrt, input_grads, strict=True))
 
 
 register(

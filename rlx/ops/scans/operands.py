@@ -18,7 +18,7 @@ from rlx.ops.reduce import working_float
 T = TypeVar("T")
 
 
-def optional(op: str, given: Sequence[T], required: int, names: Sequence[str], operands: Any) -> dict[str, T]:
+def optional(op: str, inputs: Sequence[T], required: int, names: Sequence[str], operands: Any) -> dict[str, T]:
     """The optional inputs of a node by name: those that the attribute `operands` lists, after the required ones.
 
     Raises: DTypeError for a list that is no tuple of these names in their order, ShapeError where the inputs are not as
@@ -28,11 +28,11 @@ def optional(op: str, given: Sequence[T], required: int, names: Sequence[str], o
         raise DTypeError(
             f"{op}: operands is {operands!r}; expected a tuple of {', '.join(names)}, in this order"
         )
-    if len(given) != required + len(operands):
+    if len(inputs) != required + len(operands):
         raise ShapeError(
-            f"{op}: takes {required} inputs and {len(operands)} named {operands}, got {len(given)}"
+            f"{op}: takes {required} inputs and {len(operands)} named {operands}, got {len(inputs)}"
         )
-    return dict(zip(operands, given[required:], strict=True))
+    return dict(zip(operands, inputs[required:], strict=True))
 
 
 def renews_state(required: int) -> Renews:
@@ -65,8 +65,8 @@ def check_types(
 def given_tensors(op: str, required: Sequence[TensorLike], more: Mapping[str, TensorLike | None]) -> Any:
     """The required arguments as float tensors of one graph, and those of `more` that are not None by name."""
     names = [name for name, value in more.items() if value is not None]
-    made = floats(*tensors(op, *required, *(more[name] for name in names)))
-    return made[: len(required)], dict(zip(names, made[len(required) :], strict=True))
+    operand_tensors = floats(*tensors(op, *required, *(more[name] for name in names)))
+    return operand_tensors[: len(required)], dict(zip(names, operand_tensors[len(required) :], strict=True))
 
 
 def rounded(fn: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Array, Array]]:

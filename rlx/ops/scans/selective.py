@@ -96,8 +96,8 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, Tenso
         "state": (state.shape, True),
         "bias": ((s.heads,), True),
     }
-    given = {"delta_bias" if name == "bias" else name: (t, *of_more[name]) for name, t in more.items()}
-    check_types(op, x.dtype, expected | given)
+    expected_more = {"delta_bias" if name == "bias" else name: (t, *of_more[name]) for name, t in more.items()}
+    check_types(op, x.dtype, expected | expected_more)
     return x, state
 
 
@@ -120,25 +120,25 @@ def _reference(
     softplus: bool,
 ) -> tuple[Any, Any]:
     """Equation 2 of the paper, one step after the other, with the zero-order hold of A and Euler's rule for B."""
-    given = dict(zip(operands, more, strict=True))
+    present = dict(zip(operands, more, strict=True))
     s = sizes_of(x, a, b)
     u = x.reshape(s.batch, s.length, s.heads, s.width)
-    dt = delta + given["bias"] if "bias" in given else delta
+    dt = delta + present["bias"] if "bias" in present else delta
     dt = log1p_exp(dt) if softplus else dt
     rows = a.reshape(s.heads, 1, 1 if s.scalar else s.states)
     b, c = (np.repeat(m, s.heads // s.groups, axis=2)[:, :, :, None] for m in (b, c))
     shape = (s.batch, s.heads, s.width, s.states)
-    h: Any = given["state"].reshape(shape) if "state" in given else np.zeros(shape, x.dtype)
+    h: Any = present["state"].reshape(shape) if "state" in present else np.zeros(shape, x.dtype)
     y: Any = np.zeros_like(u)
     for t in range(s.length):
         step = dt[:, t, :, None, None]
         h = np.exp(step * rows) * h + (dt[:, t, :, None] * u[:, t])[..., None] * b[:, t]
         y[:, t] = np.sum(c[:, t] * h, axis=-1)
     y = y.reshape(x.shape)
-    if "D" in given:
-        y = y + given["D"] * x
-    if "z" in given:
-        y = y * NUMPY_ACTIVATIONS["silu"](given["z"])
+    if "D" in present:
+        y = y + present["D"] * x
+    if "z" in present:
+        y = y * NUMPY_ACTIVATIONS["silu"](present["z"])
     return y, h.reshape(_state_shape(s))
 
 
@@ -148,12 +148,12 @@ Core = Callable[[Sequence[Tensor], Tensor | None], tuple[Tensor, ...]]
 def _around(inputs: Sequence[Tensor], attrs: Attrs, core: Core) -> tuple[Tensor, ...]:
     """The op around its recurrence: `core` gets x, Δ, A, B and C in the working dtype, and the state."""
     x, delta, *rest = (wide(t) for t in inputs[:_REQUIRED])
-    given = {n: wide(t) for n, t in optional(_OP, inputs, _REQUIRED, NAMES, attrs["operands"]).items()}
-    delta = delta + given["bias"] if "bias" in given else delta
+    present = {n: wide(t) for n, t in optional(_OP, inputs, _REQUIRED, NAMES, attrs["operands"]).items()}
+    delta = delta + present["bias"] if "bias" in present else delta
     delta = apply("softplus", delta) if attrs["softplus"] else delta
-    y, last = core((x, delta, *rest), given.get("state"))
-    y = y + given["D"] * x if "D" in given else y
-    y = y * apply("silu", given["z"]) if "z" in given else y
+    y, last = core((x, delta, *rest), present.get("state"))
+    y = y + present["D"] * x if "D" in present else y
+    y = y * apply("silu", present["z"]) if "z" in present else y
     return cast_to(y, inputs[0].dtype), last
 
 
@@ -196,8 +196,8 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     if node.inputs[0].dtype.is_half or node.attrs["softplus"] or not set(operands) <= {"state"}:
         return pullback(_around(node.inputs, node.attrs, _by_node), grads, node.inputs, stop=True)
     d = [zeros(t, t.shape, t.dtype) if g is None else g for t, g in zip(node.outputs, grads, strict=True)]
-    found = apply_multi("selective_scan_grad", *d, *node.inputs, operands=operands)
-    return found[: len(node.inputs)]
+    input_grads = apply_multi("selective_scan_grad", *d, *node.inputs, operands=operands)
+    return input_grads[: len(node.inputs)]
 
 
 register(
@@ -215,10 +215,10 @@ def _grad_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, 
     optional(op, types, 2 + _REQUIRED, ("state",), attrs["operands"])
     if types[2].dtype.is_half:
         raise DTypeError(f"{op}: x is {types[2]}; expected f32 or f64")
-    made = _infer(types[2:], {**attrs, "softplus": False})
-    for d, t, what in zip(types[:2], made, ("y", "the last state"), strict=True):
+    outputs = _infer(types[2:], {**attrs, "softplus": False})
+    for d, t, what in zip(types[:2], outputs, ("y", "the last state"), strict=True):
         check_like(op, d, t, what)
-    return (*types[2 : 2 + _REQUIRED], made[1])
+    return (*types[2 : 2 + _REQUIRED], outputs[1])
 
 
 def _grad_reference(
@@ -258,11 +258,11 @@ def _grad_reference(
 
 def _grad_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
     """The gradient of the recurrence as a scan, which keeps all states."""
-    d, given = inputs[:2], inputs[2 : 2 + _REQUIRED]
+    d, required = inputs[:2], inputs[2 : 2 + _REQUIRED]
     start = inputs[-1] if attrs["operands"] else zeros(d[1], d[1].shape, d[1].dtype)
-    wrt = (*given, start)
-    found = pullback(_by_scan(given, start), d, wrt, stop=True)
-    return tuple(zeros(t, t.shape, t.dtype) if g is None else g for t, g in zip(wrt, found, strict=True))
+    wrt = (*required, start)
+    input_grads = pullback(_by_scan(required, start), d, wrt, stop=True)
+    return tuple(zeros(t, t.shape, t.dtype) if g is None else g for t, g in zip(wrt, input_grads, strict=True))
 
 
 register(

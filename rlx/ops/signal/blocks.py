@@ -57,10 +57,10 @@ def _reference(x: Array, filters: Array, *, nfft: int) -> Array:
     with np.errstate(all="ignore"):
         z = np.fft.rfft(wide.reshape(*x.shape[:-1], count, step), nfft)
         parts = np.fft.irfft(z * np.fft.rfft(filters.astype(np.float64), nfft)[..., None, :], nfft)
-        made = np.zeros((*x.shape[:-1], count * step + taps - 1))
+        result = np.zeros((*x.shape[:-1], count * step + taps - 1))
         for i in range(count):
-            made[..., i * step : i * step + nfft] += parts[..., i, :]
-    return made[..., : x.shape[-1] + taps - 1].astype(x.dtype)
+            result[..., i * step : i * step + nfft] += parts[..., i, :]
+    return result[..., : x.shape[-1] + taps - 1].astype(x.dtype)
 
 
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
@@ -74,9 +74,9 @@ def by_blocks(x: Tensor, filters: Tensor, nfft: int) -> Tensor:
     count = -(-n // step)
     x = pad(x, [(0, 0)] * (x.ndim - 1) + [(0, count * step - n)])
     blocks = movement.reshape(x, (*x.shape[:-1], count, step))
-    made = irfft(multiply(rfft(blocks, nfft), expand_dims(rfft(filters, nfft), -3)), nfft)
-    made = apply("overlap_add", made, hop=step, size=(count - 1) * step + nfft)
-    return made[..., : n + taps - 1]
+    signal = irfft(multiply(rfft(blocks, nfft), expand_dims(rfft(filters, nfft), -3)), nfft)
+    signal = apply("overlap_add", signal, hop=step, size=(count - 1) * step + nfft)
+    return signal[..., : n + taps - 1]
 
 
 def _cost(node: Node) -> Cost:
@@ -95,8 +95,8 @@ register(
 def block_length(taps: int) -> int | None:
     """The length of the transforms of blocks: about eight times the filter, which keeps most of each block, or the
     longest that one kernel takes where a quarter of that holds the filter. None for a longer filter."""
-    found = max(LENGTHS[0], 1 << (8 * taps - 1).bit_length())
-    return min(found, LENGTHS[-1]) if taps <= LENGTHS[-1] // 4 else None
+    length = max(LENGTHS[0], 1 << (8 * taps - 1).bit_length())
+    return min(length, LENGTHS[-1]) if taps <= LENGTHS[-1] // 4 else None
 
 
 def block_convolution(x: Tensor, filters: Tensor, nfft: int) -> Tensor:

@@ -45,15 +45,15 @@ def _operands(op: str, a: TensorLike, b: TensorLike, mode: str) -> tuple[Tensor,
 
 def _axes(op: str, a: Tensor, b: Tensor, axes: int | Sequence[int] | None) -> tuple[int, ...]:
     """The axes to convolve; the others broadcast. Raises: ShapeError where they do not."""
-    found = tuple(range(a.ndim)) if axes is None else normalize_axes(axes, a.ndim, op)
-    if not found:
+    listed = tuple(range(a.ndim)) if axes is None else normalize_axes(axes, a.ndim, op)
+    if not listed:
         raise ShapeError(f"{op}: axes is empty; expected at least one axis")
-    broadcast_shapes(*(tuple(1 if i in found else n for i, n in enumerate(t.shape)) for t in (a, b)), op=op)
-    return tuple(sorted(found))
+    broadcast_shapes(*(tuple(1 if i in listed else n for i, n in enumerate(t.shape)) for t in (a, b)), op=op)
+    return tuple(sorted(listed))
 
 
 def _ordered(op: str, a: Tensor, b: Tensor, axes: Sequence[int], mode: str) -> tuple[Tensor, Tensor]:
-    """For "valid" the longer operand first. Raises: ShapeError where neither is at least as long along all axes."""
+    """The operands, the longer first for "valid". Raises: ShapeError where neither is as long along all axes."""
     if mode != "valid":
         return a, b
     if all(a.shape[i] >= b.shape[i] for i in axes):
@@ -114,10 +114,10 @@ def fftconvolve(
         return _kept(a * b, a, b, over, mode)
     full = [a.shape[i] + b.shape[i] - 1 for i in long]
     lengths = [fast_length(n) for n in full]
-    made = irfftn(multiply(rfftn(a, lengths, long), rfftn(b, lengths, long)), lengths, long)
+    spectrum_product = irfftn(multiply(rfftn(a, lengths, long), rfftn(b, lengths, long)), lengths, long)
     sizes = dict(zip(long, full, strict=True))
-    cut = tuple(slice(0, sizes.get(i, n)) for i, n in enumerate(made.shape))
-    return _kept(made[cut], a, b, over, mode)
+    cut = tuple(slice(0, sizes.get(i, n)) for i, n in enumerate(spectrum_product.shape))
+    return _kept(spectrum_product[cut], a, b, over, mode)
 
 
 def oaconvolve(
@@ -151,12 +151,12 @@ def oaconvolve(
             h = movement.reshape(h, (short,))
         else:
             x, h = (movement.expand(t, (*lead, t.shape[-1])) for t in (x, h))
-        made = block_convolution(x, h, size)
+        full = block_convolution(x, h, size)
     else:
-        made = by_blocks(x, h, size)
+        full = by_blocks(x, h, size)
     if axis != last:
-        made = moveaxis(made, last, axis)
-    return _kept(made, a, b, over, mode)
+        full = moveaxis(full, last, axis)
+    return _kept(full, a, b, over, mode)
 
 
 def convolve(in1: TensorLike, in2: TensorLike, mode: Mode = "full", method: str = "auto") -> Tensor:
@@ -178,8 +178,8 @@ def convolve(in1: TensorLike, in2: TensorLike, mode: Mode = "full", method: str 
     x, h = (a, b) if math.prod(a.shape) >= math.prod(b.shape) else (b, a)
     pads = [(n - 1, n - 1) for n in h.shape]
     image, kernel = (movement.reshape(t, (1, 1, *t.shape)) for t in (x, arrange.flip(h)))
-    made = conv(image, kernel, pads=pads)
-    return _kept(movement.reshape(made, made.shape[2:]), a, b, over, mode)
+    full = conv(image, kernel, pads=pads)
+    return _kept(movement.reshape(full, full.shape[2:]), a, b, over, mode)
 
 
 def correlate(in1: TensorLike, in2: TensorLike, mode: Mode = "full", method: str = "auto") -> Tensor:

@@ -35,21 +35,21 @@ def zpk2tf(z: Any, p: Any, k: float) -> tuple[F64, F64]:
 
 def _real_of(polynomial: Any, roots: Any) -> Any:
     """A polynomial whose roots come in conjugate pairs has real coefficients."""
-    given = np.asarray(roots, complex)
-    pairs = np.array_equal(np.sort_complex(given[given.imag > 0]), np.sort_complex(given[given.imag < 0].conj()))
+    z = np.asarray(roots, complex)
+    pairs = np.array_equal(np.sort_complex(z[z.imag > 0]), np.sort_complex(z[z.imag < 0].conj()))
     return polynomial.real.copy() if pairs else polynomial
 
 
 def _halved(roots: Any) -> list[complex]:
     """One of each pair of conjugates, that with the positive imaginary part, by real part; then the real ones."""
-    given = np.asarray(roots, complex)
-    real = np.abs(given.imag) <= _REAL * np.abs(given)
-    upper = sorted(given[~real & (given.imag > 0)], key=lambda r: (r.real, abs(r.imag)))
-    lower = sorted(given[~real & (given.imag < 0)], key=lambda r: (r.real, abs(r.imag)))
+    all_roots = np.asarray(roots, complex)
+    real = np.abs(all_roots.imag) <= _REAL * np.abs(all_roots)
+    upper = sorted(all_roots[~real & (all_roots.imag > 0)], key=lambda r: (r.real, abs(r.imag)))
+    lower = sorted(all_roots[~real & (all_roots.imag < 0)], key=lambda r: (r.real, abs(r.imag)))
     if len(upper) != len(lower):
-        raise ShapeError(f"signal.zpk2sos: the roots {given} are not real or in pairs of conjugates")
+        raise ShapeError(f"signal.zpk2sos: the roots {all_roots} are not real or in pairs of conjugates")
     mean = [(u + v.conjugate()) / 2 for u, v in zip(upper, lower, strict=True)]
-    return [*mean, *(complex(r) for r in sorted(given[real].real))]
+    return [*mean, *(complex(r) for r in sorted(all_roots[real].real))]
 
 
 def zpk2sos(z: Any, p: Any, k: float) -> F64:
@@ -124,12 +124,12 @@ def _shifted(zpk: Zpk, kind: str, edges: F64) -> Zpk:
     width, middle = edges[1] - edges[0], math.sqrt(edges[0] * edges[1])
     if kind == "bandpass":
         scaled = [r * width / 2 for r in (z, p)]
-        made = [np.concatenate([r + np.sqrt(r**2 - middle**2), r - np.sqrt(r**2 - middle**2)]) for r in scaled]
-        return np.append(made[0], np.zeros(more)), made[1], k * width**more
+        pairs = [np.concatenate([r + np.sqrt(r**2 - middle**2), r - np.sqrt(r**2 - middle**2)]) for r in scaled]
+        return np.append(pairs[0], np.zeros(more)), pairs[1], k * width**more
     scaled = [width / 2 / r for r in (z, p)]
-    made = [np.concatenate([r + np.sqrt(r**2 - middle**2), r - np.sqrt(r**2 - middle**2)]) for r in scaled]
-    zeros = np.concatenate([made[0], np.full(more, 1j * middle), np.full(more, -1j * middle)])
-    return zeros, made[1], k * np.real(np.prod(-z) / np.prod(-p))
+    pairs = [np.concatenate([r + np.sqrt(r**2 - middle**2), r - np.sqrt(r**2 - middle**2)]) for r in scaled]
+    zeros = np.concatenate([pairs[0], np.full(more, 1j * middle), np.full(more, -1j * middle)])
+    return zeros, pairs[1], k * np.real(np.prod(-z) / np.prod(-p))
 
 
 def _designed(op: str, prototype: Zpk, Wn: Any, btype: str, analog: bool, output: str, fs: float | None) -> Any:
@@ -222,12 +222,12 @@ def firwin(
     bands = np.concatenate([[0.0] * first, edges, [1.0] * passes_last]).reshape(-1, 2)
     m = np.arange(numtaps) - (numtaps - 1) / 2
     taps = sum(right * np.sinc(right * m) - left * np.sinc(left * m) for left, right in bands)
-    made = taps * get_window(window, numtaps, fftbins=False)
+    windowed = taps * get_window(window, numtaps, fftbins=False)
     if scale:
         left, right = bands[0]
         at = 0.0 if left == 0 else 1.0 if right == 1 else (left + right) / 2
-        made = made / np.sum(made * np.cos(np.pi * m * at))
-    return np.asarray(made)
+        windowed = windowed / np.sum(windowed * np.cos(np.pi * m * at))
+    return np.asarray(windowed)
 
 
 def _kaiser_beta(down: float) -> float:

@@ -38,19 +38,19 @@ def _back(y: Tensor, at: int) -> Tensor:
 
 def _coefficients(op: str, what: str, c: TensorLike, x: Tensor, rank: int) -> Tensor:
     """Coefficients in the dtype of the signal."""
-    made = cast_to(tensors(op, x, c)[1], x.dtype)
-    made = movement.reshape(made, (1,)) if made.ndim == 0 and rank == 1 else made
-    if made.ndim != rank or 0 in made.shape:
-        raise ShapeError(f"{op}: {what} is {made.type}; expected {'(n,)' if rank == 1 else '(n, 6)'}")
-    return made
+    coefficients = cast_to(tensors(op, x, c)[1], x.dtype)
+    coefficients = movement.reshape(coefficients, (1,)) if coefficients.ndim == 0 and rank == 1 else coefficients
+    if coefficients.ndim != rank or 0 in coefficients.shape:
+        raise ShapeError(f"{op}: {what} is {coefficients.type}; expected {'(n,)' if rank == 1 else '(n, 6)'}")
+    return coefficients
 
 
 def _sections(op: str, sos: TensorLike, x: Tensor) -> list[tuple[list[Tensor], list[Tensor]]]:
-    made = _coefficients(op, "sos", sos, x, 2)
-    if made.shape[1] != 6:
-        raise ShapeError(f"{op}: sos is {made.type}; expected (n, 6), sections of second order")
-    return [([made[i, j] / made[i, 3] for j in range(3)], [made[i, j] / made[i, 3] for j in (4, 5)])
-            for i in range(made.shape[0])]  # fmt: skip
+    rows = _coefficients(op, "sos", sos, x, 2)
+    if rows.shape[1] != 6:
+        raise ShapeError(f"{op}: sos is {rows.type}; expected (n, 6), sections of second order")
+    return [([rows[i, j] / rows[i, 3] for j in range(3)], [rows[i, j] / rows[i, 3] for j in (4, 5)])
+            for i in range(rows.shape[0])]  # fmt: skip
 
 
 def _polynomials(op: str, b: TensorLike, a: TensorLike, x: Tensor) -> list[tuple[list[Tensor], list[Tensor]]]:
@@ -69,8 +69,8 @@ def _run(x: Tensor, filters: Any, states: Sequence[Sequence[Tensor]]) -> tuple[T
         after = []
         for (top, down), state in zip(filters, carry, strict=True):
             out = top[0] * now + state[0] if state else top[0] * now
-            made = [top[i + 1] * now - down[i] * out for i in range(len(state))]
-            after.append([m + s for m, s in zip(made, state[1:], strict=False)] + made[-1:] if made else [])
+            sums = [top[i + 1] * now - down[i] * out for i in range(len(state))]
+            after.append([m + s for m, s in zip(sums, state[1:], strict=False)] + sums[-1:] if sums else [])
             now = out
         return after, now
 
@@ -85,20 +85,20 @@ def _states(op: str, zi: TensorLike | None, x: Tensor, shape: tuple[int, ...]) -
     if zi is None:
         zero = movement.expand(x.graph.constant(0.0, x.dtype), lead)
         return [[zero] * shape[1] for _ in range(shape[0])]
-    given = cast_to(tensors(op, x, zi)[1], x.dtype)
-    if given.ndim == len(wanted) and broadcast_shapes(given.shape, wanted, op=op) == wanted:
-        full = movement.expand(given, wanted)
+    state = cast_to(tensors(op, x, zi)[1], x.dtype)
+    if state.ndim == len(wanted) and broadcast_shapes(state.shape, wanted, op=op) == wanted:
+        full = movement.expand(state, wanted)
         return [[full[i][..., j] for j in range(shape[1])] for i in range(shape[0])]
-    raise ShapeError(f"{op}: zi is {given.type}; expected {wanted}, with the samples' axis moved to the end")
+    raise ShapeError(f"{op}: zi is {state.type}; expected {wanted}, with the samples' axis moved to the end")
 
 
 def _placed(zi: TensorLike, x: Tensor, at: int, sections: bool, op: str) -> Tensor:
     """zi with its axis of states at the end, and an axis of sections in front."""
-    given = tensors(op, x, zi)[1]
-    if given.ndim != x.ndim + sections:
-        raise ShapeError(f"{op}: zi is {given.type}, and the signal has {x.ndim} axes; expected {x.ndim + sections}")
-    given = composite.moveaxis(given, at + sections, -1) if given.ndim > 1 else given
-    return given if sections else composite.expand_dims(given, 0)
+    state = tensors(op, x, zi)[1]
+    if state.ndim != x.ndim + sections:
+        raise ShapeError(f"{op}: zi is {state.type}, and the signal has {x.ndim} axes; expected {x.ndim + sections}")
+    state = composite.moveaxis(state, at + sections, -1) if state.ndim > 1 else state
+    return state if sections else composite.expand_dims(state, 0)
 
 
 def lfilter(b: TensorLike, a: TensorLike, x: TensorLike, axis: int = -1, zi: TensorLike | None = None) -> Any:
@@ -116,13 +116,13 @@ def lfilter(b: TensorLike, a: TensorLike, x: TensorLike, axis: int = -1, zi: Ten
     ((top, down),) = filters
     states = _states(op, None if zi is None else _placed(zi, signal, at, False, op), signal, (1, len(down)))
     if _coefficients(op, "a", a, signal, 1).shape[0] == 1:
-        made = _convolved(signal, composite.stack(top))
+        convolved = _convolved(signal, composite.stack(top))
         n = signal.shape[-1]
         if zi is None:
-            return _back(made[..., :n], at)
+            return _back(convolved[..., :n], at)
         start = composite.stack(states[0], -1) if down else signal[..., :0]
         tail = pad(start, [(0, 0)] * (start.ndim - 1) + [(0, n)])
-        whole_ = made + tail
+        whole_ = convolved + tail
         return _back(whole_[..., :n], at), _back(whole_[..., n:], at)
     y, ends = _run(signal, filters, states)
     return _back(y, at) if zi is None else (_back(y, at), _back(composite.stack(ends[0], -1), at))
@@ -136,8 +136,8 @@ def _convolved(x: Tensor, taps: Tensor, up: int = 1, down: int = 1) -> Tensor:
         lines = movement.reshape(pad(composite.expand_dims(lines, -1), [(0, 0)] * 3 + [(0, up - 1)]), (-1, 1, n * up))
         lines = lines[..., : (n - 1) * up + 1]
     kernel = movement.reshape(arrange.flip(taps), (1, 1, m))
-    made = conv(lines, kernel, pads=m - 1, strides=down)
-    return movement.reshape(made, (*x.shape[:-1], made.shape[-1]))
+    filtered = conv(lines, kernel, pads=m - 1, strides=down)
+    return movement.reshape(filtered, (*x.shape[:-1], filtered.shape[-1]))
 
 
 def sosfilt(sos: TensorLike, x: TensorLike, axis: int = -1, zi: TensorLike | None = None) -> Any:
@@ -308,7 +308,8 @@ def detrend(
 def hilbert(x: TensorLike, N: int | None = None, axis: int = -1) -> Tensor:
     """The analytic signal: x, and its Hilbert transform as imaginary part, as pairs (..., 2).
 
-    N: as many samples are taken, or zeros follow. Gradient: to x. Raises: ShapeError. Follows scipy.signal.hilbert.
+    N: the number of samples taken; zeros follow where x has fewer. Gradient: to x. Raises: ShapeError. Follows
+    scipy.signal.hilbert.
     """
     op = "signal.hilbert"
     signal, at = signal_of(op, x, axis)
@@ -318,8 +319,8 @@ def hilbert(x: TensorLike, N: int | None = None, axis: int = -1) -> Tensor:
     weight[0] = 1
     if n % 2 == 0:
         weight[n // 2] = 1
-    made = ifft(fft(pair(signal), n) * signal.graph.constant(weight[:, None], signal.dtype))
-    return made if at == made.ndim - 2 else composite.moveaxis(made, -2, at)
+    analytic = ifft(fft(pair(signal), n) * signal.graph.constant(weight[:, None], signal.dtype))
+    return analytic if at == analytic.ndim - 2 else composite.moveaxis(analytic, -2, at)
 
 
 def upfirdn(h: TensorLike, x: TensorLike, up: int = 1, down: int = 1, axis: int = -1) -> Tensor:
@@ -421,8 +422,8 @@ def resample_poly(
         else:
             base = offs[padtype](signal, -1, True)
         signal = signal - base
-    made = _convolved(signal, taps, up, down)[..., skipped : skipped + size]
-    return _back(made if base is None else made + base, at)
+    resampled = _convolved(signal, taps, up, down)[..., skipped : skipped + size]
+    return _back(resampled if base is None else resampled + base, at)
 
 
 def decimate(
@@ -444,8 +445,8 @@ def decimate(
             return _back(resample_poly(signal, 1, q, -1, taps), at)
         return _back(upfirdn(taps, signal, 1, q)[..., :size], at)
     sos = cheby1(8 if n is None else whole(op, "n", n), 0.05, 0.8 / q, output="sos")
-    made = sosfiltfilt(sos, signal) if zero_phase else sosfilt(sos, signal)
-    return _back(made[..., ::q], at)
+    filtered = sosfiltfilt(sos, signal) if zero_phase else sosfilt(sos, signal)
+    return _back(filtered[..., ::q], at)
 
 
 def chirp(

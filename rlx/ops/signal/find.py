@@ -12,17 +12,17 @@ from rlx.ir import Tensor
 from rlx.ops.numeric import Array
 
 
-def _bounds(op: str, what: str, given: Any, x: Array, at: Array) -> tuple[Any, Any]:
+def _bounds(op: str, what: str, bounds: Any, x: Array, at: Array) -> tuple[Any, Any]:
     """The least and the greatest value of a condition, numbers or for each peak; None for no limit."""
-    low, high = given if isinstance(given, tuple | list) and len(given) == 2 else (given, None)
-    found = []
+    low, high = bounds if isinstance(bounds, tuple | list) and len(bounds) == 2 else (bounds, None)
+    limits = []
     for value in (low, high):
         if isinstance(value, np.ndarray):
             if value.shape != x.shape:
                 raise ShapeError(f"{op}: {what} is an array of shape {value.shape}; expected {x.shape}, as the signal")
             value = value[at]
-        found.append(value)
-    return found[0], found[1]
+        limits.append(value)
+    return limits[0], limits[1]
 
 
 def _within(value: Array, limits: tuple[Any, Any]) -> Array:
@@ -110,38 +110,38 @@ def find_peaks(
         raise ShapeError(f"{op}: wlen is {wlen!r}; expected more than 1")
     window = None if window is None else window | 1
     peaks, lefts, rights = _maxima(line) if len(line) > 2 else (np.zeros(0, np.intp),) * 3
-    found: dict[str, Array] = {}
+    properties: dict[str, Array] = {}
 
     def keep(which: Array) -> None:
         nonlocal peaks
         peaks = peaks[which]
-        found.update({name: values[which] for name, values in found.items()})
+        properties.update({name: values[which] for name, values in properties.items()})
 
     if plateau_size is not None:
-        found.update(plateau_sizes=rights - lefts + 1, left_edges=lefts, right_edges=rights)
-        keep(_within(found["plateau_sizes"], _bounds(op, "plateau_size", plateau_size, line, peaks)))
+        properties.update(plateau_sizes=rights - lefts + 1, left_edges=lefts, right_edges=rights)
+        keep(_within(properties["plateau_sizes"], _bounds(op, "plateau_size", plateau_size, line, peaks)))
     if height is not None:
-        found["peak_heights"] = line[peaks]
-        keep(_within(found["peak_heights"], _bounds(op, "height", height, line, peaks)))
+        properties["peak_heights"] = line[peaks]
+        keep(_within(properties["peak_heights"], _bounds(op, "height", height, line, peaks)))
     if threshold is not None:
-        found["left_thresholds"] = line[peaks] - line[peaks - 1]
-        found["right_thresholds"] = line[peaks] - line[peaks + 1]
+        properties["left_thresholds"] = line[peaks] - line[peaks - 1]
+        properties["right_thresholds"] = line[peaks] - line[peaks + 1]
         low, high = _bounds(op, "threshold", threshold, line, peaks)
-        sides = np.stack([found["left_thresholds"], found["right_thresholds"]])
+        sides = np.stack([properties["left_thresholds"], properties["right_thresholds"]])
         keep(_within(sides.min(0), (low, None)) & _within(sides.max(0), (None, high)))
     if distance is not None:
         keep(_far(peaks, line[peaks], distance))
     if prominence is not None or width is not None:
         rows = [_prominence(line, int(p), window) for p in peaks]
         for i, name in enumerate(("prominences", "left_bases", "right_bases")):
-            found[name] = np.array([row[i] for row in rows], np.float64 if i == 0 else np.intp)
+            properties[name] = np.array([row[i] for row in rows], np.float64 if i == 0 else np.intp)
     if prominence is not None:
-        keep(_within(found["prominences"], _bounds(op, "prominence", prominence, line, peaks)))
+        keep(_within(properties["prominences"], _bounds(op, "prominence", prominence, line, peaks)))
     if width is not None:
-        heights = line[peaks] - found["prominences"] * rel_height
+        heights = line[peaks] - properties["prominences"] * rel_height
         ends = [_width(line, int(p), float(h), int(a), int(b)) for p, h, a, b in
-                zip(peaks, heights, found["left_bases"], found["right_bases"], strict=True)]  # fmt: skip
+                zip(peaks, heights, properties["left_bases"], properties["right_bases"], strict=True)]  # fmt: skip
         begin, end = (np.array([e[i] for e in ends], np.float64) for i in (0, 1))
-        found.update(widths=end - begin, width_heights=heights, left_ips=begin, right_ips=end)
-        keep(_within(found["widths"], _bounds(op, "width", width, line, peaks)))
-    return peaks, found
+        properties.update(widths=end - begin, width_heights=heights, left_ips=begin, right_ips=end)
+        keep(_within(properties["widths"], _bounds(op, "width", width, line, peaks)))
+    return peaks, properties

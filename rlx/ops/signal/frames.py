@@ -207,5 +207,5 @@ def overlap_add(frames: TensorLike, hop_length: int, axis: int = -1, size: int |
     needed = (count - 1) * hop + length if count and length else 0
     total = needed if size is None else whole("overlap_add", "size", size, 0)
     last = axis == x.ndim - 1
-    made = apply("overlap_add", x if last else moveaxis(moveaxis(x, axis, -1), axis - 1, -2), hop=hop, size=total)
-    return made if last else moveaxis(made, -1, axis - 1)
+    signal = apply("overlap_add", x if last else moveaxis(moveaxis(x, axis, -1), axis - 1, -2), hop=hop, size=total)
+    return signal if last else moveaxis(signal, -1, axis - 1)

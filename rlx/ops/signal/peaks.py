@@ -47,12 +47,12 @@ def find_peaks(x: Array) -> tuple[Array, Array]:
 
 
 def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    d, found = grads[0], node.outputs[0]
-    return (None,) if d is None else (select.where(found > -math.inf, d, 0.0),)
+    d, peaks = grads[0], node.outputs[0]
+    return (None,) if d is None else (select.where(peaks > -math.inf, d, 0.0),)
 
 
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
-    """By a number for each run of equal elements, and the place where each run ends."""
+    """Numbers each run of equal elements, and finds the place where each run ends."""
     (x,) = inputs
     n, axis = x.shape[-1], x.ndim - 1
     place = movement.expand(x.graph.constant(np.arange(n, dtype=np.int32)), x.shape)
@@ -102,8 +102,8 @@ def largest_peaks(f: TensorLike, p: TensorLike, k: int, axis: int = -1) -> tuple
         shape = (*power.shape[:-1], k)
         f_k, p_k = (movement.expand(t.graph.constant(math.nan, t.dtype), shape) for t in (places, power))
     else:
-        found, middle = apply_multi("peaks", power)
-        value, index = top_k(found, count)
+        peak_values, middle = apply_multi("peaks", power)
+        value, index = top_k(peak_values, count)
         none = value == -math.inf
         p_k = select.where(none, math.nan, value)
         f_k = select.where(none, math.nan, gather(places, apply("gather_elements", middle, index, axis=power.ndim - 1)))

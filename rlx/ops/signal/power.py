@@ -21,7 +21,7 @@ from rlx.ops.windows import MAX_STEP
 
 LENGTHS = (256, 512, 1024, 2048, 4096)  # lengths of transforms that stay in a workgroup's registers and shared memory
 DETRENDS = ("constant", None)
-_BLOCK = 1 << 14  # samples of the segments that NumPy transforms at once
+_SAMPLES_AT_ONCE = 1 << 14  # samples of the segments that NumPy transforms
 
 
 def sides(n: int) -> Array:
@@ -60,7 +60,7 @@ def weighted(frames: Array, window: Array, detrend: str | None) -> Array:
 
 def blocks(count: int, length: int) -> list[slice]:
     """The segments in parts that NumPy transforms at once."""
-    step = max(1, _BLOCK // length)
+    step = max(1, _SAMPLES_AT_ONCE // length)
     return [slice(i, min(count, i + step)) for i in range(0, count, step)]
 
 
@@ -81,8 +81,8 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     frames = apply("frame", x, length=window.shape[0], hop=attrs["hop"])
     if attrs["detrend"] is not None:
         frames = without_mean(frames)
-    made = reduce.sum(power(rfft(frames * window, attrs["nfft"])), -2)
-    return made * x.graph.constant(sides(attrs["nfft"]), x.dtype)
+    total = reduce.sum(power(rfft(frames * window, attrs["nfft"])), -2)
+    return total * x.graph.constant(sides(attrs["nfft"]), x.dtype)
 
 
 def without_mean(frames: Tensor) -> Tensor:
@@ -108,5 +108,5 @@ register(
 
 def segment_power(x: Tensor, window: Array, hop: int, nfft: int, detrend: Any) -> Tensor:
     """The one-sided power of the segments of x (..., n), added up: (..., nfft // 2 + 1)."""
-    given = x.graph.constant(window, x.dtype)
-    return apply("segment_power", x, given, hop=hop, nfft=nfft, detrend=detrend)
+    constant = x.graph.constant(window, x.dtype)
+    return apply("segment_power", x, constant, hop=hop, nfft=nfft, detrend=detrend)

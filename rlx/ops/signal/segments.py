@@ -22,7 +22,7 @@ from rlx.ops.signal.windows import F64, Window, given_samples, is_number, window
 Detrend = Literal["constant", "linear"] | bool | None
 DETRENDS = ("constant", "linear", False, None)
 SCALINGS = ("density", "spectrum")
-_SEGMENT = 256  # samples, as scipy.signal
+_SEGMENT_SAMPLES = 256  # scipy.signal's default
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,11 @@ def signal_of(op: str, x: TensorLike, axis: int) -> tuple[Tensor, int]:
 
     Raises: ShapeError for a scalar, an axis out of range, and no samples.
     """
-    made = numbers(op, x)
-    at = normalize_axis(axis, made.ndim, op)
-    if made.shape[at] == 0:
-        raise ShapeError(f"{op}: the signal is {made.type}; expected at least one sample along axis {at}")
-    return (made if at == made.ndim - 1 else composite.moveaxis(made, at, -1)), at
+    signal = numbers(op, x)
+    at = normalize_axis(axis, signal.ndim, op)
+    if signal.shape[at] == 0:
+        raise ShapeError(f"{op}: the signal is {signal.type}; expected at least one sample along axis {at}")
+    return (signal if at == signal.ndim - 1 else composite.moveaxis(signal, at, -1)), at
 
 
 def segments_of(
@@ -82,8 +82,8 @@ def segments_of(
     transform that is shorter than a segment.
     """
     if nperseg is None:
-        given = given_samples(window)
-        nperseg = min(_SEGMENT, n) if given is None else given
+        samples = given_samples(window)
+        nperseg = min(_SEGMENT_SAMPLES, n) if samples is None else samples
     nperseg = whole(op, "nperseg", nperseg)
     if nperseg > n:
         raise ShapeError(

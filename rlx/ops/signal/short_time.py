@@ -104,8 +104,8 @@ class ShortTimeFFT:
         """The frequencies of a slice."""
         if self.onesided_fft:
             return np.fft.rfftfreq(self.mfft, self.T)
-        found = np.fft.fftfreq(self.mfft, self.T)
-        return np.fft.fftshift(found) if self.fft_mode == "centered" else found
+        frequencies = np.fft.fftfreq(self.mfft, self.T)
+        return np.fft.fftshift(frequencies) if self.fft_mode == "centered" else frequencies
 
     @property
     def fac_magnitude(self) -> float:
@@ -267,7 +267,7 @@ class ShortTimeFFT:
         self, x: TensorLike, detr: Any, p0: int | None = None, p1: int | None = None, *, k_offset: int = 0,
         padding: str = "zeros", axis: int = -1,
     ) -> Any:  # fmt: skip
-        """As stft, of slices less their mean ("constant"), their line ("linear"), or as a function of frames gives them
+        """stft of slices less their mean ("constant"), their line ("linear"), or as a function of frames gives them
         (..., samples)."""
         return _STFT(x, self, p0, p1, k_offset, padding, axis, detr)
 
@@ -276,8 +276,8 @@ class ShortTimeFFT:
         p1: int | None = None, k_offset: int = 0, padding: str = "zeros", axis: int = -1,
     ) -> Any:  # fmt: skip
         """|stft(x)|², or stft(x)·conj(stft(y)) as pairs."""
-        given = self, p0, p1, k_offset, padding, axis, detr
-        return _POWER(x, *given) if y is None else _CROSS(x, y, *given)
+        arguments = self, p0, p1, k_offset, padding, axis, detr
+        return _POWER(x, *arguments) if y is None else _CROSS(x, y, *arguments)
 
     def istft(
         self, S: TensorLike, k0: int = 0, k1: int | None = None, *, f_axis: int = -2, t_axis: int = -1
@@ -341,20 +341,20 @@ def _istft(S: TensorLike, of: ShortTimeFFT, k0: int, k1: int | None, f_axis: int
         frames = arrange.roll(frames, of._turned(), -1)
     frames = frames[..., : of.m_num] * frames.graph.constant(of.dual_win, frames.dtype)
     size = (slices - 1) * of.hop + of.m_num
-    made = apply("overlap_add", frames, hop=of.hop, size=size)[..., k0 - of.k_min : last - of.k_min]
+    signal = apply("overlap_add", frames, hop=of.hop, size=size)[..., k0 - of.k_min : last - of.k_min]
     if not of.onesided_fft:
-        made = composite.swapaxes(made, -1, -2)
+        signal = composite.swapaxes(signal, -1, -2)
     at = min(min(places), len(rest))
-    return made if at == len(rest) else composite.moveaxis(made, len(rest), at)
+    return signal if at == len(rest) else composite.moveaxis(signal, len(rest), at)
 
 
 _STFT, _POWER, _CROSS, _ISTFT = (public(__name__, f.__name__, f) for f in (_stft, _power, _cross, _istft))
 
 
 def _window(op: str, what: str, win: Any) -> F64:
-    given = np.asarray(win)
-    if given.ndim != 1 or not given.size or not np.isfinite(given).all():
-        raise ShapeError(f"{op}: {what} has shape {given.shape}; expected finite samples, (m,)")
-    if given.dtype.kind not in "biuf":
-        raise UnsupportedOp(f"{op}: {what} is {given.dtype}; expected real samples")
-    return given.astype(np.float64)
+    array = np.asarray(win)
+    if array.ndim != 1 or not array.size or not np.isfinite(array).all():
+        raise ShapeError(f"{op}: {what} has shape {array.shape}; expected finite samples, (m,)")
+    if array.dtype.kind not in "biuf":
+        raise UnsupportedOp(f"{op}: {what} is {array.dtype}; expected real samples")
+    return array.astype(np.float64)

@@ -96,14 +96,14 @@ def _power(
     choose(op, "detrend", detrend, DETRENDS)
     if onesided and detrend != "linear" and cut.nfft in LENGTHS and (average == "mean" or count == 1):
         weight = cut.window * (factor / np.sqrt(count))
-        found = segment_power(x, weight, cut.step, cut.nfft, detrend or None)
+        mean = segment_power(x, weight, cut.step, cut.nfft, detrend or None)
     else:
-        made = power(transformed(op, x, cut, factor, detrend, onesided))
-        found = _averaged(made, made.ndim - 2, average)
+        periodograms = power(transformed(op, x, cut, factor, detrend, onesided))
+        mean = _averaged(periodograms, periodograms.ndim - 2, average)
         if onesided:
-            found = found * found.graph.constant(sides(cut.nfft), found.dtype)
-    found = found if at == found.ndim - 1 else composite.moveaxis(found, -1, at)
-    return frequencies(cut, x, onesided), found
+            mean = mean * mean.graph.constant(sides(cut.nfft), mean.dtype)
+    mean = mean if at == mean.ndim - 1 else composite.moveaxis(mean, -1, at)
+    return frequencies(cut, x, onesided), mean
 
 
 def periodogram(
@@ -126,8 +126,8 @@ def periodogram(
     n = x.shape[-1]
     if nfft is not None and 1 <= nfft < n:
         x, n = x[..., :nfft], nfft
-    f, made = _power(op, x, fs, window, n, 0, nfft, detrend, return_onesided, scaling, -1, "mean")
-    return f, made if at == made.ndim - 1 else composite.moveaxis(made, -1, at)
+    f, density = _power(op, x, fs, window, n, 0, nfft, detrend, return_onesided, scaling, -1, "mean")
+    return f, density if at == density.ndim - 1 else composite.moveaxis(density, -1, at)
 
 
 def csd(
@@ -155,12 +155,12 @@ def csd(
     (first, second), at, cut = _two(op, x, y, fs, window, nperseg, noverlap, nfft, axis)
     factor = float(np.sqrt(cut.scale(op, scaling)))
     a, b = (transformed(op, t, cut, factor, detrend, return_onesided) for t in (first, second))
-    made = multiply(conj(a), b)
-    found = _averaged(made, made.ndim - 3, average)
+    products = multiply(conj(a), b)
+    mean = _averaged(products, products.ndim - 3, average)
     if return_onesided:
-        found = found * found.graph.constant(sides(cut.nfft)[:, None], found.dtype)
-    found = found if at == found.ndim - 2 else composite.moveaxis(found, -2, at)
-    return frequencies(cut, first, return_onesided), found
+        mean = mean * mean.graph.constant(sides(cut.nfft)[:, None], mean.dtype)
+    mean = mean if at == mean.ndim - 2 else composite.moveaxis(mean, -2, at)
+    return frequencies(cut, first, return_onesided), mean
 
 
 def coherence(
@@ -183,12 +183,12 @@ def coherence(
     (first, second), at, cut = _two(op, x, y, fs, window, nperseg, noverlap, nfft, axis)
     factor = float(np.sqrt(cut.scale(op, "spectrum")))
     a, b = (transformed(op, t, cut, factor, detrend, True) for t in (first, second))
-    found = reduce.mean(multiply(conj(a), b), a.ndim - 3)
+    ratio = reduce.mean(multiply(conj(a), b), a.ndim - 3)
     for t in (a, b):  # divided before it is squared, since squares of weak signals may vanish
-        found = found / composite.expand_dims(unary.sqrt(reduce.mean(power(t), t.ndim - 3)), -1)
-    found = power(found)
-    found = found if at == found.ndim - 1 else composite.moveaxis(found, -1, at)
-    return frequencies(cut, first, True), found
+        ratio = ratio / composite.expand_dims(unary.sqrt(reduce.mean(power(t), t.ndim - 3)), -1)
+    ratio = power(ratio)
+    ratio = ratio if at == ratio.ndim - 1 else composite.moveaxis(ratio, -1, at)
+    return frequencies(cut, first, True), ratio
 
 
 def _two(
@@ -241,20 +241,20 @@ def spectrogram(
     count = z.shape[-3]
     times = ((np.arange(count) * cut.step + cut.nperseg / 2) / cut.fs).astype(x.dtype.np)
     if mode == "complex":
-        made = composite.moveaxis(z, -2, -3)
-        made = made if at == made.ndim - 3 else composite.moveaxis(made, -3, at)
-        return frequencies(cut, x, return_onesided), times, made
+        spectrum = composite.moveaxis(z, -2, -3)
+        spectrum = spectrum if at == spectrum.ndim - 3 else composite.moveaxis(spectrum, -3, at)
+        return frequencies(cut, x, return_onesided), times, spectrum
     if mode == "psd":
-        made = power(z)
-        made = made * made.graph.constant(sides(cut.nfft), made.dtype) if return_onesided else made
+        spectrum = power(z)
+        spectrum = spectrum * spectrum.graph.constant(sides(cut.nfft), spectrum.dtype) if return_onesided else spectrum
     elif mode == "magnitude":
-        made = absolute(z)
+        spectrum = absolute(z)
     else:
-        made = atan2(imag(z), real(z))
-        made = _unwrapped(made) if mode == "phase" else made
-    made = composite.swapaxes(made, -1, -2)
-    made = made if at == made.ndim - 2 else composite.moveaxis(made, -2, at)
-    return frequencies(cut, x, return_onesided), times, made
+        spectrum = atan2(imag(z), real(z))
+        spectrum = _unwrapped(spectrum) if mode == "phase" else spectrum
+    spectrum = composite.swapaxes(spectrum, -1, -2)
+    spectrum = spectrum if at == spectrum.ndim - 2 else composite.moveaxis(spectrum, -2, at)
+    return frequencies(cut, x, return_onesided), times, spectrum
 
 
 def _unwrapped(angle: Tensor) -> Tensor:

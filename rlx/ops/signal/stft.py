@@ -86,15 +86,15 @@ def stft(
     count = (-(-left // cut.step) if padded else left // cut.step) + 1
     choose(op, "detrend", detrend, DETRENDS)
     if not detrend and return_onesided and cut.nfft in LENGTHS and countable(count, cut.step, cut.nfft):
-        made = segment_spectra(x, cut.window * factor, cut.step, cut.nfft, around, count)
+        spectrum = segment_spectra(x, cut.window * factor, cut.step, cut.nfft, around, count)
     else:
         after = max(0, (count - 1) * cut.step + cut.nperseg - around - n)
         x = _padded(x, around, after) if around or after else x
-        made = composite.moveaxis(transformed(op, x, cut, factor, detrend, return_onesided), -2, -3)
+        spectrum = composite.moveaxis(transformed(op, x, cut, factor, detrend, return_onesided), -2, -3)
     middle = cut.nperseg / 2 if boundary is None else 0.0
     times = ((np.arange(count) * cut.step + middle) / cut.fs).astype(x.dtype.np)
-    made = made if at == made.ndim - 3 else composite.moveaxis(made, -3, at)
-    return frequencies(cut, x, return_onesided), times, made
+    spectrum = spectrum if at == spectrum.ndim - 3 else composite.moveaxis(spectrum, -3, at)
+    return frequencies(cut, x, return_onesided), times, spectrum
 
 
 def _padded(x: Tensor, before: int, after: int, mode: str = "constant") -> Tensor:
@@ -176,10 +176,10 @@ def istft(
         x = segment_signal(z, window, cut.step, cut.nfft, trim, kept)
     else:
         z = composite.moveaxis(z, -2, -3)
-        made = (irfft(z, cut.nfft) if input_onesided else real(ifft(z, cut.nfft)))[..., : cut.nperseg]
-        x = apply("overlap_add", made * made.graph.constant(window, made.dtype), hop=cut.step, size=size)
+        frames = (irfft(z, cut.nfft) if input_onesided else real(ifft(z, cut.nfft)))[..., : cut.nperseg]
+        x = apply("overlap_add", frames * frames.graph.constant(window, frames.dtype), hop=cut.step, size=size)
         if not repeats:
-            squares = movement.expand(made.graph.constant(cut.window**2, made.dtype), (count, cut.nperseg))
+            squares = movement.expand(frames.graph.constant(cut.window**2, frames.dtype), (count, cut.nperseg))
             norm = apply("overlap_add", squares, hop=cut.step, size=size)
             x = x / select.where(norm > _LEAST, norm, 1.0)
         x = x[..., trim : size - trim]
@@ -193,13 +193,13 @@ def _inverse_sizes(
     """The sizes that the transform had. Raises: ShapeError where the frequencies are not as many as nfft gives."""
     usual = max(1, 2 * (bins - 1)) if onesided else bins
     if nperseg is None:
-        given = given_samples(window)
-        if nfft is None and given not in (None, usual, usual + onesided):
+        size = given_samples(window)
+        if nfft is None and size not in (None, usual, usual + onesided):
             raise ShapeError(
-                f"{op}: the window has {given} samples, and {bins} frequencies are those of segments of {usual}; give "
+                f"{op}: the window has {size} samples, and {bins} frequencies are those of segments of {usual}; give "
                 f"a window of {usual}, or the nperseg and nfft of stft"
             )
-        nperseg = usual if given is None else given
+        nperseg = usual if size is None else size
     nperseg = whole(op, "nperseg", nperseg)
     if nfft is None:
         nfft = nperseg if onesided and nperseg == usual + 1 else usual

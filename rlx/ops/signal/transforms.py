@@ -129,19 +129,19 @@ def _signal_reference(z: Array, window: Array, *, hop: int, nfft: int, start: in
     wide = z.astype(np.float64)
     with np.errstate(all="ignore"):
         frames = np.fft.irfft((wide[..., 0] + 1j * wide[..., 1]).swapaxes(-1, -2), nfft)[..., :length] * window
-        made = np.zeros((*z.shape[:-3], (count - 1) * hop + length))
+        signal = np.zeros((*z.shape[:-3], (count - 1) * hop + length))
         for i in range(count):
-            made[..., i * hop : i * hop + length] += frames[..., i, :]
-        return made[..., start : start + size].astype(z.dtype)
+            signal[..., i * hop : i * hop + length] += frames[..., i, :]
+        return signal[..., start : start + size].astype(z.dtype)
 
 
 def _signal_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """Segments first, transformed back, times the window, and their sum."""
+    """Transforms the segments back, multiplies them by the window and adds them up."""
     z, window = inputs
     count, length, hop = z.shape[-2], window.shape[0], attrs["hop"]
     frames = irfft(composite.moveaxis(z, -2, -3), attrs["nfft"])[..., :length] * window
-    made = apply("overlap_add", frames, hop=hop, size=(count - 1) * hop + length)
-    return made[..., attrs["start"] : attrs["start"] + attrs["size"]]
+    signal = apply("overlap_add", frames, hop=hop, size=(count - 1) * hop + length)
+    return signal[..., attrs["start"] : attrs["start"] + attrs["size"]]
 
 
 def _signal_cost(node: Node) -> Cost:
@@ -161,12 +161,12 @@ def segment_spectra(x: Tensor, window: Array, hop: int, nfft: int, start: int, c
     """The transforms of `count` segments of x (..., n), the first of which begins `start` samples before the signal.
 
     Around the signal are zeros. Gives pairs (..., nfft // 2 + 1, count, 2)."""
-    given = x.graph.constant(window, x.dtype)
-    return apply("segment_spectra", x, given, hop=hop, nfft=nfft, start=start, count=count)
+    constant = x.graph.constant(window, x.dtype)
+    return apply("segment_spectra", x, constant, hop=hop, nfft=nfft, start=start, count=count)
 
 
 def segment_signal(z: Tensor, window: Array, hop: int, nfft: int, start: int, size: int) -> Tensor:
     """The sum of windowed segments whose transforms are z (..., nfft // 2 + 1, segments, 2), in their places: of its
     samples `size` from `start` on, (..., size). Requires: `reaches` is at most `most_reaching`."""
-    given = z.graph.constant(window, z.dtype)
-    return apply("segment_signal", z, given, hop=hop, nfft=nfft, start=start, size=size)
+    constant = z.graph.constant(window, z.dtype)
+    return apply("segment_signal", z, constant, hop=hop, nfft=nfft, start=start, size=size)

@@ -43,9 +43,9 @@ def _barthann(m: int) -> F64:
 
 def _bohman(m: int) -> F64:
     away = np.abs(np.linspace(-1, 1, m))
-    made = (1 - away) * np.cos(np.pi * away) + np.sin(np.pi * away) / np.pi
-    made[0] = made[-1] = 0
-    return np.asarray(made)
+    samples = (1 - away) * np.cos(np.pi * away) + np.sin(np.pi * away) / np.pi
+    samples[0] = samples[-1] = 0
+    return np.asarray(samples)
 
 
 def _parzen(m: int) -> F64:
@@ -127,8 +127,8 @@ def get_window(window: Window, n: int, fftbins: bool = True) -> F64:
     n = int(n)
     if isinstance(window, int | float | np.number) and not isinstance(window, bool):
         window = ("kaiser", window)
-    given = window if isinstance(window, tuple) and window else (window,)
-    name, parameters = given[0], given[1:]
+    description = window if isinstance(window, tuple) and window else (window,)
+    name, parameters = description[0], description[1:]
     name = _ALIASES.get(name, name) if isinstance(name, str) else name
     if not isinstance(name, str) or name not in _WINDOWS:
         from difflib import get_close_matches  # the message alone needs it
@@ -185,13 +185,13 @@ def window_of(op: str, window: Window, nperseg: int) -> F64:
     if not isinstance(window, np.ndarray | list):
         return get_window(window, nperseg)
     try:
-        given = np.asarray(window)
+        samples = np.asarray(window)
     except ValueError as error:
         raise ShapeError(f"{op}: the window is a list of {len(window)} parts; expected {nperseg} samples") from error
-    real = given.dtype.kind in "biuf"
-    if given.shape != (nperseg,) or not real or not np.isfinite(given).all():
+    real = samples.dtype.kind in "biuf"
+    if samples.shape != (nperseg,) or not real or not np.isfinite(samples).all():
         raise ShapeError(
-            f"{op}: the window is an array of {given.dtype} of shape {given.shape}; expected {nperseg} finite "
+            f"{op}: the window is an array of {samples.dtype} of shape {samples.shape}; expected {nperseg} finite "
             "samples, real numbers"
         )
-    return given.astype(np.float64)
+    return samples.astype(np.float64)

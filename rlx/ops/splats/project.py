@@ -13,8 +13,8 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Tensor, apply
 from rlx.ops.base import TensorLike, cast_to, tensors
 from rlx.ops.elementwise.select import where
-from rlx.ops.splats.blend import ALPHA_MIN, MAX_SIDE, tiles_of
-from rlx.ops.splats.tiles import TILE, check_size
+from rlx.ops.splats.blend import ALPHA_MIN, MAX_SIDE_PIXELS, tiles_of
+from rlx.ops.splats.tiles import TILE_PIXELS, check_size
 
 _FAR = 1e9  # larger numbers count as none: their squares leave the range of f32
 _LEAST_FOCAL = 1e-9  # pixels; a picture's size divided by less leaves the range of f32 in gradients
@@ -132,22 +132,22 @@ def seen_by(
     op: str, splats: Sequence[TensorLike], camera: Sequence[Any], width: int, height: int, near: Any
 ) -> tuple[Projected, Tensor]:
     """The projection for the public function `op`, and whether the camera is one: (1, 1), known in a run."""
-    width, height = (check_size(op, k, v, 1, MAX_SIDE) for k, v in (("width", width), ("height", height)))
+    width, height = (check_size(op, k, v, 1, MAX_SIDE_PIXELS) for k, v in (("width", width), ("height", height)))
     for name, value in zip((*_GIVEN, *_NUMBERS), (*splats, *camera), strict=True):
         if value is None or isinstance(value, str | dict | complex):
             raise DTypeError(f"{op}: {name} is {value!r:.60}; expected {_expected(name)}")
-    made = dict(zip((*_GIVEN, *_NUMBERS), tensors(op, *splats, *camera), strict=True))
-    _check(op, {k: made[k] for k in _GIVEN}, {k: made[k] for k in _NUMBERS})
+    tensor_of = dict(zip((*_GIVEN, *_NUMBERS), tensors(op, *splats, *camera), strict=True))
+    _check(op, {k: tensor_of[k] for k in _GIVEN}, {k: tensor_of[k] for k in _NUMBERS})
     number = isinstance(near, int | float | np.integer | np.floating) and not isinstance(near, bool)
     if not number or not _LEAST_NEAR <= near < math.inf:
         raise ShapeError(f"{op}: near is {near!r}; expected a distance from 1e-9")
     near = float(near)
-    dtype = promote(f32, *(made[k].dtype for k in _GIVEN))
+    dtype = promote(f32, *(tensor_of[k].dtype for k in _GIVEN))
     dtype = f32 if dtype.is_half else dtype
-    means, scales, rotations, opacities, colors, view = (cast_to(made[k], dtype) for k in _GIVEN)
+    means, scales, rotations, opacities, colors, view = (cast_to(tensor_of[k], dtype) for k in _GIVEN)
     n = means.shape[0]
 
-    fx, fy, cx, cy = (cast_to(made[k], dtype) for k in _NUMBERS)
+    fx, fy, cx, cy = (cast_to(tensor_of[k], dtype) for k in _NUMBERS)
     entries = [[_entry(view, i, j) for j in range(4)] for i in range(3)]
     usable = _all_of(
         *(_sane(t) for row in entries for t in row), *(_sane(t) for t in (fx, fy, cx, cy)),
@@ -224,18 +224,18 @@ def _tiles(place: Sequence[Any], reach: Sequence[Any], sides: tuple[int, int], d
     first: list[Any] = []
     last: list[Any] = []
     for at, by, count in zip(place, reach, tiles_of(*sides), strict=True):
-        low = apply("floor", apply("ceil", at - by - 0.5) / float(TILE))
-        high = apply("floor", apply("floor", at + by - 0.5) / float(TILE)) + 1.0
-        for made, edge in ((first, low), (last, high)):
+        low = apply("floor", apply("ceil", at - by - 0.5) / float(TILE_PIXELS))
+        high = apply("floor", apply("floor", at + by - 0.5) / float(TILE_PIXELS)) + 1.0
+        for bounds, edge in ((first, low), (last, high)):
             limited = apply("minimum", apply("maximum", edge, edge * 0.0), edge * 0.0 + float(count))
-            made.append(cast_to(where(drawn, limited, 0.0), i32))
+            bounds.append(cast_to(where(drawn, limited, 0.0), i32))
     return apply("transpose", apply("concat", *first, *last, axis=0), perm=(1, 0))
 
 
 def _colors(
     colors: Tensor, world: Sequence[Any], turn: Sequence[Sequence[Any]], shift: Sequence[Any]
 ) -> tuple[Any, Tensor]:
-    """The colours (3, n) seen from the camera, at least 0, and where they are numbers (1, n)."""
+    """The colours (3, n) seen from the camera, at least 0, and whether they are numbers (1, n)."""
     if colors.ndim == 2:
         turned = apply("transpose", colors, perm=(1, 0))
         sane = _all_sane(turned, (0,))
@@ -254,8 +254,8 @@ def _colors(
         basis = apply("concat", away[0] * 0.0 + first, *others, axis=0)
         # One product and one sum: each coefficient by itself would have a gradient of the size of all.
         parts = apply("reshape", basis, shape=(count, 1, colors.shape[0])) * turned
-    made = apply("sum", parts, axes=(0,), keepdims=False) + 0.5
-    return apply("relu", made), sane
+    shifted = apply("sum", parts, axes=(0,), keepdims=False) + 0.5
+    return apply("relu", shifted), sane
 
 
 def _all_sane(x: Tensor, axes: tuple[int, ...]) -> Tensor:
@@ -264,30 +264,30 @@ def _all_sane(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     return apply("reshape", _all_of(*(_sane(t) for t in ends)), shape=(1, x.shape[-1]))
 
 
-def _check(op: str, given: dict[str, Tensor], numbers: dict[str, Tensor]) -> None:
-    n = given["means"].shape[0] if given["means"].ndim else 0
+def _check(op: str, splats: dict[str, Tensor], numbers: dict[str, Tensor]) -> None:
+    n = splats["means"].shape[0] if splats["means"].ndim else 0
     expected: dict[str, tuple[int, ...]] = {
         "means": (n, 3), "scales": (n, 3), "rotations": (n, 4), "opacities": (n,), "view": (4, 4),
     }  # fmt: skip
     for name, shape in expected.items():
-        if given[name].shape != shape:
-            beside = "" if name in ("means", "view") else f" beside means {given['means'].type}"
+        if splats[name].shape != shape:
+            beside = "" if name in ("means", "view") else f" beside means {splats['means'].type}"
             wanted = "(n, 3), the places of n splats" if name == "means" else shape
-            raise ShapeError(f"{op}: {name} is {given[name].type}{beside}; expected {wanted}")
-    colors = given["colors"].shape
+            raise ShapeError(f"{op}: {name} is {splats[name].type}{beside}; expected {wanted}")
+    colors = splats["colors"].shape
     if colors not in ((n, 3), *((n, (degree + 1) ** 2, 3) for degree in range(4))):
         raise ShapeError(
-            f"{op}: colors is {given['colors'].type}; expected {(n, 3)}, or {(n, 'k', 3)} with k of 1, 4, 9 or 16 "
+            f"{op}: colors is {splats['colors'].type}; expected {(n, 3)}, or {(n, 'k', 3)} with k of 1, 4, 9 or 16 "
             "coefficients of spherical harmonics"
         )
-    for name, t in (given | numbers).items():
-        if t.dtype == bool_ or (name in given and not t.dtype.is_float):
+    for name, t in (splats | numbers).items():
+        if t.dtype == bool_ or (name in splats and not t.dtype.is_float):
             raise DTypeError(f"{op}: {name} is {t.type}; expected floats")
     for name, t in numbers.items():
         if t.ndim:
             raise ShapeError(f"{op}: {name} is {t.type}; expected one number")
         _check_number(op, name, t)
-    _check_view(op, given["view"])
+    _check_view(op, splats["view"])
 
 
 def _expected(name: str) -> str:
@@ -295,7 +295,7 @@ def _expected(name: str) -> str:
 
 
 def _check_number(op: str, name: str, t: Tensor) -> None:
-    """Of the camera; what only a run knows is looked at there. Raises: ShapeError."""
+    """Checks one of the camera's numbers; a run checks what only it knows. Raises: ShapeError."""
     if not t.node.op.is_constant:
         return
     value = float(t.node.attrs["value"])

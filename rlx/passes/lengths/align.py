@@ -81,10 +81,10 @@ class _Side:
     def take(self, places: Sequence[int]) -> None:
         """Copies the next node, with these inputs."""
         node = self.node
-        made = self.new._append(node.op, tuple(self.made[p] for p in places), node.attrs, node.label)
+        tensors = self.new._append(node.op, tuple(self.made[p] for p in places), node.attrs, node.label)
         if node.op.declared:
-            self.new.declared(node.op.leaf)[node.attrs["name"]] = made[0]
-        for old, t in zip(node.outputs, made, strict=True):
+            self.new.declared(node.op.leaf)[node.attrs["name"]] = tensors[0]
+        for old, t in zip(node.outputs, tensors, strict=True):
             self.chain[old.id] = [len(self.made)]
             self.made.append(t)
         self.at += 1
@@ -97,11 +97,11 @@ class _Side:
             if x.ndim != node.output.ndim:
                 continue
             whole = {"starts": (0,) * x.ndim, "stops": x.shape, "steps": (1,) * x.ndim, "shape": x.shape}
-            made = self.new._append(node.op, (x,), {n: whole[n] for n in node.attrs}, node.label)[0]
+            tensor = self.new._append(node.op, (x,), {n: whole[n] for n in node.attrs}, node.label)[0]
             for chain in self.chain.values():
                 if place in chain:
                     chain.append(len(self.made))
-            self.made.append(made)
+            self.made.append(tensor)
             other.take([place])
             return True
         return False
@@ -113,13 +113,13 @@ def _moves(node: Node) -> bool:
 
 
 def _inputs(one: _Side, two: _Side) -> list[int] | None:
-    found = []
+    order = []
     for x, y in zip(one.node.inputs, two.node.inputs, strict=False):
         place = _common(one.chain[x.id], two.chain[y.id])
         if place is None:
             return None
-        found.append(place)
-    return found if len(one.node.inputs) == len(two.node.inputs) else None
+        order.append(place)
+    return order if len(one.node.inputs) == len(two.node.inputs) else None
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int | None:

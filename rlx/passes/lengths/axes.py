@@ -81,21 +81,21 @@ def size_of(axis: Axis) -> int:
 
 def true_shape(layout: Layout, graph: Graph) -> tuple[int, ...] | None:
     """A tensor's shape in a graph of true lengths; None where there is more of it than the padded one holds."""
-    found = []
+    sizes = []
     for axis in layout:
         true = [f.size if f.reading is None else f.reading(graph) for f in axis]
         if any(n > f.size for n, f in zip(true, axis, strict=True)):
             return None
-        found.append(math.prod(true))
-    return tuple(found)
+        sizes.append(math.prod(true))
+    return tuple(sizes)
 
 
 def joined(axes: Sequence[Axis], size: int) -> Axis:
     """The one layout of axes that an elementwise op combines, of which those of length 1 are repeated.
 
     Raises: Refused where they differ."""
-    given = [a for a in axes if size_of(a) == size] or [fixed(size)]
-    placed = [a for a in given if not any(f.uniform for f in a)] or given
+    fitting = [a for a in axes if size_of(a) == size] or [fixed(size)]
+    placed = [a for a in fitting if not any(f.uniform for f in a)] or fitting
     # Several factors tell more of an axis than one of the same true elements does.
     first = max(placed, key=len)
     if any(a != first and (prefix(a) is None or prefix(a) != prefix(first)) for a in placed):
@@ -117,7 +117,7 @@ def reshaped(layout: Layout, shape: Sequence[int]) -> Layout:
     if 0 in shape:
         return tuple(map(fixed, shape))  # no element lies anywhere; a length that has some is found by its shapes
     left = [*_merged([f for axis in layout for f in axis if f != Factor(1)])][::-1]
-    found: list[Axis] = []
+    axes: list[Axis] = []
     for n in shape:
         axis: list[Factor] = []
         while n > 1:
@@ -131,18 +131,18 @@ def reshaped(layout: Layout, shape: Sequence[int]) -> Layout:
                 f = Factor(n)
             axis.append(f)
             n //= f.size
-        found.append(_merged(axis))
+        axes.append(_merged(axis))
     if any(f.true is not None for f in left):
         raise Refused("the reshape drops an axis of unknown length")
-    return tuple(found)
+    return tuple(axes)
 
 
 def _merged(factors: Sequence[Factor]) -> Axis:
     """The factors with neighbouring fixed ones as one."""
-    made: list[Factor] = []
+    merged: list[Factor] = []
     for f in factors:
-        if made and made[-1].true is None and f.true is None:
-            made[-1] = Factor(made[-1].size * f.size)
+        if merged and merged[-1].true is None and f.true is None:
+            merged[-1] = Factor(merged[-1].size * f.size)
         else:
-            made.append(f)
-    return tuple(made) or fixed(1)
+            merged.append(f)
+    return tuple(merged) or fixed(1)

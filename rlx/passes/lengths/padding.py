@@ -73,12 +73,12 @@ class Fit:
 
 
 def _with_zeros(array: Any, shape: tuple[int, ...]) -> Any:
-    given = getattr(array, "shape", None)
-    if given == shape or given is None or len(given) != len(shape):
+    own_shape = getattr(array, "shape", None)
+    if own_shape == shape or own_shape is None or len(own_shape) != len(shape):
         return array
     array = np.asarray(array)
     result = np.zeros(shape, array.dtype)
-    result[tuple(map(slice, given))] = array
+    result[tuple(map(slice, own_shape))] = array
     return result
 
 
@@ -121,15 +121,15 @@ class Padded:
         for reading, what in self.required:
             if not equal(reading(graph), reading(self.source)):
                 raise Unlike(what)
-        for given in self.given:
-            value = given.value(graph)
+        for entry in self.given:
+            value = entry.value(graph)
             if any(
-                not equal(np.asarray(r(graph)), np.asarray(given.alike[0](graph))) for r in given.alike[1:]
+                not equal(np.asarray(r(graph)), np.asarray(entry.alike[0](graph))) for r in entry.alike[1:]
             ):
                 raise Unlike("two lengths that were equal so far differ")
-            given_name = given.tensor.node.attrs["name"]
-            if value.shape != given.tensor.shape:
-                raise Unlike(f"{given_name}: {value.shape} does not fit {given.tensor.shape}")
+            given_name = entry.tensor.node.attrs["name"]
+            if value.shape != entry.tensor.shape:
+                raise Unlike(f"{given_name}: {value.shape} does not fit {entry.tensor.shape}")
         return Fit(
             {g.tensor.node.attrs["name"]: g.value(graph) for g in self.given},
             {n: t.shape for n, t in self.source.inputs.items()},
@@ -159,8 +159,8 @@ def compare(source: Graph, other: Graph) -> None:
 
 def _sized(node: Node) -> Iterable[str]:
     """The attributes that may depend on lengths, since the node's rule reads them from each graph."""
-    found = rule_of(node)
-    return found.sized if found is not None else ()
+    rule = rule_of(node)
+    return rule.sized if rule is not None else ()
 
 
 def same_attributes(node: Node, other: Node, sized: Iterable[str]) -> None:
@@ -183,8 +183,8 @@ def expand(graph: Graph, nodes: Sequence[int]) -> Graph:
             assert node.op.decompose is not None
             new.label = node.label
             # The rules of decomposition append to the graph of their inputs, which is the new one.
-            made = node.op.decompose(_of(new, node), node.attrs)
-            new.put(node.outputs, (made,) if isinstance(made, Tensor) else made)
+            parts = node.op.decompose(_of(new, node), node.attrs)
+            new.put(node.outputs, (parts,) if isinstance(parts, Tensor) else parts)
         graph = new.finish()
     return graph
 
@@ -199,11 +199,11 @@ def padded(source: Graph, others: Sequence[Graph]) -> Padded:
 
     Raises: Refused, with the node's name, where an op cannot take padded tensors; Unlike where the graphs are not one
     program at several lengths."""
-    given = list(others)
+    graphs = list(others)
     for _ in range(2):  # a second time, since aligning one graph may have changed the first
-        for i, other in enumerate(given):
-            source, given[i] = alike(source, other)
-    others = given
+        for i, other in enumerate(graphs):
+            source, graphs[i] = alike(source, other)
+    others = graphs
     expanded: list[int] = []
     while True:
         maker = Maker(expand(source, expanded), [expand(g, expanded) for g in others])
@@ -278,9 +278,9 @@ class Maker:
 
     def check(self, graph: Graph) -> None:
         """Compares this graph with that of other lengths. Raises: Unlike."""
-        found = self.find(graph)
-        compare(self.source, found)
-        for i, (node, other) in enumerate(zip(self.source.nodes, found.nodes, strict=True)):
+        graph_of = self.find(graph)
+        compare(self.source, graph_of)
+        for i, (node, other) in enumerate(zip(self.source.nodes, graph_of.nodes, strict=True)):
             if i not in self.promoted:
                 same_attributes(node, other, () if i in self.repeated else _sized(node))
             for t, u in zip(node.outputs, other.outputs, strict=True):
@@ -293,15 +293,15 @@ class Maker:
         for at, node in enumerate(self.source.nodes):
             self.new.label = node.label
             try:
-                made = self._node(at, node)
+                results = self._node(at, node)
             except Refused as refused:
                 if node.op.decompose is not None and self.outer is None and not isinstance(refused, _Final):
                     raise _Decompose(at) from refused
                 raise Refused(
                     f"{node.op.name}{f' ({node.label})' if node.label else ''}: {refused}"
                 ) from None
-            self.new.put(node.outputs, [t for t, _ in made])
-            for t, (_, layout) in zip(node.outputs, made, strict=True):
+            self.new.put(node.outputs, [t for t, _ in results])
+            for t, (_, layout) in zip(node.outputs, results, strict=True):
                 if not (
                     node.op.broadcasts or node.op.reshapes or (node.op.elementwise and rule_of(node) is None)
                 ):
@@ -343,11 +343,11 @@ class Maker:
             else:
                 self.repeated.add(at)
                 return site.repeat({}, *(_plain(t) for t in node.outputs))
-        found = rule_of(node)
+        rule = rule_of(node)
         for other in others:
             same_attributes(node, other, _sized(node))
-        if found is not None:
-            return found.make(site)
+        if rule is not None:
+            return rule.make(site)
         if node.op.elementwise:
             return elementwise(site)
         raise Refused("rlx has no rule for it on padded tensors")
@@ -361,11 +361,11 @@ class Maker:
             raise _Final("it is a packed weight that depends on the length")
         self.promoted.add(at)
         shape, dtype = t.shape, t.dtype
-        made = self.given(
+        tensor = self.given(
             shape, dtype, lambda graph: _with_zeros(np.asarray(site.counterpart(graph).attrs["value"]), shape)
         )
-        self.zeros.add(made.id)
-        return [(made, tuple(site.made(0, k) for k in range(t.ndim)))]
+        self.zeros.add(tensor.id)
+        return [(tensor, tuple(site.made(0, k) for k in range(t.ndim)))]
 
     def _check(self, t: Tensor, layout: Layout, at: int) -> None:
         """The net under the rules: the layout must give the shapes that the graphs of other lengths have."""
@@ -373,9 +373,9 @@ class Maker:
             raise AssertionError(f"{t}: the layout {layout} is not of the shape {t.shape}")
         for other, root in zip(self.others, self.roots, strict=True):
             wanted = other.nodes[at].outputs[t.index].shape
-            found = true_shape(layout, root)
-            if found != wanted:
-                raise Refused(f"{t.node.op.name}: it gives {wanted} where padding would give {found}")
+            expected = true_shape(layout, root)
+            if expected != wanted:
+                raise Refused(f"{t.node.op.name}: it gives {wanted} where padding would give {expected}")
 
     # -- readings
 
@@ -409,16 +409,16 @@ class Maker:
             return self.capture(self.outer.number(reading))
         key = (reading(self.source), self.true(reading))
         if key not in self.numbers:
-            made = self.given((), i32, lambda graph: np.asarray(reading(graph), np.int32))
-            self.numbers[key] = next(g for g in self.inputs if g.tensor is made)
+            tensor = self.given((), i32, lambda graph: np.asarray(reading(graph), np.int32))
+            self.numbers[key] = next(g for g in self.inputs if g.tensor is tensor)
         self.numbers[key].alike.append(reading)
         return self.numbers[key].tensor
 
     def capture(self, t: Tensor) -> Tensor:
         """What stands in a body for a tensor of the graph around: one more of its params."""
         if t.id not in self.captured:
-            made = self.new.graph.param(f"length {len(self.captured)}", t.shape, t.dtype)
-            self.captured[t.id] = (t, made)
+            param = self.new.graph.param(f"length {len(self.captured)}", t.shape, t.dtype)
+            self.captured[t.id] = (t, param)
         return self.captured[t.id][1]
 
     def mask(self, axis: Axis) -> Tensor:
@@ -426,7 +426,7 @@ class Maker:
         lengths = {i: self.number(f.reading) for i, f in enumerate(axis) if f.reading is not None}
         key = tuple((f.size, lengths[i].id if i in lengths else None) for i, f in enumerate(axis))
         if key not in self.vectors:
-            inner, made = size_of(axis), None
+            inner, mask = size_of(axis), None
             for i, f in enumerate(axis):
                 inner //= f.size
                 if i not in lengths:
@@ -435,9 +435,9 @@ class Maker:
                 inside = self.new.add(
                     "less", (self.new.graph.constant(place.astype(np.int32), i32), lengths[i]), {}, "mask"
                 )[0]
-                made = inside if made is None else self.new.add("logical_and", (made, inside), {}, "mask")[0]
-            assert made is not None
-            self.vectors[key] = made
+                mask = inside if mask is None else self.new.add("logical_and", (mask, inside), {}, "mask")[0]
+            assert mask is not None
+            self.vectors[key] = mask
         return self.vectors[key]
 
     def masked(self, x: Tensor, layout: Layout, axes: Iterable[int], value: Any, node: Node) -> Tensor:

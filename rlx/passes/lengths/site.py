@@ -151,9 +151,9 @@ class Site:
         """The node itself, with some inputs replaced or added; its outputs with their layouts."""
         if not inputs:
             self.new.keep(self.node)
-            made = self.new.inputs(self.node.outputs)
+            results = self.new.inputs(self.node.outputs)
         else:
             more = [inputs[i] for i in sorted(inputs) if i >= len(self.inputs)]
-            given = [inputs.get(i, t) for i, t in enumerate(self.inputs)] + more
-            made = self.new.add(self.node.op, given, self.node.attrs, self.node.label)
-        return list(zip(made, layouts, strict=True))
+            operands = [inputs.get(i, t) for i, t in enumerate(self.inputs)] + more
+            results = self.new.add(self.node.op, operands, self.node.attrs, self.node.label)
+        return list(zip(results, layouts, strict=True))

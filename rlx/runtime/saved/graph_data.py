@@ -26,17 +26,16 @@ from rlx.ops.attention.parts import ByToken
 from rlx.ops.elementwise.prims import evaluate_trees
 from rlx.runtime.custom import FAMILY
 
-MAX_WORD = 4096  # characters of a name, a label or an attribute
+MAX_WORD_CHARACTERS = 4096  # a name, a label or an attribute
 # Steps of reading and planning the graphs of a file, each some tens of µs: 2 s in all. The graphs of networks take some
 # thousands; only a file that is trusted may ask for more.
 MAX_STEPS, MAX_TRUSTED = 1 << 15, 1 << 20
 # Steps of a node, those of a body counted at each use, and of a node's use of a body; parts of a tree that are a step.
 _NODE, _BODY, _PARTS = 2, 16, 4
 MAX_ID = 1 << 40  # a tensor's number
-MAX_ITEMS = 1 << 16  # items of one attribute
-MAX_SPREAD = (
-    1 << 13
-)  # of an expression, shared parts counted at each use: printing takes as long. Fusion stays below
+MAX_ATTRIBUTE_ITEMS = 1 << 16
+# Limit on an expression's nodes, shared parts counted at each use: printing takes as long. Fusion stays below.
+MAX_SPREAD = 1 << 13
 MAX_DEPTH_OF_EXPR = 200  # Python's stack holds a thousand calls
 
 
@@ -53,9 +52,9 @@ class GraphsWriter:
 
     def add(self, graph: Graph) -> int:
         """The number of a graph. Raises: UnsupportedOp for a node that no file can hold."""
-        found = self._numbers.get(id(graph))
-        if found is not None:
-            return found
+        number = self._numbers.get(id(graph))
+        if number is not None:
+            return number
         nodes = []
         for node in graph.nodes:
             attrs = {name: self._value(value, node) for name, value in node.attrs.items()}
@@ -196,8 +195,8 @@ class GraphsReader:
 
     def _node(self, graph: Graph, entry: Any, tensors: Mapping[int, Tensor]) -> Node:
         match entry:
-            case [str(name), int(first), list(inputs), dict(given), str(label)] if (
-                len(label) <= MAX_WORD and 0 <= first < MAX_ID and not isinstance(first, bool)
+            case [str(name), int(first), list(inputs), dict(attributes), str(label)] if (
+                len(label) <= MAX_WORD_CHARACTERS and 0 <= first < MAX_ID and not isinstance(first, bool)
             ):
                 op = REGISTRY.get(name) or HOST.get(name)
                 graph._next_id = first
@@ -205,11 +204,11 @@ class GraphsReader:
                 raise self._wrong(f"has {shown(entry)} in the place of a node")
         if op is None or op.family == FAMILY:
             raise self._wrong(f"has a node of the op {shown(name)}, which rlx does not have")
-        attrs = {key: self._value(value) for key, value in given.items()}
+        attrs = {key: self._value(value) for key, value in attributes.items()}
         ins = [self._tensor(number, tensors) for number in inputs]
         if op.declared:
             if attrs.keys() != {"name", "shape", "dtype"} or ins or not isinstance(attrs["dtype"], DType):
-                raise self._wrong(f"has a node of the op {name} that is {shown(given)}")
+                raise self._wrong(f"has a node of the op {name} that is {shown(attributes)}")
             declare = {"input": graph.input, "param": graph.param, "state": graph.state}[name]
             node = declare(self._word(attrs["name"]), attrs["shape"], attrs["dtype"]).node
             node.label = label
@@ -230,10 +229,10 @@ class GraphsReader:
         return node
 
     def _tensor(self, number: Any, tensors: Mapping[int, Tensor]) -> Tensor:
-        found = None if isinstance(number, bool | list | dict) else tensors.get(number)
-        if found is None:
+        tensor = None if isinstance(number, bool | list | dict) else tensors.get(number)
+        if tensor is None:
             raise self._wrong(f"names tensor {shown(number)}, which no node before makes")
-        return found
+        return tensor
 
     def _constant(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
         value, packed = attrs.get("value"), attrs.get("packed")
@@ -256,7 +255,7 @@ class GraphsReader:
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, list):
-            return tuple([self._value(item) for item in _listed(value, "items", self._where, MAX_ITEMS)])
+            return tuple([self._value(item) for item in _listed(value, "items", self._where, MAX_ATTRIBUTE_ITEMS)])
         match value:
             case {"dtype": str(name), **rest} if not rest:
                 return self._dtype(name)
@@ -288,8 +287,8 @@ class GraphsReader:
         return tuple(dims)
 
     def _word(self, value: Any) -> str:
-        if not isinstance(value, str) or len(value) > MAX_WORD:
-            raise self._wrong(f"has {shown(value)} in the place of a name of at most {MAX_WORD} characters")
+        if not isinstance(value, str) or len(value) > MAX_WORD_CHARACTERS:
+            raise self._wrong(f"has {shown(value)} in the place of a name of at most {MAX_WORD_CHARACTERS} characters")
         return value
 
     def _dtype(self, name: str) -> DType:
@@ -307,10 +306,10 @@ class GraphsReader:
                 _within(n, self._exprs) for n in numbers
             ):
                 args = [self._exprs[n] for n in numbers]
-                made = Expr(prim, tuple(args), self._dtype(dtype), self._value(value))
+                expr = Expr(prim, tuple(args), self._dtype(dtype), self._value(value))
             case _:
                 raise self._wrong(f"has {shown(entry)} in the place of expression {number}")
-        if not _sound(made):
+        if not _sound(expr):
             raise self._wrong(f"has an expression {shown(entry)} that computes nothing")
         spread = 1 + sum(self._size[n][0] for n in numbers)
         depth = 1 + max((self._size[n][1] for n in numbers), default=0)
@@ -318,7 +317,7 @@ class GraphsReader:
             raise self._wrong(f"has an expression of {spread} parts, {depth} deep")
         # Equal expressions are one object: to compare two of them, part by part, may take time without end.
         place = known.setdefault((prim, tuple(map(id, args)), dtype, type(value), shown(value)), number)
-        self._exprs.append(self._exprs[place] if place < number else made)
+        self._exprs.append(self._exprs[place] if place < number else expr)
         self._size.append((spread, depth))
 
 
@@ -341,8 +340,8 @@ def _sound(e: Expr) -> bool:
         return e.dtype == i32
     if e.prim == "select" and e.args[0].dtype.kind != "b":
         return False
-    made = call(e.prim, *e.args)
-    return made.dtype == e.dtype and all(a is b for a, b in zip(made.args, e.args, strict=True))
+    again = call(e.prim, *e.args)
+    return again.dtype == e.dtype and all(a is b for a, b in zip(again.args, e.args, strict=True))
 
 
 def array_of(t: TensorType, raw: Bytes, where: str) -> np.ndarray[Any, Any]:

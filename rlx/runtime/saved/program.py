@@ -147,8 +147,8 @@ def load_program(
                 f"load_program: {what} is {type(store).__name__}; expected a store that programs share, an "
                 f"rlx.{kind.__name__}; set_params and set_state of what load_program returns take arrays"
             )
-    made = Resources()
-    with ProgramFile(_path(path)) as file, paused(), made.unwound(), ExitStack() as threads:
+    resources = Resources()
+    with ProgramFile(_path(path)) as file, paused(), resources.unwound(), ExitStack() as threads:
         _check_table(file)
         report("reading")
         listed = file.table["weights"] if isinstance(file.table["weights"], dict) else {}
@@ -161,12 +161,12 @@ def load_program(
             declared, prepared = _graphs(file, trusted)
             _check_support(file, session, prepared.graph)
         own = weights is None
-        weights = _store("weights", Weights, weights, session, made)
-        state = _store("state", State, state, session, made)
+        weights = _store("weights", Weights, weights, session, resources)
+        state = _store("state", State, state, session, resources)
         # Before they acquire anything, so that they keep to the session's memory_limit.
-        made.callback(session.room.unbind, *session.room.bind(weights, state))
-        made.callback(weights.taking_back(declared.params))
-        made.callback(state.taking_back(declared.states))
+        resources.callback(session.room.unbind, *session.room.bind(weights, state))
+        resources.callback(weights.taking_back(declared.params))
+        resources.callback(state.taking_back(declared.states))
         weights.check({name: t.type for name, t in declared.params.items()})
         state.check({name: t.type for name, t in declared.states.items()}, states=True)
         with _blamed(file):
@@ -179,7 +179,7 @@ def load_program(
                 # A store of others has no weights before they are written, and on the CPU recording reads them.
                 upload()
             program = _built(file, session, declared, prepared, weights, state)
-            made.callback(program.close)
+            resources.callback(program.close)
             _set_states(file, state, {n: t.type for n, t in declared.states.items() if n not in held})
             _prepare(file, program, trusted)
             upload()
@@ -402,15 +402,15 @@ def _graphs(file: ProgramFile, trusted: bool = False) -> tuple[Graph, Prepared]:
     return declared, Prepared(program, frozenset(labels), dtypes)
 
 
-def _store(what: str, kind: type[Store], given: Store | None, session: Session, made: Resources) -> Store:
+def _store(what: str, kind: type[Store], store: Store | None, session: Session, resources: Resources) -> Store:
     """The store that the caller gave, or a new one. Raises: GraphError for one on another device."""
-    if given is None:
+    if store is None:
         new = kind(session.device)
-        made.callback(new.close)
+        resources.callback(new.close)
         return new
-    if given.device is not session.device:
+    if store.device is not session.device:
         raise GraphError(f"load_program: the {what} store is not on {session.info.id}; make it with session.device")
-    return given
+    return store
 
 
 def _built(
@@ -492,8 +492,8 @@ def _check_donated(file: ProgramFile, graph: Graph) -> None:
     if not isinstance(pairs, dict) or len(set(map(str, pairs.values()))) != len(pairs):
         raise file.wrong(f"donates {shown(pairs)}")
     for name, output in pairs.items():
-        made = graph.outputs.get(output) if isinstance(output, str) else None
-        if name not in graph.updates or made is None or made.type != graph.states[name].type:
+        tensor = graph.outputs.get(output) if isinstance(output, str) else None
+        if name not in graph.updates or tensor is None or tensor.type != graph.states[name].type:
             raise file.wrong(f"donates {shown(name)} to {shown(output)}, which cannot be its new value")
 
 

@@ -75,7 +75,7 @@ def shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def tokenizer() -> dict[str, Any]:
     from rlx.formats.gguf.pretokenizers import PRE_TOKENIZERS
-    from rlx.formats.tokenizer.language import byte_letters
+    from rlx.formats.tokenizer.decoding import byte_letters
 
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     tokens = ["<s>", "<|im_end|>", *byte_letters(), "th", "the", "Ġthe"]
@@ -219,10 +219,32 @@ def test_transformers_reads_the_tokenizer_that_is_written(tmp_path: Path) -> Non
         assert known.decode(ids, clean_up_tokenization_spaces=False) == ours.decode(ids, special=True)
 
 
+SIGN = {"type": "Metaspace", "replacement": "▁", "split": False}
+
+
+@pytest.mark.parametrize(
+    "normalizer, cut, expected",
+    [
+        (None, {**SIGN, "prepend_scheme": "never"}, False), (None, {**SIGN, "prepend_scheme": "first"}, True),
+        ({"type": "Prepend", "prepend": "▁"}, None, True), (None, None, False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("written", ["never", "always"])
+def test_a_space_before_a_text(normalizer: Any, cut: Any, expected: bool, written: str, tmp_path: Path) -> None:
+    """GGUF says of it what is done to a text, whatever a decoder does to tokens."""
+    spec = tokenizer()
+    tokens = ["<s>", "<|im_end|>", "▁", "a", "▁a"]
+    spec |= {"normalizer": normalizer, "pre_tokenizer": cut, "decoder": {**SIGN, "prepend_scheme": written}}
+    spec["model"] |= {"vocab": {t: i for i, t in enumerate(tokens)}, "merges": ["▁ a"]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    made = convert.tokenizer_metadata(tmp_path, 5)
+    assert made["tokenizer.ggml.add_space_prefix"] is expected
+
+
 def test_a_large_model_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = folder(tmp_path / "a", LLAMA)
     convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf")
-    monkeypatch.setattr(to_folder, "SHARD", 60_000)
+    monkeypatch.setattr(to_folder, "SHARD_BYTES", 60_000)
     with gguf.read(tmp_path / "m.gguf") as file:
         to_folder.gguf_to_folder(file, tmp_path / "b", "f32")
     assert len(list((tmp_path / "b").glob("model-*.safetensors"))) > 3

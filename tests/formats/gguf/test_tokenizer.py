@@ -14,7 +14,8 @@ from rlx.errors import DTypeError, ModelFormatError, ShapeError
 from rlx.formats import gguf
 from rlx.formats.gguf.pretokenizers import PRE_TOKENIZERS
 from rlx.formats.gguf.tokenizer import read_tokenizer
-from rlx.formats.tokenizer.language import LanguageTokenizer, byte_letters, from_folder
+from rlx.formats.tokenizer.decoding import byte_letters
+from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 
 TEXTS = [
     "", " ", "  two  spaces ", "\n\n\t x\r\n", "it's I'LL 'tis we're", "1234567 3.14 ½ ٣٤", "日本語テキスト 汉字",
@@ -211,7 +212,10 @@ def test_a_folder_and_a_gguf_file_agree(trained: dict[str, Any], tmp_path: Path)
     processor = {"type": "TemplateProcessing", "single": ends, "pair": ends, "special_tokens": {"<s>": mark}}
     processor["pair"] = [*ends, {"Sequence": {"id": "B", "type_id": 1}}]
     model = {**trained["model"], "ignore_merges": True}
-    parts = {"pre_tokenizer": kind.pre_tokenizer(), "post_processor": processor, "model": model}
+    decoder = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    parts = {
+        "pre_tokenizer": kind.pre_tokenizer(), "post_processor": processor, "model": model, "decoder": decoder,
+    }  # fmt: skip
     (tmp_path / "tokenizer.json").write_text(json.dumps({**trained, **parts}))
     (tmp_path / "tokenizer_config.json").write_text(
         json.dumps({"bos_token": {"content": "<s>"}, "eos_token": "<|im_end|>", "chat_template": [

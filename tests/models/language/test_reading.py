@@ -11,7 +11,7 @@ import pytest
 
 from rlx.errors import DTypeError, ModelFormatError, RlxError
 from rlx.formats import gguf
-from rlx.formats.tokenizer.language import byte_letters
+from rlx.formats.tokenizer.decoding import byte_letters
 from rlx.models import load
 from tests.models.tiny import formula
 

@@ -20,24 +20,24 @@ from rlx.ir.expr import arg, cast
 from rlx.ops.attention.parts import NO_TOKENS, ByToken, heads_first, rest
 from rlx.ops.packed_attention import BLOCK
 
-_LARGEST = 512  # elements of a head: a block's lie on the stack, and a row's are a vector after the other in the code
-_FEW = 2  # queries, of all heads that share keys, which leave most lanes of a block empty
+_MAX_HEAD_ELEMENTS = 512  # a block's lie on the stack, and a row's are a vector after the other in the code
+_FEW_QUERIES = 2  # so few, of all heads that share keys, leave most lanes of a block empty
 
 
 @engine("attention")
 def bind_attention(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
-    given, lengths = rest("attention", node.inputs[3:])
+    mask_tensor, lengths = rest("attention", node.inputs[3:])
     tokens: ByToken = node.attrs.get("tokens", NO_TOKENS)
     y = outs[0].swapaxes(1, 2) if ByToken.Y in tokens else outs[0]
     q, k, v, *others = heads_first(ins, tokens)
     dtype = name_of(q)
-    mask = None if given is None else np.broadcast_to(others[0], (*q.shape[:3], k.shape[2]))
+    mask = None if mask_tensor is None else np.broadcast_to(others[0], (*q.shape[:3], k.shape[2]))
     if dtype not in STORED or k.shape[2] == 0 or not all(_steps(a)[3] == 1 for a in (q, k, v, y)):
         return None
-    if q.shape[3] > _LARGEST:
-        raise Declined(f"heads of {q.shape[3]} elements; the kernels take {_LARGEST}")
+    if q.shape[3] > _MAX_HEAD_ELEMENTS:
+        raise Declined(f"heads of {q.shape[3]} elements; the kernels take {_MAX_HEAD_ELEMENTS}")
     if mask is not None and (name_of(mask) not in (*STORED, "bool") or _steps(mask)[3] not in (0, 1)):
         return None
     return _Bound(node, q, k, v, y, mask, others[-1] if lengths is not None else None, dtype, ctx).steps()
@@ -47,14 +47,14 @@ def bind_attention(
 def bind_packed(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
-    given, lengths = rest("packed_attention", node.inputs[5:])
+    mask_tensor, lengths = rest("packed_attention", node.inputs[5:])
     q, k, k_scales, v, v_scales = (x.swapaxes(1, 2) for x in ins[:5])
     y, dtype, others = outs[0].swapaxes(1, 2), name_of(q), ins[5:]
-    mask = None if given is None else np.broadcast_to(others[0], (*q.shape[:3], k.shape[2]))
-    if k.shape[2] == 0 or q.shape[2] > _FEW or not all(_steps(a)[3] == 1 for a in (q, k, v, y)):
+    mask = None if mask_tensor is None else np.broadcast_to(others[0], (*q.shape[:3], k.shape[2]))
+    if k.shape[2] == 0 or q.shape[2] > _FEW_QUERIES or not all(_steps(a)[3] == 1 for a in (q, k, v, y)):
         return None
-    if q.shape[3] > _LARGEST:
-        raise Declined(f"heads of {q.shape[3]} elements; the kernels take {_LARGEST}")
+    if q.shape[3] > _MAX_HEAD_ELEMENTS:
+        raise Declined(f"heads of {q.shape[3]} elements; the kernels take {_MAX_HEAD_ELEMENTS}")
     if mask is not None and (name_of(mask) not in (*STORED, "bool") or _steps(mask)[3] not in (0, 1)):
         return None
     # A scale's place follows from that of its integers.
@@ -67,8 +67,8 @@ def bind_packed(
 
 def _steps(a: Array) -> list[int]:
     """Strides in elements; 0 along an axis of one element but for the last."""
-    found = [s // a.itemsize if n > 1 else 0 for s, n in zip(a.strides, a.shape, strict=True)]
-    return [*found[:-1], found[-1] or (1 if a.shape[-1] == 1 else 0)]
+    strides = [s // a.itemsize if n > 1 else 0 for s, n in zip(a.strides, a.shape, strict=True)]
+    return [*strides[:-1], strides[-1] or (1 if a.shape[-1] == 1 else 0)]
 
 
 class _Bound:
@@ -97,7 +97,7 @@ class _Bound:
 
     def steps(self) -> list[EngineStep]:
         lanes = self.ctx.machine.lanes()
-        if self.rows <= _FEW:
+        if self.rows <= _FEW_QUERIES:
             return [self.step(0, self.rows, 0)]
         needed = -(-self.rows // lanes)
         most = 4 if self.q.shape[3] <= 64 and self.ctx.machine.registers == 32 else 3  # as the caches hold
@@ -125,12 +125,12 @@ class _Bound:
             x: Array = getattr(self, name)
             if x.dtype == np.float32 and _steps(x)[2] in (0, x.shape[3]):
                 continue
-            made = self.ctx.borrow(4 * x.size).view(np.float32).reshape(x.shape)
+            packed = self.ctx.borrow(4 * x.size).view(np.float32).reshape(x.shape)
             dtype = as_dtype(x.dtype)
-            step = tree_step([cast(arg(0, dtype), f32)], [x], [made], self.ctx)
+            step = tree_step([cast(arg(0, dtype), f32)], [x], [packed], self.ctx)
             assert step is not None
             steps.append(step)
-            setattr(self, name, made)
+            setattr(self, name, packed)
         return steps
 
     def step(self, start: int, count: int, vectors: int) -> EngineStep:

@@ -24,7 +24,7 @@ from rlx.backends.cpu.rowwise import (
     widened,
 )
 
-_KEYS = 48  # keys in a block, at most: a multiple of most tiles
+_MAX_KEYS_PER_BLOCK = 48  # a multiple of most tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,14 @@ class Attention:
 
     @property
     def tiles(self) -> list[tuple[int, int]]:
-        """A head's elements as tiles, and how often each occurs."""
+        """The elements of each tile that a head is cut into, and how often that tile occurs."""
         whole, left = divmod(self.size, self.tile)
         return [(tile, times) for tile, times in ((self.tile, whole), (left, 1)) if tile and times]
 
     @property
     def keys(self) -> int:
         """Keys in a block: as many as leave the block's tensors in the first-level cache."""
-        return 64 if self.size <= 32 else max(16, _KEYS * 64 // max(64, self.size) // 8 * 8)
+        return 64 if self.size <= 32 else max(16, _MAX_KEYS_PER_BLOCK * 64 // max(64, self.size) // 8 * 8)
 
     def ir(self) -> str:
         return _Text(self).k.text()
@@ -127,9 +127,9 @@ class _Text:
         k, w, spec = self.k, self.w, self.spec
         length = w["n_k"]
         if spec.lengths:
-            given = k.cast("sext", k.load(I32, k.at(w["lengths"], b * w["length_stride"], I32)), I64)
-            given = k.select(k.cmp("slt", given, length), given, length)
-            length = k.select(k.cmp("sgt", given, 0), given, 0)
+            keys = k.cast("sext", k.load(I32, k.at(w["lengths"], b * w["length_stride"], I32)), I64)
+            keys = k.select(k.cmp("slt", keys, length), keys, length)
+            length = k.select(k.cmp("sgt", keys, 0), keys, 0)
         low, high = k.const(I64, 0), length
         if spec.causal or spec.window:
             least, most = (

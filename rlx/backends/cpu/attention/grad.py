@@ -39,7 +39,7 @@ from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, 
 from rlx.ir import Node
 from rlx.ops.attention.parts import rest
 
-_SCORES = 1 << 25  # bytes of the scores of all heads
+_MAX_SCORE_BYTES = 1 << 25
 _MASK_STRIDES = ("mask_batch", "mask_head", "mask_query")
 
 
@@ -89,8 +89,8 @@ class ScoresGradient:
                     at = batch * k.arg("mask_batch") + head * k.arg("mask_head") + query * k.arg("mask_query")
                     at = k.at(start, at)
                     kind = F32 if self.mask == "f32" else I8
-                    given = k.load(kind.of(lanes), k.at(at, i, kind), mask)
-                    v = v + given if self.mask == "f32" else k.select(k.cmp("ne", given, 0), v, -math.inf)
+                    mask_value = k.load(kind.of(lanes), k.at(at, i, kind), mask)
+                    v = v + mask_value if self.mask == "f32" else k.select(k.cmp("ne", mask_value, 0), v, -math.inf)
                 if self.windowed:  # keys before the first that is near enough
                     first = query + before - 1 - k.arg("window")
                     numbers = k.splat(i, lanes) + k.lanes(I64, range(lanes))
@@ -161,7 +161,7 @@ def bind_attention_grad(
         raise Declined("a mask of this dtype, or that is the same for all keys")
     matrices, rows = batch * key_heads, heads // key_heads * n_q
     scores = matrices * rows * n_k
-    if 4 * scores > _SCORES or ins[3].shape[3] != size:
+    if 4 * scores > _MAX_SCORE_BYTES or ins[3].shape[3] != size:
         raise Declined(f"{4 * scores} bytes of scores")
     d, q = (a.reshape(matrices, rows, size) for a in ins[:2])
     key, value = (a.reshape(matrices, n_k, size) for a in ins[2:4])
@@ -171,13 +171,13 @@ def bind_attention_grad(
     def memory(*shape: int) -> Array:
         return ctx.borrow(4 * math.prod(shape)).view(np.float32).reshape(shape)
 
-    def transposed(x: Array, made: Array) -> Array:
+    def transposed(x: Array, out: Array) -> Array:
         count, m, n = x.shape
         steps.append(
-            transpose_step(x, made, ctx, m, n, x.strides[1], made.strides[1], count, (1, 0, x.strides[0]),
-                           (0, made.strides[0]))
+            transpose_step(x, out, ctx, m, n, x.strides[1], out.strides[1], count, (1, 0, x.strides[0]),
+                           (0, out.strides[0]))
         )  # fmt: skip
-        return made
+        return out
 
     def multiply(a: Array, b: Array, out: Array) -> None:
         m, terms = a.shape[1:]

@@ -22,13 +22,13 @@ from rlx.backends.cpu.rowwise import (
 )
 from rlx.ops.packed_attention import BLOCK
 
-_KEYS = 256  # keys in a block; their scores lie on the stack
+_KEYS_PER_BLOCK = 256  # their scores lie on the stack
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionRow:
-    """As `Attention`, whose arguments it has: a block of queries is one query here. `spread`: the mask differs from key
-    to key. `packed`: k and v are integers, which have scales."""
+    """A kernel with the arguments of `Attention`, whose blocks of queries are one query here. `spread`: the mask
+    differs from key to key. `packed`: k and v are integers, which have scales."""
 
     dtype: str
     size: int
@@ -58,7 +58,7 @@ class _Text:
         self.w = k.all_args("scale", "cap", *SCALES.types)
         self.scale = k.splat(k.arg("scale"), spec.lanes)
         self.vector = F32.of(spec.lanes)
-        self.scores = room(k, 4 * (_KEYS + spec.lanes))
+        self.scores = room(k, 4 * (_KEYS_PER_BLOCK + spec.lanes))
         self.parts = range(0, spec.size, spec.lanes)
         self.kept = I8 if spec.packed else STORED[spec.dtype]  # how k and v are stored
         if spec.packed:
@@ -85,20 +85,20 @@ class _Text:
         query = [load_wide(k, q, spec.dtype, p, lanes, self._mask_of(p)) for p in self.parts]
         low, high = self._range(b, row)
         best, total = k.variable(k.const(F32, LOWEST)), k.variable(k.const(F32, 0.0))
-        made = [k.variable(k.const(self.vector, 0.0)) for _ in self.parts]
-        with k.loop(low, high, _KEYS) as start:
+        sums = [k.variable(k.const(self.vector, 0.0)) for _ in self.parts]
+        with k.loop(low, high, _KEYS_PER_BLOCK) as start:
             count = high - start
-            count = k.select(k.cmp("slt", count, _KEYS), count, _KEYS)
+            count = k.select(k.cmp("slt", count, _KEYS_PER_BLOCK), count, _KEYS_PER_BLOCK)
             top = self._score(query, b, h, row, start, count)
             now = greater(k, top, best.value)
             factor = k.extract(exp_of_difference(k, k.splat(best.value - now, lanes)), 0)
             best.value = now
             added = self._exponentials(now, count)
             total.value = total.value * factor + added
-            self._add_values(start, count, made, factor)
+            self._add_values(start, count, sums, factor)
         t = total.value
         inverse = k.splat(1.0 / k.select(k.cmp("olt", t, TINY), k.const(F32, TINY), t), lanes)
-        for p, one in zip(self.parts, made, strict=True):
+        for p, one in zip(self.parts, sums, strict=True):
             store_wide(k, one.value * inverse, y, spec.dtype, p, self._mask_of(p))
 
     def _range(self, b: Value, row: Value) -> tuple[Value, Value]:
@@ -106,9 +106,9 @@ class _Text:
         k, w, spec = self.k, self.w, self.spec
         length = w["n_k"]
         if spec.lengths:
-            given = k.cast("sext", k.load(I32, k.at(w["lengths"], b * w["length_stride"], I32)), I64)
-            given = k.select(k.cmp("slt", given, length), given, length)
-            length = k.select(k.cmp("sgt", given, 0), given, 0)
+            keys = k.cast("sext", k.load(I32, k.at(w["lengths"], b * w["length_stride"], I32)), I64)
+            keys = k.select(k.cmp("slt", keys, length), keys, length)
+            length = k.select(k.cmp("sgt", keys, 0), keys, 0)
         low, high = k.const(I64, 0), length
         at = k.cast("sext", k.load(I32, k.at(w["places"], row, I32)), I64) + length
         if spec.causal or spec.window:
@@ -120,8 +120,8 @@ class _Text:
         return low, high
 
     def _blocks(self, name: str, row: Value) -> Iterator[tuple[Value | None, list[tuple[int, Value]]]]:
-        """The vectors of a row of k or v as f32, with their numbers: each block's, and the scale that they lack; all,
-        and None, where k and v are floats."""
+        """Pairs of a scale and the vectors (number, f32) of a row of k or v that it still has to multiply: one pair for
+        each block; where k and v are floats, one pair of None and all vectors."""
         k, spec = self.k, self.spec
         offset = self.first[name] + row * self.w[f"{name}_row"]
         base = k.at(self.w[name], offset, self.kept)
@@ -191,12 +191,12 @@ class _Text:
             k.store(e, at)
         return k.fold(total.value, lambda a, b: a + b)
 
-    def _add_values(self, start: Value, count: Value, made: list[Variable], factor: Value) -> None:
+    def _add_values(self, start: Value, count: Value, totals: list[Variable], factor: Value) -> None:
         """made = made·factor + Σ values[start + j]·scores[j], with two sums for each vector."""
         k, lanes = self.k, self.spec.lanes
-        other = [k.variable(k.const(self.vector, 0.0)) for _ in made]
+        other = [k.variable(k.const(self.vector, 0.0)) for _ in totals]
         scale = k.splat(factor, lanes)
-        for one in made:
+        for one in totals:
             one.value = one.value * scale
 
         def add(j: Value, sums: list[Variable]) -> None:
@@ -208,11 +208,11 @@ class _Text:
 
         even = count & -2
         with k.loop(0, even, 2) as j:
-            add(j, made)
+            add(j, totals)
             add(j + 1, other)
         with k.loop(even, count) as j:
-            add(j, made)
-        for one, two in zip(made, other, strict=True):
+            add(j, totals)
+        for one, two in zip(totals, other, strict=True):
             one.value = one.value + two.value
 
 

@@ -38,11 +38,11 @@ from rlx.ir import Node
 from rlx.ir.expr import arg
 from rlx.ops.attention.step import parts as optional
 
-_LARGEST = 512  # elements of a head: vectors that the code has one after the other
-_KEYS = 64  # keys whose scores are on the stack at a time; a part has a multiple of them
+_MAX_HEAD_ELEMENTS = 512  # the code has their vectors one after the other
+_KEYS_PER_BLOCK = 64  # their scores lie on the stack; a part has a multiple of them
 _MAX_PARTS = 128  # A sequence's rows are split into at most so many.
 _COLUMNS = 8  # neighbouring items are parts this far apart: of a cache that is not full, each thread meets rows in use
-_AHEAD = 8  # rows of a cache that are asked for before they are read
+_ROWS_AHEAD = 8  # a row of a cache is asked for so long before it is read
 _LINE = 64
 
 
@@ -116,11 +116,11 @@ class TokenRows:
             a, b = (load_wide(k, x, self.token, p, lanes, m) for p, m in zip(places, masks, strict=True))
             if self.interleaved:
                 a, b = (k.shuffle(a, b, range(start, 2 * lanes, 2)) for start in (0, 1))
-            made = a * c - b * s, b * c + a * s
+            pair = a * c - b * s, b * c + a * s
             if self.interleaved:
                 both = [n // 2 + lanes * (n % 2) for n in range(2 * lanes)]
-                made = k.shuffle(*made, both[:lanes]), k.shuffle(*made, both[lanes:])
-            for v, p, m in zip(made, places, masks, strict=True):
+                pair = k.shuffle(*pair, both[:lanes]), k.shuffle(*pair, both[lanes:])
+            for v, p, m in zip(pair, places, masks, strict=True):
                 self._put(k, v, y, kept, p, m)
 
 
@@ -163,7 +163,7 @@ class _Part:
         self.w = k.all_args("scale", "cap")
         self.scale, self.cap = (k.splat(k.arg(name), lanes) for name in ("scale", "cap"))
         self.vector = F32.of(lanes)
-        self.pitch = _KEYS + lanes
+        self.pitch = _KEYS_PER_BLOCK + lanes
         self.tiles = _tiles(spec.group, lanes)
         self.scores = room(k, 4 * self.pitch * max(count for _, count in self.tiles))
         self.places = range(0, spec.size, lanes)
@@ -177,7 +177,7 @@ class _Part:
         part = k.binary("udiv", number, k.const(I64, _COLUMNS))
         part = (number - part * _COLUMNS) * w["columns"] + part
         heads = w["kv_heads"] * spec.group
-        made = k.at(w["parts"], (b * w["splits"] + part) * heads * spec.part, F32)
+        partial = k.at(w["parts"], (b * w["splits"] + part) * heads * spec.part, F32)
         begin = part * w["span"]
         end = k.min(begin + w["span"], w["rows"])
         at, row = _place(k, w["position"], b, w["rows"], spec.ring)
@@ -195,21 +195,21 @@ class _Part:
         if spec.ring:
             some = some | k.cmp("slt", again, end)
         with k.loop(0, heads) as h:
-            state = k.at(made, h * spec.part + spec.padded, F32)
+            state = k.at(partial, h * spec.part + spec.padded, F32)
             k.store(k.const(F32, LOWEST), state)
             k.store(k.const(F32, 0.0), k.at(state, 1, F32))
         with k.when(some):
             with k.loop(0, heads) as h, k.loop(0, spec.padded, spec.lanes) as j:
-                k.store(k.const(self.vector, 0.0), k.at(made, h * spec.part + j, F32))
+                k.store(k.const(self.vector, 0.0), k.at(partial, h * spec.part + j, F32))
             with k.loop(0, 2 if spec.ring else 1) as turn:
                 first, last = low, high
                 if spec.ring:
                     second = k.cmp("eq", turn, 1)
                     first, last = k.select(second, again, low), k.select(second, end, high)
-                with k.loop(first, last, _KEYS) as start, k.loop(0, w["kv_heads"]) as h:
-                    self._head(b, h, start, k.min(last - start, _KEYS), made)
+                with k.loop(first, last, _KEYS_PER_BLOCK) as start, k.loop(0, w["kv_heads"]) as h:
+                    self._head(b, h, start, k.min(last - start, _KEYS_PER_BLOCK), partial)
 
-    def _head(self, b: Value, h: Value, start: Value, count: Value, made: Value) -> None:
+    def _head(self, b: Value, h: Value, start: Value, count: Value, partial: Value) -> None:
         """The query heads of one key head, and `count` keys from `start` on."""
         k, w, spec = self.k, self.w, self.spec
         self.step = w["kv_heads"] * spec.size
@@ -219,7 +219,7 @@ class _Part:
         for first, heads in self.tiles:
             query = k.at(w["query"], (head + first) * spec.size, F32)
             self._score(keys, query, heads, count, not first)
-            states = [k.at(made, (h * spec.group + (first + i)) * spec.part, F32) for i in range(heads)]
+            states = [k.at(partial, (h * spec.group + (first + i)) * spec.part, F32) for i in range(heads)]
             factors = [self._exponentials(i, count, states[i]) for i in range(heads)]
             self._add_values(values, count, states, factors, not first)
 
@@ -233,7 +233,7 @@ class _Part:
     def _ask(self, base: Value, row: Value) -> None:
         """Asks for a row that is read soon: rows of a head do not lie side by side, so the processor does not."""
         for line in range(0, self.spec.size * STORED[self.spec.cache].size, _LINE):
-            self.k.prefetch(self.k.at(self._row(base, row + _AHEAD), line))
+            self.k.prefetch(self.k.at(self._row(base, row + _ROWS_AHEAD), line))
 
     def _score(self, keys: Value, query: Value, heads: int, count: Value, ask: bool) -> None:
         """Scores of a tile of heads, some keys at a time: as many sums as a vector has lanes, which are then added up
@@ -248,10 +248,10 @@ class _Part:
             sums = [k.const(self.vector, 0.0) for _ in range(lanes)]
             for p in self.places:
                 mask = self._mask(p)
-                given = [load_wide(k, row, spec.cache, p, lanes, mask) for row in rows]
+                key_vectors = [load_wide(k, row, spec.cache, p, lanes, mask) for row in rows]
                 for n in range(heads):
                     q = load_wide(k, query, "f32", n * spec.size + p, lanes, mask)
-                    for i, key in enumerate(given):
+                    for i, key in enumerate(key_vectors):
                         sums[n * each + i] = k.fma(key, q, sums[n * each + i])
             s = sums_of_rows(k, sums) * self.scale
             if spec.cap:
@@ -354,7 +354,7 @@ class StepSum:
 
         with k.loop(k.first, k.last) as item:
             best, total = k.variable(k.const(F32, LOWEST)), k.variable(k.const(F32, 0.0))
-            made = [k.variable(k.const(vector, 0.0)) for _ in places]
+            sums = [k.variable(k.const(vector, 0.0)) for _ in places]
             with k.loop(0, splits) as s:
                 best.value = greater(k, k.load(F32, k.at(state(item, s), padded, F32)), best.value)
             if self.sinks:
@@ -366,11 +366,11 @@ class StepSum:
                 with k.when(k.cmp("une", sum_, 0.0)):  # a part without keys in sight has no sums
                     factor = power(k.load(F32, k.at(own, padded, F32)) - best.value)
                     total.value = k.fma(sum_, factor, total.value)
-                    for p, one in zip(places, made, strict=True):
+                    for p, one in zip(places, sums, strict=True):
                         one.value = k.fma(k.load(vector, k.at(own, p, F32)), k.splat(factor, lanes), one.value)
             t = total.value
             inverse = k.splat(1.0 / k.select(k.cmp("olt", t, TINY), k.const(F32, TINY), t), lanes)
-            for p, one in zip(places, made, strict=True):
+            for p, one in zip(places, sums, strict=True):
                 left = self.size - p
                 mask = None if left >= lanes else k.tail(left, lanes)
                 v = _rounded(k, one.value * inverse, self.cache)
@@ -390,8 +390,8 @@ def bind_attention_step(
     used = {token, cache, *map(name_of, tables), *(() if sinks is None else (name_of(sinks),))}
     if not used <= STORED.keys() or not contiguous(*ins, *outs) or not y.size:
         return None
-    if size > _LARGEST:
-        raise Declined(f"heads of {size} elements; the kernels take {_LARGEST}")
+    if size > _MAX_HEAD_ELEMENTS:
+        raise Declined(f"heads of {size} elements; the kernels take {_MAX_HEAD_ELEMENTS}")
     attrs, lanes, group = node.attrs, ctx.machine.lanes(), heads // kv_heads
     window, cap = attrs["window"], attrs["softcap"]
     steps: list[EngineStep] = []
@@ -410,7 +410,7 @@ def bind_attention_step(
     )  # fmt: skip
     steps.append(EngineStep(first, words, batch, 1, (*ins, *outs, query), cost_ns=(heads + 2 * kv_heads) * size * 0.5))
     second = StepPart(cache, size, group, attrs["ring"], window is not None, cap is not None, lanes)
-    span = -(-rows // (_MAX_PARTS * _KEYS)) * _KEYS
+    span = -(-rows // (_MAX_PARTS * _KEYS_PER_BLOCK)) * _KEYS_PER_BLOCK
     columns = -(-rows // (span * _COLUMNS))
     splits = columns * _COLUMNS
     sums = ctx.borrow(4 * batch * splits * heads * second.part).view(np.float32)

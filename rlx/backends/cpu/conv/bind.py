@@ -55,16 +55,16 @@ def bind_conv(
     if x.dtype != np.float32:
         x = widened(x, ctx, steps)
     last = channels_last(out)
-    made = last
-    if made is None:
-        made = ctx.borrow(out.nbytes).view(out.dtype).reshape(out.shape[0], *out.shape[2:], out.shape[1])
+    result = last
+    if result is None:
+        result = ctx.borrow(out.nbytes).view(out.dtype).reshape(out.shape[0], *out.shape[2:], out.shape[1])
     groups = node.attrs["groups"]
     if groups > 1 and groups == w.shape[0] == x.shape[1] and ctx.is_fixed(node.inputs[1]):
-        _depthwise(node, x, w, made, beside, tree, ctx, steps)
+        _depthwise(node, x, w, result, beside, tree, ctx, steps)
     else:
-        _dense(node, x, w, made, beside, tree, ctx, steps)
+        _dense(node, x, w, result, beside, tree, ctx, steps)
     if last is None:
-        steps.append(from_channels_last(made, out, ctx))
+        steps.append(from_channels_last(result, out, ctx))
     return steps
 
 
@@ -83,7 +83,7 @@ def _dense(
     node: Node,
     x: Array,
     w: Array,
-    made: Array,
+    out: Array,
     beside: Sequence[tuple[Array, bool]],
     tree: Expr | None,
     ctx: EngineContext,
@@ -91,7 +91,7 @@ def _dense(
 ) -> None:
     attrs, groups = node.attrs, node.attrs["groups"]
     kernel, c, (o, inner) = w.shape[2:], x.shape[1], w.shape[:2]
-    counts, pads, strides, dilations = made.shape[1:-1], attrs["pads"], attrs["strides"], attrs["dilations"]
+    counts, pads, strides, dilations = out.shape[1:-1], attrs["pads"], attrs["strides"], attrs["dilations"]
     few = groups == 1 and c <= _FEW_CHANNELS and kernel[-1] > 1 and dilations[-1] == 1 and len(kernel) <= 2
     zero, outside = np.zeros(0, np.float32), 0
     if few and x.flags.c_contiguous:
@@ -101,14 +101,14 @@ def _dense(
         )
         terms = kernel[-1] * c
     else:
-        found = channels_last(x)
-        image = to_channels_last(x, ctx, steps) if found is None else found
+        nhwc = channels_last(x)
+        image = to_channels_last(x, ctx, steps) if nhwc is None else nhwc
         zero = np.zeros(max(c, 64), np.float32)
         outside = address(zero)
         rows = window_addresses(image, kernel, strides, dilations, pads, counts, outside)
         terms = inner
     operands = [(a, o * a.itemsize * matrix, o // groups * a.itemsize) for a, matrix in beside]
-    result = made.reshape(-1, groups, o // groups).transpose(1, 0, 2)
+    result = out.reshape(-1, groups, o // groups).transpose(1, 0, 2)
     streamed = w.nbytes if groups == 1 and ctx.is_fixed(node.inputs[1]) else 0
     tile = choose_tile(ctx.machine, len(rows), o // groups, streamed)
     product = Product(rows, terms, 4, result, inner * 4, tree, operands, (zero, image), outside=outside)
@@ -131,7 +131,7 @@ def _depthwise(
     node: Node,
     x: Array,
     w: Array,
-    made: Array,
+    out: Array,
     beside: Sequence[tuple[Array, bool]],
     tree: Expr | None,
     ctx: EngineContext,
@@ -140,17 +140,17 @@ def _depthwise(
     if any(matrix for _, matrix in beside):
         raise Declined("an image beside a depthwise convolution")
     attrs, c, kernel, machine = node.attrs, x.shape[1], w.shape[2:], ctx.machine
-    found = channels_last(x)
-    image = to_channels_last(x, ctx, steps) if found is None else found
+    nhwc = channels_last(x)
+    image = to_channels_last(x, ctx, steps) if nhwc is None else nhwc
     zero = np.zeros(max(c, 64), np.float32)
-    counts, taps, lanes = made.shape[1:-1], math.prod(kernel), machine.lanes()
+    counts, taps, lanes = out.shape[1:-1], math.prod(kernel), machine.lanes()
     weights = ctx.acquire(taps * c * 4).view(np.float32).reshape(*kernel, c)
 
     def prepare() -> None:
         weights[...] = np.moveaxis(w[:, 0], 0, -1)
 
     operands = tuple(Operand(as_dtype(a.dtype)) for a, _ in beside)
-    out_type, strides, dilations = as_dtype(made.dtype), attrs["strides"], attrs["dilations"]
+    out_type, strides, dilations = as_dtype(out.dtype), attrs["strides"], attrs["dilations"]
     # Rows of addresses: a row of the filter is one tap at each pixel that a row of the result reads.
     width, vectors = counts[-1], vectors_at_once(machine, taps, c)
     across = positions_at_once(machine, taps, kernel[-1], vectors, width)
@@ -166,10 +166,10 @@ def _depthwise(
         c % (vectors * lanes) != 0, operands, tree, out_type,
     )  # fmt: skip
     words = spec.args(
-        table=table, w=weights, out=made, span=span, whole=whole, width=width, channels=c, out_row=c * made.itemsize,
+        table=table, w=weights, out=out, span=span, whole=whole, width=width, channels=c, out_row=c * out.itemsize,
         w_row=c * 4, **named_operands(a for a, _ in beside),
     )  # fmt: skip
     items = len(table) * -(-c // (vectors * lanes))
-    keep = (table, weights, w, image, made, zero, *(a for a, _ in beside))
+    keep = (table, weights, w, image, out, zero, *(a for a, _ in beside))
     cost = width * (taps * vectors / 2.0 + 4)
     steps.append(EngineStep(spec, words, items, 1, keep, prepare, "conv depthwise", cost))

@@ -98,8 +98,8 @@ class DepthwiseKernel:
                     sums = [t.value for t in totals]
                 size = self.out.itemsize
                 out = k.at(w["out"], position * w["out_row"] + channel * size)
-                for n, made in enumerate(sums):
+                for n, value in enumerate(sums):
                     if self.epilogue is not None:
-                        (made,) = trees.print_trees(k, [self.epilogue], [made, *(b[n] for b in beside)])
-                    trees.store(k, made, self.out, k.at(out, n * lanes * size), masks[n])
+                        (value,) = trees.print_trees(k, [self.epilogue], [value, *(b[n] for b in beside)])
+                    trees.store(k, value, self.out, k.at(out, n * lanes * size), masks[n])
         return k.text()

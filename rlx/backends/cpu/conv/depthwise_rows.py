@@ -65,10 +65,10 @@ class DepthwiseRows:
                 sums = self._sums(k, w, k.at(table, first * self.stride, I64), weights, channel, masks, count)
                 for j, line in enumerate(sums):
                     place = k.at(out, (first + j) * w["out_row"])
-                    for n, made in enumerate(line):
+                    for n, total in enumerate(line):
                         if self.epilogue is not None:
-                            (made,) = trees.print_trees(k, [self.epilogue], [made, *(b[n] for b in beside)])
-                        trees.store(k, made, self.out, k.at(place, n * lanes * self.out.itemsize), masks[n])
+                            (total,) = trees.print_trees(k, [self.epilogue], [total, *(b[n] for b in beside)])
+                        trees.store(k, total, self.out, k.at(place, n * lanes * self.out.itemsize), masks[n])
 
             with k.loop(0, w["whole"], self.across) as first:
                 positions(first, self.across)

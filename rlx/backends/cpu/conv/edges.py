@@ -33,11 +33,11 @@ class NotFinite:
         k = Kernel("kernel", self.args)
         x, flag, n = k.args("x", "flag", "n")
         with k.loop(k.first, k.last):
-            found = k.variable(k.const(I1.of(self.lanes), False))
+            outside = k.variable(k.const(I1.of(self.lanes), False))
             with k.loop(0, n, self.lanes) as i:
                 v = load_wide(k, x, self.dtype, i, self.lanes, k.tail(k.min(n - i, self.lanes), self.lanes))
-                found.value = found.value | ~k.cmp("olt", k.unary("fabs", v), math.inf)
-            k.store(k.cast("zext", k.any(found.value), I32), flag)
+                outside.value = outside.value | ~k.cmp("olt", k.unary("fabs", v), math.inf)
+            k.store(k.cast("zext", k.any(outside.value), I32), flag)
         return k.text()
 
 
@@ -77,15 +77,15 @@ class EdgeKernel:
                         factor = trees.load(k, self.dtype, k.at(w["w"], at), 1)
                         x = k.load(F32, k.at(k.load(PTR, place), channel, F32))
                         total.value = k.fma(x, factor, total.value)
-                made, output = total.value, group * w["inner"] + column
+                result, output = total.value, group * w["inner"] + column
                 beside = [
                     trees.load(k, d, k.at(k.arg(name), output * d.itemsize), 1)
                     for name, d in zip(names, self.bias, strict=True)
                 ]
                 if self.epilogue is not None:
-                    (made,) = trees.print_trees(k, [self.epilogue], [made, *beside])
+                    (result,) = trees.print_trees(k, [self.epilogue], [result, *beside])
                 place = (position * (w["groups"] * w["inner"]) + output) * self.out.itemsize
-                trees.store(k, made, self.out, k.at(w["out"], place))
+                trees.store(k, result, self.out, k.at(w["out"], place))
         return k.text()
 
 

@@ -34,7 +34,7 @@ from rlx.ir import expr as ex
 
 _MOST_PHASES = 8  # phases of the last axis, whose vectors are interleaved
 _MOST_TAPS = 64  # taps of the last axis: each is a load in the kernel's text
-_TOGETHER = 8 << 20  # bytes of products, of several images where these are small
+_PRODUCT_BYTES = 8 << 20  # small images have their products computed together
 
 Taps = tuple[tuple[int, int], ...]
 _OF_AXIS = ("size", "out_size", "taps", "stride", "dilation", "padding")
@@ -91,21 +91,21 @@ class AddTapsKernel:
                     for here, (there, _, count, step, dilation, pad) in zip(at_axes, axes, strict=True):
                         number = inside.enter_context(k.loop(0, count))
                         distance = here + pad - number * dilation
-                        found = k.binary("sdiv", distance, step)
+                        position = k.binary("sdiv", distance, step)
                         # In x, and no place between two of its elements; the quotient is rounded towards zero.
-                        fits = k.cmp("eq", found * step, distance) & k.cmp("ult", found, there)
+                        fits = k.cmp("eq", position * step, distance) & k.cmp("ult", position, there)
                         inside.enter_context(k.when(fits))
-                        tap, place = tap * count + number, place * there + found
+                        tap, place = tap * count + number, place * there + position
                     start = k.at(base, tap * self.inner * places + place * size, F32)
                     for total, phase in zip(sums, self.phases, strict=True):
                         for number_of, offset in phase:
                             mask = k.cmp("ult", numbers + k.splat(q + offset, lanes), k.splat(size, lanes))
                             at = k.at(start, places * number_of + (q + offset), F32)
                             total.value = total.value + k.load(vector, at, mask)
-                made = [total.value for total in sums]
+                totals = [total.value for total in sums]
                 if self.tree is not None:
-                    made = [trees.print_trees(k, [self.tree], [total, *beside])[0] for total in made]
-                for n, part in enumerate(_interleaved(k, made)):
+                    totals = [trees.print_trees(k, [self.tree], [total, *beside])[0] for total in totals]
+                for n, part in enumerate(_interleaved(k, totals)):
                     first = q * stride + n * lanes
                     mask = k.tail(k.min(k.max(out_size - first, 0), lanes), lanes)
                     trees.store(k, part, self.out, k.at(row, first * self.out.itemsize), mask)
@@ -139,7 +139,7 @@ def few_output_steps(
     rows = o * taps
     turned = ctx.borrow(w.nbytes).view(np.float32).reshape(rows, c)
     steps.append(transpose_step(w, turned, ctx, c, rows, w.strides[0], turned.strides[0], 1, (1, 0, 0), (0, 0)))
-    each = min(n, max(1, _TOGETHER // (4 * rows * places)))
+    each = min(n, max(1, _PRODUCT_BYTES // (4 * rows * places)))
     products = ctx.borrow(4 * each * rows * places).view(np.float32).reshape(each, rows, places)
     tile = choose_tile(ctx.machine, rows, places)
     width = tile.vectors * ctx.machine.lanes()
@@ -147,9 +147,9 @@ def few_output_steps(
     if not np.may_share_memory(flat, x):
         raise Declined(f"strides of x: {x.strides}")
     table = (address(turned) + np.arange(rows, dtype=np.int64) * turned.strides[0])[:, None]
-    made = out
+    result = out
     if not out.flags.c_contiguous:
-        made = ctx.borrow(out.nbytes).view(out.dtype).reshape(out.shape)
+        result = ctx.borrow(out.nbytes).view(out.dtype).reshape(out.shape)
     spec = AddTapsKernel(
         ctx.machine.lanes(), tuple(phases), kernel[-1], len(axes), tree,
         None if bias is None else as_dtype(bias.dtype), as_dtype(out.dtype),
@@ -157,15 +157,15 @@ def few_output_steps(
     numbers = {"places": places, "outputs": o, "taps": taps, "size": shape[-1], "out_size": out.shape[-1]}
     numbers.update(zip(axis_names(len(axes)), (number for axis in axes for number in axis), strict=True))
     for first in range(0, n, each):
-        given, part = flat[first : first + each], made[first : first + each]
-        panels = in_place(given, width) if flat.strides[2] == 4 else pack_each_run(given[:, None], width, ctx)
-        product = Product(table, c, 4, products[: len(given)], 0, keep=(turned, x))
+        images, part = flat[first : first + each], result[first : first + each]
+        panels = in_place(images, width) if flat.strides[2] == 4 else pack_each_run(images[:, None], width, ctx)
+        product = Product(table, c, 4, products[: len(images)], 0, keep=(turned, x))
         steps += product_steps(product, panels, tile, ctx, f"conv {tile.rows}x{tile.vectors}")
         words = spec.args(products=products, out=part, bias=bias, **numbers)
         items, cost = part.size // out.shape[-1], out.shape[-1] * taps / len(phases) / 8.0
-        steps.append(EngineStep(spec, words, items, 1, (products, made, bias), name="conv taps", cost_ns=cost))
-    if made is not out:
-        copy = tree_step([ex.arg(0, as_dtype(out.dtype))], [made], [out], ctx)
+        steps.append(EngineStep(spec, words, items, 1, (products, result, bias), name="conv taps", cost_ns=cost))
+    if result is not out:
+        copy = tree_step([ex.arg(0, as_dtype(out.dtype))], [result], [out], ctx)
         assert copy is not None
         steps.append(copy)
     return steps

@@ -30,9 +30,9 @@ from rlx.dtypes import as_dtype, f32
 from rlx.ir import Node
 from rlx.ir import expr as ex
 
-_PART = 1 << 11  # places in a part, about: a panel of d has a quarter of a megabyte
-_TABLE = 1 << 23  # addresses that are held at most
-_TAPS = 49  # taps of a depthwise convolution, each with sums of its own
+_PLACES_PER_PART = 1 << 11  # a panel of d then has about a quarter of a megabyte
+_MAX_ADDRESSES = 1 << 23
+_MAX_TAPS = 49  # each tap of a depthwise convolution has sums of its own
 
 
 @engine("conv_grad_weight")
@@ -57,7 +57,7 @@ def bind_grad_weight(
     counts = d.shape[2:]
     inner, outputs, taps = x.shape[1] // groups, d.shape[1] // groups, math.prod(kernel)
     lines = n * math.prod(counts[:-1])
-    if inner * taps * lines > _TABLE:
+    if inner * taps * lines > _MAX_ADDRESSES:
         raise Declined(f"{inner * taps} rows of {lines} pieces")
     rows = _addresses(image, inner, kernel, strides, dilations, counts)
     m, line = len(rows), counts[-1]
@@ -88,13 +88,13 @@ def _panels(d: Array, groups: int, width: int, ctx: EngineContext, steps: list[E
     rows that lie a power of two apart share a few sets of each cache."""
     (n, o), places, last = d.shape[:2], math.prod(d.shape[2:]), channels_last(d)
     if groups > 1 or last is not None:
-        given = to_channels_last(d, ctx, steps) if last is None else last
-        return in_place(given.reshape(-1, groups, o // groups).transpose(1, 0, 2), width)
+        channels = to_channels_last(d, ctx, steps) if last is None else last
+        return in_place(channels.reshape(-1, groups, o // groups).transpose(1, 0, 2), width)
     count, step = -(-o // width), width * 4
-    made = ctx.borrow(count * n * places * step)
+    panels = ctx.borrow(count * n * places * step)
     for i, image in enumerate(d.reshape(n, o, places)):
-        steps.append(panels_step(image, made, i * places * step, n * places * step, width, ctx))
-    return Panels(address(made), f32, step, n * places * step, 0, keep=(made,))
+        steps.append(panels_step(image, panels, i * places * step, n * places * step, width, ctx))
+    return Panels(address(panels), f32, step, n * places * step, 0, keep=(panels,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +114,13 @@ class DepthwiseGradient:
             channel = item * lanes
             mask = k.tail(k.min(channels - channel, lanes), lanes)
             whole = [k.variable(k.const(vector, 0.0)) for _ in range(self.taps)]
-            with k.loop(0, places, _PART) as first:
+            with k.loop(0, places, _PLACES_PER_PART) as first:
                 parts = [k.variable(k.const(vector, 0.0)) for _ in range(self.taps)]
-                with k.loop(first, k.min(first + _PART, places)) as place:
-                    given = k.load(vector, k.at(d, place * channels + channel, F32), mask)
+                with k.loop(first, k.min(first + _PLACES_PER_PART, places)) as place:
+                    gradient = k.load(vector, k.at(d, place * channels + channel, F32), mask)
                     for tap, part in enumerate(parts):
                         at = k.load(PTR, k.at(table, place * self.taps + tap, I64))
-                        part.value = k.fma(given, k.load(vector, k.at(at, channel, F32), mask), part.value)
+                        part.value = k.fma(gradient, k.load(vector, k.at(at, channel, F32), mask), part.value)
                 for total, part in zip(whole, parts, strict=True):
                     total.value = total.value + part.value
             for tap, total in enumerate(whole):
@@ -131,10 +131,10 @@ class DepthwiseGradient:
 def _depthwise(node: Node, x: Array, d: Array, out: Array, ctx: EngineContext) -> list[EngineStep]:
     """One channel and one output a group."""
     attrs, c, taps, lanes = node.attrs, x.shape[1], math.prod(node.attrs["kernel"]), ctx.machine.lanes()
-    if taps > _TAPS:
+    if taps > _MAX_TAPS:
         raise Declined(f"{taps} taps of each channel")
     steps: list[EngineStep] = []
-    image, given = (to_channels_last(a, ctx, steps) if (found := channels_last(a)) is None else found for a in (x, d))
+    image, gradient = (to_channels_last(a, ctx, steps) if (nhwc := channels_last(a)) is None else nhwc for a in (x, d))
     zero = np.zeros(c + 64, np.float32)
     table = np.ascontiguousarray(
         window_addresses(
@@ -142,9 +142,9 @@ def _depthwise(node: Node, x: Array, d: Array, out: Array, ctx: EngineContext) -
         )
     )
     sums = ctx.borrow(taps * c * 4).view(np.float32).reshape(taps, c)
-    keep = (table, image, given, sums, zero)
+    keep = (table, image, gradient, sums, zero)
     spec, cost = DepthwiseGradient(taps, lanes), len(table) * taps * 0.6
-    words = spec.args(table=table, d=given, sums=sums, places=len(table), channels=c)
+    words = spec.args(table=table, d=gradient, sums=sums, places=len(table), channels=c)
     steps.append(EngineStep(spec, words, -(-c // lanes), 1, keep, name="conv depthwise", cost_ns=cost))
     steps.append(transpose_step(sums, out, ctx, taps, c, c * 4, taps * 4, 1, (1, 0, 0), (0, 0)))
     return steps
@@ -152,13 +152,13 @@ def _depthwise(node: Node, x: Array, d: Array, out: Array, ctx: EngineContext) -
 
 def _parts(lines: int, line: int) -> list[tuple[int, int]]:
     """Lines first … last - 1 of each part."""
-    each = max(1, _PART // line)
+    each = max(1, _PLACES_PER_PART // line)
     return [(i, min(i + each, lines)) for i in range(0, lines, each)]
 
 
 def _pieces(line: int) -> list[tuple[int, int]]:
     """Places first … last - 1 of each part of a line that is a part by itself."""
-    return [(i, min(i + 2 * _PART, line)) for i in range(0, line, 2 * _PART)]
+    return [(i, min(i + 2 * _PLACES_PER_PART, line)) for i in range(0, line, 2 * _PLACES_PER_PART)]
 
 
 def _with_zeros(
@@ -171,8 +171,8 @@ def _with_zeros(
     shape = (*x.shape[:2], *(a + s + b for s, (a, b) in zip(x.shape[2:], pads, strict=True)))
     result = ctx.borrow(math.prod(shape) * 4).view(np.float32).reshape(shape)
     inside = result[(slice(None), slice(None), *(slice(a, a + s) for s, (a, _) in zip(x.shape[2:], pads, strict=True)))]
-    for tree, given, target in ((ex.lit(0.0, f32), [], result), (ex.arg(0, as_dtype(x.dtype)), [x], inside)):
-        step = tree_step([tree], given, [target], ctx)
+    for tree, sources, target in ((ex.lit(0.0, f32), [], result), (ex.arg(0, as_dtype(x.dtype)), [x], inside)):
+        step = tree_step([tree], sources, [target], ctx)
         assert step is not None
         steps.append(step)
     return result

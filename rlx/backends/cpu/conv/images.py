@@ -72,11 +72,11 @@ def room_for_rows(node: Node, x: Array, kernel: Ints, counts: Ints) -> list[tupl
     return [(a, max(b, (m - 1) * s + d * (k - 1) + 1 - a - size)) for size, (a, b), m, s, d, k in geometry]
 
 
-def from_channels_last(made: Array, out: Array, ctx: EngineContext) -> EngineStep:
+def from_channels_last(image: Array, out: Array, ctx: EngineContext) -> EngineStep:
     """(N, *S, C) copied to (N, C, *S), both contiguous."""
     n, c, *sizes = out.shape
-    return transpose_step(made, out, ctx, math.prod(sizes), c, made.itemsize * c, out.strides[1], n,
-                      (1, 0, made.strides[0]), (0, out.strides[0]))  # fmt: skip
+    return transpose_step(image, out, ctx, math.prod(sizes), c, image.itemsize * c, out.strides[1], n,
+                      (1, 0, image.strides[0]), (0, out.strides[0]))  # fmt: skip
 
 
 def window_addresses(
@@ -104,5 +104,5 @@ def window_addresses(
         shape[1 + axis], shape[1 + rank + axis] = counts[axis], kernel[axis]
         at = at + (place * image.strides[1 + axis]).reshape(shape)
         inside = inside & ((place >= 0) & (place < sizes[axis])).reshape(shape)
-    found = np.where(inside, at + address(image), zero)
-    return found.reshape(n * math.prod(counts), math.prod(kernel)).astype(np.int64, copy=False)
+    addresses = np.where(inside, at + address(image), zero)
+    return addresses.reshape(n * math.prod(counts), math.prod(kernel)).astype(np.int64, copy=False)

@@ -57,24 +57,24 @@ def bind_integer_conv(
     if form.how != "vnni" and not ctx.is_fixed(node.inputs[3]):
         raise Declined("zero points of the weight that are computed")
     steps: list[EngineStep] = []
-    given = weights(w, zeros, form, ctx, steps)
-    beside: list[tuple[Array, bool]] = [(a, False) for a in given.operands()]
+    weight = weights(w, zeros, form, ctx, steps)
+    beside: list[tuple[Array, bool]] = [(a, False) for a in weight.operands()]
     tree = with_epilogue(ex.arg(0, i32) + ex.arg(1, i32) if beside else None, len(beside), following, i32)
     if following is not None:
         beside += [beside_image(a, out) for a in following.operands]
         out = following.out
     last = channels_last(out)
-    made = last
-    if made is None:
-        made = ctx.borrow(out.nbytes).view(out.dtype).reshape(out.shape[0], *out.shape[2:], out.shape[1])
+    result = last
+    if result is None:
+        result = ctx.borrow(out.nbytes).view(out.dtype).reshape(out.shape[0], *out.shape[2:], out.shape[1])
     groups = node.attrs["groups"]
     alone = groups > 1 and groups == w.shape[0] == x.shape[1]
     if alone and any(matrix for _, matrix in beside):
         raise Declined("an image beside a depthwise convolution")
     bind = _depthwise if alone else _dense
-    bind(node, x, given, made, beside, tree, ctx, steps)
+    bind(node, x, weight, result, beside, tree, ctx, steps)
     if last is None:
-        steps.append(from_channels_last(made, out, ctx))
+        steps.append(from_channels_last(result, out, ctx))
     return steps
 
 
@@ -83,16 +83,16 @@ def _image(
     room: Sequence[tuple[int, int]] | None, wide: int,
 ) -> Array:  # fmt: skip
     """x as (N, *S, C) in the form's dtype, with `room` around it, or else with at least `wide` channels."""
-    found, (n, c, *sizes) = channels_last(x), x.shape
-    if found is None:
+    image, (n, c, *sizes) = channels_last(x), x.shape
+    if image is None:
         if not x.flags.c_contiguous:
             raise Declined("strides of the image")
         flat = adjusted(x.reshape(1, -1), zero, form, ctx, steps).reshape(x.shape)
-        found = to_channels_last(flat, ctx, steps, room, form.around)
+        image = to_channels_last(flat, ctx, steps, room, form.around)
         if room is not None or wide == c:
-            return found
+            return image
         size = form.dtype.itemsize
-        as_bytes = found.view(np.uint8).reshape(-1, c * size)
+        as_bytes = image.view(np.uint8).reshape(-1, c * size)
         rows = adjusted(as_bytes, zero, Form("vnni", False, 0), ctx, steps, wide * size).view(form.dtype)
     elif room is not None:
         around = [a + size + b for size, (a, b) in zip(sizes, room, strict=True)]
@@ -101,38 +101,38 @@ def _image(
         result[...] = form.around
         inside = result[(slice(None), *(slice(a, a + m) for m, (a, _) in zip(sizes, room, strict=True)))]
         lines = sizes[0] if len(sizes) > 1 else 1
-        for source, target in zip(found, inside, strict=True):
+        for source, target in zip(image, inside, strict=True):
             from_to = (source.reshape(lines, -1), target.reshape(lines, *target.shape[-2:]))
             adjust_rows(*from_to, target.strides[0] if lines > 1 else 0, zero, form, ctx, steps)
         return result
     else:
-        rows = adjusted(found.reshape(-1, c), zero, form, ctx, steps, wide)
+        rows = adjusted(image.reshape(-1, c), zero, form, ctx, steps, wide)
     return rows.reshape(n, *sizes, wide)
 
 
 def _dense(
-    node: Node, x: Array, given: Weights, made: Array, beside: Sequence[tuple[Array, bool]], tree: Expr | None,
+    node: Node, x: Array, weights: Weights, out: Array, beside: Sequence[tuple[Array, bool]], tree: Expr | None,
     ctx: EngineContext, steps: list[EngineStep],
 ) -> None:  # fmt: skip
-    attrs, groups, form, w = node.attrs, node.attrs["groups"], given.form, given.w
+    attrs, groups, form, w = node.attrs, node.attrs["groups"], weights.form, weights.w
     kernel, c, (o, inner) = w.shape[2:], x.shape[1], w.shape[:2]
-    counts, pads, strides, dilations = made.shape[1:-1], attrs["pads"], attrs["strides"], attrs["dilations"]
+    counts, pads, strides, dilations = out.shape[1:-1], attrs["pads"], attrs["strides"], attrs["dilations"]
     border = np.full(c + 64, form.around, form.dtype)
     if groups == 1 and c <= _FEW_CHANNELS and kernel[-1] > 1 and dilations[-1] == 1 and len(kernel) <= 2:
-        image = _image(x, given.zeros[0], form, ctx, steps, room_for_rows(node, x, kernel, counts), c)
+        image = _image(x, weights.zeros[0], form, ctx, steps, room_for_rows(node, x, kernel, counts), c)
         nothing = [(0, 0)] * len(kernel)
         rows = window_addresses(image, (*kernel[:-1], 1), strides, dilations, nothing, counts, 0)
         taps, terms = math.prod(kernel[:-1]), kernel[-1] * c
     else:
         # The last word of a pixel may have channels behind those of its group, whose weights are 0.
         wide = -(-(c - inner % -form.in_word) // form.in_word) * form.in_word
-        image = _image(x, given.zeros[0], form, ctx, steps, None, wide)
+        image = _image(x, weights.zeros[0], form, ctx, steps, None, wide)
         rows = window_addresses(image, kernel, strides, dilations, pads, counts, address(border))
         taps, terms = math.prod(kernel), inner
     tile = choose_tile(ctx.machine, len(rows), o // groups)
-    panels = pack_words(given, groups, taps, terms, tile.vectors * ctx.machine.lanes(), ctx)
+    panels = pack_words(weights, groups, taps, terms, tile.vectors * ctx.machine.lanes(), ctx)
     operands = [(a, o * a.itemsize * matrix, o // groups * a.itemsize) for a, matrix in beside]
-    result = made.reshape(-1, groups, o // groups).transpose(1, 0, 2)
+    result = out.reshape(-1, groups, o // groups).transpose(1, 0, 2)
     product = Product(
         rows, -(-terms // form.in_word), 4, result, inner * form.dtype.itemsize, tree, operands, (border, image),
         form.how,
@@ -141,26 +141,26 @@ def _dense(
 
 
 def _depthwise(
-    node: Node, x: Array, given: Weights, made: Array, beside: Sequence[tuple[Array, bool]], tree: Expr | None,
+    node: Node, x: Array, weights: Weights, out: Array, beside: Sequence[tuple[Array, bool]], tree: Expr | None,
     ctx: EngineContext, steps: list[EngineStep],
 ) -> None:  # fmt: skip
-    attrs, form, w, lanes = node.attrs, given.form, given.w, ctx.machine.lanes()
+    attrs, form, w, lanes = node.attrs, weights.form, weights.w, ctx.machine.lanes()
     c, kernel = x.shape[1], w.shape[2:]
-    image = _image(x, given.zeros[0], form, ctx, steps, None, c)
+    image = _image(x, weights.zeros[0], form, ctx, steps, None, c)
     border = np.full(c + 64, form.around, form.dtype)
-    counts, taps = made.shape[1:-1], math.prod(kernel)
+    counts, taps = out.shape[1:-1], math.prod(kernel)
     geometry = attrs["strides"], attrs["dilations"], attrs["pads"]
     table = np.ascontiguousarray(window_addresses(image, kernel, *geometry, counts, address(border)))
     wide = -(-c // lanes) * lanes
-    packed = pack_words(given, 1, 1, taps, wide, ctx)
+    packed = pack_words(weights, 1, 1, taps, wide, ctx)
     operands = tuple(Operand(as_dtype(a.dtype)) for a, _ in beside)
-    spec = IntegerDepthwise(lanes, taps, form.how, c % lanes != 0, operands, tree, as_dtype(made.dtype))
+    spec = IntegerDepthwise(lanes, taps, form.how, c % lanes != 0, operands, tree, as_dtype(out.dtype))
     block = max(1, min(counts[-1], len(table)))
     words = spec.args(
-        table=table, w=packed.at, out=made, positions=len(table), channels=c, out_row=c * made.itemsize,
+        table=table, w=packed.at, out=out, positions=len(table), channels=c, out_row=c * out.itemsize,
         w_row=packed.step, block=block, **named_operands(a for a, _ in beside),
     )  # fmt: skip
     items = -(-len(table) // block) * (wide // lanes)
-    keep = (table, image, made, border, *packed.keep, *(a for a, _ in beside))
+    keep = (table, image, out, border, *packed.keep, *(a for a, _ in beside))
     name = f"integer conv depthwise {form.how}"
     steps.append(EngineStep(spec, words, items, 1, keep, packed.prepare, name, block * taps))

@@ -11,7 +11,7 @@ from rlx.backends.cpu.ir import I8, I16, I32, I64, PTR, Arguments, Kernel, Value
 from rlx.dtypes import DType, i32
 from rlx.ir import Expr
 
-_HELD = 9  # words of weights that stay in registers
+_HELD_WORDS = 9  # weights that stay in registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class IntegerDepthwise:
             def weight(word: int) -> Value:
                 return k.load(vector, k.at(k.at(w["w"], w["w_row"] * word), channel, I32))
 
-            held = [weight(n) for n in range(words)] if words <= _HELD else []
+            held = [weight(n) for n in range(words)] if words <= _HELD_WORDS else []
             beside = [
                 trees.load(k, o.dtype, k.at(at, channel * o.dtype.itemsize), lanes, mask)
                 for o, at in zip(self.operands, places, strict=True)

@@ -49,7 +49,7 @@ from rlx.dtypes import as_dtype
 from rlx.ir import Expr, Node
 from rlx.ir import expr as ex
 
-_PHASES = 256  # more would be more steps than their work is worth
+_MAX_PHASES = 256  # more would be more steps than their work is worth
 _FEW_OUTPUTS = 4
 
 
@@ -96,7 +96,7 @@ def bind_transposed(
     strides, dilations = attrs["strides"], attrs["dilations"]
     geometry = zip(out.shape[2:], w.shape[2:], strides, dilations, attrs["pads"], strict=True)
     axes = [phases(n, k, s, d, before) for n, k, s, d, (before, _) in geometry]
-    if math.prod(map(len, axes)) > _PHASES:
+    if math.prod(map(len, axes)) > _MAX_PHASES:
         raise Declined(f"strides of {strides}")
     steps: list[EngineStep] = []
     if x.dtype != np.float32:
@@ -115,18 +115,18 @@ def bind_transposed(
         return [*steps, *few_output_steps(x, w, bias, out, taps, outer, tree, ctx)]
     if _is_product(node, x, out, ins[2:], w):
         return [*steps, *_product(x, w, out, ctx)]
-    found = channels_last(x)
-    image = to_channels_last(x, ctx, steps) if found is None else found
+    nhwc = channels_last(x)
+    image = to_channels_last(x, ctx, steps) if nhwc is None else nhwc
     last = channels_last(out)
-    made = last
-    if made is None:
-        made = ctx.borrow(out.nbytes).view(out.dtype).reshape(out.shape[0], *out.shape[2:], out.shape[1])
+    result = last
+    if result is None:
+        result = ctx.borrow(out.nbytes).view(out.dtype).reshape(out.shape[0], *out.shape[2:], out.shape[1])
     tree, fixed = with_epilogue(epilogue_of(node), len(ins) - 2, None), ctx.is_fixed(node.inputs[1])
     edges = Edges(w, attrs["groups"], tuple(ins[2:]), tree, fixed, ctx)
     spread = _Phases(image, w, attrs["groups"], ins[2:], tree, fixed, edges, ctx)
     every = list(product(*axes))
     for phase, panels in zip(every, spread.packed(every), strict=True):
-        part = made[(slice(None), *(slice(p.first, None, s) for p, s in zip(phase, strides, strict=True)))]
+        part = result[(slice(None), *(slice(p.first, None, s) for p, s in zip(phase, strides, strict=True)))]
         if part.flags.c_contiguous:
             steps += spread.steps(phase, part, panels)
             continue
@@ -136,7 +136,7 @@ def bind_transposed(
         assert copy is not None
         steps.append(copy)
     if last is None:
-        steps.append(from_channels_last(made, out, ctx))
+        steps.append(from_channels_last(result, out, ctx))
     return steps
 
 
@@ -159,8 +159,8 @@ def _product(x: Array, w: Array, out: Array, ctx: EngineContext) -> list[EngineS
     rows = (address(turned) + np.arange(o, dtype=np.int64) * turned.strides[0])[:, None]
     tile = choose_tile(ctx.machine, o, places)
     panels = in_place(x.reshape(n, c, places), tile.vectors * ctx.machine.lanes())
-    found = Product(rows, c, w.itemsize, out.reshape(n, o, places), 0, keep=(turned,))
-    return [first, *product_steps(found, panels, tile, ctx, f"conv {tile.rows}x{tile.vectors}")]
+    product = Product(rows, c, w.itemsize, out.reshape(n, o, places), 0, keep=(turned,))
+    return [first, *product_steps(product, panels, tile, ctx, f"conv {tile.rows}x{tile.vectors}")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,18 +245,18 @@ class _Phases:
 
     def _depthwise(self, table: Any, w: Array, taps: int, out: Array, zero: Array) -> list[EngineStep]:
         ctx, machine, c = self.ctx, self.ctx.machine, len(w)
-        given = np.moveaxis(w[:, 0], 0, -1)
+        filters = np.moveaxis(w[:, 0], 0, -1)
         steps: list[EngineStep] = []
         if w.dtype != np.float32 and not self.fixed:
             raise Declined(f"a depthwise convolution with {w.dtype}")
         prepare = None
         if self.fixed:
-            weights = ctx.acquire(given.size * 4).view(np.float32).reshape(given.shape)
+            weights = ctx.acquire(filters.size * 4).view(np.float32).reshape(filters.shape)
 
             def prepare() -> None:
-                weights[...] = given
+                weights[...] = filters
         else:
-            weights = self._laid(given, steps)
+            weights = self._laid(filters, steps)
         lanes = machine.lanes()
         vectors = 2 if machine.registers == 32 and taps <= 12 and c > lanes else 1
         spec = DepthwiseKernel(

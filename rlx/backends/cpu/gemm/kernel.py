@@ -40,7 +40,7 @@ _ARGS = pointers("table", "b", "out") + sizes(
     "batch_b", "batch_out", "flush", "ahead", "batches",
 )  # fmt: skip
 
-_LINE = 16  # floats in a cache line
+_CACHE_LINE_FLOATS = 16
 _SHORT = frozenset({"arg", "lit", "cast", "add", "sub", "mul", "max", "min", "neg"})
 
 
@@ -295,10 +295,10 @@ class _Writer:
         """Prefetches rows of the next tile: one cache line of some of them in each turn, all of them in the turns that
         read a line of each row of this tile."""
         k, spec = self.k, self.spec
-        turns = _LINE // spec.unroll
+        turns = _CACHE_LINE_FLOATS // spec.unroll
         count = -(-spec.rows // turns)
         first = (c >> spec.unroll.bit_length() - 1 & turns - 1) * count
-        line = (c & -_LINE) * 4 + self.shift
+        line = (c & -_CACHE_LINE_FLOATS) * 4 + self.shift
         for i in range(count):
             m = k.min(first + i, spec.rows - 1)
             k.prefetch(k.at(k.load(PTR, k.at(following, m, I64)), line))
@@ -347,10 +347,10 @@ class _Writer:
                 self._load_operand(operand, row, n) if operand.matrix else same[n]
                 for operand, row, same in zip(spec.operands, rows, vectors, strict=True)
             ]
-            made = total
+            result = total
             if spec.epilogue is not None:
-                (made,) = trees.print_trees(k, [spec.epilogue], [total, *beside])
-            trees.store(k, made, spec.out, self._vector_at(out, n, spec.out), self.masks[n])
+                (result,) = trees.print_trees(k, [spec.epilogue], [total, *beside])
+            trees.store(k, result, spec.out, self._vector_at(out, n, spec.out), self.masks[n])
 
     def _load_operand(self, operand: Operand, start: Value, n: int) -> Value:
         at = self._vector_at(start, n, operand.dtype)

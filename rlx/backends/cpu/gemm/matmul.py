@@ -68,10 +68,10 @@ def bind_matmul(
     if not integers and merged and math.prod(batch) * m <= FEW_ROWS and _by_rows(a, b, out):
         if following is not None:
             raise Declined("few rows before another node")
-        x, made = a.reshape(-1, k), out.reshape(-1, n)
+        x, flat_out = a.reshape(-1, k), out.reshape(-1, n)
         weight = b.reshape(b.shape[-2:]).T
         bias = ins[2] if len(ins) == 3 else None
-        return dot_steps(x, weight, as_dtype(b.dtype), made, bias, tree, ctx, "matvec")
+        return dot_steps(x, weight, as_dtype(b.dtype), flat_out, bias, tree, ctx, "matvec")
     halves = b.itemsize == 2 and merged and _by_rows(a, b, out)
     if halves and ctx.machine.has_tiles and epilogue_of(node) is None:
         if following is not None:

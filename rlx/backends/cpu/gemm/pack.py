@@ -1,4 +1,4 @@
-"""Packs an operand of any strides into panels: what is computed in each run, weights when they change."""
+"""Packs an operand of any strides into panels: weights when they change, other operands in each run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PackKernel:
                 for n in range(self.vectors):
                     places = k.op(Type("ptr", lanes), f"getelementptr i8, {row}, {offsets[n]}")
                     name = f"llvm.masked.gather.{vector.suffix}.v{lanes}p0"
-                    found = k.call(name, vector, places, f"i32 {self.nbytes}", masks[n], k.const(vector, 0))
-                    k.store(found, k.at(at, n * lanes, element))
+                    values = k.call(name, vector, places, f"i32 {self.nbytes}", masks[n], k.const(vector, 0))
+                    k.store(values, k.at(at, n * lanes, element))
                 out.value = k.at(at, width * self.nbytes)
         return k.text()

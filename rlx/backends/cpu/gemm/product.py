@@ -28,14 +28,14 @@ from rlx.ir.expr import linearize, substitute
 
 Addresses = npt.NDArray[np.int64]
 
-_LONGEST = 4608  # terms that one f32 adds up; NMSE grows with their number, and is 2e-12 there
-_CACHED = 1 << 20  # bytes of panels that stay in the second-level cache beside everything else
-_FIRST_LEVEL = 24_576  # bytes of a panel that stays in the first-level cache
-_CYCLES = 2.5  # cycles in a nanosecond, about
-_LINE = 64  # bytes of a cache line
-_SMALL_PANELS = 1 << 18  # bytes of panels that stay in a cache from one run to the next
-_AHEAD = 4096  # bytes of panels that are asked for before they are read
-_FAR_AHEAD = 4 * _AHEAD  # the distance where they come from memory
+_MAX_TERMS = 4608  # one f32 adds up so many; NMSE grows with their number, and is 2e-12 there
+_CACHED_BYTES = 1 << 20  # panels of this size stay in the second-level cache beside everything else
+_FIRST_LEVEL_BYTES = 24_576  # a panel of this size stays in the first-level cache
+_CYCLES_PER_NS = 2.5
+_CACHE_LINE_BYTES = 64
+_SMALL_PANELS_BYTES = 1 << 18  # such panels stay in a cache from one run to the next
+_AHEAD_BYTES = 4096  # panels are asked for so long before they are read
+_FAR_AHEAD_BYTES = 4 * _AHEAD_BYTES  # the distance where they come from memory
 _SKIPPED = 0.1  # the share of all tiles' taps in the padding: fewer are not worth a branch
 _ROWS_AHEAD = 8  # rows of b, where it is read in place
 
@@ -59,7 +59,7 @@ def choose_tile(machine: Machine, m: int, n: int, nbytes: int = 0) -> Tile:
     weight of `nbytes`, which each run reads from memory, few rows are one tile, which reads while it computes."""
     lanes, room = machine.lanes(), machine.registers
     best: Tile | None = None
-    if nbytes > _SMALL_PANELS and 8 <= m <= (24 if room == 32 else 12):
+    if nbytes > _SMALL_PANELS_BYTES and 8 <= m <= (24 if room == 32 else 12):
         return Tile(m, 1, -(-n // lanes) * _cycles(m, 1))
     for vectors in range(1, 9):
         # Beside the sums, registers hold a row of the panel and one element of a.
@@ -91,7 +91,7 @@ class Panels:
     step: int  # bytes from a row to the next
     panel: int  # bytes from a panel to the next
     batch: int  # bytes from a matrix to the next
-    ahead: int = _AHEAD
+    ahead: int = _AHEAD_BYTES
     in_place: bool = False
     steps: tuple[EngineStep, ...] = ()
     prepare: Callable[[], object] | None = None
@@ -109,7 +109,7 @@ def pack_fixed_parts(
 ) -> list[Panels]:
     """Parts of a weight, each as `pack_fixed` takes it, and the width of its panels. Together they are the whole
     weight, which they may take the place of; `order` names them."""
-    ends = [*accumulate(-(-_packed_bytes(b, width) // _LINE) * _LINE for b, width in parts)]
+    ends = [*accumulate(-(-_packed_bytes(b, width) // _CACHE_LINE_BYTES) * _CACHE_LINE_BYTES for b, width in parts)]
     starts = [0, *ends[:-1]]
 
     def steps(memory: Bytes) -> list[EngineStep]:
@@ -119,20 +119,20 @@ def pack_fixed_parts(
     def unpack(memory: Bytes) -> None:
         for at, (b, width) in zip(starts, parts, strict=True):
             panels = -(-b.shape[-1] // width)
-            given = memory[at : at + _packed_bytes(b, width)].view(b.dtype)
-            made = given.reshape(len(b), panels, *b.shape[1:-1], width)
+            packed = memory[at : at + _packed_bytes(b, width)].view(b.dtype)
+            unpacked = packed.reshape(len(b), panels, *b.shape[1:-1], width)
             for p in range(panels):
                 part = b[..., p * width : (p + 1) * width]
-                part[...] = made[:, p, ..., : part.shape[-1]]
+                part[...] = unpacked[:, p, ..., : part.shape[-1]]
 
     memory = ctx.weights.pack(weight, order, ends[-1], steps, unpack)
     if memory is None:  # its bytes are not all there, or others lie between: as any other operand
         return [pack_each_run(b, width, ctx) for b, width in parts]
-    made = []
+    packed_parts = []
     for at, (b, width) in zip(starts, parts, strict=True):
         own = memory[at : at + _packed_bytes(b, width)]
-        made.append(replace(_panels(b, width, own), memory=(own,)))
-    return made
+        packed_parts.append(replace(_panels(b, width, own), memory=(own,)))
+    return packed_parts
 
 
 def pack_each_run(b: Array, width: int, ctx: EngineContext) -> Panels:
@@ -212,21 +212,21 @@ def product_steps(p: Product, b: Panels, tile: Tile, ctx: EngineContext, name: s
     width = tile.vectors * lanes
     tiles, panels = -(-m // tile.rows), -(-n // width)
     length = taps * p.terms
-    flush = -(-p.terms // -(-p.terms // _LONGEST))
+    flush = -(-p.terms // -(-p.terms // _MAX_TERMS))
     panel_bytes = length * width * 4
-    panels_first = taps > 1 or (panel_bytes > _FIRST_LEVEL and panel_bytes * panels > _CACHED)
+    panels_first = taps > 1 or (panel_bytes > _FIRST_LEVEL_BYTES and panel_bytes * panels > _CACHED_BYTES)
     # Groups of a convolution lie side by side: threads that took a group each would write parts of the same lines.
     side_by_side = batch > 1 and 0 < p.out.strides[0] < p.out.strides[1]
-    inside = side_by_side and panel_bytes * panels * batch <= _CACHED
+    inside = side_by_side and panel_bytes * panels * batch <= _CACHED_BYTES
     table = row_table(p.rows, tile.rows)
     skipped = _outside(table, p, b)
     spec = GemmKernel(
         lanes, tile.rows, tile.vectors, m % tile.rows, n % width != 0, b.in_place and n % width != 0,
-        b.dtype, p.step_a != 4, p.how == "fma" and length > _LONGEST, panels_first and not inside, inside, m >= 64,
+        b.dtype, p.step_a != 4, p.how == "fma" and length > _MAX_TERMS, panels_first and not inside, inside, m >= 64,
         tuple(Operand(as_dtype(a.dtype), row != 0) for a, row, _ in p.operands), p.epilogue,
         as_dtype(p.out.dtype), p.how, (n - (panels - 1) * width) // lanes if n % width else 0, skipped is not None,
     )  # fmt: skip
-    ahead = _FAR_AHEAD if tiles == 1 and not b.in_place else b.ahead
+    ahead = _FAR_AHEAD_BYTES if tiles == 1 and not b.in_place else b.ahead
     operands: dict[str, Any] = {}
     for i, operand in enumerate(p.operands):
         operands.update(zip(operand_names(i), operand, strict=True))
@@ -236,7 +236,7 @@ def product_steps(p: Product, b: Panels, tile: Tile, ctx: EngineContext, name: s
         batch_out=p.out.strides[0], flush=flush, ahead=ahead, batches=batch, **operands,
     )  # fmt: skip
     keep = (table, p.out, *p.keep, *b.keep, *(a for a, _, _ in p.operands))
-    cost = _cycles(tile.rows, tile.vectors) * length / _CYCLES
+    cost = _cycles(tile.rows, tile.vectors) * length / _CYCLES_PER_NS
     prepare = b.prepare
     if skipped is not None:
         cost *= 1 - float(skipped.mean())
@@ -250,8 +250,8 @@ def _outside(table: Addresses, p: Product, b: Panels) -> npt.NDArray[np.bool_] |
     Only where b's panels are filled before a run is it known that b is finite, so that zeros times b add nothing."""
     if not p.outside or b.prepare is not None or b.steps or b.in_place:
         return None
-    found: npt.NDArray[np.bool_] = (table == p.outside).all(axis=2)
-    return found if found.mean() > _SKIPPED else None
+    outside: npt.NDArray[np.bool_] = (table == p.outside).all(axis=2)
+    return outside if outside.mean() > _SKIPPED else None
 
 
 def _skip_outside(table: Addresses, skipped: npt.NDArray[np.bool_], outside: int, b: Panels) -> None:

@@ -21,7 +21,7 @@ _ARGS = pointers("x", "out") + sizes(
     "part_rows", "parts",
 )  # fmt: skip
 _FEW_ROWS = 4  # up to so many are interleaved
-_PART = 16_384  # bytes of an item's columns that are worth a chunk: less is one item
+_ITEM_BYTES = 16_384  # an item with fewer in its columns is not cut into chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class TransposeKernel:
             with k.loop(whole, end, lanes) as i:
                 rows = [k.min(i + r if r else i, count - 1) for r in range(lanes)]
                 block = [k.load(element.of(lanes), k.at(x, row * w["x_row"]), mask) for row in rows]
-                made = transposed(k, block)
+                columns = transposed(k, block)
                 kept = k.tail(k.min(count - i, lanes), lanes)
-                for r, row in enumerate(made):
+                for r, row in enumerate(columns):
                     with k.when(k.cmp("slt", k.const(I64, r), here)):
                         k.store(row, k.at(k.at(out, w["out_row"] * r), i * self.nbytes), kept)
         return k.text()
@@ -95,12 +95,12 @@ class InterleaveKernel:
             for part in range(n):
                 # Element e of the part is element e // n of row e % n; rows join the vector one after the other.
                 places = [divmod(part * lanes + e, n) for e in range(lanes)]
-                made = k.shuffle(rows[0], None, [column for column, _ in places])
+                merged = k.shuffle(rows[0], None, [column for column, _ in places])
                 for r in range(1, n):
                     order = [lanes + column if row == r else e for e, (column, row) in enumerate(places)]
-                    made = k.shuffle(made, rows[r], order)
+                    merged = k.shuffle(merged, rows[r], order)
                 kept = k.tail(k.min(k.max(here * n - part * lanes, 0), lanes), lanes)
-                k.store(made, k.at(out, part * lanes * self.nbytes), kept)
+                k.store(merged, k.at(out, part * lanes * self.nbytes), kept)
         return k.text()
 
 
@@ -138,7 +138,7 @@ def transpose_step(
         words = kernel.args(**places, part_rows=rows, parts=1)
         return EngineStep(kernel, words, blocks, 8, (x, out), name="transpose", cost_ns=4.0 * rows)
     # Enough parts that several threads have about equal work.
-    part = max(lanes, -(-min(rows, _PART // (lanes * x.itemsize)) // lanes * lanes))
+    part = max(lanes, -(-min(rows, _ITEM_BYTES // (lanes * x.itemsize)) // lanes * lanes))
     parts = max(1, -(-rows // part))
     items = batch * parts * -(-columns // lanes)
     cost = 2.0 * lanes * -(-min(part, rows) // lanes)

@@ -15,7 +15,7 @@ from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, engine
 from rlx.dtypes import DType, as_dtype
 from rlx.ir import Node
 
-_ROWS_OF_EXPERT = 12  # rows for each expert, on average, from which panels of its weight are worth their time
+_ROWS_PER_EXPERT = 12  # panels of experts' weights are worth their time if experts have so many on average
 
 
 @engine("grouped_packed_matmul")
@@ -47,7 +47,7 @@ def _steps(
         raise Declined("strides")
     if x.size == 0 or w.size == 0:
         raise Declined("no elements")
-    if by_rows and len(x) <= _ROWS_OF_EXPERT * len(w):
+    if by_rows and len(x) <= _ROWS_PER_EXPERT * len(w):
         return row_steps(x, w, sizes, dtype, out, ctx, name)
     steps: list[EngineStep] = []
     wide = x if x.dtype == np.float32 else widened(x, ctx, steps)

@@ -16,7 +16,7 @@ from rlx.dtypes import DType, as_dtype, f32
 from rlx.ir import Node
 
 _VECTORS = 2
-_PIECE = 512  # rows of a group after which sums leave the registers
+_ROWS_PER_PIECE = 512  # after so many rows of a group, sums leave the registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +46,23 @@ class GroupedGradKernel:
                 masks = [k.tail(n, lanes) if self.masked else None for n in counts]
                 with k.loop(0, height * width, lanes) as i:
                     k.store(k.const(vector, 0), k.at(sums, i, F32), align=4 * lanes)
-                with k.loop(start, stop, _PIECE) as first:
+                with k.loop(start, stop, _ROWS_PER_PIECE) as first:
                     totals = [[k.variable(k.const(vector, 0)) for _ in range(_VECTORS)] for _ in range(height)]
-                    with k.loop(first, k.min(first + _PIECE, stop)) as r:
+                    with k.loop(first, k.min(first + _ROWS_PER_PIECE, stop)) as r:
                         x, d = k.at(w["x"], r * w["terms"], F32), k.at(w["d"], r * w["columns"] + left, F32)
                         factors = [k.load(vector, k.at(d, v * lanes, F32), mask) for v, mask in enumerate(masks)]
                         for place, line in zip(places, totals, strict=True):
-                            given = k.splat(k.load(F32, k.at(x, place, F32)), lanes)
+                            element = k.splat(k.load(F32, k.at(x, place, F32)), lanes)
                             for factor, total in zip(factors, line, strict=True):
-                                total.value = k.fma(given, factor, total.value)
+                                total.value = k.fma(element, factor, total.value)
                     for number, part in enumerate(t for line in totals for t in line):
                         at = k.at(sums, number * lanes, F32)
                         k.store(k.load(vector, at, align=4 * lanes) + part.value, at, align=4 * lanes)
                 with k.loop(0, k.min(w["terms"] - top, height)) as m:
                     for v, mask in enumerate(masks):
-                        made = k.load(vector, k.at(sums, m * width + v * lanes, F32), align=4 * lanes)
+                        result = k.load(vector, k.at(sums, m * width + v * lanes, F32), align=4 * lanes)
                         at = k.at(out, (m * w["columns"] + left + v * lanes) * self.out.itemsize)
-                        trees.store(k, made, self.out, at, mask)
+                        trees.store(k, result, self.out, at, mask)
         return k.text()
 
     def _group(self, k: Kernel, w: dict[str, Value], expert: Value) -> tuple[Value, Value]:

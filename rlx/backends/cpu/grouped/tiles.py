@@ -38,8 +38,8 @@ class TilesKernel:
 
             with k.loop(0, experts + 1) as e:
                 is_group = k.cmp("slt", e, experts)
-                given = k.cast("sext", k.load(I32, k.at(groups, k.min(e, experts - 1), I32)), I64)
-                size = k.select(is_group, k.max(given, 0), rows)
+                rows_of_group = k.cast("sext", k.load(I32, k.at(groups, k.min(e, experts - 1), I32)), I64)
+                size = k.select(is_group, k.max(rows_of_group, 0), rows)
                 stop = k.min(start.value + size, rows)
                 expert = k.select(is_group, e, -1)
                 with k.loop(start.value, stop, self.height) as first:

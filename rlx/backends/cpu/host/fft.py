@@ -18,7 +18,7 @@ from rlx.ir import Node
 _PIECE = (
     1 << 15
 )  # elements of the lines that one call transforms, about: its result is copied while in a cache
-_NS = 0.4  # an element of a line takes about so many nanoseconds for each binary digit of the line's length
+_NS_PER_BIT = 0.4  # an element of a line takes so long for each binary digit of the line's length
 
 Transform = Callable[..., Any]
 
@@ -47,11 +47,11 @@ def complex_view(x: Array) -> Array:
 
 
 def _run(call: Transform, x: Array, out: Array, conjugate: tuple[bool, bool], factor: float) -> None:
-    made = call(np.conj(x) if conjugate[0] else x)
+    spectrum = call(np.conj(x) if conjugate[0] else x)
     if conjugate[1]:
-        np.conj(made, out=out, casting="same_kind")
+        np.conj(spectrum, out=out, casting="same_kind")
     else:
-        np.copyto(out, made, "same_kind")
+        np.copyto(out, spectrum, "same_kind")
     if factor != 1.0:
         np.multiply(out, out.real.dtype.type(factor), out)
 
@@ -70,7 +70,7 @@ def _bind(
         part = slice(number * count, min(rows, (number + 1) * count))
         return [partial(_run, call, x[part], out[part], conjugate, factor)]
 
-    return ctx.split(-(-rows // count), _NS * rows * n * math.log2(n + 1), piece)
+    return ctx.split(-(-rows // count), _NS_PER_BIT * rows * n * math.log2(n + 1), piece)
 
 
 @cpu_kernel("fft")

@@ -33,15 +33,15 @@ def _result(out: Array, ctx: BindContext) -> tuple[Array, list[Step]]:
     dtype = working(out.dtype)
     if out.dtype == dtype:
         return out, []
-    made = ctx.scratch(out.shape, dtype)
-    return made, [partial(np.copyto, out, made, "unsafe")]
+    result = ctx.scratch(out.shape, dtype)
+    return result, [partial(np.copyto, out, result, "unsafe")]
 
 
 @cpu_kernel("grouped_matmul")
 def bind_grouped(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
     steps: list[Step] = []
-    made, after = _result(outs[0], ctx)
-    x, w = (_wide(t, made.dtype, steps, ctx) for t in ins[:2])
+    result, after = _result(outs[0], ctx)
+    x, w = (_wide(t, result.dtype, steps, ctx) for t in ins[:2])
     w = np.swapaxes(w, 1, 2) if node.attrs["transpose_w"] else w
     sizes, rows = ins[2], x.shape[0]
 
@@ -49,8 +49,8 @@ def bind_grouped(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: B
         stop = 0
         for e, (start, stop) in enumerate(group_bounds(sizes, rows)):
             if stop > start:
-                np.matmul(x[start:stop], w[e], made[start:stop])
-        made[stop:] = 0
+                np.matmul(x[start:stop], w[e], result[start:stop])
+        result[stop:] = 0
 
     return [*steps, run, *after]
 
@@ -60,13 +60,13 @@ def bind_grouped_grad(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext
 ) -> list[Step]:
     steps: list[Step] = []
-    made, after = _result(outs[0], ctx)
-    x, d = (_wide(t, made.dtype, steps, ctx) for t in ins[:2])
+    result, after = _result(outs[0], ctx)
+    x, d = (_wide(t, result.dtype, steps, ctx) for t in ins[:2])
     sizes, rows = ins[2], x.shape[0]
 
     def run() -> None:
         for e, (start, stop) in enumerate(group_bounds(sizes, rows)):
-            np.matmul(x[start:stop].T, d[start:stop], made[e])
+            np.matmul(x[start:stop].T, d[start:stop], result[e])
 
     return [*steps, run, *after]
 
@@ -88,14 +88,14 @@ def bind_lora(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
     ]
     held = as_dtype(dtype)
     tree = ex.arg(0, held) + ex.arg(1, held) * node.attrs["scale"]
-    given = [whole, low]
+    operands = [whole, low]
     if len(ins) == 5:
         tree = tree + ex.cast(ex.arg(2, as_dtype(ins[4].dtype)), held)
-        given.append(ins[4])
+        operands.append(ins[4])
     if node.attrs["activation"] is not None:
         name, attrs = ACTIVATIONS[node.attrs["activation"]]
         rule = get_op(name).expr
         assert rule is not None
         tree = rule([tree], attrs)
     tree = ex.cast(tree, as_dtype(out.dtype))
-    return steps + bind_trees([tree], given, [out.reshape(rows, w.shape[1])], ctx)
+    return steps + bind_trees([tree], operands, [out.reshape(rows, w.shape[1])], ctx)

@@ -9,7 +9,7 @@ import numpy as np
 from rlx.backends.cpu.context import Array, BindContext, Step
 
 F16 = np.dtype(np.float16)
-LEAST = 4096  # elements; with fewer, the calls cost more than they save
+LEAST_ELEMENTS = 4096  # the calls cost more than they save for fewer
 SHIFT = np.asarray(13, np.int32)  # f16 has ten fraction bits, f32 has 23
 KEEP = np.asarray(0x8FFFE000, np.uint32).view(np.int32)  # sign, five exponent bits and the fraction
 REBIAS = np.asarray(2.0**112, np.float32)  # exponents count from 15 in f16, from 127 in f32
@@ -23,7 +23,7 @@ def widen(source: Array, target: Array, ctx: BindContext, thread: int) -> list[S
     The f16 bits, shifted into place, are an f32 whose exponent is too small by 112. Multiplying by 2¹¹² corrects that,
     for subnormal numbers too; infinity and NaN get their exponent by an OR. Requires: a contiguous target.
     """
-    if source.dtype != F16 or source.size < LEAST:
+    if source.dtype != F16 or source.size < LEAST_ELEMENTS:
         return [partial(np.copyto, target, source)]
     bits = target.view(np.int32)
     top = ctx.scratch(source.shape, np.uint16, thread)

@@ -50,13 +50,13 @@ def bind_reference(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx:
     reference, attrs = node.op.reference, dict(node.attrs)
 
     def call() -> None:
-        made = reference(*ins, **attrs)
-        given = made if isinstance(made, tuple) else (made,)
-        if len(given) != len(outs):
+        result = reference(*ins, **attrs)
+        arrays = result if isinstance(result, tuple) else (result,)
+        if len(arrays) != len(outs):
             raise ShapeError(
-                f"{node.name}: its NumPy function gave {len(given)} arrays; infer gave {len(outs)} types"
+                f"{node.name}: its NumPy function gave {len(arrays)} arrays; infer gave {len(outs)} types"
             )
-        for i, (out, value) in enumerate(zip(outs, map(np.asarray, given), strict=True)):
+        for i, (out, value) in enumerate(zip(outs, map(np.asarray, arrays), strict=True)):
             if value.shape != out.shape:
                 raise ShapeError(
                     f"{node.name}: output {i} of its NumPy function has shape {value.shape}; infer gave {out.shape}"

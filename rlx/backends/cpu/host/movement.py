@@ -9,7 +9,7 @@ import numpy as np
 from rlx.backends.cpu.context import Array, BindContext, Step
 
 _NS_A_BYTE = 0.08
-_PIECE = 1 << 18  # bytes that one piece of a large copy has at least
+_LEAST_PIECE_BYTES = 1 << 18
 
 
 def copies(source: Array, target: Array, ctx: BindContext) -> list[Step]:
@@ -21,11 +21,11 @@ def copies(source: Array, target: Array, ctx: BindContext) -> list[Step]:
             return []
         saved = ctx.scratch(source.shape, source.dtype)
         return [partial(np.copyto, saved, source), partial(np.copyto, target, saved)]
-    if target.nbytes < 4 * _PIECE:
+    if target.nbytes < 4 * _LEAST_PIECE_BYTES:
         return [partial(np.copyto, target, source)]
     axis = max(range(target.ndim), key=lambda i: (target.shape[i] >= 4, -i))
     n = target.shape[axis]
-    pieces = min(n, target.nbytes // _PIECE)
+    pieces = min(n, target.nbytes // _LEAST_PIECE_BYTES)
 
     def bind(piece: int, thread: int) -> list[Step]:
         part = (slice(None),) * axis + (slice(piece * n // pieces, (piece + 1) * n // pieces),)

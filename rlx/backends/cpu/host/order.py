@@ -36,10 +36,10 @@ def bind_sort(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
     k = index.shape[-1]
 
     def run() -> None:
-        found = _best(keys, k, descending) if k * _FEW <= n else _order(keys, descending)[..., :k]
-        index[...] = found
+        order = _best(keys, k, descending) if k * _FEW <= n else _order(keys, descending)[..., :k]
+        index[...] = order
         if values is not None:
-            values[...] = np.take_along_axis(source, found, -1)
+            values[...] = np.take_along_axis(source, order, -1)
 
     return [*steps, run]
 

@@ -28,8 +28,8 @@ class _Head:
         rows = self._pool.shape[1]
         first = where.start // rows
         pages = np.clip(self._pages[first : -(-where.stop // rows)], 0, len(self._pool) - 1)
-        found: Array = self._pool[pages].reshape(-1, self._pool.shape[2])
-        return found[where.start - first * rows : where.stop - first * rows]
+        rows_of_pages: Array = self._pool[pages].reshape(-1, self._pool.shape[2])
+        return rows_of_pages[where.start - first * rows : where.stop - first * rows]
 
 
 class _Pages:

@@ -19,7 +19,7 @@ from rlx.backends.cpu.host.windows import at_tap, padded, room_for
 from rlx.ir import Attrs, Node
 from rlx.ops.pool import divisors
 
-_BLOCK = 1 << 15  # output elements in one block of work
+_BLOCK_ELEMENTS = 1 << 15
 _NS_A_TAP = 0.1
 
 
@@ -45,7 +45,7 @@ def bind_pool(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
     held = None if largest else divisors(ins[0].shape, attrs).astype(dtype)
     join = np.maximum if largest else np.add
     geometry = list(zip(attrs["kernel"], attrs["strides"], _dilations(attrs), counts, strict=True))
-    block = max(1, _BLOCK // max(1, int(np.prod(counts))))
+    block = max(1, _BLOCK_ELEMENTS // max(1, int(np.prod(counts))))
     parts = [slice(i, min(len(x), i + block)) for i in range(0, len(x), block)]
     marks = ctx.mark()
 
@@ -57,12 +57,12 @@ def bind_pool(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
             lead = (slice(None),) * axis
             taps = [seen[(*lead, *at_tap((k,), (stride,), (dilation,), (count,)))] for k in range(kernel)]
             last = axis == len(geometry) and result.dtype == dtype
-            made = result if last else ctx.scratch(taps[0].shape, dtype, thread)
+            joined = result if last else ctx.scratch(taps[0].shape, dtype, thread)
             if kernel == 1:
-                calls.append(partial(np.copyto, made, taps[0]))
+                calls.append(partial(np.copyto, joined, taps[0]))
             for number, tap in enumerate(taps[1:]):
-                calls.append(partial(join, made if number else taps[0], tap, out=made))
-            seen = made
+                calls.append(partial(join, joined if number else taps[0], tap, out=joined))
+            seen = joined
         if held is not None:
             calls.append(partial(np.divide, seen, held, seen))
         if seen is not result:

@@ -15,7 +15,7 @@ from rlx.ir import Node
 from rlx.ops.grouped import group_bounds
 from rlx.packed.decode import decode_rows
 
-_TILE = 1 << 18  # elements of a weight that are held in f32 at once: a megabyte, which stays in the cache
+_TILE_ELEMENTS = 1 << 18  # a weight's tile in f32 has a megabyte, which stays in the cache
 
 
 @cpu_kernel("dequantize")
@@ -66,15 +66,15 @@ def _widened(x: Array, out: Array, ctx: BindContext) -> tuple[tuple[Array, Array
     """x and out in f32 (f64 stays), the steps that widen x before the product, and those that round its result."""
     if x.dtype in (np.float32, np.float64):
         return (x, out), [], []
-    wide, made = ctx.scratch(x.shape, np.float32), ctx.scratch(out.shape, np.float32)
-    return (wide, made), [partial(np.copyto, wide, x)], [partial(np.copyto, out, made, "unsafe")]
+    wide, result = ctx.scratch(x.shape, np.float32), ctx.scratch(out.shape, np.float32)
+    return (wide, result), [partial(np.copyto, wide, x)], [partial(np.copyto, out, result, "unsafe")]
 
 
 def _tiles(
     dtype: DType, q: Array, columns: int, ctx: BindContext
 ) -> Callable[[], Iterator[tuple[slice, Array]]]:
     """A function that yields tiles of decoded rows, each in the same scratch memory, and which rows they are."""
-    count = max(1, min(len(q), _TILE // max(columns, 1)))
+    count = max(1, min(len(q), _TILE_ELEMENTS // max(columns, 1)))
     scratch = ctx.scratch((count, columns), np.float32)
 
     def tiles() -> Iterator[tuple[slice, Array]]:

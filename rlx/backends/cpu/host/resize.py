@@ -33,9 +33,9 @@ def bind_resize(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bi
     for number, table in enumerate(plan):
         shape = (*x.shape[: table.axis], len(table.index), *x.shape[table.axis + 1 :])
         last = number == len(plan) - 1 and out.dtype == dtype
-        made = out if last else ctx.scratch(shape, dtype)
-        steps += _along(x, made, table, nearest, ctx)
-        x = made
+        resized = out if last else ctx.scratch(shape, dtype)
+        steps += _along(x, resized, table, nearest, ctx)
+        x = resized
     if x is not out:
         steps.append(partial(np.copyto, out, x, "unsafe"))
     return steps
@@ -61,19 +61,19 @@ def _repeated(x: Array, out: Array, plan: Sequence[AxisTable]) -> tuple[Array, A
     return np.broadcast_to(x.reshape(source), shape), out.reshape(shape)
 
 
-def _along(x: Array, made: Array, table: AxisTable, nearest: bool, ctx: BindContext) -> list[Step]:
+def _along(x: Array, out: Array, table: AxisTable, nearest: bool, ctx: BindContext) -> list[Step]:
     axis = table.axis
     columns = [np.ascontiguousarray(table.index[:, k].astype(np.intp)) for k in range(table.taps)]
     if nearest:
-        return [partial(x.take, columns[0], axis, made, "clip")]
-    term = ctx.scratch(made.shape, made.dtype)
+        return [partial(x.take, columns[0], axis, out, "clip")]
+    term = ctx.scratch(out.shape, out.dtype)
     shape = (-1,) + (1,) * (x.ndim - 1 - axis)
     steps: list[Step] = []
     for k, column in enumerate(columns):
-        weight = np.ascontiguousarray(table.weight[:, k].astype(made.dtype)).reshape(shape)
-        target = term if k else made
+        weight = np.ascontiguousarray(table.weight[:, k].astype(out.dtype)).reshape(shape)
+        target = term if k else out
         steps.append(partial(x.take, column, axis, target, "clip"))
         steps.append(partial(np.multiply, target, weight, target))
         if k:
-            steps.append(partial(np.add, made, term, made))
+            steps.append(partial(np.add, out, term, out))
     return steps

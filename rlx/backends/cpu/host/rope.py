@@ -44,14 +44,14 @@ def bind_rope(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
     def piece(number: int, thread: int) -> list[Step]:
         ctx.back_to(marks, thread)
         part = blocks[number]
-        given, calls = wide_part(rows[part], ctx, thread)
-        made, after = target_part(results[part], ctx, thread)
+        source, calls = wide_part(rows[part], ctx, thread)
+        target, after = target_part(results[part], ctx, thread)
         at = part.start // members if per_batch else ...
         c, s = (t[at].reshape(pair) for t in tables)
-        a, b = halves(given, half, interleaved, sections)
-        first, second = halves(made, half, interleaved, sections)
+        a, b = halves(source, half, interleaved, sections)
+        first, second = halves(target, half, interleaved, sections)
         ac, bs, bc = (ctx.scratch(a.shape, dtype, thread) for _ in range(3))
-        # The first half is written last, since `made` may be the same memory as `given`.
+        # The first half is written last, since `target` may be the same memory as `source`.
         calls += [
             partial(np.multiply, a, c, ac),
             partial(np.multiply, b, s, bs),
@@ -61,18 +61,18 @@ def bind_rope(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
             partial(np.add, bc, bs, second),
             partial(np.copyto, first, ac),
         ]
-        if 2 * half < size and not np.may_share_memory(given, made):
-            calls.append(partial(np.copyto, made[..., 2 * half :], given[..., 2 * half :]))
+        if 2 * half < size and not np.may_share_memory(source, target):
+            calls.append(partial(np.copyto, target[..., 2 * half :], source[..., 2 * half :]))
         return [*calls, *after]
 
     return steps + ctx.split(len(blocks), 2.0 * x.size, piece)
 
 
 def _tables(
-    node: Node, given: Sequence[Array], ctx: BindContext, dtype: np.dtype[np.generic]
+    node: Node, ins: Sequence[Array], ctx: BindContext, dtype: np.dtype[np.generic]
 ) -> tuple[list[Step], list[Array]]:
     """The rows of cos and sin for each position, (n, half) or (batch, n, half), in the working dtype."""
-    cos, sin, *positions = given
+    cos, sin, *positions = ins
     axis, offset = node.attrs["axis"], node.attrs["offset"]
     n, last = node.inputs[0].shape[axis], max(cos.shape[0] - 1, 0)
     steps: list[Step] = []

@@ -18,7 +18,7 @@ from rlx.ops.signal.peaks import find_peaks
 from rlx.ops.signal.power import blocks, sides, weighted
 from rlx.ops.signal.transforms import reaches
 
-_NS = 0.5  # a sample of a segment takes about so many nanoseconds for each binary digit of the transform's length
+_NS_PER_BIT = 0.5  # a sample of a segment takes so long for each binary digit of the transform's length
 
 
 def frames_of(x: Array, shape: tuple[int, ...], hop: int) -> Array:
@@ -67,7 +67,8 @@ def bind_segment_power(node: Node, ins: Sequence[Array], outs: Sequence[Array], 
     def bind(row: int, thread: int) -> list[Step]:
         return [partial(add, row)]
 
-    return ctx.split(len(target), _NS * x.size * max(1, length // attrs["hop"]) * attrs["nfft"].bit_length(), bind)
+    work = _NS_PER_BIT * x.size * max(1, length // attrs["hop"]) * attrs["nfft"].bit_length()
+    return ctx.split(len(target), work, bind)
 
 
 @cpu_kernel("segment_spectra")
@@ -89,7 +90,7 @@ def bind_segment_spectra(node: Node, ins: Sequence[Array], outs: Sequence[Array]
         return [partial(transform, piece // len(parts), parts[piece % len(parts)])]
 
     begin = partial(_between_zeros, signal, wide, node.attrs["start"])
-    work = _NS * len(signal) * count * nfft * nfft.bit_length()
+    work = _NS_PER_BIT * len(signal) * count * nfft * nfft.bit_length()
     return [begin, *ctx.split(len(signal) * len(parts), work, bind)]
 
 
@@ -122,9 +123,9 @@ def bind_segment_signal(node: Node, ins: Sequence[Array], outs: Sequence[Array],
             return
         total = np.zeros((first + each + before - from_) * hop + length, out.dtype)
         if to > from_:
-            made = library().irfft(source[row, :, from_:to].T, nfft)[:, :length] * window
+            frames = library().irfft(source[row, :, from_:to].T, nfft)[:, :length] * window
             for i in range(0, length, hop):
-                part = made[:, i : i + hop]
+                part = frames[:, i : i + hop]
                 where = frames_of(total[i:], part.shape, hop)
                 np.add(where, part, where, casting="same_kind")
         target[row, low - start : high - start] = total[low - from_ * hop : high - from_ * hop]
@@ -132,7 +133,7 @@ def bind_segment_signal(node: Node, ins: Sequence[Array], outs: Sequence[Array],
     def bind(piece: int, thread: int) -> list[Step]:
         return [partial(transform, piece // len(parts), parts[piece % len(parts)])]
 
-    return ctx.split(len(source) * len(parts), _NS * z.size * nfft.bit_length(), bind)
+    return ctx.split(len(source) * len(parts), _NS_PER_BIT * z.size * nfft.bit_length(), bind)
 
 
 @cpu_kernel("block_convolution")
@@ -152,25 +153,25 @@ def bind_block_convolution(node: Node, ins: Sequence[Array], outs: Sequence[Arra
 
     def begin() -> None:
         _between_zeros(signal, wide, taps - 1)
-        made = library().rfft(filters.reshape(-1, taps), nfft)
-        spectra[:] = np.broadcast_to(made, (len(signal), made.shape[-1]))
+        spectrum = library().rfft(filters.reshape(-1, taps), nfft)
+        spectra[:] = np.broadcast_to(spectrum, (len(signal), spectrum.shape[-1]))
 
     def convolve(row: int, part: slice) -> None:
-        made = library().irfft(library().rfft(seen[row, part]) * spectra[row], nfft)[:, taps - 1 :].reshape(-1)
+        block = library().irfft(library().rfft(seen[row, part]) * spectra[row], nfft)[:, taps - 1 :].reshape(-1)
         low, high = part.start * step, min(part.stop * step, size)
-        target[row, low:high] = made[: high - low]
+        target[row, low:high] = block[: high - low]
 
     def bind(piece: int, thread: int) -> list[Step]:
         return [partial(convolve, piece // len(parts), parts[piece % len(parts)])]
 
-    work = 2 * _NS * len(signal) * count * nfft * nfft.bit_length()
+    work = 2 * _NS_PER_BIT * len(signal) * count * nfft * nfft.bit_length()
     return [begin, *ctx.split(len(signal) * len(parts), work, bind)]
 
 
 @cpu_kernel("peaks")
 def bind_peaks(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
     def find() -> None:
-        for out, found in zip(outs, find_peaks(ins[0]), strict=True):
-            np.copyto(out, found)
+        for out, result in zip(outs, find_peaks(ins[0]), strict=True):
+            np.copyto(out, result)
 
     return [find] if ins[0].size else []

@@ -16,7 +16,7 @@ from rlx.ir import Node
 from rlx.ops.splats.blend import ALPHA_MAX, ALPHA_MIN, FARTHEST, FIELDS, STOP, bounds_of, centres, listed
 from rlx.ops.splats.tiles import COUNT_LIMIT, pairs_of
 
-_TOGETHER = 64  # splats taken at a time: their numbers for a tile's pixels stay in a cache
+_SPLATS_AT_ONCE = 64  # their numbers for a tile's pixels stay in a cache
 
 
 @cpu_kernel("splat_tiles")
@@ -70,8 +70,8 @@ def _walk(rows: Array, x: Array, y: Array) -> Iterator[tuple[slice, Array, Array
     """
     dtype = rows.dtype.type
     light = np.ones(x.size, dtype)
-    for first in range(0, len(rows), _TOGETHER):
-        part = slice(first, first + _TOGETHER)
+    for first in range(0, len(rows), _SPLATS_AT_ONCE):
+        part = slice(first, first + _SPLATS_AT_ONCE)
         a, b, c, o = (rows[part, k, None] for k in range(2, 6))
         dx, dy = x - rows[part, 0, None], y - rows[part, 1, None]
         q = a * dx
@@ -114,15 +114,15 @@ def _colours(weights: Array, colours: Array) -> Array:
 @cpu_kernel("splat_blend")
 def bind_splat_blend(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
     splats, ids, ranges = ins[:3]
-    made = outs[0]
-    height, width, _ = made.shape
+    image = outs[0]
+    height, width, _ = image.shape
 
     def run() -> None:
-        made[...] = (0, 0, 0, 1)
+        image[...] = (0, 0, 0, 1)
         with np.errstate(all="ignore"):
-            for place, _, found in listed(ids, ranges, len(splats), width, height):
-                rows = splats[found]
-                tile = made[place]
+            for place, _, members in listed(ids, ranges, len(splats), width, height):
+                rows = splats[members]
+                tile = image[place]
                 for part, alpha, lights, _ in _walk(rows, *_pixels(place, splats.dtype.type)):
                     alpha *= lights[:-1]
                     tile[..., :3] += _colours(alpha, rows[part, 6:]).reshape(*tile.shape[:2], 3)
@@ -141,14 +141,14 @@ def bind_splat_blend_grad(
     def run() -> None:
         parts = np.zeros((ids.size, FIELDS), splats.dtype)
         with np.errstate(all="ignore"):
-            for place, at, found in listed(ids, ranges, len(splats), width, height):
+            for place, at, members in listed(ids, ranges, len(splats), width, height):
                 x, y = _pixels(place, splats.dtype.type)
-                rows, given = splats[found], d[place].reshape(x.size, 4)
+                rows, gradient = splats[members], d[place].reshape(x.size, 4)
                 course = list(_walk(rows, x, y))
-                behind = course[-1][2][-1] * given[:, 3]
+                behind = course[-1][2][-1] * gradient[:, 3]
                 for part, alpha, lights, falls in reversed(course):
                     behind = _into(
-                        parts, at[part], rows[part], given, x, y, (alpha, lights[:-1], falls), behind
+                        parts, at[part], rows[part], gradient, x, y, (alpha, lights[:-1], falls), behind
                     )
         kept = (places >= 0) & (places < ids.size)
         moved = np.where(kept[:, None], parts[np.where(kept, places, 0)], 0) if ids.size else parts
@@ -166,11 +166,11 @@ def bind_splat_blend_grad(
 
 
 def _into(
-    parts: Array, at: Array, rows: Array, given: Array, x: Array, y: Array, seen: Any, behind: Array
+    parts: Array, at: Array, rows: Array, gradient: Array, x: Array, y: Array, seen: Any, behind: Array
 ) -> Array:
     """Writes the gradients of some splats of a tile. Returns: what each pixel gets from the first of them on."""
     alpha, light, falls = seen
-    shade = rows[:, 6:] @ given[:, :3].T
+    shade = rows[:, 6:] @ gradient[:, :3].T
     weight = alpha * light
     if not np.isfinite(rows[:, 6:]).all():  # pixels that skip a splat get nothing of its colour
         shade[alpha == 0] = 0
@@ -181,7 +181,7 @@ def _into(
     into *= known
     if np.isnan(into.sum()):  # the gradient of a splat behind, 0 for those that the pixel skips
         np.copyto(into, 0, where=~known)
-    parts[at, 6:] = weight @ given[:, :3]
+    parts[at, 6:] = weight @ gradient[:, :3]
     parts[at, 5] = _sums(falls, into)
     dx, dy = x - rows[:, :1], y - rows[:, 1:2]
     of_q = alpha * into

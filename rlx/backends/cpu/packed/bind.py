@@ -19,7 +19,7 @@ from rlx.dtypes import DType, as_dtype
 from rlx.ir import Expr, Node
 
 _ROWS_IN_TURNS = 16  # rows of x, up to which each row of a packed weight is decoded for some of them at a time
-_IN_FIRST_LEVEL = 16_384  # bytes of a row of x that stay in the first-level cache beside a row of the weight
+_FIRST_LEVEL_BYTES = 16_384  # a row of x of this size stays in the first-level cache beside a row of the weight
 FEW_ROWS = 8  # rows of x for which a row of the weight is decoded once
 
 
@@ -28,7 +28,7 @@ def rows_together(rows: int, x: Array, dtype: DType) -> int:
     cache, so that it is read from the next one less often. In one stream the processor else looks ahead best, and with
     fewer bits it is decoding that takes the time."""
     bits = 8 * dtype.storage.nbytes // dtype.storage.elements
-    return 4 if rows == 1 and x.nbytes // len(x) > _IN_FIRST_LEVEL and bits >= 8 else 1
+    return 4 if rows == 1 and x.nbytes // len(x) > _FIRST_LEVEL_BYTES and bits >= 8 else 1
 
 
 def dot_steps(

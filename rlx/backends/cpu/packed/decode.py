@@ -137,9 +137,9 @@ class Block:
                 factor = k.splat(scale, 16)
                 return numbers * factor if plus is None else k.fma(numbers, factor, k.splat(plus, 16))
 
-            found = self.once(("table", group), table)
+            vector = self.once(("table", group), table)
             codes = self.codes("qs", run, first)
-            return k.call("llvm.x86.avx512.permvar.sf.512", F32.of(16), found, codes)
+            return k.call("llvm.x86.avx512.permvar.sf.512", F32.of(16), vector, codes)
 
         def bytes_(start: int, count: int) -> Value:
             codes = self.halves("qs", start, count) if run == 1 else self.bits("qs", 4, run, start, count)
@@ -155,8 +155,8 @@ class Block:
             return k.lanes(F32, list(book[start : start + 8])) * k.splat(scale, 8)
 
         low, high = (self.once(("half", start), lambda start=start: half(start)) for start in (0, 8))  # type: ignore[misc]
-        found = [k.call("llvm.x86.avx2.permps", F32.of(8), table, codes) for table in (low, high)]
-        return k.select(k.cmp("ne", codes & 8, 0), found[1], found[0])
+        halves = [k.call("llvm.x86.avx2.permps", F32.of(8), table, codes) for table in (low, high)]
+        return k.select(k.cmp("ne", codes & 8, 0), halves[1], halves[0])
 
     def _of_book(self, codes: Value, book: Sequence[float]) -> Value:
         """The numbers of a book for codes in bytes."""
@@ -229,8 +229,8 @@ def _five(less: int) -> Callable[[Block, int], Value]:
 
     def quants(b: Block, i: int) -> Value:
         def bytes_(start: int, count: int) -> Value:
-            made = b.bits("qs", 4, 16, start, count) | b.flags("qh", start, count, 16)
-            return made - less if less else made
+            codes = b.bits("qs", 4, 16, start, count) | b.flags("qh", start, count, 16)
+            return codes - less if less else codes
 
         return b.staged(i, 32, bytes_)
 
@@ -245,7 +245,7 @@ def _zero(b: Block, quants: Value) -> Value:
 
 
 def _int4_zp(elements: int) -> Elements:
-    def made(b: Block, i: int) -> Value:
+    def element(b: Block, i: int) -> Value:
         k = b.k
         if not b.lookup:
             return _zero(b, b.staged(i, elements, lambda start, count: b.halves("qs", start, count)))
@@ -257,7 +257,7 @@ def _int4_zp(elements: int) -> Elements:
         codes = b.codes("qs", 1, i)
         return k.call("llvm.x86.avx512.permvar.sf.512", F32.of(16), b.once("table", table), codes)
 
-    return made
+    return element
 
 
 def _of_table(name: str) -> Callable[[int], Format]:

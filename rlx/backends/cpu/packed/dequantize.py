@@ -39,8 +39,8 @@ class DequantizeKernel:
                     block = decoded.block(planes, first, i)
                     at = k.at(line, (first + i) * (elements * self.out.itemsize))
                     for e in range(0, elements, self.lanes):
-                        made = decoded.format.elements(block, e)
-                        trees.store(k, made, self.out, k.at(at, e * self.out.itemsize), None)
+                        values = decoded.format.elements(block, e)
+                        trees.store(k, values, self.out, k.at(at, e * self.out.itemsize), None)
         return k.text()
 
 

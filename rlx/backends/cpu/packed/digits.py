@@ -33,8 +33,8 @@ _TERMS = 128  # terms of two tiles
 _TILE = 1024
 _GROUP = 2 * _TILE + 128  # bytes of x's tiles, scales and sums
 _DIGITS = 4
-_BITS = 30  # bits of the magnitude of x's integers
-_COARSE = 16  # bits of the magnitude of an integer that may have a relative error of 2^-17 or more
+_MAGNITUDE_BITS = 30  # x's integers have so many
+_COARSE_BITS = 16  # an integer of so many may have a relative error of 2^-17 or more
 _LEAST = 64  # the exponent of the largest of 32 terms that are not tiny, as f32 has it: 2^-63
 _PITCH = 512 + 16  # numbers of a row that are prepared: in other sets of the cache than the next row's
 # Where the terms of the words of a tile's row stand among the 128: (tile, word) -> first of four.
@@ -74,22 +74,22 @@ class DigitsKernel:
                 both = [trees.load(k, self.x, k.at(start, h * LANES * self.x.itemsize), LANES) for h in (0, 1)]
                 magnitudes = [k.bits(v, I32) & 0x7FFFFFFF for v in both]
                 most = k.fold(k.max(*magnitudes), lambda a, b: k.max(a, b))
-                exponent = k.max(most >> 23, _BITS)
-                shift = k.bits(254 + _BITS - 1 - exponent << 23, F32)
-                scale = k.bits(exponent - (_BITS - 1) << 23, F32)
+                exponent = k.max(most >> 23, _MAGNITUDE_BITS)
+                shift = k.bits(254 + _MAGNITUDE_BITS - 1 - exponent << 23, F32)
+                scale = k.bits(exponent - (_MAGNITUDE_BITS - 1) << 23, F32)
                 nan = k.bits(k.const(I32, 0x7FC00000), F32)
                 scale = k.select(k.cmp("eq", exponent, 255), nan, scale)
                 rounded = [k.unary("roundeven", v * k.splat(shift, LANES)) for v in both]
                 # Of numbers of one size, hardly one in 32 is coarse; of a few large ones among others, most are.
                 coarse = [
-                    k.cmp("olt", k.unary("fabs", n), float(1 << _COARSE)) & k.cmp("une", n * scale, v)
+                    k.cmp("olt", k.unary("fabs", n), float(1 << _COARSE_BITS)) & k.cmp("une", n * scale, v)
                     for n, v in zip(rounded, both, strict=True)
                 ]
                 there = [k.cmp("ne", size, 0) for size in magnitudes]
                 tiny = k.cmp("ne", most, 0) & k.cmp("slt", exponent, _LEAST)
                 unfit = unfit | tiny | k.cmp("ugt", _count(k, coarse) << 3, _count(k, there))
                 numbers = [k.cast("fptosi", v, I32) for v in rounded]
-                # The sum is that of the integers, so that what minimums take away is what they are part of.
+                # The rounded integers are summed, not x: minimums then take away exactly what the products contain.
                 high, low = (
                     k.cast("sitofp", k.fold(a + b, lambda a, b: a + b), F32)
                     for a, b in (
@@ -135,17 +135,17 @@ class DigitsDotKernel:
     def ir(self) -> str:
         k, storage, lanes = Kernel("kernel", self.args), self.weight.storage, LANES
         w, x, out, columns, units, w_row = k.args("w", "tiles", "out", "columns", "units", "w_row")
-        given, flags, groups = k.args("x", "flags", "groups")
+        x_panels, flags, groups = k.args("x", "flags", "groups")
         configure(k)
         plain = DotKernel(lanes, 1, self.weight, self.x, self.out, lookup=True).prepared(k)
         none = k.const(I64, 0)  # steps between rows of x, of which there is one
-        words = {"x": given, "w": w, "out": out, "columns": columns, "units": units, "w_row": w_row, "x_row": none,
+        words = {"x": x_panels, "w": w, "out": out, "columns": columns, "units": units, "w_row": w_row, "x_row": none,
                  "out_row": none}  # fmt: skip
         flagged = k.variable(k.const(I32, 0))
         with k.loop(0, groups) as g:
             flagged.value = flagged.value | k.load(I32, k.at(flags, g, I32))
         decoded = Rows(k, self.weight, lanes, True)
-        numbers, made = k.reserve(4 * _PITCH * lanes), k.reserve(4 * _TILE)
+        numbers, products = k.reserve(4 * _PITCH * lanes), k.reserve(4 * _TILE)
         sums = k.reserve((decoded.most * storage.elements // _TERMS) * _TILE)
         field, own = decoded.field_at, decoded.format.groups is None
         each = decoded.count
@@ -175,7 +175,7 @@ class DigitsDotKernel:
                         for turn in range(2):
                             part = k.min(g + turn, parts - 1)
                             rows = [k.at(base, w_row * number) for number in numbered]
-                            self._multiply(k, turn, x, rows, w_row, before + part, k.at(made, 2 * turn * _TILE))
+                            self._multiply(k, turn, x, rows, w_row, before + part, k.at(products, 2 * turn * _TILE))
                             k.do("llvm.x86.tilestored64", f"i8 {turn}", k.at(sums, part * _TILE), "i64 64")
                     with k.loop(0, parts) as g:
                         group, found_at = k.at(x, (before + g) * _GROUP), k.at(sums, g * _TILE)
@@ -183,11 +183,11 @@ class DigitsDotKernel:
                         terms = k.load(vector, k.at(group, 2 * _TILE + 64), align=64)
                         place = g * (4 * each) if groups_of_block == 1 else (g >> 1) * each + (g & 1) * 4
                         for r, total in enumerate(totals):
-                            found = k.cast("sitofp", k.load(I32.of(lanes), k.at(found_at, 64 * r), align=64), F32)
-                            found = found * scales
+                            dots = k.cast("sitofp", k.load(I32.of(lanes), k.at(found_at, 64 * r), align=64), F32)
+                            dots = dots * scales
                             at = k.at(numbers, place + r * _PITCH, F32)
                             low = k.shuffle(k.load(F32.of(4), at), None, spread)
-                            total.value = k.fma(found, low, total.value)
+                            total.value = k.fma(dots, low, total.value)
                             if minimums:
                                 high = k.shuffle(k.load(F32.of(4), k.at(at, 8, F32)), None, spread)
                                 total.value = k.fma(terms, high, total.value)
@@ -205,7 +205,7 @@ class DigitsDotKernel:
         return k.text()
 
     def _multiply(
-        self, k: Kernel, turn: int, x: Value, rows: Sequence[Value], w_row: Value, group: Value, made: Value
+        self, k: Kernel, turn: int, x: Value, rows: Sequence[Value], w_row: Value, group: Value, products: Value
     ) -> None:
         """Leaves the sums of a group in the tile numbered `turn`."""
         whole = self.weight.name == "q8_0"
@@ -226,14 +226,14 @@ class DigitsDotKernel:
                 halves = [raw & 15, k.cast("bitcast", words, I8.of(64)) & 15]
                 values = [half - 8 if self.weight.name == "q4_0" else half for half in halves]
             for t, value in enumerate(values):
-                k.store(value, k.at(made, t * _TILE + 64 * r), align=64)
+                k.store(value, k.at(products, t * _TILE + 64 * r), align=64)
         k.do("llvm.x86.tilezero", f"i8 {turn}")
         for t in range(2):
             mine, other = 2 + 2 * turn, 3 + 2 * turn
             if in_place:
                 k.do("llvm.x86.tileloadd64", f"i8 {mine}", k.at(lines[0], 64 * t), w_row)
             else:
-                k.do("llvm.x86.tileloadd64", f"i8 {mine}", k.at(made, t * _TILE), "i64 64")
+                k.do("llvm.x86.tileloadd64", f"i8 {mine}", k.at(products, t * _TILE), "i64 64")
             k.do("llvm.x86.tileloadd64", f"i8 {other}", k.at(tiles, t * _TILE), "i64 64")
             k.do("llvm.x86.tdpbssd", f"i8 {turn}", f"i8 {mine}", f"i8 {other}")
 

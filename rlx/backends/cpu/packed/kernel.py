@@ -16,7 +16,7 @@ from rlx.backends.cpu.packed.decode import Rows
 from rlx.dtypes import DType, f32
 from rlx.ir import Expr
 
-_AHEAD = 4096  # bytes of a row that are asked for before they are read
+_AHEAD_BYTES = 4096  # a row is asked for so long before it is read
 _LINE = 64
 Totals = list[list[list[Variable]]]  # sums by row of the weight that is read at once, and by row of x
 
@@ -69,12 +69,12 @@ class DotKernel:
             with k.loop(0, count if together == 1 else apart) as r:
                 numbers = [r] if together == 1 else [r + i * apart for i in range(together)]
                 places = numbers if together == 1 else [k.min(n, count - 1) for n in numbers]
-                given = [k.at(w["w"], (first + n) * w["w_row"]) for n in places]
-                totals = [[[k.variable(k.const(vector, 0)) for _ in range(chains)] for _ in range(rows)] for _ in given]
+                bases = [k.at(w["w"], (first + n) * w["w_row"]) for n in places]
+                totals = [[[k.variable(k.const(vector, 0)) for _ in range(chains)] for _ in range(rows)] for _ in bases]
                 if decoded:
-                    self._packed(k, w, shifts, given, totals, decoded)
+                    self._packed(k, w, shifts, bases, totals, decoded)
                 else:
-                    self._plain(k, w, shifts, given, totals)
+                    self._plain(k, w, shifts, bases, totals)
                 for n, lines in zip(numbers, totals, strict=True):
                     for m, line in enumerate(lines):
                         total = line[0].value
@@ -86,11 +86,11 @@ class DotKernel:
             if self.bias is not None:
                 beside = [trees.load(k, self.bias, k.at(w["bias"], first * self.bias.itemsize), lanes, mask)]
             for m, number in enumerate(of_x):
-                made = added([k.load(vector, k.at(sums, (r + m * lanes) * lanes, F32)) for r in range(lanes)])
+                dot = added([k.load(vector, k.at(sums, (r + m * lanes) * lanes, F32)) for r in range(lanes)])
                 if self.epilogue is not None:
-                    (made,) = trees.print_trees(k, [self.epilogue], [made, *beside])
+                    (dot,) = trees.print_trees(k, [self.epilogue], [dot, *beside])
                 at = k.at(w["out"], w["out_row"] * number + first * self.out.itemsize)
-                trees.store(k, made, self.out, at, mask)
+                trees.store(k, dot, self.out, at, mask)
 
         return part
 
@@ -111,16 +111,16 @@ class DotKernel:
 
             def add(i: Value, blocks: int) -> None:
                 for row in rows:
-                    ahead = k.at(row, (first + i) * storage.nbytes + _AHEAD)
+                    ahead = k.at(row, (first + i) * storage.nbytes + _AHEAD_BYTES)
                     for line in range(lines if blocks > 1 or turn == 1 else 1):
                         k.prefetch(k.at(ahead, line * _LINE))
                 number = 0
                 for u in range(blocks):
-                    found = [of.block(own, first, i + u) for of, own in zip(decoded, planes, strict=True)]
+                    blocks_here = [of.block(own, first, i + u) for of, own in zip(decoded, planes, strict=True)]
                     x = k.at(w["x"], (first + (i + u)) * (storage.elements * self.x.itemsize))
                     for e in range(0, storage.elements, self.lanes):
-                        made = [of.format.elements(block, e) for of, block in zip(decoded, found, strict=True)]
-                        self._add(k, shifts, made, k.at(x, e * self.x.itemsize), totals, number)
+                        values = [of.format.elements(block, e) for of, block in zip(decoded, blocks_here, strict=True)]
+                        self._add(k, shifts, values, k.at(x, e * self.x.itemsize), totals, number)
                         number += 1
 
             with k.loop(0, whole, turn) as i:
@@ -141,7 +141,7 @@ class DotKernel:
             # With one row of x some processors ask for lines far enough ahead, more of them at once than by
             # instructions; more rows take longer than any looks ahead.
             for line in range(0, turn * size, _LINE) if self.rows > 1 or (self.ahead and len(rows) == 1) else ():
-                k.prefetch(k.at(here[0], _AHEAD + line))
+                k.prefetch(k.at(here[0], _AHEAD_BYTES + line))
             for u in range(4):
                 values = [trees.load(k, self.weight, k.at(at, u * lanes * size), lanes) for at in here]
                 x = k.at(w["x"], (i + u * lanes) * self.x.itemsize)
@@ -157,23 +157,23 @@ class DotKernel:
     ) -> None:  # fmt: skip
         """Adds the products of a vector of each row of the weight with the same elements of each row of x."""
         for m, shift in enumerate(shifts):
-            given = trees.load(k, self.x, k.at(x, shift), self.lanes, mask)
+            x_values = trees.load(k, self.x, k.at(x, shift), self.lanes, mask)
             for value, lines in zip(values, totals, strict=True):
                 into = lines[m][turn % len(lines[m])]
-                into.value = k.fma(given, value, into.value)
+                into.value = k.fma(x_values, value, into.value)
 
 
 def added(rows: Sequence[Value]) -> Value:
     """The sum of the lanes of each row, as one vector. Halves are added first, so that the order is that of `fold`."""
-    made, k = list(rows), rows[0].k
+    vectors, k = list(rows), rows[0].k
     lanes = span = len(rows)
     while span > 1:
         half = span // 2
         low = [s + i for s in range(0, lanes, span) for base in (0, lanes) for i in range(base, base + half)]
         high = [i + half for i in low]
-        n = len(made) // 2
-        made = [
-            k.shuffle(a, b, low) + k.shuffle(a, b, high) for a, b in zip(made[:n], made[n:], strict=True)
+        n = len(vectors) // 2
+        vectors = [
+            k.shuffle(a, b, low) + k.shuffle(a, b, high) for a, b in zip(vectors[:n], vectors[n:], strict=True)
         ]
         span = half
-    return made[0]
+    return vectors[0]

@@ -17,9 +17,9 @@ from rlx.backends.cpu.packed.decode import Rows
 from rlx.backends.cpu.step import EngineContext, EngineStep, address
 from rlx.dtypes import DType, f32
 
-PIECE = 512  # elements of a row that are decoded before they are transposed
-_PITCH = PIECE + 16  # rows of the transposition lie in different sets of the cache
-_TOGETHER = 2 << 20  # bytes of panels that one step decodes
+PIECE_ELEMENTS = 512  # so many of a row are decoded before they are transposed
+_PITCH = PIECE_ELEMENTS + 16  # rows of the transposition lie in different sets of the cache
+_PANEL_BYTES_PER_STEP = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Pieces:
 
     def __init__(self, k: Kernel, weight: DType, lanes: int, lookup: bool, width: int) -> None:
         self._k, self._weight, self._lanes, self._width = k, weight, lanes, width
-        self.most = PIECE // weight.storage.elements
+        self.most = PIECE_ELEMENTS // weight.storage.elements
         self._decoded = Rows(k, weight, lanes, lookup, self.most) if weight.is_packed else None
         self._lines = k.reserve(4 * lanes * _PITCH)
 
@@ -121,20 +121,20 @@ def panel_steps(product: Product, w: Array, dtype: DType, ctx: EngineContext, na
     tile = choose_tile(ctx.machine, len(product.rows), n)
     width, terms = tile.vectors * lanes, product.terms
     panels = -(-n // width)
-    each = max(1, min(panels, _TOGETHER // (terms * width * 4)))
+    each = max(1, min(panels, _PANEL_BYTES_PER_STEP // (terms * width * 4)))
     each = -(-panels // -(-panels // each))
-    made = ctx.borrow(each * terms * width * 4)
+    decoded = ctx.borrow(each * terms * width * 4)
     units = terms // dtype.storage.elements
     kernel = PanelKernel(lanes, tile.vectors, dtype, dtype.is_packed and ctx.machine.has_lookup)
     steps = []
     for start in range(0, panels, each):
         first, last = start * width, min(n, (start + each) * width)
-        words = kernel.args(w=w, out=made, first=first, last=last, units=units, w_row=w.strides[0])
+        words = kernel.args(w=w, out=decoded, first=first, last=last, units=units, w_row=w.strides[0])
         items = -(-(last - first) // width) * tile.vectors
         steps.append(
-            EngineStep(kernel, words, items, 1, (made, w), name=f"decode {dtype}", cost_ns=lanes * terms * 0.3)
+            EngineStep(kernel, words, items, 1, (decoded, w), name=f"decode {dtype}", cost_ns=lanes * terms * 0.3)
         )
-        part = Panels(address(made), f32, width * 4, terms * width * 4, 0, keep=(made, w))
+        part = Panels(address(decoded), f32, width * 4, terms * width * 4, 0, keep=(decoded, w))
         operands = [(a[..., first:last], row, apart) for a, row, apart in product.operands]
         cut = replace(product, out=product.out[..., first:last], operands=operands)
         steps += product_steps(cut, part, tile, ctx, name)

@@ -27,12 +27,12 @@ from rlx.backends.cpu.step import EngineContext, EngineStep, address
 from rlx.dtypes import DType, as_dtype, f32
 
 LANES = 16  # lanes of f32; rows and columns of a tile
-_TERMS = 32  # terms of a tile
+_TILE_TERMS = 32
 _TINY = 77 << 7  # bits of the bf16 2^-50: what is lost below 2^-126 is no part of a product of larger numbers
 _FINITE = 0x1F8  # LLVM's classes of floats but infinities and NaNs
-_TILE = 1024  # bytes
-_BLOCK = 2  # tiles of a block of the result in each direction
-_FLUSH = 16  # tiles of terms after which sums leave the unit
+_TILE_BYTES = 1024
+_BLOCK_TILES = 2  # a block of the result has so many in each direction
+_TILES_PER_FLUSH = 16  # after so many tiles of terms, sums leave the unit
 _TOGETHER = 1 << 20  # bytes of tiles of a weight that are made in one step; each thread reads them all: half its cache
 # The parts that a weight has: more than one where an element has more than 8 significant bits.
 _PARTS = {"bf16": 1, "mxfp4": 1, "f16": 2, "q4_0": 2, "q5_0": 2}
@@ -115,24 +115,24 @@ class ColumnsKernel:
     def ir(self) -> str:
         k = Kernel("kernel", self.args)
         x, out, rows, terms, x_row = k.args("x", "out", "rows", "terms", "x_row")
-        tiny, blocks = k.arg("tiny"), (terms + (_TERMS - 1)) >> 5
+        tiny, blocks = k.arg("tiny"), (terms + (_TILE_TERMS - 1)) >> 5
         with k.loop(k.first, k.last) as item:
             sizes = Sizes(k)
             with k.loop(0, blocks) as i:
-                masks = [k.tail(k.min(k.max(terms - i * _TERMS - h * LANES, 0), LANES), LANES) for h in range(2)]
+                masks = [k.tail(k.min(k.max(terms - i * _TILE_TERMS - h * LANES, 0), LANES), LANES) for h in range(2)]
                 lines: list[list[Value]] = [[], [], []]
                 for r in range(LANES):
                     row = k.at(x, k.min(item * LANES + r, rows - 1) * x_row)
-                    at = k.at(row, i * (_TERMS * self.x.itemsize))
+                    at = k.at(row, i * (_TILE_TERMS * self.x.itemsize))
                     places = [k.at(at, h * LANES * self.x.itemsize) for h in range(2)]
                     raw = [trees.load(k, self.x, place, LANES, masks[h]) for h, place in enumerate(places)]
                     for line, part in zip(lines, split(k, _quiet(k, raw[0]), _quiet(k, raw[1]), 3), strict=True):
                         line.append(part)
-                tile = k.at(out, (item * blocks + i) * (3 * _TILE))
+                tile = k.at(out, (item * blocks + i) * (3 * _TILE_BYTES))
                 for p, line in enumerate(lines):
-                    for r, made in enumerate(transposed(k, line)):
-                        sizes.add(p, made)
-                        k.store(made, k.at(tile, p * _TILE + r * 64), align=64)
+                    for r, column in enumerate(transposed(k, line)):
+                        sizes.add(p, column)
+                        k.store(column, k.at(tile, p * _TILE_BYTES + r * 64), align=64)
             k.store(sizes.of_columns(), k.at(tiny, item, I32))
         return k.text()
 
@@ -150,19 +150,19 @@ class RowsKernel:
         w, out, start, last, units, w_row = k.args("w", "out", "start", "last", "units", "w_row")
         tiny = k.arg("tiny")
         decoded = Rows(k, self.weight, LANES, True) if self.weight.is_packed else None
-        blocks = (units * self.weight.storage.elements + (_TERMS - 1)) >> 5
+        blocks = (units * self.weight.storage.elements + (_TILE_TERMS - 1)) >> 5
         with k.loop(k.first, k.last) as item:
             flag = k.variable(k.const(I32, 0))
             with k.loop(0, LANES) as r:
                 row = k.at(w, k.min(start + item * LANES + r, last - 1) * w_row)
-                tiles = k.at(out, item * blocks * (self.parts * _TILE) + r * 64)
+                tiles = k.at(out, item * blocks * (self.parts * _TILE_BYTES) + r * 64)
                 sizes = Sizes(k)
 
                 def store(i: Value, first: Value, second: Value, tiles: Value = tiles, sizes: Sizes = sizes) -> None:
-                    at = k.at(tiles, i * (self.parts * _TILE))
+                    at = k.at(tiles, i * (self.parts * _TILE_BYTES))
                     for p, part in enumerate(split(k, first, second, self.parts)):
                         sizes.add(p, part)
-                        k.store(part, k.at(at, p * _TILE), align=64)
+                        k.store(part, k.at(at, p * _TILE_BYTES), align=64)
 
                 if decoded is None:
                     self._convert(k, row, units, blocks, store)
@@ -175,7 +175,7 @@ class RowsKernel:
     def _convert(self, k: Kernel, row: Value, terms: Value, blocks: Value, store: Store) -> None:
         size = self.weight.itemsize
         with k.loop(0, blocks) as i:
-            at, left = k.at(row, i * (_TERMS * size)), terms - i * _TERMS
+            at, left = k.at(row, i * (_TILE_TERMS * size)), terms - i * _TILE_TERMS
             halves = []
             for h in range(2):
                 mask = k.tail(k.min(k.max(left - h * LANES, 0), LANES), LANES)
@@ -189,9 +189,9 @@ class RowsKernel:
             decoded.prepare(planes, begin, count)
             with k.loop(0, count) as i:
                 block = decoded.block(planes, begin, i)
-                for e in range(0, elements, _TERMS):
+                for e in range(0, elements, _TILE_TERMS):
                     halves = [decoded.format.elements(block, e + h * LANES) for h in range(2)]
-                    store((begin + i) * (elements // _TERMS) + e // _TERMS, *halves)
+                    store((begin + i) * (elements // _TILE_TERMS) + e // _TILE_TERMS, *halves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class TilesKernel:
         rows, columns, blocks, out_row = k.args("rows", "columns", "blocks", "out_row")
         w_tiny, x_tiny = k.args("w_tiny", "x_tiny")
         configure(k)
-        sums, again, moved = k.reserve(4 * _TILE), k.reserve(4 * _TILE), k.reserve(2 * _TILE)
+        sums, again, moved = k.reserve(4 * _TILE_BYTES), k.reserve(4 * _TILE_BYTES), k.reserve(2 * _TILE_BYTES)
         x_tiles, w_tiles = (rows + (LANES - 1)) >> 4, (columns + (LANES - 1)) >> 4
         w_blocks = (w_tiles + 1) >> 1
         vector = F32.of(LANES)
@@ -229,10 +229,10 @@ class TilesKernel:
             x_at = [self._tile(x, n * blocks, 3) for n in x_tile]
             with k.loop(0, 4 * LANES) as i:
                 k.store(k.const(vector, 0), k.at(sums, i * LANES, F32), align=64)
-            with k.loop(0, blocks, _FLUSH) as first:
+            with k.loop(0, blocks, _TILES_PER_FLUSH) as first:
                 for t in range(4):
                     k.do("llvm.x86.tilezero", f"i8 {t}")
-                with k.loop(first, k.min(first + _FLUSH, blocks)) as i:
+                with k.loop(first, k.min(first + _TILES_PER_FLUSH, blocks)) as i:
                     self._multiply(k, [self._tile(a, i, self.parts) for a in w_at], [self._tile(a, i, 3) for a in x_at])
                 for t in range(4):
                     k.do("llvm.x86.tilestored64", f"i8 {t}", moved, "i64 64")
@@ -243,8 +243,8 @@ class TilesKernel:
             flags = [k.load(I32, k.at(at, n, I32)) for at, tiles in ((w_tiny, w_tile), (x_tiny, x_tile)) for n in tiles]
             most = k.variable(k.const(I32.of(LANES), 0))
             with k.loop(0, 4 * LANES) as i:
-                found = k.load(I32.of(LANES), k.at(sums, i * LANES, F32), align=64) & 0x7FFFFFFF
-                most.value = k.max(found, most.value)
+                magnitude = k.load(I32.of(LANES), k.at(sums, i * LANES, F32), align=64) & 0x7FFFFFFF
+                most.value = k.max(magnitude, most.value)
             special = k.any(k.cmp("sge", most.value, 0x7F800000))
             with k.when(special | k.cmp("ne", flags[0] | flags[1] | flags[2] | flags[3], 0)):
                 self._by_vectors(k, w_at, x_tile, blocks, again, moved)
@@ -257,22 +257,22 @@ class TilesKernel:
                     top = (x_block * 2 + j) * LANES
                     tile = k.at(sums, (2 * h + j) * LANES * LANES, F32)
                     lines = [k.load(vector, k.at(tile, r * LANES, F32), align=64) for r in range(LANES)]
-                    for r, made in enumerate(transposed(k, lines)):
+                    for r, result in enumerate(transposed(k, lines)):
                         with k.when(k.cmp("slt", top + r, rows) & k.cmp("sgt", here, 0)):
                             at = k.at(out, (top + r) * out_row + left * self.out.itemsize)
-                            trees.store(k, made, self.out, at, mask)
+                            trees.store(k, result, self.out, at, mask)
         k.do("llvm.x86.tilerelease")
         return k.text()
 
     def _tile(self, base: Value, number: Value, parts: int) -> Value:
-        return base.k.at(base, number * (parts * _TILE))
+        return base.k.at(base, number * (parts * _TILE_BYTES))
 
     def _multiply(self, k: Kernel, w: Sequence[Value], x: Sequence[Value]) -> None:
         """Adds the products of the pairs of parts: 4 and 5 are tiles of the weight, 6 and 7 of x."""
 
         def load(into: int, places: Sequence[Value], part: int) -> None:
             for n, place in enumerate(places):
-                k.do("llvm.x86.tileloadd64", f"i8 {into + n}", k.at(place, part * _TILE), "i64 64")
+                k.do("llvm.x86.tileloadd64", f"i8 {into + n}", k.at(place, part * _TILE_BYTES), "i64 64")
 
         held = -1
         for part, others in ((0, (0, 2, 1)), (1, (1, 0)), (2, (0,)))[: self.parts]:
@@ -307,19 +307,19 @@ class TilesKernel:
         are the weight to its last bit or, below 2^-110, to 2^-133."""
         vector, (rows, raw, x_row, terms) = F32.of(LANES), k.args("rows", "x", "x_row", "terms")
         with k.loop(0, 4) as t:
-            out = k.at(sums, t * _TILE)
+            out = k.at(sums, t * _TILE_BYTES)
             w = k.select(k.cmp("slt", t, 2), *w_at)
             numbers = k.splat(k.select(k.cmp("eq", t & 1, 0), *x_tile) * LANES, LANES) + k.lanes(I64, range(LANES))
             lines = k.min(numbers, rows - 1) * x_row
             with k.loop(0, LANES) as line:
                 k.store(k.const(vector, 0), k.at(out, line * 64), align=64)
             with k.loop(0, blocks) as i:
-                tile, first = self._tile(w, i, self.parts), i * _TERMS
+                tile, first = self._tile(w, i, self.parts), i * _TILE_TERMS
                 with k.loop(0, LANES) as line:
                     for h, part in enumerate(_joined(k, k.at(tile, line * 64), self.parts)):
                         k.store(part, k.at(moved, line * 128 + 64 * h), align=64)
                 totals = [k.variable(k.const(vector, 0)) for _ in range(LANES)]
-                with k.loop(0, k.min(terms - first, _TERMS)) as n:
+                with k.loop(0, k.min(terms - first, _TILE_TERMS)) as n:
                     column = trees.gather_at(k, self.x, k.at(raw, (first + n) * self.x.itemsize), lines)
                     place = (n & 1) * LANES + (n >> 1)
                     for r, total in enumerate(totals):
@@ -332,12 +332,12 @@ class TilesKernel:
 
 def _joined(k: Kernel, line: Value, parts: int) -> list[Value]:
     """The first and the second of the pairs of terms that a line of a tile holds, whole again."""
-    words = [k.load(I32.of(LANES), k.at(line, p * _TILE), align=64) for p in range(parts)]
-    made = [[k.bits(v << 16, F32) for v in words], [k.bits(v & -65536, F32) for v in words]]
-    for whole in made:
+    words = [k.load(I32.of(LANES), k.at(line, p * _TILE_BYTES), align=64) for p in range(parts)]
+    halves = [[k.bits(v << 16, F32) for v in words], [k.bits(v & -65536, F32) for v in words]]
+    for whole in halves:
         for part in whole[1:]:
             whole[0] = whole[0] + part
-    return [whole[0] for whole in made]
+    return [whole[0] for whole in halves]
 
 
 def configure(k: Kernel) -> None:
@@ -352,32 +352,32 @@ def configure(k: Kernel) -> None:
 def tile_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext, name: str) -> list[EngineStep]:
     """x (m, k), a weight (n, bytes or elements of a row), out (m, n), whose rows are contiguous."""
     (m, terms), n, parts = x.shape, len(w), parts_of(dtype)
-    blocks = -(-terms // _TERMS)
+    blocks = -(-terms // _TILE_TERMS)
     x_tiles = -(-m // LANES)
-    columns = ctx.borrow(x_tiles * (blocks * 3 * _TILE + 4))
-    x_tiny = address(columns) + x_tiles * blocks * 3 * _TILE
+    columns = ctx.borrow(x_tiles * (blocks * 3 * _TILE_BYTES + 4))
+    x_tiny = address(columns) + x_tiles * blocks * 3 * _TILE_BYTES
     cut = ColumnsKernel(as_dtype(x.dtype))
     words = cut.args(x=x, out=columns, rows=m, terms=terms, x_row=x.strides[0], tiny=x_tiny)
     steps = [EngineStep(cut, words, x_tiles, 1, (x, columns), name="cut", cost_ns=terms * 12.0)]
-    row = blocks * parts * _TILE
-    each = max(1, _TOGETHER // (_BLOCK * row)) * _BLOCK
+    row = blocks * parts * _TILE_BYTES
+    each = max(1, _TOGETHER // (_BLOCK_TILES * row)) * _BLOCK_TILES
     tiles = -(-n // LANES)
-    each = min(each, -(-tiles // _BLOCK) * _BLOCK)
-    made = ctx.borrow(each * (row + 4))
-    w_tiny = address(made) + each * row
+    each = min(each, -(-tiles // _BLOCK_TILES) * _BLOCK_TILES)
+    memory = ctx.borrow(each * (row + 4))
+    w_tiny = address(memory) + each * row
     for start in range(0, tiles, each):
         first, last = start * LANES, min(n, (start + each) * LANES)
         count = -(-(last - first) // LANES)
         kernel, units = RowsKernel(dtype, parts), terms // dtype.storage.elements
-        words = kernel.args(w=w, out=made, start=first, last=last, units=units, w_row=w.strides[0], tiny=w_tiny)
-        steps.append(EngineStep(kernel, words, count, 1, (w, made), name=f"decode {dtype}", cost_ns=terms * 4.0))
+        words = kernel.args(w=w, out=memory, start=first, last=last, units=units, w_row=w.strides[0], tiny=w_tiny)
+        steps.append(EngineStep(kernel, words, count, 1, (w, memory), name=f"decode {dtype}", cost_ns=terms * 4.0))
         part = out[:, first:last]
-        items = -(-count // _BLOCK) * -(-x_tiles // _BLOCK)
+        items = -(-count // _BLOCK_TILES) * -(-x_tiles // _BLOCK_TILES)
         cost = blocks * {1: 110.0, 2: 160.0, 3: 190.0}[parts]
         multiply = TilesKernel(parts, as_dtype(x.dtype), as_dtype(out.dtype))
         words = multiply.args(
-            w_tiles=made, x_tiles=columns, out=part, rows=m, columns=last - first, blocks=blocks,
+            w_tiles=memory, x_tiles=columns, out=part, rows=m, columns=last - first, blocks=blocks,
             out_row=out.strides[0], w_tiny=w_tiny, x_tiny=x_tiny, x=x, x_row=x.strides[0], terms=terms,
         )  # fmt: skip
-        steps.append(EngineStep(multiply, words, items, 1, (made, columns, x, out), name=name, cost_ns=cost))
+        steps.append(EngineStep(multiply, words, items, 1, (memory, columns, x, out), name=name, cost_ns=cost))
     return steps

@@ -30,7 +30,7 @@ from rlx.ir import expr as ex
 from rlx.ops.scans import conv
 from rlx.ops.scans.operands import optional
 
-_PART = 4096  # channels of an item
+_CHANNELS_PER_ITEM = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ class CausalConv:
         zero, before = k.const(computed(kind).of(lanes), 0.0), self.width - 1
         with k.loop(k.first, k.last) as item:
             step = k.binary("udiv", item, parts)
-            first = (item - step * parts) * _PART
+            first = (item - step * parts) * _CHANNELS_PER_ITEM
             batch = k.binary("udiv", step, length)
             t = step - batch * length
-            count = k.min(channels - first, _PART)
+            count = k.min(channels - first, _CHANNELS_PER_ITEM)
             # The rows that each tap reads: of x, or of the state where they lie before it.
             rows, there = [], []
             for j in range(self.width):
@@ -68,19 +68,19 @@ class CausalConv:
 
             def vector(i: Value, u: int, mask: Value | None) -> None:
                 total = load_wide(k, bias, kind, first + i, lanes, mask) if "bias" in self.operands else zero
-                made = k.variable(total)
+                convolved = k.variable(total)
                 for j, own in enumerate(rows):
                     if "state" in self.operands or j == before:
-                        given = load_wide(k, own, kind, i, lanes, mask)
+                        element = load_wide(k, own, kind, i, lanes, mask)
                     else:
                         read = k.variable(zero)  # it is multiplied too: an infinite weight makes NaN of it
                         with k.when(there[j]):
                             read.value = load_wide(k, own, kind, i, lanes, mask)
-                        given = read.value
+                        element = read.value
                     weight = load_wide(k, w, held(kind), first + i + j * channels, lanes, mask)
-                    made.value = k.fma(weight, given, made.value)
-                found = silu(k, made.value) if self.activation else made.value
-                store_wide(k, found, y, kind, step * channels + first + i, mask)
+                    convolved.value = k.fma(weight, element, convolved.value)
+                activated = silu(k, convolved.value) if self.activation else convolved.value
+                store_wide(k, activated, y, kind, step * channels + first + i, mask)
 
             blocks(k, count, lanes, vector)
         return k.text()
@@ -94,7 +94,7 @@ def bind_causal_conv(
     kind, width = name_of(x), w.shape[1]
     if kind not in LOADED or not contiguous(*ins, *outs):
         return None
-    given = optional("causal_conv", ins, 2, conv.NAMES, node.attrs["operands"])
+    operands = optional("causal_conv", ins, 2, conv.NAMES, node.attrs["operands"])
     batch, length, channels = x.shape
     lanes = lanes_of(kind, ctx.machine)
     steps: list[EngineStep] = []
@@ -108,12 +108,12 @@ def bind_causal_conv(
             return None
         steps.append(turned)
     spec = CausalConv(kind, width, node.attrs["operands"], bool(node.attrs["activation"]), lanes)
-    parts = -(-channels // _PART)
+    parts = -(-channels // _CHANNELS_PER_ITEM)
     words = spec.args(
-        x=x, w=taps, bias=given.get("bias"), state=given.get("state"), y=outs[0], length=length, channels=channels,
-        parts=parts,
+        x=x, w=taps, bias=operands.get("bias"), state=operands.get("state"), y=outs[0], length=length,
+        channels=channels, parts=parts,
     )  # fmt: skip
-    many = min(channels, _PART)
+    many = min(channels, _CHANNELS_PER_ITEM)
     steps.append(
         EngineStep(
             spec, words, batch * length * parts, max(1, (1 << 14) // many), (*ins, *outs, taps),
@@ -124,7 +124,7 @@ def bind_causal_conv(
     last, count = outs[1], min(width - 1, length)
     copies: list[tuple[Array | None, Array]] = [(x[:, length - count :], last[:, width - 1 - count :])]
     if count < width - 1:
-        old = given["state"][:, length:] if "state" in given else None
+        old = operands["state"][:, length:] if "state" in operands else None
         copies.append((old, last[:, : width - 1 - count]))
     for source, target in copies:
         if not target.size:

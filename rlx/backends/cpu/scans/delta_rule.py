@@ -59,15 +59,15 @@ class DeltaRule:
                 row.padded_store(zeros, memory, r * row.padded)
             if "state" in self.operands:
                 with k.loop(0, count) as r:
-                    found = row.load(at["state"], inner_kind, states + r * self.keys)
-                    row.padded_store(found, memory, r * row.padded)
+                    state = row.load(at["state"], inner_kind, states + r * self.keys)
+                    row.padded_store(state, memory, r * row.padded)
             with k.loop(0, length) as t:
                 place = (batch * length + t) * key_heads + key_head
                 key, query = (row.load(at[name], kind, place * self.keys) for name in ("k", "q"))
                 own = (batch * length + t) * heads + head
                 with k.loop(0, lanes) as r:
-                    found = row.padded_load(memory, number, r * row.padded)
-                    sums.put(row.products(found, key), r)
+                    state = row.padded_load(memory, number, r * row.padded)
+                    sums.put(row.products(state, key), r)
                 before = sums.total()
                 if "g" in self.operands:
                     alpha = exp(k, spread(k, at["g"], own, number, lanes))
@@ -75,17 +75,17 @@ class DeltaRule:
                 value = load_wide(k, at["v"], kind, own * values + first, lanes, mask)
                 k.store((value - before) * spread(k, at["beta"], own, number, lanes), factors)
                 with k.loop(0, lanes) as r:
-                    found = row.padded_load(memory, number, r * row.padded)
+                    state = row.padded_load(memory, number, r * row.padded)
                     if "g" in self.operands:
-                        found = [v * alpha for v in found]
+                        state = [v * alpha for v in state]
                     factor = spread(k, factors, r, number, lanes)
-                    made = row.inside([k.fma(factor, a, v) for a, v in zip(key, found, strict=True)])
-                    row.padded_store(made, memory, r * row.padded)
-                    sums.put(row.products(made, query), r)
+                    updated = row.inside([k.fma(factor, a, v) for a, v in zip(key, state, strict=True)])
+                    row.padded_store(updated, memory, r * row.padded)
+                    sums.put(row.products(updated, query), r)
                 store_wide(k, sums.total() * scale, at["o"], kind, own * values + first, mask)
             with k.loop(0, count) as r:
-                found = row.padded_load(memory, number, r * row.padded)
-                row.store(found, at["last"], states + r * self.keys)
+                state = row.padded_load(memory, number, r * row.padded)
+                row.store(state, at["last"], states + r * self.keys)
         return k.text()
 
 
@@ -98,14 +98,14 @@ def bind_gated_delta_rule(
     if not fits([*ins, *outs], s.keys, kind, ctx.machine):
         return None
     operands = node.attrs["operands"]
-    given = optional("gated_delta_rule", ins, _REQUIRED, delta.NAMES, operands)
+    present = optional("gated_delta_rule", ins, _REQUIRED, delta.NAMES, operands)
     lanes, scale = lanes_of(kind, ctx.machine), node.attrs["scale"]
     items = s.batch * s.heads * -(-s.values // lanes)
     cost = lanes * (s.length + 1.0) * -(-s.keys // lanes) * 1.0
     spec = DeltaRule(kind, s.keys, operands, lanes)
     q, k, v, beta = ins[:_REQUIRED]
     words = spec.args(
-        q=q, k=k, v=v, beta=beta, **{name: given.get(name) for name in delta.NAMES}, o=outs[0], last=outs[1],
+        q=q, k=k, v=v, beta=beta, **{name: present.get(name) for name in delta.NAMES}, o=outs[0], last=outs[1],
         length=s.length, heads=s.heads, values=s.values, per=s.heads // s.key_heads, scale=scale,
     )  # fmt: skip
     return [EngineStep(spec, words, items, keep=(*ins, *outs), cost_ns=cost)]

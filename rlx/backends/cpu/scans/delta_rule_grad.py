@@ -21,7 +21,7 @@ from rlx.ir import Node
 from rlx.ops.scans import delta
 from rlx.ops.scans.operands import optional
 
-_ITEMS = 16  # items that a step has at least, where there are as many vectors of values
+_LEAST_ITEMS = 16  # a step has fewer only if there are fewer vectors of values
 STEPS = 8  # steps of the sequence between two states that are kept
 
 
@@ -119,11 +119,11 @@ class DeltaRuleGrad:
                             k.store(rest, k.at(rests, i * lanes, F32))
                         k.store(rest * spread(k, at["beta"], own(t), F32, lanes), factors)
                         with k.loop(0, count) as r:
-                            found = row.padded_load(base, F32, source + r * row.padded)
-                            found = [v * alpha for v in found] if gated else found
+                            held = row.padded_load(base, F32, source + r * row.padded)
+                            held = [v * alpha for v in held] if gated else held
                             factor = spread(k, factors, r, F32, lanes)
-                            made = row.inside([k.fma(factor, a, v) for a, v in zip(key, found, strict=True)])
-                            row.padded_store(made, base, target + r * row.padded)
+                            updated = row.inside([k.fma(factor, a, v) for a, v in zip(key, held, strict=True)])
+                            row.padded_store(updated, base, target + r * row.padded)
 
                 with k.loop(0, count) as r:
                     place = states + r * self.keys
@@ -145,8 +145,8 @@ class DeltaRuleGrad:
                     key, query = (row.load(at[n], "f32", key_row(t) * self.keys) for n in ("k", "q"))
                     query = [v * scale for v in query]
                     before = history + i * state_size
-                    given = load_wide(k, at["do"], "f32", own(t) * values + first, lanes, mask)
-                    k.store(given, factors)
+                    gradient = load_wide(k, at["do"], "f32", own(t) * values + first, lanes, mask)
+                    k.store(gradient, factors)
                     of_query = [k.variable(v) for v in zeros]
                     with k.loop(0, count) as r:
                         d = spread(k, factors, r, F32, lanes)
@@ -184,9 +184,9 @@ class DeltaRuleGrad:
                     add(at["dg"], own(t) * parts + part, total(gate))
                     place = (key_row(t) * parts + part) * self.keys
                     queries, keys = [v.value * scale for v in of_query], [v.value for v in of_key]
-                    for base, found in ((at["dq"], queries), (at["dk"], keys)):
+                    for base, added in ((at["dq"], queries), (at["dk"], keys)):
                         held = row.load(base, "f32", place)
-                        row.store([x + v for x, v in zip(held, found, strict=True)], base, place)
+                        row.store([x + v for x, v in zip(held, added, strict=True)], base, place)
 
                 each(k, length, STEPS, sweep)
                 with k.loop(0, tiles) as turn:
@@ -218,10 +218,10 @@ def bind_gated_delta_rule_grad(
     if name_of(v) != "f32" or not fits([*ins, *outs], s.keys, "f32", ctx.machine) or not outs[5].size:
         return None
     operands = node.attrs["operands"]
-    given = optional("gated_delta_rule_grad", ins, 6, delta.NAMES, operands)
+    present = optional("gated_delta_rule_grad", ins, 6, delta.NAMES, operands)
     lanes, per = ctx.machine.lanes(), s.heads // s.key_heads
     vectors = per * -(-s.values // lanes)
-    span = max(1, min(vectors, s.batch * s.key_heads * vectors // _ITEMS))
+    span = max(1, min(vectors, s.batch * s.key_heads * vectors // _LEAST_ITEMS))
     parts = -(-vectors // span)
     items, row = s.batch * s.key_heads * parts, -(-s.keys // lanes) * lanes
 
@@ -236,7 +236,7 @@ def bind_gated_delta_rule_grad(
     spec = DeltaRuleGrad(s.keys, operands, lanes)
     inputs = dict(zip(("do", "dlast", "q", "k", "v", "beta"), ins, strict=False))
     words = spec.args(
-        **inputs, **{name: given.get(name) for name in delta.NAMES}, dq=of_keys[0], dk=of_keys[1], dv=outs[2],
+        **inputs, **{name: present.get(name) for name in delta.NAMES}, dq=of_keys[0], dk=of_keys[1], dv=outs[2],
         dbeta=of_heads[0], dg=of_heads[1], dstate=outs[5], kept=states[0], history=states[1], length=s.length,
         heads=s.heads, values=s.values, per=per, parts=parts, span=span, scale=node.attrs["scale"],
     )  # fmt: skip
@@ -244,8 +244,8 @@ def bind_gated_delta_rule_grad(
     keep = (*ins, *outs, *of_keys, *of_heads, *states)
     steps = [EngineStep(spec, words, items, keep=keep, cost_ns=cost)]
     for partial, out in zip((*of_keys, *of_heads), (outs[0], outs[1], outs[3], outs[4]), strict=True):
-        found = summed(partial, (3,), out, ctx) if out.size else []
-        if found is None:
+        sum_steps = summed(partial, (3,), out, ctx) if out.size else []
+        if sum_steps is None:
             return None
-        steps += found
+        steps += sum_steps
     return steps

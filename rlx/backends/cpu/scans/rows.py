@@ -10,7 +10,7 @@ from rlx.backends.cpu.ir import Kernel, Type, Value
 from rlx.backends.cpu.machine import Machine
 from rlx.backends.cpu.rowwise import LOADED, exp_of_difference, load_wide, name_of, sums_of_rows
 
-LONGEST = 32  # vectors of a row, which loops over it are unrolled for
+MAX_VECTORS = 32  # loops over a row's vectors are unrolled
 
 
 def held(kind: str) -> str:
@@ -25,7 +25,7 @@ def lanes_of(kind: str, machine: Machine) -> int:
 def fits(arrays: Sequence[Array], row: int, kind: str, machine: Machine) -> bool:
     """Whether there are kernels for these arrays, and for states in rows of so many."""
     plain = all(a.flags.c_contiguous and name_of(a) in LOADED for a in arrays)
-    return plain and -(-row // lanes_of(kind, machine)) <= LONGEST
+    return plain and -(-row // lanes_of(kind, machine)) <= MAX_VECTORS
 
 
 def exp(k: Kernel, v: Value) -> Value:
@@ -33,10 +33,10 @@ def exp(k: Kernel, v: Value) -> Value:
     fewer instructions and gives the same bits; the general function stands in a branch."""
     if v.type.scalar == "double":
         return formulas.apply(k, "p_exp_d", v)
-    made = k.variable(exp_of_difference(k, v, near=True))
+    result = k.variable(exp_of_difference(k, v, near=True))
     with k.when(k.any(~k.cmp("olt", k.unary("fabs", v), 87.0))):
-        made.value = formulas.apply(k, "p_exp_f", v)
-    return made.value
+        result.value = formulas.apply(k, "p_exp_f", v)
+    return result.value
 
 
 def softplus(k: Kernel, v: Value) -> Value:

@@ -107,14 +107,14 @@ class SelectiveScan:
                         step = spread(k, steps_memory, t * lanes + c, number, lanes)
                         added = spread(k, inputs_memory, t * lanes + c, number, lanes)
                         gain = row.padded_load(gains, number, t * row.padded)
-                        made = [
+                        updated = [
                             k.fma(step if self.scalar else exp(k, step * a[i]), v.value, added * gain[i])
                             for i, v in enumerate(h)
                         ]
-                        for v, new in zip(h, made, strict=True):
+                        for v, new in zip(h, updated, strict=True):
                             v.value = new
                         reading = row.padded_load(readings, number, t * row.padded)
-                        sums.put(row.products(row.inside(made), reading), c, t)
+                        sums.put(row.products(row.inside(updated), reading), c, t)
                     row.store([v.value for v in h], at["last"], place)
                 with k.loop(0, steps) as t:
                     place = (batch * length + first + t) * channels + channel
@@ -139,13 +139,13 @@ def bind_selective_scan(
     if not fits([*ins, *outs], s.states, kind, ctx.machine):
         return None
     operands = node.attrs["operands"]
-    given = optional("selective_scan", ins, _REQUIRED, selective.NAMES, operands)
+    present = optional("selective_scan", ins, _REQUIRED, selective.NAMES, operands)
     lanes = lanes_of(kind, ctx.machine)
     inner, outer, per = (s.width, s.heads, s.heads // s.groups) if s.scalar else (s.heads // s.groups, s.groups, 1)
     spec = SelectiveScan(kind, s.states, s.scalar, operands, node.attrs["softplus"], lanes)
     inputs = dict(zip(("x", "delta", "a", "b", "c"), ins, strict=False))
     words = spec.args(
-        **inputs, **{name: given.get(name) for name in selective.NAMES}, y=outs[0], last=outs[1], length=s.length,
+        **inputs, **{name: present.get(name) for name in selective.NAMES}, y=outs[0], last=outs[1], length=s.length,
         inner=inner, outer=outer, per=per,
     )  # fmt: skip
     items = s.batch * outer * -(-inner // lanes)

@@ -22,7 +22,7 @@ from rlx.dtypes import as_dtype
 from rlx.ir import Node, TensorType, get_op, node_of
 from rlx.ops.scans import selective
 
-_ITEMS = 16  # items that a step has at least, where there are as many vectors of channels
+_LEAST_ITEMS = 16  # a step has fewer only if there are fewer vectors of channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,8 @@ class SelectiveScanGrad:
                             if keep:
                                 row.padded_store(e, decays, t * row.padded)
                         gain = row.padded_load(gains, F32, t * row.padded)
-                        made = row.inside([k.fma(e[i], v.value, added * gain[i]) for i, v in enumerate(h)])
-                        for v, new in zip(h, made, strict=True):
+                        updated = row.inside([k.fma(e[i], v.value, added * gain[i]) for i, v in enumerate(h)])
+                        for v, new in zip(h, updated, strict=True):
                             v.value = new
                     if keep:
                         row.padded_store([v.value for v in h], history, steps * row.padded)
@@ -174,12 +174,12 @@ class SelectiveScanGrad:
                         k.store(dt * into, k.at(at["dx"], place * channels + channel, F32), mask)
                         if scalar:
                             of_a = of_a * spread(k, at["a"], head, F32, lanes)
-                            made = k.select(mask, k.fma(u, into, of_a), 0.0)
+                            product = k.select(mask, k.fma(u, into, of_a), 0.0)
                             there = k.at(at["ddelta"], shared(first + t), F32)
-                            k.store(k.load(F32, there) + k.fold(made, lambda x, y: x + y), there)
+                            k.store(k.load(F32, there) + k.fold(product, lambda x, y: x + y), there)
                         else:
-                            made = k.fma(u, into, of_a)
-                            k.store(made, k.at(at["ddelta"], place * heads + head, F32), mask)
+                            product = k.fma(u, into, of_a)
+                            k.store(product, k.at(at["ddelta"], place * heads + head, F32), mask)
                         for base, held in ((at["db"], sum_b), (at["dc"], sum_c)):
                             for i, v in enumerate(row.padded_load(held, F32, t * row.padded)):
                                 add(base, shared(first + t) * self.states + i * lanes, v, row.mask(i))
@@ -223,10 +223,10 @@ class SelectiveScanGrad:
             slope = row.inside([x * v for x, v in zip(e, slope, strict=True)])
             into = [v * x for v, x in zip(slope, before, strict=True)]
             if self.scalar:
-                made = into[0]
+                folded = into[0]
                 for v in into[1:]:
-                    made = made + v
-                sums_a.put(made, c, t)
+                    folded = folded + v
+                sums_a.put(folded, c, t)
             else:
                 sums_a.put(row.products(into, a), c, t)
             for held_g, new, whole, x in zip(g, slope, total, into, strict=True):
@@ -258,24 +258,24 @@ def bind_selective_scan_grad(
     lanes = ctx.machine.lanes()
     inner, outer, per = (s.width, s.heads, s.heads // s.groups) if s.scalar else (s.heads // s.groups, s.groups, 1)
     vectors = -(-inner // lanes)
-    span = max(1, min(vectors, s.batch * outer * vectors // _ITEMS))
+    span = max(1, min(vectors, s.batch * outer * vectors // _LEAST_ITEMS))
     parts = -(-vectors // span)
     items, row = s.batch * outer * parts, -(-s.states // lanes) * lanes
 
     def memory(*shape: int) -> Array:
-        found = ctx.borrow(4 * int(np.prod(shape))).view(np.float32)
-        return found[: int(np.prod(shape))].reshape(shape)
+        array = ctx.borrow(4 * int(np.prod(shape))).view(np.float32)
+        return array[: int(np.prod(shape))].reshape(shape)
 
     # (where the kernel writes, the axes that are added up, the result)
-    made: list[tuple[Array, tuple[int, ...], Array]] = []
+    partials: list[tuple[Array, tuple[int, ...], Array]] = []
     for which in (3, 4):
-        made.append((memory(s.batch, s.length, s.groups, per * parts, s.states), (3,), outs[which]))
+        partials.append((memory(s.batch, s.length, s.groups, per * parts, s.states), (3,), outs[which]))
     if s.scalar:
-        made.append((memory(s.batch, s.heads, parts), (0, 2), outs[2]))
-        made.append((memory(s.batch, s.length, s.heads, parts), (3,), outs[1]))
+        partials.append((memory(s.batch, s.heads, parts), (0, 2), outs[2]))
+        partials.append((memory(s.batch, s.length, s.heads, parts), (3,), outs[1]))
     else:
-        made.append((memory(s.batch, s.channels, s.states), (0,), outs[2]))
-    db, dc, da, ddelta = (made[i][0] if i < len(made) else outs[1] for i in range(4))
+        partials.append((memory(s.batch, s.channels, s.states), (0,), outs[2]))
+    db, dc, da, ddelta = (partials[i][0] if i < len(partials) else outs[1] for i in range(4))
     kept = memory(items, max(1, -(-s.length // STEPS)), lanes, row)
     spec = SelectiveScanGrad(s.states, s.scalar, len(ins) > 7, lanes)
     inputs = dict(zip(("dy", "dlast", "x", "delta", "a", "b", "c"), ins, strict=False))
@@ -286,9 +286,9 @@ def bind_selective_scan_grad(
     cost = span * lanes * (20.0 + s.length * (row // lanes) * (8.0 if s.scalar else 20.0))
     keep = (*ins, *outs, db, dc, da, ddelta, kept)
     steps = [EngineStep(spec, words, items, keep=keep, cost_ns=cost)]
-    for partial, axes, out in made:
-        found = summed(partial, axes, out, ctx) if out.size else []
-        if found is None:
+    for partial, axes, out in partials:
+        sum_steps = summed(partial, axes, out, ctx) if out.size else []
+        if sum_steps is None:
             return None
-        steps += found
+        steps += sum_steps
     return steps

@@ -132,13 +132,13 @@ def choose_step(target: Target, problem: Problem) -> Decode:
     each multiprocessor take 10.0 µs, one of four heads 11.0 (an H200 through CUDA: 32 heads of 64, 8 key heads, 2,047
     keys); through Vulkan, in a step of a model, 10.9 and 12.3."""
     suited = min(2, problem.heads // problem.kv_heads)
-    found: list[Candidate] = []
+    kernels: list[Candidate] = []
     for rows in (1, 2, 4, 8):
         blocks = problem.batch * problem.kv_heads * math.ceil(problem.heads // problem.kv_heads / rows)
         splits = _splits(2 * target.units, blocks, problem.sk)
         lanes = problem.d * problem.stored.itemsize // 16
-        found.append(Decode((float(rows != suited),), rows, splits, lanes))
-    chosen = target.choose(problem, _with_overrides(found))
+        kernels.append(Decode((float(rows != suited),), rows, splits, lanes))
+    chosen = target.choose(problem, _with_overrides(kernels))
     assert isinstance(chosen, Decode)
     return chosen
 
@@ -153,10 +153,10 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
     if not problem.sk:
         return result
     result += _decode(target, problem, 0 if problem.sq <= FEW_QUERIES else 5)
-    made = matrices_for(problem.stored, problem.precision, problem.sq)
-    if made is not None and multiplies(target, made.type):
-        slow = made.terms > 1 and target.matrices.opaque
-        result += _matrix(target, problem, made, 3 if slow else 1)
+    matrices = matrices_for(problem.stored, problem.precision, problem.sq)
+    if matrices is not None and multiplies(target, matrices.type):
+        slow = matrices.terms > 1 and target.matrices.opaque
+        result += _matrix(target, problem, matrices, 3 if slow else 1)
     return result
 
 
@@ -192,11 +192,11 @@ def shared_bytes(d: int, scores: Scores, deep: int, keys: int, terms: int) -> in
     return 16 * row * terms * (rows + 4 * keys)
 
 
-def _matrix(target: Target, problem: Problem, made: Matrices, rank: int) -> list[Candidate]:
+def _matrix(target: Target, problem: Problem, matrices: Matrices, rank: int) -> list[Candidate]:
     """The sizes of the matrix kernel that fit into shared memory. Those that registers hold too, with the scores where
     it suits the device best, get `rank`, the largest the least cost; all others rank behind the tiles in f32.
     Instructions for warpgroups read whole panels of 64 columns."""
-    d, terms, units = problem.d, made.terms, target.matrices
+    d, terms, units = problem.d, matrices.terms, target.matrices
     kinds: list[Scores] = ["shared"]
     if not units.opaque:
         kinds.insert(0, "registers")
@@ -210,7 +210,7 @@ def _matrix(target: Target, problem: Problem, made: Matrices, rank: int) -> list
                 if shared_bytes(d, scores, deep, keys, terms) <= target.shared_bytes:
                     fine = kind == 0 and deep in deeps and keys in suited
                     order = (kind, keys not in suited, -keys, deep not in deeps, -deep)
-                    result.append(Matrix((rank if fine else 4, *map(float, order)), made, scores, deep, keys))
+                    result.append(Matrix((rank if fine else 4, *map(float, order)), matrices, scores, deep, keys))
     return result
 
 
@@ -229,8 +229,9 @@ def _suited(
 
 
 def _decode(target: Target, problem: Problem, rank: int) -> list[Candidate]:
-    """As many rows as shared memory holds, and no more than there are; fewer where the keys are too few to be cut into
-    parts and most of the device would be idle. The keys are cut so that enough workgroups keep the memory busy."""
+    """Kernels with as many rows as shared memory holds, and no more than there are; with fewer where the keys are too
+    few to be cut into parts and most of the device would be idle. The keys are cut so that enough workgroups keep the
+    memory busy."""
     heads = problem.batch * problem.kv_heads
     mine = problem.heads // problem.kv_heads * problem.sq
     most = 8 if problem.d <= 128 else 4
@@ -239,13 +240,13 @@ def _decode(target: Target, problem: Problem, rank: int) -> list[Candidate]:
         suited > 1 and problem.sk <= _MIN_KEYS and heads * math.ceil(mine / suited) < target.units // 2
     ):
         suited //= 2
-    found: list[Candidate] = []
+    kernels: list[Candidate] = []
     for rows in (n for n in (1, 2, 4, 8) if n <= most):
         blocks = heads * math.ceil(mine / rows)
         wanted = math.ceil(4 * target.units / max(blocks, 1))
         splits = max(1, min(wanted, math.ceil(problem.sk / _MIN_KEYS), _MAX_SPLITS))
-        found.append(Decode((rank, float(rows != suited)), rows, splits))
-    return found + _streams(target, problem, rank, mine)
+        kernels.append(Decode((rank, float(rows != suited)), rows, splits))
+    return kernels + _streams(target, problem, rank, mine)
 
 
 def _streams(target: Target, problem: Problem, rank: float, mine: int) -> list[Candidate]:
@@ -269,13 +270,13 @@ def _splits(groups: int, blocks: int, keys: int) -> int:
     return max(1, min(groups // max(blocks, 1), math.ceil(keys / _MIN_KEYS), _MAX_SPLITS))
 
 
-def _with_overrides(found: Sequence[Candidate]) -> Sequence[Candidate]:
+def _with_overrides(kernels: Sequence[Candidate]) -> Sequence[Candidate]:
     """The candidates that a test or benchmark asks for, with the number of splits that it asks for."""
     wish = forced()
     if wish == _NOTHING:
-        return found
+        return kernels
     fields = ("algorithm", "lanes", "rows", "scores", "keys", "deep")
-    found = narrowed(found, **{name: getattr(wish, name) for name in fields})
+    kernels = narrowed(kernels, **{name: getattr(wish, name) for name in fields})
     if wish.splits is None:
-        return found
-    return [replace(c, splits=max(1, wish.splits)) if isinstance(c, Decode) else c for c in found]
+        return kernels
+    return [replace(c, splits=max(1, wish.splits)) if isinstance(c, Decode) else c for c in kernels]

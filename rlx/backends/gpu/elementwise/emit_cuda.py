@@ -90,14 +90,14 @@ class _Writer:
         lines = [f"static __device__ __forceinline__ void body({', '.join(params)}) {{"]
         for i, v in enumerate(self.program.values):
             if isinstance(v, Load):
-                made = f"v_{v.storage}(a{v.operand})"
+                text = f"v_{v.storage}(a{v.operand})"
             elif isinstance(v, Const):
-                made = literal(v)
+                text = literal(v)
             elif isinstance(v, Index):
-                made = "int(place)"
+                text = "int(place)"
             else:
-                made = f"{v.name}({', '.join(f't{a}' for a in v.args)})"
-            lines.append(f"    const {TYPES[v.cls]} t{i} = {made};")
+                text = f"{v.name}({', '.join(f't{a}' for a in v.args)})"
+            lines.append(f"    const {TYPES[v.cls]} t{i} = {text};")
         lines += [f"    b{s.operand} = r_{s.storage}(t{s.value});" for s in self.program.stores]
         return [*lines, "}"]
 

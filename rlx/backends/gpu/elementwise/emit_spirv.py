@@ -51,17 +51,17 @@ def emit_spirv(kernel: TreeKernel, features: frozenset[str], packs: bool = True)
     the IEEE behaviour that the features offer. `packs` adds a loop over packs of 4 or 8 neighbouring elements, for
     wider memory accesses: a software device gains nothing by it and takes long to compile it.
     """
-    made = program(kernel)
-    main = _Main(kernel, made, template(made.wide, "fused_fma" in features).start())
+    code = program(kernel)
+    main = _Main(kernel, code, template(code.wide, "fused_fma" in features).start())
     main.write(packs)
     return float_modes(main.b.module().encode(), features)
 
 
 class _Main:
-    def __init__(self, kernel: TreeKernel, made: Program, builder: Builder) -> None:
+    def __init__(self, kernel: TreeKernel, code: Program, builder: Builder) -> None:
         self.kernel = kernel
         self.b = builder
-        self.program = made
+        self.program = code
         self.lanes = lanes(kernel)
         self.operands: list[TreeOperand] = [*kernel.inputs, *kernel.outputs]
         self.strided = [k for k, o in enumerate(self.operands) if o.access in THROUGH_META]
@@ -72,7 +72,7 @@ class _Main:
         self.dims: list[int] = []
         self.strides: dict[int, list[int]] = {}  # operand -> first element, then strides
         self.consts: dict[int, int] = {}
-        self.counts = [k for k, v in enumerate(made.values) if isinstance(v, Index)]
+        self.counts = [k for k, v in enumerate(code.values) if isinstance(v, Index)]
 
     def write(self, packs: bool) -> None:
         b, n_in = self.b, len(self.kernel.inputs)
@@ -190,7 +190,7 @@ class _Main:
                     loaded[k] = [b.call(f"{half}_{v.storage}", words) for half in ("low4", "high4")]
                 else:
                     loaded[k] = [b.call(f"load4_{v.storage}", pointer, place)]
-        made: list[dict[int, int]] = []
+        lane_values: list[dict[int, int]] = []
         for lane in range(self.lanes):
             values = {k: few[lane * len(few) // self.lanes] for k, few in narrow.items()}
             for k in self.counts:
@@ -199,11 +199,11 @@ class _Main:
             for k, fours in loaded.items():
                 kind = self.type_of(self.program.values[k].cls)
                 values[k] = b.make(Op.CompositeExtract, kind, fours[lane // 4], lane % 4)
-            made.append(values)
-        self.compute(made)
+            lane_values.append(values)
+        self.compute(lane_values)
         for s in self.program.stores:
             pointer, place = self.pointers[n_in + s.operand], at[n_in + s.operand]
-            b.call(f"store{self.lanes}_{s.storage}", pointer, place, *self.fours(made, s.value))
+            b.call(f"store{self.lanes}_{s.storage}", pointer, place, *self.fours(lane_values, s.value))
 
     def fours(self, lanes: list[dict[int, int]], k: int) -> list[int]:
         """Value k of all lanes, in vectors of four."""
@@ -235,9 +235,9 @@ class _Main:
             if len(lanes) > 1 and isinstance(v, Call) and v.name in _BY_FOURS:
                 self.scalar(lanes, start, k)
                 kind, start = self.type_of(v.cls), k + 1
-                made = [self.b.call(_BY_FOURS[v.name], four) for four in self.fours(lanes, v.args[0])]
+                vectors = [self.b.call(_BY_FOURS[v.name], four) for four in self.fours(lanes, v.args[0])]
                 for i, lane in enumerate(lanes):
-                    lane[k] = self.b.make(Op.CompositeExtract, kind, made[i // 4], i % 4)
+                    lane[k] = self.b.make(Op.CompositeExtract, kind, vectors[i // 4], i % 4)
         self.scalar(lanes, start, len(self.program.values))
 
     def scalar(self, lanes: list[dict[int, int]], start: int, end: int) -> None:

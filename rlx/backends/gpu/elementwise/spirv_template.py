@@ -83,10 +83,10 @@ class Template:
                 self.decorations.append(inst)
             elif inst.op not in _HEADER:
                 self.order.append(inst)
-                made = result_of(inst)
-                if made is not None:
-                    self.globals[made] = inst
-                    self.by_content.setdefault(content(inst), made)
+                result = result_of(inst)
+                if result is not None:
+                    self.globals[result] = inst
+                    self.by_content.setdefault(content(inst), result)
         self.imports = [i for i in module.insts if i.op == Op.ExtInstImport]
         self.memory_model = next(i for i in module.insts if i.op == Op.MemoryModel)
         self.modes = [i for i in module.insts if i.op == Op.ExecutionMode]
@@ -219,8 +219,8 @@ def _reached(template: Template, start: Iterable[int]) -> set[int]:
 
 
 def _keeps(inst: Inst, alive: set[int]) -> bool:
-    made = result_of(inst)
-    return (made if made is not None else inst.words[0]) in alive
+    result = result_of(inst)
+    return (result if result is not None else inst.words[0]) in alive
 
 
 def _capabilities(order: Sequence[Inst]) -> list[int]:

@@ -208,8 +208,8 @@ def counting_from(tree: Expr, start: int) -> Expr:
     """The tree for a part of the elements, the first of which is number `start`."""
     done: dict[Expr, Expr] = {}
     for e in ex.linearize([tree]):
-        made = Expr(e.prim, tuple(done[a] for a in e.args), e.dtype, e.value)
-        done[e] = ex.call("add", e, start) if e.prim == "index" and start else made
+        rebuilt = Expr(e.prim, tuple(done[a] for a in e.args), e.dtype, e.value)
+        done[e] = ex.call("add", e, start) if e.prim == "index" and start else rebuilt
     return done[tree]
 
 

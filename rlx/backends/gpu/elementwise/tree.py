@@ -166,8 +166,8 @@ def lanes(kernel: TreeKernel) -> int:
 def ends_short(kernel: TreeKernel) -> bool:
     """Whether every float that is read or stored has 16 bits, so that no result shows more precision; `kernel.short`
     says so of the inputs."""
-    given = () if kernel.short else kernel.inputs
-    floats = [o.storage for o in (*given, *kernel.outputs) if o.storage.is_float]
+    inputs = () if kernel.short else kernel.inputs
+    floats = [o.storage for o in (*inputs, *kernel.outputs) if o.storage.is_float]
     return bool(floats) and all(s.is_half for s in floats) and any(o.storage.is_half for o in kernel.outputs)
 
 
@@ -306,8 +306,8 @@ class _Builder:
             args = [self.convert(args[0], e.args[0].dtype, as_dtype("bool")), *args[1:]]
         of = class_of(operand)
         suffix = "h" if self.short and of == "f" and e.prim in _SHORT else of
-        made = self.call("b" if e.prim in PREDICATES else cls, f"p_{e.prim}_{suffix}", *args)
-        return self.wrap(made, e.dtype) if e.prim in _WRAPPED else made
+        result = self.call("b" if e.prim in PREDICATES else cls, f"p_{e.prim}_{suffix}", *args)
+        return self.wrap(result, e.dtype) if e.prim in _WRAPPED else result
 
     def wrap(self, value: int, dtype: DType) -> int:
         return self.call("i", f"p_wrap_{dtype.name}", value) if dtype.name in ("u8", "i8") else value
@@ -335,6 +335,6 @@ class _Builder:
         if dtype.is_half and storage.is_float and storage.itemsize > 2:
             return self.call("f", f"p_round_{dtype.name}", value)
         if dtype.is_float and class_of(dtype) == class_of(storage):  # the store rounds
-            made = self.values[value]
-            return made.args[0] if isinstance(made, Call) and made.name == f"p_round_{storage.name}" else value
+            node = self.values[value]
+            return node.args[0] if isinstance(node, Call) and node.name == f"p_round_{storage.name}" else value
         return self.convert(value, dtype, storage)

@@ -81,10 +81,10 @@ def by_library(ctx: Lowering, call: ProductCall, fused_bias: bool = True) -> Non
 def in_doubles(ctx: Lowering, call: ProductCall) -> None:
     """A product of f64 by a kernel of rlx, then bias and activation by another."""
     p, c = call.product, call.c
-    made = c if call.end.plain else Operand(ctx.scratch(p.count * p.m * p.n * c.dtype.itemsize), c.dtype)
-    of_type(ctx, replace(call, c=made), None)
+    wide = c if call.end.plain else Operand(ctx.scratch(p.count * p.m * p.n * c.dtype.itemsize), c.dtype)
+    of_type(ctx, replace(call, c=wide), None)
     if not call.end.plain:
-        finish(ctx, call, made, 1)
+        finish(ctx, call, wide, 1)
 
 
 def of_type(ctx: Lowering, call: ProductCall, bias: Ref | None) -> None:
@@ -189,10 +189,10 @@ def row_product(
     gamma, eps = (a.ref, 0.0) if norm is None else (norm.gamma, norm.eps)
     pointers = [a.ref, gamma, b.ref, bias or a.ref, call.c.ref]
     if isinstance(chosen, Line):
-        each, made = chosen.each(ctx.target, p.n, 2 if gated else 1), p.n // 2 if gated else p.n
+        each, outputs = chosen.each(ctx.target, p.n, 2 if gated else 1), p.n // 2 if gated else p.n
         early = b.kept and (norm is None or norm.kept)
         kernel = MATMUL_LINE(**words, MANY=chosen.many, DEPTH=chosen.depth, EARLY=early)
-        ctx.launch(kernel, ctx.groups(math.ceil(made / each)), [*pointers, p.n, p.k, each, eps])
+        ctx.launch(kernel, ctx.groups(math.ceil(outputs / each)), [*pointers, p.n, p.k, each, eps])
         return
     units = a.vectors(p.k, 4) and b.vectors(p.k, 16 // b.dtype.itemsize) and (norm is None or quads(gamma, itemsize=4))
     kernel = MATMUL_VECTOR(**words, HIGH=chosen.high, UNITS=int(units))
@@ -215,19 +215,19 @@ def _tiles(
     adds up."""
     p, a, end = call.product, call.a, call.end
     alone = parts == 1
-    made = call.c if alone else Operand(ctx.scratch(parts * p.count * p.m * p.n * f32.itemsize), f32)
+    partial = call.c if alone else Operand(ctx.scratch(parts * p.count * p.m * p.n * f32.itemsize), f32)
     bias, kind, apart = biases(ctx, end, p.count, a.dtype) if alone else (None, 0, 0)
     kernel = decl(
         **words,
         B_TRANSPOSED=p.transpose_b,
         ACTIVATION=CODE[end.activation] if alone else 0,
         BIAS=kind,
-        C_QUADS=made.vectors(p.n, 4),
-        WIDE=made.dtype == f32 and a.dtype != f32,
+        C_QUADS=partial.vectors(p.n, 4),
+        WIDE=partial.dtype == f32 and a.dtype != f32,
     )
-    _launch(ctx, kernel, replace(call, c=made), bias, groups, parts, (apart,))
+    _launch(ctx, kernel, replace(call, c=partial), bias, groups, parts, (apart,))
     if not alone:
-        finish(ctx, call, made, parts)
+        finish(ctx, call, partial, parts)
 
 
 def _few_rows(ctx: Lowering, call: ProductCall, chosen: FewRows) -> None:
@@ -303,11 +303,11 @@ def epilogue_tree(
     return expr.cast(x, out)
 
 
-def finish(ctx: Lowering, call: ProductCall, made: Operand, parts: int) -> None:
+def finish(ctx: Lowering, call: ProductCall, partial: Operand, parts: int) -> None:
     """Adds up the parts of a product, which lie one after the other; then bias and activation, into C."""
-    p, dtype = call.product, made.dtype
+    p, dtype = call.product, partial.dtype
     size = p.count * p.m * p.n * dtype.itemsize
-    add_up(ctx, call, [Operand(from_(made.ref, i * size), dtype) for i in range(parts)], (1.0,) * parts)
+    add_up(ctx, call, [Operand(from_(partial.ref, i * size), dtype) for i in range(parts)], (1.0,) * parts)
 
 
 def add_up(ctx: Lowering, call: ProductCall, planes: Sequence[Operand], scales: Sequence[float]) -> None:

@@ -1,4 +1,5 @@
-"""Batches: elementwise launches of one kernel over equally many elements, none of which needs another, run as one.
+"""Batches: elementwise launches of one kernel over equally many elements, none of which needs another, run as one; so
+do copies of equally many bytes.
 
 An optimizer over many parameters, say, has as many launches as the parameters have sizes. Batches are found among the
 lowered steps, by the byte ranges that steps read and write, as barriers are. The memory is planned by then, so that a
@@ -17,12 +18,26 @@ import numpy.typing as npt
 
 from rlx.backends.gpu.elementwise.strided import grid
 from rlx.backends.gpu.program.lowering import Lowering
-from rlx.backends.gpu.program.steps import ControlCall, HostCall, Launch, Ref, Step, TreeKernel
+from rlx.backends.gpu.program.steps import (
+    ControlCall,
+    Copy,
+    HostCall,
+    Launch,
+    Ref,
+    Step,
+    TreeKernel,
+    TreeOperand,
+)
+from rlx.dtypes import i32
+from rlx.ir import expr as ex
 
 # Elements up to which a launch may join a batch. A larger one takes longer than several launches do, and its input may
 # still be in a cache where it stands.
 MAX_ELEMENTS = 1 << 22
-_LABEL = 120  # characters
+MIN_COPIES = 4  # that become one launch: fewer would gain less than compiling its kernel costs
+_LABEL_CHARACTERS = 120
+_WORD = TreeOperand(i32, "flat")
+_MOVE = TreeKernel((ex.arg(0, i32),), (_WORD,), (_WORD,), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +68,17 @@ def find_batches(steps: Sequence[Step], limit: int) -> list[tuple[int, ...]]:
         if len(keys) > len(set(keys)):
             ahead = _gathered(piece, limit)
             piece = _gathered(ahead[::-1], limit)[::-1]
-        result += [tuple(sorted(item.steps)) for item in piece]
+        for item in piece:
+            apart = isinstance(steps[item.steps[0]], Copy) and len(item.steps) < MIN_COPIES
+            result += [(i,) for i in sorted(item.steps)] if apart else [tuple(sorted(item.steps))]
         if end < len(items):
             result.append(items[end].steps)
     return result
 
 
-def batched(ctx: Lowering, launches: Sequence[Launch]) -> Launch:
-    """One launch for those of a batch."""
+def batched(ctx: Lowering, steps: Sequence[Step]) -> Launch:
+    """One launch for the steps of a batch."""
+    launches = [_moving(s) if isinstance(s, Copy) else s for s in steps if isinstance(s, Copy | Launch)]
     first = launches[0]
     kernel, count = first.kernel, first.args[-1]
     assert isinstance(kernel, TreeKernel) and isinstance(count, int)
@@ -72,12 +90,15 @@ def batched(ctx: Lowering, launches: Sequence[Launch]) -> Launch:
         (*_meta(first), place, count),
         (place, *(r for launch in launches for r in launch.reads)),
         tuple(w for launch in launches for w in launch.writes),
-        names if len(names) <= _LABEL else f"{names[: _LABEL - 1]}…",
+        names if len(names) <= _LABEL_CHARACTERS else f"{names[: _LABEL_CHARACTERS - 1]}…",
     )
 
 
 def _key(step: Step) -> Hashable:
     """What must be equal for launches to become one: all but the operands' places. None for what joins none."""
+    if isinstance(step, Copy):
+        words = all(n % 4 == 0 for n in (step.source.nbytes, step.source.offset, step.target.offset))
+        return step.source.nbytes if words and step.source.nbytes // 4 <= MAX_ELEMENTS else None
     if not isinstance(step, Launch) or not isinstance(step.kernel, TreeKernel) or step.groups[2] != 1:
         return None
     count = step.args[-1]
@@ -85,6 +106,12 @@ def _key(step: Step) -> Hashable:
     if not isinstance(count, int) or count * each > MAX_ELEMENTS:
         return None
     return (step.kernel, count, _meta(step))
+
+
+def _moving(copy: Copy) -> Launch:
+    """A copy of words as a launch, of which a batch is made."""
+    reads, writes = (copy.source,), (copy.target,)
+    return Launch(_MOVE, (1, 1, 1), (*reads, *writes, copy.source.nbytes // 4), reads, writes, copy.label)
 
 
 def _meta(launch: Launch) -> tuple[Ref, ...]:
@@ -139,12 +166,12 @@ class _Accesses:
 
     def latest_conflict(self, item: _StepGroup) -> int:
         """The place of the last item that must stay before this one; -1 if there is none."""
-        found = [-1]
+        steps = [-1]
         for ref in (*item.reads, *item.writes):
-            found.append(int(self._of(self._written, ref).max(initial=-1)))
+            steps.append(int(self._of(self._written, ref).max(initial=-1)))
         for ref in item.writes:
-            found.append(int(self._of(self._read, ref).max(initial=-1)))
-        return max(found)
+            steps.append(int(self._of(self._read, ref).max(initial=-1)))
+        return max(steps)
 
     def note(self, item: _StepGroup, place: int) -> None:
         """Adds an item at this place, which may be ahead of places noted before."""

@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from rlx.backends.gpu.program.executable import Records, fill_memory, lower_graph
 from rlx.backends.gpu.program.lowering import kernel_name
-from rlx.backends.gpu.program.steps import ControlCall, HostCall, Step
+from rlx.backends.gpu.program.steps import ControlCall, HostCall, Ref, Step
 from rlx.driver import Buffer, BuildOptions, DeviceArena, MemoryPlan
 from rlx.driver.closing import Resources
+from rlx.driver.memory.plan import output_segment
+from rlx.driver.memory.views import results_elsewhere
 from rlx.ir import Graph
 
 Memory = Sequence[tuple[Buffer, int]]
 Begin = Callable[[Memory], None]
+# For the bytes of each result: a function of the addresses of the arguments, which it appends the results' to. It
+# acquires their memory, enqueues the steps, and returns the results.
+Fresh = Callable[[Sequence[int]], Callable[[list[int]], list[Buffer]]]
+
+
+class Enqueued(NamedTuple):
+    """Functions that enqueue steps: `begin` on memory that it is given, `fresh` with results in memory of their own."""
+
+    begin: Begin
+    fresh: Fresh | None = None
 
 
 class Enqueues(Records, Protocol):
     """A device that enqueues steps without recording them."""
 
-    def bind(self, steps: Sequence[Step], arena: DeviceArena, segments: Sequence[str]) -> Begin | str:
-        """A function that enqueues the steps; it is given the memory of `segments`, all others are the arena's. Or the
-        reason why a step cannot be enqueued so."""
+    def bind(self, steps: Sequence[Step], arena: DeviceArena, segments: Sequence[str]) -> Enqueued | str:
+        """Functions that enqueue the steps; they are given the memory of `segments`, all others are the arena's. Or
+        the reason why a step cannot be enqueued so."""
         ...
 
 
 class GpuCall:
     """See Call."""
 
-    def __init__(self, begin: Begin, own_bytes: int, held: Resources) -> None:
-        self.begin = begin
+    def __init__(self, enqueued: Enqueued, own_bytes: int, held: Resources) -> None:
+        self.begin, self.fresh = enqueued
         self.own_bytes = own_bytes
         self._held = held
 
@@ -46,6 +58,9 @@ def build_call(
         return "its steps are timed"
     lowering, _ = lower_graph(graph, plan, device.target, "f32" if options.precision == "int8" else options.precision,
                               batches=False)  # fmt: skip
+    for name, t in results_elsewhere(graph, plan).items():
+        source = lowering.ref(t)
+        lowering.copy(source, Ref(output_segment(name), 0, source.nbytes))
     for step in lowering.steps:
         if isinstance(step, HostCall | ControlCall):
             how = "runs on the host" if isinstance(step, HostCall) else "is control flow"
@@ -57,8 +72,8 @@ def build_call(
         arena = device.arena(plan, bound)
         held.callback(arena.close)
         fill_memory(device, lowering, arena, held)
-        begin = device.bind(lowering.steps, arena, segments)
-        if not isinstance(begin, str):
-            return GpuCall(begin, len(lowering.args) + lowering.scratch_bytes, held)
+        enqueued = device.bind(lowering.steps, arena, segments)
+        if not isinstance(enqueued, str):
+            return GpuCall(enqueued, len(lowering.args) + lowering.scratch_bytes, held)
     held.close()
-    return begin
+    return enqueued

@@ -33,21 +33,21 @@ class Choose(Protocol):
     """Chooses one of the candidates for a problem, a record of all that they depend on besides the target. A tuner may
     also return one of them with other sizes (`dataclasses.replace`)."""
 
-    def __call__(self, problem: Hashable, found: Sequence[C], /) -> C: ...
+    def __call__(self, problem: Hashable, candidates: Sequence[C], /) -> C: ...
 
 
-def cheapest(problem: Hashable, found: Sequence[C], /) -> C:
+def cheapest(problem: Hashable, candidates: Sequence[C], /) -> C:
     """The candidate of the least estimated cost, the first of several."""
-    return min(found, key=lambda candidate: candidate.cost)
+    return min(candidates, key=lambda candidate: candidate.cost)
 
 
-def narrowed(found: Sequence[C], **wanted: object) -> Sequence[C]:
+def narrowed(candidates: Sequence[C], **wanted: object) -> Sequence[C]:
     """The candidates whose fields have these values, and those without such a field. A value that is None, or that no
     candidate has, excludes nothing."""
     for name, value in wanted.items():
-        if value is not None and any(getattr(c, name, None) == value for c in found):
-            found = [c for c in found if getattr(c, name, None) in (None, value)]
-    return found
+        if value is not None and any(getattr(c, name, None) == value for c in candidates):
+            candidates = [c for c in candidates if getattr(c, name, None) in (None, value)]
+    return candidates
 
 
 class Overrides(Generic[T]):

@@ -34,6 +34,7 @@ from rlx.backends.gpu.program.steps import (
     TreeKernel,
 )
 from rlx.backends.gpu.program.target import Target
+from rlx.backends.gpu.rules.rows import load_printed
 from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
 from rlx.driver.closing import Resources
 from rlx.driver.control import ControlRun, Row, body_plans
@@ -83,6 +84,7 @@ def load_rules() -> None:
     """Imports the lowering rules of every op family, which register themselves."""
     for module in pkgutil.walk_packages(rules.__path__, f"{rules.__name__}."):
         importlib.import_module(module.name)
+    load_printed()
 
 
 @functools.cache
@@ -93,6 +95,7 @@ def load_rules_of(family: str) -> None:
             module = importlib.import_module(name)
             for part in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{name}."):
                 importlib.import_module(part.name)
+    load_printed(family)
 
 
 def support(device: Records, node: Node) -> Literal["native", "host"]:
@@ -117,12 +120,12 @@ def lower_graph(
             dispatch.append(Dispatch(name, node.op.name, "alias"))
             continue
         load_rules_of(node.op.family)
-        made = lowering.lower(node)
-        steps = lowering.steps[len(lowering.steps) - made :]
+        count = lowering.lower(node)
+        steps = lowering.steps[len(lowering.steps) - count :]
         how: Literal["native", "host", "control"] = "control" if bodies(node) else "native"
         if any(isinstance(s, HostCall) for s in steps):
             how = "host"
-        own[len(dispatch)] = range(len(lowering.steps) - made, len(lowering.steps))
+        own[len(dispatch)] = range(len(lowering.steps) - count, len(lowering.steps))
         dispatch.append(Dispatch(name, node.op.name, how, tuple(kernel_name(s) for s in steps)))
         for key, body in body_plans(node, plan):
             inner, entries = lower_graph(body.program.graph, body.plan, target, precision)
@@ -138,16 +141,18 @@ def _batch(lowering: Lowering, dispatch: list[Dispatch], own: Mapping[int, range
     """Makes one step of those that are a batch; the nodes of the others name the node whose step that is."""
     steps = lowering.steps
     batches = find_batches(steps, lowering.target.limits.max_groups[2])
-    leader = {i: batch[0] for batch in batches for i in batch[1:]}
-    for place, numbers in own.items():
-        if any(i in leader for i in numbers):
-            left = tuple(kernel_name(steps[i]) for i in numbers if i not in leader)
-            within = ", ".join(dict.fromkeys(steps[leader[i]].label for i in numbers if i in leader))
-            dispatch[place] = dispatch[place]._replace(steps=left, within=within)
     lowering.steps = []
     for batch in batches:
-        launches = [s for i in batch if isinstance(s := steps[i], Launch)]
-        lowering.steps.append(batched(lowering, launches) if len(batch) > 1 else steps[batch[0]])
+        parts = [steps[i] for i in batch]
+        lowering.steps.append(batched(lowering, parts) if len(parts) > 1 else parts[0])
+    names = {batch[0]: kernel_name(step) for batch, step in zip(batches, lowering.steps, strict=True)}
+    leader = {i: batch[0] for batch in batches for i in batch[1:]}
+    for place, numbers in own.items():
+        if any(i in leader or names[i] != kernel_name(steps[i]) for i in numbers):
+            left = tuple(names[i] for i in numbers if i not in leader)
+            outside = [steps[leader[i]].label for i in numbers if i in leader and leader[i] not in numbers]
+            within = ", ".join(dict.fromkeys(outside))
+            dispatch[place] = dispatch[place]._replace(steps=left, within=within)
 
 
 def build(

@@ -64,11 +64,14 @@ def floats(*names: str) -> tuple[ArgDecl, ...]:
 @dataclass(frozen=True, slots=True)
 class RowBody:
     """A body that is printed from the row program of an op: over rows along memory, or `columns`. `short`: rows of
-    16 bits may be read eight elements at a time, and their exponentials are less exact."""
+    16 bits may be read eight elements at a time, and their exponentials are less exact. `attrs`: attributes with the
+    values that the body is printed for. `early`: so many weights wait in registers while a row's threads meet."""
 
     op: str
     columns: bool = False
     short: bool = False
+    attrs: tuple[tuple[str, object], ...] = ()
+    early: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

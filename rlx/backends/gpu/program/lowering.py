@@ -55,7 +55,7 @@ class Lowered:
 
 
 LOWERINGS: dict[str, Lowered] = {}
-OVERRIDES: dict[str, list[Lowered]] = {}  # by op; the last rule of a list is asked first
+OVERRIDES: dict[str, list[Lowered]] = {}  # the rules of an op, of which the last is asked first
 
 
 def _always(node: Node, features: frozenset[str]) -> bool:
@@ -263,8 +263,8 @@ class Lowering:
     def lower_updates(self) -> None:
         """Copies states' new values into the states, after all reads of the old ones."""
         self._label = "update"
-        for made, state in update_copies(self.graph, self.plan):
-            self.copy(self.ref(made), self.ref(state))
+        for updated, state in update_copies(self.graph, self.plan):
+            self.copy(self.ref(updated), self.ref(state))
 
 
 def runs_natively(node: Node, target: Target) -> bool:

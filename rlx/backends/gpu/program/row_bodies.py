@@ -4,6 +4,9 @@ A body goes over a row in sweeps: what one reduces, the next may use. Rows along
 held in registers (`rows.h`), and read anew by each sweep where they are too long for that. In a body of columns
 (`columns.h`) a thread goes along an axis that others lie behind. An element beyond a row is read as the number that
 adds nothing to any reduction, where there is such a number; else reductions leave it out.
+
+Constants of the declaration switch parts of a body: HAS_<NAME> an optional input or output; RMS takes every mean that
+is taken off as 0, which makes the second op of the body of the first.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import numpy as np
 from rlx.backends.gpu.elementwise.emit_cuda import TYPES, literal
 from rlx.backends.gpu.elementwise.tree import Const, class_of, heavy_prim
 from rlx.backends.gpu.program.kernel import ArgDecl, KernelDecl, RowBody
-from rlx.dtypes import f32, i32
+from rlx.dtypes import bool_, f32, i32
 from rlx.ir import Expr, get_op
 from rlx.ir.expr import linearize
 from rlx.ir.rows import Place, elements_of, nan_is_summed
@@ -26,7 +29,16 @@ from rlx.ops.elementwise.prims import PRIM_FUNCTIONS
 _SWEPT = {"row_max": -math.inf, "row_min": math.inf, "row_sum": 0.0, "row_mean": 0.0}  # each with what adds nothing
 _PART = 256  # terms that a thread adds up by one sum: longer ones lose digits
 _SUMS = ("row_sum", "row_mean")
-_LEAVES = frozenset({"arg", "lit"})
+_PARTED = "row_sum"  # a mean's terms are of like size, of which the threads' sums keep enough
+# What `less_mean` becomes: an element less the two numbers of its row's mean, which start at the row's first element.
+_LESS, _FIRST, _NEAR, _REST = "less_two", "row_first", "row_near", "row_rest"
+_HAS = "has"  # whether there is an optional input: a constant
+
+
+_CONSTANTS = frozenset({"lit", _HAS})
+_EARLY = "QUADS <= 4u"  # few weights wait in registers while the threads of a row meet: later loads would be waited for
+_ZEROS = "VEC4(0.0f, 0.0f, 0.0f, 0.0f)"
+_UNDECLARED = _CONSTANTS | _SWEPT.keys() | {_NEAR, _REST}  # values of a row that have no line of their own
 
 
 def body_text(decl: KernelDecl) -> str:
@@ -36,13 +48,18 @@ def body_text(decl: KernelDecl) -> str:
 
 
 def _lowered(trees: Sequence[Expr], places: Sequence[Place]) -> tuple[Expr, ...]:
-    """The trees with a product in place of each quotient of an element by a value of its row."""
+    """The trees with a product in place of each quotient of an element by a value of its row, and means that are taken
+    off as two numbers."""
     varying = elements_of(trees, places)
     done: dict[Expr, Expr] = {}
     for e in linearize(trees):
         args = tuple(done[a] for a in e.args)
-        if e.prim == "div" and e in varying and e.args[1] not in varying:
-            done[e] = args[0] * Expr("recip", (args[1],), e.dtype)
+        if e.prim == "less_mean":
+            near = Expr(_NEAR, (args[0], Expr(_FIRST, args, e.dtype)), e.dtype)
+            done[e] = Expr(_LESS, (args[0], near, Expr(_REST, (args[0], near), e.dtype)), e.dtype)
+        elif e.prim == "div" and e in varying and e.args[1] not in varying:
+            root = args[1].prim == "sqrt"
+            done[e] = args[0] * (Expr("rsqrt", args[1].args, e.dtype) if root else Expr("recip", args[1:], e.dtype))
         else:
             done[e] = Expr(e.prim, args, e.dtype, e.value)
     return tuple(done[t] for t in trees)
@@ -61,24 +78,46 @@ class _Body:
         scalars = [a for a in decl.args if a.kind in ("i32", "f32")]
         args = [Expr("arg", (), i32 if a.element == "i32" else f32, i) for i, a in enumerate(self.inputs)]
         self.inputs += scalars
-        attrs: dict[str, Any] = {
+        attrs: dict[str, Any] = dict(rows.attrs) | {
             a.name: Expr("arg", (), i32 if a.kind == "i32" else f32, i + len(args)) for i, a in enumerate(scalars)
         }
         of_row: Place = "row"
         self.places = (*program.places[: len(args)], *(of_row for _ in scalars))
-        self.trees = _lowered(program.rule(args, attrs), self.places)[: len(self.outputs)]
+        trees = program.rule(args, attrs)
+        if self.switch(self.inputs[len(args) - 1]):
+            has, without = Expr(_HAS, (), bool_, len(args) - 1), program.rule(args[:-1], attrs)
+            pairs = zip(trees, without, strict=True)
+            trees = tuple(a if a == b else Expr("select", (has, a, b), a.dtype) for a, b in pairs)
+        self.trees = _lowered(trees, self.places)[: len(self.outputs)]
         self.nodes = linearize(self.trees)
         self.varying = elements_of(self.trees, self.places)
         self.elements = [e for e in args if e in self.nodes and self.place(e) == "element"]
+        self.weights = [e for e in args if e in self.nodes and self.place(e) == "weight"]
         self.depth: dict[Expr, int] = {}
         for e in self.nodes:
-            self.depth[e] = max((self.depth[a] for a in e.args), default=0) + (e.prim in _SWEPT)
+            sweeps = e.prim in _SWEPT or e.prim == _REST
+            self.depth[e] = max((self.depth[a] for a in e.args), default=0) + sweeps
         self.last = max(self.depth.values())
+        self.centred = "!RMS" if "RMS" in decl.constants else ""
+        self.means = [e for e in self.nodes if e.prim == _REST]
+        self.channels = "WEIGHTS" in decl.constants
+        self.sources = self._sources()
         self.names = {e: f"v{i}" for i, e in enumerate(self.nodes)}
         self.beyond = _beyond(self.nodes, self.varying)
         self.keeps_nan = not nan_is_summed(self.trees)
         self.functions: dict[Expr, str] = {}
         self.texts: list[str] = []
+
+    def _sources(self) -> list[Expr]:
+        """What is read of a row: the inputs' elements, or the one node by which all else reads several inputs."""
+        roots = [e.args[0] for e in self.nodes if e.prim in _SWEPT or e.prim == _FIRST]
+        roots += [t for t in self.trees if t in self.varying]
+
+        def elements(e: Expr, held: Mapping[Expr, str]) -> set[Expr]:
+            return {a for a in self.leaves(e, held)[0] if a in self.elements}
+
+        several = (e for e in self.nodes if e in self.varying and len(elements(e, {})) == len(self.elements) > 1)
+        return next(([e] for e in several if not any(elements(t, {e: ""}) for t in roots)), self.elements)
 
     def place(self, e: Expr) -> Place:
         assert isinstance(e.value, int)
@@ -88,6 +127,11 @@ class _Body:
         """The kernel's argument of an input."""
         assert isinstance(e.value, int)
         return self.inputs[e.value].name
+
+    def switch(self, arg: ArgDecl) -> str:
+        """The constant that says whether there is an optional argument; none of others."""
+        name = f"HAS_{arg.name.upper()}"
+        return name if name in self.decl.constants else ""
 
     def swept(self, depth: int) -> list[Expr]:
         return [e for e in self.nodes if e.prim in _SWEPT and self.depth[e] == depth + 1]
@@ -117,6 +161,11 @@ class _Body:
             made.append("ROW_INDEX")
         return made
 
+    def share(self) -> list[str]:
+        """What a mean multiplies a sum by, while the row is on its way."""
+        means = any(e.prim in ("row_mean", _REST) for e in self.nodes)
+        return ["const float share = p_recip_f(float(n));"] if means else []
+
     def extreme(self, name: str) -> list[str]:
         raise NotImplementedError
 
@@ -137,7 +186,7 @@ class _Body:
         while todo:
             node = todo.pop()
             if node not in self.varying:
-                if node.prim != "lit":
+                if node.prim not in _CONSTANTS:
                     values.append(node)
                 continue
             if node in (held or {}) or node.prim == "arg":
@@ -171,6 +220,8 @@ class _Body:
             return literal(Const(class_of(e.dtype), e.value))
         if e.prim == "arg" and self.inputs[int(e.value or 0)].kind != "ptr":
             return self.name(e)
+        if e.prim == _HAS:
+            return self.switch(self.inputs[int(e.value or 0)])
         return self.names[e]
 
     def function(
@@ -181,11 +232,14 @@ class _Body:
         lines: list[str] = []
         texts = dict(own)
         users = [node.args for node in linearize([e])]
+        multiplied = {node for node in linearize([e]) if node.prim == "mul" and class_of(node.dtype) == "f"}
 
         def text(node: Expr) -> str:
             if node not in texts:
                 if node.prim == "row_at":
                     made = f"(at == row_index({own[node.args[0]]}, n))"
+                elif node.prim == "add" and node.args[0] in multiplied and node.args[0] not in own:
+                    made = f"FMA({', '.join(text(a) for a in (*node.args[0].args, node.args[1]))})"
                 else:
                     made = self.applied(node, [text(a) for a in node.args])
                 once = sum(uses.count(node) for uses in users) == 1
@@ -211,8 +265,13 @@ class _Body:
 
     def applied(self, e: Expr, args: Sequence[str]) -> str:
         """A primitive of texts."""
-        if e.prim == "lit":
+        if e.prim in _CONSTANTS:
             return self.value(e)
+        if e.prim == "select" and e.args[0].prim == _HAS:
+            return f"({args[0]} ? {args[1]} : {args[2]})"
+        if e.prim == _LESS:
+            less = f"(({args[0]} - {args[1]}) - {args[2]})"
+            return f"({self.centred} ? {less} : {args[0]})" if self.centred else less
         if e.prim == "cast":
             source, target = class_of(e.args[0].dtype), class_of(e.dtype)
             return args[0] if source == target else f"p_cast_{source}_{target}({args[0]})"
@@ -228,7 +287,7 @@ class _Body:
     def values(self, depth: int, declared: set[Expr]) -> Iterator[str]:
         """The values of a row that the sweeps so far allow, in order; reductions have their own lines."""
         for e in self.nodes:
-            if e in self.varying or e in declared or self.depth[e] > depth or e.prim == "lit" or e.prim in _SWEPT:
+            if e in self.varying or e in declared or self.depth[e] > depth or e.prim in _UNDECLARED:
                 continue
             declared.add(e)
             if e.prim == "arg":
@@ -237,6 +296,9 @@ class _Body:
                     yield f"const {TYPES[class_of(e.dtype)]} {self.names[e]} = {self.of_row(decl)};"
             elif e.prim == "row_pick":
                 yield f"const float {self.names[e]} = {self.picked(e)};"
+            elif e.prim == _FIRST:
+                one = self.first(e.args[0])
+                yield f"const float {self.names[e]} = {f'{self.centred} ? {one} : 0.0f' if self.centred else one};"
             else:
                 text = self.applied(e, [self.value(a) for a in e.args])
                 yield f"const {TYPES[class_of(e.dtype)]} {self.names[e]} = {text};"
@@ -247,20 +309,42 @@ class _Body:
     def picked(self, e: Expr) -> str:
         raise NotImplementedError(f"{self.rows.op}: an element that is picked from a column")
 
+    def first(self, e: Expr) -> str:
+        """The first element of a row."""
+        raise NotImplementedError
+
+    def mean(self, rest: Expr, value: str, macro: str, count: str) -> Iterator[str]:
+        """Both numbers of a mean, by a macro that reads the text of an element, or of four, as VALUE."""
+        near = rest.args[1]
+        name = f"VALUE{sum(text.startswith('#define VALUE') for text in self.texts)}"
+        self.texts.append(f"#define {name}{value}")
+        yield f"float {self.names[near]} = 0.0f, {self.names[rest]} = 0.0f;"
+        names = f"{self.names[near.args[1]]}, {count}, n, len, share, {self.names[near]}, {self.names[rest]}"
+        yield f"{f'if ({self.centred}) ' if self.centred else ''}{{ {macro}({name}, {names}) }}"
+
+    def if_there(self, decl: ArgDecl, text: str) -> str:
+        """A store, in a branch where the output is optional."""
+        return f"if ({self.switch(decl)}) {text}" if self.switch(decl) else text
+
     def start(self, e: Expr) -> str:
         return "0.0f" if e.prim in _SUMS else "-INFINITE" if e.prim == "row_max" else "INFINITE"
 
     def sweeps(
-        self, declared: set[Expr], swept: Callable[[Sequence[Expr], int], Iterator[str]]
-    ) -> Iterator[str]:
-        """All sweeps but the one that writes: the loop of each is `swept` of its reductions."""
+        self, declared: set[Expr], swept: Callable[[Sequence[Expr], int], Iterator[str]],
+        mean: Callable[[Expr], Iterator[str]],
+    ) -> Iterator[str]:  # fmt: skip
+        """All sweeps but the one that writes: the loop of each is `swept` of its reductions; those of a mean that is
+        taken off are `mean`."""
         threads = "column" if self.rows.columns else "row"
         for depth in range(self.last):
             reductions = self.swept(depth)
+            for rest in (e for e in self.means if self.depth[e] == depth + 1):
+                yield from mean(rest)
             yield from (f"float {self.names[e]} = {self.start(e)};" for e in reductions)
-            yield from swept(reductions, depth)
+            if reductions:
+                yield from swept(reductions, depth)
             for e in reductions:
-                share = " * p_recip_f(float(n))" if e.prim == "row_mean" else ""
+                share = " * share" if e.prim == "row_mean" else ""
                 yield f"{self.names[e]} = {threads}_{self.combine(e)}({self.names[e]}){share};"
             yield from self.values(depth + 1, declared)
 
@@ -269,7 +353,7 @@ class _Body:
     ) -> Iterator[str]:
         """A loop over a row, in which long sums are added up in parts: those of v in sv. With `branch` a row of one
         part has a loop of its own, which compilers unroll better."""
-        sums = [self.names[e] for e in swept if e.prim in _SUMS]
+        sums = [self.names[e] for e in swept if e.prim == _PARTED]
         loop = "for (uint j = {}; j < {}; j += {})"
         if not sums:
             yield from _block(loop.format(first, end, step), lines)
@@ -298,12 +382,17 @@ class _Rows(_Body):
     """Rows along memory."""
 
     def headers(self) -> list[str]:
-        names = ["rows8.h" if self.rows.short else "rows.h", "row_parts.h"]
-        names += ["half_exp.h"] if self.rows.short else []
+        names = ["channel_rows.h"] if self.channels else ["rows8.h" if self.rows.short else "rows.h"]
+        names += ["row_mean.h"] if self.beyond is None and not self.channels else []
+        names += ["row_parts.h"]
+        names += ["half_exp.h"] if self.rows.short and any(e.prim == "exp" for e in self.nodes) else []
         return [f'#include "bodies/{name}"' for name in names]
 
     def parts(self) -> list[str]:
-        return [*super().parts(), *(["MASKED"] if self.beyond is None else [])]
+        masked = self.beyond is None and any(e.prim in ("row_max", "row_min") for e in self.nodes)
+        weights = ["RLX_GET(get_weight, W)"] if self.weights and not self.channels else []
+        weights += ["RLX_GET2(get_weights, get_weight, W)"] if weights and self.rows.short else []
+        return [*super().parts(), *(["MASKED"] if masked else []), *weights]
 
     def extreme(self, name: str) -> list[str]:
         own = [] if name == "max" else [f"ROWS_OP(row_{name}, {name}_of)"]
@@ -316,12 +405,14 @@ class _Rows(_Body):
         yield "const uint row = ROW;"
         yield "const uint len = row < rows ? n : 0u;"
         yield "const uint at = row < rows ? row : 0u;"
+        yield from ["const uint first = at % groups * per;"] if self.channels else []
         for i, e in enumerate(self.elements):
             yield f"PTR(T) p{i} = SKIP(T, {self.name(e)}, at, n);"
         for i, (decl, tree) in enumerate(self.written()):
             if tree in self.varying:
                 yield f"PTR(T) q{i} = SKIP(T, {decl.name}, at, n);"
         declared: set[Expr] = set()
+        yield from self.share()
         yield from self.values(0, declared)
         yield from _block("if (IN_REGISTERS)", list(self.held(set(declared))))
         yield from _block("else", list(self.streamed(set(declared))))
@@ -331,69 +422,123 @@ class _Rows(_Body):
         leaves = self.leaves(e.args[0])[0]
         return self.call(e.args[0], {a: f"LOAD(T, p{self.elements.index(a)}, {at})" for a in leaves})
 
+    def first(self, e: Expr) -> str:
+        return self.call(e, {a: f"LOAD(T, p{i}, 0u)" for i, a in enumerate(self.elements)})
+
     def other(self) -> str:
         return {None: "0.0f", 0.0: "0.0f", -math.inf: "-INFINITE", math.inf: "INFINITE"}[self.beyond]
 
-    def reduced(self, e: Expr, quad: str, held: bool) -> str:
+    def reduced(self, e: Expr, at: Mapping[Expr, str], held: bool) -> str:
         """One more quad in a reduction of a thread."""
-        v = self.names[e]
+        v, x = self.names[e], e.args[0]
+        if e.prim in _SUMS:
+            square = self.beyond is None and x.prim == "mul" and x.args[0] == x.args[1]
+            whole = self.four(x.args[0] if square else x, at)
+            if self.beyond is None:
+                whole = f"{'squares' if square else 'inside'}({whole}, j, len)"
+            else:
+                # Eight places beyond the row are read at its start.
+                whole = f"counted(sum4({whole}), j, len)" if held and self.rows.short else f"sum4({whole})"
+            return f"{'' if held or e.prim != _PARTED else 's'}{v} += {whole};"
+        quad = self.four(x, at)
         if self.beyond is None:
             quad = f"masked(j, len, {self.start(e)}, {quad})"
-        if e.prim in _SUMS:
-            whole = f"sum4({quad})"
-            # Eight places beyond the row are read at its start.
-            counted = held and self.rows.short and self.beyond is not None
-            whole = f"counted({whole}, j, len)" if counted else whole
-            return f"{v} += {whole};" if held else f"s{v} += {whole};"
         return f"{v} = {self.combine(e)}_of({self.combine(e)}4({quad}), {v});"
 
     def held(self, declared: set[Expr]) -> Iterator[str]:
         loop = "UNROLL for (uint j = 0u; j < QUADS; j++)"
         step = "UNROLL for (uint j = 0u; j < QUADS; j += STEP)" if self.rows.short else loop
-        for i in range(len(self.elements)):
+        for i in range(len(self.sources)):
             yield f"vec4 r{i}[QUADS];"
-        for i in range(len(self.elements)):
-            get = f"get2(p{i}, j, len, {self.other()}, r{i}[j], r{i}[j + STEP - 1u]);"
-            yield f"{step} {get if self.rows.short else f'r{i}[j] = get(p{i}, j, len, {self.other()});'}"
-        arrays = {e: f"r{i}" for i, e in enumerate(self.elements)}
+        for i, e in enumerate(self.sources):
+            if self.rows.short:
+                yield f"{step} get2(p{i}, j, len, {self.other()}, r{i}[j], r{i}[j + STEP - 1u]);"
+            else:
+                yield f"{step} r{i}[j] = {self.four(e, self.read())};"
+        early = self.weights[: self.rows.early]
+        for i, e in enumerate(early):
+            yield f"vec4 w{i}[QUADS];"
+            yield f"if ({_EARLY}) {{ {loop} w{i}[j] = {self.loaded(e)}; }}"
+        arrays = {e: f"r{i}" for i, e in enumerate(self.sources)}
 
         def at(j: str) -> dict[Expr, str]:
             return {e: f"{array}[{j}]" for e, array in arrays.items()}
 
         def swept(reductions: Sequence[Expr], depth: int) -> Iterator[str]:
-            lines = []
-            for kept in (kept for e in reductions for kept in self.kept(e, depth)):
+            lines, weights = self.weighed([e.args[0] for e in reductions])
+            for kept in dict.fromkeys(kept for e in reductions for kept in self.kept(e, depth)):
                 source = self.only_source(kept, arrays, depth)
                 if kept not in arrays and source is not None:
                     array = arrays[source]
                     lines.append(f"{array}[j] = {self.call(kept, at('j'), 'j')};")
                     del arrays[source]
                     arrays[kept] = array
-            lines += [self.reduced(e, self.four(e.args[0], at("j")), True) for e in reductions]
+            lines += [self.reduced(e, at("j") | weights, True) for e in reductions]
             yield from _block(loop, lines)
 
-        yield from self.sweeps(declared, swept)
-        for i, (decl, tree) in enumerate(self.written()):
-            if tree not in self.varying:
-                yield self.stored(decl, tree)
-            elif self.rows.short:
-                both = f"{self.four(tree, at('j'))}, {self.four(tree, at('j + STEP - 1u'), 'j + STEP - 1u')}"
-                yield f"{step} put2(q{i}, j, len, {both});"
-            else:
-                yield f"{loop} put(q{i}, j, len, {self.four(tree, at('j'))});"
+        def mean(rest: Expr) -> Iterator[str]:
+            value = f"(v, j) const vec4 v = {self.four(rest.args[0], at('j'))}"
+            return self.mean(rest, value, "ROW_MEAN", "QUADS")
+
+        yield from self.sweeps(declared, swept, mean)
+        yield from self.row_outputs()
+        elements = [(i, decl, tree) for i, (decl, tree) in enumerate(self.written()) if tree in self.varying]
+        if not elements:
+            return
+        lines, weights = self.weighed([tree for _, _, tree in elements], early, self.rows.short)
+        for i, decl, tree in elements:
+            put = f"put(q{i}, j, len, {self.four(tree, at('j') | weights)});"
+            if self.rows.short:
+                next_j, second = "j + STEP - 1u", {e: f"{text}_2" for e, text in weights.items()}
+                both = self.four(tree, at("j") | weights), self.four(tree, at(next_j) | second, next_j)
+                put = f"put2(q{i}, j, len, {', '.join(both)});"
+            lines.append(self.if_there(decl, put))
+        yield from _block(step, lines)
+
+    def read(self) -> dict[Expr, str]:
+        """Each input's elements from memory."""
+        return {e: f"get(p{i}, j, len, {self.other()})" for i, e in enumerate(self.elements)}
+
+    def loaded(self, e: Expr) -> str:
+        """Four weights from memory."""
+        if self.channels:
+            return f"weights({self.name(e)}, first, inner, j, len)"
+        return f"get_weight({self.name(e)}, j, len, 0.0f)"
+
+    def weighed(
+        self, trees: Sequence[Expr], early: Sequence[Expr] = (), short: bool = False
+    ) -> tuple[list[str], dict[Expr, str]]:
+        """The lines that load the weights that the trees read, and the texts of what they then are."""
+        lines, texts = [], {}
+        for i, e in enumerate(self.weights):
+            reads, has = sum(e in linearize([t]) for t in trees), self.switch(self.inputs[int(e.value or 0)])
+            if reads:
+                texts[e] = self.loaded(e)
+            if reads > 1 or (reads and (has or e in early or short)):
+                get = f"get_weights({self.name(e)}, j, len, 0.0f, g{i}, g{i}_2);" if short else f"g{i} = {texts[e]};"
+                get = f"if ({_EARLY}) g{i} = w{i}[j]; else {get}" if e in early else get
+                names = [f"g{i}", *[f"g{i}_2"] * short]
+                lines.append(f"vec4 {', '.join(f'{name} = {_ZEROS}' if has else name for name in names)};")
+                lines.append(f"if ({has}) {get}" if has else get)
+                texts[e] = f"g{i}"
+        return lines, texts
 
     def four(self, e: Expr, held: Mapping[Expr, str], j: str = "j") -> str:
         return self.call(e, held, j)
 
-    def stored(self, decl: ArgDecl, tree: Expr) -> str:
-        return f"if (LANE == 0u && row < rows) STORE({decl.element}, {decl.name}, row, {self.value(tree)});"
+    def row_outputs(self) -> Iterator[str]:
+        for decl, tree in self.written():
+            if tree not in self.varying:
+                store = f"STORE({decl.element}, {decl.name}, row, {self.value(tree)});"
+                yield self.if_there(decl, f"if (LANE == 0u && row < rows) {store}")
 
     def kept(self, reduction: Expr, depth: int) -> list[Expr]:
         """Elements of a reduction that take long to compute, and that what follows reads too."""
         later = [e.args[0] for e in self.nodes if e.prim in _SWEPT and self.depth[e] > depth + 1]
         later += [t for t in self.trees if t in self.varying]
         used = {e for tree in later for e in linearize([tree])}
-        return [e for e in linearize([reduction.args[0]]) if heavy_prim(e.prim) and e in self.varying and e in used]
+        long = (e for e in linearize([reduction.args[0]]) if heavy_prim(e.prim) or e.prim == _LESS)
+        return [e for e in long if e in self.varying and e in used]
 
     def only_source(self, e: Expr, arrays: Mapping[Expr, str], depth: int) -> Expr | None:
         """The held element of which a node is made, where nothing later reads it otherwise."""
@@ -407,13 +552,14 @@ class _Rows(_Body):
     def streamed(self, declared: set[Expr]) -> Iterator[str]:
         yield "const uint quads = (n + 4u * LANES - 1u) / (4u * LANES);"
         loop = "for (uint j = 0u; j < quads; j++)"
+        texts = {e: self.four(e, self.read()) for e in self.sources}
 
         def loads(trees: Sequence[Expr]) -> tuple[list[str], dict[Expr, str]]:
             """Each input that the trees read, in a variable where they read it more than once."""
-            read = [a for t in trees for a in self.leaves(t)[0]]
-            lines, held = [], {}
-            for i, e in enumerate(self.elements):
-                held[e] = f"get(p{i}, j, len, {self.other()})"
+            read = [a for t in trees for a in self.leaves(t, texts)[0]]
+            lines, held = self.weighed(trees)
+            for i, (e, text) in enumerate(texts.items()):
+                held[e] = text
                 if read.count(e) > 1:
                     lines.append(f"const vec4 x{i} = {held[e]};")
                     held[e] = f"x{i}"
@@ -421,17 +567,18 @@ class _Rows(_Body):
 
         def swept(reductions: Sequence[Expr], depth: int) -> Iterator[str]:
             lines, held = loads([e.args[0] for e in reductions])
-            lines += [self.reduced(e, self.four(e.args[0], held), False) for e in reductions]
+            lines += [self.reduced(e, held, False) for e in reductions]
             yield from self.in_parts(reductions, lines, "0u", "quads", "1u", branch=True)
 
-        yield from self.sweeps(declared, swept)
-        elements = [(i, tree) for i, (_, tree) in enumerate(self.written()) if tree in self.varying]
-        for decl, tree in self.written():
-            if tree not in self.varying:
-                yield self.stored(decl, tree)
+        def mean(rest: Expr) -> Iterator[str]:
+            return self.mean(rest, f"(v, j) const vec4 v = {self.four(rest.args[0], texts)}", "ROW_MEAN", "quads")
+
+        yield from self.sweeps(declared, swept, mean)
+        yield from self.row_outputs()
+        elements = [(i, decl, tree) for i, (decl, tree) in enumerate(self.written()) if tree in self.varying]
         if elements:
-            lines, held = loads([tree for _, tree in elements])
-            lines += [f"put(q{i}, j, len, {self.four(tree, held)});" for i, tree in elements]
+            lines, held = loads([tree for _, _, tree in elements])
+            lines += [self.if_there(decl, f"put(q{i}, j, len, {self.four(tree, held)});") for i, decl, tree in elements]
             yield from _block(loop, lines)
 
 
@@ -439,13 +586,17 @@ class _Columns(_Body):
     """Columns of (outer, n, inner)."""
 
     def headers(self) -> list[str]:
-        return ['#include "bodies/columns.h"', '#include "bodies/row_parts.h"']
+        names = ["columns.h", *(["column_mean.h"] if self.means else []), "row_parts.h"]
+        return [f'#include "bodies/{name}"' for name in names]
 
     def extreme(self, name: str) -> list[str]:
         return ["COLUMN_MAX" if name == "max" else f"COLUMN_OP(column_{name}, JOIN_{name.upper()})"]
 
     def of_row(self, decl: ArgDecl) -> str:
         return f"LOAD({decl.element}, {decl.name}, len > 0u ? o * inner + i : 0u)"
+
+    def first(self, e: Expr) -> str:
+        return f"len > 0u ? {self.call(e, {a: f'LOAD(T, p{k}, i)' for k, a in enumerate(self.elements)})} : 0.0f"
 
     def body(self) -> Iterator[str]:
         yield "const uint along = THREAD / ACROSS;"
@@ -459,23 +610,31 @@ class _Columns(_Body):
                 yield f"PTR(T) q{k} = SLAB(T, {decl.name});"
         declared: set[Expr] = set()
         held = {e: f"LOAD(T, p{k}, j * inner + i)" for k, e in enumerate(self.elements)}
+        for e in self.weights:
+            one, has = f"LOAD(W, {self.name(e)}, j)", self.switch(self.inputs[int(e.value or 0)])
+            held[e] = f"({has} ? {one} : 0.0f)" if has else one
         loop = "for (uint j = along; j < len; j += ALONG)"
+        yield from self.share()
         yield from self.values(0, declared)
 
         def swept(reductions: Sequence[Expr], depth: int) -> Iterator[str]:
             lines = []
             for e in reductions:
                 v, text = self.names[e], self.call(e.args[0], held)
-                lines.append(f"s{v} += {text};" if e.prim in _SUMS else f"{v} = {self.combine(e)}_of({text}, {v});")
+                more = f"{'s' if e.prim == _PARTED else ''}{v} += {text};"
+                lines.append(more if e.prim in _SUMS else f"{v} = {self.combine(e)}_of({text}, {v});")
             yield from self.in_parts(reductions, lines, "along", "len", "ALONG")
 
-        yield from self.sweeps(declared, swept)
+        def mean(rest: Expr) -> Iterator[str]:
+            return self.mean(rest, f"(j) {self.call(rest.args[0], held)}", "COLUMN_MEAN", "along")
+
+        yield from self.sweeps(declared, swept, mean)
         for k, (decl, tree) in enumerate(self.written()):
             if tree in self.varying:
-                yield f"{loop} STORE(T, q{k}, j * inner + i, {self.call(tree, held)});"
+                yield self.if_there(decl, f"{loop} STORE(T, q{k}, j * inner + i, {self.call(tree, held)});")
             else:
                 store = f"STORE({decl.element}, {decl.name}, o * inner + i, {self.value(tree)});"
-                yield f"if (along == 0u && len > 0u) {store}"
+                yield self.if_there(decl, f"if (along == 0u && len > 0u) {store}")
 
 
 _SCALARS = {"u32": "uint", "i32": "int", "f32": "float"}
@@ -496,8 +655,10 @@ def _beyond(nodes: Sequence[Expr], varying: frozenset[Expr]) -> float | None:
                     values[e] = e.dtype.np.type(number if e in varying else 1 + int(e.value or 0))
                 elif e.prim == "lit":
                     values[e] = np.asarray(e.value, e.dtype.np)
-                elif e.prim == "row_at":
-                    values[e] = np.bool_(False)
+                elif e.prim in ("row_at", _HAS):
+                    values[e] = np.bool_(e.prim == _HAS)
+                elif e.prim == _LESS:
+                    values[e] = values[e.args[0]] - values[e.args[1]] - values[e.args[2]]
                 elif e.prim.startswith("row_"):
                     values[e] = e.dtype.np.type(1.5)
                 elif e.prim == "cast":

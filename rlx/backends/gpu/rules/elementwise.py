@@ -67,17 +67,17 @@ def lower_elementwise(ctx: Lowering, node: Node) -> None:
         return
     if math.prod(shape) == 0:
         return
-    given = [ex.arg(k, t.dtype) for k, t in enumerate(node.inputs)]
+    arguments = [ex.arg(k, t.dtype) for k, t in enumerate(node.inputs)]
     for k, t in enumerate(node.inputs):
         if _packed(inputs[k].storage, ctx.target.features):
             inputs[k] = View(_unpack(ctx, t), f32, inputs[k].strides)
-            given[k] = ex.cast(ex.arg(k, f32), t.dtype)
-    made = list(explicit([substitute(tree, given) for tree in trees]))
+            arguments[k] = ex.cast(ex.arg(k, f32), t.dtype)
+    results = list(explicit([substitute(tree, arguments) for tree in trees]))
     for k, t in enumerate(node.outputs):
         if _packed(outputs[k].storage, ctx.target.features):
             outputs[k] = View(ctx.scratch(4 * t.size), f32, outputs[k].strides)
-            made[k] = ex.cast(made[k], f32)
-    launch_tree(ctx, made, shape, inputs, outputs)
+            results[k] = ex.cast(results[k], f32)
+    launch_tree(ctx, results, shape, inputs, outputs)
     for t, view in zip(node.outputs, outputs, strict=True):
         if _packed(ctx.storage(t), ctx.target.features):
             _launch(ctx, F32_TO_WORDS, t, [view.slot, ctx.ref(t)])

@@ -83,13 +83,13 @@ FFT_POWERS = _powers(
 FFT_WIDE = _powers("fft_wide", 512, (8192, 2, 1, 4385, 1, 1, 4, 0x6000))
 
 _THREADS = 256
-_HELD = 16  # elements of a line that a thread holds
+_HELD_ELEMENTS = 16  # a thread holds so many of a line
 _ACROSS = 4  # neighbouring elements that a pass reads and writes at once, at least
 _ODD = (3, 5, 7, 11, 13)
 # The bytes of lines that take all passes before the next ones do, at least one line: it bounds the workspaces. Smaller
 # chunks, which a cache holds between two passes, gained an H200 no more than they cost in launches.
 CHUNK_BYTES = 256 << 20
-_AT_ONCE = 4  # workgroups that shared memory should hold at once
+_WORKGROUPS_AT_ONCE = 4  # shared memory should hold so many
 # Bits of FORM.
 REALS, HALF, JOINED, PARTS, CONJUGATE_IN, FACTORS_IN = 1, 2, 3, 8, 16, 32
 CONJUGATE, FACTORS_OUT, SCALE, CONJUGATE_OUT = 64, 128, 256, 512
@@ -123,30 +123,30 @@ class Workgroup:
 
         Powers of two are distributed over as few stages as the largest radix allows.
         """
-        rest, found = n, []
+        rest, radices = n, []
         for prime in reversed(_ODD):
             while rest % prime == 0:
-                found.append(prime)
+                radices.append(prime)
                 rest //= prime
         twos = rest.bit_length() - 1
         if rest != 1 << twos:
             return ()
         stages = -(-twos // self.digits)
-        found += [1 << (twos + i) // stages for i in range(stages)]
-        return tuple(sorted(found, reverse=True)) or (1,)
+        radices += [1 << (twos + i) // stages for i in range(stages)]
+        return tuple(sorted(radices, reverse=True)) or (1,)
 
     def in_registers(self, n: int) -> bool:
         """Whether lines of n are those of `fft_powers`, which holds them in registers."""
-        return self.digits == 4 and n >= _HELD and n & (n - 1) == 0
+        return self.digits == 4 and n >= _HELD_ELEMENTS and n & (n - 1) == 0
 
     def threads(self, n: int) -> int:
         """The threads of the workgroups that take lines of n."""
-        return 512 if self.in_registers(n) and n > _HELD * _THREADS else _THREADS
+        return 512 if self.in_registers(n) and n > _HELD_ELEMENTS * _THREADS else _THREADS
 
     def stride(self, n: int, lines: int, shared: bool = False) -> int:
         """The places of a line in shared memory, of which some are empty; an odd number. A line of one stage takes
         none, unless it is `shared` after it."""
-        if not shared and n == _HELD if self.in_registers(n) else len(self.radices(n)) == 1 and not shared:
+        if not shared and n == _HELD_ELEMENTS if self.in_registers(n) else len(self.radices(n)) == 1 and not shared:
             return 1
         if not self.in_registers(n):
             return (n + (n >> 5)) | 1
@@ -167,7 +167,7 @@ class Workgroup:
             return 1
         if self.several:
             whole = self.nbytes(n, lines, 1, shared)
-            if whole <= self.shared and _AT_ONCE * whole <= self.several:
+            if whole <= self.shared and _WORKGROUPS_AT_ONCE * whole <= self.several:
                 return 1
         if n < 512 or (self.several and self.nbytes(n, lines, 2, shared) <= self.shared):
             return 2
@@ -175,11 +175,11 @@ class Workgroup:
 
     def lines(self, n: int, limit: int, shared: bool = False) -> int:
         """The lines of n that a workgroup takes, a power of two up to `limit`; 0 where it cannot take one."""
-        found = (_HELD,) if self.in_registers(n) else self.radices(n)
-        if not found:
+        radices = (_HELD_ELEMENTS,) if self.in_registers(n) else self.radices(n)
+        if not radices:
             return 0
         threads = self.threads(n)
-        count = min(threads * (_HELD // r) * r for r in found) // n if threads <= self.max_threads else 0
+        count = min(threads * (_HELD_ELEMENTS // r) * r for r in radices) // n if threads <= self.max_threads else 0
         count = 1 << min(count, max(limit, 1)).bit_length() - 1 if count else 0
         while count and self.nbytes(n, count, self.turns(n, count, shared), shared) > self.shared:
             count //= 2
@@ -201,20 +201,20 @@ class Workgroup:
         if not self.radices(n):
             return ()
         fitting = [d for d in _divisors(n) if d > 1 and self.lines(d, _ACROSS) >= _ACROSS]
-        found = (_split(n, count, fitting) for count in range(2, 8))
-        return tuple(sorted(next((f for f in found if f), ()), reverse=True))
+        splits = (_split(n, count, fitting) for count in range(2, 8))
+        return tuple(sorted(next((f for f in splits if f), ()), reverse=True))
 
 
 def _divisors(n: int) -> list[int]:
     """The divisors of a product of small primes."""
-    found = [1]
+    divisors = [1]
     for p in (2, *_ODD):
         power, rest = [1], n
         while rest % p == 0:
             rest //= p
             power.append(power[-1] * p)
-        found = [a * b for a in found for b in power]
-    return sorted(found)
+        divisors = [a * b for a in divisors for b in power]
+    return sorted(divisors)
 
 
 def _split(n: int, count: int, fitting: Sequence[int]) -> tuple[int, ...]:
@@ -255,8 +255,8 @@ def _filter(n: int, length: int) -> Array:
     line = np.zeros(length, np.complex128)
     line[:n] = chirp
     line[length - n + 1 :] = chirp[:0:-1]
-    made = np.fft.fft(line) / length
-    return np.stack([made.real, made.imag], -1)
+    spectrum = np.fft.fft(line) / length
+    return np.stack([spectrum.real, spectrum.imag], -1)
 
 
 _OF_INPUT = REALS | HALF | CONJUGATE_IN | FACTORS_IN
@@ -398,11 +398,11 @@ class _Transform:
         self.ctx.launch(kernel, self.ctx.groups(math.ceil(lines / each)), [*args, *numbers])
 
 
-def spectra(ctx: Lowering, x: Ref, dtype: DType, lines: int, given: int, n: int, scale: float) -> Ref:
-    """The transforms of lines of `given` real numbers, filled to n with zeros, times the scale, in a workspace."""
+def spectra(ctx: Lowering, x: Ref, dtype: DType, lines: int, length: int, n: int, scale: float) -> Ref:
+    """The transforms of lines of `length` real numbers, filled to n with zeros, times the scale, in a workspace."""
     result, transform = ctx.scratch(2 * dtype.itemsize * lines * n), _Transform(ctx, dtype, n)
     for first, count in transform.chunks(lines):
-        part = _Lines(_part(x, lines, first, count), given, given, n)
+        part = _Lines(_part(x, lines, first, count), length, length, n)
         transform.run(part, REALS, _part(result, lines, first, count), n, scale)
     return result
 
@@ -418,10 +418,10 @@ def _native(node: Node, features: frozenset[str]) -> bool:
     return native(node, features, with_f64=True) and 8 * n * max(1, _batch(node)) < MAX_ELEMENTS
 
 
-def _folds(group: Workgroup, n: int, given: int, reals: bool) -> bool:
+def _folds(group: Workgroup, n: int, length: int, reals: bool) -> bool:
     """Whether a transform from or to n real numbers is one launch for half as many pairs of neighbours, which are all
     there."""
-    whole = given >= n and given % 2 == 0 if reals else given >= half(n)
+    whole = length >= n and length % 2 == 0 if reals else length >= half(n)
     return n % 2 == 0 and whole and group.lines(n // 2, 1, shared=True) > 0
 
 
@@ -433,7 +433,7 @@ def lower_fft(ctx: Lowering, node: Node) -> None:
         return
     n, batch, dtype = node.attrs["n"], _batch(node), ctx.storage(x)
     reals, parts = y.ndim > x.ndim, y.ndim < x.ndim
-    given = x.shape[-1 if reals else -2]
+    length = x.shape[-1 if reals else -2]
     transform = _Transform(ctx, dtype, n)
     source, target = ctx.ref(x), ctx.ref(y)
     if source.offset % (2 * dtype.itemsize):
@@ -441,12 +441,12 @@ def lower_fft(ctx: Lowering, node: Node) -> None:
         aligned = ctx.scratch(source.nbytes)
         ctx.copy(source, aligned)
         source = aligned
-    folds = (reals or parts) and _folds(transform.group, n, given, reals)
+    folds = (reals or parts) and _folds(transform.group, n, length, reals)
     if folds:
         transform.plan = Plan(n // 2, (n // 2,))
-        lines = _Lines(source, n // 2, given // 2 if reals else given, n // 2)
+        lines = _Lines(source, n // 2, length // 2 if reals else length, n // 2)
     else:
-        lines = _Lines(source, min(given, half(n)) if parts else min(given, n), given, n)
+        lines = _Lines(source, min(length, half(n)) if parts else min(length, n), length, n)
     run = _folded if folds else _convolved if transform.plan.convolved else _plain
     for first, count in transform.chunks(batch):
         part = replace(lines, ref=_part(source, batch, first, count))

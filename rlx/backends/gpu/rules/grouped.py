@@ -151,15 +151,15 @@ def lower_lora(ctx: Lowering, node: Node) -> None:
     rows = y.size // n
     label = node.label or node.op.name
 
-    def made(left: Operand, right: Operand, inner: int, columns: int) -> Operand:
+    def multiplied(left: Operand, right: Operand, inner: int, columns: int) -> Operand:
         out = Operand(ctx.scratch(rows * columns * f32.itemsize), f32)
         p = Product(rows, columns, inner, (), False, False)
         product(ctx, ProductCall(p, left, right, out, Epilogue(), label))
         return out
 
-    planes, scales = [made(x, w, k, n)], [1.0]
+    planes, scales = [multiplied(x, w, k, n)], [1.0]
     if r > 0:
-        planes.append(made(made(x, a, k, r), b, r, n))
+        planes.append(multiplied(multiplied(x, a, k, r), b, r, n))
         scales.append(node.attrs["scale"])
     end = Epilogue(node.inputs[4] if len(node.inputs) == 5 else None, node.attrs["activation"])
     whole = Product(rows, n, k, (), False, False)

@@ -109,7 +109,7 @@ TOP_K_ROWS = declare(
 
 SPAN = 2048  # pairs that a workgroup sorts in shared memory: 16 KiB; half as many where a key has two words
 _SERIAL = 8  # elements of a line that a thread compares in turn: it waits for each of them
-_MANY = 1024  # workgroups that fill a device
+_WORKGROUPS_TO_FILL = 1024  # so many fill a device
 _PART = 1 << 12  # the smallest part of a line that a workgroup reads for top_k
 _KINDS = {"bool": 0, "u8": 0, "i8": 1, "i32": 1, "i64": 1, "f16": 2, "bf16": 3, "f32": 4, "f64": 5}
 _MAX_VECTORS = 8  # the most vectors of sixteen bytes that a thread holds of its row
@@ -160,20 +160,20 @@ def lower_arg(ctx: Lowering, node: Node) -> None:
         along = min(power(-(-n // 4)), THREADS // across) if n > 4 else 1
         items = THREADS // (across * along)
         chunk = along * _SERIAL
-        if math.ceil(outer / items) * math.ceil(inner / across) >= _MANY:
+        if math.ceil(outer / items) * math.ceil(inner / across) >= _WORKGROUPS_TO_FILL:
             chunk = n
         splits = max(1, -(-n // chunk))
         chunk = -(-n // splits)
         splits = -(-n // chunk)
-        made = ctx.scratch(outer * splits * inner * pair) if splits > 1 else target
+        partial = ctx.scratch(outer * splits * inner * pair) if splits > 1 else target
         flags = int(stage > 0) | last
         kernel = ARG_REDUCE(U=unit, ACROSS=across, ALONG=along, KEY_KIND=kind, KEY_FLIP=flip, FLAGS=flags)
         groups = ctx.groups(math.ceil(outer * splits / items) * math.ceil(inner / across))
         # A stage reads elements or pairs and writes pairs or places; the kernel does not touch the other two pointers.
-        ctx.launch(kernel, groups, [ref, parts, made, target, outer, n, inner, chunk, splits])
+        ctx.launch(kernel, groups, [ref, parts, partial, target, outer, n, inner, chunk, splits])
         if splits == 1:
             return
-        parts, n, stage = made, splits, stage + 1
+        parts, n, stage = partial, splits, stage + 1
 
 
 # -- sort, argsort
@@ -274,17 +274,17 @@ def lower_top_k(ctx: Lowering, node: Node) -> None:
     stage = 0
     while True:
         # Enough parts to fill the device, each far longer than the k elements that it leaves.
-        part = max(_PART, 8 * k, -(-lines * count // _MANY))
+        part = max(_PART, 8 * k, -(-lines * count // _WORKGROUPS_TO_FILL))
         splits = max(1, -(-count // part))
         part = -(-count // splits)
         splits = -(-count // part)
-        made = ctx.scratch(lines * splits * k * 4) if splits > 1 else index
+        survivors = ctx.scratch(lines * splits * k * 4) if splits > 1 else index
         kernel = TOP_K(U=unit, SPAN=span, KEY_KIND=kind, KEY_FLIP=flip, LISTED=stage > 0)
-        args = [source, places, made, values, index, lines, n, count, inner, k, part, splits]
+        args = [source, places, survivors, values, index, lines, n, count, inner, k, part, splits]
         ctx.launch(kernel, ctx.groups(lines * splits), args)
         if splits == 1:
             return
-        places, count, stage = made, splits * k, stage + 1
+        places, count, stage = survivors, splits * k, stage + 1
 
 
 def _rows(ctx: Lowering, x: Tensor, flip: int, k: int, values: Ref, index: Ref, gives: int) -> bool:

@@ -133,12 +133,12 @@ def _stored(node: Node, features: frozenset[str]) -> bool:
 def lower_q8_0_update(ctx: Lowering, node: Node) -> None:
     """One launch; a cache that is not written in place is copied before."""
     x, codes, scales, position = node.inputs
-    made = [ctx.ref(t) for t in node.outputs]
-    for old, new in zip((codes, scales), made, strict=True):
+    caches = [ctx.ref(t) for t in node.outputs]
+    for old, new in zip((codes, scales), caches, strict=True):
         ctx.copy(ctx.ref(old), new)
     if x.size == 0:
         return
-    given, stored = ctx.ref(x), ctx.storage(x)
-    kernel = Q8_0_UPDATE(T=stored.name, X_QUADS=quads(given, itemsize=stored.itemsize))
+    source, stored = ctx.ref(x), ctx.storage(x)
+    kernel = Q8_0_UPDATE(T=stored.name, X_QUADS=quads(source, itemsize=stored.itemsize))
     sizes = [x.size // 4, x.size // x.shape[0] // 4, codes.shape[1]]
-    ctx.launch(kernel, ctx.groups(math.ceil(x.size / 4 / THREADS)), [given, ctx.ref(position), *made, *sizes])
+    ctx.launch(kernel, ctx.groups(math.ceil(x.size / 4 / THREADS)), [source, ctx.ref(position), *caches, *sizes])

@@ -61,12 +61,12 @@ def lower_integer_product(ctx: Lowering, node: Node) -> None:
     y, (x, q, *sizes) = node.output, node.inputs
     if y.size == 0:
         return
-    given, weight, kind = ctx.ref(x), ctx.ref(q), ctx.storage(x)
+    source, weight, kind = ctx.ref(x), ctx.ref(q), ctx.storage(x)
     n, k, m = y.shape[-1], q.shape[-1], y.size // y.shape[-1]
     whole, scales = ctx.scratch(x.size), ctx.scratch(x.size // BLOCK * f32.itemsize)
     if x.size:
-        kernel = INT8_BLOCKS(T=kind.name, X_QUADS=quads(given, itemsize=kind.itemsize))
-        ctx.launch(kernel, ctx.groups(math.ceil(x.size / 4 / THREADS)), [given, whole, scales, x.size // 4])
+        kernel = INT8_BLOCKS(T=kind.name, X_QUADS=quads(source, itemsize=kind.itemsize))
+        ctx.launch(kernel, ctx.groups(math.ceil(x.size / 4 / THREADS)), [source, whole, scales, x.size // 4])
     blocks = k // q.dtype.storage.elements
     pitch = blocks * q.dtype.storage.nbytes
     align = next(a for a in (16, 4, 1) if weight.offset % a == 0 and pitch % a == 0)

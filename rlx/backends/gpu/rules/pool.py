@@ -72,10 +72,10 @@ def lower_max_pool_grad(ctx: Lowering, node: Node) -> None:
     if y.size == 0:
         return
     stored = ctx.storage(y)
-    source, given = (cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in (x, d))
+    source, gradient = (cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in (x, d))
     meta = _meta(ctx, node, x, d.shape[2:])
     index = ctx.scratch(4 * d.size)
     find = POOL(T=stored.name, KIND=_PLACE, PADDING_COUNTS=False)
     ctx.launch(find, groups_for(ctx, d.size), [source, meta, index, index, d.size])
     gather = POOL_BACK(T=stored.name)
-    ctx.launch(gather, groups_for(ctx, y.size), [given, index, meta, ctx.ref(y), y.size])
+    ctx.launch(gather, groups_for(ctx, y.size), [gradient, index, meta, ctx.ref(y), y.size])

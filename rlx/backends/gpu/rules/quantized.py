@@ -80,9 +80,9 @@ def lower_dequantize(ctx: Lowering, node: Node) -> None:
     if stored.name in FLOATS:
         w.decoded(ctx, 0, w.rows, ctx.ref(y), stored)
         return
-    made = ctx.scratch(y.size * f32.itemsize)
-    w.decoded(ctx, 0, w.rows, made, f32)
-    convert(ctx, made, f32, ctx.ref(y), stored, y.size)
+    decoded = ctx.scratch(y.size * f32.itemsize)
+    w.decoded(ctx, 0, w.rows, decoded, f32)
+    convert(ctx, decoded, f32, ctx.ref(y), stored, y.size)
 
 
 @lowers("packed_matmul", when=_native)
@@ -231,11 +231,11 @@ def _wide(ctx: Lowering, node: Node, w: Weight, m: int, kind: DType) -> None:
     tiles = _tiles(w, kind)
     tile = ctx.scratch(tiles[0][1] * w.columns * kind.itemsize)
     alone = len(tiles) == 1 and stored == kind
-    made = out if alone else ctx.scratch(m * tiles[0][1] * kind.itemsize)
+    padded = out if alone else ctx.scratch(m * tiles[0][1] * kind.itemsize)
     for first, rows in tiles:
         part = Ref(tile.segment, tile.offset, rows * w.columns * kind.itemsize)
         w.decoded(ctx, first, rows, part, kind)
-        c = Operand(Ref(made.segment, made.offset, m * rows * kind.itemsize), kind)
+        c = Operand(Ref(padded.segment, padded.offset, m * rows * kind.itemsize), kind)
         p = Product(m, rows, w.columns, (), False, True)
         product(ctx, ProductCall(p, x, Operand(part, kind), c, Epilogue(), node.label or node.op.name))
         if not alone:
@@ -249,13 +249,13 @@ def _the_other_way(ctx: Lowering, node: Node, w: Weight, m: int) -> None:
     x, stored = Operand.of(ctx, node.inputs[0]), ctx.storage(y)
     tiles = _tiles(w) or [(0, 0)]  # a product with no rows of the weight is zeros
     tile = ctx.scratch(tiles[0][1] * w.columns * f32.itemsize)
-    given = ctx.scratch(m * tiles[0][1] * f32.itemsize)
+    padded = ctx.scratch(m * tiles[0][1] * f32.itemsize)
     shape = (m, w.columns)
     total = ctx.ref(y) if stored == f32 else ctx.scratch(math.prod(shape) * f32.itemsize)
     part = ctx.scratch(math.prod(shape) * f32.itemsize) if len(tiles) > 1 else total
     for first, rows in tiles:
         weight = Ref(tile.segment, tile.offset, rows * w.columns * f32.itemsize)
-        a = Ref(given.segment, given.offset, m * rows * f32.itemsize)
+        a = Ref(padded.segment, padded.offset, m * rows * f32.itemsize)
         if rows:
             w.decoded(ctx, first, rows, weight, f32)
             launch_tree(ctx, [expr.cast(expr.arg(0, x.dtype), f32)], (m, rows),

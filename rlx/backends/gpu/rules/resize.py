@@ -91,15 +91,15 @@ def _gather(
         n, now[t.axis] = now[t.axis], len(t.index)
         outer, trail = math.prod(now[: t.axis]), math.prod(now[t.axis + 1 :]) * stored.itemsize
         last = number == len(ordered) - 1
-        made = target if last else ctx.scratch(math.prod(now) * stored.itemsize)
-        unit = unit_of(trail, source, made)
+        resized = target if last else ctx.scratch(math.prod(now) * stored.itemsize)
+        unit = unit_of(trail, source, resized)
         total = outer * len(t.index) * trail // unit
         kernel = GATHER(U=f"b{unit}", I="i32")
         index = ctx.block(t.index.reshape(-1))
         ctx.launch(
-            kernel, groups_for(ctx, total), [source, index, made, total, len(t.index), n, trail // unit]
+            kernel, groups_for(ctx, total), [source, index, resized, total, len(t.index), n, trail // unit]
         )
-        source = made
+        source = resized
 
 
 def _weigh(
@@ -127,9 +127,9 @@ def _weigh(
         for axis, t in here.items():
             now[axis] = len(t.index)
         out = promote(stored, f32) if todo else stored
-        made = ctx.scratch(out.itemsize * math.prod(now)) if todo else target
-        _launch(ctx, (source, kept), (made, out), before, now, range(begin, end), here)
-        source, kept = made, out
+        resized = ctx.scratch(out.itemsize * math.prod(now)) if todo else target
+        _launch(ctx, (source, kept), (resized, out), before, now, range(begin, end), here)
+        source, kept = resized, out
 
 
 def _launch(

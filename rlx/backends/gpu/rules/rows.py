@@ -4,15 +4,16 @@ printed from their row programs: rows in registers where the axis is the last, e
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from rlx.backends.gpu.program.casts import THREADS, cast_ref, native, quads
-from rlx.backends.gpu.program.kernel import FLOATS, ArgDecl, KernelDecl, RowBody, declare, uints
-from rlx.backends.gpu.program.lowering import Lowering, lowers
+from rlx.backends.gpu.program.kernel import FLOATS, ArgDecl, KernelDecl, RowBody, declare, floats, uints
+from rlx.backends.gpu.program.lowering import LOWERINGS, Lowering, lowers
 from rlx.backends.gpu.program.steps import Arg, Ref
-from rlx.dtypes import DType
-from rlx.ir import Node, Tensor, get_op
+from rlx.dtypes import DType, f32
+from rlx.ir import REGISTRY, Node, Tensor, get_op
+from rlx.ir.rows import Rows, last_axis
 
 _MAX_QUADS = 8  # the most quads that a thread holds in registers: 32 elements of its row
 _WARP = 32
@@ -65,78 +66,134 @@ def row_groups(ctx: Lowering, rows: int, shape: RowShape) -> tuple[int, int, int
     return ctx.groups(math.ceil(rows / (THREADS // shape["LANES"])))
 
 
+def _arguments(rows: Rows) -> str:
+    """The arguments of a program whose inputs are all there: elements and weights."""
+    names: dict[str, int] = {}
+
+    def named(letter: str) -> str:
+        names[letter] = count = names.get(letter, 0) + 1
+        return f"{letter}{count}" if count > 1 else letter
+
+    inputs = [f"{named('w')}:W" if place == "weight" else named("x") for place in rows.places]
+    return f"{' '.join(inputs)} -> {' '.join(named('y') for _ in rows.stored)}"
+
+
 def row_kernels(
-    op: str, args: str, scalars: Sequence[ArgDecl] = (), columns: bool = True, short: bool = False,
-    functions: bool = True,
-) -> None:
-    """Declares the kernels of an op that are printed from its row program, for rows and with `columns` for an axis that
-    others lie behind, and the rule that lowers it.
+    ops: str, args: str = "", scalars: Sequence[ArgDecl] = (), *, stem: str = "", along: bool = True,
+    short: bool = False, functions: bool = True, channels: bool = False, early: int = 0,
+    attrs: Mapping[str, object] | None = None,
+) -> None:  # fmt: skip
+    """Declares the kernels of an op that are printed from its row program, for rows (`along` memory) and for columns,
+    where the rows' axis is not always the last, and the rule that lowers it. A second op of the name differs from the
+    first in that means are not taken off, and shares its kernel.
 
     `args`: the names of its inputs, "->", those of its outputs; one whose elements are not those of the rows is
-    followed by ":" and its dtype. `scalars`: attributes that the program reads. `short`: in 16 bits, rows along memory
-    are read eight elements at a time, and exponentials are less exact. `functions`: the program calls some; sums,
-    differences and products are none.
+    followed by ":" and its dtype, W for weights, and one that may be missing by "?"; by default all are floats that are
+    there. `scalars`: attributes that the program reads beside its `numbers`. `stem`: the kernel's name, if not the
+    op's. `short`: in 16 bits, rows along memory are read eight elements at a time, and exponentials are less exact.
+    `functions`: the program calls some; sums, differences and products are none. `channels`: weights belong to
+    channels, of which a row has several. `early`: so many weights wait in registers while a row's threads meet.
+    `attrs`: those with which the op has all its outputs.
     """
-    rows = get_op(op).rows
+    op, *plain = ops.split()
+    stem, rows = stem or op, get_op(op).rows
     assert rows is not None
-    inputs, outputs = ([name.partition(":") for name in names.split()] for names in args.split("->"))
+    columns = not channels and rows.layout is not last_axis
+    scalars = (*floats(*rows.numbers), *scalars)
+    args = args or _arguments(rows)
+    inputs, outputs = ([name.rstrip("?").partition(":") for name in names.split()] for names in args.split("->"))
+    switches = {"RMS": False} if plain else {}
+    switches |= {f"HAS_{name.partition(':')[0].rstrip('?').upper()}": False for name in args.split() if name[-1] == "?"}
     pointers = [ArgDecl(name, "ptr", "r", kind or "T") for name, _, kind in inputs]
     pointers += [ArgDecl(name, "ptr", "w", kind or "T") for name, _, kind in outputs]
-    prims = ("prims",) * functions
-    along = declare(
-        KernelDecl(
-            op,
-            (*pointers, *uints("rows", "n"), *scalars),
-            f"{op} over rows of n.",
-            "a group of 256 for each 256 / LANES rows",
-            {"T": FLOATS},
-            {"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0},
-            ((32, 3, 1), *(((128, 8, 2),) * short), (256, 0, 0)),
-            headers=("rounding",) * short + prims,
-            subgroups=True,
-            rows=RowBody(op, short=short),
+    weighed = {"W": FLOATS} if any(a.element == "W" for a in pointers) else {}
+    variants, prims = {"T": FLOATS, **weighed}, ("prims",) * functions
+    fixed = tuple((attrs or {}).items())
+    on, off = ([(name == "RMS") != there for name in switches] for there in (True, False))
+    held = None
+    if along:
+        held = declare(
+            KernelDecl(
+                stem,
+                (*pointers, *uints("rows", "n", *(("groups", "per", "inner") * channels)), *scalars),
+                f"{ops} over rows of n.",
+                "a group of 256 for each 256 / LANES rows",
+                variants,
+                {"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0, **switches, **({"WEIGHTS": 0} if channels else {})},
+                tuple(
+                    (*shape, *values, *([int(shape[1] > 0)] * channels))
+                    for shape, values in (((32, 3, 1), on), *((((128, 8, 2), on),) * short), ((256, 0, 0), off))
+                ),
+                headers=("rounding",) * short + prims,
+                subgroups=True,
+                rows=RowBody(op, short=short, attrs=fixed, early=early),
+            )
         )
-    )
     across = None
     if columns:
         across = declare(
             KernelDecl(
-                f"{op}_axis",
+                f"{stem}_axis",
                 (*pointers, *uints("outer", "n", "inner"), *scalars),
-                f"{op} over the middle axis of (outer, n, inner).",
+                f"{ops} over the middle axis of (outer, n, inner).",
                 "a group of 256 for each ACROSS places of inner, for each of outer",
-                {"T": FLOATS},
-                {"ACROSS": 32},
-                ((32,), (4,)),
+                variants,
+                {"ACROSS": 32, **switches},
+                ((32, *on), (4, *off)),
                 headers=prims,
-                rows=RowBody(op, columns=True),
+                rows=RowBody(op, columns=True, attrs=fixed),
             )
         )
 
-    @lowers(op, when=native)
+    @lowers(*ops.split(), when=native)
     def lower(ctx: Lowering, node: Node) -> None:
-        """Elements are read and written in one dtype, that of the last tensor of elements or made of them."""
+        """Elements are read and written in one dtype, that of the last tensor of elements or made of them. Weights of
+        different dtypes are cast to f32, never narrowed."""
         if all(t.size == 0 for t in node.outputs):
             return
-        tensors = list(zip([*node.inputs, *node.outputs], pointers, strict=True))
-        stored = ctx.storage([t for t, a in tensors if a.element == "T"][-1])
-        refs, lines = [], []
+        tensors: list[Tensor | None] = [*node.inputs, *[None] * (len(inputs) - len(node.inputs))]
+        tensors += [*[None] * (len(outputs) - len(node.outputs)), *node.outputs]
+        there = [(t, a) for t, a in zip(tensors, pointers, strict=True) if t is not None]
+        stored = ctx.storage([t for t, a in there if a.element == "T"][-1])
+        kinds = {ctx.storage(t) for t, a in there if a.element == "W"}
+        kept = kinds.pop() if len(kinds) == 1 else f32
         like = node.inputs[rows.places.index("element")]
-        for t, a in tensors:
-            refs.append(ctx.ref(t))
-            if a.element == "T" and a.access == "r":
-                refs[-1] = cast_ref(ctx, refs[-1], ctx.storage(t), stored, t.size)
-            if t.shape == like.shape:
-                lines.append(refs[-1])
-        outer, n, inner = lines_of(like, rows.layout(like.shape, node.attrs).axes[0])
-        attrs: list[Arg] = [node.attrs[a.name] for a in scalars]
-        if inner == 1:
-            held = row_shape(n, outer, int(n % 4 == 0) and quads(*lines, itemsize=stored.itemsize))
-            if short:
-                held = eights(held, n, outer, [(ref, stored) for ref in lines])
-            ctx.launch(along(T=stored.name, **held), row_groups(ctx, outer, held), [*refs, outer, n, *attrs])
+        refs: dict[str, Ref] = {}
+        for t, a in there:
+            kind = {"T": stored, "W": kept}.get(a.element)
+            ref = ctx.ref(t)
+            refs[a.name] = cast_ref(ctx, ref, ctx.storage(t), kind, t.size) if kind and a.access == "r" else ref
+        lines = [(refs[a.name], stored) for t, a in there if t.shape == like.shape]
+        weights = [(refs[a.name], kept) for _, a in there if a.element == "W"]
+        # What is missing is never read or written: its place is another's.
+        given = [refs.get(a.name) or (weights[0][0] if a.element == "W" else lines[-1][0]) for a in pointers]
+        chosen: dict[str, int] = {name: int(a) for name, a in [("RMS", not node.op.centres)] if name in switches}
+        chosen |= {f"HAS_{a.name.upper()}": a.name in refs for a in pointers if f"HAS_{a.name.upper()}" in switches}
+        words = {"T": stored.name} | ({"W": kept.name} if weighed else {})
+        layout = rows.layout(like.shape, node.attrs)
+        shape, axes, n = layout.shape, layout.axes, layout.length
+        outer, inner = math.prod(shape[: axes[0]]), math.prod(shape[axes[-1] + 1 :])
+        values: list[Arg] = [node.attrs[a.name] for a in scalars]
+        if held is not None and inner == 1:
+            placed = lines if channels else [*lines, *weights]
+            aligned = n % 4 == 0 and all(quads(ref, itemsize=dtype.itemsize) for ref, dtype in placed)
+            line = row_shape(n, outer, int(aligned))
+            line = eights(line, n, outer, [*lines, *weights]) if short else line
+            more: list[Arg] = []
+            if channels:
+                groups, per = (shape[i] for i in layout.weights)
+                more, chosen["WEIGHTS"] = [groups, per, n // per], int(n // per % 4 == 0)
+            kernel = held(**words, **line, **chosen)
+            ctx.launch(kernel, row_groups(ctx, outer, line), [*given, outer, n, *more, *values])
             return
         assert across is not None
         width = min(32, power(inner))
-        groups = ctx.groups(outer * math.ceil(inner / width))
-        ctx.launch(across(T=stored.name, ACROSS=width), groups, [*refs, outer, n, inner, *attrs])
+        count = ctx.groups(outer * math.ceil(inner / width))
+        ctx.launch(across(**words, ACROSS=width, **chosen), count, [*given, outer, n, inner, *values])
+
+
+def load_printed(family: str = "") -> None:
+    """`row_kernels` for each op, of a family or of all, that names itself as its kernel and that no module lowers."""
+    for op in list(REGISTRY.values()):
+        if op.rows is not None and op.kernel == op.name not in LOWERINGS and family in ("", op.family):
+            row_kernels(op.name)

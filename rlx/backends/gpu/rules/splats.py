@@ -132,7 +132,7 @@ SPLAT_SUM = declare(
 )
 
 _F32 = 4  # the kind of keys, of bodies/order.h
-_BLOCK = 4096  # pairs that a workgroup moves
+_PAIRS_PER_WORKGROUP = 4096
 _WIDE = {4: 24 << 10, 8: 48 << 10}  # shared memory with which the gradient takes 8 splats, by the bytes of a number
 
 
@@ -145,7 +145,7 @@ def lower_splat_tiles(ctx: Lowering, node: Node) -> None:
     across, down = node.attrs["across"], node.attrs["down"]
     blocks = math.ceil(n / THREADS)
     ends, sums, starts = (ctx.scratch(4 * max(1, k)) for k in (n, blocks, blocks))
-    made, owners = ctx.scratch(8 * pairs), ctx.scratch(4 * pairs)
+    entries, owners = ctx.scratch(8 * pairs), ctx.scratch(4 * pairs)
     nearest = ends  # a placeholder, and so are the others: without splats nothing reads them
     if n:
         nearest = sorted_pairs(ctx, depth, "b4", _F32, (1, n, 1))
@@ -153,10 +153,10 @@ def lower_splat_tiles(ctx: Lowering, node: Node) -> None:
     else:
         rects = spans = ends
     ctx.launch(SPLAT_SCAN(), (1, 1, 1), [sums, starts, total, blocks])
-    refs = [nearest, rects, ends, starts, total, made, owners, spans]
+    refs = [nearest, rects, ends, starts, total, entries, owners, spans]
     ctx.launch(SPLAT_PAIRS(), groups_for(ctx, max(n, pairs)), [*refs, n, pairs, across, down])
     tiles = across * down
-    by_tile = _by_key(ctx, made, total, pairs, (tiles - 1).bit_length()) if n else made
+    by_tile = _by_key(ctx, entries, total, pairs, (tiles - 1).bit_length()) if n else entries
     refs = [by_tile, owners, total, ids, ranges, places]
     ctx.launch(SPLAT_LISTS(), groups_for(ctx, max(pairs, tiles + 1)), [*refs, pairs, tiles])
 
@@ -164,7 +164,7 @@ def lower_splat_tiles(ctx: Lowering, node: Node) -> None:
 def _by_key(ctx: Lowering, source: Ref, total: Ref, pairs: int, bits: int) -> Ref:
     """The first pairs (key, ·), as many as `total` says, sorted stably by the lowest bits of their keys: by digits of
     four bits, each a count, a running sum and a move. What lies behind them costs nothing."""
-    blocks = math.ceil(pairs / _BLOCK)
+    blocks = math.ceil(pairs / _PAIRS_PER_WORKGROUP)
     counts, starts = (ctx.scratch(4 * 16 * blocks) for _ in range(2))
     spare = ctx.scratch(source.nbytes) if bits else source
     for shift in range(0, bits, 4):

@@ -73,8 +73,8 @@ def _case(
     """One case. `lengths`: "" is one kv_len for all batches, "b" one for each; some of them are out of range."""
     b, h, kv, n_q, n_k, d = size
     shapes = {ByToken.Q: (b, h, n_q, d), ByToken.K: (b, kv, n_k, d), ByToken.V: (b, kv, n_k, d)}
-    given = [swapped(shape) if one in tokens else shape for one, shape in shapes.items()]
-    specs = [InputSpec(shape, dtype, domain) for shape in given]
+    swapped_shapes = [swapped(shape) if one in tokens else shape for one, shape in shapes.items()]
+    specs = [InputSpec(shape, dtype, domain) for shape in swapped_shapes]
     name = f"{dtype}-{label(size)}"
     if mask is not None:
         specs.append(mask)
@@ -205,32 +205,32 @@ def _operands(b: Builder) -> tuple[list[Tensor], dict[str, Any]]:
     batch, kv, group, n_q, n_k, d = (1 + b.below(3) for _ in range(6))
     n_k = n_k if b.chance(0.7) else 40
     dtype = b.choose((f32, f32, f16))
-    given = [
+    operands = [
         b.leaf((batch, kv * group, n_q, d), dtype),
         *(b.leaf((batch, kv, n_k, d), dtype) for _ in range(2)),
     ]
     if b.chance(0.3):
-        given.append(b.leaf((n_q, n_k), b.choose((bool_, f32))))
+        operands.append(b.leaf((n_q, n_k), b.choose((bool_, f32))))
     if b.chance(0.5):
-        given.append(b.graph.constant(b.rng.integers(0, n_k + 1, (batch,)).astype(np.int32), i32))
+        operands.append(b.graph.constant(b.rng.integers(0, n_k + 1, (batch,)).astype(np.int32), i32))
     attrs = {"scale": 0.5, "causal": b.chance(0.5), "window": b.choose((None, None, 0, 2))}
-    return given, {**attrs, "softcap": b.choose((None, 2.0))}
+    return operands, {**attrs, "softcap": b.choose((None, 2.0))}
 
 
 @rule("attention_variants")
 def _variants(b: Builder) -> Made:
-    given, attrs = _operands(b)
+    operands, attrs = _operands(b)
     tokens = functools.reduce(operator.or_, [one for one in ByToken if b.chance(0.3)], NO_TOKENS)
-    given = [ops.transpose(t, (0, 2, 1, 3)) if one in tokens else t
-             for one, t in zip(ByToken, given[:3], strict=False)] + given[3:]  # fmt: skip
-    return apply_multi("attention", *given, **attrs, tokens=tokens)
+    operands = [ops.transpose(t, (0, 2, 1, 3)) if one in tokens else t
+             for one, t in zip(ByToken, operands[:3], strict=False)] + operands[3:]  # fmt: skip
+    return apply_multi("attention", *operands, **attrs, tokens=tokens)
 
 
 @rule("attention_grad")
 def _gradient(b: Builder) -> Made:
-    given, attrs = _operands(b)
-    d = b.leaf(given[0].shape, given[0].dtype)
-    return apply_multi("attention_grad", d, *given, **attrs)
+    operands, attrs = _operands(b)
+    d = b.leaf(operands[0].shape, operands[0].dtype)
+    return apply_multi("attention_grad", d, *operands, **attrs)
 
 
 def largest_value(inputs: Sequence[Array], attrs: Attrs) -> Any:

@@ -100,15 +100,15 @@ def _largest_value(inputs: Sequence[Array], attrs: Attrs) -> Any:
 
 def _masked_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:
     """The results to which a value of weight 0 that is not finite would add: 0 times NaN, or nothing."""
-    given = [widened(x) for x in inputs]
-    found = [np.isfinite(given[i]) for i in (2, 4)]
-    if all(x.all() for x in found) or not given[0].size:
+    arrays = [widened(x) for x in inputs]
+    finite = [np.isfinite(arrays[i]) for i in (2, 4)]
+    if all(x.all() for x in finite) or not arrays[0].size:
         return np.zeros((), bool)
-    free = [np.where(ok, 0.0, 1.0).astype(given[0].dtype) for ok in found]
-    marked = [*given[:2], free[0], given[3], free[1], *inputs[5:]]
+    free = [np.where(ok, 0.0, 1.0).astype(arrays[0].dtype) for ok in finite]
+    marked = [*arrays[:2], free[0], arrays[3], free[1], *inputs[5:]]
     with np.errstate(all="ignore"):
         y = get_op("attention_step").reference(*marked, **attrs)[0]
-    rows = given[4].shape[1]
+    rows = arrays[4].shape[1]
     at = np.clip(inputs[5].astype(np.int64), 0, rows - 1)  # a ring's tokens beyond its rows see all of them
     seen: Any = np.arange(rows) <= at[:, None]
     some: Any = np.any(free[1] * seen[:, :, None, None], axis=(1, 2)) | np.any(free[0], axis=1)

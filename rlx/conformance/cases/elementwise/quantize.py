@@ -60,9 +60,9 @@ def _cases() -> Iterator[Case]:
 def _fake_quantize(b: Builder) -> Made:
     x = b.floating()
     zero = b.choose((None, 3))
-    made = ops.fake_quantize(x, 0.25, zero, bits=b.choose((4, 8)), signed=b.chance(0.5))
+    result = ops.fake_quantize(x, 0.25, zero, bits=b.choose((4, 8)), signed=b.chance(0.5))
     if b.chance(0.4):
-        return (made,)
+        return (result,)
     d = b.leaf(x.shape, x.dtype)
     return apply_multi("fake_quantize_grad", d, x, b.graph.constant(np.float32(0.5)), low=-8, high=7)
 

@@ -58,9 +58,9 @@ def pack(blocks: Sequence[Block], max_alloc_bytes: int) -> Packing:
     bound = max_live(blocks)
     best: Packing | None = None
     for order in _orders(blocks):
-        found = first_fit(blocks, order, max_alloc_bytes)
-        if best is None or found.cost < best.cost:
-            best = found
+        packing = first_fit(blocks, order, max_alloc_bytes)
+        if best is None or packing.cost < best.cost:
+            best = packing
         if best.cost[0] <= bound:
             break
     return best or Packing()

@@ -15,7 +15,7 @@ from rlx.driver.memory.views import VIEW_ALIGNMENT, view_offset
 from rlx.errors import ArenaError, GraphError
 from rlx.ir import Graph, Leaf, Node, Tensor, bodies
 
-SMALL = 1 << 15  # bytes; a GPU does not notice them, but it does notice one more step
+SMALL_BYTES = 1 << 15  # a GPU does not notice them, but it does notice one more step
 
 
 @dataclass(slots=True)
@@ -78,8 +78,8 @@ def kept_to_the_end(graph: Graph) -> list[Tensor]:
 
 
 class Sharing(Flag):
-    """Which tensors share a storage: views that of their input; results one that they overwrite once nothing reads the
-    old value any more, an input's, or that of the state whose new value they are."""
+    """Which tensors share a storage. VIEWS: a view has its input's. IN_PLACE: a result is written over an input, or
+    over the state whose new value it is, once nothing reads the old value any more."""
 
     NONE = 0
     VIEWS = 1
@@ -146,20 +146,20 @@ def _donation_path(t: Tensor, state: Tensor) -> list[int]:
     before: dict[int, int] = {t.id: t.id}  # tensor -> the tensor that is made from it
     stack = [t]
     while stack:
-        made = stack.pop()
-        node = made.node
+        tensor = stack.pop()
+        node = tensor.node
         sources = [node.inputs[0]] if view_offset(node) == 0 else []
         sources += [
-            node.inputs[p] for p in _overwritten(node) if p < len(node.inputs) and may_take_over(node, p, made)
+            node.inputs[p] for p in _overwritten(node) if p < len(node.inputs) and may_take_over(node, p, tensor)
         ]
         for x in sources:
             if x is state:
-                steps = [made.id]
+                steps = [tensor.id]
                 while steps[-1] != t.id:
                     steps.append(before[steps[-1]])
                 return steps
             if x.id not in before and not x.node.op.leaf and x.type.nbytes == state.type.nbytes:
-                before[x.id] = made.id
+                before[x.id] = tensor.id
                 stack.append(x)
     return [t.id]
 
@@ -250,7 +250,7 @@ def _may_view(
         return False
     # A view keeps the whole storage alive. If it is a small part and outlives the rest, a copy is cheaper, unless all
     # of it is less than a step is worth.
-    return life.last <= storage.last or t.type.nbytes * 4 >= storage.nbytes or storage.nbytes <= SMALL
+    return life.last <= storage.last or t.type.nbytes * 4 >= storage.nbytes or storage.nbytes <= SMALL_BYTES
 
 
 def _in_place_input(node: Node, step: int, t: Tensor, layout: Layout, taken: set[int]) -> Tensor | None:

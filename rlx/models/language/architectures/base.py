@@ -13,6 +13,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+import rlx.ops as ops
+from rlx.dtypes import f32, f64
+from rlx.ir import Tensor
 from rlx.models.language.config import (
     ATTENTION,
     MOST_HEADS,
@@ -27,7 +30,8 @@ from rlx.models.language.config import (
 )
 from rlx.packed import PackedArray
 
-Value = npt.NDArray[Any] | PackedArray
+Stored = npt.NDArray[Any] | PackedArray
+Value = Stored | Tensor  # a Tensor where the weights are arguments of a traced function
 ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
@@ -55,6 +59,7 @@ class Recipe:
     files: tuple[str, ...]
     make: Callable[[Sequence[Value]], Value] = alone
     derived: bool = False  # whether numbers change, so that a packed or half-precision tensor must become floats first
+    rows: slice | npt.NDArray[np.int64] | None = None  # which outputs of the only tensor; None where it is all, or none
 
 
 Find = Callable[[str, LanguageConfig, Mapping[str, Any]], Recipe]
@@ -193,7 +198,7 @@ def some_rows(name: str, order: npt.NDArray[np.int64]) -> Recipe:
             return PackedArray(value.dtype, (len(order), *value.shape[1:]), value.data[order])
         return value[order]
 
-    return Recipe((name,), take)
+    return Recipe((name,), take, rows=order)
 
 
 def block_rows(parts: Sequence[int], groups: int, which: Sequence[int]) -> npt.NDArray[np.int64]:
@@ -265,7 +270,7 @@ def rows(name: str, start: int, stop: int) -> Recipe:
             return PackedArray(value.dtype, (stop - start, *value.shape[1:]), value.data[start:stop])
         return value[start:stop]
 
-    return Recipe((name,), cut)
+    return Recipe((name,), cut, rows=slice(start, stop))
 
 
 def plain_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
@@ -295,9 +300,17 @@ def stacked(names: Sequence[str]) -> Recipe:
         if isinstance(first, PackedArray):
             data = np.stack([v.data for v in values if isinstance(v, PackedArray) and v.dtype == first.dtype])
             return PackedArray(first.dtype, (len(values), *first.shape), data)
+        if isinstance(first, Tensor):
+            return ops.stack([v for v in values if isinstance(v, Tensor)])
         return np.stack([np.asarray(v) for v in values])
 
     return Recipe(tuple(names), stack)
+
+
+def turned(value: npt.NDArray[Any] | Tensor) -> Value:
+    """A matrix, or each of a stack, with its last two axes the other way round; a vector as it is."""
+    made = value if value.ndim == 1 else value.swapaxes(-1, -2)
+    return made if isinstance(made, Tensor) else np.ascontiguousarray(made)
 
 
 def joined(values: Sequence[Value]) -> Value:
@@ -309,6 +322,18 @@ def joined(values: Sequence[Value]) -> Value:
     return PackedArray(packed[0].dtype, (len(data), *packed[0].shape[1:]), data)
 
 
-def derived(name: str, make: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]) -> Recipe:
+def derived(name: str, make: Callable[[Any], Value]) -> Recipe:
     """A tensor whose numbers are changed, in f32."""
-    return Recipe((name,), lambda values: make(np.asarray(values[0], np.float32)), derived=True)
+
+    def changed(values: Sequence[Value]) -> Value:
+        (value,) = values
+        if isinstance(value, Tensor):
+            return make(value if value.dtype == f64 else ops.cast(value, f32))
+        return make(np.asarray(value, np.float32))
+
+    return Recipe((name,), changed, derived=True)
+
+
+def minus_exp(x: Any) -> Value:
+    """What files keep the logarithm of, with the other sign."""
+    return -ops.exp(x) if isinstance(x, Tensor) else np.asarray(-np.exp(x))

@@ -37,5 +37,5 @@ def qattention(c: Call) -> tuple[Result, ...]:
     whole = o.matmul(steps, shifted(c, 1, 7, False))
     scale = o.mul(o.cast(one(c, 3), f32), o.cast(per_column(c.x(4)), f32))
     real = same_shape(c, o.mul(o.cast(whole, f32), scale), whole)
-    made = o.add(o.cast(real, bias.dtype), bias)
-    return answered(c, made, [w.shape[1] // 3] * 3, c.opt(5), c.opt(8), None)
+    projected = o.add(o.cast(real, bias.dtype), bias)
+    return answered(c, projected, [w.shape[1] // 3] * 3, c.opt(5), c.opt(8), None)

@@ -77,10 +77,10 @@ def matmul_nbits(c: Call) -> Result:
         raise c.bad(f"bias is {c.x(5).shape}; expected {(n,)}")
     packed = _packed_matrix(c, bits, size, blocks)
     if packed is not None:
-        made = o.packed_matmul(a, c.packed(packed))
+        product = o.packed_matmul(a, c.packed(packed))
     else:
-        made = o.matmul(a, c.tensor(_matrix(c, bits, size, blocks).astype(a.dtype.np)))
-    return o.add(made, c.x(5)) if c.has(5) else made
+        product = o.matmul(a, c.tensor(_matrix(c, bits, size, blocks).astype(a.dtype.np)))
+    return o.add(product, c.x(5)) if c.has(5) else product
 
 
 def _packed_matrix(c: Call, bits: int, size: int, blocks: int) -> PackedArray | None:
@@ -105,10 +105,10 @@ def _matrix(c: Call, bits: int, size: int, blocks: int) -> Array:
         group = c.known(4).reshape(-1)[:k].astype(np.int64)
         if len(group) != k or group.min() < 0 or group.max() >= blocks:
             raise c.bad(f"g_idx is {c.x(4).shape}; expected {k} numbers of {blocks} blocks")
-    made = codes.astype(np.float32)
-    made -= zeros[:, group]
-    made *= scales[:, group]
-    return np.ascontiguousarray(made.T)
+    weights = codes.astype(np.float32)
+    weights -= zeros[:, group]
+    weights *= scales[:, group]
+    return np.ascontiguousarray(weights.T)
 
 
 @declared(
@@ -197,10 +197,10 @@ def gather_block_quantized(c: Call) -> Result:
     elif packed:
         whole = o.sub(whole, 1 << bits - 1)
     scale = o.gather(taken(o.expand(scales, shape), 8), places, there)
-    made = o.mul(o.cast(whole, f32), o.cast(scale, f32))
+    weights = o.mul(o.cast(whole, f32), o.cast(scale, f32))
     tail = data.ndim - 1 - gather
-    made = o.where(o.reshape(inside, (*indices.shape, *(1,) * tail)), made, 0.0)
-    return o.cast(made, carrier(c.dtype(2)))
+    weights = o.where(o.reshape(inside, (*indices.shape, *(1,) * tail)), weights, 0.0)
+    return o.cast(weights, carrier(c.dtype(2)))
 
 
 def _unpacked(t: Tensor, bits: int) -> Tensor:
@@ -210,5 +210,5 @@ def _unpacked(t: Tensor, bits: int) -> Tensor:
     parts = [
         o.bitwise_and(o.right_shift(o.cast(t, i32), place), (1 << bits) - 1) for place in range(0, 8, bits)
     ]
-    made = o.stack(parts, t.ndim)
-    return o.reshape(made, (*t.shape[:-1], math.prod(made.shape[-2:])))
+    codes = o.stack(parts, t.ndim)
+    return o.reshape(codes, (*t.shape[:-1], math.prod(codes.shape[-2:])))

@@ -111,8 +111,8 @@ def qlinear_softmax(c: Call) -> Value:
     e = o.exp(o.mul(below, one(c, 1)))
     steps = o.floor(o.div(1.0, one(c, 3)))
     share = o.div(o.mul(e, steps), o.sum(e, axis, True))
-    made = saturated(c, share, one(c, 4), c.dtype())
-    return Value(o.reshape(made.tensor, x.shape), made.dtype) if flat else made
+    result = saturated(c, share, one(c, 4), c.dtype())
+    return Value(o.reshape(result.tensor, x.shape), result.dtype) if flat else result
 
 
 @declared(

@@ -41,15 +41,15 @@ def _steps(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantized_bytes(c: Call, x: Tensor, looked_at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """As `quantized`, the steps as u8, their zero point in i32, and the step."""
+    """Quantizes as `quantized` does: the numbers of steps as u8, their zero point in i32, and the step."""
     step, zero = _steps(looked_at)
     q = o.minimum(o.maximum(o.add(o.round(o.div(x, step)), zero), 0.0), 255.0)
     return o.cast(q, u8), o.cast(o.cast(zero, u8), i32), step
 
 
 def _scaled(c: Call, whole: Tensor, scale: Tensor, bias: int) -> Tensor:
-    made = same_shape(c, o.mul(o.cast(whole, f32), scale), whole)
-    return same_shape(c, o.add(made, c.x(bias)), whole) if c.has(bias) else made
+    scaled = same_shape(c, o.mul(o.cast(whole, f32), scale), whole)
+    return same_shape(c, o.add(scaled, c.x(bias)), whole) if c.has(bias) else scaled
 
 
 def per_column(scale: Tensor) -> Tensor:
@@ -118,8 +118,8 @@ def qgemm(c: Call) -> Value:
         return Value(same_shape(c, o.mul(o.cast(whole, f32), scale), whole), f32.np)
     if not c.has(8):
         raise c.bad("has a y_scale, but no y_zero_point, which says the type of the result")
-    made = same_shape(c, o.mul(o.cast(whole, f32), o.div(scale, one(c, 7))), whole)
-    return saturated(c, made, one(c, 8), c.dtype(8))
+    scaled = same_shape(c, o.mul(o.cast(whole, f32), o.div(scale, one(c, 7))), whole)
+    return saturated(c, scaled, one(c, 8), c.dtype(8))
 
 
 @declared(
@@ -139,5 +139,5 @@ def microsoft_qlinear_conv(c: Call) -> Value:
     if c.x().ndim < 3:
         raise c.bad(f"the input is {c.x().shape}; expected (N, …, C)")
     c.inputs[0] = Value(channels_first(c.x()), c.dtype())
-    made = qlinear_conv(c)
-    return Value(channels_last(made.tensor), made.dtype)
+    result = qlinear_conv(c)
+    return Value(channels_last(result.tensor), result.dtype)

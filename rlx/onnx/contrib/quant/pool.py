@@ -50,21 +50,21 @@ def qlinear_average_pool(c: Call) -> Value:
         raise c.bad(f"the input is {x.shape}; expected (N, C, …)")
     x = channels_first(x) if last else x
     w = windows_of(c, x.shape[2:], None)
-    found, _, inside = seen(c, x, w, 0.0)
+    taps, _, inside = seen(c, x, w, 0.0)
     count = np.full(len(inside), math.prod(w.kernel)) if c.int("count_include_pad") else inside.sum(1)
-    mean = o.div(_in_order(found), c.tensor(np.maximum(count, 1).astype(np.float32)))
+    mean = o.div(_in_order(taps), c.tensor(np.maximum(count, 1).astype(np.float32)))
     mean = o.reshape(mean, (*x.shape[:2], *w.counts))
     steps = o.add(o.div(channels_last(mean) if last else mean, one(c, 3)), zero_of(c, 4))
     return rounded_to(c, steps, c.dtype())
 
 
-def _in_order(found: Tensor) -> Tensor:
+def _in_order(elements: Tensor) -> Tensor:
     """The sums over the last axis. Short sums add one by one as ONNX Runtime does: in another order a mean within f32's
     last bit of a tie may round to the other integer."""
-    taps = found.shape[2]
+    taps = elements.shape[2]
     if not 0 < taps <= FEW_TAPS:
-        return o.sum(found, 2)
-    return functools.reduce(o.add, [found[:, :, t] for t in range(taps)])
+        return o.sum(elements, 2)
+    return functools.reduce(o.add, [elements[:, :, t] for t in range(taps)])
 
 
 def _mean(c: Call, axes: tuple[int, ...], keep: bool) -> Value:

@@ -25,18 +25,18 @@ def attention(site: Site) -> Made:
 def attention_grad(site: Site) -> Made:
     """Padded queries add nothing to the gradients of keys and values: they and their gradients are zero."""
     batch = _batch(site, 1)
-    made = dict(_hidden(site, 1))
+    replaced = dict(_hidden(site, 1))
     if not site.fixed(1, 2):
-        made |= {i: site.masked(i, (2,), 0.0) for i in (0, 1)}
+        replaced |= {i: site.masked(i, (2,), 0.0) for i in (0, 1)}
         m = _mask(site, 1)
         if m is not None:
             rows = len(site.layouts[m]) - 2
             if rows >= 0 and not site.fixed(m, rows):
                 value = True if site.inputs[m].dtype.kind == "b" else 0.0
-                before = made.get(m, site.inputs[m])
-                made[m] = site.maker.masked(before, site.layouts[m], (rows,), value, site.node)
+                before = replaced.get(m, site.inputs[m])
+                replaced[m] = site.maker.masked(before, site.layouts[m], (rows,), value, site.node)
     q, k, v = site.layouts[1:4]
-    return site.repeat(made, *[(batch, *p[1:]) for p in (q, k, v)])
+    return site.repeat(replaced, *[(batch, *p[1:]) for p in (q, k, v)])
 
 
 def _mask(site: Site, first: int) -> int | None:
@@ -115,7 +115,7 @@ def _with_mask(site: Site, first: int, keys: Tensor) -> dict[int, Tensor]:
     m = _mask(site, first)
     if m is None:
         return {first + 3: site.add("reshape", keys, shape=(1, 1, 1, *keys.shape))}
-    given = site.inputs[m]
-    if given.dtype.kind == "b":
-        return {m: site.add("logical_and", given, keys)}
-    return {m: site.add("where", keys, given, site.constant(-math.inf, given.dtype))}
+    mask = site.inputs[m]
+    if mask.dtype.kind == "b":
+        return {m: site.add("logical_and", mask, keys)}
+    return {m: site.add("where", keys, mask, site.constant(-math.inf, mask.dtype))}

@@ -63,15 +63,15 @@ def cond(site: Site) -> Made:
             own = list(body.maker.captured.items())
             body.maker.captured.clear()
             for t in other.captures():
-                found = dict(own).get(t.id)
-                body.maker.captured[t.id] = found or (t, _declare(body, t))
+                captured = dict(own).get(t.id)
+                body.maker.captured[t.id] = captured or (t, _declare(body, t))
             body.maker.captured.update((k, v) for k, v in own if k not in body.maker.captured)
         else:
             for t in missing:
                 body.maker.captured[t.id] = (t, _declare(body, t))
     attrs = {"then": one.finished(), "otherwise": two.finished()}
-    made = site.new.add(site.node.op, (*site.inputs, *one.captures()), attrs, site.node.label)
-    return [(t, _same(a, b)) for t, a, b in zip(made, one.layouts, two.layouts, strict=True)]
+    results = site.new.add(site.node.op, (*site.inputs, *one.captures()), attrs, site.node.label)
+    return [(t, _same(a, b)) for t, a, b in zip(results, one.layouts, two.layouts, strict=True)]
 
 
 def _declare(body: _Body, t: Tensor) -> Tensor:
@@ -87,8 +87,8 @@ def while_loop(site: Site) -> Made:
         _same(certain(a), b) for a, b in zip(site.layouts[1 : carries + 1], body.layouts[1:], strict=True)
     ]
     attrs = {**site.node.attrs, "body": body.finished()}
-    made = site.new.add(site.node.op, (*site.inputs, *body.captures()), attrs, site.node.label)
-    return list(zip(made, layouts, strict=True))
+    results = site.new.add(site.node.op, (*site.inputs, *body.captures()), attrs, site.node.label)
+    return list(zip(results, layouts, strict=True))
 
 
 @rule("scan", sized=["body", "length"])
@@ -112,8 +112,8 @@ def scan(site: Site) -> Made:
             graph.outputs[name] = graph.add("where", (counts, new, old))[0]
         inputs.insert(count, site.mask(steps))
     attrs = {**node.attrs, "body": body.finished()}
-    made = site.new.add(node.op, (*inputs, *body.captures()), attrs, node.label)
-    return list(zip(made, [*layouts, *((steps, *p) for p in body.layouts[n:])], strict=True))
+    results = site.new.add(node.op, (*inputs, *body.captures()), attrs, node.label)
+    return list(zip(results, [*layouts, *((steps, *p) for p in body.layouts[n:])], strict=True))
 
 
 def _steps(site: Site) -> Axis:

@@ -28,8 +28,8 @@ def _image(site: Site, i: int, channels: Axis) -> tuple[Axis, ...]:
 
 
 def _zeroed(site: Site, *inputs: int) -> dict[int, Tensor]:
-    made = {i: site.masked(i, _spatial(site, i), 0) for i in inputs}
-    return {i: t for i, t in made.items() if t is not site.inputs[i]}
+    masked = {i: site.masked(i, _spatial(site, i), 0) for i in inputs}
+    return {i: t for i, t in masked.items() if t is not site.inputs[i]}
 
 
 @rule("conv", "conv_transpose", "conv_grad_input", sized=["sizes"])
@@ -54,9 +54,9 @@ def conv_grad_weight(site: Site) -> Made:
 def max_pool(site: Site) -> Made:
     spatial = _spatial(site, 0)
     x = site.layouts[0]
-    made = {0: site.masked(0, spatial, -np.inf)} if spatial else {}
+    masked = {0: site.masked(0, spatial, -np.inf)} if spatial else {}
     rest = (site.made(0, k) if k in spatial else a for k, a in enumerate(_own(site)[2:], 2))
-    return site.repeat(made, (*x[:2], *rest))
+    return site.repeat(masked, (*x[:2], *rest))
 
 
 def _own(site: Site) -> tuple[Axis, ...]:
@@ -66,25 +66,25 @@ def _own(site: Site) -> tuple[Axis, ...]:
 @rule("pad")
 def pad(site: Site) -> Made:
     """Constants stand in the place of the padding; elements repeated at an end are read by indices of each length."""
-    node, given = site.node, site.layouts[0]
-    made, pads, moving = site.inputs[0], list(node.attrs["pads"]), []
+    node, layout_in = site.node, site.layouts[0]
+    result, pads, moving = site.inputs[0], list(node.attrs["pads"]), []
     layout: list[Axis] = []
-    for k, (axis, pair) in enumerate(zip(given, node.attrs["pads"], strict=True)):
+    for k, (axis, pair) in enumerate(zip(layout_in, node.attrs["pads"], strict=True)):
         if is_fixed(axis) or pair == (0, 0):
             layout.append(axis if pair == (0, 0) else fixed(size_of(axis) + sum(pair)))
             continue
         site.prefix(0, k)
         layout.append(site.made(0, k))
         if node.attrs["mode"] == "constant":
-            made = site.maker.masked(made, given, (k,), node.attrs["value"], node)
+            result = site.maker.masked(result, layout_in, (k,), node.attrs["value"], node)
         else:
             moving.append(k)
             pads[k] = (0, 0)
-    made = site.add("pad", made, **{**node.attrs, "pads": tuple(pads)})
+    result = site.add("pad", result, **{**node.attrs, "pads": tuple(pads)})
     for k in moving:
         size = node.output.shape[k]
-        made = site.add("gather", made, site.vector(size, _repeated(site, k, size)), axis=k)
-    return [(made, tuple(layout))]
+        result = site.add("gather", result, site.vector(size, _repeated(site, k, size)), axis=k)
+    return [(result, tuple(layout))]
 
 
 def _repeated(site: Site, axis: int, size: int) -> Callable[[Graph], Array]:

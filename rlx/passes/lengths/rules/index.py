@@ -23,8 +23,8 @@ def _from_front(site: Site, i: int, length: Tensor) -> Tensor:
 
 def _known(site: Site, i: int) -> bool:
     """Whether the indices are a constant that counts from the front; such are in range at every length."""
-    made = site.node.inputs[i].node
-    return made.op.is_constant and bool(np.all(made.attrs["value"] >= 0))
+    producer = site.node.inputs[i].node
+    return producer.op.is_constant and bool(np.all(producer.attrs["value"] >= 0))
 
 
 def _clamped(site: Site, i: int, x: int, axis: int) -> Tensor:
@@ -49,8 +49,8 @@ def gather(site: Site) -> Made:
     axis = site.node.attrs["axis"]
     x, indices = site.layouts
     layout = (*x[:axis], *indices, *x[axis + 1 :])
-    made = _clamped(site, 1, 0, axis)
-    return site.repeat({} if made is site.inputs[1] else {1: made}, layout)
+    clamped = _clamped(site, 1, 0, axis)
+    return site.repeat({} if clamped is site.inputs[1] else {1: clamped}, layout)
 
 
 @rule("gather_elements")
@@ -59,8 +59,8 @@ def gather_elements(site: Site) -> Made:
     x, indices = site.layouts
     shape = site.node.output.shape
     layout = tuple(indices[k] if k == axis else joined([x[k], indices[k]], n) for k, n in enumerate(shape))
-    made = _clamped(site, 1, 0, axis)
-    return site.repeat({} if made is site.inputs[1] else {1: made}, layout)
+    clamped = _clamped(site, 1, 0, axis)
+    return site.repeat({} if clamped is site.inputs[1] else {1: clamped}, layout)
 
 
 @rule("clip", sized=["min", "max"])
@@ -77,12 +77,12 @@ def clip(site: Site) -> Made:
     dtype = node.output.dtype
     if not dtype.is_int:
         raise site.refuse(f"its {limits[0]} depends on the length")
-    made = site.inputs[0]
+    result = site.inputs[0]
     for n, op in (("min", "maximum"), ("max", "minimum")):
         if node.attrs[n] is not None:
             limit = site.maker.given((), dtype, _limit(site, n))
-            made = site.add(op, made, limit)
-    return [(made, site.layouts[0])]
+            result = site.add(op, result, limit)
+    return [(result, site.layouts[0])]
 
 
 def _without(name: str) -> Callable[[Node], bool]:
@@ -108,8 +108,8 @@ def _attribute(name: str) -> Callable[[Node], Any]:
 @rule("one_hot")
 def one_hot(site: Site) -> Made:
     axis = site.node.attrs["axis"]
-    given = site.layouts[0]
-    return site.repeat({}, (*given[:axis], fixed(site.node.attrs["depth"]), *given[axis:]))
+    x = site.layouts[0]
+    return site.repeat({}, (*x[:axis], fixed(site.node.attrs["depth"]), *x[axis:]))
 
 
 def _dropping(site: Site, axes: range, target: Axis) -> dict[int, Tensor]:
@@ -118,15 +118,15 @@ def _dropping(site: Site, axes: range, target: Axis) -> dict[int, Tensor]:
     indices = site.inputs[0]
     dtype = indices.dtype
     size = site.node.attrs["length"]
-    made = indices
+    targets = indices
     if not is_fixed(target):
         (factor,) = target
         assert factor.reading is not None
         counted = _from_front(site, 0, site.number(factor.reading))
         dropped = site.add("less", counted, site.constant(0, dtype))
-        made = site.add("where", dropped, site.constant(size, dtype), counted)
-    made = site.maker.masked(made, site.layouts[0], axes, size, site.node)
-    return {} if made is indices else {0: made}
+        targets = site.add("where", dropped, site.constant(size, dtype), counted)
+    targets = site.maker.masked(targets, site.layouts[0], axes, size, site.node)
+    return {} if targets is indices else {0: targets}
 
 
 @rule("scatter", sized=["length"])

@@ -31,11 +31,11 @@ def transpose(site: Site) -> Made:
 
 @rule("expand", sized=["shape"])
 def expand(site: Site) -> Made:
-    given, shape = site.layouts[0], site.node.output.shape
-    more = len(shape) - len(given)
+    x, shape = site.layouts[0], site.node.output.shape
+    more = len(shape) - len(x)
     layout = []
     for k, n in enumerate(shape):
-        axis = given[k - more] if k >= more else fixed(1)
+        axis = x[k - more] if k >= more else fixed(1)
         layout.append(axis if size_of(axis) == n else site.made(0, k, uniform=True))
     return site.repeat({}, tuple(layout))
 
@@ -77,10 +77,10 @@ def slice_(site: Site) -> Made:
     attrs = {n: list(site.node.attrs[n]) for n in ("starts", "stops", "steps")}
     for k in moving:
         attrs["starts"][k], attrs["stops"][k], attrs["steps"][k] = 0, x.shape[k], 1
-    made = site.add("slice", site.inputs[0], **{n: tuple(v) for n, v in attrs.items()})
+    result = site.add("slice", site.inputs[0], **{n: tuple(v) for n, v in attrs.items()})
     for k in moving:
-        made = _gathered(site, made, k, _slice_places(site, k))
-    return [(made, tuple(layout))]
+        result = _gathered(site, result, k, _slice_places(site, k))
+    return [(result, tuple(layout))]
 
 
 def _slice_places(site: Site, axis: int) -> Callable[[Graph], Array]:
@@ -88,8 +88,8 @@ def _slice_places(site: Site, axis: int) -> Callable[[Graph], Array]:
 
     def places(graph: Graph) -> Array:
         attrs = site.counterpart(graph).attrs
-        found = np.arange(*(attrs[n][axis] for n in ("starts", "stops", "steps")), dtype=np.int32)
-        return _filled(found, size)
+        sliced = np.arange(*(attrs[n][axis] for n in ("starts", "stops", "steps")), dtype=np.int32)
+        return _filled(sliced, size)
 
     return places
 
@@ -118,9 +118,9 @@ def concat(site: Site) -> Made:
             site.prefix(i, axis)
     if all(map(is_fixed, parts[:-1])):
         return site.repeat({}, tuple(layout))
-    ((made, _),) = site.repeat({}, tuple(layout))
+    ((result, _),) = site.repeat({}, tuple(layout))
     return [
-        (_gathered(site, made, axis, _concat_places(site, axis, [size_of(p) for p in parts])), tuple(layout))
+        (_gathered(site, result, axis, _concat_places(site, axis, [size_of(p) for p in parts])), tuple(layout))
     ]
 
 
@@ -132,7 +132,7 @@ def _concat_places(site: Site, axis: int, sizes: Sequence[int]) -> Callable[[Gra
         true = [t.shape[axis] for t in site.counterpart(graph).inputs]
         if any(n > size for n, size in zip(true, sizes, strict=True)):
             raise Refused("a part is longer than in the padded program")
-        found = np.concatenate([start + np.arange(n) for start, n in zip(starts, true, strict=False)])
-        return _filled(found.astype(np.int32), total)
+        sources = np.concatenate([start + np.arange(n) for start, n in zip(starts, true, strict=False)])
+        return _filled(sources.astype(np.int32), total)
 
     return places

@@ -26,22 +26,22 @@ def extreme(site: Site) -> Made:
         raise site.refuse("of equal elements it takes the last, which may be padding")
     assert node.op.joins is not None
     value = NEUTRAL[node.op.joins](dtype)
-    ((made, _),) = site.repeat({0: site.masked(0, (axis,), value)}, layout)
+    ((index, _),) = site.repeat({0: site.masked(0, (axis,), value)}, layout)
     if not is_prefix(site.layouts[0][axis]):
-        made = site.add("gather", _true_places(site, axis), made, axis=0)
-    return [(made, layout)]
+        index = site.add("gather", _true_places(site, axis), index, axis=0)
+    return [(index, layout)]
 
 
 def _true_places(site: Site, axis: int) -> Tensor:
-    """For each place on an axis with gaps the place that it has without them, which each length gives."""
+    """The place that each place on an axis with gaps has without them, which each length gives."""
     factors = site.layouts[0][axis]
 
     def places(graph: Graph) -> Array:
         true = [f.size if f.reading is None else f.reading(graph) for f in factors]
-        found = np.zeros([f.size for f in factors], np.int64)
+        inverse = np.zeros([f.size for f in factors], np.int64)
         count = site.counterpart(graph).inputs[0].shape[axis]
-        found[tuple(map(slice, true))] = np.arange(count).reshape(true)
-        return found.reshape(-1)
+        inverse[tuple(map(slice, true))] = np.arange(count).reshape(true)
+        return inverse.reshape(-1)
 
     return site.vector(size_of(factors), places, i64)
 

@@ -12,9 +12,9 @@ def random_bits(site: Site) -> Made:
     shape, drawn = node.output.shape, node.attrs["axes"]
     layout: list[Axis] = []
     for k, n in enumerate(shape):
-        given = [p[k - len(shape) + len(p)] for p in site.layouts if k - len(shape) + len(p) >= 0]
-        axis = joined(given, n)
-        layout.append(axis if any(size_of(a) == n for a in given) else site.made(0, k))
+        axes = [p[k - len(shape) + len(p)] for p in site.layouts if k - len(shape) + len(p) >= 0]
+        axis = joined(axes, n)
+        layout.append(axis if any(size_of(a) == n for a in axes) else site.made(0, k))
     first = len(shape) - drawn
     for k in range(first, len(shape)):
         if not is_fixed(layout[k]) and (k > first or not is_prefix(layout[k])):

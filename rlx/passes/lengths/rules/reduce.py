@@ -56,18 +56,18 @@ def _mean(site: Site, x: Tensor) -> Tensor:
     its divisions are exact but the last."""
     node, half = site.node, x.dtype.is_half
     x = site.add("cast", x, dtype=f32) if half else x
-    made = site.add("mean", x, **node.attrs)
+    mean = site.add("mean", x, **node.attrs)
     for k in set(site.varying(0)) & {*node.attrs["axes"]}:
         for f in site.layouts[0][k]:
             if f.reading is not None:
-                count = site.add("cast", site.number(f.reading), dtype=made.dtype)
-                made = site.add("div", made, site.add("div", count, site.constant(float(f.size), made.dtype)))
-    return site.add("cast", made, dtype=node.output.dtype) if half else made
+                count = site.add("cast", site.number(f.reading), dtype=mean.dtype)
+                mean = site.add("div", mean, site.add("div", count, site.constant(float(f.size), mean.dtype)))
+    return site.add("cast", mean, dtype=node.output.dtype) if half else mean
 
 
 @rule("cumsum", "cumprod")
 def running(site: Site) -> Made:
-    """From the front, no true element meets padding that lies behind all of them."""
+    """Running totals from the front: no true element meets padding that lies behind all of them."""
     node = site.node
     if is_prefix(site.layouts[0][node.attrs["axis"]]) and not node.attrs["reverse"]:
         return site.repeat({}, site.layouts[0])

@@ -13,7 +13,7 @@ from rlx.backends.cpu.host.matmul.dense import multiply
 from rlx.backends.cpu.host.rows import F32, working
 from rlx.ir import Node
 
-_BLOCK = 1 << 17  # scores in one block
+_SCORES_PER_BLOCK = 1 << 17
 
 
 def capped(scores: Array, softcap: float) -> list[Step]:
@@ -55,7 +55,7 @@ def bind_cached(
         return [partial(np.copyto, out, 0, "unsafe")]
     group = heads // k.shape[1]
     whole = None if mask is None else np.broadcast_to(mask, (*q.shape[:3], n_k))
-    rows = min(n_q, max(1, _BLOCK // (n_k * group)))
+    rows = min(n_q, max(1, _SCORES_PER_BLOCK // (n_k * group)))
     pieces = [(b, h, i) for b in range(batch) for h in range(k.shape[1]) for i in range(0, n_q, rows)]
     work = batch * heads * n_q * n_k * (1.0 + 4 * d / 150)
     marks = ctx.mark()

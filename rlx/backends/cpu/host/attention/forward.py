@@ -18,7 +18,7 @@ from rlx.backends.cpu.host.rows import F32, sum_first_axis, working
 from rlx.ir import Node
 from rlx.ops.attention.parts import NO_TOKENS, ByToken, heads_first, rest
 
-_BLOCK = 1 << 17  # scores in one block
+_SCORES_PER_BLOCK = 1 << 17
 _MIN_QUERIES = 16
 # All heads go in one batched call where a head's GEMM has at most so many multiplications: NumPy's BLAS starts no
 # threads for so few.
@@ -30,11 +30,11 @@ def bind_attention(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx:
     mask, lengths = rest("attention", node.inputs[3:])
     tokens: ByToken = node.attrs.get("tokens", NO_TOKENS)
     out = outs[0].swapaxes(1, 2) if ByToken.Y in tokens else outs[0]
-    given = heads_first(ins, tokens)
+    arrays = heads_first(ins, tokens)
     if lengths is not None:
-        q, k, v = given[:3]
-        return bind_cached(node, q, k, v, None if mask is None else given[3], given[-1], out, ctx)
-    return _Attention(node, given, out, ctx).steps()
+        q, k, v = arrays[:3]
+        return bind_cached(node, q, k, v, None if mask is None else arrays[3], arrays[-1], out, ctx)
+    return _Attention(node, arrays, out, ctx).steps()
 
 
 class _Attention:
@@ -59,8 +59,8 @@ class _Attention:
         self._prepare_mask((batch, heads, n_q, n_k))
         if self.causal or self.window is not None:
             self.diagonal = _diagonal(n_q, n_k, self.dtype, self.causal, self.window)
-        queries = min(n_q, max(_MIN_QUERIES, _BLOCK // n_k))
-        group = max(1, _BLOCK // (queries * n_k)) if queries == n_q else 1
+        queries = min(n_q, max(_MIN_QUERIES, _SCORES_PER_BLOCK // n_k))
+        group = max(1, _SCORES_PER_BLOCK // (queries * n_k)) if queries == n_q else 1
         parts = -(-heads // group)
         pieces = [
             (b, slice(p * heads // parts, (p + 1) * heads // parts), slice(i, min(n_q, i + queries)))
@@ -114,7 +114,7 @@ class _Attention:
         reduced = (count, 1, rows) if across else (count, rows, 1)
         best, total = (ctx.scratch(reduced, self.dtype, thread) for _ in range(2))
         along = 1 if across else 2
-        made = out if out.dtype == self.dtype else ctx.scratch(out.shape, self.dtype, thread)
+        result = out if out.dtype == self.dtype else ctx.scratch(out.shape, self.dtype, thread)
 
         steps: list[Step] = []
         values = []
@@ -164,12 +164,12 @@ class _Attention:
         # The sum is at least 1 where a query sees a key. Otherwise it is 0, and the row becomes 0, not NaN.
         steps.append(partial(np.maximum, total, np.asarray(info.tiny, self.dtype), out=total))
         if small:
-            steps.append(partial(np.matmul, scores, value, made))
+            steps.append(partial(np.matmul, scores, value, result))
         for n, value in enumerate(values):
-            steps += self._product(scores[n], value, made[n], thread)
-        steps.append(partial(np.divide, made, total.swapaxes(1, 2) if across else total, made))
-        if made is not out:
-            steps.append(partial(np.copyto, out, made, "unsafe"))
+            steps += self._product(scores[n], value, result[n], thread)
+        steps.append(partial(np.divide, result, total.swapaxes(1, 2) if across else total, result))
+        if result is not out:
+            steps.append(partial(np.copyto, out, result, "unsafe"))
         return steps
 
     def _wide(self, x: Array, steps: list[Step], thread: int) -> Array:

@@ -15,7 +15,7 @@ from rlx.backends.cpu.host.rows import working
 from rlx.ir import Node
 from rlx.ops.attention.parts import rest
 
-_BLOCK = 1 << 17  # scores in one block
+_SCORES_PER_BLOCK = 1 << 17
 
 
 @cpu_kernel("attention_grad")
@@ -65,7 +65,7 @@ class _KeyHead:
         self.ctx = ctx
         n_q, n_k, size = q.shape[2], k.shape[2], q.shape[3]
         self.dtype = working(q.dtype)
-        self.rows = min(n_q, max(1, _BLOCK // n_k))
+        self.rows = min(n_q, max(1, _SCORES_PER_BLOCK // n_k))
         self.key, self.at = np.arange(n_k), np.arange(-n_q, 0)[:, None]
 
         def scratch(*shape: int, kind: Any = self.dtype) -> Array:
@@ -95,7 +95,7 @@ class _KeyHead:
     def _block(self, head: int, rows: slice, end: int) -> None:
         count, ctx = rows.stop - rows.start, self.ctx
         p, ds, column = self.p[:count], self.ds[:count], self.column[:count]
-        q, d, made = self.wide_q[:count], self.wide_d[:count], self.made_q[:count]
+        q, d, dq = self.wide_q[:count], self.wide_d[:count], self.made_q[:count]
         np.copyto(q, self.q[head, rows])
         np.copyto(d, self.d[head, rows])
         product(q, self.wide_k.T, p, ctx, self.scale)
@@ -125,8 +125,8 @@ class _KeyHead:
             np.multiply(bent, bent, bent)
             np.subtract(np.asarray(1, self.dtype), bent, bent)
             np.multiply(ds, bent, ds)
-        product(ds, self.wide_k, made, ctx, self.scale)
-        np.copyto(self.dq[head, rows], made, "unsafe")
+        product(ds, self.wide_k, dq, ctx, self.scale)
+        np.copyto(self.dq[head, rows], dq, "unsafe")
         product(ds.T, q, self.made_k, ctx, self.scale, onto=True)
 
     def _mask(self, scores: Array, mask: Array) -> None:

@@ -55,5 +55,5 @@ def _step(ins: Sequence[Array], outs: Sequence[Array], attrs: Attrs) -> None:
         total = np.sum(e, axis=-1, keepdims=True)
         if extra is not None:
             total = total + np.exp(extra - best)
-        made = np.matmul(e, own_values.transpose(1, 0, 2)) / np.where(total == 0, 1, total)
-        y[b] = made.reshape(y.shape[1:]).astype(keys.dtype).astype(y.dtype)
+        result = np.matmul(e, own_values.transpose(1, 0, 2)) / np.where(total == 0, 1, total)
+        y[b] = result.reshape(y.shape[1:]).astype(keys.dtype).astype(y.dtype)

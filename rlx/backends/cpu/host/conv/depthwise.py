@@ -20,7 +20,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from rlx.backends.cpu.context import Array, BindContext, Step
 
-_BLOCK = 1 << 17  # elements in one block of channels
+_BLOCK_ELEMENTS = 1 << 17
 _NS_A_TAP = 0.16
 _AXES = "ij"
 
@@ -99,7 +99,7 @@ def bind_depthwise(
     length = sum((c - 1) * p for c, p in zip(counts, pitch, strict=True)) + 1
     factors = w.reshape(channels, each, *kernel)
     target = out.reshape(len(out), channels, each, *counts)
-    block = max(1, min(_BLOCK // plane, -(-channels // 2)))
+    block = max(1, min(_BLOCK_ELEMENTS // plane, -(-channels // 2)))
     parts = [slice(i, min(channels, i + block)) for i in range(0, channels, block)]
     pieces = [(n, part) for n in range(len(out)) for part in parts]
     taps = list(itertools.product(*(a.runs() for a in axes[:-1]), axes[-1].singles()))
@@ -113,14 +113,14 @@ def bind_depthwise(
         total, term = (ctx.scratch((count, length), x.dtype, thread) for _ in range(2))
         moves = (total.strides[0], *(p * x.itemsize for p in pitch))
         for j in range(each):
-            for number, found in enumerate(taps):
+            for number, reaches in enumerate(taps):
                 into = term if number else total
-                at = axes[-1].reach + sum(r.first * p for r, p in zip(found, pitch, strict=True))
-                weights = factors[(part, j, *(r.taps for r in found[:-1]), found[-1].taps.start)]
-                apart = [r.step * p for r, p in zip(found[:-1], pitch, strict=False)]
-                start = planes[tuple(r.phase for r in found)][at:]
+                at = axes[-1].reach + sum(r.first * p for r, p in zip(reaches, pitch, strict=True))
+                weights = factors[(part, j, *(r.taps for r in reaches[:-1]), reaches[-1].taps.start)]
+                apart = [r.step * p for r, p in zip(reaches[:-1], pitch, strict=False)]
+                start = planes[tuple(r.phase for r in reaches)][at:]
                 steps.append(_summed(start, plane, apart, weights, into))
-                foreign = axes[-1].foreign(found[-1].first)
+                foreign = axes[-1].foreign(reaches[-1].first)
                 if foreign is not None:
                     rows = as_strided(into, (count, *counts), moves)
                     steps.append(partial(np.copyto, rows[..., foreign], np.zeros((), x.dtype)))
@@ -138,8 +138,8 @@ def bind_depthwise(
 def _laid_out(
     x: Array, axes: Sequence[_Axis], ctx: BindContext, thread: int
 ) -> tuple[dict[tuple[int, ...], Array], list[Step]]:
-    """For each combination of phases, planes (channels, *sizes) in scratch, with a margin before and after them as long
-    as the longest shift along the last axis; and the calls that fill the planes."""
+    """Planes (channels, *sizes) in scratch by combination of phases, with a margin before and after them as long as the
+    longest shift along the last axis; and the calls that fill the planes."""
     sizes = tuple(a.size for a in axes)
     margin, numel = axes[-1].reach, len(x) * math.prod(sizes)
     planes: dict[tuple[int, ...], Array] = {}

@@ -23,8 +23,8 @@ from rlx.backends.cpu.host.windows import padded, view_windows
 from rlx.ir import Node
 
 _NS_A_FLOP = 1 / 100
-_COLUMNS = 1 << 18  # elements in one block of columns: it stays in the second-level cache
-_RESULT = 1 << 18  # elements of a result that stays there until its epilogue
+_COLUMNS_ELEMENTS = 1 << 18  # a block of columns stays in the second-level cache
+_RESULT_ELEMENTS = 1 << 18  # a result stays there until its epilogue
 _MIN_PART = 96  # a GEMM of a batched call has at least so many rows, or output positions
 
 
@@ -49,15 +49,15 @@ def bind_conv(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
 
 
 def _finish(
-    node: Node, made: Array, ins: Sequence[Array], out: Array, channels: slice, ctx: BindContext, thread: int | None,
+    node: Node, result: Array, ins: Sequence[Array], out: Array, channels: slice, ctx: BindContext, thread: int | None,
     axis: int = 1,
 ) -> list[Step]:  # fmt: skip
-    """The epilogue of some channels, which lie along `axis`: bias, activation and rounding, from `made` to `out`."""
+    """The epilogue of some channels, which lie along `axis`: bias, activation and rounding, from `result` to `out`."""
     tree = epilogue_of(node)
     if tree is None:
-        return [] if made is out else [partial(np.copyto, out, made)]
+        return [] if result is out else [partial(np.copyto, out, result)]
     bias = [ins[2][channels].reshape(-1, *(1,) * (out.ndim - 1 - axis))] if len(ins) == 3 else []
-    return bind_trees([tree], [made, *bias], [out], ctx, thread)
+    return bind_trees([tree], [result, *bias], [out], ctx, thread)
 
 
 class _Columns:
@@ -85,7 +85,7 @@ class _Columns:
     def steps(self) -> list[Step]:
         # Making the columns costs little beside the GEMM where there are more rows than output positions.
         quick = self.plain or self.rows * self.groups > self.places
-        small = len(self.out) == 1 and self.out.size <= _RESULT and quick
+        small = len(self.out) == 1 and self.out.size <= _RESULT_ELEMENTS and quick
         in_turn = small and self.out.dtype == self.x.dtype == F32 and not self.ctx.batch_invariant
         return self._in_turn() if in_turn and load_team() is not None else self._by_threads()
 
@@ -140,19 +140,19 @@ class _Columns:
         source = self.seen[at]
         return columns, [partial(np.copyto, columns.reshape(source.shape), source)]
 
-    def _begun(self, made: Array, channels: slice, axis: int) -> list[Step]:
-        """With `onto`, fills the result of some channels, which lie along `axis`, with the bias."""
+    def _begun(self, sums: Array, channels: slice, axis: int) -> list[Step]:
+        """Fills the result of some channels, which lie along `axis`, with the bias where there is `onto`."""
         if not self.onto:
             return []
-        return [partial(np.copyto, made, self.ins[2][channels].reshape(-1, *(1,) * (made.ndim - 1 - axis)))]
+        return [partial(np.copyto, sums, self.ins[2][channels].reshape(-1, *(1,) * (sums.ndim - 1 - axis)))]
 
     def _finished(
-        self, made: Array, result: Array, channels: slice, thread: int | None, axis: int
+        self, sums: Array, result: Array, channels: slice, thread: int | None, axis: int
     ) -> list[Step]:
         if self.onto:
             tree = epilogue_of(self.node, bias=False)
-            return [] if tree is None else bind_trees([tree], [made], [result], self.ctx, thread)
-        return _finish(self.node, made, self.ins, result, channels, self.ctx, thread, axis)
+            return [] if tree is None else bind_trees([tree], [sums], [result], self.ctx, thread)
+        return _finish(self.node, sums, self.ins, result, channels, self.ctx, thread, axis)
 
     def _by_threads(self) -> list[Step]:
         """One piece of work for each image, group and block of output rows: columns, GEMM and epilogue follow one
@@ -167,18 +167,18 @@ class _Columns:
             n, g, block = pieces[piece]
             columns, steps = self._columns(n, slice(g * self.inner, (g + 1) * self.inner), block, thread)
             result = self.target[n, g][:, block.start * line : block.stop * line]
-            made = result if result.dtype == x.dtype else ctx.scratch(result.shape, x.dtype, thread)
+            sums = result if result.dtype == x.dtype else ctx.scratch(result.shape, x.dtype, thread)
             every = slice(g * self.rows, (g + 1) * self.rows)
-            steps += self._begun(made, every, axis=0)
-            steps += product(self.weights[g], columns, made, ctx, thread, self.onto)
-            return steps + self._finished(made, result, every, thread, axis=0)
+            steps += self._begun(sums, every, axis=0)
+            steps += product(self.weights[g], columns, sums, ctx, thread, self.onto)
+            return steps + self._finished(sums, result, every, thread, axis=0)
 
         return ctx.split(len(pieces), self.work + 0.3 * self.terms * self.places * len(self.out), bind)
 
     def _blocks(self) -> list[slice]:
         """Rows of the output in blocks of equal height, an even number of them. They too depend on the shape alone."""
         height, line = self.counts[0], self.places // self.counts[0]
-        most = max(1, min(_COLUMNS // max(1, self.terms * line), _RESULT // max(1, self.rows * line)))
+        most = max(1, min(_COLUMNS_ELEMENTS // max(1, self.terms * line), _RESULT_ELEMENTS // max(1, self.rows * line)))
         parts = -(-height // most)
         if parts > 1 or len(self.out) * self.groups == 1:
             parts += parts % 2
@@ -193,11 +193,11 @@ def product(a: Array, b: Array, out: Array, ctx: BindContext, thread: int, onto:
         return [integers.multiply(a, b, out, ctx, thread)]
     steps: list[Step] = []
     for rows in rows_alike(len(a)) if ctx.batch_invariant else [slice(None)]:
-        left, made = a[rows], out[rows]
+        left, target = a[rows], out[rows]
         steps += (
-            multiply(left, b, made, ctx, thread, onto=onto)
+            multiply(left, b, target, ctx, thread, onto=onto)
             if out.dtype == F32
-            else [partial(np.matmul, left, b, made)]
+            else [partial(np.matmul, left, b, target)]
         )
     return steps
 

@@ -16,7 +16,7 @@ from rlx.backends.cpu.host.rows import working
 from rlx.backends.cpu.host.windows import at_tap, padded, room_for, view_windows
 from rlx.ir import Node
 
-_COLUMNS = 1 << 18  # elements in one block of columns
+_COLUMNS_ELEMENTS = 1 << 18
 _NS_A_FLOP = 1 / 100
 
 
@@ -40,8 +40,8 @@ def bind_spread(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bi
     room = tuple(a + n + b for n, (a, b) in zip(out.shape[2:], pads, strict=True))
     kept = tuple(slice(a, a + n) for n, (a, _) in zip(out.shape[2:], pads, strict=True))
     weights = w.reshape(groups, rows, inner * taps)
-    given = x.reshape(len(x), groups, rows, positions)
-    block = max(1, _COLUMNS // (taps * positions))
+    flat = x.reshape(len(x), groups, rows, positions)
+    block = max(1, _COLUMNS_ELEMENTS // (taps * positions))
     pieces = [
         (n, g, slice(i, min(inner, i + block)))
         for n in range(len(x))
@@ -57,7 +57,7 @@ def bind_spread(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bi
         columns = ctx.scratch((length * taps, positions), dtype, thread)
         total = ctx.scratch((length, *room), dtype, thread)
         calls = product(
-            weights[g, :, part.start * taps : part.stop * taps].T, given[n, g], columns, ctx, thread
+            weights[g, :, part.start * taps : part.stop * taps].T, flat[n, g], columns, ctx, thread
         )
         calls.append(partial(np.copyto, total, np.zeros((), dtype)))
         spread = columns.reshape(length, *kernel, *counts)
@@ -65,8 +65,8 @@ def bind_spread(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bi
             where = total[(slice(None), *at_tap(tap, attrs["strides"], attrs["dilations"], counts))]
             calls.append(partial(np.add, where, spread[(slice(None), *tap)], where))
         channels = slice(g * inner + part.start, g * inner + part.stop)
-        made = total[(slice(None), *kept)]
-        return calls + _finish(node, made, ins, out[n, channels], channels, ctx, thread, axis=0)
+        sums = total[(slice(None), *kept)]
+        return calls + _finish(node, sums, ins, out[n, channels], channels, ctx, thread, axis=0)
 
     work = 2.0 * x.size * inner * taps * _NS_A_FLOP + 0.5 * len(x) * groups * inner * taps * positions
     return steps + ctx.split(len(pieces), work, bind)
@@ -86,9 +86,9 @@ def bind_grad_weight(node: Node, ins: Sequence[Array], outs: Sequence[Array], ct
     rows, inner = d.shape[1] // groups, x.shape[1] // groups
     terms, positions = inner * math.prod(kernel), math.prod(counts)
     seen = view_windows(x, kernel, attrs["strides"], attrs["dilations"], counts)
-    given = d.reshape(len(d), groups, rows, positions)
+    flat = d.reshape(len(d), groups, rows, positions)
     line = positions // counts[0]
-    height = max(1, _COLUMNS // max(1, terms * line))
+    height = max(1, _COLUMNS_ELEMENTS // max(1, terms * line))
     target = out.reshape(groups, rows, terms)
     marks = ctx.mark()
 
@@ -107,7 +107,7 @@ def bind_grad_weight(node: Node, ins: Sequence[Array], outs: Sequence[Array], ct
                 source = seen[at]
                 here = columns.reshape(-1)[: source.size].reshape(terms, source.size // terms)
                 calls.append(partial(np.copyto, here.reshape(source.shape), source))
-                left = given[n, g][:, block.start * line : block.stop * line]
+                left = flat[n, g][:, block.start * line : block.stop * line]
                 first = not (n or start)
                 calls += product(left, here.T, total if first else part, ctx, thread)
                 if not first:

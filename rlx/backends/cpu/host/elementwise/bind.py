@@ -13,11 +13,11 @@ from rlx.ir import expr as ex
 def trees_of(node: Node) -> tuple[Expr, ...]:
     """The expression of each output, converted to the output's dtype."""
     if "trees" in node.attrs:
-        made: tuple[Expr, ...] = tuple(node.attrs["trees"])
+        trees: tuple[Expr, ...] = tuple(node.attrs["trees"])
     else:
         assert node.op.expr is not None
-        made = (node.op.expr([ex.arg(i, t.dtype) for i, t in enumerate(node.inputs)], node.attrs),)
-    return tuple(ex.cast(tree, t.dtype) for tree, t in zip(made, node.outputs, strict=True))
+        trees = (node.op.expr([ex.arg(i, t.dtype) for i, t in enumerate(node.inputs)], node.attrs),)
+    return tuple(ex.cast(tree, t.dtype) for tree, t in zip(trees, node.outputs, strict=True))
 
 
 def bind_elementwise(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:

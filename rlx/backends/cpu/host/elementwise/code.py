@@ -97,8 +97,8 @@ class Code:
         roots = [t.args[0] if t.prim == "cast" and t.dtype.is_half else t for t in trees]
         for e in linearize(_scaled_erf(roots)):
             self._values[e] = self._lower(e)
-        made = (self._values[r] for r in _scaled_erf(roots))
-        self.results = [self._fit(x, t.dtype) for x, t in zip(made, trees, strict=True)]
+        values = (self._values[r] for r in _scaled_erf(roots))
+        self.results = [self._fit(x, t.dtype) for x, t in zip(values, trees, strict=True)]
 
     # -- building blocks
 
@@ -151,14 +151,14 @@ class Code:
 
     def _argument(self, index: int, target: NpType) -> Operand:
         if index not in self._loaded:
-            given = self._arguments[index]
-            operand = Operand("arg", index, given)
+            dtype = self._arguments[index]
+            operand = Operand("arg", index, dtype)
             if index in self._spread:
-                operand = self.copy(operand, given)
-            if given == half.F16 and target == f32.np and self._large:
+                operand = self.copy(operand, dtype)
+            if dtype == half.F16 and target == f32.np and self._large:
                 self._loaded[index] = self._widened(operand)
             else:
-                self._loaded[index] = operand if given == target else self.copy(operand, target)
+                self._loaded[index] = operand if dtype == target else self.copy(operand, target)
         return self._as(self._loaded[index], target)
 
     def _widened(self, x: Operand) -> Operand:

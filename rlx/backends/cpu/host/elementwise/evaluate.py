@@ -14,11 +14,11 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array, BindContext, Step, in_order
 from rlx.backends.cpu.host.elementwise.code import Call, Code, Operand, write_places
-from rlx.backends.cpu.host.half import LEAST
+from rlx.backends.cpu.host.half import LEAST_ELEMENTS
 from rlx.ir.expr import Expr
 from rlx.ops.numeric import maximum, minimum
 
-BLOCK = 1 << 17  # elements in one block
+BLOCK_ELEMENTS = 1 << 17
 _FEW = 8  # rows of at most so many repetitions are copied column by column: NumPy walks short rows slowly
 _BY_KEYWORD = (maximum, minimum)  # NumPy takes no output by position of these
 _WORTH_A_CLIP = (
@@ -45,13 +45,13 @@ def bind_trees(
         return []
     ins, before = _apart(ins, outs, ctx)
     grid = _Grid(shape, ins, outs)
-    code = Code(trees, [a.dtype for a in ins], outs[0].size >= LEAST, grid.spread())
+    code = Code(trees, [a.dtype for a in ins], outs[0].size >= LEAST_ELEMENTS, grid.spread())
     calls, homes = _finish(code, ins, outs)
     registers = _allocate(calls, code.registers, homes)
-    if len(calls) == 1 and thread is None and grid.size <= BLOCK:
+    if len(calls) == 1 and thread is None and grid.size <= BLOCK_ELEMENTS:
         return before + [grid.bind(calls[0], homes, registers, {}, grid.whole)]
 
-    blocks = list(grid.blocks(BLOCK))
+    blocks = list(grid.blocks(BLOCK_ELEMENTS))
     most = max(grid.numel(b) for b in blocks)
     work = grid.size * sum(c.cost for c in calls)
     rows: dict[int, list[Array]] = {}
@@ -171,10 +171,10 @@ def _allocate(calls: Sequence[Call], dtypes: Sequence[np.dtype[Any]], homes: dic
     return result
 
 
-def _release(registers: set[int], found: _Registers, free: dict[int, list[int]]) -> None:
+def _release(registers: set[int], assigned: _Registers, free: dict[int, list[int]]) -> None:
     for r in sorted(registers):
-        row = found.row[r]
-        free.setdefault(found.sizes[row], []).append(row)
+        row = assigned.row[r]
+        free.setdefault(assigned.sizes[row], []).append(row)
 
 
 class _Grid:
@@ -191,8 +191,8 @@ class _Grid:
     def spread(self) -> frozenset[int]:
         """The inputs that are broadcast along a short last axis: each element is repeated a few times in a row."""
         few = len(self.shape) > 1 and self.shape[-1] <= _FEW
-        found = (i for i, a in enumerate(self.ins) if few and any(a.strides) and not a.strides[-1])
-        return frozenset(found)
+        axes = (i for i, a in enumerate(self.ins) if few and any(a.strides) and not a.strides[-1])
+        return frozenset(axes)
 
     @staticmethod
     def numel(block: _Slices) -> int:

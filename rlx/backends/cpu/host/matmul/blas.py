@@ -201,9 +201,9 @@ def _numpys_library() -> Path | None:
         return None
     names = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if "openblas" in line}
     beside_numpy = Path(np.__file__).parent.parent
-    found = sorted(Path(n) for n in names if n.startswith("/"))
-    ours = [p for p in found if beside_numpy in p.parents]
-    return next(iter(ours or found), None)
+    libraries = sorted(Path(n) for n in names if n.startswith("/"))
+    ours = [p for p in libraries if beside_numpy in p.parents]
+    return next(iter(ours or libraries), None)
 
 
 def _load_copy(source: Path, environment: Mapping[str, str]) -> ctypes.CDLL:
@@ -245,13 +245,13 @@ def _works(blas: Blas) -> bool:
 
 def _works_in_lists(team: BlasTeam) -> bool:
     """Compares a batched call of three GEMMs, the last with beta 1, with NumPy's."""
-    made = []
+    products = []
     for k in (120, 130, 140):
         a, b = ((np.arange(n * k) % m).astype(np.float32) for n, m in ((90, 7), (110, 5)))
-        made.append((a.reshape(90, k), b.reshape(110, k), np.ones((90, 110), np.float32), float(k == 140)))
+        products.append((a.reshape(90, k), b.reshape(110, k), np.ones((90, 110), np.float32), float(k == 140)))
     team.sgemms([
         Product(a.ctypes.data, a.shape[1], False, b.ctypes.data, a.shape[1], True, c.ctypes.data, 110, 90, 110,
                 a.shape[1], 0.5, beta)
-        for a, b, c, beta in made
+        for a, b, c, beta in products
     ])()  # fmt: skip
-    return all(np.array_equal(c, 0.5 * (a @ b.T) + beta) for a, b, c, beta in made)
+    return all(np.array_equal(c, 0.5 * (a @ b.T) + beta) for a, b, c, beta in products)

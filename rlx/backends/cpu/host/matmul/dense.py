@@ -30,7 +30,7 @@ _COLUMNS = 384
 _UNPACKED = (950_000, 400_000)
 _FEW_ROWS = 96
 _MIN_COLUMNS = 96  # a skinny GEMM of a batched call has at least so many columns
-_HALF_TILE = 1 << 19  # elements of a 16-bit operand that are widened at once
+_HALF_TILE_ELEMENTS = 1 << 19  # so many of a 16-bit operand are widened at once
 
 
 @cpu_kernel("matmul")
@@ -168,7 +168,7 @@ def _tiles(m: int, n: int, k: int, b: Array, unpacked: bool) -> list[tuple[slice
         return [(slice(0, 1), s) for s in _cut(n, 4096)]
     rows = [slice(0, m)] if m < 2 * _FEW_ROWS else _cut(m, _ROWS)
     if b.dtype != F32:
-        width = max(64, _HALF_TILE // max(k, 1) // 64 * 64)
+        width = max(64, _HALF_TILE_ELEMENTS // max(k, 1) // 64 * 64)
         return [(r, c) for c in _cut(n, min(width, _COLUMNS)) for r in rows]
     if m <= _FEW_ROWS and m * n * k >= 2 * MIN_IN_LIST and load_team() is not None:
         # A power of two of tiles divides evenly among the usual numbers of threads.

@@ -14,13 +14,13 @@ from rlx.backends.cpu.context import Array, BindContext, Step
 _EXACT = 1 << 53
 _HALF = 16
 _LONGEST = 1 << 20  # the products of 16-bit parts that add up exactly
-_LEAST = 1 << 15  # multiplications: with fewer, conversion costs more than BLAS saves
+_LEAST_PRODUCTS = 1 << 15  # conversion costs more than BLAS saves for fewer
 
 
 def by_floats(a: Array, b: Array, out: Array) -> bool:
     """Whether a @ b is a product of integers of at most 32 bits that `multiply` computes exactly and faster."""
     small = all(x.dtype.kind in "iu" and x.dtype.itemsize <= 4 for x in (a, b, out))
-    return small and out.size * a.shape[-1] >= _LEAST and a.shape[-1] <= _LONGEST
+    return small and out.size * a.shape[-1] >= _LEAST_PRODUCTS and a.shape[-1] <= _LONGEST
 
 
 def multiply(a: Array, b: Array, out: Array, ctx: BindContext, thread: int = 0) -> Step:
@@ -58,6 +58,6 @@ def _largest(x: Array) -> int:
 
 
 def _half(x: Array, shift: int) -> Array:
-    """With a shift, the upper bits with their sign; without, the lower 16 bits as an unsigned number."""
+    """The upper bits with their sign where there is a shift, else the lower 16 bits as an unsigned number."""
     wide = x.astype(np.int64)
     return wide >> shift if shift else wide & 0xFFFF

@@ -218,15 +218,15 @@ def _matrix(
     """Tiles of matrix instructions, for 16-bit operands, and for f32 in sessions of a lower precision."""
     sizes = [of.sq * of.count, *[of.sk * of.batch * of.kv_heads] * 2]
     held = chosen.operands.type if chosen.operands.first else stored
-    given = [cast_ref(ctx, r, stored, held, n * of.d) for r, n in zip(refs, sizes, strict=True)]
-    aligned = int(of.d % 8 == 0 and all(r.offset % 16 == 0 for r in (*given, target)))
+    operands = [cast_ref(ctx, r, stored, held, n * of.d) for r, n in zip(refs, sizes, strict=True)]
+    aligned = int(of.d % 8 == 0 and all(r.offset % 16 == 0 for r in (*operands, target)))
     constants = {**of.constants(aligned), **chosen.constants()}
     if chosen.scores == "warpgroup":
         constants["WIDE"] = math.ceil(constants["WIDE"] / 4) * 4
     ctx.launch(
         ATTENTION_MMA(SMO=chosen.operands.word(stored), M=of.mask_word, **constants),
         ctx.groups(of.count * math.ceil(of.sq / (64 * chosen.deep))),
-        [*of.pointers(given), target, *of.sizes_and_rows()],
+        [*of.pointers(operands), target, *of.sizes_and_rows()],
     )
 
 
@@ -235,10 +235,10 @@ def lower_attention_grad(ctx: Lowering, node: Node) -> None:
     """Two launches: a workgroup for each 64 queries of a head computes dq and leaves three numbers a row, with which a
     workgroup for each 64 keys of a key head computes dk and dv."""
     dy, q, k, v = node.inputs[:4]
-    made = node.outputs
-    stored = ctx.storage(made[0])
+    grads = node.outputs
+    stored = ctx.storage(grads[0])
     if k.size == 0 or q.size == 0:
-        for t in made:
+        for t in grads:
             if t.size:
                 _zero(ctx, ctx.ref(t), stored, t.size)
         return
@@ -246,7 +246,7 @@ def lower_attention_grad(ctx: Lowering, node: Node) -> None:
     of = attention_of(ctx, node, q, k, node.inputs[4:])
     aligned = int(of.d % 4 == 0) and quads(*refs, itemsize=stored.itemsize)
     rows = ctx.scratch(3 * of.count * of.sq * 4)
-    dq, dk, dv = (ctx.ref(t) for t in made)
+    dq, dk, dv = (ctx.ref(t) for t in grads)
     ctx.launch(
         kernel(ATTENTION_DQ, stored, of, aligned),
         ctx.groups(of.count * math.ceil(of.sq / TILE)),

@@ -65,8 +65,8 @@ def lower_attention_step(ctx: Lowering, node: Node) -> None:
     """One launch; caches that are not written in place are copied before."""
     q, _, _, keys, values, _ = node.inputs[:6]
     tables, sinks = parts(node.inputs)
-    y, *made = node.outputs
-    for old, new in zip((keys, values), made, strict=True):
+    y, *caches = node.outputs
+    for old, new in zip((keys, values), caches, strict=True):
         ctx.copy(ctx.ref(old), ctx.ref(new))
     if q.size == 0:
         return
@@ -93,6 +93,6 @@ def lower_attention_step(ctx: Lowering, node: Node) -> None:
     ctx.launch(
         kernel,
         ctx.groups(blocks * splits),
-        [*fresh, *map(ctx.ref, made), ctx.ref(node.inputs[5]), *angles, extra, target, partial, counters, *sizes,
+        [*fresh, *map(ctx.ref, caches), ctx.ref(node.inputs[5]), *angles, extra, target, partial, counters, *sizes,
          seen, float(attrs["scale"]), 0.0 if cap is None else cap],
     )  # fmt: skip

@@ -100,18 +100,18 @@ def _library(ctx: Lowering, node: Node, dtype: DType) -> None:
     bias = _bias(ctx, node, stored)
     plain = bias is None and node.attrs["activation"] is None
     wide = stored if plain or not dtype.is_half else f32
-    made = target if wide == stored else ctx.scratch(y.size * wide.itemsize)
+    product = target if wide == stored else ctx.scratch(y.size * wide.itemsize)
     batch, inner, rows, size = x.shape[0], x.shape[1], w.shape[0], math.prod(x.shape[2:])
     precision = ctx.precision if dtype == f32 else dtype.name
     label = node.label or node.op.name
     kinds = (dtype, dtype, wide)
     if size == 1:
-        ctx.emit(Gemm(b, a, made, batch, rows, inner, *kinds, False, True, 1, 0, 0, 0, precision, label))
+        ctx.emit(Gemm(b, a, product, batch, rows, inner, *kinds, False, True, 1, 0, 0, 0, precision, label))
     else:
         strides = (0, inner * size, rows * size)
-        ctx.emit(Gemm(a, b, made, rows, size, inner, *kinds, False, False, batch, *strides, precision, label))
+        ctx.emit(Gemm(a, b, product, rows, size, inner, *kinds, False, False, batch, *strides, precision, label))
     if not plain:
-        _join(ctx, node, made, wide, 1, bias, target, stored)
+        _join(ctx, node, product, wide, 1, bias, target, stored)
 
 
 @lowers("conv_transpose", "conv_grad_input", when=_native)
@@ -142,7 +142,7 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading, pointwise: bool = Fal
     doubles = stored.name == "f64"  # a tree applies bias and activation, since trees compute in f64
     fused = split_k == 1 and not doubles
     joined = split_k > 1 or (doubles and (bias is not None or activation != 0))
-    made = ctx.scratch(split_k * y.size * pair[0].itemsize) if joined else target
+    partial = ctx.scratch(split_k * y.size * pair[0].itemsize) if joined else target
     sparse = reading.places is not None
     constants: dict[str, str | int] = {
         "AB": f"{pair[0]}_{pair[1]}",
@@ -150,7 +150,7 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading, pointwise: bool = Fal
         "HAS_BIAS": fused and bias is not None,
         "ACTIVATION": activation if fused else 0,
     }
-    pointers = [a, b, meta if doubles or bias is None else bias, taps, places, meta, made]
+    pointers = [a, b, meta if doubles or bias is None else bias, taps, places, meta, partial]
     sizes = [batch, groups, rows, phases, columns]
     if isinstance(chosen, Direct):
         ctx.launch(CONV_DIRECT(**constants), groups_for(ctx, columns * rows * products), [*pointers, *sizes])
@@ -161,11 +161,11 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading, pointwise: bool = Fal
             BM=chosen.tile_m,
             BN=chosen.tile_n,
             W_QUADS=not sparse and reading.terms % 4 == 0 and quads(b, itemsize=pair[1].itemsize),
-            Y_QUADS=not sparse and reading.meta[8] % 4 == 0 and quads(made, itemsize=pair[0].itemsize),
+            Y_QUADS=not sparse and reading.meta[8] % 4 == 0 and quads(partial, itemsize=pair[0].itemsize),
         )
         ctx.launch(kernel, ctx.groups(tiles * split_k), [*pointers, *sizes, chosen.chunk, split_k])
     if joined:
-        _join(ctx, node, made, pair[0], split_k, bias, target, stored)
+        _join(ctx, node, partial, pair[0], split_k, bias, target, stored)
 
 
 def _bias(ctx: Lowering, node: Node, stored: DType) -> Ref | None:

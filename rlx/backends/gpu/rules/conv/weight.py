@@ -72,12 +72,12 @@ def lower_conv_grad_weight(ctx: Lowering, node: Node) -> None:
         return
     split_k = chosen.split_k
     tiles = math.ceil(rows / chosen.tile_m) * math.ceil(columns / chosen.tile_n) * groups
-    made = target if split_k == 1 else ctx.scratch(split_k * y.size * 4)
+    partial = target if split_k == 1 else ctx.scratch(split_k * y.size * 4)
     kernel = CONV_WEIGHT(IO=f"{stored}_{stored if split_k == 1 else f32}", BM=chosen.tile_m, BN=chosen.tile_n)
-    ctx.launch(kernel, ctx.groups(tiles * split_k), [a, b, meta, made, *sizes, chosen.chunk, split_k])
+    ctx.launch(kernel, ctx.groups(tiles * split_k), [a, b, meta, partial, *sizes, chosen.chunk, split_k])
     if split_k > 1:
         across, along = 32, THREADS // 32
         reduce = REDUCE(IO=f"f32_{stored}", ACROSS=across, ALONG=along, KIND=0, READS=0, PARTS=0)
         ctx.launch(
-            reduce, ctx.groups(math.ceil(y.size / across)), [made, target, 1, split_k, y.size, split_k, 1, 1.0]
+            reduce, ctx.groups(math.ceil(y.size / across)), [partial, target, 1, split_k, y.size, split_k, 1, 1.0]
         )

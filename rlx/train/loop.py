@@ -1,0 +1,532 @@
+"""Training: the loop around a loss and an optimizer."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from rlx.driver.closing import Closing, Resources
+from rlx.dtypes import i32
+from rlx.errors import CheckpointError, DTypeError, GraphError, NotFinite, RlxError, ShapeError
+from rlx.host.files import written_whole
+from rlx.ir import Graph, TensorType
+from rlx.ops.pytree import flatten
+from rlx.ops.random.draws import key as key_of
+from rlx.optim import Optimizer
+from rlx.runtime.arguments import is_any_array
+from rlx.runtime.array import Array
+from rlx.runtime.compiled import CompiledGraph
+from rlx.runtime.keywords import keywords
+from rlx.runtime.report import Report
+from rlx.runtime.session import Session, Target, precision_for
+from rlx.runtime.store import State
+from rlx.train import checkpoint
+from rlx.train.course import course_svg
+from rlx.train.culprit import culprit
+from rlx.train.leaves import Leaves, taken_apart
+from rlx.train.prefetch import Prefetch
+from rlx.train.program import ROWS, Model, evaluation_graph, kept_names, step_again, step_graph
+from rlx.train.progress import Line
+from rlx.train.record import NAME, Record
+from rlx.train.settings import settings_of
+
+PyTree = Any
+PICTURE = "course.svg"
+Batches = Iterable[PyTree] | Callable[[int], Iterable[PyTree]]
+
+
+class Metrics(Mapping[str, float]):
+    """The metrics of one step, "loss" and those that the loss function gave beside it, as Python floats.
+
+    They stay on the device until one is asked for, or until ten steps have run; then all of them are read at once.
+    Raises, when one is read: NotFinite where this step or one before it was not finite."""
+
+    __slots__ = ("_failures", "_record", "_run", "step")
+
+    def __init__(self, run: Training, step: int) -> None:
+        self.step = step
+        self._run, self._record, self._failures = run, run.record, len(run._failures)
+
+    def __getitem__(self, name: str) -> float:
+        if self._record is self._run.record:
+            self._run._read(self.step)
+        for failure in self._run._failures[self._failures :]:
+            if failure.step <= self.step:  # it was undone, and its number is another step's
+                raise failure
+        if name not in self._record.names:
+            raise KeyError(f"{name!r}; there are {', '.join(self._record.names)}")
+        return self._record.value(self.step, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._record.names)
+
+    def __len__(self) -> int:
+        return len(self._record.names)
+
+    def __repr__(self) -> str:
+        return f"Metrics(step {self.step}: {', '.join(f'{n} {v:.6g}' for n, v in self.items())})"
+
+
+class _Program:
+    """A compiled step for batches of one set of types."""
+
+    def __init__(self, number: int, batch: Leaves, compiled: CompiledGraph) -> None:
+        self.number, self.batch, self.compiled = number, batch, compiled
+
+
+class Training(Closing):
+    """A run of training, made by `rlx.training`: parameters and the optimizer's state on one device.
+
+    `steps` counts the steps done, `position` the batches that `over` has taken. One thread uses a run at a time. A
+    `with` block closes it."""
+
+    instead = "save() writes a checkpoint, which rlx.training(…, resume=folder) goes on from"
+
+    def __init__(
+        self, session: Session, model: Model, key: np.ndarray[Any, Any] | None, *, folder: Path | None, keep: int,
+        tokens: int | None, total: int | None, progress: bool | None, picture: bool, shapes: int,
+    ) -> None:  # fmt: skip
+        self.session, self.folder, self.total, self.steps, self.position = session, folder, total, 0, 0
+        self._model, self._keep, self._tokens, self._shapes = model, keep, tokens, shapes
+        self._progress, self._picture = progress, picture
+        self._settings = settings_of(model.optimizer)
+        self._held = Resources()
+        self._store = State(session.device)
+        self._held.callback(self._store.close)
+        self._saved = model.parameters.by_name | model.state.by_name  # what checkpoints hold
+        self._saved |= {} if model.carried is None else model.carried.by_name
+        self._programs: dict[Any, _Program] = {}
+        self._evaluations: dict[Any, tuple[CompiledGraph, tuple[str, ...]]] = {}
+        self._waiting = 0  # steps begun whose metrics were not read
+        self._row = 0  # the next row of the record on the device
+        self._failures: list[NotFinite] = []
+        self._skip = 0  # batches that `over` leaves out yet, since the run that was resumed had taken them
+        self._ahead: Prefetch | None = None
+        self.record = Record(None, 0)
+        self._key = key
+
+    def _begin(self, states: Mapping[str, Any], frozen: Leaves | None, weights: list[Any]) -> None:
+        """Puts everything on the device."""
+        self._saved["steps"] = TensorType((), i32)
+        if self._model.keyed:
+            self._saved["key"] = TensorType((2,), i32)
+        self._store.reserve(self._saved)
+        for name, value in states.items():
+            self._store.set(name, value)
+        if self._key is not None:
+            self._store.set("key", self._key)
+        if frozen is not None:
+            self._store.declare(frozen.by_name)
+            for name, value in zip(frozen.names, weights, strict=True):
+                self._store.set(name, value.to(self.session) if isinstance(value, Array) else value)
+
+    def _resume(self, resume: bool | str | os.PathLike[str], new_settings: bool) -> None:
+        """Goes on from a checkpoint, or begins the record. Raises: CheckpointError for a folder that holds a run which
+        is not to be resumed."""
+        there = [] if self.folder is None else checkpoint.listed(self.folder)
+        if resume is True and self.folder is None:
+            raise GraphError("training: resume=True goes on with what is in folder; give a folder, or resume=path")
+        if not isinstance(resume, bool) or (resume and there):
+            self.load(None if resume is True else resume, new_settings=new_settings)
+            return
+        if self.folder is not None and not resume and (there or (self.folder / NAME).exists()):
+            raise CheckpointError(
+                f"training: {self.folder} holds a run already{f', up to {there[-1].name}' if there else ''}: give "
+                "resume=True to go on with it, another folder, or remove it"
+            )
+        self._begin_record()
+
+    # -- steps
+
+    def step(self, batch: PyTree) -> Metrics:
+        """Begins a step on a batch, a pytree of arrays, NumPy's or rlx.Arrays, and returns without waiting for it.
+
+        The first batch compiles the program; the next ones have its shapes and dtypes.
+        Raises: ShapeError, DTypeError and GraphError for a batch of other types than before, NotFinite for one of the
+        last ten steps, the errors of the device."""
+        if self._waiting == ROWS:
+            self._read()
+        program, leaves = self._program(batch)
+        launch = program.compiled.launch(dict(zip(program.batch.names, leaves, strict=True)))
+        if launch.failed:
+            launch.wait()
+        self._waiting += 1
+        self.steps += 1
+        return Metrics(self, self.steps)
+
+    def _program(self, batch: PyTree) -> tuple[_Program, list[Any]]:
+        leaves: list[Any] = []
+        skeleton = flatten(batch, leaves, is_any_array)
+        key = (skeleton, *[(x.shape, x.dtype) for x in leaves])
+        program = self._programs.get(key)
+        if program is None:
+            types, leaves = taken_apart(batch, "batch")
+            program = next((p for p in self._programs.values() if p.batch == types), None)
+            self._programs[key] = program = self._compiled(types) if program is None else program
+        return program, leaves
+
+    def _compiled(self, batch: Leaves) -> _Program:
+        there = {p.number: p.batch for p in self._programs.values()}
+        if len(there) >= self._shapes:
+            _refuse(batch, list(there.values()), self._shapes)
+        number = len(there)
+        step = step_graph(self._model, batch, number)
+        names = self.record.names or step.metrics
+        if names != step.metrics:
+            raise GraphError(f"training: the metrics of this batch are {list(step.metrics)}, before {list(names)}")
+        compiled = self._compile(step.graph)
+        self.record.names = names
+        return _Program(number, batch, compiled)
+
+    def _compile(self, graph: Graph) -> CompiledGraph:
+        compiled = self.session.compile(graph, weights=self._store, state=self._store)
+        self._held.callback(compiled.close)
+        return compiled
+
+    def _read(self, step: int | None = None) -> None:
+        """Reads the metrics of all steps begun, unless that of `step` was read. Raises: NotFinite."""
+        if not self._waiting or (step is not None and step <= self.steps - self._waiting):
+            return
+        rows = np.roll(self._store.get("record"), -self._row, axis=0)[: self._waiting]
+        self._row = (self._row + self._waiting) % ROWS
+        first = self.steps - self._waiting + 1
+        self._waiting = 0
+        failed = np.flatnonzero(rows[:, 0] == 0)
+        fine = rows[: failed[0]] if failed.size else rows
+        for i, row in enumerate(fine):
+            self.record.add(first + i, row[1:])
+        self.record.write()
+        if failed.size:
+            self.steps = first + len(fine) - 1
+            self._failures.append(self._failed(rows[len(fine), 1]))
+            raise self._failures[-1]
+
+    def _failed(self, loss: float) -> NotFinite:
+        """The error of the step after `steps`, whose batch is kept; the next step may be another."""
+        kept = int(self._store.get("kept"))
+        batch = next(p.batch for p in self._programs.values() if p.number == kept)
+        try:
+            again = step_again(self._model, batch, kept)
+            why = culprit(self.session, self._store, again, kept_names(kept, batch))
+        except RlxError as error:  # the device may have no room for it
+            why = f"the node that made it cannot be found, {type(error).__name__}: {error}"
+        finally:
+            self._store.set("failed", np.bool_(False))
+        value = "loss is " + str(float(loss)) if not math.isfinite(loss) else "gradients are not finite"
+        failure = NotFinite(
+            f"training: step {self.steps + 1}: its {value}: {why}. The run is as it was after step {self.steps}; "
+            "go_on=True trains on in any case"
+        )
+        failure.step = self.steps + 1
+        return failure
+
+    def prepare(self, batch: PyTree) -> Report:
+        """Compiles the step for batches of these types, whose values are not read, and says how it runs; its plan has
+        the memory that it takes. Raises: as `step`; OutOfDeviceMemory where it does not fit."""
+        return self._program(batch)[0].compiled.report()
+
+    # -- over batches
+
+    def over(
+        self, batches: Batches, *, steps: int | None = None, prefetch: int = 2, save_every: int | None = None
+    ) -> Iterator[Metrics]:
+        """A step for each batch, of which `prefetch` are taken ahead in a thread; yields the metrics of each step.
+
+        `batches` is an iterable, or a function of the number of batches to leave out, which gives one. A resumed run
+        leaves out those that it had taken, so that the same program goes on where it was. `steps`: batches at most,
+        those left out included. With `save_every` a checkpoint is saved after each so many steps, and at the end.
+        Batches taken ahead of an iterator that is given again are not lost.
+        Raises: as `step` and `save`, the errors of the iterator, NotFinite for the last steps at the end."""
+        if save_every is not None and (self.folder is None or save_every < 1):
+            raise GraphError(f"over: save_every={save_every}, folder={self.folder}: give both, and 1 or more")
+        source, taken = self._begun(batches, steps, prefetch)
+        line = Line(self._progress)
+        end = self.total or (None if steps is None else self.steps - taken + steps)
+        saved = self.steps
+        try:
+            while steps is None or taken < steps:
+                try:
+                    batch = next(source)
+                except StopIteration:
+                    self._ahead = None
+                    break
+                taken += 1
+                self.position += 1
+                metrics = self.step(batch)
+                if line.shown:
+                    line.step(self.steps, end, self.record.last, *self._count(batch))
+                yield metrics
+                if save_every is not None and self.steps % save_every == 0:
+                    self.save()
+                    saved = self.steps
+            self._read()
+            if line.shown and taken:
+                line.step(self.steps, end, self.record.last, *self._count(batch), last=True)
+            if save_every is not None and saved != self.steps:
+                self.save()
+            self._draw()
+        finally:
+            if isinstance(source, Prefetch) and source is not self._ahead:
+                source.close()
+
+    def _begun(self, batches: Batches, steps: int | None, prefetch: int) -> tuple[Iterator[PyTree], int]:
+        """The iterator of the batches that come next, and how many of this call's were left out."""
+        if self._ahead is not None and self._ahead.source is batches:
+            return self._ahead, 0
+        self._leave_ahead()
+        least = self._skip if steps is None else min(self._skip, steps)
+        if callable(batches) and not isinstance(batches, Iterable):
+            source, left = iter(batches(least)), least
+        else:
+            source, left = iter(batches), 0
+            while left < least and next(source, self) is not self:
+                left += 1
+        self._skip -= left
+        if prefetch < 1:
+            return source, left
+        ahead = Prefetch(source, prefetch)
+        if source is batches:
+            self._ahead = ahead
+        return ahead, left
+
+    def _leave_ahead(self) -> None:
+        """Ends the thread that reads ahead in an iterator."""
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+
+    def _count(self, batch: PyTree) -> tuple[int, str]:
+        """How many tokens or samples a batch has."""
+        if self._tokens is not None:
+            return self._tokens, "tokens"
+        leaves: list[Any] = []
+        flatten(batch, leaves, is_any_array)
+        return next((x.shape[0] for x in leaves if x.shape), 0), "samples"
+
+    def evaluate(self, batches: Iterable[PyTree], loss: Callable[..., Any] | None = None) -> dict[str, float]:
+        """The means of the metrics over batches, all of one weight, with the parameters of now; they join the record.
+
+        `loss` is a function as the run's own, which is the default, but without a key: a run with `key` gives its own
+        function one key for all batches. Batches may have any shapes; each set of them compiles a program. What the
+        function returns as new state is left.
+        Raises: as `step`; GraphError for no batches."""
+        model = self._model if loss is None else self._model._replace(loss=loss, keyed=False)
+        rows: list[np.ndarray[Any, Any]] = []
+        names: tuple[str, ...] = ()
+        for batch in batches:
+            types, leaves = taken_apart(batch, "batch")
+            at = (model.loss, types)
+            if at not in self._evaluations:
+                step = evaluation_graph(model, types)
+                self._evaluations[at] = self._compile(step.graph), step.metrics
+            program, names = self._evaluations[at]
+            rows.append(program.run(dict(zip(types.names, leaves, strict=True)))["values"])
+        if not rows:
+            raise GraphError("evaluate: there are no batches; give at least one")
+        means: list[float] = list(np.mean(np.stack(rows), axis=0, dtype=np.float64))
+        result = {name: float(mean) for name, mean in zip(names, means, strict=True)}
+        self._read()
+        self.record.add_evaluation(self.steps, result)
+        self.record.write()
+        return result
+
+    # -- what it has
+
+    @property
+    def parameters(self) -> PyTree:
+        """The parameters as they are after the last step, as NumPy arrays."""
+        return self._tree(self._model.parameters)
+
+    @property
+    def optimizer_state(self) -> PyTree:
+        """The optimizer's state as it is after the last step, as NumPy arrays."""
+        return self._tree(self._model.state)
+
+    @property
+    def state(self) -> PyTree:
+        """What the loss function returned anew in the last step, as NumPy arrays; None without `state`."""
+        return None if self._model.carried is None else self._tree(self._model.carried)
+
+    def _tree(self, leaves: Leaves) -> PyTree:
+        return leaves.tree([self._store.get(name) for name in leaves.names])
+
+    def __repr__(self) -> str:
+        count = sum(t.numel for t in self._model.parameters.types)
+        return f"Training({self.steps:,} steps, {count:,} parameters on {self.session.info.id})"
+
+    # -- checkpoints
+
+    def save(self, folder: str | os.PathLike[str] | None = None) -> Path:
+        """Saves a checkpoint in the run's folder, or another, and draws the course; returns the checkpoint's path.
+
+        Raises: NotFinite; CheckpointError where it cannot be written, also for a full disk: what was there stays, and
+        the run can go on; GraphError for a run without a folder."""
+        into = self._folder("save", folder)
+        self._read()
+        tensors = {name: self._store.get(name) for name in self._saved}
+        try:
+            if self.folder is not None:
+                self.record.write(whole=True)
+            else:
+                into.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"{self.record.path}: cannot be written: {error.strerror or error}") from error
+        path = checkpoint.write(into, tensors, self.steps, self.position, self._settings, self._keep)
+        self._draw()
+        return path
+
+    def _draw(self) -> None:
+        """Draws the course, which a run can go without."""
+        if self.folder is None or not self._picture:
+            return
+        text = course_svg(self.record.losses(), [(s, v["loss"]) for s, v in self.record.evaluations if "loss" in v])
+        with suppress(OSError), written_whole(self.folder / PICTURE) as file:
+            file.write(text.encode())
+
+    def load(self, folder: str | os.PathLike[str] | None = None, *, new_settings: bool = False) -> Self:
+        """Takes parameters, optimizer, step, key and data position from the newest checkpoint of a folder, the run's
+        own by default, or from one file; returns the run. `over` then leaves out the batches that were taken before.
+
+        Raises: CheckpointError for none, a damaged one, one of another model or optimizer (unless, with
+        `new_settings`, only settings such as its rate differ); nothing is changed then."""
+        saved = checkpoint.read(self._folder("load", folder))
+        checkpoint.check(saved, self._saved, self._settings if not new_settings else saved.settings)
+        self._row, self._waiting = (self._row + self._waiting) % ROWS, 0
+        if self._model.guarded and self._programs:  # a step may have failed that nobody has asked for
+            self._store.set("failed", np.bool_(False))
+        for name in self._saved:
+            self._store.set(name, np.array(saved.tensors[name]))
+        self.steps, self.position, self._skip = saved.step, saved.position, saved.position
+        self._leave_ahead()
+        self._begin_record()
+        return self
+
+    def _begin_record(self) -> None:
+        names = self.record.names
+        try:
+            if self.folder is not None:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            self.record = Record(self.folder, self.steps)
+        except OSError as error:
+            raise CheckpointError(f"{self.folder}: cannot be used as a run's folder: {error}") from error
+        self.record.names = names
+
+    def _folder(self, what: str, asked: str | os.PathLike[str] | None) -> Path:
+        folder = self.folder if asked is None else Path(asked)
+        if folder is None:
+            raise GraphError(f"{what}: the run has no folder; give one here, or folder= to rlx.training")
+        return folder
+
+    def close(self) -> None:
+        """Frees the device's memory, and ends the thread that reads ahead. Idempotent."""
+        self._leave_ahead()
+        self._held.close()
+
+
+def _refuse(batch: Leaves, there: list[Leaves], limit: int) -> None:
+    """Raises: the error for a batch of other types than those that are compiled."""
+    before = there[-1]
+    if batch.names != before.names or batch.skeleton != before.skeleton:
+        raise GraphError(f"training: the batch has {list(batch.names)}, those before had {list(before.names)}")
+    name, new, old = next(
+        (n, a, b) for n, a, b in zip(batch.names, batch.types, before.types, strict=True) if a != b
+    )
+    if new.dtype != old.dtype:
+        raise DTypeError(f"training: {name} is {new}, in the batches before {old}; give one dtype")
+    raise ShapeError(
+        f"training: {name} is {new}, in the batches before {old}: each new shape compiles another program. Leave out "
+        f"or fill up a short batch, or give shapes={limit + 1} for programs of {limit + 1} shapes"
+    )
+
+
+@keywords
+def training(
+    loss: Callable[..., Any],
+    parameters: PyTree,
+    optimizer: Optimizer,
+    *,
+    frozen: PyTree = None,
+    state: PyTree = None,
+    key: Any = None,
+    device: Target = "auto",
+    precision: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    resume: bool | str | os.PathLike[str] = False,
+    new_settings: bool = False,
+    keep: int = 2,
+    accumulate: int = 1,
+    tokens: int | None = None,
+    total: int | None = None,
+    progress: bool | None = None,
+    picture: bool = True,
+    go_on: bool = False,
+    shapes: int = 1,
+) -> Training:
+    """A run of training: each step makes `loss` smaller by `optimizer`, in one program that works in place.
+
+    >>> run = rlx.training(loss, parameters, rlx.optim.adamw(1e-3), folder="run", resume=True)
+    >>> for metrics in run.over(batches, steps=1000, save_every=100):
+    ...     if metrics.step % 100 == 0:
+    ...         print(metrics["loss"])
+
+    `loss(parameters, batch)` gives a float tensor of rank 0, or that and a dict of other metrics, each of rank 0. With
+    `frozen`, a pytree of arrays and PackedArrays, it is `loss(parameters, frozen, batch)`: these are weights of the
+    program, which no step copies or changes. With `state`, a pytree of arrays that each step gives anew, such as batch
+    norm's running statistics, it is `loss(parameters, state, batch)`, behind frozen, and gives (loss, state) or (loss,
+    state, metrics). With `key`, of `rlx.random.key` or a seed, it gets one argument more at the end: a key that is new
+    in each step.
+
+    `folder` is where checkpoints, metrics.jsonl and course.svg go; `keep` says how many checkpoints stay. `resume=True`
+    goes on with the newest checkpoint of the folder if there is one, `resume=path` with that of another folder or file;
+    `new_settings` lets the optimizer's settings differ from its.
+    `accumulate`: each batch is worked through in so many equal parts along its first axes, whose mean gradient the step
+    takes. `tokens`: of a step, for the rate in the progress line; `total`: steps of the whole run, for the time left.
+    `progress`: whether that line is shown; None where standard error is a terminal. `shapes`: how many sets of batch
+    shapes may be compiled. A step whose loss or gradients are not finite stops the run with NotFinite, before it has
+    changed anything; `go_on` takes every step as it comes, and spares the test.
+
+    Raises: GraphError for parameters that are no arrays or that the loss does not use (at the first step), DTypeError
+    for parameters that are no floats, ShapeError for a loss of another rank (at the first step), CheckpointError, the
+    errors of `Session`."""
+    if not callable(loss):
+        raise GraphError(f"training: expected a function first, got {loss!r}; then parameters, then an optimizer")
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise GraphError(f"training: the optimizer is {optimizer!r}; expected one of rlx.optim, such as adamw(1e-3)")
+    for what, number in (("keep", keep), ("accumulate", accumulate), ("shapes", shapes)):
+        if type(number) is not int or number < 1:
+            raise GraphError(f"training: {what} is {number!r}; expected an int of at least 1")
+    theirs, held = taken_apart(parameters, "parameters")
+    for name, t in theirs.by_name.items():
+        if not t.dtype.is_float:
+            raise DTypeError(
+                f"training: {name} is {t}, which has no gradient; parameters are floats: give others as frozen"
+            )
+    if not held:
+        raise GraphError(f"training: parameters are {parameters!r}; expected at least one array")
+    session = device if isinstance(device, Session) else Session(device, precision=precision_for(device, precision))
+    held = [_host(p) for p in held]
+    own, values = taken_apart(optimizer.init(theirs.tree(held)), "optimizer")
+    carried, start = (None, []) if state is None else taken_apart(state, "state")
+    weights, fixed = (None, []) if frozen is None else taken_apart(frozen, "frozen")
+    seed = None if key is None else np.asarray(key_of(key) if isinstance(key, int) else key)
+    model = Model(loss, theirs, weights, carried, optimizer, own, seed is not None, accumulate, not go_on)
+    into = None if folder is None else Path(folder)
+    run = Training(
+        session, model, seed, folder=into, keep=keep, tokens=tokens, total=total, progress=progress, picture=picture,
+        shapes=shapes,
+    )  # fmt: skip
+    with run._held.unwound():
+        names = (*theirs.names, *own.names, *(carried.names if carried else ()))
+        run._begin(dict(zip(names, (*held, *values, *map(_host, start)), strict=True)), weights, fixed)
+        run._resume(resume, new_settings)
+    return run
+
+
+def _host(leaf: Any) -> Any:
+    return leaf.numpy() if isinstance(leaf, Array) else np.asarray(leaf)

@@ -1,0 +1,349 @@
+"""The program of a training step: loss, gradients, optimizer and the record of its metrics as one graph in place.
+
+Parameters and the optimizer's state are states, which a step replaces; frozen weights are params, which it only reads.
+A step whose loss or gradients are not finite changes nothing, nor do those after it, until the host has looked: so the
+state from before that step is still there, and with it the batch, to run the step again and find the node.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlx import ops, optim
+from rlx.autodiff import gradients
+from rlx.dtypes import f32, f64
+from rlx.errors import DTypeError, GraphError, ShapeError
+from rlx.ir import Graph, Tensor
+from rlx.ir.graph import TRACING
+from rlx.ir.op import Attrs, Op
+from rlx.ops.pytree import flatten
+from rlx.ops.random.draws import fold_in
+from rlx.runtime.arguments import is_any_array
+from rlx.train.leaves import Leaves
+
+_HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # the folder of rlx
+ROWS = 10  # steps whose metrics stay on the device at most
+LOSS = "loss"
+Declare = Callable[..., Tensor]
+
+
+class Model(NamedTuple):
+    """What a run trains: the function, its arguments by name and type, and how."""
+
+    loss: Callable[..., Any]
+    parameters: Leaves
+    frozen: Leaves | None
+    carried: Leaves | None  # what the loss function returns anew, such as running statistics
+    optimizer: optim.Optimizer
+    state: Leaves
+    keyed: bool
+    parts: int  # a step takes the mean gradient of so many parts of a batch
+    guarded: bool  # whether a step that is not finite changes nothing
+
+
+class Losses(NamedTuple):
+    """The loss of a batch in a graph, the other metrics by name, and the leaves of what is carried on."""
+
+    loss: Tensor
+    others: dict[str, Tensor]
+    carried: list[Tensor]
+
+    @property
+    def metrics(self) -> dict[str, Tensor]:
+        return {LOSS: self.loss} | self.others
+
+
+class Rest(NamedTuple):
+    """What a loss function takes beside parameters and batch: frozen weights, the leaves carried on, a key."""
+
+    frozen: Any
+    carried: list[Tensor]
+    key: Tensor | None
+
+
+class Step(NamedTuple):
+    """A step as a graph, and the names of its metrics in the order of the record, whose first column says whether the
+    step was finite."""
+
+    graph: Graph
+    metrics: tuple[str, ...]
+
+
+class Lined(Graph):
+    """A graph that notes, while a loss function is traced, the line of a program that each tensor was written at."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.lines: dict[int, str] = {}
+        self._noting = False
+
+    @contextmanager
+    def lines_noted(self) -> Iterator[None]:
+        self._noting = True
+        try:
+            yield
+        finally:
+            self._noting = False
+
+    def _append(self, record: Op, ins: tuple[Tensor, ...], attrs: Attrs, label: str) -> tuple[Tensor, ...]:
+        outputs = super()._append(record, ins, attrs, label)
+        frame = sys._getframe(1) if self._noting else None
+        while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+            frame = frame.f_back
+        if frame is not None:
+            self.lines |= dict.fromkeys((t.id for t in outputs), f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        return outputs
+
+
+@contextmanager
+def _tracing(graph: Graph) -> Iterator[None]:
+    """Functions without a tensor among their arguments add their nodes to this graph."""
+    around, TRACING.graph, TRACING.body = (TRACING.graph, TRACING.body), graph, None
+    try:
+        yield
+    finally:
+        TRACING.graph, TRACING.body = around
+
+
+def _declared(leaves: Leaves, declare: Declare) -> list[Tensor]:
+    return [declare(name, t.shape, t.dtype) for name, t in leaves.by_name.items()]
+
+
+def losses(model: Model, parameters: Any, batch: Any, rest: Rest) -> Losses:
+    """The loss function's result, checked.
+
+    Raises: ShapeError for a loss of another rank than 0, DTypeError for one of integers, GraphError for metrics that
+    are no dict of scalars, and for a parameter that the function looks up and does not have."""
+    name = getattr(model.loss, "__name__", type(model.loss).__name__)
+    graph, arguments = TRACING.graph, [parameters]
+    arguments += [] if model.frozen is None else [rest.frozen]
+    arguments += [] if model.carried is None else [model.carried.tree(rest.carried)]
+    arguments += [batch, *([] if rest.key is None else [rest.key])]
+    try:
+        with graph.lines_noted() if isinstance(graph, Lined) else nullcontext():
+            result: Any = model.loss(*arguments)
+    except KeyError as error:
+        there = [n for part in (model.parameters, model.frozen, model.carried) if part is not None for n in part.names]
+        raise GraphError(
+            f"training: {name} looks up {error.args[0]!r}, which its argument does not have; there are {_some(there)}, "
+            "and the batch"
+        ) from error
+    value, carried = result, None
+    others: Any = {}
+    if isinstance(result, tuple) and model.carried is None and len(result) == 2:
+        value, others = result
+    elif isinstance(result, tuple) and model.carried is not None and len(result) in (2, 3):
+        value, carried, others = (*result, {})[:3]
+    elif model.carried is not None:
+        raise GraphError(f"training: with state {name} must give (loss, state) or (loss, state, metrics): {result!r}")
+    if not isinstance(value, Tensor) or value.shape != ():
+        what = f"{value.type}; take its mean, as in rlx.mean(…)" if isinstance(value, Tensor) else repr(value)
+        raise ShapeError(
+            f"training: {name} must give one number of rank 0, or that and a dict of metrics; it gave {what}"
+        )
+    if not value.dtype.is_float:
+        raise DTypeError(f"training: {name} gave {value.type}; a loss is a float")
+    if not isinstance(others, dict):
+        raise GraphError(f"training: beside its loss {name} gave {others!r}; expected a dict of metrics")
+    metrics = {str(n): _metric(value.graph, str(n), m) for n, m in others.items()}
+    return Losses(value, metrics, [] if model.carried is None else _like(model.carried, carried, f"{name}'s state"))
+
+
+def _metric(graph: Graph, name: str, value: Any) -> Tensor:
+    scalar = value if isinstance(value, Tensor) else graph.constant(value)
+    if scalar.shape != ():
+        raise ShapeError(f"training: metric {name!r} is {scalar.type}; expected one number, such as its rlx.mean")
+    if name in (LOSS, "step", "seconds", "evaluation"):
+        raise GraphError(f"training: a metric cannot be named {name!r}, which the record has already")
+    return scalar
+
+
+def _of_parts(
+    model: Model, parameters: list[Tensor], batch: Leaves, inputs: list[Tensor], rest: Rest, states: Any,
+    unrolled: bool = False,
+) -> tuple[Losses, list[Tensor]]:
+    """The losses and the gradients of a batch, in its parts one after the other. The optimizer `scale_loss` has a scale
+    in its state, by which the gradients are multiplied. `unrolled`: the parts' nodes are all in the graph itself."""
+    scale = states.scale if isinstance(states, optim.Scaled) else None
+
+    def once(parameters: Sequence[Tensor], leaves: Sequence[Any], rest: Rest) -> tuple[Losses, list[Tensor]]:
+        result = losses(model, model.parameters.tree(parameters), batch.tree(leaves), rest)
+        _used(model, result.loss, parameters)
+        scaled = result.loss if scale is None else result.loss * ops.cast(scale, result.loss.dtype)
+        return result, gradients(scaled, parameters)
+
+    n = model.parts
+    if n == 1:
+        return once(parameters, inputs, rest)
+    for name, x in zip(batch.names, inputs, strict=True):
+        if not x.shape or x.shape[0] % n:
+            raise ShapeError(f"training: {name} is {x.type}; accumulate={n} takes its first axis in {n} equal parts")
+    names: list[str] = []
+
+    def part(total: Any, at: Any) -> tuple[Any, Any]:
+        (sums, carried), (number, leaves) = total, at
+        here = [number.graph.reach(p, "training: a part of a batch") for p in parameters]
+        key = None if rest.key is None else fold_in(rest.key, number)
+        result, slopes = once(here, leaves, Rest(rest.frozen, carried, key))
+        names[:] = result.others
+        added = [t + s for t, s in zip(sums, slopes, strict=True)]
+        return (added, result.carried), [_real(m) for m in result.metrics.values()]
+
+    rows = [ops.reshape(x, (n, x.shape[0] // n, *x.shape[1:])) for x in inputs]
+    numbers = parameters[0].graph.constant(np.arange(n, dtype=np.int32))
+    start: Any = ([ops.zeros_like(p) for p in parameters], rest.carried)
+    if unrolled:
+        lists: list[list[Tensor]] = []
+        for i in range(n):
+            start, values = part(start, (numbers[i], [x[i] for x in rows]))
+            lists.append(values)
+        (sums, carried), columns = start, [ops.stack(column) for column in zip(*lists, strict=True)]
+    else:
+        (sums, carried), columns = ops.scan(part, start, (numbers, rows))
+    loss, *others = (ops.mean(column) for column in columns)
+    return Losses(loss, dict(zip(names, others, strict=True)), carried), [s / float(n) for s in sums]
+
+
+def _used(model: Model, loss: Tensor, parameters: Sequence[Tensor]) -> None:
+    """Raises: GraphError for parameters that the loss does not depend on."""
+    seen, waiting = {loss.id}, [loss]
+    while waiting:
+        for t in waiting.pop().node.inputs:
+            if t.id not in seen:
+                seen.add(t.id)
+                waiting.append(t)
+    unused = [n for n, t in zip(model.parameters.names, parameters, strict=True) if t.id not in seen]
+    if unused:
+        raise GraphError(
+            f"training: the loss does not depend on {_some(unused)}: leave these out of the parameters, or give them "
+            "as frozen"
+        )
+
+
+def _real(x: Tensor) -> Tensor:
+    return x if x.dtype in (f32, f64) else ops.cast(x, f32)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def _like(before: Leaves, tree: Any, what: str) -> list[Tensor]:
+    """The leaves of a new value of something. Raises: GraphError for another structure than before, ShapeError."""
+    leaves: list[Any] = []
+    if flatten(tree, leaves, is_any_array) != before.skeleton:
+        raise GraphError(f"training: {what} is {tree!r}; expected the structure that it had: {_some(before.names)}")
+    graph = TRACING.graph if TRACING.body is None else TRACING.body
+    assert graph is not None
+    tensors = [t if isinstance(t, Tensor) else graph.constant(t) for t in leaves]
+    for name, old, new in zip(before.names, before.types, tensors, strict=True):
+        if new.type != old:
+            raise ShapeError(f"training: {what}: {name} is {new.type}; expected {old}, as it was")
+    return tensors
+
+
+def kept_name(number: int, leaf: str) -> str:
+    """The state that keeps a leaf of the batch of a step that failed."""
+    return f"kept.{number}.{leaf}"
+
+
+def kept_names(number: int, batch: Leaves) -> dict[str, str]:
+    """The names of a batch's leaves by those of the states that keep them."""
+    return {kept_name(number, name): name for name in batch.names}
+
+
+def step_graph(model: Model, batch: Leaves, number: int) -> Step:
+    """The step on batches of these types; `number` tells apart the programs for several of them."""
+    g = Graph("training step")
+    with _tracing(g):
+        parameters, state = _declared(model.parameters, g.state), _declared(model.state, g.state)
+        steps, row = g.state("steps", (), "i32"), g.state("row", (), "i32")
+        inputs, rest = _declared(batch, g.input), _rest(model, g, g.state, steps)
+        states = model.state.tree(state)
+        result, slopes = _of_parts(model, parameters, batch, inputs, rest, states)
+        before = model.parameters.tree(parameters)
+        updates, after = model.optimizer.update(model.parameters.tree(slopes), states, before)
+        news = optim.apply_updates(before, updates)
+        replaced = [
+            *zip(model.parameters.names, parameters, _like(model.parameters, news, "the new parameters"), strict=True),
+            *zip(model.state.names, state, _like(model.state, after, "the optimizer's new state"), strict=True),
+            *zip(model.carried.names if model.carried else (), rest.carried, result.carried, strict=True),
+            ("steps", steps, steps + 1),
+        ]
+        fine = g.constant(True)
+        if model.guarded:
+            fine = _finite(result.loss, [] if isinstance(states, optim.Scaled) else slopes)
+            failed = g.state("failed", (), "bool")
+            kept = [(kept_name(number, n), x) for n, x in zip(batch.names, inputs, strict=True)]
+            for name, x in (*kept, ("kept", g.constant(number, "i32"))):  # those of the first step that failed stay
+                g.update(name, ops.where(failed, g.state(name, x.shape, x.dtype), x))
+            failed = ops.logical_or(failed, ops.logical_not(fine))
+            g.update("failed", failed)
+            replaced = [(name, old, ops.where(failed, old, new)) for name, old, new in replaced]
+        for name, _, new in replaced:
+            g.update(name, new)
+        columns = _columns([fine, *result.metrics.values()])
+        record = g.state("record", (ROWS, columns.size), columns.dtype)
+        g.update("record", ops.dynamic_update_slice(record, ops.reshape(columns, (1, -1)), [row, 0]))
+        g.update("row", (row + 1) % ROWS)
+    return Step(g, tuple(result.metrics))
+
+
+def _rest(model: Model, g: Graph, declare: Declare, steps: Tensor | int) -> Rest:
+    """What a loss function takes beside parameters and batch; `declare` declares what a step replaces."""
+    frozen = None if model.frozen is None else model.frozen.tree(_declared(model.frozen, g.param))
+    carried = [] if model.carried is None else _declared(model.carried, declare)
+    key = fold_in(declare("key", (2,), "i32"), steps) if model.keyed else None
+    return Rest(frozen, carried, key)
+
+
+def _columns(values: Sequence[Tensor]) -> Tensor:
+    """Numbers as one vector, of f64 where one of them is, else f32."""
+    wide = f64 if any(v.dtype == f64 for v in values) else f32
+    return ops.stack([ops.cast(v, wide) for v in values])
+
+
+def evaluation_graph(model: Model, batch: Leaves) -> Step:
+    """The metrics of batches of these types as the output "values", and their names."""
+    g = Graph("evaluation")
+    with _tracing(g):
+        parameters = model.parameters.tree(_declared(model.parameters, g.param))
+        inputs, rest = batch.tree(_declared(batch, g.input)), _rest(model, g, g.param, -1)
+        result = losses(model, parameters, inputs, rest)
+        g.output("values", _columns(list(result.metrics.values())))
+    return Step(g, tuple(result.metrics))
+
+
+class Again(NamedTuple):
+    """A step that failed as a graph that only reads: its loss, and its gradients."""
+
+    graph: Lined
+    loss: Tensor
+    slopes: list[Tensor]
+
+
+def step_again(model: Model, batch: Leaves, number: int) -> Again:
+    """The loss and gradients of the step whose batch was kept, of the state from before it."""
+    g = Lined("failed step")
+    with _tracing(g):
+        parameters, state = _declared(model.parameters, g.param), _declared(model.state, g.param)
+        inputs = [g.param(kept_name(number, n), t.shape, t.dtype) for n, t in batch.by_name.items()]
+        rest = _rest(model, g, g.param, g.param("steps", (), "i32"))
+        result, slopes = _of_parts(model, parameters, batch, inputs, rest, model.state.tree(state), unrolled=True)
+    return Again(g, result.loss, slopes)
+
+
+def _finite(loss: Tensor, slopes: Sequence[Tensor]) -> Tensor:
+    """Whether the loss and all gradients are finite: their largest magnitudes are."""
+    largest = [_real(ops.max(ops.abs(s))) for s in slopes if s.size]
+    wholes = [ops.stack([m for m in largest if m.dtype == d]) for d in dict.fromkeys(m.dtype for m in largest)]
+    fine = ops.isfinite(loss)
+    for whole in wholes:
+        fine = ops.logical_and(fine, ops.all(ops.isfinite(whole)))
+    return fine
