@@ -79,7 +79,7 @@ class Attention:
     late_norm: bool = False
     clip: float | None = None
     alibi: tuple[float, ...] = ()
-    alibi_rounded: bool = False  # by the keys' positions, rounded to bf16, as Falcon's
+    alibi_rounded: bool = False  # whether scores gain by the keys' positions, rounded to bf16, as Falcon's do
     heat: tuple[float, float] | None = None
     latent: Latent | None = None
 
@@ -173,7 +173,7 @@ class LanguageConfig:
     tied: bool = False
     logit_softcap: float | None = None
     norm_weight: bool = True
-    norm_bias: bool = True  # of layer norms
+    norm_bias: bool = True  # whether layer norms have one
     parallel: int = 0
     residual_scale: float = 1.0
     logit_scale: float = 1.0
