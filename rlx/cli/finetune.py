@@ -89,12 +89,12 @@ def finetune(
         raise RlxError(f"{error.filename or out}: cannot be written: {error.strerror or error}") from error
 
 
-def _evaluation(given: str | None) -> Any:
+def _evaluation(text: str | None) -> Any:
     """A part of the examples where a number is given, else a file."""
     try:
-        return None if given is None else float(given)
+        return None if text is None else float(text)
     except ValueError:
-        return Path(str(given))
+        return Path(str(text))
 
 
 def _show(model: Path, data: Path, length: int, skipped: bool) -> None:

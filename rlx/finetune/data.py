@@ -95,26 +95,26 @@ def _lines(path: Path) -> Iterator[Record | Broken]:
 
 def _record(number: int, line: bytes) -> Record | Broken:
     try:
-        found = json.loads(line.decode("utf-8").rstrip("\r\n"))
+        value = json.loads(line.decode("utf-8").rstrip("\r\n"))
     except UnicodeDecodeError as error:
         return Broken(number, f"is no UTF-8 from byte {error.start + 1} on")
     except json.JSONDecodeError as error:
         return Broken(number, f"is no JSON: {error.msg} at character {error.pos + 1}")
     except RecursionError:
         return Broken(number, "is nested too deeply")
-    return _object(number, found)
+    return _object(number, value)
 
 
-def _object(number: int, found: Any) -> Record | Broken:
-    if not isinstance(found, dict):
-        return Broken(number, f"is {shown(found, 40)}; expected an object, such as {{\"text\": …}}")
-    return Record(number, found)
+def _object(number: int, value: Any) -> Record | Broken:
+    if not isinstance(value, dict):
+        return Broken(number, f"is {shown(value, 40)}; expected an object, such as {{\"text\": …}}")
+    return Record(number, value)
 
 
 def _json(path: Path) -> Iterator[Record | Broken]:
     content = path.read_bytes()
     try:
-        found = json.loads(content.decode("utf-8-sig"))
+        value = json.loads(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is no UTF-8 from byte {error.start + 1} on") from None
     except json.JSONDecodeError as error:
@@ -123,9 +123,9 @@ def _json(path: Path) -> Iterator[Record | Broken]:
         raise DataError(f"{path}, line {error.lineno}: is no JSON: {error.msg} at character {error.colno}") from None
     except RecursionError:
         raise DataError(f"{path}: is nested too deeply") from None
-    if not isinstance(found, list):
-        raise DataError(f"{path}: holds {shown(found, 40)}; expected a list of objects")
-    return (_object(i, one) for i, one in enumerate(found, 1))
+    if not isinstance(value, list):
+        raise DataError(f"{path}: holds {shown(value, 40)}; expected a list of objects")
+    return (_object(i, one) for i, one in enumerate(value, 1))
 
 
 def _csv(path: Path, separator: str) -> Iterator[Record | Broken]:

@@ -43,23 +43,23 @@ def examples_of(
     columns: tuple[str, ...] | None = None
     make: Callable[[Mapping[str, Any]], Example] | None = None
     result = []
-    for found in read(path):
-        if isinstance(found, Broken):
-            left.broken(found.line, found.reason)
+    for record in read(path):
+        if isinstance(record, Broken):
+            left.broken(record.line, record.reason)
             continue
         if columns is None:
-            columns = _columns(path, found)
+            columns = _columns(path, record)
             make = _maker(columns, tokenizer)
         try:
             assert make is not None
-            example = make(found.fields)._replace(line=found.line)
+            example = make(record.fields)._replace(line=record.line)
         except Unfit as error:
-            left.broken(found.line, str(error))
+            left.broken(record.line, str(error))
             continue
         if len(example.ids) > length:
-            left.add(found.line, f"longer than {length:,} tokens", f"{len(example.ids):,}")
+            left.add(record.line, f"longer than {length:,} tokens", f"{len(example.ids):,}")
         elif not example.counted[1:].any():
-            left.add(found.line, "without a token to learn", "an empty answer or text")
+            left.add(record.line, "without a token to learn", "an empty answer or text")
         else:
             result.append(example)
     if not result:

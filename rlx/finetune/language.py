@@ -23,6 +23,7 @@ from rlx.finetune.room import batch_of, refused
 from rlx.finetune.rows import Batch, Rows, length_of, orders, rows_of
 from rlx.finetune.settings import Say, Settings
 from rlx.formats.tokenizer.language import LanguageTokenizer
+from rlx.packed import PackedArray
 from rlx.runtime import Session
 
 
@@ -31,6 +32,9 @@ class LanguageTask:
 
     def __init__(self, settings: Settings, say: Say) -> None:
         self.model = to_train(settings)
+        if settings.quantize is not None:
+            packed = sum(isinstance(w, PackedArray) for w in self.model.frozen.values())
+            say(f"packed: {packed} of the {len(self.model.frozen)} weights, as {settings.quantize}")
         tokenizer = tokenizer_of(settings.model)
         most = min(settings.length, self.model.function.config.positions)
         if settings.packed and self.model.function.apart:
@@ -73,8 +77,9 @@ class LanguageTask:
         """The batches to evaluate with, whose losses have a mean that counts each target alike."""
         if self.held is None:
             return None
-        found = self.held.batches(self.settings.batch, np.arange(len(self.held)), self.settings.accumulate, share=False)
-        return (_without(self.settings, batch) for batch in found)
+        order, parts = np.arange(len(self.held)), self.settings.accumulate
+        every = self.held.batches(self.settings.batch, order, parts, share=False)
+        return (_without(self.settings, batch) for batch in every)
 
     def types(self) -> Batch:
         """A batch of the run's types."""
@@ -86,17 +91,17 @@ class LanguageTask:
 
     def write(self, final: Any) -> list[str]:
         """Writes what was trained; the lines that say so. Raises: OSError."""
-        settings, made = self.settings, self.model
-        if made.adapted is None:
+        settings, model = self.settings, self.model
+        if model.adapted is None:
             target = settings.out / "model"
             write_folder(settings.model, target, final)
             return [f"written: {target}"]
-        lora = made.adapted.lora
+        lora = model.adapted.lora
         write_peft(settings.out, final, lora, base=str(settings.model),
-                   model_type=str(made.config.get("model_type")), task="CAUSAL_LM")  # fmt: skip
+                   model_type=str(model.config.get("model_type")), task="CAUSAL_LM")  # fmt: skip
         lines = [f"written: {settings.out}, a PEFT adapter"]
         try:
-            write_gguf(settings.out / "adapter.gguf", final, lora, made.config)
+            write_gguf(settings.out / "adapter.gguf", final, lora, model.config)
             lines.append(f"written: {settings.out / 'adapter.gguf'}, for llama.cpp's --lora")
         except ModelFormatError as error:
             lines.append(f"no GGUF adapter: {error}")
@@ -130,10 +135,10 @@ def split(settings: Settings, count: int) -> set[int]:
 
 def _read(settings: Settings, path: Path, tokenizer: LanguageTokenizer, most: int, say: Say) -> list[Example]:
     left = LeftOut(path, settings.skip_broken)
-    found = examples_of(path, tokenizer, most, left)
+    examples = examples_of(path, tokenizer, most, left)
     if left.count:
         say(str(left))
-    return found
+    return examples
 
 
 def batches(settings: Settings, rows: Rows, skip: int) -> Iterator[Batch]:

@@ -44,14 +44,14 @@ def write_folder(base: str | os.PathLike[str], folder: str | os.PathLike[str], c
     held = source.tensors()
     if "quantization_config" in source.config:
         raise ModelFormatError(f"{base}: its weights are quantized, and a folder of these is not written")
-    with folder_made_whole(target) as made:
+    with folder_made_whole(target) as new:
         for path in sorted(source.path.iterdir()):
             if path.is_file() and not path.name.endswith(_WEIGHTS):
-                shutil.copyfile(path, made / path.name)
+                shutil.copyfile(path, new / path.name)
             elif path.is_dir() and (source.path / "modules.json").exists() and path.name[:1].isdigit():
-                shutil.copytree(path, made / path.name)
+                shutil.copytree(path, new / path.name)
         tensors: dict[str, Any] = {n: rounded(np.asarray(changed.get(n, held[n])), held[n].dtype) for n in held}
-        safetensors.save(made / "model.safetensors", tensors, {"format": "pt"})
+        safetensors.save(new / "model.safetensors", tensors, {"format": "pt"})
 
 
 def merge(
@@ -79,8 +79,8 @@ def merge(
                 raise ModelFormatError(f"{source}: has no tensor {module}.weight, which the adapter corrects")
             turned = config.config.get("model_type") in TURNED and not module.endswith("lm_head")
             weight = np.asarray(held[name])
-            made = merged(weight.T if turned else weight, values, lora)
-            changed[name] = np.ascontiguousarray(made.T if turned else made)
+            whole = merged(weight.T if turned else weight, values, lora)
+            changed[name] = np.ascontiguousarray(whole.T if turned else whole)
         if output.suffix != ".gguf":
             write_folder(source, output, changed)
             return []

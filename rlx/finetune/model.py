@@ -84,17 +84,17 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def quantized(function: LanguageFunction, weights: dict[str, Any], dtype: str) -> dict[str, Any]:
-    """The weights with the matrices of the model's products packed, where their rows are whole blocks."""
+    """The weights with the matrices of the model's products packed, where their rows are whole blocks, but for the
+    output matrix. Raises: RlxError where no rows are."""
     kind = as_dtype(dtype)
     if not kind.is_packed:
         raise RlxError(f"finetune: quantize is {dtype!r}; expected a packed dtype, such as nf4, q8_0 or q4_k")
     names = {p.weight for name, p in function.products.items() if p.plain and name != "lm_head"}
-    return {
-        name: quantize(np.asarray(w, np.float32), kind)
-        if name in names and not isinstance(w, PackedArray) and w.ndim == 2 and w.shape[1] % kind.storage.elements == 0
-        else w
-        for name, w in weights.items()
-    }  # fmt: skip
+    block = kind.storage.elements
+    fit = {n for n in names if not isinstance(weights[n], PackedArray) and weights[n].shape[1] % block == 0}
+    if not fit:
+        raise RlxError(f"finetune: quantize is {dtype!r}, of blocks of {block}; no matrix has rows of whole blocks")
+    return {n: quantize(np.asarray(w, np.float32), kind) if n in fit else w for n, w in weights.items()}
 
 
 def tokenizer_of(path: Path) -> LanguageTokenizer:

@@ -68,13 +68,13 @@ def _others(settings: Settings, length: int) -> Iterator[tuple[str, Settings, in
 
 
 def _fits(settings: Settings, length: int, session: Session) -> bool:
-    made = to_train(settings)
+    task = to_train(settings)
     optimizer = settings.optimizer(100, False)
-    theirs, _ = taken_apart(made.parameters, "parameters")
-    state, _ = taken_apart(optimizer.init(made.parameters), "optimizer")
-    frozen = None if made.frozen is None else taken_apart(made.frozen, "frozen")[0]
+    theirs, _ = taken_apart(task.parameters, "parameters")
+    state, _ = taken_apart(optimizer.init(task.parameters), "optimizer")
+    frozen = None if task.frozen is None else taken_apart(task.frozen, "frozen")[0]
     model = Model(
-        loss=made.loss, parameters=theirs, frozen=frozen, carried=None, optimizer=optimizer, state=state, keyed=False,
+        loss=task.loss, parameters=theirs, frozen=frozen, carried=None, optimizer=optimizer, state=state, keyed=False,
         parts=settings.accumulate, guarded=True,
     )
     try:

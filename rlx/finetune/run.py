@@ -131,10 +131,10 @@ def _steps(settings: Settings, task: Task, run: Any, total: int, say: Say) -> _B
         step = metrics.step
         if (step % every and step != total) or (held := task.evaluation()) is None:
             continue
-        found = run.evaluate(held)
-        better = best.add(found["loss"], run.parameters)
+        means = run.evaluate(held)
+        better = best.add(means["loss"], run.parameters)
         run.save()
-        say(f"step {step:,}: loss {metrics['loss']:.4f}, evaluation {found['loss']:.4f}" + (", the best" * better))
+        say(f"step {step:,}: loss {metrics['loss']:.4f}, evaluation {means['loss']:.4f}" + (", the best" * better))
         if best.over():
             say(f"stopped: {settings.patience} evaluations in a row were no better than {best.loss:.4f}")
             break

@@ -87,29 +87,29 @@ class SentenceTask:
         say(f"data: {len(texts.ids):,} {kind}, of at most {self.length} tokens{beside}")
 
     def _texts(self, most: int, say: Say) -> tuple[Texts, Texts | None]:
-        found, held = self._read(self.settings.data, most, say), None
+        texts, held = self._read(self.settings.data, most, say), None
         if isinstance(self.settings.evaluation, Path):
-            return found, self._read(self.settings.evaluation, most, say)
-        if kept := split(self.settings, len(found.ids)):
-            held = found.some(sorted(kept))
-            found = found.some([i for i in range(len(found.ids)) if i not in kept])
-        return found, held
+            return texts, self._read(self.settings.evaluation, most, say)
+        if kept := split(self.settings, len(texts.ids)):
+            held = texts.some(sorted(kept))
+            texts = texts.some([i for i in range(len(texts.ids)) if i not in kept])
+        return texts, held
 
     def _read(self, path: Path, most: int, say: Say) -> Texts:
         left = LeftOut(path, self.settings.skip_broken)
-        found = texts_of(path, self.function, most, left)
+        texts = texts_of(path, self.function, most, left)
         if left.count:
             say(str(left))
-        return found
+        return texts
 
     @property
     def digest(self) -> str:
         """What tells the data apart from others."""
-        made = hashlib.sha256(b"" if self.texts.scores is None else self.texts.scores.tobytes())
+        digest = hashlib.sha256(b"" if self.texts.scores is None else self.texts.scores.tobytes())
         for own in self.texts.ids:
             for one in own:
-                made.update(one.tobytes() + b"|")
-        return made.hexdigest()
+                digest.update(one.tobytes() + b"|")
+        return digest.hexdigest()
 
     def batches(self, skip: int) -> Iterator[Batch]:
         """The batches of epoch after epoch, without the first `skip`."""
@@ -161,24 +161,24 @@ def texts_of(path: str | os.PathLike[str], function: EncoderFunction, most: int,
     score: str | None = None
     ids, scores = [], []
     tokenizer = function.files.tokenizer
-    for found in read(path):
-        if isinstance(found, Broken):
-            left.broken(found.line, found.reason)
+    for record in read(path):
+        if isinstance(record, Broken):
+            left.broken(record.line, record.reason)
             continue
         if names is None:
-            names, score = _columns(path, found.line, found.fields)
-        values = [found.fields.get(name) for name in names]
+            names, score = _columns(path, record.line, record.fields)
+        values = [record.fields.get(name) for name in names]
         odd = next((n for n, v in zip(names, values, strict=True) if not isinstance(v, str) or not v.strip()), None)
         if odd is not None:
-            left.broken(found.line, f"{odd} is {shown(found.fields.get(odd), 40)}; expected a text")
+            left.broken(record.line, f"{odd} is {shown(record.fields.get(odd), 40)}; expected a text")
             continue
-        number = 0.0 if score is None else _number(found.fields.get(score))
+        number = 0.0 if score is None else _number(record.fields.get(score))
         if number is None:
-            left.broken(found.line, f"{score} is {shown(found.fields.get(str(score)), 40)}; expected a number")
+            left.broken(record.line, f"{score} is {shown(record.fields.get(str(score)), 40)}; expected a number")
             continue
         own = tokenizer.ids([str(v) for v in values])
         if cut := [len(one) for one in own if len(one) > most]:
-            left.add(found.line, f"longer than {most:,} tokens", f"{cut[0]:,}")
+            left.add(record.line, f"longer than {most:,} tokens", f"{cut[0]:,}")
             continue
         ids.append([np.asarray(one, np.int32) for one in own])
         scores.append(number)
@@ -201,10 +201,10 @@ def _columns(path: object, line: int, fields: Mapping[str, Any]) -> tuple[list[s
 
 def _number(value: Any) -> float | None:
     try:
-        found = float(value) if not isinstance(value, bool) else math.nan
+        number = float(value) if not isinstance(value, bool) else math.nan
     except (TypeError, ValueError):
         return None
-    return found if math.isfinite(found) else None
+    return number if math.isfinite(number) else None
 
 
 def length_of(texts: Texts, most: int) -> int:

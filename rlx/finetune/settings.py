@@ -90,17 +90,17 @@ class Settings:
 
     def kept(self) -> dict[str, Any]:
         """What a run that is resumed must have in common with it, for JSON."""
-        made: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in PLACES}
+        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in PLACES}
         lora = self.lora and {f.name: getattr(self.lora, f.name) for f in fields(self.lora)}
         if lora and not isinstance(lora["targets"], str):
             lora["targets"] = list(lora["targets"])
-        evaluation = made["evaluation"]
-        return {**made, "lora": lora, "evaluation": str(evaluation) if isinstance(evaluation, Path) else evaluation}
+        evaluation = values["evaluation"]
+        return {**values, "lora": lora, "evaluation": str(evaluation) if isinstance(evaluation, Path) else evaluation}
 
     def optimizer(self, total: int, halves: bool) -> Optimizer:
         """AdamW behind a clipped norm; of parameters in halves with masters."""
-        made = chain(clip_by_global_norm(self.clip), adamw(self.rates(total), weight_decay=self.decay))
-        return with_masters(made) if halves else made
+        optimizer = chain(clip_by_global_norm(self.clip), adamw(self.rates(total), weight_decay=self.decay))
+        return with_masters(optimizer) if halves else optimizer
 
     def rates(self, total: int) -> Any:
         """The rate of each step, a function of the count of steps done."""

@@ -54,9 +54,9 @@ class EncoderFunction(Function):
         shape, most = tuple(np.shape(ids)), self.files.config.max_position_embeddings
         if len(shape) != 2 or not is_integer(ids) or not 1 <= shape[1] <= most:
             raise ShapeError(f"{self.name}: ids are {type_of(ids)}; expected i32 (batch, length), of 1 to {most:,} ids")
-        for what, given in (("mask", mask), ("kinds", kinds), ("kept", kept)):
-            if given is not None and tuple(np.shape(given)) != shape:
-                raise ShapeError(f"{self.name}: {what} is {type_of(given)}; expected {shape}, as the ids")
+        for what, value in (("mask", mask), ("kinds", kinds), ("kept", kept)):
+            if value is not None and tuple(np.shape(value)) != shape:
+                raise ShapeError(f"{self.name}: {what} is {type_of(value)}; expected {shape}, as the ids")
         g = home(self.name, [v for v in (ids, mask, kinds, kept, *weights.values()) if v is not None])
         params = {}
         for name, file in self._names.items():

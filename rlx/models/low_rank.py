@@ -70,7 +70,7 @@ class Lora:
         names = [self.targets] if isinstance(self.targets, str) else list(self.targets)
         if names == ["all-linear"]:
             return {m: shape for m, shape in every.items() if not m.endswith(("lm_head", ".mlp.gate", ".mlp.router"))}
-        result = {}
+        result: dict[str, tuple[int, int]] = {}
         for name in names:
             own = {m: shape for m, shape in every.items() if f".{m}".endswith(f".{name}")}
             if not own:
@@ -162,10 +162,10 @@ class Correction:
     def of(self, x: Tensor, product: Callable[[Tensor], Tensor], bias: Tensor | None) -> Tensor:
         """The corrected product of x, and the bias; `product` multiplies by the weight."""
         a, b = (ops.cast(t, x.dtype) for t in (self.a, self.b))
-        made = product(x) + ops.linear(ops.linear(x, a), b) * self.scale
+        result = product(x) + ops.linear(ops.linear(x, a), b) * self.scale
         if self.magnitude is not None:
-            made = made * ops.cast(self.magnitude / self._length(product, x), made.dtype)
-        return made if bias is None else made + bias
+            result = result * ops.cast(self.magnitude / self._length(product, x), result.dtype)
+        return result if bias is None else result + bias
 
     def _length(self, product: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """The length of each row of W + s · B A, of the squares of its terms' lengths and twice their product: W itself

@@ -55,13 +55,13 @@ class OnnxFunction(Function):
     def apply(self, weights: Mapping[str, Any], inputs: Any) -> Any:
         """The outputs within a traced function."""
         names = [info.name for info in self.model.inputs]
-        given = dict(inputs) if isinstance(inputs, Mapping) else {names[0]: inputs} if len(names) == 1 else None
-        if given is None:
+        values = dict(inputs) if isinstance(inputs, Mapping) else {names[0]: inputs} if len(names) == 1 else None
+        if values is None:
             raise GraphError(f"{self.name}: takes the inputs {names}; give a dict of them by name")
-        self._same("inputs", names, given)
+        self._same("inputs", names, values)
         self._same("weights", self._types, weights)
-        g = home(self.name, [*given.values(), *weights.values()])
-        tensors = {n: tensor_of(g, v) for n, v in {**given, **weights}.items()}
+        g = home(self.name, [*values.values(), *weights.values()])
+        tensors = {n: tensor_of(g, v) for n, v in {**values, **weights}.items()}
         for n, t in self._types.items():
             if tensors[n].shape != t.shape:
                 raise ShapeError(f"{self.name}: weight {n!r} is {tensors[n].type}; expected shape {t.shape}")
@@ -70,17 +70,17 @@ class OnnxFunction(Function):
         graph, outputs = _graph(self.model, {n: tensors[n].type for n in names}, {n: tensors[n].type for n in weights})
         if graph is None:
             raise UnsupportedOp(f"{self.name}: {outputs}; give that as a constant of the file")
-        found = dict(zip(graph.outputs, inline(graph, g, [tensors[n] for n in graph.inputs]), strict=True))
-        made = {name: found[output] for name, output in outputs.items()}
-        return next(iter(made.values())) if len(made) == 1 else made
+        by_output = dict(zip(graph.outputs, inline(graph, g, [tensors[n] for n in graph.inputs]), strict=True))
+        results = {name: by_output[output] for name, output in outputs.items()}
+        return next(iter(results.values())) if len(results) == 1 else results
 
-    def _same(self, what: str, wanted: Any, given: Mapping[str, Any]) -> None:
-        missing, extra = [n for n in wanted if n not in given], [n for n in given if n not in wanted]
+    def _same(self, what: str, wanted: Any, values: Mapping[str, Any]) -> None:
+        missing, extra = [n for n in wanted if n not in values], [n for n in values if n not in wanted]
         if missing or extra:
             odd = missing or extra
             raise GraphError(
                 f"{self.name}: the {what} {'have no' if missing else 'have'} {odd[0]!r}"
-                f"{meant(odd[0], given if missing else wanted)}; expected {', '.join(list(wanted)[:8])}"
+                f"{meant(odd[0], values if missing else wanted)}; expected {', '.join(list(wanted)[:8])}"
             )
 
 
@@ -91,7 +91,7 @@ def _fixed(model: Model, inputs: Mapping[str, TensorType], weights: Mapping[str,
         graph, why = _graph(model, inputs, {n: t for n, t in weights.items() if n not in fixed})
         if graph is not None:
             return fixed
-        names = why.args[0].names & weights.keys()
+        names = why.names & weights.keys()
         if not names:
             raise UnsupportedOp(f"{why}: a function has shapes that its inputs' shapes decide") from None
         fixed |= names

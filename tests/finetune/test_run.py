@@ -196,9 +196,14 @@ def test_settings_and_memory_that_do_not_fit(settings: Settings, tmp_path: Path)
             replace(settings, **wrong)
     with pytest.raises(RlxError, match=r"quantize is 'f16'; expected a packed dtype"):
         finetune(replace(settings, quantize="f16"), lambda line: None)
+    with pytest.raises(RlxError, match="of blocks of 256; no matrix has rows of whole blocks"):
+        finetune(replace(settings, quantize="q4_k"), lambda line: None)
+    lines: list[str] = []
+    finetune(replace(settings, quantize="q8_0", steps=1), lines.append)
+    assert lines[0] == "packed: 14 of the 21 weights, as q8_0"
     folder_to_gguf(settings.model, tmp_path / "q.gguf", "q8_0")
     with pytest.raises(RlxError, match="all weights are trained in a folder; `rlx convert` makes one"):
-        finetune(replace(settings, model=tmp_path / "q.gguf", lora=None), lambda line: None)
+        finetune(replace(settings, out=tmp_path / "other", model=tmp_path / "q.gguf", lora=None), lambda line: None)
     from rlx.finetune.room import refused
 
     session = rlx.Session("cpu", memory_limit=1_000_000)

@@ -54,7 +54,7 @@ class Caches:
         self.g, self.size, self.at = g, size, at
         self.packed = size.cache.is_packed
         self._slot = slot
-        self._context = size.context or size.chunk  # without caches the rows are those of the run
+        self._context = size.context or size.chunk  # the run's rows stand for those of caches where it has none
         self._table = table
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
         self._starts: dict[int, Tensor] = {}  # the first row that a run writes, by the caches' rows

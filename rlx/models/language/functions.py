@@ -95,9 +95,9 @@ class LanguageFunction(Function):
             raise ShapeError(
                 f"{self.name}: {shape[1]:,} tokens in a row; the model has positions for {self.config.positions:,}"
             )
-        for what, given in (("positions", positions), ("segments", segments)):
-            if given is not None and (tuple(np.shape(given)) != shape or not is_integer(given)):
-                raise ShapeError(f"{self.name}: {what} are {type_of(given)}; expected i32 {shape}, as the ids")
+        for what, value in (("positions", positions), ("segments", segments)):
+            if value is not None and (tuple(np.shape(value)) != shape or not is_integer(value)):
+                raise ShapeError(f"{self.name}: {what} are {type_of(value)}; expected i32 {shape}, as the ids")
         if segments is not None and self.apart:
             raise GraphError(f"{self.name}: segments beside {self.apart}; give each text a row of its own")
         return shape
@@ -145,17 +145,18 @@ class LanguageFunction(Function):
 
     def _rows(self, name: str, weights: Mapping[str, Any]) -> npt.NDArray[Any] | PackedArray:
         """The weight of a product, with the scale of a packed one."""
-        made: Any = self.value(f"{'embed_tokens' if self.config.tied and name == 'lm_head' else name}.weight", weights)
+        of = "embed_tokens" if self.config.tied and name == "lm_head" else name
+        weight: Any = self.value(f"{of}.weight", weights)
         scale = self.scale_of(f"{name}.weight")
-        result: npt.NDArray[Any] | PackedArray = made
+        result: npt.NDArray[Any] | PackedArray = weight
         if scale is not None:
-            result = (made.dequantize() if isinstance(made, PackedArray) else made) * np.reshape(scale, (-1, 1))
+            result = (weight.dequantize() if isinstance(weight, PackedArray) else weight) * np.reshape(scale, (-1, 1))
         return result
 
     def multiplier(self, name: str) -> npt.NDArray[np.float32] | None:
         """What the model's settings multiply a product by."""
-        found = (s for part, s in self.config.scales if f".{name}".endswith(f".{part}"))
-        return next((np.asarray(s, np.float32) for s in found), None)
+        scales = (s for part, s in self.config.scales if f".{name}".endswith(f".{part}"))
+        return next((np.asarray(s, np.float32) for s in scales), None)
 
 
 class AdaptedFunction(Function):
@@ -212,8 +213,8 @@ class GivenBlocks(Blocks):
             dtype = f64 if self.wide == f64 else f32
             tables = rope_table(self._table_rows, rope.width, base=rope.base, scaling=rope.scaling, dtype=dtype)
             return self.g.constant(tables[which])
-        made: Tensor = self.function.value(name, self.values)
-        return made
+        weight: Tensor = self.function.value(name, self.values)
+        return weight
 
     def linear(
         self, x: Tensor, name: str, outputs: int, bias: bool = False, dtype: DType | None = None,
@@ -233,7 +234,7 @@ class GivenBlocks(Blocks):
 class Separate:
     """The weights of blocks as they are in files, none joined to another."""
 
-    positions = 0  # of the tables of ropes, which GivenBlocks makes itself
+    positions = 0  # GivenBlocks makes the tables of ropes itself
 
     def __init__(self, function: LanguageFunction) -> None:
         self.scale_of = function.scale_of

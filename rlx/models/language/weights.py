@@ -112,7 +112,7 @@ class ModelWeights:
         self._architecture = architecture
         self._dtype = dtype
         self._wanted: dict[str, _Wanted] = {}
-        self._recipes: dict[str, Recipe] = {}  # of all weights asked for, parts of joined ones too
+        self._recipes: dict[str, Recipe] = {}  # the recipe of each weight asked for, parts of joined ones too
         self._problems: list[str] = []
         self._tables: dict[str, Any] = {}
         self._prefix = next((p for p in architecture.prefixes if any(n.startswith(p) for n in source.kinds)), "")

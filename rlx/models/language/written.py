@@ -24,7 +24,7 @@ from rlx.formats.gguf.names import Family
 from rlx.formats.gguf.plain import BY_MODEL_TYPE
 from rlx.formats.huggingface import ModelFolder
 from rlx.models.language.architectures import architecture_of
-from rlx.models.language.architectures.base import Value, class_fields
+from rlx.models.language.architectures.base import Stored, Value, class_fields
 from rlx.models.language.caches import Size
 from rlx.models.language.config import Fields, LanguageConfig, Rope
 from rlx.models.language.graph import language_graph
@@ -246,7 +246,7 @@ def _made(
             why = f"{target.name}: rows of {shape[-1]} are no blocks of {kind.storage.elements}"
             changed.setdefault(why, []).append(name)
 
-    def written() -> Value:
+    def written() -> Stored:
         value = np.asarray(_floats(make()))
         return quantize(value, target) if target.is_packed else rounded(value, target.np)
 

@@ -16,7 +16,7 @@ from rlx.packed import PackedArray
 from tests.models.language import tiny
 from tests.models.language.families import IDS_ASKED, LIMIT, error
 from tests.models.language.test_beside_transformers import MODELS, judge, random_model
-from tests.models.language.test_families import CASES, folder_of
+from tests.models.language.test_families import BLOCKS, CASES, folder_of
 from tests.outside import outside
 
 IDS = tiny.TOKENS[:12].reshape(2, 6)
@@ -78,8 +78,8 @@ def test_values_and_gradients_are_those_of_transformers(name: str, tmp_path: Pat
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("case", [case for case in CASES if not case.startswith("apertus")])
-def test_every_family_is_a_function_with_slopes(case: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", BLOCKS)
+def test_every_block_is_a_function_with_slopes(case: str, tmp_path: Path) -> None:
     """Values beside frozen ones of transformers, a slope beside a difference, two texts in a row beside each alone."""
     function, weights = trainable(folder_of(case, tmp_path), "f64")
     ids = np.asarray(IDS_ASKED, np.int32)[None]

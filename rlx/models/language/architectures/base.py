@@ -59,7 +59,7 @@ class Recipe:
     files: tuple[str, ...]
     make: Callable[[Sequence[Value]], Value] = alone
     derived: bool = False  # whether numbers change, so that a packed or half-precision tensor must become floats first
-    rows: slice | npt.NDArray[np.int64] | None = None  # which outputs of the only tensor; None where it is all, or none
+    rows: slice | npt.NDArray[np.int64] | None = None  # the outputs of the only tensor that it is, if some
 
 
 Find = Callable[[str, LanguageConfig, Mapping[str, Any]], Recipe]
@@ -309,8 +309,8 @@ def stacked(names: Sequence[str]) -> Recipe:
 
 def turned(value: npt.NDArray[Any] | Tensor) -> Value:
     """A matrix, or each of a stack, with its last two axes the other way round; a vector as it is."""
-    made = value if value.ndim == 1 else value.swapaxes(-1, -2)
-    return made if isinstance(made, Tensor) else np.ascontiguousarray(made)
+    other = value if value.ndim == 1 else value.swapaxes(-1, -2)
+    return other if isinstance(other, Tensor) else np.ascontiguousarray(other)
 
 
 def joined(values: Sequence[Value]) -> Value:
