@@ -5,8 +5,8 @@ asked to go on from a prompt.
 
 The model is a Llama of some two million weights: it learns the look of the pages, and little else. It is a model to try
 the commands with, offline: `rlx generate tiny-pages-q4_k.gguf -p "The device"`; `rlx chat` goes on from what is said.
-The weights are states of the graph, and each run is a step of Adam (Kingma & Ba, 2015). Needs the packages of
-`rlx[hf]`.
+A folder of random weights becomes a function (`rlx.models.trainable`), which `rlx.training` trains by Adam (Kingma &
+Ba, 2015). Needs the packages of `rlx[hf]`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,12 @@ from typing import Any
 import numpy as np
 
 import rlx
+from rlx import optim
 from rlx.formats import safetensors
 from rlx.formats.gguf.convert import folder_to_gguf
 from rlx.models import load
-from rlx.models.language.architectures import architecture_of
-from rlx.models.language.blocks import Blocks
-from rlx.models.language.caches import Size
-from rlx.models.language.config import Fields
-from rlx.models.language.graph import through_layers
-from rlx.ops.rope.table import rope_table
 
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 1024, "hidden_size": 256,
     "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
     "intermediate_size": 512, "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
@@ -40,48 +35,23 @@ BATCH, LENGTH = 8, 64
 TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"  # a talk is a text to go on from
 
 
-class Learned(Blocks):
-    """Blocks whose weights are states, which a step of training replaces."""
-
-    def weight(self, name: str, shape: tuple[int, ...]) -> rlx.Tensor:
-        if name.startswith("rope."):
-            tables = rope_table(LENGTH, 2 * shape[1], base=CONFIG["rope_theta"])
-            return self.g.constant(tables[name.endswith("sin")])
-        found = self.g.states.get(name)
-        return self.g.state(name, shape) if found is None else found
-
-
-class Separate:
-    """No weights joined: the files have each by itself."""
-
-    positions = LENGTH
-
-    def dtype_of(self, name: str, shape: tuple[int, ...]) -> Any:
-        return rlx.dtypes.f32
-
-    def joined(self, name: str, parts: Any) -> bool:
-        return False
-
-
-def training() -> rlx.Graph:
-    """A step: the loss of a batch of tokens and of those that follow them, and new weights."""
-    g = rlx.Graph("train")
-    ids, following = g.input("ids", (BATCH, LENGTH), "i32"), g.input("following", (BATCH * LENGTH,), "i32")
-    rate, number = g.input("rate", ()), g.input("number", ())
-    fields = Fields(CONFIG, "CONFIG")
-    at = g.constant(np.zeros(BATCH, np.int32))
-    blocks = Learned(g, architecture_of(fields).read(fields), Size(BATCH, LENGTH, 0), Separate(), at)
-    logits = blocks.logits(blocks.norm(through_layers(blocks, ids), "norm"))
-    loss = g.output("loss", rlx.mean(rlx.cross_entropy(logits, following)))
-    weights = dict(g.states)
-    for (name, w), slope in zip(weights.items(), rlx.gradients(loss, list(weights.values())), strict=True):
-        first, second = g.state(f"first of {name}", w.shape), g.state(f"second of {name}", w.shape)
-        mean, square = 0.9 * first + 0.1 * slope, 0.99 * second + 0.01 * slope * slope
-        ahead = mean / (1 - 0.9**number) / (rlx.sqrt(square / (1 - 0.99**number)) + 1e-8)
-        g.update(f"first of {name}", mean)
-        g.update(f"second of {name}", square)
-        g.update(name, w - rate * ahead)
-    return g
+def start() -> dict[str, np.ndarray]:
+    """Random weights by their names in a folder: norms of ones, matrices of small numbers."""
+    c = CONFIG
+    d, wide, size = c["hidden_size"], c["intermediate_size"], c["head_dim"]
+    q, kv = c["num_attention_heads"] * size, c["num_key_value_heads"] * size
+    layer = {"input_layernorm": (d,), "post_attention_layernorm": (d,), "self_attn.q_proj": (q, d),
+             "self_attn.k_proj": (kv, d), "self_attn.v_proj": (kv, d), "self_attn.o_proj": (d, q),
+             "mlp.gate_proj": (wide, d), "mlp.up_proj": (wide, d), "mlp.down_proj": (d, wide)}  # fmt: skip
+    shapes = {"embed_tokens": (c["vocab_size"], d), "norm": (d,)}
+    for i in range(c["num_hidden_layers"]):
+        shapes |= {f"layers.{i}.{name}": shape for name, shape in layer.items()}
+    rng = np.random.default_rng(1)
+    return {
+        f"model.{name}.weight": np.ones(shape, np.float32) if len(shape) == 1
+        else rng.normal(0, 0.5 * shape[1] ** -0.5, shape).astype(np.float32)
+        for name, shape in shapes.items()
+    }  # fmt: skip
 
 
 def pages() -> str:
@@ -106,32 +76,28 @@ def tokenizer_of(text: str) -> Any:
     return made
 
 
-def batches(tokens: np.ndarray, steps: int) -> Iterator[dict[str, Any]]:
-    """Random places of the text; the rate rises for a tenth of the steps, then falls to a tenth."""
+def batches(tokens: np.ndarray, steps: int) -> Iterator[np.ndarray]:
+    """Random places of the text."""
     rng = np.random.default_rng(0)
-    for step in range(1, steps + 1):
+    for _ in range(steps):
         starts = rng.integers(0, len(tokens) - LENGTH - 1, BATCH)
-        rows = np.stack([tokens[s : s + LENGTH + 1] for s in starts])
-        part = step / steps
-        rate = 3e-3 * min(10 * part, 0.1 + 0.9 * (1 - part))
-        yield {"ids": rows[:, :-1], "following": rows[:, 1:].reshape(-1), "rate": np.float32(rate),
-               "number": np.float32(step)}  # fmt: skip
+        yield np.stack([tokens[s : s + LENGTH + 1] for s in starts])
 
 
-def train(device: str, steps: int, tokens: np.ndarray) -> dict[str, np.ndarray]:
-    """The weights by the names of the files."""
-    rng, graph = np.random.default_rng(1), training()
-    with rlx.Session(device).compile(graph) as step:
-        names = [name for name in graph.states if " of " not in name]
-        for name in names:
-            shape = graph.states[name].shape
-            start = np.ones(shape) if len(shape) == 1 else rng.normal(0, 0.5 * shape[1] ** -0.5, shape)
-            step.set_state(name, start.astype(np.float32))
-        for i, feeds in enumerate(batches(tokens, steps)):
-            loss = float(step.run(feeds)["loss"])
-            if i % 20 == 0 or i == steps - 1:
-                print(f"step {i + 1}: loss {loss:.3f}", flush=True)
-        return {f"model.{name}": step.get_state(name) for name in names}
+def train(folder: Path, device: str, steps: int, tokens: np.ndarray) -> dict[str, np.ndarray]:
+    """The weights by their names in the folder, after so many steps of Adam. The rate rises for a tenth of the steps,
+    then falls to a tenth."""
+    function, weights = rlx.models.trainable(folder)
+
+    def loss(weights: Any, rows: Any) -> Any:
+        return rlx.mean(rlx.cross_entropy(function(weights, rows[:, :-1]), rows[:, 1:]))
+
+    rate = optim.warmup_cosine_decay_schedule(0.0, 3e-3, max(1, steps // 10), steps + 1, 3e-4)
+    with rlx.training(loss, weights, optim.adam(rate, b2=0.99), device=device, total=steps) as run:
+        for metrics in run.over(batches(tokens, steps)):
+            if metrics.step % 20 == 0 or metrics.step in (1, steps):
+                print(f"step {metrics.step}: loss {metrics['loss']:.3f}", flush=True)
+        return run.parameters
 
 
 def main() -> None:
@@ -146,10 +112,10 @@ def main() -> None:
     tokenizer = tokenizer_of(text)
     tokens = np.array(tokenizer.encode(text).ids, np.int32)
     print(f"{len(text):,} characters, {len(tokens):,} tokens")
-    weights = train(args.device, args.steps, tokens)
     args.out.mkdir(exist_ok=True, parents=True)
-    safetensors.save(args.out / "model.safetensors", weights)
     (args.out / "config.json").write_text(json.dumps(CONFIG, indent=1))
+    safetensors.save(args.out / "model.safetensors", start())
+    safetensors.save(args.out / "model.safetensors", train(args.out, args.device, args.steps, tokens))
     tokenizer.save(str(args.out / "tokenizer.json"))
     (args.out / "chat_template.jinja").write_text(TEMPLATE)
     written = [args.out]

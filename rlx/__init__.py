@@ -53,6 +53,7 @@ from rlx.runtime import jacfwd as jacfwd
 from rlx.runtime import jacrev as jacrev
 from rlx.runtime import jit as jit
 from rlx.runtime import jvp as jvp
+from rlx.runtime import linearize as linearize
 from rlx.runtime import value_and_grad as value_and_grad
 from rlx.runtime import vjp as vjp
 from rlx.runtime import vmap as vmap
@@ -88,13 +89,18 @@ _LAZY_NAMES = {
     "load_program": "rlx.runtime.saved.program",
     "training": "rlx.train",
 }
+# NumPy's names of dtypes.
+_DTYPES = {
+    "bfloat16": bf16, "float16": f16, "float32": f32, "float64": f64, "int8": i8, "int16": i16, "int32": i32,
+    "int64": i64, "uint8": u8, "uint16": u16, "uint32": u32, "uint64": u64,
+}  # fmt: skip
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
         "Array", "CompiledGraph", "Dim", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights",
         "Complex", "array", "asarray", "bf16", "bool_", "checkpoint", "custom_jvp", "custom_op", "custom_vjp",
         "devices", "errors", "eval_shape", "f16", "f32", "f64", "from_dlpack", "from_torch", "grad", "gradients",
-        "hessian", "hvp", "i8", "i16", "i32", "i64", "jacfwd", "jacrev", "jit", "jvp", "quantize", "training", "u8", "u16", "u32",
-        "u64", "value_and_grad", "vjp", "vmap", *ops.__all__, *ops.LATER,
+        "hessian", "hvp", "i8", "i16", "i32", "i64", "jacfwd", "jacrev", "jit", "jvp", "linearize", "quantize",
+        "training", "u8", "u16", "u32", "u64", "value_and_grad", "vjp", "vmap", *ops.__all__, *ops.LATER,
     ]  # fmt: skip
 
 
@@ -113,6 +119,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(_LAZY[name])
     if name in _LAZY_NAMES:
         return getattr(importlib.import_module(_LAZY_NAMES[name]), name)
+    if name in _DTYPES:
+        return _DTYPES[name]
     if name in ops.LATER:
         return globals().setdefault(name, getattr(ops, name))
     raise _Unknown(name)

@@ -56,6 +56,10 @@ class ModelFormatError(RlxError):
     """A model file or folder that is damaged, contradicts itself, or lacks a part."""
 
 
+class DataError(RlxError):
+    """Data to train on that cannot be read, or lacks what is needed; the message names the file and the line."""
+
+
 class ProgramMismatch(ModelFormatError):
     """A saved program of another version of rlx, another device or driver, or other settings; compile it here."""
 

@@ -41,13 +41,18 @@ from rlx.ops.linalg.functions import svd as svd
 from rlx.ops.linalg.functions import svdvals as svdvals
 from rlx.ops.linalg.functions import trace as trace
 from rlx.ops.linalg.functions import vector_norm as vector_norm
+from rlx.ops.linalg.general import eig as eig
+from rlx.ops.linalg.general import eigvals as eigvals
+from rlx.ops.linalg.general import expm as expm
+from rlx.ops.linalg.general import lu as lu
 from rlx.ops.matmul import matmul as matmul
 from rlx.ops.public import make_public as _make_public
 
 __all__ = [
-    "cho_solve", "cholesky", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "lstsq", "matmul",
-    "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "qr",
-    "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tensordot", "trace", "vecdot", "vector_norm",
+    "cho_solve", "cholesky", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "expm", "inv",
+    "lstsq", "lu", "matmul", "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm",
+    "outer", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tensordot", "trace", "vecdot",
+    "vector_norm",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # type checkers read the imports above

@@ -344,7 +344,7 @@ def lstm(params: Params, x: Any, state: tuple[Any, Any] | None = None) -> tuple[
 
 
 def dropout(key: Any, x: Any, rate: float, training: bool = True) -> Any:
-    """In training `rlx.random.dropout`, with a key of each use's own; else x."""
+    """x; in training `rlx.random.dropout` of it, with a key of each use's own."""
     if not training:
         return x
     if key is None:

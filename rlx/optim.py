@@ -97,8 +97,11 @@ def _paired(gradients: PyTree, params: PyTree, beside: str = "params") -> None:
 
 
 def _within(optimizer: str, low: float = 0.0, high: float = math.inf, **settings: Any) -> None:
-    """Checks numbers that are known now. Raises: ShapeError for NaN and what is not low ≤ number < high."""
+    """Checks numbers that are known now. Raises: ShapeError for NaN and what is not low ≤ number < high, DTypeError
+    for what is no number, nor an array of rank 0, a schedule or None."""
     for name, value in settings.items():
+        if isinstance(value, str | bytes | list | dict):
+            raise DTypeError(f"optim.{optimizer}: {name} is {value!r}; expected a number, or for a rate a schedule")
         if isinstance(value, int | float) and not low <= value < high:
             below = "" if high == math.inf else f", below {high:g}"
             raise ShapeError(f"optim.{optimizer}: {name} is {value}; expected a number of at least {low:g}{below}")
@@ -127,8 +130,8 @@ def _like(number: Any, g: Any) -> Any:
 
 
 def _grown(base: float, count: Any, g: Any) -> Any:
-    """1 - base ** count in the gradient's dtype, halves in f32: without the digits that a difference of two numbers near
-    1 would lose, four of seven in the first steps of adam's squares."""
+    """1 - base ** count in the gradient's dtype, halves in f32. As a difference it would lose four of seven digits in
+    the first steps of adam's squares."""
     return -ops.expm1(ops.cast(count, _working(g)) * math.log(base)) if base else 1.0
 
 

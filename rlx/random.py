@@ -21,6 +21,9 @@ from typing import TYPE_CHECKING
 from rlx.ops.public import make_public as _make_public
 from rlx.ops.random.choices import categorical as categorical
 from rlx.ops.random.choices import choice as choice
+from rlx.ops.random.choices import exponential as exponential
+from rlx.ops.random.choices import laplace as laplace
+from rlx.ops.random.choices import multivariate_normal as multivariate_normal
 from rlx.ops.random.choices import truncated_normal as truncated_normal
 from rlx.ops.random.draws import bernoulli as bernoulli
 from rlx.ops.random.draws import bits as bits
@@ -36,8 +39,8 @@ from rlx.ops.random.draws import threefry2x32 as threefry2x32
 from rlx.ops.random.draws import uniform as uniform
 
 __all__ = [
-    "bernoulli", "bits", "categorical", "choice", "dropout", "fold_in", "gumbel", "key", "normal", "permutation",
-    "randint", "split", "threefry2x32", "truncated_normal", "uniform",
+    "bernoulli", "bits", "categorical", "choice", "dropout", "exponential", "fold_in", "gumbel", "key", "laplace",
+    "multivariate_normal", "normal", "permutation", "randint", "split", "threefry2x32", "truncated_normal", "uniform",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # type checkers read the imports above

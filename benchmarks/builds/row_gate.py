@@ -50,7 +50,7 @@ GPU_ROWS = ((16384, 512), (2048, 4096), (64, 1000), (256, 32001))
 GPU_COLUMNS = ((64, 512, 196), (2048, 1000, 4))
 GPU_LAST = ("cross_entropy", "cross_entropy_grad", "layer_norm", "rms_norm", "add_layer_norm")
 GPU_IMAGES = ("group_norm", "layer_norm_channels")
-GPU_SHAPES = ((32, 256, 56, 56), (2, 32, 28, 28))
+GPU_SHAPES = ((64, 64, 7, 9), (8, 96, 56, 56))
 
 
 def cases(device: str = "cpu") -> Iterator[tuple[str, str, tuple[int, ...], str]]:

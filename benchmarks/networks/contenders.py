@@ -21,7 +21,6 @@ import numpy as np
 import rlx
 from benchmarks.harness import Table, in_turns, middle_and_best, once, version
 from benchmarks.networks import minilm
-from rlx.backends.cpu.host.matmul import blas
 from rlx.backends.cpu.threads import available_threads
 from rlx.driver.registry import probe_all
 
@@ -100,6 +99,8 @@ def overhead() -> None:
 
 
 def main() -> None:
+    from rlx.backends.cpu.host.matmul import blas  # here, since other builds have it elsewhere
+
     threads = available_threads()
     (cpu,) = (i for i in probe_all()[0] if i.backend == "cpu")
     print(f"{cpu.name}, {threads} threads for every engine; Python {platform.python_version()}, {cpu.driver}")

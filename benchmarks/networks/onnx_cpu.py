@@ -30,7 +30,6 @@ import rlx
 from benchmarks.harness import in_turns, middle_and_best, options, version
 from benchmarks.networks import minilm
 from benchmarks.networks.contenders import WARM_UP_S
-from rlx.backends.cpu.host.matmul import blas
 from rlx.driver.registry import probe_all
 from tests.onnx.light import light
 
@@ -165,6 +164,8 @@ def measure(name: str, rounds: int, seconds: float, profile: bool) -> None:
 
 
 def main() -> None:
+    from rlx.backends.cpu.host.matmul import blas  # here, since other builds have it elsewhere
+
     parser = options(__doc__)
     parser.add_argument("models", nargs="*", choices=[[], *MODELS], default=[])
     parser.add_argument("--profile", action="store_true", help="what rlx spends, by op")

@@ -12,6 +12,7 @@ from rlx.cli.check import check
 from rlx.cli.convert import convert
 from rlx.cli.devices import devices
 from rlx.cli.embed import embed
+from rlx.cli.finetune import finetune
 from rlx.cli.generate import chat, generate
 from rlx.cli.inspect import inspect
 from rlx.cli.run import run
@@ -26,7 +27,9 @@ def _paragraphs(text: str) -> str:
 
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (devices, embed, generate, chat, serve, transcribe, run, inspect, convert, check, bench, selftest):
+for command in (
+    devices, embed, generate, chat, serve, transcribe, finetune, run, inspect, convert, check, bench, selftest,
+):  # fmt: skip
     app.command(help=_paragraphs(command.__doc__ or ""))(command)
 
 

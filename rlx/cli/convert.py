@@ -51,8 +51,8 @@ def convert(
     whole, and a file that is there already stays unless --force says otherwise."""
     from rlx.formats.files import left_behind
     from rlx.formats.gguf import read
-    from rlx.formats.gguf.convert import folder_to_gguf
     from rlx.formats.gguf.to_folder import gguf_to_folder
+    from rlx.models.language.written import folder_to_gguf
 
     if not source.exists():
         raise RlxError(f"{source} does not exist; give a Hugging Face folder, or a GGUF file")

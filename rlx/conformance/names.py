@@ -25,7 +25,7 @@ NUMPY = {
     "Products": """convolve correlate cross dot einsum inner kron matmul matvec outer tensordot trace vdot vecdot
         vecmat""",
     "Statistics": """all allclose amax amin any argmax argmin array_equal array_equiv average bincount corrcoef
-        count_nonzero cov cumprod cumsum cumulative_prod cumulative_sum diff ediff1d gradient= histogram histogram2d
+        count_nonzero cov cumprod cumsum cumulative_prod cumulative_sum diff ediff1d gradient histogram histogram2d
         histogram_bin_edges histogramdd interp max mean median min nanargmax nanargmin nancumprod nancumsum nanmax
         nanmean nanmedian nanmin nanpercentile nanprod nanquantile nanstd nansum nanvar percentile piecewise polyfit
         polyval prod ptp quantile std sum trapezoid unwrap var""",
@@ -80,6 +80,7 @@ DIFFERENCES = {
     "broadcast_to": "copies nothing, but the result is no view", "cumsum": "an axis is asked for beyond one axis",
     "cumprod": "an axis is asked for beyond one axis", "divide": "integers are divided toward zero, as C has it",
     "true_divide": "integers are divided toward zero, as C has it", "empty": "gives zeros", "empty_like": "gives zeros",
+    "geomspace": "`count` for `num`; f32", "logspace": "`count` for `num`; f32",
     "eye": "`offset` for `k`; f32", "floor": "integers become f32", "ceil": "integers become f32",
     "trunc": "integers become f32", "fix": "integers become f32", "full": "`value` for `fill_value`",
     "interp": "of f32 it computes in f32", "linspace": "`count` for `num`; f32", "mean": "integers become f32",
@@ -104,5 +105,7 @@ DIFFERENCES = {
     "conv": "`strides` or `stride`, `pads` or `padding`",
     "choice": "other numbers than JAX's", "categorical": "other numbers than JAX's", "truncated_normal":
     "other numbers than JAX's", "gumbel": "other numbers than JAX's", "normal": "other numbers than JAX's",
-    "randint": "other numbers than JAX's",
+    "randint": "other numbers than JAX's", "exponential": "other numbers than JAX's", "laplace":
+    "other numbers than JAX's", "multivariate_normal": "other numbers than JAX's", "eig": "of real matrices",
+    "eigvals": "of real matrices", "linearize": "computes the function anew with each tangent", "lu": "no options",
 }  # fmt: skip

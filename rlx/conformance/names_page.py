@@ -72,9 +72,8 @@ def page() -> str:
     have, all_ = count("", ARRAY_API)
     lacking = [f"`{name}`" for name, mine in entries(ARRAY_API) if not ours("", mine)]
     parts = [_HEAD.format(command=COMMAND)]
-    parts.append(
-        f"Of the array API's functions (edition 2025.12) rlx has {have} of {all_}, and lacks {', '.join(lacking)}.\n"
-    )
+    lacks = f", and lacks {', '.join(lacking)}" if lacking else ""
+    parts.append(f"Of the array API's functions (edition 2025.12) rlx has {have} of {all_}{lacks}.\n")
     parts += [table(title, "numpy", "", words) for title, words in NUMPY.items()]
     parts.append(table("Dtypes by name", "numpy", "", DTYPES))
     parts += [table(prefix, prefix, module, words) for prefix, (module, words) in OTHERS.items()]

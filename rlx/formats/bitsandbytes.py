@@ -21,9 +21,9 @@ from rlx.packed.codebooks import TABLES
 Array = npt.NDArray[Any]
 STATE = ".quant_state.bitsandbytes__"
 _DTYPES = {"bfloat16": bf16, "float16": f16, "float32": f32}
-_MOST_STATE = 1 << 16  # bytes; published ones have 200
+_MAX_STATE_BYTES = 1 << 16  # published ones have 200
 _MOST_OFFSET = 3e38  # the largest offset that stays within f32
-_PART = 1 << 22  # codes that become floats at a time
+_CODES_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class FourBits:
         rows, size = blocks.reshape(-1, blocks.shape[-1]), dtype.storage.elements
         columns = self.shape[-1]
         half, each = columns // 2, columns // size
-        step = max(1, _PART // columns)
+        step = max(1, _CODES_AT_ONCE // columns)
         for first in range(0, len(rows), step):
             some = rows[first : first + step]
             pairs = self.codes[first * half : first * half + len(some) * half].reshape(-1, 2, 8)
@@ -74,7 +74,7 @@ class FourBits:
         """The weight in its dtype, each number rounded once, as bitsandbytes multiplies by it."""
         count = math.prod(self.shape)
         values = np.empty(count, self.dtype.np)
-        step = max(1, _PART // (2 * self.block)) * 2 * self.block  # even: two codes are a byte
+        step = max(1, _CODES_AT_ONCE // (2 * self.block)) * 2 * self.block  # even: two codes are a byte
         for at in range(0, count, step):
             part = self.codes[at // 2 : (min(at + step, count) + 1) // 2]
             pairs = np.stack([part >> 4, part & 15], -1).reshape(-1)[: min(step, count - at)]
@@ -101,7 +101,7 @@ def read_four_bits(name: str, kind: str, parts: Mapping[str, Array], where: str)
         return tensor.reshape(-1)
 
     raw = part(f"{STATE}{kind}", np.uint8)
-    if raw.size > _MOST_STATE:
+    if raw.size > _MAX_STATE_BYTES:
         refuse(f"its quant_state has {raw.size:,} bytes")
     state = parse_json(raw.tobytes(), Path(where))
     if not isinstance(state, dict):

@@ -19,11 +19,11 @@ from rlx.host.files import read_bytes as read_bytes
 from rlx.host.files import shown as shown
 from rlx.host.files import written_whole as written_whole
 
-MAX_NAME = 255  # characters
-MAX_JSON = 16_000_000  # bytes; a config is a few thousand
+MAX_NAME_CHARACTERS = 255
+MAX_JSON_BYTES = 16_000_000  # a config has a few thousand
 
 
-def read_json(path: Path, limit: int = MAX_JSON, per_byte: int = 0, infinity: bool = False) -> dict[str, Any]:
+def read_json(path: Path, limit: int = MAX_JSON_BYTES, per_byte: int = 0, infinity: bool = False) -> dict[str, Any]:
     """The JSON object in a file of at most `limit` bytes; its objects may take `OBJECT_BYTES` and `per_byte` more for
     each byte of the file. `infinity` as in `parse_json`.
 
@@ -49,7 +49,7 @@ def file_inside(folder: Path, name: object, where: Path) -> Path:
     refused = ModelFormatError(f"{where}: {shown(name)} is not a name inside the model's folder")
     if not isinstance(name, str) or name in ("", ".", "..") or any(c in name for c in "/\\"):
         raise refused
-    if not name.isprintable() or len(name) > MAX_NAME:  # messages show the path as it is
+    if not name.isprintable() or len(name) > MAX_NAME_CHARACTERS:  # messages show the path as it is
         raise refused
     path = folder / name
     try:

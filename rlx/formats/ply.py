@@ -19,7 +19,7 @@ from rlx.formats.files import open_regular, shown, written_whole
 
 Array = npt.NDArray[Any]
 
-MAX_HEADER = 1 << 16  # bytes
+MAX_HEADER_BYTES = 1 << 16
 MAX_DIGITS = 15  # digits of a number of elements
 _TYPES = {
     "char": "i1", "int8": "i1", "uchar": "u1", "uint8": "u1", "short": "<i2", "int16": "<i2", "ushort": "<u2",
@@ -150,11 +150,12 @@ def _path(what: str, path: Any) -> Path:
 
 def _rows(file: BinaryIO, size: int, path: Path) -> Array:
     """The vertices of a file, whose size is what the header says."""
-    text = file.read(min(size, MAX_HEADER))
+    text = file.read(min(size, MAX_HEADER_BYTES))
     head, marker, _ = text.partition(b"\nend_header\n")
     if not text.startswith(b"ply\n") or not marker:
         raise ModelFormatError(
-            f"{path}: does not begin with a header of a .ply file: 'ply', and 'end_header' within {MAX_HEADER:,} bytes"
+            f"{path}: does not begin with a header of a .ply file: 'ply', and 'end_header' within "
+            f"{MAX_HEADER_BYTES:,} bytes"
         )
     elements = _elements(head.decode("latin-1").split("\n")[1:], path)
     start, vertices = len(head) + len(marker), None

@@ -157,9 +157,8 @@ class QuantizedTensors(Mapping[str, Value]):
                 kind: DType = kind,
             ) -> PackedArray:
                 z = _nibbles(zeros.view(np.uint32) + less, bits)
-                codes = np.ascontiguousarray(words.T).view(
-                    np.uint8
-                )  # neighbours of a row, as blocks have them
+                # Neighbours of a row lie side by side, as in blocks.
+                codes = np.ascontiguousarray(words.T).view(np.uint8)
                 return _packed(kind, codes, scales.T, z.T)
 
             self._add(stem, (rows, columns), kind, make)

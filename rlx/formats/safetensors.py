@@ -36,8 +36,8 @@ from rlx.formats.kinds import DOWNLOADED
 from rlx.host.parallel_copy import spread
 from rlx.packed import PackedArray
 
-MAX_HEADER = 100_000_000  # bytes, the limit the format itself sets
-MAX_GRANTED = 1 << 30  # bytes of memory for a header's values, in a file that is at least as large
+MAX_HEADER_BYTES = 100_000_000  # the limit the format itself sets
+MAX_GRANTED_BYTES = 1 << 30  # memory for a header's values, in a file that is at least as large
 INDEX_PER_BYTE = 8  # bytes of memory for a byte of an index: its keys and values are long
 MAX_RANK = 32
 MAX_BYTES = (1 << 63) - 1  # bytes of one array; NumPy applies this limit even where a dimension is zero
@@ -126,7 +126,7 @@ class ShardedTensors(Mapping[str, Array]):
 
     def __init__(self, index: str | os.PathLike[str]) -> None:
         path = Path(index)
-        table = read_json(path, MAX_HEADER, INDEX_PER_BYTE).get("weight_map")
+        table = read_json(path, MAX_HEADER_BYTES, INDEX_PER_BYTE).get("weight_map")
         if not isinstance(table, dict) or not all(isinstance(v, str) for v in table.values()):
             raise ModelFormatError(f"{path}: weight_map must map tensor names to file names")
         self._files = {
@@ -226,15 +226,15 @@ def _read_header(file: BinaryIO, size: int, path: Path) -> tuple[int, dict[str, 
     length = int.from_bytes(head, "little")
     if (kind := DOWNLOADED.get(head[:4])) and length > size - 8:
         raise ModelFormatError(f"{path}: is no safetensors file: it is {kind}")
-    if length > min(size - 8, MAX_HEADER):
+    if length > min(size - 8, MAX_HEADER_BYTES):
         raise ModelFormatError(
             f"{path}: says its header takes {length:,} bytes; the file has {size - 8:,} after it"
-            + (f" and a header may take {MAX_HEADER:,}" if size - 8 > MAX_HEADER else "")
+            + (f" and a header may take {MAX_HEADER_BYTES:,}" if size - 8 > MAX_HEADER_BYTES else "")
         )
     text = file.read(length)
     if text[:1] != b"{":
         raise ModelFormatError(f"{path}: the header does not begin with {{: this is not a safetensors file")
-    granted = OBJECT_BYTES + min(size - 8 - length, MAX_GRANTED)
+    granted = OBJECT_BYTES + min(size - 8 - length, MAX_GRANTED_BYTES)
     return 8 + length, check_object(parse_json(text, path, granted), path)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from rlx.errors import ModelFormatError
-from rlx.formats.files import MAX_JSON, file_inside, parse_json, read_bytes, read_json, shown
+from rlx.formats.files import MAX_JSON_BYTES, file_inside, parse_json, read_bytes, read_json, shown
 
 Pooling = Literal["cls", "max", "mean", "mean_sqrt_len", "weightedmean", "last"]
 
@@ -50,7 +50,7 @@ class Dense:
     path: str = ""
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Its weights, named as in its file."""
+        """The shape of each of its weights, named as in its file."""
         shapes: dict[str, tuple[int, ...]] = {"linear.weight": (self.out, self.wide)}
         if self.bias:
             shapes["linear.bias"] = (self.out,)
@@ -83,7 +83,7 @@ def read_modules(folder: Path, width: object) -> SentenceModules:
     listing = folder / "modules.json"
     if not os.path.exists(listing):
         return SentenceModules(max_length=_tokenizer_limit(folder))
-    modules = parse_json(read_bytes(listing, MAX_JSON), listing)
+    modules = parse_json(read_bytes(listing, MAX_JSON_BYTES), listing)
     if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
         raise ModelFormatError(f"{listing}: expected a list of modules")
     kinds = [_kind(m.get("type")) for m in modules]

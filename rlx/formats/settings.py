@@ -16,7 +16,7 @@ from rlx.packed import PackedArray
 
 Matrix = npt.NDArray[Any] | PackedArray
 _ORIGINAL = ("llama3", "yarn", "longrope", "su")  # kinds of rotary embeddings with an original length
-_ROWS = 1 << 12  # rows of a matrix that are compared at once
+_ROWS_AT_ONCE = 1 << 12  # rows of a matrix that are compared
 
 
 def same_numbers(a: Matrix, b: Matrix) -> bool:
@@ -29,10 +29,10 @@ def same_numbers(a: Matrix, b: Matrix) -> bool:
     wide = np.float64 if np.float64 in (a.dtype, b.dtype) else np.float32
 
     def part(x: Any, at: int) -> Any:
-        rows = x[at : at + _ROWS]
+        rows = x[at : at + _ROWS_AT_ONCE]
         return np.ascontiguousarray(rows).view(np.uint8) if a.dtype == b.dtype else rows.astype(wide)
 
-    return all(np.array_equal(part(a, at), part(b, at)) for at in range(0, len(a), _ROWS))
+    return all(np.array_equal(part(a, at), part(b, at)) for at in range(0, len(a), _ROWS_AT_ONCE))
 
 
 def warn_untied(where: str, table: str, head: str) -> None:
@@ -40,6 +40,15 @@ def warn_untied(where: str, table: str, head: str) -> None:
     warnings.warn(
         f"{where}: tie_word_embeddings is true, but {shown(head)} holds other numbers than {shown(table)}; rlx takes "
         "each as it stands. Set tie_word_embeddings to false in config.json, or remove the tensor that is not meant",
+        ModelWarning, stacklevel=3,
+    )  # fmt: skip
+
+
+def warn_beyond(where: str, tensors: int, layers: int) -> None:
+    """Warns of tensors of layers behind the last, which guess tokens that follow the next."""
+    warnings.warn(
+        f"{where}: {tensors} tensors of layers from {layers} on, which guess further tokens, are left aside: rlx has "
+        "no code for them, and the model's own logits do not need them",
         ModelWarning, stacklevel=3,
     )  # fmt: skip
 
@@ -68,3 +77,15 @@ def with_original_length(scaling: Mapping[str, Any], content: Mapping[str, Any])
     if kind not in _ORIGINAL or outer is None:
         return dict(scaling)
     return {**scaling, "original_max_position_embeddings": outer}
+
+
+def by_kind(where: str, scaling: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of rotary embeddings of one kind of layers, without those that the classes pass over there, of which
+    it warns."""
+    result, old = dict(scaling), scaling.get("type")
+    why = "rotary embeddings of kinds of layers go by rope_type"
+    if old is not None and scaling.get("rope_type", old) == "default" != old:
+        warn_ignored(where, "type", old, why)
+    if result.pop("truncate", True) is False and scaling.get("rope_type", old) == "yarn":
+        warn_ignored(where, "truncate", False, "bounds are whole where kinds of layers have embeddings of their own")
+    return result

@@ -20,7 +20,7 @@ Attrs = Mapping[str, Any]
 Infer = Callable[[Sequence[TensorType], Attrs], "TensorType | tuple[TensorType, ...]"]
 # Pairs of positions: of an input, and of the output that may be written over it.
 Renews = Callable[[Attrs], "tuple[tuple[int, int], ...]"]
-# Takes the input arrays, and the attributes by keyword; returns an array or a tuple of arrays. It works in the
+# A reference takes input arrays, and attributes by keyword; it returns an array or a tuple of arrays. It works in the
 # floating dtype of its inputs: on float64 inputs it is the oracle.
 Reference = Callable[..., Any]
 # (node, gradients of the node's outputs) -> gradient of each input; None for an input that has none. The gradient of

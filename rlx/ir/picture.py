@@ -94,7 +94,7 @@ class _Box:
     lines: list[str]
     says: str = ""
     layer: int = 0
-    x: float = 0.0  # the middle's x
+    x: float = 0.0  # its middle
     above: list[_Box] = field(default_factory=list)
     below: list[_Box] = field(default_factory=list)
 

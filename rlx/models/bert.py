@@ -5,18 +5,20 @@ gated MLPs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 import numpy as np
 
 import rlx.ops as ops
-from rlx.dtypes import DType, bool_, f32, i32
+from rlx.dtypes import DType, bool_, f32, f64, i32
 from rlx.errors import ModelFormatError, ShapeError
 from rlx.formats.files import shown
 from rlx.formats.sentences import Dense, Step
 from rlx.ir import Graph, Tensor
+from rlx.models.low_rank import Correction
+from rlx.ops.matmul import activated
 from rlx.ops.rope.table import rope_table
 
 Pooling = Literal["cls", "max", "mean", "mean_sqrt_len", "weightedmean", "last", "rank"]
@@ -137,18 +139,19 @@ class BertConfig:
         return widths[-1] if widths else poolings * self.hidden_size
 
 
-class _Encoder:
-    """The encoder's parts in one graph, over (batch · length, width)."""
+class Encoder:
+    """The encoder's parts in one graph, over (batch · length, width), of ids, a mask and weights. Vectors are `wide`:
+    f64 where the activations are."""
 
     def __init__(
-        self, g: Graph, config: BertConfig, size: tuple[int, int], activations: DType, packed: Mapping[str, DType]
-    ) -> None:
-        self.g, self.config, self.activations = g, config, activations
-        self.batch, self.length = size
-        self.ids = g.input("ids", size, i32)
-        self.mask = g.input("mask", size, bool_)
-        shapes = config.weight_shapes()
-        self.params = {name: g.param(name, shape, packed.get(name, f32)) for name, shape in shapes.items()}
+        self, config: BertConfig, ids: Tensor, mask: Tensor, params: Mapping[str, Tensor], activations: DType,
+        correction: Callable[[str], Correction | None] = lambda name: None,
+    ) -> None:  # fmt: skip
+        self.g, self.config, self.activations = ids.graph, config, activations
+        self.batch, self.length = ids.shape
+        self.ids, self.mask, self.params = ids, mask, params
+        self.wide = f64 if activations == f64 else f32
+        self._correction = correction
 
     def norm(self, x: Tensor, name: str) -> Tensor:
         p = self.params
@@ -157,6 +160,10 @@ class _Encoder:
     def linear(self, x: Tensor, name: str, activation: str | None = None) -> Tensor:
         weight, bias = self.params[f"{name}.weight"], self.params.get(f"{name}.bias")
         bias = None if bias is None else ops.cast(bias, self.activations)
+        low = self._correction(name)
+        if low is not None:
+            made = low.of(x, lambda x: ops.cast(ops.linear(x, _at_most(weight, x)), x.dtype), bias)
+            return activated(made, activation)
         if weight.dtype.is_packed:
             return ops.cast(ops.linear(x, weight, bias, activation), self.activations)
         return ops.matmul(x, ops.cast(weight, self.activations), bias, transpose_b=True, activation=activation)
@@ -180,9 +187,9 @@ class _Encoder:
         keep = ops.reshape(self.mask, (self.batch, 1, 1, self.length))
         if self.config.positions != "alibi":
             return keep
-        place = np.arange(self.length, dtype=np.float32)
+        place = np.arange(self.length, dtype=self.wide.np)
         apart = ops.abs(self.g.constant(place.reshape(-1, 1)) - self.g.constant(place))
-        slopes = self.g.constant(-_slopes(self.config.num_attention_heads).reshape(1, -1, 1, 1))
+        slopes = self.g.constant(-_slopes(self.config.num_attention_heads).astype(self.wide.np).reshape(1, -1, 1, 1))
         return ops.where(keep, apart * slopes, -np.inf)
 
     def heads(self, x: Tensor, p: str) -> list[Tensor]:
@@ -196,7 +203,7 @@ class _Encoder:
         size = d // c.num_attention_heads
         made = [ops.reshape(t, (self.batch, self.length, c.num_attention_heads, size)) for t in parts]
         if c.positions == "rotary":
-            tables = rope_table(self.length, size, base=c.rope_base)
+            tables = rope_table(self.length, size, base=c.rope_base, dtype=self.wide)
             cos, sin = (self.g.constant(t) for t in tables)
             made[:2] = [ops.rope(t, cos, sin, axis=1) for t in made[:2]]
         return [ops.transpose(t, (0, 2, 1, 3)) for t in made]
@@ -222,7 +229,7 @@ class _Encoder:
         if pooling == "max":
             return ops.max(ops.where(ops.reshape(mask, (self.batch, self.length, 1)), states, -np.inf), axis=1)
         row = (self.batch, 1, self.length)
-        weight = ops.cast(ops.reshape(mask, row), f32)
+        weight = ops.cast(ops.reshape(mask, row), self.wide)
         place = self.g.constant(np.arange(1, self.length + 1, dtype=np.float32))
         if pooling in ("cls", "last"):
             if pooling == "cls":
@@ -230,7 +237,7 @@ class _Encoder:
                 at = ops.where(ops.equal(at, np.inf), 1.0, at)
             else:
                 at = ops.max(weight * place, axis=-1, keepdims=True)
-            made = ops.matmul(ops.cast(ops.equal(place, at), f32), states)
+            made = ops.matmul(ops.cast(ops.equal(place, at), self.wide), states)
         else:
             weight = weight * place if pooling == "weightedmean" else weight
             count = ops.maximum(ops.sum(weight, axis=-1, keepdims=True), 1e-9)
@@ -258,16 +265,39 @@ class _Encoder:
             if f"{name}.weight" in self.params:
                 x = ops.linear(x, self.params[f"{name}.weight"], self.params[f"{name}.bias"])
                 x = ops.tanh(x) if activation else x
-        return ops.cast(x, f32)
+        return ops.cast(x, self.wide)
+
+    def states(self, kinds: Tensor | None) -> Tensor:
+        """The states after the last layer, (batch, length, width)."""
+        x = ops.reshape(self.embedded(kinds), (self.batch * self.length, self.config.hidden_size))
+        seen = self.seen()
+        for layer in range(self.config.num_hidden_layers):
+            x = self.layer(x, layer, seen)
+        return ops.cast(ops.reshape(x, (self.batch, self.length, self.config.hidden_size)), self.wide)
+
+    def vectors(self, states: Tensor, mask: Tensor, pooling: Pooling | tuple[Pooling, ...], normalize: bool) -> Tensor:
+        """The embeddings of states, or the scores of the pooling "rank"."""
+        parts = [self.pooled(states, mask, mode) for mode in ((pooling,) if isinstance(pooling, str) else pooling)]
+        pooled = ops.concat(parts, axis=1) if parts[1:] else parts[0]
+        if pooling == "rank":
+            return self.scores(pooled)
+        after: tuple[Step, ...] = ("normalize",) if normalize else ()
+        for step in self.config.steps + after:
+            pooled = self.step(pooled, step)
+        return pooled
 
 
-def _slopes(heads: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+def _at_most(weight: Tensor, x: Tensor) -> Tensor:
+    return weight if weight.dtype.is_packed else ops.cast(weight, x.dtype)
+
+
+def _slopes(heads: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     """By how much the scores of each head fall with the distance of a key: 2^-8i/n, and between those for the heads
     beyond the largest power of two (Press et al. 2021, section 3)."""
     whole = 1 << (heads.bit_length() - 1)
     made = [2.0 ** (-8 * (i + 1) / whole) for i in range(whole)]
     made += [2.0 ** (-4 * (2 * i + 1) / whole) for i in range(heads - whole)]
-    return np.array(made, np.float32)
+    return np.array(made)
 
 
 def encoder_graph(
@@ -291,21 +321,12 @@ def encoder_graph(
             f"model's {config.max_position_embeddings} positions"
         )
     g = Graph(f"bert-{batch}x{length}")
-    e = _Encoder(g, config, (batch, length), activations, packed or {})
+    ids, mask = g.input("ids", (batch, length), i32), g.input("mask", (batch, length), bool_)
+    kept = packed or {}
+    params = {name: g.param(name, shape, kept.get(name, f32)) for name, shape in config.weight_shapes().items()}
+    e = Encoder(config, ids, mask, params, activations)
     kinds = g.input("kinds", (batch, length), i32) if pooling == "rank" and config.type_vocab_size > 1 else None
-    x = ops.reshape(e.embedded(kinds), (batch * length, config.hidden_size))
-    seen = e.seen()
-    for layer in range(config.num_hidden_layers):
-        x = e.layer(x, layer, seen)
-    states = ops.cast(ops.reshape(x, (batch, length, config.hidden_size)), f32)
-    mask = e.mask if include_prompt else g.input("kept", (batch, length), bool_)
-    parts = [e.pooled(states, mask, mode) for mode in ((pooling,) if isinstance(pooling, str) else pooling)]
-    pooled = ops.concat(parts, axis=1) if parts[1:] else parts[0]
-    if pooling == "rank":
-        g.output("scores", e.scores(pooled))
-        return g
-    after: tuple[Step, ...] = ("normalize",) if normalize else ()
-    for step in config.steps + after:
-        pooled = e.step(pooled, step)
-    g.output("embedding", pooled)
+    states = e.states(kinds)
+    pooled = e.vectors(states, mask if include_prompt else g.input("kept", (batch, length), bool_), pooling, normalize)
+    g.output("scores" if pooling == "rank" else "embedding", pooled)
     return g

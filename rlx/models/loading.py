@@ -26,6 +26,19 @@ _ELSEWHERE = {  # files that other functions take, by their endings
 }
 
 
+def check_path(what: str, path: Any) -> None:
+    """Raises: DTypeError for what is no path, ModelFormatError for one where nothing is, and for a file that other
+    functions take."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise DTypeError(
+            f"{what}: {path!r:.60} is no path; give the text or Path of a GGUF file, or of a model's folder"
+        )
+    if not os.path.exists(path):
+        raise ModelFormatError(f"{path} does not exist; give a GGUF file, or the folder of config.json and the weights")
+    if os.path.isfile(path) and (ending := os.path.splitext(path)[1]) in _ELSEWHERE:
+        raise ModelFormatError(f"{path} is no GGUF file and no folder; {_ELSEWHERE[ending]}")
+
+
 @keywords
 def load(
     path: str | os.PathLike[str],
@@ -60,10 +73,7 @@ def load(
     >>> for piece in model.generate("Once upon a time", max_tokens=100, temperature=0.8):
     ...     print(piece, end="", flush=True)
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise DTypeError(f"load: {path!r:.60} is no path; give the text or Path of a GGUF file, or of a model's folder")
-    if not os.path.exists(path):
-        raise ModelFormatError(f"{path} does not exist; give a GGUF file, or the folder of config.json and the weights")
+    check_path("load", path)
     half = {"dtype": dtype, "activations": activations, "cache": cache}
 
     def sessions() -> tuple[Session, Split]:
@@ -83,8 +93,6 @@ def load(
                 raise DTypeError(f"load: {name} is for language models, and {path} is none; leave it out")
 
     if os.path.isfile(path):
-        if (ending := os.path.splitext(path)[1]) in _ELSEWHERE:
-            raise ModelFormatError(f"{path} is no GGUF file and no folder; {_ELSEWHERE[ending]}")
         with GgufFile(path) as file:
             architecture = file.metadata.get("general.architecture")
             if isinstance(architecture, str) and architecture in ENCODERS:

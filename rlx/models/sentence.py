@@ -6,6 +6,7 @@ import operator
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -355,27 +356,9 @@ def load(
     """
     for given in (dtype, activations):
         check_half(given)
-    model = ModelFolder(folder)
-    where = str(model.path / "config.json")
-    modules = model.sentence_modules()
-    normalize = modules.steps[-1:] == ("normalize",)
-    config = BertConfig.from_dict(model.config, where, steps=modules.steps[:-1] if normalize else modules.steps)
-    longest = min(modules.max_length or config.max_position_embeddings, config.max_position_embeddings)
-    return SentenceEncoder(
-        config,
-        {**more, **model.tensors()} if (more := model.module_tensors(modules)) else model.tensors(),
-        model.tokenizer(longest, modules.lower),
-        Session(device, precision=precision, threads=threads, engine=engine),
-        pooling=modules.pooling[0] if len(modules.pooling) == 1 else modules.pooling,
-        normalize=normalize,
-        include_prompt=modules.include_prompt,
-        prompts=modules.prompts,
-        default_prompt=modules.default_prompt,
-        max_length=longest,
-        dtype=dtype,
-        activations=activations,
-        where=str(model.path),
-    )
+    read = read_folder(ModelFolder(folder))
+    session = Session(device, precision=precision, threads=threads, engine=engine)
+    return _encoder(read, session, dtype, activations)
 
 
 def load_gguf(
@@ -385,6 +368,56 @@ def load_gguf(
     Raises: as `rlx.models.load`."""
     for given in (dtype, activations):
         check_half(given)
+    return _encoder(read_gguf(file), session, dtype, activations)
+
+
+@dataclass(frozen=True)
+class EncoderFiles:
+    """What the files of an encoder say: its settings, tensors by name, tokenizer, and what `SentenceEncoder` takes."""
+
+    config: BertConfig
+    tensors: Mapping[str, Any]
+    tokenizer: Any
+    where: str
+    pooling: Pooling | tuple[Pooling, ...]
+    normalize: bool
+    max_length: int
+    include_prompt: bool = True
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+
+    def weights(self) -> dict[str, Any]:
+        """The weights by the names of `config`, floats in f32. Raises: ModelFormatError for those that do not fit."""
+        return match_weights(self.config.weight_shapes(), self.tensors, self.where, "bert.", _UNUSED)
+
+
+def _encoder(
+    read: EncoderFiles, session: Session, dtype: DTypeLike | None, activations: DTypeLike | None
+) -> SentenceEncoder:
+    return SentenceEncoder(
+        read.config, read.tensors, read.tokenizer, session, pooling=read.pooling, normalize=read.normalize,
+        include_prompt=read.include_prompt, prompts=read.prompts, default_prompt=read.default_prompt,
+        max_length=read.max_length, dtype=dtype, activations=activations, where=read.where,
+    )  # fmt: skip
+
+
+def read_folder(model: ModelFolder) -> EncoderFiles:
+    """The encoder of a folder. Raises: ModelFormatError."""
+    modules = model.sentence_modules()
+    normalize = modules.steps[-1:] == ("normalize",)
+    steps = modules.steps[:-1] if normalize else modules.steps
+    config = BertConfig.from_dict(model.config, str(model.path / "config.json"), steps=steps)
+    longest = min(modules.max_length or config.max_position_embeddings, config.max_position_embeddings)
+    tensors = {**more, **model.tensors()} if (more := model.module_tensors(modules)) else model.tensors()
+    return EncoderFiles(
+        config, tensors, model.tokenizer(longest, modules.lower), str(model.path),
+        modules.pooling[0] if len(modules.pooling) == 1 else modules.pooling, normalize, longest,
+        modules.include_prompt, modules.prompts, modules.default_prompt,
+    )  # fmt: skip
+
+
+def read_gguf(file: GgufFile) -> EncoderFiles:
+    """The encoder of an open GGUF file. Raises: ModelFormatError."""
     model = GgufEncoder(file)
     c, pooling = model.config, pooling_of(file)
     if pooling is None:
@@ -403,10 +436,7 @@ def load_gguf(
     longest = config.max_position_embeddings
     tensors = {n: model.plain(n) if n in model.scales else model.read(n) for n in model.kinds}
     tokenizer = PairTokenizer(model.tokenizer(), longest, model.where)
-    return SentenceEncoder(
-        config, tensors, tokenizer, session, pooling=pooling, normalize=pooling != "rank", dtype=dtype,
-        activations=activations, where=model.where,
-    )  # fmt: skip
+    return EncoderFiles(config, tensors, tokenizer, model.where, pooling, pooling != "rank", longest)
 
 
 def check_half(dtype: DTypeLike | None) -> DType | None:

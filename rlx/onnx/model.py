@@ -18,10 +18,11 @@ from rlx.errors import ByteLimitExceeded, GraphError, ShapeError, StepLimitExcee
 from rlx.formats.files import shown
 from rlx.host.locks import renewed
 from rlx.host.progress import Listener, listening, report
-from rlx.ir import Graph
+from rlx.ir import Graph, TensorType
 from rlx.ir.picture import listed, port_tables, table
 from rlx.ir.values import is_foreign
 from rlx.onnx.buckets import Axes, at_lengths, axes_of, lengths_of, parted
+from rlx.onnx.function import OnnxFunction
 from rlx.onnx.program import Built, Part
 from rlx.onnx.program import Program as Program
 from rlx.onnx.reader.budget import Budget, budget_of, building, check_limit, refused_memory
@@ -57,7 +58,7 @@ from rlx.runtime.ports import by_name, refuse_traced
 from rlx.runtime.report import Report
 from rlx.runtime.session import Target, precision_for
 
-CACHE = 16  # programs that a model keeps; the least recently used is closed first
+KEPT_PROGRAMS = 16  # a model keeps so many; the least recently used is closed first
 KEPT_BUCKETS = 64  # programs of rounded lengths that a model behind a cut keeps
 # Inputs of so few numbers, a shape or a count, become part of a program where a shape depends on them, for so many
 # different values. Otherwise the graph is cut, and always before operators whose results are as long as the data say.
@@ -106,10 +107,10 @@ class Model(Closing):
 
     def _begin(self) -> None:
         self._fixed: set[str] = set()
-        self._values: set[Any] = set()  # there are programs for these values of fixed inputs
+        self._values: set[Any] = set()  # the values of fixed inputs for which programs were compiled
         self._bakes = True
-        self._seen: SeenLengths | None = None  # of a model behind a cut, while its programs may be padded
-        self._blocks: dict[Any, Block] = {}  # behind cuts of programs of varying lengths, which share them
+        self._seen: SeenLengths | None = None  # the lengths behind a cut, while its programs may be padded
+        self._blocks: dict[Any, Block] = {}  # what programs of varying lengths share behind their cuts
         self._programs: OrderedDict[Any, Program | Staged] = OrderedDict()
         self._running: Counter[int] = Counter()  # the number of active runs, by the program's identity
         self._lock = renewed(self, "_lock", threading.RLock)
@@ -270,6 +271,12 @@ class Model(Closing):
         nodes = self._proto.graph.node
         return Counter(f"{n.domain}::{n.op_type}" if n.domain else str(n.op_type) for n in nodes)
 
+    def function(self, dims: Mapping[str, int] | None = None) -> tuple[OnnxFunction, dict[str, Array]]:
+        """(function, weights) of the model, to differentiate and to train: as `rlx.models.trainable` of its file.
+
+        Raises: as `OnnxFunction`."""
+        return OnnxFunction.of(self, dims or {})
+
     @property
     def weights(self) -> dict[str, Array]:
         """The initializers by name; not to be written to."""
@@ -361,7 +368,7 @@ class Model(Closing):
                 self._fixed |= need.names
                 continue
             self._programs[key] = program
-            while len(self._programs) > CACHE:
+            while len(self._programs) > KEPT_PROGRAMS:
                 self._drop(self._programs.popitem(last=False)[1])
             return program, new
 
@@ -442,6 +449,26 @@ class Model(Closing):
             if isinstance(structure, str):
                 self._fits(info, graph.outputs[structure].shape)
         return graph, builder
+
+    def as_graph(self, types: Mapping[str, TensorType]) -> tuple[Graph, dict[str, str]]:
+        """The graph for tensors of these types, in place of inputs and of initializers, and the names in it of the
+        model's outputs. Raises: NeedsValues where it depends on values of tensors; UnsupportedOp for random numbers,
+        and for outputs that are no tensors."""
+        nbytes = sum(t.nbytes for t in types.values())
+        budget = budget_of(self.max_bytes, self.max_steps, nbytes, self._held, self._own)
+        limit = self._own + budget.written_out(self._own)
+        builder = GraphBuilder(self._proto, self._initializers, self._folder, self._own, limit, self._strict)
+        with building(budget), refused_memory("building the model"):
+            graph = builder.build(types, {n: t.dtype.np for n, t in types.items()}, {n: n for n in types})
+        if builder.known.draws.wanted:
+            raise UnsupportedOp(f"{self!r} draws random numbers, which a function of its inputs does not")
+        names = {}
+        for info in self.outputs:
+            made = builder.outputs.get(info.name)
+            if not isinstance(made, str):
+                raise UnsupportedOp(f"output {info.name!r} is {info.type}; a function gives tensors")
+            names[info.name] = made
+        return graph, names
 
     def _fits(self, info: TensorInfo, shape: Sequence[int]) -> None:
         if info.shape is not None and not fits(shape, info.shape):

@@ -37,7 +37,7 @@ def batched(
 def sweep(
     body: Graph, known: Known, outputs: Any, size: int, graph: Graph
 ) -> tuple[list[Tensor], list[bool]]:
-    """As `batched`, of a body whose leaves `known` has."""
+    """Does what `batched` does for a body whose leaves are in `known`."""
     for node in body.nodes:
         if node.op.declared:
             continue
@@ -215,7 +215,7 @@ def matmul(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Seq
 
 
 def reshape(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Sequence[Tensor]:
-    """Of reshape and expand: the examples in front of the shape."""
+    """Batches reshape and expand: the examples stand in front of the shape."""
     shape = node.attrs["shape"]
     t = _ranked(inputs[0], len(shape)) if node.op.broadcasts else inputs[0]
     return _add(node, [t], shape=(size, *shape))
@@ -273,7 +273,7 @@ def _placed(flat: Tensor, examples: Sequence[int], before: Sequence[int], after:
 
 
 def scatter(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Sequence[Tensor]:
-    """As gather: indices that all examples share, or one for each element."""
+    """Batches scatter as `gather` does: with indices that all examples share, or one for each element."""
     axis, k = node.attrs["axis"], node.inputs[0].ndim
     spread_ = _spread_all(inputs, flags, size)
     if not flags[0]:
@@ -287,7 +287,7 @@ def scatter(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Se
 
 
 def dynamic(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Sequence[Tensor]:
-    """Of dynamic_slice and dynamic_update_slice: windows at one place for all examples; a loop where it differs."""
+    """Batches dynamic_slice and dynamic_update_slice: one window for all examples; a loop where places differ."""
     *data, starts = inputs
     if flags[-1]:
         return loop(node, inputs, flags, size)
@@ -305,7 +305,7 @@ def random_bits(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -
 
 
 def filters(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Sequence[Tensor]:
-    """Of rows of samples and a filter for all rows, or one for each: as many filters as there are rows."""
+    """Batches filters of rows of samples, of which there is one for all rows or one for each."""
     x, taps = inputs
     rows = node.inputs[0].shape[:-1]
     x = x if flags[0] else spread(x, size)

@@ -185,7 +185,7 @@ def of_numpy(z: Any) -> Complex:
 
 
 def _whole(_: Any, children: Any) -> Any:
-    """Of a program's results on the host NumPy's numbers, of others a view."""
+    """NumPy's complex numbers where a program gave its results on the host, else a view."""
     (pairs,) = children
     return viewed(pairs) if isinstance(pairs, np.ndarray) and pairs.dtype.kind == "f" else Complex(pairs)
 
@@ -206,7 +206,7 @@ def conjugated(tree: Any) -> Any:
 
 
 def complex_leaves(skeleton: Any) -> list[bool]:
-    """For each leaf of a structure whether it is the pairs of complex numbers."""
+    """Whether each leaf of a structure is the pairs of complex numbers."""
     if skeleton[0] == "leaf":
         return [False]
     if skeleton[0] == "static":
@@ -273,7 +273,7 @@ def _same(x: TensorLike, y: TensorLike) -> tuple[Tensor, ...]:
 
 
 def _divide(x: TensorLike, y: TensorLike) -> Tensor:
-    """By Smith's method: the divisor's parts over the greater one, which neither overflow nor vanish."""
+    """The quotient by Smith's method, which divides by y's greater part first: squares could overflow or vanish."""
     a, b = _same(x, y)
     (a_re, a_im), (b_re, b_im) = ((of_pairs.real(t), of_pairs.imag(t)) for t in (a, b))
     wide = apply("greater_equal", apply("abs", b_re), apply("abs", b_im))
@@ -294,6 +294,37 @@ def _matmul(x: TensorLike, y: TensorLike) -> Tensor:
 
 def _angle(z: TensorLike) -> Tensor:
     return trig.atan2(of_pairs.imag(z), of_pairs.real(z))
+
+
+def _exp(z: TensorLike) -> Tensor:
+    re, im = of_pairs.real(z), of_pairs.imag(z)
+    size = apply("exp", re)
+    return of_pairs.pair(size * apply("cos", im), size * apply("sin", im))
+
+
+def _log(z: TensorLike) -> Tensor:
+    return of_pairs.pair(apply("log", of_pairs.absolute(z)), _angle(z))
+
+
+def _sqrt(z: TensorLike) -> Tensor:
+    """The root whose real part is not negative: of the larger of its parts from |z| + |re|, which loses no digits."""
+    re, im, size = of_pairs.real(z), of_pairs.imag(z), of_pairs.absolute(z)
+    twice = (size + apply("abs", re)) * 0.5
+    some = twice > 0.0
+    large = apply("sqrt", select.where(some, twice, 1.0))
+    small = im / (large * 2.0)
+    right = re >= 0.0
+    back = select.where(im < 0.0, -large, large)
+    made = of_pairs.pair(select.where(right, large, apply("abs", small)), select.where(right, small, back))
+    there = movement.reshape(some, (*some.shape, 1))
+    return select.where(there, made, tensors("sqrt", z)[0] * 0.0)
+
+
+def _where(cond: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
+    a, b = _same(x, y)
+    mask = tensors("where", cond, a)[0]
+    rank = max(mask.ndim + 1, a.ndim, b.ndim)
+    return select.where(_ranked(movement.reshape(mask, (*mask.shape, 1)), rank), _ranked(a, rank), _ranked(b, rank))
 
 
 def _pairs_equal(op: str) -> Callable[[TensorLike, TensorLike], Tensor]:
@@ -322,6 +353,9 @@ _ADD, _SUB, _MUL, _DIV, _MATMUL, _EQUAL, _NOT_EQUAL = (
 )
 _RESHAPE, _TRANSPOSE, _SUM, _MEAN = (
     _now(f) for f in (movement.reshape, movement.transpose, reduce.sum, reduce.mean)
+)
+_EXP, _LOG, _SQRT, _WHERE, _CONCAT, _STACK = (
+    _now(f) for f in (_exp, _log, _sqrt, _where, movement.concat, composite.stack)
 )
 
 
@@ -352,6 +386,27 @@ def transpose(z: Any, perm: Any = None) -> Complex:
     return Complex(_TRANSPOSE(complex_z.pairs, (*listed, complex_z.ndim)))
 
 
+def _unary(function: Callable[..., Any]) -> Callable[[Any], Complex]:
+    return lambda z: Complex(function(_as(z).pairs))
+
+
+def _of_several(function: Callable[..., Any], more: int) -> Callable[..., Complex]:
+    """concat and stack; `more`: the axes that the result has beside those of its parts."""
+
+    def run(xs: Sequence[Any], axis: int = 0) -> Complex:
+        parts = [_as(x, next((z for z in xs if isinstance(z, Complex)), None)) for x in xs]
+        rank = parts[0].ndim + more
+        if not -rank <= axis < rank:
+            raise ShapeError(f"axis {axis} is out of range for complex numbers of rank {rank}")
+        return Complex(function([z.pairs for z in parts], axis % rank))
+
+    return run
+
+
+def where(cond: Any, x: Any, y: Any) -> Complex:
+    return Complex(_WHERE(cond, *_both(x, y)))
+
+
 def _reduced(function: Callable[..., Any], name: str) -> Callable[..., Complex]:
     def run(x: Any, axis: Axis = None, keepdims: bool = False) -> Complex:
         z = _as(x)
@@ -368,6 +423,9 @@ _sum, _mean = _reduced(_SUM, "sum"), _reduced(_MEAN, "mean")
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("add",), add), **dict.fromkeys(("sub", "subtract"), subtract),
     **dict.fromkeys(("mul", "multiply"), multiply), **dict.fromkeys(("div", "divide", "true_divide"), divide),
+    "exp": _unary(_EXP), "log": _unary(_LOG), "sqrt": _unary(_SQRT), "square": lambda z: multiply(z, z),
+    "where": where, "stack": _of_several(_STACK, 1),
+    **dict.fromkeys(("concat", "concatenate"), _of_several(_CONCAT, 0)),
     "matmul": matmul, **dict.fromkeys(("neg", "negative"), lambda x: -_as(x)), "reshape": reshape,
     **dict.fromkeys(("transpose", "permute_dims"), transpose), "sum": _sum, "mean": _mean,
     "equal": lambda x, y: _as(x, y) == y, "not_equal": lambda x, y: _as(x, y) != y,
@@ -395,11 +453,12 @@ def _dispatched(module: str, name: str, call: Callable[..., Any], args: Any, kwa
     if module != "rlx.ops" and not data:
         return NotImplemented  # what is no signal is checked by the function itself
     if gives is None:
-        kinds = sorted(str(_as(x).dtype) for x in (*args, *kwargs.values()) if isinstance(x, Complex) or _is_complex(x))
+        every = [y for x in (*args, *kwargs.values()) for y in (x if isinstance(x, list) else [x])]
+        kinds = sorted(str(_as(x).dtype) for x in every if isinstance(x, Complex) or _is_complex(x)) or ["complex"]
         raise DTypeError(
             f"{name}: an argument is {kinds[0]}, and it takes real numbers; complex numbers have +, -, *, /, @, abs, "
-            "angle, conj, real, imag, sum, mean, reshape, transpose, ==, and rlx.fft: take them apart by rlx.real and "
-            "rlx.imag"
+            "angle, conj, real, imag, exp, log, sqrt, square, sum, mean, reshape, transpose, stack, concat, where, ==, "
+            "and rlx.fft: take them apart by rlx.real and rlx.imag"
         )
     arguments = [_as(x).pairs if isinstance(x, Complex) or _is_complex(x) else x for x in (*args, *kwargs.values())]
     result = call(*arguments[: len(args)], **dict(zip(kwargs, arguments[len(args) :], strict=True)))

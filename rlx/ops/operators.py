@@ -191,8 +191,8 @@ TENSOR_METHODS: dict[str, Any] = {
     "__format__": _format,
     "__array__": _refuse("conversion to an array", "name it with Graph.output and run the graph"),
     "__array_ufunc__": _array_ufunc, "__array_function__": _array_function,
-    "__setitem__": _refuse("assignment to elements", "tensors never change: use rlx.where, rlx.scatter or "
-                           "rlx.dynamic_update_slice, which give a new one"),
+    "__setitem__": _refuse("assignment to elements", "tensors never change: write x = x.at[key].set(values), which "
+                            "gives a new one"),
 }  # fmt: skip
 
 # Functions that are methods too, with the tensor as the first argument; `rlx.ops` attaches them, rlx/ir/methods.pyi
@@ -227,5 +227,13 @@ def later(name: str) -> Callable[..., Any]:
     return method
 
 
+def at(self: Any) -> Any:
+    """x.at[key].set(values) and the like: new arrays, as jax.numpy's."""
+    from rlx.ops.index.at import At
+
+    return At(self)
+
+
 for _name, _method in TENSOR_METHODS.items():
     setattr(Tensor, _name, _method)
+setattr(Tensor, "at", property(at))  # noqa: B010  (a type checker reads it in rlx/ir/methods.pyi)

@@ -146,7 +146,7 @@ def _max_grad(x: Array, d: Array, **attrs: Any) -> Array:
 
 
 def _max_grad_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """To d: the element at each window's largest one. To x: nothing, since the gradient of x is 0 almost everywhere."""
+    """d gets the element at each window's largest one; x gets nothing, its gradient is 0 almost everywhere."""
     g = grads[0]
     if g is None:
         return (None, None)

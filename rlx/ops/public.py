@@ -49,6 +49,8 @@ def any_complex(args: Sequence[Any]) -> bool:
         kind: Any = type(x)
         if kind in _COMPLEX or kind is Complexes.type or (kind is np.ndarray and x.dtype.kind == "c"):
             return True
+        if kind is list and any_complex(x):
+            return True
     return False
 
 

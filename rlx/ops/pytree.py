@@ -88,7 +88,7 @@ def register_with_keys(
     nodetype: type, flatten_with_keys: Callable[[Any], Any], unflatten_func: Callable[[Any, Any], Any],
     flatten_func: Callable[[Any], Any] | None = None,
 ) -> None:  # fmt: skip
-    """As `register_node`, where each child comes as (key, child): the keys name inputs of programs, and errors."""
+    """Registers a node whose children come as (key, child): the keys name inputs of programs, and errors."""
     _register(nodetype, _Node(flatten_with_keys, unflatten_func, True))
 
 

@@ -8,16 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtypes import as_dtype, f64, i32, rounded
-from rlx.ir import Attrs, Expr, Op, Tensor, apply, register
+from rlx.autodiff.pullback import vjp_by_parts
+from rlx.dtypes import DType, as_dtype, f64, i32, rounded
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import Attrs, Expr, Op, Tensor, TensorType, apply, register
 from rlx.ir.expr import linearize
 from rlx.ir.op import Decompose, Infer, Reference, Vjp
 from rlx.ir.rows import ROW_PRIMS, Layout, Rows, elements_of, program_of
 from rlx.ops import reduce
-from rlx.ops.base import cast_to
+from rlx.ops.base import cast_to, check_float, check_inputs
 from rlx.ops.elementwise.fused import tensor_of_prim
 from rlx.ops.elementwise.prims import PRIM_FUNCTIONS
-from rlx.ops.numeric import Array, centred, working
+from rlx.ops.numeric import F32_MAX, Array, centred, working
 
 _INDEX = np.dtype(np.int64)
 
@@ -55,7 +57,7 @@ def reference_of(rows: Rows, single: bool = True) -> Reference:
 
 
 def _over_rows(x: Array, layout: Layout) -> Array:
-    """The pairwise sum over all axes but those of weights, which become one."""
+    """The pairwise sums over all axes but those of weights, which are flattened."""
     first = np.moveaxis(x, layout.weights, range(len(layout.weights)))
     count = math.prod(layout.shape[i] for i in layout.weights)
     return np.asarray(np.sum(np.ascontiguousarray(first.reshape(count, x.size // max(count, 1))), axis=1))
@@ -144,8 +146,7 @@ def decompose_of(rows: Rows) -> Callable[[Sequence[Tensor], Attrs], tuple[Tensor
                 others = tuple(a for a in range(len(layout.shape)) if a not in layout.weights)
                 t = apply("sum", _shaped(t, layout.shape), axes=others, keepdims=False)
                 shape = (math.prod(t.shape),)
-            dtype = work if source is None else attrs[source] if isinstance(source, str) else inputs[source].dtype
-            made.append(cast_to(_shaped(t, shape), dtype))
+            made.append(cast_to(_shaped(t, shape), _stored(source, inputs, work, attrs)))
         return tuple(made)
 
     return decompose
@@ -182,11 +183,55 @@ def _tensor(e: Expr, values: dict[Expr, Tensor], inputs: Sequence[Tensor], rows:
     return apply(name, x, axes=axes, keepdims=True)
 
 
+def infer_of(name: str, rows: Rows) -> Callable[[Sequence[TensorType], Attrs], tuple[TensorType, ...]]:
+    """The types of the outputs, from inputs of which all are there: floats, of the shapes that `places` say."""
+
+    def infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+        check_inputs(name, types, len(rows.places))
+        like = types[rows.places.index("element")]
+        if not like.rank:
+            raise ShapeError(f"{name}: the input is a scalar; expected at least one axis")
+        layout = rows.layout(like.shape, attrs)
+        shapes = {"element": like.shape, "row": row_shape(rows, layout)}
+        shapes["weight"] = (math.prod(layout.shape[i] for i in layout.weights),)
+        for i, (t, place) in enumerate(zip(types, rows.places, strict=True)):
+            check_float(name, t.dtype, f"input {i}")
+            if t.shape != shapes[place]:
+                raise ShapeError(f"{name}: input {i} is {t.shape}; expected {shapes[place]}, a value for each {place}")
+        for key in rows.numbers:
+            if not isinstance(attrs[key], float) or not abs(attrs[key]) <= F32_MAX:
+                raise DTypeError(f"{name}: {key} is {attrs[key]!r}; expected a float that f32 holds")
+        work = working(types[0].dtype)
+        trees = program_of(rows, [t.dtype for t in types], work, attrs)
+        varying = elements_of(trees, rows.places)
+        dtypes = (_stored(source, types, work, attrs) for source in rows.stored)
+        return tuple(
+            TensorType(shapes["element" if tree in varying else "row"], dtype)
+            for tree, dtype in zip(trees, dtypes, strict=True)
+        )
+
+    return infer
+
+
+def _stored(source: int | str | None, like: Sequence[TensorType | Tensor], work: DType, attrs: Attrs) -> DType:
+    """The dtype of an output, by what `Rows.stored` says of it."""
+    if source is None:
+        return work
+    dtype: DType = attrs[source] if isinstance(source, str) else like[source].dtype
+    return dtype
+
+
 def row_op(
-    name: str, family: str, infer: Infer, rows: Rows, judge: str, vjp: Vjp, single: bool = True, **traits: Any
-) -> Op:
-    """Registers an op whose reference and decomposition are its row program. `single`: it has one output."""
+    name: str, family: str, rows: Rows, judge: str, infer: Infer | None = None, vjp: Vjp | None = None,
+    single: bool = True, **traits: Any,
+) -> Op:  # fmt: skip
+    """Registers an op whose reference and decomposition are its row program, and its types and gradients too, unless
+    `infer` and `vjp` say them. `single`: it has one output."""
     several = decompose_of(rows)
     decompose: Decompose = (lambda inputs, attrs: several(inputs, attrs)[0]) if single else several
-    op = Op(name, family, infer, reference_of(rows, single), judge, vjp, rows=rows, decompose=decompose, **traits)
-    return register(op)
+    types = infer_of(name, rows)
+    infer = infer or ((lambda ins, attrs: types(ins, attrs)[0]) if single else types)
+    vjp = vjp or vjp_by_parts(several)
+    return register(
+        Op(name, family, infer, reference_of(rows, single), judge, vjp, rows=rows, decompose=decompose, **traits)
+    )

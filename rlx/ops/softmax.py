@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rlx.autodiff.pullback import vjp_by_parts
 from rlx.errors import ShapeError
 from rlx.ir import Attrs, Expr, Node, Tensor, TensorType, apply
 from rlx.ir import expr as ex
@@ -14,7 +13,7 @@ from rlx.ir.types import normalize_axes, normalize_axis
 from rlx.ops import batching
 from rlx.ops.base import cast_to, check_axis, check_float, check_inputs, check_like, floating, tensor
 from rlx.ops.reduce import Axis, kept_shape, working_float
-from rlx.ops.row_programs import decompose_of, row_op
+from rlx.ops.row_programs import row_op
 
 
 def _softmax_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -42,7 +41,7 @@ def _softmax_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor 
     return (apply("softmax_grad", grads[0], node.outputs[0], axis=node.attrs["axis"]),)
 
 
-row_op("softmax", "softmax", _softmax_infer, Rows(_softmax, _along), "scipy.special.softmax", _softmax_vjp,
+row_op("softmax", "softmax", Rows(_softmax, _along), "scipy.special.softmax", _softmax_infer, _softmax_vjp,
        kernel="softmax", inplace=(0,), rounds_once=True, batch=batching.along())  # fmt: skip
 
 
@@ -61,9 +60,9 @@ def _softmax_grad(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
     return (y * (d - row_sum(d * y)),)
 
 
-_GRADIENT = Rows(_softmax_grad, _along, ("element", "element"), (1,))
-row_op("softmax_grad", "softmax", _softmax_grad_infer, _GRADIENT, "torch.autograd of softmax",
-       vjp_by_parts(decompose_of(_GRADIENT)), kernel="softmax_grad", inplace=(0,), batch=batching.along())  # fmt: skip
+row_op("softmax_grad", "softmax", Rows(_softmax_grad, _along, ("element", "element"), (1,)),
+       "torch.autograd of softmax", _softmax_grad_infer, kernel="softmax_grad", inplace=(0,),
+       batch=batching.along())  # fmt: skip
 
 
 def _log_softmax_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -109,11 +108,10 @@ def _logsumexp_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tenso
     return (cast_to(cast_to(share, working_float(d)) * cast_to(d, working_float(d)), x.dtype),)
 
 
-row_op("log_softmax", "softmax", _log_softmax_infer, Rows(_log_softmax, _along),
-       "torch.nn.functional.log_softmax", _log_softmax_vjp, kernel="log_softmax", inplace=(0,),
-       batch=batching.along())  # fmt: skip
-row_op("logsumexp", "softmax", _logsumexp_infer, Rows(_logsumexp, _along), "torch.logsumexp", _logsumexp_vjp,
-       kernel="log_softmax", batch=batching.along())  # fmt: skip
+row_op("log_softmax", "softmax", Rows(_log_softmax, _along), "torch.nn.functional.log_softmax", _log_softmax_infer,
+       _log_softmax_vjp, kernel="log_softmax", inplace=(0,), batch=batching.along())  # fmt: skip
+row_op("logsumexp", "softmax", Rows(_logsumexp, _along), "torch.logsumexp", _logsumexp_infer, _logsumexp_vjp,
+       kernel="logsumexp", batch=batching.along())  # fmt: skip
 
 
 def softmax(x: Tensor, axis: int = -1) -> Tensor:

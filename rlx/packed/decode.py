@@ -28,7 +28,7 @@ Planes = Mapping[str, Bytes]
 # scales (…, groups), quants (…, elements), minimums (…, groups) or None
 Parts = tuple[Array, Array, Array | None]
 
-_PIECE = 1 << 18  # elements decoded at once; the temporaries of a format take up to 30 bytes for each
+_ELEMENTS_AT_ONCE = 1 << 18  # the temporaries of a format take up to 30 bytes for each
 
 
 def split_planes(dtype: DType, rows: Bytes) -> dict[str, Bytes]:
@@ -46,8 +46,8 @@ def decode_rows(dtype: DType, rows: Bytes, out: npt.NDArray[np.float32]) -> None
     """Writes the elements of packed rows (rows, row bytes) into `out` (rows, elements), in pieces of bounded size."""
     if not out.size:
         return
-    step = max(1, _PIECE // max(out.shape[1], 1))
-    blocks = max(1, _PIECE // dtype.storage.elements)
+    step = max(1, _ELEMENTS_AT_ONCE // max(out.shape[1], 1))
+    blocks = max(1, _ELEMENTS_AT_ONCE // dtype.storage.elements)
     decode = FORMATS[dtype.name]
     with np.errstate(all="ignore"):
         for first in range(0, len(rows), step):

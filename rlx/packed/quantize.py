@@ -24,7 +24,7 @@ Fields = dict[str, Array]
 # From a search and blocks (n, elements) to their numbers (numbers of a block, n) and codes (n, elements).
 Finder = Callable[[Search, F32], tuple[F32, Bytes]]
 
-_PIECE = 1 << 18  # elements searched at once: fewer, and threads of NumPy wait for each other
+_ELEMENTS_AT_ONCE = 1 << 18  # threads of NumPy wait for each other if pieces are smaller
 
 
 def begun(x: npt.ArrayLike, dtype: DTypeLike) -> tuple[PackedArray, Iterator[Callable[[Finder], None]]]:
@@ -52,8 +52,8 @@ def _pieces(kind: DType, values: Array, blocks: Bytes) -> Iterator[Callable[[Fin
     rows = blocks.reshape(-1, blocks.shape[-1])
     source = values.reshape(len(rows), values.shape[-1])
     size = kind.storage.elements
-    step = max(1, _PIECE // source.shape[1])
-    width = max(size, _PIECE // size * size)
+    step = max(1, _ELEMENTS_AT_ONCE // source.shape[1])
+    width = max(size, _ELEMENTS_AT_ONCE // size * size)
     for first in range(0, len(rows), step):
         for start in range(0, source.shape[1], width):
             part = source[first : first + step, start : start + width]

@@ -17,7 +17,7 @@ from rlx.passes.repeats import seen, splits
 from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, use_counts
 from rlx.passes.trees import explicit, literal, node_trees
 
-_LABEL = 120  # characters; about two names as exporters write them
+_LABEL_CHARACTERS = 120  # two names as exporters write them have about so many
 
 
 def fuse_epilogues(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
@@ -121,7 +121,7 @@ class _Body:
         members = [graph.nodes[i] for i in region.members]
         names = list(dict.fromkeys(n.label for n in members if n.label)) or [n.op.name for n in members]
         label = "+".join(names)
-        self.label = label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…"
+        self.label = label if len(label) <= _LABEL_CHARACTERS else f"{label[: _LABEL_CHARACTERS - 1]}…"
 
     def types(self) -> list[TensorType]:
         """The types of the inputs as the node reads them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlx.ir import Graph, Node, Rewriter, Tensor, bodies, rebuild
 
-_LARGE = 1 << 20  # bytes; an output larger than this and than its node's inputs stays in the loop
+_LARGE_BYTES = 1 << 20  # an output larger than this and than its node's inputs stays in the loop
 
 
 def hoist(graph: Graph) -> Graph:
@@ -63,7 +63,7 @@ def _emptied(new: Rewriter, body: Graph, inputs: tuple[Tensor, ...]) -> tuple[Gr
 
 def _grows(node: Node) -> bool:
     nbytes = sum(t.type.nbytes for t in node.outputs)
-    return nbytes > _LARGE and nbytes > sum({t.id: t.type.nbytes for t in node.inputs}.values())
+    return nbytes > _LARGE_BYTES and nbytes > sum({t.id: t.type.nbytes for t in node.inputs}.values())
 
 
 def _copied(new: Rewriter, constant: Tensor) -> Tensor:

@@ -22,5 +22,6 @@ from rlx.runtime.transforms import hvp as hvp
 from rlx.runtime.transforms import jacfwd as jacfwd
 from rlx.runtime.transforms import jacrev as jacrev
 from rlx.runtime.transforms import jvp as jvp
+from rlx.runtime.transforms import linearize as linearize
 from rlx.runtime.transforms import vjp as vjp
 from rlx.runtime.transforms import vmap as vmap

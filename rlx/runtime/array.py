@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rlx.runtime.checks import Unread
 
 SHOWN_COLUMNS = 16  # columns of a matrix in a notebook
-SHOWN = 1000  # elements of the largest array whose values `repr` shows: it copies them to the host
+SHOWN_ELEMENTS = 1000  # `repr` shows the values of arrays up to this size: it copies them to the host
 
 
 class Array(Closing):
@@ -130,7 +130,7 @@ class Array(Closing):
         what = f"{self.type} on {self.device.info.id}"
         if self._buffer is None:
             return f"rlx.Array({what}, {self._why()})"
-        if self.size > SHOWN or self.dtype.is_packed:
+        if self.size > SHOWN_ELEMENTS or self.dtype.is_packed:
             return f"rlx.Array({what}, {self.nbytes:,} bytes)"
         try:
             shown = np.array2string(self.numpy(), separator=", ", prefix="rlx.Array(")
@@ -144,7 +144,7 @@ class Array(Closing):
 
         from rlx.ir.picture import table
 
-        if self.closed or self.size > SHOWN or self.dtype.is_packed or self.ndim != 2 or not self.size:
+        if self.closed or self.size > SHOWN_ELEMENTS or self.dtype.is_packed or self.ndim != 2 or not self.size:
             return f"<pre>{escape(repr(self))}</pre>"
         try:
             values = self.numpy()
@@ -307,8 +307,8 @@ class Array(Closing):
         return self._gone if isinstance(self._gone, str) else f"whose run failed: {self._gone}"
 
     def _checked(self) -> None:
-        """To be called before the values leave the device. Raises: CapacityExceeded where the launch that gave them
-        wrote outside of a cache."""
+        """Checks what must hold before the values leave the device. Raises: CapacityExceeded where the launch that gave
+        them wrote outside of a cache."""
         if self._unread is not None:
             self._unread.read()
             self._unread = None

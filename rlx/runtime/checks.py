@@ -105,7 +105,7 @@ def checks_in(declared: Graph, planned: Graph, arena: DeviceArena) -> list[Index
 
 
 def _host_nodes(*tensors: Tensor) -> dict[int, list[Node]]:
-    """For each tensor the nodes that the host computes it by, in order; none for one that needs more than little
+    """The nodes by which the host computes each tensor, in order; none for one that needs more than little
     arithmetic of integers on inputs."""
     result = {}
     for t in tensors:

@@ -54,7 +54,7 @@ _AS_VALUES = 1 << 12  # elements of the largest array that may be built into a p
 # Functions whose Python numbers each call gives anew, as jit's; other functions have theirs built in.
 _NUMBERS = frozenset(
     ("add", "sub", "mul", "div", "mod", "floor_divide", "maximum", "minimum", "equal", "not_equal", "less",
-     "less_equal", "greater", "greater_equal", "where", "fold_in")
+     "less_equal", "greater", "greater_equal", "where", "fold_in", "updated")
 )  # fmt: skip
 
 Run = Callable[[Sequence[Any]], Any]
@@ -772,9 +772,9 @@ def _cut(x: Array, parts: tuple[Any, ...]) -> Array | None:
         return Array._of(x.device, result, x.device.holding(data))  # type: ignore[attr-defined]
     if not in_one:
         return None
-    made = x.device.acquire(result.nbytes, False)
-    made.copy_from(buffer, x._offset + at, 0, result.nbytes)
-    array = Array._of(x.device, result, made)
+    copy = x.device.acquire(result.nbytes, False)
+    copy.copy_from(buffer, x._offset + at, 0, result.nbytes)
+    array = Array._of(x.device, result, copy)
     if x._unread is not None:
         array._unread = x._unread
     return array
@@ -856,7 +856,7 @@ def _format(self: Array, spec: str) -> str:
 
 def _setitem(self: Array, key: Any, value: Any) -> None:
     raise TypeError(
-        f"an rlx.Array never changes ({self.type}): rlx.where, rlx.scatter or rlx.dynamic_update_slice give a new one"
+        f"an rlx.Array never changes ({self.type}): write x = x.at[key].set(values), which gives a new one"
     )
 
 
@@ -883,6 +883,7 @@ def _attach() -> None:
             setattr(Array, name, _method(name, inspect.unwrap(getattr(ops, name))))
     for name in operators.LATER_METHODS:
         setattr(Array, name, operators.later(name))
+    setattr(Array, "at", property(operators.at))  # noqa: B010
     own: dict[str, Any] = {
         "__getitem__": _getitem, "__iter__": _iter, "__contains__": _contains, "__index__": _index,
         "__setitem__": _setitem, "__format__": _format, "__pos__": lambda self: self,

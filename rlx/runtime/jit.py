@@ -223,7 +223,7 @@ class Jitted(Generic[P, R]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = self._parameters.take_apart(args, kwargs)
         home = traced_graph()
-        if home is not None or any(isinstance(a, Tensor) for a in call.leaves):  # a call within another trace is inlined
+        if home is not None or any(isinstance(a, Tensor) for a in call.leaves):  # inlined in a trace
             if home is not None:  # its arrays are constants there
                 known = [isinstance(a, Tensor) or is_python_number(a) for a in call.leaves]
                 call.leaves = [a if k else home.constant(a) for a, k in zip(call.leaves, known, strict=True)]

@@ -37,7 +37,7 @@ class Launch(Generic[T]):
         self._unread = unread
 
     def arranged(self, arrange: Callable[[T], U]) -> Launch[U]:
-        """The same run, whose results `arrange` makes of those of this object: of rlx.Arrays, or of NumPy's."""
+        """The same run, with `arrange` applied to its results, which are rlx.Arrays or NumPy's."""
         return Launch(self._arrays, self._mark, self._error, lambda arrays: arrange(self._arrange(arrays)),
                       self._unread)  # fmt: skip
 
@@ -77,7 +77,7 @@ class Launch(Generic[T]):
                 mark.wait()
             except RlxError as error:
                 self._failed(error)
-            self._mark = None  # cleared after: an interrupt leaves the run under way
+            self._mark = None  # only now: after an interrupt above, the run is still under way
         self._check()
         if self._error is not None:
             raise again(self._error)

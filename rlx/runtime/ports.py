@@ -40,7 +40,7 @@ class _Port:
 
 
     def memory(self) -> npt.NDArray[np.uint8]:
-        """The slot's bytes, of a program on the CPU."""
+        """The slot's bytes in memory. Requires: a program on the CPU."""
         whole: Any = self._arena.buffer(self._slot.segment)
         result: npt.NDArray[np.uint8] = whole.memory()[self._slot.offset : self._slot.offset + self._nbytes]
         return result

@@ -15,8 +15,8 @@ from rlx.packed import PackedArray
 if TYPE_CHECKING:
     from rlx.packed.quantize import Finder
 
-_COMPILED = 1 << 20  # elements from which on compiling a search is worth it
-_TURN = 4  # pieces of a thread between which Ctrl-C is noticed
+_COMPILED_ELEMENTS = 1 << 20  # a search of so many is worth compiling it
+_PIECES_PER_TURN = 4  # Ctrl-C is noticed between turns of so many pieces of a thread
 
 
 def quantize(x: npt.ArrayLike, dtype: DTypeLike) -> PackedArray:
@@ -44,16 +44,16 @@ def quantize(x: npt.ArrayLike, dtype: DTypeLike) -> PackedArray:
         for piece in part:
             piece(find)
 
-    while turn := list(islice(pieces, _TURN * threads)):
-        each = -(-len(turn) // threads)
-        POOL.run([lambda part=turn[i : i + each]: work(part) for i in range(0, len(turn), each)])  # type: ignore[misc]
+    while batch := list(islice(pieces, _PIECES_PER_TURN * threads)):
+        each = -(-len(batch) // threads)
+        POOL.run([lambda part=batch[i : i + each]: work(part) for i in range(0, len(batch), each)])  # type: ignore[misc]
     return result
 
 
 def _finder(packed: PackedArray) -> Finder:
     from rlx.packed.lanes import find_blocks
 
-    if np.prod(packed.shape, dtype=np.float64) < _COMPILED:
+    if np.prod(packed.shape, dtype=np.float64) < _COMPILED_ELEMENTS:
         return find_blocks
     from rlx.backends.cpu.quantize import finder
 

@@ -180,5 +180,5 @@ class Room:
         """Makes the program that was used the longest ago give way, of all but one. Returns whether any did."""
         with self._lock:
             others = sorted((p for p in self._programs if p is not keep), key=lambda p: p.last_used)
-        # Without the lock: a program that closes takes the locks of its stores, whose holders may be waiting for ours.
+        # Our lock is not held: a program that closes takes its stores' locks, whose holders may be waiting for ours.
         return any(p.give_way() for p in others)

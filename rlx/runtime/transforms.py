@@ -168,6 +168,25 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
     return (result, lambda ct: back(primals, ct), aux) if has_aux else (result, lambda ct: back(primals, ct))
 
 
+def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
+    """(fun(*primals), a function from tangents of the primals to the tangent of the result), as jax.linearize.
+
+    The function that is returned computes fun anew with each tangent; inside a traced function both are in one program.
+    With `has_aux` fun returns a pair, and the result has its second part third. Raises: as jvp.
+    """
+    check_function("linearize", fun)
+
+    def pushed(*tangents: Any) -> Any:
+        return jvp(fun, primals, tangents, has_aux)[1]
+
+    def now(primals: Sequence[Any]) -> Any:
+        return fun(*primals)
+
+    result = _now("linearize", now, primals)
+    value, aux = _auxiliary("linearize", fun, result, has_aux)
+    return (value, pushed, aux) if has_aux else (value, pushed)
+
+
 def hvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
     """The Hessian of a scalar-valued function at the primals, times the tangents, without the matrix: jvp of grad.
 

@@ -93,7 +93,7 @@ def same_types(what: str, one: str, xs: Sequence[Tensor], other: str, ds: Sequen
 
 
 def prefixed(what: str, skeleton: Any, value: Any, leaf: Callable[[Any], bool], expected: str) -> list[Any]:
-    """For each leaf of a structure the value that a tree, or a prefix of it, has there.
+    """The value that a tree, or a prefix of it, has at each leaf of a structure.
 
     `value` is a leaf (by `leaf`), which stands for the whole structure, or a container like the structure's.
     Raises: GraphError where it does not fit; `expected` says what would."""

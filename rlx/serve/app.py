@@ -37,7 +37,7 @@ from rlx.serve.shapes import CHAT, TEXT, Shape
 from rlx.serve.tools import ToolText, format_of
 
 T = TypeVar("T")
-EVENT = 0.0003  # seconds that an event may take the event loop, on which the model's thread has to wait
+EVENT_SECONDS = 0.0003  # an event may take the event loop so long, on which the model's thread has to wait
 
 
 class Service:
@@ -218,7 +218,7 @@ class Service:
 
     def _pause(self) -> float:
         """Seconds between two events of a stream: with many streams one event has the text of several steps."""
-        return EVENT * self.engine.running
+        return EVENT_SECONDS * self.engine.running
 
     def _ask(self, answers: list[Answer]) -> None:
         try:

@@ -21,7 +21,7 @@ from rlx.serve.limits import Limits
 from rlx.serve.metrics import Metrics
 from rlx.serve.protocol import Refused
 
-BATCH = 32  # texts that are computed together, as the encoder does
+TEXTS_AT_ONCE = 32  # the encoder takes so many too
 _ONLY = "the model is a sentence encoder, which makes no text; /v1/embeddings takes texts"
 
 
@@ -66,10 +66,10 @@ class _Engine:
         """The embeddings, or fewer once the client has left. The texts of a batch are of about one length."""
         result: list[Any] = [None] * len(rows)
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-        for first in range(0, len(rows), BATCH):
+        for first in range(0, len(rows), TEXTS_AT_ONCE):
             if left.is_set():
                 break
-            batch = order[first : first + BATCH]
+            batch = order[first : first + TEXTS_AT_ONCE]
             prompts = [left_out[i] for i in batch] if left_out else ()
             vectors = self.encoder.encode_ids([rows[i] for i in batch], left_out=prompts)
             for i, vector in zip(batch, vectors, strict=True):

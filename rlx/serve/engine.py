@@ -22,10 +22,10 @@ from rlx.models.language.pages import ROWS
 from rlx.models.language.reading import Pooled, pooled
 from rlx.serve.metrics import Metrics
 
-TURN = 0.02  # seconds of steps after which tokens go out and new sequences come in, where steps are quick
+TURN_SECONDS = 0.02  # after steps of so long, tokens go out and new sequences come in, where steps are quick
 SCORED_PART = 64  # tokens of a prompt whose logits, a row of the vocabulary each, are there at once
-SENT = 4  # handovers that the event loop may be behind; then the model waits for it
-SWITCH = 0.0001  # seconds after which a thread gives way to another: the model's must not wait long for the loop's
+MAX_HANDOVERS = 4  # the event loop may be so far behind; then the model waits for it
+SWITCH_SECONDS = 0.0001  # then a thread gives way to another: the model's must not wait long for the loop's
 
 
 class Busy(Exception):
@@ -51,11 +51,11 @@ class Asked:
     first: bool = True  # no token of it has been made
 
     def push(self, tokens: list[Token]) -> None:
-        """In the event loop: its next tokens, of which the last one says why it has ended, where it has."""
+        """Takes its next tokens, in the event loop. The last one says why it has ended, where it has."""
         raise NotImplementedError
 
     def fail(self, message: str, status: int = 500) -> None:
-        """In the event loop: it ends without being complete."""
+        """Ends it before it is complete, in the event loop."""
         raise NotImplementedError
 
 
@@ -74,7 +74,7 @@ class Engine:
 
     `ask`, `embed` and `cancel` are called in the event loop. A prompt is taken in by `part` tokens between two steps,
     so that sequences that run go on. What waits is bounded by `waiting`, what has been made and not been taken by the
-    event loop by `SENT` handovers: then the model waits."""
+    event loop by `MAX_HANDOVERS` handovers: then the model waits."""
 
     def __init__(
         self, model: LanguageModel, slots: int, waiting: int, metrics: Metrics, part: int | None = None,
@@ -95,7 +95,7 @@ class Engine:
         self._running: dict[int, Asked] = {}
         self._left = False  # whether a sequence that runs has been cancelled
         self._stop = False
-        self._sent = threading.BoundedSemaphore(SENT)
+        self._sent = threading.BoundedSemaphore(MAX_HANDOVERS)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         metrics.gauges |= {
@@ -194,7 +194,7 @@ class Engine:
 
     def _run(self) -> None:
         before = sys.getswitchinterval()
-        sys.setswitchinterval(SWITCH)
+        sys.setswitchinterval(SWITCH_SECONDS)
         try:
             self._steps()
             why = "the server was stopped"
@@ -213,8 +213,8 @@ class Engine:
             self._call(self.failed)
 
     def _steps(self) -> None:
-        parts: Iterator[None] | None = None  # chunks of a prompt still to be computed
-        seconds = 0.0  # that a step took
+        parts: Iterator[None] | None = None  # what is left of the text that is being read
+        seconds = 0.0  # the time of the last step
         while True:
             with self._changed:
                 while not (self._stop or self._waiting or self._readings or self._running or parts):
@@ -239,7 +239,7 @@ class Engine:
             if self._running:
                 start, before, most = time.perf_counter(), self.batch.steps, 1
                 if seconds and not taken and not parts:
-                    most = max(1, int(TURN / seconds))
+                    most = max(1, int(TURN_SECONDS / seconds))
                 tokens = self.batch.step(most)
                 if run := self.batch.steps - before:  # fewer than `most` where a sequence takes one at a time
                     seconds = (time.perf_counter() - start) / run

@@ -94,7 +94,7 @@ class Guard:
 
 
 def _digest(key: bytes) -> bytes:
-    """Of one length, so that comparing takes the same time whatever the length of what came."""
+    """A digest, so that comparing takes the same time whatever the length of what came."""
     return hashlib.sha256(key).digest()
 
 

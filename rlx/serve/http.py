@@ -21,7 +21,7 @@ from rlx.errors import RlxError
 from rlx.serve.app import Service, make_app
 from rlx.serve.limits import Limits
 
-MAX_HEADERS = 32 << 10  # bytes of a request's line and headers
+MAX_HEADER_BYTES = 32 << 10  # a request's line and headers
 
 
 def is_loopback(host: str) -> bool:
@@ -68,7 +68,7 @@ def serve(service: Service, listening: socket.socket, ready: Callable[[], None],
     config = uvicorn.Config(
         make_app(service), http=_patient(limits), ws="none", log_config=None, log_level="critical",
         access_log=False,
-        proxy_headers=False, server_header=False, timeout_keep_alive=5, h11_max_incomplete_event_size=MAX_HEADERS,
+        proxy_headers=False, server_header=False, timeout_keep_alive=5, h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         timeout_graceful_shutdown=max(1, round(limits.grace_seconds)),
     )  # fmt: skip
     server: Any = uvicorn.Server(config)

@@ -30,9 +30,9 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_MAX_DEPTH = 100  # depth of nested JSON
+_MAX_JSON_DEPTH = 100
 _MAX_TOOLS = 128
-_MAX_BIASED = 1024  # tokens of logit_bias
+_MAX_BIASED_TOKENS = 1024
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 _OWN = {"self", "messages", "tools", "documents", "now", "add_generation_prompt"}  # what a template has of the server
 
@@ -149,14 +149,14 @@ def _finite(text: str) -> float:
 
 def _check_depth(value: Any) -> None:
     level = [value]
-    for _ in range(_MAX_DEPTH):
+    for _ in range(_MAX_JSON_DEPTH):
         level = [
             v for held in level if isinstance(held, dict | list)
             for v in (held.values() if isinstance(held, dict) else held)
         ]  # fmt: skip
         if not level:
             return
-    raise Refused(400, f"the body is nested more than {_MAX_DEPTH} deep")
+    raise Refused(400, f"the body is nested more than {_MAX_JSON_DEPTH} deep")
 
 
 @contextmanager
@@ -372,8 +372,8 @@ def _bias(fields: _Fields) -> dict[int, float] | None:
     held = fields.take("logit_bias")
     if held is None:
         return None
-    if not isinstance(held, dict) or len(held) > _MAX_BIASED:
-        raise fields.wrong("logit_bias", f"an object of at most {_MAX_BIASED} token ids and numbers")
+    if not isinstance(held, dict) or len(held) > _MAX_BIASED_TOKENS:
+        raise fields.wrong("logit_bias", f"an object of at most {_MAX_BIASED_TOKENS} token ids and numbers")
     result, inner = {}, _Fields(held, "logit_bias.")
     for id, value in held.items():
         if not (id.isascii() and id.isdecimal() and len(id) < 10) or str(int(id)) != id:  # 5 and 05 are one token

@@ -33,12 +33,12 @@ class Checkpoint(NamedTuple):
 
 
 def listed(folder: Path) -> list[Path]:
-    """The checkpoints of a folder, the oldest first; none where there is no such folder."""
+    """The checkpoints of a folder, the oldest first; none where there is no such folder, or it cannot be listed."""
     try:
-        found = [(int(m[1]), p) for p in folder.iterdir() if (m := _NAME.fullmatch(p.name))]
-    except FileNotFoundError:
+        numbered = [(int(m[1]), p) for p in folder.iterdir() if (m := _NAME.fullmatch(p.name))]
+    except OSError:
         return []
-    return [p for _, p in sorted(found)]
+    return [p for _, p in sorted(numbered)]
 
 
 def write(
@@ -60,24 +60,24 @@ def write(
             f"{path}: the checkpoint of step {step} cannot be written: {error.strerror or error}{last}. Nothing of the "
             "run is lost: make room and save again"
         ) from error
-    found = listed(folder)
-    at = found.index(path) + 1
-    for old in (*found[: max(at - keep, 0)], *found[at:]):
+    there = listed(folder)
+    at = there.index(path) + 1
+    for old in (*there[: max(at - keep, 0)], *there[at:]):
         old.unlink(missing_ok=True)
-    for name in {p.name.split(".safetensors")[0].lstrip(".") for p in folder.glob(".step-*.tmp")}:
-        for left in left_behind(folder / f"{name}.safetensors"):
+    for name in {p.name[1:].rsplit(".", 2)[0] for p in folder.glob(".*.tmp")}:
+        for left in left_behind(folder / name):
             left.unlink(missing_ok=True)
     return path
 
 
-def read(given: Path) -> Checkpoint:
+def read(place: Path) -> Checkpoint:
     """The newest checkpoint of a folder, or that of a file. Raises: CheckpointError for none, and for a damaged one."""
-    path = given
-    if not given.is_file():
-        found = listed(given)
-        if not found:
-            raise CheckpointError(f"{given}: holds no checkpoint (step-….safetensors)")
-        path = found[-1]
+    path = place
+    if not place.is_file():
+        there = listed(place)
+        if not there:
+            raise CheckpointError(f"{place}: holds no checkpoint (step-….safetensors)")
+        path = there[-1]
     try:
         tensors = safetensors.SafetensorsFile(path)
         if tensors.metadata.get("format") != FORMAT:
@@ -93,20 +93,20 @@ def read(given: Path) -> Checkpoint:
     return Checkpoint(path, tensors, step, position, settings)
 
 
-def check(found: Checkpoint, expected: Mapping[str, TensorType], settings: str) -> None:
+def check(saved: Checkpoint, expected: Mapping[str, TensorType], settings: str) -> None:
     """Checks that a checkpoint is one of this model and this optimizer.
 
     Raises: CheckpointError that names the first tensors that differ, or the settings."""
-    differing = list(_differing(found.tensors, expected))
+    differing = list(_differing(saved.tensors, expected))
     if differing:
         more = f"; and {len(differing) - 5} more" if len(differing) > 5 else ""
         raise CheckpointError(
-            f"{found.path}: is of another model or optimizer: {'; '.join(differing[:5])}{more}. Its optimizer was "
-            f"{found.settings}, the run's is {settings}"
+            f"{saved.path}: is of another model or optimizer: {'; '.join(differing[:5])}{more}. Its optimizer was "
+            f"{saved.settings}, the run's is {settings}"
         )
-    if found.settings != settings:
+    if saved.settings != settings:
         raise CheckpointError(
-            f"{found.path}: its optimizer was {found.settings}, the run's is {settings}; with new_settings=True the "
+            f"{saved.path}: its optimizer was {saved.settings}, the run's is {settings}; with new_settings=True the "
             "run goes on with its own"
         )
 

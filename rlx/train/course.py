@@ -98,12 +98,12 @@ def _rounds(low: float, high: float, count: int) -> list[float]:
 def _columns(points: Points) -> list[tuple[float, float, float]]:
     """Step, least and largest value of each column of the picture that has points."""
     first, last = points[0][0], points[-1][0]
-    found: dict[int, tuple[float, float, float]] = {}
+    columns: dict[int, tuple[float, float, float]] = {}
     for step, value in points:
         at = int((step - first) / max(last - first, 1) * _COLUMNS)
-        s, low, high = found.get(at, (step, value, value))
-        found[at] = s, min(low, value), max(high, value)
-    return list(found.values())
+        s, low, high = columns.get(at, (step, value, value))
+        columns[at] = s, min(low, value), max(high, value)
+    return list(columns.values())
 
 
 def _mean(points: Points) -> list[tuple[float, float]]:
@@ -111,12 +111,12 @@ def _mean(points: Points) -> list[tuple[float, float]]:
     keep = 1.0 - 1.0 / max(len(points) / 50, 1.0)
     every = max(len(points) // _COLUMNS, 1)
     total = weight = 0.0
-    found = []
+    means = []
     for i, (step, value) in enumerate(points):
         total, weight = total * keep + value, weight * keep + 1.0
         if i % every == 0 or i == len(points) - 1:
-            found.append((step, total / weight))
-    return found
+            means.append((step, total / weight))
+    return means
 
 
 def _steps(first: float, last: float, x: Callable[[float], float]) -> Iterator[str]:

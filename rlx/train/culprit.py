@@ -71,9 +71,9 @@ def _ranges(session: Session, store: Store, again: Again, node: Node) -> str:
     for i, t in enumerate(shown):
         graph.output(f"range{i}", ops.stack([_wide(ops.min(t)), _wide(ops.max(t))]))
     with session.compile(graph, weights=store, optimize=False) as program:
-        made = program.run()
-    found = [f"%{t.id} from {made[f'range{i}'][0]:.6g} to {made[f'range{i}'][1]:.6g}" for i, t in enumerate(shown)]
-    return f"; it read {', '.join(found)}"
+        values = program.run()
+    ranges = [f"%{t.id} from {values[f'range{i}'][0]:.6g} to {values[f'range{i}'][1]:.6g}" for i, t in enumerate(shown)]
+    return f"; it read {', '.join(ranges)}"
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -89,8 +89,8 @@ def _flags(session: Session, store: Store, again: Again) -> dict[int, npt.NDArra
         both = [ops.cast(ops.any(test(t)), f32) for t in some for test in (ops.isnan, ops.isinf)]
         graph.output(f"flags{at}", ops.stack(both))
     with session.compile(graph, weights=store, optimize=False) as program:
-        made = program.run()
-    flat = np.concatenate([made[f"flags{at}"] for at in range(0, len(tensors), _TOGETHER)]) != 0
+        values = program.run()
+    flat = np.concatenate([values[f"flags{at}"] for at in range(0, len(tensors), _TOGETHER)]) != 0
     return dict(zip((t.id for t in tensors), flat.reshape(-1, 2), strict=True))
 
 

@@ -10,8 +10,13 @@ import numpy as np
 from rlx.dtypes import as_dtype
 from rlx.errors import DTypeError, GraphError
 from rlx.ir import TensorType
+from rlx.ir.values import as_array, is_foreign
 from rlx.ops.pytree import flatten, unflatten
+from rlx.packed import PackedArray
 from rlx.runtime.arguments import is_any_array, leaf_names
+from rlx.runtime.array import Array
+
+_OWN = Array | PackedArray  # what NumPy need not read
 
 
 class Leaves(NamedTuple):
@@ -34,8 +39,9 @@ def taken_apart(tree: Any, name: str) -> tuple[Leaves, list[Any]]:
     """A pytree's leaves by name, and the leaves: arrays of any library, rlx.Arrays, PackedArrays.
 
     Raises: GraphError for a Python number in the place of an array, DTypeError for a dtype that rlx does not have."""
-    found: list[Any] = []
-    skeleton = flatten(tree, found, is_any_array)
+    leaves: list[Any] = []
+    skeleton = flatten(tree, leaves, is_any_array)
+    leaves = [as_array(x, name) if is_foreign(x) and not isinstance(x, _OWN) else x for x in leaves]
     names: dict[str, None] = {}
     for leaf in leaf_names(skeleton, name):
         while leaf in names:  # keys may have points in them too
@@ -46,8 +52,8 @@ def taken_apart(tree: Any, name: str) -> tuple[Leaves, list[Any]]:
             f"training: {place} is the Python {type(value).__name__} {value!r}; give an array, such as "
             f"np.{'float32' if isinstance(value, float) else 'int32'}({value!r})"
         )
-    types = tuple(_type(leaf, n) for leaf, n in zip(found, names, strict=True))
-    return Leaves(skeleton, tuple(names), types), found
+    types = tuple(_type(leaf, n) for leaf, n in zip(leaves, names, strict=True))
+    return Leaves(skeleton, tuple(names), types), leaves
 
 
 def _type(leaf: Any, name: str) -> TensorType:
@@ -68,4 +74,4 @@ def _numbers(skeleton: Any, name: str) -> list[tuple[str, Any]]:
     if kind == "leaf":
         return []
     parts = rest if kind == "dict" else [(i, part) for i, part in enumerate(rest)]
-    return [found for key, part in parts for found in _numbers(part, f"{name}.{key}")]
+    return [number for key, part in parts for number in _numbers(part, f"{name}.{key}")]

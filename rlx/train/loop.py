@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,7 +13,8 @@ import numpy as np
 
 from rlx.driver.closing import Closing, Resources
 from rlx.dtypes import i32
-from rlx.errors import CheckpointError, DTypeError, GraphError, NotFinite, ShapeError
+from rlx.errors import CheckpointError, DTypeError, GraphError, NotFinite, RlxError, ShapeError
+from rlx.host.files import written_whole
 from rlx.ir import Graph, TensorType
 from rlx.ops.pytree import flatten
 from rlx.ops.random.draws import key as key_of
@@ -21,6 +23,7 @@ from rlx.runtime.arguments import is_any_array
 from rlx.runtime.array import Array
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.keywords import keywords
+from rlx.runtime.report import Report
 from rlx.runtime.session import Session, Target, precision_for
 from rlx.runtime.store import State
 from rlx.train import checkpoint
@@ -44,14 +47,18 @@ class Metrics(Mapping[str, float]):
     They stay on the device until one is asked for, or until ten steps have run; then all of them are read at once.
     Raises, when one is read: NotFinite where this step or one before it was not finite."""
 
-    __slots__ = ("_record", "_run", "step")
+    __slots__ = ("_failures", "_record", "_run", "step")
 
     def __init__(self, run: Training, step: int) -> None:
         self.step = step
-        self._run, self._record = run, run.record
+        self._run, self._record, self._failures = run, run.record, len(run._failures)
 
     def __getitem__(self, name: str) -> float:
-        self._run._read(self.step)
+        if self._record is self._run.record:
+            self._run._read(self.step)
+        for failure in self._run._failures[self._failures :]:
+            if failure.step <= self.step:  # it was undone, and its number is another step's
+                raise failure
         if name not in self._record.names:
             raise KeyError(f"{name!r}; there are {', '.join(self._record.names)}")
         return self._record.value(self.step, name)
@@ -98,6 +105,7 @@ class Training(Closing):
         self._evaluations: dict[Any, tuple[CompiledGraph, tuple[str, ...]]] = {}
         self._waiting = 0  # steps begun whose metrics were not read
         self._row = 0  # the next row of the record on the device
+        self._failures: list[NotFinite] = []
         self._skip = 0  # batches that `over` leaves out yet, since the run that was resumed had taken them
         self._ahead: Prefetch | None = None
         self.record = Record(None, 0)
@@ -132,8 +140,6 @@ class Training(Closing):
                 f"training: {self.folder} holds a run already{f', up to {there[-1].name}' if there else ''}: give "
                 "resume=True to go on with it, another folder, or remove it"
             )
-        if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
         self._begin_record()
 
     # -- steps
@@ -170,11 +176,11 @@ class Training(Closing):
         if len(there) >= self._shapes:
             _refuse(batch, list(there.values()), self._shapes)
         number = len(there)
-        made = step_graph(self._model, batch, number)
-        names = self.record.names or made.metrics
-        if names != made.metrics:
-            raise GraphError(f"training: the metrics of this batch are {list(made.metrics)}, before {list(names)}")
-        compiled = self._compile(made.graph)
+        step = step_graph(self._model, batch, number)
+        names = self.record.names or step.metrics
+        if names != step.metrics:
+            raise GraphError(f"training: the metrics of this batch are {list(step.metrics)}, before {list(names)}")
+        compiled = self._compile(step.graph)
         self.record.names = names
         return _Program(number, batch, compiled)
 
@@ -198,22 +204,32 @@ class Training(Closing):
         self.record.write()
         if failed.size:
             self.steps = first + len(fine) - 1
-            raise self._failed(rows[len(fine), 1])
+            self._failures.append(self._failed(rows[len(fine), 1]))
+            raise self._failures[-1]
 
     def _failed(self, loss: float) -> NotFinite:
         """The error of the step after `steps`, whose batch is kept; the next step may be another."""
         kept = int(self._store.get("kept"))
         batch = next(p.batch for p in self._programs.values() if p.number == kept)
-        again = step_again(self._model, batch, kept)
-        why = culprit(self.session, self._store, again, kept_names(kept, batch))
-        self._store.set("failed", np.bool_(False))
+        try:
+            again = step_again(self._model, batch, kept)
+            why = culprit(self.session, self._store, again, kept_names(kept, batch))
+        except RlxError as error:  # the device may have no room for it
+            why = f"the node that made it cannot be found, {type(error).__name__}: {error}"
+        finally:
+            self._store.set("failed", np.bool_(False))
         value = "loss is " + str(float(loss)) if not math.isfinite(loss) else "gradients are not finite"
-        error = NotFinite(
+        failure = NotFinite(
             f"training: step {self.steps + 1}: its {value}: {why}. The run is as it was after step {self.steps}; "
             "go_on=True trains on in any case"
         )
-        error.step = self.steps + 1
-        return error
+        failure.step = self.steps + 1
+        return failure
+
+    def prepare(self, batch: PyTree) -> Report:
+        """Compiles the step for batches of these types, whose values are not read, and says how it runs; its plan has
+        the memory that it takes. Raises: as `step`; OutOfDeviceMemory where it does not fit."""
+        return self._program(batch)[0].compiled.report()
 
     # -- over batches
 
@@ -263,6 +279,7 @@ class Training(Closing):
         """The iterator of the batches that come next, and how many of this call's were left out."""
         if self._ahead is not None and self._ahead.source is batches:
             return self._ahead, 0
+        self._leave_ahead()
         least = self._skip if steps is None else min(self._skip, steps)
         if callable(batches) and not isinstance(batches, Iterable):
             source, left = iter(batches(least)), least
@@ -277,6 +294,12 @@ class Training(Closing):
         if source is batches:
             self._ahead = ahead
         return ahead, left
+
+    def _leave_ahead(self) -> None:
+        """Ends the thread that reads ahead in an iterator."""
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
 
     def _count(self, batch: PyTree) -> tuple[int, str]:
         """How many tokens or samples a batch has."""
@@ -300,8 +323,8 @@ class Training(Closing):
             types, leaves = taken_apart(batch, "batch")
             at = (model.loss, types)
             if at not in self._evaluations:
-                made = evaluation_graph(model, types)
-                self._evaluations[at] = self._compile(made.graph), made.metrics
+                step = evaluation_graph(model, types)
+                self._evaluations[at] = self._compile(step.graph), step.metrics
             program, names = self._evaluations[at]
             rows.append(program.run(dict(zip(types.names, leaves, strict=True)))["values"])
         if not rows:
@@ -363,10 +386,8 @@ class Training(Closing):
         if self.folder is None or not self._picture:
             return
         text = course_svg(self.record.losses(), [(s, v["loss"]) for s, v in self.record.evaluations if "loss" in v])
-        try:
-            (self.folder / PICTURE).write_text(text, encoding="utf-8")
-        except OSError:
-            self.record.write()
+        with suppress(OSError), written_whole(self.folder / PICTURE) as file:
+            file.write(text.encode())
 
     def load(self, folder: str | os.PathLike[str] | None = None, *, new_settings: bool = False) -> Self:
         """Takes parameters, optimizer, step, key and data position from the newest checkpoint of a folder, the run's
@@ -374,29 +395,37 @@ class Training(Closing):
 
         Raises: CheckpointError for none, a damaged one, one of another model or optimizer (unless, with
         `new_settings`, only settings such as its rate differ); nothing is changed then."""
-        found = checkpoint.read(self._folder("load", folder))
-        checkpoint.check(found, self._saved, self._settings if not new_settings else found.settings)
-        self._waiting = 0
+        saved = checkpoint.read(self._folder("load", folder))
+        checkpoint.check(saved, self._saved, self._settings if not new_settings else saved.settings)
+        self._row, self._waiting = (self._row + self._waiting) % ROWS, 0
+        if self._model.guarded and self._programs:  # a step may have failed that nobody has asked for
+            self._store.set("failed", np.bool_(False))
         for name in self._saved:
-            self._store.set(name, np.array(found.tensors[name]))
-        self.steps, self.position, self._skip = found.step, found.position, found.position
-        self._ahead = None
+            self._store.set(name, np.array(saved.tensors[name]))
+        self.steps, self.position, self._skip = saved.step, saved.position, saved.position
+        self._leave_ahead()
         self._begin_record()
         return self
 
     def _begin_record(self) -> None:
         names = self.record.names
-        self.record = Record(self.folder, self.steps)
+        try:
+            if self.folder is not None:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            self.record = Record(self.folder, self.steps)
+        except OSError as error:
+            raise CheckpointError(f"{self.folder}: cannot be used as a run's folder: {error}") from error
         self.record.names = names
 
-    def _folder(self, what: str, given: str | os.PathLike[str] | None) -> Path:
-        folder = self.folder if given is None else Path(given)
+    def _folder(self, what: str, asked: str | os.PathLike[str] | None) -> Path:
+        folder = self.folder if asked is None else Path(asked)
         if folder is None:
             raise GraphError(f"{what}: the run has no folder; give one here, or folder= to rlx.training")
         return folder
 
     def close(self) -> None:
-        """Frees the device's memory. Idempotent."""
+        """Frees the device's memory, and ends the thread that reads ahead. Idempotent."""
+        self._leave_ahead()
         self._held.close()
 
 

@@ -92,13 +92,13 @@ class Lined(Graph):
             self._noting = False
 
     def _append(self, record: Op, ins: tuple[Tensor, ...], attrs: Attrs, label: str) -> tuple[Tensor, ...]:
-        made = super()._append(record, ins, attrs, label)
+        outputs = super()._append(record, ins, attrs, label)
         frame = sys._getframe(1) if self._noting else None
         while frame is not None and frame.f_code.co_filename.startswith(_HERE):
             frame = frame.f_back
         if frame is not None:
-            self.lines |= dict.fromkeys((t.id for t in made), f"{frame.f_code.co_filename}:{frame.f_lineno}")
-        return made
+            self.lines |= dict.fromkeys((t.id for t in outputs), f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        return outputs
 
 
 @contextmanager
@@ -121,13 +121,13 @@ def losses(model: Model, parameters: Any, batch: Any, rest: Rest) -> Losses:
     Raises: ShapeError for a loss of another rank than 0, DTypeError for one of integers, GraphError for metrics that
     are no dict of scalars, and for a parameter that the function looks up and does not have."""
     name = getattr(model.loss, "__name__", type(model.loss).__name__)
-    graph, given = TRACING.graph, [parameters]
-    given += [] if model.frozen is None else [rest.frozen]
-    given += [] if model.carried is None else [model.carried.tree(rest.carried)]
-    given += [batch, *([] if rest.key is None else [rest.key])]
+    graph, arguments = TRACING.graph, [parameters]
+    arguments += [] if model.frozen is None else [rest.frozen]
+    arguments += [] if model.carried is None else [model.carried.tree(rest.carried)]
+    arguments += [batch, *([] if rest.key is None else [rest.key])]
     try:
         with graph.lines_noted() if isinstance(graph, Lined) else nullcontext():
-            result: Any = model.loss(*given)
+            result: Any = model.loss(*arguments)
     except KeyError as error:
         there = [n for part in (model.parameters, model.frozen, model.carried) if part is not None for n in part.names]
         raise GraphError(
@@ -156,16 +156,16 @@ def losses(model: Model, parameters: Any, batch: Any, rest: Rest) -> Losses:
 
 
 def _metric(graph: Graph, name: str, value: Any) -> Tensor:
-    made = value if isinstance(value, Tensor) else graph.constant(value)
-    if made.shape != ():
-        raise ShapeError(f"training: metric {name!r} is {made.type}; expected one number, such as its rlx.mean")
+    scalar = value if isinstance(value, Tensor) else graph.constant(value)
+    if scalar.shape != ():
+        raise ShapeError(f"training: metric {name!r} is {scalar.type}; expected one number, such as its rlx.mean")
     if name in (LOSS, "step", "seconds", "evaluation"):
         raise GraphError(f"training: a metric cannot be named {name!r}, which the record has already")
-    return made
+    return scalar
 
 
 def _of_parts(
-    model: Model, parameters: list[Tensor], batch: Leaves, given: list[Tensor], rest: Rest, states: Any,
+    model: Model, parameters: list[Tensor], batch: Leaves, inputs: list[Tensor], rest: Rest, states: Any,
     unrolled: bool = False,
 ) -> tuple[Losses, list[Tensor]]:
     """The losses and the gradients of a batch, in its parts one after the other. The optimizer `scale_loss` has a scale
@@ -173,15 +173,15 @@ def _of_parts(
     scale = states.scale if isinstance(states, optim.Scaled) else None
 
     def once(parameters: Sequence[Tensor], leaves: Sequence[Any], rest: Rest) -> tuple[Losses, list[Tensor]]:
-        found = losses(model, model.parameters.tree(parameters), batch.tree(leaves), rest)
-        _used(model, found.loss, parameters)
-        scaled = found.loss if scale is None else found.loss * ops.cast(scale, found.loss.dtype)
-        return found, gradients(scaled, parameters)
+        result = losses(model, model.parameters.tree(parameters), batch.tree(leaves), rest)
+        _used(model, result.loss, parameters)
+        scaled = result.loss if scale is None else result.loss * ops.cast(scale, result.loss.dtype)
+        return result, gradients(scaled, parameters)
 
     n = model.parts
     if n == 1:
-        return once(parameters, given, rest)
-    for name, x in zip(batch.names, given, strict=True):
+        return once(parameters, inputs, rest)
+    for name, x in zip(batch.names, inputs, strict=True):
         if not x.shape or x.shape[0] % n:
             raise ShapeError(f"training: {name} is {x.type}; accumulate={n} takes its first axis in {n} equal parts")
     names: list[str] = []
@@ -190,20 +190,20 @@ def _of_parts(
         (sums, carried), (number, leaves) = total, at
         here = [number.graph.reach(p, "training: a part of a batch") for p in parameters]
         key = None if rest.key is None else fold_in(rest.key, number)
-        found, slopes = once(here, leaves, Rest(rest.frozen, carried, key))
-        names[:] = found.others
+        result, slopes = once(here, leaves, Rest(rest.frozen, carried, key))
+        names[:] = result.others
         added = [t + s for t, s in zip(sums, slopes, strict=True)]
-        return (added, found.carried), [_real(m) for m in found.metrics.values()]
+        return (added, result.carried), [_real(m) for m in result.metrics.values()]
 
-    rows = [ops.reshape(x, (n, x.shape[0] // n, *x.shape[1:])) for x in given]
+    rows = [ops.reshape(x, (n, x.shape[0] // n, *x.shape[1:])) for x in inputs]
     numbers = parameters[0].graph.constant(np.arange(n, dtype=np.int32))
     start: Any = ([ops.zeros_like(p) for p in parameters], rest.carried)
     if unrolled:
-        made: list[list[Tensor]] = []
+        lists: list[list[Tensor]] = []
         for i in range(n):
             start, values = part(start, (numbers[i], [x[i] for x in rows]))
-            made.append(values)
-        (sums, carried), columns = start, [ops.stack(column) for column in zip(*made, strict=True)]
+            lists.append(values)
+        (sums, carried), columns = start, [ops.stack(column) for column in zip(*lists, strict=True)]
     else:
         (sums, carried), columns = ops.scan(part, start, (numbers, rows))
     loss, *others = (ops.mean(column) for column in columns)
@@ -236,12 +236,12 @@ def _some(names: Sequence[str]) -> str:
 
 def _like(before: Leaves, tree: Any, what: str) -> list[Tensor]:
     """The leaves of a new value of something. Raises: GraphError for another structure than before, ShapeError."""
-    found: list[Any] = []
-    if flatten(tree, found, is_any_array) != before.skeleton:
+    leaves: list[Any] = []
+    if flatten(tree, leaves, is_any_array) != before.skeleton:
         raise GraphError(f"training: {what} is {tree!r}; expected the structure that it had: {_some(before.names)}")
     graph = TRACING.graph if TRACING.body is None else TRACING.body
     assert graph is not None
-    tensors = [t if isinstance(t, Tensor) else graph.constant(t) for t in found]
+    tensors = [t if isinstance(t, Tensor) else graph.constant(t) for t in leaves]
     for name, old, new in zip(before.names, before.types, tensors, strict=True):
         if new.type != old:
             raise ShapeError(f"training: {what}: {name} is {new.type}; expected {old}, as it was")
@@ -264,23 +264,23 @@ def step_graph(model: Model, batch: Leaves, number: int) -> Step:
     with _tracing(g):
         parameters, state = _declared(model.parameters, g.state), _declared(model.state, g.state)
         steps, row = g.state("steps", (), "i32"), g.state("row", (), "i32")
-        given, rest = _declared(batch, g.input), _rest(model, g, g.state, steps)
+        inputs, rest = _declared(batch, g.input), _rest(model, g, g.state, steps)
         states = model.state.tree(state)
-        found, slopes = _of_parts(model, parameters, batch, given, rest, states)
+        result, slopes = _of_parts(model, parameters, batch, inputs, rest, states)
         before = model.parameters.tree(parameters)
         updates, after = model.optimizer.update(model.parameters.tree(slopes), states, before)
         news = optim.apply_updates(before, updates)
         replaced = [
             *zip(model.parameters.names, parameters, _like(model.parameters, news, "the new parameters"), strict=True),
             *zip(model.state.names, state, _like(model.state, after, "the optimizer's new state"), strict=True),
-            *zip(model.carried.names if model.carried else (), rest.carried, found.carried, strict=True),
+            *zip(model.carried.names if model.carried else (), rest.carried, result.carried, strict=True),
             ("steps", steps, steps + 1),
         ]
         fine = g.constant(True)
         if model.guarded:
-            fine = _finite(found.loss, [] if isinstance(states, optim.Scaled) else slopes)
+            fine = _finite(result.loss, [] if isinstance(states, optim.Scaled) else slopes)
             failed = g.state("failed", (), "bool")
-            kept = [(kept_name(number, n), x) for n, x in zip(batch.names, given, strict=True)]
+            kept = [(kept_name(number, n), x) for n, x in zip(batch.names, inputs, strict=True)]
             for name, x in (*kept, ("kept", g.constant(number, "i32"))):  # those of the first step that failed stay
                 g.update(name, ops.where(failed, g.state(name, x.shape, x.dtype), x))
             failed = ops.logical_or(failed, ops.logical_not(fine))
@@ -288,11 +288,11 @@ def step_graph(model: Model, batch: Leaves, number: int) -> Step:
             replaced = [(name, old, ops.where(failed, old, new)) for name, old, new in replaced]
         for name, _, new in replaced:
             g.update(name, new)
-        columns = _columns([fine, *found.metrics.values()])
+        columns = _columns([fine, *result.metrics.values()])
         record = g.state("record", (ROWS, columns.size), columns.dtype)
         g.update("record", ops.dynamic_update_slice(record, ops.reshape(columns, (1, -1)), [row, 0]))
         g.update("row", (row + 1) % ROWS)
-    return Step(g, tuple(found.metrics))
+    return Step(g, tuple(result.metrics))
 
 
 def _rest(model: Model, g: Graph, declare: Declare, steps: Tensor | int) -> Rest:
@@ -314,10 +314,10 @@ def evaluation_graph(model: Model, batch: Leaves) -> Step:
     g = Graph("evaluation")
     with _tracing(g):
         parameters = model.parameters.tree(_declared(model.parameters, g.param))
-        given, rest = batch.tree(_declared(batch, g.input)), _rest(model, g, g.param, -1)
-        found = losses(model, parameters, given, rest)
-        g.output("values", _columns(list(found.metrics.values())))
-    return Step(g, tuple(found.metrics))
+        inputs, rest = batch.tree(_declared(batch, g.input)), _rest(model, g, g.param, -1)
+        result = losses(model, parameters, inputs, rest)
+        g.output("values", _columns(list(result.metrics.values())))
+    return Step(g, tuple(result.metrics))
 
 
 class Again(NamedTuple):
@@ -333,10 +333,10 @@ def step_again(model: Model, batch: Leaves, number: int) -> Again:
     g = Lined("failed step")
     with _tracing(g):
         parameters, state = _declared(model.parameters, g.param), _declared(model.state, g.param)
-        given = [g.param(kept_name(number, n), t.shape, t.dtype) for n, t in batch.by_name.items()]
+        inputs = [g.param(kept_name(number, n), t.shape, t.dtype) for n, t in batch.by_name.items()]
         rest = _rest(model, g, g.param, g.param("steps", (), "i32"))
-        found, slopes = _of_parts(model, parameters, batch, given, rest, model.state.tree(state), unrolled=True)
-    return Again(g, found.loss, slopes)
+        result, slopes = _of_parts(model, parameters, batch, inputs, rest, model.state.tree(state), unrolled=True)
+    return Again(g, result.loss, slopes)
 
 
 def _finite(loss: Tensor, slopes: Sequence[Tensor]) -> Tensor:

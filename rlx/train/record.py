@@ -78,6 +78,9 @@ class Record:
         return self._values[at * len(self.names) + self.names.index(name)]
 
     def add_evaluation(self, step: int, values: Mapping[str, float]) -> None:
+        """Notes the metrics of an evaluation, once: a program that is run again has made its last one before."""
+        if (step, values) in self.evaluations:
+            return
         self.evaluations.append((step, dict(values)))
         shown = {n: v if math.isfinite(v) else None for n, v in values.items()}
         self._lines.append(json.dumps({"step": step, "evaluation": shown}) + "\n")
@@ -131,10 +134,10 @@ def _line(step: int, names: Sequence[str], values: np.ndarray[Any, Any], seconds
 def _parsed(line: bytes) -> dict[str, Any] | None:
     """A whole line, None for one that was cut off or is none of a record's."""
     try:
-        found = json.loads(line) if line.endswith(b"\n") else None
+        parsed = json.loads(line) if line.endswith(b"\n") else None
     except ValueError:
         return None
-    return found if isinstance(found, dict) and type(found.get("step")) is int else None
+    return parsed if isinstance(parsed, dict) and type(parsed.get("step")) is int else None
 
 
 def _number(value: Any) -> float:

@@ -21,9 +21,10 @@ import onnx
 import pytest
 
 import rlx
-from examples import demo, onnx_minilm, splats, train, train_language
+from examples import demo, lora, onnx_minilm, splats, train, train_language
 from rlx.ir import REGISTRY
 from rlx.models import load
+from tests.finetune.tiny import write_base
 from tests.models.tiny import write_model
 from tests.onnx.models import I64, model, node
 
@@ -111,6 +112,18 @@ def test_train_language(
         tokens = folder.tokenize("The device")
         assert file.tokenize("The device") == tokens
         np.testing.assert_allclose(file.logits(tokens), folder.logits(tokens), atol=0.02)
+
+
+@pytest.mark.late
+def test_lora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """An adapter of a language model, and one of an encoder."""
+    for folder in (write_base(tmp_path / "llama"), write_model(tmp_path / "bert")):
+        out = tmp_path / f"{folder.name}-out"
+        monkeypatch.setattr(sys, "argv", ["lora.py", str(folder), "--steps", "3", "--out", str(out), "--device", "cpu"])
+        lora.main()
+        assert (out / "adapter_model.safetensors").exists() and (out / "training" / "course.svg").exists()
+    said = capsys.readouterr().out
+    assert "The capital of Peru? before:" in said and "nearest sentences of the same topic: " in said
 
 
 @pytest.mark.late

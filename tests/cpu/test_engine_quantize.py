@@ -62,8 +62,8 @@ def test_large_arrays_take_the_compiled_search(monkeypatch: pytest.MonkeyPatch) 
     x[20:] *= np.random.default_rng(0).random((880, 96)) < 0.02  # blocks of zeros of both signs
     expected = rlx.quantize(x, "q8_0").tobytes()
     monkeypatch.setenv("RLX_CPU", "compiled")
-    monkeypatch.setattr("rlx.runtime.quantize._COMPILED", 1)
-    monkeypatch.setattr("rlx.packed.quantize._PIECE", 4096)
+    monkeypatch.setattr("rlx.runtime.quantize._COMPILED_ELEMENTS", 1)
+    monkeypatch.setattr("rlx.packed.quantize._ELEMENTS_AT_ONCE", 4096)
     assert rlx.quantize(x, "q8_0").tobytes() == expected
     x[700, 5] = np.nan
     with pytest.raises(DTypeError, match="NaN or infinities"):

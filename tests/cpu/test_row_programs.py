@@ -89,7 +89,7 @@ def _registered() -> Iterator[None]:
             row = TensorType(tuple(1 if i == attrs["axis"] else n for i, n in enumerate(x.shape)), x.dtype)
             return {1: (x,), 2: (x, row)}[len(rows.stored)] if rows.rule is not _spread else (row, row)
 
-        row_op(f"test_{name}", "softmax", infer, rows, "numpy", NOT_DIFFERENTIABLE, single=False)
+        row_op(f"test_{name}", "softmax", rows, "numpy", infer, NOT_DIFFERENTIABLE, single=False)
     yield
     for name in FORMULAS:
         del REGISTRY[f"test_{name}"]

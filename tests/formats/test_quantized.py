@@ -298,7 +298,7 @@ def test_floats_of_four_bits_that_are_made_in_parts(block: int, monkeypatch: pyt
     q, s = codes(16, (7 * 30,)), scales((-(-7 * 30 // block),), np.float32)
     pairs = (q[0::2] << 4 | q[1::2]).astype(np.uint8)
     held = bitsandbytes.FourBits("nf4", (7, 30), rlx.dtypes.f32, pairs, NF4, s, block)
-    monkeypatch.setattr(bitsandbytes, "_PART", 25)
+    monkeypatch.setattr(bitsandbytes, "_CODES_AT_ONCE", 25)
     assert np.array_equal(held.floats(), (NF4[q] * np.repeat(s, block)[: len(q)]).reshape(7, 30))
 
 

@@ -90,7 +90,7 @@ _NEEDS = {
 @pytest.mark.parametrize("header", _NEEDS)
 def test_every_barrier_is_needed_and_missed(header: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "_form", lambda target, size: (16, 0))
-    monkeypatch.setattr(rules, "_GROUPS", {16: 1})
+    monkeypatch.setattr(rules, "_WORKGROUPS_PER_UNIT", {16: 1})
 
     def run() -> None:
         for case in _NEEDS[header]:

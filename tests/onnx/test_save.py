@@ -179,7 +179,7 @@ def test_external_data(tmp_path: Path) -> None:
 def test_what_a_file_cannot_hold_goes_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     g = rlx.Graph("g")
     g.output("y", g.input("x", (600,)) * g.param("w", (600,)))
-    monkeypatch.setattr("rlx.onnx.writer.model.MAX_INSIDE", 2000)
+    monkeypatch.setattr("rlx.onnx.writer.model.MAX_INSIDE_BYTES", 2000)
     rlx.onnx.save(g, tmp_path / "m.onnx", weights={"w": np.full(600, 3, np.float32)})
     assert (tmp_path / "m.onnx.data").stat().st_size == 2400
     with rlx.onnx.load(tmp_path / "m.onnx") as again:

@@ -107,9 +107,9 @@ def test_boxes_are_suppressed_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> 
         n = int(rng.integers(0, 120))
         boxes = (rng.random((n, 4)) * 30 + rng.integers(0, 6, (n, 1)) * (100 if seed % 2 else 8)).astype(np.float32)
         boxes = (np.round(boxes) if seed % 5 == 0 else boxes) * np.float32((1, 1e25, 1, 1e-25)[seed // 2 % 4])
-        monkeypatch.setattr(suppression, "_LISTED", 1 << 19 if seed % 4 else -1)
+        monkeypatch.setattr(suppression, "_LISTED_PAIRS", 1 << 19 if seed % 4 else -1)
         monkeypatch.setattr(suppression, "_AT_ONCE", 256 if seed % 3 else 5)
-        monkeypatch.setattr(suppression, "_LARGE", 0 if seed % 8 else 1 << 13)
+        monkeypatch.setattr(suppression, "_LARGE_TABLE_BOXES", 0 if seed % 8 else 1 << 13)
         scores = rng.integers(0, 40, n).astype(np.float32) / 40
         for limit, overlap, least in ((1000, 0.5, 0.2), (7, 0.1, 0.0), (0, 0.5, 0.0), (50, 0.0, 0.5)):
             got = suppressed(boxes[None], scores[None, None], limit, overlap, least, False)

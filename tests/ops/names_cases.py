@@ -15,6 +15,7 @@ I = R.integers(-5, 9, (3, 4))
 N = np.where(R.random((3, 5)) < 0.3, np.nan, R.normal(size=(3, 5)))
 N[1] = np.nan
 SORTED = np.array([-1.0, -0.5, 0.0, 0.0, 0.5, 2.0])
+PLACES = np.array([0.0, 0.3, 0.5, 1.5])
 ODD = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.5, -2.5])
 BITS = np.array([True, False, True, True])
 
@@ -176,4 +177,20 @@ CASES = [
       for n in ("max", "min")),
     *(case(n, a, b, m) for n in ("convolve", "correlate") for m in ("full", "same", "valid")
       for a, b in ((V, V[:3]), (V[:3], V), (V, V[:2]), (V[:2], V), (I[0], I[1, :3]))),
+    # calculus
+    *(case("gradient", *a, **o) for a, o in (
+        ((V,), {}), ((V, 0.5), {}), ((M,), {}), ((M, PLACES), {"axis": 1}), ((M, 2.0, PLACES), {}),
+        ((V,), {"edge_order": 2}), ((M, PLACES), {"axis": 1, "edge_order": 2}), ((M,), {"axis": (0,)}))),
+    case("unwrap", np.cumsum(V * 4)), case("unwrap", M * 9, 4.0, 0, period=3.0), case("polyval", V, M),
+    case("polyfit", V, V[::-1].copy(), 2), case("polyfit", V, np.stack([V**2, V], 1), 1, w=V**2 + 1),
+    case("float_power", I, 2), case("modf", ODD[1:]), case("standardize", M, judge=lambda x: (
+        x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)),
+    case("block", [[M, M[:, :1]], [M[:1, :2], M[:1, :3]]]), case("block", [V, V[:2]]), case("block", V),
+    case("geomspace", 1.0, 100.0, 5), case("logspace", 0, 2, 5), case("tril_indices", 4, 1, 3),
+    case("triu_indices", 3), case("nextafter", ODD, np.ones(7)), case("nextafter", V, -V),
+    *(case(n, np.array([0.0, 0.3, -0.9, 1 - 1e-9, 1.0, -1.0, 1.5]), judge=lambda x: np.array(
+        [0.0, 0.2724627147267543, -1.1630871536766743, 4.320005388105362, np.inf, -np.inf, np.nan]))
+      for n in ("erfinv", "erf_inv")),
+    case("xlogy", np.array([0.0, 0.0, 2.0]), np.array([0.0, np.nan, 3.0]), judge=lambda x, y: np.array(
+        [0.0, np.nan, 2 * np.log(3.0)])),
 ]  # fmt: skip

@@ -119,7 +119,7 @@ COMPOSITES: dict[str, list[tuple[Build, list[Shape]]]] = {
 NONE = frozenset({
     "all", "any", "argmin", "argsort", "axial_rope_table", "full_like", "one_hot", "ones_like", "rope_scaling",
     "rope_table", "sample", "zeros_like", "arange", "eye", "isclose", "linspace", "ones", "signbit",
-    "zeros", "associative_scan", "fori_loop", "map",  # the last three have the gradients of scan and of their functions
+    "zeros", "associative_scan", "fori_loop", "map", "switch",  # the last four have those of scan, cond and functions
 }) | {name for name, op in REGISTRY.items() if op.vjp is NOT_DIFFERENTIABLE}  # fmt: skip
 # Sums of products: their gradient multiplies a gradient of 0 by the infinite other factor, as in torch and JAX. The
 # gradient cases of fused and scan contain such products, that of batch_norm the exp of the variance, and that of

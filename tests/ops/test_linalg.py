@@ -36,6 +36,26 @@ def _definite(*shape: int) -> Array:
     return x @ np.swapaxes(x, -1, -2) + np.eye(shape[-1])
 
 
+def _pairs_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, whose complex results are shown as real and imaginary parts."""
+
+    def call(*args: Any) -> list[Any]:
+        given = function(*args)
+        parts = list(given) if isinstance(given, tuple) else [given]
+        return [f(z) for z in parts for f in (rlx.real, rlx.imag)]
+
+    return call
+
+
+_TURNING = np.array([[1.0, 3.0, 0.2], [-3.0, 2.0, 0.1], [0.3, -0.2, 7.0]])
+# scipy.linalg.expm of SciPy 1.17.1.
+_EXPM = np.array([
+    [-2.536359785639877, 0.528573859425653, 36.95836855311087],
+    [-0.8120165177865734, -4.249786221570791, 0.055411483095637336],
+    [59.68919270508011, -8.614102717018884, 1105.6478114909646],
+])
+
+
 VALUES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Array, ...]]] = {
     "cholesky": (linalg.cholesky, np.linalg.cholesky, (_definite(2, 3, 5, 5),)),
     "cholesky upper": (lambda a: linalg.cholesky(a, upper=True), lambda a: np.linalg.cholesky(a, upper=True),
@@ -64,6 +84,10 @@ VALUES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Array, ...
                        (_square(2, 3, 3),)),
     "matrix_rank": (linalg.matrix_rank, np.linalg.matrix_rank, (np.diag([1.0, 2, 0, 1e-18]),)),
     "lstsq": (linalg.lstsq, lambda a, b: np.linalg.lstsq(a, b), (_normal(6, 3), _normal(6, 2))),
+    "eig": (_pairs_of(linalg.eig), _pairs_of(np.linalg.eig), (_square(2, 4, 4) + np.diag([0.0, 3, 6, 9]),)),
+    "eigvals": (_pairs_of(linalg.eigvals), _pairs_of(np.linalg.eigvals), (_TURNING,)),
+    "expm": (linalg.expm, lambda a: _EXPM, (_TURNING,)),
+    "expm of zeros": (linalg.expm, lambda a: np.eye(3), (np.zeros((3, 3)),)),
     "diagonal": (linalg.diagonal, np.linalg.diagonal, (_normal(2, 3, 4),)),
     "trace": (linalg.trace, np.linalg.trace, (_normal(2, 3, 4),)),
     "cond": (linalg.cond, np.linalg.cond, (_square(2, 4, 4),)),
@@ -151,6 +175,8 @@ LOSSES: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
     "eigh": (lambda a: _weighed(*linalg.eigh(_sym(a))), (np.diag([3.0, 2, 0.5]) + 0.2 * _normal(3, 3),)),
     "pinv": (lambda a: _weighed(linalg.pinv(a)), (_normal(4, 2) + np.eye(4, 2),)),
     "lstsq": (lambda a, b: _weighed(*linalg.lstsq(a, b)[:2]), (_normal(4, 2), _normal(4, 2))),
+    "lu": (lambda a: _weighed(*linalg.lu(a)[1:]), (_square(3, 3),)),
+    "expm": (lambda a: _weighed(linalg.expm(a * 4.0)), (_normal(2, 2),)),
     "norm": (lambda a: linalg.norm(a) + linalg.norm(a, 3, 0)[0] + linalg.norm(a, "nuc"), (_normal(3, 2),)),
 }  # fmt: skip
 
@@ -186,6 +212,32 @@ def test_gradients_are_differences(name: str) -> None:
     moved = [np.asarray(slopes(args[0] + k * h * along[0], *args[1:])[0]) for k in (-2, -1, 1, 2)]
     want = (moved[0] - 8 * moved[1] + 8 * moved[2] - moved[3]) / (12 * h)
     np.testing.assert_allclose(rlx.jvp(first, args[:1], along[:1])[1], want, rtol=1e-6, atol=1e-6)
+
+
+def test_eigenvalues_have_a_gradient_and_vectors_none() -> None:
+    def loss(a: Any) -> Any:
+        values = linalg.eigvals(a)
+        return _weighed(rlx.abs(values), rlx.real(values), rlx.imag(values) ** 2)
+
+    value = rlx.jit(loss, device="cpu")
+    want = _differences(lambda v: float(value(v)), _TURNING, 1e-3)
+    np.testing.assert_allclose(rlx.grad(loss, device="cpu")(_TURNING), want, rtol=1e-8, atol=1e-8)
+    with pytest.raises(UnsupportedOp, match="whose phases"):
+        rlx.grad(lambda a: rlx.sum(rlx.real(linalg.eig(a).eigenvectors)), device="cpu")(_TURNING)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (5, 3), (3, 5), (2, 3, 3)])
+def test_lu_is_a_product_of_triangles_with_the_greatest_pivots(shape: tuple[int, ...]) -> None:
+    a = _normal(*shape)
+    p, low, up = (np.asarray(t) for t in linalg.lu(a))
+    k = min(shape[-2:])
+    np.testing.assert_allclose(p @ low @ up, a, rtol=1e-13, atol=1e-13)
+    np.testing.assert_array_equal(np.sort(p, -1)[..., -1], 1)
+    np.testing.assert_array_equal(p.sum(-1), 1)
+    np.testing.assert_array_equal(np.diagonal(low, axis1=-2, axis2=-1), 1)
+    np.testing.assert_array_equal(np.triu(low, 1), 0)
+    np.testing.assert_array_equal(np.tril(up, -1), 0)
+    assert np.abs(low).max() <= 1 and low.shape[-1] == up.shape[-2] == k
 
 
 def test_vmap_is_the_batch() -> None:

@@ -301,7 +301,7 @@ def test_type_checkers_know_every_operator_and_method() -> None:
     known = {node.name for node in declared.body if isinstance(node, ast.FunctionDef)}
     refused = {"bool", "iter", "contains", "setitem", "int", "float", "index", "format"}
     array = {"array", "array_ufunc", "array_function"}
-    methods = {*ops.operators.TENSOR_METHODS, *ops.operators.METHODS, *ops.operators.LATER_METHODS}
+    methods = {"at", *ops.operators.TENSOR_METHODS, *ops.operators.METHODS, *ops.operators.LATER_METHODS}
     assert methods - {f"__{name}__" for name in refused | array} == known
 
 
@@ -310,3 +310,10 @@ def test_each_public_function_is_listed_by_one_module() -> None:
     listed = [name for module in modules for name in getattr(module, "__all__", ())]
     assert sorted(listed) == sorted([*ops.__all__, *ops.LATER])
     assert {*ops.__all__, *ops.LATER} < set(rlx.__all__)
+
+
+@pytest.mark.parametrize("a, b, text", [((4, 4), (5,), r"\(4, 4\) @ \(5,\)"), ((3,), (4, 2), r"\(3,\) @ \(4, 2\)")])
+def test_a_product_names_the_shapes_that_were_given(a: Any, b: Any, text: str) -> None:
+    g = Graph("product")
+    with pytest.raises(ShapeError, match=text + ": the inner dimensions"):
+        g.input("a", a) @ g.input("b", b)

@@ -304,7 +304,10 @@ DISTRIBUTIONS: dict[str, tuple[Callable[[Any], Any], Callable[[], Any]]] = {
     "normal": (lambda k: random.normal(k, 200_000), lambda: scipy.stats.norm),
     "normal-f64": (lambda k: random.normal(k, 200_000, "f64"), lambda: scipy.stats.norm),
     "gumbel": (lambda k: random.gumbel(k, 200_000), lambda: scipy.stats.gumbel_r),
+    "exponential": (lambda k: random.exponential(k, 200_000), lambda: scipy.stats.expon),
+    "laplace": (lambda k: random.laplace(k, 200_000), lambda: scipy.stats.laplace),
 }
+_FAR_TAILS = {"gumbel": 0.12, "exponential": 0.6, "laplace": 0.6}  # whose kurtosis few draws decide
 
 
 @on_cpu
@@ -317,7 +320,19 @@ def test_distribution(session: rlx.Session, name: str) -> None:
         assert scipy.stats.kstest(x, distribution.cdf).pvalue > 1e-3
         moments = distribution.stats(moments="mvsk")
         got = x.mean(), x.var(), scipy.stats.skew(x), scipy.stats.kurtosis(x)
-        np.testing.assert_allclose(got, moments, atol=0.12 if name == "gumbel" else 0.04)
+        np.testing.assert_allclose(got, moments, atol=_FAR_TAILS.get(name, 0.04))
+
+
+def test_vectors_have_the_mean_and_covariance_that_were_asked_for() -> None:
+    cov = np.array([[[2.0, 0.5], [0.5, 1.0]], [[1.0, -0.9], [-0.9, 1.0]]])
+    mean = np.array([1.0, -3.0])
+    x = np.asarray(random.multivariate_normal(random.key(3), mean, cov, (40_000, 2), "f64"))
+    assert x.shape == (40_000, 2, 2)
+    for k in range(2):
+        np.testing.assert_allclose(x[:, k].mean(0), mean, atol=0.03)
+        np.testing.assert_allclose(np.cov(x[:, k].T), cov[k], atol=0.05)
+    with pytest.raises(ShapeError, match=r"expected \(..., n\) and \(..., n, n\)"):
+        random.multivariate_normal(random.key(3), mean, cov[:, :1])
 
 
 @on_cpu

@@ -30,6 +30,7 @@ LAYERS = (
     "aten",
     "train",
     "models",
+    "finetune",
     "serve",
     "conformance",
     "cli",

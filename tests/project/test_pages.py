@@ -14,6 +14,7 @@ import pytest
 
 import rlx
 from rlx.formats.gguf.convert import folder_to_gguf
+from tests.finetune.tiny import write_base
 from tests.formats.gguf.test_convert import LLAMA
 from tests.formats.gguf.test_convert import folder as written
 from tests.onnx.models import model, node
@@ -56,11 +57,18 @@ def a_language_model(folder: Path) -> Names:
     return {}
 
 
+def a_chat_model(folder: Path) -> Names:
+    """The name of what an example trains, for a tiny model with a template."""
+    write_base(folder / "tiny-pages")
+    return {}
+
+
 PAGES: dict[str, Callable[[Path], Names]] = {
     "docs/arrays.md": lambda folder: {}, "docs/onnx.md": a_model, "docs/onnx-save.md": a_graph,
     "docs/lengths.md": a_pool, "docs/linalg.md": lambda folder: {}, "docs/reports.md": lambda folder: {},
     "docs/language.md": a_language_model, "docs/transforms.md": lambda folder: {}, "docs/design.md": lambda folder: {},
     "docs/nn.md": lambda folder: {}, "docs/signals.md": lambda folder: {}, "docs/training.md": lambda folder: {},
+    "docs/finetuning.md": a_chat_model,
 }  # fmt: skip
 
 

@@ -195,7 +195,7 @@ def test_declarations(declare: Callable[[rlx.Graph], Any], error: type[Exception
     "function, text",
     [
         (added_in_place, r"writing into an array.*write y = y \+ x"),
-        (assigned, r"assignment to elements.*rlx\.where, rlx\.scatter"),
+        (assigned, r"assignment to elements.*x\.at\[key\]\.set"),
         (lambda x: np.exp(x), r"np\.exp of Tensor.*use rlx\.exp"),
         (lambda x: np.mean(x), r"np\.mean of Tensor.*use rlx\.mean"),
         (lambda x: np.arctan2(ONES, x), r"np\.arctan2 of Tensor.*use rlx\.atan2"),

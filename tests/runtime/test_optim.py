@@ -194,3 +194,9 @@ def test_global_norm_of_many_arrays_of_several_dtypes() -> None:
     arrays.append(rng.standard_normal(70_000).astype(np.float32))
     want = np.sqrt(sum(float(np.sum(a.astype(np.float64) ** 2)) for a in arrays))
     np.testing.assert_allclose(float(np.asarray(optim.global_norm(arrays))), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("make", [optim.sgd, optim.adamw, optim.lion, optim.adafactor, optim.muon])
+def test_a_rate_that_is_no_number_is_refused(make: Any) -> None:
+    with pytest.raises(DTypeError, match="learning_rate is 'fast'; expected a number"):
+        make("fast")

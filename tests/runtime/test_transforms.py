@@ -281,3 +281,33 @@ def test_rules_go_with_lengths_that_vary() -> None:
     _close(rlx.grad(lambda x: rlx.sum(f(x)), dims=dims)(X), [7.0] * 3)
     _close(rlx.grad(lambda x: rlx.sum(rlx.checkpoint(rlx.sin)(x)), dims=dims)(X), np.cos(X))
     _close(rlx.jit(lambda x: rlx.vmap(f)(x), dims=dims)(X), 2 * X)
+
+
+def test_linearize_is_the_result_and_its_derivative() -> None:
+    y, push = rlx.linearize(lambda a, b: rlx.sin(a) * b, X, X + 1)
+    _close(y, np.sin(X) * (X + 1))
+    for t in (np.ones_like(X), X):
+        _close(push(t, np.zeros_like(X)), np.cos(X) * (X + 1) * t)
+    inside = rlx.jit(lambda x, t: rlx.linearize(rlx.sin, x)[1](t), device="cpu")
+    _close(inside(X, X), np.cos(X) * X)
+    value, push, more = rlx.linearize(lambda x: (x * x, rlx.sum(x)), X, has_aux=True)
+    _close(value, X * X)
+    _close(more, X.sum())
+    _close(push(X), 2 * X * X)
+
+
+def test_switch_takes_the_branch_of_its_number() -> None:
+    branches = [lambda x: x + 1.0, lambda x: x * 2.0, lambda x: -x]
+    chosen = rlx.jit(lambda i, x: rlx.switch(i, branches, x), device="cpu")
+    for i, want in ((-4, X + 1), (0, X + 1), (1, X * 2), (2, -X), (9, -X)):
+        _close(chosen(np.int32(i), X), want)
+        _close(rlx.switch(i, branches, X), want)
+    each = rlx.vmap(lambda i, x: rlx.switch(i, branches, x), in_axes=(0, None), device="cpu")(np.arange(3), X)
+    _close(each, np.stack([X + 1, X * 2, -X]))
+    slope = rlx.grad(lambda x, i: rlx.sum(rlx.switch(i, branches, x)), device="cpu")(X, np.array(1))
+    _close(slope, np.full_like(X, 2.0))
+    for index, kind, text in ((1.5, DTypeError, "an integer of rank 0"), (np.arange(2), DTypeError, "rank 0")):
+        with pytest.raises(kind, match=text):
+            rlx.switch(index, branches, X)
+    with pytest.raises(GraphError, match="no branches"):
+        rlx.switch(0, [], X)

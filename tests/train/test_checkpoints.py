@@ -111,8 +111,10 @@ def test_a_run_from_an_older_file_replaces_what_came_after(copied: Path) -> None
 
 
 def test_evaluations_stay_in_the_record(copied: Path) -> None:
+    for _ in range(2):
+        with begun(copied, resume=True) as run:
+            run.evaluate([next(batches())], lambda p, state, batch: (rlx.mean(p["w"]), state))
     with begun(copied, resume=True) as run:
-        run.evaluate([next(batches())], lambda p, state, batch: (rlx.mean(p["w"]), state))
         list(run.over(batches, steps=20))
         run.save()
     with begun(copied, resume=True) as run:
@@ -160,13 +162,14 @@ def test_a_record_that_cannot_be_written_waits(tmp_path: Path) -> None:
     assert [line["step"] for line in kills.lines(tmp_path / "run")] == list(range(1, 13))
 
 
-@pytest.mark.late
 def test_what_a_killed_process_left_is_removed(copied: Path) -> None:
-    left = copied / ".step-00000024.safetensors.0123456789ab.tmp"
-    left.write_bytes(b"half")
+    names = ("step-00000024.safetensors", "course.svg", "metrics.jsonl")
+    left = [copied / f".{name}.0123456789ab.tmp" for name in names]
+    for path in left:
+        path.write_bytes(b"half")
     with begun(copied, resume=True) as run:
         run.save()
-    assert not left.exists()
+    assert not any(path.exists() for path in left)
 
 
 @pytest.mark.late
@@ -219,6 +222,12 @@ class TestWrong:
             begun(resume=folder)
         with begun(resume=folder / "step-00000018.safetensors") as run:
             assert run.steps == 18
+
+    def test_a_file_is_no_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "run").write_text("")
+        for resume in (False, True):
+            with pytest.raises(CheckpointError, match=r"run: cannot be used as a run's folder"):
+                begun(tmp_path / "run", resume=resume)
 
     def test_any_safetensors_file(self, tmp_path: Path) -> None:
         safetensors.save(tmp_path / "step-00000001.safetensors", {"w": np.ones(2)})

@@ -6,7 +6,9 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,8 @@ import pytest
 
 import rlx
 from rlx import optim
-from rlx.errors import DTypeError, GraphError, NotFinite, RlxError, ShapeError
-from rlx.train import Training
+from rlx.errors import DTypeError, GraphError, NotFinite, OutOfDeviceMemory, RlxError, ShapeError
+from rlx.train import Training, loop
 from tests.devices import session_here
 
 W = np.array([1.0, -2.0, 0.5])
@@ -144,7 +146,7 @@ def calls_of_a_step(leaves: int) -> int:
 
 
 def test_the_work_of_the_host_for_a_step_does_not_grow_with_the_parameters() -> None:
-    assert calls_of_a_step(30) == calls_of_a_step(3)
+    assert calls_of_a_step(9) == calls_of_a_step(3)
 
 
 class TestNotFinite:
@@ -213,6 +215,39 @@ class TestNotFinite:
             assert math.isfinite(run.step(np.array([1, 0, 1], np.float32))["loss"])
             with pytest.raises(NotFinite, match=r"NaN first came from %\d+: f32\[3\] = sqrt\("):
                 run.step(np.array([1, -1, 1], np.float32))["loss"]
+
+    def test_a_failed_step_stays_failed(self, run: Training) -> None:
+        """Its number is taken by the next step; a step begun before it has its metrics."""
+        batch = first(1)[0]
+        metrics = [run.step(b) for b in (batch, batch | {"y": batch["y"] * np.nan}, batch)]
+        for one in metrics:
+            with pytest.raises(NotFinite, match=r"step 2: its loss is nan: batch.y holds NaN"):
+                one["loss"]
+        new = run.step(batch)
+        assert new.step == 2 and math.isfinite(new["loss"]) and math.isfinite(metrics[0]["loss"])
+        with pytest.raises(NotFinite):
+            metrics[2]["loss"]
+
+    def test_a_run_that_goes_back_forgets_a_failed_step(self, run: Training, tmp_path: Path) -> None:
+        batch = first(1)[0]
+        losses = [run.step(batch)["loss"]]
+        run.save(tmp_path)
+        run.step(batch | {"y": batch["y"] * np.nan})
+        run.load(tmp_path)
+        losses += [run.step(batch)["loss"] for _ in range(12)]
+        np.testing.assert_allclose(losses, by_numpy([batch] * 13, 0.1)[0], rtol=1e-9)
+
+    def test_where_the_node_cannot_be_found_the_step_is_undone_all_the_same(
+        self, run: Training, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*arguments: Any) -> str:
+            raise OutOfDeviceMemory("no room")
+
+        monkeypatch.setattr(loop, "culprit", full)
+        batch = first(1)[0]
+        with pytest.raises(NotFinite, match="cannot be found, OutOfDeviceMemory: no room"):
+            run.step(batch | {"y": batch["y"] * np.nan})["loss"]
+        assert math.isfinite(run.step(batch)["loss"])
 
     def test_going_on(self) -> None:
         f = lambda p, batch: rlx.sum(p * batch)  # noqa: E731
@@ -308,6 +343,18 @@ class TestOver:
                 break
         list(run.over(source, steps=4))
         np.testing.assert_allclose(run.parameters["w"], by_numpy(first(7), 0.1)[1]["w"], rtol=1e-12)
+
+    def test_the_thread_ends_with_the_run(self) -> None:
+        before = threading.active_count()
+        with rlx.training(loss, start(), optim.sgd(0.1), device="cpu") as run:
+            source = batches()
+            list(run.over(source, steps=2))
+            list(run.over(batches, steps=2))
+            list(run.over(batches(), steps=2))
+            threads = [t for t in threading.enumerate() if t.name == "rlx prefetch"]
+        for thread in threads:
+            thread.join(5)
+        assert threads and threading.active_count() <= before
 
     def test_an_error_of_the_iterator_comes_where_its_batch_would(self, run: Training) -> None:
         def broken() -> Iterator[Any]:

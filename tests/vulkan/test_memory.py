@@ -57,7 +57,7 @@ def test_fill_touches_exactly_its_bytes(any_memory: VulkanDevice, offset: int, n
 def test_overlapping_copy_is_memmove(
     any_memory: VulkanDevice, source: int, target: int, nbytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "CHUNK", 64)  # several pieces, in either direction
+    monkeypatch.setattr(transfer, "CHUNK_BYTES", 64)  # several pieces, in either direction
     buffer = any_memory.acquire(1000)
     data = noise(1000)
     buffer.write(0, data)
@@ -78,7 +78,7 @@ def test_copy_between_buffers(any_memory: VulkanDevice) -> None:
 def test_transfers_longer_than_the_staging_memory(
     any_memory: VulkanDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "CHUNK", 1000)
+    monkeypatch.setattr(transfer, "CHUNK_BYTES", 1000)
     buffer = any_memory.acquire(4567)
     data = noise(4567)
     buffer.write(0, data)

@@ -69,7 +69,7 @@ class Forms:
 
     @property
     def freed_bytes(self) -> int:
-        """Bytes of the buffer that the system has back."""
+        """Bytes of the buffer that were given back to the system."""
         return sum(last - first for first, last in (self._pages(*r) for r in tuple(self._gone)))
 
     # -- forms
@@ -105,7 +105,7 @@ class Forms:
             form.fresh = form.written = False
             try:
                 pack()
-                form.fresh = not form.written  # a signal's handler may write in between
+                form.fresh = not form.written  # a signal's handler may have written to it
             finally:
                 self._settle([form, *brought])
 
@@ -206,7 +206,7 @@ class Forms:
 
     def _settle(self, forms: list[Form]) -> None:
         """Gives back the ranges of these forms that nobody else needs."""
-        # Not within `_bring`, which would take what is given back here for restored.
+        # Nothing is given back within `_bring`, which would take it for restored.
         for form in forms if self._own and not self._bringing else ():
             start, end = form.start, form.end
             taken = any(a < end and start < b for a, b in (*self._gone, *self._kept))

@@ -33,7 +33,7 @@ _TYPES: dict[str, tuple[Type, bool]] = {  # the LLVM type, and whether it is sig
     "float": (F32, True), "double": (F64, True), "int": (I32, True), "uint": (I32, False), "rlx_i64": (I64, True),
     "rlx_u64": (I64, False), "bool": (I1, False), "RLX_F2": (F32, True), "RLX_D2": (F64, True),
 }  # fmt: skip
-_LONG_BLOCK_NODES = 8  # from so many on it pays to ask whether any lane takes the block
+_LONG_BLOCK_NODES = 8  # it pays to ask whether any lane takes a block of so many
 
 Tree = tuple[Any, ...]
 

@@ -32,7 +32,7 @@ def looked_up(k: Kernel, table: Value, index: Value) -> Value:
 
 
 def _in_parts(k: Kernel, table: Value, index: Value, per: int) -> Value:
-    """As `looked_up`, of floats in narrower registers: AVX2 chooses among 8 of them, NEON among 64 bytes."""
+    """Does what `looked_up` does where registers are narrower: AVX2 chooses among 8 of them, NEON among 64 bytes."""
     lanes, vectors = index.type.lanes, []
     for first in range(0, lanes, per):
         at = k.shuffle(index, None, range(first, first + per)) if lanes > per else index

@@ -119,7 +119,7 @@ class VectorLanes:
     # -- numbers
 
     def apply(self, f: Callable[..., Value], *args: Any) -> _Number:
-        """f of values; of numbers of elements it is called where these are needed."""
+        """f of values at once; of numbers of elements f is called later, where each is needed."""
         numbers = [a for a in args if isinstance(a, _Number)]
         if all(a.value is not None for a in numbers):
             return _Number(self, f(*self._values(args)))

@@ -24,7 +24,7 @@ _ALIGNMENTS = (5, 6, 7, 8)
 _ADD_BIAS, _ADD_BIAS_RELU = 4, 6
 _SUMS_IN_F32 = 2  # partial sums of a split K are stored in the compute type, not in the result's dtype
 _F32 = 0  # the type of alpha and beta
-_MAX_ALIGNMENT = 256  # bytes: every segment begins at a multiple of it
+_MAX_ALIGNMENT_BYTES = 256  # every segment begins at a multiple of it
 _NOT_SUPPORTED = 15
 
 
@@ -35,7 +35,7 @@ def adds_bias(lib: ctypes.CDLL, handle: ctypes.c_void_p, step: Gemm, known: Know
     Requires: `handle`, a cuBLAS handle of the current device. Raises: RlxError when the library fails.
     """
     try:
-        lt_gemm(lib, handle, 0, step, lambda ref: _MAX_ALIGNMENT + ref.offset, known)
+        lt_gemm(lib, handle, 0, step, lambda ref: _MAX_ALIGNMENT_BYTES + ref.offset, known)
     except UnsupportedOp:
         return False
     return True
@@ -60,8 +60,8 @@ _promised: ContextVar[frozenset[tuple[object, ...]]] = ContextVar("promised", de
 def product_key(step: Gemm) -> tuple[int | str, ...]:
     """What the answer of `adds_bias` depends on."""
     assert step.bias is not None
-    places = (_MAX_ALIGNMENT + ref.offset for ref in (step.a, step.b, step.c, step.bias))
-    aligned = (min(place & -place, _MAX_ALIGNMENT) for place in places)
+    places = (_MAX_ALIGNMENT_BYTES + ref.offset for ref in (step.a, step.b, step.c, step.bias))
+    aligned = (min(place & -place, _MAX_ALIGNMENT_BYTES) for place in places)
     kinds = (step.a_dtype.name, step.b_dtype.name, step.c_dtype.name, step.precision)
     strides = (step.stride_a, step.stride_b, step.stride_c, step.stride_bias)
     flags = (int(step.transpose_a), int(step.transpose_b), int(step.relu))
@@ -183,7 +183,7 @@ class LtGemm:
     def _way(self, call: GemmCall, end: Epilogue, known: Known) -> _Found:
         """cuBLASLt's expected fastest algorithm among those that sum in f32, for the alignment of these addresses. A
         network has few different products, and the library takes milliseconds to answer."""
-        aligned = tuple(min(place & -place, _MAX_ALIGNMENT) for place in (*self._places, end.bias))
+        aligned = tuple(min(place & -place, _MAX_ALIGNMENT_BYTES) for place in (*self._places, end.bias))
         key = (call, aligned, end.stride, end.relu)
         result = known.get(key)
         if result is None:

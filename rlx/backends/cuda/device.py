@@ -512,7 +512,7 @@ class CudaDevice:
             return adds_bias(load_library("cublasLt", blas.major), blas.handle, step, self.bias_known)
 
     def products(self, steps: Iterable[Step]) -> list[tuple[int | str, ...]]:
-        """Of which products among the steps cuBLASLt adds the bias, for `promising` when they are lowered again."""
+        """The keys, for `promising`, of the steps' products to which cuBLASLt adds the bias."""
         return list(dict.fromkeys(product_key(s) for s in steps if isinstance(s, Gemm) and s.bias is not None))
 
     promising = staticmethod(promising)

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from rlx.backends.cuda.api import Api
     from rlx.backends.cuda.device import CudaDevice
 
-GRANULE = 512  # bytes; allocations are multiples of it, so that the pool can reuse them for slightly different sizes
+GRANULE_BYTES = 512  # allocations are multiples of it, so that the pool can reuse them for slightly different sizes
 STAGING_BYTES = 8 << 20
 _BOUNCE_BYTES = 32 << 20
-_PINNED_FROM = 1 << 20  # bytes from which asking whether the caller's memory is pinned costs less than it may save
+_PINNED_FROM_BYTES = 1 << 20  # asking whether so much memory of a caller is pinned costs less than it may save
 _HOST = 1  # cudaMemoryTypeHost
 
 
 def granules(nbytes: int) -> int:
     """The size of the allocation for so many bytes."""
-    return align(max(nbytes, 1), GRANULE)
+    return align(max(nbytes, 1), GRANULE_BYTES)
 
 
 @dataclass(eq=False, slots=True)
@@ -80,46 +80,46 @@ class Staging:
 
     def write(self, target: int, data: Bytes) -> None:
         runtime = self._runtime
-        if data.nbytes >= _PINNED_FROM and data.flags.c_contiguous and self._is_pinned(data.ctypes.data):
+        if data.nbytes >= _PINNED_FROM_BYTES and data.flags.c_contiguous and self._is_pinned(data.ctypes.data):
             runtime.memcpyAsync(target, data.ctypes.data, data.nbytes, runtime.memcpyHostToDevice, self._stream)
             runtime.streamSynchronize(self._stream)  # the caller may change the data as soon as this returns
             return
         with self._lock:
             self._open()
             for at in range(0, data.nbytes, STAGING_BYTES):
-                turn = self._next()
+                slot = self._next()
                 n = min(STAGING_BYTES, data.nbytes - at)
-                runtime.eventSynchronize(self._events[turn])  # the copy that last used this buffer
-                self._views[turn][:n] = data[at : at + n]
+                runtime.eventSynchronize(self._events[slot])  # the copy that last used this buffer
+                self._views[slot][:n] = data[at : at + n]
                 runtime.memcpyAsync(
-                    target + at, self._addresses[turn], n, runtime.memcpyHostToDevice, self._stream
+                    target + at, self._addresses[slot], n, runtime.memcpyHostToDevice, self._stream
                 )
-                runtime.eventRecord(self._events[turn], self._stream)
+                runtime.eventRecord(self._events[slot], self._stream)
 
     def read(self, source: int, out: Bytes) -> None:
         runtime = self._runtime
         with self._lock:
             self._open()
             if out.nbytes <= STAGING_BYTES:  # a single copy needs no event, which would only cost time
-                turn = self._next()
+                slot = self._next()
                 runtime.memcpyAsync(
-                    self._addresses[turn], source, out.nbytes, runtime.memcpyDeviceToHost, self._stream
+                    self._addresses[slot], source, out.nbytes, runtime.memcpyDeviceToHost, self._stream
                 )
                 runtime.streamSynchronize(self._stream)
-                out[:] = self._views[turn][: out.nbytes]
+                out[:] = self._views[slot][: out.nbytes]
                 return
             waiting: tuple[int, int, int] | None = None
             for at in range(0, out.nbytes, STAGING_BYTES):
-                turn = self._next()
+                slot = self._next()
                 n = min(STAGING_BYTES, out.nbytes - at)
                 # Stream order keeps this copy behind any earlier copy out of the same pinned buffer.
                 runtime.memcpyAsync(
-                    self._addresses[turn], source + at, n, runtime.memcpyDeviceToHost, self._stream
+                    self._addresses[slot], source + at, n, runtime.memcpyDeviceToHost, self._stream
                 )
-                runtime.eventRecord(self._events[turn], self._stream)
+                runtime.eventRecord(self._events[slot], self._stream)
                 if waiting is not None:
                     self._take(out, *waiting)
-                waiting = (turn, at, n)
+                waiting = (slot, at, n)
             if waiting is not None:
                 self._take(out, *waiting)
 
@@ -138,9 +138,9 @@ class Staging:
         except Exception:  # noqa: BLE001 whatever the reason, staging memory takes any data
             return False
 
-    def _take(self, out: Bytes, turn: int, at: int, n: int) -> None:
-        self._runtime.eventSynchronize(self._events[turn])
-        out[at : at + n] = self._views[turn][:n]
+    def _take(self, out: Bytes, slot: int, at: int, n: int) -> None:
+        self._runtime.eventSynchronize(self._events[slot])
+        out[at : at + n] = self._views[slot][:n]
 
     def _next(self) -> int:
         self._turn ^= 1

@@ -50,7 +50,7 @@ _WANTED: dict[MemoryKind, tuple[int, ...]] = {
 }
 _STAGING_WANTED = (_CACHED, _MAPPED)
 USAGE = 0x20000 | 0x20 | 0x1 | 0x2  # shader device address, storage, transfer source and target
-_SMALL_READ = 1024  # bytes; up to so many, reading mapped memory is faster than a submission
+_SMALL_READ_BYTES = 1024  # up to so many, reading mapped memory is faster than a submission
 
 
 class Allocation:
@@ -267,7 +267,7 @@ class VulkanBuffer:
     def read(self, offset: int, out: Bytes) -> None:
         self._ready()
         host = self.memory.host
-        if host is not None and (self.kind == "host" or out.nbytes <= _SMALL_READ):
+        if host is not None and (self.kind == "host" or out.nbytes <= _SMALL_READ_BYTES):
             out[:] = host[offset : offset + out.nbytes]
         else:
             self.device.transfer.download(self.memory.buffer, offset, out)

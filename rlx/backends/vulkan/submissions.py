@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rlx.backends.vulkan.memory import VulkanBuffer
     from rlx.backends.vulkan.recorder import Recorded
 
-MOST = 64  # submissions under way; the next one waits for the oldest
+MAX_UNDER_WAY = 64  # the next submission waits for the oldest
 Record = Callable[[Handle], None]  # puts commands into a command buffer
 
 
@@ -130,7 +130,7 @@ class Submissions:
     def _take(self) -> Submission:
         with self._lock:
             self._settled()
-            while len(self._begun) >= MOST:
+            while len(self._begun) >= MAX_UNDER_WAY:
                 self._begun[0].wait()
                 self._settled()
             if self._idle:

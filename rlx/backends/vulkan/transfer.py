@@ -17,7 +17,7 @@ from rlx.driver.device import Bytes
 if TYPE_CHECKING:
     from rlx.backends.vulkan.device import VulkanDevice
 
-CHUNK = 16 << 20  # bytes of the staging memory; longer transfers are cut into pieces
+CHUNK_BYTES = 16 << 20  # longer transfers are cut into pieces of the staging memory's size
 
 
 class Transfer:
@@ -50,8 +50,8 @@ class Transfer:
         with self._lock:
             self._fence.wait()  # an interrupted transfer still uses the staging memory and the command buffer
             staging, view = self._stage()
-            for start in range(0, data.nbytes, CHUNK):
-                piece = data[start : start + CHUNK]
+            for start in range(0, data.nbytes, CHUNK_BYTES):
+                piece = data[start : start + CHUNK_BYTES]
                 view[: piece.nbytes] = piece
                 self._run(partial(self._copy, staging, 0, target, offset + start, piece.nbytes))
 
@@ -60,8 +60,8 @@ class Transfer:
         with self._lock:
             self._fence.wait()  # an interrupted transfer still uses the staging memory and the command buffer
             staging, view = self._stage()
-            for start in range(0, out.nbytes, CHUNK):
-                piece = out[start : start + CHUNK]
+            for start in range(0, out.nbytes, CHUNK_BYTES):
+                piece = out[start : start + CHUNK_BYTES]
                 self._run(partial(self._copy, source, offset + start, staging, 0, piece.nbytes))
                 piece[:] = view[: piece.nbytes]
 
@@ -75,9 +75,9 @@ class Transfer:
                 return
             # The pieces go through staging memory, in the order in which each is read before it is overwritten.
             staging, _ = self._stage()
-            starts = range(0, nbytes, CHUNK)
+            starts = range(0, nbytes, CHUNK_BYTES)
             for start in starts if offset < source_offset else reversed(starts):
-                size = min(CHUNK, nbytes - start)
+                size = min(CHUNK_BYTES, nbytes - start)
 
                 self._run(
                     partial(self._copy, source, source_offset + start, staging, 0, size),
@@ -110,7 +110,7 @@ class Transfer:
 
     def _stage(self) -> tuple[Handle, Bytes]:
         if self._staging is None:
-            memory = self._device.allocate_staging(CHUNK)
+            memory = self._device.allocate_staging(CHUNK_BYTES)
             self._held.callback(memory.free)
             assert memory.host is not None
             self._staging = (memory.buffer, memory.host)

@@ -50,7 +50,7 @@ def _all() -> Iterator[Case]:
 
 
 def mean_square(x: Array) -> Any:
-    """Of each row; of no elements 0, where NumPy warns."""
+    """The mean square of each row; 0 for rows without elements, where NumPy warns."""
     return np.sum(x * x, axis=-1, keepdims=True) / max(1, x.shape[-1])
 
 

@@ -103,7 +103,7 @@ def _top_k() -> Iterator[Case]:
 
 
 def _last_bits(op: str, **attrs: Any) -> Callable[[Sequence[Case]], Iterator[Case]]:
-    """In f64, also numbers that differ only in their last bits, which are in the lower of a number's two words."""
+    """Adds cases in f64 of numbers that differ in their last bits only, in the lower of a number's two words."""
 
     def make(cases: Sequence[Case]) -> Iterator[Case]:
         yield from f64_cases(cases)

@@ -116,7 +116,7 @@ def _reduced(op: str, rough: bool = False) -> Rule:
 
 
 def _sum(inputs: Sequence[Array], attrs: Attrs) -> Any:
-    """√(Σ x²), computed of scaled-down numbers where f64 cannot hold the squares."""
+    """√(Σ x²), computed from scaled-down numbers where f64 cannot hold the squares."""
     x = inputs[0]
     by = 2.0**-600 if x.size and np.nanmax(np.abs(x)) > 1e150 else 1.0
     return np.asarray(np.sqrt(np.sum((x * by) ** 2, axis=attrs["axes"], keepdims=attrs["keepdims"])) / by)

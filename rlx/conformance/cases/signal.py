@@ -264,8 +264,8 @@ def _segments_of_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:
 
 
 def _samples_of_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:
-    """The samples of segments of whose spectrum a number is not finite, and of those beside them: kernels make two
-    segments of one complex transform."""
+    """Whether a sample is touched by a segment whose spectrum has a NaN or infinity, or by that segment's neighbour:
+    kernels make two segments with one complex transform."""
     z, window = inputs
     count, length, hop = z.shape[-2], len(window), attrs["hop"]
     touched = np.zeros((*z.shape[:-3], (count - 1) * hop + length), bool)

@@ -14,7 +14,7 @@ MAX_BYTES = (1 << 63) - 1  # the limit of a signed 64-bit offset
 
 
 def check_plan(plan: MemoryPlan) -> dict[str, tuple[int, int]]:
-    """For each segment that the plan does not own: the node whose slot ends last in it, and that end.
+    """The node whose slot ends last in each segment that the plan does not own, and that end.
 
     Raises: ArenaError for a slot whose offset or size is negative, a fraction, not aligned or no multiple of its
     dtype's size, one that leaves its segment, and an alias that leaves the slot it shares; OutOfDeviceMemory for a

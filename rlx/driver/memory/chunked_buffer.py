@@ -19,7 +19,7 @@ from rlx.errors import ArenaError
 from rlx.host.locks import renewed
 
 _MIN_CHUNK = 1 << 16
-_MAX_GROWTH = 1 << 26  # limit on the bytes a chunk takes beyond what is asked for
+_MAX_GROWTH_BYTES = 1 << 26  # a chunk takes at most so many beyond what is asked for
 
 
 @dataclass(slots=True, eq=False)
@@ -274,7 +274,7 @@ class ChunkedBuffer:
         return -number, start
 
     def _grow(self, need: int, ahead: Callable[[], int] | None) -> int:
-        growth = min(self.nbytes, _MAX_GROWTH, UNLIMITED if ahead is None else ahead())
+        growth = min(self.nbytes, _MAX_GROWTH_BYTES, UNLIMITED if ahead is None else ahead())
         wanted = max(need, min(max(self._expected, growth, _MIN_CHUNK), self._limit, self._spare()))
         with self._claim(wanted):
             buffer = self._acquire(wanted)

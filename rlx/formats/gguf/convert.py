@@ -22,7 +22,14 @@ from rlx.formats.gguf.tokenizer import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, U
 from rlx.formats.gguf.types import TYPE_NUMBERS, type_name
 from rlx.formats.gguf.writer import write
 from rlx.formats.huggingface import ModelFolder
-from rlx.formats.settings import same_numbers, warn_ignored, warn_untied, whole_heads, with_original_length
+from rlx.formats.settings import (
+    by_kind,
+    same_numbers,
+    warn_ignored,
+    warn_untied,
+    whole_heads,
+    with_original_length,
+)
 from rlx.formats.tokenizer.decoding import drops_signs
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.formats.tokenizer.text import read_parts
@@ -43,6 +50,7 @@ _OTHERS = {"bert": ("a sentence encoder", "embed"), "whisper": ("a Whisper model
 # Settings of YaRN that GGUF files of these models do not say, as readers take them; null is the same as none.
 _YARN = {
     "beta_fast": 32, "beta_slow": 1, "attention_factor": None, "mscale": None, "mscale_all_dim": None,
+    "truncate": True,
 }  # fmt: skip
 
 
@@ -69,7 +77,7 @@ def folder_to_gguf(
     Raises: ModelFormatError for a folder that is damaged, of another architecture, or with a tokenizer that GGUF does
     not have; DTypeError for a dtype that GGUF lacks or that rlx does not make; OSError."""
     source = ModelFolder(folder)
-    kind = None if dtype is None else _target(dtype)
+    kind = None if dtype is None else target(dtype)
     config = source.config
     family = BY_MODEL_TYPE.get(str(config.get("model_type")))
     if family is None or family.stacked or family.tiled or family.architecture == "mamba":
@@ -113,7 +121,7 @@ def folder_to_gguf(
     return notes
 
 
-def _target(dtype: DTypeLike) -> DType:
+def target(dtype: DTypeLike) -> DType:
     """The dtype of matrices in a GGUF file. Raises: DTypeError for one that the format lacks, or that rlx does not
     make."""
     targets = [*FLOATS, *(n for n in SEARCHES if PACKED[n] in TYPE_NUMBERS)]
@@ -238,7 +246,9 @@ def _fitting_settings(config: dict[str, Any], family: Family, refuse: Callable[[
             refuse(f"the rope_parameters of sliding_attention are {shown(near)}; GGUF has 10000 and no scaling")
     if not isinstance(rope, dict) or any(isinstance(value, dict) for value in rope.values()):
         refuse(f"the settings of rotary embeddings are {shown(rope)}, expected an object for all layers")
-    return rope if family.architecture == "gemma3" else with_original_length(rope, config)
+    if family.architecture == "gemma3":
+        return by_kind("config.json", rope if parameters else {"rope_type": "default", **rope})
+    return with_original_length(rope, config)
 
 
 def _of_gemma(config: dict[str, Any], family: Family) -> dict[str, tuple[Any, ...]]:
@@ -337,7 +347,7 @@ def _tensor(
     if len(shape) < 2 or ours.endswith("_norm.weight") or target.name == "f64":
         target = f32
     elif kind is not None:
-        target = _fitting(kind, shape[-1])
+        target = fitting(kind, shape[-1])
         if target != kind:
             why = f"{type_name(target)}: rows of {shape[-1]} are no blocks of {kind.storage.elements}"
             changed.setdefault(why, []).append(ours)
@@ -365,7 +375,7 @@ def _tensor(
     return Made(tuple(shape), target, make)
 
 
-def _fitting(kind: DType, columns: int) -> DType:
+def fitting(kind: DType, columns: int) -> DType:
     """The dtype itself, or one of smaller blocks where rows are no whole number of its own."""
     return next(
         d

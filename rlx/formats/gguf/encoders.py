@@ -12,7 +12,7 @@ from rlx.formats.gguf.names import Family
 from rlx.formats.gguf.reader import GgufFile
 
 Pooling = Literal["mean", "cls", "last", "rank"]
-POOLINGS: tuple[Pooling | None, ...] = (None, "mean", "cls", "last", "rank")  # llama.cpp's number of a kind is its index
+POOLINGS: tuple[Pooling | None, ...] = (None, "mean", "cls", "last", "rank")  # their places are llama.cpp's numbers
 RERANK = "tokenizer.chat_template.rerank"
 
 _BLOCK = {

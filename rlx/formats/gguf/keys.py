@@ -19,7 +19,7 @@ FOLLOWED, NO_NUMBER = "followed", "no number"
 
 _NO_EXPERTS: dict[str, Rule] = {"expert_count": (0,), "expert_used_count": (0,)}
 _EXPERTS: dict[str, Rule] = dict.fromkeys(("expert_count", "expert_used_count", "expert_feed_forward_length"), FOLLOWED)
-_EVERY: dict[str, Rule] = {
+EVERY: dict[str, Rule] = {
     **dict.fromkeys((
         "block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count",
         "attention.head_count_kv", "attention.key_length", "attention.value_length", "pooling_type", "rope.freq_base",
@@ -60,31 +60,33 @@ _MAMBA: dict[str, Rule] = {
     "ssm.dt_b_c_rms": (False,),
 }  # fmt: skip
 _ENCODER: dict[str, Rule] = {"attention.causal": (False,)}
-_NO_ROPE: dict[str, Rule] = {key: NO_NUMBER for key in _EVERY if key.startswith("rope.")}
+_NO_ROPE: dict[str, Rule] = {key: NO_NUMBER for key in EVERY if key.startswith("rope.")}
 READ: dict[str, dict[str, Rule]] = {
-    "llama": {**_EVERY, **_RMS, "vocab_size": NO_NUMBER},
-    "qwen2": {**_EVERY, **_RMS},
-    "qwen3": {**_EVERY, **_RMS},
-    "qwen3moe": {**_EVERY, **_RMS, **_EXPERTS},
-    "qwen35": {**_EVERY, **_RMS, **_DELTA},
-    "qwen35moe": {**_EVERY, **_RMS, **_DELTA, **_EXPERTS, "expert_shared_feed_forward_length": FOLLOWED},
-    "gemma2": {**_EVERY, **_RMS, **_WINDOWS, **_CAP, "attn_logit_softcapping": FOLLOWED},
-    "gemma3": {**_EVERY, **_RMS, **_WINDOWS, **_CAP, "rope.freq_base_swa": FOLLOWED},
-    "phi3": {**_EVERY, **_RMS, "attention.sliding_window": FOLLOWED},
-    "olmo2": {**_EVERY, **_RMS, "attention.sliding_window": (0,)},
-    "gpt-oss": {**_EVERY, **_RMS, **_WINDOWS, **_EXPERTS},
-    "gpt2": {**_EVERY, **_NORM, **_NO_ROPE},
-    "mamba": {k: rule for k, rule in {**_EVERY, **_RMS, **_MAMBA}.items() if k not in _HEADS},
-    "bert": {**_EVERY, **_NORM, **_ENCODER, **_NO_ROPE},
-    "nomic-bert": {**_EVERY, **_NORM, **_ENCODER, "rope.scaling.factor": (0.0, 1.0), "rope.scale_linear": (0.0, 1.0)},
-    "jina-bert-v2": {**_EVERY, **_NORM, **_ENCODER, **_NO_ROPE},
+    "llama": {**EVERY, **_RMS, "vocab_size": NO_NUMBER},
+    "qwen2": {**EVERY, **_RMS},
+    "qwen3": {**EVERY, **_RMS},
+    "qwen3moe": {**EVERY, **_RMS, **_EXPERTS},
+    "qwen35": {**EVERY, **_RMS, **_DELTA},
+    "qwen35moe": {**EVERY, **_RMS, **_DELTA, **_EXPERTS, "expert_shared_feed_forward_length": FOLLOWED},
+    "gemma2": {**EVERY, **_RMS, **_WINDOWS, **_CAP, "attn_logit_softcapping": FOLLOWED},
+    "gemma3": {**EVERY, **_RMS, **_WINDOWS, **_CAP, "rope.freq_base_swa": FOLLOWED},
+    "phi3": {**EVERY, **_RMS, "attention.sliding_window": FOLLOWED},
+    "olmo2": {**EVERY, **_RMS, "attention.sliding_window": (0,)},
+    "gpt-oss": {**EVERY, **_RMS, **_WINDOWS, **_EXPERTS},
+    "gpt2": {**EVERY, **_NORM, **_NO_ROPE},
+    "mamba": {k: rule for k, rule in {**EVERY, **_RMS, **_MAMBA}.items() if k not in _HEADS},
+    "bert": {**EVERY, **_NORM, **_ENCODER, **_NO_ROPE},
+    "nomic-bert": {**EVERY, **_NORM, **_ENCODER, "rope.scaling.factor": (0.0, 1.0), "rope.scale_linear": (0.0, 1.0)},
+    "jina-bert-v2": {**EVERY, **_NORM, **_ENCODER, **_NO_ROPE},
 }
 
 
-def unfollowed(arch: str, metadata: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
+def unfollowed(
+    arch: str, metadata: Mapping[str, Any], config: Mapping[str, Any], rules: Mapping[str, Rule]
+) -> str | None:
     """What is wrong with the first setting that changes numbers and that rlx has no code for; None where there is none.
     `config` has the settings of rules by name."""
-    for key, rule in READ[arch].items():
+    for key, rule in rules.items():
         value = metadata.get(f"{arch}.{key}")
         if value is None or rule in (FOLLOWED, NO_NUMBER):
             continue

@@ -15,6 +15,8 @@ from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
 from rlx.formats.gguf.keys import READ, unfollowed
 from rlx.formats.gguf.names import BY_ARCHITECTURE, EXPERTS, Family
+from rlx.formats.gguf.plain import BY_ARCHITECTURE as PLAIN
+from rlx.formats.gguf.plain import family_of, rules
 from rlx.formats.gguf.reader import GgufFile, GgufTensor
 from rlx.formats.gguf.tokenizer import read_tokenizer
 from rlx.formats.tokenizer.language import LanguageTokenizer
@@ -44,9 +46,10 @@ class GgufModel:
     def __init__(self, file: GgufFile) -> None:
         self.file, self.where = file, str(file.path)
         name = file.value("general.architecture", str)
-        family = self.families.get(name)
+        family = family_of(name, file.metadata) or self.families.get(name)
         if family is None:
-            self._refuse(f"general.architecture is {shown(name)}; rlx reads {', '.join(self.families)}")
+            known = ", ".join({**self.families, **PLAIN})
+            self._refuse(f"general.architecture is {shown(name)}; rlx reads {known}")
         self.family: Family = family
         self.config = self._config()
         self.kinds: dict[str, tuple[tuple[int, ...], DType]] = {}
@@ -205,11 +208,16 @@ class GgufModel:
         for key, name in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
             token = self.file.metadata.get(f"tokenizer.ggml.{name}_token_id")
             config[f"{key}_token_id"] = token if type(token) is int else None
-        if "num_attention_heads" in config:
+        if self.family.latent:
+            self._latent(config)
+        elif "num_attention_heads" in config:
             self._heads(config)
         self._check_settings(config)
         if arch in ("gemma2", "gemma3"):
             self._gemma(config)
+        if self.family.plain:
+            self._plain(config)
+            return config
         if "attention.sliding_window_pattern" in READ[arch]:
             self._windows(config, layers)
         elif config.get("sliding_window") == 0:
@@ -222,6 +230,8 @@ class GgufModel:
             config["attention_bias"] = True
             if config.get("rope_scaling", {}).get("rope_type") == "yarn":
                 config["rope_scaling"]["truncate"] = False  # as the model was made; GGUF does not say
+            elif "rope_scaling" not in config:
+                config["rope_parameters"] = {"rope_type": "default"}  # a folder that says nothing is scaled
         if arch in ("llama", "qwen2"):
             first = "blk.0.attn_q.bias" in self.file.tensors
             config["attention_bias"] = first and arch == "llama"
@@ -235,9 +245,47 @@ class GgufModel:
         metadata = dict(self.file.metadata)
         if "rope_factors_long.weight" in self.file.tensors:  # LongRoPE's factor follows
             metadata.pop(f"{arch}.rope.scaling.attn_factor", None)
-        wrong = unfollowed(arch, metadata, known)
+        if self.family.plain:
+            self._check_plain(metadata)
+        wrong = unfollowed(arch, metadata, known, rules(self.family) if self.family.plain else READ[arch])
         if wrong is not None:
             self._refuse(wrong)
+
+    def _latent(self, config: dict[str, Any]) -> None:
+        """The parts of keys in latent attention, and their rotary embedding, whose YaRN has one factor more."""
+        turned = config["qk_rope_head_dim"]
+        config["qk_nope_head_dim"] = config.pop("qk_head_dim") - turned
+        config["num_key_value_heads"] = config["num_attention_heads"]
+        config.setdefault("q_lora_rank", None)
+        scaling, more = self._scaling(config, turned), config.pop("yarn_log_multiplier", 0.0)
+        if scaling is not None:
+            if more and scaling["rope_type"] == "yarn":
+                scaling |= dict.fromkeys(("mscale", "mscale_all_dim"), round(more * 10, 6))
+            config["rope_scaling"] = scaling
+
+    def _check_plain(self, metadata: Mapping[str, Any]) -> None:
+        known, arch = rules(self.family), self.family.architecture
+        for key in metadata:
+            if key.startswith(f"{arch}.") and key.removeprefix(f"{arch}.") not in known:
+                self._refuse(f"{key} is {shown(metadata[key])}; rlx has no code for it")
+
+    def _plain(self, config: dict[str, Any]) -> None:
+        """What a file of a plain family says by its tensors, and what it leaves to its readers."""
+        f = self.family
+        config |= f.fixed
+        config |= {name: tensor in self.file.tensors for name, tensor in f.present.items()}
+        if f.pairs:
+            config["rope_interleaved"] = True
+        if f.architecture == "exaone4" and config["num_hidden_layers"] != 64:  # the largest alone has windows
+            config |= {"sliding_window": None, "layer_types": None}
+        if f.architecture == "mpt":
+            config["attn_config"] = {"clip_qkv": config.pop("clip_qkv", None)}
+        if f.architecture == "falcon":
+            kv, second = config["num_key_value_heads"], "blk.0.attn_norm_2.weight" in self.file.tensors
+            config |= {"new_decoder_architecture": kv > 1, "num_kv_heads": kv, "num_ln_in_parallel_attn": 1 + second,
+                       "ffn_hidden_size": config["intermediate_size"]}  # fmt: skip
+        if f.one_key:
+            config[f.one_key] = config.get("num_key_value_heads") == 1
 
     def _windows(self, config: dict[str, Any], layers: int) -> None:
         """Which layers have a window: all but every n-th, or those that a list says."""

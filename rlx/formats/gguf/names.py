@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 Change = Literal["pairs of q", "pairs of k", "one more", "transposed", "minus exp", "squeezed", "one row"]
 
@@ -97,6 +97,15 @@ class Family:
     class_name: str = "LlamaForCausalLM"
     stacked: bool = False  # experts keep the names of their stack; a folder of this kind cannot be written
     tiled: bool = False  # heads are in an order of llama.cpp's own; neither a folder nor a file is written
+    plain: bool = False  # tensors are read by the names of rlx's graphs (plain.py)
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # settings that GGUF leaves to its readers
+    present: Mapping[str, str] = field(default_factory=dict)  # flags, by the tensor whose presence they say
+    says: Mapping[str, Any] = field(default_factory=dict)  # settings of a file that have one value
+    pairs: bool = False  # neighbours are turned together, for which a folder's rows of q and k change places
+    joined: bool = False  # q, k and v are one tensor
+    gates_above: bool = False  # gates and the others of an MLP are one tensor
+    latent: bool = False  # keys and values are one row
+    one_key: str = ""  # the flag that says that there is one head of keys
 
     def gguf_name(self, name: str) -> str | None:
         """GGUF's name of a tensor; None for one that GGUF does not have."""

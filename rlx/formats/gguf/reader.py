@@ -41,16 +41,16 @@ VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_ALIGNMENT = 1 << 20
 MAX_RANK = 4  # ggml's own limit
-MAX_NAME = 1024  # bytes of a tensor's name; ggml's have at most 63
-MAX_KEY = 65_535  # bytes, the limit the format itself sets
+MAX_NAME_BYTES = 1024  # a tensor's name; ggml's have at most 63
+MAX_KEY_BYTES = 65_535  # the limit the format itself sets
 MAX_KEYS = 100_000
 MAX_TENSORS = 1 << 20
-MAX_METADATA = 1 << 28  # bytes; a vocabulary of 262,144 tokens and its merges take 16 million
+MAX_METADATA_BYTES = 1 << 28  # a vocabulary of 262,144 tokens and its merges take 16 million
 MAX_ELEMENTS = 1 << 22  # elements of all arrays of the metadata; that vocabulary has 1.3 million
 MAX_NESTING = 4  # arrays in arrays
 MAX_BYTES = (1 << 63) - 1  # bytes of one array; NumPy applies this limit even where a dimension is zero
 MAX_SHARDS = 1000
-_PIECE = 1 << 20  # bytes of blocks that are moved into planes at once
+_PIECE_BYTES = 1 << 20  # so many bytes of blocks are moved into planes at once
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 _OTHERS = {  # other files, by their first four bytes
     b"ggml": "a file of ggml before GGUF",
@@ -102,7 +102,7 @@ class GgufTensor:
         width = rows.shape[1]
 
         def fill(first: int, last: int) -> None:
-            step = max(1, _PIECE // width)
+            step = max(1, _PIECE_BYTES // width)
             piece = np.empty(min(step, last - first) * width, np.uint8)
             for at in range(first, last, step):
                 part = rows[at : min(at + step, last)]
@@ -235,9 +235,9 @@ class _Header:
             self.refuse(
                 f"{what} at byte {self.at:,} takes {nbytes:,} bytes, but the file ends at byte {self.size:,}"
             )
-        if nbytes > MAX_METADATA - self.at:
+        if nbytes > MAX_METADATA_BYTES - self.at:
             self.refuse(
-                f"{what} at byte {self.at:,} takes {nbytes:,} bytes; a header may take {MAX_METADATA:,} in all"
+                f"{what} at byte {self.at:,} takes {nbytes:,} bytes; a header may take {MAX_METADATA_BYTES:,} in all"
             )
         content = self.file.read(nbytes)
         if len(content) != nbytes:
@@ -248,7 +248,7 @@ class _Header:
     def _number(self, nbytes: int, what: str) -> int:
         return int.from_bytes(self._take(nbytes, what), "little")
 
-    def _text(self, what: str, limit: int = MAX_METADATA) -> str:
+    def _text(self, what: str, limit: int = MAX_METADATA_BYTES) -> str:
         at, length = self.at, self._number(8, f"the length of {what}")
         if length > limit:
             self.refuse(f"{what} at byte {at:,} takes {length:,} bytes; at most {limit:,} are allowed")
@@ -281,7 +281,7 @@ class _Header:
                 )
         self.metadata: dict[str, Value] = {}
         for i in range(n_keys):
-            at, key = self.at, self._text(f"key {i}", MAX_KEY)
+            at, key = self.at, self._text(f"key {i}", MAX_KEY_BYTES)
             if key in self.metadata:
                 self.refuse(f"the key {shown(key)} at byte {at:,} is there twice")
             kind = self._number(4, f"the type of {shown(key)}")
@@ -350,7 +350,7 @@ class _Header:
         return [self._array(key, depth + 1) for _ in range(count)]
 
     def _info(self, index: int) -> None:
-        name = self._text(f"the name of tensor {index}", MAX_NAME)
+        name = self._text(f"the name of tensor {index}", MAX_NAME_BYTES)
         if name in self.infos:
             self.refuse(f"tensor {shown(name)} is there twice")
         rank = self._number(4, f"the rank of tensor {shown(name)}")

@@ -18,7 +18,7 @@ from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.gguf.tokenizer import tokenizer_parts
 from rlx.host.progress import report
 
-SHARD = 4 << 30  # bytes of a folder's file of weights
+SHARD_BYTES = 4 << 30  # a folder's file of weights
 
 
 def gguf_to_folder(file: GgufFile, folder: str | os.PathLike[str], dtype: DTypeLike = "f16") -> None:
@@ -77,12 +77,12 @@ def _write_tokenizer(file: GgufFile, folder: Path) -> None:
 
 
 def _write_weights(model: GgufModel, folder: Path, kind: DType) -> None:
-    """The weights in files of at most SHARD bytes, or one tensor, with an index where they are several."""
+    """The weights in files of at most SHARD_BYTES bytes, or one tensor, with an index where they are several."""
     groups: list[list[str]] = [[]]
     size = 0
     for name, (shape, _) in model.kinds.items():
         nbytes = kind.nbytes(shape)
-        if groups[-1] and size + nbytes > SHARD:
+        if groups[-1] and size + nbytes > SHARD_BYTES:
             groups.append([])
             size = 0
         groups[-1].append(name)

@@ -23,7 +23,7 @@ from rlx.formats.tokenizer.text import MAX_TOKENIZER, build
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 _MODELS = ("llama", "gpt2", "bert", "t5", "gemma4")
-MAX_PIECE = 256  # characters
+MAX_PIECE_CHARACTERS = 256
 _UNKNOWN = {"llama": 0, "bert": 100, "t5": 2}  # the id where the file does not say
 
 
@@ -272,7 +272,7 @@ class _Spec:
         merges = []
         for piece, i in pieces.items():
             score = scores[i]
-            pairs = [(piece[:n], piece[n:]) for n in range(1, min(len(piece), MAX_PIECE))]
+            pairs = [(piece[:n], piece[n:]) for n in range(1, min(len(piece), MAX_PIECE_CHARACTERS))]
             splits = [(a, b) for a, b in pairs if a in pieces and b in pieces]
             splits.sort(key=lambda pair: (pieces[pair[0]], pieces[pair[1]]))
             merges += [(score, a, b) for a, b in splits]

@@ -14,7 +14,14 @@ import numpy.typing as npt
 from rlx.dtypes import DType, as_dtype
 from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats.files import shown, written_whole
-from rlx.formats.gguf.reader import DEFAULT_ALIGNMENT, MAGIC, MAX_ALIGNMENT, MAX_KEY, MAX_NAME, MAX_RANK
+from rlx.formats.gguf.reader import (
+    DEFAULT_ALIGNMENT,
+    MAGIC,
+    MAX_ALIGNMENT,
+    MAX_KEY_BYTES,
+    MAX_NAME_BYTES,
+    MAX_RANK,
+)
 from rlx.formats.gguf.types import ARRAY, BOOL, NUMBERS, STRING, TYPE_NUMBERS, type_name
 from rlx.host.progress import report
 from rlx.packed import PackedArray
@@ -57,13 +64,13 @@ def write(
         raise ModelFormatError(f"{path}: general.alignment is {alignment}; expected a power of two")
     head = [MAGIC, struct.pack("<IQQ", _VERSION, len(tensors), len(metadata))]
     for key, value in metadata.items():
-        if not isinstance(key, str) or not 0 < len(key.encode(errors="replace")) <= MAX_KEY:
+        if not isinstance(key, str) or not 0 < len(key.encode(errors="replace")) <= MAX_KEY_BYTES:
             raise ModelFormatError(f"{path}: a key cannot be {shown(key)}")
         kind, content = _value(value, f"{path}: {shown(key)}")
         head += [_text(key, path), struct.pack("<I", kind), content]
     sizes, offset = [], 0
     for name, tensor in tensors.items():
-        if not isinstance(name, str) or len(name.encode(errors="replace")) > MAX_NAME:
+        if not isinstance(name, str) or len(name.encode(errors="replace")) > MAX_NAME_BYTES:
             raise ModelFormatError(f"{path}: a tensor cannot be named {shown(name)}")
         dtype = tensor.dtype if isinstance(tensor.dtype, DType) else as_dtype(tensor.dtype)
         if dtype not in TYPE_NUMBERS:

@@ -18,6 +18,7 @@ from rlx.dtypes import DType, rounded
 from rlx.errors import ModelFormatError, meant
 from rlx.formats.files import read_json, shown
 from rlx.formats.safetensors import SafetensorsFile
+from rlx.models.language.architectures.base import Recipe
 from rlx.models.language.config import Fields
 from rlx.packed import PackedArray
 
@@ -103,12 +104,16 @@ class Adapter:
 
     A product W x becomes W x + s · B (A x), with s = alpha / r, or alpha / √r with `use_rslora` (Kalajdzievski, 2023);
     patterns give products ranks and alphas of their own. `bare` gives the model's own name of a product for that of a
-    file. `low` is what graphs know of it; once one was traced, `make` makes the `matrices`, by the names of their
-    states. `bases` are the base's own weights that PEFT writes beside corrections of embeddings and output matrices.
+    file, and `products` those of whose weights a module's is made, each with its rows. `low` is what graphs know of it;
+    once one was traced, `make` makes the `matrices`, by the names of their states. `bases` are the base's own weights
+    that PEFT writes beside corrections of embeddings and output matrices.
     Raises: ModelFormatError naming what is damaged, or is not there in rlx.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], bare: Callable[[str], str]) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], bare: Callable[[str], str],
+        products: Callable[[str], Sequence[tuple[str, Recipe]]] = lambda module: (),
+    ) -> None:  # fmt: skip
         self.path = Path(folder)
         file = self.path / "adapter_config.json"
         if not os.path.exists(file):
@@ -123,7 +128,7 @@ class Adapter:
             raise ModelFormatError(f"{self.path} has no adapter_model.safetensors; save the adapter in that format")
         self.bases: dict[str, npt.NDArray[Any]] = {}
         self._full: dict[str, str] = {}  # the base's name of each product
-        self._tensors = self._read(SafetensorsFile(self.path / "adapter_model.safetensors"), bare)
+        self._tensors = self._read(SafetensorsFile(self.path / "adapter_model.safetensors"), bare, products)
         self._ranks = {name: ranks.count(_first(ranks, full), MOST_RANK, rank) for name, full in self._full.items()}
         whole = f.flag("use_rslora", False)
         self._scales = {
@@ -135,7 +140,8 @@ class Adapter:
         self.matrices: dict[str, npt.NDArray[Any]] = {}
 
     def _read(
-        self, held: Mapping[str, npt.NDArray[Any]], bare: Callable[[str], str]
+        self, held: Mapping[str, npt.NDArray[Any]], bare: Callable[[str], str],
+        products: Callable[[str], Sequence[tuple[str, Recipe]]],
     ) -> dict[tuple[str, str], npt.NDArray[Any]]:
         result: dict[tuple[str, str], npt.NDArray[Any]] = {}
         for name, array in held.items():
@@ -150,8 +156,13 @@ class Adapter:
                 what = f"{array.dtype} {array.shape}"
                 self._wrong(f"tensor {shown(name)}, {what}, is no matrix lora_A or lora_B of floats")
             full = full.removesuffix(kind)
-            self._full[bare(full)] = full
-            result[bare(full), kind] = np.array(array)
+            parts = [(part, recipe.rows) for part, recipe in products(bare(full))]
+            whole = sum(0 if r is None else r.stop - r.start if isinstance(r, slice) else len(r) for _, r in parts)
+            if kind == _KINDS[1] and whole not in (0, len(array)):
+                self._wrong(f"tensor {shown(name)} has {len(array)} rows, expected {whole}")
+            for part, rows in parts or [(bare(full), None)]:
+                self._full[part] = full
+                result[part, kind] = np.array(array if rows is None or kind == _KINDS[0] else array[rows])
         for name, kind in result:
             if any((name, k) not in result for k in _KINDS):
                 self._wrong(f"{shown(name)} has {kind[1:7]} alone")

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 import rlx.ops as ops
-from rlx.dtypes import DType, bf16, f16, f32, i32
+from rlx.dtypes import DType, bf16, f16, f32, f64, i32
 from rlx.ir import Graph, Tensor
 from rlx.models.language.adapters import LowRank, LowRanks
 from rlx.models.language.caches import Caches, Size, turned
@@ -54,6 +54,7 @@ class Blocks:
         self.config = config
         self.size = size
         self.rows = size.batch * size.chunk
+        self.wide = f64 if size.activations == f64 else f32  # the dtype of sums whose terms may be halves
         self._weights = weights
         self._adapter = adapter
         self._number = number
@@ -61,6 +62,8 @@ class Blocks:
         # One token of each sequence that has a cache, and no other sequence's beside it.
         self._steps = size.chunk == 1 and bool(size.context) and size.slots == size.batch
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
+        # Of a run without caches, which tokens may attend to which: bool (batch, 1, chunk, chunk).
+        self.related: Tensor | None = None
         self.caches = Caches(g, size, at, slot, table)
         step = g.constant(np.arange(size.chunk, dtype=np.int32).reshape(1, -1))
         self._places = self._one if self._one is not None else ops.reshape(at, (size.batch, 1)) + step
@@ -153,18 +156,18 @@ class Blocks:
         c = self.config
         table = self.weight("embed_tokens.weight", (c.vocabulary, c.embedding_width or c.width))
         x = ops.gather(table, ops.reshape(ids, (self.rows,)))
-        x = ops.cast(ops.dequantize(x) if x.dtype.is_packed else x, f32)
+        x = ops.cast(ops.dequantize(x) if x.dtype.is_packed else x, self.wide)
         if self.config.embedding_scale != 1.0:
             x = x * self.config.embedding_scale
         if c.embedding_width:
-            x = self.linear(x, "project_in", c.width, dtype=f32)
+            x = self.linear(x, "project_in", c.width, dtype=self.wide)
         if self.config.learned_positions:
             table = self.weight("positions.weight", (self.config.positions, self.config.width))
             if self._one is None:
                 places = ops.reshape(self._places, (self.rows,))
             else:
                 places = self._one + self.g.constant(np.arange(self.rows, dtype=np.int32))
-            x = x + ops.cast(ops.gather(table, places), f32)
+            x = x + ops.cast(ops.gather(table, places), self.wide)
         if c.embedding_norm:
             x = self.norm(x, "embed_norm")
         return ops.cast(x, self.size.activations)
@@ -174,18 +177,18 @@ class Blocks:
         return self.norm(x, "norm") if self.config.final_norm else x
 
     def logits(self, x: Tensor) -> Tensor:
-        """The logits of some rows, in f32: between 8 bits of mantissa many would be equal."""
+        """The logits of some rows, in f32 or f64: between 8 bits of mantissa many would be equal."""
         c = self.config
         name, vocabulary = "embed_tokens" if c.tied else "lm_head", c.vocabulary
         if c.embedding_width:
-            x = self.linear(x, "project_out", c.embedding_width, dtype=f32)
-        made = self.linear(x, name, vocabulary, dtype=f32, parts=[("lm_head", vocabulary)])
+            x = self.linear(x, "project_out", c.embedding_width, dtype=self.wide)
+        logits = self.linear(x, name, vocabulary, dtype=self.wide, parts=[("lm_head", vocabulary)])
         if c.head_bias:
-            made = made + self.weight("lm_head.bias", (vocabulary,))
+            logits = logits + self.weight("lm_head.bias", (vocabulary,))
         if c.logit_scale != 1.0:
-            made = made * c.logit_scale
+            logits = logits * c.logit_scale
         cap = c.logit_softcap
-        return made if cap is None else ops.tanh(made / cap) * cap
+        return logits if cap is None else ops.tanh(logits / cap) * cap
 
     # -- the parts of a layer
 
@@ -205,7 +208,7 @@ class Blocks:
         # Huang & Schlag, 2024: a parabola above 0, and an exponential below it, of learned curvatures.
         above, below = (ops.softplus(self.weight(f"{name}.act_fn.alpha_{part}", (1,))) for part in "pn")
         beta, eps = (self.weight(f"{name}.act_fn.{part}", ()) for part in ("beta", "eps"))
-        x32 = ops.cast(x, f32)
+        x32 = ops.cast(x, self.wide)
         low = (ops.expm1(ops.minimum(x32, eps)) - x32) * (below + beta) + beta * x32
         return ops.cast(ops.where(x32 > 0, above * x32 * x32 + beta * x32, low), x.dtype)
 
@@ -219,22 +222,28 @@ class Blocks:
         if a.heat is not None:
             q = ops.cast(q * self._heat(a.heat), q.dtype)
         if a.late_norm:
-            q, k = self._normed(*self.rotated(q, k, rope), name, a)
-            rope = None
+            q, k = self.rotated(q, k, rope)
+            (q, k), rope = self._normed(q, k, name, a), None
         if self._steps and self.caches.plain and not a.alibi:
             return self._out(x, self._step(q, k, v, a, index, rope), index)
         q, k = self.rotated(q, k, rope)
-        if not self.size.context:
-            rounded = a.scale if a.alibi_rounded else None
-            mask = self.caches.distances(a.alibi, self.size.chunk, rounded) if a.alibi else None
-            made = turned(ops.attention(turned(q), turned(k), turned(v), mask, scale=a.scale, softcap=a.softcap,
-                                        causal=self.size.chunk > 1 or window is not None, window=window))  # fmt: skip
-        elif a.sinks:
-            keys, values = self.caches.keys_and_values(index, k, v, window)
+        if a.sinks:
+            keys, values = self.caches.keys_and_values(index, k, v, window) if self.size.context else (k, v)
             made = turned(self._with_sinks(q, keys, values, a, index))
+        elif not self.size.context:
+            made = turned(ops.attention(turned(q), turned(k), turned(v), self._beside(a), scale=a.scale,
+                                        softcap=a.softcap, causal=self.size.chunk > 1 or window is not None,
+                                        window=window))  # fmt: skip
         else:
             made = self.caches.attention(index, q, k, v, window, a.scale, a.softcap, a.alibi, a.alibi_rounded)
         return self._out(x, made, index)
+
+    def _beside(self, a: Attention) -> Tensor | None:
+        """What a run without caches adds to scores, or which tokens meet in it."""
+        if not a.alibi:
+            return self.related
+        lost = self.caches.distances(a.alibi, self.size.chunk, a.scale if a.alibi_rounded else None)
+        return lost if self.related is None else ops.where(self.related, lost, -math.inf)
 
     def _out(self, x: Tensor, mixed: Tensor, index: int) -> Tensor:
         """The layer's result of what its heads give; x is what went into the layer."""
@@ -267,11 +276,13 @@ class Blocks:
         """Attention whose softmax has one more term a head, written out in small ops: (batch, heads, chunk, size)."""
         (batch, chunk), group = (self.size.batch, self.size.chunk), a.heads // a.kv_heads
         q = ops.reshape(ops.transpose(q, (0, 2, 1, 3)), (batch, a.kv_heads, group * chunk, a.head_size))
-        keys, values = (ops.cast(turned(t), f32) for t in (keys, values))
-        scores = ops.matmul(ops.cast(q, f32), keys, transpose_b=True) * a.scale
+        keys, values = (ops.cast(turned(t), self.wide) for t in (keys, values))
+        scores = ops.matmul(ops.cast(q, self.wide), keys, transpose_b=True) * a.scale
         rows = keys.shape[2]
         scores = ops.reshape(scores, (batch, a.heads, chunk, rows))
-        scores = ops.where(self.caches.in_sight(a.windows[index], rows), scores, -math.inf)
+        seen = self.caches.in_sight(a.windows[index], rows)
+        seen = seen if self.related is None else ops.logical_and(seen, self.related)
+        scores = ops.where(seen, scores, -math.inf)
         sinks = ops.reshape(self.weight(f"layers.{index}.self_attn.sinks", (a.heads,)), (1, a.heads, 1, 1))
         top = ops.maximum(ops.max(scores, axis=-1, keepdims=True), sinks)
         parts = ops.exp(scores - top)
@@ -306,9 +317,12 @@ class Blocks:
     def _heat(self, heat: tuple[float, float]) -> Tensor:
         """What each query is multiplied by, by its position: f32 (batch, chunk, 1, 1)."""
         growth, length = heat
+        return ops.log(ops.floor(self._numbers() / length) + 1.0) * growth + 1.0
+
+    def _numbers(self) -> Tensor:
+        """The positions of this run's tokens: f32 (batch, chunk, 1, 1)."""
         step = self.g.constant(np.arange(self.size.chunk, dtype=np.float32).reshape(1, -1, 1, 1))
-        places = ops.cast(ops.reshape(self.at, (self.size.batch, 1, 1, 1)), f32) + step
-        return ops.log(ops.floor(places / length) + 1.0) * growth + 1.0
+        return ops.cast(ops.reshape(self.at, (self.size.batch, 1, 1, 1)), f32) + step
 
     def _tables(self, rope: Rope) -> tuple[Tensor, Tensor]:
         cos, sin = (self.weight(t, (self._weights.positions, rope.width // 2)) for t in table_names(rope))
@@ -328,7 +342,7 @@ class Blocks:
         by the router's weights."""
         e = self.config.experts
         assert e is not None
-        scores = self.linear(x, f"{name}.gate", e.count, e.bias, dtype=f32)
+        scores = self.linear(x, f"{name}.gate", e.count, e.bias, dtype=self.wide)
         bias = self.weight(f"{name}.gate.correction", (e.count,)) if e.corrected else None
         parts, chosen = _routed(scores, e, bias)
         flat = ops.reshape(chosen, (self.rows * e.used,))
@@ -346,7 +360,7 @@ class Blocks:
             hidden = (ops.clip(up, -e.limit, e.limit) + 1.0) * gate * ops.sigmoid(gate * 1.702)
         result = self._expert(hidden, f"{name}.experts.down_proj", outer, *of)
         back = ops.cast(ops.argsort(order, axis=0), i32)
-        result = ops.reshape(ops.cast(ops.gather(result, back), f32), (self.rows, e.used, self.config.width))
+        result = ops.reshape(ops.cast(ops.gather(result, back), self.wide), (self.rows, e.used, self.config.width))
         result = ops.cast(ops.sum(result * ops.reshape(parts, (self.rows, e.used, 1)), axis=1), x.dtype)
         if e.shared:
             shared = self.mlp(x, f"{name}.shared_expert", e.shared)

@@ -54,6 +54,7 @@ class Caches:
         self.g, self.size, self.at = g, size, at
         self.packed = size.cache.is_packed
         self._slot = slot
+        self._context = size.context or size.chunk  # the run's rows stand for those of caches where it has none
         self._table = table
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
         self._starts: dict[int, Tensor] = {}  # the first row that a run writes, by the caches' rows
@@ -65,7 +66,8 @@ class Caches:
         slopes: tuple[float, ...] = (), rounded: bool = False,
     ) -> Tensor:  # fmt: skip
         """Attention of a layer over what is in its caches after this run's k and v were written there: all (batch,
-        chunk, heads, size). With `slopes` each head's scores lose so much a token of distance (ALiBi), `rounded` as in `distances`."""
+        chunk, heads, size). With `slopes` each head's scores lose so much a token of distance (ALiBi), `rounded` as in
+        `distances`."""
         if slopes:
             keys, values = self.keys_and_values(index, k, v, window)
             return self._seeing(q, keys, values, window, scale, softcap, slopes, rounded)
@@ -210,20 +212,20 @@ class Caches:
         """The positions whose keys are in the rows of a cache after this run's were written, below 0 where none is:
         (batch, 1, 1, rows), or (rows,) where a row's number is its position."""
         numbers = self.g.constant(np.arange(rows, dtype=np.int32))
-        if rows == self.size.context:
+        if rows == self._context:
             return numbers
         last = ops.reshape(self.at, (self.size.batch, 1, 1, 1)) + (self.size.chunk - 1)
         return last - (last - numbers + rows) % rows
 
     def in_sight(self, window: int | None, rows: int) -> Tensor:
         """Which rows of a cache each query sees: bool (batch, 1, chunk, rows)."""
-        key = (self.size.context if window is None else window, rows)
+        key = (self._context if window is None else window, rows)
         if key not in self._masks:
             step = self.g.constant(np.arange(self.size.chunk, dtype=np.int32).reshape(1, 1, -1, 1))
             positions = self._positions(rows)
             behind = ops.reshape(self.at, (self.size.batch, 1, 1, 1)) + step - positions
             seen = ops.logical_and(behind >= 0, behind <= key[0])
-            self._masks[key] = seen if rows == self.size.context else ops.logical_and(seen, positions >= 0)
+            self._masks[key] = seen if rows == self._context else ops.logical_and(seen, positions >= 0)
         return self._masks[key]
 
     def _written(self, name: str, fresh: Tensor, window: int | None) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any, Literal, NoReturn
 
 from rlx.errors import DTypeError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.files import shown
-from rlx.formats.settings import whole_heads, with_original_length
+from rlx.formats.settings import by_kind, whole_heads, with_original_length
 from rlx.ops.rope.scaling import ProportionalScaling, Scaling
 from rlx.ops.rope.table import rope_frequencies, rope_scaling
 
@@ -58,8 +58,9 @@ class Attention:
     `qk_norm` normalizes q and k head by head, with one weight for all or ("heads") one for each, or each as a whole
     row; after the rope where `late_norm`. `sinks` adds a learned logit a head to the softmax, which takes a part of the
     weight and gives no value; `gated` multiplies the result by another product's sigmoid. `clip` limits q, k and v;
-    `alibi` has what each head's scores lose a token of distance; `heat` are a and n of the factor 1 + a·log(1 + ⌊p / n⌋)
-    of a query at position p. With `latent` there is one key for all heads, of its rank and turned numbers.
+    `alibi` has what each head's scores lose a token of distance; `heat` are a and n of the factor
+    1 + a·log(1 + ⌊p / n⌋) of a query at position p. With `latent` there is one key for all heads, of its rank and
+    turned numbers.
     """
 
     heads: int
@@ -78,7 +79,7 @@ class Attention:
     late_norm: bool = False
     clip: float | None = None
     alibi: tuple[float, ...] = ()
-    alibi_rounded: bool = False  # by the keys' positions, rounded to bf16, as Falcon's
+    alibi_rounded: bool = False  # whether scores gain by the keys' positions, rounded to bf16, as Falcon's do
     heat: tuple[float, float] | None = None
     latent: Latent | None = None
 
@@ -90,10 +91,10 @@ class Experts:
     `order` "softmax" takes the softmax of all logits and then the largest, made to sum to 1 where `renormalize`;
     "chosen" takes the softmax of the largest logits alone, "sigmoid" the sigmoid of each logit in place of the first
     softmax; "mixed" chooses two, one after the other, each by the softmax of the logits that are not further below the
-    largest left than twice `jitter` of it. Where `corrected`, a learned number is added to each expert's part for the choice alone. Of `groups` of
-    experts those in `groups_used` may be chosen: the groups with the largest sums of their `group_top` largest. `floor`
-    is what the sum is at least, or with `added` what is added to it, where parts are divided by their sum; `scaling`
-    multiplies the parts.
+    largest left than twice `jitter` of it. Where `corrected`, a learned number is added to each expert's part for the
+    choice alone. Of `groups` of experts those in `groups_used` may be chosen: the groups with the largest sums of their
+    `group_top` largest. `floor` is what the sum is at least, or with `added` what is added to it, where parts are
+    divided by their sum; `scaling` multiplies the parts.
 
     `shared` is the inner width of an MLP that all tokens use besides, by the sigmoid of a logit of its own where
     `shared_gated`."""
@@ -143,9 +144,10 @@ class Recurrence:
 class LanguageConfig:
     """A model as blocks: one `mixers` entry a layer, then an MLP or experts unless `inner` is 0.
 
-    `placement` says where norms stand: before a block (Llama), after it (OLMo 2), on both sides (Gemma 2), or after the
-    sum of a block and what went into it ("post", as in the first Transformers), or before both ("inside"). With `parallel` norms mixer and MLP
-    both take what goes into the layer, by one norm for both or one for each, and their sum is added to it.
+    `placement` says where norms stand: before a block (Llama), after it (OLMo 2), on both sides (Gemma 2), after the
+    sum of a block and what went into it ("post", as in the first Transformers), or before both ("inside"). With
+    `parallel` norms mixer and MLP both take what goes into the layer, by one norm for both or one for each, and their
+    sum is added to it.
     `residual_scale` multiplies a block's result before it is added, `logit_scale` the logits. `embedding_width` is that
     of embeddings which one product widens and another, of the output, narrows.
     """
@@ -171,7 +173,7 @@ class LanguageConfig:
     tied: bool = False
     logit_softcap: float | None = None
     norm_weight: bool = True
-    norm_bias: bool = True  # of layer norms
+    norm_bias: bool = True  # whether layer norms have one
     parallel: int = 0
     residual_scale: float = 1.0
     logit_scale: float = 1.0
@@ -274,8 +276,7 @@ class Fields:
         inner = Fields({**self.content, **given}, self.where)
         found = inner.number("rope_theta" if "rope_theta" in given else base_name, 1.0 + 1e-9, 1e15, base)
         inner.flag("truncate", True)
-        if kind is None:
-            given = with_original_length(given, self.content)
+        given = with_original_length(given, self.content) if kind is None else by_kind(self.where, given)
         try:
             longest = self.count("max_position_embeddings", MOST_POSITIONS, 2048)
             scaling = rope_scaling({**given, "partial_rotary_factor": inner.part()} if given else None, longest)
@@ -313,6 +314,8 @@ class Fields:
         result = given or scaling or {}
         if given and kind is not None and isinstance(result, dict):
             result = result.get(kind)
+        elif kind is not None and isinstance(result, dict):  # it is added to the kind's own, which are "default"
+            result = {"rope_type": "default", **result}
         if not isinstance(result, dict) or any(isinstance(value, dict) for value in result.values()):
             self.wrong(name, "an object of settings" + (f" for {kind}" if given and kind else ", one for all layers"))
         return result

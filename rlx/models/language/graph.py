@@ -15,8 +15,8 @@ from rlx.models.language.adapters import LowRank, LowRanks
 from rlx.models.language.blocks import Blocks, WeightTypes
 from rlx.models.language.caches import Size
 from rlx.models.language.config import LanguageConfig, Mixer
-from rlx.models.language.pages import pages_for
 from rlx.models.language.latent import latent
+from rlx.models.language.pages import pages_for
 from rlx.models.language.recurrent import conv, delta, hybrid, mamba, mamba2
 
 Head = Literal["token", "next", "choices", "logits", "hidden"]
@@ -144,22 +144,22 @@ def through_layers(blocks: Blocks, x: Tensor, layers: range | None = None) -> Te
     if layers.start == 0:
         x = blocks.embedding(x)
     for index in layers:
-        x = _layer(blocks, x, index)
+        x = layer(blocks, x, index)
     return x
 
 
-def _layer(b: Blocks, x: Tensor, index: int) -> Tensor:
+def layer(b: Blocks, x: Tensor, index: int) -> Tensor:
     """The mixer of a layer and its MLP, each with its norms and added to x."""
     name, mixer, c = f"layers.{index}", MIXERS[b.config.mixers[index]], b.config
     mlp = b.experts if c.experts is not None and index not in c.dense else b.mlp
 
     def around(x: Tensor, block: Callable[[Tensor], Tensor], before: str, after: str) -> Tensor:
-        given = x if c.placement in ("after", "post") else b.norm(x, f"{name}.{before}")
-        made = block(given)
-        x = given if c.placement == "inside" else x
+        normed = x if c.placement in ("after", "post") else b.norm(x, f"{name}.{before}")
+        result = block(normed)
+        x = normed if c.placement == "inside" else x
         if c.placement in ("after", "around"):
-            made = b.norm(made, f"{name}.{after}")
-        x = x + (made if c.residual_scale == 1.0 else made * c.residual_scale)
+            result = b.norm(result, f"{name}.{after}")
+        x = x + (result if c.residual_scale == 1.0 else result * c.residual_scale)
         return b.norm(x, f"{name}.{after}") if c.placement == "post" else x
 
     if c.parallel:

@@ -7,7 +7,6 @@ by its head's part for keys, so that it meets the rows themselves, and what the 
 from __future__ import annotations
 
 import rlx.ops as ops
-from rlx.dtypes import f32
 from rlx.ir import Tensor
 from rlx.models.language.blocks import Blocks
 from rlx.models.language.caches import turned
@@ -29,25 +28,25 @@ def latent(b: Blocks, x: Tensor, index: int) -> Tensor:
     c, k = (ops.reshape(t, (*lead, 1, t.shape[1])) for t in (c, row[:, m.rank :]))
     own, k = b.rotated(q[:, :, :, m.plain :], k, a.ropes[index])
     # (heads, rows, plain) by (heads, plain, rank): a query as the rows are.
-    keys, values = (
-        b.weight(f"{name}.{part}", (a.heads, n, m.rank)) for part, n in (("kv_b_keys", m.plain), ("kv_b_values", m.value))
-    )
+    keys = b.weight(f"{name}.kv_b_keys.weight", (a.heads, m.plain, m.rank))
+    values = b.weight(f"{name}.kv_b_values.weight", (a.heads, m.value, m.rank))
     plain = _by_heads(b, q[:, :, :, : m.plain])
-    met = _in_rows(b, ops.matmul(plain, ops.cast(keys, f32)))
-    q = ops.concat([met, ops.cast(own, f32)], axis=3)
-    row = ops.concat([ops.cast(c, f32), ops.cast(k, f32)], axis=3)
+    met = _in_rows(b, ops.matmul(plain, ops.cast(keys, b.wide)))
+    q = ops.concat([met, ops.cast(own, b.wide)], axis=3)
+    row = ops.concat([ops.cast(c, b.wide), ops.cast(k, b.wide)], axis=3)
     if b.size.context:
         mixed = b.caches.latent(index, q, row, a.scale)
     else:
-        mixed = turned(ops.attention(turned(q), turned(row), turned(row), scale=a.scale, causal=b.size.chunk > 1))
-    made = ops.matmul(_by_heads(b, mixed[:, :, :, : m.rank]), ops.cast(values, f32), transpose_b=True)
-    made = ops.reshape(_in_rows(b, made), (b.rows, a.heads * m.value))
-    return b.linear(ops.cast(made, b.size.activations), f"{name}.o_proj", b.config.width, a.out_bias)
+        mixed = turned(ops.attention(turned(q), turned(row), turned(row), b.related, scale=a.scale,
+                                     causal=b.size.chunk > 1))  # fmt: skip
+    taken = ops.matmul(_by_heads(b, mixed[:, :, :, : m.rank]), ops.cast(values, b.wide), transpose_b=True)
+    taken = ops.reshape(_in_rows(b, taken), (b.rows, a.heads * m.value))
+    return b.linear(ops.cast(taken, b.size.activations), f"{name}.o_proj", b.config.width, a.out_bias)
 
 
 def _by_heads(b: Blocks, x: Tensor) -> Tensor:
-    """(batch, chunk, heads, n) in f32 as (heads, rows, n)."""
-    return ops.transpose(ops.reshape(ops.cast(x, f32), (b.rows, *x.shape[2:])), (1, 0, 2))
+    """(batch, chunk, heads, n) in f32, or f64, as (heads, rows, n)."""
+    return ops.transpose(ops.reshape(ops.cast(x, b.wide), (b.rows, *x.shape[2:])), (1, 0, 2))
 
 
 def _in_rows(b: Blocks, x: Tensor) -> Tensor:

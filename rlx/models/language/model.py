@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.host.locks import renewed
 from rlx.models.language.adapters import Adapter
 from rlx.models.language.architectures import architecture_of
+from rlx.models.language.architectures.base import plain_names
 from rlx.models.language.batch import Batch
 from rlx.models.language.config import Fields, LanguageConfig
 from rlx.models.language.decoder import Decoder, Sampling
@@ -106,7 +108,7 @@ class LanguageModel(Closing):
         modules_to_save, ranks that differ); DTypeError for a name that is no text."""
         if not isinstance(name, str) or not name:
             raise DTypeError(f"an adapter's name is {name!r:.40}; expected a text")
-        adapter = Adapter(folder, self.decoder.source.bare)
+        adapter = Adapter(folder, self.decoder.source.bare, self.decoder.source.products)
         with self._lock:
             self.decoder.fit(adapter)
             self._adapters[name] = adapter
@@ -454,6 +456,8 @@ def made_of(
 ) -> LanguageModel:  # fmt: skip
     """A language model of settings and tensors, of whatever files they are; `split` as `Decoder` takes it."""
     architecture = architecture_of(fields)
+    if isinstance(source, GgufModel) and source.family.plain:
+        architecture = replace(architecture, find=plain_names, prefixes=("",))
     config = architecture.read(fields)
     if type(context) is not int or context < 1:
         raise ShapeError(f"context is {context!r}; expected an integer from 1")

@@ -18,6 +18,8 @@ def _state(b: Blocks, name: str, *shape: int) -> tuple[Tensor, Callable[[Tensor]
     """A state of this run's sequences, (batch, *shape), and what renews it. Where there are several sequences, a prompt
     begins with a state of zeros, whatever the slot held before, and a step keeps that of a sequence that stands
     still."""
+    if not b.size.context:  # a text as a whole, as in training
+        return ops.zeros((b.size.batch, *shape), b.wide), lambda new: None
     held, rank = b.g.state(name, (b.size.slots, *shape), f32), 1 + len(shape)
     if b.size.slots == 1:
         return held, lambda new: b.g.update(name, new)
@@ -39,7 +41,7 @@ def _convolved(
     w = b.weight(f"{name}.conv1d.weight", (channels, r.width))
     bias = b.weight(f"{name}.conv1d.bias", (channels,)) if r.conv_bias else None
     state, renew = _state(b, f"conv.{index}", r.width - 1, channels)
-    result, last = ops.causal_conv(ops.cast(x, f32), ops.cast(w, f32), bias, state, activation=activation)
+    result, last = ops.causal_conv(ops.cast(x, b.wide), ops.cast(w, b.wide), bias, state, activation=activation)
     renew(last)
     return result
 
@@ -60,7 +62,7 @@ def mamba(b: Blocks, x: Tensor, index: int) -> Tensor:
     assert r is not None
     both = b.linear(x, f"{name}.in_proj", 2 * r.inner, r.bias)
     u = _convolved(b, _lengths(b, both[:, : r.inner]), index, name, r)
-    made = b.linear(ops.reshape(u, (b.rows, r.inner)), f"{name}.x_proj", r.rank + 2 * r.states, dtype=f32)
+    made = b.linear(ops.reshape(u, (b.rows, r.inner)), f"{name}.x_proj", r.rank + 2 * r.states, dtype=b.wide)
     cuts = (0, r.rank, r.rank + r.states, r.rank + 2 * r.states)
     low, *both_ways = (made[:, start:end] for start, end in pairwise(cuts))
     if r.inner_norms:
@@ -68,12 +70,12 @@ def mamba(b: Blocks, x: Tensor, index: int) -> Tensor:
             b.norm(t, f"{name}.{part}_layernorm") if r.inner_norms == "weighted" else _plain_norm(b, t)
             for part, t in (("dt", low), ("b", both_ways[0]), ("c", both_ways[1]))
         )
-    step = b.linear(low, f"{name}.dt_proj", r.inner, dtype=f32)
+    step = b.linear(low, f"{name}.dt_proj", r.inner, dtype=b.wide)
     into, out = (_lengths(b, t) for t in both_ways)
     state, renew = _state(b, f"states.{index}", r.inner, r.states)
     y, last = ops.selective_scan(
         u, _lengths(b, step), b.weight(f"{name}.A", (r.inner, r.states)), into, out,
-        b.weight(f"{name}.D", (r.inner,)), ops.cast(_lengths(b, both[:, r.inner :]), f32), state,
+        b.weight(f"{name}.D", (r.inner,)), ops.cast(_lengths(b, both[:, r.inner :]), b.wide), state,
         delta_bias=b.weight(f"{name}.dt_proj.bias", (r.inner,)), delta_softplus=True,
     )  # fmt: skip
     renew(last)
@@ -92,34 +94,34 @@ def mamba2(b: Blocks, x: Tensor, index: int) -> Tensor:
     into, out = (ops.reshape(u[:, :, s:e], (*lead, r.groups, r.states)) for s, e in pairwise(ends))
     state, renew = _state(b, f"states.{index}", r.heads, size, r.states)
     y, last = ops.selective_scan(
-        ops.reshape(u[:, :, : r.inner], (*lead, r.heads, size)), ops.cast(_lengths(b, step), f32),
+        ops.reshape(u[:, :, : r.inner], (*lead, r.heads, size)), ops.cast(_lengths(b, step), b.wide),
         b.weight(f"{name}.A", (r.heads,)), into, out, b.weight(f"{name}.D", (r.heads,)), None, state,
         delta_bias=b.weight(f"{name}.dt_bias", (r.heads,)), delta_softplus=True,
     )  # fmt: skip
     renew(last)
     y = ops.reshape(y, (b.rows, r.inner))
     if not r.late_gate:
-        y = y * ops.silu(ops.cast(gate, f32))
+        y = y * ops.silu(ops.cast(gate, b.wide))
     if r.normed:
         normed = _plain_norm(b, ops.reshape(y, (b.rows, r.groups, r.inner // r.groups)))
         y = ops.reshape(normed, (b.rows, r.inner)) * b.weight(f"{name}.norm.weight", (r.inner,))
     if r.late_gate:
-        y = y * ops.silu(ops.cast(gate, f32))
+        y = y * ops.silu(ops.cast(gate, b.wide))
     return _out(b, y, name, r)
 
 
 def _plain_norm(b: Blocks, x: Tensor) -> Tensor:
-    return ops.rms_norm(x, ops.expand(b.g.constant(1.0, f32), x.shape[-1:]), eps=b.config.eps)
+    return ops.rms_norm(x, ops.expand(b.g.constant(1.0, b.wide), x.shape[-1:]), eps=b.config.eps)
 
 
 def conv(b: Blocks, x: Tensor, index: int) -> Tensor:
     """The short convolution of LFM2: between two gates, all three of one product."""
     r, name = b.config.recurrence, f"layers.{index}.conv"
     assert r is not None
-    made = b.linear(x, f"{name}.in_proj", 3 * r.inner, r.bias)
-    before, after, given = (made[:, i * r.inner : (i + 1) * r.inner] for i in range(3))
-    u = _convolved(b, _lengths(b, before * given), index, name, r, None)
-    return _out(b, ops.cast(after, f32) * ops.reshape(u, (b.rows, r.inner)), name, r)
+    parts = b.linear(x, f"{name}.in_proj", 3 * r.inner, r.bias)
+    before, after, inputs = (parts[:, i * r.inner : (i + 1) * r.inner] for i in range(3))
+    u = _convolved(b, _lengths(b, before * inputs), index, name, r, None)
+    return _out(b, ops.cast(after, b.wide) * ops.reshape(u, (b.rows, r.inner)), name, r)
 
 
 def hybrid(b: Blocks, x: Tensor, index: int) -> Tensor:
@@ -141,14 +143,14 @@ def delta(b: Blocks, x: Tensor, index: int) -> Tensor:
     if r.tiled:
         q, k = (ops.concat([t] * (r.heads // r.groups), axis=2) for t in (q, k))
     v = ops.reshape(u[:, :, 2 * keys :], (*lead, r.heads, size))
-    decay = ops.softplus(ops.cast(_lengths(b, step), f32) + b.weight(f"{name}.dt_bias", (r.heads,)))
+    decay = ops.softplus(ops.cast(_lengths(b, step), b.wide) + b.weight(f"{name}.dt_bias", (r.heads,)))
     decay = decay * b.weight(f"{name}.A", (r.heads,))
     state, renew = _state(b, f"states.{index}", r.heads, size, r.key_size)
-    o, last = ops.gated_delta_rule(q, k, v, decay, ops.sigmoid(ops.cast(_lengths(b, write), f32)), state)
+    o, last = ops.gated_delta_rule(q, k, v, decay, ops.sigmoid(ops.cast(_lengths(b, write), b.wide)), state)
     renew(last)
     gamma = b.weight(f"{name}.norm.weight", (size,))
     normed = ops.rms_norm(ops.reshape(o, (b.rows, r.heads, size)), gamma, eps=b.config.eps)
-    y = ops.reshape(normed, (b.rows, r.inner)) * ops.silu(ops.cast(gate, f32))
+    y = ops.reshape(normed, (b.rows, r.inner)) * ops.silu(ops.cast(gate, b.wide))
     return _out(b, y, name, r)
 
 

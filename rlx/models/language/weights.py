@@ -14,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.driver.device import Bytes
-from rlx.dtypes import DType, as_dtype, f32, rounded
+from rlx.dtypes import DType, as_dtype, f32, f64, rounded
 from rlx.errors import DTypeError, ModelFormatError, RlxError
 from rlx.formats.files import shown
 from rlx.formats.gguf.model import times
 from rlx.formats.quantized import QuantizedTensors
 from rlx.formats.safetensors import SafetensorsFile, ShardedTensors
-from rlx.formats.settings import same_numbers, warn_untied
+from rlx.formats.settings import same_numbers, warn_beyond, warn_untied
 from rlx.host.progress import report
 from rlx.host.threads import Threads
-from rlx.models.language.architectures.base import Architecture, Recipe, Value, alone, joined
+from rlx.models.language.architectures.base import Architecture, Recipe, Stored, Value, alone, joined
 from rlx.models.language.blocks import table_names
 from rlx.models.language.config import LanguageConfig, Rope
 from rlx.ops.rope.table import rope_table
@@ -47,7 +47,7 @@ class Source(Protocol):
     @property
     def scales(self) -> Mapping[str, Scale]: ...
 
-    def read(self, name: str) -> Value: ...
+    def read(self, name: str) -> Stored: ...
     def read_into(self, name: str, out: Bytes) -> None:
         """Writes the tensor into memory of its size, in the layout of the devices. Another thread may call it while
         the one that loads does something else."""
@@ -70,8 +70,8 @@ class Arrays:
         except DTypeError as error:
             raise ModelFormatError(f"{where}: {error}") from error
 
-    def read(self, name: str) -> Value:
-        result: Value = self._tensors[name]
+    def read(self, name: str) -> Stored:
+        result: Stored = self._tensors[name]
         return result
 
     def read_into(self, name: str, out: Bytes) -> None:
@@ -97,18 +97,22 @@ class _Wanted:
 class ModelWeights:
     """The weights of a model: the graph asks for each by name and shape (`dtype_of`), `load` puts them into a Store.
 
-    Matrices keep the file's dtype, packed ones too, unless `dtype` names another; vectors are f32. Tables of ropes are
-    made here. Raises: ModelFormatError naming each weight that is missing or of a wrong shape.
+    Matrices keep the file's dtype, packed ones too, unless `dtype` names another; vectors are f32. Unless it `joins`,
+    no weight is one of several. Tables of ropes are made here.
+    Raises: ModelFormatError naming each weight that is missing or of a wrong shape.
     """
 
     def __init__(
-        self, source: Source, architecture: Architecture, config: LanguageConfig, context: int, dtype: DType | None
-    ) -> None:
+        self, source: Source, architecture: Architecture, config: LanguageConfig, context: int, dtype: DType | None,
+        joins: bool = True,
+    ) -> None:  # fmt: skip
         self.source: Source = source
+        self._joins = joins
         self.positions = context
         self._architecture = architecture
         self._dtype = dtype
         self._wanted: dict[str, _Wanted] = {}
+        self._recipes: dict[str, Recipe] = {}  # the recipe of each weight asked for, parts of joined ones too
         self._problems: list[str] = []
         self._tables: dict[str, Any] = {}
         self._prefix = next((p for p in architecture.prefixes if any(n.startswith(p) for n in source.kinds)), "")
@@ -159,7 +163,8 @@ class ModelWeights:
         return self._wanted[name].scale if name in self._wanted else None
 
     def _scale(self, name: str, recipe: Recipe, packed: bool) -> Scale | None:
-        own = next((np.asarray(s, np.float32) for part, s in self.config.scales if name.endswith(f".{part}.weight")), None)
+        named = (s for part, s in self.config.scales if name.endswith(f".{part}.weight"))
+        own = next((np.asarray(s, np.float32) for s in named), None)
         held = [self.source.scales.get(self._names[n]) if packed else None for n in recipe.files]
         if all(s is None for s in held):
             return own
@@ -169,13 +174,15 @@ class ModelWeights:
 
     def joined(self, name: str, parts: Sequence[tuple[str, tuple[int, ...]]]) -> bool:
         """Whether weights can be one that holds their rows one after the other: those of one dtype can."""
+        if not self._joins:
+            return False
         found = [self._find(part, shape) for part, shape in parts]
         if len({w.dtype for w in found}) > 1 or any(n not in self._names for w in found for n in w.recipe.files):
             return False
         ends = list(itertools.accumulate(len(w.recipe.files) for w in found))
 
         def join(values: Sequence[Value]) -> Value:
-            made = []
+            made: list[Value] = []
             for end, w in zip(ends, found, strict=True):
                 made.append(_shaped(w, values[end - len(w.recipe.files) : end]))
             return joined(made)
@@ -195,6 +202,7 @@ class ModelWeights:
         recipe = self._architecture.find(name, self.config, self._names)
         if name == "embed_tokens.weight" and self.config.tied and self._table not in self._names:
             recipe = Recipe((self._head,)) if self._head in self._names else recipe
+        self._recipes[name] = recipe
         missing = [n for n in recipe.files if n not in self._names]
         if missing:
             self._problems.append(f"missing {missing[0]!r}" + (f" and {len(missing) - 1} more" if missing[1:] else ""))
@@ -214,6 +222,52 @@ class ModelWeights:
         scale = self._scale(name, recipe, dtype.is_packed)
         return _Wanted(shape, dtype, recipe, recipe.files if same else (), scale)
 
+    def recipe(self, name: str) -> Recipe:
+        """How a weight that was asked for is made of the file's tensors."""
+        return self._wanted[name].recipe
+
+    def file_name(self, bare: str) -> str:
+        """The name in the file of a tensor by its name without what stands before all names."""
+        return self._names[bare]
+
+    def module(self, bare: str) -> str:
+        """The name of the module that has a matrix, as transformers calls it: files may lack what stands before all."""
+        name = self._names[bare]
+        named = name if name.startswith(self._architecture.prefixes) else f"{self._architecture.prefixes[0]}{name}"
+        return (name if bare == self._head else named).removesuffix(".weight")
+
+    def products(self, module: str) -> list[tuple[str, Recipe]]:
+        """The products whose weights are, or are rows of, that of a module, by its name in a file without what stands
+        before all; each with its recipe."""
+        found = ((name.removesuffix(".weight"), r) for name, r in self._recipes.items() if name.endswith(".weight"))
+        return [(name, recipe) for name, recipe in found if recipe.files == (f"{module}.weight",)]
+
+    def numel(self, bare: str) -> int:
+        """How many elements a tensor of the file has."""
+        return math.prod(self.source.kinds[self._names[bare]][0])
+
+    def values(self) -> tuple[dict[str, Stored], dict[str, str]]:
+        """The values of all weights asked for: the file's tensors by their names, and packed ones that are parts of
+        others, or have parts, as they are made. The latter have names of their own, of which the second dict tells
+        those of the weights in graphs."""
+        result: dict[str, Stored] = {}
+        own: dict[str, str] = {}
+        for name, wanted in self._wanted.items():
+            files = [self._names[n] for n in wanted.recipe.files]
+            packed = any(self.source.kinds[n][1].is_packed for n in files)
+            if packed and (wanted.recipe.make is not alone or not wanted.dtype.is_packed):
+                own[name] = f"{self._prefix}{name}"
+                result[own[name]] = self._make(name, _Rooms(), whole=True)
+                continue
+            for n in files:
+                if n not in result:
+                    value = self.source.read(n)
+                    if not isinstance(value, PackedArray):
+                        kind = self._dtype if self._dtype == f64 else wanted.dtype
+                        value = rounded(np.asarray(value), kind.np)
+                    result[n] = value
+        return result, own
+
     def bare(self, name: str) -> str:
         """The graph's name of what has this name in a file of the architecture."""
         return next((name.removeprefix(p) for p in self._architecture.prefixes if name.startswith(p)), name)
@@ -225,14 +279,32 @@ class ModelWeights:
         tied = self.config.tied or f"{name}.weight" == self._table
         return "embed_tokens.weight" if tied else "lm_head.weight"
 
+    def kept(self, name: str) -> DType:
+        """The dtype in which a weight that was asked for is kept."""
+        return self._wanted[name].dtype
+
+    def value(self, name: str) -> Value:
+        """A weight that was asked for, made of the file's tensors. Raises: ModelFormatError."""
+        wanted = self._wanted[name]
+        values = [self.source.read(self._names[n]) for n in wanted.recipe.files]
+        if wanted.recipe.derived:
+            values = [v.dequantize() if isinstance(v, PackedArray) else v for v in values]
+        return _shaped(wanted, values)
+
     def check(self) -> None:
         """Checks what was asked for against the file. Raises: ModelFormatError naming every difference."""
         problems = list(dict.fromkeys(self._problems))  # a weight may be asked for more than once
         used = {self._names[n] for w in self._wanted.values() for n in w.recipe.files if n in self._names}
+        beyond = 0
         for name in self.source.kinds:
             tied = self.config.tied and name == self._names.get(self._head)
             if name not in used and not self._architecture.unused.search(name) and not tied:
-                problems.append(f"extra {shown(name)}")
+                if self.config.heads_beyond and self._beyond(name):
+                    beyond += 1
+                else:
+                    problems.append(f"extra {shown(name)}")
+        if beyond and not problems:
+            warn_beyond(self.source.where, beyond, self.config.layers)
         for wanted in self._wanted.values():
             recipe = wanted.recipe
             if recipe.make is alone and recipe.files[0] in self._names:  # others are checked when they are made
@@ -243,6 +315,11 @@ class ModelWeights:
             rest = len(problems) - _MAX_NAMED
             listed = problems[:_MAX_NAMED] + ([f"and {rest} more"] if rest > 0 else [])
             raise ModelFormatError(f"{self.source.where}: the weights do not fit the settings: {'; '.join(listed)}")
+
+    def _beyond(self, name: str) -> bool:
+        """Whether a tensor is of a layer behind the last."""
+        number = self.bare(name).removeprefix("layers.").partition(".")[0]
+        return number.isdecimal() and int(number) >= self.config.layers
 
     @property
     def nbytes(self) -> int:
@@ -282,7 +359,7 @@ class ModelWeights:
         rooms = _Rooms()
         # Where weights are copied to a device, the next is read meanwhile.
         with Threads(1) as reading:
-            coming: Future[Bytes | Value] | None = None
+            coming: Future[Bytes | Stored] | None = None
             names = list(self._wanted)
             for name, after in zip(names, [*names[1:], None], strict=True):
                 wanted, to = self._wanted[name], stores[name]
@@ -306,10 +383,10 @@ class ModelWeights:
         """Whether a weight is written where it stays, without a copy."""
         return bool(self._wanted[name].plain) and len(stores) == 1 and stores[0].in_place
 
-    def _make(self, name: str, rooms: _Rooms) -> Bytes | Value:
-        """A weight as the file's bytes, in one of the rooms, or made of the file's tensors."""
+    def _make(self, name: str, rooms: _Rooms, whole: bool = False) -> Any:
+        """A weight as the file's bytes, in one of the rooms, unless it is wanted `whole`, or made of the tensors."""
         wanted = self._wanted[name]
-        if wanted.plain:
+        if wanted.plain and not whole:
             room = rooms.next(wanted.dtype.nbytes(wanted.shape))
             self._write(wanted, room)
             return room
@@ -345,7 +422,7 @@ class _Loaded:
     kinds: Mapping[str, tuple[tuple[int, ...], DType]]
     scales: Mapping[str, Scale]
 
-    def read(self, name: str) -> Value:
+    def read(self, name: str) -> Stored:
         raise RlxError(f"{self.where}: tensor {shown(name)} cannot be read: the model was loaded")
 
     def read_into(self, name: str, out: Bytes) -> None:
@@ -368,12 +445,12 @@ class _Rooms:
         return room[:nbytes]
 
 
-def _shaped(wanted: _Wanted, values: Sequence[Value]) -> Value:
+def _shaped(wanted: _Wanted, values: Sequence[Value]) -> Stored:
     """The weight made of a file's tensors. Raises: ModelFormatError for tensors of other shapes."""
     shapes = ", ".join(sorted({str(tuple(v.shape)) for v in values}))
     where = f"{wanted.recipe.files[0]!r} has shape {shapes}"
     try:
-        made = wanted.recipe.make(values)
+        made = cast(Stored, wanted.recipe.make(values))  # stored values make no tensor
     except (ValueError, IndexError) as error:
         raise ModelFormatError(f"{where}, of which no {wanted.shape} is made") from error
     if tuple(made.shape) != wanted.shape:

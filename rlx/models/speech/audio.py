@@ -16,12 +16,12 @@ from rlx.errors import DTypeError, ModelFormatError, ShapeError
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
-RATES = (1000, 768_000)  # samples a second
-MOST_BYTES = 4 << 30  # bytes of a WAV file, whose sizes are 32 bits
-HOP = 160  # samples from one frame of a spectrogram to the next
+RATES_HZ = (1000, 768_000)
+MAX_WAV_BYTES = 4 << 30  # a WAV file's sizes have 32 bits
+HOP_SAMPLES = 160  # the distance of a spectrogram's frames
 _ZEROS = 24  # zero crossings of the sinc on each side: steeper than the ear of a speech model needs
 _BETA = 9.0  # the Kaiser window's β: side lobes 90 dB down
-_PART = 1 << 14  # samples made at a time
+_SAMPLES_AT_ONCE = 1 << 14
 
 
 def read_wav(path: str | os.PathLike[str], rate: int) -> F32:
@@ -32,9 +32,9 @@ def read_wav(path: str | os.PathLike[str], rate: int) -> F32:
     try:
         with wave.open(os.fspath(path), "rb") as file:
             channels, width, file_rate, count = file.getparams()[:4]
-            if not RATES[0] <= file_rate <= RATES[1] or count * channels * width > MOST_BYTES:
-                raise ModelFormatError(f"{path}: {count:,} frames of {file_rate:,} a second; expected {RATES[0]:,} to "
-                                       f"{RATES[1]:,} a second, and at most {MOST_BYTES:,} bytes")  # fmt: skip
+            if not RATES_HZ[0] <= file_rate <= RATES_HZ[1] or count * channels * width > MAX_WAV_BYTES:
+                raise ModelFormatError(f"{path}: {count:,} frames of {file_rate:,} a second; expected {RATES_HZ[0]:,} "
+                                       f"to {RATES_HZ[1]:,} a second, and at most {MAX_WAV_BYTES:,} bytes")  # fmt: skip
             raw = file.readframes(count)
     except OSError as error:
         raise ModelFormatError(f"{path}: cannot be read: {error.strerror or error}; give a WAV file") from error
@@ -82,14 +82,14 @@ def resampled(samples: npt.NDArray[Any], source_rate: int, rate: int) -> F32:
     apart = taps[None, :] - np.arange(up)[:, None] / up
     weights = cutoff * np.sinc(cutoff * apart) * np.i0(_BETA * np.sqrt(np.clip(1 - (apart / half) ** 2, 0, 1)))
     weights /= np.i0(_BETA)
-    weights /= weights.sum(1, keepdims=True)  # so that a constant stays one
+    weights /= weights.sum(1, keepdims=True)  # so that a constant signal stays constant
     count = -(-len(samples) * up // down)
     padded = np.concatenate([np.zeros(half - 1), samples.astype(np.float64), np.zeros(half + 1)])
     result = np.empty(count, np.float32)
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half)
-    for start in range(0, count, _PART):
-        places = np.arange(start, min(start + _PART, count)) * down
-        result[start : start + _PART] = np.einsum("ij,ij->i", windows[places // up], weights[places % up])
+    for start in range(0, count, _SAMPLES_AT_ONCE):
+        places = np.arange(start, min(start + _SAMPLES_AT_ONCE, count)) * down
+        result[start : start + _SAMPLES_AT_ONCE] = np.einsum("ij,ij->i", windows[places // up], weights[places % up])
     return result
 
 
@@ -101,7 +101,7 @@ class LogMel:
     bands: int
     rate: int = 16000
     window: int = 400
-    hop: int = HOP
+    hop: int = HOP_SAMPLES
     samples: int = 480_000
 
     def of(self, sound: npt.NDArray[Any]) -> F32:

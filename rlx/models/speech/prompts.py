@@ -15,7 +15,7 @@ from rlx.formats.files import read_json, shown
 from rlx.models.language.graph import mask_words
 
 Allowed = npt.NDArray[np.bool_]
-STEP = 0.02  # seconds between two timestamps
+TIMESTAMP_SECONDS = 0.02  # the time between two timestamps
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from rlx.models.language.caches import Size
 from rlx.models.language.config import Fields
 from rlx.models.language.model import half_or_full
 from rlx.models.language.weights import Arrays, ModelWeights
-from rlx.models.speech.audio import HOP, RATES, LogMel, read_wav, resampled
-from rlx.models.speech.prompts import STEP, Prompts, read_prompts, words_of
+from rlx.models.speech.audio import HOP_SAMPLES, RATES_HZ, LogMel, read_wav, resampled
+from rlx.models.speech.prompts import TIMESTAMP_SECONDS, Prompts, read_prompts, words_of
 from rlx.models.speech.whisper import (
     ARCHITECTURE,
     Head,
@@ -37,7 +37,7 @@ from rlx.models.speech.whisper import (
 from rlx.runtime import CompiledGraph, Session, State, Weights
 from rlx.runtime.keywords import keywords
 
-SHORTEST = 0.1  # seconds; what is left of a sound behind its last chunk and is shorter holds no word
+SHORTEST_SECONDS = 0.1  # what is left of a sound behind its last chunk and is shorter holds no word
 F32 = npt.NDArray[np.float32]
 Sound = str | os.PathLike[str] | tuple[npt.NDArray[Any], int]
 
@@ -178,7 +178,7 @@ class Transcriber(Closing):
     def _asked(
         self, sound: Sound, language: str | None, task: str, timestamps: bool, heard: list[str | None]
     ) -> Iterator[Segment]:
-        """As `segments`; `heard` gets the code of the language."""
+        """Does what `segments` does; `heard` gets the code of the language."""
         samples = self._samples(sound)
         asked = None if language is None else self.prompts.language(language)
         self.prompts.prompt(asked if asked is not None else 0, task, timestamps)
@@ -190,8 +190,8 @@ class Transcriber(Closing):
             return read_wav(sound, self.mel.rate)
         if not isinstance(sound, tuple) or len(sound) != 2 or type(sound[1]) is not int:
             raise DTypeError(f"transcribe: {type(sound).__name__} is no sound; give a WAV file, or (samples, rate)")
-        if not RATES[0] <= sound[1] <= RATES[1]:
-            raise ShapeError(f"transcribe: {sound[1]:,} samples a second; expected {RATES[0]:,} to {RATES[1]:,}")
+        if not RATES_HZ[0] <= sound[1] <= RATES_HZ[1]:
+            raise ShapeError(f"transcribe: {sound[1]:,} samples a second; expected {RATES_HZ[0]:,} to {RATES_HZ[1]:,}")
         samples = np.asarray(sound[0])
         if samples.ndim != 1 or not samples.size or samples.dtype.kind != "f" or not np.isfinite(samples).all():
             raise ShapeError(f"transcribe: the samples are {samples.dtype} {samples.shape}; expected one row of finite "
@@ -246,7 +246,7 @@ class Transcriber(Closing):
         at, rate = 0, self.mel.rate
         self.language = self._code(language)
         heard.append(self.language)
-        while at == 0 or len(samples) - at >= SHORTEST * rate:
+        while at == 0 or len(samples) - at >= SHORTEST_SECONDS * rate:
             part = samples[at : at + self.mel.samples]
             with self._lock:
                 self._listen(self.mel.of(part))
@@ -277,7 +277,7 @@ class Transcriber(Closing):
 def _times(tokens: list[int], times: int, seconds: float) -> tuple[float, float]:
     """When a segment begins and ends. Whisper hears silence behind a chunk that is shorter than 30 s, and may time what
     it hears there: no time is beyond the sound's end. A segment without a second timestamp lasts until then."""
-    stamps = [min((t - times) * STEP, seconds) for t in tokens if t >= times]
+    stamps = [min((t - times) * TIMESTAMP_SECONDS, seconds) for t in tokens if t >= times]
     return stamps[0] if stamps else 0.0, stamps[-1] if stamps[1:] else seconds
 
 
@@ -292,7 +292,7 @@ def _cut(tokens: list[int], times: int, seconds: float) -> tuple[list[list[int]]
     if whole:
         ends.append(len(tokens))
     parts = [tokens[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
-    used = (tokens[ends[-1] - 1] - times) * STEP
+    used = (tokens[ends[-1] - 1] - times) * TIMESTAMP_SECONDS
     return parts, None if whole or not 0 < used < seconds else used
 
 
@@ -327,4 +327,4 @@ def _mel(folder: ModelFolder, config: WhisperConfig) -> LogMel:
             raise ModelFormatError(f"{file}: {name} is {shown(content[name])}, expected {value}")
     if content.get("do_normalize"):
         raise ModelFormatError(f"{file}: do_normalize is true, which rlx has no code for")
-    return LogMel(config.bands, samples=2 * config.frames * HOP)
+    return LogMel(config.bands, samples=2 * config.frames * HOP_SAMPLES)

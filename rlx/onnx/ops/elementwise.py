@@ -171,7 +171,7 @@ def dropout_inference(c: Call) -> Result | tuple[Result, ...]:
 
 @op("Dropout", since=12)
 def dropout(c: Call) -> tuple[Result, ...]:
-    """At inference the input itself. In training mode a mask: with a seed the one that onnx's definition draws."""
+    """The input itself at inference; in training mode masked, with a seed by the mask that onnx's definition draws."""
     ratio = float(c.known_scalar(1)) if c.has(1) else 0.5
     if not (c.has(2) and bool(c.known_scalar(2)) and ratio):
         return c.x(), o.ones_like(c.x(), "bool")

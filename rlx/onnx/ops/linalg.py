@@ -65,7 +65,7 @@ def _weighted(y: Tensor, alpha: float, bias: Tensor | None, beta: float) -> Tens
 
 @op("Einsum")
 def einsum(c: Call) -> Result:
-    """In the operands' dtype, where rlx widens small integers; a sum that wraps is the same when it is cast."""
+    """The result has the operands' dtype, though rlx widens small integers: a sum that wraps is the same once cast."""
     xs = c.xs()
     return o.cast(o.einsum(c.str("equation", ""), *xs), xs[0].dtype)
 

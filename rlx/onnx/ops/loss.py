@@ -8,6 +8,6 @@ from rlx.onnx.reader.table import op
 
 @op("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 def loss(c: Call) -> Result:
-    """onnx's function for it, if the reduction is one that the text names."""
+    """Written out by onnx's function. Raises: ModelFormatError for a reduction that the definition does not name."""
     c.choice("reduction", "none", "sum", "mean")
     raise WriteOut

@@ -12,7 +12,7 @@ from rlx.errors import UnsupportedOp
 from rlx.onnx.ops.regex_parse import Alternatives, Assertion, Characters, Node, Parts, Repeat, parse
 
 MAX_STATES = 4096
-MAX_WORK = 1 << 21  # characters read plus states visited, by all matches of one pattern
+MAX_STEPS = 1 << 21  # characters read plus states visited, by all matches of one pattern
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 
 
@@ -82,8 +82,8 @@ class Regex:
             if states is None:
                 reached = [self._states[s] for s in self._reached(now, before, character)]
                 # A repeated part is read by many states, and tested once.
-                reads = {id(s.reads): s.reads for s in reached if s.reads is not None}
-                taken = {k for k, characters in reads.items() if characters.has(character)}
+                classes = {id(s.reads): s.reads for s in reached if s.reads is not None}
+                taken = {k for k, characters in classes.items() if characters.has(character)}
                 states = frozenset(t for s in reached if id(s.reads) in taken for t in s.to)
                 if len(self._next) < MAX_STATES:
                     self._next[key] = states
@@ -107,8 +107,8 @@ class Regex:
 
     def _spend(self, steps: int) -> None:
         self._work += steps
-        if self._work > MAX_WORK:
-            raise UnsupportedOp(f"{self._where}: matching takes more than {MAX_WORK:,} steps")
+        if self._work > MAX_STEPS:
+            raise UnsupportedOp(f"{self._where}: matching takes more than {MAX_STEPS:,} steps")
 
 
 def _holds(kind: str, before: str, after: str) -> bool:

@@ -12,8 +12,8 @@ from typing import NoReturn
 from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
 
-MAX_LENGTH = 1 << 14  # characters of a pattern
-MAX_DEPTH = 64  # groups in groups
+MAX_PATTERN_CHARACTERS = 1 << 14
+MAX_NESTED_GROUPS = 64
 MAX_REPEAT = 1000  # as in RE2
 LAST = 0x10FFFF
 
@@ -128,8 +128,8 @@ class _Parser:
     def __init__(self, pattern: str, where: str) -> None:
         self._text, self._where, self._at, self._depth = pattern, where, 0, 0
         self._flags = _Flags()
-        if len(pattern) > MAX_LENGTH:
-            self._bad(f"is longer than {MAX_LENGTH} characters")
+        if len(pattern) > MAX_PATTERN_CHARACTERS:
+            self._bad(f"is longer than {MAX_PATTERN_CHARACTERS} characters")
 
     def _bad(self, what: str) -> NoReturn:
         raise ModelFormatError(
@@ -232,8 +232,8 @@ class _Parser:
     def _group(self) -> Node | None:
         outer = self._flags
         self._depth += 1
-        if self._depth > MAX_DEPTH:
-            self._bad(f"has groups nested more than {MAX_DEPTH} deep")
+        if self._depth > MAX_NESTED_GROUPS:
+            self._bad(f"has groups nested more than {MAX_NESTED_GROUPS} deep")
         if self._takes("?P<") or (self._text[self._at : self._at + 2] == "?<" and self._takes("?<")):
             name = self._until(">")
             if not name.isidentifier():

@@ -7,11 +7,11 @@ import numpy as np
 from rlx.onnx.reader.elements import Array
 from rlx.ops.control import steps
 
-_PAIRS = 1 << 12  # pairs of boxes that are compared in about a step's time
-_BLOCK = 32  # boxes of a group that are compared with the others at once
-_LARGE = 1 << 13  # boxes of a table
+_PAIRS_PER_STEP = 1 << 12  # so many pairs of boxes are compared in about a step's time
+_BOXES_PER_BLOCK = 32  # boxes of a group that are compared with the others at once
+_LARGE_TABLE_BOXES = 1 << 13
 _AT_ONCE = 256  # boxes at least that are looked at together, of those that may be more than are wanted
-_LISTED = 1 << 19  # pairs that are listed at once
+_LISTED_PAIRS = 1 << 19
 # An f32 differs from the true number by less than this part of it, or this much; squares of the largest are finite.
 _ROUNDING, _TINY, _LARGEST = 2e-6, 1e-34, 1e18
 
@@ -87,7 +87,7 @@ def _of_ranked(corners: Array, limit: int, overlap: float) -> Array:
     boxes: _Boxes | None = None
     for table in _apart(corners, overlap):
         # Of many groups one box each is work enough for a call of NumPy; of few groups several boxes are.
-        if table.size > _LARGE:
+        if table.size > _LARGE_TABLE_BOXES:
             kept += _rounds(corners, table, limit, overlap)
         else:
             boxes = boxes or _Boxes(corners, overlap)
@@ -105,9 +105,9 @@ def _by_pairs(corners: Array, overlap: float) -> Array | None:
     place = np.arange(len(along))
     counts = np.maximum(np.searchsorted(y0, y1) - place - 1, 0)
     total = int(counts.sum())
-    if total > _LISTED:
+    if total > _LISTED_PAIRS:
         return None
-    steps.spend("NonMaxSuppression", 1 + total // _PAIRS)
+    steps.spend("NonMaxSuppression", 1 + total // _PAIRS_PER_STEP)
     # The first of a pair begins before the second, and ends behind the second's begin.
     second = np.arange(total) + np.repeat(place + 1 + counts - np.cumsum(counts), counts)
     wide = np.minimum(np.repeat(x1, counts), x1[second]) - np.maximum(np.repeat(x0, counts), x0[second])
@@ -121,7 +121,7 @@ def _by_pairs(corners: Array, overlap: float) -> Array | None:
     stays = np.ones(len(along), np.bool_)
     while len(better):
         # A box that no better one covers stays, and what it covers goes: right for one more of a chain in each round.
-        steps.spend("NonMaxSuppression", 1 + len(better) // _PAIRS)
+        steps.spend("NonMaxSuppression", 1 + len(better) // _PAIRS_PER_STEP)
         sure = np.ones(len(stays), np.bool_)
         sure[worse] = False
         stays[worse[sure[better]]] = False
@@ -170,7 +170,7 @@ def _rounds(corners: Array, table: Array, limit: int, overlap: float) -> list[Ar
     y0, x0, y1, x1 = np.moveaxis(corners[table], -1, 0)
     area = (y1 - y0) * (x1 - x0)
     for _ in range(min(limit, table.shape[1])):
-        steps.spend("NonMaxSuppression", 1 + left.size // _PAIRS)
+        steps.spend("NonMaxSuppression", 1 + left.size // _PAIRS_PER_STEP)
         first = left.argmax(1)
         rows = np.arange(len(left))
         some: Array = left[rows, first]
@@ -204,8 +204,8 @@ def _blocks(boxes: _Boxes, table: Array, limit: int) -> list[Array]:
     left, rest = table >= 0, boxes.of(table)
     count = np.zeros(len(table), np.int64)
     while table.shape[1]:
-        width = min(_BLOCK, table.shape[1])
-        steps.spend("NonMaxSuppression", 1 + width * table.size // _PAIRS)
+        width = min(_BOXES_PER_BLOCK, table.shape[1])
+        steps.spend("NonMaxSuppression", 1 + width * table.size // _PAIRS_PER_STEP)
         block, stays, near = table[:, :width], left[:, :width], rest[..., :width]
         over = boxes.cover(block, near, block, near) & np.triu(np.ones((width, width), np.bool_), 1)
         # A box stays if no better one that stays covers it: right from the first box on, one more in each round.
@@ -263,7 +263,7 @@ class _Boxes:
         return self._small[:, table]
 
     def cover(self, first: Array, near: Array, second: Array, rest: Array) -> Array:
-        """Of tables (groups, n) and (groups, m) of boxes, which pairs (groups, n, m) are; -1 is any box."""
+        """Which pairs (groups, n, m) of boxes from tables (groups, n) and (groups, m) overlap; -1 is any box."""
         if not self._exact:
             return self._decided(first[:, :, None], second[:, None, :])
         a, b = near[..., None], rest[:, :, None]

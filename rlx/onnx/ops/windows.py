@@ -14,8 +14,8 @@ from rlx import ops as o
 from rlx.ir import Tensor
 from rlx.onnx.reader.call import Call
 
-MAX_WINDOW = 1 << 24  # elements under one window: a model may state any kernel size
-MAX_TABLE = 1 << 22  # elements under all windows, where a table lists them
+MAX_WINDOW_ELEMENTS = 1 << 24  # a model may state any kernel size
+MAX_TABLE_ELEMENTS = 1 << 22  # elements under all windows, where a table lists them
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def windows_of(c: Call, sizes: Sequence[int], kernel: Sequence[int] | None) -> W
         raise c.bad(
             f"kernel {kernel}, strides {strides}, dilations {dilations}, pads {pads} for {n} spatial axes"
         )
-    if n == 0 or min(*kernel, *strides, *dilations) < 1 or math.prod(kernel) > MAX_WINDOW or min(pads) < 0:
+    if n == 0 or min(*kernel, *strides, *dilations) < 1 or math.prod(kernel) > MAX_WINDOW_ELEMENTS or min(pads) < 0:
         raise c.bad(f"kernel {kernel}, strides {strides}, dilations {dilations}, pads {pads}: out of range")
     auto = c.str("auto_pad", "NOTSET")
     if auto in ("SAME_UPPER", "SAME_LOWER"):
@@ -104,9 +104,9 @@ def windows_of(c: Call, sizes: Sequence[int], kernel: Sequence[int] | None) -> W
 def check_table(c: Call, w: Windows) -> None:
     """Raises: UnsupportedOp when a table of every tap of every window would be too large."""
     entries = math.prod(w.counts) * math.prod(w.kernel)
-    if entries > MAX_TABLE:
+    if entries > MAX_TABLE_ELEMENTS:
         raise c.unsupported(
-            f"{entries} elements under all windows; at most {MAX_TABLE} are supported in this form"
+            f"{entries} elements under all windows; at most {MAX_TABLE_ELEMENTS} are supported in this form"
         )
     c.table(2, len(w.sizes) + 1, *w.counts, *w.kernel)
 

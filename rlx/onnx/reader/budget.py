@@ -22,9 +22,9 @@ MAX_BYTES = 1 << 30  # the default, plus TIMES_HELD times the bytes of inputs an
 TIMES_HELD = 64
 # A step is a node that is run, or STEP_BYTES that it writes.
 MAX_STEPS = 1 << 18
-STEPS_HELD = 1024  # by default the bytes of inputs and weights may also be written this many times
+STEPS_HELD = 1024  # the default: the bytes of inputs and weights may also be written this many times
 BUILT = 8  # building may take 1 / BUILT of the steps: it runs the slower NumPy references
-STEPS_PER_NODE = 64  # a node here is one that a file itself lists
+STEPS_NODE = 64  # each node that a file itself lists gives so many
 NODE_STEPS = 96  # the steps that optimizing and planning a node count for
 TIMES_LISTED = 16  # functions and loops may make this many times a file's nodes: a few nested calls could make millions
 _THREAD = threading.local()
@@ -95,7 +95,7 @@ def budget_of(max_bytes: int | None, max_steps: int | None, inputs: int, weights
     steps = MAX_STEPS + held * STEPS_HELD // STEP_BYTES if max_steps is None else max_steps
     layers = inputs * weights // (4 * 4 * STEP_PRODUCTS) if max_steps is None else 0
     nbytes = MAX_BYTES + TIMES_HELD * held if max_bytes is None else max_bytes
-    return Budget(nbytes, steps, steps // BUILT + STEPS_PER_NODE * nodes, layers)
+    return Budget(nbytes, steps, steps // BUILT + STEPS_NODE * nodes, layers)
 
 
 def check_limit(what: str, limit: Any) -> int | None:
@@ -144,7 +144,7 @@ def building(budget: Budget) -> Iterator[None]:
 
 
 def take(nbytes: int, what: str) -> None:
-    """To be called before this many bytes are made while building; they also count as steps.
+    """Notes that this many bytes are about to be made while building; they also count as steps.
 
     Raises: ByteLimitExceeded, StepLimitExceeded.
     """

@@ -130,7 +130,7 @@ class GraphBuilder:
                 leaves[name] = held_value = self.constant(feed)
                 self.known.fed[held_value.tensor.graph, held_value.tensor.id] = name
         kinds = {i.name: info_of(i).type for i in self.model.graph.input}
-        scope: Scope = {name: held(nest, leaves, kinds[name]) for name, nest in nests.items()}
+        scope: Scope = {n: held(nest, leaves, kinds[n]) if n in kinds else leaves[n] for n, nest in nests.items()}
         for name, array in self.initializers.items():
             if name not in scope:
                 scope[name] = self.constant(array, name)

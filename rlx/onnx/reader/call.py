@@ -374,7 +374,7 @@ class Call:
         return cast(t, carrier(dtype))
 
     def table(self, *lengths: builtins.int) -> None:
-        """To be called before an array of these lengths is computed for a constant. Raises: ByteLimitExceeded."""
+        """Notes that an array of these lengths is about to be computed for a constant. Raises: ByteLimitExceeded."""
         take(8 * math.prod(max(n, 1) for n in lengths), self.where)
 
     def bad(self, what: builtins.str) -> ModelFormatError:

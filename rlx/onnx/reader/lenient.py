@@ -136,7 +136,7 @@ def _cycle(before: list[set[int]], blocked: set[int]) -> Iterable[int]:
 
 
 def _walk(before: list[set[int]], blocked: set[int]) -> Iterator[int]:
-    """From a blocked node to one that blocks it, until a node comes again."""
+    """Walks from a blocked node to one that blocks it, until a node comes again."""
     seen: set[int] = set()
     at = min(blocked)
     while at not in seen:

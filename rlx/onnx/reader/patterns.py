@@ -87,7 +87,7 @@ class _Rules:
         if not all(np.isfinite(v).all() for v in arrays):
             return None
         folded = []
-        for value in arrays:  # they take no name: the values are not the initializer's
+        for value in arrays:  # these constants have no name, since the values are not the initializer's
             value.flags.writeable = False
             folded.append(new.add("constant", (), {"value": value})[0])
         return new.add("conv", (image, *folded), x.node.attrs)[0]

@@ -13,8 +13,8 @@ from rlx.onnx.reader.budget import reference_bytes, take
 from rlx.onnx.reader.elements import Array
 from rlx.packed import PackedArray
 
-SMALL = 4096  # bytes; a constant up to this size stays in the graph, where the optimizer can read it
-_FOLD = 1 << 20  # a folded result may be this large, or as large as its inputs
+SMALL_BYTES = 4096  # a constant up to this size stays in the graph, where the optimizer can read it
+_FOLD_BYTES = 1 << 20  # a folded result may be this large, or as large as its inputs
 
 
 def share_weights(graph: Graph) -> tuple[Graph, dict[str, Array | PackedArray]]:
@@ -29,7 +29,7 @@ def share_weights(graph: Graph) -> tuple[Graph, dict[str, Array | PackedArray]]:
     arrays: dict[str, Array | PackedArray] = {}
 
     def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
-        if not node.op.is_constant or node.attrs["value"].nbytes <= SMALL:
+        if not node.op.is_constant or node.attrs["value"].nbytes <= SMALL_BYTES:
             return None
         value, t = node.attrs["value"], node.output
         name = f"weight {node.label}" if node.label else f"constant {_digest(value, t.dtype)}"
@@ -61,7 +61,7 @@ def _folded(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[T
     ):
         return None
     size = sum(t.type.nbytes for t in node.outputs)
-    if size > _FOLD and size > sum(t.type.nbytes for t in set(inputs)):
+    if size > _FOLD_BYTES and size > sum(t.type.nbytes for t in set(inputs)):
         return None
     take(reference_bytes(node), node.name)
     with np.errstate(all="ignore"):

@@ -9,18 +9,18 @@ import onnx
 
 from rlx.errors import ModelFormatError
 
-SMALL = 1 << 18  # bytes; a smaller file cannot become large
+SMALL_BYTES = 1 << 18  # a smaller file cannot become large
 MAX_NODES = 100_000
 # Bytes of memory for a message, a string and a packed number in protobuf, including the copy that is kept.
 MESSAGE, TEXT, NUMBER = 300, 40, 8
-MAX_PARSED = 48 << 20  # bytes of such objects, plus TIMES_FILE times the file
+MAX_PARSED_BYTES = 48 << 20  # such objects take at most this, plus TIMES_FILE times the file
 TIMES_FILE = 8
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 
 @cache
 def _fields(kind: str) -> dict[int, str]:
-    """By number the fields that hold more than integers: the type of a message field, "text" for a string, "plain" for
+    """The fields by number that hold more than integers: the type of a message field, "text" for a string, "plain" for
     a float."""
     result = {}
     for field in _descriptor(kind).fields:
@@ -46,9 +46,9 @@ def _nested(kind: str) -> Any:
 def check_parsable(content: bytes, what: str) -> None:
     """Raises: ModelFormatError for a file of too many nodes, or one that would become many times as large in memory.
     Errors in the encoding are left to the parser."""
-    if len(content) <= SMALL:
+    if len(content) <= SMALL_BYTES:
         return
-    limit = MAX_PARSED + TIMES_FILE * len(content)
+    limit = MAX_PARSED_BYTES + TIMES_FILE * len(content)
     total = nodes = 0
     stack = [(0, len(content), "onnx.ModelProto")]
     while stack:

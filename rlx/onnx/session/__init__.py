@@ -174,7 +174,7 @@ class InferenceSession:
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
     ) -> list[Any]:
-        """As `run`, on OrtValues; a sequence is a list of arrays."""
+        """Runs as `run` does, on OrtValues; a sequence is a list of arrays."""
         results = self.run(output_names, input_dict_ort_values, run_options)
         return [OrtValue(v) if isinstance(v, np.ndarray) else v for v in results]
 

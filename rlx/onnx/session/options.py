@@ -30,7 +30,7 @@ class ExecutionMode(enum.IntEnum):
 
 @dataclass
 class SessionOptions:
-    """Read are `intra_op_num_threads`, the CPU's threads (0: all), the lengths given with
+    """rlx reads `intra_op_num_threads`, the CPU's threads (0: all), the lengths given with
     `add_free_dimension_override_by_name`, and `enable_profiling` with `profile_file_prefix`. The others are taken for
     the sake of scripts, and change nothing here."""
 

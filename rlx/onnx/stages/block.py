@@ -178,7 +178,7 @@ class Step:
         self.count = COUNTS.get(self.kind) if known and self.n_outputs == 1 else None
         self.known: tuple[tuple[str, Any, Count | None], ...] = ()  # inputs, constants among them, these as counts
         self.picks = known and self.kind in PICKS
-        self.twin: Step | None = None  # an earlier node that makes the same of the same values
+        self.twin: Step | None = None  # an earlier node of the same kind, attributes and inputs
         # Of each output, how many of its first rows are read; None: all. A node may make no more than these.
         self.rows: tuple[int | None, ...] = (None,) * self.n_outputs
 
@@ -232,7 +232,7 @@ class Block:
         self._assumed = find_rows(self.steps, wanted, constants)
         self.reached = 0  # the nodes that the host has run
         self._rests: dict[tuple[int, tuple[str, ...]], Rest] = {}
-        self._lock = renewed(self, "_lock", threading.RLock)  # of the rests, and of the graphs in the steps
+        self._lock = renewed(self, "_lock", threading.RLock)  # guards the rests, and the graphs in the steps
 
     def close(self) -> None:
         """Closes the programs of the rests."""

@@ -111,7 +111,7 @@ class Staged(Closing):
     def run_in(
         self, inputs: Mapping[str, Any], parts: list[Part], compiled: float | None, out: Out
     ) -> dict[str, Any]:
-        """As run, with the parts added to `parts`; `compiled` is how long compiling took, if it was for this run."""
+        """Runs, and adds the parts to `parts`; `compiled` is how long compiling took, if it was for this run."""
         begin = time.perf_counter()
         # What only the programs behind the cut read stays on the device, but padded results are cut on the host.
         outputs = self.first.run(inputs, "host" if self.first.rounded else "device")

@@ -70,7 +70,7 @@ def grouped_matmul(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 
 @composes("grouped_matmul_grad")
 def grouped_matmul_grad(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """For every expert the product over all rows, with the rows of other experts set to 0."""
+    """Every expert's product over all rows, with the rows of other experts set to 0."""
     x, d, sizes = inputs
     dtype, work = _result(x, d)
     mine = apply("reshape", _member(sizes, x.shape[0]), shape=(sizes.size, x.shape[0], 1))

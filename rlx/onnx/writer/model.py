@@ -30,8 +30,8 @@ from rlx.runtime.jit import Jitted
 
 OLDEST = 18  # reductions take their axes as an input from here on
 DEFAULT = 21
-MAX_INSIDE = (1 << 31) - (1 << 26)  # bytes of weights that fit a protobuf file beside the nodes
-SMALL = 1024  # bytes; a smaller tensor always stays inside: shapes and axes are read before external data
+MAX_INSIDE_BYTES = (1 << 31) - (1 << 26)  # weights of this size fit a protobuf file beside the nodes
+SMALL_BYTES = 1024  # a smaller tensor always stays inside: shapes and axes are read before external data
 ALIGNMENT = 64  # the alignment of a tensor in the file of external data
 Source = Graph | CompiledGraph | Callable[..., Any]
 PAST, PRESENT = "past.", "present."
@@ -63,7 +63,7 @@ def save(
     target = Path(os.fspath(path))
     data = target.with_name(f"{target.name}.data")
     model, tensors = _written(source, weights, args, opset)
-    outside = external_data or sum(a.nbytes for a in tensors.values()) > MAX_INSIDE
+    outside = external_data or sum(a.nbytes for a in tensors.values()) > MAX_INSIDE_BYTES
     for place in (target, data) if outside else (target,):
         if place.is_dir():  # found here, while the old model still exists
             raise ModelFormatError(f"{place}: cannot be written: a folder has this name")
@@ -71,7 +71,7 @@ def save(
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
             temporary = Path(folder)
             if outside:
-                large = {n: a for n, a in tensors.items() if a.nbytes >= SMALL}
+                large = {n: a for n, a in tensors.items() if a.nbytes >= SMALL_BYTES}
                 _write_outside(model, large, data.name, temporary / "data")
                 tensors = {n: a for n, a in tensors.items() if n not in large}
             model.graph.initializer.extend(_tensor(n, a) for n, a in tensors.items())

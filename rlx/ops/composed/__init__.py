@@ -17,6 +17,8 @@ _MODULES = {
         cumulative_prod cumulative_sum diff ediff1d histogram histogram_bin_edges nanargmax nanargmin nancumprod
         nancumsum nanmax nanmean nanmedian nanmin nanpercentile nanprod nanquantile nanstd nansum nanvar percentile ptp
         quantile trapezoid""",
+    "calculus": """block erf_inv erfinv float_power geomspace gradient logspace modf nextafter polyfit polyval
+        standardize tril_indices triu_indices unwrap xlogy""",
     "types": "astype broadcast_shapes can_cast finfo iinfo isdtype result_type",
 }
 # The functions by name, and the module of each. Those of `types` compute nothing: they are what they are outside a

@@ -32,7 +32,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def sized(count: Callable[..., int], name: str = "size") -> Callable[[F], F]:
-    """Of a function that takes the size of its result: where the first arguments are known, `count` gives it."""
+    """Decorates a function that takes the size of its result: `count` gives it where the first arguments are known."""
 
     def decorated(function: F) -> F:
         def sizes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -427,7 +427,7 @@ def lexsort(keys: Any, axis: int = -1) -> Tensor:
 
 
 def select(condlist: Sequence[TensorLike], choicelist: Sequence[TensorLike], default: TensorLike = 0) -> Tensor:
-    """Of each element the choice whose condition is the first that holds, or the default.
+    """Each element from the choice whose condition is the first that holds there, or the default.
 
     Shape: broadcast of all. Dtype: promoted. Gradient: to what was chosen. Follows numpy.select.
     """
@@ -440,7 +440,7 @@ def select(condlist: Sequence[TensorLike], choicelist: Sequence[TensorLike], def
 
 
 def choose(a: TensorLike, choices: Sequence[TensorLike], mode: str = "raise") -> Tensor:
-    """Of each element the choice whose number it is. mode: "raise" and "clip" clamp, "wrap" counts around.
+    """Each element from the choice whose number it is. mode: "raise" and "clip" clamp, "wrap" counts around.
 
     Shape: broadcast of all. Dtype: promoted. Gradient: to what was chosen. Follows numpy.choose.
     """

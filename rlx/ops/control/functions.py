@@ -64,6 +64,32 @@ def cond(pred: Any, then_fn: Callable[..., PyTree], else_fn: Callable[..., PyTre
     return unflatten(shape, results[:n])
 
 
+def switch(index: Any, branches: Sequence[Callable[..., PyTree]], *operands: PyTree) -> PyTree:
+    """The result of `branches[index](*operands)`; only that branch runs. An index out of range counts as the nearest.
+
+    A Python int selects its branch while the graph is built. Otherwise as cond, of which there is one for each branch
+    but the last. Raises: GraphError for no branches, DTypeError for an index that is no integer of rank 0.
+    """
+    functions = list(branches)
+    if not functions:
+        raise GraphError("switch: there are no branches; give functions of the operands, one or more")
+    _check_functions("switch", "each of the operands", **{f"branch {i}": f for i, f in enumerate(functions)})
+    if isinstance(index, int | np.integer) and not isinstance(index, bool):
+        return functions[min(max(int(index), 0), len(functions) - 1)](*operands)
+    leaves: list[Any] = []
+    flatten(operands, leaves, leaf=is_number)
+    at = _tensor(_home("switch", (index, *leaves)), index)
+    if at.ndim or not at.dtype.is_int:
+        raise DTypeError(f"switch: the index is {at.type}; expected an integer of rank 0")
+
+    def among(first: int) -> Callable[..., PyTree]:
+        if first == len(functions) - 1:
+            return functions[first]
+        return lambda *args: cond(apply("less", at, first + 1), functions[first], among(first + 1), *args)
+
+    return among(0)(*operands)
+
+
 def while_loop(
     cond_fn: Callable[[PyTree], Any],
     body_fn: Callable[[PyTree], PyTree],
@@ -264,4 +290,4 @@ def _text(skeleton: Any) -> str:
     return f"{name}({', '.join(items)}{',' if len(items) == 1 else ''})"
 
 
-__all__ = ["cond", "scan", "while_loop"]
+__all__ = ["cond", "scan", "switch", "while_loop"]

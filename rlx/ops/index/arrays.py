@@ -39,7 +39,7 @@ def getitem(x: Tensor, key: Any) -> Tensor:
         basic.append(k if array is None else builtins.slice(None))
     if any(k is Ellipsis for k in key):
         dots = next(i for i, k in enumerate(key) if k is Ellipsis)
-        # movement.index refuses a second `...`; so many slices does the first one stand for.
+        # The first `...` stands for so many slices; movement.index refuses a second one.
         arrays[dots:dots] = [None] * max(x.ndim - sum(k is not None and k is not Ellipsis for k in key), 0)
     cut = movement.index(x, tuple(basic))
     arrays += [None] * (cut.ndim - len(arrays))

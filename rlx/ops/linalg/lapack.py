@@ -359,6 +359,54 @@ def _tall(q: Tensor, r: Tensor, dq: Tensor, dr: Tensor) -> Tensor:
     return transposed(triangular(r, transposed(dq + q @ copied), False))
 
 
+def _eig_vjp(node: Node, grads: Grads) -> Grads:
+    """Of the eigenvalues: dA = Re(V⁻ᵀ diag(d̄) Vᵀ), with complex numbers as real matrices of twice the size."""
+    d, dv = grads
+    if dv is not None:
+        raise UnsupportedOp(
+            "gradient: the eigenvectors that linalg.eig gives have no gradient, since their phases are any; use the "
+            "eigenvalues, or linalg.eigh for symmetric matrices"
+        )
+    if d is None:
+        return (None,)
+    n = node.inputs[0].shape[-1]
+    v = _as_real(node.outputs[1])
+    inverse = apply("solve", v, eye(v, 2 * n))
+    values = apply("reshape", d, shape=(*d.shape[:-2], n, 1, 2)) * apply(
+        "reshape", _mask(d, np.eye(n)), shape=(n, n, 1)
+    )
+    sign = _mask(d, [1.0, -1.0])
+    made = transposed(inverse) @ transposed(_as_real(values * sign)) @ transposed(v)
+    return (made[..., :n, :n],)
+
+
+def _as_real(pairs: Tensor) -> Tensor:
+    """Complex matrices of pairs as real ones: [[re, -im], [im, re]]."""
+    re, im = pairs[..., 0], pairs[..., 1]
+    axis = re.ndim - 1
+    rows = apply("concat", re, -im, axis=axis), apply("concat", im, re, axis=axis)
+    return apply("concat", *rows, axis=axis - 1)
+
+
+def _lu_vjp(node: Node, grads: Grads) -> Grads:
+    """dA = P L⁻ᵀ (strict lower part of Lᵀ dL + upper part of dU Uᵀ) U⁻ᵀ, of square matrices."""
+    _, dl, du = grads
+    p, low, up = node.outputs
+    m, n = node.inputs[0].shape[-2:]
+    if m != n:
+        raise UnsupportedOp(f"gradient: lu of matrices of {m} x {n}; only of square ones it has a gradient")
+    if dl is None and du is None:
+        return (None,)
+    lower = np.tril(np.ones((n, n)), -1)
+    inner = _mask(p, np.zeros((n, n)))
+    if dl is not None:
+        inner = inner + (transposed(low) @ dl) * _mask(p, lower)
+    if du is not None:
+        inner = inner + (du @ transposed(up)) * _mask(p, 1 - lower)
+    left = triangular(low, inner, True, True, True)
+    return (p @ transposed(triangular(up, transposed(left), False)),)
+
+
 # -- records
 
 
@@ -377,6 +425,33 @@ _SAME = _like(lambda s: s)
 _NUMBER = _like(lambda s: s[:-2])
 _SINGULAR = "is singular"
 _NO_END = "has no decomposition that LAPACK finds"
+
+
+def _eig(x: Array) -> tuple[Array, ...]:
+    values, vectors = np.linalg.eig(x)
+    return tuple(np.stack([z.real, z.imag], -1).astype(x.dtype) for z in (values, vectors))
+
+
+def _lu(x: Array) -> tuple[Array, ...]:
+    """Row by row, with the greatest pivot of each column."""
+    *lead, m, n = x.shape
+    k = min(m, n)
+    up = x.reshape(-1, m, n).copy()
+    order, batch = np.tile(np.arange(m), (len(up), 1)), np.arange(len(up))
+    low = np.zeros((len(up), m, k), x.dtype)
+    for i in range(k):
+        pivot = i + np.argmax(np.abs(up[:, i:, i]), axis=1)
+        for part in (up, low, order):
+            part[batch, i], part[batch, pivot] = part[batch, pivot].copy(), part[batch, i].copy()
+        head = up[:, i, i]
+        factor = np.divide(up[:, i + 1 :, i], head[:, None], out=np.zeros_like(up[:, i + 1 :, i]),
+                           where=head[:, None] != 0)  # fmt: skip
+        low[:, i, i], low[:, i + 1 :, i] = 1, factor
+        up[:, i + 1 :] -= factor[:, :, None] * up[:, i, None, :]
+        up[:, i + 1 :, i] = 0
+    rows = np.zeros((len(up), m, m), x.dtype)
+    rows[batch[:, None], order, np.arange(m)] = 1
+    return rows.reshape(*lead, m, m), low.reshape(*lead, m, k), up[:, :k].reshape(*lead, k, n)
 
 
 def _cholesky(x: Array, *, upper: bool) -> Array:
@@ -399,3 +474,7 @@ _record("slogdet", _like(lambda s: s[:-2], lambda s: s[:-2])("slogdet", True), l
 _record("det", _NUMBER("det", True), np.linalg.det, _NO_END, "numpy.linalg.det", _det_vjp)
 _record("cofactor", _SAME("cofactor", True), _cofactor, _NO_END, "numpy.linalg", _cofactor_vjp)
 _record("pinv", _like(lambda s: (*s[:-2], s[-1], s[-2]))("pinv", False), _pinv, _NO_END, "numpy.linalg.pinv", _pinv_vjp)
+_record("eig", _like(lambda s: (*s[:-1], 2), lambda s: (*s, 2))("eig", True), _eig, _NO_END, "numpy.linalg.eig",
+        _eig_vjp)  # fmt: skip
+_LU = _like(lambda s: (*s[:-1], s[-2]), lambda s: (*s[:-1], min(s[-2:])), lambda s: (*s[:-2], min(s[-2:]), s[-1]))
+_record("lu", _LU("lu", False), _lu, _NO_END, "scipy.linalg.lu", _lu_vjp)

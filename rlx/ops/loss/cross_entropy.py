@@ -7,17 +7,16 @@ from typing import Literal
 
 import numpy as np
 
-from rlx.autodiff.pullback import vjp_by_parts
 from rlx.dtypes import i32, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Expr, Node, Tensor, TensorType, apply
 from rlx.ir import expr as ex
-from rlx.ir.rows import Layout, Rows, row_at, row_max, row_pick, row_sum
+from rlx.ir.rows import Rows, last_axis, row_at, row_max, row_pick, row_sum
 from rlx.ir.types import normalize_axis
 from rlx.ops import batching
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floating, tensors
 from rlx.ops.numeric import Array, working
-from rlx.ops.row_programs import decompose_of, row_op
+from rlx.ops.row_programs import row_op
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -42,10 +41,6 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return TensorType(labels.shape, working(x.dtype))
 
 
-def _rows_of_logits(shape: tuple[int, ...], attrs: Attrs) -> Layout:
-    return Layout(shape, (len(shape) - 1,))
-
-
 def _cross_entropy(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
     x, label = args
     away = x - row_max(x)
@@ -59,8 +54,8 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     return apply("cross_entropy_grad", grads[0], *node.inputs, **node.attrs), None
 
 
-row_op("cross_entropy", "loss", _infer, Rows(_cross_entropy, _rows_of_logits, ("element", "row"), (None,), False),
-       "torch.nn.functional.cross_entropy", _vjp, kernel="cross_entropy", batch=batching.along())  # fmt: skip
+row_op("cross_entropy", "loss", Rows(_cross_entropy, last_axis, ("element", "row"), (None,), False),
+       "torch.nn.functional.cross_entropy", _infer, _vjp, kernel="cross_entropy", batch=batching.along())  # fmt: skip
 
 
 def _grad_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -83,9 +78,8 @@ def _gradient(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
     return ((e / row_sum(e) - ex.cast(row_at(args[2]), e.dtype)) * d,)
 
 
-_GRADIENT = Rows(_gradient, _rows_of_logits, ("row", "element", "row"), (1,))
-row_op("cross_entropy_grad", "loss", _grad_infer, _GRADIENT, "torch.autograd of cross_entropy",
-       vjp_by_parts(decompose_of(_GRADIENT)), kernel="cross_entropy_grad", inplace=(1,),
+row_op("cross_entropy_grad", "loss", Rows(_gradient, last_axis, ("row", "element", "row"), (1,)),
+       "torch.autograd of cross_entropy", _grad_infer, kernel="cross_entropy_grad", inplace=(1,),
        batch=batching.along())  # fmt: skip
 
 

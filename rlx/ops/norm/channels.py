@@ -82,7 +82,7 @@ def _group_norm_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tens
     return apply_multi("group_norm_grad", d, x, gamma, beta=beta.dtype, **node.attrs)
 
 
-row_op("group_norm", "norm", _group_norm_infer, norm_rows(True, groups_of), "torch.nn.functional.group_norm",
+row_op("group_norm", "norm", norm_rows(True, groups_of), "torch.nn.functional.group_norm", _group_norm_infer,
        _group_norm_vjp, kernel="group_norm", inplace=(0,), batch=batching.folded(1, 2))  # fmt: skip
 
 
@@ -111,8 +111,8 @@ def _channels_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor
     return apply("transpose", dx, perm=there), dgamma, dbeta
 
 
-row_op("layer_norm_channels", "norm", _channels_infer, norm_rows(True, _over_channels),
-       "torch.nn.functional.layer_norm over the channels", _channels_vjp, kernel="norm_axis",
+row_op("layer_norm_channels", "norm", norm_rows(True, _over_channels),
+       "torch.nn.functional.layer_norm over the channels", _channels_infer, _channels_vjp, kernel="norm_axis",
        inplace=(0,), batch=batching.folded(1, 2))  # fmt: skip
 
 _STATISTICS = ("gamma", "beta", "mean", "var")

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rlx.autodiff.pullback import vjp_by_parts
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Expr, TensorType
 from rlx.ir import expr as ex
 from rlx.ir.op import Infer
-from rlx.ir.rows import Layout, Rows, less_mean, row_mean
+from rlx.ir.rows import Layout, Rows, last_axis, less_mean, row_mean
 from rlx.ops.base import check_float, check_inputs, check_like
 from rlx.ops.norm.channels import check_channels, check_eps, check_groups, groups_of
-from rlx.ops.norm.rows import last_axis
-from rlx.ops.row_programs import decompose_of, row_op
+from rlx.ops.row_programs import row_op
 
 
 def _weight_types(op: str, types: Sequence[TensorType], attrs: Attrs, n: int) -> tuple[TensorType, ...]:
@@ -62,9 +60,8 @@ def _norm_infer(op: str) -> Infer:
 
 
 for _name, _centre in (("layer_norm_grad", True), ("rms_norm_grad", False)):
-    _program = _rows(_centre, last_axis)
-    row_op(_name, "norm", _norm_infer(_name), _program, f"torch.autograd of {_name[:-5]}",
-           vjp_by_parts(decompose_of(_program)), single=False, kernel="norm_grad", centres=_centre)  # fmt: skip
+    row_op(_name, "norm", _rows(_centre, last_axis), f"torch.autograd of {_name[:-5]}", _norm_infer(_name),
+           single=False, kernel="norm_grad", centres=_centre)  # fmt: skip
 
 
 def _group_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -74,6 +71,5 @@ def _group_infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType,
     return _weight_types("group_norm_grad", types, attrs, types[1].shape[1])
 
 
-_OF_GROUPS = _rows(True, groups_of)
-row_op("group_norm_grad", "norm", _group_infer, _OF_GROUPS, "torch.autograd of group_norm",
-       vjp_by_parts(decompose_of(_OF_GROUPS)), single=False, kernel="norm_grad", centres=True)  # fmt: skip
+row_op("group_norm_grad", "norm", _rows(True, groups_of), "torch.autograd of group_norm", _group_infer, single=False,
+       kernel="norm_grad", centres=True)  # fmt: skip

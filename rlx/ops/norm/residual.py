@@ -9,10 +9,10 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Expr, Node, Tensor, TensorType, apply
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer, get_op
-from rlx.ir.rows import Rows
+from rlx.ir.rows import Rows, last_axis
 from rlx.ops import batching
 from rlx.ops.base import TensorLike, check_inputs, floats, tensors
-from rlx.ops.norm.rows import last_axis, norm_of
+from rlx.ops.norm.rows import norm_of
 from rlx.ops.row_programs import row_op
 
 NORMS = {"add_layer_norm": "layer_norm", "add_rms_norm": "rms_norm"}
@@ -41,7 +41,7 @@ def _rows(op: str) -> Rows:
         y = norm_of(total, args[2:], attrs["eps"], op == "add_layer_norm")
         return (total, y) if attrs["keep_sum"] else (y,)
 
-    return Rows(rule, last_axis, ("element", "element", "weight", "weight"), (0, 0))
+    return Rows(rule, last_axis, ("element", "element", "weight", "weight"), (0, 0), numbers=("eps",))
 
 
 def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -53,7 +53,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 for _name in NORMS:
-    row_op(_name, "norm", _infer(_name), _rows(_name), f"torch: the sum, then {NORMS[_name]}", _vjp, single=False,
+    row_op(_name, "norm", _rows(_name), f"torch: the sum, then {NORMS[_name]}", _infer(_name), _vjp, single=False,
            kernel="add_norm", inplace=(0, 1), mixed=(2, 3), centres=_name == "add_layer_norm",
            batch=batching.along(2, 3))  # fmt: skip
 

@@ -9,7 +9,7 @@ from rlx.ir import Attrs, Expr, Node, Tensor, TensorType, apply
 from rlx.ir import expr as ex
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer
-from rlx.ir.rows import Layout, Rows, less_mean, row_mean
+from rlx.ir.rows import Layout, Rows, last_axis, less_mean, row_mean
 from rlx.ops import batching
 from rlx.ops.base import TensorLike, check_float, check_inputs, floats, tensors
 from rlx.ops.numeric import F32_MAX
@@ -38,11 +38,6 @@ def _norm_infer(op: str, low: int) -> Infer:
     return infer
 
 
-def last_axis(shape: tuple[int, ...], attrs: Attrs) -> Layout:
-    """Rows along the last axis, with weights for each of its places."""
-    return Layout(shape, (len(shape) - 1,), (len(shape) - 1,))
-
-
 def norm_of(x: Expr, weights: Sequence[Expr], eps: float, centre: bool) -> Expr:
     """Elements less their row's mean (`centre`), over the root of their mean square, times gamma, plus beta if any."""
     c = less_mean(x) if centre else x
@@ -58,7 +53,7 @@ def norm_rows(centre: bool, layout: Callable[[tuple[int, ...], Attrs], Layout]) 
     def rule(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
         return (norm_of(args[0], args[1:], attrs["eps"], centre),)
 
-    return Rows(rule, layout, ("element", "weight", "weight"))
+    return Rows(rule, layout, ("element", "weight", "weight"), numbers=("eps",))
 
 
 def _norm_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -71,7 +66,7 @@ def _norm_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | N
 
 
 for _name, _low, _centre in (("layer_norm", 3, True), ("rms_norm", 2, False)):
-    row_op(_name, "norm", _norm_infer(_name, _low), norm_rows(_centre, last_axis), f"torch.nn.functional.{_name}",
+    row_op(_name, "norm", norm_rows(_centre, last_axis), f"torch.nn.functional.{_name}", _norm_infer(_name, _low),
            _norm_vjp, kernel=_name, inplace=(0,), mixed=(1, 2), rounds_once=True, centres=_centre,
            summed=f"add_{_name}", batch=batching.along(1, 2))  # fmt: skip
 

@@ -16,6 +16,7 @@ from rlx.ops.base import TensorLike, cast_to, floating, tensors
 from rlx.ops.composed.selecting import searchsorted
 from rlx.ops.cumulative import cumsum
 from rlx.ops.elementwise import binary, unary
+from rlx.ops.elementwise.powers import log1p
 from rlx.ops.elementwise.select import where
 from rlx.ops.elementwise.special_functions import erfc
 from rlx.ops.index.gather import gather
@@ -146,13 +147,56 @@ def truncated_normal(
     u = draws.uniform(key, dims, dtype=work)
     v = low + (high - low) * u
     upward = binary.greater(v, 1.0)
-    x = _inverse_erfc(where(upward, 2.0 - v, v)) * math.sqrt(2)
+    x = inverse_erfc(where(upward, 2.0 - v, v)) * math.sqrt(2)
     x = binary.maximum(binary.minimum(where(upward, x, -x), right), left)
     result = where(binary.less(a, b), where(mirrored, -x, x), a)
     return cast_to(expand(result, dims), kind)
 
 
-def _inverse_erfc(v: Tensor) -> Tensor:
+def exponential(key: TensorLike, shape: Sequence[int] | int = (), dtype: DTypeLike = f32) -> Tensor:
+    """Numbers of the exponential distribution of mean 1: -log(1 - u). Otherwise as rlx.random.uniform. Follows
+    jax.random.exponential, whose numbers are others."""
+    return -log1p(-draws.uniform(key, shape, dtype=draws._float("random.exponential", dtype)))
+
+
+def laplace(key: TensorLike, shape: Sequence[int] | int = (), dtype: DTypeLike = f32) -> Tensor:
+    """Numbers of Laplace's distribution of mean 0 and scale 1, by the inverse of the distribution. Otherwise as
+    rlx.random.uniform. Follows jax.random.laplace, whose numbers are others."""
+    kind = draws._float("random.laplace", dtype)
+    u = draws.uniform(key, shape, dtype=kind) * 2.0 - 1.0
+    u = binary.maximum(u, -1.0 + 2.0**-23)  # -1 would be infinitely far
+    return unary.sign(u) * -log1p(-unary.abs(u))
+
+
+def multivariate_normal(
+    key: TensorLike, mean: TensorLike, cov: TensorLike, shape: Sequence[int] | int | None = None,
+    dtype: DTypeLike = f32,
+) -> Tensor:  # fmt: skip
+    """Vectors of the normal distribution with this mean and covariance: mean + L z, cov = L Lᵀ by Cholesky.
+
+    Shape: mean (..., n), cov (..., n, n), which broadcast to (*shape, n); None: what they broadcast to. Dtype: f32 or
+    f64. Gradient: to mean and cov. Raises: ShapeError; LinAlgError for a covariance that is not positive definite.
+    Follows jax.random.multivariate_normal, whose numbers are others.
+    """
+    from rlx.ops.linalg.functions import cholesky
+    from rlx.ops.matmul import matmul
+
+    op = "random.multivariate_normal"
+    key, center, spread = _one_key(op, key, mean, cov)
+    kind = draws._float(op, dtype)
+    if not center.ndim or spread.ndim < 2 or spread.shape[-2:] != (center.shape[-1],) * 2:
+        raise ShapeError(f"{op}: mean is {center.type} and cov {spread.type}; expected (..., n) and (..., n, n)")
+    n = center.shape[-1]
+    lead = broadcast_shapes(center.shape[:-1], spread.shape[:-2], op=op)
+    dims = lead if shape is None else as_shape(shape, op)
+    if broadcast_shapes(lead, dims, op=op) != dims:
+        raise ShapeError(f"{op}: mean and cov broadcast to {lead}; expected them to broadcast to shape {dims}")
+    noise = draws.normal(key, (*dims, n, 1), dtype=kind)
+    low = cholesky(cast_to(spread, kind))
+    return cast_to(center, kind) + reshape(matmul(low, noise), (*dims, n))
+
+
+def inverse_erfc(v: Tensor) -> Tensor:
     """The y ≥ 0 with erfc(y) = v, for v in [0, 1]: an estimate (Winitzki, 2008), and steps of Newton's method on the
     logarithm of erfc, or near 0, where that loses digits, of Halley's."""
     a = 0.147

@@ -53,7 +53,7 @@ def _axes(op: str, a: Tensor, b: Tensor, axes: int | Sequence[int] | None) -> tu
 
 
 def _ordered(op: str, a: Tensor, b: Tensor, axes: Sequence[int], mode: str) -> tuple[Tensor, Tensor]:
-    """For "valid" the longer operand first. Raises: ShapeError where neither is at least as long along all axes."""
+    """The operands, the longer first for "valid". Raises: ShapeError where neither is as long along all axes."""
     if mode != "valid":
         return a, b
     if all(a.shape[i] >= b.shape[i] for i in axes):

@@ -308,7 +308,8 @@ def detrend(
 def hilbert(x: TensorLike, N: int | None = None, axis: int = -1) -> Tensor:
     """The analytic signal: x, and its Hilbert transform as imaginary part, as pairs (..., 2).
 
-    N: as many samples are taken, or zeros follow. Gradient: to x. Raises: ShapeError. Follows scipy.signal.hilbert.
+    N: the number of samples taken; zeros follow where x has fewer. Gradient: to x. Raises: ShapeError. Follows
+    scipy.signal.hilbert.
     """
     op = "signal.hilbert"
     signal, at = signal_of(op, x, axis)

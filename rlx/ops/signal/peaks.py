@@ -52,7 +52,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
-    """By a number for each run of equal elements, and the place where each run ends."""
+    """Numbers each run of equal elements, and finds the place where each run ends."""
     (x,) = inputs
     n, axis = x.shape[-1], x.ndim - 1
     place = movement.expand(x.graph.constant(np.arange(n, dtype=np.int32)), x.shape)

@@ -21,7 +21,7 @@ from rlx.ops.windows import MAX_STEP
 
 LENGTHS = (256, 512, 1024, 2048, 4096)  # lengths of transforms that stay in a workgroup's registers and shared memory
 DETRENDS = ("constant", None)
-_BLOCK = 1 << 14  # samples of the segments that NumPy transforms at once
+_SAMPLES_AT_ONCE = 1 << 14  # samples of the segments that NumPy transforms
 
 
 def sides(n: int) -> Array:
@@ -60,7 +60,7 @@ def weighted(frames: Array, window: Array, detrend: str | None) -> Array:
 
 def blocks(count: int, length: int) -> list[slice]:
     """The segments in parts that NumPy transforms at once."""
-    step = max(1, _BLOCK // length)
+    step = max(1, _SAMPLES_AT_ONCE // length)
     return [slice(i, min(count, i + step)) for i in range(0, count, step)]
 
 

@@ -22,7 +22,7 @@ from rlx.ops.signal.windows import F64, Window, given_samples, is_number, window
 Detrend = Literal["constant", "linear"] | bool | None
 DETRENDS = ("constant", "linear", False, None)
 SCALINGS = ("density", "spectrum")
-_SEGMENT = 256  # samples, as scipy.signal
+_SEGMENT_SAMPLES = 256  # scipy.signal's default
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def segments_of(
     """
     if nperseg is None:
         samples = given_samples(window)
-        nperseg = min(_SEGMENT, n) if samples is None else samples
+        nperseg = min(_SEGMENT_SAMPLES, n) if samples is None else samples
     nperseg = whole(op, "nperseg", nperseg)
     if nperseg > n:
         raise ShapeError(

@@ -267,7 +267,7 @@ class ShortTimeFFT:
         self, x: TensorLike, detr: Any, p0: int | None = None, p1: int | None = None, *, k_offset: int = 0,
         padding: str = "zeros", axis: int = -1,
     ) -> Any:  # fmt: skip
-        """As stft, of slices less their mean ("constant"), their line ("linear"), or as a function of frames gives them
+        """stft of slices less their mean ("constant"), their line ("linear"), or as a function of frames gives them
         (..., samples)."""
         return _STFT(x, self, p0, p1, k_offset, padding, axis, detr)
 

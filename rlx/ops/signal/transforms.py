@@ -136,7 +136,7 @@ def _signal_reference(z: Array, window: Array, *, hop: int, nfft: int, start: in
 
 
 def _signal_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """Segments first, transformed back, times the window, and their sum."""
+    """Transforms the segments back, multiplies them by the window and adds them up."""
     z, window = inputs
     count, length, hop = z.shape[-2], window.shape[0], attrs["hop"]
     frames = irfft(composite.moveaxis(z, -2, -3), attrs["nfft"])[..., :length] * window

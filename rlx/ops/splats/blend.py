@@ -20,10 +20,10 @@ from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, appl
 from rlx.ops.base import cast_to, check_inputs
 from rlx.ops.matmul import matmul
 from rlx.ops.numeric import Array
-from rlx.ops.splats.tiles import MAX_PAIRS, TILE, check_size
+from rlx.ops.splats.tiles import MAX_PAIRS, TILE_PIXELS, check_size
 
 FIELDS = 9  # a splat's x, y, the inverse covariance's xx, xy and yy, opacity, red, green, blue
-MAX_SIDE = 1 << 16  # pixels
+MAX_SIDE_PIXELS = 1 << 16
 ALPHA_MIN = 1 / 255  # a pixel skips a splat of which it would take less
 # Not 0.99, of which two leave a light of STOP: rounding would decide whether a pixel is finished.
 ALPHA_MAX = 127 / 128
@@ -33,13 +33,13 @@ STOP = 1e-4  # a pixel is finished by the splat that lets less light through
 
 def tiles_of(width: int, height: int) -> tuple[int, int]:
     """The tiles across and down a picture."""
-    return -(-width // TILE), -(-height // TILE)
+    return -(-width // TILE_PIXELS), -(-height // TILE_PIXELS)
 
 
 def _picture(op: str, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     """The type of the picture. Raises: ShapeError, DTypeError."""
     splats, ids, ranges, places, spans = types
-    width, height = (check_size(op, name, attrs[name], 1, MAX_SIDE) for name in ("width", "height"))
+    width, height = (check_size(op, name, attrs[name], 1, MAX_SIDE_PIXELS) for name in ("width", "height"))
     across, down = tiles_of(width, height)
     tiles, shapes = across * down, [t.shape for t in types]
     n, pairs = (t.shape[0] if t.rank else 0 for t in (splats, ids))
@@ -74,15 +74,15 @@ def _grad_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def listed(ids: Array, ranges: Array, n: int, width: int, height: int) -> Iterator[tuple[Any, Array, Array]]:
-    """For each tile with a list its place in the picture, its positions in the list, and the splats there."""
+    """The tiles that have a list: a tile's place in the picture, its positions in the list, and the splats there."""
     across, _ = tiles_of(width, height)
     bounds = np.clip(ranges, 0, ids.size)
     for tile in np.flatnonzero(bounds[1:] > bounds[:-1]).tolist():
         at = np.arange(bounds[tile], bounds[tile + 1])
         at = at[(ids[at] >= 0) & (ids[at] < n)]
-        y, x = tile // across * TILE, tile % across * TILE
+        y, x = tile // across * TILE_PIXELS, tile % across * TILE_PIXELS
         if at.size:
-            yield (slice(y, min(y + TILE, height)), slice(x, min(x + TILE, width))), at, ids[at]
+            yield (slice(y, min(y + TILE_PIXELS, height)), slice(x, min(x + TILE_PIXELS, width))), at, ids[at]
 
 
 def centres(place: Any, dtype: Any) -> tuple[Array, Array]:
@@ -129,7 +129,7 @@ def _grad_reference(
     width: int,
     height: int,
 ) -> Array:
-    """From the last splat to the first; a row of gradients for each place of the lists, then each splat's sum.
+    """Goes from the last splat to the first: a row of gradients for each place of the lists, then each splat's sum.
 
     With d the gradient of the picture, `behind` is the sum of d times what each pixel gets from the splats behind, and
     from the light that is left; `shade` is d times the splat's colour, `into` the gradient of alpha, `of_q` that of q.
@@ -191,7 +191,7 @@ def _dense(rows: Tensor, real: Tensor, ranges: Tensor, width: int, height: int) 
     g, dtype, pairs = rows.graph, rows.dtype, rows.shape[0]
     across, _ = tiles_of(width, height)
     y, x = np.divmod(np.arange(width * height), width)
-    tile = y // TILE * across + x // TILE
+    tile = y // TILE_PIXELS * across + x // TILE_PIXELS
     begin, end = (
         apply("reshape", apply("gather", ranges, g.constant(tile + k), axis=0), shape=(1, tile.size))
         for k in (0, 1)

@@ -11,13 +11,13 @@ from rlx.ir import Tensor, apply
 from rlx.ir.graph import apply_multi
 from rlx.ops.base import TensorLike, cast_to, tensors
 from rlx.ops.elementwise.select import where
-from rlx.ops.splats.blend import MAX_SIDE, tiles_of
+from rlx.ops.splats.blend import MAX_SIDE_PIXELS, tiles_of
 from rlx.ops.splats.project import seen_by
 from rlx.ops.splats.tiles import COUNT_LIMIT, MAX_PAIRS, check_size
 
 _OP = "splats.render"
-_SMALL = 1 << 16  # pairs that any program may have
-_EACH = 8  # pairs of a splat, unless the caller says more
+_LEAST_PAIRS = 1 << 16  # any program may have so many
+_PAIRS_PER_SPLAT = 8  # unless the caller says more
 
 
 class Rendered(NamedTuple):
@@ -34,9 +34,9 @@ def default_pairs(count: int, width: int, height: int) -> int:
     than there can be. Raises: ShapeError."""
     op = "splats.default_pairs"
     count = check_size(op, "count", count, 0, COUNT_LIMIT)
-    width, height = (check_size(op, k, v, 1, MAX_SIDE) for k, v in (("width", width), ("height", height)))
+    width, height = (check_size(op, k, v, 1, MAX_SIDE_PIXELS) for k, v in (("width", width), ("height", height)))
     across, down = tiles_of(width, height)
-    return max(1, min(count * across * down, max(_SMALL, _EACH * count), MAX_PAIRS))
+    return max(1, min(count * across * down, max(_LEAST_PAIRS, _PAIRS_PER_SPLAT * count), MAX_PAIRS))
 
 
 def render(

@@ -22,7 +22,7 @@ from rlx.ops.base import cast_to, check_inputs
 from rlx.ops.numeric import Array
 from rlx.ops.order import order
 
-TILE = 16  # pixels along a side
+TILE_PIXELS = 16  # a tile's side
 COUNT_LIMIT = 2**31 - 1  # pairs at most; `total` stays here where there are more
 MAX_PAIRS = 1 << 28  # pairs for which a program may have room: 32 bits count the numbers of their gradients
 _LARGEST_SIDE = 1 << 12  # tiles; with it 31 bits count the tiles of a picture

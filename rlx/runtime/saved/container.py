@@ -33,14 +33,14 @@ from rlx.host.threads import Threads
 
 MAGIC = b"rlxprog1"
 ALIGNMENT = 64
-MAX_TABLE = 256 << 20  # bytes; the table of a model of thousands of nodes has one megabyte
+MAX_TABLE_BYTES = 256 << 20  # the table of a model of thousands of nodes has one megabyte
 PER_BYTE = 64  # bytes of memory granted for a byte of the table, whose values are short
 _HEAD = struct.Struct("<8sQQ32s")
-_DIGEST = 64  # hexadecimal digits
+_DIGEST_DIGITS = 64
 # Blocks share a checksum up to this size. A thread that reads and checks one gives up Python's lock and waits for it
 # again, which takes milliseconds while others compute: a network has hundreds of small weights.
 _GROUP = 4 << 20
-_AHEAD = 256 << 20  # bytes that are read before they are asked for, at most; one group in any case
+_AHEAD_BYTES = 256 << 20  # so many at most are read before they are asked for; one group in any case
 _THREADS = 4
 
 
@@ -150,8 +150,8 @@ class ProgramFile(Closing):
             raise self.wrong(
                 f"has {self._size:,} bytes, and its head says {at + length:,}: it is cut short or damaged"
             )
-        if length > MAX_TABLE:
-            raise self.wrong(f"has a table of {length:,} bytes; expected at most {MAX_TABLE:,}")
+        if length > MAX_TABLE_BYTES:
+            raise self.wrong(f"has a table of {length:,} bytes; expected at most {MAX_TABLE_BYTES:,}")
         text = self._bytes(at, length).tobytes()
         if _digest(at, text) != digest:
             raise self.wrong("is damaged: the checksum of its table is wrong")
@@ -168,7 +168,7 @@ class ProgramFile(Closing):
         at = ALIGNMENT
         for entry in listed:
             match entry:
-                case [str(digest), list(lengths)] if len(digest) == _DIGEST:
+                case [str(digest), list(lengths)] if len(digest) == _DIGEST_DIGITS:
                     inside = 0
                     for nbytes in lengths:
                         if type(nbytes) is not int or not 0 <= nbytes <= self._end - at - inside:
@@ -220,7 +220,7 @@ class ProgramFile(Closing):
         with Threads(_THREADS) as threads:
 
             def begin() -> None:
-                while left and (not begun or sum(n for n, _ in begun) + left[0][1] <= _AHEAD):
+                while left and (not begun or sum(n for n, _ in begun) + left[0][1] <= _AHEAD_BYTES):
                     group, nbytes = left.popleft()
                     begun.append((nbytes, threads.submit(partial(self._group, group))))
 

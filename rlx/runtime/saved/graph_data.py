@@ -26,17 +26,16 @@ from rlx.ops.attention.parts import ByToken
 from rlx.ops.elementwise.prims import evaluate_trees
 from rlx.runtime.custom import FAMILY
 
-MAX_WORD = 4096  # characters of a name, a label or an attribute
+MAX_WORD_CHARACTERS = 4096  # a name, a label or an attribute
 # Steps of reading and planning the graphs of a file, each some tens of µs: 2 s in all. The graphs of networks take some
 # thousands; only a file that is trusted may ask for more.
 MAX_STEPS, MAX_TRUSTED = 1 << 15, 1 << 20
 # Steps of a node, those of a body counted at each use, and of a node's use of a body; parts of a tree that are a step.
 _NODE, _BODY, _PARTS = 2, 16, 4
 MAX_ID = 1 << 40  # a tensor's number
-MAX_ITEMS = 1 << 16  # items of one attribute
-MAX_SPREAD = (
-    1 << 13
-)  # of an expression, shared parts counted at each use: printing takes as long. Fusion stays below
+MAX_ATTRIBUTE_ITEMS = 1 << 16
+# Limit on an expression's nodes, shared parts counted at each use: printing takes as long. Fusion stays below.
+MAX_SPREAD = 1 << 13
 MAX_DEPTH_OF_EXPR = 200  # Python's stack holds a thousand calls
 
 
@@ -197,7 +196,7 @@ class GraphsReader:
     def _node(self, graph: Graph, entry: Any, tensors: Mapping[int, Tensor]) -> Node:
         match entry:
             case [str(name), int(first), list(inputs), dict(attributes), str(label)] if (
-                len(label) <= MAX_WORD and 0 <= first < MAX_ID and not isinstance(first, bool)
+                len(label) <= MAX_WORD_CHARACTERS and 0 <= first < MAX_ID and not isinstance(first, bool)
             ):
                 op = REGISTRY.get(name) or HOST.get(name)
                 graph._next_id = first
@@ -256,7 +255,7 @@ class GraphsReader:
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, list):
-            return tuple([self._value(item) for item in _listed(value, "items", self._where, MAX_ITEMS)])
+            return tuple([self._value(item) for item in _listed(value, "items", self._where, MAX_ATTRIBUTE_ITEMS)])
         match value:
             case {"dtype": str(name), **rest} if not rest:
                 return self._dtype(name)
@@ -288,8 +287,8 @@ class GraphsReader:
         return tuple(dims)
 
     def _word(self, value: Any) -> str:
-        if not isinstance(value, str) or len(value) > MAX_WORD:
-            raise self._wrong(f"has {shown(value)} in the place of a name of at most {MAX_WORD} characters")
+        if not isinstance(value, str) or len(value) > MAX_WORD_CHARACTERS:
+            raise self._wrong(f"has {shown(value)} in the place of a name of at most {MAX_WORD_CHARACTERS} characters")
         return value
 
     def _dtype(self, name: str) -> DType:

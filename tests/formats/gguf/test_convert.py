@@ -244,7 +244,7 @@ def test_a_space_before_a_text(normalizer: Any, cut: Any, expected: bool, writte
 def test_a_large_model_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = folder(tmp_path / "a", LLAMA)
     convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf")
-    monkeypatch.setattr(to_folder, "SHARD", 60_000)
+    monkeypatch.setattr(to_folder, "SHARD_BYTES", 60_000)
     with gguf.read(tmp_path / "m.gguf") as file:
         to_folder.gguf_to_folder(file, tmp_path / "b", "f32")
     assert len(list((tmp_path / "b").glob("model-*.safetensors"))) > 3
@@ -269,6 +269,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_parameters": {"rope_type": "default"}}, "say different things"),
     ({"rope_scaling": {"full_attention": {"rope_type": "linear", "factor": 2}}}, "expected an object for all"),
     ({"rope_scaling": {"rope_type": "yarn", "factor": 4, "beta_fast": 2}}, "yarn is written to GGUF with"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 4, "truncate": False}}, "yarn is written to GGUF with"),
     ({"partial_rotary_factor": 0.5}, "llama turns whole heads"),
     ({"model_type": "gemma2"}, "lm_head.weight holds other numbers than the embeddings; GGUF has no place for it"),
 ]

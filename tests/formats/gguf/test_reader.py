@@ -149,7 +149,7 @@ class TestRoundTrip:
 
 def test_large_tensors_are_read_by_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spread, "_PER_THREAD", 1000)
-    monkeypatch.setattr(reader, "_PIECE", 1500)
+    monkeypatch.setattr(reader, "_PIECE_BYTES", 1500)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(5), raising=False)
     floats = RNG.standard_normal((37, 256)).astype(np.float32)
     packed = rlx.quantize(floats, "q8_0")

@@ -10,11 +10,13 @@ rlx reads of each. Exit status 1: a family that differs.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import itertools
 import json
 import re
 import sys
 import tempfile
+import textwrap
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,11 +25,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx.formats import safetensors
+from rlx.errors import ModelFormatError
+from rlx.formats import gguf, safetensors
+from rlx.formats.gguf.names import BY_MODEL_TYPE
+from rlx.formats.gguf.plain import BY_MODEL_TYPE as PLAIN
 from rlx.models import load
-from rlx.models.language.architectures import ARCHITECTURES
+from rlx.models.language.architectures import ARCHITECTURES, MISSING
 from rlx.models.language.architectures.base import CLASSES
 from rlx.models.language.config import Fields
+from rlx.models.language.written import folder_to_gguf
+from tests.formats.gguf.llamacpp import Judge
+from tests.models.language.test_beside_transformers import MODELS
 from tests.models.tiny import formula
 from tests.outside import outside
 
@@ -36,6 +44,8 @@ FOUND = Path(__file__).with_name("families.json")  # what the command found
 FROZEN = Path(__file__).with_name("families_logits.json")  # tensors of tiny folders, and logits of transformers
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 IDS_ASKED = [i * 7 % 96 for i in range(1, 34)]
+GGUF = {**BY_MODEL_TYPE, **PLAIN}
+CPP: list[Any] = []  # llama.cpp's libraries, where the command has their folder
 LIMIT = 1e-11  # of the error beside float64, squared, by the sum of squares
 
 BASE: dict[str, Any] = {
@@ -48,7 +58,8 @@ N = {"vocab_size": 96, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 1
 ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}
 PART = {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}}
 MOE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
-ROUTED = {**BASE, "num_key_value_heads": 4, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "n_shared_experts": 2,
+ROUTED = {**BASE, "num_key_value_heads": 4,
+          "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "n_shared_experts": 2,
           "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.7}  # fmt: skip
 LATENT = {"kv_lora_rank": 16, "q_lora_rank": 20, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10}
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 2, "mamba_d_state": 8, "mamba_expand": 2,
@@ -58,10 +69,11 @@ GRANITE = {"embedding_multiplier": 3.0, "logits_scaling": 4.0, "residual_multipl
 FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
     "mixtral": ({**BASE, **ROPE, "num_local_experts": 6, "num_experts_per_tok": 3, "head_dim": 12},),
     "qwen2_moe": ({**BASE, **MOE, **ROPE, "shared_expert_intermediate_size": 20, "norm_topk_prob": True,
-                   "mlp_only_layers": [1]},),
+                   "mlp_only_layers": [1]}, {**BASE, **MOE, "shared_expert_intermediate_size": 20}),
     "gemma": ({**BASE, **ROPE, "head_dim": 12},),
-    "phi": ({**BASE, **PART, "qk_layernorm": True}, {**BASE, "hidden_act": "relu"}),
-    "starcoder2": ({**BASE, **ROPE, "sliding_window": 7}, {**BASE, "use_bias": False, "tie_word_embeddings": False}),
+    "phi": ({**BASE, **PART, "qk_layernorm": True}, {**BASE, "hidden_act": "relu"}, BASE),
+    "starcoder2": ({**BASE, **ROPE, "sliding_window": 7}, BASE,
+                   {**BASE, "use_bias": False, "tie_word_embeddings": False}),
     "stablelm": ({**BASE, **PART, "use_qkv_bias": True, "qk_layernorm": True}, {**BASE, "use_parallel_residual": True}),
     "gpt_neox": ({**NO_KV, **PART}, {**NO_KV, "use_parallel_residual": False, "attention_bias": False}),
     "gptj": ({**N, "rotary_dim": 4, "n_inner": 40},),
@@ -74,38 +86,49 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
     "bloom": ({"vocab_size": 96, "hidden_size": 36, "n_layer": 2, "n_head": 6, **IDS},
               {"vocab_size": 96, "hidden_size": 32, "n_layer": 2, "n_head": 4, **IDS,
                "apply_residual_connection_post_layernorm": True}),
-    "opt": ({**NO_KV, "ffn_dim": 40}, {**NO_KV, "ffn_dim": 40, "do_layer_norm_before": False, "word_embed_proj_dim": 16},
+    "opt": ({**NO_KV, "ffn_dim": 40},
+            {**NO_KV, "ffn_dim": 40, "do_layer_norm_before": False, "word_embed_proj_dim": 16},
             {**NO_KV, "ffn_dim": 40, "enable_bias": False, "layer_norm_elementwise_affine": False}),
     "mpt": ({"vocab_size": 96, "d_model": 36, "n_heads": 6, "n_layers": 2, "max_seq_len": 128, "expansion_ratio": 2,
-             "attn_config": {"clip_qkv": 0.7, "softmax_scale": 0.3}, **IDS},),
+             "attn_config": {"clip_qkv": 0.7, "softmax_scale": 0.3}, **IDS},
+            {"vocab_size": 96, "d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 128, **IDS,
+             "attn_config": {"clip_qkv": 0.7}}),
     "cohere": ({**BASE, **ROPE, "logit_scale": 0.3, "use_qk_norm": True, "attention_bias": True}, BASE),
     "cohere2": ({**BASE, **ROPE, "sliding_window": 7, "num_hidden_layers": 5},),
     "olmo": ({**BASE, **ROPE, "clip_qkv": 0.5},),
     "olmo3": ({**BASE, "sliding_window": 7, "num_hidden_layers": 5},),
-    "olmoe": ({**BASE, **ROPE, "num_experts": 6, "num_experts_per_tok": 2, "clip_qkv": 1.5, "norm_topk_prob": True},),
+    "olmoe": ({**BASE, **ROPE, "num_experts": 6, "num_experts_per_tok": 2, "clip_qkv": 1.5, "norm_topk_prob": True},
+              {**BASE, "num_key_value_heads": 4, "num_experts": 6, "num_experts_per_tok": 2}),
     "granite": ({**BASE, **ROPE, **GRANITE, "attention_bias": True, "mlp_bias": True},),
     "granitemoe": ({**BASE, **ROPE, **GRANITE, "num_local_experts": 6, "num_experts_per_tok": 3},),
     "granitemoeshared": ({**BASE, **GRANITE, "num_local_experts": 6, "num_experts_per_tok": 3,
                           "shared_intermediate_size": 20},),
-    "smollm3": ({**BASE, **ROPE, "num_hidden_layers": 5}, {**BASE, "no_rope_layers": [1, 0, 1], "attention_bias": True}),
+    "smollm3": ({**BASE, **ROPE, "num_hidden_layers": 5},
+                {**BASE, "no_rope_layers": [1, 0, 1], "attention_bias": True}),
     "glm": ({**BASE, **PART, "head_dim": 12},),
     "glm4": ({**BASE, **PART, "head_dim": 12},),
     "glm4_moe": ({**ROUTED, **PART, "head_dim": 12, "use_qk_norm": True, "attention_bias": True},),
-    "exaone4": ({**BASE, **ROPE, "sliding_window": 7, "num_hidden_layers": 5}, {**BASE, "sliding_window": None, "layer_types": ["full_attention"] * 3}),
-    "ernie4_5": ({**BASE, **ROPE, "use_bias": True, "head_dim": 12},),
-    "ernie4_5_moe": ({**BASE, **ROPE, "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 24, "use_bias": True},),
-    "seed_oss": ({**BASE, **ROPE, "head_dim": 12, "attention_out_bias": True, "mlp_bias": True},),
-    "arcee": ({**BASE, **ROPE, "mlp_bias": True},),
+    "exaone4": ({**BASE, **ROPE, "sliding_window": 7, "num_hidden_layers": 5},
+                {**BASE, "sliding_window": None, "layer_types": ["full_attention"] * 3}),
+    "ernie4_5": ({**BASE, **ROPE, "use_bias": True, "head_dim": 12}, {**BASE, "head_dim": 12}),
+    "ernie4_5_moe": ({**BASE, **ROPE, "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 24,
+                      "use_bias": True},),
+    "seed_oss": ({**BASE, **ROPE, "head_dim": 12, "attention_out_bias": True, "mlp_bias": True},
+                 {**BASE, "head_dim": 12}),
+    "arcee": ({**BASE, **ROPE, "mlp_bias": True}, BASE),
     "apertus": ({**BASE, "attention_bias": True},),
     "nemotron": ({**BASE, **PART, "mlp_bias": True, "attention_bias": True},),
     "phimoe": ({**BASE, **ROPE, "num_local_experts": 6, "attention_bias": True, "lm_head_bias": True},),
-    "deepseek_v2": ({**ROUTED, **LATENT, "topk_method": "group_limited_greedy"},
+    "deepseek_v2": ({**ROUTED, **LATENT, "topk_method": "group_limited_greedy"}, {**ROUTED, **LATENT, **ROPE},
                     {**ROUTED, **LATENT, "q_lora_rank": None, "norm_topk_prob": True, "rope_parameters": {
                         "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "mscale": 0.7, "mscale_all_dim": 0.7,
                         "original_max_position_embeddings": 32}}),
-    "deepseek_v3": ({**ROUTED, **LATENT, "attention_bias": True},
+    "deepseek_v3": ({**ROUTED, **LATENT, "attention_bias": True}, {**ROUTED, **LATENT, **ROPE},
                     {**ROUTED, **LATENT, "rope_interleave": False, "q_lora_rank": None, "rope_parameters": {
                         "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 0.8,
+                        "original_max_position_embeddings": 32}},
+                    {**ROUTED, **LATENT, "rope_parameters": {
+                        "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "mscale": 0.8, "mscale_all_dim": 0.8,
                         "original_max_position_embeddings": 32}}),
     "lfm2": ({**BASE, **ROPE, "layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 8,
               "conv_bias": True},),
@@ -119,15 +142,16 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
                "num_experts_per_tok": 2, "use_mamba_kernels": False},),
     "codegen": ({**N, "rotary_dim": 4, "n_ctx": 128},),
     "helium": ({**BASE, **ROPE, "head_dim": 8, "mlp_bias": True},),
-    "hunyuan_v1_dense": ({**BASE, **ROPE, "head_dim": 12, "attention_bias": True},),
+    "hunyuan_v1_dense": ({**BASE, **ROPE, "head_dim": 12, "attention_bias": True}, {**BASE, "head_dim": 12}),
     "hunyuan_v1_moe": ({**BASE, **ROPE, "head_dim": 12, "num_experts": 6, "moe_topk": 2},),
-    "dots1": ({**ROUTED, **ROPE, "sliding_window": 7, "max_window_layers": 1, "norm_topk_prob": True},),
+    "dots1": ({**ROUTED, **ROPE, "sliding_window": 7, "max_window_layers": 1, "norm_topk_prob": True},
+              {**ROUTED, "sliding_window": None, "n_group": 1, "topk_group": 1}),
     "flex_olmo": ({**BASE, **ROPE, "num_experts": 6, "num_experts_per_tok": 2},),
     "persimmon": ({**NO_KV, **PART},),
     "biogpt": (NO_KV,),
     "openai-gpt": (N,),
-    "ministral": ({**BASE, **ROPE, "head_dim": 12, "sliding_window": 7, "layer_types": ["sliding_attention", "full_attention",
-                                                                       "sliding_attention"]},),
+    "ministral": ({**BASE, **ROPE, "head_dim": 12, "sliding_window": 7,
+                   "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},),
     "ministral3": ({**BASE, "head_dim": 12, "rope_parameters": {
         "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16, "mscale": 1.0,
         "mscale_all_dim": 1.0, "beta_fast": 32.0, "beta_slow": 1.0, "llama_4_scaling_beta": 0.3}},),
@@ -137,6 +161,14 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
     "vaultgemma": ({**BASE, "head_dim": 12, "sliding_window": 7, "query_pre_attn_scalar": 9},),
     "nanochat": ({**BASE, **ROPE},),
 }  # fmt: skip
+
+_OLDER = {"llama3": "llama", "gemma3": "gemma3_text", "phi3_short": "phi3", "phi3_long": "phi3",
+          "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text"}  # fmt: skip
+EVERY: dict[str, tuple[dict[str, Any], ...]] = {}
+for _name, (_, _settings) in MODELS.items():
+    _kind = _OLDER.get(_name, _name)
+    EVERY[_kind] = (*EVERY.get(_kind, ()), _settings)
+EVERY |= FAMILIES
 
 
 def random_model(folder: Path, kind: str, settings: dict[str, Any]) -> None:
@@ -154,7 +186,7 @@ def random_model(folder: Path, kind: str, settings: dict[str, Any]) -> None:
             elif values.ndim == 1:
                 values.add_(torch.randn_like(values) * 0.2)
             elif name in dict(model.named_parameters()):
-                values.mul_(4.0)
+                values.mul_(2.0 if kind.startswith("mamba") else 4.0)  # whose recurrences amplify rounding
     model.save_pretrained(folder)
 
 
@@ -300,9 +332,50 @@ def judged(folder: Path, want: Any, tokens: Any) -> dict[str, Any]:
     return found
 
 
+def llama_cpp_logits(judge: Any, path: Path, ids: Any) -> Any:
+    """The logits of a run of llama.cpp over tokens, whose caches hold halves, in float64."""
+    import ctypes as c
+
+    lib = judge.lib
+    params = lib.llama_context_default_params()
+    params.raw[0] = 256
+    at = next(i for i in range(4, 10) if params.raw[i] == params.raw[i + 1] == 4)
+    params.raw[at] = params.raw[at + 1] = 1  # threads
+    lib.llama_get_logits_ith.restype = c.POINTER(c.c_float)
+    lib.llama_get_logits_ith.argtypes = [c.c_void_p, c.c_int32]
+    model = judge.model(path)
+    if not model:
+        return None
+    context, rows = lib.llama_init_from_model(model, params), []
+    for token in ids.tolist():
+        one = (c.c_int32 * 1)(token)
+        assert not lib.llama_decode(context, lib.llama_batch_get_one(one, 1))
+        rows.append(list(lib.llama_get_logits_ith(context, -1)[:96]))
+    return np.asarray(rows, np.float64)
+
+
+def as_gguf(folder: Path, kind: str, want: Any, ids: Any) -> dict[str, Any]:
+    """The folder as a GGUF file, beside the folder's logits: rlx's error, and llama.cpp's."""
+    path, bare = folder.with_suffix(".gguf"), folder.with_suffix(".bare.gguf")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        notes = folder_to_gguf(folder, path)
+    if left_out := [note for note in notes if "window" in note]:
+        return {"unwritten": left_out[0]}
+    with load(path, "cpu", context=64, engine="numpy") as model:
+        found = {"gguf": error(model.logits(ids), want)}
+    if CPP:
+        with gguf.read(path) as file:
+            held = {name: tensor.read() for name, tensor in file.tensors.items()}
+            gguf.write(bare, {**file.metadata, "tokenizer.ggml.model": "no_vocab"}, held)
+        got = llama_cpp_logits(CPP[0], bare, ids)
+        found["llama.cpp"] = None if got is None else error(got, want)
+    return found
+
+
 def run(kind: str) -> Iterator[dict[str, Any]]:
     torch = outside("torch")
-    for settings in FAMILIES[kind]:
+    for settings in EVERY[kind]:
         with tempfile.TemporaryDirectory() as base:
             folder = Path(base) / kind
             try:
@@ -310,8 +383,18 @@ def run(kind: str) -> Iterator[dict[str, Any]]:
                 tokens = torch.randint(3, 96, (45,))
                 with torch.no_grad():
                     want = judge(folder, kind)(tokens[None]).logits[0].numpy()
-                yield judged(folder, want, tokens.numpy())
-            except Exception as caught:  # noqa: BLE001 - the table says what came
+                found = judged(folder, want, tokens.numpy())
+                if found["error"] > LIMIT:  # as recurrences have it that amplify rounding
+                    with torch.no_grad():
+                        own = judge(folder, kind).float()(tokens[None]).logits[0].numpy()
+                    found["torch"] = error(own, want)
+                if kind in GGUF:
+                    try:
+                        found |= as_gguf(folder, kind, want, tokens.numpy().astype(np.int32))
+                    except ModelFormatError as caught:
+                        found["unwritten"] = str(caught).partition(": ")[2][:200]
+                yield found
+            except Exception as caught:
                 if "--raise" in sys.argv:
                     raise
                 yield {"failed": f"{type(caught).__name__}: {caught}"[:300]}
@@ -351,7 +434,7 @@ def write_formula(folder: Path, kind: str, settings: dict[str, Any], shapes: dic
 
 
 def packed_names(shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Names whose numbers alone differ as one: shapes by such a name, with the numbers, or how many there are of each."""
+    """Names whose numbers alone differ as one, with the shape behind: the numbers, or how many there are of each."""
     groups: dict[str, list[tuple[int, ...]]] = {}
     for name in shapes:
         numbers = tuple(map(int, re.findall(r"(?<=\.)\d+(?=\.)", name)))
@@ -368,7 +451,7 @@ def packed_names(shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
 def unpacked_names(groups: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     result = {}
     for stem, numbers in groups.items():
-        name, *shape = stem.split(" ")
+        name, *shape = stem.split()
         plain = not numbers or isinstance(numbers[0], int)
         for each in itertools.product(*map(range, numbers)) if plain else numbers:
             parts = iter(each)
@@ -404,16 +487,76 @@ def main() -> int:
         return 0
     if "--keys" in sys.argv:
         return write_keys()
+    if folder := next((a for a in sys.argv[1:] if a.startswith("--llamacpp=")), None):
+        CPP.append(Judge(Path(folder.partition("=")[2]).resolve()))
+    held = json.loads(FOUND.read_text()) if FOUND.exists() else {"families": {}}
     wrong = 0
-    for kind in [a for a in sys.argv[1:] if not a.startswith("--")] or FAMILIES:
+    for kind in [a for a in sys.argv[1:] if not a.startswith("--")] or EVERY:
+        held["families"][kind] = []
         for i, found in enumerate(run(kind)):
-            good = "failed" not in found and max(found[k] for k in ("error", "steps", "parts")) <= 1e-11 and not any(
-                found.get(k) for k in ("argmax", "batch", "pages")
-            )
+            good = right(found)
             wrong += not good
-            told = found.get("failed") or " ".join(f"{k} {v:.1e}" if v else f"{k} 0" for k, v in found.items())
+            told = " ".join(f"{k} {v:.1e}" if isinstance(v, float) else f"{k} {v}" for k, v in found.items())
             print(f"{kind:18} {i} {'ok ' if good else 'BAD'} {told}", flush=True)
+            rounded = {k: float(f"{v:.1e}") if isinstance(v, float) else v for k, v in found.items()}
+            held["families"][kind].append(rounded)
+    held |= {"transformers": outside("transformers").__version__, "date": datetime.date.today().isoformat()}
+    FOUND.write_text(json.dumps(held, sort_keys=True).replace('], "', '],\n "') + "\n", encoding="utf-8")
+    PAGE.write_text(page(), encoding="utf-8")
     return bool(wrong)
+
+
+def right(found: dict[str, Any]) -> bool:
+    """Whether all that was computed of a folder is as it should be: where it is not within the limit, within four times
+    the error of torch in f32."""
+    errors = [found.get(k, 0.0) for k in ("error", "steps", "parts", "gguf")]
+    limit = max(LIMIT, 4 * found.get("torch", 0.0))
+    return "failed" not in found and max(errors) <= limit and not any(
+        found.get(k) for k in ("argmax", "batch", "pages")
+    )
+
+
+def page() -> str:
+    """The table of families, from what the command found."""
+    held = json.loads(FOUND.read_text())
+    rows = []
+    for kind, cases in sorted(held["families"].items()):
+        largest = max(case["error"] for case in cases)
+        ours = GGUF.get(kind)
+        beside = [case["llama.cpp"] for case in cases if case.get("llama.cpp") is not None]
+        writes = any("gguf" in case for case in cases)
+        kinds = "-" if ours is None else f"`{ours.architecture}`, read{' and written' if writes else ''}"
+        how = "batches, pages" if all("pages" in case for case in cases) else "batches"
+        rows.append(
+            f"| `{kind}` | {len(cases)} | {largest:.0e} | {how} | {kinds} | "
+            f"{f'{min(beside):.0e}' if beside else '-'} |"
+        )
+    missing = ", ".join(f"`{kind}` ({near}: {what})" for kind, (near, what) in sorted(MISSING.items()))
+    text = _PAGE.format(rows="\n".join(rows), transformers=held["transformers"], date=held["date"], missing="MISSING")
+    return text.replace("MISSING", textwrap.fill(missing, 120, initial_indent="x" * 76)[76:])
+
+
+_PAGE = """# Families of language models
+
+A command makes this table: `python -m tests.models.language.families`. Of each `model_type` it makes tiny random
+folders with settings off their defaults, by transformers {transformers}, and compares with its logits in float64 what
+rlx computes in f32 on the CPU: one run over the text, a run a token, a prompt in parts, sequences of a batch, and the
+same of the GGUF file that `rlx convert` makes of the folder. Made on {date}; every case has NMSE of at most 1e-11, or
+of four times torch's own in f32, and the same likeliest token everywhere. The last column is the NMSE of the logits of
+llama.cpp v0.5.0 of that file, whose caches hold halves there. Other devices run the same graphs, of the same ops.
+
+Settings that the class of a family reads and that change numbers are followed or refused by name, which a list of each
+family's settings says (`tests/models/language/families_keys.json`). A tensor that the family does not have is refused
+by name; layers behind the last, which guess further tokens (DeepSeek-V3, GLM-4.5), are left aside with a warning.
+`qwen3_5` and `qwen3_5_moe` are read as the text part of a folder that sees too.
+
+| `model_type` | folders | NMSE | served in | GGUF | llama.cpp |
+|---|---|---|---|---|---|
+{rows}
+
+Not there, with the nearest family that is and what it lacks: {missing}. Any other `model_type` is refused too, with the
+name that is most alike. Adapters fit the families whose modules have the names of Llama's.
+"""
 
 
 if __name__ == "__main__":

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rlx.errors import ModelFormatError
+from rlx.errors import ModelFormatError, ModelWarning
+from rlx.formats import gguf, safetensors
+from rlx.formats.gguf.plain import BY_MODEL_TYPE as PLAIN
 from rlx.models import load
 from rlx.models.language.architectures import ARCHITECTURES
 from rlx.models.language.architectures.base import CLASSES
+from rlx.models.language.written import folder_to_gguf
 from tests.models.language.families import (
+    EVERY,
     FAMILIES,
+    FOUND,
     FROZEN,
     IDS_ASKED,
     KEYS,
     LIMIT,
+    PAGE,
     class_facts,
     error,
     judge,
     judged,
+    page,
     random_model,
     read_keys,
+    right,
     unpacked_names,
     write_formula,
 )
@@ -33,8 +42,14 @@ from tests.outside import outside
 CASES: dict[str, Any] = json.loads(FROZEN.read_text())["cases"]
 
 
+def seldom(names: Iterable[str], every: int) -> tuple[str, ...]:
+    """All but each so-many-th, which `make test` leaves out."""
+    return tuple(name for i, name in enumerate(names) if i % every)
+
+
 def folder_of(case: str, folder: Path, **changed: Any) -> Path:
     kind, _, i = case.rpartition("-")
+    folder.mkdir(exist_ok=True)
     settings = {**FAMILIES[kind][int(i)], **changed}
     write_formula(folder, kind, settings, unpacked_names(CASES[case]["tensors"]))
     return folder
@@ -45,7 +60,7 @@ def test_every_family_has_cases() -> None:
     assert set(FAMILIES) <= set(ARCHITECTURES)
 
 
-@pytest.mark.sample(12)
+@pytest.mark.late(case=seldom(CASES, 7))
 @pytest.mark.parametrize("case", CASES)
 def test_logits_as_transformers_has_them(case: str, tmp_path: Path) -> None:
     """config.json says what differs from the class alone; the names of tensors are those of the published folders."""
@@ -57,12 +72,14 @@ def test_logits_as_transformers_has_them(case: str, tmp_path: Path) -> None:
 
 # One of each block that a step or a row of a batch computes otherwise than a run over the whole text.
 BLOCKS = {
-    "deepseek_v3-0": "latent attention", "bloom-0": "ALiBi", "falcon-1": "ALiBi, rounded", "ministral3-0": "warm queries",
-    "hunyuan_v1_dense-0": "norms behind ropes", "falcon_h1-0": "both side by side", "lfm2-0": "short convolutions",
-    "jamba-0": "Mamba with norms", "cohere2-0": "layers without ropes",
+    "deepseek_v3-0": "latent attention", "bloom-0": "ALiBi", "falcon-1": "ALiBi, rounded",
+    "ministral3-0": "queries by position", "hunyuan_v1_dense-0": "norms behind ropes",
+    "falcon_h1-0": "both side by side",
+    "lfm2-0": "short convolutions", "jamba-0": "Mamba with norms", "cohere2-0": "layers without ropes",
 }  # fmt: skip
 
 
+@pytest.mark.late(case=seldom(BLOCKS, 4))
 @pytest.mark.parametrize("case", BLOCKS)
 def test_parts_steps_and_batches(case: str, tmp_path: Path) -> None:
     """Beside one run over the whole text."""
@@ -79,11 +96,24 @@ def test_caches_of_latent_attention_hold_one_row_a_token(tmp_path: Path) -> None
     with load(folder_of("deepseek_v3-0", tmp_path), "cpu", context=64, engine="numpy") as model:
         assert model.decoder.cache_bytes == 3 * 64 * (16 + 8) * 4
         want = list(model.tokens(IDS_ASKED[:9], 8))
-    rows = {"kv_lora_rank": 24, "q_lora_rank": 20}
-    assert rows  # a rank whose rows are whole blocks of q8_0
     with load(tmp_path, "cpu", context=64, engine="numpy", cache="bf16") as model:
         assert model.decoder.cache_bytes == 3 * 64 * (16 + 8) * 2
         assert len(list(model.tokens(IDS_ASKED[:9], 8))) == len(want)
+
+
+def test_layers_behind_the_last_are_left_aside_with_a_word(tmp_path: Path) -> None:
+    """DeepSeek-V3's files have such layers, which guess further tokens; a weight that is no such one is refused."""
+    folder = folder_of("glm4_moe-0", tmp_path)
+    held = {name: np.array(array) for name, array in safetensors.load(folder).items()}
+    more = {**held, "model.layers.3.eh_proj.weight": held["lm_head.weight"]}
+    safetensors.save(folder / "model.safetensors", more)
+    with pytest.warns(ModelWarning, match="1 tensors of layers from 3 on, which guess further tokens, are left aside"):
+        model = load(folder, "cpu", context=64, engine="numpy")
+    assert model.logits(IDS_ASKED).argmax(1).tolist() == CASES["glm4_moe-0"]["likeliest"]
+    model.close()
+    safetensors.save(folder / "model.safetensors", {**held, "model.layers.2.eh_proj.weight": held["lm_head.weight"]})
+    with pytest.raises(ModelFormatError, match=r"extra 'model\.layers\.2\.eh_proj\.weight'"):
+        load(folder, "cpu")
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -96,12 +126,13 @@ def test_the_settings_that_are_read(kind: str) -> None:
 
 
 @pytest.mark.judged
+@pytest.mark.late
 def test_what_the_classes_take_for_granted() -> None:
     assert class_facts() == json.loads(CLASSES.read_text())
 
 
 @pytest.mark.judged
-@pytest.mark.sample(8)
+@pytest.mark.late(kind=seldom(FAMILIES, 9))
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_random_folders_beside_transformers(kind: str, tmp_path: Path) -> None:
     """With all settings written out, as transformers saves them."""
@@ -116,7 +147,47 @@ def test_random_folders_beside_transformers(kind: str, tmp_path: Path) -> None:
 
 
 def test_an_unknown_family_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    for kind, told in (("deepseek_v32", "deepseek_v3"), ("mixtrall", "mixtral"), ("gemma3n_text", "gemma3_text")):
+    for kind, told in (("deepseek_v32", "nearest is deepseek_v3, which lacks the indexer"),
+                       ("mixtrall", "nearest name is mixtral$")):  # fmt: skip
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-        with pytest.raises(ModelFormatError, match=f"model_type is '{kind}'; the nearest that rlx knows is {told}"):
+        with pytest.raises(ModelFormatError, match=f"model_type is '{kind}'; rlx knows .*; the {told}"):
             load(tmp_path, "cpu")
+
+
+WRITTEN = [kind for kind, cases in json.loads(FOUND.read_text())["families"].items()
+           if kind in PLAIN and any("gguf" in case for case in cases)]  # fmt: skip
+
+
+@pytest.mark.late(kind=seldom(WRITTEN, 6))
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_gguf_files_of_a_folder(kind: str, tmp_path: Path) -> None:
+    """A file holds the folder's numbers; its logits are those of the folder."""
+    cases = json.loads(FOUND.read_text())["families"][kind]
+    case = f"{kind}-{next(i for i, found in enumerate(cases) if 'gguf' in found)}"
+    folder = folder_of(case, tmp_path / "a")
+    notes = folder_to_gguf(folder, tmp_path / "m.gguf")
+    assert notes == ["the folder has no tokenizer.json, so the file gets no tokenizer"]
+    with load(tmp_path / "m.gguf", "cpu", context=64, engine="numpy") as model:
+        got = model.logits(IDS_ASKED)
+    assert error(got[-1, :16], np.asarray(CASES[case]["logits"])) <= LIMIT
+    assert got.argmax(1).tolist() == CASES[case]["likeliest"]
+
+
+def test_what_gguf_has_no_place_for_is_refused(tmp_path: Path) -> None:
+    folder = folder_of("gpt_neox-1", tmp_path / "a")
+    with pytest.raises(ModelFormatError, match="GGUF has no place for what the settings say of qkv_bias: False"):
+        folder_to_gguf(folder, tmp_path / "m.gguf")
+    assert not (tmp_path / "m.gguf").exists()
+    folder_to_gguf(folder_of("granite-0", tmp_path / "b"), tmp_path / "g.gguf")
+    with gguf.read(tmp_path / "g.gguf") as file:
+        tensors = {name: tensor.read() for name, tensor in file.tensors.items()}
+        gguf.write(tmp_path / "h.gguf", {**file.metadata, "granite.attention.sinks": 3}, tensors)
+    with pytest.raises(ModelFormatError, match=r"granite\.attention\.sinks is 3; rlx has no code for it"):
+        load(tmp_path / "h.gguf", "cpu")
+
+
+def test_the_page_of_families_is_what_the_command_found() -> None:
+    held = json.loads(FOUND.read_text())["families"]
+    assert {kind: len(cases) for kind, cases in held.items()} == {kind: len(cases) for kind, cases in EVERY.items()}
+    assert all(right(case) for cases in held.values() for case in cases)
+    assert PAGE.read_text(encoding="utf-8") == page()

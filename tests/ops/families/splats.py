@@ -6,7 +6,7 @@ import numpy as np
 
 from rlx import ops
 from rlx.ir import Tensor, apply
-from rlx.ops.splats.blend import TILE, tiles_of
+from rlx.ops.splats.blend import TILE_PIXELS, tiles_of
 from tests.ops.gradient_cases import Gradients
 from tests.ops.judging import Array, Judge
 from tests.ops.plain_splats import blended
@@ -48,7 +48,7 @@ def _picture(
         [splats[i].tolist() for _, i in _list_of(t, ids, ranges, len(splats))] for t in range(across * down)
     ]
     for y, x in np.ndindex(height, width):
-        color, light = blended(fields[y // TILE * across + x // TILE], x + 0.5, y + 0.5)
+        color, light = blended(fields[y // TILE_PIXELS * across + x // TILE_PIXELS], x + 0.5, y + 0.5)
         made[y, x] = *color, light
     return made
 
@@ -73,8 +73,8 @@ def _picture_back(
     across, down = tiles_of(width, height)
     value = torch.zeros((), dtype=torch.float64) + 0.0 * rows.sum()
     for tile in range(across * down):
-        y0, x0 = tile // across * TILE, tile % across * TILE
-        given = torch.from_numpy(d[y0 : y0 + TILE, x0 : x0 + TILE].copy())
+        y0, x0 = tile // across * TILE_PIXELS, tile % across * TILE_PIXELS
+        given = torch.from_numpy(d[y0 : y0 + TILE_PIXELS, x0 : x0 + TILE_PIXELS].copy())
         y, x = (torch.arange(k, dtype=torch.float64) + 0.5 for k in given.shape[:2])
         y, x = y[:, None] + y0, x + x0
         light = torch.ones(given.shape[:2], dtype=torch.float64)

@@ -61,7 +61,7 @@ class Attention:
 
     @property
     def tiles(self) -> list[tuple[int, int]]:
-        """A head's elements as tiles, and how often each occurs."""
+        """The elements of each tile that a head is cut into, and how often that tile occurs."""
         whole, left = divmod(self.size, self.tile)
         return [(tile, times) for tile, times in ((self.tile, whole), (left, 1)) if tile and times]
 

@@ -27,8 +27,8 @@ _KEYS_PER_BLOCK = 256  # their scores lie on the stack
 
 @dataclass(frozen=True, slots=True)
 class AttentionRow:
-    """As `Attention`, whose arguments it has: a block of queries is one query here. `spread`: the mask differs from key
-    to key. `packed`: k and v are integers, which have scales."""
+    """A kernel with the arguments of `Attention`, whose blocks of queries are one query here. `spread`: the mask
+    differs from key to key. `packed`: k and v are integers, which have scales."""
 
     dtype: str
     size: int
@@ -120,8 +120,8 @@ class _Text:
         return low, high
 
     def _blocks(self, name: str, row: Value) -> Iterator[tuple[Value | None, list[tuple[int, Value]]]]:
-        """The vectors of a row of k or v as f32, with their numbers: each block's, and the scale that they lack; all,
-        and None, where k and v are floats."""
+        """Pairs of a scale and the vectors (number, f32) of a row of k or v that it still has to multiply: one pair for
+        each block; where k and v are floats, one pair of None and all vectors."""
         k, spec = self.k, self.spec
         offset = self.first[name] + row * self.w[f"{name}_row"]
         base = k.at(self.w[name], offset, self.kept)

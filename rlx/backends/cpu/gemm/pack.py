@@ -1,4 +1,4 @@
-"""Packs an operand of any strides into panels: what is computed in each run, weights when they change."""
+"""Packs an operand of any strides into panels: weights when they change, other operands in each run."""
 
 from __future__ import annotations
 

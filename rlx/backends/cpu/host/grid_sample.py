@@ -41,7 +41,7 @@ def bind_grid_sample(node: Node, ins: Sequence[Array], outs: Sequence[Array], ct
 def corners_of(
     node: Node, sizes: tuple[int, ...], dtype: np.dtype[Any], index: DType = i64
 ) -> list[tuple[Expr, Expr | None, Expr | None]]:
-    """For each neighbour, expressions of the grid's columns: its flat index, its weight (None is 1), and whether it
+    """The neighbours, each as expressions of the grid's columns: its flat index, its weight (None is 1), and whether it
     lies outside the image (None is never)."""
     kind = as_dtype(dtype)
     last = len(sizes) - 1

@@ -9,7 +9,7 @@ import numpy as np
 from rlx.backends.cpu.context import Array, BindContext, Step
 
 F16 = np.dtype(np.float16)
-LEAST_ELEMENTS = 4096  # with fewer, the calls cost more than they save
+LEAST_ELEMENTS = 4096  # the calls cost more than they save for fewer
 SHIFT = np.asarray(13, np.int32)  # f16 has ten fraction bits, f32 has 23
 KEEP = np.asarray(0x8FFFE000, np.uint32).view(np.int32)  # sign, five exponent bits and the fraction
 REBIAS = np.asarray(2.0**112, np.float32)  # exponents count from 15 in f16, from 127 in f32

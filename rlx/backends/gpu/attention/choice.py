@@ -229,8 +229,9 @@ def _suited(
 
 
 def _decode(target: Target, problem: Problem, rank: int) -> list[Candidate]:
-    """As many rows as shared memory holds, and no more than there are; fewer where the keys are too few to be cut into
-    parts and most of the device would be idle. The keys are cut so that enough workgroups keep the memory busy."""
+    """Kernels with as many rows as shared memory holds, and no more than there are; with fewer where the keys are too
+    few to be cut into parts and most of the device would be idle. The keys are cut so that enough workgroups keep the
+    memory busy."""
     heads = problem.batch * problem.kv_heads
     mine = problem.heads // problem.kv_heads * problem.sq
     most = 8 if problem.d <= 128 else 4

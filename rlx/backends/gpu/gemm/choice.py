@@ -27,15 +27,17 @@ LONG_SUM = 8192  # longer sums are added up in parts, so that rounding stays bel
 # Sides of a tile, and its rate as a share of the largest tile's: a larger tile reads less for each multiply-add.
 FMA_TILES = {"s": (64, 64, 0.78), "t": (128, 64, 0.8), "w": (64, 128, 0.84), "l": (128, 128, 1.0)}
 MMA_TILES = {"s": (64, 64, 0.5), "m": (128, 128, 0.8), "l": (128, 256, 1.0)}
-_MMA_SHARED = 48 << 10  # bytes of shared memory that the mma tiles need
+_MMA_SHARED_BYTES = 48 << 10  # the mma tiles need so much shared memory
 _FMA_ROWS = 1  # multiply-adds are faster than matrix instructions for halves up to this many rows (measured)
-_FEW_ROWS = 8  # the few-rows kernel is the fastest up to this many rows,
-_ROWS = 16  # rows up to which B is small,
-_MAX_ROWS = 64  # and a candidate up to this many
-_SMALL = 1 << 20  # elements of B
-_LIBRARY = 1 << 23  # elements of B from which the library multiplies few rows of halves
-_LONG = 2048  # terms of a sum
-_LARGE = 1 << 30  # multiply-adds from which it pays to round the operands before, by launches of their own
+# The few-rows kernel is the fastest up to `_FEW_ROWS` rows, or `_MAX_ROWS_SMALL_B` where B is small, and a candidate up
+# to `_MAX_ROWS`.
+_FEW_ROWS = 8
+_MAX_ROWS_SMALL_B = 16
+_MAX_ROWS = 64
+_SMALL_B_ELEMENTS = 1 << 20
+_LIBRARY_B_ELEMENTS = 1 << 23  # the library multiplies few rows of halves by a B of so many
+_LONG_SUM_TERMS = 2048
+_LARGE_PRODUCTS = 1 << 30  # it pays to round the operands of so many multiply-adds before, by launches of their own
 _THREADS = 256
 
 
@@ -209,7 +211,7 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
     mma = split is not None and (p.k > 0 or problem.grouped) and multiplies(target, split.type)
     mma_first = mma and split is not None and (problem.grouped or units.overlapped or not split.exact)
     if mma and split is not None:
-        large = p.count * p.m * p.n * p.k >= _LARGE and not problem.grouped
+        large = p.count * p.m * p.n * p.k >= _LARGE_PRODUCTS and not problem.grouped
         # Tiles that round f32 on every read run at less than half the rate of 16-bit operands (79 and 197 TFLOP/s).
         stored = (split.type, split.type) if large and not split.exact else pair
         result += _mma_tiles(target, problem, 2 if mma_first else 4, stored, split)
@@ -222,8 +224,8 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
     library = target.library if p.k else None
     straight = p.m == 1 or not p.transpose_a  # whether a row of A is contiguous
     # cuBLAS reads large weights of halves at 88 to 93 % of the bandwidth, the kernels here at 51 to 89 %.
-    beaten = library is not None and pair[0] == pair[1] and pair[0].is_half and p.n * p.k >= _LIBRARY
-    if mma and straight and p.m <= _ROWS and pair in ((f16, f16), (bf16, bf16)):
+    beaten = library is not None and pair[0] == pair[1] and pair[0].is_half and p.n * p.k >= _LIBRARY_B_ELEMENTS
+    if mma and straight and p.m <= _MAX_ROWS_SMALL_B and pair in ((f16, f16), (bf16, bf16)):
         result.append(_skinny(target, p, 1 if beaten else -2 if p.m > _FMA_ROWS else 0.5, pair))
     if straight and p.m <= _MAX_ROWS and problem.aligned and pair[0] == pair[1]:
         result += _direct(target, p, pair, beaten)
@@ -232,9 +234,9 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
         stays = line(target, p, pair) if problem.aligned and target.matrices.overlapped else None
         result += [] if stays is None else [stays]
     if p.m <= _MAX_ROWS and straight:
-        first = p.m <= _ROWS and (p.m <= _FEW_ROWS or not mma_first or p.n * p.k <= _SMALL)
+        first = p.m <= _MAX_ROWS_SMALL_B and (p.m <= _FEW_ROWS or not mma_first or p.n * p.k <= _SMALL_B_ELEMENTS)
         # This kernel stores C in A's dtype; tiles may store it in f32.
-        few = p.m <= _FEW_ROWS or (p.m <= _ROWS and split is None and p.n * p.k > _SMALL)
+        few = p.m <= _FEW_ROWS or (p.m <= _MAX_ROWS_SMALL_B and split is None and p.n * p.k > _SMALL_B_ELEMENTS)
         rank = -1 if few and not beaten else 1 if first else 5
         result.append(_few_rows(target, p, rank, pair if problem.c == pair[0] else (f32, f32)))
     if library is None:
@@ -266,7 +268,7 @@ def stored_pair(a: DType, b: DType, out: DType) -> Pair:
 
 def multiplies(target: Target, half: DType) -> bool:
     """Whether the device has matrix instructions for this type, and enough shared memory for the tiles."""
-    return half in target.matrices.types and target.limits.shared_bytes >= _MMA_SHARED
+    return half in target.matrices.types and target.limits.shared_bytes >= _MMA_SHARED_BYTES
 
 
 def split_for(a: DType, b: DType, precision: str) -> Split | None:
@@ -326,7 +328,7 @@ def _cost(target: Target, problem: Problem, rank: int, name: str, sides: tuple[i
     """The work of the busiest unit, after the rank; a software device takes the smallest tile. Where a long sum is cut
     into parts, to add these up takes little beside it."""
     each = math.ceil(tiles_across(problem.product, sides) * problem.product.count / target.units)
-    parts = _split_k(target, problem, sides) if problem.product.k >= _LONG else 1
+    parts = _split_k(target, problem, sides) if problem.product.k >= _LONG_SUM_TERMS else 1
     return rank, float(target.software and name != "s"), each * sides[0] * sides[1] / sides[2] / parts
 
 
@@ -403,7 +405,7 @@ def one_row(target: Target, problem: Problem, aligned: bool, sides: int) -> Line
 def _least_sites(target: Target, rows: int, b: DType, transposed: bool) -> int:
     """The least number of sites with which two steps' parts of A fit into their shared memory."""
     length = 8 if transposed and b.is_half else 4
-    return max(1, rows * length // (16 if target.limits.shared_bytes >= _MMA_SHARED else 8))
+    return max(1, rows * length // (16 if target.limits.shared_bytes >= _MMA_SHARED_BYTES else 8))
 
 
 def _ahead(target: Target, c: FewRows, p: Product) -> int:
@@ -440,7 +442,7 @@ def _direct(target: Target, p: Product, stored: Pair, beaten: bool) -> list[Dire
         return []
     fills = p.n * p.count >= 28 * target.units
     least = 2 if not target.matrices.overlapped else _FEW_ROWS + 1 if stored[0] == f32 else _MAX_ROWS
-    first = fills and least <= p.m <= _ROWS and not beaten
+    first = fills and least <= p.m <= _MAX_ROWS_SMALL_B and not beaten
     return [Direct((-3 if first else 6,), stored, columns)]
 
 

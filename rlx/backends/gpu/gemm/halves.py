@@ -13,12 +13,12 @@ from rlx.dtypes import DType
 
 # Sides of a tile, its rate as a share of the largest tile's, and the workgroups that a multiprocessor has room for.
 HALF_TILES = {"m": (128, 128, 0.92, 2), "l": (128, 256, 1.0, 1)}
-_DEPTH = 48  # the least terms of a sum
+_LEAST_TERMS = 48
 _ALONE = 1.7  # the time of a workgroup alone on a multiprocessor that has room for two, if that of both is 2
-_START = 150  # terms of a sum that take as long as the rest of a tile
-_PART = 256  # the least terms of a part of a sum
+_TILE_START_TERMS = 150  # the rest of a tile takes as long as so many terms of a sum
+_LEAST_PART_TERMS = 256
 _IN_PARTS = 1.06  # parts are taken where they gain more than what such estimates are off
-_ADDED = 180  # multiply-adds in the time in which an element of one part is written and read again
+_PRODUCTS_PER_ADDED = 180  # multiply-adds in the time in which an element of one part is written and read again
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class HalfTiles:
 
 def in_units(p: Product) -> bool:
     """Whether the rows of A and B, as halves, are whole units of 16 bytes, and the sum has a slice at least."""
-    return not any(pitch % 8 for pitch in p.pitches) and p.k >= _DEPTH
+    return not any(pitch % 8 for pitch in p.pitches) and p.k >= _LEAST_TERMS
 
 
 def half_tiles(target: Target, p: Product, stored: tuple[DType, DType]) -> list[HalfTiles]:
@@ -51,11 +51,13 @@ def half_tiles(target: Target, p: Product, stored: tuple[DType, DType]) -> list[
 def _time(target: Target, p: Product, name: str, parts: int) -> tuple[float, int]:
     """The time of a product in so many parts, in multiply-adds of a multiprocessor, and the parts."""
     high, wide, rate, room = HALF_TILES[name]
-    if parts > 1 and (len(p.batch) > MAX_AXES or target.software or p.k < parts * _PART):
+    if parts > 1 and (len(p.batch) > MAX_AXES or target.software or p.k < parts * _LEAST_PART_TERMS):
         return math.inf, parts
     groups = tiles_across(p, (high, wide)) * p.count * parts
     full, left = divmod(groups, target.units * room)
     last = math.ceil(left / target.units)
     rounds = full * room + (max(last, _ALONE) if left and room > 1 else last)
-    time = rounds * high * wide * (p.k / parts + _START) / rate
-    return (time if parts == 1 else _IN_PARTS * time + _ADDED * parts * p.count * p.m * p.n / target.units), parts
+    time = rounds * high * wide * (p.k / parts + _TILE_START_TERMS) / rate
+    if parts > 1:
+        time = _IN_PARTS * time + _PRODUCTS_PER_ADDED * parts * p.count * p.m * p.n / target.units
+    return time, parts

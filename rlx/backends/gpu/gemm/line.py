@@ -11,14 +11,14 @@ from rlx.backends.gpu.program.candidates import Cost
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16
 
-_ROWS = 256  # rows of B that a workgroup takes at most: MOST in bodies/matmul_line.h
+_MAX_ROWS = 256  # rows of B for a workgroup: MOST in bodies/matmul_line.h
 _MANY = 8  # units of 16 bytes that a thread holds of x at most
-_STEP = 16 * 256  # bytes of a unit of each thread
+_STEP_BYTES = 16 * 256  # each thread's unit
 # Bytes of shared memory for rows of B. Where they are filled more than twice, a multiprocessor has room for two
 # workgroups and no third: on an H200, 16384 rows of 4 KB take 15.5 µs then, and 21 where some hold three. Elsewhere
 # there is room for a workgroup of the next kernel.
 _RING, _FEW = 96 << 10, 64 << 10
-_BESIDE = 16 << 10  # bytes of a workgroup's other shared memory, and of what the device keeps
+_OTHER_SHARED_BYTES = 16 << 10  # a workgroup's other shared memory, and what the device keeps
 _RESIDENT = 2
 
 
@@ -38,7 +38,7 @@ class Line:
 
     def each(self, target: Target, n: int, sides: int) -> int:
         """The elements of C of a workgroup, where B has n rows and an element takes `sides` of them."""
-        outputs, most = n // sides, _ROWS // sides
+        outputs, most = n // sides, _MAX_ROWS // sides
         if self.resident == 0:
             return min(most, max(1, self.depth * (256 // self.lanes) // sides))
         groups = target.units * self.resident
@@ -64,7 +64,7 @@ def sized(
     first = bf16 in target.matrices.types and not target.software
     kernel = Line((-5 if first else 9,), stored, lanes, many, 1, _RESIDENT if resident is None else resident)
     if depth is None:
-        few = kernel.each(target, p.n, 1) <= 2 * (_FEW // (many * _STEP)) * (256 // lanes)
-        ring = min(_FEW if few else _RING, target.shared_bytes // _RESIDENT - _BESIDE)
-        depth = max(1, ring // (many * _STEP))
+        few = kernel.each(target, p.n, 1) <= 2 * (_FEW // (many * _STEP_BYTES)) * (256 // lanes)
+        ring = min(_FEW if few else _RING, target.shared_bytes // _RESIDENT - _OTHER_SHARED_BYTES)
+        depth = max(1, ring // (many * _STEP_BYTES))
     return replace(kernel, depth=depth)

@@ -21,15 +21,15 @@ from rlx.packed.codebooks import TABLES
 Algorithm = Literal["rows", "vector", "line", "digits", "few", "direct", "mma", "matrix", "tiles"]
 ROWS = (1, 4, 16)  # rows of x that a workgroup of packed_rows multiplies
 COLUMNS = (8, 16, 32)  # those of packed_mma, or half of them where x is two halves
-_ONE_BY_ONE = 2  # rows up to which packed_vector is taken, which reads the weight for each of them
-_FEW = 16  # rows up to which packed_rows is taken where the weight could be decoded instead
+_MAX_VECTOR_ROWS = 2  # up to so many, packed_vector is taken, which reads the weight for each row
+_FEW_ROWS = 16  # up to so many, packed_rows is taken where the weight could be decoded instead
 # Rows up to which packed_mma, which reads the weight once for each of its blocks of rows, is taken, by terms.
 _MMA_ROWS = {1: 512, 2: 256}
 # Formats of which packed_matrix makes halves by masks: those of a byte for each element, and all.
 _BYTES = frozenset({"q8_0", "int8", "int8_zp", "fp8_e4m3", "fp8_e5m2"})
 _BY_BYTES = _BYTES | {"q4_0", "q4_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "tq2_0"}
 _FLOATS = frozenset({"fp8_e4m3", "fp8_e5m2", *TABLES})  # formats whose elements are no integers
-_LARGE = 46 << 10  # bytes of shared memory that packed_few, and a long slab of packed_vector, need
+_LARGE_SHARED_BYTES = 46 << 10  # packed_few, and a long slab of packed_vector, need so much shared memory
 _RING = 96 << 10  # and packed_mma
 
 
@@ -72,7 +72,7 @@ class PackedVector:
 
 @dataclass(frozen=True, slots=True)
 class PackedLine:
-    """As PackedVector, with two neighbouring chunks a lane and several tiles of rows a workgroup, and with what stands
+    """PackedVector with two neighbouring chunks a lane and several tiles of rows a workgroup, and with what stands
     around the product. `parts` subgroups share `high` packed rows. A multiprocessor holds `resident` workgroups.
     `limbs`: x becomes integers, for dot products of bytes."""
 
@@ -101,7 +101,7 @@ class PackedDigits:
 
 @dataclass(frozen=True, slots=True)
 class PackedFew:
-    """As PackedVector, for four rows of x a workgroup, which go through shared memory: `across` threads share four
+    """PackedVector for four rows of x a workgroup, which go through shared memory: `across` threads share four
     packed rows each."""
 
     algorithm: ClassVar[Algorithm] = "few"
@@ -199,7 +199,7 @@ def choose_packed(target: Target, problem: PackedProblem) -> PackedCandidate:
 def candidates(target: Target, problem: PackedProblem) -> list[PackedCandidate]:
     """Every algorithm that can compute the product on the target."""
     p = problem
-    few = p.grouped or p.m <= _FEW
+    few = p.grouped or p.m <= _FEW_ROWS
     # The kernel for the most rows is unrolled so far that a software driver takes seconds to compile it.
     rows = next((r for r in ROWS if p.m <= r), ROWS[-1])
     rows = min(rows, 4) if target.software else rows
@@ -223,7 +223,7 @@ def candidates(target: Target, problem: PackedProblem) -> list[PackedCandidate]:
 
 
 def _decoded(target: Target, p: PackedProblem) -> DecodedTiles:
-    """Beside an x of bf16 the weight is decoded into bf16, for matrix instructions: as exact as x, and of the range of
+    """The weight is decoded into bf16 beside an x of bf16, for matrix instructions: as exact as x, and of the range of
     every format's scales, which f16 has not. It pays off where packed_mma would read the weight more than once."""
     if p.x == bf16 and bf16 in target.matrices.types:
         return DecodedTiles((1.5 if p.m > COLUMNS[-1] else 5,), bf16)
@@ -233,16 +233,16 @@ def _decoded(target: Target, p: PackedProblem) -> DecodedTiles:
 def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
     """The kernels that multiply quants as they lie in their words. Software drivers take seconds to compile them, and
     gain nothing."""
-    large, chunk = target.limits.shared_bytes >= _LARGE, p.k // p.units
+    large, chunk = target.limits.shared_bytes >= _LARGE_SHARED_BYTES, p.k // p.units
     slab = min((8192 if large else 4096) // chunk, math.ceil(p.units / 32) * 32)
-    cost = 8 if target.software or p.m > _ONE_BY_ONE else 1 if p.m == 1 else 3
+    cost = 8 if target.software or p.m > _MAX_VECTOR_ROWS else 1 if p.m == 1 else 3
     result: list[PackedCandidate] = [PackedVector((cost + 0.2,), slab)]
     if "denorm_preserve" in target.features:
         result.append(line(target, p, cost))
     if in_digits(target.features, p.q):
         result.append(digits(target, p, cost + 0.1))
     if large:
-        result.append(PackedFew((8 if target.software or p.m > _FEW else 3.5,), 32))
+        result.append(PackedFew((8 if target.software or p.m > _FEW_ROWS else 3.5,), 32))
     return result
 
 
@@ -277,7 +277,7 @@ def line(target: Target, p: PackedProblem, cost: float = 0, gated: bool = False)
     """The sizes of packed_line, as measured on an H200: two subgroups share rows, or more where multiprocessors would
     have none, as far as there are chunks for all of them. Three rows instead of four, where the last round of
     workgroups would leave many places empty; a gate takes rows in pairs."""
-    most = (8192 if target.limits.shared_bytes >= _LARGE else 4096) // (p.k // p.units)
+    most = (8192 if target.limits.shared_bytes >= _LARGE_SHARED_BYTES else 4096) // (p.k // p.units)
     allowed = [s for s in (2, 4, 8) if p.units >= 64 * s and most >= 64 * s]
     parts = next((s for s in allowed if p.n * s >= 32 * target.units), (allowed or [1])[-1])
     step = 64 * parts
@@ -309,7 +309,7 @@ def _matrix(target: Target, p: PackedProblem) -> list[PackedCandidate]:
     full = p.n >= 64 * target.units
     # One row of formats of few bits: packed_vector is faster. An x that becomes halves first costs a launch.
     many = bytes_ or p.m > 1 or (name == "q4_0" and not full)
-    fast = opaque and p.m <= _FEW and (many if p.x == f16 else p.m > 4)
+    fast = opaque and p.m <= _FEW_ROWS and (many if p.x == f16 else p.m > 4)
     # Scales of these formats are cheaper by whole blocks, which are two steps otherwise.
     span = 2 if name == "q6_k" or (name in ("q4_k", "q5_k") and rows < 16) else 1
     tall = 1 if two or (rows < 16 and (bytes_ or name in ("q4_k", "q5_k"))) else 2

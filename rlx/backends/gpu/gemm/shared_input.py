@@ -17,7 +17,7 @@ from rlx.driver.memory.views import is_alias, view_offset
 from rlx.dtypes import f32
 from rlx.ir import Leaf, Node
 
-_GAPLESS = 256  # results whose size is a multiple of this many bytes may lie side by side
+_GAPLESS_BYTES = 256  # results whose size is a multiple of this may lie side by side
 
 
 def batch_of(ctx: Lowering, node: Node) -> tuple[Node, ...]:
@@ -89,7 +89,7 @@ def _begins(ctx: Lowering, node: Node) -> bool:
     if node.op.name != "matmul" or any(t.node.op.leaf not in (Leaf.PARAM, Leaf.CONSTANT) for t in node.inputs[1:]):
         return False
     stored, place = ctx.storage(node.output), ctx.ref(node.output)
-    fine = stored.is_float and stored.name != "f64" and place.nbytes and not place.nbytes % _GAPLESS
+    fine = stored.is_float and stored.name != "f64" and place.nbytes and not place.nbytes % _GAPLESS_BYTES
     biases = all(ctx.storage(t) in (f32, stored) for t in node.inputs[2:])
     return bool(fine and biases and not product_of(node).batch)
 

@@ -34,8 +34,8 @@ from rlx.ir import expr as ex
 # Elements up to which a launch may join a batch. A larger one takes longer than several launches do, and its input may
 # still be in a cache where it stands.
 MAX_ELEMENTS = 1 << 22
-MIN_COPIES = 4  # that become one launch: fewer would gain less than compiling its kernel costs
-_LABEL = 120  # characters
+MIN_COPIES = 4  # fewer copies would gain less as one launch than compiling its kernel costs
+_LABEL_CHARACTERS = 120
 _WORD = TreeOperand(i32, "flat")
 _MOVE = TreeKernel((ex.arg(0, i32),), (_WORD,), (_WORD,), 0)
 
@@ -90,7 +90,7 @@ def batched(ctx: Lowering, steps: Sequence[Step]) -> Launch:
         (*_meta(first), place, count),
         (place, *(r for launch in launches for r in launch.reads)),
         tuple(w for launch in launches for w in launch.writes),
-        names if len(names) <= _LABEL else f"{names[: _LABEL - 1]}…",
+        names if len(names) <= _LABEL_CHARACTERS else f"{names[: _LABEL_CHARACTERS - 1]}…",
     )
 
 

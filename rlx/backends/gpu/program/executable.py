@@ -34,6 +34,7 @@ from rlx.backends.gpu.program.steps import (
     TreeKernel,
 )
 from rlx.backends.gpu.program.target import Target
+from rlx.backends.gpu.rules.rows import load_printed
 from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
 from rlx.driver.closing import Resources
 from rlx.driver.control import ControlRun, Row, body_plans
@@ -83,6 +84,7 @@ def load_rules() -> None:
     """Imports the lowering rules of every op family, which register themselves."""
     for module in pkgutil.walk_packages(rules.__path__, f"{rules.__name__}."):
         importlib.import_module(module.name)
+    load_printed()
 
 
 @functools.cache
@@ -93,6 +95,7 @@ def load_rules_of(family: str) -> None:
             module = importlib.import_module(name)
             for part in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{name}."):
                 importlib.import_module(part.name)
+    load_printed(family)
 
 
 def support(device: Records, node: Node) -> Literal["native", "host"]:

@@ -55,7 +55,7 @@ class Lowered:
 
 
 LOWERINGS: dict[str, Lowered] = {}
-OVERRIDES: dict[str, list[Lowered]] = {}  # by op; the last rule of a list is asked first
+OVERRIDES: dict[str, list[Lowered]] = {}  # the rules of an op, of which the last is asked first
 
 
 def _always(node: Node, features: frozenset[str]) -> bool:

@@ -237,15 +237,15 @@ class _Body:
         def text(node: Expr) -> str:
             if node not in texts:
                 if node.prim == "row_at":
-                    made = f"(at == row_index({own[node.args[0]]}, n))"
+                    written = f"(at == row_index({own[node.args[0]]}, n))"
                 elif node.prim == "add" and node.args[0] in multiplied and node.args[0] not in own:
-                    made = f"FMA({', '.join(text(a) for a in (*node.args[0].args, node.args[1]))})"
+                    written = f"FMA({', '.join(text(a) for a in (*node.args[0].args, node.args[1]))})"
                 else:
-                    made = self.applied(node, [text(a) for a in node.args])
+                    written = self.applied(node, [text(a) for a in node.args])
                 once = sum(uses.count(node) for uses in users) == 1
-                texts[node] = made if once or node.prim == "lit" or node == e else f"t{len(lines)}"
-                if texts[node] != made:
-                    lines.append(f"const {TYPES[class_of(node.dtype)]} {texts[node]} = {made};")
+                texts[node] = written if once or node.prim == "lit" or node == e else f"t{len(lines)}"
+                if texts[node] != written:
+                    lines.append(f"const {TYPES[class_of(node.dtype)]} {texts[node]} = {written};")
             return texts[node]
 
         whole = text(e)
@@ -610,7 +610,9 @@ class _Columns(_Body):
                 yield f"PTR(T) q{k} = SLAB(T, {decl.name});"
         declared: set[Expr] = set()
         held = {e: f"LOAD(T, p{k}, j * inner + i)" for k, e in enumerate(self.elements)}
-        held |= {e: f"LOAD(W, {self.name(e)}, j)" for e in self.weights}
+        for e in self.weights:
+            one, has = f"LOAD(W, {self.name(e)}, j)", self.switch(self.inputs[int(e.value or 0)])
+            held[e] = f"({has} ? {one} : 0.0f)" if has else one
         loop = "for (uint j = along; j < len; j += ALONG)"
         yield from self.share()
         yield from self.values(0, declared)
@@ -629,10 +631,10 @@ class _Columns(_Body):
         yield from self.sweeps(declared, swept, mean)
         for k, (decl, tree) in enumerate(self.written()):
             if tree in self.varying:
-                yield f"{loop} STORE(T, q{k}, j * inner + i, {self.call(tree, held)});"
+                yield self.if_there(decl, f"{loop} STORE(T, q{k}, j * inner + i, {self.call(tree, held)});")
             else:
                 store = f"STORE({decl.element}, {decl.name}, o * inner + i, {self.value(tree)});"
-                yield f"if (along == 0u && len > 0u) {store}"
+                yield self.if_there(decl, f"if (along == 0u && len > 0u) {store}")
 
 
 _SCALARS = {"u32": "uint", "i32": "int", "f32": "float"}

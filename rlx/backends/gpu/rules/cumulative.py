@@ -32,7 +32,7 @@ SCAN = declare(
 )
 
 _TILES = 4  # rounds of four elements a thread, before a line is split
-_MANY = 1024  # workgroups that fill a device
+_WORKGROUPS_TO_FILL = 1024  # so many fill a device
 _LONG = 1 << 16  # the longest part of one workgroup when there are enough lines to fill the device
 
 
@@ -69,7 +69,7 @@ def _scan(
     items = THREADS // (across * along)
     blocks = math.ceil(inner / across)
     chunk = along * 4 * _TILES
-    if math.ceil(outer / items) * blocks >= _MANY:
+    if math.ceil(outer / items) * blocks >= _WORKGROUPS_TO_FILL:
         chunk = max(chunk, min(n, _LONG))
     splits = max(1, -(-n // chunk))
     chunk = -(-n // splits)

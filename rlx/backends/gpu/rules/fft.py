@@ -83,13 +83,13 @@ FFT_POWERS = _powers(
 FFT_WIDE = _powers("fft_wide", 512, (8192, 2, 1, 4385, 1, 1, 4, 0x6000))
 
 _THREADS = 256
-_HELD = 16  # elements of a line that a thread holds
+_HELD_ELEMENTS = 16  # a thread holds so many of a line
 _ACROSS = 4  # neighbouring elements that a pass reads and writes at once, at least
 _ODD = (3, 5, 7, 11, 13)
 # The bytes of lines that take all passes before the next ones do, at least one line: it bounds the workspaces. Smaller
 # chunks, which a cache holds between two passes, gained an H200 no more than they cost in launches.
 CHUNK_BYTES = 256 << 20
-_AT_ONCE = 4  # workgroups that shared memory should hold at once
+_WORKGROUPS_AT_ONCE = 4  # shared memory should hold so many
 # Bits of FORM.
 REALS, HALF, JOINED, PARTS, CONJUGATE_IN, FACTORS_IN = 1, 2, 3, 8, 16, 32
 CONJUGATE, FACTORS_OUT, SCALE, CONJUGATE_OUT = 64, 128, 256, 512
@@ -137,16 +137,16 @@ class Workgroup:
 
     def in_registers(self, n: int) -> bool:
         """Whether lines of n are those of `fft_powers`, which holds them in registers."""
-        return self.digits == 4 and n >= _HELD and n & (n - 1) == 0
+        return self.digits == 4 and n >= _HELD_ELEMENTS and n & (n - 1) == 0
 
     def threads(self, n: int) -> int:
         """The threads of the workgroups that take lines of n."""
-        return 512 if self.in_registers(n) and n > _HELD * _THREADS else _THREADS
+        return 512 if self.in_registers(n) and n > _HELD_ELEMENTS * _THREADS else _THREADS
 
     def stride(self, n: int, lines: int, shared: bool = False) -> int:
         """The places of a line in shared memory, of which some are empty; an odd number. A line of one stage takes
         none, unless it is `shared` after it."""
-        if not shared and n == _HELD if self.in_registers(n) else len(self.radices(n)) == 1 and not shared:
+        if not shared and n == _HELD_ELEMENTS if self.in_registers(n) else len(self.radices(n)) == 1 and not shared:
             return 1
         if not self.in_registers(n):
             return (n + (n >> 5)) | 1
@@ -167,7 +167,7 @@ class Workgroup:
             return 1
         if self.several:
             whole = self.nbytes(n, lines, 1, shared)
-            if whole <= self.shared and _AT_ONCE * whole <= self.several:
+            if whole <= self.shared and _WORKGROUPS_AT_ONCE * whole <= self.several:
                 return 1
         if n < 512 or (self.several and self.nbytes(n, lines, 2, shared) <= self.shared):
             return 2
@@ -175,11 +175,11 @@ class Workgroup:
 
     def lines(self, n: int, limit: int, shared: bool = False) -> int:
         """The lines of n that a workgroup takes, a power of two up to `limit`; 0 where it cannot take one."""
-        radices = (_HELD,) if self.in_registers(n) else self.radices(n)
+        radices = (_HELD_ELEMENTS,) if self.in_registers(n) else self.radices(n)
         if not radices:
             return 0
         threads = self.threads(n)
-        count = min(threads * (_HELD // r) * r for r in radices) // n if threads <= self.max_threads else 0
+        count = min(threads * (_HELD_ELEMENTS // r) * r for r in radices) // n if threads <= self.max_threads else 0
         count = 1 << min(count, max(limit, 1)).bit_length() - 1 if count else 0
         while count and self.nbytes(n, count, self.turns(n, count, shared), shared) > self.shared:
             count //= 2

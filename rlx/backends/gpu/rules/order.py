@@ -109,7 +109,7 @@ TOP_K_ROWS = declare(
 
 SPAN = 2048  # pairs that a workgroup sorts in shared memory: 16 KiB; half as many where a key has two words
 _SERIAL = 8  # elements of a line that a thread compares in turn: it waits for each of them
-_MANY = 1024  # workgroups that fill a device
+_WORKGROUPS_TO_FILL = 1024  # so many fill a device
 _PART = 1 << 12  # the smallest part of a line that a workgroup reads for top_k
 _KINDS = {"bool": 0, "u8": 0, "i8": 1, "i32": 1, "i64": 1, "f16": 2, "bf16": 3, "f32": 4, "f64": 5}
 _MAX_VECTORS = 8  # the most vectors of sixteen bytes that a thread holds of its row
@@ -160,7 +160,7 @@ def lower_arg(ctx: Lowering, node: Node) -> None:
         along = min(power(-(-n // 4)), THREADS // across) if n > 4 else 1
         items = THREADS // (across * along)
         chunk = along * _SERIAL
-        if math.ceil(outer / items) * math.ceil(inner / across) >= _MANY:
+        if math.ceil(outer / items) * math.ceil(inner / across) >= _WORKGROUPS_TO_FILL:
             chunk = n
         splits = max(1, -(-n // chunk))
         chunk = -(-n // splits)
@@ -274,7 +274,7 @@ def lower_top_k(ctx: Lowering, node: Node) -> None:
     stage = 0
     while True:
         # Enough parts to fill the device, each far longer than the k elements that it leaves.
-        part = max(_PART, 8 * k, -(-lines * count // _MANY))
+        part = max(_PART, 8 * k, -(-lines * count // _WORKGROUPS_TO_FILL))
         splits = max(1, -(-count // part))
         part = -(-count // splits)
         splits = -(-count // part)

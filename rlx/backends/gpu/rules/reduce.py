@@ -50,7 +50,7 @@ REDUCE = declare(
 _KIND: dict[str | None, int] = {"add": 0, "mul": 1, "max": 2, "min": 3}  # the kind by the primitive that joins elements
 _SERIAL = 64  # the most terms that a thread joins one by one before a tree joins the threads, where the work is split
 _LONG = 1 << 16  # the longest row of one workgroup when there are enough rows to fill the device
-_MANY = 1024  # workgroups that fill a device
+_WORKGROUPS_TO_FILL = 1024  # so many fill a device
 PLANES = 3  # planes of a Part of a float sum or product (bodies/extended.h)
 
 
@@ -133,7 +133,7 @@ def reduce_middle(
     along = min(power(-(-terms // each)), THREADS // across) if terms > 4 else 1
     groups = math.ceil(outer / (THREADS // (across * along))) * math.ceil(places / across)
     chunk = along * _SERIAL
-    if groups >= _MANY:
+    if groups >= _WORKGROUPS_TO_FILL:
         chunk = max(chunk, min(n, _LONG))
     splits = max(1, -(-n // chunk))
     chunk = max(1, -(-n // splits))  # parts of equal length

@@ -4,15 +4,16 @@ printed from their row programs: rows in registers where the axis is the last, e
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from rlx.backends.gpu.program.casts import THREADS, cast_ref, native, quads
-from rlx.backends.gpu.program.kernel import FLOATS, ArgDecl, KernelDecl, RowBody, declare, uints
-from rlx.backends.gpu.program.lowering import Lowering, lowers
+from rlx.backends.gpu.program.kernel import FLOATS, ArgDecl, KernelDecl, RowBody, declare, floats, uints
+from rlx.backends.gpu.program.lowering import LOWERINGS, Lowering, lowers
 from rlx.backends.gpu.program.steps import Arg, Ref
 from rlx.dtypes import DType, f32
-from rlx.ir import Node, Tensor, get_op
+from rlx.ir import REGISTRY, Node, Tensor, get_op
+from rlx.ir.rows import Rows, last_axis
 
 _MAX_QUADS = 8  # the most quads that a thread holds in registers: 32 elements of its row
 _WARP = 32
@@ -65,24 +66,41 @@ def row_groups(ctx: Lowering, rows: int, shape: RowShape) -> tuple[int, int, int
     return ctx.groups(math.ceil(rows / (THREADS // shape["LANES"])))
 
 
+def _arguments(rows: Rows) -> str:
+    """The arguments of a program whose inputs are all there: elements and weights."""
+    names: dict[str, int] = {}
+
+    def named(letter: str) -> str:
+        names[letter] = count = names.get(letter, 0) + 1
+        return f"{letter}{count}" if count > 1 else letter
+
+    inputs = [f"{named('w')}:W" if place == "weight" else named("x") for place in rows.places]
+    return f"{' '.join(inputs)} -> {' '.join(named('y') for _ in rows.stored)}"
+
+
 def row_kernels(
-    ops: str, args: str, scalars: Sequence[ArgDecl] = (), *, stem: str = "", along: bool = True, columns: bool = True,
-    short: bool = False, functions: bool = True, channels: bool = False, early: int = 0, **attrs: object,
+    ops: str, args: str = "", scalars: Sequence[ArgDecl] = (), *, stem: str = "", along: bool = True,
+    short: bool = False, functions: bool = True, channels: bool = False, early: int = 0,
+    attrs: Mapping[str, object] | None = None,
 ) -> None:  # fmt: skip
-    """Declares the kernels of an op that are printed from its row program, for rows (`along` memory) and for `columns`,
-    an axis that others lie behind, and the rule that lowers it. A second op of the name differs from the first in that
-    means are not taken off, and shares its kernel.
+    """Declares the kernels of an op that are printed from its row program, for rows (`along` memory) and for columns,
+    where the rows' axis is not always the last, and the rule that lowers it. A second op of the name differs from the
+    first in that means are not taken off, and shares its kernel.
 
     `args`: the names of its inputs, "->", those of its outputs; one whose elements are not those of the rows is
-    followed by ":" and its dtype, W for weights, and one that may be missing by "?". `scalars`: attributes that the
-    program reads. `stem`: the kernel's name, if not the op's. `short`: in 16 bits, rows along memory are read eight
-    elements at a time, and exponentials are less exact. `functions`: the program calls some; sums, differences and
-    products are none. `channels`: weights belong to channels, of which a row has several. `early`: so many weights wait
-    in registers while a row's threads meet. `attrs`: those with which the op has all its outputs.
+    followed by ":" and its dtype, W for weights, and one that may be missing by "?"; by default all are floats that are
+    there. `scalars`: attributes that the program reads beside its `numbers`. `stem`: the kernel's name, if not the
+    op's. `short`: in 16 bits, rows along memory are read eight elements at a time, and exponentials are less exact.
+    `functions`: the program calls some; sums, differences and products are none. `channels`: weights belong to
+    channels, of which a row has several. `early`: so many weights wait in registers while a row's threads meet.
+    `attrs`: those with which the op has all its outputs.
     """
     op, *plain = ops.split()
     stem, rows = stem or op, get_op(op).rows
     assert rows is not None
+    columns = not channels and rows.layout is not last_axis
+    scalars = (*floats(*rows.numbers), *scalars)
+    args = args or _arguments(rows)
     inputs, outputs = ([name.rstrip("?").partition(":") for name in names.split()] for names in args.split("->"))
     switches = {"RMS": False} if plain else {}
     switches |= {f"HAS_{name.partition(':')[0].rstrip('?').upper()}": False for name in args.split() if name[-1] == "?"}
@@ -90,7 +108,7 @@ def row_kernels(
     pointers += [ArgDecl(name, "ptr", "w", kind or "T") for name, _, kind in outputs]
     weighed = {"W": FLOATS} if any(a.element == "W" for a in pointers) else {}
     variants, prims = {"T": FLOATS, **weighed}, ("prims",) * functions
-    fixed = tuple(attrs.items())
+    fixed = tuple((attrs or {}).items())
     on, off = ([(name == "RMS") != there for name in switches] for there in (True, False))
     held = None
     if along:
@@ -120,10 +138,10 @@ def row_kernels(
                 f"{ops} over the middle axis of (outer, n, inner).",
                 "a group of 256 for each ACROSS places of inner, for each of outer",
                 variants,
-                {"ACROSS": 32},
-                ((32,), (4,)),
+                {"ACROSS": 32, **switches},
+                ((32, *on), (4, *off)),
                 headers=prims,
-                rows=RowBody(op, columns=True),
+                rows=RowBody(op, columns=True, attrs=fixed),
             )
         )
 
@@ -148,7 +166,7 @@ def row_kernels(
         lines = [(refs[a.name], stored) for t, a in there if t.shape == like.shape]
         weights = [(refs[a.name], kept) for _, a in there if a.element == "W"]
         # What is missing is never read or written: its place is another's.
-        given = [refs.get(a.name) or (weights[0][0] if a.element == "W" else lines[-1][0]) for a in pointers]
+        operands = [refs.get(a.name) or (weights[0][0] if a.element == "W" else lines[-1][0]) for a in pointers]
         chosen: dict[str, int] = {name: int(a) for name, a in [("RMS", not node.op.centres)] if name in switches}
         chosen |= {f"HAS_{a.name.upper()}": a.name in refs for a in pointers if f"HAS_{a.name.upper()}" in switches}
         words = {"T": stored.name} | ({"W": kept.name} if weighed else {})
@@ -166,9 +184,16 @@ def row_kernels(
                 groups, per = (shape[i] for i in layout.weights)
                 more, chosen["WEIGHTS"] = [groups, per, n // per], int(n // per % 4 == 0)
             kernel = held(**words, **line, **chosen)
-            ctx.launch(kernel, row_groups(ctx, outer, line), [*given, outer, n, *more, *values])
+            ctx.launch(kernel, row_groups(ctx, outer, line), [*operands, outer, n, *more, *values])
             return
         assert across is not None
         width = min(32, power(inner))
         count = ctx.groups(outer * math.ceil(inner / width))
-        ctx.launch(across(**words, ACROSS=width), count, [*given, outer, n, inner, *values])
+        ctx.launch(across(**words, ACROSS=width, **chosen), count, [*operands, outer, n, inner, *values])
+
+
+def load_printed(family: str = "") -> None:
+    """`row_kernels` for each op, of a family or of all, that names itself as its kernel and that no module lowers."""
+    for op in list(REGISTRY.values()):
+        if op.rows is not None and op.kernel == op.name not in LOWERINGS and family in ("", op.family):
+            row_kernels(op.name)

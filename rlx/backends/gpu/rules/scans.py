@@ -127,23 +127,23 @@ CAUSAL_CONV = declare(
 )
 
 _THREADS = 128
-_SHARED = 16 << 10  # bytes of shared memory that every device has, with which several workgroups are resident
+_SHARED_BYTES = 16 << 10  # every device has so much shared memory, with which several workgroups are resident
 _QUADS = 4  # quads of a state that a thread holds at most, as long as there are more threads to take
-_MANY = 1 << 15  # threads that fill a device
+_THREADS_TO_FILL = 1 << 15  # so many fill a device
 _ROW = 1024  # states of a channel, or columns of a row, that a row of threads holds in registers at most
 _KEPT = 16  # steps of which a gradient keeps one state
-_WORKSPACE_LIMIT = 1 << 28  # floats that a gradient may take for its workspace
+_MAX_WORKSPACE_FLOATS = 1 << 28  # a gradient may take so many
 
 
 def _lanes(pieces: int, rows: int) -> int:
     """The threads of a row of so many quads, `pieces`: one, where rows fill the device and it can hold them all."""
     least = min(32, power(-(-pieces // _QUADS)))
-    return min(32, max(least, min(power(pieces), power(-(-_MANY // max(rows, 1))))))
+    return min(32, max(least, min(power(pieces), power(-(-_THREADS_TO_FILL // max(rows, 1))))))
 
 
 def _steps(nbytes_a_step: int, length: int) -> int:
     """How many steps go through shared memory at a time."""
-    return min(16, power(length), 1 << max(0, (_SHARED // nbytes_a_step).bit_length() - 1))
+    return min(16, power(length), 1 << max(0, (_SHARED_BYTES // nbytes_a_step).bit_length() - 1))
 
 
 def _given(
@@ -219,7 +219,7 @@ def _grad_scratch(s: selective.Sizes, blocks: int) -> tuple[int, int]:
 def _grad_native(node: Node, features: frozenset[str]) -> bool:
     s, lanes, blocks = _grad_sizes(node)
     kept, sums = _grad_scratch(s, blocks)
-    return native(node, features) and lanes <= _THREADS // 2 and kept + 2 * sums <= _WORKSPACE_LIMIT
+    return native(node, features) and lanes <= _THREADS // 2 and kept + 2 * sums <= _MAX_WORKSPACE_FLOATS
 
 
 def _fill_zeros(ctx: Lowering, node: Node) -> None:
@@ -319,7 +319,7 @@ def _rule_grad_scratch(s: delta.Sizes, blocks: int) -> tuple[int, int, int]:
 def _rule_grad_native(node: Node, features: frozenset[str]) -> bool:
     s, lanes, blocks = _rule_grad_sizes(node)
     kept, wide, each = _rule_grad_scratch(s, blocks)
-    return native(node, features) and lanes <= _THREADS // 2 and kept + 2 * (wide + each) <= _WORKSPACE_LIMIT
+    return native(node, features) and lanes <= _THREADS // 2 and kept + 2 * (wide + each) <= _MAX_WORKSPACE_FLOATS
 
 
 @lowers("gated_delta_rule_grad", when=_rule_grad_native)
@@ -364,7 +364,7 @@ def lower_causal_conv(ctx: Lowering, node: Node) -> None:
         return
     stored = ctx.storage(y)
     batch, length, channels = x.shape
-    run = min(8, power(length)) if x.size > _MANY * 8 or length < 8 else 1
+    run = min(8, power(length)) if x.size > _THREADS_TO_FILL * 8 or length < 8 else 1
     runs = math.ceil(length / run)
     refs = [_cast(ctx, t, stored) for t in (x, w)]
     refs += _given(ctx, more, conv.NAMES, dict.fromkeys(conv.NAMES, stored), refs[0])

@@ -133,9 +133,9 @@ PEAKS = declare(
         variants={"T": ("f32", "f64", "f16", "bf16")},
     )
 )
-_GROUPS = {16: 5, 32: 4}  # workgroups for each multiprocessor
-_SHARED = 19 << 10  # bytes of shared memory of a workgroup that exchanges one part at a time: 4736 floats and more
-_AT_ONCE = 40 << 10  # bytes of shared memory with which both parts of the numbers are exchanged at once
+_WORKGROUPS_PER_UNIT = {16: 5, 32: 4}  # the key is the elements that a thread holds
+_SHARED_BYTES = 19 << 10  # a workgroup that exchanges one part at a time has this memory: 4736 floats and more
+_AT_ONCE_BYTES = 40 << 10  # both parts of the numbers are exchanged at once in so much shared memory
 
 
 @lowers("frame", when=moves_natively)
@@ -195,8 +195,8 @@ def _turns(n: int, held: int) -> npt.NDArray[np.float32]:
             _factors(r * p[None] / n, held),
             _factors((p + held * (first + r * sets[: held // r])) / n, r),
         ]
-    turn = np.stack([stage.swapaxes(0, 1).reshape(held // 4, 2, lanes) for stage in stages])
-    factors = np.stack([np.cos(2 * np.pi * turn), -np.sin(2 * np.pi * turn)], -1)  # (stage, quad, of two, lane, part)
+    turns = np.stack([stage.swapaxes(0, 1).reshape(held // 4, 2, lanes) for stage in stages])
+    factors = np.stack([np.cos(2 * np.pi * turns), -np.sin(2 * np.pi * turns)], -1)  # (stage, quad, of two, lane, part)
     return np.ascontiguousarray(factors.swapaxes(2, 3)).astype(np.float32)
 
 
@@ -205,14 +205,14 @@ def _form(target: Target, size: int) -> tuple[int, int]:
     if target.software:  # their compilers take seconds for the longer text
         return (16, 0) if size < 4096 else (32, 0)
     if target.language is Language.CUDA:
-        return (16 if size == 256 else 32), (2 if target.shared_bytes >= _AT_ONCE else 0)
+        return (16 if size == 256 else 32), (2 if target.shared_bytes >= _AT_ONCE_BYTES else 0)
     return (32 if size in (1024, 4096) else 16), 0  # measured: more workgroups at once, or fewer exchanges
 
 
 def _beside(target: Target, small: bool) -> tuple[int, int]:
     """The same where both parts of all numbers lie in shared memory beside each other; `small` says that Vulkan's
     compilers make more of workgroups that hold half as many numbers, by measurements."""
-    if target.software or target.shared_bytes < _AT_ONCE:
+    if target.software or target.shared_bytes < _AT_ONCE_BYTES:
         return 16, 1
     return (32, 2) if target.language is Language.CUDA else (16 if small else 32, 1)
 
@@ -222,7 +222,7 @@ def _compiles(node: Node, features: frozenset[str]) -> bool:
     return native(node, features) and "16bit_storage" in features
 
 
-@lowers("segment_power", when=_compiles, shared=_SHARED)
+@lowers("segment_power", when=_compiles, shared=_SHARED_BYTES)
 def lower_segment_power(ctx: Lowering, node: Node) -> None:
     """Parts of the segments by workgroups that fill the device, then the sum of the parts."""
     x, window = node.inputs
@@ -235,7 +235,7 @@ def lower_segment_power(ctx: Lowering, node: Node) -> None:
     held, spread = _form(ctx.target, size)
     across = 128 * held // size
     steps = -(-(count + 1) // 2 // across)
-    each = max(1, -(-steps * rows // (_GROUPS[held] * ctx.target.units)))
+    each = max(1, -(-steps * rows // (_WORKGROUPS_PER_UNIT[held] * ctx.target.units)))
     parts = max(1, -(-steps // each))
     target = ctx.ref(y) if parts == 1 else ctx.scratch(4 * rows * parts * y.shape[-1])
     hop = attrs["hop"]
@@ -252,7 +252,7 @@ def lower_segment_power(ctx: Lowering, node: Node) -> None:
         ctx.launch(SEGMENT_POWER_SUM(), ctx.groups(rows * -(-bins // 4)), [target, ctx.ref(y), rows, parts, bins])
 
 
-@lowers("segment_spectra", when=_compiles, shared=_SHARED)
+@lowers("segment_spectra", when=_compiles, shared=_SHARED_BYTES)
 def lower_segment_spectra(ctx: Lowering, node: Node) -> None:
     """One launch, which reads the signal and writes the spectra."""
     x, window = node.inputs
@@ -280,7 +280,7 @@ def _pairs(ctx: Lowering, x: Tensor) -> Ref:
     return aligned
 
 
-@lowers("segment_signal", when=_compiles, shared=_SHARED)
+@lowers("segment_signal", when=_compiles, shared=_SHARED_BYTES)
 def lower_segment_signal(ctx: Lowering, node: Node) -> None:
     """One launch, which reads the spectra and writes the signal."""
     x, window = node.inputs
@@ -298,7 +298,7 @@ def lower_segment_signal(ctx: Lowering, node: Node) -> None:
     ctx.launch(kernel, ctx.groups(groups), [*refs, *numbers])
 
 
-@lowers("block_convolution", when=_compiles, shared=_SHARED)
+@lowers("block_convolution", when=_compiles, shared=_SHARED_BYTES)
 def lower_block_convolution(ctx: Lowering, node: Node) -> None:
     """The filter's transform, then one launch, which reads the signal and writes the convolution."""
     x, filters = node.inputs

@@ -132,7 +132,7 @@ SPLAT_SUM = declare(
 )
 
 _F32 = 4  # the kind of keys, of bodies/order.h
-_BLOCK = 4096  # pairs that a workgroup moves
+_PAIRS_PER_WORKGROUP = 4096
 _WIDE = {4: 24 << 10, 8: 48 << 10}  # shared memory with which the gradient takes 8 splats, by the bytes of a number
 
 
@@ -164,7 +164,7 @@ def lower_splat_tiles(ctx: Lowering, node: Node) -> None:
 def _by_key(ctx: Lowering, source: Ref, total: Ref, pairs: int, bits: int) -> Ref:
     """The first pairs (key, ·), as many as `total` says, sorted stably by the lowest bits of their keys: by digits of
     four bits, each a count, a running sum and a move. What lies behind them costs nothing."""
-    blocks = math.ceil(pairs / _BLOCK)
+    blocks = math.ceil(pairs / _PAIRS_PER_WORKGROUP)
     counts, starts = (ctx.scratch(4 * 16 * blocks) for _ in range(2))
     spare = ctx.scratch(source.nbytes) if bits else source
     for shift in range(0, bits, 4):

@@ -156,7 +156,7 @@ def _beside(op: str, fits: Callable[[Tensor], bool], rough: bool) -> Rule:
 
 
 def _where_there_is(op: str, fits: Callable[[Tensor], bool]) -> Rule:
-    """As `_beside`, where the graph has a tensor that fits; no new leaf is made for it."""
+    """Does what `_beside` does where the graph has a tensor that fits; no new leaf is made."""
 
     def add(b: Builder) -> Made:
         x = b.pick(fits)

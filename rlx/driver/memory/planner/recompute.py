@@ -21,7 +21,7 @@ from rlx.ir.rewrite import Rewriter
 from rlx.ops.control.steps import cost_of
 
 ROUNDS = 10  # plans that are tried for one budget
-REACHED = (0.9, 0.75, 0.6, 0.5, 0.4, 0.3, 0.2)  # of what a program takes, tried to say what can be reached
+REACHED = (0.9, 0.75, 0.6, 0.5, 0.4, 0.3, 0.2)  # shares of a program's memory, tried to say what can be reached
 CLOSE = 0.97  # a plan of at least this part of the budget is not improved further
 PRODUCTS_PER_BYTE = 8  # multiplications of a product that take as long as a byte that is read or written
 
@@ -60,7 +60,7 @@ def fit(graph: Graph, budget: int, plan_of: Callable[[Graph], MemoryPlan]) -> Fi
                 break
         else:
             above = min(above, limit)
-        # Less memory than a graph can run in is exceeded, by more the less there is: so there is a least limit.
+        # A limit that a graph cannot keep is exceeded by more, the lower it is: those below half are not tried.
         limit = (below + above) / 2 if best else limit * min(0.95, budget / arena)
         if limit < budget / 2 or above - below < 0.01 * budget:
             break

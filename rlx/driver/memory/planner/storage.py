@@ -15,7 +15,7 @@ from rlx.driver.memory.views import VIEW_ALIGNMENT, view_offset
 from rlx.errors import ArenaError, GraphError
 from rlx.ir import Graph, Leaf, Node, Tensor, bodies
 
-SMALL = 1 << 15  # bytes; a GPU does not notice them, but it does notice one more step
+SMALL_BYTES = 1 << 15  # a GPU does not notice them, but it does notice one more step
 
 
 @dataclass(slots=True)
@@ -78,8 +78,8 @@ def kept_to_the_end(graph: Graph) -> list[Tensor]:
 
 
 class Sharing(Flag):
-    """Which tensors share a storage: views that of their input; results one that they overwrite once nothing reads the
-    old value any more, an input's, or that of the state whose new value they are."""
+    """Which tensors share a storage. VIEWS: a view has its input's. IN_PLACE: a result is written over an input, or
+    over the state whose new value it is, once nothing reads the old value any more."""
 
     NONE = 0
     VIEWS = 1
@@ -250,7 +250,7 @@ def _may_view(
         return False
     # A view keeps the whole storage alive. If it is a small part and outlives the rest, a copy is cheaper, unless all
     # of it is less than a step is worth.
-    return life.last <= storage.last or t.type.nbytes * 4 >= storage.nbytes or storage.nbytes <= SMALL
+    return life.last <= storage.last or t.type.nbytes * 4 >= storage.nbytes or storage.nbytes <= SMALL_BYTES
 
 
 def _in_place_input(node: Node, step: int, t: Tensor, layout: Layout, taken: set[int]) -> Tensor | None:

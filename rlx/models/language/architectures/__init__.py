@@ -33,13 +33,12 @@ from rlx.models.language.architectures import (
 from rlx.models.language.architectures.base import Architecture
 from rlx.models.language.config import Fields
 
+_MODULES = (
+    llama, qwen, gemma, phi3, gpt2, olmo, gpt_oss, mamba, qwen_next, mixtral, variants, phi, neox, gptj, alibi, opt,
+    cohere, granite, glm, deepseek, lfm2, hybrid,
+)  # fmt: skip
 ARCHITECTURES: dict[str, Architecture] = {
-    name: architecture
-    for module in (
-        llama, qwen, gemma, phi3, gpt2, olmo, gpt_oss, mamba, qwen_next, mixtral, variants, phi, neox, gptj, alibi, opt,
-        cohere, granite, glm, deepseek, lfm2, hybrid,
-    )  # fmt: skip
-    for name, architecture in module.ARCHITECTURES.items()
+    name: architecture for module in _MODULES for name, architecture in module.ARCHITECTURES.items()
 }
 OTHERS = ("bert", "whisper")  # models that are read, and are no language models
 # Of families that rlx has no code for: the nearest that it has, and what is missing.
@@ -85,6 +84,6 @@ def _nearest(kind: object) -> str:
         return listed
     if kind in MISSING:
         near, what = MISSING[kind]
-        return f"the nearest that rlx knows is {near}, which lacks {what}; {listed}"
+        return f"{listed}; the nearest is {near}, which lacks {what}"
     alike = difflib.get_close_matches(kind, known, 1, 0.6)
-    return f"the nearest that rlx knows is {alike[0]}; {listed}" if alike else listed
+    return f"{listed}; the nearest name is {alike[0]}" if alike else listed

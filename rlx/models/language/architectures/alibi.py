@@ -19,7 +19,14 @@ from rlx.models.language.architectures.base import (
     llama_like,
     renamed,
 )
-from rlx.models.language.config import MOST_HEADS, MOST_INNER, MOST_LAYERS, MOST_POSITIONS, Fields, LanguageConfig
+from rlx.models.language.config import (
+    MOST_HEADS,
+    MOST_INNER,
+    MOST_LAYERS,
+    MOST_POSITIONS,
+    Fields,
+    LanguageConfig,
+)
 
 
 def slopes(heads: int) -> tuple[float, ...]:
@@ -27,7 +34,8 @@ def slopes(heads: int) -> tuple[float, ...]:
     others every second one of the next such series."""
     power = 1 << (heads.bit_length() - 1)
     own = np.float32(2.0 ** -(2.0 ** -(np.log2(power) - 3))) ** np.arange(1, power + 1, dtype=np.float32)
-    more = np.float32(2.0 ** -(2.0 ** -(np.log2(2 * power) - 3))) ** np.arange(1, 2 * (heads - power), 2, np.float32)
+    odd = np.arange(1, 2 * (heads - power), 2, dtype=np.float32)
+    more = np.float32(2.0 ** -(2.0 ** -(np.log2(2 * power) - 3))) ** odd
     return tuple(float(s) for s in (*own, *more))
 
 
@@ -48,10 +56,10 @@ def bloom(f: Fields) -> LanguageConfig:
 def mpt(f: Fields) -> LanguageConfig:
     """Its class has ALiBi, a fixed inner width and no biases, whatever the settings say of these."""
     layers, heads = f.count("num_hidden_layers", MOST_LAYERS), f.count("num_attention_heads", MOST_HEADS)
-    given = f.content.get("attn_config") or {}
-    if not isinstance(given, dict):
+    settings = f.content.get("attn_config") or {}
+    if not isinstance(settings, dict):
         f.wrong("attn_config", "an object of settings")
-    own = Fields(given, f"{f.where}: attn_config")
+    own = Fields(settings, f"{f.where}: attn_config")
     for name, usual in (("qk_ln", False), ("prefix_lm", False), ("alibi", True)):
         if own.has(name) and own.content[name] != usual:
             warn_ignored(own.where, name, own.content[name], f"MPT has {usual} in its class")
@@ -60,11 +68,9 @@ def mpt(f: Fields) -> LanguageConfig:
     series = [float(np.float32(1) / np.float32(2) ** np.float32(i * (8 / power))) for i in range(1, power + 1)]
     steps = series if power == heads else [*series[1::2], *series[::2]][:heads]
     f = f.but(num_key_value_heads=None, head_dim=None)
-    scale = own.maybe("softmax_scale", 1e-6, 1e6)
-    mixed = attention(
-        f, layers, ropes=(None,) * layers, alibi=tuple(steps), clip=own.maybe("clip_qkv", 1e-6, 1e6) or None,
-        **({} if scale is None else {"scale": scale}),
-    )  # fmt: skip
+    scale, clip = own.maybe("softmax_scale", 1e-6, 1e6), own.maybe("clip_qkv", 1e-6, 1e6)
+    scaled: dict[str, Any] = {} if scale is None else {"scale": scale}
+    mixed = attention(f, layers, ropes=(None,) * layers, alibi=tuple(steps), clip=clip, **scaled)
     return llama_like(
         f, "mpt", norm="layer", norm_bias=False, eps=f.number("layer_norm_epsilon", 0, 1), gated=False,
         activation="gelu", inner=4 * f.count("hidden_size", MOST_INNER // 4), attention=mixed,
@@ -83,7 +89,9 @@ def falcon(f: Fields) -> LanguageConfig:
     if norms == 2 and not new:
         f.wrong("num_ln_in_parallel_attn", "1 without new_decoder_architecture")
     own = f.but(num_key_value_heads=kv, head_dim=None)
-    far = {"ropes": (None,) * layers, "alibi": slopes(heads), "alibi_rounded": True} if f.flag("alibi", False) else {}
+    far: dict[str, Any] = {}
+    if f.flag("alibi", False):
+        far = {"ropes": (None,) * layers, "alibi": slopes(heads), "alibi_rounded": True}
     return llama_like(
         f, "falcon", norm="layer", eps=f.number("layer_norm_epsilon", 0, 1), gated=False, mlp_bias=bias,
         activation=f.choice("activation", ACTIVATIONS), parallel=norms,

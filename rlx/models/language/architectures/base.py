@@ -13,6 +13,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+import rlx.ops as ops
+from rlx.dtypes import f32, f64
+from rlx.ir import Tensor
 from rlx.models.language.config import (
     ATTENTION,
     MOST_HEADS,
@@ -27,7 +30,8 @@ from rlx.models.language.config import (
 )
 from rlx.packed import PackedArray
 
-Value = npt.NDArray[Any] | PackedArray
+Stored = npt.NDArray[Any] | PackedArray
+Value = Stored | Tensor  # a Tensor where the weights are arguments of a traced function
 ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
@@ -55,6 +59,7 @@ class Recipe:
     files: tuple[str, ...]
     make: Callable[[Sequence[Value]], Value] = alone
     derived: bool = False  # whether numbers change, so that a packed or half-precision tensor must become floats first
+    rows: slice | npt.NDArray[np.int64] | None = None  # the outputs of the only tensor that it is, if some
 
 
 Find = Callable[[str, LanguageConfig, Mapping[str, Any]], Recipe]
@@ -73,7 +78,9 @@ class Architecture:
     read: Callable[[Fields], LanguageConfig]
     find: Find = same_name
     prefixes: tuple[str, ...] = ("model.",)
-    unused: re.Pattern[str] = field(default=re.compile(r"rotary_emb\.inv_freq$|\.(attn|attention)\.((masked_)?bias|causal_mask)$"))
+    unused: re.Pattern[str] = field(
+        default=re.compile(r"rotary_emb\.inv_freq$|\.(attn|attention)\.((masked_)?bias|causal_mask)$")
+    )
 
 
 def attention(f: Fields, layers: int, partial: bool = False, **changed: Any) -> Attention:
@@ -127,33 +134,34 @@ def llama_like(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
 
 @cache
 def _classes() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(CLASSES.read_text(encoding="utf-8"))["families"]
-    return found
+    families: dict[str, Any] = json.loads(CLASSES.read_text(encoding="utf-8"))["families"]
+    return families
+
+
+def class_fields(f: Fields) -> Fields:
+    """Settings under all their names, with what the configuration class of their `model_type` takes for granted where a
+    file leaves them out."""
+    facts, content = _classes()[f.content["model_type"]], dict(f.content)
+    for name, own in facts["names"].items():
+        for one, other in ((own, name), (name, own)):
+            if one in content:
+                content[other] = content[one]
+    content = {**facts["usual"], **content}
+    for name, own in facts["names"].items():
+        if own in content:
+            content.setdefault(name, content[own])
+    rope = facts.get("rope", {})
+    if not (content.get("rope_parameters") or content.get("rope_scaling")) and "rope_theta" not in content:
+        content["rope_parameters"] = rope or None
+    for name in ("rope_theta", "partial_rotary_factor"):
+        if name in rope:
+            content.setdefault(name, rope[name])
+    return Fields(content, f.where)
 
 
 def by_class(read: Callable[[Fields], LanguageConfig]) -> Callable[[Fields], LanguageConfig]:
-    """`read` of settings under all their names, with what the configuration class of their `model_type` takes for
-    granted where a file leaves them out."""
-
-    def of(f: Fields) -> LanguageConfig:
-        facts, content = _classes()[f.content["model_type"]], dict(f.content)
-        for name, own in facts["names"].items():
-            for one, other in ((own, name), (name, own)):
-                if one in content:
-                    content[other] = content[one]
-        content = {**facts["usual"], **content}
-        for name, own in facts["names"].items():
-            if own in content:
-                content.setdefault(name, content[own])
-        rope = facts.get("rope", {})
-        if not (content.get("rope_parameters") or content.get("rope_scaling")) and "rope_theta" not in content:
-            content["rope_parameters"] = rope or None
-        for name in ("rope_theta", "partial_rotary_factor"):
-            if name in rope:
-                content.setdefault(name, rope[name])
-        return read(Fields(content, f.where))
-
-    return of
+    """`read` of the settings that `class_fields` gives."""
+    return lambda f: read(class_fields(f))
 
 
 def renamed(table: Mapping[str, str], then: Find = same_name) -> Find:
@@ -190,7 +198,7 @@ def some_rows(name: str, order: npt.NDArray[np.int64]) -> Recipe:
             return PackedArray(value.dtype, (len(order), *value.shape[1:]), value.data[order])
         return value[order]
 
-    return Recipe((name,), take)
+    return Recipe((name,), take, rows=order)
 
 
 def block_rows(parts: Sequence[int], groups: int, which: Sequence[int]) -> npt.NDArray[np.int64]:
@@ -205,8 +213,8 @@ def fused(whole: str, layout: Literal["apart", "grouped"], then: Find = same_nam
 
     def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
         a = config.attention
-        layer, found, rest = name.partition(".self_attn.")
-        part = "qkv".find(rest[:1]) if found and rest[1:].startswith("_proj.") else -1
+        layer, mark, rest = name.partition(".self_attn.")
+        part = "qkv".find(rest[:1]) if mark and rest[1:].startswith("_proj.") else -1
         if a is None or part < 0:
             return then(name, config, tensors)
         groups = a.kv_heads if layout == "grouped" else 1
@@ -221,8 +229,8 @@ def experts_in(base: str = "mlp", parts: Sequence[str] = ("gate_proj", "up_proj"
     gates above the others."""
 
     def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-        before, found, kind = name.partition(".mlp.experts.")
-        if not found or config.experts is None:
+        before, mark, kind = name.partition(".mlp.experts.")
+        if not mark or config.experts is None:
             return same_name(name, config, tensors)
         kind, whole = kind.removesuffix(".weight"), f"{before}.{base}.experts.gate_up_proj"
         if whole in tensors:
@@ -244,11 +252,11 @@ def experts_in(base: str = "mlp", parts: Sequence[str] = ("gate_proj", "up_proj"
 
 def gate_above(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
     """The gates of an MLP above its other rows in one tensor, mlp.gate_up_proj."""
-    before, found, rest = name.partition("mlp.gate_proj.")
-    if found:
+    before, mark, rest = name.partition("mlp.gate_proj.")
+    if mark:
         return rows(f"{before}mlp.gate_up_proj.{rest}", 0, config.inner)
-    before, found, rest = name.partition("mlp.up_proj.")
-    if found:
+    before, mark, rest = name.partition("mlp.up_proj.")
+    if mark:
         return rows(f"{before}mlp.gate_up_proj.{rest}", config.inner, 2 * config.inner)
     return same_name(name, config, tensors)
 
@@ -262,7 +270,26 @@ def rows(name: str, start: int, stop: int) -> Recipe:
             return PackedArray(value.dtype, (stop - start, *value.shape[1:]), value.data[start:stop])
         return value[start:stop]
 
-    return Recipe((name,), cut)
+    return Recipe((name,), cut, rows=slice(start, stop))
+
+
+def plain_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+    """Tensors by the graph's own names, as GGUF files have them: q, k and v may be one after the other in one, and so
+    may the gates of an MLP and its other rows."""
+    if f"{name.partition('.self_attn.')[0]}.self_attn.qkv_proj.weight" in tensors:
+        return fused("self_attn.qkv_proj", "apart")(name, config, tensors)
+    if name.endswith(".kv_b_keys.weight"):
+        return derived(name, lambda w: np.ascontiguousarray(w.swapaxes(1, 2)))
+    layer, _, part = name.rpartition("layernorm.")
+    if config.parallel == 2 and f"{layer.removesuffix('input_')}ln_attn.{part}" in tensors:  # Falcon's second norm
+        return same_name(f"{layer.removesuffix('input_')}ln_attn.{part}", config, tensors)
+    if config.parallel == 2 and f"{layer.removesuffix('post_attention_')}ln_attn.{part}" in tensors:
+        return same_name(f"{layer.removesuffix('post_attention_')}input_layernorm.{part}", config, tensors)
+    before, mark, rest = name.rpartition("mlp.gate_proj." if "gate_proj" in name else "mlp.up_proj.")
+    if mark and config.gated and f"{before}mlp.gate_proj.{rest}" not in tensors:
+        start = 0 if "gate_proj" in name else config.inner
+        return rows(f"{before}mlp.up_proj.{rest}", start, start + config.inner)
+    return same_name(name, config, tensors)
 
 
 def stacked(names: Sequence[str]) -> Recipe:
@@ -273,9 +300,17 @@ def stacked(names: Sequence[str]) -> Recipe:
         if isinstance(first, PackedArray):
             data = np.stack([v.data for v in values if isinstance(v, PackedArray) and v.dtype == first.dtype])
             return PackedArray(first.dtype, (len(values), *first.shape), data)
+        if isinstance(first, Tensor):
+            return ops.stack([v for v in values if isinstance(v, Tensor)])
         return np.stack([np.asarray(v) for v in values])
 
     return Recipe(tuple(names), stack)
+
+
+def turned(value: npt.NDArray[Any] | Tensor) -> Value:
+    """A matrix, or each of a stack, with its last two axes the other way round; a vector as it is."""
+    other = value if value.ndim == 1 else value.swapaxes(-1, -2)
+    return other if isinstance(other, Tensor) else np.ascontiguousarray(other)
 
 
 def joined(values: Sequence[Value]) -> Value:
@@ -287,6 +322,18 @@ def joined(values: Sequence[Value]) -> Value:
     return PackedArray(packed[0].dtype, (len(data), *packed[0].shape[1:]), data)
 
 
-def derived(name: str, make: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]) -> Recipe:
+def derived(name: str, make: Callable[[Any], Value]) -> Recipe:
     """A tensor whose numbers are changed, in f32."""
-    return Recipe((name,), lambda values: make(np.asarray(values[0], np.float32)), derived=True)
+
+    def changed(values: Sequence[Value]) -> Value:
+        (value,) = values
+        if isinstance(value, Tensor):
+            return make(value if value.dtype == f64 else ops.cast(value, f32))
+        return make(np.asarray(value, np.float32))
+
+    return Recipe((name,), changed, derived=True)
+
+
+def minus_exp(x: Any) -> Value:
+    """What files keep the logarithm of, with the other sign."""
+    return -ops.exp(x) if isinstance(x, Tensor) else np.asarray(-np.exp(x))

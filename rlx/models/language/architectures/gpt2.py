@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from rlx.models.language.architectures.base import (
     ACTIVATIONS,
     Architecture,
@@ -18,6 +16,7 @@ from rlx.models.language.architectures.base import (
     llama_like,
     renamed,
     rows,
+    turned,
 )
 from rlx.models.language.config import (
     ATTENTION,
@@ -90,9 +89,11 @@ def transposed(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) ->
                     return rows("", start, stop).make(values)
                 n = value.shape[-1] // 3
                 kept = value if third is None else value[..., third * n : (third + 1) * n]
-                return np.ascontiguousarray(kept.T)
+                return turned(kept)
 
-            return Recipe((name.replace(part, found).replace("layers.", "h."),), turn)
+            d = config.width
+            own = None if third is None else slice(third * d, (third + 1) * d)
+            return Recipe((name.replace(part, found).replace("layers.", "h."),), turn, rows=own)
     for ours, theirs in _OTHERS.items():
         name = name.replace(ours, theirs)
     return Recipe((name,))

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from rlx.models.language.architectures.base import (
     Architecture,
     Recipe,
@@ -15,6 +13,7 @@ from rlx.models.language.architectures.base import (
     attention,
     llama_like,
     same_name,
+    turned,
     windows_of,
 )
 from rlx.models.language.config import MOST_EXPERTS, MOST_INNER, MOST_LAYERS, Experts, Fields, LanguageConfig
@@ -28,10 +27,11 @@ _ROPE = {
 
 
 def gpt_oss(f: Fields) -> LanguageConfig:
+    if not f.has("rope_parameters") and not f.content.get("rope_scaling"):
+        f = f.but(rope_scaling=_ROPE)
+    f = Fields({"head_dim": 64, **f.content}, f.where)
     if not f.has("rope_theta"):
-        scaled = f.has("rope_parameters") or "rope_scaling" in f.content
-        usual = {"rope_theta": 150000.0, "head_dim": 64, **({} if scaled else {"rope_scaling": _ROPE})}
-        f = Fields({**usual, **{k: v for k, v in f.content.items() if k not in usual or v is not None}}, f.where)
+        f = f.but(rope_theta=150000.0)
     layers = f.count("num_hidden_layers", MOST_LAYERS)
     windows = windows_of(f, layers, lambda i: i % 2 == 0)
     f.must_be("swiglu_alpha", 1.702)
@@ -59,14 +59,14 @@ def names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Reci
     file, each = (part, slice(None)) if part == "down_proj" else ("gate_up_proj", slice(part == "up_proj", None, 2))
     whole = f"{before}.mlp.experts.{file}"
     if what == "bias":
-        return Recipe((f"{whole}_bias",), lambda values: np.asarray(values[0])[:, each])
+        return Recipe((f"{whole}_bias",), lambda values: values[0][:, each])  # type: ignore[index]
 
     def taken(values: Sequence[Value]) -> Value:
         (value,) = values
         if isinstance(value, PackedArray):  # its rows are outputs
             data = value.data[:, each]
             return PackedArray(value.dtype, (*data.shape[:2], value.shape[2]), data)
-        return np.ascontiguousarray(value[:, :, each].swapaxes(1, 2))
+        return turned(value[:, :, each])
 
     return Recipe((whole,), taken)
 

@@ -19,7 +19,14 @@ from rlx.models.language.architectures.base import (
     same_name,
     some_rows,
 )
-from rlx.models.language.config import MOST_INNER, MOST_LAYERS, MOST_POSITIONS, MOST_WIDTH, Fields, LanguageConfig
+from rlx.models.language.config import (
+    MOST_INNER,
+    MOST_LAYERS,
+    MOST_POSITIONS,
+    MOST_WIDTH,
+    Fields,
+    LanguageConfig,
+)
 
 
 def _read(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
@@ -43,7 +50,7 @@ def gptj(f: Fields) -> LanguageConfig:
 
 
 def codegen(f: Fields) -> LanguageConfig:
-    return _turned(f.but(n_inner=f.content["n_inner"]), "codegen")
+    return _turned(f, "codegen")
 
 
 def gpt_neo(f: Fields) -> LanguageConfig:
@@ -65,22 +72,16 @@ def gpt_neo(f: Fields) -> LanguageConfig:
 def gpt_bigcode(f: Fields) -> LanguageConfig:
     layers, one = f.count("num_hidden_layers", MOST_LAYERS), f.flag("multi_query", True)
     f.must_be("add_cross_attention", False)
-    mixed = attention(
-        f.but(num_key_value_heads=1 if one else None, head_dim=None), layers, ropes=(None,) * layers,
-        qkv_bias=True, out_bias=True, **({} if f.flag("scale_attn_weights", True) else {"scale": 1.0}),
-    )  # fmt: skip
+    plain: dict[str, Any] = {} if f.flag("scale_attn_weights", True) else {"scale": 1.0}
+    own = f.but(num_key_value_heads=1 if one else None, head_dim=None)
+    mixed = attention(own, layers, ropes=(None,) * layers, qkv_bias=True, out_bias=True, **plain)
     return _read(f, "gpt_bigcode", learned_positions=True, attention=mixed)
-
-
-def big_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """With one head of keys it lies behind all queries; else each head has its own beside it."""
-    return fused("attn.c_attn", "grouped")(name, config, tensors)
 
 
 def in_four_parts(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
     """CodeGen's q, v and k, in four parts of so many heads each."""
-    before, found, rest = name.partition(".self_attn.")
-    if not found or rest[1:] != "_proj.weight" or rest[0] not in "qvk":
+    before, mark, rest = name.partition(".self_attn.")
+    if not mark or rest[1:] != "_proj.weight" or rest[0] not in "qvk":
         return same_name(name, config, tensors)
     part = config.width // 4
     return some_rows(f"{before}.attn.qkv_proj.weight", block_rows((part,) * 3, 4, ("qvk".index(rest[0]),)))
@@ -98,5 +99,5 @@ ARCHITECTURES = {
     "gptj": Architecture(by_class(gptj), renamed(_J), _PREFIX),
     "codegen": Architecture(by_class(codegen), renamed(_J, in_four_parts), _PREFIX),
     "gpt_neo": Architecture(by_class(gpt_neo), renamed(_NEO), _PREFIX),
-    "gpt_bigcode": Architecture(by_class(gpt_bigcode), renamed(_BIG, big_names), _PREFIX),
+    "gpt_bigcode": Architecture(by_class(gpt_bigcode), renamed(_BIG, fused("attn.c_attn", "grouped")), _PREFIX),
 }

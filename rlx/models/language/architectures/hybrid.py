@@ -62,7 +62,8 @@ def _mamba2(f: Fields, inner: int, **changed: Any) -> Recurrence:
     if heads % groups:
         f.wrong("mamba_n_groups", f"a number that divides the {heads} heads")
     limit = f.content.get("time_step_limit")
-    if limit is not None and list(limit) not in ([0.0, float("inf")], [0.0, {"__float__": "Infinity"}], [0.0, "Infinity"]):
+    none = ([0.0, float("inf")], [0.0, {"__float__": "Infinity"}])
+    if limit is not None and list(limit) not in none:
         f.wrong("time_step_limit", "0 and infinity: rlx has no code for other limits")
     return Recurrence(
         inner, f.count("mamba_d_state", MOST_STATES), f.count("mamba_d_conv", 8, least=2), heads=heads, groups=groups,
@@ -76,8 +77,8 @@ def bamba(f: Fields) -> LanguageConfig:
     if not isinstance(only, list) or not all(type(i) is int for i in only):
         f.wrong("attn_layer_indices", "a list of layers")
     mixers: tuple[Mixer, ...] = tuple("attention" if i in only else "mamba2" for i in range(layers))
-    given = f.content.get("rope_parameters")
-    if isinstance(given, dict) and "partial_rotary_factor" not in given:
+    parameters = f.content.get("rope_parameters")
+    if isinstance(parameters, dict) and "partial_rotary_factor" not in parameters:
         f = f.but(partial_rotary_factor=0.5)  # whatever stands beside them, as the class has it
     recurrence = _mamba2(f, f.count("mamba_expand", 64) * f.count("hidden_size", MOST_WIDTH))
     return llama_like(
@@ -100,7 +101,8 @@ def falcon_h1(f: Fields) -> LanguageConfig:
                                                 "ssm_in_multiplier", "ssm_out_multiplier")
     )  # fmt: skip
     gate, down = f.numbers("mlp_multipliers", 2, low, high, 1.0)
-    parts = zip(f.numbers("ssm_multipliers", 5, low, high, 1.0), (inner, inner, *(r.groups * r.states,) * 2, r.heads))
+    sizes = (inner, inner, r.groups * r.states, r.groups * r.states, r.heads)
+    parts = zip(f.numbers("ssm_multipliers", 5, low, high, 1.0), sizes, strict=True)
     rows = tuple(ssm_in * m for m, n in parts for _ in range(n))
     scales: tuple[tuple[str, float | tuple[float, ...]], ...] = (
         ("self_attn.q_proj", into), ("self_attn.k_proj", into * key), ("self_attn.v_proj", into),

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from rlx.models.language.architectures.base import Architecture, Recipe, derived, renamed
+from rlx.models.language.architectures.base import Architecture, Recipe, derived, minus_exp, renamed
 from rlx.models.language.config import (
     MOST_HEADS,
     MOST_INNER,
@@ -79,7 +77,7 @@ def mamba2(f: Fields) -> LanguageConfig:
 def states(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
     """The weights of recurrences as files have them: logarithms of decays, filters with an axis of one."""
     if name.endswith(".A"):
-        return derived(f"{name}_log", lambda a: -np.exp(a))
+        return derived(f"{name}_log", minus_exp)
     if name.endswith("conv1d.weight"):
         return derived(name, lambda w: w[:, 0])
     return Recipe((name,))

@@ -32,7 +32,8 @@ def phimoe(f: Fields) -> LanguageConfig:
     f.must_be("num_experts_per_tok", 2)
     experts = _experts(f, order="mixed", jitter=f.number("router_jitter_noise", 0, 1))
     mixed = attention(f, layers, windows=(window(f),) * layers, qkv_bias=bias, out_bias=bias)
-    return llama_like(f, "phimoe", norm="layer", attention=mixed, experts=experts, head_bias=f.flag("lm_head_bias", False))
+    head = f.flag("lm_head_bias", False)
+    return llama_like(f, "phimoe", norm="layer", attention=mixed, experts=experts, head_bias=head)
 
 
 def minimax_m2(f: Fields) -> LanguageConfig:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from rlx.models.language.architectures.base import Architecture, attention, by_class, fused, llama_like, renamed
+from rlx.models.language.architectures.base import (
+    Architecture,
+    attention,
+    by_class,
+    fused,
+    llama_like,
+    renamed,
+)
 from rlx.models.language.config import MOST_LAYERS, Fields, LanguageConfig
 
 

@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from rlx.formats.settings import warn_ignored
 from rlx.models.language.architectures.base import (
     Architecture,
@@ -18,6 +16,7 @@ from rlx.models.language.architectures.base import (
     derived,
     experts_in,
     llama_like,
+    minus_exp,
     some_rows,
 )
 from rlx.models.language.architectures.qwen import experts_of
@@ -125,7 +124,7 @@ def names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Reci
                 return some_rows(f"{before}self_attn.q_proj.{kind}", order)
         return experts_in()(name, config, tensors)
     if rest == "A":
-        return derived(f"{layer}.linear_attn.A_log", lambda w: -np.exp(w))
+        return derived(f"{layer}.linear_attn.A_log", minus_exp)
     if rest == "conv1d.weight":
         return derived(name, lambda w: w[:, 0])
     per, size = r.heads // r.groups, r.inner // r.heads

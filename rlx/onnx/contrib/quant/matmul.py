@@ -41,7 +41,7 @@ def _steps(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantized_bytes(c: Call, x: Tensor, looked_at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """As `quantized`, the steps as u8, their zero point in i32, and the step."""
+    """Quantizes as `quantized` does: the numbers of steps as u8, their zero point in i32, and the step."""
     step, zero = _steps(looked_at)
     q = o.minimum(o.maximum(o.add(o.round(o.div(x, step)), zero), 0.0), 255.0)
     return o.cast(q, u8), o.cast(o.cast(zero, u8), i32), step

@@ -33,7 +33,7 @@ def extreme(site: Site) -> Made:
 
 
 def _true_places(site: Site, axis: int) -> Tensor:
-    """For each place on an axis with gaps the place that it has without them, which each length gives."""
+    """The place that each place on an axis with gaps has without them, which each length gives."""
     factors = site.layouts[0][axis]
 
     def places(graph: Graph) -> Array:

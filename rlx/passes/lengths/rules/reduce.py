@@ -67,7 +67,7 @@ def _mean(site: Site, x: Tensor) -> Tensor:
 
 @rule("cumsum", "cumprod")
 def running(site: Site) -> Made:
-    """From the front, no true element meets padding that lies behind all of them."""
+    """Running totals from the front: no true element meets padding that lies behind all of them."""
     node = site.node
     if is_prefix(site.layouts[0][node.attrs["axis"]]) and not node.attrs["reverse"]:
         return site.repeat({}, site.layouts[0])

@@ -138,8 +138,8 @@ def bind_depthwise(
 def _laid_out(
     x: Array, axes: Sequence[_Axis], ctx: BindContext, thread: int
 ) -> tuple[dict[tuple[int, ...], Array], list[Step]]:
-    """For each combination of phases, planes (channels, *sizes) in scratch, with a margin before and after them as long
-    as the longest shift along the last axis; and the calls that fill the planes."""
+    """Planes (channels, *sizes) in scratch by combination of phases, with a margin before and after them as long as the
+    longest shift along the last axis; and the calls that fill the planes."""
     sizes = tuple(a.size for a in axes)
     margin, numel = axes[-1].reach, len(x) * math.prod(sizes)
     planes: dict[tuple[int, ...], Array] = {}

@@ -141,7 +141,7 @@ class _Columns:
         return columns, [partial(np.copyto, columns.reshape(source.shape), source)]
 
     def _begun(self, sums: Array, channels: slice, axis: int) -> list[Step]:
-        """With `onto`, fills the result of some channels, which lie along `axis`, with the bias."""
+        """Fills the result of some channels, which lie along `axis`, with the bias where there is `onto`."""
         if not self.onto:
             return []
         return [partial(np.copyto, sums, self.ins[2][channels].reshape(-1, *(1,) * (sums.ndim - 1 - axis)))]

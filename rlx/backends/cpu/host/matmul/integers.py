@@ -14,7 +14,7 @@ from rlx.backends.cpu.context import Array, BindContext, Step
 _EXACT = 1 << 53
 _HALF = 16
 _LONGEST = 1 << 20  # the products of 16-bit parts that add up exactly
-_LEAST_PRODUCTS = 1 << 15  # with fewer, conversion costs more than BLAS saves
+_LEAST_PRODUCTS = 1 << 15  # conversion costs more than BLAS saves for fewer
 
 
 def by_floats(a: Array, b: Array, out: Array) -> bool:
@@ -58,6 +58,6 @@ def _largest(x: Array) -> int:
 
 
 def _half(x: Array, shift: int) -> Array:
-    """With a shift, the upper bits with their sign; without, the lower 16 bits as an unsigned number."""
+    """The upper bits with their sign where there is a shift, else the lower 16 bits as an unsigned number."""
     wide = x.astype(np.int64)
     return wide >> shift if shift else wide & 0xFFFF

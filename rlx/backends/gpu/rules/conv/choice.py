@@ -21,8 +21,8 @@ _FEW_ROWS = 8  # up to this many output channels of a convolution group, one thr
 _TILE_N = 64  # columns of a tile
 # Multiply-adds a microsecond of a unit that runs one, two, … workgroups at once, by the rows of a tile.
 _RATES = {64: (40e3, 60e3, 72e3, 78e3), 128: (55e3, 85e3, 104e3)}
-_JOIN = 4.0  # microseconds that adding up parts takes at least
-_WORDS = 7e5  # elements that memory moves in a microsecond
+_LEAST_JOIN_US = 4.0  # adding up parts takes at least so long
+_ELEMENTS_PER_US = 7e5  # memory moves so many
 _LONG_SUM = 8192  # longer sums are added up in parts
 _MAX_SPLITS = 10  # parts that one tree adds up
 _MIN_CHUNK = 128
@@ -133,7 +133,7 @@ def _tiles(target: Target, p: Problem) -> Iterator[Tiles]:
             rates = _RATES[tile_m]
             time = each * chunk * tile_m * _TILE_N / rates[min(max(each, 1), len(rates)) - 1]
             if split_k > 1:
-                time += _JOIN + p.size * (split_k + 2) / _WORDS
+                time += _LEAST_JOIN_US + p.size * (split_k + 2) / _ELEMENTS_PER_US
             yield Tiles((2, time, tile_m, chunk), tile_m, _TILE_N, chunk, split_k)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rlx.backends.gpu.program.kernel import floats
 from rlx.backends.gpu.rules.rows import row_kernels
 
-row_kernels("layer_norm rms_norm", "x gamma:W beta:W? -> y", floats("eps"), stem="row_norm", columns=False, short=True)
+row_kernels("layer_norm rms_norm", "x gamma:W beta:W? -> y", stem="row_norm", short=True)

@@ -1,0 +1,151 @@
+"""Writes peft_course.json: the losses of 50 steps of fine-tuning by PEFT and torch from rlx's first adapters, with each
+example alone; and the logits that PEFT gives for an adapter's folder that rlx wrote.
+
+`python -m tests.finetune.peft_course` in an environment with peft, torch, transformers and what rlx needs; the file
+names their versions. With `--check` nothing is written: rlx trains as well, and the losses and logits are compared.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import warnings
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlx.finetune import Settings
+from rlx.finetune.adapter_files import read_peft, write_peft
+from rlx.finetune.data import LeftOut
+from rlx.finetune.examples import examples_of
+from rlx.finetune.language import batches
+from rlx.finetune.model import ToTrain, to_train, tokenizer_of
+from rlx.finetune.rows import Rows, rows_of
+from rlx.models import Lora
+from tests.finetune import tiny
+
+FILE = Path(__file__).with_name("peft_course.json")
+STEPS, BATCH, LENGTH, EVERY = 50, 3, 64, 13
+CASES: dict[str, dict[str, Any]] = {
+    "lora": {"lora": Lora(4, 8.0)},
+    "rslora": {"lora": Lora(2, 3.0, rslora=True, targets=("q_proj", "v_proj", "lm_head")), "schedule": "cosine"},
+    "dora": {"lora": Lora(4, 8.0, dora=True), "decay": 0.1},
+}
+
+
+def settings_of(case: str, folder: Path) -> Settings:
+    """The run of a case, whose model and data are in a folder."""
+    return Settings(model=folder / "base", data=folder / "data.jsonl", out=folder / "out", steps=STEPS, batch=BATCH,
+                    length=LENGTH, rate=5e-3, warmup=0.1, device="cpu", **CASES[case])  # fmt: skip
+
+
+def prepared(folder: Path) -> Rows:
+    """Writes the model and the data, and gives the rows."""
+    tiny.write_base(folder / "base")
+    data = tiny.write_lines(folder / "data.jsonl", tiny.talks(24))
+    examples = examples_of(data, tokenizer_of(folder / "base"), LENGTH, LeftOut(data, False))
+    return rows_of(examples, LENGTH, True)
+
+
+def moved(made: ToTrain) -> dict[str, Any]:
+    """An adapter that changes something: that of the start, with B of fixed numbers."""
+    result = {}
+    for i, (module, values) in enumerate(made.parameters.items()):
+        own = {name: np.array(value) for name, value in values.items()}
+        own["lora_B"][:] = np.sin(np.arange(own["lora_B"].size) + i).reshape(own["lora_B"].shape) * 0.02
+        result[module] = own
+    return result
+
+
+def logits(base: Path, adapter: Path) -> np.ndarray[Any, Any]:
+    """What PEFT gives for the tokens of the tests, in f64, of some."""
+    import peft
+    import torch
+    import transformers
+
+    wide = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64)
+    model = peft.PeftModel.from_pretrained(wide, adapter).double().eval()
+    with torch.no_grad():
+        made = model(torch.tensor(tiny_tokens().tolist())[None]).logits[0, ::EVERY]
+    return np.asarray(made.double().numpy())
+
+
+def tiny_tokens() -> np.ndarray[Any, Any]:
+    return (np.arange(40) * 7 % 120 + 3).astype(np.int32)
+
+
+def course(settings: Settings, made: ToTrain, rows: Rows, folder: Path) -> list[float]:
+    """The losses of the steps by torch, from the adapter of rlx's start."""
+    import peft
+    import torch
+    import transformers
+
+    assert made.adapted is not None
+    write_peft(folder, made.parameters, made.adapted.lora, base=None, model_type="llama", task="CAUSAL_LM")
+    plain = transformers.AutoModelForCausalLM.from_pretrained(settings.model, dtype=torch.float32)
+    model = peft.PeftModel.from_pretrained(plain, folder, is_trainable=True).train()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1.0, weight_decay=settings.decay)
+    rates, losses = settings.rates(STEPS), []
+    for step, batch in zip(range(STEPS), batches(settings, rows, 0), strict=False):
+        optimizer.param_groups[0]["lr"] = float(np.asarray(rates(np.int32(step))))
+        optimizer.zero_grad()
+        total = torch.zeros(())
+        for ids, targets, segments in zip(batch["ids"], batch["targets"], batch["segments"], strict=True):
+            for segment in range(1, int(segments.max()) + 1):
+                own = segments == segment
+                found = model(torch.tensor(ids[own].astype(np.int64))[None]).logits[0]
+                wanted = torch.tensor(targets[own].astype(np.int64))
+                total = total + torch.nn.functional.cross_entropy(found, wanted, reduction="sum")
+        loss = total / float(batch["count"].sum())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, settings.clip)
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    made: dict[str, Any] = {"versions": {n: version(n) for n in ("peft", "torch", "transformers")}, "cases": {}}
+    for case in CASES:
+        with tempfile.TemporaryDirectory() as room:
+            folder = Path(room)
+            rows, settings = prepared(folder), settings_of(case, folder)
+            own = to_train(settings)
+            assert own.adapted is not None
+            losses = course(settings, own, rows, folder / "start")
+            write_peft(folder / "moved", moved(own), own.adapted.lora, base=None, model_type="llama", task="CAUSAL_LM")
+            found = logits(folder / "base", folder / "moved")
+            made["cases"][case] = {"losses": _short(losses), "logits": [_short(row) for row in found]}
+            if "--check" in sys.argv:
+                check(case, settings, losses, folder)
+    if "--check" not in sys.argv:
+        FILE.write_text(json.dumps(made, indent=None, separators=(",", ":")) + "\n")
+
+
+def _short(numbers: Any) -> list[float]:
+    return [float(f"{x:.9g}") for x in numbers]
+
+
+def check(case: str, settings: Settings, losses: list[float], folder: Path) -> None:
+    """Prints how far rlx's losses are from torch's, and PEFT's logits of rlx's trained adapter from rlx's."""
+    from rlx.finetune import finetune
+
+    finetune(settings, lambda line: None)
+    course = [json.loads(line) for line in (settings.out / "training" / "metrics.jsonl").read_text().splitlines()]
+    mine = [line["loss"] for line in course if "loss" in line]
+    away = max(abs(a - b) / b for a, b in zip(mine, losses, strict=True))
+    wide = logits(settings.model, settings.out)
+    exact = to_train(replace(settings, dtype="f64"))
+    assert exact.adapted is not None
+    found = exact.adapted(read_peft(settings.out), exact.frozen, tiny_tokens()[None])[0, ::EVERY]
+    print(f"{case}: losses within {away:.1e}, logits within {np.abs(found - wide).max() / np.abs(wide).max():.1e}")
+
+
+if __name__ == "__main__":
+    main()

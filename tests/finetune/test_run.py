@@ -1,0 +1,211 @@
+"""Runs of fine-tuning: texts in rows and alone, packed bases, checkpoints, early stops, what is written and refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.errors import CheckpointError, OutOfDeviceMemory, RlxError
+from rlx.finetune import Settings, finetune
+from rlx.finetune.adapter_files import read_peft
+from rlx.finetune.data import LeftOut
+from rlx.finetune.examples import examples_of
+from rlx.finetune.language import batches
+from rlx.finetune.model import ToTrain, to_train, tokenizer_of
+from rlx.finetune.rows import Rows, rows_of
+from rlx.formats import gguf, safetensors
+from rlx.formats.gguf.convert import folder_to_gguf
+from rlx.models import Lora, load
+from rlx.packed import PackedArray
+from tests.finetune import tiny
+from tests.full import full
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.write_base(tmp_path_factory.mktemp("tiny") / "base", hidden_size=32, intermediate_size=64)
+
+
+@pytest.fixture
+def settings(base: Path, tmp_path: Path) -> Settings:
+    data = tiny.write_lines(tmp_path / "data.jsonl", tiny.talks(12))
+    return Settings(model=base, data=data, out=tmp_path / "out", lora=Lora(2, 4.0, targets=("q_proj", "down_proj")),
+                    steps=6, batch=3, length=64, rate=1e-2, device="cpu")  # fmt: skip
+
+
+def losses(settings: Settings) -> list[float]:
+    lines = (settings.out / "training" / "metrics.jsonl").read_text().splitlines()
+    return [found["loss"] for found in map(json.loads, lines) if "loss" in found]
+
+
+def rows(settings: Settings, packed: bool) -> Rows:
+    examples = examples_of(settings.data, tokenizer_of(settings.model), 64, LeftOut("", False))
+    return rows_of(examples, 64, packed)
+
+
+def test_packed_rows_give_the_loss_and_gradients_of_each_alone(settings: Settings) -> None:
+    made = to_train(replace(settings, dtype="f64"))
+    for values in made.parameters.values():
+        values["lora_B"] += 0.1
+
+    def of(packed: bool) -> Any:
+        held = rows(settings, packed)
+        (batch,) = held.batches(len(held), np.arange(len(held)))
+        return rlx.value_and_grad(made.loss, device="cpu")(made.parameters, made.frozen, batch)
+
+    (a, together), (b, alone) = of(True), of(False)
+    assert a == pytest.approx(b, rel=1e-6)
+    for module, values in together.items():
+        for name, slope in values.items():
+            np.testing.assert_allclose(slope, alone[module][name], rtol=1e-6, atol=1e-6 * np.abs(slope).max())
+
+
+@pytest.mark.late
+def test_parts_of_a_batch_weigh_each_target_alike(settings: Settings) -> None:
+    whole, parts = settings, replace(settings, out=settings.out.with_name("parts"), accumulate=3)
+    for each in (whole, parts):
+        finetune(each, lambda line: None)
+    np.testing.assert_allclose(losses(parts), losses(whole), rtol=1e-5)
+
+
+def course(made: ToTrain, frozen: Any, settings: Settings, steps: int) -> list[float]:
+    held = rows(settings, True)
+    with rlx.training(made.loss, made.parameters, settings.optimizer(steps, False), frozen=frozen, device="cpu",
+                      progress=False) as run:  # fmt: skip
+        return [m["loss"] for m in run.over(batches(settings, held, 0), steps=steps)]
+
+
+@pytest.mark.late
+def test_a_packed_base_learns_as_its_dequantized_weights_do(settings: Settings, tmp_path: Path) -> None:
+    folder = tiny.write_base(tmp_path / "wide", hidden_size=256, head_dim=64, intermediate_size=256)
+    folder_to_gguf(folder, tmp_path / "q4_k.gguf", "q4_k")
+    given = replace(settings, model=tmp_path / "q4_k.gguf")
+    made = to_train(given)
+    packed = {name for name, w in made.frozen.items() if isinstance(w, PackedArray)}
+    assert len(packed) == 16 and made.frozen["model.layers.0.mlp.up_proj.weight"].dtype.name == "q4_k"
+    plain = {name: w.dequantize() if name in packed else w for name, w in made.frozen.items()}
+    steps = 50 if full() else 8
+    one, other = course(made, made.frozen, given, steps), course(made, plain, given, steps)
+    np.testing.assert_allclose(one, other, rtol=1e-5)
+    assert one[-1] < one[0]
+
+
+def test_a_run_that_goes_on_ends_in_the_same_bits(settings: Settings) -> None:
+    whole, parted = settings, replace(settings, out=settings.out.with_name("parted"), save_every=2)
+    finetune(whole, lambda line: None)
+
+    class Killed(Exception):
+        pass
+
+    def stop(line: str) -> None:
+        if line.startswith("memory:"):
+            raise Killed
+
+    with pytest.raises(Killed):
+        finetune(parted, stop)
+    made, held = to_train(parted), rows(parted, True)
+    with rlx.training(made.loss, made.parameters, parted.optimizer(6, False), frozen=made.frozen, device="cpu",
+                      folder=parted.out / "training", resume=True, total=6, progress=False) as run:  # fmt: skip
+        for _ in run.over(lambda skip: batches(parted, held, skip), steps=4, save_every=2):
+            pass
+    with pytest.raises(CheckpointError, match="holds a run already; --resume goes on with it"):
+        finetune(parted, lambda line: None)
+    with pytest.raises(CheckpointError, match=r"rate is 0\.5, it was 0.01"):
+        finetune(replace(parted, resume=True, rate=0.5), lambda line: None)
+    others = tiny.write_lines(parted.data.with_name("others.jsonl"), tiny.talks(5))
+    with pytest.raises(CheckpointError, match="the data is another"):
+        finetune(replace(parted, resume=True, data=others), lambda line: None)
+    assert finetune(replace(parted, resume=True), lambda line: None)["steps"] == 6
+    assert losses(parted) == losses(whole)
+    files = ("adapter_model.safetensors", "adapter_config.json", "adapter.gguf")
+    assert [(whole.out / f).read_bytes() for f in files] == [(parted.out / f).read_bytes() for f in files]
+
+
+@pytest.mark.late
+def test_it_stops_where_evaluations_get_no_better_and_keeps_the_best(settings: Settings) -> None:
+    lines: list[str] = []
+    given = replace(settings, steps=40, rate=0.5, evaluation=0.25, evaluate_every=2, patience=2, schedule="constant")
+    found = finetune(given, lines.append)
+    assert found["steps"] < 40 and "stopped: 2 evaluations in a row were no better" in "\n".join(lines)
+    best = safetensors.load(given.out / "training" / "best.safetensors")
+    written = {n: v for values in read_peft(given.out).values() for n, v in values.items()}
+    assert len(best) == 8 and any(np.array_equal(v, written["lora_B"]) for v in best.values())
+    course = (given.out / "training" / "metrics.jsonl").read_text().splitlines()
+    evaluations = [json.loads(x)["evaluation"]["loss"] for x in course if "evaluation" in x]
+    assert found["evaluation"] == pytest.approx(min(evaluations))
+    again = finetune(replace(given, resume=True), lines.append)
+    assert again["evaluation"] == found["evaluation"] and "the run has ended" in "\n".join(lines)
+
+
+@pytest.mark.late(dora=True)
+@pytest.mark.parametrize("dora", [False, True])
+def test_a_merged_model_gives_the_adapters_logits(dora: bool, settings: Settings, tmp_path: Path) -> None:
+    lora = replace(settings.lora or Lora(), dora=dora)
+    given = replace(settings, lora=lora, merge=tmp_path / "merged")
+    lines: list[str] = []
+    finetune(given, lines.append)
+    assert any(line.startswith("no GGUF adapter") for line in lines) == dora
+    made = to_train(given)
+    ids = np.arange(3, 23, dtype=np.int32)
+    assert made.adapted is not None
+    wanted = made.adapted(read_peft(given.out), made.frozen, ids[None])[0]
+    with load(tmp_path / "merged", "cpu", context=64) as model:
+        np.testing.assert_allclose(model.logits(ids), wanted, rtol=1e-4, atol=1e-4)
+        assert list(model.generate("say", 3))
+    if not dora:
+        with load(settings.model, "cpu", context=64) as model:
+            model.load_adapter("own", given.out)
+            np.testing.assert_allclose(model.logits(ids, adapter="own"), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_gguf_adapter_has_the_rows_in_llama_cpps_order(settings: Settings) -> None:
+    finetune(settings, lambda line: None)
+    held = read_peft(settings.out)["model.layers.1.self_attn.q_proj"]
+    with gguf.read(settings.out / "adapter.gguf") as file:
+        tensors = {name: np.asarray(t.read()) for name, t in file.tensors.items()}
+        assert file.metadata["adapter.lora.alpha"] == 4.0 and file.metadata["general.type"] == "adapter"
+    np.testing.assert_array_equal(tensors["blk.1.attn_q.weight.lora_a"], held["lora_A"])
+    pairs = held["lora_B"].reshape(4, 2, 4, 2).swapaxes(1, 2).reshape(32, 2)  # halves of 4 heads as neighbours
+    np.testing.assert_array_equal(tensors["blk.1.attn_q.weight.lora_b"], pairs)
+    assert tensors["blk.0.ffn_down.weight.lora_b"].shape == (32, 2)
+
+
+@pytest.mark.late
+def test_all_weights_are_trained_and_written_as_a_folder(settings: Settings) -> None:
+    given = replace(settings, lora=None, rate=1e-3)
+    finetune(given, lambda line: None)
+    before, after = safetensors.load(given.model), safetensors.load(given.out / "model")
+    assert before.keys() == after.keys() and not any(np.array_equal(before[n], after[n]) for n in before)
+    with load(given.out / "model", "cpu", context=64) as model:
+        assert list(model.generate("say", 2))
+
+
+def test_settings_and_memory_that_do_not_fit(settings: Settings, tmp_path: Path) -> None:
+    for wrong, why in (
+        ({"batch": 0}, "batch is 0; expected an integer from 1"), ({"accumulate": 2}, "equal parts of the batch of 3"),
+        ({"schedule": "up"}, "schedule is 'up'; expected one of linear"), ({"rate": -1.0}, "rate is -1.0"),
+        ({"patience": 1}, "beside --patience"), ({"evaluation": 1.5}, "a part between 0 and 1"),
+    ):  # fmt: skip
+        with pytest.raises(RlxError, match=why):
+            replace(settings, **wrong)
+    with pytest.raises(RlxError, match=r"quantize is 'f16'; expected a packed dtype"):
+        finetune(replace(settings, quantize="f16"), lambda line: None)
+    with pytest.raises(RlxError, match="of blocks of 256; no matrix has rows of whole blocks"):
+        finetune(replace(settings, quantize="q4_k"), lambda line: None)
+    lines: list[str] = []
+    finetune(replace(settings, quantize="q8_0", steps=1), lines.append)
+    assert lines[0] == "packed: 14 of the 21 weights, as q8_0"
+    folder_to_gguf(settings.model, tmp_path / "q.gguf", "q8_0")
+    with pytest.raises(RlxError, match="all weights are trained in a folder; `rlx convert` makes one"):
+        finetune(replace(settings, out=tmp_path / "other", model=tmp_path / "q.gguf", lora=None), lambda line: None)
+    from rlx.finetune.room import refused
+
+    session = rlx.Session("cpu", memory_limit=1_000_000)
+    error = refused(OutOfDeviceMemory("it needs more"), replace(settings, batch=4), 64, session)
+    assert "it needs more; it would fit with --accumulate" in str(error)

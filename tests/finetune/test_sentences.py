@@ -1,0 +1,91 @@
+"""Fine-tuning of sentence encoders beside sentence-transformers, whose losses sentence_course.json has."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.errors import DataError, GraphError, RlxError, ShapeError
+from rlx.finetune import finetune
+from rlx.finetune.adapter_files import read_peft
+from rlx.models import Lora, load, trainable
+from tests.finetune.sentence_course import FILE, KINDS, settings_of
+from tests.finetune.tiny import write_lines
+from tests.models.tiny import SENTENCES, write_model
+
+FROZEN = json.loads(FILE.read_text())["losses"]
+
+
+@pytest.mark.late(kind=["triples", "scores"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_twenty_losses_are_those_of_sentence_transformers(kind: str, tmp_path: Path) -> None:
+    settings = settings_of(kind, tmp_path)
+    finetune(settings, lambda line: None)
+    lines = (settings.out / "training" / "metrics.jsonl").read_text().splitlines()
+    losses = [found["loss"] for found in map(json.loads, lines) if "loss" in found]
+    np.testing.assert_allclose(losses, FROZEN[kind], rtol=2e-4)
+    with load(settings.out / "model", "cpu") as trained, load(settings.model, "cpu") as before:
+        assert np.abs(trained.encode(["the cat"]) - before.encode(["the cat"])).max() > 0.01
+
+
+def test_an_adapter_of_an_encoder_is_written_beside_the_merged_model(tmp_path: Path) -> None:
+    settings = replace(settings_of("scores", tmp_path), lora=Lora(2, targets=("query", "value")), evaluation=0.25)
+    lines: list[str] = []
+    finetune(settings, lines.append)
+    assert lines[0].startswith("data: 12 scores, of at most 16 tokens; 4 to evaluate with")
+    adapter = read_peft(settings.out)
+    config = json.loads((settings.out / "adapter_config.json").read_text())
+    assert config["task_type"] == "FEATURE_EXTRACTION" and "encoder.layer.1.attention.self.value" in adapter
+    function, weights = trainable(settings.model)
+    adapted, _ = function.adapted(settings.lora, weights)
+    ids = function.files.tokenizer.ids(["the green boat"])[0][None]
+    with load(settings.out / "model", "cpu") as merged:
+        wanted = merged.encode(["the green boat"])
+    vectors = adapted(adapter, weights, ids, np.ones(ids.shape, bool))
+    np.testing.assert_allclose(vectors, wanted, atol=1e-5)
+
+
+def test_vectors_are_the_loaded_encoders_and_slopes_those_of_differences(tmp_path: Path) -> None:
+    function, weights = trainable(write_model(tmp_path), "f64")
+    with load(tmp_path, "cpu") as encoder:
+        rows, feeds, _ = next(encoder.batches(list(SENTENCES)))
+        wanted = encoder.encode(list(SENTENCES))[rows]
+    ids, mask = feeds["ids"], feeds["mask"]
+    found = function(weights, ids, mask)[: len(rows)]
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    rng = np.random.default_rng(0)
+    by, step = rng.standard_normal((len(ids), found.shape[1])), 1e-6
+    loss = rlx.jit(lambda weights: rlx.sum(function(weights, ids, mask) * by), device="cpu")
+    slopes = rlx.grad(lambda weights: rlx.sum(function(weights, ids, mask) * by), device="cpu")(weights)
+    way = {n: rng.standard_normal(w.shape) for n, w in weights.items()}
+    ends = [loss({n: w + sign * step * way[n] for n, w in weights.items()}) for sign in (1, -1)]
+    along = sum(float((slopes[n] * way[n]).sum()) for n in weights)
+    assert along == pytest.approx(float(ends[0] - ends[1]) / (2 * step), rel=1e-5)
+
+
+def test_what_cannot_be_is_told(tmp_path: Path) -> None:
+    settings = settings_of("pairs", tmp_path)
+    for records, error, why in (
+        ([{"a": "b"}], DataError, r"has the columns \['a'\]; expected anchor and positive"),
+        ([{"anchor": "a", "positive": 3}], DataError, "line 1: positive is 3; expected a text"),
+        ([{"sentence1": "a", "sentence2": "b", "score": "x"}], DataError, "line 1: score is 'x'; expected a number"),
+        ([{"anchor": "a", "positive": "b"}], DataError, "1 examples do not fill a batch of 4"),
+    ):
+        given = replace(settings, data=write_lines(tmp_path / "odd.jsonl", records))
+        with pytest.raises(error, match=why):
+            finetune(given, lambda line: None)
+    with pytest.raises(RlxError, match="accumulate is for language models"):
+        finetune(replace(settings, accumulate=2), lambda line: None)
+    function, weights = trainable(settings.model)
+    ids, mask = np.ones((1, 3), np.int32), np.ones((1, 3), bool)
+    some: dict[str, Any] = dict(list(weights.items())[1:])
+    with pytest.raises(GraphError, match=r"the weights have no '.*give all that rlx.models.trainable gave"):
+        function(some, ids, mask)
+    with pytest.raises(ShapeError, match=r"mask is bool\[1, 2\]; expected \(1, 3\)"):
+        function(weights, ids, mask[:, :2])
