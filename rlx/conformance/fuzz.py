@@ -74,8 +74,8 @@ def check(example: RandomGraph, device: Device, *, optimize: bool = True, storag
     graph = _prepared(example.graph, device, optimize, storage)
     for way in ways(optimize, storage):
         bound_now: dict[str, str] = {}
-        runs, stray = run(graph, example, device, way, bound_now)
-        result += [f"seed {example.seed}, {way}: {text}" for text in stray]
+        runs, problems = run(graph, example, device, way, bound_now)
+        result += [f"seed {example.seed}, {way}: {text}" for text in problems]
         if expected is None:
             expected, bound = runs, bound_now
         result += [
@@ -143,19 +143,19 @@ def run(
                     feed = example.feeds[name]
                     arena.write_bytes(t.id, feed if t.dtype.is_packed else np.asarray(feed, t.dtype.np))
                 results: list[dict[str, Bytes]] = []
-                stray: list[str] = []
+                problems: list[str] = []
                 for _ in range(2):
                     executable.run()
                     if not results:
-                        stray += _hazards(executable)
+                        problems += _hazards(executable)
                     values = {f"output {n}": arena.read_bytes(t.id) for n, t in graph.outputs.items()}
                     values.update({f"state {n}": _raw(state.get(n)) for n in graph.states})
                     results.append(values)
                     for held, name in _filled(arenas):
                         whole = np.empty(held.plan.segments[name], np.uint8)
                         held.buffer(name).read(0, whole)
-                        stray += astray(held.plan, name, whole)
-                return results, stray
+                        problems += astray(held.plan, name, whole)
+                return results, problems
             finally:
                 executable.close()
     finally:

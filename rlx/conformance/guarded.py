@@ -25,9 +25,9 @@ def guarded_faults(device: Device, case: Case) -> str:
         fallback="host",
     ).graph  # fmt: skip
     way = PlanVariant("bump", inplace=False, guard=GUARD_BYTES)
-    runs, stray = run(graph, RandomGraph(0, graph, case.feeds()), device, way)
-    if stray:
-        return stray[0]
+    runs, problems = run(graph, RandomGraph(0, graph, case.feeds()), device, way)
+    if problems:
+        return problems[0]
     for number, raw in enumerate(runs, 1):
         with np.errstate(all="ignore"):
             outputs = {

@@ -79,8 +79,8 @@ def _run(session: Session, case: Case, guarded: bool) -> Outcome:
         hazards = find_run_hazards(compiled)
     with np.errstate(all="ignore"):
         verdict = case.check(outputs, session.info.preserves_subnormals)
-    stray = guarded_faults(session.device, case) if guarded and verdict.ok else ""
-    message = "; ".join([*filter(None, (verdict.message, stray and f"guarded: {stray}")), *hazards])
+    guard_fault = guarded_faults(session.device, case) if guarded and verdict.ok else ""
+    message = "; ".join([*filter(None, (verdict.message, guard_fault and f"guarded: {guard_fault}")), *hazards])
     ok = verdict.ok and not message
     status: Status = "pass" if ok else "fail"
     return Outcome(

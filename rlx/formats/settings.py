@@ -77,3 +77,15 @@ def with_original_length(scaling: Mapping[str, Any], content: Mapping[str, Any])
     if kind not in _ORIGINAL or outer is None:
         return dict(scaling)
     return {**scaling, "original_max_position_embeddings": outer}
+
+
+def by_kind(where: str, scaling: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of rotary embeddings of one kind of layers, without those that the classes pass over there, of which
+    it warns."""
+    result, old = dict(scaling), scaling.get("type")
+    why = "rotary embeddings of kinds of layers go by rope_type"
+    if old is not None and scaling.get("rope_type", old) == "default" != old:
+        warn_ignored(where, "type", old, why)
+    if result.pop("truncate", True) is False and scaling.get("rope_type", old) == "yarn":
+        warn_ignored(where, "truncate", False, "bounds are whole where kinds of layers have embeddings of their own")
+    return result

@@ -58,8 +58,8 @@ class Rows:
     attributes. `places` says what each input holds; those of optional inputs come last. `stored` says which input's
     dtype each output has: an input's by its position, the one that an attribute holds, or None, the dtype that the op
     computes in. `keepdims`: outputs of one value for each row have a row's axes, of length 1. `summed`: which outputs
-    are sums over all rows, of the shape of weights; kernels for ops that have some are written by hand. `numbers`: the
-    attributes that the rule reads as floats.
+    are sums over all rows, of the shape of weights, for which no GPU prints a kernel. `numbers`: the attributes that
+    the rule reads as floats.
     """
 
     rule: Callable[[Sequence[Expr], Any], tuple[Expr, ...]]

@@ -156,16 +156,16 @@ class Program(Closing):
 
         Raises: GraphError, ShapeError, DTypeError; ShapeError when an input whose value was compiled in has another
         value, or a sequence another number of items."""
-        feeds, words = self._feeds(inputs)
+        feeds, strings = self._feeds(inputs)
         with refused_memory("running the model"):
-            return self._results(words, self._run(lambda runs: runs.run(feeds, out)))
+            return self._results(strings, self._run(lambda runs: runs.run(feeds, out)))
 
     def launch(self, inputs: Mapping[str, Any] | None = None) -> Launch[dict[str, Any]]:
         """Begins a run and returns while the device is at work, as `CompiledGraph.launch` does; results as in `run`
         with `out="device"`. It waits for results of a type that rlx does not have. Raises: as `run`."""
-        feeds, words = self._feeds(inputs)
+        feeds, strings = self._feeds(inputs)
         with refused_memory("running the model"):
-            return self._run(lambda runs: runs.launch(feeds)).arranged(partial(self._results, words))
+            return self._run(lambda runs: runs.launch(feeds)).arranged(partial(self._results, strings))
 
     def _feeds(self, inputs: Mapping[str, Any] | None) -> tuple[dict[str, Any], StringTable]:
         """The graph's inputs for a run's, and the run's strings."""
@@ -188,18 +188,18 @@ class Program(Closing):
                     f"input {name!r}: the program was compiled for its value {shown(value.tolist())}"
                 )
         # The strings of a run's inputs enter a table of this run alone.
-        words = StringTable(self._words) if any(v.dtype == STRING for v in feeds.values()) else self._words
+        strings = StringTable(self._words) if any(v.dtype == STRING for v in feeds.values()) else self._words
         with refused_memory("running the model"):
-            return {n: words.to_carrier(v) for n, v in feeds.items()} | self._draw(), words
+            return {n: strings.to_carrier(v) for n, v in feeds.items()} | self._draw(), strings
 
-    def _results(self, words: StringTable, results: Mapping[str, Any]) -> dict[str, Any]:
+    def _results(self, strings: StringTable, results: Mapping[str, Any]) -> dict[str, Any]:
         """The model's outputs for those of the graph."""
         outputs = dict(results)
         for name, parts in self._packs.items():
             outputs |= _parted(np.asarray(outputs.pop(name)), parts)
         arrays = {
             n: a if isinstance(a := outputs[n], DeviceArray) and a.dtype.np == dtype
-            else words.from_carrier(np.asarray(a), dtype)
+            else strings.from_carrier(np.asarray(a), dtype)
             for n, dtype in self._types.items()
         }  # fmt: skip
         return {n: assembled(nest, arrays.__getitem__) for n, nest in self._outputs.items()}

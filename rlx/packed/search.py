@@ -197,12 +197,12 @@ def scaled(k: Lanes, x: Lane, grid: Grid, tops: Sequence[float], store: Store = 
     best = _Best(k)
     for near in tops:
         d = store(k, peak / near)
-        for turn in range(2):
+        for iteration in range(2):
             v = grid.snap(k, x * inverse(k, d))
             rest = x - d * v
             error, xv, vv = k.sums(rest * rest, x * v, v * v)
             best.tried(error, d)
-            if not turn:
+            if not iteration:
                 d = store(k, ratio(k, xv, vv))
     return best.numbers[0]
 
@@ -221,12 +221,12 @@ def affine(
         cut = (top - low) * (i / steps / (high + 1))  # what is cut off at either end
         d = store(k, (top - low - cut * 2.0) / float(high))
         m = store(k, k.least(low + cut, 0.0) if below else low + cut)
-        for turn in range(3):
+        for iteration in range(3):
             v = grid.snap(k, (x - m) * inverse(k, d))
             rest = x - d * v - m
             error, sv, sx, xv, vv = k.sums(rest * rest, v, x, x * v, v * v)
             best.tried(error, d, m)
-            if turn == 2:
+            if iteration == 2:
                 break
             slope = ratio(k, xv * float(n) - sx * sv, vv * float(n) - sv * sv)
             shift = (sx - slope * sv) / float(n)
@@ -248,12 +248,12 @@ def with_zero(k: Lanes, x: Lane, high: int) -> tuple[Lane, ...]:
         for step in (-1.0, 0.0, 1.0):
             z = clipped(k, middle + step, 0, high)
             scale = d
-            for turn in range(2):
+            for iteration in range(2):
                 units = clipped(k, k.rint(x * inverse(k, scale)) + z, 0, high) - z
                 rest = x - scale * units
                 error, xu, uu = k.sums(rest * rest, x * units, units * units)
                 best.tried(error, scale, z)
-                if not turn:
+                if not iteration:
                     scale = ratio(k, xu, uu)
     return best.numbers
 
@@ -271,7 +271,7 @@ def grouped_scales(k: Lanes, x: Lane, grid: Grid, tops: Sequence[float], low: in
     kept: tuple[Lane, ...] = ()
     for top in (low, low * 0.92, high):
         d = k.half(peak / float(top))
-        for turn in range(2):
+        for iteration in range(2):
 
             def fitted(part: Lane, s: Lane, d: Lane = d) -> tuple[Lane, ...]:
                 """The best stored scale of each group beside a block's scale, its error, and two sums."""
@@ -293,7 +293,7 @@ def grouped_scales(k: Lanes, x: Lane, grid: Grid, tops: Sequence[float], low: in
                 error = k.where(better, loss, error)
                 (sc,) = k.groups(lambda new, old, better=better: (k.where(better, new, old),), sc, before)
                 kept = (k.where(better, d, kept[0]), sc)
-            if not turn:
+            if not iteration:
                 d = k.half(ratio(k, xu, uu))
     return kept
 
@@ -315,7 +315,7 @@ def grouped_affine(k: Lanes, x: Lane, n: int, high: int, most: int) -> tuple[Lan
     d, dm = (k.half(k.greatest(t) / float(most)) for t in (s, m))
     error: Lane = None
     kept: tuple[Lane, ...] = ()
-    for turn in range(3):
+    for iteration in range(3):
 
         def fitted(part: Lane, s: Lane, m: Lane, d: Lane = d, dm: Lane = dm) -> tuple[Lane, ...]:
             """The best stored scale and minimum of each group beside a block's, the error, and what least squares
@@ -345,7 +345,7 @@ def grouped_affine(k: Lanes, x: Lane, n: int, high: int, most: int) -> tuple[Lan
                 sc, before[2], mn, before[3],
             )  # fmt: skip
             kept = (k.where(better, d, before[0]), k.where(better, dm, before[1]), sc, mn)
-        if turn == 2:
+        if iteration == 2:
             break
         det = aa * bb - ab * ab
         solved = det > aa * bb * 1e-6

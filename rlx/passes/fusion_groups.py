@@ -110,8 +110,8 @@ class FusionGroupFinder:
     def _repeats_itself(self, members: list[int]) -> bool:
         """Whether a member reads a repetition of another member's output: that output must be in memory first."""
         inside = set(members)
-        reads = (self.read(t) for i in members for t in self.nodes[i].inputs)
-        return any(repeat is not None and self.position[x.id] in inside for x, repeat in reads)
+        inputs = (self.read(t) for i in members for t in self.nodes[i].inputs)
+        return any(repeat is not None and self.position[x.id] in inside for x, repeat in inputs)
 
     def read(self, t: Tensor) -> tuple[Tensor, Repeat | None]:
         """The tensor that a group reads for t: the source of its broadcasts, or what t repeats, and the repetition."""

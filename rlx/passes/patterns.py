@@ -66,8 +66,8 @@ class Match:
 
     def closed(self, uses: Counter[int]) -> bool:
         """Whether nothing outside the match reads outputs of its nodes but the root; `uses` counts readers."""
-        reads = self.reads()
-        return all(uses[t.id] == reads[t.id] for node in self.nodes[1:] for t in node.outputs)
+        counts = self.reads()
+        return all(uses[t.id] == counts[t.id] for node in self.nodes[1:] for t in node.outputs)
 
     def reads(self) -> Counter[int]:
         """How often the match's nodes read each tensor."""

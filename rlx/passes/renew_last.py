@@ -25,7 +25,7 @@ def renew_last(graph: Graph) -> Graph:
         last = max(others, default=-1)
         if node.op.leaf or node.op.view is not None or last < place[id(node)]:
             continue
-        if any(place[id(n)] <= last for made in node.outputs for n in users.get(made.id, ())):
+        if any(place[id(n)] <= last for out in node.outputs for n in users.get(out.id, ())):
             continue
         longer = [
             x for x in {x.id: x for x in node.inputs}.values()

@@ -667,8 +667,8 @@ def _on_host(
 
 def _put_number(view: Any, number: Any, dtype: DType, value: int | float) -> None:
     """Writes a Python number. Raises: DTypeError where the dtype does not hold it."""
-    small = 0 <= value <= 127 and (type(value) is int or dtype.is_float)
-    if small or (dtype.is_float and not dtype.is_half and -1e38 < value < 1e38):
+    # NumPy rounds once to these; to bf16 it goes by way of f32.
+    if (type(value) is int and 0 <= value <= 127) or (dtype.is_float and not dtype.is_half and -1e38 < value < 1e38):
         view[...] = value
     else:
         view[...] = held(number, dtype, [value] * (number.slot + 1))
@@ -772,9 +772,9 @@ def _cut(x: Array, parts: tuple[Any, ...]) -> Array | None:
         return Array._of(x.device, result, x.device.holding(data))  # type: ignore[attr-defined]
     if not in_one:
         return None
-    made = x.device.acquire(result.nbytes, False)
-    made.copy_from(buffer, x._offset + at, 0, result.nbytes)
-    array = Array._of(x.device, result, made)
+    copy = x.device.acquire(result.nbytes, False)
+    copy.copy_from(buffer, x._offset + at, 0, result.nbytes)
+    array = Array._of(x.device, result, copy)
     if x._unread is not None:
         array._unread = x._unread
     return array

@@ -44,9 +44,9 @@ def quantize(x: npt.ArrayLike, dtype: DTypeLike) -> PackedArray:
         for piece in part:
             piece(find)
 
-    while turn := list(islice(pieces, _PIECES_PER_TURN * threads)):
-        each = -(-len(turn) // threads)
-        POOL.run([lambda part=turn[i : i + each]: work(part) for i in range(0, len(turn), each)])  # type: ignore[misc]
+    while batch := list(islice(pieces, _PIECES_PER_TURN * threads)):
+        each = -(-len(batch) // threads)
+        POOL.run([lambda part=batch[i : i + each]: work(part) for i in range(0, len(batch), each)])  # type: ignore[misc]
     return result
 
 

@@ -326,6 +326,26 @@ def test_rows_of_a_weight_do_not_depend_on_those_beside_them(name: str, m: int, 
     assert differing(machine, name, m, 768, True, (1, 2, 16, 31))[1] == 0
 
 
+@pytest.mark.parametrize("name", ["q1_0", "iq2_xxs", "nvfp4", "tq1_0"])
+@pytest.mark.parametrize("m", [1, 17])
+def test_rows_of_a_weight_that_numpy_decodes_do_not_either(name: str, m: int) -> None:
+    """Of dtypes for which the engine has no decoder."""
+    q, x = packed_rows(name, 37, 512), floats(m, 512)
+
+    def product(first: int, count: int) -> Array:
+        part = rlx.PackedArray(name, (count, 512), np.ascontiguousarray(q.data[first : first + count]))
+        graph = rlx.Graph("rows")
+        graph.output("y", rlx.packed_matmul(graph.input("x", x.shape), graph.constant(part)))
+        with rlx.Session(device="cpu").compile(graph) as program:
+            return program.run({"x": x})["y"]
+
+    whole = product(0, 37)
+    wanted = x.astype(np.float64) @ q.dequantize().astype(np.float64).T
+    np.testing.assert_allclose(whole, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+    for first, count in ((3, 1), (35, 2), (13, 15), (21, 16), (7, 17), (5, 31)):
+        assert np.array_equal(product(first, count), whole[:, first : first + count]), (first, count)
+
+
 @on_machines
 @pytest.mark.parametrize("name", ["q4_k", "bf16"])
 def test_rows_of_x_do_not_depend_on_what_stands_in_others(name: str, machine: Machine) -> None:

@@ -88,3 +88,16 @@ def test_numbers_lists_and_arrays_that_callers_give() -> None:
     assert made.astype(float).tolist() == [1 + 2.0**-10, 1]
     scaled = rlx.jit(lambda x, by: x * by, device="cpu")
     assert float(scaled(np.ones(1, BF16), BESIDE)[0]) == ABOVE
+    one = rlx.array(np.ones(1, BF16), device="cpu")
+    for at_once in (one * BESIDE, rlx.add(one * 0, BESIDE), rlx.maximum(one, BESIDE)):
+        assert float(at_once.numpy()[0]) == ABOVE
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("bf16", 8), ("f16", 11)])
+def test_bounds_of_clip(dtype: str, bits: int) -> None:
+    """A bound is the number of x's dtype that is nearest to it, as beside maximum and minimum."""
+    beside, above = 1 + 2.0**-bits + 2.0**-40, 1 + 2.0 ** (1 - bits)
+    x = np.array([0, above, 4], rlx.dtypes.as_dtype(dtype).np)
+    for engine in ("compiled", "numpy"):
+        made = run(session_here("cpu", engine=engine), lambda t: (rlx.clip(t, beside, 3), rlx.clip(-t, -3, -beside)), x)
+        assert [part.astype(float).tolist() for part in made] == [[above, above, 3], [-above, -above, -3]]

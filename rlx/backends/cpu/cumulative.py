@@ -134,6 +134,6 @@ def bind_cumulative(
     start, step = (n - 1, -1) if node.attrs["reverse"] else (0, 1)
     spec = Running(str(node.op.joins), source, target, node.attrs["exclusive"], lanes)
     items = x.size // (n * after) * (-(-after // lanes))
-    words = spec.args(x=x, y=y, n=n, after=after, start=start, step=step)
+    args = spec.args(x=x, y=y, n=n, after=after, start=start, step=step)
     cost = n * (2.0 if spec.join == "add" or target not in LOADED else 8.0)
-    return [EngineStep(spec, words, items, grain_of(n * lanes), cost_ns=cost)]
+    return [EngineStep(spec, args, items, grain_of(n * lanes), cost_ns=cost)]

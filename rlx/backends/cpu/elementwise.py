@@ -137,8 +137,8 @@ class _Body:
         rounds = k.select(k.cmp("eq", rest, 0), k.const(I64, 1), 2)
         first = k.select(k.cmp("eq", whole, 0), k.const(I64, 1), 0)
         inputs = len(self.spec.ins)
-        with k.loop(first, rounds) as turn:
-            last = k.cmp("eq", turn, 1)
+        with k.loop(first, rounds) as sweep:
+            last = k.cmp("eq", sweep, 1)
             with k.when(last):
                 for n, o in enumerate(self.operands):
                     if o.how == "scalar":
@@ -270,12 +270,12 @@ def tree_step(
     named: dict[str, Any] = {f"size{d}": size for d, size in enumerate(outer)}
     for i, (a, s) in enumerate(zip((*ins, *outs), strides, strict=True)):
         named |= {f"operand{i}": a, **dict(zip(stride_names(i, len(s)), s, strict=True))}
-    words = spec.args(
+    args = spec.args(
         parts=parts, item_rows=item_rows, item_columns=item_columns, rows=rows, columns=columns, **named
     )
     cost = sum(0.03 if e.prim in _LIGHT else 0.6 for e in linearize(trees)) + 0.05 * len(laid_out)
     return EngineStep(
-        spec, words, items, keep=(*ins, *outs), name="trees", cost_ns=cost * item_rows * item_columns
+        spec, args, items, keep=(*ins, *outs), name="trees", cost_ns=cost * item_rows * item_columns
     )
 
 

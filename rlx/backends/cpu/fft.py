@@ -294,13 +294,13 @@ def transform_step(
         inverse if real == "in" else not inverse, lanes, window is not None,
     )  # fmt: skip
     read = 2 * (size + 1) if real == "out" else 2 * size
-    words = spec.args(
+    args = spec.args(
         x=x, y=y, stages=stages, count=len(radices), factors=table, turns=turns, memory=memory, lines=lines,
         groups=each, read=min(in_size, read), pitch=pitch, out_pitch=out_size, n=size, written=out_size, scale=scale,
         window=window,
     )  # fmt: skip
     cost = each * lanes * size * (2.0 + len(radices)) * 0.4
-    return EngineStep(spec, words, items, 1, (x, y, stages, table, turns, memory, window), cost_ns=cost)
+    return EngineStep(spec, args, items, 1, (x, y, stages, table, turns, memory, window), cost_ns=cost)
 
 
 def _bind(

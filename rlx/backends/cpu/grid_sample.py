@@ -88,10 +88,10 @@ def bind_grid_sample(
         return None
     count, channels, lanes = math.prod(y.shape[2:]), x.shape[1], ctx.machine.lanes()
     spec = GridSample(corners, len(shape), lanes)
-    words = spec.args(x=x, grid=grid, y=y, count=count, channels=channels, size=math.prod(shape))
+    args = spec.args(x=x, grid=grid, y=y, count=count, channels=channels, size=math.prod(shape))
     cost = lanes * len(corners) * (3 + channels)
     return [
         EngineStep(
-            spec, words, x.shape[0] * -(-count // lanes), max(1, 10_000 // cost), (x, grid, y), cost_ns=cost
+            spec, args, x.shape[0] * -(-count // lanes), max(1, 10_000 // cost), (x, grid, y), cost_ns=cost
         )
     ]

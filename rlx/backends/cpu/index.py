@@ -94,10 +94,10 @@ def bind_gather(
         unit, n = unit * 2, n // 2
     table = single and math.prod(x.shape[:axis]) == 1 and unit == indices.itemsize == 4 and rows < 1 << 31
     spec = Gather(unit, indices.itemsize, single, ctx.machine.vector_bytes, table)
-    words = spec.args(x=x, indices=indices, y=y, count=indices.size, rows=rows, n=n)
+    args = spec.args(x=x, indices=indices, y=y, count=indices.size, rows=rows, n=n)
     items = math.prod(x.shape[:axis]) * indices.size
     cost = 1.0 if table else 5 + n * unit * 0.1
-    return [EngineStep(spec, words, items, 1024 if table else grain_of(n + 16), (x, indices, y), cost_ns=cost)]
+    return [EngineStep(spec, args, items, 1024 if table else grain_of(n + 16), (x, indices, y), cost_ns=cost)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +156,9 @@ def bind_gather_elements(
     spec = GatherElements(unit, indices.itemsize, axis, x.ndim, ctx.machine.vector_bytes if words_of_32 else 0)
     axes = (number for pair in zip(y.shape, strides, strict=True) for number in pair)
     named = zip(axis_names(x.ndim, "size", "stride"), axes, strict=True)
-    words = spec.args(x=x, indices=indices, y=y, rows=rows, **dict(named))
+    args = spec.args(x=x, indices=indices, y=y, rows=rows, **dict(named))
     cost = 1.5 if words_of_32 else 10.0
-    return [EngineStep(spec, words, y.size, 1024, (x, indices, y), cost_ns=cost)]
+    return [EngineStep(spec, args, y.size, 1024, (x, indices, y), cost_ns=cost)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +227,9 @@ def _window(x: Array, dense: Array, starts: Array, into: bool, ctx: EngineContex
     ]
     spec = DynamicSlice(x.itemsize, starts.itemsize, rank, into, ctx.machine.vector_bytes)
     named = zip(axis_names(rank, *_WINDOW), (number for axis in axes for number in axis), strict=True)
-    words = spec.args(x=x, dense=dense, starts=starts, n=n, **dict(named))
+    args = spec.args(x=x, dense=dense, starts=starts, n=n, **dict(named))
     cost = 5 + n * x.itemsize * 0.1
-    return [EngineStep(spec, words, dense.size // n, grain_of(n + 16), (x, dense, starts), cost_ns=cost)]
+    return [EngineStep(spec, args, dense.size // n, grain_of(n + 16), (x, dense, starts), cost_ns=cost)]
 
 
 @engine("dynamic_slice")

@@ -224,11 +224,11 @@ def _as_they_lie(node: Node, ins: Sequence[Array], out: Array, ctx: EngineContex
             sums.append(column_sums)
             continue
         spec = RowSums(lanes, x.dtype == np.int8)
-        words = spec.args(x=x, sums=column_sums, k=k, row=x.strides[0])
-        steps.append(EngineStep(spec, words, len(x), 16, (x, column_sums), name="row sums", cost_ns=k / 10))
+        args = spec.args(x=x, sums=column_sums, k=k, row=x.strides[0])
+        steps.append(EngineStep(spec, args, len(x), 16, (x, column_sums), name="row sums", cost_ns=k / 10))
         sums.append(column_sums)
     kernel = IntegerKernel(lanes, multiplier(ctx.machine), a.dtype == np.int8, b.dtype == np.int8)
-    words = kernel.args(
+    args = kernel.args(
         a=a, b=b, out=out, a_sums=sums[0], b_sums=sums[1], a_zero=a_zero, b_zero=b_zero, m=m, n=n, k=k,
         a_row=a.strides[0], b_row=b.strides[0], out_row=out.strides[0], a_zero_step=4 * (len(a_zero) > 1),
         b_zero_step=4 * (len(b_zero) > 1),
@@ -236,6 +236,6 @@ def _as_they_lie(node: Node, ins: Sequence[Array], out: Array, ctx: EngineContex
     items = -(-m // kernel.rows) * -(-n // _COLUMNS)
     cost = kernel.rows * _COLUMNS * k / 100
     steps.append(
-        EngineStep(kernel, words, items, 4, (*ins, out, *sums), name=f"integers {kernel.how}", cost_ns=cost)
+        EngineStep(kernel, args, items, 4, (*ins, out, *sums), name=f"integers {kernel.how}", cost_ns=cost)
     )
     return steps

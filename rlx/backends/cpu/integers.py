@@ -145,8 +145,8 @@ def adjust_rows(
     rows, columns = x.shape
     wide = form.how != "vnni"
     spec = AdjustKernel(ctx.machine.lanes(16 if wide else 8), form.signed, wide)
-    words = spec.args(x=x, out=out, zero=zero, columns=columns, x_row=x.strides[0], out_row=out_row)
-    steps.append(EngineStep(spec, words, rows, 1, (x, out, zero), name="adjust", cost_ns=columns / 20 + 2))
+    args = spec.args(x=x, out=out, zero=zero, columns=columns, x_row=x.strides[0], out_row=out_row)
+    steps.append(EngineStep(spec, args, rows, 1, (x, out, zero), name="adjust", cost_ns=columns / 20 + 2))
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,13 +229,13 @@ def _step(
     slow = {"run": 1, "fill": 1, "turn": 3, "each": 12 / unit}[how]
     spec = Copy(how, unit, len(outer), ctx.machine.vector_bytes)
     grain = max(1, _ITEM_BYTES // max(1, nbytes))
-    words = spec.args(
+    args = spec.args(
         source=address(source) + source_offset, target=address(target) + target_offset, rows=rows, chunk=chunk,
         chunks=chunks, n=n, from_row=from_row, to_row=to_row, from_element=step, to_element=stride,
         **dict(zip(axis_names(len(outer)), (number for axis in outer for number in axis), strict=True)),
     )  # fmt: skip
     return EngineStep(
-        spec, words, items, grain, (source, target), name=f"Copy_{how}", cost_ns=nbytes * _NS_A_BYTE * slow
+        spec, args, items, grain, (source, target), name=f"Copy_{how}", cost_ns=nbytes * _NS_A_BYTE * slow
     )
 
 

@@ -185,5 +185,5 @@ def bind_extreme(
     spec = Extreme(dtype, node.op.joins == "max", node.attrs["select_last_index"], across, lanes)
     items = x.size // (n * after) * (-(-after // lanes) if across else 1)
     numel = n * (lanes if across else 1)
-    words = spec.args(x=x, y=y, n=n, after=after)
-    return [EngineStep(spec, words, items, grain_of(numel), cost_ns=numel * 0.3)]
+    args = spec.args(x=x, y=y, n=n, after=after)
+    return [EngineStep(spec, args, items, grain_of(numel), cost_ns=numel * 0.3)]

@@ -104,10 +104,10 @@ def bind_max_pool_grad(
     lanes = ctx.machine.lanes() if last else 1
     spec = MaxPoolGradient(lanes)
     numbers = (*one, *d.shape[2:], *one, *x.shape[2:], *one, *attrs["dilations"])
-    words = spec.args(
+    args = spec.args(
         x=x, d=d, out=out, channels=x.shape[1], **dict(zip(_TABLES, tables, strict=True)),
         **dict(zip(_NUMBERS, numbers, strict=True)), **dict(zip(_STRIDES, strides, strict=True)),
     )  # fmt: skip
     cost = (math.prod(x.shape[2:]) + 2.0 * math.prod(d.shape[2:]) * math.prod(attrs["kernel"])) * 0.7
     items = x.shape[0] * -(-x.shape[1] // lanes)
-    return [EngineStep(spec, words, items, 1, (x, d, out, *tables), cost_ns=cost)]
+    return [EngineStep(spec, args, items, 1, (x, d, out, *tables), cost_ns=cost)]

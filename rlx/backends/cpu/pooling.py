@@ -240,7 +240,7 @@ def _pooled(
     shape."""
     dtype, (down, right) = name_of(x), axes
     tables = [windows(a.size, a.kernel, a.stride, a.dilation, a.before, a.count) for a in axes]
-    words = _ARGS(
+    args = _ARGS(
         x=x, y=y, down=tables[0], right=tables[1], by=by, height=down.size, width=right.size, channels=channels,
         rows=down.count, columns=right.count, row_step=down.dilation, column_step=right.dilation, before=right.before,
     )  # fmt: skip
@@ -248,14 +248,14 @@ def _pooled(
     cost = right.count * down.kernel * right.kernel * 0.3
     if last:
         spec = PoolLast(join, dtype, ctx.machine.lanes())
-        return EngineStep(spec, words, n * down.count, 1, keep, cost_ns=cost * channels)
+        return EngineStep(spec, args, n * down.count, 1, keep, cost_ns=cost * channels)
     needed = right.size + right.before + right.stride * ctx.machine.lanes() + right.kernel * right.dilation
     needed = max(needed, (right.count - 1) * right.stride + right.dilation * right.kernel)
     if needed > _MAX_ROW_ELEMENTS or right.stride > 4:
         return None
     size = 1 << max(8, (needed - 1).bit_length())
     first = PoolFirst(join, dtype, right.stride, right.kernel, size, ctx.machine.lanes())
-    return EngineStep(first, words, n * channels * down.count, max(1, int(10_000 / cost)), keep, cost_ns=cost)
+    return EngineStep(first, args, n * channels * down.count, max(1, int(10_000 / cost)), keep, cost_ns=cost)
 
 
 def windows(

@@ -131,12 +131,12 @@ def bind_prod(
         count = before * parts * after
         result = ctx.borrow(24 * count).view(np.float64) if todo else y
         spec = FloatProduct(dtype, _PARTS if todo else source, wide, across, lanes)
-        words = spec.args(
+        args = spec.args(
             x=current, y=result, n=n, parts=parts, length=length, after=after, columns=columns, x_size=size,
             y_size=count,
         )  # fmt: skip
         cost = length * (min(after, lanes)) * (2.0 if wide else 0.3)
         items = before * parts * columns
-        steps.append(EngineStep(spec, words, items, max(1, int(10_000 / (cost + 20))), (current, result), cost_ns=cost))
+        steps.append(EngineStep(spec, args, items, max(1, int(10_000 / (cost + 20))), (current, result), cost_ns=cost))
         current, dtype, size = result, _PARTS, count
     return steps

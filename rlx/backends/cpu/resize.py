@@ -147,17 +147,17 @@ def _along(
     keep = (x, out, indices, weights)
     if nearest and not (after == 1 and name_of(x) in STORED):
         spec = Gather(x.itemsize, 4, after == 1, ctx.machine.vector_bytes)
-        words = spec.args(x=x, indices=indices, y=out, count=count, rows=n, n=after)
+        args = spec.args(x=x, indices=indices, y=out, count=count, rows=n, n=after)
         return EngineStep(
-            spec, words, before * count, grain_of(after + 16), keep, cost_ns=5 + after * x.itemsize * 0.1
+            spec, args, before * count, grain_of(after + 16), keep, cost_ns=5 + after * x.itemsize * 0.1
         )
     along = after == 1
     resized = ResizeAxis(name_of(x), name_of(out), table.taps, along, ctx.machine.lanes())
-    words = resized.args(x=x, y=out, indices=indices, weights=weights, n=n, count=count, after=after)
+    args = resized.args(x=x, y=out, indices=indices, weights=weights, n=n, count=count, after=after)
     numel = count if along else after
     return EngineStep(
         resized,
-        words,
+        args,
         before if along else before * count,
         grain_of(numel),
         keep,

@@ -106,10 +106,10 @@ def bind_rope(
     outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 : -1])
     how = ("first", "place", "batch")[positions[0].ndim] if positions else ""
     spec = Rope(dtype, name_of(cos), how, attrs["interleaved"], attrs["inverse"], ctx.machine.lanes())
-    words = spec.args(
+    args = spec.args(
         x=x, y=y, cos=cos, sin=sin, positions=positions[0] if positions else cos, n=n, inner=inner, size=size,
         per=half // sections, sections=sections, offset=attrs["offset"], last=max(cos.shape[0] - 1, 0),
         members=max(1, outer // x.shape[0] if axis else 1),
     )  # fmt: skip
     row = inner * size
-    return [EngineStep(spec, words, outer * n, grain_of(row), cost_ns=row * 0.5)]
+    return [EngineStep(spec, args, outer * n, grain_of(row), cost_ns=row * 0.5)]

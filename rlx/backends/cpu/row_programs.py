@@ -12,7 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
+from operator import mul
 
 import numpy as np
 
@@ -55,7 +56,7 @@ from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.dtypes import as_dtype, f32, f64
 from rlx.ir import Expr, Node
 from rlx.ir.expr import linearize
-from rlx.ir.rows import REDUCTIONS, ROW_PRIMS, Place, elements_of, nan_is_summed, program_of
+from rlx.ir.rows import REDUCTIONS, ROW_PRIMS, Layout, Place, elements_of, nan_is_summed, program_of
 
 _NS_PER_ELEMENT = 0.7
 COLUMNS = 16  # vectors in a block of columns
@@ -84,9 +85,24 @@ def lowered(trees: Sequence[Expr], places: Sequence[Place]) -> tuple[Expr, ...]:
             done[e] = near - Expr("row_mean", (near,), x.dtype)
         elif e.prim == "div" and e in varying and e.args[1] not in varying:
             done[e] = args[0] * (1.0 / args[1])
+        elif e.prim in ("row_sum", "row_mean"):
+            # A factor that is a value of the row multiplies the sum: this may then be of an earlier sweep.
+            inside, outside = _factors(args[0], elements_of(args, places))
+            if inside and outside:
+                done[e] = reduce(mul, [Expr(e.prim, (reduce(mul, inside),), e.dtype), *outside])
+            else:
+                done[e] = Expr(e.prim, args, e.dtype)
         else:
             done[e] = Expr(e.prim, args, e.dtype, e.value)
     return tuple(done[t] for t in trees)
+
+
+def _factors(x: Expr, varying: frozenset[Expr]) -> tuple[list[Expr], list[Expr]]:
+    """The factors of a product that vary along a row, and those that do not."""
+    if x.prim == "mul":
+        (a, b), (c, d) = (_factors(factor, varying) for factor in x.args)
+        return a + c, b + d
+    return ([x], []) if x in varying else ([], [x])
 
 
 def operand_names(count: int) -> tuple[str, ...]:
@@ -561,8 +577,6 @@ def bind_rows(
     """Any op with a row program: rows along memory, or along an axis that others lie behind."""
     rows = node.op.rows
     assert rows is not None
-    if any(rows.summed):
-        return None
     places = rows.places[: len(ins)]
     floats = [name_of(a) for a in (*ins, *outs) if as_dtype(a.dtype).is_float]
     others = [a for a in ins if not as_dtype(a.dtype).is_float]
@@ -573,9 +587,55 @@ def bind_rows(
     layout = rows.layout(elements[0].shape, node.attrs)
     work = f64 if "f64" in floats else f32
     trees = lowered(program_of(rows, [as_dtype(a.dtype) for a in ins], work, node.attrs), places)[: len(outs)]
-    varying = elements_of(trees, places)
     if not tr.printable(trees, ROW_PRIMS | {_FIRST, _NEAR}):
         return None
+    if any(rows.summed):
+        return _with_sums(trees, places, layout, rows.summed, ins, outs, ctx)
+    return _bound(trees, places, layout, ins, outs, ctx)
+
+
+def _with_sums(
+    trees: Sequence[Expr], places: Sequence[Place], layout: Layout, summed: Sequence[bool], ins: Sequence[Array],
+    outs: Sequence[Array], ctx: EngineContext,
+) -> list[EngineStep] | None:  # fmt: skip
+    """A program with outputs that are sums over all rows: one of the rows, which also leaves the values of each row
+    that the sums read, then one of the columns, for which a weight is a value of a column and the reverse."""
+    if layout.axes != (len(layout.shape) - 1,) or layout.weights != layout.axes or not contiguous(*ins, *outs):
+        return None
+    if any(np.may_share_memory(a, o) for a in ins for o in outs):  # the second program reads the inputs again
+        return None
+    varying = elements_of(trees, places)
+    each = list(zip(trees, outs, summed[: len(trees)], strict=True))
+    plain = [(t, o) for t, o, over in each if not over]
+    sums = [(t, o) for t, o, over in each if over]
+    inside = linearize([t for t, _ in sums])
+    work, n = sums[0][0].dtype, layout.length
+    count = math.prod(layout.shape) // n
+    read = {a for e in inside if e in varying for a in e.args if a not in varying and a.prim not in ("arg", "lit")}
+    values = [(e, ctx.borrow(count * work.itemsize).view(work.np)) for e in inside if e in read]
+    done: dict[Expr, Expr] = {e: Expr("arg", (), work, len(ins) + i) for i, (e, _) in enumerate(values)}
+    for e in inside:
+        done.setdefault(e, Expr(e.prim, tuple(done[a] for a in e.args), e.dtype, e.value))
+    turned: dict[Place, Place] = {"weight": "row", "row": "weight"}
+    of_columns = [turned.get(place, place) for place in places] + ["weight"] * len(values)
+    flat = [a.reshape(count, n) if place == "element" else a for a, place in zip(ins, places, strict=True)]
+    of_rows = [*plain, *values]
+    steps = _bound([t for t, _ in of_rows], places, layout, ins, [o for _, o in of_rows], ctx)
+    more = _bound(
+        [Expr("row_sum", (done[t],), t.dtype) for t, _ in sums], of_columns, Layout((count, n), (0,), (0,)),
+        [*flat, *(a for _, a in values)], [o for _, o in sums], ctx, columns=1,
+    )  # fmt: skip
+    return None if steps is None or more is None else [*steps, *more]
+
+
+def _bound(
+    trees: Sequence[Expr], places: Sequence[Place], layout: Layout, ins: Sequence[Array], outs: Sequence[Array],
+    ctx: EngineContext, columns: int = 0,
+) -> list[EngineStep] | None:  # fmt: skip
+    """The kernel of lowered trees. `columns`: the vectors in a block of columns, where that is not to be chosen."""
+    varying = elements_of(trees, places)
+    elements = [a for a, place in zip(ins, places, strict=True) if place == "element"]
+    work = f64 if any(e.dtype == f64 for e in linearize(trees)) else f32
     elements += [o for o, tree in zip(outs, trees, strict=True) if tree in varying]
     rest = [a for a, place in zip(ins, places, strict=True) if place != "element"]
     of_rows = [o for o, tree in zip(outs, trees, strict=True) if tree not in varying]
@@ -603,8 +663,8 @@ def bind_rows(
         return None
     sweeps = sum(e.prim in _SWEPT for e in linearize(trees))
     light = not any(e.prim in _NEEDS_FUNCTION for e in linearize(trees)) and not {"f16", "bf16"}.isdisjoint(dtypes)
-    columns = 0 if after == 1 else 1 if sweeps > _FEW_SWEEPS or light else COLUMNS
-    spec = RowProgram(trees, places, dtypes, channels, columns, n > RUN, lanes, ctx.machine.lookup)
+    columns = 0 if after == 1 else columns or (1 if sweeps > _FEW_SWEEPS or light else COLUMNS)
+    spec = RowProgram(tuple(trees), tuple(places), dtypes, channels, columns, n > RUN, lanes, ctx.machine.lookup)
     operands = dict(zip(operand_names(len(dtypes)), (*ins, *outs), strict=True))
     count = elements[0].size // n
     if after > 1:

@@ -102,9 +102,9 @@ def _steps(
     heads, count = math.prod(out.shape[:axis]), indices.shape[axis] if own else indices.size
     lanes = 1 if own or columns == 1 else ctx.machine.lanes(8 * dtype.itemsize)
     spec = Scatter(dtype, indices.itemsize, reduction, own, lanes)
-    words = spec.args(
+    args = spec.args(
         indices=indices, updates=updates, out=out, count=count, length=node.attrs["length"], columns=columns
     )
     items = heads * -(-columns // lanes)
-    step = EngineStep(spec, words, items, 1, (indices, updates, out), name="scatter", cost_ns=2.0 * count + 1)
+    step = EngineStep(spec, args, items, 1, (indices, updates, out), name="scatter", cost_ns=2.0 * count + 1)
     return [*before, step] if updates.size else before

@@ -186,9 +186,9 @@ def bind_sort(
         raise Declined(f"{n} elements in a row")
     if len(outs) == 2 and inner == 1 and kept <= _LIST_ELEMENTS and kept * _FEW <= n:
         spec = SortedList(dtype, descending, ctx.machine.lanes())
-        words = spec.args(x=x, values=outs[0], indices=outs[1], n=n, kept=kept)
-        return [EngineStep(spec, words, rows, 1, keep, name="top of a row", cost_ns=n * 0.2 + kept * 50.0)]
+        args = spec.args(x=x, values=outs[0], indices=outs[1], n=n, kept=kept)
+        return [EngineStep(spec, args, rows, 1, keep, name="top of a row", cost_ns=n * 0.2 + kept * 50.0)]
     memory = ctx.borrow(rows * n * 16)
     sort = Sort(dtype, descending, len(outs) == 2, n <= _SHORT_ROW_ELEMENTS)
-    words = sort.args(x=x, values=outs[0], indices=outs[-1], memory=memory, n=n, inner=inner, kept=kept)
-    return [EngineStep(sort, words, rows, 1, (*keep, memory), name="sort", cost_ns=n * 8.0 + 1000)]
+    args = sort.args(x=x, values=outs[0], indices=outs[-1], memory=memory, n=n, inner=inner, kept=kept)
+    return [EngineStep(sort, args, rows, 1, (*keep, memory), name="sort", cost_ns=n * 8.0 + 1000)]

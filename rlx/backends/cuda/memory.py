@@ -87,39 +87,39 @@ class Staging:
         with self._lock:
             self._open()
             for at in range(0, data.nbytes, STAGING_BYTES):
-                turn = self._next()
+                slot = self._next()
                 n = min(STAGING_BYTES, data.nbytes - at)
-                runtime.eventSynchronize(self._events[turn])  # the copy that last used this buffer
-                self._views[turn][:n] = data[at : at + n]
+                runtime.eventSynchronize(self._events[slot])  # the copy that last used this buffer
+                self._views[slot][:n] = data[at : at + n]
                 runtime.memcpyAsync(
-                    target + at, self._addresses[turn], n, runtime.memcpyHostToDevice, self._stream
+                    target + at, self._addresses[slot], n, runtime.memcpyHostToDevice, self._stream
                 )
-                runtime.eventRecord(self._events[turn], self._stream)
+                runtime.eventRecord(self._events[slot], self._stream)
 
     def read(self, source: int, out: Bytes) -> None:
         runtime = self._runtime
         with self._lock:
             self._open()
             if out.nbytes <= STAGING_BYTES:  # a single copy needs no event, which would only cost time
-                turn = self._next()
+                slot = self._next()
                 runtime.memcpyAsync(
-                    self._addresses[turn], source, out.nbytes, runtime.memcpyDeviceToHost, self._stream
+                    self._addresses[slot], source, out.nbytes, runtime.memcpyDeviceToHost, self._stream
                 )
                 runtime.streamSynchronize(self._stream)
-                out[:] = self._views[turn][: out.nbytes]
+                out[:] = self._views[slot][: out.nbytes]
                 return
             waiting: tuple[int, int, int] | None = None
             for at in range(0, out.nbytes, STAGING_BYTES):
-                turn = self._next()
+                slot = self._next()
                 n = min(STAGING_BYTES, out.nbytes - at)
                 # Stream order keeps this copy behind any earlier copy out of the same pinned buffer.
                 runtime.memcpyAsync(
-                    self._addresses[turn], source + at, n, runtime.memcpyDeviceToHost, self._stream
+                    self._addresses[slot], source + at, n, runtime.memcpyDeviceToHost, self._stream
                 )
-                runtime.eventRecord(self._events[turn], self._stream)
+                runtime.eventRecord(self._events[slot], self._stream)
                 if waiting is not None:
                     self._take(out, *waiting)
-                waiting = (turn, at, n)
+                waiting = (slot, at, n)
             if waiting is not None:
                 self._take(out, *waiting)
 
@@ -138,9 +138,9 @@ class Staging:
         except Exception:  # noqa: BLE001 whatever the reason, staging memory takes any data
             return False
 
-    def _take(self, out: Bytes, turn: int, at: int, n: int) -> None:
-        self._runtime.eventSynchronize(self._events[turn])
-        out[at : at + n] = self._views[turn][:n]
+    def _take(self, out: Bytes, slot: int, at: int, n: int) -> None:
+        self._runtime.eventSynchronize(self._events[slot])
+        out[at : at + n] = self._views[slot][:n]
 
     def _next(self) -> int:
         self._turn ^= 1

@@ -53,7 +53,7 @@ def bind(device: VulkanDevice, steps: Sequence[Step], arena: DeviceArena, segmen
         work.append((pipelines[step.kernel].handle, device.ffi.from_buffer(packed), packed, step.groups))
     barriers, between = place_barriers(steps), Barrier(device, COMPUTE | TRANSFER, COMPUTE | TRANSFER)
     ffi, lib, layout, mine = device.ffi, device.lib, device.pipelines.layout, frozenset(own.values())
-    turn = threading.Lock()  # push constants are the call's own, until the command buffer has them
+    lock = threading.Lock()  # push constants are the call's own, until the command buffer has them
 
     def begin(memory: Memory) -> None:
         device.alive()
@@ -87,7 +87,7 @@ def bind(device: VulkanDevice, steps: Sequence[Step], arena: DeviceArena, segmen
                     lib.vkCmdPushConstants(commands, layout, COMPUTE_STAGE, 0, len(packed), constants)
                 lib.vkCmdDispatch(commands, *groups)
 
-        with turn:
+        with lock:
             for packed, at, n, offset in words:
                 struct.pack_into("<Q", packed, at, buffers[n].address + memory[n][1] + offset)
             device.submissions.begin(mine.union(buffers), record)

@@ -141,9 +141,9 @@ def describe(handle: Handle, index: int) -> Physical:
         raise DeviceUnavailable(f"{name} has no compute queue")
     heaps, types = _memory(handle)
     kind = _KINDS.get(int(plain.deviceType), "virtual")
-    words = set(wanted.words())
-    words |= _property_words(v11, v12)
-    words = _with_matrices(handle, words, int(v12.driverID))
+    features = set(wanted.words())
+    features |= _property_words(v11, v12)
+    features = _with_matrices(handle, features, int(v12.driverID))
     max_alloc = int(v11.maxMemoryAllocationSize)
     if version >= api.API_1_3 and v13.maxBufferSize:
         max_alloc = min(max_alloc, int(v13.maxBufferSize))
@@ -156,11 +156,11 @@ def describe(handle: Handle, index: int) -> Physical:
         kind=kind,
         memory_bytes=max((h.nbytes for h in heaps if h.device_local), default=largest),
         driver=f"{driver}, Vulkan {api.version_text(version)}",
-        features=frozenset(words),
+        features=frozenset(features),
         # Software drivers claim to preserve subnormal numbers, but tests show that they do so only in part.
-        preserves_subnormals="denorm_preserve" in words and kind != "software",
+        preserves_subnormals="denorm_preserve" in features and kind != "software",
         dlpack=7,
-        packed="16bit_storage" not in words,
+        packed="16bit_storage" not in features,
         uuid=bytes(v11.deviceUUID),
     )
     identity = bytes(plain.pipelineCacheUUID) + bytes(v11.driverUUID) + bytes(v11.deviceUUID)
@@ -257,36 +257,36 @@ class FeatureChain:
 
 
 def _property_words(v11: Handle, v12: Handle) -> set[str]:
-    words: set[str] = set()
+    features: set[str] = set()
     if v11.subgroupSupportedStages & 0x20 and v11.subgroupSupportedOperations & _SUBGROUP_OPERATIONS == 0x1F:
-        words.add("subgroup")
+        features.add("subgroup")
     if v12.shaderSignedZeroInfNanPreserveFloat32:
-        words.add("float_controls")
+        features.add("float_controls")
     if v12.shaderSignedZeroInfNanPreserveFloat16:
-        words.add("float_controls_f16")
+        features.add("float_controls_f16")
     if v12.shaderSignedZeroInfNanPreserveFloat64:
-        words.add("float_controls_f64")
+        features.add("float_controls_f64")
     if v12.shaderDenormPreserveFloat32:
-        words.add("denorm_preserve")
+        features.add("denorm_preserve")
     if v12.shaderDenormPreserveFloat64:
-        words.add("denorm_preserve_f64")
+        features.add("denorm_preserve_f64")
     if v12.shaderRoundingModeRTEFloat32:
-        words.add("rte")
+        features.add("rte")
     if int(v12.driverID) in _FUSED_DRIVERS:
-        words.add("fused_fma")
+        features.add("fused_fma")
     if int(v12.driverID) in _HALVES_DRIVERS:
-        words.add("half_subnormals")
+        features.add("half_subnormals")
     if v12.shaderRoundingModeRTEFloat64:
-        words.add("rte_f64")
-    return words
+        features.add("rte_f64")
+    return features
 
 
-def _with_matrices(handle: Handle, words: set[str], driver: int) -> set[str]:
+def _with_matrices(handle: Handle, features: set[str], driver: int) -> set[str]:
     """The feature words without those of cooperative matrices where the device lacks them in the shape of most kernels,
     16 x 16 x 16 from f16 to f32; with "narrow_coopmat" where it has 16 x 8 x 16 and 16 x 8 x 8 too, and is known to
     spread their elements evenly over 32 threads, as NVIDIA's driver does."""
-    none = words - {"coopmat", "coopmat2", "bf16_coopmat"}
-    if "coopmat" not in words:
+    none = features - {"coopmat", "coopmat2", "bf16_coopmat"}
+    if "coopmat" not in features:
         return none
     function = api.instance().function("vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")
     start = api.struct("VkCooperativeMatrixPropertiesKHR", "COOPERATIVE_MATRIX_PROPERTIES_KHR")
@@ -300,7 +300,7 @@ def _with_matrices(handle: Handle, words: set[str], driver: int) -> set[str]:
     if (16, 16, 16) not in shapes:
         return none
     narrow = {(16, 8, 16), (16, 8, 8)} <= shapes and driver == _NVIDIA
-    return words | {"narrow_coopmat"} if narrow else words
+    return features | {"narrow_coopmat"} if narrow else features
 
 
 def _queue(handle: Handle) -> tuple[int | None, int]:

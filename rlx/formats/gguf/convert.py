@@ -22,7 +22,14 @@ from rlx.formats.gguf.tokenizer import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, U
 from rlx.formats.gguf.types import TYPE_NUMBERS, type_name
 from rlx.formats.gguf.writer import write
 from rlx.formats.huggingface import ModelFolder
-from rlx.formats.settings import same_numbers, warn_ignored, warn_untied, whole_heads, with_original_length
+from rlx.formats.settings import (
+    by_kind,
+    same_numbers,
+    warn_ignored,
+    warn_untied,
+    whole_heads,
+    with_original_length,
+)
 from rlx.formats.tokenizer.decoding import drops_signs
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.formats.tokenizer.text import read_parts
@@ -43,6 +50,7 @@ _OTHERS = {"bert": ("a sentence encoder", "embed"), "whisper": ("a Whisper model
 # Settings of YaRN that GGUF files of these models do not say, as readers take them; null is the same as none.
 _YARN = {
     "beta_fast": 32, "beta_slow": 1, "attention_factor": None, "mscale": None, "mscale_all_dim": None,
+    "truncate": True,
 }  # fmt: skip
 
 
@@ -238,7 +246,9 @@ def _fitting_settings(config: dict[str, Any], family: Family, refuse: Callable[[
             refuse(f"the rope_parameters of sliding_attention are {shown(near)}; GGUF has 10000 and no scaling")
     if not isinstance(rope, dict) or any(isinstance(value, dict) for value in rope.values()):
         refuse(f"the settings of rotary embeddings are {shown(rope)}, expected an object for all layers")
-    return rope if family.architecture == "gemma3" else with_original_length(rope, config)
+    if family.architecture == "gemma3":
+        return by_kind("config.json", rope if parameters else {"rope_type": "default", **rope})
+    return with_original_length(rope, config)
 
 
 def _of_gemma(config: dict[str, Any], family: Family) -> dict[str, tuple[Any, ...]]:

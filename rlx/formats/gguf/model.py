@@ -208,7 +208,9 @@ class GgufModel:
         for key, name in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
             token = self.file.metadata.get(f"tokenizer.ggml.{name}_token_id")
             config[f"{key}_token_id"] = token if type(token) is int else None
-        if "num_attention_heads" in config:
+        if self.family.latent:
+            self._latent(config)
+        elif "num_attention_heads" in config:
             self._heads(config)
         self._check_settings(config)
         if arch in ("gemma2", "gemma3"):
@@ -228,6 +230,8 @@ class GgufModel:
             config["attention_bias"] = True
             if config.get("rope_scaling", {}).get("rope_type") == "yarn":
                 config["rope_scaling"]["truncate"] = False  # as the model was made; GGUF does not say
+            elif "rope_scaling" not in config:
+                config["rope_parameters"] = {"rope_type": "default"}  # a folder that says nothing is scaled
         if arch in ("llama", "qwen2"):
             first = "blk.0.attn_q.bias" in self.file.tensors
             config["attention_bias"] = first and arch == "llama"
@@ -247,6 +251,18 @@ class GgufModel:
         if wrong is not None:
             self._refuse(wrong)
 
+    def _latent(self, config: dict[str, Any]) -> None:
+        """The parts of keys in latent attention, and their rotary embedding, whose YaRN has one factor more."""
+        turned = config["qk_rope_head_dim"]
+        config["qk_nope_head_dim"] = config.pop("qk_head_dim") - turned
+        config["num_key_value_heads"] = config["num_attention_heads"]
+        config.setdefault("q_lora_rank", None)
+        scaling, more = self._scaling(config, turned), config.pop("yarn_log_multiplier", 0.0)
+        if scaling is not None:
+            if more and scaling["rope_type"] == "yarn":
+                scaling |= dict.fromkeys(("mscale", "mscale_all_dim"), round(more * 10, 6))
+            config["rope_scaling"] = scaling
+
     def _check_plain(self, metadata: Mapping[str, Any]) -> None:
         known, arch = rules(self.family), self.family.architecture
         for key in metadata:
@@ -262,6 +278,12 @@ class GgufModel:
             config["rope_interleaved"] = True
         if f.architecture == "exaone4" and config["num_hidden_layers"] != 64:  # the largest alone has windows
             config |= {"sliding_window": None, "layer_types": None}
+        if f.architecture == "mpt":
+            config["attn_config"] = {"clip_qkv": config.pop("clip_qkv", None)}
+        if f.architecture == "falcon":
+            kv, second = config["num_key_value_heads"], "blk.0.attn_norm_2.weight" in self.file.tensors
+            config |= {"new_decoder_architecture": kv > 1, "num_kv_heads": kv, "num_ln_in_parallel_attn": 1 + second,
+                       "ffn_hidden_size": config["intermediate_size"]}  # fmt: skip
         if f.one_key:
             config[f.one_key] = config.get("num_key_value_heads") == 1
 

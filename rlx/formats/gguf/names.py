@@ -104,6 +104,7 @@ class Family:
     pairs: bool = False  # neighbours are turned together, for which a folder's rows of q and k change places
     joined: bool = False  # q, k and v are one tensor
     gates_above: bool = False  # gates and the others of an MLP are one tensor
+    latent: bool = False  # keys and values are one row
     one_key: str = ""  # the flag that says that there is one head of keys
 
     def gguf_name(self, name: str) -> str | None:

@@ -42,6 +42,9 @@ _ROUTED = {
 }  # fmt: skip
 _GROUPS = {"n_group": "expert_group_count", "topk_group": "expert_group_used_count"}
 _CHOICE: dict[str, Any] = {"routed_scaling_factor": "expert_weights_scale", "norm_topk_prob": "expert_weights_norm"}
+_LATENT = {**_ROUTED, "kv_lora_rank": "attention.kv_lora_rank", "qk_rope_head_dim": "rope.dimension_count",
+           "qk_head_dim": "attention.key_length_mla", "v_head_dim": "attention.value_length_mla"}  # fmt: skip
+_LATENT_MORE = {"q_lora_rank": "attention.q_lora_rank", "yarn_log_multiplier": "rope.scaling.yarn_log_multiplier"}
 _F32_1E_5 = 9.999999747378752e-06
 _SIGMOID = {"expert_gating_func": 2}
 _ONE_ROW: dict[str, Change] = {"ffn_gate_inp_shexp.weight": "one row"}
@@ -115,6 +118,22 @@ FAMILIES = (
     _family("seed_oss", "seed_oss", block=_SECOND, present=_BIAS),
     _family("ernie4_5", "ernie4_5"),
     _family("hunyuan-dense", "hunyuan_v1_dense"),
+    _family(
+        "mpt", "mpt", ("layer_norm_epsilon", _LAYER), joined=True, no_rope=True, says={"attention.max_alibi_bias": 8.0},
+        optional={"clip_qkv": "attention.clamp_kqv"},
+    ),
+    _family(
+        "falcon", "falcon", ("layer_norm_epsilon", _LAYER), joined=True, fixed={"activation": "gelu"},
+        block={**_BLOCK, "ln_attn": "attn_norm_2"},
+    ),
+    _family(
+        "deepseek2", "deepseek_v2", more_counts=_LATENT, optional={**_LATENT_MORE, **_CHOICE}, latent=True,
+        fixed={"topk_method": "greedy"}, says={"expert_gating_func": 1},
+    ),
+    _family(
+        "deepseek2", "deepseek_v3", more_counts=_LATENT, optional={**_LATENT_MORE, **_CHOICE, **_GROUPS}, latent=True,
+        fixed={"rope_interleave": True}, says=_SIGMOID,
+    ),
     _family("exaone4", "exaone4", block=_AFTER, optional=_WINDOW),
     _family("glm4", "glm4", block=_AROUND, present=_BIAS, gates_above=True),
     _family(
@@ -123,7 +142,7 @@ FAMILIES = (
     ),
     _family("dots1", "dots1", more_counts=_ROUTED, optional={**_CHOICE, **_GROUPS}, says=_SIGMOID, present=_BIAS),
 )  # fmt: skip
-BY_ARCHITECTURE = {family.architecture: family for family in FAMILIES}
+BY_ARCHITECTURE = {family.architecture: family for family in reversed(FAMILIES)}
 BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES}
 # Settings that no reader follows, or that say what the tensors do.
 _IDLE = ("vocab_size", "tensor_data_layout", "rope.scaling.finetuned")
@@ -133,11 +152,15 @@ def rules(family: Family) -> dict[str, Rule]:
     """What rlx does about each setting of a file of the family; any other is refused."""
     own = (*family.counts.values(), *family.numbers.values(), *family.optional.values())
     said: dict[str, Rule] = {key: (value,) for key, value in family.says.items()}
-    return {**EVERY, **dict.fromkeys(own, FOLLOWED), **dict.fromkeys(_IDLE, NO_NUMBER), **said}
+    one = {"expert_group_count": (0, 1)}
+    return {**EVERY, **one, **dict.fromkeys(own, FOLLOWED), **dict.fromkeys(_IDLE, NO_NUMBER), **said}
 
 
 def family_of(architecture: str, metadata: Mapping[str, Any]) -> Family | None:
-    """The family of a file; Mixtral's are Llamas with experts."""
-    if architecture == "llama" and not metadata.get("llama.expert_count"):
+    """The family of a file; Mixtral's are Llamas with experts, and sigmoids tell DeepSeek-V3's from V2's."""
+    experts = metadata.get("llama.expert_count") and "llama.expert_used_count" in metadata
+    if architecture == "llama" and not experts:
         return None
+    if architecture == "deepseek2" and metadata.get("deepseek2.expert_gating_func") == 2:
+        return BY_MODEL_TYPE["deepseek_v3"]
     return BY_ARCHITECTURE.get(architecture)

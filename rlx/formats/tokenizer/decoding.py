@@ -103,13 +103,13 @@ class Writer:
         first, *others = self._steps or [_Each(lambda token, _: token)]
         pieces = first.push(token, verbatim)
         for step in others:
-            pieces = [made for piece in pieces for made in step.push(piece)]
+            pieces = [part for piece in pieces for part in step.push(piece)]
         return "".join(pieces)
 
     def end(self) -> str:
         pieces: list[str] = []
         for step in self._steps:
-            pieces = [made for piece in pieces for made in step.push(piece)] + step.end()
+            pieces = [part for piece in pieces for part in step.push(piece)] + step.end()
         return "".join(pieces)
 
 
@@ -376,5 +376,5 @@ def _pattern(pattern: Mapping[str, str], new: str) -> Callable[[str], str]:
         return lambda token: token.replace(pattern["String"], new)
     from tokenizers import Regex, decoders
 
-    made = decoders.Replace(Regex(pattern["Regex"]), new)
-    return lambda token: str(made.decode([token]))
+    replace = decoders.Replace(Regex(pattern["Regex"]), new)
+    return lambda token: str(replace.decode([token]))

@@ -182,13 +182,13 @@ class Blocks:
         name, vocabulary = "embed_tokens" if c.tied else "lm_head", c.vocabulary
         if c.embedding_width:
             x = self.linear(x, "project_out", c.embedding_width, dtype=self.wide)
-        made = self.linear(x, name, vocabulary, dtype=self.wide, parts=[("lm_head", vocabulary)])
+        logits = self.linear(x, name, vocabulary, dtype=self.wide, parts=[("lm_head", vocabulary)])
         if c.head_bias:
-            made = made + self.weight("lm_head.bias", (vocabulary,))
+            logits = logits + self.weight("lm_head.bias", (vocabulary,))
         if c.logit_scale != 1.0:
-            made = made * c.logit_scale
+            logits = logits * c.logit_scale
         cap = c.logit_softcap
-        return made if cap is None else ops.tanh(made / cap) * cap
+        return logits if cap is None else ops.tanh(logits / cap) * cap
 
     # -- the parts of a layer
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, NoReturn
 
 from rlx.errors import DTypeError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.files import shown
-from rlx.formats.settings import whole_heads, with_original_length
+from rlx.formats.settings import by_kind, whole_heads, with_original_length
 from rlx.ops.rope.scaling import ProportionalScaling, Scaling
 from rlx.ops.rope.table import rope_frequencies, rope_scaling
 
@@ -79,7 +79,7 @@ class Attention:
     late_norm: bool = False
     clip: float | None = None
     alibi: tuple[float, ...] = ()
-    alibi_rounded: bool = False  # by the keys' positions, rounded to bf16, as Falcon's
+    alibi_rounded: bool = False  # whether scores gain by the keys' positions, rounded to bf16, as Falcon's do
     heat: tuple[float, float] | None = None
     latent: Latent | None = None
 
@@ -173,7 +173,7 @@ class LanguageConfig:
     tied: bool = False
     logit_softcap: float | None = None
     norm_weight: bool = True
-    norm_bias: bool = True  # of layer norms
+    norm_bias: bool = True  # whether layer norms have one
     parallel: int = 0
     residual_scale: float = 1.0
     logit_scale: float = 1.0
@@ -276,8 +276,7 @@ class Fields:
         inner = Fields({**self.content, **given}, self.where)
         found = inner.number("rope_theta" if "rope_theta" in given else base_name, 1.0 + 1e-9, 1e15, base)
         inner.flag("truncate", True)
-        if kind is None:
-            given = with_original_length(given, self.content)
+        given = with_original_length(given, self.content) if kind is None else by_kind(self.where, given)
         try:
             longest = self.count("max_position_embeddings", MOST_POSITIONS, 2048)
             scaling = rope_scaling({**given, "partial_rotary_factor": inner.part()} if given else None, longest)
@@ -315,6 +314,8 @@ class Fields:
         result = given or scaling or {}
         if given and kind is not None and isinstance(result, dict):
             result = result.get(kind)
+        elif kind is not None and isinstance(result, dict):  # it is added to the kind's own, which are "default"
+            result = {"rope_type": "default", **result}
         if not isinstance(result, dict) or any(isinstance(value, dict) for value in result.values()):
             self.wrong(name, "an object of settings" + (f" for {kind}" if given and kind else ", one for all layers"))
         return result

@@ -154,12 +154,12 @@ def layer(b: Blocks, x: Tensor, index: int) -> Tensor:
     mlp = b.experts if c.experts is not None and index not in c.dense else b.mlp
 
     def around(x: Tensor, block: Callable[[Tensor], Tensor], before: str, after: str) -> Tensor:
-        given = x if c.placement in ("after", "post") else b.norm(x, f"{name}.{before}")
-        made = block(given)
-        x = given if c.placement == "inside" else x
+        normed = x if c.placement in ("after", "post") else b.norm(x, f"{name}.{before}")
+        result = block(normed)
+        x = normed if c.placement == "inside" else x
         if c.placement in ("after", "around"):
-            made = b.norm(made, f"{name}.{after}")
-        x = x + (made if c.residual_scale == 1.0 else made * c.residual_scale)
+            result = b.norm(result, f"{name}.{after}")
+        x = x + (result if c.residual_scale == 1.0 else result * c.residual_scale)
         return b.norm(x, f"{name}.{after}") if c.placement == "post" else x
 
     if c.parallel:

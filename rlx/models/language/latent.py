@@ -28,8 +28,8 @@ def latent(b: Blocks, x: Tensor, index: int) -> Tensor:
     c, k = (ops.reshape(t, (*lead, 1, t.shape[1])) for t in (c, row[:, m.rank :]))
     own, k = b.rotated(q[:, :, :, m.plain :], k, a.ropes[index])
     # (heads, rows, plain) by (heads, plain, rank): a query as the rows are.
-    keys = b.weight(f"{name}.kv_b_keys", (a.heads, m.plain, m.rank))
-    values = b.weight(f"{name}.kv_b_values", (a.heads, m.value, m.rank))
+    keys = b.weight(f"{name}.kv_b_keys.weight", (a.heads, m.plain, m.rank))
+    values = b.weight(f"{name}.kv_b_values.weight", (a.heads, m.value, m.rank))
     plain = _by_heads(b, q[:, :, :, : m.plain])
     met = _in_rows(b, ops.matmul(plain, ops.cast(keys, b.wide)))
     q = ops.concat([met, ops.cast(own, b.wide)], axis=3)
@@ -39,9 +39,9 @@ def latent(b: Blocks, x: Tensor, index: int) -> Tensor:
     else:
         mixed = turned(ops.attention(turned(q), turned(row), turned(row), b.related, scale=a.scale,
                                      causal=b.size.chunk > 1))  # fmt: skip
-    made = ops.matmul(_by_heads(b, mixed[:, :, :, : m.rank]), ops.cast(values, b.wide), transpose_b=True)
-    made = ops.reshape(_in_rows(b, made), (b.rows, a.heads * m.value))
-    return b.linear(ops.cast(made, b.size.activations), f"{name}.o_proj", b.config.width, a.out_bias)
+    taken = ops.matmul(_by_heads(b, mixed[:, :, :, : m.rank]), ops.cast(values, b.wide), transpose_b=True)
+    taken = ops.reshape(_in_rows(b, taken), (b.rows, a.heads * m.value))
+    return b.linear(ops.cast(taken, b.size.activations), f"{name}.o_proj", b.config.width, a.out_bias)
 
 
 def _by_heads(b: Blocks, x: Tensor) -> Tensor:

@@ -118,9 +118,9 @@ def conv(b: Blocks, x: Tensor, index: int) -> Tensor:
     """The short convolution of LFM2: between two gates, all three of one product."""
     r, name = b.config.recurrence, f"layers.{index}.conv"
     assert r is not None
-    made = b.linear(x, f"{name}.in_proj", 3 * r.inner, r.bias)
-    before, after, given = (made[:, i * r.inner : (i + 1) * r.inner] for i in range(3))
-    u = _convolved(b, _lengths(b, before * given), index, name, r, None)
+    parts = b.linear(x, f"{name}.in_proj", 3 * r.inner, r.bias)
+    before, after, inputs = (parts[:, i * r.inner : (i + 1) * r.inner] for i in range(3))
+    u = _convolved(b, _lengths(b, before * inputs), index, name, r, None)
     return _out(b, ops.cast(after, b.wide) * ops.reshape(u, (b.rows, r.inner)), name, r)
 
 

@@ -29,6 +29,7 @@ from rlx.models.language.caches import Size
 from rlx.models.language.config import Fields, LanguageConfig, Rope
 from rlx.models.language.graph import language_graph
 from rlx.models.language.weights import Arrays, ModelWeights
+from rlx.ops.rope.scaling import YarnScaling
 from rlx.packed import PackedArray
 from rlx.runtime.quantize import quantize
 
@@ -66,9 +67,9 @@ def folder_to_gguf(
             f"{source.path}: the weights are quantized already; convert the model they were made from"
         )
     kind = None if dtype is None else convert.target(dtype)
-    given = Fields(source.config, str(source.path / "config.json"))
-    architecture = architecture_of(given)
-    config = architecture.read(given)
+    fields = Fields(source.config, str(source.path / "config.json"))
+    architecture = architecture_of(fields)
+    config = architecture.read(fields)
     weights = ModelWeights(Arrays(source.tensors(), str(source.path)), architecture, config, 16, None)
     config, asked, changed = weights.config, _Asked(), dict[str, list[str]]()
     language_graph(config, Size(1, 1, 16), asked, "logits")
@@ -80,7 +81,7 @@ def folder_to_gguf(
     tensors = _tensors(weights, asked.shapes, family, config, kind, changed)
     metadata = {
         "general.architecture": family.architecture, "general.name": source.path.resolve().name,
-        "general.quantization_version": 2, **_settings(class_fields(given), config, family),
+        "general.quantization_version": 2, **_settings(class_fields(fields), config, family),
     }  # fmt: skip
     notes = []
     for why, names in changed.items():
@@ -91,7 +92,7 @@ def folder_to_gguf(
         notes.append("the folder has no tokenizer.json, so the file gets no tokenizer")
     gguf.write(path, metadata, tensors)
     try:
-        notes += _compare(Path(path), config, family, given.where)
+        notes += _compare(Path(path), config, family, fields.where)
     except BaseException:
         os.unlink(path)
         raise
@@ -125,7 +126,7 @@ def _comparable(value: Any, family: Family) -> Any:
         return tuple(_comparable(v, family) for v in value)
     if isinstance(value, float):
         return float(np.float32(value))
-    if isinstance(value, Rope):  # which numbers are turned together is a matter of the order of rows
+    if isinstance(value, Rope):  # The order of rows in the file says which numbers are turned together.
         return replace(value, interleaved=False, base=float(np.float32(value.base)))
     return value
 
@@ -134,26 +135,42 @@ def _settings(f: Fields, config: LanguageConfig, family: Family) -> dict[str, An
     """The settings as GGUF has them, of those of a folder under all their names."""
     a, arch = config.attention, family.architecture
     assert a is not None
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "block_count": config.layers, "context_length": min(config.positions, 1 << 20),
         "embedding_length": config.width, "feed_forward_length": config.inner, "attention.head_count": a.heads,
         "attention.head_count_kv": a.kv_heads,
         "attention.key_length": a.head_size, "attention.value_length": a.head_size, "vocab_size": config.vocabulary,
         **family.says,
     }  # fmt: skip
+    if a.latent is not None:
+        m = a.latent
+        settings |= {
+            "attention.value_length": m.rank, "attention.key_length_mla": m.plain + m.turned,
+            "attention.value_length_mla": m.value,
+        }  # fmt: skip
+    if family.architecture == "mpt" and a.clip is not None:
+        settings["attention.clamp_kqv"] = a.clip
     rope = next((r for r in a.ropes if r is not None), None)
     if rope is not None:
-        found |= {"rope.dimension_count": rope.width, "rope.freq_base": rope.base}
-        if rope.scaling is not None:
+        settings |= {"rope.dimension_count": rope.width, "rope.freq_base": rope.base}
+        scaling = f.content.get("rope_parameters") or f.content.get("rope_scaling") or {}
+        both = scaling.get("mscale_all_dim") if family.latent and isinstance(rope.scaling, YarnScaling) else None
+        if both and both == scaling.get("mscale"):
+            settings |= {
+                "rope.scaling.type": "yarn", "rope.scaling.factor": float(scaling["factor"]),
+                "rope.scaling.original_context_length": scaling["original_max_position_embeddings"],
+                "rope.scaling.yarn_log_multiplier": 0.1 * both,
+            }  # fmt: skip
+        elif rope.scaling is not None:
             f.wrong("rope_parameters", f"none but the default: rlx writes no scaling into files of {arch}")
     for names, kind in ((family.counts, int), (family.numbers, float), (family.optional, None)):
         for name, key in names.items():
             value = f.content.get(name)
-            if value is not None and key not in found and (kind is None or isinstance(value, int | float)):
-                found[key] = float(value) if kind is float else value
+            if value is not None and key not in settings and (kind is None or isinstance(value, int | float)):
+                settings[key] = float(value) if kind is float else value
     numbers = {"logit_scale", "embedding_scale", "residual_scale", "attention.scale", "attention.clamp_kqv",
                "expert_weights_scale"}  # fmt: skip
-    return {f"{arch}.{key}": float(v) if key in numbers else v for key, v in found.items()}
+    return {f"{arch}.{key}": float(v) if key in numbers else v for key, v in settings.items()}
 
 
 def _tensors(
@@ -177,14 +194,18 @@ def _tensors(
         elif family.gates_above and name.endswith("mlp.up_proj.weight"):
             parts = [name.replace("up_proj", "gate_proj"), name]
             shape, make = (2 * shape[0], *shape[1:]), partial(_joined, weights, parts)
+        elif name.endswith(".kv_b_keys.weight"):
+            shape, make = (shape[0], shape[2], shape[1]), partial(_swapped, weights, name)
+        elif family.architecture == "falcon" and config.parallel == 2:
+            ours = name.replace("input_layernorm", "ln_attn").replace("post_attention_layernorm", "input_layernorm")
         elif family.pairs and rest[:7] in ("q_proj.", "k_proj."):
             make = partial(_in_pairs, weights, name, config, rest[0])
-        found = family.gguf_name(ours)
-        if found is None:
+        place = family.gguf_name(ours)
+        if place is None:
             raise ModelFormatError(f"{weights.source.where}: GGUF has no place for {ours!r} in {family.architecture}")
-        if family.change(found) == "one row":
+        if family.change(place) == "one row":
             shape, make = shape[1:], partial(_flat, make)
-        result[found] = _made(found, shape, make, weights.kept(name), kind, changed)
+        result[place] = _made(place, shape, make, weights.kept(name), kind, changed)
     return result
 
 
@@ -198,6 +219,10 @@ def _in_pairs(weights: ModelWeights, name: str, config: LanguageConfig, part: st
     assert a is not None
     value = np.asarray(_floats(weights.value(name)))
     return value[convert.pairs_of_halves(len(value), a.heads if part == "q" else a.kv_heads)]
+
+
+def _swapped(weights: ModelWeights, name: str) -> Value:
+    return np.ascontiguousarray(np.asarray(_floats(weights.value(name))).swapaxes(1, 2))
 
 
 def _flat(make: Callable[[], Value]) -> Value:

@@ -82,8 +82,8 @@ class Regex:
             if states is None:
                 reached = [self._states[s] for s in self._reached(now, before, character)]
                 # A repeated part is read by many states, and tested once.
-                reads = {id(s.reads): s.reads for s in reached if s.reads is not None}
-                taken = {k for k, characters in reads.items() if characters.has(character)}
+                classes = {id(s.reads): s.reads for s in reached if s.reads is not None}
+                taken = {k for k, characters in classes.items() if characters.has(character)}
                 states = frozenset(t for s in reached if id(s.reads) in taken for t in s.to)
                 if len(self._next) < MAX_STATES:
                     self._next[key] = states

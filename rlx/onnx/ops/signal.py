@@ -34,9 +34,9 @@ def window(c: Call) -> Value:
         raise c.bad(f"size is {size}, periodic {periodic}; expected 0 or more, and 2 of a symmetric window")
     checked_shape(c, [size])
     c.table(4, size)
-    turn = 2 * np.pi * np.arange(size) / max(size - (not periodic), 1)
+    angle = 2 * np.pi * np.arange(size) / max(size - (not periodic), 1)
     a, b, d = _WINDOWS[c.kind]
-    return converted(c, c.constant((a - b * np.cos(turn) + d * np.cos(2 * turn)) / (a + b + d)), to)
+    return converted(c, c.constant((a - b * np.cos(angle) + d * np.cos(2 * angle)) / (a + b + d)), to)
 
 
 def transformed(c: Call, x: Tensor, length: int, inverse: bool, onesided: bool) -> Tensor:

@@ -292,9 +292,9 @@ def _threefry(word: str) -> Prim:
         keys = (k0, k1, parity)
         x, y = d.op("Add", c0, k0), d.op("Add", c1, k1)
         for group in range(5):
-            for turn in scalars.ROTATIONS[group % 2]:
+            for rotation in scalars.ROTATIONS[group % 2]:
                 x = d.op("Add", x, y)
-                turned = d.op("BitwiseOr", _moved(d, y, turn, "LEFT"), _moved(d, y, 32 - turn, "RIGHT"))
+                turned = d.op("BitwiseOr", _moved(d, y, rotation, "LEFT"), _moved(d, y, 32 - rotation, "RIGHT"))
                 y = d.op("BitwiseXor", turned, x)
             x = d.op("Add", x, keys[(group + 1) % 3])
             y = d.op("Add", d.op("Add", y, keys[(group + 2) % 3]), d.like(group + 1, y))

@@ -70,8 +70,8 @@ def gradient(f: TensorLike, *varargs: Any, axis: Any = None, edge_order: int = 1
     if len(varargs) not in (0, 1, len(axes)):
         raise ShapeError(f"gradient: {len(varargs)} distances for {len(axes)} axes; expected one for each, or one")
     steps = varargs * len(axes) if len(varargs) == 1 else varargs or (1.0,) * len(axes)
-    made = [_along(x, a, step, edge_order) for a, step in zip(axes, steps, strict=True)]
-    return made[0] if len(made) == 1 else tuple(made)
+    slopes = [_along(x, a, step, edge_order) for a, step in zip(axes, steps, strict=True)]
+    return slopes[0] if len(slopes) == 1 else tuple(slopes)
 
 
 def _along(x: Tensor, axis: int, step: Any, edge_order: int) -> Tensor:
@@ -163,8 +163,8 @@ def polyfit(
         right = right * (weights if right.ndim == 1 else movement.reshape(weights, (xs.size, 1)))
     scale = unary.sqrt(reduce.sum(left * left, 0))
     cut = xs.size * float(np.finfo(work.np).eps) if rcond is None else rcond
-    found = lstsq(left / scale, right, cut)[0]
-    return found / (scale if right.ndim == 1 else movement.reshape(scale, (deg + 1, 1)))
+    coefficients = lstsq(left / scale, right, cut)[0]
+    return coefficients / (scale if right.ndim == 1 else movement.reshape(scale, (deg + 1, 1)))
 
 
 # -- elementwise

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from rlx.dtypes import DType, DTypeLike, as_dtype, bool_, f32, i32, promote
+from rlx.dtypes import DType, DTypeLike, as_dtype, bool_, f32, i32, promote, rounded
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir import expr as ex
@@ -235,9 +235,14 @@ def clip(x: TensorLike, min: TensorLike | None = None, max: TensorLike | None = 
             low = None if low is None else _within(low, info)
             high = None if high is None else _within(high, info)
     if x.dtype.is_float:
-        low = None if low is None else float(low)
-        high = None if high is None else float(high)
+        low = None if low is None else _bound(low, x.dtype)
+        high = None if high is None else _bound(high, x.dtype)
     return apply("clip", x, min=low, max=high)
+
+
+def _bound(value: int | float, dtype: DType) -> float:
+    """The bound as the dtype has it: through f32, in which halves are computed, it would be rounded twice."""
+    return float(rounded(np.asarray(value, np.float64), dtype.np)) if dtype.is_half else float(value)
 
 
 def _extreme(op: str, x: Tensor, bound: TensorLike) -> Tensor:

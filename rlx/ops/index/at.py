@@ -46,8 +46,8 @@ def _updated(x: Tensor, key: tuple[Any, ...], values: Any, reduction: str) -> Te
         return scatter(x, arrays[0], _fitting(new, shape), axis, reduction)
     places = _places(x, parts)
     flat, rows = movement.reshape(x, (x.size,)), movement.reshape(places, (places.size,))
-    made = scatter(flat, rows, movement.reshape(_fitting(new, places.shape), (places.size,)), 0, reduction)
-    return movement.reshape(made, x.shape)
+    result = scatter(flat, rows, movement.reshape(_fitting(new, places.shape), (places.size,)), 0, reduction)
+    return movement.reshape(result, x.shape)
 
 
 _updated.__name__ = "updated"

@@ -37,10 +37,10 @@ def threefry2x32(key0: Any, key1: Any, count0: Any, count1: Any) -> tuple[Array,
     np.add(_unsigned(count0), k0, out=x0)
     np.add(_unsigned(count1), k1, out=x1)
     for group in range(5):
-        for turn in ROTATIONS[group % 2]:
+        for rotation in ROTATIONS[group % 2]:
             np.add(x0, x1, out=x0)
-            np.left_shift(x1, np.uint32(turn), out=left)
-            np.right_shift(x1, np.uint32(32 - turn), out=x1)
+            np.left_shift(x1, np.uint32(rotation), out=left)
+            np.right_shift(x1, np.uint32(32 - rotation), out=x1)
             np.bitwise_or(x1, left, out=x1)
             np.bitwise_xor(x1, x0, out=x1)
         np.add(x0, keys[(group + 1) % 3], out=x0)

@@ -153,7 +153,7 @@ def seen_by(
         *(_sane(t) for row in entries for t in row), *(_sane(t) for t in (fx, fy, cx, cy)),
         fx >= _LEAST_FOCAL, fy >= _LEAST_FOCAL,
     )  # fmt: skip
-    turn = [[where(usable, t, 0.0) for t in row[:3]] for row in entries]
+    rotation = [[where(usable, t, 0.0) for t in row[:3]] for row in entries]
     shift = [where(usable, row[3], 0.0) for row in entries]
     fx, fy, cx, cy = (where(usable, t, other) for t, other in ((fx, 1.0), (fy, 1.0), (cx, 0.0), (cy, 0.0)))
 
@@ -169,7 +169,7 @@ def seen_by(
     drawn = _all_of(drawn, squared >= _SHORTEST)
     squared = where(squared >= _SHORTEST, squared, 1.0)
 
-    x, y, z = (_sum([turn[i][j] * world[j] for j in range(3)]) + shift[i] for i in range(3))
+    x, y, z = (_sum([rotation[i][j] * world[j] for j in range(3)]) + shift[i] for i in range(3))
     widest = apply(
         "maximum", apply("maximum", apply("abs", sizes[0]), apply("abs", sizes[1])), apply("abs", sizes[2])
     )
@@ -186,7 +186,7 @@ def seen_by(
         [twice * (i * j + w * k), 1.0 - twice * (i * i + k * k), twice * (j * k - w * i)],
         [twice * (i * k - w * j), twice * (j * k + w * i), 1.0 - twice * (i * i + j * j)],
     ]
-    seen = [[_sum([turn[r][m] * axes[m][c] for m in range(3)]) for c in range(3)] for r in range(3)]
+    seen = [[_sum([rotation[r][m] * axes[m][c] for m in range(3)]) for c in range(3)] for r in range(3)]
     right, down = x / z, y / z
 
     def linear(t: Any, f: Any, c: Any, side: int) -> Any:
@@ -206,7 +206,7 @@ def seen_by(
     place = (fx * right + cx, fy * down + cy)
     inverse = (yy / determinant, -xy / determinant, xx / determinant)
 
-    color, color_sane = _colors(colors, world, turn, shift)
+    color, color_sane = _colors(colors, world, rotation, shift)
     drawn = _all_of(drawn, color_sane, *(_sane(t) for t in (*place, xx, yy)), determinant <= np.float32(1e37))
     columns = [where(drawn, t, 0.0) for t in (*place, *inverse, opacity, color)]
     fields = apply("transpose", apply("concat", *columns, axis=0), perm=(1, 0))
@@ -233,7 +233,7 @@ def _tiles(place: Sequence[Any], reach: Sequence[Any], sides: tuple[int, int], d
 
 
 def _colors(
-    colors: Tensor, world: Sequence[Any], turn: Sequence[Sequence[Any]], shift: Sequence[Any]
+    colors: Tensor, world: Sequence[Any], rotation: Sequence[Sequence[Any]], shift: Sequence[Any]
 ) -> tuple[Any, Tensor]:
     """The colours (3, n) seen from the camera, at least 0, and whether they are numbers (1, n)."""
     if colors.ndim == 2:
@@ -246,7 +246,7 @@ def _colors(
     turned = where(_sane(turned), turned, 0.0)
     parts: Any = _basis(1)[0] * turned
     if count > 1:
-        centre = [-_sum([turn[m][c] * shift[m] for m in range(3)]) for c in range(3)]
+        centre = [-_sum([rotation[m][c] * shift[m] for m in range(3)]) for c in range(3)]
         away = [world[c] - centre[c] for c in range(3)]
         length = _sum([t * t for t in away])
         shorter = apply("rsqrt", where(length >= _SHORTEST, length, 1.0))

@@ -269,6 +269,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_parameters": {"rope_type": "default"}}, "say different things"),
     ({"rope_scaling": {"full_attention": {"rope_type": "linear", "factor": 2}}}, "expected an object for all"),
     ({"rope_scaling": {"rope_type": "yarn", "factor": 4, "beta_fast": 2}}, "yarn is written to GGUF with"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 4, "truncate": False}}, "yarn is written to GGUF with"),
     ({"partial_rotary_factor": 0.5}, "llama turns whole heads"),
     ({"model_type": "gemma2"}, "lm_head.weight holds other numbers than the embeddings; GGUF has no place for it"),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,11 @@ from tests.outside import outside
 CASES: dict[str, Any] = json.loads(FROZEN.read_text())["cases"]
 
 
+def seldom(names: Iterable[str], every: int) -> tuple[str, ...]:
+    """All but each so-many-th, which `make test` leaves out."""
+    return tuple(name for i, name in enumerate(names) if i % every)
+
+
 def folder_of(case: str, folder: Path, **changed: Any) -> Path:
     kind, _, i = case.rpartition("-")
     folder.mkdir(exist_ok=True)
@@ -54,7 +60,7 @@ def test_every_family_has_cases() -> None:
     assert set(FAMILIES) <= set(ARCHITECTURES)
 
 
-@pytest.mark.sample(12)
+@pytest.mark.late(case=seldom(CASES, 7))
 @pytest.mark.parametrize("case", CASES)
 def test_logits_as_transformers_has_them(case: str, tmp_path: Path) -> None:
     """config.json says what differs from the class alone; the names of tensors are those of the published folders."""
@@ -73,7 +79,7 @@ BLOCKS = {
 }  # fmt: skip
 
 
-@pytest.mark.sample(3)
+@pytest.mark.late(case=seldom(BLOCKS, 4))
 @pytest.mark.parametrize("case", BLOCKS)
 def test_parts_steps_and_batches(case: str, tmp_path: Path) -> None:
     """Beside one run over the whole text."""
@@ -102,10 +108,11 @@ def test_layers_behind_the_last_are_left_aside_with_a_word(tmp_path: Path) -> No
     more = {**held, "model.layers.3.eh_proj.weight": held["lm_head.weight"]}
     safetensors.save(folder / "model.safetensors", more)
     with pytest.warns(ModelWarning, match="1 tensors of layers from 3 on, which guess further tokens, are left aside"):
-        with load(folder, "cpu", context=64, engine="numpy") as model:
-            assert model.logits(IDS_ASKED).argmax(1).tolist() == CASES["glm4_moe-0"]["likeliest"]
+        model = load(folder, "cpu", context=64, engine="numpy")
+    assert model.logits(IDS_ASKED).argmax(1).tolist() == CASES["glm4_moe-0"]["likeliest"]
+    model.close()
     safetensors.save(folder / "model.safetensors", {**held, "model.layers.2.eh_proj.weight": held["lm_head.weight"]})
-    with pytest.raises(ModelFormatError, match="extra 'model.layers.2.eh_proj.weight'"):
+    with pytest.raises(ModelFormatError, match=r"extra 'model\.layers\.2\.eh_proj\.weight'"):
         load(folder, "cpu")
 
 
@@ -125,7 +132,7 @@ def test_what_the_classes_take_for_granted() -> None:
 
 
 @pytest.mark.judged
-@pytest.mark.sample(8)
+@pytest.mark.late(kind=seldom(FAMILIES, 9))
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_random_folders_beside_transformers(kind: str, tmp_path: Path) -> None:
     """With all settings written out, as transformers saves them."""
@@ -140,9 +147,10 @@ def test_random_folders_beside_transformers(kind: str, tmp_path: Path) -> None:
 
 
 def test_an_unknown_family_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    for kind, told in (("deepseek_v32", "deepseek_v3"), ("mixtrall", "mixtral"), ("gemma3n_text", "gemma3_text")):
+    for kind, told in (("deepseek_v32", "nearest is deepseek_v3, which lacks the indexer"),
+                       ("mixtrall", "nearest name is mixtral$")):  # fmt: skip
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-        with pytest.raises(ModelFormatError, match=f"model_type is '{kind}'; the nearest that rlx knows is {told}"):
+        with pytest.raises(ModelFormatError, match=f"model_type is '{kind}'; rlx knows .*; the {told}"):
             load(tmp_path, "cpu")
 
 
@@ -150,7 +158,7 @@ WRITTEN = [kind for kind, cases in json.loads(FOUND.read_text())["families"].ite
            if kind in PLAIN and any("gguf" in case for case in cases)]  # fmt: skip
 
 
-@pytest.mark.sample(5)
+@pytest.mark.late(kind=seldom(WRITTEN, 6))
 @pytest.mark.parametrize("kind", WRITTEN)
 def test_gguf_files_of_a_folder(kind: str, tmp_path: Path) -> None:
     """A file holds the folder's numbers; its logits are those of the folder."""
@@ -174,7 +182,7 @@ def test_what_gguf_has_no_place_for_is_refused(tmp_path: Path) -> None:
     with gguf.read(tmp_path / "g.gguf") as file:
         tensors = {name: tensor.read() for name, tensor in file.tensors.items()}
         gguf.write(tmp_path / "h.gguf", {**file.metadata, "granite.attention.sinks": 3}, tensors)
-    with pytest.raises(ModelFormatError, match="granite.attention.sinks is 3; rlx has no code for it"):
+    with pytest.raises(ModelFormatError, match=r"granite\.attention\.sinks is 3; rlx has no code for it"):
         load(tmp_path / "h.gguf", "cpu")
 
 

@@ -162,7 +162,7 @@ class _Bound:
             spec = AttentionRow(self.dtype, size, name, ms[3] == 1, *flags, packed=bool(self.scales))
         outer = self.group if self.folded else 1  # query heads of an item
         arrays = {"q": q, "k": k, "v": v, "y": y, "mask": mask, "lengths": self.lengths, **tables}
-        words = spec.args(
+        args = spec.args(
             **arrays, **dict(zip(("k_scales", "v_scales"), self.scales, strict=False)), heads=heads // outer,
             blocks=blocks, group=1 if self.folded else self.group, n_k=n_k, rows=count,
             window=min(window or 0, n_q + n_k), q_batch=qs[0], q_head=qs[1] * outer, k_batch=ks[0], k_head=ks[1],
@@ -175,7 +175,7 @@ class _Bound:
         items = batch * heads // outer * blocks
         return EngineStep(
             spec,
-            words,
+            args,
             items,
             keep=(*tables.values(), *arrays.values(), *self.scales),
             cost_ns=cost,

@@ -198,10 +198,10 @@ def bind_attention_grad(
     beside: dict[str, Any] = {}
     for mask in masks:
         beside = {"mask": mask, "heads": heads, **dict(zip(_MASK_STRIDES, mask.strides, strict=False))}
-    words = spec.args(
+    args = spec.args(
         p=p, ds=ds, n=n_k, scale=attrs["scale"], queries=n_q, before=n_k - n_q + 1, window=window or 0, **beside
     )
-    steps.append(EngineStep(spec, words, matrices * rows, grain_of(n_k), (p, ds, *masks), cost_ns=n_k * 1.2))
+    steps.append(EngineStep(spec, args, matrices * rows, grain_of(n_k), (p, ds, *masks), cost_ns=n_k * 1.2))
     multiply(transposed(p, turned), d, dv)
     multiply(ds, key, dq)
     multiply(transposed(ds, turned), q, dk)

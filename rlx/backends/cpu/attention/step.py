@@ -201,10 +201,10 @@ class _Part:
         with k.when(some):
             with k.loop(0, heads) as h, k.loop(0, spec.padded, spec.lanes) as j:
                 k.store(k.const(self.vector, 0.0), k.at(partial, h * spec.part + j, F32))
-            with k.loop(0, 2 if spec.ring else 1) as turn:
+            with k.loop(0, 2 if spec.ring else 1) as sweep:
                 first, last = low, high
                 if spec.ring:
-                    second = k.cmp("eq", turn, 1)
+                    second = k.cmp("eq", sweep, 1)
                     first, last = k.select(second, again, low), k.select(second, end, high)
                 with k.loop(first, last, _KEYS_PER_BLOCK) as start, k.loop(0, w["kv_heads"]) as h:
                     self._head(b, h, start, k.min(last - start, _KEYS_PER_BLOCK), partial)
@@ -403,27 +403,27 @@ def bind_attention_step(
     query = ctx.borrow(4 * q.size).view(np.float32)
     cos, sin = tables or (position, position)
     first = TokenRows(token, cache, name_of(cos) if tables else "", attrs["interleaved"], attrs["ring"], lanes)
-    words = first.args(
+    args = first.args(
         q=q, k=k, v=v, keys=caches[0], values=caches[1], query=query, position=position, cos=cos, sin=sin, rows=rows,
         heads=heads, kv_heads=kv_heads, size=size, pairs=cos.shape[1] if tables else 0,
         last=cos.shape[0] - 1 if tables else 0,
     )  # fmt: skip
-    steps.append(EngineStep(first, words, batch, 1, (*ins, *outs, query), cost_ns=(heads + 2 * kv_heads) * size * 0.5))
+    steps.append(EngineStep(first, args, batch, 1, (*ins, *outs, query), cost_ns=(heads + 2 * kv_heads) * size * 0.5))
     second = StepPart(cache, size, group, attrs["ring"], window is not None, cap is not None, lanes)
     span = -(-rows // (_MAX_PARTS * _KEYS_PER_BLOCK)) * _KEYS_PER_BLOCK
     columns = -(-rows // (span * _COLUMNS))
     splits = columns * _COLUMNS
     sums = ctx.borrow(4 * batch * splits * heads * second.part).view(np.float32)
-    words = second.args(
+    args = second.args(
         query=query, keys=caches[0], values=caches[1], position=position, parts=sums, rows=rows, kv_heads=kv_heads,
         splits=splits, columns=columns, span=span, window=min(window or 0, rows), scale=attrs["scale"], cap=cap or 1.0,
     )  # fmt: skip
     cost = span * kv_heads * size * (caches[0].itemsize * 2 + group * 0.3) / 12
-    steps.append(EngineStep(second, words, batch * splits, 1, (query, *outs, position, sums), cost_ns=cost))
+    steps.append(EngineStep(second, args, batch * splits, 1, (query, *outs, position, sums), cost_ns=cost))
     third = StepSum(token, cache, size, "" if sinks is None else name_of(sinks), lanes)
-    words = third.args(
+    args = third.args(
         parts=sums, y=y, sinks=position if sinks is None else sinks, heads=heads, splits=splits, part=second.part
     )
     cost = splits * size * 0.1 + 20
-    steps.append(EngineStep(third, words, batch * heads, 1, (sums, y, sinks), cost_ns=cost))
+    steps.append(EngineStep(third, args, batch * heads, 1, (sums, y, sinks), cost_ns=cost))
     return steps

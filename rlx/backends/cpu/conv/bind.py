@@ -165,11 +165,11 @@ def _depthwise(
         lanes, vectors, rows, kernel[-1], strides[-1], dilations[-1], across, width - whole,
         c % (vectors * lanes) != 0, operands, tree, out_type,
     )  # fmt: skip
-    words = spec.args(
+    args = spec.args(
         table=table, w=weights, out=out, span=span, whole=whole, width=width, channels=c, out_row=c * out.itemsize,
         w_row=c * 4, **named_operands(a for a, _ in beside),
     )  # fmt: skip
     items = len(table) * -(-c // (vectors * lanes))
     keep = (table, weights, w, image, out, zero, *(a for a, _ in beside))
     cost = width * (taps * vectors / 2.0 + 4)
-    steps.append(EngineStep(spec, words, items, 1, keep, prepare, "conv depthwise", cost))
+    steps.append(EngineStep(spec, args, items, 1, keep, prepare, "conv depthwise", cost))

@@ -114,8 +114,8 @@ class Edges:
                     flag[0] = not np.isfinite(self.w).all()
             else:
                 spec = NotFinite(name_of(self.w), self.ctx.machine.lanes())
-                words = spec.args(x=self.w, flag=flag, n=self.w.size)
-                steps.append(EngineStep(spec, words, 1, 1, (self.w, flag), name="finite", cost_ns=self.w.size / 10))
+                args = spec.args(x=self.w, flag=flag, n=self.w.size)
+                steps.append(EngineStep(spec, args, 1, 1, (self.w, flag), name="finite", cost_ns=self.w.size / 10))
         offsets: Array = np.zeros(part.shape[2:], np.int64)
         for axis, stride in enumerate(part.strides[2:]):
             behind = (1,) * (offsets.ndim - 1 - axis)
@@ -124,11 +124,11 @@ class Edges:
         c, inner, taps = *part.shape[:2], offsets.size
         beside = tuple(as_dtype(b.dtype) for b in self.bias)
         kernel = EdgeKernel(as_dtype(part.dtype), beside, self.epilogue, as_dtype(out.dtype))
-        words = kernel.args(
+        args = kernel.args(
             flag=self._flag, table=places, out=out, w=part, offsets=offsets, outside=outside, taps=taps,
             rows=c // self.groups, inner=inner, groups=self.groups, w_row=part.strides[0], w_column=part.strides[1],
             **named_operands(self.bias),
         )  # fmt: skip
         keep = (self._flag, places, offsets, self.w, out, *self.bias)
-        steps.append(EngineStep(kernel, words, len(places), 64, keep, prepare, "edges", 1.0))
+        steps.append(EngineStep(kernel, args, len(places), 64, keep, prepare, "edges", 1.0))
         return steps

@@ -161,9 +161,9 @@ def few_output_steps(
         panels = in_place(images, width) if flat.strides[2] == 4 else pack_each_run(images[:, None], width, ctx)
         product = Product(table, c, 4, products[: len(images)], 0, keep=(turned, x))
         steps += product_steps(product, panels, tile, ctx, f"conv {tile.rows}x{tile.vectors}")
-        words = spec.args(products=products, out=part, bias=bias, **numbers)
+        args = spec.args(products=products, out=part, bias=bias, **numbers)
         items, cost = part.size // out.shape[-1], out.shape[-1] * taps / len(phases) / 8.0
-        steps.append(EngineStep(spec, words, items, 1, (products, result, bias), name="conv taps", cost_ns=cost))
+        steps.append(EngineStep(spec, args, items, 1, (products, result, bias), name="conv taps", cost_ns=cost))
     if result is not out:
         copy = tree_step([ex.arg(0, as_dtype(out.dtype))], [result], [out], ctx)
         assert copy is not None

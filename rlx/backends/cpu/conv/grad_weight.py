@@ -144,8 +144,8 @@ def _depthwise(node: Node, x: Array, d: Array, out: Array, ctx: EngineContext) -
     sums = ctx.borrow(taps * c * 4).view(np.float32).reshape(taps, c)
     keep = (table, image, gradient, sums, zero)
     spec, cost = DepthwiseGradient(taps, lanes), len(table) * taps * 0.6
-    words = spec.args(table=table, d=gradient, sums=sums, places=len(table), channels=c)
-    steps.append(EngineStep(spec, words, -(-c // lanes), 1, keep, name="conv depthwise", cost_ns=cost))
+    args = spec.args(table=table, d=gradient, sums=sums, places=len(table), channels=c)
+    steps.append(EngineStep(spec, args, -(-c // lanes), 1, keep, name="conv depthwise", cost_ns=cost))
     steps.append(transpose_step(sums, out, ctx, taps, c, c * 4, taps * 4, 1, (1, 0, 0), (0, 0)))
     return steps
 

@@ -156,11 +156,11 @@ def _depthwise(
     operands = tuple(Operand(as_dtype(a.dtype)) for a, _ in beside)
     spec = IntegerDepthwise(lanes, taps, form.how, c % lanes != 0, operands, tree, as_dtype(out.dtype))
     block = max(1, min(counts[-1], len(table)))
-    words = spec.args(
+    args = spec.args(
         table=table, w=packed.at, out=out, positions=len(table), channels=c, out_row=c * out.itemsize,
         w_row=packed.step, block=block, **named_operands(a for a, _ in beside),
     )  # fmt: skip
     items = -(-len(table) // block) * (wide // lanes)
     keep = (table, image, out, border, *packed.keep, *(a for a, _ in beside))
     name = f"integer conv depthwise {form.how}"
-    steps.append(EngineStep(spec, words, items, 1, keep, packed.prepare, name, block * taps))
+    steps.append(EngineStep(spec, args, items, 1, keep, packed.prepare, name, block * taps))

@@ -265,11 +265,11 @@ class _Phases:
         )  # fmt: skip
         table = np.ascontiguousarray(table)
         block = max(1, min(out.shape[-2], len(table)))
-        words = spec.args(
+        args = spec.args(
             table=table, w=weights, out=out, positions=len(table), channels=c, out_row=c * out.itemsize, w_row=c * 4,
             block=block, **named_operands(self.bias),
         )  # fmt: skip
         items = -(-len(table) // block) * -(-c // (vectors * lanes))
         keep = (table, weights, self.w, self.image, out, zero, *self.bias)
         cost = block * taps * vectors / 2.0
-        return [*steps, EngineStep(spec, words, items, 1, keep, prepare, "conv depthwise", cost)]
+        return [*steps, EngineStep(spec, args, items, 1, keep, prepare, "conv depthwise", cost)]

@@ -164,12 +164,12 @@ def _packing(b: Array, memory: Bytes, width: int, ctx: EngineContext) -> list[En
     steps = []
     for i, place in enumerate(np.ndindex(*first)):
         part = b[(slice(None), *place)]
-        words = kernel.args(
+        args = kernel.args(
             x=part, out=address(memory) + i * outer * inner * width * size, columns=columns, column=part.strides[3],
             outer=outer, outer_step=part.strides[1], inner=inner, inner_step=part.strides[2],
             batch_step=part.strides[0], panels=panels, out_step=panel,
         )  # fmt: skip
-        steps.append(EngineStep(kernel, words, batch * panels, 1, (memory, b), name="pack", cost_ns=cost))
+        steps.append(EngineStep(kernel, args, batch * panels, 1, (memory, b), name="pack", cost_ns=cost))
     return steps
 
 
@@ -230,7 +230,7 @@ def product_steps(p: Product, b: Panels, tile: Tile, ctx: EngineContext, name: s
     operands: dict[str, Any] = {}
     for i, operand in enumerate(p.operands):
         operands.update(zip(operand_names(i), operand, strict=True))
-    words = spec.args(
+    args = spec.args(
         table=table, b=b.at, out=p.out, rows=m, columns=n, tiles=tiles, panels=panels, taps=taps, terms=p.terms,
         step_a=p.step_a, step_b=b.step, panel_b=b.panel, row_out=p.out.strides[1], batch_a=p.batch_a, batch_b=b.batch,
         batch_out=p.out.strides[0], flush=flush, ahead=ahead, batches=batch, **operands,
@@ -241,7 +241,7 @@ def product_steps(p: Product, b: Panels, tile: Tile, ctx: EngineContext, name: s
     if skipped is not None:
         cost *= 1 - float(skipped.mean())
         prepare = partial(_skip_outside, table, skipped, p.outside, b)
-    step = EngineStep(spec, words, batch * tiles * panels, 1, keep, prepare, name, cost)
+    step = EngineStep(spec, args, batch * tiles * panels, 1, keep, prepare, name, cost)
     return [*b.steps, step]
 
 

@@ -135,16 +135,16 @@ def transpose_step(
     if 1 < rows <= _FEW_ROWS and out_row == rows * x.itemsize:
         blocks = batch * -(-columns // lanes)
         kernel = InterleaveKernel(lanes, rows, x.itemsize)
-        words = kernel.args(**places, part_rows=rows, parts=1)
-        return EngineStep(kernel, words, blocks, 8, (x, out), name="transpose", cost_ns=4.0 * rows)
+        args = kernel.args(**places, part_rows=rows, parts=1)
+        return EngineStep(kernel, args, blocks, 8, (x, out), name="transpose", cost_ns=4.0 * rows)
     # Enough parts that several threads have about equal work.
     part = max(lanes, -(-min(rows, _ITEM_BYTES // (lanes * x.itemsize)) // lanes * lanes))
     parts = max(1, -(-rows // part))
     items = batch * parts * -(-columns // lanes)
     cost = 2.0 * lanes * -(-min(part, rows) // lanes)
     spec = TransposeKernel(lanes, x.itemsize)
-    words = spec.args(**places, part_rows=part, parts=parts)
-    return EngineStep(spec, words, items, 1, (x, out), name="transpose", cost_ns=cost)
+    args = spec.args(**places, part_rows=part, parts=parts)
+    return EngineStep(spec, args, items, 1, (x, out), name="transpose", cost_ns=cost)
 
 
 def panels_step(x: Array, memory: Array, at: int, panel: int, width: int, ctx: EngineContext) -> EngineStep:
@@ -153,10 +153,10 @@ def panels_step(x: Array, memory: Array, at: int, panel: int, width: int, ctx: E
     (columns, terms), lanes, between = x.shape, ctx.machine.lanes(), x.strides[0]
     panels = -(-columns // width)
     spec = TransposeKernel(lanes, x.itemsize)
-    words = spec.args(
+    args = spec.args(
         x=x, out=address(memory) + at, rows=width, columns=terms, x_row=between, out_row=width * x.itemsize,
         inner=panels, x_inner=width * between, x_outer=0, out_inner=panel, out_outer=0, all_rows=columns,
         part_rows=width, parts=1,
     )  # fmt: skip
     items = panels * -(-terms // lanes)
-    return EngineStep(spec, words, items, 4, (memory, x), name="pack", cost_ns=40.0)
+    return EngineStep(spec, args, items, 4, (memory, x), name="pack", cost_ns=40.0)

@@ -130,10 +130,10 @@ def block_steps(
         lanes, 12 if machine.registers == 32 else 6, dtype, as_dtype(out.dtype),
         dtype.is_packed and machine.has_lookup, by_terms,
     )  # fmt: skip
-    words = spec.args(
+    args = spec.args(
         x=x, w=w, out=out, tiles=table, columns=n, units=terms // dtype.storage.elements, x_row=x.strides[0],
         w_row=w.strides[1], out_row=out.strides[0], w_expert=w.strides[0], panels=panels,
     )  # fmt: skip
     cost = PANEL_VECTORS * lanes * terms * (0.3 + 0.012 * m / tiles)
-    product = EngineStep(spec, words, tiles * panels, 1, (x, w, out, table), name=name, cost_ns=cost)
+    product = EngineStep(spec, args, tiles * panels, 1, (x, w, out, table), name=name, cost_ns=cost)
     return [find, product]

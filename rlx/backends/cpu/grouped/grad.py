@@ -92,7 +92,7 @@ def bind_grouped_grad(
     height = 12 if ctx.machine.registers == 32 else 6
     tiles = -(-terms // height)
     spec = GroupedGradKernel(lanes, height, columns % (_VECTORS * lanes) != 0, as_dtype(out.dtype))
-    words = spec.args(x=x, d=d, out=out, sizes=groups, rows=rows, terms=terms, columns=columns, tiles=tiles)
+    args = spec.args(x=x, d=d, out=out, sizes=groups, rows=rows, terms=terms, columns=columns, tiles=tiles)
     cost = height * columns * (0.5 + rows / len(groups) / 50)
-    step = EngineStep(spec, words, len(groups) * tiles, 1, (x, d, out, groups), name="outer products", cost_ns=cost)
+    step = EngineStep(spec, args, len(groups) * tiles, 1, (x, d, out, groups), name="outer products", cost_ns=cost)
     return [*steps, step]

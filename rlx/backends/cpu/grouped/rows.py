@@ -76,10 +76,10 @@ def row_steps(
     table, tiles, find = tile_table(sizes, m, height, ctx)
     blocks = -(-n // lanes)
     spec = GroupedDotKernel(dot, height)
-    words = spec.args(
+    args = spec.args(
         x=x, w=w, out=out, tiles=table, columns=n, units=terms // dtype.storage.elements, x_row=x.strides[0],
         w_row=w.strides[1], out_row=out.strides[0], w_expert=w.strides[0], blocks=blocks,
     )  # fmt: skip
     cost = terms * 3 / 5
-    product = EngineStep(spec, words, tiles * blocks, 1, (x, w, out, table), name=name, cost_ns=cost)
+    product = EngineStep(spec, args, tiles * blocks, 1, (x, w, out, table), name=name, cost_ns=cost)
     return [find, product]

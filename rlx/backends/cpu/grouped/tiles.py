@@ -57,6 +57,6 @@ def tile_table(per_group: Array, rows: int, height: int, ctx: EngineContext) -> 
     most = (rows + (height - 1) * groups) // height
     table = ctx.borrow(8 * TILE_WORDS * most)
     spec, count = TilesKernel(height), len(per_group)
-    words = spec.args(sizes=per_group, table=table, experts=count, rows=rows, most=most)
-    step = EngineStep(spec, words, 1, 1, (per_group, table), name="tiles", cost_ns=2.0 * (count + most))
+    args = spec.args(sizes=per_group, table=table, experts=count, rows=rows, most=most)
+    step = EngineStep(spec, args, 1, 1, (per_group, table), name="tiles", cost_ns=2.0 * (count + most))
     return table, most, step

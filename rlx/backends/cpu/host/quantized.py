@@ -15,6 +15,9 @@ from rlx.ir import Node
 from rlx.ops.grouped import group_bounds
 from rlx.packed.decode import decode_rows
 
+# Rows of a weight that BLAS multiplies at a time: its sums depend on how many there are, and among so few not on a
+# row's place. So a row gives the same bits whatever rows stand beside it.
+_BLOCK = 16
 _TILE_ELEMENTS = 1 << 18  # a weight's tile in f32 has a megabyte, which stays in the cache
 
 
@@ -74,7 +77,7 @@ def _tiles(
     dtype: DType, q: Array, columns: int, ctx: BindContext
 ) -> Callable[[], Iterator[tuple[slice, Array]]]:
     """A function that yields tiles of decoded rows, each in the same scratch memory, and which rows they are."""
-    count = max(1, min(len(q), _TILE_ELEMENTS // max(columns, 1)))
+    count = max(1, min(len(q), max(1, _TILE_ELEMENTS // max(columns, 1) // _BLOCK) * _BLOCK))
     scratch = ctx.scratch((count, columns), np.float32)
 
     def tiles() -> Iterator[tuple[slice, Array]]:
@@ -92,7 +95,8 @@ def _product(node: Node, q: Array, x: Array, out: Array, ctx: BindContext) -> Ca
     product with q itself, is a part of the sum."""
     transposed = node.attrs["transpose_q"]
     tiles = _tiles(node.inputs[1].dtype, q, (x if transposed else out).shape[1], ctx)
-    part = ctx.scratch(out.shape if not transposed else (0,), out.dtype)
+    part = ctx.scratch(out.shape if not transposed else (len(out), _BLOCK), out.dtype)
+    last = ctx.scratch((_BLOCK if transposed else 0, x.shape[1]), out.dtype)
 
     def run(rows: slice) -> None:
         if not transposed:
@@ -100,7 +104,13 @@ def _product(node: Node, q: Array, x: Array, out: Array, ctx: BindContext) -> Ca
         for at, tile in tiles():
             tile = tile.astype(out.dtype, copy=False)
             if transposed:
-                np.matmul(x[rows], tile.T, out[rows, at])
+                for first in range(0, len(tile), _BLOCK):
+                    block = tile[first : first + _BLOCK]
+                    columns = out[rows, at.start + first : at.start + first + len(block)]
+                    if len(block) < _BLOCK:
+                        last[: len(block)], last[len(block) :] = block, 0
+                        block = last
+                    np.copyto(columns, np.matmul(x[rows], block.T, part[rows])[:, : columns.shape[1]])
             else:
                 out[rows] += np.matmul(x[rows, at], tile, part[rows])
 

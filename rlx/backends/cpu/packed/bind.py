@@ -55,13 +55,13 @@ def dot_steps(
             epilogue, dtype.is_packed and ctx.machine.has_lookup, rows_together(rows, x, dtype),
             not dtype.is_packed and not ctx.machine.looks_ahead,
         )  # fmt: skip
-        words = spec.args(
+        args = spec.args(
             x=x[start:], w=w, out=out[start:], bias=bias, columns=len(w), units=units, x_row=x.strides[0],
             w_row=w.strides[0], out_row=out.strides[0],
         )  # fmt: skip
         cost = lanes * x.shape[1] * (rows + 2) / lanes / 5
         items = -(-len(w) // lanes)
-        steps.append(EngineStep(spec, words, items, 1, (x, w, out, bias), name=name, cost_ns=cost))
+        steps.append(EngineStep(spec, args, items, 1, (x, w, out, bias), name=name, cost_ns=cost))
     return steps
 
 

@@ -55,5 +55,5 @@ def bind_dequantize(
         raise Declined("strides")
     rows, columns = raw.size // raw.shape[-1], out.shape[-1]
     spec = DequantizeKernel(machine.lanes(), dtype, machine.has_lookup, as_dtype(out.dtype))
-    words = spec.args(w=raw, out=out, units=columns // dtype.storage.elements, w_row=raw.shape[-1])
-    return [EngineStep(spec, words, rows, 1, (raw, out), name=f"dequantize {dtype}", cost_ns=columns * 0.1)]
+    args = spec.args(w=raw, out=out, units=columns // dtype.storage.elements, w_row=raw.shape[-1])
+    return [EngineStep(spec, args, rows, 1, (raw, out), name=f"dequantize {dtype}", cost_ns=columns * 0.1)]

@@ -172,11 +172,11 @@ class DigitsDotKernel:
                     before = k.binary("udiv", begin, k.const(I64, blocks)) * groups_of_block
                     # Two of everything, so that one group need not wait for the other; the last one may come twice.
                     with k.loop(0, parts, 2) as g:
-                        for turn in range(2):
-                            part = k.min(g + turn, parts - 1)
+                        for tile in range(2):
+                            part = k.min(g + tile, parts - 1)
                             rows = [k.at(base, w_row * number) for number in numbered]
-                            self._multiply(k, turn, x, rows, w_row, before + part, k.at(products, 2 * turn * _TILE))
-                            k.do("llvm.x86.tilestored64", f"i8 {turn}", k.at(sums, part * _TILE), "i64 64")
+                            self._multiply(k, tile, x, rows, w_row, before + part, k.at(products, 2 * tile * _TILE))
+                            k.do("llvm.x86.tilestored64", f"i8 {tile}", k.at(sums, part * _TILE), "i64 64")
                     with k.loop(0, parts) as g:
                         group, found_at = k.at(x, (before + g) * _GROUP), k.at(sums, g * _TILE)
                         scales = k.load(vector, k.at(group, 2 * _TILE), align=64)
@@ -205,9 +205,9 @@ class DigitsDotKernel:
         return k.text()
 
     def _multiply(
-        self, k: Kernel, turn: int, x: Value, rows: Sequence[Value], w_row: Value, group: Value, products: Value
+        self, k: Kernel, tile: int, x: Value, rows: Sequence[Value], w_row: Value, group: Value, products: Value
     ) -> None:
-        """Leaves the sums of a group in the tile numbered `turn`."""
+        """Leaves the sums of a group in the tile numbered `tile`."""
         whole = self.weight.name == "q8_0"
         nbytes = 128 if whole else 64
         tiles, lines = k.at(x, group * _GROUP), [k.at(row, group * nbytes) for row in rows]
@@ -227,15 +227,15 @@ class DigitsDotKernel:
                 values = [half - 8 if self.weight.name == "q4_0" else half for half in halves]
             for t, value in enumerate(values):
                 k.store(value, k.at(products, t * _TILE + 64 * r), align=64)
-        k.do("llvm.x86.tilezero", f"i8 {turn}")
+        k.do("llvm.x86.tilezero", f"i8 {tile}")
         for t in range(2):
-            mine, other = 2 + 2 * turn, 3 + 2 * turn
+            mine, other = 2 + 2 * tile, 3 + 2 * tile
             if in_place:
                 k.do("llvm.x86.tileloadd64", f"i8 {mine}", k.at(lines[0], 64 * t), w_row)
             else:
                 k.do("llvm.x86.tileloadd64", f"i8 {mine}", k.at(products, t * _TILE), "i64 64")
             k.do("llvm.x86.tileloadd64", f"i8 {other}", k.at(tiles, t * _TILE), "i64 64")
-            k.do("llvm.x86.tdpbssd", f"i8 {turn}", f"i8 {mine}", f"i8 {other}")
+            k.do("llvm.x86.tdpbssd", f"i8 {tile}", f"i8 {mine}", f"i8 {other}")
 
 
 def digit_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext, name: str) -> list[EngineStep]:
@@ -247,12 +247,12 @@ def digit_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext
     cut = DigitsKernel(dtype.name, as_dtype(x.dtype))
     multiply = DigitsDotKernel(dtype, as_dtype(x.dtype), as_dtype(out.dtype), few=n < LANES)
     keep = (x, w, out, tiles)
-    words = multiply.args(
+    args = multiply.args(
         w=w, tiles=tiles, out=out, columns=n, units=terms // dtype.storage.elements, w_row=w.strides[0], x=x,
         flags=flags, groups=groups,
     )  # fmt: skip
     digits = cut.args(x=x, out=tiles, flags=flags)
     return [
         EngineStep(cut, digits, groups, 4, keep, name="digits", cost_ns=100.0),
-        EngineStep(multiply, words, -(-n // LANES), 1, keep, name=name, cost_ns=terms * 0.8),
+        EngineStep(multiply, args, -(-n // LANES), 1, keep, name=name, cost_ns=terms * 0.8),
     ]

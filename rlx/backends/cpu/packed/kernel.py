@@ -101,18 +101,18 @@ class DotKernel:
         storage, units, most = self.weight.storage, w["units"], decoded[0].most
         planes = [of.planes(row, units) for of, row in zip(decoded, rows, strict=True)]
         # Turns are long enough for all chains of sums, and for a cache line.
-        turn = max(1, 128 // storage.elements)
-        lines = -(-turn * storage.nbytes // _LINE)
+        unroll = max(1, 128 // storage.elements)
+        lines = -(-unroll * storage.nbytes // _LINE)
         with k.loop(0, units, most) as first:
             count = k.min(units - first, most)
             for of, own in zip(decoded, planes, strict=True):
                 of.prepare(own, first, count)
-            whole = count & -turn
+            whole = count & -unroll
 
             def add(i: Value, blocks: int) -> None:
                 for row in rows:
                     ahead = k.at(row, (first + i) * storage.nbytes + _AHEAD_BYTES)
-                    for line in range(lines if blocks > 1 or turn == 1 else 1):
+                    for line in range(lines if blocks > 1 or unroll == 1 else 1):
                         k.prefetch(k.at(ahead, line * _LINE))
                 number = 0
                 for u in range(blocks):
@@ -123,9 +123,9 @@ class DotKernel:
                         self._add(k, shifts, values, k.at(x, e * self.x.itemsize), totals, number)
                         number += 1
 
-            with k.loop(0, whole, turn) as i:
-                add(i, turn)
-            if turn > 1:
+            with k.loop(0, whole, unroll) as i:
+                add(i, unroll)
+            if unroll > 1:
                 with k.loop(whole, count) as i:
                     add(i, 1)
 
@@ -134,13 +134,13 @@ class DotKernel:
     ) -> None:
         """Elements of their own dtype, some vectors in a turn, and then what is left."""
         lanes, size = self.lanes, self.weight.itemsize
-        turn = lanes * 4
-        whole = w["units"] & -turn
-        with k.loop(0, whole, turn) as i:
+        unroll = lanes * 4
+        whole = w["units"] & -unroll
+        with k.loop(0, whole, unroll) as i:
             here = [k.at(row, i * size) for row in rows]
             # With one row of x some processors ask for lines far enough ahead, more of them at once than by
             # instructions; more rows take longer than any looks ahead.
-            for line in range(0, turn * size, _LINE) if self.rows > 1 or (self.ahead and len(rows) == 1) else ():
+            for line in range(0, unroll * size, _LINE) if self.rows > 1 or (self.ahead and len(rows) == 1) else ():
                 k.prefetch(k.at(here[0], _AHEAD_BYTES + line))
             for u in range(4):
                 values = [trees.load(k, self.weight, k.at(at, u * lanes * size), lanes) for at in here]
@@ -152,14 +152,14 @@ class DotKernel:
             self._add(k, shifts, values, k.at(w["x"], i * self.x.itemsize), totals, 0, mask)
 
     def _add(
-        self, k: Kernel, shifts: Sequence[Value], values: Sequence[Value], x: Value, totals: Totals, turn: int,
+        self, k: Kernel, shifts: Sequence[Value], values: Sequence[Value], x: Value, totals: Totals, chain: int,
         mask: Value | None = None,
     ) -> None:  # fmt: skip
         """Adds the products of a vector of each row of the weight with the same elements of each row of x."""
         for m, shift in enumerate(shifts):
             x_values = trees.load(k, self.x, k.at(x, shift), self.lanes, mask)
             for value, lines in zip(values, totals, strict=True):
-                into = lines[m][turn % len(lines[m])]
+                into = lines[m][chain % len(lines[m])]
                 into.value = k.fma(x_values, value, into.value)
 
 

@@ -129,10 +129,10 @@ def panel_steps(product: Product, w: Array, dtype: DType, ctx: EngineContext, na
     steps = []
     for start in range(0, panels, each):
         first, last = start * width, min(n, (start + each) * width)
-        words = kernel.args(w=w, out=decoded, first=first, last=last, units=units, w_row=w.strides[0])
+        args = kernel.args(w=w, out=decoded, first=first, last=last, units=units, w_row=w.strides[0])
         items = -(-(last - first) // width) * tile.vectors
         steps.append(
-            EngineStep(kernel, words, items, 1, (decoded, w), name=f"decode {dtype}", cost_ns=lanes * terms * 0.3)
+            EngineStep(kernel, args, items, 1, (decoded, w), name=f"decode {dtype}", cost_ns=lanes * terms * 0.3)
         )
         part = Panels(address(decoded), f32, width * 4, terms * width * 4, 0, keep=(decoded, w))
         operands = [(a[..., first:last], row, apart) for a, row, apart in product.operands]

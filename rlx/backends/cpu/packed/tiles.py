@@ -357,8 +357,8 @@ def tile_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext,
     columns = ctx.borrow(x_tiles * (blocks * 3 * _TILE_BYTES + 4))
     x_tiny = address(columns) + x_tiles * blocks * 3 * _TILE_BYTES
     cut = ColumnsKernel(as_dtype(x.dtype))
-    words = cut.args(x=x, out=columns, rows=m, terms=terms, x_row=x.strides[0], tiny=x_tiny)
-    steps = [EngineStep(cut, words, x_tiles, 1, (x, columns), name="cut", cost_ns=terms * 12.0)]
+    args = cut.args(x=x, out=columns, rows=m, terms=terms, x_row=x.strides[0], tiny=x_tiny)
+    steps = [EngineStep(cut, args, x_tiles, 1, (x, columns), name="cut", cost_ns=terms * 12.0)]
     row = blocks * parts * _TILE_BYTES
     each = max(1, _TOGETHER // (_BLOCK_TILES * row)) * _BLOCK_TILES
     tiles = -(-n // LANES)
@@ -369,15 +369,15 @@ def tile_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext,
         first, last = start * LANES, min(n, (start + each) * LANES)
         count = -(-(last - first) // LANES)
         kernel, units = RowsKernel(dtype, parts), terms // dtype.storage.elements
-        words = kernel.args(w=w, out=memory, start=first, last=last, units=units, w_row=w.strides[0], tiny=w_tiny)
-        steps.append(EngineStep(kernel, words, count, 1, (w, memory), name=f"decode {dtype}", cost_ns=terms * 4.0))
+        args = kernel.args(w=w, out=memory, start=first, last=last, units=units, w_row=w.strides[0], tiny=w_tiny)
+        steps.append(EngineStep(kernel, args, count, 1, (w, memory), name=f"decode {dtype}", cost_ns=terms * 4.0))
         part = out[:, first:last]
         items = -(-count // _BLOCK_TILES) * -(-x_tiles // _BLOCK_TILES)
         cost = blocks * {1: 110.0, 2: 160.0, 3: 190.0}[parts]
         multiply = TilesKernel(parts, as_dtype(x.dtype), as_dtype(out.dtype))
-        words = multiply.args(
+        args = multiply.args(
             w_tiles=memory, x_tiles=columns, out=part, rows=m, columns=last - first, blocks=blocks,
             out_row=out.strides[0], w_tiny=w_tiny, x_tiny=x_tiny, x=x, x_row=x.strides[0], terms=terms,
         )  # fmt: skip
-        steps.append(EngineStep(multiply, words, items, 1, (memory, columns, x, out), name=name, cost_ns=cost))
+        steps.append(EngineStep(multiply, args, items, 1, (memory, columns, x, out), name=name, cost_ns=cost))
     return steps

@@ -109,14 +109,14 @@ def bind_causal_conv(
         steps.append(turned)
     spec = CausalConv(kind, width, node.attrs["operands"], bool(node.attrs["activation"]), lanes)
     parts = -(-channels // _CHANNELS_PER_ITEM)
-    words = spec.args(
+    args = spec.args(
         x=x, w=taps, bias=operands.get("bias"), state=operands.get("state"), y=outs[0], length=length,
         channels=channels, parts=parts,
     )  # fmt: skip
     many = min(channels, _CHANNELS_PER_ITEM)
     steps.append(
         EngineStep(
-            spec, words, batch * length * parts, max(1, (1 << 14) // many), (*ins, *outs, taps),
+            spec, args, batch * length * parts, max(1, (1 << 14) // many), (*ins, *outs, taps),
             partial(np.copyto, taps, w.T, "unsafe") if fixed else None,
             cost_ns=many * (0.2 + 0.05 * width),
         )

@@ -104,8 +104,8 @@ def bind_gated_delta_rule(
     cost = lanes * (s.length + 1.0) * -(-s.keys // lanes) * 1.0
     spec = DeltaRule(kind, s.keys, operands, lanes)
     q, k, v, beta = ins[:_REQUIRED]
-    words = spec.args(
+    args = spec.args(
         q=q, k=k, v=v, beta=beta, **{name: present.get(name) for name in delta.NAMES}, o=outs[0], last=outs[1],
         length=s.length, heads=s.heads, values=s.values, per=s.heads // s.key_heads, scale=scale,
     )  # fmt: skip
-    return [EngineStep(spec, words, items, keep=(*ins, *outs), cost_ns=cost)]
+    return [EngineStep(spec, args, items, keep=(*ins, *outs), cost_ns=cost)]

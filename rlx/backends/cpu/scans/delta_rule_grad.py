@@ -235,14 +235,14 @@ def bind_gated_delta_rule_grad(
     states = [memory(items, n, lanes, row) for n in (tiles, STEPS + 1)]
     spec = DeltaRuleGrad(s.keys, operands, lanes)
     inputs = dict(zip(("do", "dlast", "q", "k", "v", "beta"), ins, strict=False))
-    words = spec.args(
+    args = spec.args(
         **inputs, **{name: present.get(name) for name in delta.NAMES}, dq=of_keys[0], dk=of_keys[1], dv=outs[2],
         dbeta=of_heads[0], dg=of_heads[1], dstate=outs[5], kept=states[0], history=states[1], length=s.length,
         heads=s.heads, values=s.values, per=per, parts=parts, span=span, scale=node.attrs["scale"],
     )  # fmt: skip
     cost = span * lanes * (s.length + 1.0) * (row // lanes) * 4.0
     keep = (*ins, *outs, *of_keys, *of_heads, *states)
-    steps = [EngineStep(spec, words, items, keep=keep, cost_ns=cost)]
+    steps = [EngineStep(spec, args, items, keep=keep, cost_ns=cost)]
     for partial, out in zip((*of_keys, *of_heads), (outs[0], outs[1], outs[3], outs[4]), strict=True):
         sum_steps = summed(partial, (3,), out, ctx) if out.size else []
         if sum_steps is None:

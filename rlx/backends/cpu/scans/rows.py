@@ -104,15 +104,15 @@ class Sums:
         self.k, self.kind, self.lanes = k, kind, lanes
         self.memory = k.reserve(kind.size * lanes * lanes * count)
 
-    def put(self, v: Value, row: Value, turn: Value | int = 0) -> None:
-        """Sets row `row` of set `turn`."""
+    def put(self, v: Value, row: Value, slot: Value | int = 0) -> None:
+        """Sets row `row` of set `slot`."""
         k = self.k
-        at = (turn if isinstance(turn, Value) else k.const(row.type, turn)) * self.lanes + row
+        at = (slot if isinstance(slot, Value) else k.const(row.type, slot)) * self.lanes + row
         k.store(v, k.at(self.memory, at * self.lanes, self.kind))
 
-    def total(self, turn: Value | int = 0) -> Value:
+    def total(self, slot: Value | int = 0) -> Value:
         """The sum of each row of a set, row i's in lane i."""
-        k, first = self.k, turn * (self.lanes * self.lanes)
+        k, first = self.k, slot * (self.lanes * self.lanes)
         rows = [
             k.load(self.kind.of(self.lanes), k.at(self.memory, first + i * self.lanes, self.kind))
             for i in range(self.lanes)

@@ -144,10 +144,10 @@ def bind_selective_scan(
     inner, outer, per = (s.width, s.heads, s.heads // s.groups) if s.scalar else (s.heads // s.groups, s.groups, 1)
     spec = SelectiveScan(kind, s.states, s.scalar, operands, node.attrs["softplus"], lanes)
     inputs = dict(zip(("x", "delta", "a", "b", "c"), ins, strict=False))
-    words = spec.args(
+    args = spec.args(
         **inputs, **{name: present.get(name) for name in selective.NAMES}, y=outs[0], last=outs[1], length=s.length,
         inner=inner, outer=outer, per=per,
     )  # fmt: skip
     items = s.batch * outer * -(-inner // lanes)
     cost = lanes * (20.0 + s.length * -(-s.states // lanes) * (2.0 if s.scalar else 6.0))
-    return [EngineStep(spec, words, items, keep=(*ins, *outs), cost_ns=cost)]
+    return [EngineStep(spec, args, items, keep=(*ins, *outs), cost_ns=cost)]

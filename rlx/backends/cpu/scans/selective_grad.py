@@ -279,13 +279,13 @@ def bind_selective_scan_grad(
     kept = memory(items, max(1, -(-s.length // STEPS)), lanes, row)
     spec = SelectiveScanGrad(s.states, s.scalar, len(ins) > 7, lanes)
     inputs = dict(zip(("dy", "dlast", "x", "delta", "a", "b", "c"), ins, strict=False))
-    words = spec.args(
+    args = spec.args(
         **inputs, state=ins[7] if len(ins) > 7 else None, dx=outs[0], ddelta=ddelta, da=da, db=db, dc=dc,
         dstate=outs[5], kept=kept, length=s.length, inner=inner, outer=outer, per=per, parts=parts, span=span,
     )  # fmt: skip
     cost = span * lanes * (20.0 + s.length * (row // lanes) * (8.0 if s.scalar else 20.0))
     keep = (*ins, *outs, db, dc, da, ddelta, kept)
-    steps = [EngineStep(spec, words, items, keep=keep, cost_ns=cost)]
+    steps = [EngineStep(spec, args, items, keep=keep, cost_ns=cost)]
     for partial, axes, out in partials:
         sum_steps = summed(partial, axes, out, ctx) if out.size else []
         if sum_steps is None:

@@ -131,10 +131,10 @@ def _mma_tiles(ctx: Lowering, call: ProductCall, chosen: MmaTiles) -> None:
 def _half_tiles(ctx: Lowering, call: ProductCall, chosen: HalfTiles) -> None:
     """Tiles of matrix instructions for halves in whole units."""
     kernel = MATMUL_HALVES_WIDE if chosen.tile == "l" else MATMUL_HALVES
-    words: dict[str, str | int] = {
+    defines: dict[str, str | int] = {
         "T": call.a.dtype.name, "TILE": chosen.tile, "A_TRANSPOSED": call.product.transpose_a,
     }  # fmt: skip
-    _tiles(ctx, call, kernel, words, tiles_across(call.product, HALF_TILES[chosen.tile]), chosen.split_k)
+    _tiles(ctx, call, kernel, defines, tiles_across(call.product, HALF_TILES[chosen.tile]), chosen.split_k)
 
 
 def _skinny(ctx: Lowering, call: ProductCall, chosen: SkinnyTiles) -> None:
@@ -182,7 +182,7 @@ def row_product(
     """The kernels for one row, which may be normed before; `gated`: half of the result gates the other."""
     p, a, b, end = call.product, call.a, call.b, call.end
     bias, kind, _ = biases(ctx, end, 1, a.dtype)
-    words: dict[str, str | int] = {
+    defines: dict[str, str | int] = {
         "AB": f"{a.dtype}_{b.dtype}", "LANES": chosen.lanes, "NORMED": norm is not None, "GATED": gated,
         "ACTIVATION": CODE[end.activation], "BIAS": kind, "WIDE": call.c.dtype == f32 and a.dtype != f32,
     }  # fmt: skip
@@ -191,11 +191,11 @@ def row_product(
     if isinstance(chosen, Line):
         each, outputs = chosen.each(ctx.target, p.n, 2 if gated else 1), p.n // 2 if gated else p.n
         early = b.kept and (norm is None or norm.kept)
-        kernel = MATMUL_LINE(**words, MANY=chosen.many, DEPTH=chosen.depth, EARLY=early)
+        kernel = MATMUL_LINE(**defines, MANY=chosen.many, DEPTH=chosen.depth, EARLY=early)
         ctx.launch(kernel, ctx.groups(math.ceil(outputs / each)), [*pointers, p.n, p.k, each, eps])
         return
     units = a.vectors(p.k, 4) and b.vectors(p.k, 16 // b.dtype.itemsize) and (norm is None or quads(gamma, itemsize=4))
-    kernel = MATMUL_VECTOR(**words, HIGH=chosen.high, UNITS=int(units))
+    kernel = MATMUL_VECTOR(**defines, HIGH=chosen.high, UNITS=int(units))
     groups = ctx.groups(math.ceil(p.n / (256 // chosen.lanes * chosen.high)))
     ctx.launch(kernel, groups, [*pointers, p.n, p.k, eps])
 
@@ -209,7 +209,7 @@ def slice_constants(chosen: MmaTiles) -> dict[str, int]:
 
 
 def _tiles(
-    ctx: Lowering, call: ProductCall, decl: KernelDecl, words: dict[str, str | int], groups: int, parts: int
+    ctx: Lowering, call: ProductCall, decl: KernelDecl, defines: dict[str, str | int], groups: int, parts: int
 ) -> None:
     """Tiles over the whole sum, with the epilogue; with `parts`, tiles over parts of the sum, which one more launch
     adds up."""
@@ -218,7 +218,7 @@ def _tiles(
     partial = call.c if alone else Operand(ctx.scratch(parts * p.count * p.m * p.n * f32.itemsize), f32)
     bias, kind, apart = biases(ctx, end, p.count, a.dtype) if alone else (None, 0, 0)
     kernel = decl(
-        **words,
+        **defines,
         B_TRANSPOSED=p.transpose_b,
         ACTIVATION=CODE[end.activation] if alone else 0,
         BIAS=kind,

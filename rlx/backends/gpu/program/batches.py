@@ -34,7 +34,7 @@ from rlx.ir import expr as ex
 # Elements up to which a launch may join a batch. A larger one takes longer than several launches do, and its input may
 # still be in a cache where it stands.
 MAX_ELEMENTS = 1 << 22
-MIN_COPIES = 4  # that become one launch: fewer would gain less than compiling its kernel costs
+MIN_COPIES = 4  # fewer copies would gain less as one launch than compiling its kernel costs
 _LABEL_CHARACTERS = 120
 _WORD = TreeOperand(i32, "flat")
 _MOVE = TreeKernel((ex.arg(0, i32),), (_WORD,), (_WORD,), 0)

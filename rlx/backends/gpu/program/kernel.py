@@ -128,8 +128,8 @@ class KernelDecl:
         for name, allowed in self.variants.items():
             if chosen[name] not in allowed:
                 raise ValueError(f"kernel {self.stem}: {name} is {chosen[name]!r}, expected one of {allowed}")
-        words = tuple((name, str(chosen[name])) for name in self.variants)
-        return FileKernel(self.stem, words, tuple(int(chosen[name]) for name in self.constants))
+        defines = tuple((name, str(chosen[name])) for name in self.variants)
+        return FileKernel(self.stem, defines, tuple(int(chosen[name]) for name in self.constants))
 
 
 KERNELS: dict[str, KernelDecl] = {}

@@ -237,15 +237,15 @@ class _Body:
         def text(node: Expr) -> str:
             if node not in texts:
                 if node.prim == "row_at":
-                    made = f"(at == row_index({own[node.args[0]]}, n))"
+                    written = f"(at == row_index({own[node.args[0]]}, n))"
                 elif node.prim == "add" and node.args[0] in multiplied and node.args[0] not in own:
-                    made = f"FMA({', '.join(text(a) for a in (*node.args[0].args, node.args[1]))})"
+                    written = f"FMA({', '.join(text(a) for a in (*node.args[0].args, node.args[1]))})"
                 else:
-                    made = self.applied(node, [text(a) for a in node.args])
+                    written = self.applied(node, [text(a) for a in node.args])
                 once = sum(uses.count(node) for uses in users) == 1
-                texts[node] = made if once or node.prim == "lit" or node == e else f"t{len(lines)}"
-                if texts[node] != made:
-                    lines.append(f"const {TYPES[class_of(node.dtype)]} {texts[node]} = {made};")
+                texts[node] = written if once or node.prim == "lit" or node == e else f"t{len(lines)}"
+                if texts[node] != written:
+                    lines.append(f"const {TYPES[class_of(node.dtype)]} {texts[node]} = {written};")
             return texts[node]
 
         whole = text(e)

@@ -158,10 +158,10 @@ def lower_dynamic_slice(ctx: Lowering, node: Node) -> None:
         return
     stored = one_dtype(ctx, node, x, y)
     unit, meta, axes = _window(ctx, x.shape, y.shape, stored, ctx.ref(x), ctx.ref(y))
-    words = {"U": f"b{unit}", "I": index_word(ctx.storage(starts))}
+    defines = {"U": f"b{unit}", "I": index_word(ctx.storage(starts))}
     total = y.size * stored.itemsize // unit
     args: list[Arg] = [ctx.ref(x), ctx.ref(starts), meta, ctx.ref(y), total, axes]
-    ctx.launch(DYNAMIC_SLICE(**words), groups_for(ctx, total), args)
+    ctx.launch(DYNAMIC_SLICE(**defines), groups_for(ctx, total), args)
 
 
 @lowers("dynamic_update_slice", when=moves_bits)
@@ -177,10 +177,10 @@ def lower_dynamic_update(ctx: Lowering, node: Node) -> None:
         return
     stored = one_dtype(ctx, node, x, update, y)
     unit, meta, axes = _window(ctx, x.shape, update.shape, stored, ctx.ref(y), ctx.ref(update))
-    words = {"U": f"b{unit}", "I": index_word(ctx.storage(starts))}
+    defines = {"U": f"b{unit}", "I": index_word(ctx.storage(starts))}
     total = update.size * stored.itemsize // unit
     args: list[Arg] = [ctx.ref(update), ctx.ref(starts), meta, ctx.ref(y), total, axes]
-    ctx.launch(DYNAMIC_UPDATE(**words), groups_for(ctx, total), args)
+    ctx.launch(DYNAMIC_UPDATE(**defines), groups_for(ctx, total), args)
 
 
 @lowers("one_hot", when=native)

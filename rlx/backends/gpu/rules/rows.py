@@ -166,7 +166,7 @@ def row_kernels(
         lines = [(refs[a.name], stored) for t, a in there if t.shape == like.shape]
         weights = [(refs[a.name], kept) for _, a in there if a.element == "W"]
         # What is missing is never read or written: its place is another's.
-        given = [refs.get(a.name) or (weights[0][0] if a.element == "W" else lines[-1][0]) for a in pointers]
+        operands = [refs.get(a.name) or (weights[0][0] if a.element == "W" else lines[-1][0]) for a in pointers]
         chosen: dict[str, int] = {name: int(a) for name, a in [("RMS", not node.op.centres)] if name in switches}
         chosen |= {f"HAS_{a.name.upper()}": a.name in refs for a in pointers if f"HAS_{a.name.upper()}" in switches}
         words = {"T": stored.name} | ({"W": kept.name} if weighed else {})
@@ -184,12 +184,12 @@ def row_kernels(
                 groups, per = (shape[i] for i in layout.weights)
                 more, chosen["WEIGHTS"] = [groups, per, n // per], int(n // per % 4 == 0)
             kernel = held(**words, **line, **chosen)
-            ctx.launch(kernel, row_groups(ctx, outer, line), [*given, outer, n, *more, *values])
+            ctx.launch(kernel, row_groups(ctx, outer, line), [*operands, outer, n, *more, *values])
             return
         assert across is not None
         width = min(32, power(inner))
         count = ctx.groups(outer * math.ceil(inner / width))
-        ctx.launch(across(**words, ACROSS=width, **chosen), count, [*given, outer, n, inner, *values])
+        ctx.launch(across(**words, ACROSS=width, **chosen), count, [*operands, outer, n, inner, *values])
 
 
 def load_printed(family: str = "") -> None:

@@ -195,8 +195,8 @@ def _turns(n: int, held: int) -> npt.NDArray[np.float32]:
             _factors(r * p[None] / n, held),
             _factors((p + held * (first + r * sets[: held // r])) / n, r),
         ]
-    turn = np.stack([stage.swapaxes(0, 1).reshape(held // 4, 2, lanes) for stage in stages])
-    factors = np.stack([np.cos(2 * np.pi * turn), -np.sin(2 * np.pi * turn)], -1)  # (stage, quad, of two, lane, part)
+    turns = np.stack([stage.swapaxes(0, 1).reshape(held // 4, 2, lanes) for stage in stages])
+    factors = np.stack([np.cos(2 * np.pi * turns), -np.sin(2 * np.pi * turns)], -1)  # (stage, quad, of two, lane, part)
     return np.ascontiguousarray(factors.swapaxes(2, 3)).astype(np.float32)
 
 

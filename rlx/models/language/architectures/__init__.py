@@ -84,6 +84,6 @@ def _nearest(kind: object) -> str:
         return listed
     if kind in MISSING:
         near, what = MISSING[kind]
-        return f"the nearest that rlx knows is {near}, which lacks {what}; {listed}"
+        return f"{listed}; the nearest is {near}, which lacks {what}"
     alike = difflib.get_close_matches(kind, known, 1, 0.6)
-    return f"the nearest that rlx knows is {alike[0]}; {listed}" if alike else listed
+    return f"{listed}; the nearest name is {alike[0]}" if alike else listed

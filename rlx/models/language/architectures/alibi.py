@@ -56,10 +56,10 @@ def bloom(f: Fields) -> LanguageConfig:
 def mpt(f: Fields) -> LanguageConfig:
     """Its class has ALiBi, a fixed inner width and no biases, whatever the settings say of these."""
     layers, heads = f.count("num_hidden_layers", MOST_LAYERS), f.count("num_attention_heads", MOST_HEADS)
-    given = f.content.get("attn_config") or {}
-    if not isinstance(given, dict):
+    settings = f.content.get("attn_config") or {}
+    if not isinstance(settings, dict):
         f.wrong("attn_config", "an object of settings")
-    own = Fields(given, f"{f.where}: attn_config")
+    own = Fields(settings, f"{f.where}: attn_config")
     for name, usual in (("qk_ln", False), ("prefix_lm", False), ("alibi", True)):
         if own.has(name) and own.content[name] != usual:
             warn_ignored(own.where, name, own.content[name], f"MPT has {usual} in its class")

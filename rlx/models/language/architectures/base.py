@@ -134,8 +134,8 @@ def llama_like(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
 
 @cache
 def _classes() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(CLASSES.read_text(encoding="utf-8"))["families"]
-    return found
+    families: dict[str, Any] = json.loads(CLASSES.read_text(encoding="utf-8"))["families"]
+    return families
 
 
 def class_fields(f: Fields) -> Fields:
@@ -213,8 +213,8 @@ def fused(whole: str, layout: Literal["apart", "grouped"], then: Find = same_nam
 
     def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
         a = config.attention
-        layer, found, rest = name.partition(".self_attn.")
-        part = "qkv".find(rest[:1]) if found and rest[1:].startswith("_proj.") else -1
+        layer, mark, rest = name.partition(".self_attn.")
+        part = "qkv".find(rest[:1]) if mark and rest[1:].startswith("_proj.") else -1
         if a is None or part < 0:
             return then(name, config, tensors)
         groups = a.kv_heads if layout == "grouped" else 1
@@ -229,8 +229,8 @@ def experts_in(base: str = "mlp", parts: Sequence[str] = ("gate_proj", "up_proj"
     gates above the others."""
 
     def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-        before, found, kind = name.partition(".mlp.experts.")
-        if not found or config.experts is None:
+        before, mark, kind = name.partition(".mlp.experts.")
+        if not mark or config.experts is None:
             return same_name(name, config, tensors)
         kind, whole = kind.removesuffix(".weight"), f"{before}.{base}.experts.gate_up_proj"
         if whole in tensors:
@@ -252,11 +252,11 @@ def experts_in(base: str = "mlp", parts: Sequence[str] = ("gate_proj", "up_proj"
 
 def gate_above(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
     """The gates of an MLP above its other rows in one tensor, mlp.gate_up_proj."""
-    before, found, rest = name.partition("mlp.gate_proj.")
-    if found:
+    before, mark, rest = name.partition("mlp.gate_proj.")
+    if mark:
         return rows(f"{before}mlp.gate_up_proj.{rest}", 0, config.inner)
-    before, found, rest = name.partition("mlp.up_proj.")
-    if found:
+    before, mark, rest = name.partition("mlp.up_proj.")
+    if mark:
         return rows(f"{before}mlp.gate_up_proj.{rest}", config.inner, 2 * config.inner)
     return same_name(name, config, tensors)
 
@@ -278,8 +278,15 @@ def plain_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -
     may the gates of an MLP and its other rows."""
     if f"{name.partition('.self_attn.')[0]}.self_attn.qkv_proj.weight" in tensors:
         return fused("self_attn.qkv_proj", "apart")(name, config, tensors)
-    before, found, rest = name.rpartition("mlp.gate_proj." if "gate_proj" in name else "mlp.up_proj.")
-    if found and config.gated and f"{before}mlp.gate_proj.{rest}" not in tensors:
+    if name.endswith(".kv_b_keys.weight"):
+        return derived(name, lambda w: np.ascontiguousarray(w.swapaxes(1, 2)))
+    layer, _, part = name.rpartition("layernorm.")
+    if config.parallel == 2 and f"{layer.removesuffix('input_')}ln_attn.{part}" in tensors:  # Falcon's second norm
+        return same_name(f"{layer.removesuffix('input_')}ln_attn.{part}", config, tensors)
+    if config.parallel == 2 and f"{layer.removesuffix('post_attention_')}ln_attn.{part}" in tensors:
+        return same_name(f"{layer.removesuffix('post_attention_')}input_layernorm.{part}", config, tensors)
+    before, mark, rest = name.rpartition("mlp.gate_proj." if "gate_proj" in name else "mlp.up_proj.")
+    if mark and config.gated and f"{before}mlp.gate_proj.{rest}" not in tensors:
         start = 0 if "gate_proj" in name else config.inner
         return rows(f"{before}mlp.up_proj.{rest}", start, start + config.inner)
     return same_name(name, config, tensors)

@@ -63,9 +63,9 @@ def latent_attention(f: Fields, layers: int, interleaved: bool) -> Attention:
         f.count("kv_lora_rank", MOST_WIDTH), turned, plain, f.count("v_head_dim", MOST_WIDTH),
         f.count("q_lora_rank", MOST_WIDTH) if f.has("q_lora_rank") else 0,
     )  # fmt: skip
-    scale, given = (plain + turned) ** -0.5, f.content.get("rope_parameters") or f.content.get("rope_scaling") or {}
-    if isinstance(given, dict) and given.get("rope_type", given.get("type", "default")) != "default":
-        own = Fields(given, f.where)
+    scale, scaling = (plain + turned) ** -0.5, f.content.get("rope_parameters") or f.content.get("rope_scaling") or {}
+    if isinstance(scaling, dict) and scaling.get("rope_type", scaling.get("type", "default")) != "default":
+        own = Fields(scaling, f.where)
         factor, m = own.number("factor", 1e-6, 1e6, 1.0), own.number("mscale_all_dim", 0, 1e6, 0.0)
         if m and factor > 1:
             scale *= (0.1 * m * math.log(factor) + 1) ** 2
@@ -110,12 +110,12 @@ def dots1(f: Fields) -> LanguageConfig:
 
 def absorbed(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
     """Each head's part for keys and that for values, which one matrix holds by turns."""
-    before, found, part = name.partition(".kv_b_")
+    before, mark, part = name.partition(".kv_b_")
     a = config.attention
-    if not found or a is None or a.latent is None:
+    if not mark or a is None or a.latent is None:
         return experts_in()(name, config, tensors)
     m = a.latent
-    cut = slice(None, m.plain) if part == "keys" else slice(m.plain, None)
+    cut = slice(None, m.plain) if part == "keys.weight" else slice(m.plain, None)
     return derived(
         f"{before}.kv_b_proj.weight", lambda w: w.reshape(a.heads, m.plain + m.value, m.rank)[:, cut]
     )

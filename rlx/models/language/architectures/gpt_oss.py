@@ -27,10 +27,11 @@ _ROPE = {
 
 
 def gpt_oss(f: Fields) -> LanguageConfig:
+    if not f.has("rope_parameters") and not f.content.get("rope_scaling"):
+        f = f.but(rope_scaling=_ROPE)
+    f = Fields({"head_dim": 64, **f.content}, f.where)
     if not f.has("rope_theta"):
-        scaled = f.has("rope_parameters") or "rope_scaling" in f.content
-        usual = {"rope_theta": 150000.0, "head_dim": 64, **({} if scaled else {"rope_scaling": _ROPE})}
-        f = Fields({**usual, **{k: v for k, v in f.content.items() if k not in usual or v is not None}}, f.where)
+        f = f.but(rope_theta=150000.0)
     layers = f.count("num_hidden_layers", MOST_LAYERS)
     windows = windows_of(f, layers, lambda i: i % 2 == 0)
     f.must_be("swiglu_alpha", 1.702)

@@ -80,8 +80,8 @@ def gpt_bigcode(f: Fields) -> LanguageConfig:
 
 def in_four_parts(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
     """CodeGen's q, v and k, in four parts of so many heads each."""
-    before, found, rest = name.partition(".self_attn.")
-    if not found or rest[1:] != "_proj.weight" or rest[0] not in "qvk":
+    before, mark, rest = name.partition(".self_attn.")
+    if not mark or rest[1:] != "_proj.weight" or rest[0] not in "qvk":
         return same_name(name, config, tensors)
     part = config.width // 4
     return some_rows(f"{before}.attn.qkv_proj.weight", block_rows((part,) * 3, 4, ("qvk".index(rest[0]),)))

@@ -49,8 +49,8 @@ def granitemoeshared(f: Fields) -> LanguageConfig:
 def stacks(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
     """Experts are stacked, with gates above the others; so is the shared MLP's first matrix."""
     e = config.experts
-    layer, found, kind = name.partition(".mlp.")
-    if not found or e is None:
+    layer, mark, kind = name.partition(".mlp.")
+    if not mark or e is None:
         return same_name(name, config, tensors)
     if kind.startswith("gate."):
         return Recipe((f"{layer}.block_sparse_moe.router.layer.weight",))

@@ -77,8 +77,8 @@ def bamba(f: Fields) -> LanguageConfig:
     if not isinstance(only, list) or not all(type(i) is int for i in only):
         f.wrong("attn_layer_indices", "a list of layers")
     mixers: tuple[Mixer, ...] = tuple("attention" if i in only else "mamba2" for i in range(layers))
-    given = f.content.get("rope_parameters")
-    if isinstance(given, dict) and "partial_rotary_factor" not in given:
+    parameters = f.content.get("rope_parameters")
+    if isinstance(parameters, dict) and "partial_rotary_factor" not in parameters:
         f = f.but(partial_rotary_factor=0.5)  # whatever stands beside them, as the class has it
     recurrence = _mamba2(f, f.count("mamba_expand", 64) * f.count("hidden_size", MOST_WIDTH))
     return llama_like(

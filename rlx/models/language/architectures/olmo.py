@@ -41,8 +41,9 @@ def olmo2(f: Fields) -> LanguageConfig:
 def olmo3(f: Fields) -> LanguageConfig:
     layers = f.count("num_hidden_layers", MOST_LAYERS)
     windows = windows_of(f, layers, lambda i: (i + 1) % 4 != 0)
-    given, size = f.content.get("rope_parameters"), _attention(f.but(rope_parameters=None, rope_scaling=None)).head_size
-    if isinstance(given, dict) and ("full_attention" in given or "sliding_attention" in given):
+    parameters = f.content.get("rope_parameters")
+    size = _attention(f.but(rope_parameters=None, rope_scaling=None)).head_size
+    if isinstance(parameters, dict) and ("full_attention" in parameters or "sliding_attention" in parameters):
         far, near = (f.but(rope_scaling=None).rope(size, 5e5, kind) for kind in ("full_attention", "sliding_attention"))
     else:  # the scaling of a file of one for all is that of the layers without windows
         far, near = f.rope(size, 5e5), f.but(rope_scaling=None).rope(size, 5e5)

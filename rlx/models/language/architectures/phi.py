@@ -64,8 +64,8 @@ def one_more(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> R
 def norms_of_heads(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
     """StableLM's norms of q and k, one a head."""
     a = config.attention
-    before, found, _ = name.partition("_norm.weight")
-    if a is None or not found or ".self_attn." not in name:
+    before, mark, _ = name.partition("_norm.weight")
+    if a is None or not mark or ".self_attn." not in name:
         return same_name(name, config, tensors)
     count = a.heads if before.endswith("q") else a.kv_heads
     return stacked([f"{before}_layernorm.norms.{i}.weight" for i in range(count)])

@@ -110,10 +110,11 @@ def ernie4_5_moe(f: Fields) -> LanguageConfig:
 
 def _with_alpha(f: Fields) -> Fields:
     """Hunyuan's scaling by a fixed alpha, which its files call dynamic, is a larger base."""
-    given = f.content.get("rope_parameters") or f.content.get("rope_scaling") or {}
-    if not isinstance(given, dict) or given.get("rope_type", given.get("type")) != "dynamic" or not given.get("alpha"):
+    scaling = f.content.get("rope_parameters") or f.content.get("rope_scaling") or {}
+    dynamic = isinstance(scaling, dict) and scaling.get("rope_type", scaling.get("type")) == "dynamic"
+    if not dynamic or not scaling.get("alpha"):
         return f
-    inner = Fields({**f.content, **given}, f.where)
+    inner = Fields({**f.content, **scaling}, f.where)
     size = attention(f.but(rope_parameters=None, rope_scaling=None), 1).head_size
     base = inner.number("rope_theta", 1, 1e15, 10000.0) * inner.number("alpha", 1e-6, 1e9) ** (size / (size - 2))
     return f.but(rope_parameters=None, rope_scaling=None, rope_theta=base)
@@ -137,8 +138,8 @@ def ministral(f: Fields) -> LanguageConfig:
 
 
 def ministral3(f: Fields) -> LanguageConfig:
-    layers, given = f.count("num_hidden_layers", MOST_LAYERS), f.content.get("rope_parameters") or {}
-    own = Fields(given if isinstance(given, dict) else {}, f"{f.where}: rope_parameters")
+    layers, scaling = f.count("num_hidden_layers", MOST_LAYERS), f.content.get("rope_parameters") or {}
+    own = Fields(scaling if isinstance(scaling, dict) else {}, f"{f.where}: rope_parameters")
     heat = None
     if own.has("llama_4_scaling_beta"):
         length = own.count("original_max_position_embeddings", MOST_POSITIONS)
