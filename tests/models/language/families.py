@@ -541,7 +541,7 @@ _PAGE = """# Families of language models
 A command makes this table: `python -m tests.models.language.families`. Of each `model_type` it makes tiny random
 folders with settings off their defaults, by transformers {transformers}, and compares with its logits in float64 what
 rlx computes in f32 on the CPU: one run over the text, a run a token, a prompt in parts, sequences of a batch, and the
-same of the GGUF file that `rlx convert` makes of the folder. Made on {date}; each case has NMSE of at most 1e-11, or
+same of the GGUF file that `rlx convert` makes of it. Made on {date}; each case has NMSE of at most 1e-11, or
 of four times torch's own in f32, and the same likeliest token everywhere. The last column is the NMSE of the logits of
 llama.cpp v0.5.0 of that file, whose caches hold halves there. Other devices run the same graphs, of the same ops.
 
