@@ -19,12 +19,12 @@ from rlx.formats import gguf
 from rlx.formats.files import shown
 from rlx.formats.gguf import convert
 from rlx.formats.gguf.convert import Made
-from rlx.formats.gguf.model import GgufModel
+from rlx.formats.gguf.model import GgufModel, Value
 from rlx.formats.gguf.names import Family
 from rlx.formats.gguf.plain import BY_MODEL_TYPE
 from rlx.formats.huggingface import ModelFolder
 from rlx.models.language.architectures import architecture_of
-from rlx.models.language.architectures.base import Stored, Value, class_fields
+from rlx.models.language.architectures.base import class_fields
 from rlx.models.language.caches import Size
 from rlx.models.language.config import Fields, LanguageConfig, Rope
 from rlx.models.language.graph import language_graph
@@ -181,7 +181,8 @@ def _tensors(
     for name, shape in shapes.items():
         if name.startswith("rope."):
             continue
-        ours, make = name, partial(weights.value, name)
+        make: Callable[[], Value]
+        ours, make = name, partial(_held, weights, name)
         before, _, rest = name.partition(".self_attn.")
         if family.joined and rest[:7] in ("q_proj.", "k_proj.", "v_proj."):
             if rest[0] != "q":
@@ -209,6 +210,11 @@ def _tensors(
     return result
 
 
+def _held(weights: ModelWeights, name: str) -> Value:
+    value: Any = weights.value(name)
+    return np.asarray(value) if not isinstance(value, PackedArray) else value
+
+
 def _joined(weights: ModelWeights, names: Sequence[str]) -> Value:
     return np.concatenate([np.asarray(_floats(weights.value(name))) for name in names])
 
@@ -229,7 +235,7 @@ def _flat(make: Callable[[], Value]) -> Value:
     return np.asarray(_floats(make())).reshape(-1)
 
 
-def _floats(value: Value) -> Any:
+def _floats(value: Any) -> Any:
     return value.dequantize() if isinstance(value, PackedArray) else value
 
 

@@ -541,7 +541,7 @@ _PAGE = """# Families of language models
 A command makes this table: `python -m tests.models.language.families`. Of each `model_type` it makes tiny random
 folders with settings off their defaults, by transformers {transformers}, and compares with its logits in float64 what
 rlx computes in f32 on the CPU: one run over the text, a run a token, a prompt in parts, sequences of a batch, and the
-same of the GGUF file that `rlx convert` makes of the folder. Made on {date}; every case has NMSE of at most 1e-11, or
+same of the GGUF file that `rlx convert` makes of it. Made on {date}; each case has NMSE of at most 1e-11, or
 of four times torch's own in f32, and the same likeliest token everywhere. The last column is the NMSE of the logits of
 llama.cpp v0.5.0 of that file, whose caches hold halves there. Other devices run the same graphs, of the same ops.
 
@@ -549,6 +549,11 @@ Settings that the class of a family reads and that change numbers are followed o
 family's settings says (`tests/models/language/families_keys.json`). A tensor that the family does not have is refused
 by name; layers behind the last, which guess further tokens (DeepSeek-V3, GLM-4.5), are left aside with a warning.
 `qwen3_5` and `qwen3_5_moe` are read as the text part of a folder that sees too.
+
+Classes of transformers {transformers} that do not do what a setting says, which rlx does as they do: MPT takes 8 for
+`alibi_bias_max` (another number is refused, since other programs follow it), four times the width for
+`expansion_ratio`, and no biases; BioGPT takes 1e-5 for `layer_norm_eps`; DeepSeek-V2 passes over `norm_topk_prob`. In
+Falcon with ALiBi attention written out (`eager`) adds it twice, `sdpa`, the default, once: so does rlx.
 
 | `model_type` | folders | NMSE | served in | GGUF | llama.cpp |
 |---|---|---|---|---|---|
