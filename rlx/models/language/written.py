@@ -252,7 +252,7 @@ def _made(
             why = f"{target.name}: rows of {shape[-1]} are no blocks of {kind.storage.elements}"
             changed.setdefault(why, []).append(name)
 
-    def written() -> Stored:
+    def written() -> Value:
         value = np.asarray(_floats(make()))
         return quantize(value, target) if target.is_packed else rounded(value, target.np)
 
