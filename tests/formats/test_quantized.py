@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -306,7 +307,7 @@ def test_floats_of_four_bits_that_are_made_in_parts(block: int, monkeypatch: pyt
 def test_packed_rows_of_gpt2_are_outputs(part: str, third: int | None) -> None:
     """bitsandbytes turns the weights of GPT-2, which files otherwise hold with a row for each input."""
     q = rlx.quantize(RNG.standard_normal((96 if third is not None else 32, 32)), "nf4")
-    found = ARCHITECTURES["gpt2"].find(f"layers.0.self_attn.{part}.weight", Any, {}).make([q])
+    found = ARCHITECTURES["gpt2"].find(f"layers.0.self_attn.{part}.weight", SimpleNamespace(width=32), {}).make([q])  # type: ignore[arg-type]
     assert isinstance(found, PackedArray) and found.shape == (32, 32)
     assert np.array_equal(found.dequantize(), q.dequantize()[32 * (third or 0) :][:32])
 

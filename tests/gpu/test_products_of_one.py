@@ -193,4 +193,4 @@ def test_whether_they_are_one_does_not_depend_on_the_plan(backend: str) -> None:
     with forcing(algorithm="rows"):
         assert _stems(_run(backend, 16, 40, 64, reshaped=True)) == ["matmul_rows"]
         steps = _run(backend, 16, 40, 64, reshaped=True, planner="bump")
-    assert _stems(steps) == ["matmul_rows", "copy", "copy"] * 3
+    assert sorted(_stems(steps)) == ["copy"] * 6 + ["matmul_rows"] * 3
