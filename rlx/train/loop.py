@@ -248,7 +248,7 @@ class Training(Closing):
         source, taken = self._begun(batches, steps, prefetch)
         line = Line(self._progress)
         end = self.total or (None if steps is None else self.steps - taken + steps)
-        saved = self.steps
+        saved, count = self.steps, (0, "")
         try:
             while steps is None or taken < steps:
                 try:
@@ -260,14 +260,15 @@ class Training(Closing):
                 self.position += 1
                 metrics = self.step(batch)
                 if line.shown:
-                    line.step(self.steps, end, self.record.last, *self._count(batch))
+                    count = self._count(batch)
+                    line.step(self.steps, end, self.record.last, *count)
                 yield metrics
                 if save_every is not None and self.steps % save_every == 0:
                     self.save()
                     saved = self.steps
             self._read()
             if line.shown and taken:
-                line.step(self.steps, end, self.record.last, *self._count(batch), last=True)
+                line.step(self.steps, end, self.record.last, *count, last=True)
             if save_every is not None and saved != self.steps:
                 self.save()
             self._draw()

@@ -74,6 +74,15 @@ def test_two_runs_have_the_same_bits(whole: Path, tmp_path: Path) -> None:
     assert kills.last(tmp_path / "again") == kills.last(whole)
 
 
+def test_a_finished_run_that_is_resumed_shows_its_line_and_takes_no_step(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with begun(copied, resume=True, progress=True) as run:
+        assert list(run.over(batches, steps=18)) == []
+        assert run.steps == 18
+    assert "step 18 of 18" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("source", ["function", "iterable", "two epochs"])
 def test_a_resumed_run_goes_on(whole: Path, copied: Path, source: str) -> None:
     """The same program again: batches that were taken are left out, and lines after the checkpoint are written anew."""
