@@ -74,11 +74,12 @@ class LanguageTask:
         return batches(self.settings, self.rows, skip)
 
     def evaluation(self) -> Iterator[Batch] | None:
-        """The batches to evaluate with, whose losses have a mean that counts each target alike."""
+        """The batches to evaluate with, whose losses have a mean that counts each target alike. They are as large as
+        the parts of a step, since a whole batch may not fit where its parts do."""
         if self.held is None:
             return None
-        order, parts = np.arange(len(self.held)), self.settings.accumulate
-        every = self.held.batches(self.settings.batch, order, parts, share=False)
+        size = self.settings.batch // self.settings.accumulate
+        every = self.held.batches(size, np.arange(len(self.held)), share=False)
         return (_without(self.settings, batch) for batch in every)
 
     def types(self) -> Batch:

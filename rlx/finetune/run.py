@@ -136,7 +136,8 @@ def _steps(settings: Settings, task: Task, run: Any, total: int, say: Say) -> _B
         run.save()
         say(f"step {step:,}: loss {metrics['loss']:.4f}, evaluation {means['loss']:.4f}" + (", the best" * better))
         if best.over():
-            say(f"stopped: {settings.patience} evaluations in a row were no better than {best.loss:.4f}")
+            than = "than others: none was finite" if best.loss is None else f"than {best.loss:.4f}"
+            say(f"stopped: {settings.patience} evaluations in a row were no better {than}")
             break
     return best
 
@@ -152,8 +153,8 @@ class _Best:
             self._count(loss)
 
     def _count(self, loss: float) -> bool:
-        better = self.loss is None or loss < self.loss
-        self.loss, self._since = (loss, 0) if better else (self.loss, self._since + 1)
+        better = math.isfinite(loss) and (self.loss is None or loss < self.loss)
+        self.loss, self._since = (loss, 0) if better else (self.loss, self._since + 1)  # NaN is never the best
         return better
 
     def over(self) -> bool:

@@ -16,9 +16,10 @@ from rlx.finetune import Settings, finetune
 from rlx.finetune.adapter_files import read_peft
 from rlx.finetune.data import LeftOut
 from rlx.finetune.examples import examples_of
-from rlx.finetune.language import batches
+from rlx.finetune.language import LanguageTask, batches
 from rlx.finetune.model import ToTrain, to_train, tokenizer_of
 from rlx.finetune.rows import Rows, rows_of
+from rlx.finetune.run import _Best
 from rlx.formats import gguf, safetensors
 from rlx.formats.gguf.convert import folder_to_gguf
 from rlx.models import Lora, load
@@ -72,6 +73,30 @@ def test_parts_of_a_batch_weigh_each_target_alike(settings: Settings) -> None:
     for each in (whole, parts):
         finetune(each, lambda line: None)
     np.testing.assert_allclose(losses(parts), losses(whole), rtol=1e-5)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_an_evaluation_is_the_mean_over_its_targets_in_however_many_parts(parts: int, settings: Settings) -> None:
+    given = replace(settings, accumulate=parts, evaluation=settings.data)
+    task = LanguageTask(given, lambda line: None)
+    frozen, adapter = task.frozen, task.parameters
+    with rlx.training(task.loss, adapter, given.optimizer(6, False), frozen=frozen, device="cpu",
+                      accumulate=parts, progress=False) as run:  # fmt: skip
+        held = task.evaluation()
+        assert held is not None and task.model.adapted is not None
+        mean = run.evaluate(held)["loss"]
+    logits = task.model.adapted(adapter, frozen, task.rows.ids, segments=task.rows.segments).astype(np.float64)
+    chances = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    row, place = np.nonzero(task.rows.targets >= 0)
+    assert mean == pytest.approx(-chances[row, place, task.rows.targets[row, place]].mean(), rel=1e-5)
+
+
+def test_an_evaluation_that_is_not_finite_is_never_the_best(settings: Settings) -> None:
+    best = _Best(replace(settings, evaluation=0.5, patience=3), [(1, float("nan")), (2, 2.0), (3, float("nan"))])
+    assert best.loss == 2.0 and not best.over()
+    best = _Best(replace(settings, evaluation=0.5, patience=2), [(1, float("nan")), (2, float("inf"))])
+    assert best.loss is None and best.over()
+    assert best.parameters({"w": 1}) == {"w": 1}
 
 
 def course(made: ToTrain, frozen: Any, settings: Settings, steps: int) -> list[float]:
