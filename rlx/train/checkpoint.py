@@ -42,10 +42,10 @@ def listed(folder: Path) -> list[Path]:
 
 
 def write(
-    folder: Path, tensors: Mapping[str, Any], step: int, position: int, settings: str, keep: int
+    folder: Path, tensors: Mapping[str, Any], step: int, position: int, settings: str, keep: int | None
 ) -> Path:
-    """Writes the checkpoint of a step, then removes all but the `keep` newest, those of later steps, from which the run
-    went back, and what killed processes left behind.
+    """Writes the checkpoint of a step. With `keep`, in the run's own folder, it then removes all but so many of the
+    newest, those of later steps, from which the run went back, and what killed processes left behind.
 
     Raises: CheckpointError where it cannot be written; those before it are still there then."""
     path = folder / f"step-{step:08d}.safetensors"
@@ -60,6 +60,8 @@ def write(
             f"{path}: the checkpoint of step {step} cannot be written: {error.strerror or error}{last}. Nothing of the "
             "run is lost: make room and save again"
         ) from error
+    if keep is None:
+        return path
     there = listed(folder)
     at = there.index(path) + 1
     for old in (*there[: max(at - keep, 0)], *there[at:]):

@@ -57,7 +57,8 @@ class Record:
                 self.evaluations.append((at["step"], {k: _number(v) for k, v in at["evaluation"].items()}))
             else:
                 self.earlier.append((at["step"], _number(at.get("loss"))))
-                self.seconds = float(at.get("seconds", 0.0))
+                seconds = _number(at.get("seconds"))
+                self.seconds = seconds if math.isfinite(seconds) else self.seconds
         whole = b"".join(kept)
         if whole != text:
             with written_whole(path) as file:
