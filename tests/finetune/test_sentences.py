@@ -82,6 +82,11 @@ def test_what_cannot_be_is_told(tmp_path: Path) -> None:
             finetune(given, lambda line: None)
     with pytest.raises(RlxError, match="accumulate is for language models"):
         finetune(replace(settings, accumulate=2), lambda line: None)
+    with pytest.raises(RlxError, match="recompute is for language models"):
+        finetune(replace(settings, recompute=True), lambda line: None)
+    for name, value in {"context": 8, "checkpoint": True, "dims": {"a": 2}}.items():
+        with pytest.raises(RlxError, match=f"trainable: {name} is for .* models; leave it out"):
+            trainable(settings.model, **{name: value})
     function, weights = trainable(settings.model)
     ids, mask = np.ones((1, 3), np.int32), np.ones((1, 3), bool)
     some: dict[str, Any] = dict(list(weights.items())[1:])
