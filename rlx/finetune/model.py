@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +24,9 @@ from rlx.models import trainable
 from rlx.models.language.functions import AdaptedFunction, LanguageFunction
 from rlx.packed import PackedArray
 from rlx.runtime.quantize import quantize
+
+
+_SAMPLE = 1 << 14  # elements of a weight that its digest is of
 
 
 class ToTrain(NamedTuple):
@@ -95,6 +100,17 @@ def quantized(function: LanguageFunction, weights: dict[str, Any], dtype: str) -
     if not fit:
         raise RlxError(f"finetune: quantize is {dtype!r}, of blocks of {block}; no matrix has rows of whole blocks")
     return {n: quantize(np.asarray(w, np.float32), kind) if n in fit else w for n, w in weights.items()}
+
+
+def digest_of(weights: Mapping[str, Any]) -> str:
+    """What tells weights apart from others: their names, dtypes and shapes, and elements from all over each of them,
+    since reading gigabytes would take minutes."""
+    digest = hashlib.sha256()
+    for name, weight in weights.items():
+        data = weight.data if isinstance(weight, PackedArray) else np.asarray(weight)
+        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)};".encode())
+        digest.update(data.flat[:: -(-data.size // _SAMPLE) or 1].tobytes())
+    return digest.hexdigest()
 
 
 def tokenizer_of(path: Path) -> LanguageTokenizer:

@@ -20,6 +20,7 @@ from rlx.finetune.adapter_files import write_peft
 from rlx.finetune.data import Broken, LeftOut, read
 from rlx.finetune.language import split
 from rlx.finetune.merge import merge, write_folder
+from rlx.finetune.model import digest_of
 from rlx.finetune.rows import Batch, orders
 from rlx.finetune.settings import Say, Settings
 from rlx.formats.files import shown
@@ -58,8 +59,9 @@ class SentenceTask:
 
     def __init__(self, settings: Settings, say: Say) -> None:
         self.settings = settings
-        if settings.quantize is not None:
-            raise RlxError("finetune: quantize is for language models; a sentence encoder is small, leave it out")
+        for name in ("quantize", "recompute"):
+            if getattr(settings, name):
+                raise RlxError(f"finetune: {name} is for language models; a sentence encoder is small, leave it out")
         self.function, weights = trainable(settings.model, settings.dtype, activations=settings.activations)
         _check(self.function, settings.model)
         most = min(settings.length, self.function.files.max_length)
@@ -105,11 +107,18 @@ class SentenceTask:
     @property
     def digest(self) -> str:
         """What tells the data apart from others."""
-        digest = hashlib.sha256(b"" if self.texts.scores is None else self.texts.scores.tobytes())
-        for own in self.texts.ids:
-            for one in own:
+        digest = hashlib.sha256()
+        for texts in (self.texts, self.held):
+            if texts is not None and texts.scores is not None:
+                digest.update(texts.scores.tobytes())
+            for one in () if texts is None else itertools.chain.from_iterable(texts.ids):
                 digest.update(one.tobytes() + b"|")
         return digest.hexdigest()
+
+    @property
+    def base(self) -> str:
+        """What tells the model's weights apart from others."""
+        return digest_of(self.parameters if self.frozen is None else self.frozen)
 
     def batches(self, skip: int) -> Iterator[Batch]:
         """The batches of epoch after epoch, without the first `skip`."""
@@ -154,7 +163,7 @@ class SentenceTask:
 
 def texts_of(path: str | os.PathLike[str], function: EncoderFunction, most: int, left: LeftOut) -> Texts:
     """The records of a data file: pairs that belong together, such as anchor and positive, with negatives perhaps, or
-    two sentences and a score. Texts are cut to `most` tokens, as the model's are.
+    two sentences and a score. Records with a text of more than `most` tokens are left out.
 
     Raises: DataError; as `read`."""
     names: list[str] | None = None

@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.errors import CheckpointError, OutOfDeviceMemory, RlxError
+from rlx.errors import CheckpointError, ModelFormatError, OutOfDeviceMemory, RlxError
 from rlx.finetune import Settings, finetune
 from rlx.finetune.adapter_files import read_peft
 from rlx.finetune.data import LeftOut
 from rlx.finetune.examples import examples_of
-from rlx.finetune.language import LanguageTask, batches
+from rlx.finetune.language import LanguageTask, batches, split
 from rlx.finetune.model import ToTrain, to_train, tokenizer_of
 from rlx.finetune.rows import Rows, rows_of
 from rlx.finetune.run import _Best
+from rlx.finetune.settings import share
 from rlx.formats import gguf, safetensors
 from rlx.formats.gguf.convert import folder_to_gguf
 from rlx.models import Lora, load
@@ -97,6 +98,70 @@ def test_an_evaluation_that_is_not_finite_is_never_the_best(settings: Settings) 
     best = _Best(replace(settings, evaluation=0.5, patience=2), [(1, float("nan")), (2, float("inf"))])
     assert best.loss is None and best.over()
     assert best.parameters({"w": 1}) == {"w": 1}
+
+
+def test_parts_are_rounded_as_they_are_written(settings: Settings) -> None:
+    assert [share(*x) for x in ((0.07, 100), (1.1, 10), (0.1, 30), (0.101, 30), (2, 5), (1e-7, 10))] == [
+        7, 11, 3, 4, 10, 1]  # fmt: skip
+    assert len(split(replace(settings, evaluation=0.07), 100)) == 7
+
+
+def test_paths_may_be_texts(settings: Settings) -> None:
+    given = replace(settings, model=str(settings.model), out=str(settings.out), evaluation=str(settings.data))
+    assert (given.model, given.out, given.evaluation) == (settings.model, settings.out, settings.data)
+
+
+def test_a_folder_that_holds_an_adapter_is_not_written_over(settings: Settings, tmp_path: Path) -> None:
+    settings.out.mkdir()
+    for name in ("adapter_config.json", "model"):
+        (settings.out / name).mkdir()
+        for resume in (False, True):
+            with pytest.raises(CheckpointError, match=f"{name} exists already; give another folder"):
+                finetune(replace(settings, resume=resume), lambda line: None)
+        (settings.out / name).rmdir()
+    (settings.out / "training").mkdir()
+    (settings.out / "training" / "step-00000001.safetensors").touch()
+    with pytest.raises(CheckpointError, match=r"has no finetune\.json, so that its run is none of finetune's"):
+        finetune(replace(settings, resume=True), lambda line: None)
+    with pytest.raises(RlxError, match="there is no folder .*; make it, or give --merge another name"):
+        finetune(replace(settings, out=tmp_path / "free", merge=tmp_path / "no" / "m.gguf"), lambda line: None)
+
+
+def test_a_run_that_does_not_fit_leaves_its_folder_free(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_device(self: Any, batch: Any) -> Any:
+        raise OutOfDeviceMemory("it needs more")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rlx.train.Training, "prepare", full_device)
+        with pytest.raises(OutOfDeviceMemory, match="it needs more"):
+            finetune(settings, lambda line: None)
+    assert finetune(replace(settings, accumulate=3, steps=1), lambda line: None)["steps"] == 1
+
+
+def test_another_base_or_other_data_to_evaluate_with_is_refused(settings: Settings, tmp_path: Path) -> None:
+    given = replace(settings, steps=1, evaluation=tiny.write_lines(tmp_path / "held.jsonl", tiny.talks(4)))
+    finetune(given, lambda line: None)
+    other = tiny.write_base(tmp_path / "base", hidden_size=32, intermediate_size=64)
+    tensors = {n: np.array(t) for n, t in safetensors.load(other / "model.safetensors").items()}
+    tensors["model.layers.1.mlp.up_proj.weight"] *= 1.5
+    safetensors.save(other / "model.safetensors", tensors, {"format": "pt"})
+    with pytest.raises(CheckpointError, match="own settings, data and model; the model has other weights"):
+        finetune(replace(given, model=other, resume=True), lambda line: None)
+    tiny.write_lines(tmp_path / "held.jsonl", tiny.talks(5))
+    with pytest.raises(CheckpointError, match="the data is another"):
+        finetune(replace(given, resume=True), lambda line: None)
+
+
+def test_an_adapter_with_magnitudes_is_merged_afterwards(settings: Settings, tmp_path: Path) -> None:
+    given = replace(settings, lora=Lora(2, dora=True, targets="q_proj"), steps=1)
+    finetune(given, lambda line: None)
+    with load(given.model, "cpu", context=64) as model:
+        with pytest.raises(ModelFormatError, match=r"use_dora is True.*--resume --merge FOLDER.*merge_and_unload"):
+            model.load_adapter("own", given.out)
+    finetune(replace(given, resume=True, merge=tmp_path / "merged"), lambda line: None)
+    before, after = safetensors.load(given.model), safetensors.load(tmp_path / "merged")
+    changed = {n for n in before if not np.array_equal(before[n], after[n])}
+    assert changed == {f"model.layers.{i}.self_attn.q_proj.weight" for i in (0, 1)}
 
 
 def course(made: ToTrain, frozen: Any, settings: Settings, steps: int) -> list[float]:
@@ -216,6 +281,10 @@ def test_settings_and_memory_that_do_not_fit(settings: Settings, tmp_path: Path)
         ({"batch": 0}, "batch is 0; expected an integer from 1"), ({"accumulate": 2}, "equal parts of the batch of 3"),
         ({"schedule": "up"}, "schedule is 'up'; expected one of linear"), ({"rate": -1.0}, "rate is -1.0"),
         ({"patience": 1}, "beside --patience"), ({"evaluation": 1.5}, "a part between 0 and 1"),
+        ({"evaluation": 5}, "evaluation is 5; expected a data file"), ({"model": None}, "model is None; expected a path"),
+        ({"warmup": -1e-10}, "a number from 0, at most 1"), ({"epochs": 0}, "a number above 0, at most"),
+        ({"clip": float("inf")}, "clip is inf"), ({"lora": 8}, r"expected an rlx\.models\.Lora"),
+        ({"lora": None, "merge": tmp_path / "m"}, "merge is .*expected nothing beside --full"),
     ):  # fmt: skip
         with pytest.raises(RlxError, match=why):
             replace(settings, **wrong)
