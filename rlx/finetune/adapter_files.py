@@ -21,7 +21,7 @@ from rlx.formats.gguf.writer import write
 from rlx.models import Lora
 
 Adapter = Mapping[str, Mapping[str, npt.NDArray[np.float32]]]
-TURNED = ("gpt2",)  # models whose files hold their matrices transposed
+TURNED = ("gpt2", "openai-gpt")  # models whose files hold their matrices transposed
 
 
 def write_peft(
@@ -56,7 +56,10 @@ def write_gguf(path: str | os.PathLike[str], adapter: Adapter, lora: Lora, confi
         raise ModelFormatError(f"{path}: llama.cpp's adapters have no magnitudes, as DoRA does; --merge writes the model with it")
     family = BY_MODEL_TYPE.get(str(config.get("model_type")))
     if family is None:
-        raise ModelFormatError(f"{path}: GGUF has no names for a model of {config.get('model_type')!r}")
+        raise ModelFormatError(
+            f"{path}: rlx writes adapters of {', '.join(BY_MODEL_TYPE)} as GGUF, not of {config.get('model_type')!r}; "
+            "--merge writes the model with it"
+        )
     tensors: dict[str, npt.NDArray[Any]] = {}
     for module, values in adapter.items():
         bare = module.removeprefix("transformer.") if family.model_type == "gpt2" else module

@@ -13,20 +13,22 @@ import pytest
 import rlx
 from rlx.errors import CheckpointError, ModelFormatError, OutOfDeviceMemory, RlxError
 from rlx.finetune import Settings, finetune
-from rlx.finetune.adapter_files import read_peft
+from rlx.finetune.adapter_files import read_peft, write_gguf
 from rlx.finetune.data import LeftOut
 from rlx.finetune.examples import examples_of
 from rlx.finetune.language import LanguageTask, batches, split
+from rlx.finetune.merge import merge
 from rlx.finetune.model import ToTrain, to_train, tokenizer_of
 from rlx.finetune.rows import Rows, rows_of
 from rlx.finetune.run import _Best
 from rlx.finetune.settings import share
 from rlx.formats import gguf, safetensors
 from rlx.formats.gguf.convert import folder_to_gguf
-from rlx.models import Lora, load
+from rlx.models import Lora, load, trainable
 from rlx.packed import PackedArray
 from tests.finetune import tiny
 from tests.full import full
+from tests.models.language.test_families import folder_of
 
 
 @pytest.fixture(scope="module")
@@ -252,6 +254,31 @@ def test_a_merged_model_gives_the_adapters_logits(dora: bool, settings: Settings
         with load(settings.model, "cpu", context=64) as model:
             model.load_adapter("own", given.out)
             np.testing.assert_allclose(model.logits(ids, adapter="own"), wanted, rtol=1e-4, atol=1e-4)
+
+
+MERGED = {
+    "openai-gpt-0": "its matrices the other way round", "gpt_neox-0": "q, k and v in one, and GGUF by its graph",
+    "falcon_h1-0": "products that the model multiplies", "lfm2-0": "names of its own", "bloom-0": "GGUF by its graph",
+}  # fmt: skip
+
+
+@pytest.mark.late(case=tuple(MERGED)[2:])
+@pytest.mark.parametrize("case", MERGED)
+def test_merged_models_of_other_families(case: str, tmp_path: Path) -> None:
+    base = folder_of(case, tmp_path / "base")
+    function, weights = trainable(base)
+    adapted, adapter = function.adapted(Lora(2), weights)
+    for values in adapter.values():
+        values["lora_B"] += 0.05
+    ids = np.arange(3, 12, dtype=np.int32)
+    wanted = adapted(adapter, weights, ids[None])[0]
+    for name in ("merged", "merged.gguf") if "GGUF" in MERGED[case] else ("merged",):
+        merge(base, adapter, adapted.lora, tmp_path / name)
+        with load(tmp_path / name, "cpu", context=64, engine="numpy") as model:
+            np.testing.assert_allclose(model.logits(ids), wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
+    config = json.loads((base / "config.json").read_text())
+    with pytest.raises(ModelFormatError, match=rf"as GGUF, not of '{case[:-2]}'; --merge writes the model"):
+        write_gguf(tmp_path / "adapter.gguf", adapter, adapted.lora, config)
 
 
 def test_a_gguf_adapter_has_the_rows_in_llama_cpps_order(settings: Settings) -> None:
