@@ -53,7 +53,9 @@ def write_gguf(path: str | os.PathLike[str], adapter: Adapter, lora: Lora, confi
     Raises: ModelFormatError for DoRA, which llama.cpp does not have, and for models and modules that GGUF does not
     name; OSError."""
     if lora.dora:
-        raise ModelFormatError(f"{path}: llama.cpp's adapters have no magnitudes, as DoRA does; --merge writes the model with it")
+        raise ModelFormatError(
+            f"{path}: llama.cpp's adapters have no magnitudes, as DoRA does; --merge writes the model with it"
+        )
     family = BY_MODEL_TYPE.get(str(config.get("model_type")))
     if family is None:
         raise ModelFormatError(

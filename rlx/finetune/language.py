@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from rlx import tree
 from rlx.errors import DataError, ModelFormatError, OutOfDeviceMemory
 from rlx.finetune.adapter_files import write_gguf, write_peft
 from rlx.finetune.data import LeftOut
@@ -163,8 +162,3 @@ def batches(settings: Settings, rows: Rows, skip: int) -> Iterator[Batch]:
 def _without(settings: Settings, batch: Batch) -> Batch:
     """The batch, without segments where each row is one example."""
     return batch if settings.packed else {name: x for name, x in batch.items() if name != "segments"}
-
-
-def halves(parameters: Any) -> bool:
-    """Whether there are parameters of 16 bits, which need masters."""
-    return any(np.asarray(x).dtype.itemsize == 2 for x in tree.leaves(parameters))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import rlx.ops as ops
+from rlx import tree
 from rlx.dtypes import as_dtype
 from rlx.errors import RlxError
 from rlx.finetune.rows import IGNORED
@@ -24,7 +25,6 @@ from rlx.models import trainable
 from rlx.models.language.functions import AdaptedFunction, LanguageFunction
 from rlx.packed import PackedArray
 from rlx.runtime.quantize import quantize
-
 
 _SAMPLE = 1 << 14  # elements of a weight that its digest is of
 
@@ -111,6 +111,11 @@ def digest_of(weights: Mapping[str, Any]) -> str:
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)};".encode())
         digest.update(data.flat[:: -(-data.size // _SAMPLE) or 1].tobytes())
     return digest.hexdigest()
+
+
+def halves(parameters: Any) -> bool:
+    """Whether there are parameters of 16 bits, which need masters."""
+    return any(np.asarray(x).dtype.itemsize == 2 for x in tree.leaves(parameters))
 
 
 def tokenizer_of(path: Path) -> LanguageTokenizer:

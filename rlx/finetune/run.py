@@ -14,7 +14,8 @@ import numpy as np
 import rlx.train
 from rlx import tree
 from rlx.errors import CheckpointError, OutOfDeviceMemory, RlxError
-from rlx.finetune.language import LanguageTask, halves
+from rlx.finetune.language import LanguageTask
+from rlx.finetune.model import halves
 from rlx.finetune.room import said
 from rlx.finetune.rows import Batch
 from rlx.finetune.sentences import SentenceTask
@@ -119,7 +120,9 @@ def _notes(settings: Settings, task: Task, total: int) -> bytes:
         if changed := next((n for n in notes if before.get(n) != notes[n]), None):
             came = f"{changed.replace('_', '-')} is {notes[changed]!r}, it was {before.get(changed)!r}"
             came = {"data": "the data is another", "base": "the model has other weights"}.get(changed, came)
-            raise CheckpointError(f"{settings.out}: --resume goes on with the run's own settings, data and model; {came}")
+            raise CheckpointError(
+                f"{settings.out}: --resume goes on with the run's own settings, data and model; {came}"
+            )
     return text.encode()
 
 

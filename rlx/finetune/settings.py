@@ -20,8 +20,8 @@ PLACES = ("model", "data", "out", "device", "resume", "save_every", "steps", "ep
 
 
 def share(part: float, count: int) -> int:
-    """A part of a count, rounded up, by the digits of the part as it was written: 0.07 of 100 is 7, where the product of
-    floats is just above 7."""
+    """A part of a count, rounded up, by the digits of the part as it is written: 0.07 of 100 is 7, where the product
+    of floats is just above 7."""
     return math.ceil(Fraction(str(part)) * count)
 
 

@@ -93,8 +93,10 @@ class Record:
 
     @property
     def last(self) -> float | None:
-        """The loss of the last step that was read."""
-        return self._values[-len(self.names)] if self._values else None
+        """The loss of the last step that was read, or that a run which is resumed had read."""
+        if self._values:
+            return self._values[-len(self.names)]
+        return self.earlier[-1][1] if self.earlier else None
 
     def write(self, whole: bool = False) -> None:
         """Appends the lines not written yet; with `whole` they are on the disk when this returns.

@@ -121,8 +121,8 @@ class Adapter:
         self._fields = f = Fields(read_json(file), str(file))
         f.must_be("peft_type", "LORA")
         if f.content.get("use_dora") is True:
-            f.wrong("use_dora", "False: rlx runs DoRA merged; `rlx finetune … --resume --merge FOLDER` writes the model "
-                    "with an adapter that it trained, PEFT's merge_and_unload with any")  # fmt: skip
+            f.wrong("use_dora", "False: rlx runs DoRA merged; `rlx finetune … --resume --merge FOLDER` writes the model"
+                    " with an adapter that it trained, PEFT's merge_and_unload with any")  # fmt: skip
         for name, allowed in _NOT_THERE.items():
             f.must_be(name, *allowed)
         rank, alpha = f.count("r", MOST_RANK, 8), f.number("lora_alpha", 0.0, 1e6, 8.0)

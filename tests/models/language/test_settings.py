@@ -218,7 +218,7 @@ def test_limits_of_mamba_2_are_read_as_transformers_4_wrote_them(tmp_path: Path)
 @pytest.mark.parametrize("limit", [1.5, True, "x", {"a": 1}, [0.0], [0.0, 1.0]])
 def test_other_limits_of_mamba_2_are_refused(limit: Any) -> None:
     fields = Fields({"model_type": "bamba", **families.FAMILIES["bamba"][0], "time_step_limit": limit}, "c")
-    with pytest.raises(ModelFormatError, match="time_step_limit is .*expected 0 and infinity"):
+    with pytest.raises(ModelFormatError, match=r"time_step_limit is .*expected 0 and infinity"):
         architecture_of(fields).read(fields)
 
 
