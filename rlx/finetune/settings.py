@@ -101,7 +101,8 @@ class Settings:
             self._wrong("quantize", "nothing beside --full: packed weights have no gradient")
         if self.merge is not None and self.lora is None:
             self._wrong("merge", "nothing beside --full, which writes the whole model as it is")
-        if self.lora is not None and not isinstance(self.lora, Lora):
+        lora: Any = self.lora
+        if not isinstance(lora, Lora | None):
             self._wrong("lora", "an rlx.models.Lora, or None to train all weights")
 
     def _wrong(self, name: str, expected: str) -> None:

@@ -57,8 +57,8 @@ def write(
         before = listed(folder) if folder.is_dir() else []
         last = f"; {before[-1]} is the last one" if before else "; there is none yet"
         raise CheckpointError(
-            f"{path}: the checkpoint of step {step} cannot be written: {error.strerror or error}{last}. Nothing of the "
-            "run is lost: make room and save again"
+            f"{path}: the checkpoint of step {step} cannot be written: {error.strerror or error}{last}. The run is "
+            "as it was: make room, then save again or resume it"
         ) from error
     if keep is None:
         return path
