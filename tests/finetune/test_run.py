@@ -13,7 +13,7 @@ import pytest
 import rlx
 from rlx.errors import CheckpointError, ModelFormatError, OutOfDeviceMemory, RlxError
 from rlx.finetune import Settings, finetune
-from rlx.finetune.adapter_files import read_peft, write_gguf
+from rlx.finetune.adapter_files import read_peft, write_gguf, write_peft
 from rlx.finetune.data import LeftOut
 from rlx.finetune.examples import examples_of
 from rlx.finetune.language import LanguageTask, batches, split
@@ -257,14 +257,15 @@ def test_a_merged_model_gives_the_adapters_logits(dora: bool, settings: Settings
 
 
 MERGED = {
-    "openai-gpt-0": "its matrices the other way round", "gpt_neox-0": "q, k and v in one, and GGUF by its graph",
-    "falcon_h1-0": "products that the model multiplies", "lfm2-0": "names of its own", "bloom-0": "GGUF by its graph",
+    "openai-gpt-0": "its matrices the other way round", "falcon_h1-0": "products that the model multiplies",
+    "gpt_neox-0": "q, k and v in one, and GGUF by its graph", "lfm2-0": "names of its own",
+    "bloom-0": "GGUF by its graph",
 }  # fmt: skip
 
 
-@pytest.mark.late(case=tuple(MERGED)[2:])
+@pytest.mark.late(case=tuple(MERGED)[3:])
 @pytest.mark.parametrize("case", MERGED)
-def test_merged_models_of_other_families(case: str, tmp_path: Path) -> None:
+def test_adapters_and_merged_models_of_other_families(case: str, tmp_path: Path) -> None:
     base = folder_of(case, tmp_path / "base")
     function, weights = trainable(base)
     adapted, adapter = function.adapted(Lora(2), weights)
@@ -277,6 +278,11 @@ def test_merged_models_of_other_families(case: str, tmp_path: Path) -> None:
         with load(tmp_path / name, "cpu", context=64, engine="numpy") as model:
             np.testing.assert_allclose(model.logits(ids), wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
     config = json.loads((base / "config.json").read_text())
+    write_peft(tmp_path / "adapter", adapter, adapted.lora, base=None, model_type=config["model_type"], task=None)
+    with load(base, "cpu", context=64, engine="numpy") as model:
+        model.load_adapter("own", tmp_path / "adapter")
+        logits = model.logits(ids, adapter="own")
+    np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
     with pytest.raises(ModelFormatError, match=rf"as GGUF, not of '{case[:-2]}'; --merge writes the model"):
         write_gguf(tmp_path / "adapter.gguf", adapter, adapted.lora, config)
 
