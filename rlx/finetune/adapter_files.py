@@ -50,16 +50,18 @@ def write_peft(
 def write_gguf(path: str | os.PathLike[str], adapter: Adapter, lora: Lora, config: Mapping[str, Any]) -> None:
     """Writes the adapter of a model with this config.json as a GGUF file, of f32.
 
-    Raises: ModelFormatError for DoRA, which llama.cpp does not have, and for models and modules that GGUF does not
-    name; OSError."""
+    Raises: ModelFormatError for DoRA, which llama.cpp does not have, for models and modules that GGUF does not name,
+    and for a folder's model whose heads GGUF has in another order; OSError."""
     if lora.dora:
         raise ModelFormatError(
             f"{path}: llama.cpp's adapters have no magnitudes, as DoRA does; --merge writes the model with it"
         )
     family = BY_MODEL_TYPE.get(str(config.get("model_type")))
-    if family is None:
+    # Qwen3.5's heads stand in another order in GGUF, unless the base is such a file.
+    if family is None or (family.tiled and not config.get("linear_heads_tiled")):
+        known = ", ".join(name for name, f in BY_MODEL_TYPE.items() if not f.tiled)
         raise ModelFormatError(
-            f"{path}: rlx writes adapters of {', '.join(BY_MODEL_TYPE)} as GGUF, not of {config.get('model_type')!r}; "
+            f"{path}: rlx writes adapters of {known} as GGUF, not of {config.get('model_type')!r}; "
             "--merge writes the model with it"
         )
     tensors: dict[str, npt.NDArray[Any]] = {}

@@ -287,6 +287,11 @@ def test_adapters_and_merged_models_of_other_families(case: str, tmp_path: Path)
         write_gguf(tmp_path / "adapter.gguf", adapter, adapted.lora, config)
 
 
+def test_no_gguf_adapter_where_a_file_has_the_heads_in_another_order(tmp_path: Path) -> None:
+    with pytest.raises(ModelFormatError, match=r"of llama, .* as GGUF, not of 'qwen3_5_text'"):
+        write_gguf(tmp_path / "adapter.gguf", {}, Lora(2), {"model_type": "qwen3_5_text"})
+
+
 def test_a_gguf_adapter_has_the_rows_in_llama_cpps_order(settings: Settings) -> None:
     finetune(settings, lambda line: None)
     held = read_peft(settings.out)["model.layers.1.self_attn.q_proj"]
