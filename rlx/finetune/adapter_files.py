@@ -21,7 +21,7 @@ from rlx.formats.gguf.writer import write
 from rlx.models import Lora
 
 Adapter = Mapping[str, Mapping[str, npt.NDArray[np.float32]]]
-TURNED = ("gpt2",)  # models whose files hold their matrices transposed
+TURNED = ("gpt2", "openai-gpt")  # models whose files hold their matrices transposed
 
 
 def write_peft(
@@ -50,13 +50,20 @@ def write_peft(
 def write_gguf(path: str | os.PathLike[str], adapter: Adapter, lora: Lora, config: Mapping[str, Any]) -> None:
     """Writes the adapter of a model with this config.json as a GGUF file, of f32.
 
-    Raises: ModelFormatError for DoRA, which llama.cpp does not have, and for models and modules that GGUF does not
-    name; OSError."""
+    Raises: ModelFormatError for DoRA, which llama.cpp does not have, for models and modules that GGUF does not name,
+    and for a folder's model whose heads GGUF has in another order; OSError."""
     if lora.dora:
-        raise ModelFormatError(f"{path}: llama.cpp's adapters have no magnitudes, as DoRA does; merge the adapter")
+        raise ModelFormatError(
+            f"{path}: llama.cpp's adapters have no magnitudes, as DoRA does; --merge writes the model with it"
+        )
     family = BY_MODEL_TYPE.get(str(config.get("model_type")))
-    if family is None:
-        raise ModelFormatError(f"{path}: GGUF has no names for a model of {config.get('model_type')!r}")
+    # Qwen3.5's heads stand in another order in GGUF, unless the base is such a file.
+    if family is None or (family.tiled and not config.get("linear_heads_tiled")):
+        known = ", ".join(name for name, f in BY_MODEL_TYPE.items() if not f.tiled)
+        raise ModelFormatError(
+            f"{path}: rlx writes adapters of {known} as GGUF, not of {config.get('model_type')!r}; "
+            "--merge writes the model with it"
+        )
     tensors: dict[str, npt.NDArray[Any]] = {}
     for module, values in adapter.items():
         bare = module.removeprefix("transformer.") if family.model_type == "gpt2" else module

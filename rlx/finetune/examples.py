@@ -83,14 +83,14 @@ def _maker(columns: tuple[str, ...], tokenizer: LanguageTokenizer) -> Callable[[
         return lambda fields: _of_text(tokenizer, _text(fields, "text"))
     if columns == ("messages",):
         chat = Chat(tokenizer)
-        return lambda fields: chat.example(_messages(fields, "messages"))
+        return lambda fields: chat.example(_without_tools(fields, "messages"))
     chats: list[Chat] = []
 
     def pair(fields: Mapping[str, Any]) -> Example:
         if isinstance(fields.get("prompt"), list | tuple):
             if not chats:
                 chats.append(Chat(tokenizer))
-            before = _messages(fields, "prompt")
+            before = _without_tools(fields, "prompt")
             return chats[0].example([*before, *_messages(fields, "completion")], len(before))
         return _of_pair(tokenizer, _text(fields, "prompt"), _text(fields, "completion"))
 
@@ -117,6 +117,14 @@ def _messages(fields: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise Unfit(f"a message is {shown(message, 60)}; expected an object with role and content")
     return value
+
+
+def _without_tools(fields: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
+    """The messages of a record; those beside tools would be learned as if there were none."""
+    for more in ("tools", "documents"):
+        if fields.get(more):
+            raise Unfit(f"has {more} beside its messages, which finetune does not give to the chat template")
+    return _messages(fields, name)
 
 
 def _encoded(tokenizer: LanguageTokenizer, text: str, special: bool, parse: bool = False) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from rlx import tree
 from rlx.errors import DataError, ModelFormatError, OutOfDeviceMemory
 from rlx.finetune.adapter_files import write_gguf, write_peft
 from rlx.finetune.data import LeftOut
 from rlx.finetune.examples import Example, examples_of
 from rlx.finetune.merge import merge, write_folder
-from rlx.finetune.model import to_train, tokenizer_of
+from rlx.finetune.model import digest_of, to_train, tokenizer_of
 from rlx.finetune.room import batch_of, refused
 from rlx.finetune.rows import Batch, Rows, length_of, orders, rows_of
-from rlx.finetune.settings import Say, Settings
+from rlx.finetune.settings import Say, Settings, share
 from rlx.formats.tokenizer.language import LanguageTokenizer
 from rlx.packed import PackedArray
 from rlx.runtime import Session
@@ -67,18 +65,28 @@ class LanguageTask:
     @property
     def digest(self) -> str:
         """What tells the data apart from others."""
-        return hashlib.sha256(self.rows.ids.tobytes() + self.rows.targets.tobytes()).hexdigest()
+        digest = hashlib.sha256()
+        for rows in (self.rows, self.held):
+            for x in () if rows is None else (rows.ids, rows.targets, rows.segments):
+                digest.update(x.tobytes())
+        return digest.hexdigest()
+
+    @property
+    def base(self) -> str:
+        """What tells the model's weights apart from others."""
+        return digest_of(self.model.parameters if self.model.frozen is None else self.model.frozen)
 
     def batches(self, skip: int) -> Iterator[Batch]:
         """The batches of epoch after epoch, without the first `skip`."""
         return batches(self.settings, self.rows, skip)
 
     def evaluation(self) -> Iterator[Batch] | None:
-        """The batches to evaluate with, whose losses have a mean that counts each target alike."""
+        """The batches to evaluate with, whose losses have a mean that counts each target alike. They are as large as
+        the parts of a step, since a whole batch may not fit where its parts do."""
         if self.held is None:
             return None
-        order, parts = np.arange(len(self.held)), self.settings.accumulate
-        every = self.held.batches(self.settings.batch, order, parts, share=False)
+        size = self.settings.batch // self.settings.accumulate
+        every = self.held.batches(size, np.arange(len(self.held)), share=False)
         return (_without(self.settings, batch) for batch in every)
 
     def types(self) -> Batch:
@@ -127,7 +135,7 @@ def split(settings: Settings, count: int) -> set[int]:
     if not isinstance(settings.evaluation, float):
         return set()
     order = np.random.default_rng(settings.seed).permutation(count)
-    held = set(order[: math.ceil(settings.evaluation * count)].tolist())
+    held = set(order[: share(settings.evaluation, count)].tolist())
     if len(held) == count:
         raise DataError(f"{settings.data}: has {count} examples, of which --eval {settings.evaluation} leaves none")
     return held
@@ -154,8 +162,3 @@ def batches(settings: Settings, rows: Rows, skip: int) -> Iterator[Batch]:
 def _without(settings: Settings, batch: Batch) -> Batch:
     """The batch, without segments where each row is one example."""
     return batch if settings.packed else {name: x for name, x in batch.items() if name != "segments"}
-
-
-def halves(parameters: Any) -> bool:
-    """Whether there are parameters of 16 bits, which need masters."""
-    return any(np.asarray(x).dtype.itemsize == 2 for x in tree.leaves(parameters))

@@ -18,10 +18,10 @@ from rlx.finetune.adapter_files import TURNED, Adapter
 from rlx.formats import safetensors
 from rlx.formats.files import folder_made_whole
 from rlx.formats.gguf import read
-from rlx.formats.gguf.convert import folder_to_gguf
 from rlx.formats.gguf.to_folder import gguf_to_folder
 from rlx.formats.huggingface import ModelFolder
 from rlx.models import Lora
+from rlx.models.language.written import folder_to_gguf
 
 _WEIGHTS = (".safetensors", ".bin", ".index.json", ".gguf", ".pth", ".pt", ".h5", ".msgpack", ".onnx")
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import rlx.ops as ops
+from rlx import tree
 from rlx.dtypes import as_dtype
 from rlx.errors import RlxError
 from rlx.finetune.rows import IGNORED
@@ -22,6 +25,8 @@ from rlx.models import trainable
 from rlx.models.language.functions import AdaptedFunction, LanguageFunction
 from rlx.packed import PackedArray
 from rlx.runtime.quantize import quantize
+
+_SAMPLE = 1 << 14  # elements of a weight that its digest is of
 
 
 class ToTrain(NamedTuple):
@@ -95,6 +100,22 @@ def quantized(function: LanguageFunction, weights: dict[str, Any], dtype: str) -
     if not fit:
         raise RlxError(f"finetune: quantize is {dtype!r}, of blocks of {block}; no matrix has rows of whole blocks")
     return {n: quantize(np.asarray(w, np.float32), kind) if n in fit else w for n, w in weights.items()}
+
+
+def digest_of(weights: Mapping[str, Any]) -> str:
+    """What tells weights apart from others: their names, dtypes and shapes, and elements from all over each of them,
+    since reading gigabytes would take minutes."""
+    digest = hashlib.sha256()
+    for name, weight in weights.items():
+        data = weight.data if isinstance(weight, PackedArray) else np.asarray(weight)
+        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)};".encode())
+        digest.update(data.flat[:: -(-data.size // _SAMPLE) or 1].tobytes())
+    return digest.hexdigest()
+
+
+def halves(parameters: Any) -> bool:
+    """Whether there are parameters of 16 bits, which need masters."""
+    return any(np.asarray(x).dtype.itemsize == 2 for x in tree.leaves(parameters))
 
 
 def tokenizer_of(path: Path) -> LanguageTokenizer:

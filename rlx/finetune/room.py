@@ -10,7 +10,7 @@ import numpy as np
 
 from rlx import tree
 from rlx.errors import OutOfDeviceMemory
-from rlx.finetune.model import to_train
+from rlx.finetune.model import halves, to_train
 from rlx.finetune.settings import Settings
 from rlx.runtime import Session
 from rlx.runtime.report import Report
@@ -69,7 +69,7 @@ def _others(settings: Settings, length: int) -> Iterator[tuple[str, Settings, in
 
 def _fits(settings: Settings, length: int, session: Session) -> bool:
     task = to_train(settings)
-    optimizer = settings.optimizer(100, False)
+    optimizer = settings.optimizer(100, settings.lora is None and halves(task.parameters))
     theirs, _ = taken_apart(task.parameters, "parameters")
     state, _ = taken_apart(optimizer.init(task.parameters), "optimizer")
     frozen = None if task.frozen is None else taken_apart(task.frozen, "frozen")[0]

@@ -14,11 +14,12 @@ import numpy as np
 import rlx.train
 from rlx import tree
 from rlx.errors import CheckpointError, OutOfDeviceMemory, RlxError
-from rlx.finetune.language import LanguageTask, halves
+from rlx.finetune.language import LanguageTask
+from rlx.finetune.model import halves
 from rlx.finetune.room import said
 from rlx.finetune.rows import Batch
 from rlx.finetune.sentences import SentenceTask
-from rlx.finetune.settings import Say, Settings
+from rlx.finetune.settings import Say, Settings, share
 from rlx.formats import safetensors
 from rlx.formats.files import read_json, written_whole
 from rlx.formats.huggingface import ModelFolder
@@ -26,6 +27,7 @@ from rlx.runtime import Session
 
 RUN = "training"  # the folder of checkpoints, within that of the adapter
 NOTES = "finetune.json"
+WRITTEN = ("adapter_config.json", "adapter_model.safetensors", "adapter.gguf", "model")  # at the end of a run
 
 
 class Task(Protocol):
@@ -42,6 +44,8 @@ class Task(Protocol):
     def loss(self) -> Any: ...
     @property
     def digest(self) -> str: ...
+    @property
+    def base(self) -> str: ...
     def batches(self, skip: int) -> Iterator[Batch]: ...
     def evaluation(self) -> Iterator[Batch] | None: ...
     def types(self) -> Batch: ...
@@ -59,7 +63,8 @@ def finetune(settings: Settings, say: Say = print) -> dict[str, Any]:
     `rlx.training`."""
     _check_out(settings)
     task: Task = SentenceTask(settings, say) if is_encoder(settings.model) else LanguageTask(settings, say)
-    total = settings.steps or math.ceil(settings.epochs * task.each)
+    total = settings.steps or share(settings.epochs, task.each)
+    notes = _notes(settings, task, total)
     trained = sum(np.asarray(x).size for x in tree.leaves(task.parameters))
     say(f"trained: {trained:,} parameters; {total:,} steps of {settings.batch} rows, {task.each:,} an epoch")
     with _training(settings, task, total) as run:
@@ -68,6 +73,8 @@ def finetune(settings: Settings, say: Say = print) -> dict[str, Any]:
             report = run.prepare(task.types())
         except OutOfDeviceMemory as error:
             raise task.refused(error, run.session) from error
+        with written_whole(settings.out / RUN / NOTES) as file:  # a run that does not fit leaves its folder free
+            file.write(notes)
         say(said(report, task.frozen, task.parameters, run.optimizer_state, free))
         best = _steps(settings, task, run, total, say)
         result = {"steps": run.steps, "loss": run.record.last, "evaluation": best.loss}
@@ -83,38 +90,46 @@ def is_encoder(path: Path) -> bool:
 
 
 def _check_out(settings: Settings) -> None:
-    run = settings.out / RUN
-    if settings.out.exists() and not settings.out.is_dir():
-        raise RlxError(f"{settings.out} is a file; give the name of a folder")
-    if settings.merge is not None and settings.merge.exists():
-        raise RlxError(f"{settings.merge} exists already; give --merge another name")
-    if run.exists() and not settings.resume:
-        raise CheckpointError(f"{settings.out} holds a run already; --resume goes on with it, or give another folder")
-    if settings.lora is None and (settings.out / "model").exists():
-        raise CheckpointError(f"{settings.out / 'model'} exists already; give another folder")
+    """Raises: RlxError, and CheckpointError for a folder that holds a run or an adapter, where they would be written
+    over; before anything is read."""
+    out, run, merge = settings.out, settings.out / RUN, settings.merge
+    if out.exists() and not out.is_dir():
+        raise RlxError(f"{out} is a file; give the name of a folder")
+    if merge is not None and merge.exists():
+        raise RlxError(f"{merge} exists already; give --merge another name")
+    if merge is not None and not merge.absolute().parent.is_dir():
+        raise RlxError(f"{merge}: there is no folder {merge.parent}; make it, or give --merge another name")
+    begun = run.is_dir() and any(not p.name.startswith(".") for p in run.iterdir())
+    if begun and not settings.resume:
+        raise CheckpointError(f"{out} holds a run already; --resume goes on with it, or give another folder")
+    if begun and not (run / NOTES).exists():
+        raise CheckpointError(f"{run} has no {NOTES}, so that its run is none of finetune's; give another folder")
+    there = next((name for name in WRITTEN if (out / name).exists()), None)
+    if there is not None and (not begun or settings.lora is None):
+        raise CheckpointError(f"{out / there} exists already; give another folder")
     if settings.lora is None and settings.model.is_file():
         raise RlxError(f"{settings.model}: all weights are trained in a folder; `rlx convert` makes one of the file")
 
 
-def _training(settings: Settings, task: Task, total: int) -> Any:
-    """The run, whose settings and data are those of the one that it goes on with, if any."""
+def _notes(settings: Settings, task: Task, total: int) -> bytes:
+    """What a run that is resumed must have in common with it, as JSON. Raises: CheckpointError for another run's."""
     path = settings.out / RUN / NOTES
-    notes = json.loads(json.dumps({**settings.kept(), "total": total, "data": task.digest}))
+    text = json.dumps({**settings.kept(), "total": total, "data": task.digest, "base": task.base}, indent=1)
     if path.exists():
-        before = read_json(path)
+        notes, before = json.loads(text), read_json(path)
         if changed := next((n for n in notes if before.get(n) != notes[n]), None):
             came = f"{changed.replace('_', '-')} is {notes[changed]!r}, it was {before.get(changed)!r}"
+            came = {"data": "the data is another", "base": "the model has other weights"}.get(changed, came)
             raise CheckpointError(
-                f"{settings.out}: --resume goes on with the run's own settings and data; "
-                + ("the data is another" if changed == "data" else came)
+                f"{settings.out}: --resume goes on with the run's own settings, data and model; {came}"
             )
-    else:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(path) as file:
-            file.write(json.dumps(notes, indent=1).encode())
+    return text.encode()
+
+
+def _training(settings: Settings, task: Task, total: int) -> Any:
     optimizer = settings.optimizer(total, settings.lora is None and halves(task.parameters))
     return rlx.train.training(
-        task.loss, task.parameters, optimizer, frozen=task.frozen, device=settings.device, folder=path.parent,
+        task.loss, task.parameters, optimizer, frozen=task.frozen, device=settings.device, folder=settings.out / RUN,
         resume=True, accumulate=settings.accumulate, total=total, progress=settings.progress, tokens=task.tokens,
     )  # fmt: skip
 
@@ -136,7 +151,8 @@ def _steps(settings: Settings, task: Task, run: Any, total: int, say: Say) -> _B
         run.save()
         say(f"step {step:,}: loss {metrics['loss']:.4f}, evaluation {means['loss']:.4f}" + (", the best" * better))
         if best.over():
-            say(f"stopped: {settings.patience} evaluations in a row were no better than {best.loss:.4f}")
+            than = "than others: none was finite" if best.loss is None else f"than {best.loss:.4f}"
+            say(f"stopped: {settings.patience} evaluations in a row were no better {than}")
             break
     return best
 
@@ -152,8 +168,8 @@ class _Best:
             self._count(loss)
 
     def _count(self, loss: float) -> bool:
-        better = self.loss is None or loss < self.loss
-        self.loss, self._since = (loss, 0) if better else (self.loss, self._since + 1)
+        better = math.isfinite(loss) and (self.loss is None or loss < self.loss)
+        self.loss, self._since = (loss, 0) if better else (self.loss, self._since + 1)  # NaN is never the best
         return better
 
     def over(self) -> bool:

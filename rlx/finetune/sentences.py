@@ -20,6 +20,7 @@ from rlx.finetune.adapter_files import write_peft
 from rlx.finetune.data import Broken, LeftOut, read
 from rlx.finetune.language import split
 from rlx.finetune.merge import merge, write_folder
+from rlx.finetune.model import digest_of
 from rlx.finetune.rows import Batch, orders
 from rlx.finetune.settings import Say, Settings
 from rlx.formats.files import shown
@@ -58,10 +59,13 @@ class SentenceTask:
 
     def __init__(self, settings: Settings, say: Say) -> None:
         self.settings = settings
-        if settings.quantize is not None:
-            raise RlxError("finetune: quantize is for language models; a sentence encoder is small, leave it out")
+        for name in ("quantize", "recompute"):
+            if getattr(settings, name):
+                raise RlxError(f"finetune: {name} is for language models; a sentence encoder is small, leave it out")
         self.function, weights = trainable(settings.model, settings.dtype, activations=settings.activations)
         _check(self.function, settings.model)
+        if settings.merge is not None and settings.merge.suffix == ".gguf":
+            raise RlxError(f"{settings.merge}: an encoder is merged into a folder; give --merge the name of one")
         most = min(settings.length, self.function.files.max_length)
         texts, self.held = self._texts(most, say)
         self.texts = texts
@@ -83,8 +87,16 @@ class SentenceTask:
         own = SentenceLoss(self.function, self.adapted, texts.width)
         self.loss = own.of_all if self.adapted is None else own.of_adapter
         kind = "scores" if texts.scores is not None else f"records of {texts.width} texts"
-        beside = f"; {len(self.held.ids):,} to evaluate with" if self.held else ""
+        beside = ""
+        if self.held is not None:
+            count, size = len(self.held.ids), min(settings.batch, len(self.held.ids))
+            beside = f"; {count:,} to evaluate with"
+            beside += f", of which {count - count % size:,} fill whole batches" if count % size else ""
         say(f"data: {len(texts.ids):,} {kind}, of at most {self.length} tokens{beside}")
+        limit = self.function.files.max_length
+        every = (*texts.ids, *(self.held.ids if self.held else ()))
+        if whole := sum(len(one) >= limit for own in every for one in own):
+            say(f"{whole:,} texts have all {limit:,} tokens that the encoder takes, which cuts what is longer")
 
     def _texts(self, most: int, say: Say) -> tuple[Texts, Texts | None]:
         texts, held = self._read(self.settings.data, most, say), None
@@ -105,11 +117,18 @@ class SentenceTask:
     @property
     def digest(self) -> str:
         """What tells the data apart from others."""
-        digest = hashlib.sha256(b"" if self.texts.scores is None else self.texts.scores.tobytes())
-        for own in self.texts.ids:
-            for one in own:
+        digest = hashlib.sha256()
+        for texts in (self.texts, self.held):
+            if texts is not None and texts.scores is not None:
+                digest.update(texts.scores.tobytes())
+            for one in () if texts is None else itertools.chain.from_iterable(texts.ids):
                 digest.update(one.tobytes() + b"|")
         return digest.hexdigest()
+
+    @property
+    def base(self) -> str:
+        """What tells the model's weights apart from others."""
+        return digest_of(self.parameters if self.frozen is None else self.frozen)
 
     def batches(self, skip: int) -> Iterator[Batch]:
         """The batches of epoch after epoch, without the first `skip`."""
@@ -154,7 +173,8 @@ class SentenceTask:
 
 def texts_of(path: str | os.PathLike[str], function: EncoderFunction, most: int, left: LeftOut) -> Texts:
     """The records of a data file: pairs that belong together, such as anchor and positive, with negatives perhaps, or
-    two sentences and a score. Texts are cut to `most` tokens, as the model's are.
+    two sentences and a score. Records with a text of more than `most` tokens are left out; the tokenizer cuts what the
+    model has no positions for.
 
     Raises: DataError; as `read`."""
     names: list[str] | None = None
@@ -168,6 +188,10 @@ def texts_of(path: str | os.PathLike[str], function: EncoderFunction, most: int,
         if names is None:
             names, score = _columns(path, record.line, record.fields)
         values = [record.fields.get(name) for name in names]
+        more = next((n for n in record.fields if _is_negative(n) and n not in names), None)
+        if more is not None:
+            left.broken(record.line, f"has {more!r}, which the first record has not")
+            continue
         odd = next((n for n, v in zip(names, values, strict=True) if not isinstance(v, str) or not v.strip()), None)
         if odd is not None:
             left.broken(record.line, f"{odd} is {shown(record.fields.get(odd), 40)}; expected a text")
@@ -192,11 +216,19 @@ def _columns(path: object, line: int, fields: Mapping[str, Any]) -> tuple[list[s
     score = next((name for name in _SCORES if name in fields), None)
     for pair in _TEXTS:
         if all(name in fields for name in pair):
-            more = [n for n in fields if n == "negative" or (n.startswith("negative_") and n[9:].isdigit())]
-            return [*pair, *([] if score else more)], score
+            negatives = [n for n in fields if _is_negative(n)]
+            if score is not None and negatives:
+                raise DataError(
+                    f"{path}, line {line}: has {score!r} and {negatives[0]!r}; give one of them: scores are of pairs"
+                )
+            return [*pair, *negatives], score
     listed = ", ".join(" and ".join(pair) for pair in _TEXTS)
     raise DataError(f"{path}, line {line}: has the columns {shown(sorted(map(str, fields)))}; expected {listed}, with "
                     "negatives perhaps, or with a score")  # fmt: skip
+
+
+def _is_negative(name: str) -> bool:
+    return name == "negative" or (name.startswith("negative_") and name[9:].isdigit())
 
 
 def _number(value: Any) -> float | None:

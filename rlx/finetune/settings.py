@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,12 @@ from rlx.optim import Optimizer, adamw, chain, clip_by_global_norm, with_masters
 Say = Callable[[str], None]
 SCHEDULES = ("linear", "cosine", "constant")
 PLACES = ("model", "data", "out", "device", "resume", "save_every", "steps", "epochs", "merge", "progress")
+
+
+def share(part: float, count: int) -> int:
+    """A part of a count, rounded up, by the digits of the part as it is written: 0.07 of 100 is 7, where the product
+    of floats is just above 7."""
+    return math.ceil(Fraction(str(part)) * count)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +70,12 @@ class Settings:
     progress: bool | None = None
 
     def __post_init__(self) -> None:
+        for name in ("model", "data", "out", "merge", "evaluation"):
+            value = getattr(self, name)
+            if isinstance(value, str | os.PathLike):
+                object.__setattr__(self, name, Path(value))
+            elif name in ("model", "data", "out") or (name == "merge" and value is not None):
+                self._wrong(name, "a path")
         whole = {"steps": 1, "batch": 1, "accumulate": 1, "length": 2, "evaluate_every": 1, "patience": 1,
                  "save_every": 1, "seed": 0}  # fmt: skip
         for name, least in whole.items():
@@ -69,21 +83,27 @@ class Settings:
             if value is not None and (type(value) is not int or value < least):
                 self._wrong(name, f"an integer from {least}")
         for name, low, high in (
-            ("epochs", 0, 1e6), ("rate", 0, 1e3), ("decay", -1e-9, 1e3), ("clip", 0, math.inf), ("warmup", -1e-9, 1),
+            ("epochs", 0, 1e6), ("rate", 0, 1e3), ("decay", None, 1e3), ("clip", 0, 1e9), ("warmup", None, 1),
         ):  # fmt: skip
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not low < value <= high:
-                self._wrong(name, f"a number above {max(low, 0):g}, at most {high:g}")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= high or value == low:
+                self._wrong(name, f"a number {'from 0' if low is None else 'above 0'}, at most {high:g}")
         if self.schedule not in SCHEDULES:
             self._wrong("schedule", f"one of {', '.join(SCHEDULES)}")
         if self.batch % self.accumulate:
             self._wrong("accumulate", f"a number of equal parts of the batch of {self.batch}")
-        if isinstance(self.evaluation, float) and not 0 < self.evaluation < 1:
+        part = self.evaluation
+        if not (part is None or isinstance(part, Path) or (isinstance(part, float) and 0 < part < 1)):
             self._wrong("evaluation", "a data file, or a part between 0 and 1")
         if self.evaluation is None and (self.patience or self.evaluate_every):
             self._wrong("evaluation", "a data file or a part of the examples, beside --patience and --evaluate-every")
         if self.quantize is not None and self.lora is None:
             self._wrong("quantize", "nothing beside --full: packed weights have no gradient")
+        if self.merge is not None and self.lora is None:
+            self._wrong("merge", "nothing beside --full, which writes the whole model as it is")
+        lora: Any = self.lora
+        if not isinstance(lora, Lora | None):
+            self._wrong("lora", "an rlx.models.Lora, or None to train all weights")
 
     def _wrong(self, name: str, expected: str) -> None:
         raise RlxError(f"finetune: {name.replace('_', '-')} is {getattr(self, name)!r}; expected {expected}")
@@ -107,7 +127,7 @@ class Settings:
         from rlx import ops
         from rlx.dtypes import f32
 
-        rate, schedule, rise = self.rate, self.schedule, math.ceil(self.warmup * total)
+        rate, schedule, rise = self.rate, self.schedule, share(self.warmup, total)
 
         def at(count: Any) -> Any:
             done = ops.cast(count, f32)

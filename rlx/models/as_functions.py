@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlx.dtypes import DType, DTypeLike, f32, f64, rounded
-from rlx.errors import DTypeError, ShapeError
+from rlx.errors import DTypeError, RlxError, ShapeError
 from rlx.formats.gguf.encoders import ENCODERS
 from rlx.formats.gguf.model import GgufModel
 from rlx.formats.gguf.reader import GgufFile
@@ -42,7 +42,8 @@ def trainable(
     `activations` is the dtype between layers, f32 unless `dtype` is f64. `context` is how many positions
     `positions=` may name: 4096, or the model's. With `checkpoint` each layer is computed again for the gradient.
     Of an ONNX model `dims` are lengths of symbolic dimensions (1 unless given), with which it is tried at once.
-    Raises: ModelFormatError for damaged or unsupported files, DTypeError, ShapeError.
+    Raises: ModelFormatError for damaged or unsupported files, DTypeError, ShapeError, RlxError for a setting that is
+    not of this kind of model.
 
     >>> function, weights = rlx.models.trainable("folder")
     >>> loss = lambda weights, ids: rlx.mean(rlx.cross_entropy(function(weights, ids[:, :-1]), ids[:, 1:]))
@@ -51,7 +52,9 @@ def trainable(
     kind = None if dtype is None else float_dtype("dtype", dtype)
     work = float_dtype("activations", activations or (f64 if kind == f64 else f32))
     if isinstance(path, str | os.PathLike) and os.path.splitext(path)[1] == ".onnx":
+        _none_of(path, "language models", context=context, checkpoint=checkpoint)
         return _onnx(path, kind, activations, dims)
+    _none_of(path, "ONNX models", dims=dims)
     check_path("trainable", path)
     if context is not None and (type(context) is not int or context < 1):
         raise ShapeError(f"trainable: context is {context!r}; expected an integer from 1")
@@ -59,16 +62,25 @@ def trainable(
         with GgufFile(path) as file:
             architecture = file.metadata.get("general.architecture")
             if isinstance(architecture, str) and architecture in ENCODERS:
+                _none_of(path, "language models", context=context, checkpoint=checkpoint)
                 return encoder_function(read_gguf(file), kind, work)
             model = GgufModel(file)
             fields = Fields({**model.config, "rope_partial": True}, model.where)
             return function_of(model, fields, kind, work, context, checkpoint)
     folder = ModelFolder(path)
     if folder.config.get("model_type") == "bert":
+        _none_of(path, "language models", context=context, checkpoint=checkpoint)
         return encoder_function(read_folder(folder), kind, work)
     fields = Fields(folder.config, str(folder.path / "config.json"))
     architecture_of(fields)  # an unknown one is told of before weights that are missing
     return function_of(Arrays(folder.tensors(), str(folder.path)), fields, kind, work, context, checkpoint)
+
+
+def _none_of(path: Any, kind: str, **settings: Any) -> None:
+    """Raises: RlxError for a setting that only models of another kind have."""
+    for name, value in settings.items():
+        if value is not None and value is not False:
+            raise RlxError(f"trainable: {name} is for {kind}; leave it out for {path}")
 
 
 def _onnx(

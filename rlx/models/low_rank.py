@@ -41,7 +41,8 @@ class Lora:
     which its row of W + s · B A is divided by its length and multiplied (Liu et al., 2024); the length counts as a
     constant of the gradient. `targets` are the last parts of modules' names, or "all-linear": all products but the
     output matrix and the routers of experts.
-    Raises: ShapeError for a rank and an alpha out of range, DTypeError for targets that are no texts.
+    Raises: ShapeError for a rank and an alpha out of range, DTypeError for targets that are no texts and for flags that
+    are no bools.
     """
 
     rank: int = 8
@@ -55,6 +56,9 @@ class Lora:
             raise ShapeError(f"Lora: rank is {self.rank!r}; expected an integer from 1 to {MOST_RANK:,}")
         if isinstance(self.alpha, bool) or not isinstance(self.alpha, int | float) or not 0 < self.alpha < math.inf:
             raise ShapeError(f"Lora: alpha is {self.alpha!r}; expected a number above 0")
+        for name in ("rslora", "dora"):
+            if not isinstance(getattr(self, name), bool):
+                raise DTypeError(f"Lora: {name} is {getattr(self, name)!r}; expected True or False")
         names = [self.targets] if isinstance(self.targets, str) else self.targets
         if not names or not all(isinstance(name, str) and name for name in names):
             raise DTypeError(f"Lora: targets are {self.targets!r:.80}; expected names of modules, or 'all-linear'")

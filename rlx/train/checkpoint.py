@@ -42,10 +42,10 @@ def listed(folder: Path) -> list[Path]:
 
 
 def write(
-    folder: Path, tensors: Mapping[str, Any], step: int, position: int, settings: str, keep: int
+    folder: Path, tensors: Mapping[str, Any], step: int, position: int, settings: str, keep: int | None
 ) -> Path:
-    """Writes the checkpoint of a step, then removes all but the `keep` newest, those of later steps, from which the run
-    went back, and what killed processes left behind.
+    """Writes the checkpoint of a step. With `keep`, in the run's own folder, it then removes all but so many of the
+    newest, those of later steps, from which the run went back, and what killed processes left behind.
 
     Raises: CheckpointError where it cannot be written; those before it are still there then."""
     path = folder / f"step-{step:08d}.safetensors"
@@ -57,9 +57,11 @@ def write(
         before = listed(folder) if folder.is_dir() else []
         last = f"; {before[-1]} is the last one" if before else "; there is none yet"
         raise CheckpointError(
-            f"{path}: the checkpoint of step {step} cannot be written: {error.strerror or error}{last}. Nothing of the "
-            "run is lost: make room and save again"
+            f"{path}: the checkpoint of step {step} cannot be written: {error.strerror or error}{last}. The run is "
+            "as it was: make room, then save again or resume it"
         ) from error
+    if keep is None:
+        return path
     there = listed(folder)
     at = there.index(path) + 1
     for old in (*there[: max(at - keep, 0)], *there[at:]):

@@ -248,7 +248,7 @@ class Training(Closing):
         source, taken = self._begun(batches, steps, prefetch)
         line = Line(self._progress)
         end = self.total or (None if steps is None else self.steps - taken + steps)
-        saved = self.steps
+        saved, count = self.steps, (0, "")
         try:
             while steps is None or taken < steps:
                 try:
@@ -260,14 +260,15 @@ class Training(Closing):
                 self.position += 1
                 metrics = self.step(batch)
                 if line.shown:
-                    line.step(self.steps, end, self.record.last, *self._count(batch))
+                    count = self._count(batch)
+                    line.step(self.steps, end, self.record.last, *count)
                 yield metrics
                 if save_every is not None and self.steps % save_every == 0:
                     self.save()
                     saved = self.steps
             self._read()
             if line.shown and taken:
-                line.step(self.steps, end, self.record.last, *self._count(batch), last=True)
+                line.step(self.steps, end, self.record.last, *count, last=True)
             if save_every is not None and saved != self.steps:
                 self.save()
             self._draw()
@@ -363,7 +364,8 @@ class Training(Closing):
     # -- checkpoints
 
     def save(self, folder: str | os.PathLike[str] | None = None) -> Path:
-        """Saves a checkpoint in the run's folder, or another, and draws the course; returns the checkpoint's path.
+        """Saves a checkpoint in the run's folder, or another, where all that is there stays, and draws the course;
+        returns the checkpoint's path.
 
         Raises: NotFinite; CheckpointError where it cannot be written, also for a full disk: what was there stays, and
         the run can go on; GraphError for a run without a folder."""
@@ -371,13 +373,12 @@ class Training(Closing):
         self._read()
         tensors = {name: self._store.get(name) for name in self._saved}
         try:
-            if self.folder is not None:
-                self.record.write(whole=True)
-            else:
-                into.mkdir(parents=True, exist_ok=True)
+            self.record.write(whole=True)
         except OSError as error:
             raise CheckpointError(f"{self.record.path}: cannot be written: {error.strerror or error}") from error
-        path = checkpoint.write(into, tensors, self.steps, self.position, self._settings, self._keep)
+        own = self.folder is not None and into.resolve() == self.folder.resolve()
+        keep = self._keep if own else None
+        path = checkpoint.write(into, tensors, self.steps, self.position, self._settings, keep)
         self._draw()
         return path
 
@@ -482,9 +483,9 @@ def training(
     state, metrics). With `key`, of `rlx.random.key` or a seed, it gets one argument more at the end: a key that is new
     in each step.
 
-    `folder` is where checkpoints, metrics.jsonl and course.svg go; `keep` says how many checkpoints stay. `resume=True`
-    goes on with the newest checkpoint of the folder if there is one, `resume=path` with that of another folder or file;
-    `new_settings` lets the optimizer's settings differ from its.
+    `folder` is where checkpoints, metrics.jsonl and course.svg go; `keep` says how many checkpoints stay there.
+    `resume=True` goes on with the newest checkpoint of the folder if there is one, `resume=path` with that of another
+    folder or file; `new_settings` lets the optimizer's settings differ from its.
     `accumulate`: each batch is worked through in so many equal parts along its first axes, whose mean gradient the step
     takes. `tokens`: of a step, for the rate in the progress line; `total`: steps of the whole run, for the time left.
     `progress`: whether that line is shown; None where standard error is a terminal. `shapes`: how many sets of batch

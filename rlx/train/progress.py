@@ -15,8 +15,9 @@ class Line:
 
     def __init__(self, show: bool | None, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
-        self._drawn = self._stream is not None and self._stream.isatty()
-        self.shown = (self._drawn if show is None else show) and self._stream is not None
+        usable = self._stream is not None and not getattr(self._stream, "closed", False)
+        self._drawn = usable and self._stream.isatty()
+        self.shown = (self._drawn if show is None else show) and usable
         self._every = _TERMINAL if self._drawn else _FILE
         self._began = self._last = time.monotonic()
         self._first: int | None = None

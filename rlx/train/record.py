@@ -57,7 +57,8 @@ class Record:
                 self.evaluations.append((at["step"], {k: _number(v) for k, v in at["evaluation"].items()}))
             else:
                 self.earlier.append((at["step"], _number(at.get("loss"))))
-                self.seconds = float(at.get("seconds", 0.0))
+                seconds = _number(at.get("seconds"))
+                self.seconds = seconds if math.isfinite(seconds) else self.seconds
         whole = b"".join(kept)
         if whole != text:
             with written_whole(path) as file:
@@ -92,8 +93,10 @@ class Record:
 
     @property
     def last(self) -> float | None:
-        """The loss of the last step that was read."""
-        return self._values[-len(self.names)] if self._values else None
+        """The loss of the last step that was read, or that a run which is resumed had read."""
+        if self._values:
+            return self._values[-len(self.names)]
+        return self.earlier[-1][1] if self.earlier else None
 
     def write(self, whole: bool = False) -> None:
         """Appends the lines not written yet; with `whole` they are on the disk when this returns.

@@ -112,6 +112,9 @@ def test_a_template_that_fails(tokenizer: Any, tmp_path: Path) -> None:
     turns = tokenizer_of(tiny.write_base(tmp_path / "c", "{{ messages|length }}" + tiny.TEMPLATE))
     with pytest.raises(DataError, match="line 1: the chat template writes what stands before message 2 otherwise"):
         made(path, turns)
+    tools = tiny.write_lines(tmp_path / "t.jsonl", [{**tiny.talks(1)[0], "tools": [{"name": "clock"}]}])
+    with pytest.raises(DataError, match="line 1: has tools beside its messages"):
+        made(tools, tokenizer)
     user = tiny.write_lines(tmp_path / "b.jsonl", [{"messages": [{"role": "user", "content": "a"}]}])
     with pytest.raises(DataError, match="there is no message of the role assistant"):
         made(user, tokenizer)

@@ -11,20 +11,24 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.errors import CheckpointError, OutOfDeviceMemory, RlxError
+from rlx.errors import CheckpointError, ModelFormatError, OutOfDeviceMemory, RlxError
 from rlx.finetune import Settings, finetune
-from rlx.finetune.adapter_files import read_peft
+from rlx.finetune.adapter_files import read_peft, write_gguf, write_peft
 from rlx.finetune.data import LeftOut
 from rlx.finetune.examples import examples_of
-from rlx.finetune.language import batches
+from rlx.finetune.language import LanguageTask, batches, split
+from rlx.finetune.merge import merge
 from rlx.finetune.model import ToTrain, to_train, tokenizer_of
 from rlx.finetune.rows import Rows, rows_of
+from rlx.finetune.run import _Best
+from rlx.finetune.settings import share
 from rlx.formats import gguf, safetensors
 from rlx.formats.gguf.convert import folder_to_gguf
-from rlx.models import Lora, load
+from rlx.models import Lora, load, trainable
 from rlx.packed import PackedArray
 from tests.finetune import tiny
 from tests.full import full
+from tests.models.language.test_families import folder_of
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +76,94 @@ def test_parts_of_a_batch_weigh_each_target_alike(settings: Settings) -> None:
     for each in (whole, parts):
         finetune(each, lambda line: None)
     np.testing.assert_allclose(losses(parts), losses(whole), rtol=1e-5)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_an_evaluation_is_the_mean_over_its_targets_in_however_many_parts(parts: int, settings: Settings) -> None:
+    given = replace(settings, accumulate=parts, evaluation=settings.data)
+    task = LanguageTask(given, lambda line: None)
+    frozen, adapter = task.frozen, task.parameters
+    with rlx.training(task.loss, adapter, given.optimizer(6, False), frozen=frozen, device="cpu",
+                      accumulate=parts, progress=False) as run:  # fmt: skip
+        held = task.evaluation()
+        assert held is not None and task.model.adapted is not None
+        mean = run.evaluate(held)["loss"]
+    logits = task.model.adapted(adapter, frozen, task.rows.ids, segments=task.rows.segments).astype(np.float64)
+    chances = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    row, place = np.nonzero(task.rows.targets >= 0)
+    assert mean == pytest.approx(-chances[row, place, task.rows.targets[row, place]].mean(), rel=1e-5)
+
+
+def test_an_evaluation_that_is_not_finite_is_never_the_best(settings: Settings) -> None:
+    best = _Best(replace(settings, evaluation=0.5, patience=3), [(1, float("nan")), (2, 2.0), (3, float("nan"))])
+    assert best.loss == 2.0 and not best.over()
+    best = _Best(replace(settings, evaluation=0.5, patience=2), [(1, float("nan")), (2, float("inf"))])
+    assert best.loss is None and best.over()
+    assert best.parameters({"w": 1}) == {"w": 1}
+
+
+def test_parts_are_rounded_as_they_are_written(settings: Settings) -> None:
+    assert [share(*x) for x in ((0.07, 100), (1.1, 10), (0.1, 30), (0.101, 30), (2, 5), (1e-7, 10))] == [
+        7, 11, 3, 4, 10, 1]  # fmt: skip
+    assert len(split(replace(settings, evaluation=0.07), 100)) == 7
+
+
+def test_paths_may_be_texts(settings: Settings) -> None:
+    given = replace(settings, model=str(settings.model), out=str(settings.out), evaluation=str(settings.data))
+    assert (given.model, given.out, given.evaluation) == (settings.model, settings.out, settings.data)
+
+
+def test_a_folder_that_holds_an_adapter_is_not_written_over(settings: Settings, tmp_path: Path) -> None:
+    settings.out.mkdir()
+    for name in ("adapter_config.json", "model"):
+        (settings.out / name).mkdir()
+        for resume in (False, True):
+            with pytest.raises(CheckpointError, match=f"{name} exists already; give another folder"):
+                finetune(replace(settings, resume=resume), lambda line: None)
+        (settings.out / name).rmdir()
+    (settings.out / "training").mkdir()
+    (settings.out / "training" / "step-00000001.safetensors").touch()
+    with pytest.raises(CheckpointError, match=r"has no finetune\.json, so that its run is none of finetune's"):
+        finetune(replace(settings, resume=True), lambda line: None)
+    with pytest.raises(RlxError, match=r"there is no folder .*; make it, or give --merge another name"):
+        finetune(replace(settings, out=tmp_path / "free", merge=tmp_path / "no" / "m.gguf"), lambda line: None)
+
+
+def test_a_run_that_does_not_fit_leaves_its_folder_free(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_device(self: Any, batch: Any) -> Any:
+        raise OutOfDeviceMemory("it needs more")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rlx.train.Training, "prepare", full_device)
+        with pytest.raises(OutOfDeviceMemory, match="it needs more"):
+            finetune(settings, lambda line: None)
+    assert finetune(replace(settings, accumulate=3, steps=1), lambda line: None)["steps"] == 1
+
+
+def test_another_base_or_other_data_to_evaluate_with_is_refused(settings: Settings, tmp_path: Path) -> None:
+    given = replace(settings, steps=1, evaluation=tiny.write_lines(tmp_path / "held.jsonl", tiny.talks(4)))
+    finetune(given, lambda line: None)
+    other = tiny.write_base(tmp_path / "base", hidden_size=32, intermediate_size=64)
+    tensors = {n: np.array(t) for n, t in safetensors.load(other / "model.safetensors").items()}
+    tensors["model.layers.1.mlp.up_proj.weight"] *= 1.5
+    safetensors.save(other / "model.safetensors", tensors, {"format": "pt"})
+    with pytest.raises(CheckpointError, match="own settings, data and model; the model has other weights"):
+        finetune(replace(given, model=other, resume=True), lambda line: None)
+    tiny.write_lines(tmp_path / "held.jsonl", tiny.talks(5))
+    with pytest.raises(CheckpointError, match="the data is another"):
+        finetune(replace(given, resume=True), lambda line: None)
+
+
+def test_an_adapter_with_magnitudes_is_merged_afterwards(settings: Settings, tmp_path: Path) -> None:
+    given = replace(settings, lora=Lora(2, dora=True, targets="q_proj"), steps=1)
+    finetune(given, lambda line: None)
+    told = r"use_dora is True.*--resume --merge FOLDER.*merge_and_unload"
+    with load(given.model, "cpu", context=64) as model, pytest.raises(ModelFormatError, match=told):
+        model.load_adapter("own", given.out)
+    finetune(replace(given, resume=True, merge=tmp_path / "merged"), lambda line: None)
+    before, after = safetensors.load(given.model), safetensors.load(tmp_path / "merged")
+    changed = {n for n in before if not np.array_equal(before[n], after[n])}
+    assert changed == {f"model.layers.{i}.self_attn.q_proj.weight" for i in (0, 1)}
 
 
 def course(made: ToTrain, frozen: Any, settings: Settings, steps: int) -> list[float]:
@@ -164,6 +256,42 @@ def test_a_merged_model_gives_the_adapters_logits(dora: bool, settings: Settings
             np.testing.assert_allclose(model.logits(ids, adapter="own"), wanted, rtol=1e-4, atol=1e-4)
 
 
+MERGED = {
+    "openai-gpt-0": "its matrices the other way round", "falcon_h1-0": "products that the model multiplies",
+    "gpt_neox-0": "q, k and v in one, and GGUF by its graph", "lfm2-0": "names of its own",
+    "bloom-0": "GGUF by its graph",
+}  # fmt: skip
+
+
+@pytest.mark.late(case=tuple(MERGED)[3:])
+@pytest.mark.parametrize("case", MERGED)
+def test_adapters_and_merged_models_of_other_families(case: str, tmp_path: Path) -> None:
+    base = folder_of(case, tmp_path / "base")
+    function, weights = trainable(base)
+    adapted, adapter = function.adapted(Lora(2), weights)
+    for values in adapter.values():
+        values["lora_B"] += 0.05
+    ids = np.arange(3, 12, dtype=np.int32)
+    wanted = adapted(adapter, weights, ids[None])[0]
+    for name in ("merged", "merged.gguf") if "GGUF" in MERGED[case] else ("merged",):
+        merge(base, adapter, adapted.lora, tmp_path / name)
+        with load(tmp_path / name, "cpu", context=64, engine="numpy") as model:
+            np.testing.assert_allclose(model.logits(ids), wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
+    config = json.loads((base / "config.json").read_text())
+    write_peft(tmp_path / "adapter", adapter, adapted.lora, base=None, model_type=config["model_type"], task=None)
+    with load(base, "cpu", context=64, engine="numpy") as model:
+        model.load_adapter("own", tmp_path / "adapter")
+        logits = model.logits(ids, adapter="own")
+    np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
+    with pytest.raises(ModelFormatError, match=rf"as GGUF, not of '{case[:-2]}'; --merge writes the model"):
+        write_gguf(tmp_path / "adapter.gguf", adapter, adapted.lora, config)
+
+
+def test_no_gguf_adapter_where_a_file_has_the_heads_in_another_order(tmp_path: Path) -> None:
+    with pytest.raises(ModelFormatError, match=r"of llama, .* as GGUF, not of 'qwen3_5_text'"):
+        write_gguf(tmp_path / "adapter.gguf", {}, Lora(2), {"model_type": "qwen3_5_text"})
+
+
 def test_a_gguf_adapter_has_the_rows_in_llama_cpps_order(settings: Settings) -> None:
     finetune(settings, lambda line: None)
     held = read_peft(settings.out)["model.layers.1.self_attn.q_proj"]
@@ -191,6 +319,10 @@ def test_settings_and_memory_that_do_not_fit(settings: Settings, tmp_path: Path)
         ({"batch": 0}, "batch is 0; expected an integer from 1"), ({"accumulate": 2}, "equal parts of the batch of 3"),
         ({"schedule": "up"}, "schedule is 'up'; expected one of linear"), ({"rate": -1.0}, "rate is -1.0"),
         ({"patience": 1}, "beside --patience"), ({"evaluation": 1.5}, "a part between 0 and 1"),
+        ({"evaluation": 5}, "evaluation is 5; expected a data file"), ({"model": None}, "None; expected a path"),
+        ({"warmup": -1e-10}, "a number from 0, at most 1"), ({"epochs": 0}, "a number above 0, at most"),
+        ({"clip": float("inf")}, "clip is inf"), ({"lora": 8}, r"expected an rlx\.models\.Lora"),
+        ({"lora": None, "merge": tmp_path / "m"}, "merge is .*expected nothing beside --full"),
     ):  # fmt: skip
         with pytest.raises(RlxError, match=why):
             replace(settings, **wrong)

@@ -14,6 +14,7 @@ import rlx
 from rlx.errors import DataError, GraphError, RlxError, ShapeError
 from rlx.finetune import finetune
 from rlx.finetune.adapter_files import read_peft
+from rlx.finetune.sentences import SentenceTask
 from rlx.models import Lora, load, trainable
 from tests.finetune.sentence_course import FILE, KINDS, settings_of
 from tests.finetune.tiny import write_lines
@@ -69,12 +70,28 @@ def test_vectors_are_the_loaded_encoders_and_slopes_those_of_differences(tmp_pat
     assert along == pytest.approx(float(ends[0] - ends[1]) / (2 * step), rel=1e-5)
 
 
+def test_what_is_cut_and_what_is_not_evaluated_is_said(tmp_path: Path) -> None:
+    settings = settings_of("pairs", tmp_path)
+    long = [{"anchor": "the cat " * 300, "positive": "a cat"}] * 4
+    held = write_lines(tmp_path / "held.jsonl", [{"anchor": "a", "positive": "b"}] * 7)
+    lines: list[str] = []
+    SentenceTask(replace(settings, data=write_lines(tmp_path / "l.jsonl", long), evaluation=held), lines.append)
+    assert lines == [
+        "data: 4 records of 2 texts, of at most 40 tokens; 7 to evaluate with, of which 4 fill whole batches",
+        "4 texts have all 40 tokens that the encoder takes, which cuts what is longer",
+    ]
+
+
 def test_what_cannot_be_is_told(tmp_path: Path) -> None:
     settings = settings_of("pairs", tmp_path)
     for records, error, why in (
         ([{"a": "b"}], DataError, r"has the columns \['a'\]; expected anchor and positive"),
         ([{"anchor": "a", "positive": 3}], DataError, "line 1: positive is 3; expected a text"),
         ([{"sentence1": "a", "sentence2": "b", "score": "x"}], DataError, "line 1: score is 'x'; expected a number"),
+        ([{"anchor": "a", "positive": "b", "negative": "c", "score": 1}], DataError,
+         "line 1: has 'score' and 'negative'"),
+        ([{"anchor": "a", "positive": "b"}, {"anchor": "a", "positive": "b", "negative_1": "c"}], DataError,
+         "line 2: has 'negative_1', which the first record has not"),
         ([{"anchor": "a", "positive": "b"}], DataError, "1 examples do not fill a batch of 4"),
     ):
         given = replace(settings, data=write_lines(tmp_path / "odd.jsonl", records))
@@ -82,6 +99,13 @@ def test_what_cannot_be_is_told(tmp_path: Path) -> None:
             finetune(given, lambda line: None)
     with pytest.raises(RlxError, match="accumulate is for language models"):
         finetune(replace(settings, accumulate=2), lambda line: None)
+    with pytest.raises(RlxError, match="an encoder is merged into a folder"):
+        finetune(replace(settings, lora=Lora(2), merge=tmp_path / "m.gguf"), lambda line: None)
+    with pytest.raises(RlxError, match="recompute is for language models"):
+        finetune(replace(settings, recompute=True), lambda line: None)
+    for name, value in {"context": 8, "checkpoint": True, "dims": {"a": 2}}.items():
+        with pytest.raises(RlxError, match=f"trainable: {name} is for .* models; leave it out"):
+            trainable(settings.model, **{name: value})
     function, weights = trainable(settings.model)
     ids, mask = np.ones((1, 3), np.int32), np.ones((1, 3), bool)
     some: dict[str, Any] = dict(list(weights.items())[1:])

@@ -74,6 +74,16 @@ def test_two_runs_have_the_same_bits(whole: Path, tmp_path: Path) -> None:
     assert kills.last(tmp_path / "again") == kills.last(whole)
 
 
+def test_a_finished_run_that_is_resumed_shows_its_line_and_takes_no_step(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with begun(copied, resume=True, progress=True) as run:
+        assert list(run.over(batches, steps=18)) == []
+        assert run.steps == 18
+        (_, last) = run.record.losses()[-1]
+    assert f"step 18 of 18  loss {last:.4g}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("source", ["function", "iterable", "two epochs"])
 def test_a_resumed_run_goes_on(whole: Path, copied: Path, source: str) -> None:
     """The same program again: batches that were taken are left out, and lines after the checkpoint are written anew."""
@@ -108,6 +118,24 @@ def test_a_run_from_an_older_file_replaces_what_came_after(copied: Path) -> None
         run.save()
     assert [p.name for p in sorted(copied.glob("step-*"))] == ["step-00000018.safetensors"]
     assert [line["step"] for line in kills.lines(copied)] == list(range(1, 19))
+
+
+def test_what_is_saved_in_another_runs_folder_removes_nothing_of_it(copied: Path, tmp_path: Path) -> None:
+    before = {p.name for p in copied.iterdir()}
+    with begun(tmp_path / "own") as run:
+        for batch in itertools.islice(batches(), 3):
+            run.step(batch)
+            run.save(copied)
+            run.save()
+    assert {p.name for p in copied.iterdir()} == before | {f"step-{n:08d}.safetensors" for n in (1, 2, 3)}
+    assert len(list((tmp_path / "own").glob("step-*"))) == 2
+
+
+def test_a_record_whose_seconds_are_no_number_goes_on(copied: Path) -> None:
+    lines = (copied / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (copied / "metrics.jsonl").write_text("".join(lines[:-1]) + '{"step": 18, "loss": 0.5, "seconds": null}\n')
+    with begun(copied, resume=True) as run:
+        assert run.record.losses()[-1] == (18, 0.5)
 
 
 def test_evaluations_stay_in_the_record(copied: Path) -> None:
@@ -242,3 +270,6 @@ class TestWrong:
                 next(run.over(batches, save_every=1))
             run.step(next(batches()))
             assert run.save(tmp_path / "elsewhere").name == "step-00000001.safetensors"
+            (tmp_path / "file").write_text("")
+            with pytest.raises(CheckpointError, match=r"within/step-00000001\.safetensors: the checkpoint of step 1"):
+                run.save(tmp_path / "file" / "within")

@@ -3,6 +3,7 @@ what is wrong is said."""
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
 import sys
@@ -364,6 +365,13 @@ class TestOver:
         with pytest.raises(OSError, match="line 4"):
             list(run.over(broken()))
         assert run.steps == 3
+
+    def test_no_line_where_standard_error_is_closed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        closed = io.StringIO()
+        closed.close()
+        monkeypatch.setattr(sys, "stderr", closed)
+        with rlx.training(loss, start(), optim.sgd(0.1), device="cpu") as run:
+            assert len(list(run.over(batches, steps=2))) == 2
 
     def test_the_line(self, capsys: pytest.CaptureFixture[str]) -> None:
         with rlx.training(loss, start(), optim.sgd(0.1), device="cpu", progress=True, total=20) as run:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -45,8 +45,10 @@ def write(
     path: str | os.PathLike[str],
     metadata: Mapping[str, Any],
     tensors: Mapping[str, npt.NDArray[Any] | PackedArray | Readable],
+    check: Callable[[Path], None] | None = None,
 ) -> None:
-    """Writes a GGUF file: to a temporary file beside it that then takes its place.
+    """Writes a GGUF file: to a temporary file beside it that then takes its place, unless `check` of the temporary file
+    raises an error.
 
     Metadata: bools, texts, numbers, lists of one of these. An int becomes an unsigned of 32 bits where it fits, in a
     list a signed one, as llama.cpp's keys are, else one of 64; a float one of 32. NumPy scalars and arrays keep
@@ -95,6 +97,9 @@ def write(
                 )
             file.write(values.data)
             file.write(bytes(-sizes[i] % alignment))
+        if check is not None:
+            file.flush()
+            check(Path(file.name))
 
 
 def _content(tensor: npt.NDArray[Any] | PackedArray | Readable) -> npt.NDArray[np.uint8]:

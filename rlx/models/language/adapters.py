@@ -120,6 +120,9 @@ class Adapter:
             raise ModelFormatError(f"{self.path} has no adapter_config.json; give the folder of a PEFT adapter")
         self._fields = f = Fields(read_json(file), str(file))
         f.must_be("peft_type", "LORA")
+        if f.content.get("use_dora") is True:
+            f.wrong("use_dora", "False: rlx runs DoRA merged; `rlx finetune … --resume --merge FOLDER` writes the model"
+                    " with an adapter that it trained, PEFT's merge_and_unload with any")  # fmt: skip
         for name, allowed in _NOT_THERE.items():
             f.must_be(name, *allowed)
         rank, alpha = f.count("r", MOST_RANK, 8), f.number("lora_alpha", 0.0, 1e6, 8.0)
@@ -173,9 +176,9 @@ class Adapter:
     def _wrong(self, what: str) -> NoReturn:
         raise ModelFormatError(f"{self.path / 'adapter_model.safetensors'}: {what}")
 
-    def make(self, dtype: DType) -> None:
+    def make(self, dtype: DType, multiplier: Callable[[str], npt.NDArray[Any] | None]) -> None:
         """Makes of each product the stacked A, (rank, inputs), and s · B, (outputs, rank), where the parts of a product
-        are blocks on a diagonal.
+        are blocks on a diagonal; `multiplier` says what the model multiplies a product by, corrected or not.
 
         Raises: ModelFormatError for corrections of what is no product of the model, or of another shape, and for
         targets among its products of which there are none."""
@@ -185,15 +188,17 @@ class Adapter:
             self._wrong(f"{shown(odd[0])}{more} is no product of this model{meant(odd[0], known)}")
         self._check_targets(known)
         for name, (parts, inputs) in self.low.products.items():
-            own = [part for part, _ in parts if part in self._ranks]
-            if not own:
+            there = [part for part, _ in parts if part in self._ranks]
+            if not there:
                 continue
             at, row = 0, 0
-            a = np.concatenate([self._matrix(part, 0, (self._ranks[part], inputs)) for part in own])
+            a = np.concatenate([self._matrix(part, 0, (self._ranks[part], inputs)) for part in there])
             b = np.zeros((sum(n for _, n in parts), len(a)))
             for part, n in parts:
                 if rank := self._ranks.get(part):
-                    b[row : row + n, at : at + rank] = self._matrix(part, 1, (n, rank)) * self._scales[part]
+                    own = multiplier(part)
+                    scale = self._scales[part] * (1.0 if own is None else own.astype(np.float64).reshape(-1, 1))
+                    b[row : row + n, at : at + rank] = self._matrix(part, 1, (n, rank)) * scale
                     at += rank
                 row += n
             for state, array in zip(self.low.states(name), (a, b), strict=True):

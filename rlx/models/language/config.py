@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
+import numpy as np
+import numpy.typing as npt
+
 from rlx.errors import DTypeError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.files import shown
 from rlx.formats.settings import by_kind, whole_heads, with_original_length
@@ -188,6 +191,11 @@ class LanguageConfig:
     @property
     def layers(self) -> int:
         return len(self.mixers)
+
+    def multiplier(self, product: str) -> npt.NDArray[np.float32] | None:
+        """What a product is multiplied by, with what an adapter adds to it: a number, or one for each output."""
+        own = (scale for part, scale in self.scales if f".{product}".endswith(f".{part}"))
+        return next((np.asarray(scale, np.float32) for scale in own), None)
 
     @property
     def recurrent(self) -> bool:

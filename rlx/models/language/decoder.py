@@ -214,7 +214,7 @@ class Decoder(Closing):
             self.graph(1)
         finally:
             self.adapter = kept
-        adapter.make(self.activations)
+        adapter.make(self.activations, self.config.multiplier)
         for name in adapter.bases:
             weight = self.source.matrix(name)
             store = next((s.weights for s in self.stages if weight is not None and s.weights.find(weight)), None)

@@ -153,11 +153,6 @@ class LanguageFunction(Function):
             result = (weight.dequantize() if isinstance(weight, PackedArray) else weight) * np.reshape(scale, (-1, 1))
         return result
 
-    def multiplier(self, name: str) -> npt.NDArray[np.float32] | None:
-        """What the model's settings multiply a product by."""
-        scales = (s for part, s in self.config.scales if f".{name}".endswith(f".{part}"))
-        return next((np.asarray(s, np.float32) for s in scales), None)
-
 
 class AdaptedFunction(Function):
     """A model with low-rank corrections: `function(adapter, weights, ids, positions=None, segments=None) -> logits`,
@@ -223,7 +218,7 @@ class GivenBlocks(Blocks):
         low = self._correction(parts[0][0] if parts else name)
         if low is None:
             return super().linear(x, name, outputs, bias, dtype)
-        own = self.function.multiplier(name)
+        own = self.function.config.multiplier(name)
         if own is not None:  # the model's own, which is of the corrected product
             low = replace(low, b=low.b * self.g.constant(own.reshape(-1, 1)))
         kind = self.size.activations if dtype is None else dtype

@@ -163,8 +163,7 @@ class ModelWeights:
         return self._wanted[name].scale if name in self._wanted else None
 
     def _scale(self, name: str, recipe: Recipe, packed: bool) -> Scale | None:
-        named = (s for part, s in self.config.scales if name.endswith(f".{part}.weight"))
-        own = next((np.asarray(s, np.float32) for s in named), None)
+        own = self.config.multiplier(name.removesuffix(".weight"))
         held = [self.source.scales.get(self._names[n]) if packed else None for n in recipe.files]
         if all(s is None for s in held):
             return own

@@ -90,12 +90,7 @@ def folder_to_gguf(
         metadata |= convert.tokenizer_metadata(source.path, config.vocabulary)
     else:
         notes.append("the folder has no tokenizer.json, so the file gets no tokenizer")
-    gguf.write(path, metadata, tensors)
-    try:
-        notes += _compare(Path(path), config, family, fields.where)
-    except BaseException:
-        os.unlink(path)
-        raise
+    gguf.write(path, metadata, tensors, lambda new: notes.extend(_compare(new, config, family, fields.where)))
     return notes
 
 
@@ -108,6 +103,8 @@ def _compare(path: Path, config: LanguageConfig, family: Family, where: str) -> 
         again = architecture_of(read).read(read)
     for record, other in ((config, again), (config.attention, again.attention), (config.experts, again.experts)):
         if record is None or other is None:
+            if record is not other:
+                raise ModelFormatError(f"{where}: GGUF has no place for {shown(record or other, 200)}")
             continue
         for field in fields_of(record):
             ours, theirs = (_comparable(getattr(r, field.name), family) for r in (record, other))

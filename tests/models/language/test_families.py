@@ -178,6 +178,11 @@ def test_what_gguf_has_no_place_for_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelFormatError, match="GGUF has no place for what the settings say of qkv_bias: False"):
         folder_to_gguf(folder, tmp_path / "m.gguf")
     assert not (tmp_path / "m.gguf").exists()
+    (tmp_path / "m.gguf").write_bytes(b"another file")
+    with pytest.raises(ModelFormatError, match="GGUF has no place"):
+        folder_to_gguf(folder, tmp_path / "m.gguf")
+    assert (tmp_path / "m.gguf").read_bytes() == b"another file"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "m.gguf"]
     folder_to_gguf(folder_of("granite-0", tmp_path / "b"), tmp_path / "g.gguf")
     with gguf.read(tmp_path / "g.gguf") as file:
         tensors = {name: tensor.read() for name, tensor in file.tensors.items()}

@@ -222,6 +222,8 @@ def test_what_cannot_be_is_told(folder: Path, tmp_path: Path) -> None:
     adapted, adapter = function.adapted(Lora(2, targets="q_proj"), weights)
     with pytest.raises(GraphError, match=r"the adapter has no 'model.layers.1.self_attn.q_proj'"):
         adapted(dict(list(adapter.items())[:1]), weights, IDS)
+    with pytest.raises(DTypeError, match="rslora is 'no'; expected True or False"):
+        Lora(rslora="no")  # type: ignore[arg-type]
     with pytest.raises(ShapeError, match="rank is 0; expected an integer from 1"):
         Lora(0)
     mamba, own = trainable(tiny.write_mamba(tmp_path))

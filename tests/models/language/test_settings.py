@@ -28,7 +28,7 @@ from rlx.ops.rope.scaling import (
     Scaling,
     YarnScaling,
 )
-from tests.models.language import settings_sweep, tiny
+from tests.models.language import families, settings_sweep, tiny
 from tests.models.speech import tiny as speech
 
 TIED = {**tiny.LLAMA, "tie_word_embeddings": True}
@@ -213,6 +213,13 @@ def test_limits_of_mamba_2_are_read_as_transformers_4_wrote_them(tmp_path: Path)
         wrong = Fields(ModelFolder(tmp_path).config, "config.json")
         with pytest.raises(ModelFormatError, match=f"{name} is inf"):
             architecture_of(wrong).read(wrong)
+
+
+@pytest.mark.parametrize("limit", [1.5, True, "x", {"a": 1}, [0.0], [0.0, 1.0]])
+def test_other_limits_of_mamba_2_are_refused(limit: Any) -> None:
+    fields = Fields({"model_type": "bamba", **families.FAMILIES["bamba"][0], "time_step_limit": limit}, "c")
+    with pytest.raises(ModelFormatError, match=r"time_step_limit is .*expected 0 and infinity"):
+        architecture_of(fields).read(fields)
 
 
 @pytest.mark.parametrize(("said", "inner"), [({}, 16), ({"expand": 1}, 8), ({"expand": 3}, 24)])

@@ -62,8 +62,7 @@ def _mamba2(f: Fields, inner: int, **changed: Any) -> Recurrence:
     if heads % groups:
         f.wrong("mamba_n_groups", f"a number that divides the {heads} heads")
     limit = f.content.get("time_step_limit")
-    none = ([0.0, float("inf")], [0.0, {"__float__": "Infinity"}])
-    if limit is not None and list(limit) not in none:
+    if limit not in (None, [0.0, float("inf")], [0.0, {"__float__": "Infinity"}]):
         f.wrong("time_step_limit", "0 and infinity: rlx has no code for other limits")
     return Recurrence(
         inner, f.count("mamba_d_state", MOST_STATES), f.count("mamba_d_conv", 8, least=2), heads=heads, groups=groups,
