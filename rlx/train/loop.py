@@ -246,6 +246,7 @@ class Training(Closing):
         if save_every is not None and (self.folder is None or save_every < 1):
             raise GraphError(f"over: save_every={save_every}, folder={self.folder}: give both, and 1 or more")
         source, taken = self._begun(batches, steps, prefetch)
+        left_out = taken
         line = Line(self._progress)
         end = self.total or (None if steps is None else self.steps - taken + steps)
         saved = self.steps
@@ -266,7 +267,7 @@ class Training(Closing):
                     self.save()
                     saved = self.steps
             self._read()
-            if line.shown and taken:
+            if line.shown and taken > left_out:
                 line.step(self.steps, end, self.record.last, *self._count(batch), last=True)
             if save_every is not None and saved != self.steps:
                 self.save()
