@@ -18,11 +18,12 @@ from rlx.finetune.language import LanguageTask, halves
 from rlx.finetune.room import said
 from rlx.finetune.rows import Batch
 from rlx.finetune.sentences import SentenceTask
-from rlx.finetune.settings import Say, Settings
+from rlx.finetune.settings import Say, Settings, option
 from rlx.formats import safetensors
 from rlx.formats.files import read_json, written_whole
 from rlx.formats.huggingface import ModelFolder
 from rlx.runtime import Session
+from rlx.train import checkpoint
 
 RUN = "training"  # the folder of checkpoints, within that of the adapter
 NOTES = "finetune.json"
@@ -69,7 +70,13 @@ def finetune(settings: Settings, say: Say = print) -> dict[str, Any]:
         except OutOfDeviceMemory as error:
             raise task.refused(error, run.session) from error
         say(said(report, task.frozen, task.parameters, run.optimizer_state, free))
-        best = _steps(settings, task, run, total, say)
+        try:
+            best = _steps(settings, task, run, total, say)
+        except KeyboardInterrupt:
+            saved = [path.name for path in checkpoint.listed(settings.out / RUN)][-1:]
+            rest = f"--resume goes on from {saved[0]}" if saved else "no checkpoint was saved yet (--save-every)"
+            say(f"interrupted in step {run.steps:,} of {total:,}; {rest}")
+            raise
         result = {"steps": run.steps, "loss": run.record.last, "evaluation": best.loss}
         final = best.parameters(run.parameters)
     for line in task.write(final):
@@ -88,6 +95,14 @@ def _check_out(settings: Settings) -> None:
         raise RlxError(f"{settings.out} is a file; give the name of a folder")
     if settings.merge is not None and settings.merge.exists():
         raise RlxError(f"{settings.merge} exists already; give --merge another name")
+    if settings.merge is not None:  # a run may take hours, at whose end it is written
+        place, out = settings.merge.absolute(), settings.out.absolute()
+        if place == out:
+            raise RlxError(f"{settings.merge} is the folder of --out; give --merge another name")
+        if not place.parent.is_dir() and not out.is_relative_to(place.parent):
+            raise RlxError(f"{settings.merge}: there is no folder {settings.merge.parent}; make it before the run")
+    if settings.out.is_dir() and settings.model.is_dir() and settings.out.samefile(settings.model):
+        raise RlxError(f"{settings.out} is the model's own folder; give --out another")
     if run.exists() and not settings.resume:
         raise CheckpointError(f"{settings.out} holds a run already; --resume goes on with it, or give another folder")
     if settings.lora is None and (settings.out / "model").exists():
@@ -103,7 +118,8 @@ def _training(settings: Settings, task: Task, total: int) -> Any:
     if path.exists():
         before = read_json(path)
         if changed := next((n for n in notes if before.get(n) != notes[n]), None):
-            came = f"{changed.replace('_', '-')} is {notes[changed]!r}, it was {before.get(changed)!r}"
+            name = {"total": "the number of steps", "lora": "the adapter"}.get(changed, option(changed))
+            came = f"{name} is {notes[changed]!r}, it was {before.get(changed)!r}"
             raise CheckpointError(
                 f"{settings.out}: --resume goes on with the run's own settings and data; "
                 + ("the data is another" if changed == "data" else came)
@@ -127,6 +143,7 @@ def _steps(settings: Settings, task: Task, run: Any, total: int, say: Say) -> _B
     if best.over():
         say(f"the run has ended: {settings.patience} evaluations were no better")
         return best
+    before, step = run.steps, run.steps
     for metrics in run.over(task.batches, steps=total, save_every=settings.save_every):
         step = metrics.step
         if (step % every and step != total) or (held := task.evaluation()) is None:
@@ -138,6 +155,9 @@ def _steps(settings: Settings, task: Task, run: Any, total: int, say: Say) -> _B
         if best.over():
             say(f"stopped: {settings.patience} evaluations in a row were no better than {best.loss:.4f}")
             break
+    if step > before and not losses and best.loss is None:
+        (first, began), *_, (last, ended) = [*run.record.losses()[:1], *run.record.losses()]
+        say(f"loss: {began:.4f} in step {first:,}, {ended:.4f} in step {last:,}")
     return best
 
 

@@ -14,7 +14,13 @@ from rlx.optim import Optimizer, adamw, chain, clip_by_global_norm, with_masters
 
 Say = Callable[[str], None]
 SCHEDULES = ("linear", "cosine", "constant")
+OPTIONS = {"evaluation": "--eval", "evaluate_every": "--eval-every", "packed": "--pack"}  # named unlike settings
 PLACES = ("model", "data", "out", "device", "resume", "save_every", "steps", "epochs", "merge", "progress")
+
+
+def option(name: str) -> str:
+    """How the command line names a setting."""
+    return OPTIONS.get(name, "--" + name.replace("_", "-"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +33,7 @@ class Settings:
     rows where they are `packed`. `quantize` is a packed dtype for the base's matrices, `dtype` a float one; with
     `recompute` layers are computed again for the gradient. `evaluation` is a data file, or the part of the examples
     that is kept for it: every `evaluate_every` steps (an epoch by default); after `patience` evaluations that are no
-    better than the best the run stops. What is best is kept.
+    better than the best the run stops. What is best is kept. `progress` as in `rlx.training`.
     Raises: RlxError for a setting out of range.
     """
 
@@ -81,12 +87,12 @@ class Settings:
         if isinstance(self.evaluation, float) and not 0 < self.evaluation < 1:
             self._wrong("evaluation", "a data file, or a part between 0 and 1")
         if self.evaluation is None and (self.patience or self.evaluate_every):
-            self._wrong("evaluation", "a data file or a part of the examples, beside --patience and --evaluate-every")
+            self._wrong("evaluation", "a data file or a part of the examples, beside --patience and --eval-every")
         if self.quantize is not None and self.lora is None:
             self._wrong("quantize", "nothing beside --full: packed weights have no gradient")
 
     def _wrong(self, name: str, expected: str) -> None:
-        raise RlxError(f"finetune: {name.replace('_', '-')} is {getattr(self, name)!r}; expected {expected}")
+        raise RlxError(f"finetune: {option(name)} is {getattr(self, name)!r}; expected {expected}")
 
     def kept(self) -> dict[str, Any]:
         """What a run that is resumed must have in common with it, for JSON."""
