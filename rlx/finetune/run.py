@@ -156,8 +156,8 @@ def _steps(settings: Settings, task: Task, run: Any, total: int, say: Say) -> _B
             say(f"stopped: {settings.patience} evaluations in a row were no better than {best.loss:.4f}")
             break
     if step > before and not losses and best.loss is None:
-        (first, began), *_, (last, ended) = [*run.record.losses()[:1], *run.record.losses()]
-        say(f"loss: {began:.4f} in step {first:,}, {ended:.4f} in step {last:,}")
+        course = run.record.losses()
+        say("loss: " + ", ".join(f"{loss:.4f} in step {step:,}" for step, loss in (course[0], course[-1])))
     return best
 
 
