@@ -74,6 +74,10 @@ def finetune(
         return
     if out is None:
         raise RlxError("finetune: --out names the folder of the adapter; give one")
+    unused = {"--rank": rank != 8, "--alpha": alpha != 16, "--rslora": rslora, "--dora": dora, "--target": target}
+    if full and any(unused.values()):
+        named = ", ".join(name for name, is_set in unused.items() if is_set)
+        raise RlxError(f"finetune: --full trains all weights and no adapter, which {named} would shape; leave it out")
     lora = None if full else Lora(rank, alpha, rslora, dora, tuple(target) if target else "all-linear")
     settings = Settings(
         model=model, data=data, out=out, lora=lora, epochs=epochs, steps=steps, batch=batch, accumulate=accumulate,
@@ -81,6 +85,7 @@ def finetune(
         dtype=dtype, quantize=quantize, activations=activations, recompute=recompute,
         evaluation=_evaluation(evaluation), evaluate_every=evaluate_every, patience=patience, save_every=save_every,
         resume=resume, skip_broken=skip_broken, device=device, merge=merge,
+        progress=True,
     )  # fmt: skip
     try:
         with drawn(only="loading"):

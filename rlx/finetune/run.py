@@ -19,11 +19,12 @@ from rlx.finetune.model import halves
 from rlx.finetune.room import said
 from rlx.finetune.rows import Batch
 from rlx.finetune.sentences import SentenceTask
-from rlx.finetune.settings import Say, Settings, share
+from rlx.finetune.settings import Say, Settings, option, share
 from rlx.formats import safetensors
 from rlx.formats.files import read_json, written_whole
 from rlx.formats.huggingface import ModelFolder
 from rlx.runtime import Session
+from rlx.train import checkpoint
 
 RUN = "training"  # the folder of checkpoints, within that of the adapter
 NOTES = "finetune.json"
@@ -76,7 +77,13 @@ def finetune(settings: Settings, say: Say = print) -> dict[str, Any]:
         with written_whole(settings.out / RUN / NOTES) as file:  # a run that does not fit leaves its folder free
             file.write(notes)
         say(said(report, task.frozen, task.parameters, run.optimizer_state, free))
-        best = _steps(settings, task, run, total, say)
+        try:
+            best = _steps(settings, task, run, total, say)
+        except KeyboardInterrupt:
+            saved = [path.name for path in checkpoint.listed(settings.out / RUN)][-1:]
+            rest = f"--resume goes on from {saved[0]}" if saved else "no checkpoint was saved yet (--save-every)"
+            say(f"interrupted in step {run.steps:,} of {total:,}; {rest}")
+            raise
         result = {"steps": run.steps, "loss": run.record.last, "evaluation": best.loss}
         final = best.parameters(run.parameters)
     for line in task.write(final):
@@ -97,8 +104,14 @@ def _check_out(settings: Settings) -> None:
         raise RlxError(f"{out} is a file; give the name of a folder")
     if merge is not None and merge.exists():
         raise RlxError(f"{merge} exists already; give --merge another name")
-    if merge is not None and not merge.absolute().parent.is_dir():
-        raise RlxError(f"{merge}: there is no folder {merge.parent}; make it, or give --merge another name")
+    if merge is not None:  # a run may take hours, at whose end it is written
+        place = merge.absolute()
+        if place == out.absolute():
+            raise RlxError(f"{merge} is the folder of --out; give --merge another name")
+        if not place.parent.is_dir() and not place.parent.is_relative_to(out.absolute()):
+            raise RlxError(f"{merge}: there is no folder {merge.parent}; make it, or give --merge another name")
+    if out.is_dir() and settings.model.is_dir() and out.samefile(settings.model):
+        raise RlxError(f"{out} is the model's own folder; give --out another")
     begun = run.is_dir() and any(not p.name.startswith(".") for p in run.iterdir())
     if begun and not settings.resume:
         raise CheckpointError(f"{out} holds a run already; --resume goes on with it, or give another folder")
@@ -118,7 +131,8 @@ def _notes(settings: Settings, task: Task, total: int) -> bytes:
     if path.exists():
         notes, before = json.loads(text), read_json(path)
         if changed := next((n for n in notes if before.get(n) != notes[n]), None):
-            came = f"{changed.replace('_', '-')} is {notes[changed]!r}, it was {before.get(changed)!r}"
+            name = {"total": "the number of steps", "lora": "the adapter"}.get(changed, option(changed))
+            came = f"{name} is {notes[changed]!r}, it was {before.get(changed)!r}"
             came = {"data": "the data is another", "base": "the model has other weights"}.get(changed, came)
             raise CheckpointError(
                 f"{settings.out}: --resume goes on with the run's own settings, data and model; {came}"
@@ -142,6 +156,7 @@ def _steps(settings: Settings, task: Task, run: Any, total: int, say: Say) -> _B
     if best.over():
         say(f"the run has ended: {settings.patience} evaluations were no better")
         return best
+    before, step = run.steps, run.steps
     for metrics in run.over(task.batches, steps=total, save_every=settings.save_every):
         step = metrics.step
         if (step % every and step != total) or (held := task.evaluation()) is None:
@@ -154,6 +169,9 @@ def _steps(settings: Settings, task: Task, run: Any, total: int, say: Say) -> _B
             than = "than others: none was finite" if best.loss is None else f"than {best.loss:.4f}"
             say(f"stopped: {settings.patience} evaluations in a row were no better {than}")
             break
+    if step > before and not losses and best.loss is None:
+        course = run.record.losses()
+        say("loss: " + ", ".join(f"{loss:.4f} in step {step:,}" for step, loss in (course[0], course[-1])))
     return best
 
 

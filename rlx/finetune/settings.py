@@ -16,6 +16,7 @@ from rlx.optim import Optimizer, adamw, chain, clip_by_global_norm, with_masters
 
 Say = Callable[[str], None]
 SCHEDULES = ("linear", "cosine", "constant")
+OPTIONS = {"evaluation": "--eval", "evaluate_every": "--eval-every", "packed": "--pack"}  # named unlike settings
 PLACES = ("model", "data", "out", "device", "resume", "save_every", "steps", "epochs", "merge", "progress")
 
 
@@ -23,6 +24,11 @@ def share(part: float, count: int) -> int:
     """A part of a count, rounded up, by the digits of the part as it is written: 0.07 of 100 is 7, where the product
     of floats is just above 7."""
     return math.ceil(Fraction(str(part)) * count)
+
+
+def option(name: str) -> str:
+    """How the command line names a setting."""
+    return OPTIONS.get(name, "--" + name.replace("_", "-"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +41,7 @@ class Settings:
     rows where they are `packed`. `quantize` is a packed dtype for the base's matrices, `dtype` a float one; with
     `recompute` layers are computed again for the gradient. `evaluation` is a data file, or the part of the examples
     that is kept for it: every `evaluate_every` steps (an epoch by default); after `patience` evaluations that are no
-    better than the best the run stops. What is best is kept.
+    better than the best the run stops. What is best is kept. `progress` as in `rlx.training`.
     Raises: RlxError for a setting out of range.
     """
 
@@ -96,7 +102,7 @@ class Settings:
         if not (part is None or isinstance(part, Path) or (isinstance(part, float) and 0 < part < 1)):
             self._wrong("evaluation", "a data file, or a part between 0 and 1")
         if self.evaluation is None and (self.patience or self.evaluate_every):
-            self._wrong("evaluation", "a data file or a part of the examples, beside --patience and --evaluate-every")
+            self._wrong("evaluation", "a data file or a part of the examples, beside --patience and --eval-every")
         if self.quantize is not None and self.lora is None:
             self._wrong("quantize", "nothing beside --full: packed weights have no gradient")
         if self.merge is not None and self.lora is None:
@@ -106,7 +112,7 @@ class Settings:
             self._wrong("lora", "an rlx.models.Lora, or None to train all weights")
 
     def _wrong(self, name: str, expected: str) -> None:
-        raise RlxError(f"finetune: {name.replace('_', '-')} is {getattr(self, name)!r}; expected {expected}")
+        raise RlxError(f"finetune: {option(name)} is {getattr(self, name)!r}; expected {expected}")
 
     def kept(self) -> dict[str, Any]:
         """What a run that is resumed must have in common with it, for JSON."""

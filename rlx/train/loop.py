@@ -245,6 +245,10 @@ class Training(Closing):
         Raises: as `step` and `save`, the errors of the iterator, NotFinite for the last steps at the end."""
         if save_every is not None and (self.folder is None or save_every < 1):
             raise GraphError(f"over: save_every={save_every}, folder={self.folder}: give both, and 1 or more")
+        for what, number in (("steps", 0 if steps is None else steps), ("prefetch", prefetch)):
+            if not isinstance(number, int | np.integer) or isinstance(number, bool) or number < 0:
+                raise GraphError(f"over: {what} is {number!r}; expected an int of at least 0")
+        _check_several("over", batches, "or a function of how many to leave out")
         source, taken = self._begun(batches, steps, prefetch)
         line = Line(self._progress)
         end = self.total or (None if steps is None else self.steps - taken + steps)
@@ -317,6 +321,7 @@ class Training(Closing):
         function one key for all batches. Batches may have any shapes; each set of them compiles a program. What the
         function returns as new state is left.
         Raises: as `step`; GraphError for no batches."""
+        _check_several("evaluate", batches)
         model = self._model if loss is None else self._model._replace(loss=loss, keyed=False)
         rows: list[np.ndarray[Any, Any]] = []
         names: tuple[str, ...] = ()
@@ -430,11 +435,23 @@ class Training(Closing):
         self._held.close()
 
 
+def _check_several(what: str, batches: Any, other: str = "") -> None:
+    """Raises: GraphError for a single batch, or anything else that gives no batches."""
+    one = isinstance(batches, Mapping | str | bytes)
+    if one or not (isinstance(batches, Iterable) or (other and callable(batches))):
+        came = "one batch" if isinstance(batches, Mapping) else f"a {type(batches).__name__}"
+        raise GraphError(
+            f"{what}: expected an iterable of batches{', ' * bool(other)}{other}; got {came}"
+            + "; give [batch]" * isinstance(batches, Mapping)
+        )
+
+
 def _refuse(batch: Leaves, there: list[Leaves], limit: int) -> None:
     """Raises: the error for a batch of other types than those that are compiled."""
     before = there[-1]
     if batch.names != before.names or batch.skeleton != before.skeleton:
-        raise GraphError(f"training: the batch has {list(batch.names)}, those before had {list(before.names)}")
+        why = "" if batch.names != before.names else ", in another structure, or beside other texts or flags"
+        raise GraphError(f"training: the batch has {list(batch.names)}, those before had {list(before.names)}{why}")
     name, new, old = next(
         (n, a, b) for n, a, b in zip(batch.names, batch.types, before.types, strict=True) if a != b
     )
@@ -515,7 +532,9 @@ def training(
     own, values = taken_apart(optimizer.init(theirs.tree(held)), "optimizer")
     carried, start = (None, []) if state is None else taken_apart(state, "state")
     weights, fixed = (None, []) if frozen is None else taken_apart(frozen, "frozen")
-    seed = None if key is None else np.asarray(key_of(key) if isinstance(key, int) else key)
+    seed = None if key is None else np.asarray(key_of(key) if isinstance(key, int | np.integer) else _host(key))
+    if seed is not None and (seed.shape, seed.dtype.kind, seed.dtype.itemsize) not in (((2,), k, 4) for k in "iu"):
+        raise DTypeError(f"training: key is {key!r}; expected a seed, an int, or a key of rlx.random.key")
     model = Model(loss, theirs, weights, carried, optimizer, own, seed is not None, accumulate, not go_on)
     into = None if folder is None else Path(folder)
     run = Training(

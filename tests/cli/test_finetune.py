@@ -29,7 +29,9 @@ def test_an_example_is_shown_trained_on_and_used(rlx: Rlx, base: Path, tmp_path:
     assert ran.status == 2 and ran.err.startswith(f"rlx: {out} holds a run already; --resume goes on with it")
     assert rlx("finetune", base, data, *options, "--resume").status == 0
     ran = rlx("finetune", base, data, *options, "--resume", "--rank", 3)
-    assert ran.status == 2 and "lora is" in ran.err
+    assert ran.status == 2 and "the adapter is" in ran.err
+    ran = rlx("finetune", base, data, "--out", tmp_path / "all", "--full", "--dora", "--rank", 3)
+    assert ran.status == 2 and "which --rank, --dora would shape" in ran.err
 
 
 def test_what_is_wrong_is_one_line(rlx: Rlx, base: Path, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from rlx.formats import gguf, safetensors
 from rlx.formats.gguf.convert import folder_to_gguf
 from rlx.models import Lora, load, trainable
 from rlx.packed import PackedArray
+from rlx.train import Training
 from tests.finetune import tiny
 from tests.full import full
 from tests.models.language.test_families import folder_of
@@ -314,15 +315,46 @@ def test_all_weights_are_trained_and_written_as_a_folder(settings: Settings) -> 
         assert list(model.generate("say", 2))
 
 
+def test_places_that_cannot_be_written_are_refused_before_the_run(settings: Settings, tmp_path: Path) -> None:
+    for place, why in ((settings.out, "is the folder of --out"), (tmp_path / "no" / "m.gguf", "there is no folder")):
+        with pytest.raises(RlxError, match=why):
+            finetune(replace(settings, merge=place), lambda line: None)
+    with pytest.raises(RlxError, match="is the model's own folder"):
+        finetune(replace(settings, out=settings.model), lambda line: None)
+    assert not settings.out.exists() and not (settings.model / "training").exists()
+
+
+def test_a_run_says_its_loss_and_where_it_was_interrupted(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    step = Training.step
+
+    def interrupted(run: Training, batch: Any) -> Any:
+        if run.steps == 4:
+            raise KeyboardInterrupt
+        return step(run, batch)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Training, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            finetune(replace(settings, save_every=3), lines.append)
+    assert lines[-1] == "interrupted in step 4 of 6; --resume goes on from step-00000003.safetensors"
+    finetune(replace(settings, save_every=3, resume=True), lines.append)
+    values = losses(settings)
+    assert f"loss: {values[0]:.4f} in step 1, {values[-1]:.4f} in step 6" in lines
+
+
 def test_settings_and_memory_that_do_not_fit(settings: Settings, tmp_path: Path) -> None:
     for wrong, why in (
         ({"batch": 0}, "batch is 0; expected an integer from 1"), ({"accumulate": 2}, "equal parts of the batch of 3"),
         ({"schedule": "up"}, "schedule is 'up'; expected one of linear"), ({"rate": -1.0}, "rate is -1.0"),
         ({"patience": 1}, "beside --patience"), ({"evaluation": 1.5}, "a part between 0 and 1"),
-        ({"evaluation": 5}, "evaluation is 5; expected a data file"), ({"model": None}, "None; expected a path"),
+        ({"evaluation": 5}, "--eval is 5; expected a data file"), ({"model": None}, "None; expected a path"),
         ({"warmup": -1e-10}, "a number from 0, at most 1"), ({"epochs": 0}, "a number above 0, at most"),
         ({"clip": float("inf")}, "clip is inf"), ({"lora": 8}, r"expected an rlx\.models\.Lora"),
         ({"lora": None, "merge": tmp_path / "m"}, "merge is .*expected nothing beside --full"),
+        ({"evaluation": 0.5, "evaluate_every": 0}, "finetune: --eval-every is 0"),
     ):  # fmt: skip
         with pytest.raises(RlxError, match=why):
             replace(settings, **wrong)

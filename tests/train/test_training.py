@@ -292,6 +292,14 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
     "no dict": (lambda: trained(lambda p, b: (loss(p, b), p["b"])), GraphError, "expected a dict of metrics"),
     "parts": (lambda: rlx.training(loss, start(), optim.sgd(0.1), accumulate=0), GraphError, "accumulate is 0"),
     "no folder": (lambda: rlx.training(loss, start(), optim.sgd(0.1), resume=True), GraphError, "give a folder"),
+    "one batch": (lambda: over(first(1)[0]), GraphError, r"got one batch; give \[batch\]"),
+    "no batches": (lambda: over(None), GraphError, "iterable of batches, or a function of .* got a NoneType"),
+    "half a step": (lambda: over(first(3), steps=2.5), GraphError, "over: steps is 2.5"),
+    "steps below 0": (lambda: over(first(3), steps=-1), GraphError, "over: steps is -1"),
+    "prefetch": (lambda: over(first(3), prefetch=-1), GraphError, "over: prefetch is -1"),
+    "a batch to evaluate": (lambda: evaluated(first(1)[0]), GraphError, "evaluate: expected an iterable of batches; g"),
+    "a key of text": (lambda: rlx.training(loss, start(), optim.sgd(0.1), key="a"), DTypeError, "key is 'a'"),
+    "half a key": (lambda: rlx.training(loss, start(), optim.sgd(0.1), key=1.5), DTypeError, "key is 1.5"),
     "an unknown option": (lambda: rlx.training(loss, start(), optim.sgd(0.1), kept=3), TypeError, "'kept'.*'keep'"),
 }  # fmt: skip
 
@@ -299,6 +307,16 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
 def trained(function: Any, p: Any = None) -> None:
     with rlx.training(function, start() if p is None else p, optim.sgd(0.1), device="cpu") as run:
         run.step(first(1)[0])
+
+
+def over(given: Any, **options: Any) -> None:
+    with rlx.training(loss, start(), optim.sgd(0.1), device="cpu") as run:
+        list(run.over(given, **options))
+
+
+def evaluated(given: Any) -> None:
+    with rlx.training(loss, start(), optim.sgd(0.1), device="cpu") as run:
+        run.evaluate(given)
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -320,6 +338,8 @@ def test_batches_keep_their_types(run: Training) -> None:
         run.step(batch | {"z": batch["x"]})
     with pytest.raises(GraphError, match=r"batch.x is the Python int 1"):
         run.step(batch | {"x": 1})
+    with pytest.raises(GraphError, match=r"beside other texts or flags"):
+        run.step(batch | {"name": "a"})
     run.step({n: rlx.array(x, device="cpu") for n, x in batch.items()})
     assert run.steps == 2 and len({id(p) for p in run._programs.values()}) == 1
 
@@ -378,3 +398,12 @@ class TestOver:
             list(run.over(batches, steps=5))
         err = capsys.readouterr().err
         assert err.startswith("step 5 of 20  loss ") and "steps/s" in err and "samples/s" in err and "left" in err
+
+
+def test_a_run_with_nothing_left_to_do_shows_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for shown in (True, False):  # the second run leaves out all batches
+        with rlx.training(
+            loss, start(), optim.sgd(0.1), device="cpu", folder=tmp_path, resume=True, progress=True
+        ) as run:
+            assert len(list(run.over(batches, steps=3, save_every=3))) == 3 * shown and run.steps == 3
+        assert capsys.readouterr().err.startswith("step 3 of 3") == shown

@@ -17,6 +17,7 @@ from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats.files import shown
 from rlx.formats.gguf.model import MAX_LAYERS, Value, gemma_scalar, llama3_factors, taken
 from rlx.formats.gguf.names import BY_MODEL_TYPE, EXPERTS, Family
+from rlx.formats.gguf.plain import BY_MODEL_TYPE as PLAIN
 from rlx.formats.gguf.pretokenizers import PRE_TOKENIZERS
 from rlx.formats.gguf.tokenizer import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 from rlx.formats.gguf.types import TYPE_NUMBERS, type_name
@@ -81,10 +82,11 @@ def folder_to_gguf(
     config = source.config
     family = BY_MODEL_TYPE.get(str(config.get("model_type")))
     if family is None or family.stacked or family.tiled or family.architecture == "mamba":
-        known = ", ".join(n for n, f in BY_MODEL_TYPE.items() if not (f.stacked or f.tiled) and n != "mamba")
+        here = [n for n, f in BY_MODEL_TYPE.items() if not (f.stacked or f.tiled) and n != "mamba"]
         refuse_others(source.path, str(config.get("model_type")))
         raise ModelFormatError(
-            f"{source.path}: model_type {shown(config.get('model_type'))} is not one of {known}"
+            f"{source.path}: model_type {shown(config.get('model_type'))} is not one of those that are written as "
+            f"GGUF: {', '.join(sorted({*here, *PLAIN}))}"
         )
     if "quantization_config" in config:
         raise ModelFormatError(
@@ -111,7 +113,7 @@ def folder_to_gguf(
         family.model_type == "mistral" or config.get("use_sliding_window")
     )
     if windows and "sliding_window" not in family.optional:
-        notes.append("the sliding window is left out: GGUF has none for this architecture")
+        notes.append(window_left_out(config["sliding_window"]))
     if (source.path / "tokenizer.json").exists():
         rows = tensors["token_embd.weight"].shape[0]
         metadata |= tokenizer_metadata(source.path, rows)
@@ -119,6 +121,14 @@ def folder_to_gguf(
         notes.append("the folder has no tokenizer.json, so the file gets no tokenizer")
     write(path, metadata, tensors)
     return notes
+
+
+def window_left_out(length: int) -> str:
+    """The note that attention reaches farther back in the file than in the folder."""
+    return (
+        f"the sliding window is left out: GGUF has none for this architecture; the file gives the folder's numbers for "
+        f"texts of up to {length:,} tokens, and others for longer ones"
+    )
 
 
 def target(dtype: DTypeLike) -> DType:

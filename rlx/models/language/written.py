@@ -109,7 +109,7 @@ def _compare(path: Path, config: LanguageConfig, family: Family, where: str) -> 
         for field in fields_of(record):
             ours, theirs = (_comparable(getattr(r, field.name), family) for r in (record, other))
             if field.name == "windows" and set(theirs) == {None} != set(ours):
-                notes.append("the sliding window is left out: GGUF has none for this architecture")
+                notes.append(convert.window_left_out(1 + min(filter(None, record.windows))))
             elif ours != theirs and field.name not in ("attention", "experts", "positions"):
                 raise ModelFormatError(
                     f"{where}: GGUF has no place for what the settings say of {field.name}: {shown(ours, 200)}; "

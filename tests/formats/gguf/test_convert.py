@@ -253,7 +253,7 @@ def test_a_large_model_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.M
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"model_type": "nonesuch"}, "not one of llama"),
+    ({"model_type": "nonesuch"}, "not one of those that are written as GGUF"),
     ({"model_type": "bert"}, "holds a sentence encoder, which `rlx embed` takes"),
     ({"num_hidden_layers": "2"}, "expected a number"),
     ({"rope_scaling": {"rope_type": "longrope"}}, "default, linear, llama3 and yarn"),

@@ -244,7 +244,7 @@ def test_a_file_whose_heads_are_tiled(tmp_path: Path) -> None:
         assert nmse(model.logits(TOKENS), logits(TOKENS)) <= 1e-11
     with gguf.read(tmp_path / "x.gguf") as file, pytest.raises(ModelFormatError, match="is not written"):
         gguf_to_folder(file, tmp_path / "out")
-    with pytest.raises(ModelFormatError, match="qwen3_5_text' is not one of"):
+    with pytest.raises(ModelFormatError, match=r"qwen3_5_text' is not one of .*, llama, .*, mixtral, "):
         folder_to_gguf(write(tmp_path / "folder"), tmp_path / "y.gguf")
 
 

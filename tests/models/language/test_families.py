@@ -55,6 +55,12 @@ def folder_of(case: str, folder: Path, **changed: Any) -> Path:
     return folder
 
 
+def test_a_window_that_gguf_has_not_is_told_with_its_length(tmp_path: Path) -> None:
+    notes = folder_to_gguf(folder_of("starcoder2-0", tmp_path / "a"), tmp_path / "a.gguf")
+    length = FAMILIES["starcoder2"][0]["sliding_window"]
+    assert any(f"the folder's numbers for texts of up to {length} tokens, and others" in note for note in notes)
+
+
 def test_every_family_has_cases() -> None:
     assert {case.rpartition("-")[0] for case in CASES} == set(FAMILIES) == set(json.loads(KEYS.read_text())["families"])
     assert set(FAMILIES) <= set(ARCHITECTURES)
