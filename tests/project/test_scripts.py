@@ -44,5 +44,5 @@ def test_what_files_take_from_the_package_is_there(repo: Path) -> None:
 
 
 def test_a_name_that_is_gone_is_noticed() -> None:
-    source = "def f():\n    from rlx.formats.tokenizer.language import LanguageTokenizer, nothing\n    import rlx.nowhere"
-    assert lacking(source) == ["rlx.formats.tokenizer.language nothing", "rlx.nowhere"]
+    taken = "from rlx.formats.tokenizer.language import LanguageTokenizer, nothing"
+    assert lacking(f"def f():\n    {taken}\n    import rlx.nowhere") == ["rlx.formats.tokenizer.language nothing", "rlx.nowhere"]
