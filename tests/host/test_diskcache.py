@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,13 @@ def test_the_process_reads_the_folder_once_however_many_programs_store(
 ) -> None:
     """A folder of many thousand records takes longer to read than a kernel to compile."""
     reads: list[Path] = []
-    monkeypatch.setattr(diskcache, "_sweep", lambda folder, sweep=diskcache._sweep: reads.append(folder) or sweep(folder))
+    sweep = diskcache._sweep
+
+    def counted(folder: Path) -> Any:
+        reads.append(folder)
+        return sweep(folder)
+
+    monkeypatch.setattr(diskcache, "_sweep", counted)
     monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path / "a"))
     for i in range(5):
         assert shared("ptx").put((i,), b"x" * 100)

@@ -45,4 +45,5 @@ def test_what_files_take_from_the_package_is_there(repo: Path) -> None:
 
 def test_a_name_that_is_gone_is_noticed() -> None:
     taken = "from rlx.formats.tokenizer.language import LanguageTokenizer, nothing"
-    assert lacking(f"def f():\n    {taken}\n    import rlx.nowhere") == ["rlx.formats.tokenizer.language nothing", "rlx.nowhere"]
+    wrong = lacking(f"def f():\n    {taken}\n    import rlx.nowhere")
+    assert wrong == ["rlx.formats.tokenizer.language nothing", "rlx.nowhere"]
