@@ -175,6 +175,17 @@ def test_gguf_files_of_a_folder(kind: str, tmp_path: Path) -> None:
         assert logits.argmax(1).tolist() == CASES[case]["likeliest"]
 
 
+@pytest.mark.parametrize("case", ["gpt_bigcode-0", "deepseek_v2-1", "stablelm-0"])
+def test_packed_files_of_a_folder(case: str, tmp_path: Path) -> None:
+    """Tables of positions and latent keys may be packed too; a function of the packed weights is the loaded model."""
+    folder_to_gguf(folder_of(case, tmp_path / "a"), tmp_path / "m.gguf", "q8_0")
+    with load(tmp_path / "m.gguf", "cpu", context=64, engine="numpy") as model:
+        got = model.logits(IDS_ASKED)
+    assert error(got[-1, :16], np.asarray(CASES[case]["logits"])) < 1e-3  # 8 bits a weight
+    function, weights = trainable(tmp_path / "m.gguf")
+    assert error(function(weights, np.asarray(IDS_ASKED, np.int32)[None])[0], got) <= LIMIT
+
+
 def test_what_gguf_has_no_place_for_is_refused(tmp_path: Path) -> None:
     folder = folder_of("gpt_neox-1", tmp_path / "a")
     with pytest.raises(ModelFormatError, match="GGUF has no place for what the settings say of qkv_bias: False"):
