@@ -398,12 +398,3 @@ class TestOver:
             list(run.over(batches, steps=5))
         err = capsys.readouterr().err
         assert err.startswith("step 5 of 20  loss ") and "steps/s" in err and "samples/s" in err and "left" in err
-
-
-def test_a_run_with_nothing_left_to_do_shows_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for shown in (True, False):  # the second run leaves out all batches
-        with rlx.training(
-            loss, start(), optim.sgd(0.1), device="cpu", folder=tmp_path, resume=True, progress=True
-        ) as run:
-            assert len(list(run.over(batches, steps=3, save_every=3))) == 3 * shown and run.steps == 3
-        assert capsys.readouterr().err.startswith("step 3 of 3") == shown
