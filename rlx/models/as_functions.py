@@ -65,7 +65,7 @@ def trainable(
             return function_of(model, fields, kind, work, context, checkpoint)
     folder = ModelFolder(path)
     if folder.config.get("model_type") == "bert":
-        return encoder_function(read_folder(folder), kind, work)
+        return encoder_function(read_folder(folder, text=False), kind, work)
     fields = Fields(folder.config, str(folder.path / "config.json"))
     architecture_of(fields)  # an unknown one is told of before weights that are missing
     return function_of(Arrays(folder.tensors(), str(folder.path)), fields, kind, work, context, checkpoint)
