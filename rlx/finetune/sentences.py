@@ -181,6 +181,8 @@ def texts_of(path: str | os.PathLike[str], function: EncoderFunction, most: int,
     score: str | None = None
     ids, scores = [], []
     tokenizer = function.files.tokenizer
+    if tokenizer is None:
+        raise RlxError(f"{function.files.where} has no tokenizer.json, which text needs")
     for record in read(path):
         if isinstance(record, Broken):
             left.broken(record.line, record.reason)

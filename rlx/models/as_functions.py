@@ -71,7 +71,7 @@ def trainable(
     folder = ModelFolder(path)
     if folder.config.get("model_type") == "bert":
         _none_of(path, "language models", context=context, checkpoint=checkpoint)
-        return encoder_function(read_folder(folder), kind, work)
+        return encoder_function(read_folder(folder, text=False), kind, work)
     fields = Fields(folder.config, str(folder.path / "config.json"))
     architecture_of(fields)  # an unknown one is told of before weights that are missing
     return function_of(Arrays(folder.tensors(), str(folder.path)), fields, kind, work, context, checkpoint)

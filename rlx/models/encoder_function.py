@@ -27,7 +27,7 @@ class EncoderFunction(Function):
     (batch, length), `mask`, bool of that shape: true for a token, false for padding. The vectors, f32 (batch, width),
     are those of `SentenceEncoder.encode`; a reranker gives its scores, (batch, labels), of ids with `kinds` (0 for a
     query, 1 for a document). `kept` says which tokens are pooled: those of the mask unless given, which leaves out a
-    prompt's. `files` is what the files say, with the tokenizer.
+    prompt's. `files` is what the files say, with the tokenizer if there is one.
     Raises: GraphError for weights that are missing, ShapeError for weights and inputs of other shapes.
     """
 

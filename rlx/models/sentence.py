@@ -401,16 +401,17 @@ def _encoder(
     )  # fmt: skip
 
 
-def read_folder(model: ModelFolder) -> EncoderFiles:
-    """The encoder of a folder. Raises: ModelFormatError."""
+def read_folder(model: ModelFolder, text: bool = True) -> EncoderFiles:
+    """The encoder of a folder, which may have no tokenizer where no `text` is to be read. Raises: ModelFormatError."""
     modules = model.sentence_modules()
     normalize = modules.steps[-1:] == ("normalize",)
     steps = modules.steps[:-1] if normalize else modules.steps
     config = BertConfig.from_dict(model.config, str(model.path / "config.json"), steps=steps)
     longest = min(modules.max_length or config.max_position_embeddings, config.max_position_embeddings)
     tensors = {**more, **model.tensors()} if (more := model.module_tensors(modules)) else model.tensors()
+    reads = text or (model.path / "tokenizer.json").exists()
     return EncoderFiles(
-        config, tensors, model.tokenizer(longest, modules.lower), str(model.path),
+        config, tensors, model.tokenizer(longest, modules.lower) if reads else None, str(model.path),
         modules.pooling[0] if len(modules.pooling) == 1 else modules.pooling, normalize, longest,
         modules.include_prompt, modules.prompts, modules.default_prompt,
     )  # fmt: skip

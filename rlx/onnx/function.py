@@ -81,6 +81,7 @@ class OnnxFunction(Function):
             raise GraphError(
                 f"{self.name}: the {what} {'have no' if missing else 'have'} {odd[0]!r}"
                 f"{meant(odd[0], values if missing else wanted)}; expected {', '.join(list(wanted)[:8])}"
+                + f"; got {', '.join(map(str, extra[:8]))}" * bool(missing and extra)
             )
 
 

@@ -532,7 +532,7 @@ def training(
     own, values = taken_apart(optimizer.init(theirs.tree(held)), "optimizer")
     carried, start = (None, []) if state is None else taken_apart(state, "state")
     weights, fixed = (None, []) if frozen is None else taken_apart(frozen, "frozen")
-    seed = None if key is None else np.asarray(key_of(key) if isinstance(key, int | np.integer) else _host(key))
+    seed = None if key is None else np.asarray(key_of(int(key)) if isinstance(key, int | np.integer) else _host(key))
     if seed is not None and (seed.shape, seed.dtype.kind, seed.dtype.itemsize) not in (((2,), k, 4) for k in "iu"):
         raise DTypeError(f"training: key is {key!r}; expected a seed, an int, or a key of rlx.random.key")
     model = Model(loss, theirs, weights, carried, optimizer, own, seed is not None, accumulate, not go_on)

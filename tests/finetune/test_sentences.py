@@ -52,6 +52,18 @@ def test_an_adapter_of_an_encoder_is_written_beside_the_merged_model(tmp_path: P
     np.testing.assert_allclose(vectors, wanted, atol=1e-5)
 
 
+def test_a_folder_without_a_tokenizer_is_a_function_of_ids_and_reads_no_text(tmp_path: Path) -> None:
+    settings = settings_of("scores", tmp_path)
+    whole, weights = trainable(settings.model, "f64")
+    ids = np.array([[1, 2, 3]], np.int32)
+    wanted = whole(weights, ids, ids > 0)
+    (settings.model / "tokenizer.json").unlink()
+    function, weights = trainable(settings.model, "f64")
+    np.testing.assert_array_equal(function(weights, ids, ids > 0), wanted)
+    with pytest.raises(RlxError, match=r"has no tokenizer\.json, which text needs"):
+        finetune(settings, lambda line: None)
+
+
 def test_vectors_are_the_loaded_encoders_and_slopes_those_of_differences(tmp_path: Path) -> None:
     function, weights = trainable(write_model(tmp_path), "f64")
     with load(tmp_path, "cpu") as encoder:

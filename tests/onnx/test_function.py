@@ -61,6 +61,8 @@ def test_what_cannot_be_is_told(file: Path, tmp_path: Path) -> None:
     function, weights = trainable(file)
     with pytest.raises(GraphError, match="the weights have no 'b'; expected w, b"):
         function({"w": W}, X)
+    with pytest.raises(GraphError, match=r"the inputs have no 'x'; expected x; got z"):
+        function(weights, {"z": X})
     with pytest.raises(GraphError, match=r"the inputs have 'z'; expected x"):
         function(weights, {"x": X, "z": X})
     with pytest.raises(ShapeError, match=r"weight 'w' is f32\[4,3\]; expected shape \(3, 4\)"):

@@ -107,9 +107,10 @@ def _compare(path: Path, config: LanguageConfig, family: Family, where: str) -> 
                 raise ModelFormatError(f"{where}: GGUF has no place for {shown(record or other, 200)}")
             continue
         for field in fields_of(record):
-            ours, theirs = (_comparable(getattr(r, field.name), family) for r in (record, other))
+            own = getattr(record, field.name)
+            ours, theirs = _comparable(own, family), _comparable(getattr(other, field.name), family)
             if field.name == "windows" and set(theirs) == {None} != set(ours):
-                notes.append(convert.window_left_out(1 + min(filter(None, record.windows))))
+                notes.append(convert.window_left_out(1 + min(filter(None, own))))
             elif ours != theirs and field.name not in ("attention", "experts", "positions"):
                 raise ModelFormatError(
                     f"{where}: GGUF has no place for what the settings say of {field.name}: {shown(ours, 200)}; "
