@@ -12,6 +12,7 @@ import struct
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from rlx.errors import RlxError
@@ -218,6 +219,17 @@ class DiskCache:
             os.chmod(folder, 0o700)
         _sweep(folder)
         self._ready = True
+
+
+def shared(kind: str) -> DiskCache:
+    """The process's cache of this kind, one for each setting of the environment. It knows how much room there is, where
+    a new one reads the folder first: a third of a second with the records of some ten thousand kernels."""
+    return _shared(kind, os.environ.get(ROOT_ENV) or _user_folder(), _limit())
+
+
+@cache
+def _shared(kind: str, root: str, limit: int) -> DiskCache:
+    return DiskCache(kind, root, limit)
 
 
 def _ours(status: os.stat_result) -> bool:

@@ -9,11 +9,13 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlx.errors import RlxError
-from rlx.host.diskcache import DiskCache, key_of
+from rlx.host import diskcache
+from rlx.host.diskcache import DiskCache, key_of, shared
 from tests.full import full
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +40,31 @@ def test_round_trip(tmp_path: Path) -> None:
     assert cache.get(KEY) == b""
     assert path.parent.stat().st_mode & 0o777 == 0o700
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_process_reads_the_folder_once_however_many_programs_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of many thousand records takes longer to read than a kernel to compile."""
+    reads: list[Path] = []
+    sweep = diskcache._sweep
+
+    def counted(folder: Path) -> Any:
+        reads.append(folder)
+        return sweep(folder)
+
+    monkeypatch.setattr(diskcache, "_sweep", counted)
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path / "a"))
+    for i in range(5):
+        assert shared("ptx").put((i,), b"x" * 100)
+    assert set(reads) == {tmp_path / "a" / "ptx"} and len(reads) == 2  # for stale files, then for room
+    monkeypatch.setenv("RLX_CACHE_BYTES", "1000")
+    for i in range(20):
+        assert shared("ptx").put((i, "more"), b"x" * 100)
+    assert sum(path.stat().st_size for path in (tmp_path / "a" / "ptx").iterdir()) <= 1000
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path / "b"))
+    stored(shared("ptx"), b"")
+    assert shared("ptx").folder == tmp_path / "b" / "ptx" and reads[-1] == shared("ptx").folder
 
 
 def test_keys_do_not_run_together() -> None:

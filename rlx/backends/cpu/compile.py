@@ -16,7 +16,7 @@ from rlx.backends.cpu.code_memory import map_code
 from rlx.backends.cpu.elf import link
 from rlx.backends.cpu.ir import Arguments
 from rlx.backends.cpu.machine import Machine
-from rlx.host.diskcache import DiskCache, Part
+from rlx.host.diskcache import Part, shared
 from rlx.host.locks import renewed
 from rlx.host.progress import report
 from rlx.ir import Expr
@@ -77,7 +77,7 @@ def code_bytes(specs: Iterable[KernelSpec], machine: Machine) -> int:
 
 def images(specs: Sequence[KernelSpec], machine: Machine) -> list[bytes]:
     """The machine code of each kernel, from the cache or compiled."""
-    store = DiskCache(KIND)
+    store = shared(KIND)
     keys = [key_parts(s, machine) for s in specs]
     found = [store.get(key) for key in keys]
     missing = [n for n, image in enumerate(found) if image is None]
