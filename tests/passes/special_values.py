@@ -1,8 +1,9 @@
 """Special values come out the same however an elementwise op is computed: folded into a constant, by a NumPy session,
 as the host step of a GPU's program, by the CPU's engine, by Vulkan; with whole, broadcast or 0-d operands.
 
-The whole sweep takes some minutes: `python -m tests.passes.special_values`. It prints `special_values.txt`, in which
-each row that differs from the op's reference has its reason; its exit status is 1 where a row has none.
+The whole sweep takes about five minutes: `python -m tests.passes.special_values`, or with `--op` some ops of it. It
+prints `special_values.txt`, in which each row that differs from the op's reference has its reason; its exit status is 1
+where a row has none.
 """
 
 from __future__ import annotations
@@ -30,12 +31,18 @@ from rlx.passes import simplify
 from rlx.runtime import Session
 
 Array = npt.NDArray[Any]
-Run = Callable[[Graph, Mapping[str, Array]], Mapping[str, Array]]
+Run = Callable[..., list[Array]]  # of a graph and the inputs of each run: its output "y" of each
 COLUMNS = 37  # of each combination of values: whole vectors of a processor, and a rest
 _MOST = 2000  # combinations of values; of ops with more inputs some values are left out
 # Random numbers and conversions have tests of their own, "fused" is what the other ops become, and batch_norm takes
 # rows of channels.
 _LEFT_OUT = frozenset({"fused", "threefry", "random_bits", "multiply_high", "gumbel", "batch_norm", "cast"})
+
+
+def _each_once(values: Array) -> Array:
+    """The values without those whose bits stand before: of narrow integers some are the same."""
+    _, first = np.unique(values.view(f"u{values.itemsize}"), return_index=True)
+    return values[np.sort(first)]
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ class Subject:
 
     def columns(self) -> list[Array]:
         """The values of each input, (combinations, 1)."""
-        values = [special_values(d) for d in self.dtypes]
+        values = [_each_once(special_values(d)) for d in self.dtypes]
         while np.prod([len(v) for v in values]) > _MOST:
             longest = max(range(len(values)), key=lambda i: len(values[i]))
             values[longest] = values[longest][::2]
@@ -90,43 +97,34 @@ def results(subject: Subject, form: str, run: Run) -> Array:
     """The results of one form of operands, (combinations, columns).
 
     "full": whole arrays. "broadcast i": input i has one column, or, as the only input, is expanded. "0-d i": input i
-    is 0-d, in a node for each of its values. "0-d": every input is.
+    is 0-d, in a run of one program for each of its values. "0-d": every input is.
     """
     columns = subject.columns()
     full = [np.repeat(c, COLUMNS, 1) for c in columns]
-    g = Graph("special")
-    feeds: dict[str, Array] = {}
-
-    def tensor(a: Array) -> Tensor:
-        name = f"x{len(feeds)}"
-        feeds[name] = a
-        return g.input(name, a.shape, a.dtype)
-
     kind, _, which = form.partition(" ")
-    if kind == "full":
-        g.output("y", subject.apply(*map(tensor, full)))
-        return run(g, feeds)["y"]
+    rows, arrays, scalars = np.arange(len(full[0]))[None], full, set[int]()
     if kind == "broadcast":
-        i = int(which)
-        if len(full) == 1:
-            g.output("y", subject.apply(ops.expand(tensor(columns[0]), full[0].shape)))
-        else:
-            g.output("y", subject.apply(*(tensor(columns[j] if j == i else a) for j, a in enumerate(full))))
-        return run(g, feeds)["y"]
-    rows = [np.array([r]) for r in range(len(full[0]))]
-    if which:
-        keys = columns[int(which)].reshape(-1)
-        bits = keys.view(f"u{keys.itemsize}")
-        rows = [np.nonzero(bits == b)[0] for b in dict.fromkeys(bits.tolist())]
-    scalars = {int(which)} if which else set(range(len(full)))
-    for n, at in enumerate(rows):
-        y = subject.apply(*(tensor(a[at[0], 0] if j in scalars else a[at]) for j, a in enumerate(full)))
-        g.output(f"y{n}", y)
-    got = run(g, feeds)
-    made = np.empty((len(full[0]), 1 if len(scalars) == len(full) else COLUMNS), got["y0"].dtype)
-    for n, at in enumerate(rows):
-        made[at] = got[f"y{n}"]
-    return made
+        arrays = [columns[j] if j == int(which) else a for j, a in enumerate(full)]
+    elif kind == "0-d":
+        arrays = columns if not which else full
+        scalars = {int(which)} if which else set(range(len(full)))
+        rows = rows.reshape(-1, 1)
+        if which:
+            values = columns[int(which)].reshape(-1)
+            _, places = np.unique(values.view(f"u{values.itemsize}"), return_inverse=True)
+            rows = np.argsort(places, kind="stable").reshape(places.max() + 1, -1)
+    feeds = [
+        {f"x{j}": np.asarray(a[at[0], 0]) if j in scalars else a[at] for j, a in enumerate(arrays)} for at in rows
+    ]
+    g = Graph("special")
+    inputs = [g.input(name, a.shape, a.dtype) for name, a in feeds[0].items()]
+    if kind == "broadcast" and len(full) == 1:
+        inputs = [ops.expand(inputs[0], full[0].shape)]
+    g.output("y", subject.apply(*inputs))
+    got = np.stack(run(g, *feeds)).reshape(rows.size, -1)
+    ordered = np.empty_like(got)
+    ordered[rows.reshape(-1)] = got
+    return ordered
 
 
 def forms(subject: Subject, every: bool) -> Iterator[str]:
@@ -139,28 +137,28 @@ def forms(subject: Subject, every: bool) -> Iterator[str]:
         yield "0-d"
 
 
-def folded(graph: Graph, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
-    """The values of a graph's outputs where its inputs are constants, all of which must be folded."""
+def folded(graph: Graph, *feeds: Mapping[str, Array]) -> list[Array]:
+    """The output where the inputs are constants, of which all must be folded."""
     g = Graph("folded")
-    known: dict[int, Tensor] = {graph.inputs[name].id: g.constant(a) for name, a in feeds.items()}
-    for node in graph.nodes:
-        if node.op.leaf:
-            continue
-        inputs = [known[t.id] for t in node.inputs]
-        if node.op.broadcasts:  # simplify leaves these to the run: the constant itself is broadcast
-            known[node.outputs[0].id] = g.constant(np.broadcast_to(feeds["x0"], node.outputs[0].shape))
-            continue
-        known[node.outputs[0].id] = apply(node.op.name, *inputs, **dict(node.attrs))
-    for name, t in graph.outputs.items():
-        g.output(name, known[t.id])
-    made = simplify(g)
-    return {name: np.asarray(t.node.attrs["value"]) for name, t in made.outputs.items()}
+    for n, each in enumerate(feeds):
+        known: dict[int, Tensor] = {graph.inputs[name].id: g.constant(a) for name, a in each.items()}
+        for node in graph.nodes:
+            if node.op.leaf:
+                continue
+            inputs = [known[t.id] for t in node.inputs]
+            if node.op.broadcasts:  # simplify leaves these to the run: the constant itself is broadcast
+                known[node.outputs[0].id] = g.constant(np.broadcast_to(each["x0"], node.outputs[0].shape))
+                continue
+            known[node.outputs[0].id] = apply(node.op.name, *inputs, **dict(node.attrs))
+        g.output(f"y{n}", known[graph.outputs["y"].id])
+    constants = simplify(g).outputs.values()
+    return [np.asarray(t.node.attrs["value"]) for t in constants]
 
 
 def ran(session: Session) -> Run:
-    def run(graph: Graph, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+    def run(graph: Graph, *feeds: Mapping[str, Array]) -> list[Array]:
         with session.compile(graph) as compiled:
-            return {name: np.array(a) for name, a in compiled.run(dict(feeds)).items()}
+            return [np.array(compiled.run(dict(each))["y"]) for each in feeds]
 
     return run
 
@@ -259,13 +257,13 @@ def sweep(
     subject: Subject, runs: Mapping[str, Run], every: bool = True
 ) -> Iterator[tuple[str, str, Difference]]:
     """The differences of each run: of whole arrays from the reference, of its other forms from whole arrays. `every`:
-    also where all of several operands are 0-d, folded and by NumPy."""
+    also where all of several operands are 0-d, but on a GPU, where each run takes long."""
     want, columns = subject.reference(), subject.columns()
     for name, run in runs.items():
         with on_host(subject.op) if name == "host" else nullcontext():
             whole = results(subject, "full", run)
             yield name, "full", difference(want, whole, columns)
-            for form in itertools.islice(forms(subject, every and name in ("folded", "numpy")), 1, None):
+            for form in itertools.islice(forms(subject, every and name in ("folded", "numpy", "engine")), 1, None):
                 try:
                     got = results(subject, form, run)
                 except ShapeError:  # of fake_quantize, whose scale is no larger than its input
@@ -281,7 +279,10 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     runs = ways(args.ways.split(","))
     tried, wrong = dict.fromkeys(runs, 0), 0
-    for subject in subjects(args.op):
+    asked = subjects(args.op)
+    for done, subject in enumerate(asked):
+        if done % 20 == 0:
+            print(f"special_values: {done} of {len(asked)}, at {subject.name}", file=sys.stderr, flush=True)
         for name, form, found in sweep(subject, runs):
             tried[name] += 1
             if found != Difference():
