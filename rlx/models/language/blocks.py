@@ -155,8 +155,7 @@ class Blocks:
     def embedding(self, ids: Tensor) -> Tensor:
         c = self.config
         table = self.weight("embed_tokens.weight", (c.vocabulary, c.embedding_width or c.width))
-        x = ops.gather(table, ops.reshape(ids, (self.rows,)))
-        x = ops.cast(ops.dequantize(x) if x.dtype.is_packed else x, self.wide)
+        x = self._rows_of(table, ops.reshape(ids, (self.rows,)))
         if self.config.embedding_scale != 1.0:
             x = x * self.config.embedding_scale
         if c.embedding_width:
@@ -167,10 +166,14 @@ class Blocks:
                 places = ops.reshape(self._places, (self.rows,))
             else:
                 places = self._one + self.g.constant(np.arange(self.rows, dtype=np.int32))
-            x = x + ops.cast(ops.gather(table, places), self.wide)
+            x = x + self._rows_of(table, places)
         if c.embedding_norm:
             x = self.norm(x, "embed_norm")
         return ops.cast(x, self.size.activations)
+
+    def _rows_of(self, table: Tensor, at: Tensor) -> Tensor:
+        x = ops.gather(table, at)
+        return ops.cast(ops.dequantize(x) if x.dtype.is_packed else x, self.wide)
 
     def last_norm(self, x: Tensor) -> Tensor:
         """The norm before the output matrix."""

@@ -17,15 +17,24 @@ from rlx.driver.device import Bytes
 from rlx.dtypes import DType, as_dtype, f32, f64, rounded
 from rlx.errors import DTypeError, ModelFormatError, RlxError
 from rlx.formats.files import shown
-from rlx.formats.gguf.model import times
+from rlx.formats.gguf.model import GgufModel, times
 from rlx.formats.quantized import QuantizedTensors
 from rlx.formats.safetensors import SafetensorsFile, ShardedTensors
 from rlx.formats.settings import same_numbers, warn_beyond, warn_untied
 from rlx.host.progress import report
 from rlx.host.threads import Threads
-from rlx.models.language.architectures.base import Architecture, Recipe, Stored, Value, alone, joined
+from rlx.models.language.architectures import architecture_of
+from rlx.models.language.architectures.base import (
+    Architecture,
+    Recipe,
+    Stored,
+    Value,
+    alone,
+    joined,
+    plain_names,
+)
 from rlx.models.language.blocks import table_names
-from rlx.models.language.config import LanguageConfig, Rope
+from rlx.models.language.config import Fields, LanguageConfig, Rope
 from rlx.ops.rope.table import rope_table
 from rlx.packed import PackedArray
 from rlx.packed.array import copy_into
@@ -79,6 +88,15 @@ class Arrays:
             self._tensors.read_into(name, out)
         else:
             copy_into(self.read(name), out)
+
+
+def architecture_for(fields: Fields, source: Source) -> Architecture:
+    """The architecture that the settings name, as these files hold it: the tensors of some GGUF families have the names
+    and numbers of rlx's graphs. Raises: as `architecture_of`."""
+    architecture = architecture_of(fields)
+    if isinstance(source, GgufModel) and source.family.plain:
+        return replace(architecture, find=plain_names, prefixes=("",))
+    return architecture
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import pytest
 from rlx.errors import ModelFormatError, ModelWarning
 from rlx.formats import gguf, safetensors
 from rlx.formats.gguf.plain import BY_MODEL_TYPE as PLAIN
-from rlx.models import load
+from rlx.models import load, trainable
 from rlx.models.language.architectures import ARCHITECTURES
 from rlx.models.language.architectures.base import CLASSES
 from rlx.models.language.written import folder_to_gguf
@@ -161,7 +161,7 @@ WRITTEN = [kind for kind, cases in json.loads(FOUND.read_text())["families"].ite
 @pytest.mark.late(kind=seldom(WRITTEN, 6))
 @pytest.mark.parametrize("kind", WRITTEN)
 def test_gguf_files_of_a_folder(kind: str, tmp_path: Path) -> None:
-    """A file holds the folder's numbers; its logits are those of the folder."""
+    """A file holds the folder's numbers; its logits are those of the folder, loaded and as a function of weights."""
     cases = json.loads(FOUND.read_text())["families"][kind]
     case = f"{kind}-{next(i for i, found in enumerate(cases) if 'gguf' in found)}"
     folder = folder_of(case, tmp_path / "a")
@@ -169,8 +169,21 @@ def test_gguf_files_of_a_folder(kind: str, tmp_path: Path) -> None:
     assert notes == ["the folder has no tokenizer.json, so the file gets no tokenizer"]
     with load(tmp_path / "m.gguf", "cpu", context=64, engine="numpy") as model:
         got = model.logits(IDS_ASKED)
-    assert error(got[-1, :16], np.asarray(CASES[case]["logits"])) <= LIMIT
-    assert got.argmax(1).tolist() == CASES[case]["likeliest"]
+    function, weights = trainable(tmp_path / "m.gguf")
+    for logits in (got, function(weights, np.asarray(IDS_ASKED, np.int32)[None])[0]):
+        assert error(logits[-1, :16], np.asarray(CASES[case]["logits"])) <= LIMIT
+        assert logits.argmax(1).tolist() == CASES[case]["likeliest"]
+
+
+@pytest.mark.parametrize("case", ["gpt_bigcode-0", "deepseek_v2-1", "stablelm-0"])
+def test_packed_files_of_a_folder(case: str, tmp_path: Path) -> None:
+    """Tables of positions and latent keys may be packed too; a function of the packed weights is the loaded model."""
+    folder_to_gguf(folder_of(case, tmp_path / "a"), tmp_path / "m.gguf", "q8_0")
+    with load(tmp_path / "m.gguf", "cpu", context=64, engine="numpy") as model:
+        got = model.logits(IDS_ASKED)
+    assert error(got[-1, :16], np.asarray(CASES[case]["logits"])) < 1e-3  # 8 bits a weight
+    function, weights = trainable(tmp_path / "m.gguf")
+    assert error(function(weights, np.asarray(IDS_ASKED, np.int32)[None])[0], got) <= LIMIT
 
 
 def test_what_gguf_has_no_place_for_is_refused(tmp_path: Path) -> None:
