@@ -52,11 +52,13 @@ class Letters:
 
 def tokenizer_of(vocabulary: int) -> Any:
     """A tokenizer of letters, one for each byte, and of words, as many as the vocabulary has room for."""
-    from rlx.formats.tokenizer.language import LanguageTokenizer, SpecialTokens, Vocabulary, byte_letters
+    from rlx.formats.tokenizer.decoding import byte_letters, read_decoder
+    from rlx.formats.tokenizer.language import LanguageTokenizer, SpecialTokens, Vocabulary
 
-    letters = byte_letters()
+    letters, file = byte_letters(), Path("letters")
     tokens = dict(enumerate([*letters, *(f"w{i}" for i in range(vocabulary - len(letters)))]))
-    return LanguageTokenizer(Path("letters"), Letters(), Vocabulary(tokens, "bytes"), SpecialTokens())
+    decoding = read_decoder({"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}, file)
+    return LanguageTokenizer(file, Letters(), Vocabulary(tokens, "bytes", decoding), SpecialTokens())
 
 
 def alone(engine: Any, seconds: float, vocabulary: int) -> float:

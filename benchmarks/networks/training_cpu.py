@@ -9,9 +9,11 @@ adds torch.compile. The table has medians and minima of all steps, and the loss 
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import sys
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,7 +25,8 @@ import numpy as np
 
 import rlx
 from benchmarks.harness import Table, in_turns, middle_and_best, options, version
-from examples.train_language import BATCH, CONFIG, LENGTH, training
+from examples.train_language import BATCH, CONFIG, LENGTH, start
+from rlx.formats import safetensors
 
 Weights = dict[str, np.ndarray[Any, Any]]
 RATE = 1e-3
@@ -37,11 +40,26 @@ def given() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def weights_of(graph: rlx.Graph) -> Weights:
-    rng = np.random.default_rng(1)
-    shapes = {name: t.shape for name, t in graph.states.items() if " of " not in name}
-    made = {n: np.ones(s) if len(s) == 1 else rng.normal(0, 0.5 * s[1] ** -0.5, s) for n, s in shapes.items()}
-    return {n: w.astype(np.float32) for n, w in made.items()}
+def training(weights: Weights) -> rlx.Graph:
+    """A step: the loss of a batch of tokens and of those that follow them, and new weights by Adam."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(CONFIG))
+        safetensors.save(Path(folder) / "model.safetensors", weights)
+        function, _ = rlx.models.trainable(folder)
+    g = rlx.Graph("train")
+    ids, following = g.input("ids", (BATCH, LENGTH), "i32"), g.input("following", (BATCH * LENGTH,), "i32")
+    rate, number = g.input("rate", ()), g.input("number", ())
+    held = {name: g.state(name, w.shape) for name, w in weights.items()}
+    logits = function(held, ids).reshape(BATCH * LENGTH, CONFIG["vocab_size"])
+    loss = g.output("loss", rlx.mean(rlx.cross_entropy(logits, following)))
+    for (name, w), slope in zip(held.items(), rlx.gradients(loss, list(held.values())), strict=True):
+        first, second = g.state(f"first of {name}", w.shape), g.state(f"second of {name}", w.shape)
+        mean, square = 0.9 * first + 0.1 * slope, 0.99 * second + 0.01 * slope * slope
+        ahead = mean / (1 - 0.9**number) / (rlx.sqrt(square / (1 - 0.99**number)) + 1e-8)
+        g.update(f"first of {name}", mean)
+        g.update(f"second of {name}", square)
+        g.update(name, w - rate * ahead)
+    return g
 
 
 def rlx_step(engine: Any, threads: int, graph: rlx.Graph, weights: Weights, timings: bool = False) -> Any:
@@ -59,7 +77,7 @@ def torch_step(threads: int, weights: Weights, compiled: bool) -> Callable[[], f
     net = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(**CONFIG, attention_bias=False, use_cache=False)
     )
-    held = {f"model.{name}": torch.from_numpy(w.copy()) for name, w in weights.items()}
+    held = {name: torch.from_numpy(w.copy()) for name, w in weights.items()}
     missing, unknown = net.load_state_dict(held, strict=False)
     assert not unknown and set(missing) <= {"lm_head.weight"}, (missing, unknown)
     optimizer = torch.optim.Adam(net.parameters(), lr=RATE, betas=(0.9, 0.99), fused=True)
@@ -107,8 +125,8 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="what rlx spends, by op")
     parser.add_argument("--compile", action="store_true", help="torch.compile too")
     args = parser.parse_args()
-    graph, feeds = training(), given()
-    weights = weights_of(graph)
+    weights, feeds = start(), given()
+    graph = training(weights)
     calls: dict[str, Callable[[], Any]] = {}
     for engine in ("compiled", "numpy"):
         step = rlx_step(engine, args.threads, graph, weights)
