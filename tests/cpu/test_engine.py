@@ -26,6 +26,7 @@ from rlx.backends.cpu.runner import RunnerSpec
 from rlx.backends.cpu.workers import get_core
 from rlx.dtypes import bf16, f16, f32, f64, i64
 from rlx.errors import RlxError, UnsupportedOp
+from rlx.host import diskcache
 from rlx.host.diskcache import DiskCache
 from rlx.ir import Expr
 from rlx.ir import expr as ex
@@ -396,6 +397,16 @@ def test_the_cache_saves_the_compiler(tmp_path: Path) -> None:
     bits, compiled = _python(CACHED, RLX_CACHE_DIR=str(tmp_path)).split()
     again, compiled_again = _python(CACHED, RLX_CACHE_DIR=str(tmp_path)).split()
     assert bits == again and (compiled, compiled_again) == ("True", "False")
+
+
+def test_programs_that_follow_do_not_read_the_folder_of_kernels_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path))
+    compile.images([spec_of(chain("exp"), machine())], machine())
+    monkeypatch.setattr(diskcache, "_sweep", None)
+    assert all(compile.images([spec_of(chain(name), machine())], machine()) for name in ("tanh", "log"))
+    assert len([*tmp_path.rglob("*.bin")]) == 6  # of each kernel one by its text
 
 
 def test_other_features_are_other_kernels(tmp_path: Path) -> None:

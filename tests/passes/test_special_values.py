@@ -83,6 +83,9 @@ def test_each_row_of_the_table_has_a_reason() -> None:
     rows = Path(__file__).with_name("special_values.txt").read_text(encoding="utf-8").splitlines()
     assert {row.split(" | ")[0] for row in rows} == set(WAYS)
     assert not [row for row in rows if row.endswith("| ") or "WRONG" in row]
+    by_way = {way: [row.split(" | ")[1:] for row in rows if row.startswith(f"{way} | ") and row.count(" | ") > 1]
+              for way in WAYS}  # fmt: skip
+    assert by_way["host"] == by_way["engine"] and not by_way["folded"]  # a host step is the engine's
     relu = Subject("relu", (), (f32,))
     assert not reason(relu, "full", Difference(zeros=1))
     assert not reason(relu, "0-d", Difference(ulp=1))
