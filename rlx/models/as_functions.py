@@ -35,7 +35,8 @@ def trainable(
     `function(weights, inputs)` the outputs, as `rlx.onnx`'s `OnnxFunction` says. It works within `jit`,
     `grad`, `checkpoint` and every other transformation, and gives the loaded model's numbers. The weights are NumPy
     arrays by their names in the folder, packed ones `rlx.PackedArray`; those of a GGUF file have a folder's names, and
-    the order of rows that a folder has. Those in packed tensors that hold several, or are held in several, are apart.
+    the order of rows that a folder has, or those of rlx's graphs where no folder is made of such a file. Those in
+    packed tensors that hold several, or are held in several, are apart.
     Packed weights have no gradient, and gradients pass through their products.
 
     `dtype` is that of matrices, by default the file's; vectors are f32, and all are f64 with `dtype="f64"`.

@@ -14,7 +14,7 @@ from rlx.dtypes import DType, f32, f64, i32
 from rlx.errors import DTypeError, GraphError, ShapeError, meant
 from rlx.ir import Graph, Tensor
 from rlx.ir.checks import check_writes
-from rlx.models.language.architectures import architecture_of
+from rlx.models.language.architectures import architecture_in
 from rlx.models.language.architectures.base import alone
 from rlx.models.language.blocks import Blocks, table_names
 from rlx.models.language.caches import Size
@@ -258,7 +258,7 @@ def function_of(
     source: Source, fields: Fields, dtype: DType | None, activations: DType, context: int | None, again: bool
 ) -> tuple[LanguageFunction, Weights]:
     """The function of a model's files and its weights; as `rlx.models.trainable`."""
-    architecture = architecture_of(fields)
+    architecture = architecture_in(fields, source)
     config = architecture.read(fields)
     held = ModelWeights(source, architecture, config, 1, dtype, joins=False)
     g = Graph("weights")

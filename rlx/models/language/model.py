@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,8 +23,7 @@ from rlx.formats.tokenizer.chat import ChatTemplate
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.host.locks import renewed
 from rlx.models.language.adapters import Adapter
-from rlx.models.language.architectures import architecture_of
-from rlx.models.language.architectures.base import plain_names
+from rlx.models.language.architectures import architecture_in, architecture_of
 from rlx.models.language.batch import Batch
 from rlx.models.language.config import Fields, LanguageConfig
 from rlx.models.language.decoder import Decoder, Sampling
@@ -455,9 +453,7 @@ def made_of(
     prefill_chunk: int | None = None,
 ) -> LanguageModel:  # fmt: skip
     """A language model of settings and tensors, of whatever files they are; `split` as `Decoder` takes it."""
-    architecture = architecture_of(fields)
-    if isinstance(source, GgufModel) and source.family.plain:
-        architecture = replace(architecture, find=plain_names, prefixes=("",))
+    architecture = architecture_in(fields, source)
     config = architecture.read(fields)
     if type(context) is not int or context < 1:
         raise ShapeError(f"context is {context!r}; expected an integer from 1")

@@ -13,7 +13,7 @@ import pytest
 from rlx.errors import ModelFormatError, ModelWarning
 from rlx.formats import gguf, safetensors
 from rlx.formats.gguf.plain import BY_MODEL_TYPE as PLAIN
-from rlx.models import load
+from rlx.models import load, trainable
 from rlx.models.language.architectures import ARCHITECTURES
 from rlx.models.language.architectures.base import CLASSES
 from rlx.models.language.written import folder_to_gguf
@@ -171,6 +171,8 @@ def test_gguf_files_of_a_folder(kind: str, tmp_path: Path) -> None:
         got = model.logits(IDS_ASKED)
     assert error(got[-1, :16], np.asarray(CASES[case]["logits"])) <= LIMIT
     assert got.argmax(1).tolist() == CASES[case]["likeliest"]
+    function, weights = trainable(tmp_path / "m.gguf")
+    assert error(function(weights, np.asarray([IDS_ASKED], np.int32))[0], got) <= LIMIT
 
 
 def test_what_gguf_has_no_place_for_is_refused(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
 
 from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
+from rlx.formats.gguf.model import GgufModel
 from rlx.models.language.architectures import (
     alibi,
     cohere,
@@ -30,7 +32,7 @@ from rlx.models.language.architectures import (
     qwen_next,
     variants,
 )
-from rlx.models.language.architectures.base import Architecture
+from rlx.models.language.architectures.base import Architecture, plain_names
 from rlx.models.language.config import Fields
 
 _MODULES = (
@@ -61,6 +63,15 @@ MISSING = {
     "rwkv": ("mamba", "RWKV's recurrence"),
     "xlstm": ("mamba", "xLSTM's recurrence"),
 }  # fmt: skip
+
+
+def architecture_in(fields: Fields, source: object) -> Architecture:
+    """The architecture that `model_type` names, as the tensors of a source have it: those of some families have in GGUF
+    files the names of rlx's graphs. Raises: as `architecture_of`."""
+    architecture = architecture_of(fields)
+    if isinstance(source, GgufModel) and source.family.plain:
+        return replace(architecture, find=plain_names, prefixes=("",))
+    return architecture
 
 
 def architecture_of(fields: Fields) -> Architecture:

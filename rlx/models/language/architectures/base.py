@@ -279,7 +279,7 @@ def plain_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -
     if f"{name.partition('.self_attn.')[0]}.self_attn.qkv_proj.weight" in tensors:
         return fused("self_attn.qkv_proj", "apart")(name, config, tensors)
     if name.endswith(".kv_b_keys.weight"):
-        return derived(name, lambda w: np.ascontiguousarray(w.swapaxes(1, 2)))
+        return derived(name, turned)
     layer, _, part = name.rpartition("layernorm.")
     if config.parallel == 2 and f"{layer.removesuffix('input_')}ln_attn.{part}" in tensors:  # Falcon's second norm
         return same_name(f"{layer.removesuffix('input_')}ln_attn.{part}", config, tensors)
