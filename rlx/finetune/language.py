@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from rlx.errors import DataError, ModelFormatError, OutOfDeviceMemory
+from rlx.errors import DataError, ModelFormatError, OutOfDeviceMemory, RlxError
 from rlx.finetune.adapter_files import write_gguf, write_peft
 from rlx.finetune.data import LeftOut
 from rlx.finetune.examples import Example, examples_of
 from rlx.finetune.merge import merge, write_folder
-from rlx.finetune.model import digest_of, to_train, tokenizer_of
+from rlx.finetune.model import digest_of, own_names, to_train, tokenizer_of
 from rlx.finetune.room import batch_of, refused
 from rlx.finetune.rows import Batch, Rows, length_of, orders, rows_of
 from rlx.finetune.settings import Say, Settings, share
@@ -29,6 +29,11 @@ class LanguageTask:
     """A language model to train, with the rows of its examples. Raises: as `finetune`."""
 
     def __init__(self, settings: Settings, say: Say) -> None:
+        self.own_names = own_names(settings.model)
+        if self.own_names and settings.merge is not None:
+            raise RlxError(
+                f"{settings.model}: rlx makes no folder of such a GGUF file, as --merge would; train the folder of it"
+            )
         self.model = to_train(settings)
         if settings.quantize is not None:
             packed = sum(isinstance(w, PackedArray) for w in self.model.frozen.values())
@@ -107,7 +112,8 @@ class LanguageTask:
         lora = model.adapted.lora
         write_peft(settings.out, final, lora, base=str(settings.model),
                    model_type=str(model.config.get("model_type")), task="CAUSAL_LM")  # fmt: skip
-        lines = [f"written: {settings.out}, a PEFT adapter"]
+        what = f"an adapter of {settings.model.name}, by its names" if self.own_names else "a PEFT adapter"
+        lines = [f"written: {settings.out}, {what}"]
         try:
             write_gguf(settings.out / "adapter.gguf", final, lora, model.config)
             lines.append(f"written: {settings.out / 'adapter.gguf'}, for llama.cpp's --lora")

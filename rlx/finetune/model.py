@@ -118,6 +118,14 @@ def halves(parameters: Any) -> bool:
     return any(np.asarray(x).dtype.itemsize == 2 for x in tree.leaves(parameters))
 
 
+def own_names(path: Path) -> bool:
+    """Whether the tensors of a GGUF file are known by the names of rlx's graphs, which no folder of the model has."""
+    if os.path.isdir(path):
+        return False
+    with GgufFile(path) as file:
+        return GgufModel(file).family.plain
+
+
 def tokenizer_of(path: Path) -> LanguageTokenizer:
     """The tokenizer of a model's files. Raises: RlxError for a model without one."""
     if not os.path.isfile(path):

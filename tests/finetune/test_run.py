@@ -25,6 +25,7 @@ from rlx.finetune.settings import share
 from rlx.formats import gguf, safetensors
 from rlx.formats.gguf.convert import folder_to_gguf
 from rlx.models import Lora, load, trainable
+from rlx.models.language import written
 from rlx.packed import PackedArray
 from rlx.train import Training
 from tests.finetune import tiny
@@ -286,6 +287,12 @@ def test_adapters_and_merged_models_of_other_families(case: str, tmp_path: Path)
     np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
     with pytest.raises(ModelFormatError, match=rf"as GGUF, not of '{case[:-2]}'; --merge writes the model"):
         write_gguf(tmp_path / "adapter.gguf", adapter, adapted.lora, config)
+
+
+def test_a_gguf_file_of_graph_names_is_not_merged(settings: Settings, tmp_path: Path) -> None:
+    written.folder_to_gguf(folder_of("gpt_neox-0", tmp_path / "base"), tmp_path / "m.gguf")
+    with pytest.raises(RlxError, match=r"m\.gguf: rlx makes no folder of such a GGUF file"):
+        finetune(replace(settings, model=tmp_path / "m.gguf", merge=tmp_path / "merged"), lambda line: None)
 
 
 def test_no_gguf_adapter_where_a_file_has_the_heads_in_another_order(tmp_path: Path) -> None:
