@@ -58,9 +58,9 @@ def mamba(p: dict[str, Any], x: Any) -> Any:
     """A block: (batch, length, width) gives the same."""
     both = nn.linear(p["in"], rlx.rms_norm(x, p["norm"]))
     u, _ = rlx.causal_conv(both[..., :INNER], p["conv"], activation="silu")
-    made = nn.linear(p["what"], u)
-    step = rlx.softplus(nn.linear(p["step"], made[..., :RANK]))
-    into, out = made[..., RANK : RANK + STATES], made[..., RANK + STATES :]
+    mixed = nn.linear(p["what"], u)
+    step = rlx.softplus(nn.linear(p["step"], mixed[..., :RANK]))
+    into, out = mixed[..., RANK : RANK + STATES], mixed[..., RANK + STATES :]
     y, _ = rlx.selective_scan(u, step, -rlx.exp(p["decay"]), into, out, p["skip"], both[..., INNER:])
     return x + nn.linear(p["out"], y)
 

@@ -85,11 +85,11 @@ def drawn(p: list[dict[str, Any]], start: Any) -> Any:
     return rlx.fori_loop(0, NOISES, nearer, start)
 
 
-def picture(path: Path, learned: np.ndarray, made: np.ndarray) -> None:
+def picture(path: Path, learned: np.ndarray, drawing: np.ndarray) -> None:
     """The points of both as SVG, one above the other."""
     dots = [
         f'<circle cx="{200 + 70 * x:.1f}" cy="{middle - 70 * y:.1f}" r="1.2" fill="{colour}"/>'
-        for places, middle, colour in ((learned, 110, "#888"), (made, 310, "#14517f"))
+        for places, middle, colour in ((learned, 110, "#888"), (drawing, 310, "#14517f"))
         for x, y in places
     ]
     head = '<svg xmlns="http://www.w3.org/2000/svg" width="400" height="420">'
@@ -111,8 +111,8 @@ def main() -> None:
             print(f"step {metrics.step}: loss {metrics['loss']:.3f}")
     rng = np.random.default_rng(0)
     start = rng.standard_normal((1500, 2)).astype(np.float32)
-    made = np.asarray(rlx.jit(drawn, device=args.device)(run.parameters, start))
-    picture(args.folder / "drawing.svg", points(rng, 1500), made)
+    drawing = np.asarray(rlx.jit(drawn, device=args.device)(run.parameters, start))
+    picture(args.folder / "drawing.svg", points(rng, 1500), drawing)
     print(f"drawn: {args.folder / 'drawing.svg'}")
 
 

@@ -28,8 +28,8 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
         from sklearn.datasets import load_digits
     except ImportError:
         sys.exit("train_digits.py: scikit-learn, which has the pictures, is not installed: pip install scikit-learn")
-    found = load_digits()
-    return found.images, found.target
+    digits = load_digits()
+    return digits.images, digits.target
 
 
 def parts(pictures: np.ndarray, labels: np.ndarray) -> list[dict[str, np.ndarray]]:

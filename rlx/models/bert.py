@@ -162,8 +162,8 @@ class Encoder:
         bias = None if bias is None else ops.cast(bias, self.activations)
         low = self._correction(name)
         if low is not None:
-            made = low.of(x, lambda x: ops.cast(ops.linear(x, _at_most(weight, x)), x.dtype), bias)
-            return activated(made, activation)
+            product = low.of(x, lambda x: ops.cast(ops.linear(x, _at_most(weight, x)), x.dtype), bias)
+            return activated(product, activation)
         if weight.dtype.is_packed:
             return ops.cast(ops.linear(x, weight, bias, activation), self.activations)
         return ops.matmul(x, ops.cast(weight, self.activations), bias, transpose_b=True, activation=activation)

@@ -406,7 +406,7 @@ def test_programs_that_follow_do_not_read_the_folder_of_kernels_again(
     compile.images([spec_of(chain("exp"), machine())], machine())
     monkeypatch.setattr(diskcache, "_sweep", None)
     assert all(compile.images([spec_of(chain(name), machine())], machine()) for name in ("tanh", "log"))
-    assert len([*tmp_path.rglob("*.bin")]) == 6  # of each kernel one by its text
+    assert len([*tmp_path.rglob("*.bin")]) == 6  # each kernel has one by its text
 
 
 def test_other_features_are_other_kernels(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from rlx.passes import simplify
 from rlx.runtime import Session
 
 Array = npt.NDArray[Any]
-Run = Callable[..., list[Array]]  # of a graph and the inputs of each run: its output "y" of each
+Run = Callable[..., list[Array]]  # takes a graph and the inputs of each run, gives the output "y" of each
 COLUMNS = 37  # of each combination of values: whole vectors of a processor, and a rest
 _MOST = 2000  # combinations of values; of ops with more inputs some values are left out
 # Random numbers and conversions have tests of their own, "fused" is what the other ops become, and batch_norm takes

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -127,7 +128,7 @@ class _Each:
         return []
 
 
-class _Characters:
+class _Characters(ABC):
     """Bytes to text: a character comes with the last of its bytes."""
 
     def __init__(self, place: Place) -> None:
@@ -140,8 +141,9 @@ class _Characters:
     def end(self) -> list[str]:
         return [self._decoder.decode(b"", True)]
 
+    @abstractmethod
     def content(self, token: str, verbatim: bool) -> bytes:
-        raise NotImplementedError
+        """The bytes of a token."""
 
 
 class ByteLetters(_Characters):

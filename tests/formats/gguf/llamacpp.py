@@ -1,6 +1,6 @@
 """Settings of GGUF files that llama.cpp v0.5.0 follows, and what it makes of them: the last logits of a tiny model for
 each way to say how its rotary embedding is scaled, and T5's token ids. By hand, with the folder of llama.cpp's
-libraries for the CPU (tools/get-llamacpp):  python -m tests.formats.gguf.llamacpp FOLDER"""
+libraries for the CPU (of its release v0.5.0):  python -m tests.formats.gguf.llamacpp FOLDER"""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ architecture that rlx reads, with each key that llama.cpp knows off its default.
 
     python -m tests.formats.gguf.settings_sweep FOLDER [ARCHITECTURE ... | logits]
 
-FOLDER has llama.cpp's libraries for the CPU (tools/get-llamacpp), whose text names the keys. An architecture reads a
+FOLDER has llama.cpp's libraries for the CPU (of its release v0.5.0), whose text names the keys. An architecture reads a
 key where a value of another type makes the loading fail."""
 
 from __future__ import annotations

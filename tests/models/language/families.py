@@ -46,7 +46,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 IDS_ASKED = [i * 7 % 96 for i in range(1, 34)]
 GGUF = {**BY_MODEL_TYPE, **PLAIN}
 CPP: list[Any] = []  # llama.cpp's libraries, where the command has their folder
-LIMIT = 1e-11  # of the error beside float64, squared, by the sum of squares
+LIMIT = 1e-11  # the most that squared errors beside float64 may be of the sum of squares
 
 BASE: dict[str, Any] = {
     "vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,

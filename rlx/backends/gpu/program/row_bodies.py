@@ -12,6 +12,7 @@ is taken off as 0, which makes the second op of the body of the first.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from rlx.backends.gpu.elementwise.emit_cuda import TYPES, literal
 from rlx.backends.gpu.elementwise.tree import Const, class_of, heavy_prim
 from rlx.backends.gpu.program.kernel import ArgDecl, KernelDecl, RowBody
 from rlx.dtypes import bool_, f32, i32
+from rlx.errors import UnsupportedOp
 from rlx.ir import Expr, get_op
 from rlx.ir.expr import linearize
 from rlx.ir.rows import Place, elements_of, nan_is_summed
@@ -65,7 +67,7 @@ def _lowered(trees: Sequence[Expr], places: Sequence[Place]) -> tuple[Expr, ...]
     return tuple(done[t] for t in trees)
 
 
-class _Body:
+class _Body(ABC):
     """What rows and columns share: which sweep computes what, and the text of scalar functions."""
 
     def __init__(self, decl: KernelDecl, rows: RowBody) -> None:
@@ -166,14 +168,17 @@ class _Body:
         means = any(e.prim in ("row_mean", _REST) for e in self.nodes)
         return ["const float share = p_recip_f(float(n));"] if means else []
 
+    @abstractmethod
     def extreme(self, name: str) -> list[str]:
-        raise NotImplementedError
+        ...
 
+    @abstractmethod
     def headers(self) -> list[str]:
-        raise NotImplementedError
+        ...
 
+    @abstractmethod
     def body(self) -> Iterator[str]:
-        raise NotImplementedError
+        ...
 
     # -- functions of elements
 
@@ -210,7 +215,10 @@ class _Body:
             self.functions[key] = name = f"e{len(self.functions)}"
             self.texts += self.function(name, e, elements, values, numbered)
         if not four and numbered:
-            raise NotImplementedError(f"{self.rows.op}: the number of an element of columns, or of one that is picked")
+            raise UnsupportedOp(
+                f"{self.rows.op}: a printed kernel has no number of an element of columns, or of one that is picked; "
+                "leave out kernel=, so that GPUs run the decomposition"
+            )
         args = [*(held[a] for a in elements), *(self.value(v) for v in values), *([four, "n"] if numbered else [])]
         return f"{self.functions[key]}{'_4' if four else ''}({', '.join(args)})"
 
@@ -303,15 +311,19 @@ class _Body:
                 text = self.applied(e, [self.value(a) for a in e.args])
                 yield f"const {TYPES[class_of(e.dtype)]} {self.names[e]} = {text};"
 
+    @abstractmethod
     def of_row(self, decl: ArgDecl) -> str:
-        raise NotImplementedError
+        ...
 
     def picked(self, e: Expr) -> str:
-        raise NotImplementedError(f"{self.rows.op}: an element that is picked from a column")
+        raise UnsupportedOp(
+            f"{self.rows.op}: a printed kernel picks no element from a column; leave out kernel=, so that GPUs run the "
+            "decomposition"
+        )
 
+    @abstractmethod
     def first(self, e: Expr) -> str:
         """The first element of a row."""
-        raise NotImplementedError
 
     def mean(self, rest: Expr, value: str, macro: str, count: str) -> Iterator[str]:
         """Both numbers of a mean, by a macro that reads the text of an element, or of four, as VALUE."""
