@@ -175,6 +175,13 @@ class PassedBefore:
             self.config.hook.pytest_runtest_logreport(report=made)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    outside: Any = sys.modules.get("tests.outside")
+    if outside is not None:
+        outside.running = item
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield

@@ -117,6 +117,7 @@ def test_texts_side_by_side_are_as_each_alone(folder: Path) -> None:
     np.testing.assert_allclose(shifted, function(weights, texts[0][None]), rtol=1e-9)  # angles differ by differences
 
 
+@pytest.mark.judged
 def test_sinks_and_segments_go_together(tmp_path: Path) -> None:
     """gpt-oss' attention is written out, with a mask of its own."""
     outside("transformers")
@@ -185,6 +186,7 @@ def test_a_correction_of_a_packed_weight_leaves_it_packed(dora: bool, tmp_path: 
     assert slopes[name].keys() == adapter[name].keys()
 
 
+@pytest.mark.judged
 def test_modules_that_hold_several_products_are_corrected_as_one(tmp_path: Path) -> None:
     """Phi-3 has q, k and v in one matrix, GPT-2 has it the other way round."""
     outside("transformers")
@@ -235,6 +237,7 @@ def test_what_cannot_be_is_told(folder: Path, tmp_path: Path) -> None:
         trainable(folder, "i32")
 
 
+@pytest.mark.judged
 @pytest.mark.parametrize("name, target", [("phi3", "qkv_proj"), ("gpt2", "c_attn")])
 def test_such_a_modules_adapter_runs_beside_the_loaded_model(name: str, target: str, tmp_path: Path) -> None:
     outside("transformers")
