@@ -88,6 +88,11 @@ class LateInteraction:
     marks: tuple[str, ...] = ()
     mean: bool = False
 
+    def longest(self, usual: int) -> int:
+        """How many tokens the longest text has, where texts that are neither query nor document have `usual`."""
+        filled = 0 if self.expansion is None else self.expansion.length
+        return max(usual, self.query_length or 0, self.document_length or 0, filled)
+
 
 @dataclass(frozen=True, slots=True)
 class Labels:

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlx.errors import ModelFormatError
 from rlx.formats import safetensors
 from rlx.formats.files import read_json, shown
+from rlx.formats.heads import TextTask, read_task
 from rlx.formats.quantized import QuantizedTensors
 from rlx.formats.sentences import Dense, SentenceModules, read_modules
 from rlx.formats.tokenizer import TextTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerSettings:
+    """The text of the token for what is unknown, that of the mask (or else of a text's end), and whether a model gets
+    which text of a pair a token is of."""
+
+    unknown: str | None
+    mask: str | None
+    kinds: bool
 
 
 class ModelFolder:
@@ -57,10 +69,33 @@ class ModelFolder:
             raise ModelFormatError(f"{self.path} has no tokenizer.json, which rlx needs to read text")
         return TextTokenizer(file, max_length, lower)
 
+    def tokenizer_settings(self) -> TokenizerSettings:
+        """What tokenizer_config.json, or the special_tokens_map.json of older folders, says of special tokens.
+        Raises: ModelFormatError."""
+        told: dict[str, Any] = {}
+        for name in ("special_tokens_map.json", "tokenizer_config.json"):
+            file = self.path / name
+            told |= read_json(file) if os.path.exists(file) else {}
+        texts = {}
+        for name in ("unk_token", "mask_token", "eos_token"):
+            value = told.get(name)
+            text = value.get("content") if isinstance(value, dict) else value
+            if text is not None and not isinstance(text, str):
+                raise ModelFormatError(f"{self.path / 'tokenizer_config.json'}: {name} is {shown(value)}, expected a text")
+            texts[name] = text
+        named = told.get("model_input_names")
+        kinds = not isinstance(named, list) or "token_type_ids" in named
+        usual = "[MASK]" if self.config.get("model_type") == "bert" else None  # of its tokenizer's class
+        return TokenizerSettings(texts["unk_token"], texts["mask_token"] or usual or texts["eos_token"], kinds)
+
     def sentence_modules(self) -> SentenceModules:
         """Pooling and what follows it, the length limit, and the prompts; mean pooling where the folder has no
         modules.json. Raises: ModelFormatError."""
         return read_modules(self.path, self.config.get("hidden_size"))
+
+    def text_task(self) -> TextTask:
+        """What the folder's text encoder is for, with the settings of that. Raises: ModelFormatError."""
+        return read_task(self.path, self.config)
 
     def module_tensors(self, modules: SentenceModules) -> dict[str, Any]:
         """The weights of the modules after the pooling, by the folder and the name. Raises: ModelFormatError."""

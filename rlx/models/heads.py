@@ -37,7 +37,7 @@ class _Names:
 
 _BERT_MLM = _Names(
     "cls.predictions.decoder", "cls.predictions.transform.dense", norm="cls.predictions.transform.LayerNorm",
-    bias="cls.predictions.bias",
+    bias="cls.predictions.bias", first=False,
 )  # fmt: skip
 _TOKENS = _Names("classifier", first=False)
 _FAMILIES: dict[str, dict[Task, _Names]] = {
@@ -62,6 +62,7 @@ class Head:
     late: LateInteraction | None = None
     labels: Labels | None = None
     names: Mapping[str, str] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()  # names of weights that stand there twice
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -92,9 +93,10 @@ class Head:
             names = ", ".join(sorted(set(self.names.values())))
             raise ModelFormatError(f"{error}; the names in the files are {names}" if names else str(error)) from None
 
-    def of(self, e: Encoder, states: Tensor) -> Tensor:
+    def of(self, e: Encoder, states: Tensor, activation: str | None = None) -> Tensor:
         """The head's output for the states, (batch, length, width): sparse vectors (batch, vocabulary), vectors of
-        tokens (batch, length, numbers), scores (batch, labels), or those of tokens (batch, length, labels)."""
+        tokens (batch, length, numbers), scores (batch, labels), of which one may take an `activation`, or the logits of
+        tokens (batch, length, labels)."""
         batch, length, width = states.shape
         p = e.params
         if self.task == "tokens":
@@ -114,7 +116,7 @@ class Head:
         else:
             x = ops.linear(x, _as(weight, x), _as(p["head.out.bias"], x))
         if self.first:
-            return x
+            return x if activation is None else getattr(ops, activation)(x)
         x = ops.reshape(x, (batch, length, self.out))
         return self._sparse(x, e.mask) if self.splade is not None else x
 
@@ -161,12 +163,14 @@ def head_of(task: TextTask, content: Mapping[str, Any], config: BertConfig, tens
         if name is not None:
             files |= {f"head.{part}.{end}": f"{name}.{end}" for end in ("weight", "bias")}
     found = {name: _there(file, tensors, config) for name, file in files.items()}
-    if names.bias is not None and found["head.out.bias"] not in tensors:  # files have it under either name
-        found["head.out.bias"] = _there(f"{names.out}.bias", tensors, config)
     head = replace(head, names=found)
-    if task.task == "sparse" and content.get("tie_word_embeddings", True) and not _own(head, tensors, config):
-        return replace(head, tied=_words(config))
-    return head
+    if names.bias is None:
+        return head
+    tied = bool(content.get("tie_word_embeddings", True))
+    both = [found["head.out.bias"], _there(f"{names.out}.bias", tensors, config)]
+    bias = next((name for name in (both if tied else both[::-1]) if name in tensors), both[0])
+    head = replace(head, names={**found, "head.out.bias": bias}, unused=tuple(both))
+    return replace(head, tied=_words(config)) if tied and not _own(head, tensors, config) else head
 
 
 def _there(file: str, tensors: Mapping[str, Any], config: BertConfig) -> str:
@@ -198,7 +202,7 @@ def _late(late: LateInteraction, width: int, tensors: Mapping[str, Any]) -> Head
 
 def head_graph(
     config: BertConfig, head: Head, batch: int, length: int, activations: DType = f32,
-    packed: Mapping[str, DType] | None = None, kinds: bool = False,
+    packed: Mapping[str, DType] | None = None, kinds: bool = False, activation: str | None = None,
 ) -> Graph:  # fmt: skip
     """The encoder with a head for one padded size. Inputs: `ids` and `mask` as of `encoder_graph`, with `kinds` the
     input of this name too; the output has the name of the head's task. Raises: ShapeError for a size that the model
@@ -215,5 +219,5 @@ def head_graph(
     params = {name: g.param(name, shape, kept.get(name, f32)) for name, shape in shapes.items()}
     e = Encoder(config, ids, mask, params, activations)
     states = e.states(g.input("kinds", (batch, length), i32) if kinds else None)
-    g.output(head.task, head.of(e, states))
+    g.output(head.task, head.of(e, states, activation))
     return g
