@@ -166,11 +166,11 @@ def head_of(task: TextTask, content: Mapping[str, Any], config: BertConfig, tens
     head = replace(head, names=found)
     if names.bias is None:
         return head
-    tied = bool(content.get("tie_word_embeddings", True))
-    both = [found["head.out.bias"], _there(f"{names.out}.bias", tensors, config)]
-    bias = next((name for name in (both if tied else both[::-1]) if name in tensors), both[0])
-    head = replace(head, names={**found, "head.out.bias": bias}, unused=tuple(both))
-    return replace(head, tied=_words(config)) if tied and not _own(head, tensors, config) else head
+    both = (_there(f"{names.out}.bias", tensors, config), found["head.out.bias"])  # the first, where files have both
+    bias = both[0] if both[0] in tensors else both[1]
+    head = replace(head, names={**found, "head.out.bias": bias}, unused=both)
+    tied = content.get("tie_word_embeddings", True) and not _own(head, tensors, config)
+    return replace(head, tied=_words(config)) if tied else head
 
 
 def _there(file: str, tensors: Mapping[str, Any], config: BertConfig) -> str:

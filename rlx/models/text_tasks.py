@@ -27,11 +27,13 @@ from rlx.models.late import DOCUMENT, QUERY, LateTexts, maxsim, vectors_of
 from rlx.models.weights import Floats
 
 Sparse = tuple[npt.NDArray[np.int32], Floats]
-_METHODS = {  # what a model of each task has, and the methods for it
-    "embeddings": ("embeddings", "encode and embed"), "sparse": ("sparse vectors", "encode_sparse"),
-    "tokens": ("vectors of tokens", "encode_tokens, score and rank"),
-    "scores": ("scores of texts and pairs", "predict, rank and classify"),
-    "labels": ("labels of tokens", "classify_tokens"), "rank": ("scores of a reranker", "rank"),
+_METHODS = {  # what a model of each task is, what it has, and the methods for that
+    "embeddings": ("an encoder of texts", "embeddings", "encode and embed"),
+    "sparse": ("a sparse encoder", "sparse vectors", "encode_sparse"),
+    "tokens": ("a model of late interaction", "vectors of tokens", "encode_tokens, score and rank"),
+    "scores": ("a classifier or cross-encoder", "scores of texts and pairs", "predict, rank and classify"),
+    "labels": ("a classifier of tokens", "labels of tokens", "classify_tokens"),
+    "rank": ("a reranker", "scores of documents", "rank"),
 }  # fmt: skip
 _NAMES = ("identity", *sorted(name for name in ACTIVATIONS.values() if name is not None))
 
@@ -67,9 +69,10 @@ class TextTasks(ABC):
     def needs(self, what: str, *tasks: str) -> None:
         """Raises: RlxError for a model of none of these tasks."""
         if self.task not in tasks:
-            has, methods = _METHODS[self.task]
-            is_not = "is no reranker: it" if what == "rank" else "is a reranker, which" if self.task == "rank" else ""
-            raise RlxError(f"{self.where} {is_not} has {has}, by {methods}; {what} is for {_METHODS[tasks[0]][0]}")
+            kind, has, methods = _METHODS[self.task]
+            raise RlxError(
+                f"{what}: {self.where} is {kind}, which has no {_METHODS[tasks[0]][1]}; it has {has}, by {methods}"
+            )
 
     def encode_sparse(
         self, texts: Sequence[str], *, max_active_dims: int | None = None, batch_size: int = 32,
