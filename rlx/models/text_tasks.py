@@ -110,10 +110,17 @@ class TextTasks(ABC):
         not count, and the prompt unless one is named: "query", or the first of "document", "passage" and "corpus".
         Raises: RlxError for a model without vectors of tokens, and for another task; as `encode`."""
         self.needs("encode_tokens", "tokens")
-        assert self._late is not None
         if task not in (None, QUERY, DOCUMENT):
             raise RlxError(f"encode_tokens: task is {task!r:.40}; expected 'query', 'document' or None")
         listed, size = check_sentences(texts, "encode_tokens"), check_batch_size(batch_size, "encode_tokens")
+        return self._vectors(listed, task, size, prompt_name, prompt)[0]
+
+    def _vectors(
+        self, listed: Sequence[str], task: str | None, size: int, prompt_name: str | None = None,
+        prompt: str | None = None,
+    ) -> tuple[list[Floats], int]:
+        """The vectors of texts that were checked, and how many tokens they have."""
+        assert self._late is not None
         if task is not None and prompt is None and prompt_name is None:
             names = (QUERY,) if task == QUERY else (DOCUMENT, "passage", "corpus")
             prompt_name = next((name for name in names if name in self.prompts), None)
@@ -123,7 +130,7 @@ class TextTasks(ABC):
         for rows, output in self.outputs([row.ids for row in made], size, seen=[row.seen for row in made]):
             for i, vectors in zip(rows, output, strict=False):
                 result[i] = np.asarray(vectors[: len(made[i].ids)][made[i].kept], np.float32)
-        return result
+        return result, sum(len(row.ids) for row in made)
 
     def score(
         self, queries: Sequence[str] | Sequence[Floats], documents: Sequence[str] | Sequence[Floats], *,
@@ -164,7 +171,8 @@ class TextTasks(ABC):
         if name is not None and name not in _NAMES:
             raise RlxError(f"predict: activation is {name!r:.40}{meant(name, _NAMES)}; expected of {', '.join(_NAMES)}")
         before = self.prompt(prompt_name, prompt)
-        scores = self._logits([(before + a, b) for a, b in listed], size, None if name == "identity" else name)
+        name = None if name == "identity" else name
+        scores, _ = self._logits([(before + a, b) for a, b in listed], size, name)
         if len(self.head.labels.names) == 1:
             return scores[:, 0]
         return np.asarray(softmax(scores), np.float32) if apply_softmax else scores
@@ -191,43 +199,53 @@ class TextTasks(ABC):
         size = check_batch_size(batch_size, "rank")
         if top_k is not None:
             check_count(top_k, "top_k", "rank")
-        scores = self._ranked(asked, listed, size, prompt_name, prompt)
+        scores, _ = self.ranked(asked, listed, size, prompt_name, prompt)
         if top_k is None and return_documents is None:
             return scores
         order = np.argsort(-scores, kind="stable")[:top_k]
         text = [{"text": listed[i]} if return_documents else {} for i in order]
         return [{"corpus_id": int(i), "score": float(scores[i]), **more} for i, more in zip(order, text, strict=True)]
 
-    def _ranked(
-        self, query: str, documents: list[str], size: int, prompt_name: str | None, prompt: str | None
-    ) -> Floats:
+    def ranked(
+        self, query: str, documents: Sequence[str], batch_size: int = 32, prompt_name: str | None = None,
+        prompt: str | None = None,
+    ) -> tuple[Floats, int]:
+        """The scores of `rank` for texts that were checked, and how many tokens they took. Raises: as `rank`."""
         self.needs("rank", "scores", "tokens", "rank")
         if self.task == "tokens":
-            if prompt is None and prompt_name is None:
-                return self.score([query], documents, batch_size=size)[0]
-            asked = self.encode_tokens([query], task=QUERY, prompt_name=prompt_name, prompt=prompt)
-            return self.score(asked, self.encode_tokens(documents, task=DOCUMENT, batch_size=size))[0]
+            assert self.head is not None and self.head.late is not None
+            asked, one = self._vectors([query], QUERY, batch_size, prompt_name, prompt)
+            listed, others = self._vectors(documents, DOCUMENT, batch_size)
+            return maxsim(asked, listed, self.head.late.mean)[0], one + others
         if self.task == "scores":
             assert self.head is not None and self.head.labels is not None
             if len(names := self.head.labels.names) > 1:
                 raise RlxError(f"{self.where} has {len(names)} labels, which rank nothing; predict gives their scores")
-            pairs = [(query, document) for document in documents]
-            return self.predict(pairs, batch_size=size, prompt_name=prompt_name, prompt=prompt)
+            before = self.prompt(prompt_name, prompt)
+            pairs = [(before + query, document) for document in documents]
+            logits, count = self._logits(pairs, batch_size, self.head.labels.activation)
+            return logits[:, 0], count
         if prompt is not None or prompt_name is not None:
             raise RlxError(f"{self.where}: rank takes no prompt for a reranker in GGUF")
-        pairs_of = [self._tokenizer.pair(query, document) for document in documents]
-        out = np.zeros(len(documents), np.float32)
-        for rows, output in self.outputs([ids for ids, _ in pairs_of], size, [kind for _, kind in pairs_of]):
-            out[rows] = output[: len(rows), 0]
-        return out
+        encoded = [self._tokenizer.pair(query, document) for document in documents]
+        out = self._rows(encoded, 1, batch_size)
+        return out[:, 0], sum(len(ids) for ids, _ in encoded)
 
-    def _logits(self, texts: Sequence[str | Pair], size: int, activation: str | None = None) -> Floats:
+    def _logits(
+        self, texts: Sequence[str | Pair], size: int, activation: str | None = None
+    ) -> tuple[Floats, int]:
+        """The scores of texts, (n, labels), and how many tokens these have."""
         assert self.head is not None
         encoded = self._tokenizer.pairs(texts)
-        out = np.zeros((len(texts), self.head.out), np.float32)
+        return self._rows(encoded, self.head.out, size, activation), sum(len(ids) for ids, _ in encoded)
+
+    def _rows(
+        self, encoded: list[tuple[TokenIds, TokenIds]], width: int, size: int, activation: str | None = None
+    ) -> Floats:
+        out = np.zeros((len(encoded), width), np.float32)
         kinds = [kinds for _, kinds in encoded]
         for rows, output in self.outputs([ids for ids, _ in encoded], size, kinds, activation=activation):
-            out[rows] = output[: len(rows)]
+            out[rows] = output[: len(rows), :width]
         return out
 
     @property
@@ -256,7 +274,7 @@ class TextTasks(ABC):
         ranked(np.zeros(len(labels.names)), labels, 1, function)
         if not truncate:
             self._refuse_long(listed, "classify")
-        return [ranked(row, labels, top_k, function) for row in self._logits(listed, size)]
+        return [ranked(row, labels, top_k, function) for row in self._logits(listed, size)[0]]
 
     def classify_tokens(
         self, texts: Sequence[str], *, aggregation: Aggregation = "none", ignore_labels: Sequence[str] = ("O",),

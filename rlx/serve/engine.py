@@ -138,6 +138,13 @@ class Engine:
             lambda: self.model.hidden_parts(ids, self.part), lambda states: pooled(np.concatenate(states), pooling)
         )
 
+    def rank(self, ids: npt.NDArray[np.int32]) -> asyncio.Future[float]:
+        """A reranker's score of a prompt of a query and a document; cancel the future to give it up. Raises: as `ask`.
+        """
+        return self._read(
+            lambda: self.model.hidden_parts(ids, self.part), lambda states: self.model.reading.score(states[-1][-1])
+        )
+
     def score(self, ids: npt.NDArray[np.int32], adapter: str | None = None) -> asyncio.Future[list[Scores]]:
         """The scores of a prompt's tokens from its second on; cancel the future to give it up. Raises: as `ask`."""
 
