@@ -441,6 +441,10 @@ class EncoderFiles:
     late: LateTexts | None = None
     paired: bool = True
 
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The weights of the encoder and its head, with their shapes."""
+        return self.config.weight_shapes() | ({} if self.head is None else self.head.weight_shapes())
+
     def weights(self) -> dict[str, Any]:
         """The weights by the names of `config`, floats in f32. Raises: ModelFormatError for those that do not fit."""
         return _matched(self.config, self.head, self.tensors, self.where)

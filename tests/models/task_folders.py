@@ -265,12 +265,15 @@ def _judged(folder: Path, given: dict[str, Any]) -> dict[str, Any]:
     if given["task"] == "sparse":
         model = st.SparseEncoder(str(folder), device="cpu").double()
         rows = {"texts": lists(model.encode(list(TEXTS), convert_to_sparse_tensor=False))}
-        return rows | {"three": lists(model.encode(list(TEXTS[:2]), convert_to_sparse_tensor=False, max_active_dims=3))}
+        three = lists(model.encode(list(TEXTS[:2]), convert_to_sparse_tensor=False, max_active_dims=3))
+        whole = model.encode(list(TEXTS[:1]), prompt="", convert_to_sparse_tensor=False, max_active_dims=99)
+        return rows | {"three": three, "f64": lists(whole)}
     if given["task"] == "scores":
         cross = st.CrossEncoder(str(folder), device="cpu").double()
         result = {"pairs": cross.predict(list(PAIRS), convert_to_tensor=True).double().tolist()}
         softmax = cross.predict(list(PAIRS[:2]), convert_to_tensor=True, apply_softmax=True)
-        result |= {"softmax": softmax.double().tolist()}
+        logits = cross.predict(list(PAIRS[:2]), convert_to_tensor=True, prompt="", activation_fn=torch.nn.Identity())
+        result |= {"softmax": softmax.double().tolist(), "f64": logits.reshape(2, -1).tolist()}
         if cross.num_labels == 1:
             result["rank"] = cross.rank(QUERIES[0], list(DOCUMENTS), top_k=3, return_documents=True)
         judge = pipeline("text-classification", str(folder), device="cpu", dtype=torch.float64)
@@ -281,20 +284,23 @@ def _judged(folder: Path, given: dict[str, Any]) -> dict[str, Any]:
         queries, documents = late.encode_query(list(QUERIES)), late.encode_document(list(DOCUMENTS))
         plain = late.encode(list(DOCUMENTS[:2]), prompt="cold ")
         return {"queries": lists(queries), "documents": lists(documents), "plain": lists(plain),
-                "score": late.similarity(queries, documents).double().tolist()}  # fmt: skip
+                "f64": lists(late.encode(list(TEXTS[2:3]), prompt="", task=None)), "score": late.similarity(queries, documents).double().tolist()}  # fmt: skip
     judge = pipeline("token-classification", str(folder), device="cpu", dtype=torch.float64)
+    with torch.inference_mode():
+        inputs = judge.tokenizer([TEXTS[0]], return_tensors="pt")
+        logits = judge.model(**inputs).logits[0].tolist()
     texts = [TEXTS[0], TEXTS[2], TEXTS[5], "The mountain, unknownword and windmill melts."]
     return {
         way: [[{**one, "score": float(one["score"])} for one in judge(text, aggregation_strategy=way)] for text in texts]
         for way in AGGREGATIONS
-    } | {"all": [[{**one, "score": float(one["score"])} for one in judge(texts[0], ignore_labels=["STONE"])]]}
+    } | {"f64": logits, "all": [[{**one, "score": float(one["score"])} for one in judge(texts[0], ignore_labels=["STONE"])]]}
 
 
 def _short(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.9g}")
     if isinstance(value, dict):
-        return {k: _short(v) for k, v in value.items()}
+        return {k: v if k == "f64" else _short(v) for k, v in value.items()}
     return [_short(v) for v in value] if isinstance(value, list | tuple) else value
 
 

@@ -103,3 +103,27 @@ def test_labels_of_tokens(name: str, device: str, frozen: dict[str, Any], tmp_pa
         for row, expected in zip(rows, exact[way], strict=True):
             near([one.pop("score") for one in row], [one["score"] for one in expected])
             assert row == [{k: v for k, v in one.items() if k != "score"} for one in expected]
+
+
+@pytest.mark.parametrize("name", [n for n in FOLDERS if n != "splade of a limited number, an old folder"])
+@pytest.mark.sample(4)
+def test_functions_in_float64(name: str, frozen: dict[str, Any], tmp_path: Path) -> None:
+    """What a folder's head makes of states, as a function of the weights."""
+    exact, task = np.array(frozen[name]["f64"]), FOLDERS[name]["task"]
+    function, weights = rlx.models.trainable(write(tmp_path, name), dtype="f64")
+    tokenizer = function.files.tokenizer
+    given: list[Any] = list(PAIRS[:2]) if task == "scores" else [TEXTS[2]] if task == "tokens" else [TEXTS[0]]
+    found = []
+    for text in given:
+        ((ids, kinds),) = tokenizer.pairs([text])
+        if task == "tokens":
+            ids = function.files.late.rows([text], None)[0].ids
+            kinds = np.zeros_like(ids)
+        run = rlx.jit(function, device="cpu")
+        got = run(weights, ids[None], np.ones((1, len(ids)), np.bool_), kinds[None])
+        found.append(np.asarray(got)[0])
+    got = np.array(found) if task != "labels" else found[0]
+    if task == "tokens":
+        got = got[:, function.files.late.rows(given, None)[0].kept]
+    assert got.dtype == np.float64 and got.shape == exact.shape
+    assert np.abs(got - exact).max() <= 1e-11
