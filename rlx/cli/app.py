@@ -9,12 +9,14 @@ import typer
 
 from rlx.cli.bench import bench
 from rlx.cli.check import check
+from rlx.cli.classify import classify
 from rlx.cli.convert import convert
 from rlx.cli.devices import devices
 from rlx.cli.embed import embed
 from rlx.cli.finetune import finetune
 from rlx.cli.generate import chat, generate
 from rlx.cli.inspect import inspect
+from rlx.cli.rerank import rerank
 from rlx.cli.run import run
 from rlx.cli.selftest import selftest
 from rlx.cli.serve import serve
@@ -28,7 +30,7 @@ def _paragraphs(text: str) -> str:
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in (
-    devices, embed, generate, chat, serve, transcribe, finetune, run, inspect, convert, check, bench, selftest,
+    devices, embed, rerank, classify, generate, chat, serve, transcribe, finetune, run, inspect, convert, check, bench, selftest,
 ):  # fmt: skip
     app.command(help=_paragraphs(command.__doc__ or ""))(command)
 

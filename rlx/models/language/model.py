@@ -22,6 +22,7 @@ from rlx.formats.huggingface import ModelFolder
 from rlx.formats.tokenizer.chat import ChatTemplate
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.host.locks import renewed
+from rlx.models.asked import check_count
 from rlx.models.language.adapters import Adapter
 from rlx.models.language.architectures import architecture_of
 from rlx.models.language.batch import Batch
@@ -172,19 +173,23 @@ class LanguageModel(Closing):
             return result
 
     def embed(
-        self, texts: str | Sequence[int] | Sequence[str], *, pooling: Pooled | None = None, normalize: bool = True
+        self, texts: str | Sequence[int] | Sequence[str], *, pooling: Pooled | None = None, normalize: bool = True,
+        truncate_dim: int | None = None,
     ) -> npt.NDArray[np.float32]:
         """The embedding of a text or of tokens, f32 (width,), or of several texts, (n, width): the mean of the states,
-        or the first (cls) or last token's; by default as the file says, the last where it does not.
+        or the first (cls) or last token's; by default as the file says, the last where it does not. `truncate_dim` keeps
+        so many of its first numbers, which `normalize` then brings to length 1.
 
-        Raises: ShapeError for no tokens, RlxError for a reranker and for an unknown pooling, and as `logits`."""
+        Raises: ShapeError for no tokens and a `truncate_dim` beyond the width, RlxError for a reranker and for an unknown pooling, and as `logits`."""
         kind = self.pooling if pooling is None else pooling
         if kind not in POOLINGS:
             raise RlxError(f"embed: pooling {kind!r:.40} is none of {', '.join(POOLINGS)}")
+        if truncate_dim is not None:
+            truncate_dim = check_count(truncate_dim, "truncate_dim", "embed", self.config.width)
         if isinstance(texts, (list, tuple)) and texts and all(isinstance(text, str) for text in texts):
             rows = [self._ids(cast(str, text)) for text in texts]
-            return np.stack([pooled(self.hidden(ids), kind, normalize) for ids in rows])
-        return pooled(self.hidden(self._ids(cast(Any, texts))), kind, normalize)
+            return np.stack([pooled(self.hidden(ids), kind, normalize, truncate_dim) for ids in rows])
+        return pooled(self.hidden(self._ids(cast(Any, texts))), kind, normalize, truncate_dim)
 
     @property
     def pooling(self) -> Pooled:
