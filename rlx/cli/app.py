@@ -30,7 +30,8 @@ def _paragraphs(text: str) -> str:
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in (
-    devices, embed, rerank, classify, generate, chat, serve, transcribe, finetune, run, inspect, convert, check, bench, selftest,
+    devices, embed, rerank, classify, generate, chat, serve, transcribe, finetune, run, inspect, convert, check, bench,
+    selftest,
 ):  # fmt: skip
     app.command(help=_paragraphs(command.__doc__ or ""))(command)
 

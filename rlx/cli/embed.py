@@ -34,7 +34,7 @@ def embed(
     ] = None,
     top: Annotated[int, typer.Option(help="How many sentences a query prints.", min=1)] = 3,
     truncate_dim: Annotated[
-        int | None, typer.Option(help="Keep so many of an embedding's first numbers. Default: as the folder says.", min=1)
+        int | None, typer.Option(help="Keep so many first numbers of embeddings. Default: as the folder says.", min=1)
     ] = None,
     normalize: Annotated[
         bool, typer.Option("--normalize", help="Bring embeddings to length 1, after they are cut.")
@@ -65,7 +65,8 @@ def embed(
                 raise RlxError(f"{encoder.where}: prompts by name are in sentence-transformers folders only")
         settings: Any = {}
         if sparse != (getattr(encoder, "task", None) == "sparse"):
-            raise RlxError(f"{folder} {'has no sparse vectors; leave out' if sparse else 'has sparse vectors; add'} --sparse")
+            what = "has no sparse vectors; leave out" if sparse else "has sparse vectors; add"
+            raise RlxError(f"{folder} {what} --sparse")
         if sparse and (truncate_dim is not None or normalize):
             raise RlxError("embed: --truncate-dim and --normalize are for embeddings; these are sparse vectors")
         if truncate_dim is not None:

@@ -1,6 +1,7 @@
 """What a text encoder's folder makes of the states of tokens, beside embeddings: sparse vectors (SPLADE), a vector for
-each token (late interaction), scores of pairs, labels of texts and of tokens. The files are those of sentence-transformers
-6 and of what came before them: PyLate 3, Stanford's ColBERT, and folders of transformers alone."""
+each token (late interaction), scores of pairs, labels of texts and of tokens. The files are those of
+sentence-transformers 6 and of what came before them: PyLate 3, Stanford's ColBERT, and folders of transformers
+alone."""
 
 from __future__ import annotations
 
@@ -73,10 +74,10 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True)
 class LateInteraction:
-    """How a text becomes vectors of its tokens: the `steps` behind the states, the longest query and document in tokens,
-    how queries are filled up, and which tokens do not count: `skipped` ones in texts of the tasks in `skip`, and in all
-    but queries those that are not `kept`. `marks` are prefixes that the tokenizer takes as one token. With `mean` a
-    score is divided by the number of a query's vectors."""
+    """How a text becomes vectors of its tokens: the `steps` behind the states, the longest query and document in
+    tokens, how queries are filled up, and which tokens do not count: `skipped` ones in texts of the tasks in `skip`,
+    and in all but queries those that are not `kept`. `marks` are prefixes that the tokenizer takes as one token. With
+    `mean` a score is divided by the number of a query's vectors."""
 
     steps: tuple[Step, ...] = ()
     query_length: int | None = None
@@ -129,6 +130,7 @@ def read_task(folder: Path, config: Mapping[str, Any]) -> TextTask:
         most, lower = limits_of(folder, _usual(task, kinds))
     else:
         most, lower = limits_of(folder, {})
+    prompts: Mapping[str, str]
     prompts, default = prompts_of(file)
     common = SentenceModules((), (), most, lower, True, prompts, default)
     if modules and modules[0][1] not in ("", None):
@@ -193,8 +195,8 @@ def _splade(listing: Path, modules: list[tuple[str, Any]], told: Mapping[str, An
     kinds = [kind for kind, _ in modules]
     if len(kinds) != 2 or kinds[0] not in ("MLMTransformer", "Transformer") or kinds[1] != "SpladePooling":
         raise ModelFormatError(
-            f"{listing}: modules {shown(kinds)} are not supported for sparse vectors; Transformer (or MLMTransformer) and "
-            "SpladePooling are"
+            f"{listing}: modules {shown(kinds)} are not supported for sparse vectors; Transformer (or MLMTransformer) "
+            "and SpladePooling are"
         )
     where = file_inside(listing.parent, modules[1][1], listing) / "config.json"
     config = read_json(where)

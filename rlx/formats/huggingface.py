@@ -81,7 +81,8 @@ class ModelFolder:
             value = told.get(name)
             text = value.get("content") if isinstance(value, dict) else value
             if text is not None and not isinstance(text, str):
-                raise ModelFormatError(f"{self.path / 'tokenizer_config.json'}: {name} is {shown(value)}, expected a text")
+                where = self.path / "tokenizer_config.json"
+                raise ModelFormatError(f"{where}: {name} is {shown(value)}, expected a text")
             texts[name] = text
         named = told.get("model_input_names")
         kinds = not isinstance(named, list) or "token_type_ids" in named

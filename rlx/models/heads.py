@@ -1,5 +1,5 @@
-"""What stands on an encoder's states beside embeddings, as parts of its graph: sparse vectors of the vocabulary, vectors
-of tokens, scores of pairs and labels of tokens. A table says how the families' files name the weights."""
+"""What stands on an encoder's states beside embeddings, as parts of its graph: sparse vectors of the vocabulary,
+vectors of tokens, scores of pairs and labels of tokens. A table says how the families' files name the weights."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ _FAMILIES: dict[str, dict[Task, _Names]] = {
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What is made of states. `act` is the activation of a first product, None where there is none; `eps` that of a norm
-    behind it. `out` are how many numbers the last product gives; its matrix is the weight `tied` where that is named.
-    `names` are those of the weights in the files."""
+    """What is made of states. `act` is the activation of a first product, None where there is none; `eps` that of a
+    norm behind it. `out` are how many numbers the last product gives; its matrix is the weight `tied` where that is
+    named. `names` are those of the weights in the files."""
 
     task: Task
     width: int
@@ -70,7 +70,8 @@ class Head:
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
         """The weights of the head, with their shapes."""
-        d, shapes = self.width, {}
+        d = self.width
+        shapes: dict[str, tuple[int, ...]] = {}
         if self.act is not None:
             shapes |= {"head.dense.weight": (d, d), "head.dense.bias": (d,)}
         if self.eps is not None:
@@ -85,13 +86,9 @@ class Head:
 
     def match(self, tensors: Mapping[str, Any], where: str) -> dict[str, Any]:
         """The weights of the head among those of the files. Raises: ModelFormatError."""
-        held = {name: tensors[file] for name, file in self.names.items() if file in tensors}
-        held |= {name: tensors[name] for name in self.weight_shapes() if name in tensors}
-        try:
-            return match_weights(self.weight_shapes(), held, where)
-        except ModelFormatError as error:
-            names = ", ".join(sorted(set(self.names.values())))
-            raise ModelFormatError(f"{error}; the names in the files are {names}" if names else str(error)) from None
+        shapes = {self.names.get(name, name): shape for name, shape in self.weight_shapes().items()}
+        found = match_weights(shapes, {name: tensors[name] for name in shapes if name in tensors}, where)
+        return {name: found[self.names.get(name, name)] for name in self.weight_shapes()}
 
     def of(self, e: Encoder, states: Tensor, activation: str | None = None) -> Tensor:
         """The head's output for the states, (batch, length, width): sparse vectors (batch, vocabulary), vectors of
@@ -209,8 +206,8 @@ def head_graph(
     does not take."""
     if batch < 1 or not 1 <= length <= config.max_position_embeddings:
         raise ShapeError(
-            f"head_graph: batch {batch}, length {length}: the batch must be at least 1, the length from 1 to the model's "
-            f"{config.max_position_embeddings} positions"
+            f"head_graph: batch {batch}, length {length}: the batch must be at least 1, the length from 1 to the "
+            f"model's {config.max_position_embeddings} positions"
         )
     g = Graph(f"{head.task}-{batch}x{length}")
     ids, mask = g.input("ids", (batch, length), i32), g.input("mask", (batch, length), bool_)

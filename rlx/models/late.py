@@ -1,5 +1,5 @@
-"""Late interaction (Khattab and Zaharia 2020): texts as vectors of their tokens, scored by the sum over a query's vectors of
-the largest product with one of the document's."""
+"""Late interaction (Khattab and Zaharia 2020): texts as vectors of their tokens, scored by the sum over a query's
+vectors of the largest product with one of the document's."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ class LateTexts:
     model's positions or its tokenizer."""
 
     def __init__(
-        self, late: LateInteraction, tokenizer: TextTokenizer, longest: int, positions: int, mask: str | None, where: str
-    ) -> None:
+        self, late: LateInteraction, tokenizer: TextTokenizer, longest: int, positions: int, mask: str | None,
+        where: str,
+    ) -> None:  # fmt: skip
         self.late, self.longest = late, longest
         self._tokenizer = tokenizer
         for mark in late.marks:
@@ -47,7 +48,7 @@ class LateTexts:
         for name, length in lengths.items():
             if length is not None and not self._behind + 1 < length <= positions:
                 raise ModelFormatError(
-                    f"{where}: {name} is {length}; expected from {self._behind + 2} to the model's {positions} positions"
+                    f"{where}: {name} is {length}; expected from {self._behind + 2} to the model's {positions} tokens"
                 )
         unknown = tokenizer.unknown
         ids = {word: tokenizer.id_of(word) for word in late.skipped}
@@ -92,15 +93,16 @@ def vectors_of(what: str, given: Any) -> list[Floats]:
     try:
         listed = [np.asarray(one, np.float32) for one in given]
     except (TypeError, ValueError):
-        raise DTypeError(f"score: {what} is a {type(given).__name__}; expected texts, or the arrays of encode_tokens")
+        kind = type(given).__name__
+        raise DTypeError(f"score: {what} is a {kind}; expected texts, or the arrays of encode_tokens") from None
     if odd := [one.shape for one in listed if one.ndim != 2]:
         raise ShapeError(f"score: {what} has an array of shape {odd[0]}; expected (tokens, width), one of each text")
     return listed
 
 
 def maxsim(queries: Sequence[Floats], documents: Sequence[Floats], mean: bool = False) -> Floats:
-    """The scores, f32 (queries, documents), of the vectors of texts: for each vector of a query the largest product with
-    one of the document's, and of these the sum, or with `mean` the mean. Raises: ShapeError."""
+    """The scores, f32 (queries, documents), of the vectors of texts: for each vector of a query the largest product
+    with one of the document's, and of these the sum, or with `mean` the mean. Raises: ShapeError."""
     widths = {one.shape[1] for one in (*queries, *documents)}
     if len(widths) > 1:
         raise ShapeError(f"score: vectors of {' and '.join(map(str, sorted(widths)))} numbers; expected one width")

@@ -256,7 +256,8 @@ class SentenceEncoder(TextTasks, Closing):
         made = self._tokenizer
         if isinstance(made, PairTokenizer):
             return np.asarray(made.made.encode(text), np.int32)
-        return made.ids([text])[0]
+        (ids,) = made.ids([text])
+        return np.asarray(ids, np.int32)
 
     def check_ids(self, ids: Sequence[int]) -> TokenIds:
         """The ids as an array. Raises: ShapeError for one that is not in the vocabulary."""

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.errors import RlxError, ShapeError, meant
-from rlx.formats.heads import ACTIVATIONS, Labels, Task
+from rlx.formats.heads import Labels, Task
+from rlx.formats.sentences import ACTIVATIONS
 from rlx.formats.tokenizer import TextTokenizer, TokenIds
 from rlx.models.asked import (
     Pair,
@@ -39,11 +40,11 @@ _NAMES = ("identity", *sorted(name for name in ACTIVATIONS.values() if name is n
 
 
 class TextTasks(ABC):
-    """The tasks of encoders that are none of embeddings. A model has those of its folder; the others raise RlxError that
-    names what the model has."""
+    """The tasks of encoders that are none of embeddings. A model has those of its folder; the others raise RlxError
+    that names what the model has."""
 
     where: str
-    pooling: Pooling | tuple[Pooling, ...] | None
+    pooling: Pooling | tuple[Pooling, ...]
     head: Head | None
     prompts: dict[str, str]
     _tokenizer: Any
@@ -78,8 +79,8 @@ class TextTasks(ABC):
         self, texts: Sequence[str], *, max_active_dims: int | None = None, batch_size: int = 32,
         prompt_name: str | None = None, prompt: str | None = None,
     ) -> list[Sparse]:  # fmt: skip
-        """The sparse vector of each text (SPLADE): (indices, values), i32 and f32 (n,), of its numbers that are not 0, by
-        rising index, which is a token's id. With `max_active_dims`, or as the folder says, the largest so many are
+        """The sparse vector of each text (SPLADE): (indices, values), i32 and f32 (n,), of its numbers that are not 0,
+        by rising index, which is a token's id. With `max_active_dims`, or as the folder says, the largest so many are
         kept, of equal ones those of lower index. Prompts are as in `encode`.
 
         Raises: RlxError for a model without sparse vectors, ShapeError for a `max_active_dims` below 1, and as
@@ -154,8 +155,8 @@ class TextTasks(ABC):
         return maxsim(sides[0], sides[1], self.head.late.mean)
 
     def predict(
-        self, pairs: Sequence[Pair], *, activation: str | None = None, apply_softmax: bool = False, batch_size: int = 32,
-        prompt_name: str | None = None, prompt: str | None = None,
+        self, pairs: Sequence[Pair], *, activation: str | None = None, apply_softmax: bool = False,
+        batch_size: int = 32, prompt_name: str | None = None, prompt: str | None = None,
     ) -> Floats:  # fmt: skip
         """The scores of a cross-encoder for pairs of texts, f32 (n,) with one label, else (n, labels).
 
@@ -178,8 +179,10 @@ class TextTasks(ABC):
         return np.asarray(softmax(scores), np.float32) if apply_softmax else scores
 
     @overload
-    def rank(self, query: str, documents: Sequence[str], top_k: None = None, return_documents: None = None, *,
-             batch_size: int = 32, prompt_name: str | None = None, prompt: str | None = None) -> Floats: ...  # fmt: skip
+    def rank(
+        self, query: str, documents: Sequence[str], top_k: None = None, return_documents: None = None, *,
+        batch_size: int = 32, prompt_name: str | None = None, prompt: str | None = None,
+    ) -> Floats: ...  # fmt: skip
     @overload
     def rank(self, query: str, documents: Sequence[str], top_k: int | None = None,
              return_documents: bool | None = None, *, batch_size: int = 32, prompt_name: str | None = None,
@@ -286,8 +289,8 @@ class TextTasks(ABC):
         With another `aggregation` neighbours of one label, by B- and I- where labels begin so, are one {"entity_group",
         "score", "word", "start", "end"}: "simple" of tokens, the others of words, which have the label of their first
         token ("first"), of the one with the highest score ("max"), or by the mean of their tokens' scores ("average").
-        Raises: RlxError for a model without labels of tokens and another aggregation, ShapeError for a text of more than
-        `max_length` tokens unless `truncate`; as `encode`."""
+        Raises: RlxError for a model without labels of tokens and another aggregation, ShapeError for a text of more
+        than `max_length` tokens unless `truncate`; as `encode`."""
         self.needs("classify_tokens", "labels")
         assert self.head is not None and self.head.labels is not None
         listed, size = check_sentences(texts, "classify_tokens"), check_batch_size(batch_size, "classify_tokens")
@@ -312,7 +315,7 @@ class TextTasks(ABC):
         for i, text in enumerate(texts):
             if made.is_cut(text):
                 raise ShapeError(
-                    f"{what}: text {i} has more than the {made.max_length} tokens that {self.where} takes; shorten it, or "
-                    "let truncate=True cut it"
+                    f"{what}: text {i} has more than the {made.max_length} tokens that {self.where} takes; shorten it, "
+                    "or let truncate=True cut it"
                 )
 

@@ -54,8 +54,8 @@ class _Engine:
 
     async def _in_turn(self, compute: Callable[[threading.Event], T]) -> T:
         """What `compute` gives, when it is the request's turn. A request whose client leaves gives up its turn while it
-        waits; one that is being computed keeps it until its thread has ended, with the texts of a batch. Raises: Refused
-        where too many requests wait, RlxError."""
+        waits; one that is being computed keeps it until its thread has ended, with the texts of a batch. Raises:
+        Refused where too many requests wait, RlxError."""
         if self.running > self._most:
             raise busy(self._most)
         self.running += 1
@@ -124,7 +124,7 @@ class EncoderService(Service):
     def __init__(self, encoder: SentenceEncoder, name: str, *, limits: Limits, key: str | None = None) -> None:
         if encoder.task not in ROUTES or (encoder.task == "scores" and len(encoder.labels) > 1):
             raise RlxError(
-                f"{encoder.where} is neither for embeddings nor for the order of documents, and the server has no route "
+                f"{encoder.where} is neither for embeddings nor for the order of documents; the server has no route "
                 "for it"
             )
         self.encoder, self.name, self.limits = encoder, name, limits

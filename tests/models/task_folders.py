@@ -1,7 +1,7 @@
-"""Folders of sparse, late-interaction, cross-encoder and classifier models around the tiny BERT, as sentence-transformers
-6, PyLate 3, Stanford's ColBERT and transformers write them; `task_folders.json` has what sentence-transformers and the
-pipelines of transformers give for them, in float64. Made by hand, in an environment with sentence-transformers 6.2.0,
-transformers 5.24.0 and torch 2.13.0:  python -m tests.models.task_folders"""
+"""Folders of sparse, late-interaction, cross-encoder and classifier models around the tiny BERT, as
+sentence-transformers 6, PyLate 3, Stanford's ColBERT and transformers write them; `task_folders.json` has what
+sentence-transformers and the pipelines of transformers give for them, in float64. Made by hand, in an environment with
+sentence-transformers 6.2.0, transformers 5.24.0 and torch 2.13.0:  python -m tests.models.task_folders"""
 
 from __future__ import annotations
 
@@ -181,8 +181,8 @@ def tensors(given: dict[str, Any]) -> dict[str, npt.NDArray[np.float32]]:
     shapes: dict[str, tuple[int, ...]] = {}
     if task == "sparse":
         at = "cls.predictions"
-        shapes = {f"{at}.transform.dense.weight": (d, d), f"{at}.transform.dense.bias": (d,), f"{at}.bias": (vocabulary,),
-                  f"{at}.transform.LayerNorm.weight": (d,), f"{at}.transform.LayerNorm.bias": (d,)}  # fmt: skip
+        shapes = {f"{at}.transform.dense.weight": (d, d), f"{at}.bias": (vocabulary,)}
+        shapes |= {f"{at}.transform.{n}": (d,) for n in ("dense.bias", "LayerNorm.weight", "LayerNorm.bias")}
         own = {f"{at}.decoder.weight": (vocabulary, d), f"{at}.decoder.bias": (vocabulary,)}
         shapes |= own if given.get("own") else {}
     if task == "scores":
@@ -201,9 +201,8 @@ def tensors(given: dict[str, Any]) -> dict[str, npt.NDArray[np.float32]]:
 def config_of(given: dict[str, Any]) -> dict[str, Any]:
     """The content of config.json."""
     labels = given.get("labels", 1)
-    named = {} if isinstance(labels, int) and labels == 2 else (
-        {"id2label": {"0": "LABEL_0"}} if isinstance(labels, int) else {"id2label": dict(zip(map(str, range(len(labels))), labels, strict=True))}
-    )  # fmt: skip
+    texts = ["LABEL_0"] if labels == 1 else [] if isinstance(labels, int) else labels
+    named = {"id2label": {str(i): text for i, text in enumerate(texts)}} if texts else {}
     size = len(_vocabulary(given)) + len(given.get("marks", ()))
     more = named if given["task"] in ("scores", "labels") else {}
     return {**CONFIG, "architectures": [_CLASSES[given["task"]]], "vocab_size": size, **more, **given.get("config", {})}
@@ -217,7 +216,8 @@ def write(folder: Path, name: str) -> Path:
         "config.json": config_of(given), "tokenizer.json": _tokenizer(given),
         "tokenizer_config.json": {
             "tokenizer_class": given.get("class", "BertTokenizer"), "model_max_length": 40, "do_lower_case": True,
-            **given.get("tokenizer", {}), **{f"{n.lower()}_token": f"[{n}]" for n in ("CLS", "SEP", "MASK", "PAD", "UNK")},
+            **{f"{n.lower()}_token": f"[{n}]" for n in ("CLS", "SEP", "MASK", "PAD", "UNK")},
+            **given.get("tokenizer", {}),
         },
     }  # fmt: skip
     if not given.get("plain"):
@@ -284,16 +284,19 @@ def _judged(folder: Path, given: dict[str, Any]) -> dict[str, Any]:
         queries, documents = late.encode_query(list(QUERIES)), late.encode_document(list(DOCUMENTS))
         plain = late.encode(list(DOCUMENTS[:2]), prompt="cold ")
         return {"queries": lists(queries), "documents": lists(documents), "plain": lists(plain),
-                "f64": lists(late.encode(list(TEXTS[2:3]), prompt="", task=None)), "score": late.similarity(queries, documents).double().tolist()}  # fmt: skip
+                "f64": lists(late.encode(list(TEXTS[2:3]), prompt="")),
+                "score": late.similarity(queries, documents).double().tolist()}  # fmt: skip
     judge = pipeline("token-classification", str(folder), device="cpu", dtype=torch.float64)
     with torch.inference_mode():
         inputs = judge.tokenizer([TEXTS[0]], return_tensors="pt")
         logits = judge.model(**inputs).logits[0].tolist()
     texts = [TEXTS[0], TEXTS[2], TEXTS[5], "The mountain, unknownword and windmill melts."]
-    return {
-        way: [[{**one, "score": float(one["score"])} for one in judge(text, aggregation_strategy=way)] for text in texts]
-        for way in AGGREGATIONS
-    } | {"f64": logits, "all": [[{**one, "score": float(one["score"])} for one in judge(texts[0], ignore_labels=["STONE"])]]}
+
+    def found(text: str, **how: Any) -> list[dict[str, Any]]:
+        return [{**one, "score": float(one["score"])} for one in judge(text, **how)]
+
+    ways = {way: [found(text, aggregation_strategy=way) for text in texts] for way in AGGREGATIONS}
+    return ways | {"f64": logits, "all": [found(texts[0], ignore_labels=["STONE"])]}
 
 
 def _short(value: Any) -> Any:

@@ -89,6 +89,6 @@ def test_models_of_embeddings_order_nothing(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["splade", "labels of tokens", "cross-encoder of three labels"])
 def test_models_without_a_route_are_refused(kind: str, tmp_path: Path) -> None:
     model: Any
-    with rlx.models.load(task_folders.write(tmp_path, kind), "cpu", engine="numpy") as model:
-        with pytest.raises(RlxError, match="no route"):
-            EncoderService(model, "tiny", limits=Limits())
+    folder = task_folders.write(tmp_path, kind)
+    with rlx.models.load(folder, "cpu", engine="numpy") as model, pytest.raises(RlxError, match="no route"):
+        EncoderService(model, "tiny", limits=Limits())

@@ -89,8 +89,8 @@ class TextTokenizer:
         return self._each(texts, lambda encoding: self._checked_ids(encoding.ids))
 
     def pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[TokenIds, TokenIds]]:
-        """Of each pair of texts the ids, with the marks between them, and 0 or 1 for which of the two each is of. Of too
-        long a pair the longer text is cut first. Raises: as `ids`."""
+        """Of each pair of texts the ids, with the marks between them, and 0 or 1 for which of the two each is of. Of
+        too long a pair the longer text is cut first. Raises: as `ids`."""
 
         def read(encoding: Any) -> tuple[TokenIds, TokenIds]:
             return self._checked_ids(encoding.ids), np.asarray(encoding.type_ids, np.int32)

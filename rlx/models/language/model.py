@@ -177,10 +177,11 @@ class LanguageModel(Closing):
         truncate_dim: int | None = None,
     ) -> npt.NDArray[np.float32]:
         """The embedding of a text or of tokens, f32 (width,), or of several texts, (n, width): the mean of the states,
-        or the first (cls) or last token's; by default as the file says, the last where it does not. `truncate_dim` keeps
-        so many of its first numbers, which `normalize` then brings to length 1.
+        or the first (cls) or last token's; by default as the file says, the last where it does not. `truncate_dim`
+        keeps so many of its first numbers, which `normalize` then brings to length 1.
 
-        Raises: ShapeError for no tokens and a `truncate_dim` beyond the width, RlxError for a reranker and for an unknown pooling, and as `logits`."""
+        Raises: ShapeError for no tokens and a `truncate_dim` beyond the width, RlxError for a reranker and for an
+        unknown pooling, and as `logits`."""
         kind = self.pooling if pooling is None else pooling
         if kind not in POOLINGS:
             raise RlxError(f"embed: pooling {kind!r:.40} is none of {', '.join(POOLINGS)}")

@@ -87,7 +87,8 @@ def reading_of(file: GgufFile) -> Reading:
 
 
 def pooled(states: F32, pooling: Pooled = "last", normalize: bool = True, truncate_dim: int | None = None) -> F32:
-    """One vector, f32 (width,), of the states after a text's tokens, f32 (tokens, width), or the first numbers of it."""
+    """One vector, f32 (width,), of the states after a text's tokens, f32 (tokens, width), or the first numbers of
+    it."""
     vector = states.mean(0, dtype=np.float64) if pooling == "mean" else states[0 if pooling == "cls" else -1]
     vector = vector[:truncate_dim]
     size = float(np.linalg.norm(vector)) if normalize else 1.0
