@@ -16,16 +16,20 @@ from rlx.formats.files import shown
 from rlx.formats.heads import Labels, LateInteraction, Splade, Task, TextTask
 from rlx.formats.sentences import Dense, Step
 from rlx.ir import Graph, Tensor
-from rlx.models.bert import _ACTIVATIONS, BertConfig, Encoder
+from rlx.models.bert import BertConfig, Encoder
+from rlx.models.language.architectures.base import ACTIVATIONS
 from rlx.models.weights import match_weights
+from rlx.ops.matmul import ACTIVATIONS as PRODUCTS
+from rlx.ops.matmul import activated
 
-_ACT = {**_ACTIVATIONS, "tanh": "tanh", "gelu_fast": "gelu_tanh", "mish": "mish", "sigmoid": "sigmoid"}
+_ACT = {name: own for name, own in {**ACTIVATIONS, "tanh": "tanh", "sigmoid": "sigmoid"}.items() if own in PRODUCTS}
 
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """The names of a head's weights in a family's files: a product `dense` with the activation `act` (the config's
-    "hidden_act" unless it is one's name) and a norm, where there are, then the product `out`."""
+    """The names of a head's weights in a family's files: a product `dense` with the activation `act` and a norm, where
+    there are, then the product `out`. An `act` that is no activation's name is the setting that says it. `flags` are
+    the settings of the biases, by our names, that a file may not have, with what they are unless told."""
 
     out: str
     dense: str | None = None
@@ -33,23 +37,64 @@ class _Names:
     norm: str | None = None
     bias: str | None = None  # of the last product, where it has a name of its own
     first: bool = True  # the head reads the first token's state alone
+    flags: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
 
 
 _BERT_MLM = _Names(
     "cls.predictions.decoder", "cls.predictions.transform.dense", norm="cls.predictions.transform.LayerNorm",
     bias="cls.predictions.bias", first=False,
 )  # fmt: skip
+_ROBERTA_MLM = _Names("lm_head.decoder", "lm_head.dense", "gelu", "lm_head.layer_norm", "lm_head.bias", False)
+_ELECTRA_MLM = _Names(
+    "generator_lm_head", "generator_predictions.dense", "gelu", "generator_predictions.LayerNorm", first=False
+)
+_POOLED = _Names("classifier", "pooler.dense", "tanh")
 _TOKENS = _Names("classifier", first=False)
+_DENSE = _Names("classifier.out_proj", "classifier.dense")  # with the activation of the layers
+_MODERN = {"head.dense.bias": ("classifier_bias", False), "head.norm.bias": ("norm_bias", False)}
+_BERT: dict[Task, _Names] = {"sparse": _BERT_MLM, "scores": _POOLED, "labels": _TOKENS}
+_ROBERTA: dict[Task, _Names] = {"sparse": _ROBERTA_MLM, "scores": replace(_DENSE, act="tanh"), "labels": _TOKENS}
+_WIDE: dict[Task, _Names] = {**_BERT, "scores": _DENSE}
+_NO_WORDS: dict[Task, _Names] = {"scores": _POOLED, "labels": _TOKENS}
+_DEBERTA: dict[Task, _Names] = {**_BERT, "scores": replace(_POOLED, act="pooler_hidden_act")}
 _FAMILIES: dict[str, dict[Task, _Names]] = {
-    "bert": {"sparse": _BERT_MLM, "scores": _Names("classifier", "pooler.dense", "tanh"), "labels": _TOKENS},
-}
+    **dict.fromkeys(("bert", "megatron-bert", "ernie", "layoutlm", "fnet"), _BERT),
+    **dict.fromkeys(("roberta", "camembert", "xlm-roberta", "data2vec-text", "xlm-roberta-xl", "roberta-prelayernorm",
+                     "jina_embeddings_v3", "mpnet"), _ROBERTA),
+    # Longformer's classifier of texts sees all tokens from the first, which its encoder does not.
+    "longformer": {"sparse": _ROBERTA_MLM, "labels": _TOKENS},
+    "electra": {"sparse": _ELECTRA_MLM, "scores": replace(_DENSE, act="gelu"), "labels": _TOKENS},
+    "convbert": {"sparse": _ELECTRA_MLM, "scores": _DENSE, "labels": _TOKENS},
+    **dict.fromkeys(("big_bird", "nystromformer", "roformer"), _WIDE),
+    **dict.fromkeys(("rembert", "mobilebert", "squeezebert"), _NO_WORDS),
+    "nomic_bert": {**_BERT, "sparse": replace(_BERT_MLM, norm="cls.predictions.transform.layer_norm")},
+    "gte": {**_BERT, "sparse": replace(_ROBERTA_MLM, bias=None)},
+    **dict.fromkeys(("deberta", "deberta-v2"), _DEBERTA),
+    "distilbert": {
+        "sparse": _Names("vocab_projector", "vocab_transform", "activation", "vocab_layer_norm", first=False),
+        "scores": _Names("classifier", "pre_classifier", "relu"), "labels": _TOKENS,
+    },
+    "albert": {
+        "sparse": _Names("predictions.decoder", "predictions.dense", norm="predictions.LayerNorm",
+                         bias="predictions.bias", first=False),
+        "scores": replace(_POOLED, dense="pooler"), "labels": _TOKENS,
+    },
+    "modernbert": {
+        "sparse": _Names("decoder", "head.dense", "classifier_activation", "head.norm", first=False,
+                         flags={**_MODERN, "head.out.bias": ("decoder_bias", True)}),
+        "scores": _Names("classifier", "head.dense", "classifier_activation", "head.norm", flags=_MODERN),
+        "labels": _Names("classifier", "head.dense", "classifier_activation", "head.norm", first=False, flags=_MODERN),
+    },
+    "eurobert": {"labels": _TOKENS},
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
     """What is made of states. `act` is the activation of a first product, None where there is none; `eps` that of a
-    norm behind it. `out` are how many numbers the last product gives; its matrix is the weight `tied` where that is
-    named. `names` are those of the weights in the files."""
+    norm behind it. `inner` numbers are between the products, as many as a state has unless told, and `out` what the
+    last one gives; its matrix is the weight `tied` where that is named. `plain` are biases that are not there. A head
+    of the `first` token may read the mean of all instead (`mean`). `names` are those of the weights in the files."""
 
     task: Task
     width: int
@@ -57,6 +102,9 @@ class Head:
     act: str | None = None
     eps: float | None = None
     first: bool = False
+    mean: bool = False
+    inner: int = 0
+    plain: frozenset[str] = frozenset()
     tied: str | None = None
     splade: Splade | None = None
     late: LateInteraction | None = None
@@ -70,15 +118,16 @@ class Head:
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
         """The weights of the head, with their shapes."""
-        d = self.width
+        d, inner = self.width, self.inner or self.width
         shapes: dict[str, tuple[int, ...]] = {}
         if self.act is not None:
-            shapes |= {"head.dense.weight": (d, d), "head.dense.bias": (d,)}
+            shapes |= {"head.dense.weight": (inner, d), "head.dense.bias": (inner,)}
         if self.eps is not None:
-            shapes |= {"head.norm.weight": (d,), "head.norm.bias": (d,)}
+            shapes |= {"head.norm.weight": (inner,), "head.norm.bias": (inner,)}
         if self.out:
-            shapes |= {} if self.tied else {"head.out.weight": (self.out, d)}
+            shapes |= {} if self.tied else {"head.out.weight": (self.out, inner)}
             shapes |= {"head.out.bias": (self.out,)}
+        shapes = {name: shape for name, shape in shapes.items() if name not in self.plain}
         for step in self.steps:
             if isinstance(step, Dense):
                 shapes |= {f"{step.path}.{name}": shape for name, shape in step.weight_shapes().items()}
@@ -101,17 +150,25 @@ class Head:
             for step in self.steps:
                 x = e.step(x, step)
             return ops.reshape(x, (batch, length, x.shape[1]))
-        x = states[:, 0] if self.first else ops.reshape(states, (batch * length, width))
+        x = ops.reshape(states, (batch * length, width))
+        if self.first:
+            x = e.pooled(states, e.mask, "mean") if self.mean else states[:, 0]
+
+        def weight(name: str) -> Tensor | None:
+            return ops.cast(p[name], x.dtype) if name in p else None
+
         if self.act is not None:
-            x = getattr(ops, self.act)(ops.linear(x, _as(p["head.dense.weight"], x), _as(p["head.dense.bias"], x)))
+            x = activated(ops.linear(x, weight("head.dense.weight"), weight("head.dense.bias")), self.act)
         if self.eps is not None:
-            x = ops.layer_norm(x, _as(p["head.norm.weight"], x), _as(p["head.norm.bias"], x), self.eps)
-        weight = p[self.tied or "head.out.weight"]
-        if weight.dtype.is_packed or weight.dtype.is_half:  # a table of words is kept as the encoder's matrices are
-            kind = f32 if weight.dtype.is_packed else weight.dtype
-            x = ops.cast(ops.linear(ops.cast(x, kind), weight), e.wide) + _as(p["head.out.bias"], x)
+            shift = weight("head.norm.bias")
+            none = e.g.constant(np.zeros(x.shape[-1], x.dtype.np)) if shift is None else shift
+            x = ops.layer_norm(x, weight("head.norm.weight"), none, self.eps)
+        bias, matrix = weight("head.out.bias"), p[self.tied or "head.out.weight"]
+        if matrix.dtype.is_packed or matrix.dtype.is_half:  # a table of words is kept as the encoder's matrices are
+            x = ops.cast(ops.linear(ops.cast(x, f32 if matrix.dtype.is_packed else matrix.dtype), matrix), e.wide)
+            x = x if bias is None else x + bias
         else:
-            x = ops.linear(x, _as(weight, x), _as(p["head.out.bias"], x))
+            x = ops.linear(x, ops.cast(matrix, x.dtype), bias)
         if self.first:
             return x if activation is None else getattr(ops, activation)(x)
         x = ops.reshape(x, (batch, length, self.out))
@@ -128,10 +185,6 @@ class Head:
         return ops.sum(x, axis=1) if self.splade.pooling == "sum" else x
 
 
-def _as(weight: Tensor, x: Tensor) -> Tensor:
-    return ops.cast(weight, x.dtype)
-
-
 def head_of(task: TextTask, content: Mapping[str, Any], config: BertConfig, tensors: Mapping[str, Any],
             where: str) -> Head | None:  # fmt: skip
     """The head of a folder's task, by its config.json's `content`; None for embeddings. Raises: ModelFormatError."""
@@ -143,29 +196,37 @@ def head_of(task: TextTask, content: Mapping[str, Any], config: BertConfig, tens
     kind = content.get("model_type")
     names = _FAMILIES.get(kind, {}).get(task.task) if isinstance(kind, str) else None
     if names is None:
-        there = ", ".join(k for k, heads in _FAMILIES.items() if task.task in heads)
         what = {"sparse": "sparse vectors", "scores": "scores of texts", "labels": "labels of tokens"}[task.task]
-        raise ModelFormatError(f"{where}: {what} of {shown(kind)} are not there; those of {there} are")
-    act = content.get("hidden_act") if names.act == "hidden_act" else names.act
+        there = [k for k, heads in _FAMILIES.items() if task.task in heads]
+        raise ModelFormatError(f"{where}: {what} of {shown(kind)} are not there; rlx has those of {', '.join(there)}")
+    if kind == "mobilebert" and content.get("classifier_activation") is False:
+        names = replace(names, dense=None)  # its classifier reads the state itself
+    act = names.act if names.act in _ACT else content.get(names.act, "gelu")
     if names.dense is not None and act not in _ACT:
-        raise ModelFormatError(f"{where}: the activation {shown(act)} of its head is none of {', '.join(_ACT)}")
-    labels = task.labels
-    head = Head(
-        task.task, config.hidden_size, config.vocab_size if labels is None else len(labels.names),
-        None if names.dense is None else _ACT[str(act)], config.layer_norm_eps if names.norm else None, names.first,
-        splade=task.splade, labels=labels,
-    )  # fmt: skip
+        raise ModelFormatError(f"{where}: {names.act} is {shown(act)}, expected one of {', '.join(_ACT)}")
+    labels, sparse = task.labels, task.task == "sparse"
+    pooling = content.get("classifier_pooling", "cls") if kind == "modernbert" and names.first else "cls"
+    if pooling not in ("cls", "mean"):
+        raise ModelFormatError(f"{where}: classifier_pooling is {shown(pooling)}, expected 'cls' or 'mean'")
     files = {"head.out.weight": f"{names.out}.weight", "head.out.bias": names.bias or f"{names.out}.bias"}
     for part, name in (("dense", names.dense), ("norm", names.norm)):
         if name is not None:
             files |= {f"head.{part}.{end}": f"{name}.{end}" for end in ("weight", "bias")}
     found = {name: _there(file, tensors, config) for name, file in files.items()}
-    head = replace(head, names=found)
-    if names.bias is None:
+    table = _there(_words(config), tensors, config)
+    head = Head(
+        task.task, config.hidden_size, config.vocab_size if labels is None else len(labels.names),
+        None if names.dense is None else _ACT[str(act)], config.layer_norm_eps if names.norm else None, names.first,
+        pooling == "mean", int(tensors[table].shape[-1]) if sparse and table in tensors else 0,
+        frozenset(own for own, (flag, usual) in names.flags.items() if not content.get(flag, usual)),
+        splade=task.splade, labels=labels, names=found,
+    )  # fmt: skip
+    if not sparse:
         return head
-    both = (_there(f"{names.out}.bias", tensors, config), found["head.out.bias"])  # the first, where files have both
-    bias = both[0] if both[0] in tensors else both[1]
-    head = replace(head, names={**found, "head.out.bias": bias}, unused=both)
+    if names.bias is not None:
+        both = (_there(f"{names.out}.bias", tensors, config), found["head.out.bias"])  # the first, where both are there
+        bias = both[0] if both[0] in tensors else both[1]
+        head = replace(head, names={**found, "head.out.bias": bias}, unused=both)
     tied = content.get("tie_word_embeddings", True) and not _own(head, tensors, config)
     return replace(head, tied=_words(config)) if tied else head
 

@@ -56,7 +56,8 @@ _PYLATE = {"query_prefix": "[unused0] ", "document_prefix": "stone ", "query_len
 FOLDERS: dict[str, dict[str, Any]] = {
     "splade": {"task": "sparse", "modules": [("SpladePooling", {"pooling_strategy": "max"})]},
     "splade, sum of double logarithms, prompt": {
-        "task": "sparse", "st": {"prompts": PROMPTS, "default_prompt_name": "other"},
+        "task": "sparse", "config": {"hidden_act": "gelu_new"},
+        "st": {"prompts": PROMPTS, "default_prompt_name": "other"},
         "modules": [("SpladePooling", {"pooling_strategy": "sum", "activation_function": "log1p_relu"})],
     },
     "splade of a limited number, an old folder": {
