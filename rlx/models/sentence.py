@@ -25,8 +25,9 @@ from rlx.formats.tokenizer.language import LanguageTokenizer
 from rlx.host.locks import renewed
 from rlx.host.progress import drawn, report
 from rlx.ir import Graph
-from rlx.models.bert import BertConfig, Pooling, encoder_graph
-from rlx.models.weights import Floats, match_weights
+from rlx.models.bert import BertConfig, EncoderSettings, Pooling, encoder_graph
+from rlx.models.encoders import encoder_config
+from rlx.models.weights import Floats, file_names, match_weights
 from rlx.packed import PackedArray
 from rlx.runtime import CompiledGraph, Session, Weights
 from rlx.runtime.dims import Dim
@@ -93,7 +94,7 @@ class SentenceEncoder(Closing):
 
     def __init__(
         self,
-        config: BertConfig,
+        config: EncoderSettings,
         tensors: Mapping[str, Any],
         tokenizer: Tokenizes,
         session: Session,
@@ -132,7 +133,7 @@ class SentenceEncoder(Closing):
             wide = {n: array for n, array in arrays.items() if n not in self._packed}
             kept = {} if half is None else {n: half for n, array in wide.items() if array.ndim == 2}
             if self.activations == half:  # products that store halves add biases in the same dtype
-                kept |= {n: half for n in wide if n.endswith(".bias") and "LayerNorm" not in n}
+                kept |= {n: half for n in wide if n.endswith(".bias") and f"{n[:-4]}weight" in kept}
             whole = ("classifier.", *(f"{step.path}." for step in config.steps if isinstance(step, Dense)))
             kept = {n: dtype for n, dtype in kept.items() if not n.startswith(whole)}
             self.weights.expect(kept)
@@ -325,7 +326,7 @@ class SentenceEncoder(Closing):
         return {name: w.dequantize() if isinstance(w, PackedArray) else w for name, w in made.items()}
 
     def _matched(self) -> dict[str, Any]:
-        return match_weights(self.config.weight_shapes(), self._tensors, self.where, "bert.", _UNUSED)
+        return _match(self.config, self._tensors, self.where)
 
     def close(self) -> None:
         """Frees the executables and the weights. Idempotent."""
@@ -375,7 +376,7 @@ def load_gguf(
 class EncoderFiles:
     """What the files of an encoder say: its settings, tensors by name, tokenizer, and what `SentenceEncoder` takes."""
 
-    config: BertConfig
+    config: EncoderSettings
     tensors: Mapping[str, Any]
     tokenizer: Any
     where: str
@@ -388,7 +389,16 @@ class EncoderFiles:
 
     def weights(self) -> dict[str, Any]:
         """The weights by the names of `config`, floats in f32. Raises: ModelFormatError for those that do not fit."""
-        return match_weights(self.config.weight_shapes(), self.tensors, self.where, "bert.", _UNUSED)
+        return _match(self.config, self.tensors, self.where)
+
+    def names(self) -> dict[str, str]:
+        """The name in the files of each weight of `config`."""
+        return file_names(self.config.weight_shapes(), self.tensors, self.config.prefix, self.config.aliases)
+
+
+def _match(config: EncoderSettings, tensors: Mapping[str, Any], where: str) -> dict[str, Any]:
+    unused = (*_UNUSED, *config.unused)
+    return match_weights(config.weight_shapes(), tensors, where, config.prefix, unused, config.aliases)
 
 
 def _encoder(
@@ -406,9 +416,9 @@ def read_folder(model: ModelFolder, text: bool = True) -> EncoderFiles:
     modules = model.sentence_modules()
     normalize = modules.steps[-1:] == ("normalize",)
     steps = modules.steps[:-1] if normalize else modules.steps
-    config = BertConfig.from_dict(model.config, str(model.path / "config.json"), steps=steps)
-    longest = min(modules.max_length or config.max_position_embeddings, config.max_position_embeddings)
     tensors = {**more, **model.tensors()} if (more := model.module_tensors(modules)) else model.tensors()
+    config = encoder_config(model.config, str(model.path / "config.json"), steps, tensors)
+    longest = min(modules.max_length or config.max_position_embeddings, config.max_position_embeddings)
     reads = text or (model.path / "tokenizer.json").exists()
     return EncoderFiles(
         config, tensors, model.tokenizer(longest, modules.lower) if reads else None, str(model.path),

@@ -133,15 +133,15 @@ def llama_like(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
 
 
 @cache
-def _classes() -> dict[str, Any]:
-    families: dict[str, Any] = json.loads(CLASSES.read_text(encoding="utf-8"))["families"]
+def _classes(file: Path) -> dict[str, Any]:
+    families: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["families"]
     return families
 
 
-def class_fields(f: Fields) -> Fields:
+def class_fields(f: Fields, file: Path = CLASSES) -> Fields:
     """Settings under all their names, with what the configuration class of their `model_type` takes for granted where a
     file leaves them out."""
-    facts, content = _classes()[f.content["model_type"]], dict(f.content)
+    facts, content = _classes(file)[f.content["model_type"]], dict(f.content)
     for name, own in facts["names"].items():
         for one, other in ((own, name), (name, own)):
             if one in content:
