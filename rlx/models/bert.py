@@ -185,7 +185,8 @@ class EncoderSettings(Protocol):
 
 def head_shapes(config: EncoderSettings) -> dict[str, tuple[int, ...]]:
     """The weights of what stands on an encoder's states, with their shapes."""
-    d, shapes = config.hidden_size, {}
+    d = config.hidden_size
+    shapes: dict[str, tuple[int, ...]] = {}
     if config.dense_head:
         shapes |= {"classifier.dense.weight": (d, d), "classifier.dense.bias": (d,)}
     if config.labels:

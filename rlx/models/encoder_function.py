@@ -38,8 +38,8 @@ class EncoderFunction(Function):
         self._names = dict(names)
         self.shapes = {names[name]: shape for name, shape in shapes.items()}
         self.products = {
-            name.removesuffix(".weight"): Product(names[name].removesuffix(".weight"), *shapes[name], names[name])
-            for name in files.config.products()
+            name.removesuffix(".weight"): Product(names[name].removesuffix(".weight"), outputs, inputs, names[name])
+            for name in files.config.products() for outputs, inputs in [shapes[name]]
         }  # fmt: skip
 
     def apply(self, weights: Mapping[str, Any], ids: Any, mask: Any, kinds: Any = None, kept: Any = None) -> Tensor:

@@ -16,12 +16,12 @@ ARCHITECTURES: dict[str, Callable[[Fields], EncoderConfig]] = {
     **roberta.ARCHITECTURES,
     **relative.ARCHITECTURES,
 }
+TYPES = ("bert", *ARCHITECTURES)
 
 
 def is_encoder(config: Mapping[str, Any]) -> bool:
     """Whether the settings are those of a text encoder."""
-    kind = config.get("model_type")
-    return kind == "bert" or (isinstance(kind, str) and kind in ARCHITECTURES)
+    return config.get("model_type") in TYPES
 
 
 def encoder_config(

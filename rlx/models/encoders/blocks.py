@@ -25,7 +25,7 @@ class Blocks(Encoder):
     """The parts of an encoder in one graph. A graph asks for weights by name and shape, which makes a weight one of the
     model's; `products` are those of products."""
 
-    config: EncoderConfig  # type: ignore[assignment]
+    config: EncoderConfig
     params: dict[str, Tensor]
 
     def __init__(
@@ -163,11 +163,11 @@ class Blocks(Encoder):
     def mixed(self, q: Tensor, k: Tensor, v: Tensor, layer: int) -> Tensor:
         """What the heads of q, k and v, (batch, length, heads, size), give."""
         c = self.config
-        turned = [ops.transpose(t, (0, 2, 1, 3)) for t in (q, k, v)]
+        q, k, v = (ops.transpose(t, (0, 2, 1, 3)) for t in (q, k, v))
         scale = q.shape[-1] ** -0.5 if c.scale is None else c.scale
         window = c.windows[layer] if c.windows else None
-        made = ops.transpose(ops.attention(*turned, self.seen_by(layer), scale=scale, window=window), (0, 2, 1, 3))
-        return self.product(ops.reshape(made, (self.rows, q.shape[2] * q.shape[3])), "out", layer, c.hidden_size)
+        made = ops.transpose(ops.attention(q, k, v, self.seen_by(layer), scale=scale, window=window), (0, 2, 1, 3))
+        return self.product(ops.reshape(made, (self.rows, q.shape[1] * q.shape[3])), "out", layer, c.hidden_size)
 
     def split(self, x: Tensor, layer: int) -> list[Tensor]:
         """q, k and v, (batch, length, heads, size)."""
@@ -252,4 +252,4 @@ def distances(length: int, buckets: int, most: int) -> npt.NDArray[np.int32]:
         steps = np.log(far.astype(np.float32) / np.float32(single)) / np.float32(math.log(most / single))
     grown = single + np.maximum(steps * np.float32(half - single), 0).astype(np.int64)
     near = np.where(far < single, far, np.minimum(grown, half - 1))
-    return (near + np.where(apart > 0, half, 0)).astype(np.int32)
+    return np.asarray(near + np.where(apart > 0, half, 0), np.int32)

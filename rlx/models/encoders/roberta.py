@@ -7,7 +7,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from rlx.models.encoders.config import ACTS, BERT, LLAMA, MOST_TYPES, PLAIN, EncoderConfig, encoder
-from rlx.models.language.config import MOST_HEADS, MOST_INNER, MOST_LAYERS, MOST_POSITIONS, MOST_TOKENS, MOST_WIDTH, Fields
+from rlx.models.language.config import (
+    MOST_HEADS,
+    MOST_INNER,
+    MOST_LAYERS,
+    MOST_POSITIONS,
+    MOST_TOKENS,
+    MOST_WIDTH,
+    Fields,
+)
 
 _XL = {"first_norm": "encoder.layer.#.attention.self_attn_layer_norm", "second_norm": "encoder.layer.#.LayerNorm"}
 _LN = {"first_norm": "encoder.layer.#.attention.ln", "second_norm": "encoder.layer.#.ln", "last_norm": "encoder.ln"}
@@ -20,7 +28,8 @@ def behind_padding(f: Fields, skipped: int | None = None) -> dict[str, Any]:
     """Places that count from behind the padding token's row, and skip that token."""
     rows = f.count("max_position_embeddings", MOST_POSITIONS)
     skipped = f.count("pad_token_id", rows - 2, least=0) if skipped is None else skipped
-    return {"places": rows, "first_place": skipped + 1, "skipped": skipped, "max_position_embeddings": rows - skipped - 1}
+    first = skipped + 1
+    return {"places": rows, "first_place": first, "skipped": skipped, "max_position_embeddings": rows - first}
 
 
 def roberta(f: Fields, names: dict[str, str] | None = None, prefix: str = "roberta.", **changed: Any) -> EncoderConfig:
@@ -141,7 +150,8 @@ def nomic(f: Fields) -> EncoderConfig:
 def gte(f: Fields) -> EncoderConfig:
     layer = "encoder.layer.#."
     own = {"qkv": f"{layer}attention.qkv_proj", "out": f"{layer}attention.o_proj", "up": f"{layer}mlp.up_gate_proj",
-           "down": f"{layer}mlp.down_proj", "first_norm": f"{layer}attn_ln", "second_norm": f"{layer}mlp_ln"}  # fmt: skip
+           "down": f"{layer}mlp.down_proj", "first_norm": f"{layer}attn_ln",
+           "second_norm": f"{layer}mlp_ln"}  # fmt: skip
     return turned(f, own, ("gate", "up"), prefix="new.", late_gate=True)
 
 

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 
 from rlx.dtypes import bool_, f32, i32
 from rlx.formats import safetensors
@@ -86,7 +85,8 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
         {**T5, "feed_forward_proj": "gated-silu", "relative_attention_num_buckets": 10, "num_heads": 3})),
     "modernbert": (
         {**MODERN, "attention_bias": True, "norm_bias": True, "mlp_bias": True}, {**MODERN, **BOTH, "norm_eps": 1e-3},
-        {**MODERN, "num_hidden_layers": 3, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "local_attention": 8}),
+        {**MODERN, "num_hidden_layers": 3, "local_attention": 8,
+         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
     "eurobert": ({**BASE, **ROPE, "num_key_value_heads": 2, "hidden_act": "silu", "rms_norm_eps": 1e-3},
                  {**BASE, **YARN, "head_dim": 12, "attention_bias": True, "mlp_bias": True}),
     "roformer": ({**BASE, "embedding_size": 20, "rotary_value": True}, BASE),
@@ -143,9 +143,9 @@ def states(files: EncoderFiles, texts: Sequence[Sequence[int]], device: str = "c
     made = files.config.encoder(g.input("ids", ids.shape, i32), g.input("mask", ids.shape, bool_), params, f32)
     g.output("states", made.states(None))
     session = Session(device, engine=engine)
-    with SentenceEncoder(files.config, files.tensors, files.tokenizer, session) as encoder:
-        with session.compile(g, weights=encoder.weights) as program:
-            found = program.run({"ids": ids, "mask": mask})["states"]
+    encoder = SentenceEncoder(files.config, files.tensors, files.tokenizer, session)
+    with encoder, session.compile(g, weights=encoder.weights) as program:
+        found = program.run({"ids": ids, "mask": mask})["states"]
     return [rows[: len(text)] for rows, text in zip(found, texts, strict=True)]
 
 

@@ -40,7 +40,6 @@ _MODULES = (
 ARCHITECTURES: dict[str, Architecture] = {
     name: architecture for module in _MODULES for name, architecture in module.ARCHITECTURES.items()
 }
-OTHERS = ("bert", "whisper")  # models that are read, and are no language models
 # Of families that rlx has no code for: the nearest that it has, and what is missing.
 MISSING = {
     "deepseek_v32": ("deepseek_v3", "the indexer of sparse attention"),
@@ -78,7 +77,9 @@ def architecture_of(fields: Fields) -> Architecture:
 
 def _nearest(kind: object) -> str:
     """What rlx knows in place of a family that it does not."""
-    known = sorted([*ARCHITECTURES, *OTHERS])
+    from rlx.models import encoders  # whose blocks are made of these
+
+    known = sorted([*ARCHITECTURES, *encoders.TYPES, "whisper"])
     listed = f"rlx knows {', '.join(known)}"
     if not isinstance(kind, str):
         return listed
