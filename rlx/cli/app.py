@@ -14,6 +14,7 @@ from rlx.cli.devices import devices
 from rlx.cli.embed import embed
 from rlx.cli.finetune import finetune
 from rlx.cli.generate import chat, generate
+from rlx.cli.habits import Command
 from rlx.cli.inspect import inspect
 from rlx.cli.run import run
 from rlx.cli.selftest import selftest
@@ -30,7 +31,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 for command in (
     devices, embed, generate, chat, serve, transcribe, finetune, run, inspect, convert, check, bench, selftest,
 ):  # fmt: skip
-    app.command(help=_paragraphs(command.__doc__ or ""))(command)
+    app.command(cls=Command, help=_paragraphs(command.__doc__ or ""))(command)
 
 
 def _version(asked: bool) -> None:
