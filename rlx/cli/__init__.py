@@ -58,6 +58,11 @@ def main() -> None:
                 app()
             finally:  # not as the process ends, when errors would be no errors any more
                 sys.stdout.flush()
+    except RlxError as error:
+        if os.environ.get("RLX_DEBUG") in ("1", "2", "3", "4"):  # another level is itself the error
+            raise
+        print(f"rlx: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
     except OSError as error:
         if error.filename is not None or error.errno not in _UNWRITABLE:
             raise
@@ -72,8 +77,3 @@ def main() -> None:
         if isinstance(getattr(ended.__context__, "__cause__", None), KeyboardInterrupt):
             print("rlx: interrupted", file=sys.stderr)
         raise
-    except RlxError as error:
-        if os.environ.get("RLX_DEBUG") in ("1", "2", "3", "4"):  # another level is itself the error
-            raise
-        print(f"rlx: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rlx.cli.inputs import MAX_BYTES, loaded, said
+from rlx.cli.array_files import loaded
+from rlx.cli.inputs import MAX_BYTES, said
 from rlx.errors import GraphError, RlxError
 from rlx.host.files import begins_with, plain
 from rlx.ir import TensorType
@@ -39,9 +40,10 @@ def run_saved(file: Path, device: str, texts: Sequence[str] | None, seed: int, t
     floats, integers 0 and 1."""
     from rlx.runtime.saved.program import load_program
 
-    given = dict(map(loaded, texts or ()))
     with load_program(file, None if device == "auto" else device, trusted=trusted) as program:
         inputs = {name: t.type for name, t in program.graph.inputs.items()}
+        declared = {name: (kind.dtype, kind.shape) for name, kind in inputs.items()}
+        given = dict(loaded(text, declared) for text in texts or ())
         if unknown := sorted(given.keys() - inputs.keys()):
             raise GraphError(f"--input: the program has no inputs {unknown}; it takes {sorted(inputs)}")
         rng = np.random.default_rng(seed)
