@@ -116,5 +116,9 @@ class DeviceLost(RlxError):
     """The device stopped answering; its sessions cannot be used any more, but a new one can be made."""
 
 
+class EnvironmentWarning(UserWarning):
+    """An environment variable that begins as those of rlx do and is none of them."""
+
+
 class ModelWarning(UserWarning):
     """A model file that departs from its format; the message says how it is taken. `strict` makes it an error."""

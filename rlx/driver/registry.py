@@ -10,6 +10,7 @@ from typing import cast
 from rlx.driver.device import Backend, Device, DeviceInfo
 from rlx.errors import DeviceUnavailable, meant
 from rlx.host.background import importing
+from rlx.host.environment import warn_unknown_variables
 
 GROUP = "rlx.backends"
 # These are known without installed metadata; "auto" prefers them in this order.
@@ -170,6 +171,7 @@ def open_device(name: str = "auto") -> Device:
     device = _already_open(name)
     if device is not None:
         return device
+    warn_unknown_variables()
     with importing(_needed(name)):
         info = find_device(name)
         device = load_backend(info.backend).open(info.index)
