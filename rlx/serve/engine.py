@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.errors import RlxError
-from rlx.models.language.batch import Batch, Constraint, Penalties, Scores, Token
+from rlx.models.language.batch import Batch, Scores, Token
 from rlx.models.language.decoder import Sampling
 from rlx.models.language.model import LanguageModel
 from rlx.models.language.pages import ROWS
 from rlx.models.language.reading import Pooled, pooled
+from rlx.models.language.shaping import Constraint, Penalties
 from rlx.serve.metrics import Metrics
 
 TURN_SECONDS = 0.02  # after steps of so long, tokens go out and new sequences come in, where steps are quick
