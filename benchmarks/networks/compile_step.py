@@ -37,6 +37,7 @@ from rlx.backends.vulkan.target import vulkan_target
 from rlx.driver import Limits
 from rlx.ir import Graph
 from rlx.runtime.prepare import planned, prepare
+from rlx.host.collector import paused
 from rlx.train.leaves import taken_apart
 from rlx.train.program import Model, step_graph
 
@@ -90,7 +91,8 @@ class Stages:
         if name == self.profiled:
             self.profile.enable()
         begin = time.process_time()
-        result = call()
+        with paused():
+            result = call()
         spent = (time.process_time() - begin) * 1e3
         self.profile.disable()
         self.times[name] = min(spent, self.times.get(name, np.inf))
