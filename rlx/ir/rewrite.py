@@ -58,6 +58,7 @@ class Rewriter:
                 self._kept += 1
                 return
             self.graph  # noqa: B018 - nodes were left out or change places, so the new graph must exist
+            inputs = None  # they were the old graph's
         if inputs is None:
             inputs = self.inputs(node.inputs)
         for a, b in zip(inputs, node.inputs, strict=True):
