@@ -59,6 +59,17 @@ class DType:
     kind: Kind
     np: np.dtype[Any]
 
+    # The passes compare and look up dtypes hundreds of thousands of times: nearly always an object with itself.
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, DType) or self.name != other.name:
+            return False
+        return (self.storage, self.kind, self.np) == (other.storage, other.kind, other.np)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def __repr__(self) -> str:
         return self.name
 
