@@ -189,7 +189,7 @@ class GgufModel:
         """Writes the tensor that a folder calls so into memory of its size, as `read` gives it. Raises: as `read`."""
         tensor, expert = self._found.get(name, (None, None))
         change = None if tensor is None else self.family.change(tensor.name)
-        if tensor is None or tensor.name in self._factors and not self.kinds[name][1].is_packed:
+        if tensor is None or (tensor.name in self._factors and not self.kinds[name][1].is_packed):
             copy_into(self.read(name), out)
         elif expert is not None:
             tensor.read(expert, expert + 1, out)
@@ -305,6 +305,8 @@ class GgufModel:
             kv, second = config["num_key_value_heads"], "blk.0.attn_norm_2.weight" in self.file.tensors
             config |= {"new_decoder_architecture": kv > 1, "num_kv_heads": kv, "num_ln_in_parallel_attn": 1 + second,
                        "ffn_hidden_size": config["intermediate_size"]}  # fmt: skip
+        if f.architecture.startswith("granite") and not config.get("attention_multiplier"):
+            config["attention_multiplier"] = config["head_dim"] ** -0.5
         if f.mixers:
             self._hybrid(config)
         if f.model_type == "mamba2":

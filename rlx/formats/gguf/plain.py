@@ -32,6 +32,9 @@ _SSM = {
         "norm": "norm", "out_proj": "out", "dt_layernorm": "dt_norm", "b_layernorm": "b_norm", "c_layernorm": "c_norm",
     }.items()},
 }  # fmt: skip
+_FALCON_H1 = {("post_attention_layernorm.weight" if name == "post_attention_layernorm" else name): place
+              for name, place in _SSM.items()}  # a norm of its files has no suffix
+_LFM2 = {**{k: v for k, v in _TOP.items() if k != "embed_norm"}, "norm": "token_embd_norm"}
 _CONV = {**_BLOCK, **{f"conv.{part}": f"shortconv.{theirs}" for part, theirs in {
     "in_proj": "in_proj", "conv1d": "conv", "out_proj": "out_proj"}.items()}}  # fmt: skip
 _AFTER = {**_BLOCK, "post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
@@ -102,12 +105,14 @@ FAMILIES = (
         for kind in ("granitemoehybrid", "bamba")
     ),
     _family(
-        "falcon-h1", "falcon_h1", block=_SSM, more_counts={**_MAMBA2, "mamba_d_ssm": "ssm.inner_size"}, folded=True,
+        "falcon-h1", "falcon_h1", block=_FALCON_H1, folded=True,
+        more_counts={**_MAMBA2, "mamba_d_ssm": "ssm.inner_size"},
         present={**_CONV_BIAS, "mamba_rms_norm": "blk.0.ssm_norm.weight"}, fixed={"mamba_norm_before_gate": False},
         changes=_HEADS_OF_STATES,
     ),
     _family(
-        "jamba", "jamba", block=_SSM, no_rope=True, mixers="jamba", present=_CONV_BIAS,
+        "jamba", "jamba", block={k: v for k, v in _SSM.items() if k != "mixer.dt_bias"}, no_rope=True,
+        mixers="jamba", present=_CONV_BIAS,
         more_counts={
             **_STATES, **_INNER, "mamba_dt_rank": "ssm.time_step_rank", "num_experts": "expert_count", **_USED},
     ),
@@ -118,11 +123,11 @@ FAMILIES = (
                 **_INNER}, changes=_HEADS_OF_STATES, present={"use_conv_bias": "blk.0.ssm_conv1d.bias"},
     ),
     _family(
-        "lfm2", "lfm2", ("norm_eps", _RMS), block=_CONV, top={**_TOP, "norm": "token_embd_norm"}, more_counts=_SHORT,
+        "lfm2", "lfm2", ("norm_eps", _RMS), block=_CONV, top=_LFM2, more_counts=_SHORT,
         mixers="conv", fixed={"block_auto_adjust_ff_dim": False, "conv_bias": False},
     ),
     _family(
-        "lfm2moe", "lfm2_moe", ("norm_eps", _RMS), block=_CONV, top={**_TOP, "norm": "token_embd_norm"}, mixers="conv",
+        "lfm2moe", "lfm2_moe", ("norm_eps", _RMS), block=_CONV, top=_LFM2, mixers="conv",
         fixed={"conv_bias": False}, says=_SIGMOID, more_counts={
             **_SHORT, "num_experts": "expert_count", **_USED, "num_dense_layers": "leading_dense_block_count",
             "moe_intermediate_size": "expert_feed_forward_length"},

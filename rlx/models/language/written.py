@@ -72,6 +72,9 @@ def folder_to_gguf(
     architecture = architecture_of(fields)
     config = architecture.read(fields)
     weights = ModelWeights(Arrays(source.tensors(), str(source.path)), architecture, config, 16, None)
+    a = config.attention
+    if family.architecture == "chatglm" and a is not None and a.heads * a.head_size != config.width:
+        fields.wrong("head_dim", f"a part of the width for each head: readers of {family.architecture} take that")
     config, asked, changed = weights.config, _Asked(), dict[str, list[str]]()
     language_graph(config, Size(1, 1, 16), asked, "logits")
     language_graph(config, Size(1, 1, 16), weights, "logits")
@@ -153,7 +156,7 @@ def _settings(f: Fields, config: LanguageConfig, family: Family) -> dict[str, An
     if r is not None and r.states:
         settings |= {
             "ssm.conv_kernel": r.width, "ssm.inner_size": r.inner, "ssm.state_size": r.states,
-            "ssm.time_step_rank": r.rank or r.heads, "ssm.group_count": r.groups,
+            "ssm.time_step_rank": r.rank or r.heads, **({"ssm.group_count": r.groups} if r.heads else {}),
         }  # fmt: skip
     if a is not None:
         settings |= _of_attention(f, config, a, family)
@@ -162,6 +165,8 @@ def _settings(f: Fields, config: LanguageConfig, family: Family) -> dict[str, An
             value = f.content.get(name)
             if value is not None and key not in settings and (kind is None or isinstance(value, int | float)):
                 settings[key] = float(value) if kind is float else value
+    if e is None:
+        settings = {key: value for key, value in settings.items() if not key.startswith("expert_")}
     numbers = {"logit_scale", "embedding_scale", "residual_scale", "attention.scale", "attention.clamp_kqv",
                "expert_weights_scale"}  # fmt: skip
     return {f"{arch}.{key}": float(v) if key in numbers else v for key, v in settings.items()}
@@ -186,7 +191,8 @@ def _of_attention(f: Fields, config: LanguageConfig, a: Attention, family: Famil
     rope = next((r for r, w in zip(a.ropes, a.windows, strict=True) if r is not None and w is None), a.ropes[0])
     if rope is None:
         rope = next((r for r in a.ropes if r is not None), None)
-    if family.mixers == "linear_attention":
+    if family.architecture == "granitehybrid":
+        settings["attention.scale"] = a.scale
         settings["rope.scaling.finetuned"] = rope is not None
     if rope is None:
         return settings
