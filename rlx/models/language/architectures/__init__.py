@@ -48,7 +48,6 @@ MISSING = {
     "llama4_text": ("llama", "chunks of attention, and weights of experts on their inputs"),
     "minimax": ("mixtral", "lightning attention"),
     "nemotron_h": ("bamba", "layers that are an MLP alone"),
-    "granitemoehybrid": ("granitemoeshared", "Mamba-2 beside its multipliers"),
     "zamba2": ("bamba", "blocks of attention that layers share"),
     "kimi_linear": ("deepseek_v3", "Kimi's delta attention"),
     "recurrent_gemma": ("gemma2", "the linear recurrent unit"),

@@ -140,8 +140,10 @@ def _classes(file: Path) -> dict[str, Any]:
 
 def class_fields(f: Fields, file: Path = CLASSES) -> Fields:
     """Settings under all their names, with what the configuration class of their `model_type` takes for granted where a
-    file leaves them out."""
-    facts, content = _classes(file)[f.content["model_type"]], dict(f.content)
+    file leaves them out. Llama's own names need no such list."""
+    facts, content = _classes(file).get(f.content["model_type"]), dict(f.content)
+    if facts is None:
+        return f
     for name, own in facts["names"].items():
         for one, other in ((own, name), (name, own)):
             if one in content:
