@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rlx.dtypes import packed_refused
 from rlx.errors import DTypeError, UnsupportedOp, meant
 from rlx.ir.types import TensorType
+from rlx.records import Record
 
 if TYPE_CHECKING:
     from rlx.ir.expr import Expr
@@ -95,8 +95,7 @@ class Cost(NamedTuple):
     terms: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Op:
+class Op(Record, eq=False, repr=False):
     """The record of one operation. There is one of each name, so records are compared by identity.
 
     `infer` gives the output types or raises an error naming op, shapes and dtypes. `reference` is the NumPy

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from rlx.ir import Graph, Node, Tensor
 from rlx.passes.repeats import Repeat, repeat_of, splits
 from rlx.passes.rewriting import SupportOf
 from rlx.passes.trees import cheap, cost, literal, node_trees, spread
+from rlx.records import Record, field
 
 MAX_INPUTS = 8
 MAX_TENSORS = 12  # limit on inputs and outputs together: pointers of one launch
@@ -19,8 +19,7 @@ MAX_COST = 64  # limit on distinct computed nodes of the trees
 MAX_SPREAD = 4096  # limit on one tree's nodes, shared parts counted at each use: printing and comparing take as long
 
 
-@dataclass(slots=True, eq=False)
-class FusionGroup:
+class FusionGroup(Record, frozen=False, eq=False):
     """A fusion group: indices of nodes that run as one over `shape`.
 
     Members of a smaller shape are computed again for each element. `place` is its rank in a topological order of all

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rlx.backends.cpu.host.kernels import BINDERS
+from rlx.backends.cpu import step
+from rlx.backends.cpu.host import kernels
+from rlx.backends.cpu.host.kernels import BINDERS, load_kernels
 from rlx.backends.cpu.step import ENGINE_BINDERS, load_binders
 from rlx.backends.gpu.program.executable import load_rules
 from rlx.backends.gpu.program.lowering import LOWERINGS
@@ -77,6 +80,7 @@ def test_no_module_of_ops_needs_another_to_be_imported_before() -> None:
 
 
 def test_a_cpu_kernel_is_in_the_module_of_its_family() -> None:
+    load_kernels()
     modules = {op: binder.__module__ for op, binder in BINDERS.items()}
     with_kernels = {name: op for name, op in REGISTRY.items() if op.kernel and op.family != "custom"}
     assert modules.keys() <= with_kernels.keys()
@@ -85,6 +89,23 @@ def test_a_cpu_kernel_is_in_the_module_of_its_family() -> None:
     # definition alone.
     assert modules.keys() | ENGINE_BINDERS >= {name for name, op in with_kernels.items() if op.decompose is None}
     assert _strays("rlx.backends.cpu.host", modules) == []
+
+
+def test_the_tables_of_binders_name_the_modules_that_have_them() -> None:
+    """A program imports the modules that the tables name for its ops; all modules are imported here."""
+    for table, package in ((kernels.MODULES, "rlx.backends.cpu.host"), (step.MODULES, "rlx.backends.cpu")):
+        where = ROOT / package.replace(".", "/")
+        for path in where.rglob("*.py"):
+            name = ".".join(path.relative_to(where).with_suffix("").parts)
+            if package.endswith("host") or not name.startswith("host"):
+                importlib.import_module(f"{package}.{name}".removesuffix(".__init__"))
+        registered: dict[str, set[str]] = {}
+        every = {op: [b] for op, b in BINDERS.items()} if table is kernels.MODULES else ENGINE_BINDERS
+        for op, binders in every.items():
+            for binder in binders:
+                if binder.__module__.startswith(package):
+                    registered.setdefault(binder.__module__.removeprefix(f"{package}."), set()).add(op)
+        assert {module: set(names.split()) for module, names in table.items()} == registered
 
 
 def test_a_gpu_rule_is_in_the_module_of_its_family() -> None:
