@@ -86,7 +86,7 @@ def test_a_record_is_made_as_a_dataclass_is(before: int) -> None:
     for args, named in WRONG:
         with pytest.raises(TypeError):
             PlaceOf(*args, **named)
-        with pytest.raises(TypeError, match="Fresh|__init__"):
+        with pytest.raises(TypeError, match=r"Fresh|__init__"):
             Fresh(*args, **named)
 
 
