@@ -245,9 +245,11 @@ def flatten(
         kind = type(value).__name__
         raise GraphError(f"containers are nested more than {MAX_DEPTH} deep; does a {kind} hold itself?")
     if leaf(value):
-        if not (isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "c" and Complexes.of_numpy):
+        if not (isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "c"):
             leaves.append(value)
             return ("leaf", len(leaves) - 1)
+        Complexes.load()
+        assert Complexes.of_numpy is not None
         value = Complexes.of_numpy(value)
     if isinstance(value, tuple | list):
         named = isinstance(value, tuple) and hasattr(value, "_fields")

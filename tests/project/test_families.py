@@ -18,7 +18,8 @@ from rlx.backends.cpu.step import ENGINE_BINDERS, load_binders
 from rlx.backends.gpu.program.executable import load_rules
 from rlx.backends.gpu.program.lowering import LOWERINGS
 from rlx.backends.gpu.rules.rows import row_kernels
-from rlx.ir import REGISTRY
+from rlx.ir import HOST, REGISTRY, get_op
+from rlx.ops import places
 
 ROOT = Path(__file__).resolve().parents[2]
 # Imports the modules of rlx/ops one by one, without the package that imports them in its own order, and prints which
@@ -33,9 +34,9 @@ for name in ("rlx", "rlx.ops"):
 from rlx import ir
 from rlx.ir import op as records
 
-made, add = {}, records.register
+made, host = {}, records.register_host
 
-def register(op):
+def register(op, add=records.register):
     frame, called = sys._getframe(1), []
     while frame and "importlib" not in frame.f_code.co_filename:
         called.append(frame.f_globals["__name__"])
@@ -44,6 +45,7 @@ def register(op):
     return add(op)
 
 ir.register = records.register = register
+ir.register_host = records.register_host = lambda op: register(op, host)
 for name in sorted((m.name for m in pkgutil.walk_packages(["rlx/ops"], "rlx.ops.")), reverse="reversed" in sys.argv):
     importlib.import_module(name)
 print(json.dumps(made))
@@ -63,15 +65,17 @@ def _registered(order: str) -> dict[str, str]:
 def _strays(layer: str, modules: dict[str, str]) -> list[str]:
     """The ops whose module is neither `<layer>.<family>` nor in the folder of that name."""
     return [
-        f"{op} (family {REGISTRY[op].family}): {module}"
+        f"{op} (family {get_op(op).family}): {module}"
         for op, module in modules.items()
-        if not f"{module}.".startswith(f"{layer}.{REGISTRY[op].family}.")
+        if not f"{module}.".startswith(f"{layer}.{get_op(op).family}.")
     ]
 
 
 def test_an_op_is_registered_in_the_module_of_its_family() -> None:
     modules = _registered("sorted")
-    assert modules.keys() == {name for name, op in REGISTRY.items() if not op.leaf and op.family != "custom"}
+    assert modules == places.OPS
+    own = {**REGISTRY, **HOST}
+    assert modules.keys() == {name for name, op in own.items() if not op.leaf and op.family != "custom"}
     assert _strays("rlx.ops", modules) == []
 
 

@@ -13,6 +13,7 @@ import pytest
 LAYERS = (
     "interrupted",
     "errors",
+    "lazy",
     "records",
     "dtypes",
     "host",
