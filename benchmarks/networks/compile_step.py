@@ -35,9 +35,9 @@ from rlx.backends.gpu.program.steps import Launch, TreeKernel
 from rlx.backends.gpu.program.target import Target
 from rlx.backends.vulkan.target import vulkan_target
 from rlx.driver import Limits
+from rlx.host.collector import paused
 from rlx.ir import Graph
 from rlx.runtime.prepare import planned, prepare
-from rlx.host.collector import paused
 from rlx.train.leaves import taken_apart
 from rlx.train.program import Model, step_graph
 

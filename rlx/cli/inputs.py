@@ -6,7 +6,6 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from rlx.formats.files import beginning, plain, shown
 from rlx.formats.kinds import other_kind
 from rlx.host.progress import drawn
 from rlx.ir.checks import checks_of
+from rlx.records import replace
 from rlx.runtime.checks import HostCheck
 
 if TYPE_CHECKING:

@@ -82,7 +82,7 @@ DIFFERENCES = {
     "true_divide": "integers are divided toward zero, as C has it", "empty": "gives zeros", "empty_like": "gives zeros",
     "geomspace": "f32", "logspace": "f32",
     "eye": "f32", "floor": "integers become f32", "ceil": "integers become f32",
-    "trunc": "integers become f32", "fix": "integers become f32", 
+    "trunc": "integers become f32", "fix": "integers become f32",
     "interp": "of f32 it computes in f32", "linspace": "f32", "mean": "integers become f32",
     "nanargmax": "-1 where all are NaN, as JAX", "nanargmin": "-1 where all are NaN, as JAX",
     "nonzero": "`size=` in a traced function",

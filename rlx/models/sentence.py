@@ -6,7 +6,6 @@ import operator
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -29,6 +28,7 @@ from rlx.models.bert import BertConfig, EncoderSettings, Pooling, encoder_graph
 from rlx.models.encoders import encoder_config
 from rlx.models.weights import Floats, file_names, match_weights
 from rlx.packed import PackedArray
+from rlx.records import Record, field
 from rlx.runtime import CompiledGraph, Session, Weights
 from rlx.runtime.dims import Dim
 
@@ -372,8 +372,7 @@ def load_gguf(
     return _encoder(read_gguf(file), session, dtype, activations)
 
 
-@dataclass(frozen=True)
-class EncoderFiles:
+class EncoderFiles(Record, slots=False):
     """What the files of an encoder say: its settings, tensors by name, tokenizer, and what `SentenceEncoder` takes."""
 
     config: EncoderSettings

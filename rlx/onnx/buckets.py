@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from rlx.formats.files import shown
 from rlx.onnx.reader.dims import check_dims
 from rlx.onnx.reader.elements import STRING, Array
 from rlx.onnx.reader.infos import TensorInfo
+from rlx.records import replace
 from rlx.runtime.dims import Dim
 
 Axes = Mapping[str, tuple[Any, ...]]  # lengths and symbols of the dimensions of each input

@@ -10,12 +10,12 @@ import numpy as np
 
 from rlx.dtypes import DTypeLike, as_dtype, bool_
 from rlx.errors import ShapeError
-from rlx.ir import Tensor, apply
+from rlx.ir import Tensor
 from rlx.ir.types import as_items, as_shape, normalize_axes, normalize_axis
-from rlx.ops import matmul as linalg
 from rlx.ops import quantized, reduce
 from rlx.ops.base import TensorLike, cast_to, floating, tensor, tensors
 from rlx.ops.elementwise import binary, select, unary
+from rlx.ops.matmul import activated, check_activation, matmul
 from rlx.ops.movement import strided as movement
 from rlx.ops.reduce import Axis, working_float
 
@@ -239,13 +239,13 @@ def linear(
     """
     if getattr(getattr(weight, "dtype", None), "is_packed", False):
         result = quantized.packed_matmul(x, weight)
-        linalg.check_activation("linear", activation)
+        check_activation("linear", activation)
         if bias is not None:
             if (shape := np.shape(bias) if not isinstance(bias, Tensor) else bias.shape) != result.shape[-1:]:
                 raise ShapeError(f"linear: bias is {shape}; expected {result.shape[-1:]}")
             result = cast_to(result + bias, result.dtype)
-        return linalg.activated(result, activation)
-    return linalg.matmul(x, weight, bias, transpose_b=True, activation=activation)
+        return activated(result, activation)
+    return matmul(x, weight, bias, transpose_b=True, activation=activation)
 
 
 def normalize(x: Tensor, axis: int = -1, eps: float = 1e-12) -> Tensor:

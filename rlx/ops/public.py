@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,19 @@ class Complexes:
     @classmethod
     def now(cls, name: str, args: Sequence[Any]) -> Any:
         """What the function of that name gives of complex arguments."""
+        return cls.called("rlx.ops", name, len, args, {})
+
+    @classmethod
+    def called(cls, module: str, name: str, call: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What a public function gives of complex arguments; NotImplemented where it is called as ever."""
+        cls.load()
         assert cls.dispatch is not None
-        return cls.dispatch("rlx.ops", name, len, args, {})
+        return cls.dispatch(module, name, call, args, kwargs)
+
+    @staticmethod
+    def load() -> None:
+        """Imports what they are computed by, which few programs need."""
+        import_module("rlx.ops.complex_numbers")
 
 
 def any_complex(args: Sequence[Any]) -> bool:
@@ -73,8 +85,7 @@ def public(module: str, name: str, function: Function) -> Any:
         try:
             arguments = (*args, *kwargs.values()) if kwargs else args
             if any_complex(arguments) and (name not in _TAKING or module != "rlx.ops"):
-                assert Complexes.dispatch is not None
-                result = Complexes.dispatch(module, name, call, args, kwargs)
+                result = Complexes.called(module, name, call, args, kwargs)
                 if result is not NotImplemented:
                     return result
             compute = Outside.compute

@@ -27,7 +27,7 @@ RISING = X[:, 0] < 20.0
 def lacking(module: str, name: str) -> set[str]:
     """The keywords of a function of NumPy that rlx's takes under no name."""
     theirs = getattr(importlib.import_module(module), name)
-    mine = inspect.unwrap(eval(ours(module.partition(".")[2], name), {"rlx": rlx}))  # noqa: S307 - a name of the table
+    mine = inspect.unwrap(eval(ours(module.partition(".")[2], name), {"rlx": rlx}))
     try:
         listed = inspect.signature(theirs).parameters.values()
     except ValueError:  # some functions in C have none

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,7 +27,6 @@ from rlx.backends.cpu.step import (
     EngineStep,
     Epilogue,
     binders_of,
-    load_binders,
 )
 from rlx.backends.cpu.weights import PackedWeights
 from rlx.backends.cpu.workers import POOL
@@ -37,6 +35,7 @@ from rlx.dtypes import HOST_ONLY, as_dtype
 from rlx.errors import RlxError, UnsupportedOp
 from rlx.ir import Node, Tensor
 from rlx.ir import expr as ex
+from rlx.records import Record
 
 _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 # Less work is not handed to another thread. One that still spins takes 0.3 µs to begin; one that sleeps costs its waker
@@ -50,8 +49,7 @@ _NO_KERNELS = (UnsupportedOp, RuntimeError)  # none can be made then: llvmlite r
 _PAUSE_NS = 2_000_000.0  # a thread looks up from its work about as often, to see whether a signal waits
 
 
-@dataclass(frozen=True, slots=True)
-class MovingRow:
+class MovingRow(Record):
     """A copy around each turn of a segment: in turn i, i times the steps are added to the addresses."""
 
     source: int
@@ -153,7 +151,6 @@ class EngineProgram:
     ) -> None:  # fmt: skip
         machine = this_machine()
         assert machine is not None
-        load_binders()
         self._ctx = EngineContext(machine, threads, acquire, is_fixed, weights)
         self.packed: list[Range] = []  # the weights that the last node that was bound reads in another order
         self._segments: list[Segment] = []

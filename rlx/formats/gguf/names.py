@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from rlx.records import Record, field
 
 Change = Literal["pairs of q", "pairs of k", "one more", "transposed", "minus exp", "squeezed", "one row", "flat"]
 
@@ -81,8 +82,7 @@ _EXPERT_COUNTS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Record):
     """An architecture: its names in both formats, its blocks' tensors, its settings, and the tensors that differ."""
 
     architecture: str  # GGUF's

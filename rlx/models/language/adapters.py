@@ -6,7 +6,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,6 +20,7 @@ from rlx.formats.safetensors import SafetensorsFile
 from rlx.models.language.architectures.base import Recipe
 from rlx.models.language.config import Fields
 from rlx.packed import PackedArray
+from rlx.records import Record, field
 
 MOST_RANK = 1 << 12
 _KINDS = (".lora_A.weight", ".lora_B.weight")
@@ -40,8 +40,7 @@ _NOT_THERE: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class LowRank:
+class LowRank(Record, slots=False):
     """What a graph needs to know of an adapter: the products it corrects, each with its rank. Adapters that are equal
     in this share their programs. `products` are those that a graph has, with their parts and the length of their
     rows."""

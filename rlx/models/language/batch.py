@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from rlx.models.language.decoder import AHEAD, Decoder, Sampling
 from rlx.models.language.graph import GREEDY, LOG, SCORED, Picking, mask_words
 from rlx.models.language.pages import MOST, Pages, pages_for
 from rlx.models.language.shaping import Constraint, Penalties
+from rlx.records import Record, field
 
 Ended = Literal["", "stop", "length", "context", "nan"]
 
@@ -53,8 +53,7 @@ class Token(NamedTuple):
     scores: Scores | None = None
 
 
-@dataclass(slots=True)
-class _Sequence:
+class _Sequence(Record, frozen=False):
     number: int
     left: int  # tokens that may still come
     then: Ended  # why it ends when none is left

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from rlx.models.language.speculation import Speculation
 from rlx.models.language.split import SplitProgram, SplitStates, Stage
 from rlx.models.language.weights import ModelWeights
 from rlx.ops.random.draws import key as key_of
+from rlx.records import Record
 from rlx.runtime import CompiledGraph, Session, State, Store, Weights
 
 Ids = npt.NDArray[np.int32]
@@ -50,8 +50,7 @@ def _sizes(largest: int | None, context: int, long: bool) -> tuple[int, ...]:
     return (*(c for c in CHUNKS if c < largest), largest)
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
+class Sampling(Record):
     """How tokens are drawn: a temperature of 0 takes the likeliest."""
 
     temperature: float = 0.0

@@ -6,8 +6,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields as fields_of
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +30,7 @@ from rlx.models.language.graph import language_graph
 from rlx.models.language.weights import Arrays, ModelWeights
 from rlx.ops.rope.scaling import LinearScaling, Llama3Scaling, YarnScaling
 from rlx.packed import PackedArray
+from rlx.records import names_of, replace
 from rlx.runtime.quantize import quantize
 
 
@@ -115,14 +114,14 @@ def _compare(path: Path, config: LanguageConfig, family: Family, where: str) -> 
             if record is not other:
                 raise ModelFormatError(f"{where}: GGUF has no place for {shown(record or other, 200)}")
             continue
-        for field in fields_of(record):
-            own = getattr(record, field.name)
-            ours, theirs = _comparable(own, family), _comparable(getattr(other, field.name), family)
-            if field.name == "windows" and set(theirs) == {None} != set(ours):
+        for name in names_of(record):
+            own = getattr(record, name)
+            ours, theirs = _comparable(own, family), _comparable(getattr(other, name), family)
+            if name == "windows" and set(theirs) == {None} != set(ours):
                 notes.append(convert.window_left_out(1 + min(filter(None, own))))
-            elif ours != theirs and field.name not in skipped:
+            elif ours != theirs and name not in skipped:
                 raise ModelFormatError(
-                    f"{where}: GGUF has no place for what the settings say of {field.name}: {shown(ours, 200)}; "
+                    f"{where}: GGUF has no place for what the settings say of {name}: {shown(ours, 200)}; "
                     f"readers of {family.architecture} take {shown(theirs, 200)}"
                 )
     return notes

@@ -6,13 +6,13 @@ import math
 import os
 import struct
 import wave
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rlx.errors import DTypeError, FileMissing, ModelFormatError, ShapeError
+from rlx.records import Record
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -94,8 +94,7 @@ def resampled(samples: npt.NDArray[Any], source_rate: int, rate: int) -> F32:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class LogMel:
+class LogMel(Record):
     """A log-mel spectrogram as Whisper takes it: `bands` of the mel scale below 8 kHz, frames of `window` samples every
     `hop`, of `samples` at `rate` a second."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,10 @@ from rlx.onnx.reader.elements import NAMES, STRING, Array, ElementType, carrier
 from rlx.onnx.reader.string_table import MAX_STRINGS, StringTable, as_array
 from rlx.ops.elementwise.select import cast
 from rlx.packed import PackedArray
+from rlx.records import Record
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Record):
     """A tensor of the graph and the ONNX element type it stands for. The tensor's dtype, the carrier, may be wider."""
 
     tensor: Tensor
@@ -35,8 +34,7 @@ class Value:
         return NAMES[self.dtype]
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Record):
     """A sequence. Its items are known while building; `element` is the type of each."""
 
     items: tuple[AnyValue, ...]
@@ -47,8 +45,7 @@ class Series:
         return f"seq({self.element})"
 
 
-@dataclass(frozen=True, slots=True)
-class Maybe:
+class Maybe(Record):
     """An optional: its content, or None where it is empty; whether it is empty is known while building."""
 
     item: AnyValue | None
@@ -59,8 +56,7 @@ class Maybe:
         return f"optional({self.element})"
 
 
-@dataclass(frozen=True, slots=True)
-class Maps:
+class Maps(Record):
     """A sequence of maps with the same keys, strings or integers: each map is a row of numbers."""
 
     keys: Array
