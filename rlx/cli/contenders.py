@@ -7,7 +7,6 @@ import importlib.util
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from rlx.cli.devices import full_name
 from rlx.errors import RlxError
+from rlx.records import Record, field
 
 if TYPE_CHECKING:
     from rlx.driver import DeviceInfo
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 _SIZES = {"batch": 1, "sequence": 16}  # an encoder's defaults for --dim
 
 
-@dataclass(slots=True)
-class Contender:
+class Contender(Record, frozen=False):
     """One way to run the inputs that all contenders share. `call` runs them once; `first_ms` is the time of the first
     call, compiling and writing the weights included; `times` are the seconds of the measured calls."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -28,6 +27,7 @@ from rlx.formats.sentences import (
     read_modules,
     wrong,
 )
+from rlx.records import Record
 
 Task = Literal["embeddings", "sparse", "tokens", "scores", "labels"]
 TASKS: tuple[Task, ...] = get_args(Task)
@@ -50,8 +50,7 @@ _OF_PYLATE = ("query_prefix", "document_prefix", "do_query_expansion", "attend_t
 _MOST_TOKENS = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Splade:
+class Splade(Record):
     """How the logits of a text's tokens become its sparse vector: log(1 + max(logit, 0)), of that once more log(1 + x)
     where it is `twice`, and of all tokens the largest or the sum. `most` is how many numbers a text keeps, if limited.
     """
@@ -61,8 +60,7 @@ class Splade:
     most: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Expansion:
+class Expansion(Record):
     """Queries of fewer than `length` tokens are filled up to it with `token` (the mask, unless given), whose vectors
     count; other tokens see these where `attend`. Longer queries are cut to it unless `longer`."""
 
@@ -72,8 +70,7 @@ class Expansion:
     token: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LateInteraction:
+class LateInteraction(Record):
     """How a text becomes vectors of its tokens: the `steps` behind the states, the longest query and document in
     tokens, how queries are filled up, and which tokens do not count: `skipped` ones in texts of the tasks in `skip`,
     and in all but queries those that are not `kept`. `marks` are prefixes that the tokenizer takes as one token. With
@@ -95,8 +92,7 @@ class LateInteraction:
         return max(usual, self.query_length or 0, self.document_length or 0, filled)
 
 
-@dataclass(frozen=True, slots=True)
-class Labels:
+class Labels(Record):
     """The labels of a classifier in the order of its outputs, what makes scores of the logits ("softmax", "sigmoid", or
     None), and the activation of a cross-encoder's scores, by rlx's name; None leaves them."""
 
@@ -105,8 +101,7 @@ class Labels:
     activation: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TextTask:
+class TextTask(Record):
     """The task of a folder with its settings, and what is common to all tasks (`modules`)."""
 
     task: Task

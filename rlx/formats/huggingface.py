@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlx.errors import ModelFormatError
+from rlx.errors import FileMissing, ModelFormatError
 from rlx.formats import safetensors
 from rlx.formats.files import read_json, shown
 from rlx.formats.heads import TextTask, read_task
 from rlx.formats.quantized import QuantizedTensors
 from rlx.formats.sentences import Dense, SentenceModules, read_modules
 from rlx.formats.tokenizer import TextTokenizer
+from rlx.records import Record
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizerSettings:
+class TokenizerSettings(Record):
     """The text of the token for what is unknown, that of the mask (or else of a text's end), and whether a model gets
     which text of a pair a token is of."""
 
@@ -36,14 +35,15 @@ class ModelFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         if not os.path.isdir(self.path):  # os.path gives False where pathlib raises: no permission, invalid names
-            what = "is not a folder" if os.path.exists(self.path) else "does not exist"
-            raise ModelFormatError(
-                f"{self.path} {what}; give the folder that holds config.json and the weights"
-            )
+            hint = "give the folder that holds config.json and the weights"
+            if not os.path.exists(self.path):
+                raise FileMissing(f"{self.path} does not exist; {hint}", self.path)
+            raise ModelFormatError(f"{self.path} is not a folder; {hint}")
         if not os.access(self.path, os.X_OK):
             raise ModelFormatError(f"{self.path} cannot be entered: permission denied")
         if not os.path.exists(self.path / "config.json"):
-            raise ModelFormatError(f"{self.path} has no config.json; is this a Hugging Face model folder?")
+            what = f"{self.path} has no config.json; is this a Hugging Face model folder?"
+            raise FileMissing(what, self.path / "config.json")
         # Before version 5 transformers wrote Mamba-2's time_step_limit as [0.0, Infinity].
         self.config: dict[str, Any] = read_json(self.path / "config.json", infinity=True)
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from rlx.errors import ModelFormatError
 from rlx.formats.files import MAX_JSON_BYTES, file_inside, parse_json, read_bytes, read_json, shown
+from rlx.records import Record, field
 
 Pooling = Literal["cls", "max", "mean", "mean_sqrt_len", "weightedmean", "last"]
 
@@ -38,8 +38,7 @@ _USUAL = {  # settings of the Transformer module that change numbers, with the v
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Dense:
+class Dense(Record):
     """A product with an activation that an embedding goes through, from `wide` to `out` numbers; `residual` adds the
     embedding itself, by another product where the widths differ. `path` is the folder of its weights."""
 
@@ -63,8 +62,7 @@ class Dense:
 Step = Dense | int | Literal["normalize"]  # a number keeps so many of the embedding's first numbers
 
 
-@dataclass(frozen=True, slots=True)
-class SentenceModules:
+class SentenceModules(Record):
     """The settings of the sentence-transformers files: how token vectors are pooled (several results stand side by
     side) and whether those of a prompt are, the steps that follow, the longest input in tokens, whether text is
     lowercased before it is tokenized, and the prompts by name, of which one may stand before each text."""

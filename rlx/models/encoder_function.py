@@ -12,7 +12,7 @@ import rlx.ops as ops
 from rlx.dtypes import DType, bool_, f32, f64, rounded
 from rlx.errors import GraphError, ShapeError, meant
 from rlx.ir import Tensor
-from rlx.models.bert import Encoder
+from rlx.models.bert import head_shapes
 from rlx.models.low_rank import Correction, Corrections, Lora, Product
 from rlx.models.sentence import EncoderFiles
 from rlx.packed import PackedArray
@@ -40,8 +40,8 @@ class EncoderFunction(Function):
         self._names = dict(names)
         self.shapes = {names[name]: shape for name, shape in shapes.items()}
         self.products = {
-            name.removesuffix(".weight"): Product(names[name].removesuffix(".weight"), *shape, names[name])
-            for name, shape in shapes.items() if name.startswith("encoder.") and len(shape) == 2
+            name.removesuffix(".weight"): Product(names[name].removesuffix(".weight"), outputs, inputs, names[name])
+            for name in files.config.products() for outputs, inputs in [shapes[name]]
         }  # fmt: skip
 
     def apply(self, weights: Mapping[str, Any], ids: Any, mask: Any, kinds: Any = None, kept: Any = None) -> Tensor:
@@ -71,7 +71,7 @@ class EncoderFunction(Function):
             if t.shape != self.shapes[file]:
                 raise ShapeError(f"{self.name}: weight {file!r} is {t.type}; expected shape {self.shapes[file]}")
         tokens = ops.cast(tensor_of(g, mask), bool_)
-        e = Encoder(self.files.config, tensor_of(g, ids), tokens, params, self.activations, correction)
+        e = self.files.config.encoder(tensor_of(g, ids), tokens, params, self.activations, correction)
         states = e.states(None if kinds is None else tensor_of(g, kinds))
         if self.files.head is not None:
             return self.files.head.of(e, states)
@@ -112,11 +112,11 @@ def encoder_function(
     files: EncoderFiles, dtype: DType | None, activations: DType
 ) -> tuple[EncoderFunction, dict[str, npt.NDArray[Any] | PackedArray]]:
     """The function of an encoder's files and its weights; as `rlx.models.trainable`."""
-    names, weights = {}, {}
-    for name, value in files.weights().items():
-        own = None if files.head is None else files.head.names.get(name)
-        names[name] = file = own or (f"bert.{name}" if f"bert.{name}" in files.tensors else name)
-        matrix = value.ndim == 2 and name.startswith(("encoder.", "embeddings."))
+    values, names, weights = files.weights(), files.names(), {}
+    heads = {**head_shapes(files.config), **({} if files.head is None else files.head.weight_shapes())}
+    for name, value in values.items():
+        file = names[name]
+        matrix = value.ndim == 2 and name not in heads
         kind = f64 if dtype == f64 else dtype if dtype is not None and matrix else f32
         weights[file] = value if isinstance(value, PackedArray) else rounded(np.asarray(value), kind.np)
     return EncoderFunction(files, names, activations), weights

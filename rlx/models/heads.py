@@ -4,7 +4,6 @@ vectors of tokens, scores of pairs and labels of tokens. A table says how the fa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,17 @@ from rlx.formats.files import shown
 from rlx.formats.heads import Labels, LateInteraction, Splade, Task, TextTask
 from rlx.formats.sentences import Dense, Step
 from rlx.ir import Graph, Tensor
-from rlx.models.bert import BertConfig, Encoder
+from rlx.models.bert import Encoder, EncoderSettings
 from rlx.models.language.architectures.base import ACTIVATIONS
 from rlx.models.weights import match_weights
 from rlx.ops.matmul import ACTIVATIONS as PRODUCTS
 from rlx.ops.matmul import activated
+from rlx.records import Record, field, replace
 
 _ACT = {name: own for name, own in {**ACTIVATIONS, "tanh": "tanh", "sigmoid": "sigmoid"}.items() if own in PRODUCTS}
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
+class _Names(Record):
     """The names of a head's weights in a family's files: a product `dense` with the activation `act` and a norm, where
     there are, then the product `out`. An `act` that is no activation's name is the setting that says it. `flags` are
     the settings of the biases, by our names, that a file may not have, with what they are unless told."""
@@ -89,8 +88,7 @@ _FAMILIES: dict[str, dict[Task, _Names]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Record):
     """What is made of states. `act` is the activation of a first product, None where there is none; `eps` that of a
     norm behind it. `inner` numbers are between the products, as many as a state has unless told, and `out` what the
     last one gives; its matrix is the weight `tied` where that is named. `plain` are biases that are not there. A head
@@ -185,7 +183,7 @@ class Head:
         return ops.sum(x, axis=1) if self.splade.pooling == "sum" else x
 
 
-def head_of(task: TextTask, content: Mapping[str, Any], config: BertConfig, tensors: Mapping[str, Any],
+def head_of(task: TextTask, content: Mapping[str, Any], config: EncoderSettings, tensors: Mapping[str, Any],
             where: str) -> Head | None:  # fmt: skip
     """The head of a folder's task, by its config.json's `content`; None for embeddings. Raises: ModelFormatError."""
     if task.task == "embeddings":
@@ -231,17 +229,17 @@ def head_of(task: TextTask, content: Mapping[str, Any], config: BertConfig, tens
     return replace(head, tied=_words(config)) if tied else head
 
 
-def _there(file: str, tensors: Mapping[str, Any], config: BertConfig) -> str:
+def _there(file: str, tensors: Mapping[str, Any], config: EncoderSettings) -> str:
     """The name of a weight in the files, which may have the encoder's prefix before it."""
-    prefix = getattr(config, "prefix", "bert.")
+    prefix = config.prefix
     return f"{prefix}{file}" if f"{prefix}{file}" in tensors else file
 
 
-def _words(config: BertConfig) -> str:
+def _words(config: EncoderSettings) -> str:
     return f"{getattr(config, 'names', {}).get('words', 'embeddings.word_embeddings')}.weight"
 
 
-def _own(head: Head, tensors: Mapping[str, Any], config: BertConfig) -> bool:
+def _own(head: Head, tensors: Mapping[str, Any], config: EncoderSettings) -> bool:
     """Whether the files hold a last matrix that is another than the table of words, which it is said to be."""
     own, table = head.names["head.out.weight"], _there(_words(config), tensors, config)
     if own not in tensors or table not in tensors:
@@ -259,7 +257,7 @@ def _late(late: LateInteraction, width: int, tensors: Mapping[str, Any]) -> Head
 
 
 def head_graph(
-    config: BertConfig, head: Head, batch: int, length: int, activations: DType = f32,
+    config: EncoderSettings, head: Head, batch: int, length: int, activations: DType = f32,
     packed: Mapping[str, DType] | None = None, kinds: bool = False, activation: str | None = None,
 ) -> Graph:  # fmt: skip
     """The encoder with a head for one padded size. Inputs: `ids` and `mask` as of `encoder_graph`, with `kinds` the
@@ -275,7 +273,7 @@ def head_graph(
     kept = packed or {}
     shapes = config.weight_shapes() | head.weight_shapes()
     params = {name: g.param(name, shape, kept.get(name, f32)) for name, shape in shapes.items()}
-    e = Encoder(config, ids, mask, params, activations)
+    e = config.encoder(ids, mask, params, activations)
     states = e.states(g.input("kinds", (batch, length), i32) if kinds else None)
     g.output(head.task, head.of(e, states, activation))
     return g

@@ -4,7 +4,6 @@ vectors of the largest product with one of the document's."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,14 @@ from rlx.errors import DTypeError, ModelFormatError, ShapeError
 from rlx.formats.heads import LateInteraction
 from rlx.formats.tokenizer import TextTokenizer, TokenIds
 from rlx.models.weights import Floats
+from rlx.records import Record
 
 QUERY, DOCUMENT = "query", "document"
 EMPTY = -1e9  # the score of a document without vectors, which is below all others and which JSON can say
 _AT_ONCE = 1 << 24  # numbers of a table of products
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Record):
     """A text's tokens as the encoder takes them, how many of them others see, and which give vectors."""
 
     ids: TokenIds

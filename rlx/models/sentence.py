@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -25,12 +24,14 @@ from rlx.host.locks import renewed
 from rlx.host.progress import drawn, report
 from rlx.ir import Graph
 from rlx.models.asked import check_batch_size, check_count, check_sentences
-from rlx.models.bert import BertConfig, Pooling, encoder_graph
+from rlx.models.bert import BertConfig, EncoderSettings, Pooling, encoder_graph
+from rlx.models.encoders import encoder_config
 from rlx.models.heads import Head, head_graph, head_of
 from rlx.models.late import LateTexts
 from rlx.models.text_tasks import TextTasks
-from rlx.models.weights import Floats, match_weights
+from rlx.models.weights import Floats, file_names, match_weights
 from rlx.packed import PackedArray
+from rlx.records import Record, field, replace
 from rlx.runtime import CompiledGraph, Session, Weights
 from rlx.runtime.dims import Dim
 
@@ -99,7 +100,7 @@ class SentenceEncoder(TextTasks, Closing):
 
     def __init__(
         self,
-        config: BertConfig,
+        config: EncoderSettings,
         tensors: Mapping[str, Any],
         tokenizer: Tokenizes,
         session: Session,
@@ -150,7 +151,7 @@ class SentenceEncoder(TextTasks, Closing):
             wide = {n: array for n, array in arrays.items() if n not in self._packed}
             kept = {} if half is None else {n: half for n, array in wide.items() if array.ndim == 2}
             if self.activations == half:  # products that store halves add biases in the same dtype
-                kept |= {n: half for n in wide if n.endswith(".bias") and "LayerNorm" not in n}
+                kept |= {n: half for n in wide if n.endswith(".bias") and f"{n[:-4]}weight" in kept}
             whole = ("classifier.", "head.", *(f"{step.path}." for step in self._steps if isinstance(step, Dense)))
             kept = {n: dtype for n, dtype in kept.items() if not n.startswith(whole)}
             self.weights.expect(kept)
@@ -424,11 +425,10 @@ def load_gguf(
     return _encoder(read_gguf(file), session, dtype, activations)
 
 
-@dataclass(frozen=True)
-class EncoderFiles:
+class EncoderFiles(Record, slots=False):
     """What the files of an encoder say: its settings, tensors by name, tokenizer, and what `SentenceEncoder` takes."""
 
-    config: BertConfig
+    config: EncoderSettings
     tensors: Mapping[str, Any]
     tokenizer: Any
     where: str
@@ -450,11 +450,18 @@ class EncoderFiles:
         """The weights by the names of `config`, floats in f32. Raises: ModelFormatError for those that do not fit."""
         return _matched(self.config, self.head, self.tensors, self.where)
 
+    def names(self) -> dict[str, str]:
+        """The name in the files of each weight of `config` and of the head."""
+        own = {} if self.head is None else self.head.names
+        return file_names(self.config.weight_shapes(), self.tensors, self.config.prefix, self.config.aliases) | {
+            name: own.get(name, name) for name in ({} if self.head is None else self.head.weight_shapes())
+        }
 
-def _matched(config: BertConfig, head: Head | None, tensors: Mapping[str, Any], where: str) -> dict[str, Any]:
+
+def _matched(config: EncoderSettings, head: Head | None, tensors: Mapping[str, Any], where: str) -> dict[str, Any]:
     own = (*head.names.values(), *head.unused, *head.weight_shapes()) if head is not None else ()
-    unused = (*_UNUSED, *(name.removeprefix("bert.") for name in own))
-    return match_weights(config.weight_shapes(), tensors, where, "bert.", unused) | (
+    unused = (*_UNUSED, *config.unused, *(name.removeprefix(config.prefix) for name in own))
+    return match_weights(config.weight_shapes(), tensors, where, config.prefix, unused, config.aliases) | (
         {} if head is None else head.match(tensors, where)
     )
 
@@ -477,10 +484,10 @@ def read_folder(model: ModelFolder, text: bool = True) -> EncoderFiles:
     steps = modules.steps if task.task == "embeddings" else ()
     normalize = steps[-1:] == ("normalize",)
     file = str(model.path / "config.json")
-    config = BertConfig.from_dict(model.config, file, steps=steps[:-1] if normalize else steps)
+    tensors = {**more, **model.tensors()} if (more := model.module_tensors(modules)) else model.tensors()
+    config = encoder_config(model.config, file, steps[:-1] if normalize else steps, tensors)
     positions = config.max_position_embeddings
     longest = min(modules.max_length or positions, positions)
-    tensors = {**more, **model.tensors()} if (more := model.module_tensors(modules)) else model.tensors()
     head = head_of(task, model.config, config, tensors, file)
     tokenizer, late = None, None
     settings = model.tokenizer_settings()

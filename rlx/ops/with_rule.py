@@ -7,7 +7,6 @@ is a `Rule` of the author's functions. Simplification removes the node: it is th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rlx.autodiff import pullback
@@ -17,12 +16,12 @@ from rlx.ir.body import TracedBody
 from rlx.ir.graph import traced_into
 from rlx.ir.op import REDEFINED
 from rlx.ops.batching import spread, sweep
+from rlx.records import Record
 
 Grads = Sequence["Tensor | None"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rule:
+class Rule(Record, eq=False):
     """What an author says of a function, on the leaves of its arguments: `count` results from `arguments`.
 
     `back(arguments, gradients of results)` gives a gradient or None for each argument, `forward(arguments, their

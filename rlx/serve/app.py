@@ -21,11 +21,12 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route, Router
 
 from rlx.errors import RlxError
-from rlx.models.language.batch import Penalties, Scores
+from rlx.models.language.batch import Scores
 from rlx.models.language.decoder import Sampling
 from rlx.models.language.grammar import GrammarConstraint, Grammars
 from rlx.models.language.model import LanguageModel
 from rlx.models.language.reading import Pooled
+from rlx.models.language.shaping import Penalties
 from rlx.models.language.text import StopTexts
 from rlx.serve import protocol
 from rlx.serve.answers import Answer, Piece, pieces

@@ -12,11 +12,11 @@ import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from rlx.errors import RlxError, meant
 from rlx.models.language.graph import SCORED
+from rlx.records import Record
 
 # They say who asks and how it is to be billed, and change no answer.
 _IGNORED = frozenset(
@@ -54,8 +54,7 @@ class Refused(Exception):
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Record):
     """How sequences are made, whatever their prompt is."""
 
     choices: int
@@ -79,8 +78,7 @@ class Settings:
         return self.repetition != 1 or bool(self.presence or self.frequency or self.bias)
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(Record):
     """A request for texts that follow prompts; a prompt is a text, or token ids."""
 
     model: str
@@ -90,16 +88,14 @@ class Completion:
     echo: bool = False  # whether the answer begins with the prompt
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(Record):
     """What an answer has to be: any text, a JSON object, or JSON of a schema."""
 
     kind: Literal["text", "json_object", "json_schema"] = "text"
     schema: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Chat:
+class Chat(Record):
     """A request for an answer to messages. `tool` is the one that must be called, "" any; None: none must."""
 
     model: str
@@ -113,8 +109,7 @@ class Chat:
     effort: str | None = None  # the effort of reasoning, which some templates read
 
 
-@dataclass(frozen=True, slots=True)
-class Embeddings:
+class Embeddings(Record):
     """A request for vectors of texts or token ids."""
 
     inputs: list[str | list[int]]
@@ -123,8 +118,7 @@ class Embeddings:
     dimensions: int | None = None  # how many of a vector's first numbers are asked for
 
 
-@dataclass(frozen=True, slots=True)
-class Rerank:
+class Rerank(Record):
     """A request to order documents by how well they answer a query: the best `top`, with their texts or without."""
 
     query: str

@@ -7,8 +7,9 @@ files have. llama.cpp has a form of each for its own matcher (`src/llama-vocab.c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from rlx.records import Record
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -51,8 +52,7 @@ def byte_level(regex: bool) -> dict[str, Any]:
     return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": regex}
 
 
-@dataclass(frozen=True, slots=True)
-class PreTokenizer:
+class PreTokenizer(Record):
     """The steps that cut a text and write its bytes as letters; whether a word that is a token is taken without merges;
     whether texts begin with the token of beginnings unless the file says otherwise; a normal form of the text."""
 

@@ -9,8 +9,9 @@ match it are counted. Published expressions that are linear for other reasons ar
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from math import inf
+
+from rlx.records import Record
 
 MAX_PATTERN = 2000  # characters
 MAX_STEPS = 512  # steps at one place of a text
@@ -36,8 +37,7 @@ _ATOM = re.compile(r"\\[sSdDwWnrt]|\\[pP]\{\^?[A-Za-z_]{1,40}\}|\\[^\w\s]|[^\\\[
 _QUANTIFIER = re.compile(r"([?*+])|\{(\d{1,3})(,?)(\d{0,3})\}")
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Record):
     """The cost of an expression: the least and the largest number of characters it matches (infinite where it ends in
     an unbounded repeat), and the number of ways in which it may be tried at one place."""
 

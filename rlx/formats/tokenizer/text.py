@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +16,7 @@ from rlx.formats.files import OBJECT_BYTES, check_object, parse_json, plain, rea
 from rlx.formats.tokenizer.decoding import read_decoder
 from rlx.formats.tokenizer.models import check_added, check_model
 from rlx.formats.tokenizer.parts import Walk
+from rlx.records import Record
 
 MAX_TOKENIZER = 64_000_000  # bytes; the largest published ones are half of it
 # Bytes of memory that a byte of the file may take, besides OBJECT_BYTES: as JSON, then as the package's objects.
@@ -40,8 +40,7 @@ TokenIds = npt.NDArray[np.int32]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Pieces:
+class Pieces(Record):
     """A text's tokens: their ids, their texts in the vocabulary, where each begins and ends in the text, and which are
     marks around it."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -14,6 +13,7 @@ from rlx.formats.files import shown
 from rlx.formats.settings import by_kind, whole_heads, with_original_length
 from rlx.ops.rope.scaling import ProportionalScaling, Scaling
 from rlx.ops.rope.table import rope_frequencies, rope_scaling
+from rlx.records import Record
 
 # Upper limits of sizes: a small file must not make rlx plan a huge model.
 MOST_TOKENS, MOST_WIDTH, MOST_LAYERS, MOST_HEADS = 1 << 22, 1 << 17, 1 << 10, 1 << 12
@@ -26,8 +26,7 @@ Mixer = Literal["attention", "latent", "mamba", "mamba2", "delta", "conv", "hybr
 ATTENTION: tuple[Mixer, ...] = ("attention",)  # the mixers of one layer
 
 
-@dataclass(frozen=True, slots=True)
-class Rope:
+class Rope(Record):
     """A rotary embedding: how many elements of a head are rotated, and the table's frequencies.
 
     `interleaved` rotates the pairs (2i, 2i + 1), which the rows of q and k in GGUF files of Llama are ordered for."""
@@ -38,8 +37,7 @@ class Rope:
     interleaved: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Latent:
+class Latent(Record):
     """Multi-head latent attention (DeepSeek-V2, 2024): keys and values of all heads come from one row of `rank` numbers
     a token, and beside them each key has one part of `turned` numbers, with a rope, that all heads share. A head's key
     has `plain` numbers before those, its value `value`. q goes through a row of `q_rank` numbers, or none where that is
@@ -53,8 +51,7 @@ class Latent:
     eps: float = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
-class Attention:
+class Attention(Record):
     """The attention of a model: heads and what surrounds them. One rope and one window a layer; `window` counts the
     keys before a query's own.
 
@@ -87,8 +84,7 @@ class Attention:
     latent: Latent | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Experts:
+class Experts(Record):
     """A mixture of experts: how many there are, how many each token uses, and how their weights are made.
 
     `order` "softmax" takes the softmax of all logits and then the largest, made to sum to 1 where `renormalize`;
@@ -121,8 +117,7 @@ class Experts:
     jitter: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Recurrence:
+class Recurrence(Record):
     """The sizes of Mamba, Mamba-2 or a gated delta rule: `inner` channels in `heads`, states, groups that share B and C
     (or key heads), the width of the convolution, the rank of Mamba's step size. A key head serves neighbouring heads,
     or with `tiled` each so many heads apart as there are key heads."""
@@ -143,8 +138,7 @@ class Recurrence:
     late_gate: bool = False  # whether the gate follows that norm
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LanguageConfig:
+class LanguageConfig(Record, kw_only=True):
     """A model as blocks: one `mixers` entry a layer, then an MLP or experts unless `inner` is 0.
 
     `placement` says where norms stand: before a block (Llama), after it (OLMo 2), on both sides (Gemma 2), after the

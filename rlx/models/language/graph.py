@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -18,6 +17,7 @@ from rlx.models.language.config import LanguageConfig, Mixer
 from rlx.models.language.latent import latent
 from rlx.models.language.pages import pages_for
 from rlx.models.language.recurrent import conv, delta, hybrid, mamba, mamba2
+from rlx.records import Record
 
 Head = Literal["token", "next", "choices", "logits", "hidden"]
 LOG = 64  # tokens that the state `log` holds
@@ -33,8 +33,7 @@ MIXERS: dict[Mixer, Callable[[Blocks, Tensor, int], Tensor]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Picking:
+class Picking(Record):
     """How a program picks a token: the greatest logit, or a draw, among the `top_k` greatest where it is given
     (`top_ks`: by a number for each sequence, which takes longer), and with a limit on the sum of probabilities where
     `top_p` or one on each beside the greatest where `min_p`; `masked`: among the tokens whose bits are set; with logits

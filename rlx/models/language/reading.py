@@ -4,7 +4,6 @@ document."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -17,14 +16,14 @@ from rlx.formats.gguf.model import SCORES
 from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.tokenizer.language import MAX_TEMPLATE, LanguageTokenizer
 from rlx.packed import PackedArray
+from rlx.records import Record
 
 Pooled = Literal["mean", "cls", "last"]
 POOLINGS: tuple[Pooled, ...] = ("mean", "cls", "last")
 F32 = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Record):
     """How states are read: `pooling` for embeddings; of a reranker `rows`, f32 (answers, width), which give the logits
     of its answers after the last token of `template` with the query and the document in their places."""
 

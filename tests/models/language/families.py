@@ -65,6 +65,7 @@ LATENT = {"kv_lora_rank": 16, "q_lora_rank": 20, "qk_nope_head_dim": 12, "qk_rop
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 2, "mamba_d_state": 8, "mamba_expand": 2,
          "mamba_chunk_size": 16}  # fmt: skip
 GRANITE = {"embedding_multiplier": 3.0, "logits_scaling": 4.0, "residual_multiplier": 0.3, "attention_multiplier": 0.2}
+HYBRID = ["linear_attention", "full_attention", "linear_attention"]
 # What each folder is made of: settings for the class, one folder each.
 FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
     "mixtral": ({**BASE, **ROPE, "num_local_experts": 6, "num_experts_per_tok": 3, "head_dim": 12},),
@@ -105,14 +106,15 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
                           "shared_intermediate_size": 20},),
     "smollm3": ({**BASE, **ROPE, "num_hidden_layers": 5},
                 {**BASE, "no_rope_layers": [1, 0, 1], "attention_bias": True}),
-    "glm": ({**BASE, **PART, "head_dim": 12},),
+    "glm": ({**BASE, **PART, "head_dim": 12}, {**BASE, **PART, "head_dim": 8, "attention_bias": True}),
     "glm4": ({**BASE, **PART, "head_dim": 12},),
     "glm4_moe": ({**ROUTED, **PART, "head_dim": 12, "use_qk_norm": True, "attention_bias": True},),
     "exaone4": ({**BASE, **ROPE, "sliding_window": 7, "num_hidden_layers": 5},
                 {**BASE, "sliding_window": None, "layer_types": ["full_attention"] * 3}),
     "ernie4_5": ({**BASE, **ROPE, "use_bias": True, "head_dim": 12}, {**BASE, "head_dim": 12}),
     "ernie4_5_moe": ({**BASE, **ROPE, "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 24,
-                      "use_bias": True},),
+                      "use_bias": True},
+                     {**BASE, "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 24}),
     "seed_oss": ({**BASE, **ROPE, "head_dim": 12, "attention_out_bias": True, "mlp_bias": True},
                  {**BASE, "head_dim": 12}),
     "arcee": ({**BASE, **ROPE, "mlp_bias": True}, BASE),
@@ -131,13 +133,17 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
                         "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "mscale": 0.8, "mscale_all_dim": 0.8,
                         "original_max_position_embeddings": 32}}),
     "lfm2": ({**BASE, **ROPE, "layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 8,
-              "conv_bias": True},),
+              "conv_bias": True}, {**BASE, "full_attn_idxs": [1], "block_auto_adjust_ff_dim": False}),
     "falcon_h1": ({**BASE, **ROPE, **MAMBA, "mamba_d_ssm": 64, "lm_head_multiplier": 0.6, "embedding_multiplier": 1.7,
                    "mlp_multipliers": [0.7, 1.3], "key_multiplier": 0.5, "attention_out_multiplier": 0.8,
                    "attention_in_multiplier": 1.2, "ssm_multipliers": [0.7, 1.1, 0.9, 1.3, 0.8],
                    "ssm_in_multiplier": 1.1, "ssm_out_multiplier": 0.9, "head_dim": 8},
                   {**BASE, **MAMBA, "mamba_d_ssm": 64, "mamba_rms_norm": True, "mamba_norm_before_gate": True}),
     "bamba": ({**BASE, **PART, **MAMBA, "attn_layer_indices": [1]},),
+    "granitemoehybrid": ({**BASE, **ROPE, **MAMBA, **GRANITE, "layer_types": HYBRID, "num_local_experts": 6,
+                          "shared_intermediate_size": 40, "position_embedding_type": "rope"},
+                         {**BASE, **MAMBA, **GRANITE, "layer_types": HYBRID, "num_local_experts": 0,
+                          "shared_intermediate_size": 40}),
     "jamba": ({**BASE, "num_experts": 4, "attn_layer_period": 3, "attn_layer_offset": 1, "mamba_d_state": 8,
                "num_experts_per_tok": 2, "use_mamba_kernels": False},),
     "codegen": ({**N, "rotary_dim": 4, "n_ctx": 128},),
@@ -156,7 +162,8 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
         "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16, "mscale": 1.0,
         "mscale_all_dim": 1.0, "beta_fast": 32.0, "beta_slow": 1.0, "llama_4_scaling_beta": 0.3}},),
     "lfm2_moe": ({**BASE, **ROPE, **MOE, "layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1,
-                  "routed_scaling_factor": 1.4},),
+                  "routed_scaling_factor": 1.4},
+                 {**BASE, **MOE, "layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1}),
     "minimax_m2": ({**BASE, **PART, "head_dim": 12, "num_local_experts": 6, "num_experts_per_tok": 2},),
     "vaultgemma": ({**BASE, "head_dim": 12, "sliding_window": 7, "query_pre_attn_scalar": 9},),
     "nanochat": ({**BASE, **ROPE},),
@@ -333,7 +340,7 @@ def judged(folder: Path, want: Any, tokens: Any) -> dict[str, Any]:
 
 
 def llama_cpp_logits(judge: Any, path: Path, ids: Any) -> Any:
-    """The logits of a run of llama.cpp over tokens, whose caches hold halves, in float64."""
+    """The logits of a run of llama.cpp over tokens, with caches of f32 and attention written out, in float64."""
     import ctypes as c
 
     lib = judge.lib
@@ -341,6 +348,9 @@ def llama_cpp_logits(judge: Any, path: Path, ids: Any) -> Any:
     params.raw[0] = 256
     at = next(i for i in range(4, 10) if params.raw[i] == params.raw[i + 1] == 4)
     params.raw[at] = params.raw[at + 1] = 1  # threads
+    at = next(i for i in range(20, 40) if params.raw[i] == params.raw[i + 1] == 1)
+    params.raw[at] = params.raw[at + 1] = 0  # keys and values in f32
+    params.raw[next(i for i in range(9, 16) if list(params.raw[i - 3 : i + 1]) == [-1] * 4)] = 0  # no flash attention
     lib.llama_get_logits_ith.restype = c.POINTER(c.c_float)
     lib.llama_get_logits_ith.argtypes = [c.c_void_p, c.c_int32]
     model = judge.model(path)
@@ -543,7 +553,8 @@ folders with settings off their defaults, by transformers {transformers}, and co
 rlx computes in f32 on the CPU: one run over the text, a run a token, a prompt in parts, sequences of a batch, and the
 same of the GGUF file that `rlx convert` makes of it. Made on {date}; each case has NMSE of at most 1e-11, or
 of four times torch's own in f32, and the same likeliest token everywhere. The last column is the NMSE of the logits of
-llama.cpp v0.5.0 of that file, whose caches hold halves there. Other devices run the same graphs, of the same ops.
+llama.cpp v0.5.0 of that file, with caches of f32 and without flash attention, whose sums there are halves. Other
+devices run the same graphs, of the same ops.
 
 Settings that the class of a family reads and that change numbers are followed or refused by name, which a list of each
 family's settings says (`tests/models/language/families_keys.json`). A tensor that the family does not have is refused

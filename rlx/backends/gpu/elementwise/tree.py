@@ -6,6 +6,7 @@ belongs to class `f`, `d`, `i`, `l` or `b` (see `rlx.ir.expr`).
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from collections.abc import Sequence
@@ -123,7 +124,8 @@ def class_of(dtype: DType) -> Class:
     return "l" if dtype.itemsize == 8 else "i"
 
 
-def computable(trees: Sequence[Expr], features: frozenset[str]) -> bool:
+@functools.lru_cache(1 << 12)
+def computable(trees: tuple[Expr, ...], features: frozenset[str]) -> bool:
     """Whether a device with these features can compute the trees: f64 and i64 only where it has them, and every
     primitive is one that prims.h or prims64.h has for its arguments."""
     for e in linearize(trees):

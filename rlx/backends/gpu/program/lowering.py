@@ -109,11 +109,14 @@ def override(op: str, rule: Rule, when: WhenOn = _everywhere) -> Callable[[], No
 
 def rule_for(node: Node, target: Target) -> Rule | None:
     """The rule that lowers a node for a target; None where it goes to the host."""
-    if not HOST_ONLY.isdisjoint(t.dtype for t in (*node.inputs, *node.outputs)):
-        return None
+    for t in (*node.inputs, *node.outputs):
+        if t.type.dtype in HOST_ONLY:
+            return None
+    for own in reversed(OVERRIDES.get(node.op.name, ())):
+        if own.when(node, target):
+            return own.rule
     built_in = LOWERINGS.get(node.op.name)
-    rules = [*reversed(OVERRIDES.get(node.op.name, ())), *([] if built_in is None else [built_in])]
-    return next((r.rule for r in rules if r.when(node, target)), None)
+    return built_in.rule if built_in is not None and built_in.when(node, target) else None
 
 
 class Lowering:

@@ -40,7 +40,6 @@ _MODULES = (
 ARCHITECTURES: dict[str, Architecture] = {
     name: architecture for module in _MODULES for name, architecture in module.ARCHITECTURES.items()
 }
-OTHERS = ("bert", "whisper")  # models that are read, and are no language models
 # Of families that rlx has no code for: the nearest that it has, and what is missing.
 MISSING = {
     "deepseek_v32": ("deepseek_v3", "the indexer of sparse attention"),
@@ -49,7 +48,6 @@ MISSING = {
     "llama4_text": ("llama", "chunks of attention, and weights of experts on their inputs"),
     "minimax": ("mixtral", "lightning attention"),
     "nemotron_h": ("bamba", "layers that are an MLP alone"),
-    "granitemoehybrid": ("granitemoeshared", "Mamba-2 beside its multipliers"),
     "zamba2": ("bamba", "blocks of attention that layers share"),
     "kimi_linear": ("deepseek_v3", "Kimi's delta attention"),
     "recurrent_gemma": ("gemma2", "the linear recurrent unit"),
@@ -78,7 +76,9 @@ def architecture_of(fields: Fields) -> Architecture:
 
 def _nearest(kind: object) -> str:
     """What rlx knows in place of a family that it does not."""
-    known = sorted([*ARCHITECTURES, *OTHERS])
+    from rlx.models import encoders  # whose blocks are made of these
+
+    known = sorted([*ARCHITECTURES, *encoders.TYPES, "whisper"])
     listed = f"rlx knows {', '.join(known)}"
     if not isinstance(kind, str):
         return listed

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from rlx.models.language.architectures.base import (
@@ -32,6 +31,7 @@ from rlx.models.language.config import (
     Latent,
     Mixer,
 )
+from rlx.records import replace
 
 SHARED = {"mlp.shared_expert": "mlp.shared_experts", "mlp.gate.correction": "mlp.gate.e_score_correction_bias"}
 

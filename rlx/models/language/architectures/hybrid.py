@@ -53,7 +53,10 @@ def jamba(f: Fields) -> LanguageConfig:
     )
 
 
-def _mamba2(f: Fields, inner: int, **changed: Any) -> Recurrence:
+MAMBA2: tuple[Mixer, ...] = ("mamba2",)
+
+
+def mamba2_of(f: Fields, inner: int, **changed: Any) -> Recurrence:
     f.must_be("hidden_act", "silu")
     heads, groups = f.count("mamba_n_heads", MOST_HEADS), f.count("mamba_n_groups", MOST_HEADS)
     size = f.content.get("mamba_d_head", "auto")
@@ -79,7 +82,7 @@ def bamba(f: Fields) -> LanguageConfig:
     parameters = f.content.get("rope_parameters")
     if isinstance(parameters, dict) and "partial_rotary_factor" not in parameters:
         f = f.but(partial_rotary_factor=0.5)  # whatever stands beside them, as the class has it
-    recurrence = _mamba2(f, f.count("mamba_expand", 64) * f.count("hidden_size", MOST_WIDTH))
+    recurrence = mamba2_of(f, f.count("mamba_expand", 64) * f.count("hidden_size", MOST_WIDTH))
     return llama_like(
         f, "bamba", mixers=mixers, recurrence=recurrence, mlp_bias=f.flag("mlp_bias", False),
         attention=attention(f.but(head_dim=None), layers, partial=True, qkv_bias=bias, out_bias=bias),
@@ -91,9 +94,8 @@ def falcon_h1(f: Fields) -> LanguageConfig:
     for name in ("attention_bias", "mlp_bias", "projectors_bias", "mamba_proj_bias"):
         f.must_be(name, False)
     inner = f.count("mamba_d_ssm", MOST_INNER, f.count("mamba_expand", 64) * width)
-    r = _mamba2(
-        f, inner, normed=f.flag("mamba_rms_norm", False), late_gate=f.flag("mamba_norm_before_gate", True)
-    )
+    normed, late = f.flag("mamba_rms_norm", False), f.flag("mamba_norm_before_gate", True)
+    r = mamba2_of(f, inner, normed=normed, late_gate=normed and late)
     low, high = -1e6, 1e6
     into, out, key, ssm_in, ssm_out = (
         f.number(name, low, high) for name in ("attention_in_multiplier", "attention_out_multiplier", "key_multiplier",

@@ -38,15 +38,28 @@ def olmo2(f: Fields) -> LanguageConfig:
     return llama_like(f, "olmo2", placement="after", attention=_attention(f, qk_norm="row"))
 
 
+_KINDS, _THETA = ("full_attention", "sliding_attention"), 5e5
+
+
+def _by_kind(f: Fields) -> Fields:
+    """The settings of ropes, one for each kind of layer, as OLMo 3's class puts them together: `rope_scaling` and
+    `rope_theta` of a whole file are those of the layers without windows."""
+    parameters, scaling = f.content.get("rope_parameters") or {}, f.content.get("rope_scaling") or {}
+    usual = {"rope_type": "default", "rope_theta": _THETA}
+    if not isinstance(parameters, dict) or any(usual.get(k) != v for k, v in parameters.items() if k not in _KINDS):
+        f.wrong("rope_parameters", f"an object for each of {' and '.join(_KINDS)}: programs differ in one for all")
+    far, near = (parameters.get(kind) or {} for kind in _KINDS)
+    if not all(isinstance(one, dict) for one in (far, near, scaling)):
+        f.wrong("rope_parameters" if parameters else "rope_scaling", "objects of settings")
+    far = {**usual, "rope_theta": f.content.get("rope_theta") or _THETA, **far, **scaling}
+    return f.but(rope_parameters=dict(zip(_KINDS, (far, {**usual, **near}), strict=True)), rope_scaling=None)
+
+
 def olmo3(f: Fields) -> LanguageConfig:
     layers = f.count("num_hidden_layers", MOST_LAYERS)
     windows = windows_of(f, layers, lambda i: (i + 1) % 4 != 0)
-    parameters = f.content.get("rope_parameters")
     size = _attention(f.but(rope_parameters=None, rope_scaling=None)).head_size
-    if isinstance(parameters, dict) and ("full_attention" in parameters or "sliding_attention" in parameters):
-        far, near = (f.but(rope_scaling=None).rope(size, 5e5, kind) for kind in ("full_attention", "sliding_attention"))
-    else:  # the scaling of a file of one for all is that of the layers without windows
-        far, near = f.rope(size, 5e5), f.but(rope_scaling=None).rope(size, 5e5)
+    far, near = (_by_kind(f).rope(size, _THETA, kind) for kind in _KINDS)
     ropes = tuple(far if w is None else near for w in windows)
     mixed = _attention(f, qk_norm="row", windows=windows, ropes=ropes)
     return llama_like(f, "olmo3", placement="after", attention=mixed)

@@ -1,0 +1,37 @@
+"""The text encoders that rlx knows: each a function from config.json to blocks, and the names of its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from rlx.formats.sentences import Step
+from rlx.models.bert import BertConfig, EncoderSettings
+from rlx.models.encoders import relative, roberta
+from rlx.models.encoders.config import EncoderConfig, settings_of
+from rlx.models.language.config import Fields
+
+ARCHITECTURES: dict[str, Callable[[Fields], EncoderConfig]] = {
+    **roberta.ARCHITECTURES,
+    **relative.ARCHITECTURES,
+}
+TYPES = ("bert", *ARCHITECTURES)
+
+
+def is_encoder(config: Mapping[str, Any]) -> bool:
+    """Whether the settings are those of a text encoder."""
+    return config.get("model_type") in TYPES
+
+
+def encoder_config(
+    config: Mapping[str, Any], where: str, steps: tuple[Step, ...] = (), tensors: Collection[str] = ()
+) -> EncoderSettings:
+    """The encoder that config.json describes, whose files hold `tensors`, with what embeddings go through after the
+    pooling.
+
+    Raises: ModelFormatError naming what is missing, wrong or not supported."""
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
+        return BertConfig.from_dict(config, where, steps=steps)
+    return replace(ARCHITECTURES[kind](settings_of(Fields(config, where))).held(tensors), steps=steps)
