@@ -88,6 +88,10 @@ _FAMILIES: dict[str, dict[Task, _Names]] = {
 }  # fmt: skip
 
 
+# Types whose states of tokens that others do not see are not made of what these see alone.
+_MIXED = ("deberta", "deberta-v2", "convbert", "fnet", "nystromformer", "longformer")
+
+
 class Head(Record):
     """What is made of states. `act` is the activation of a first product, None where there is none; `eps` that of a
     norm behind it. `inner` numbers are between the products, as many as a state has unless told, and `out` what the
@@ -190,6 +194,12 @@ def head_of(task: TextTask, content: Mapping[str, Any], config: EncoderSettings,
         return None
     if task.task == "tokens":
         assert task.late is not None
+        expansion, kind = task.late.expansion, content.get("model_type")
+        if expansion is not None and not expansion.attend and kind in _MIXED:
+            raise ModelFormatError(
+                f"{where}: query_expansion without attend is not there for {shown(kind)}, whose tokens that others do not "
+                "see have other states"
+            )
         return _late(task.late, config.hidden_size, tensors)
     kind = content.get("model_type")
     names = _FAMILIES.get(kind, {}).get(task.task) if isinstance(kind, str) else None
@@ -222,7 +232,7 @@ def head_of(task: TextTask, content: Mapping[str, Any], config: EncoderSettings,
     if not sparse:
         return head
     if names.bias is not None:
-        both = (_there(f"{names.out}.bias", tensors, config), found["head.out.bias"])  # the first, where both are there
+        both = (_there(f"{names.out}.bias", tensors, config), found["head.out.bias"])  # the first goes first
         bias = both[0] if both[0] in tensors else both[1]
         head = replace(head, names={**found, "head.out.bias": bias}, unused=both)
     tied = content.get("tie_word_embeddings", True) and not _own(head, tensors, config)
