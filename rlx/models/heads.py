@@ -197,8 +197,8 @@ def head_of(task: TextTask, content: Mapping[str, Any], config: EncoderSettings,
         expansion, kind = task.late.expansion, content.get("model_type")
         if expansion is not None and not expansion.attend and kind in _MIXED:
             raise ModelFormatError(
-                f"{where}: query_expansion without attend is not there for {shown(kind)}, whose tokens that others do not "
-                "see have other states"
+                f"{where}: query_expansion without attend is not there for {shown(kind)}, whose tokens that others do "
+                "not see have other states"
             )
         return _late(task.late, config.hidden_size, tensors)
     kind = content.get("model_type")

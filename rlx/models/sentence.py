@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -122,7 +122,7 @@ class SentenceEncoder(TextTasks, Closing):
         self.truncate_dim: int | None = None
         if config.steps and isinstance(config.steps[-1], int) and not normalize:  # `encode` cuts, at any number
             self.truncate_dim = config.steps[-1]
-            config = replace(config, steps=config.steps[:-1])
+            config = replace(cast(Any, config), steps=config.steps[:-1])
         self.config = config
         self.session = session
         self.pooling = pooling
