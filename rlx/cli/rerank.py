@@ -37,13 +37,8 @@ def rerank(
     if not documents:
         raise RlxError(f"{'standard input' if file == '-' else file}: no documents to order")
     with load(model, device, dtype=dtype) as made, drawn(only="encoding"):
-        if isinstance(made, LanguageModel):
-            if prompt_name is not None:
-                raise RlxError(f"{made.where}: prompts by name are in sentence-transformers folders only")
-            scores: Any = made.rank(query, documents)
-        elif isinstance(made, SentenceEncoder):
-            scores = made.rank(query, documents, prompt_name=prompt_name)
-        else:
+        if not isinstance(made, LanguageModel | SentenceEncoder):
             raise RlxError(f"{model} holds a model of speech, which orders no documents")
+        scores: Any = made.rank(query, documents, prompt_name=prompt_name)
     for i in np.argsort(-scores, kind="stable")[:top]:
         print(f"{scores[i]:.4f}  {documents[i]}")

@@ -101,6 +101,20 @@ class Labels(Record):
     activation: str | None = None
 
 
+class LogitScore(Record):
+    """How a language model scores a query and a document: by the logit of the token `yes` behind both, less that of
+    `no` where there is one, through an activation. Its chat template takes the two as messages of these roles, with
+    `options`; `system` stands before them, where there is one. Prompts have at most `longest` tokens."""
+
+    yes: int
+    no: int | None
+    activation: str | None
+    options: Mapping[str, Any]
+    prompts: Mapping[str, str]
+    default_prompt: str | None
+    longest: int | None
+
+
 class TextTask(Record):
     """The task of a folder with its settings, and what is common to all tasks (`modules`)."""
 
@@ -378,3 +392,45 @@ def _activation(
                 wrong(at, held, name, f"of torch.nn: {', '.join(ACTIVATIONS)}")
             return ACTIVATIONS[kind]
     return "sigmoid" if labels == 1 else None
+
+
+def read_logit_score(folder: Path, config: Mapping[str, Any]) -> LogitScore | None:
+    """How the language model of a folder scores pairs of texts, None for one that is no cross-encoder. Raises:
+    ModelFormatError."""
+    listing, file = folder / "modules.json", folder / _ST
+    modules = _modules(listing)
+    kinds = [kind for kind, _ in modules]
+    if "LogitScore" not in kinds:
+        return None
+    if kinds != ["Transformer", "LogitScore"]:
+        raise ModelFormatError(f"{listing}: modules {shown(kinds)} are not supported; Transformer and LogitScore are")
+    where = file_inside(folder, modules[1][1], listing) / "config.json"
+    own, told = read_json(where), read_json(file) if os.path.exists(file) else {}
+    if own.get("module_input_name", "causal_logits") != "causal_logits":
+        wrong(where, own, "module_input_name", "'causal_logits'")
+    ids = []
+    for name in ("true_token_id", "false_token_id"):
+        id = own.get(name)
+        if (id is None and name == "true_token_id") or (id is not None and (type(id) is not int or id < 0)):
+            wrong(where, own, name, "the id of a token")
+        ids.append(id)
+    settings = folder / SETTINGS
+    content = read_json(settings) if os.path.exists(settings) else {}
+    if content.get("transformer_task") != "text-generation":
+        wrong(settings, content, "transformer_task", "'text-generation'")
+    modality = content.get("modality_config")
+    if modality is not None and (not isinstance(modality, dict) or "message" not in modality):
+        wrong(settings, content, "modality_config", "a config with messages, which a chat template takes")
+    given = content.get("processing_kwargs") or {}
+    if not isinstance(given, dict) or not {"chat_template"}.issuperset(given):
+        wrong(settings, content, "processing_kwargs", "of chat_template alone")
+    options = given.get("chat_template") or {}
+    if not isinstance(options, dict) or {"truncation", "max_length", "padding", "messages"} & options.keys():
+        wrong(settings, given, "chat_template", "what the template takes by name")
+    most, _ = limits_of(folder, {}, {"processing_kwargs"})
+    prompts, default = prompts_of(file)
+    activation = _activation(config, folder / "config.json", told, file, 1)
+    if activation not in (None, "sigmoid"):
+        wrong(file, told, "activation_fn", "torch.nn's Sigmoid or Identity for a language model")
+    taken = {name: value for name, value in options.items() if name != "restore_suffix"}  # says how a prompt is cut
+    return LogitScore(ids[0], ids[1], activation, taken, prompts, default, most)

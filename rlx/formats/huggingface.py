@@ -10,7 +10,7 @@ from typing import Any
 from rlx.errors import FileMissing, ModelFormatError
 from rlx.formats import safetensors
 from rlx.formats.files import read_json, shown
-from rlx.formats.heads import TextTask, read_task
+from rlx.formats.heads import LogitScore, TextTask, read_logit_score, read_task
 from rlx.formats.quantized import QuantizedTensors
 from rlx.formats.sentences import Dense, SentenceModules, read_modules
 from rlx.formats.tokenizer import TextTokenizer
@@ -97,6 +97,10 @@ class ModelFolder:
     def text_task(self) -> TextTask:
         """What the folder's text encoder is for, with the settings of that. Raises: ModelFormatError."""
         return read_task(self.path, self.config)
+
+    def logit_score(self) -> LogitScore | None:
+        """How the folder's language model scores pairs, None for one that does not. Raises: ModelFormatError."""
+        return read_logit_score(self.path, self.config)
 
     def module_tensors(self, modules: SentenceModules) -> dict[str, Any]:
         """The weights of the modules after the pooling, by the folder and the name. Raises: ModelFormatError."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -193,9 +193,11 @@ def dense_of(file: Path, config: dict[str, Any], feature: str = "sentence_embedd
     return Dense(wide, out, bias, ACTIVATIONS[kind], residual, file.parent.name)
 
 
-def limits_of(folder: Path, usual: Mapping[str, Any] = _USUAL) -> tuple[int | None, bool]:
+def limits_of(
+    folder: Path, usual: Mapping[str, Any] = _USUAL, known: Container[str] = ()
+) -> tuple[int | None, bool]:
     """The longest text in tokens, and whether texts are lowercased. `usual` are the settings that rlx computes of those
-    that change numbers."""
+    that change numbers; those that the caller has read are `known`."""
     file = folder / SETTINGS
     config = read_json(file) if os.path.exists(file) else {}
     most, lower = config.get("max_seq_length"), flag_of(file, config, "do_lower_case", False)
@@ -205,7 +207,7 @@ def limits_of(folder: Path, usual: Mapping[str, Any] = _USUAL) -> tuple[int | No
         if config.get(name, value) != value:
             wrong(file, config, name, f"{value}")
     for name in ("processing_kwargs", "config_kwargs", "config_args", "processor_kwargs", "tokenizer_args"):
-        if config.get(name) and config[name] != {"trust_remote_code": True}:
+        if name not in known and config.get(name) and config[name] != {"trust_remote_code": True}:
             wrong(file, config, name, "nothing: put such settings into config.json and the tokenizer's files")
     return (tokenizer_limit(folder) if most is None else most), lower
 

@@ -6,6 +6,8 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from rlx.errors import DTypeError, ShapeError
 
 Pair = tuple[str, str]
@@ -50,6 +52,16 @@ def check_count(value: Any, name: str, what: str, most: int | None = None) -> in
     if count < 1 or (most is not None and count > most):
         raise ShapeError(f"{what}: {name} is {count}, expected an integer {said}")
     return count
+
+
+def best_of(scores: Any, documents: Sequence[str], top_k: int | None, texts: bool | None) -> Any:
+    """The scores of documents; with `top_k`, or `texts` true or false, the list of the best, the best first, of equal
+    ones the first: their places, scores and, where asked, texts."""
+    if top_k is None and texts is None:
+        return scores
+    order = np.argsort(-scores, kind="stable")[:top_k]
+    more = [{"text": documents[i]} if texts else {} for i in order]
+    return [{"corpus_id": int(i), "score": float(scores[i]), **one} for i, one in zip(order, more, strict=True)]
 
 
 def check_pairs(pairs: Any, what: str) -> list[Pair]:

@@ -15,6 +15,7 @@ from rlx.formats.sentences import ACTIVATIONS
 from rlx.formats.tokenizer import TextTokenizer, TokenIds
 from rlx.models.asked import (
     Pair,
+    best_of,
     check_batch_size,
     check_count,
     check_pairs,
@@ -203,11 +204,8 @@ class TextTasks(ABC):
         if top_k is not None:
             check_count(top_k, "top_k", "rank")
         scores, _ = self.ranked(asked, listed, size, prompt_name, prompt)
-        if top_k is None and return_documents is None:
-            return scores
-        order = np.argsort(-scores, kind="stable")[:top_k]
-        text = [{"text": listed[i]} if return_documents else {} for i in order]
-        return [{"corpus_id": int(i), "score": float(scores[i]), **more} for i, more in zip(order, text, strict=True)]
+        result: Floats | list[dict[str, Any]] = best_of(scores, listed, top_k, return_documents)
+        return result
 
     def ranked(
         self, query: str, documents: Sequence[str], batch_size: int = 32, prompt_name: str | None = None,

@@ -22,7 +22,7 @@ from rlx.formats.huggingface import ModelFolder
 from rlx.formats.tokenizer.chat import ChatTemplate
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.host.locks import renewed
-from rlx.models.asked import check_count
+from rlx.models.asked import best_of, check_count
 from rlx.models.language.adapters import Adapter
 from rlx.models.language.architectures import architecture_of
 from rlx.models.language.batch import Batch
@@ -30,7 +30,15 @@ from rlx.models.language.config import Fields, LanguageConfig
 from rlx.models.language.decoder import Decoder, Sampling
 from rlx.models.language.draft import speculation
 from rlx.models.language.grammar import Grammars
-from rlx.models.language.reading import POOLINGS, Pooled, Reading, pooled, reading_of
+from rlx.models.language.reading import (
+    POOLINGS,
+    ChatReading,
+    Pooled,
+    Reading,
+    chat_reading,
+    pooled,
+    reading_of,
+)
 from rlx.models.language.shaping import Constraint, Penalties, Shaping
 from rlx.models.language.speculation import GUESSES, Speculation
 from rlx.models.language.stats import Stats
@@ -202,16 +210,40 @@ class LanguageModel(Closing):
             raise RlxError(f"{self.where} is a reranker, which has no embeddings; rank(query, documents) gives scores")
         return self.reading.pooling
 
-    def rank(self, query: str, documents: Sequence[str]) -> npt.NDArray[np.float32]:
-        """How well each document answers the query, f32 (n,): the probability of a reranker's first answer.
+    def rank(
+        self, query: str, documents: Sequence[str], top_k: int | None = None, return_documents: bool | None = None, *,
+        prompt_name: str | None = None, prompt: str | None = None,
+    ) -> Any:  # fmt: skip
+        """How well each document answers the query, f32 (n,): the probability of a reranker's first answer, or the
+        score of a cross-encoder's folder, whose system message is `prompt`, the one that has a name in the folder, or
+        its default one. With `top_k` or `return_documents` it is a list as of `SentenceEncoder.rank`.
 
-        Raises: RlxError for a model that is no reranker, ShapeError for a document that the context cannot hold,
-        DTypeError for what are no texts."""
+        Raises: RlxError for a model that is no reranker, and a prompt for one in GGUF, ShapeError for a document that
+        the context cannot hold, DTypeError for what are no texts."""
         listed = isinstance(documents, (list, tuple))
         if not listed or not all(isinstance(text, str) for text in (query, *documents)):
             raise DTypeError("rank: expected a query and a list of documents, all texts")
-        prompts = [self._ids(self.reading.prompt(self.tokenizer, query, text, self.where)) for text in documents]
-        return np.array([self.reading.score(self.hidden(ids)[-1]) for ids in prompts], np.float32)
+        if top_k is not None:
+            check_count(top_k, "top_k", "rank")
+        more = self._system(prompt_name, prompt)
+        made = (self.reading.prompt(self.tokenizer, query, text, self.where, **more) for text in documents)
+        prompts = [self._ids(ids) for ids in made]
+        scores = np.array([self.reading.score(self.hidden(ids)[-1]) for ids in prompts], np.float32)
+        return best_of(scores, documents, top_k, return_documents)
+
+    def _system(self, name: str | None, text: str | None) -> dict[str, str]:
+        """The system message of a cross-encoder, where one is asked for. Raises: RlxError."""
+        if name is None and text is None:
+            return {}
+        told = self.reading.told if isinstance(self.reading, ChatReading) else None
+        if told is None:
+            raise RlxError(f"{self.where}: rank takes no prompt; those are in sentence-transformers folders only")
+        if name is not None and text is not None:
+            raise RlxError("rank: prompt and prompt_name are both there; give one of them")
+        if name is not None and name not in told.prompts:
+            there = ", ".join(sorted(told.prompts))
+            raise RlxError(f"{self.where}: no prompt has the name {name!r:.40}; it has {there}")
+        return {"system": told.prompts[name] if name is not None else text or ""}
 
     def _ids(self, prompt: str | Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[np.int32]:
         ids = self.decoder.check_ids(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
@@ -473,8 +505,12 @@ def load_folder(
     """The language model of a Hugging Face folder. Raises: as `rlx.models.load`."""
     fields = Fields(folder.config, str(folder.path / "config.json"))
     architecture_of(fields)  # an unknown one is told of before weights that are missing
-    return made_of(fields, Arrays(folder.tensors(), str(folder.path)), _tokenizer(folder.path), session, context, dtype,
-                   activations, cache, split, prefill_chunk)  # fmt: skip
+    told, tensors = folder.logit_score(), folder.tensors()
+    result = made_of(fields, Arrays(tensors, str(folder.path)), _tokenizer(folder.path), session, context, dtype,
+                     activations, cache, split, prefill_chunk)  # fmt: skip
+    if told is not None:
+        result.reading = chat_reading(told, tensors, result.config, result.where)
+    return result
 
 
 def load_gguf(

@@ -4,17 +4,22 @@ document."""
 from __future__ import annotations
 
 import re
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from rlx.errors import ModelFormatError, RlxError
+from rlx.errors import ModelFormatError, RlxError, ShapeError
 from rlx.formats.files import shown
 from rlx.formats.gguf.encoders import RERANK, pooling_of
 from rlx.formats.gguf.model import SCORES
 from rlx.formats.gguf.reader import GgufFile
+from rlx.formats.heads import LogitScore
+from rlx.formats.tokenizer.chat import ChatTemplate
 from rlx.formats.tokenizer.language import MAX_TEMPLATE, LanguageTokenizer
+from rlx.models.labels import sigmoid
+from rlx.models.language.config import LanguageConfig
 from rlx.packed import PackedArray
 from rlx.records import Record
 
@@ -62,6 +67,57 @@ class Reading(Record):
         logits = self.rows.astype(np.float64) @ state
         parts = np.exp(logits - logits.max())
         return float(parts[0] / parts.sum())
+
+
+class ChatReading(Reading):
+    """How the states of a cross-encoder's folder are read: its chat template makes the prompt."""
+
+    told: LogitScore | None = None
+    default: str = ""
+
+    def prompt(
+        self, tokenizer: LanguageTokenizer, query: str, document: str, where: str, system: str | None = None
+    ) -> list[int]:
+        """The tokens of a query and a document by the chat template, behind a `system` message, or the folder's default
+        one. Raises: RlxError, ShapeError for more tokens than the folder says."""
+        assert self.told is not None
+        before = self.default if system is None else system
+        messages = [{"role": "system", "content": before}] if before else []
+        messages += [{"role": "query", "content": query}, {"role": "document", "content": document}]
+        options = {"add_generation_prompt": False, **self.told.options}
+        text = ChatTemplate.of(tokenizer).render(messages, **options)
+        if query.strip() not in text or document.strip() not in text:
+            raise RlxError(f"{where}: its chat template leaves out a query or a document")
+        ids = tokenizer.encode(text, special=False, parse_special=True)
+        if self.told.longest is not None and len(ids) > self.told.longest:
+            most = self.told.longest
+            raise ShapeError(f"rank: a prompt of {len(ids)} tokens; {where} takes {most}: shorten the texts")
+        return ids
+
+    def score(self, state: F32) -> float:
+        """The difference of the logits, through the activation."""
+        assert self.rows is not None and self.told is not None
+        logits = self.rows.astype(np.float64) @ state
+        apart = float(logits[0] - (logits[1] if len(logits) > 1 else 0.0))
+        return apart if self.told.activation is None else float(sigmoid(np.array(apart)))
+
+
+def chat_reading(told: LogitScore, tensors: Mapping[str, Any], config: LanguageConfig, where: str) -> ChatReading:
+    """The reading of a cross-encoder's folder, whose tensors have the matrix of logits. Raises: ModelFormatError for
+    logits that are more than a product with it."""
+    if config.logit_scale != 1.0 or config.logit_softcap is not None:
+        raise ModelFormatError(f"{where}: is a cross-encoder with scaled or capped logits, which are not there")
+    names = ("lm_head.weight", "model.embed_tokens.weight", "embed_tokens.weight")
+    table = next((name for name in (names[1:] if config.tied else names) if name in tensors), None)
+    if table is None or "lm_head.bias" in tensors:
+        raise ModelFormatError(f"{where}: is a cross-encoder whose logits are no product with {names[0]}")
+    ids = [id for id in (told.yes, told.no) if id is not None]
+    held = tensors[table]
+    if max(ids) >= held.shape[0]:
+        raise ModelFormatError(f"{where}: LogitScore names token {max(ids)}; the model knows {held.shape[0]} tokens")
+    rows = (held.dequantize() if isinstance(held, PackedArray) else np.asarray(held))[ids]
+    default = told.prompts[told.default_prompt] if told.default_prompt is not None else ""
+    return ChatReading("last", rows.astype(np.float32), told=told, default=default)
 
 
 def reading_of(file: GgufFile) -> Reading:
