@@ -71,7 +71,7 @@ def embed(
             raise RlxError("embed: --truncate-dim and --normalize are for embeddings; these are sparse vectors")
         if truncate_dim is not None:
             settings["truncate_dim"] = truncate_dim
-        if normalize and not isinstance(encoder, LanguageModel):  # whose embeddings have that length
+        if normalize and not isinstance(encoder, LanguageModel):  # embeddings of those have that length
             settings["normalize_embeddings"] = True
 
         def vectors_of(texts: list[str], name: str | None) -> Any:

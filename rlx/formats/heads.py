@@ -408,7 +408,7 @@ def read_logit_score(folder: Path, config: Mapping[str, Any]) -> LogitScore | No
     own, told = read_json(where), read_json(file) if os.path.exists(file) else {}
     if own.get("module_input_name", "causal_logits") != "causal_logits":
         wrong(where, own, "module_input_name", "'causal_logits'")
-    ids = []
+    ids: list[Any] = []
     for name in ("true_token_id", "false_token_id"):
         id = own.get(name)
         if (id is None and name == "true_token_id") or (id is not None and (type(id) is not int or id < 0)):

@@ -86,7 +86,7 @@ class ModelFolder:
             texts[name] = text
         named = told.get("model_input_names")
         kinds = not isinstance(named, list) or "token_type_ids" in named
-        usual = "[MASK]" if self.config.get("model_type") == "bert" else None  # of its tokenizer's class
+        usual = "[MASK]" if self.config.get("model_type") == "bert" else None  # its tokenizer's class has it
         return TokenizerSettings(texts["unk_token"], texts["mask_token"] or usual or texts["eos_token"], kinds)
 
     def sentence_modules(self) -> SentenceModules:

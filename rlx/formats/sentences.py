@@ -31,7 +31,7 @@ ACTIVATIONS = {
     "Mish": "mish", "ReLU6": "relu6", "SELU": "selu",
 }  # fmt: skip
 _MAX_WIDTH = 1 << 16
-SETTINGS = "sentence_bert_config.json"  # of the Transformer module
+SETTINGS = "sentence_bert_config.json"  # the Transformer module's file
 _USUAL = {  # settings of the Transformer module that change numbers, with the values that rlx computes
     "transformer_task": "feature-extraction", "module_output_name": "token_embeddings",
     "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},

@@ -34,7 +34,7 @@ class _Names(Record):
     dense: str | None = None
     act: str = "hidden_act"
     norm: str | None = None
-    bias: str | None = None  # of the last product, where it has a name of its own
+    bias: str | None = None  # the last product's, where that has a name of its own
     first: bool = True  # the head reads the first token's state alone
     flags: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
 
@@ -49,7 +49,7 @@ _ELECTRA_MLM = _Names(
 )
 _POOLED = _Names("classifier", "pooler.dense", "tanh")
 _TOKENS = _Names("classifier", first=False)
-_DENSE = _Names("classifier.out_proj", "classifier.dense")  # with the activation of the layers
+_DENSE = _Names("classifier.out_proj", "classifier.dense")  # its activation is that of the layers
 _MODERN = {"head.dense.bias": ("classifier_bias", False), "head.norm.bias": ("norm_bias", False)}
 _BERT: dict[Task, _Names] = {"sparse": _BERT_MLM, "scores": _POOLED, "labels": _TOKENS}
 _ROBERTA: dict[Task, _Names] = {"sparse": _ROBERTA_MLM, "scores": replace(_DENSE, act="tanh"), "labels": _TOKENS}
