@@ -54,8 +54,8 @@ class TextTokenizer:
         self.file = file
         self.max_length = max_length
         parts, size = read_parts(file)
+        held = parts.get("normalizer")
         if normalizer is not None:
-            _warn_of(normalizer, parts.get("normalizer"), file)
             parts["normalizer"] = normalizer
         truncation = parts.get("truncation")
         if side is None:
@@ -72,6 +72,8 @@ class TextTokenizer:
                 f"{file}: adds {special} special tokens, which leave no room in the model's {max_length} tokens"
             )
         self.ids(["a", ""])  # some faults show only here
+        if normalizer is not None:
+            _warn_of(normalizer, held, file)
 
     def ids(self, texts: Sequence[str]) -> list[TokenIds]:
         """The token ids of each text.
