@@ -138,15 +138,22 @@ def _classes() -> dict[str, Any]:
     return families
 
 
+def under_all_names(f: Fields, names: Mapping[str, str]) -> Fields:
+    """Settings under the general names and the class's own; of two that differ the general name's, as in
+    transformers."""
+    content = dict(f.content)
+    for name, own in names.items():
+        for one, other in ((name, own), (own, name)):
+            if one in content:
+                content[other] = content[one]
+    return Fields(content, f.where)
+
+
 def class_fields(f: Fields) -> Fields:
     """Settings under all their names, with what the configuration class of their `model_type` takes for granted where a
     file leaves them out."""
-    facts, content = _classes()[f.content["model_type"]], dict(f.content)
-    for name, own in facts["names"].items():
-        for one, other in ((own, name), (name, own)):
-            if one in content:
-                content[other] = content[one]
-    content = {**facts["usual"], **content}
+    facts = _classes()[f.content["model_type"]]
+    content = {**facts["usual"], **under_all_names(f, facts["names"]).content}
     for name, own in facts["names"].items():
         if own in content:
             content.setdefault(name, content[own])
