@@ -198,14 +198,22 @@ def random_model(folder: Path, kind: str, settings: dict[str, Any]) -> None:
 
 
 def judge(folder: Path, kind: str, **more: Any) -> Any:
-    """The model of a folder, in float64. Attention is written out, but in Falcon, where that adds ALiBi twice."""
+    """The model of a folder, in float64."""
+    return pretrained(folder, kind, **more)[0]
+
+
+def pretrained(folder: Path, kind: str, **more: Any) -> tuple[Any, dict[str, Any]]:
+    """The model of a folder, in float64, and which weights it lacks. Attention is written out, but in Falcon, where that
+    adds ALiBi twice."""
     model = outside("transformers").AutoModelForCausalLM
     torch = outside("torch")
     more |= {"dtype": torch.float64, "attn_implementation": "sdpa" if kind == "falcon" else "eager"}
+    more |= {"output_loading_info": True}
     try:
-        return model.from_pretrained(folder, experts_implementation="eager", **more).eval()
+        made, told = model.from_pretrained(folder, experts_implementation="eager", **more)
     except (TypeError, ValueError):
-        return model.from_pretrained(folder, **more).eval()
+        made, told = model.from_pretrained(folder, **more)
+    return made.eval(), told
 
 
 def class_facts() -> dict[str, Any]:

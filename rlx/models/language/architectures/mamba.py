@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rlx.formats.settings import warn_ignored
 from rlx.models.language.architectures.base import Architecture, Recipe, derived, minus_exp, renamed
 from rlx.models.language.config import (
     MOST_HEADS,
@@ -24,6 +25,9 @@ MOST_STATES = 1 << 12
 
 def _config(f: Fields, mixer: Mixer, recurrence: Recurrence, tied: bool) -> LanguageConfig:
     f.must_be("hidden_act", "silu")
+    if f.flag("rescale_prenorm_residual", False):
+        why = "it is about new weights; transformers divides each out_proj by a root whenever it loads such a folder"
+        warn_ignored(f.where, "rescale_prenorm_residual", True, why)
     mixers: tuple[Mixer, ...] = (mixer,)
     return LanguageConfig(
         architecture=mixer,
