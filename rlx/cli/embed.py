@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def embed(
-    folder: Annotated[Path, typer.Argument(help="A BERT sentence encoder's folder, or a GGUF file of embeddings.")],
+    folder: Annotated[
+        Path, typer.Argument(help="A folder of a sentence encoder or a language model, or a GGUF file of either.")
+    ],
     file: Annotated[str, typer.Argument(help="Text, one sentence a line; - reads standard input.")] = "-",
     device: Device = "auto",
     dtype: Annotated[str | None, typer.Option(help='Keep the matrices as "f16" or "bf16".')] = None,
@@ -38,9 +40,7 @@ def embed(
     Row i of the result is line i of the file, blank lines included.
     Without --out or --query the rows are printed, one line of numbers each.
     """
-    from rlx.models import LanguageModel
-    from rlx.models import load as load_file
-    from rlx.models.sentence import load as load_folder
+    from rlx.models import LanguageModel, Transcriber, load
 
     sentences = _read_lines(file)
     listed = [i for i, sentence in enumerate(sentences) if sentence.strip()]  # a blank line cannot be an answer
@@ -48,12 +48,12 @@ def embed(
         raise RlxError("embed: --query-prompt-name is for the text of --query, which is missing")
     if query is not None and not listed:
         raise RlxError(f"{'standard input' if file == '-' else file}: no sentences to search in")
-    load: Any = load_folder if folder.is_dir() else load_file  # a folder of a language model makes text
     with load(folder, device, dtype=dtype) as encoder, drawn(only="encoding"):
+        if isinstance(encoder, Transcriber):
+            raise RlxError(f"{folder} holds a Whisper model, which writes what it hears; `rlx transcribe` takes it")
         if isinstance(encoder, LanguageModel):  # it has no marks of its own around a text
-            _check_tokens(encoder, sentences, "standard input" if file == "-" else file)
-            if prompt_name is not None or query_prompt_name is not None:
-                raise RlxError(f"{encoder.where}: prompts by name are in sentence-transformers folders only")
+            before = encoder.reading.before(prompt_name, encoder.where)
+            _check_tokens(encoder, sentences, before, "standard input" if file == "-" else file)
         by_name: Any = {} if prompt_name is None else {"prompt_name": prompt_name}
         vectors = encoder.embed(sentences, **by_name)
         if out is not None:
@@ -70,11 +70,11 @@ def embed(
                 print(" ".join(f"{value:.9g}" for value in row))  # nine digits identify every f32
 
 
-def _check_tokens(model: LanguageModel, sentences: list[str], name: str) -> None:
+def _check_tokens(model: LanguageModel, sentences: list[str], before: str, name: str) -> None:
     if not sentences:
         raise RlxError(f"{name}: no sentences to embed")
     for number, sentence in enumerate(sentences, 1):
-        if not len(model.tokenize(sentence)):
+        if not len(model.tokenize(before + sentence)):
             raise RlxError(f"{name}: line {number} has no tokens, and {model.where} no embedding of it; leave it out")
 
 
