@@ -30,7 +30,7 @@ from rlx.models.language.config import Fields, LanguageConfig
 from rlx.models.language.decoder import Decoder, Sampling
 from rlx.models.language.draft import speculation
 from rlx.models.language.grammar import Grammars
-from rlx.models.language.reading import POOLINGS, Pooled, Reading, pooled, reading_of
+from rlx.models.language.reading import POOLINGS, Pooled, Reading, pooled, reading_of, reading_of_folder
 from rlx.models.language.shaping import Constraint, Penalties, Shaping
 from rlx.models.language.speculation import GUESSES, Speculation
 from rlx.models.language.stats import Stats
@@ -176,28 +176,37 @@ class LanguageModel(Closing):
             return result
 
     def embed(
-        self, texts: str | Sequence[int] | Sequence[str], *, pooling: Pooled | None = None, normalize: bool = True,
-        truncate_dim: int | None = None,
-    ) -> npt.NDArray[np.float32]:
+        self, texts: str | Sequence[int] | Sequence[str], *, pooling: Pooled | None = None,
+        normalize: bool | None = None, prompt_name: str | None = None, truncate_dim: int | None = None,
+    ) -> npt.NDArray[np.float32]:  # fmt: skip
         """The embedding of a text or of tokens, f32 (width,), or of several texts, (n, width): the mean of the states,
-        or the first (cls) or last token's; by default as the file says, the last where it does not. `truncate_dim`
-        keeps so many of its first numbers, which `normalize` then brings to length 1.
+        or the first (cls) or last token's; by default as the files say, the last where they do not. `truncate_dim`
+        keeps so many of its first numbers. It has length 1 unless `normalize` or the files say otherwise. `prompt_name`
+        is that of one of the files' prompts, which then stands before each text; without it their default.
 
-        Raises: ShapeError for no tokens and a `truncate_dim` beyond the width, RlxError for a reranker and for an
-        unknown pooling, and as `logits`."""
+        Raises: ShapeError for no tokens and a `truncate_dim` beyond the width, RlxError for a reranker, for files that
+        ask for more than this, for an unknown pooling or prompt, and for a prompt before tokens; and as `logits`."""
         kind = self.pooling if pooling is None else pooling
         if kind not in POOLINGS:
             raise RlxError(f"embed: pooling {kind!r:.40} is none of {', '.join(POOLINGS)}")
         if truncate_dim is not None:
             truncate_dim = check_count(truncate_dim, "truncate_dim", "embed", self.config.width)
+        normalize = self.reading.normalize if normalize is None else normalize
+        before = self.reading.before(prompt_name, self.where)
         if isinstance(texts, (list, tuple)) and texts and all(isinstance(text, str) for text in texts):
-            rows = [self._ids(cast(str, text)) for text in texts]
+            rows = [self._ids(before + cast(str, text)) for text in texts]
             return np.stack([pooled(self.hidden(ids), kind, normalize, truncate_dim) for ids in rows])
-        return pooled(self.hidden(self._ids(cast(Any, texts))), kind, normalize, truncate_dim)
+        if not isinstance(texts, str) and prompt_name is not None:
+            raise RlxError("embed: no prompt can stand before token ids; give texts")
+        ids = self._ids(before + texts if isinstance(texts, str) else cast(Any, texts))
+        return pooled(self.hidden(ids), kind, normalize, truncate_dim)
 
     @property
     def pooling(self) -> Pooled:
-        """What an embedding is made of. Raises: RlxError for a reranker, which has none."""
+        """What an embedding is made of. Raises: RlxError for a reranker, which has none, and for files that ask for
+        more."""
+        if self.reading.refused:
+            raise RlxError(self.reading.refused)
         if self.reading.rows is not None:
             raise RlxError(f"{self.where} is a reranker, which has no embeddings; rank(query, documents) gives scores")
         return self.reading.pooling
@@ -473,8 +482,10 @@ def load_folder(
     """The language model of a Hugging Face folder. Raises: as `rlx.models.load`."""
     fields = Fields(folder.config, str(folder.path / "config.json"))
     architecture_of(fields)  # an unknown one is told of before weights that are missing
-    return made_of(fields, Arrays(folder.tensors(), str(folder.path)), _tokenizer(folder.path), session, context, dtype,
-                   activations, cache, split, prefill_chunk)  # fmt: skip
+    result = made_of(fields, Arrays(folder.tensors(), str(folder.path)), _tokenizer(folder.path), session, context,
+                     dtype, activations, cache, split, prefill_chunk)  # fmt: skip
+    result.reading = reading_of_folder(folder)
+    return result
 
 
 def load_gguf(
