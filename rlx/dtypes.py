@@ -280,10 +280,12 @@ def promote(*dtypes: DType) -> DType:
 
     Raises: DTypeError for a packed dtype, and for u64 beside a signed integer, since no integer holds both."""
     for dtype in dtypes:
-        if dtype.is_packed:
+        if dtype.kind == "q":
             raise packed_refused("promotion", dtype)
     result = dtypes[0]
     for dtype in dtypes[1:]:
+        if dtype is result:
+            continue
         common = _PROMOTE[result, dtype]
         if common is None:
             raise DTypeError(

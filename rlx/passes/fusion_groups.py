@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -55,7 +55,7 @@ class FusionGroupFinder:
 
     What a node reads, and who reads what it makes, is found once: groups grow by one node hundreds of times."""
 
-    def __init__(self, graph: Graph, support: SupportOf) -> None:
+    def __init__(self, graph: Graph, support: SupportOf, native: Collection[int] = frozenset()) -> None:
         self.nodes = graph.nodes
         self.position = {t.id: i for i, node in enumerate(graph.nodes) for t in node.outputs}
         self.users: dict[int, list[int]] = {t.id: [] for t in graph.tensors()}
@@ -70,7 +70,7 @@ class FusionGroupFinder:
         self.region: dict[int, FusionGroup] = {}
         self._spread: dict[int, tuple[int, Mapping[int, int]]] = {}
         for i, node in enumerate(graph.nodes):
-            if fusible(node) and support(node) == "native":
+            if fusible(node) and (node.outputs[0].id in native or support(node) == "native"):
                 trees = node_trees(node)
                 self.region[i] = FusionGroup(node.outputs[0].shape, [i], cost=cost(trees))
                 self._spread.update({t.id: spread(tree) for t, tree in zip(node.outputs, trees, strict=True)})

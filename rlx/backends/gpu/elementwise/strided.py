@@ -32,8 +32,14 @@ class View:
 
     def span(self, shape: Sequence[int]) -> tuple[int, int]:
         """The lowest and the highest element touched."""
-        reach = [(n - 1) * s for n, s in zip(shape, self.strides, strict=True)]
-        return self.start + sum(r for r in reach if r < 0), self.start + sum(r for r in reach if r > 0)
+        low = high = self.start
+        for n, s in zip(shape, self.strides, strict=True):
+            reach = (n - 1) * s
+            if reach < 0:
+                low += reach
+            else:
+                high += reach
+        return low, high
 
     def ref(self, shape: Sequence[int]) -> Ref:
         """The bytes touched."""
@@ -61,6 +67,10 @@ def broadcast(shape: Sequence[int], to: Sequence[int]) -> tuple[int, ...]:
 def collapse(shape: Sequence[int], views: Sequence[View]) -> tuple[tuple[int, ...], list[View]]:
     """The same elements with the fewest dimensions: those of one element dropped, neighbours merged where every operand
     steps through both as through one."""
+    flat = contiguous(shape)
+    if all([v.strides == flat for v in views]):
+        n = math.prod(shape)
+        return ((n,), [replace(v, strides=(1,)) for v in views]) if n != 1 else ((), [replace(v, strides=()) for v in views])
     dims: list[int] = []
     steps: list[list[int]] = [[] for _ in views]
     for d, n in enumerate(shape):
@@ -94,7 +104,7 @@ def launch_tree(
     n = math.prod(dims)
     flat = contiguous(dims)
     scalar = [k < len(inputs) and not any(v.strides) and v.strides != flat for k, v in enumerate(views)]
-    packs = ctx.target.packs and not heavy(trees)
+    packs = ctx.target.packs and not heavy(tuple(trees))
     packed = packs and _packs(dims, flat, views, scalar)
     if packs and not packed and _doubles(dims, views, scalar, len(inputs)):
         _launch_doubled(ctx, trees, dims, views, len(inputs), short)
