@@ -109,7 +109,8 @@ def _repeated(s: Schedule, chosen: list[_Candidate]) -> Graph:
         again.setdefault(c.next, []).extend(reversed(makers))
     for i, node in enumerate(s.nodes):
         for repeated in again.get(i, ()):
+            graph = new.graph
             inputs = new.inputs(repeated.inputs)
-            new.put(repeated.outputs, new.graph._append(repeated.op, inputs, repeated.attrs, repeated.label))
+            new.put(repeated.outputs, graph._append(repeated.op, inputs, repeated.attrs, repeated.label))
         new.keep(node)
     return new.finish()
