@@ -108,6 +108,8 @@ class DType:
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
         """The bytes of a tensor of this shape. Raises: ShapeError as `array_shape`."""
+        if self.kind != "q":
+            return math.prod(shape) * self.storage.nbytes
         return math.prod(self.array_shape(shape)) * self.np.itemsize
 
     def array_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -2,7 +2,8 @@
 
     python benchmarks/networks/compile_step.py [--target cuda vulkan] [--dtype f32 bf16] [--rounds 3] [--profile STAGE]
 
-The step (AdamW, 8 x 1024 tokens; bf16: weights in bf16 with f32 masters, cast-bf16: f32 weights cast in the loss) is traced, optimized, planned, lowered and its
+The step (AdamW, 8 x 1024 tokens; bf16: weights in bf16 with f32 masters, cast-bf16: f32 weights cast in the
+loss) is traced, optimized, planned, lowered and its
 barriers are placed, as `rlx.training` has it done; the table has the processor time of each stage in milliseconds, the
 least of the rounds, each on a graph traced anew. What a device does then, loading kernels and recording, is not in it;
 `kernels` is the text of each elementwise kernel that must be compiled where the cache has none.
@@ -37,7 +38,7 @@ from rlx.backends.vulkan.target import vulkan_target
 from rlx.driver import Limits, MemoryPlan
 from rlx.driver.memory.planner.spare import spared
 from rlx.host.collector import paused
-from rlx.ir import Graph
+from rlx.ir import Graph, verify
 from rlx.runtime.prepare import planned, prepare
 from rlx.train.leaves import taken_apart
 from rlx.train.program import Model, step_graph
@@ -107,6 +108,7 @@ def compiled(stages: Stages, model: Model, target: Target, batch: int, tokens: i
     """The stages on a model: the prepared graph, its plan, its lowering."""
     types, _ = taken_apart(np.zeros((batch, tokens + 1), np.int32), "batch")
     graph = stages.run("trace", lambda: step_graph(model, types, 0).graph)
+    stages.run("verify", lambda: verify(graph))
     device: Any = Bare(target)
     ready = stages.run("passes", lambda: prepare(
         graph, support=lambda n: support(device, n), param_dtypes={}, storage="typed", packed=False, optimize=True,

@@ -259,7 +259,7 @@ class Graph:
             for t in inputs
         ])  # fmt: skip
         for name, value in (attrs or {}).items():
-            if isinstance(value, Tensor) or (type(value) is tuple and any([isinstance(v, Tensor) for v in value])):
+            if isinstance(value, Tensor) or (type(value) is tuple and any(isinstance(v, Tensor) for v in value)):
                 raise TracedValueError(f"op {record.name}: its {name} is {value!r}, which is known only in a run")
         return home._append(record, ins, attrs or {}, label)
 

@@ -36,8 +36,8 @@ class FusionGroup:
 
     Members of a smaller shape are computed again for each element. `place` is its rank in a topological order of all
     groups and single nodes. `reads` has the ports of what it reads by their keys, `writes` what it must write, with the
-    nodes that read it (None for a result); no tree of it has more nodes than `spread`. `needs` and `feeds` are the other
-    nodes whose outputs its members read, and that read theirs."""
+    nodes that read it (None for a result); no tree of it has more nodes than `spread`. `needs` and `feeds` are
+    other nodes: those whose outputs its members read, and those that read theirs."""
 
     shape: tuple[int, ...]
     members: list[int] = field(default_factory=list)

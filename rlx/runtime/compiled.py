@@ -448,7 +448,7 @@ class CompiledGraph(Closing):
         plan = plan_of(prepared.graph)
         if budget is None and plan.arena_bytes < SPARED_BYTES:
             return prepared
-        from rlx.driver.memory.planner import recompute, spare  # only large programs and those with a budget need them
+        from rlx.driver.memory.planner import recompute, spare  # few programs need them
 
         if budget is not None:
             return prepared._replace(graph=recompute.fit(prepared.graph, budget, plan_of).graph)

@@ -68,9 +68,10 @@ def collapse(shape: Sequence[int], views: Sequence[View]) -> tuple[tuple[int, ..
     """The same elements with the fewest dimensions: those of one element dropped, neighbours merged where every operand
     steps through both as through one."""
     flat = contiguous(shape)
-    if all([v.strides == flat for v in views]):
+    if all(v.strides == flat for v in views):
         n = math.prod(shape)
-        return ((n,), [replace(v, strides=(1,)) for v in views]) if n != 1 else ((), [replace(v, strides=()) for v in views])
+        one, stride = ((n,), (1,)) if n != 1 else ((), ())
+        return one, [replace(v, strides=stride) for v in views]
     dims: list[int] = []
     steps: list[list[int]] = [[] for _ in views]
     for d, n in enumerate(shape):

@@ -9,6 +9,7 @@ dear, until a budget is met; this takes nothing but elementwise nodes that chang
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -81,8 +82,8 @@ def _gaps(s: Schedule, root: int, ends: dict[int, int]) -> list[_Candidate]:
     node = s.nodes[s.maker[root]]
     if not node.op.elementwise or len(node.outputs) != 1 or s.size[root] < LARGE_BYTES:
         return []
-    steps = [s.maker[root], *s.uses[root]]
-    last, following = max(zip(steps, steps[1:], strict=False), key=lambda pair: pair[1] - pair[0], default=(0, 0))
+    steps = pairwise([s.maker[root], *s.uses[root]])
+    last, following = max(steps, key=lambda pair: pair[1] - pair[0], default=(0, 0))
     there = all(_there(s, s.root[t.id], following, ends) for t in node.inputs)
     return [_Candidate(root, last, following)] if there and following > last + 1 else []
 
