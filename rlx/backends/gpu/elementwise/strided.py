@@ -97,7 +97,19 @@ def launch_tree(
     few to count the elements. `short`: see TreeKernel."""
     if 0 in shape:
         return
-    dims, views = collapse(shape, [*inputs, *outputs])
+    views = [*inputs, *outputs]
+    # What a launch is depends on the places of its operands by their alignment alone, and layers repeat it.
+    key = (tuple(trees), tuple(shape), len(inputs), short,
+           tuple([(v.storage, v.strides, v.start, v.slot.offset % 32) for v in views]))  # fmt: skip
+    known = ctx.trees.get(key)
+    if known is not None:
+        kernel, groups, block, count, spans = known
+        refs = [
+            Ref(v.slot.segment, v.slot.offset + at, nbytes) for v, (at, nbytes) in zip(views, spans, strict=True)
+        ]
+        ctx.launch(kernel, groups, [*([ctx.block(block)] if block else []), *refs, count])
+        return
+    dims, views = collapse(shape, views)
     low_high = [v.span(dims) for v in views]
     if math.prod(dims) >= MAX_INDEX or any(high - low >= MAX_INDEX for low, high in low_high):
         _halves(ctx, trees, dims, views, len(inputs), short)
@@ -127,8 +139,10 @@ def launch_tree(
     kernel = TreeKernel(tuple(trees), tuple(operands[:n_in]), tuple(operands[n_in:]), rank, packed, short)
     count = n // PACK if packed else n
     refs = [v.ref(dims) for v in views]
-    meta = [ctx.block(block)] if strided else []
-    ctx.launch(kernel, grid(ctx, kernel, count), [*meta, *refs, count])
+    meta, groups = [ctx.block(block)] if strided else [], grid(ctx, kernel, count)
+    spans = [(ref.offset - v.slot.offset, ref.nbytes) for ref, v in zip(refs, views, strict=True)]
+    ctx.trees[key] = (kernel, groups, block if strided else [], count, spans)
+    ctx.launch(kernel, groups, [*meta, *refs, count])
 
 
 def grid(ctx: Lowering, kernel: TreeKernel, count: int, sets: int = 1) -> tuple[int, int, int]:
