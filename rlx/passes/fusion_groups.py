@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -48,6 +49,9 @@ class FusionGroup:
     spread: int = 1
     needs: Sequence[int] = ()
     feeds: Sequence[int] = ()
+
+
+_PLACE = attrgetter("place")
 
 
 class FusionGroupFinder:
@@ -252,7 +256,7 @@ class FusionGroupFinder:
                 if low < other.place < high and id(other) not in reached:
                     reached.add(id(other))
                     queue.append(other)
-        return sorted(queue[1:], key=lambda unit: unit.place)
+        return sorted(queue[1:], key=_PLACE)
 
     def _before(self, i: int) -> list[int]:
         """The nodes whose outputs a node reads. Elementwise nodes read through broadcasts (see `read`)."""
