@@ -8,13 +8,15 @@ from typing import Any
 
 from rlx.formats.sentences import Step
 from rlx.models.bert import BertConfig, EncoderSettings
-from rlx.models.encoders import relative, roberta
+from rlx.models.encoders import deberta, mixers, relative, roberta
 from rlx.models.encoders.config import EncoderConfig, settings_of
 from rlx.models.language.config import Fields
 
 ARCHITECTURES: dict[str, Callable[[Fields], EncoderConfig]] = {
     **roberta.ARCHITECTURES,
     **relative.ARCHITECTURES,
+    **deberta.ARCHITECTURES,
+    **mixers.ARCHITECTURES,
 }
 TYPES = ("bert", *ARCHITECTURES)
 

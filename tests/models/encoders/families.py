@@ -61,6 +61,8 @@ MODERN = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 5, "num_atte
           "cls_token_id": 0, "sep_token_id": 2, "eos_token_id": 2}  # fmt: skip
 BOTH = {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 300.0},
                             "sliding_attention": {"rope_type": "linear", "rope_theta": 50.0, "factor": 2.0}}}
+DEBERTA = {**BASE, "relative_attention": True, "max_relative_positions": 14, "position_biased_input": False}
+MOBILE = {**BASE, "embedding_size": 12, "intra_bottleneck_size": 16}
 # What each folder is made of: settings for the class, one folder each.
 FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
     **dict.fromkeys(("roberta", "camembert", "xlm-roberta", "data2vec-text", "xlm-roberta-xl", "roberta-prelayernorm"),
@@ -89,6 +91,23 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
          "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
     "eurobert": ({**BASE, **ROPE, "num_key_value_heads": 2, "hidden_act": "silu", "rms_norm_eps": 1e-3},
                  {**BASE, **YARN, "head_dim": 12, "attention_bias": True, "mlp_bias": True}),
+    "deberta": ({**DEBERTA, "pos_att_type": ["c2p", "p2c"]}, {**DEBERTA, "pos_att_type": "p2c", "embedding_size": 20},
+                {**BASE, "pos_att_type": ["c2p", "p2c"], "type_vocab_size": 0}),
+    "deberta-v2": (
+        {**DEBERTA, "pos_att_type": "p2c|c2p", "position_buckets": 8, "share_att_key": True, "conv_kernel_size": 3,
+         "norm_rel_ebd": "layer_norm", "conv_act": "gelu"},
+        {**DEBERTA, "pos_att_type": ["p2c"], "embedding_size": 20, "max_relative_positions": 5},
+        {**DEBERTA, "pos_att_type": ["c2p", "p2c"], "position_buckets": 6, "conv_kernel_size": 5, "conv_groups": 2},
+        {**BASE, "position_biased_input": False, "relative_attention": False, "pos_att_type": ["c2p"]}),
+    "longformer": ({**BASE, "attention_window": 6}, {**BASE, "attention_window": [4, 8, 8]}),
+    "squeezebert": ({**BASE, "embedding_size": 32, "q_groups": 2, "post_attention_groups": 4, "output_groups": 8},),
+    "fnet": ({k: v for k, v in BASE.items() if k != "num_attention_heads"},),
+    "convbert": ({**BASE, "embedding_size": 20, "conv_kernel_size": 5, "num_groups": 2},
+                 {**BASE, "embedding_size": 32, "head_ratio": 4}),
+    "mobilebert": ({**MOBILE, "normalization_type": "layer_norm", "num_feedforward_networks": 2},
+                   {**MOBILE, "use_bottleneck_attention": True}, {**MOBILE, "use_bottleneck": False},
+                   {**MOBILE, "trigram_input": False, "embedding_size": 32, "num_feedforward_networks": 1}),
+    "nystromformer": ({**BASE, "conv_kernel_size": 5},),
     "roformer": ({**BASE, "embedding_size": 20, "rotary_value": True}, BASE),
 }  # fmt: skip
 
