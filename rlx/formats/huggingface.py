@@ -57,10 +57,10 @@ class ModelFolder:
             raise ModelFormatError(f"{self.path} has no tokenizer.json, which rlx needs to read text")
         return TextTokenizer(file, max_length, lower)
 
-    def sentence_modules(self) -> SentenceModules:
-        """Pooling and what follows it, the length limit, and the prompts; mean pooling where the folder has no
-        modules.json. Raises: ModelFormatError."""
-        return read_modules(self.path, self.config.get("hidden_size"))
+    def sentence_modules(self, width: int | None = None) -> SentenceModules:
+        """Pooling of states that are `width` wide (or as BERT's settings say) and what follows it, the length limit,
+        and the prompts; mean pooling where the folder has no modules.json. Raises: ModelFormatError."""
+        return read_modules(self.path, self.config.get("hidden_size") if width is None else width)
 
     def module_tensors(self, modules: SentenceModules) -> dict[str, Any]:
         """The weights of the modules after the pooling, by the folder and the name. Raises: ModelFormatError."""

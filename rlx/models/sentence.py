@@ -6,7 +6,7 @@ import operator
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -27,6 +27,7 @@ from rlx.host.progress import drawn, report
 from rlx.ir import Graph
 from rlx.models.bert import BertConfig, EncoderSettings, Pooling, encoder_graph
 from rlx.models.encoders import encoder_config
+from rlx.models.encoders.decoders import decoder_config, makes_embeddings
 from rlx.models.weights import Floats, file_names, match_weights
 from rlx.packed import PackedArray
 from rlx.runtime import CompiledGraph, Session, Weights
@@ -413,11 +414,14 @@ def _encoder(
 
 def read_folder(model: ModelFolder, text: bool = True) -> EncoderFiles:
     """The encoder of a folder, which may have no tokenizer where no `text` is to be read. Raises: ModelFormatError."""
-    modules = model.sentence_modules()
+    tensors, where = model.tensors(), str(model.path / "config.json")
+    config = decoder_config(model.config, tensors, where) if makes_embeddings(model) else encoder_config(
+        model.config, where, tensors
+    )  # fmt: skip
+    modules = model.sentence_modules(config.hidden_size)
     normalize = modules.steps[-1:] == ("normalize",)
-    steps = modules.steps[:-1] if normalize else modules.steps
-    tensors = {**more, **model.tensors()} if (more := model.module_tensors(modules)) else model.tensors()
-    config = encoder_config(model.config, str(model.path / "config.json"), steps, tensors)
+    config = replace(config, steps=modules.steps[:-1] if normalize else modules.steps)
+    tensors = {**more, **tensors} if (more := model.module_tensors(modules)) else tensors
     longest = min(modules.max_length or config.max_position_embeddings, config.max_position_embeddings)
     reads = text or (model.path / "tokenizer.json").exists()
     return EncoderFiles(

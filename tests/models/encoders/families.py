@@ -110,6 +110,31 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
     "nystromformer": ({**BASE, "conv_kernel_size": 5},),
     "roformer": ({**BASE, "embedding_size": 20, "rotary_value": True}, BASE),
 }  # fmt: skip
+# Language models with the files of sentence-transformers, or whose tokens attend to later ones.
+HEADS = {"num_key_value_heads": 2, "head_dim": 12}
+GEMMA = {k: v for k, v in BASE.items() if k not in ("hidden_act", "layer_norm_eps")}
+DECODERS: dict[str, tuple[dict[str, Any], ...]] = {
+    "qwen3": ({**BASE, **ROPE, **HEADS, "hidden_act": "silu", "rms_norm_eps": 1e-3},
+              {**BASE, **ROPE, **HEADS, "hidden_act": "silu", "is_causal": False}),
+    "gemma3_text": ({**GEMMA, **HEADS, "num_hidden_layers": 5, "sliding_window": 7, "sliding_window_pattern": 2,
+                     "use_bidirectional_attention": True, "query_pre_attn_scalar": 10},
+                    {**GEMMA, **HEADS, "sliding_window": 6, "sliding_window_pattern": 3}),
+    "mistral": ({**BASE, **ROPE, **HEADS, "hidden_act": "silu", "sliding_window": 5, "is_causal": False},
+                {**BASE, **ROPE, **HEADS, "hidden_act": "silu", "sliding_window": 5}),
+    "llama": ({**BASE, **ROPE, "hidden_act": "silu", "is_causal": False},),
+    "qwen2": ({**BASE, **ROPE, "num_key_value_heads": 2, "hidden_act": "silu"},),
+}  # fmt: skip
+EVERY = {**FAMILIES, **DECODERS}
+MODULES = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+           {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
+
+
+def write_modules(folder: Path, kind: str) -> None:
+    """The files of sentence-transformers that make a language model an encoder."""
+    if kind in DECODERS:
+        (folder / "modules.json").write_text(json.dumps(MODULES))
+        (folder / "1_Pooling").mkdir(exist_ok=True)
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "lasttoken"}))
 
 
 def random_model(folder: Path, kind: str, settings: dict[str, Any]) -> None:
@@ -124,6 +149,7 @@ def random_model(folder: Path, kind: str, settings: dict[str, Any]) -> None:
             else:
                 values.copy_(torch.randn_like(values) * values.shape[-1] ** -0.5)
     model.save_pretrained(folder)
+    write_modules(folder, kind)
 
 
 def model_class(kind: str) -> Any:
@@ -257,7 +283,7 @@ def write_keys(kinds: Sequence[str]) -> int:
 
 
 def run(kind: str, device: str) -> Iterator[dict[str, Any]]:
-    for settings in FAMILIES[kind]:
+    for settings in EVERY[kind]:
         with tempfile.TemporaryDirectory() as base:
             try:
                 random_model(Path(base), kind, settings)
@@ -283,6 +309,7 @@ def write_formula(folder: Path, kind: str, settings: dict[str, Any], shapes: dic
         tensors[name] = formula(name, shape, scale, 1.0 if norm else 0.0)
     safetensors.save(folder / "model.safetensors", tensors, {"format": "pt"})
     (folder / "config.json").write_text(json.dumps({"model_type": kind, **settings}))
+    write_modules(folder, kind)
 
 
 def kept(found: Sequence[Any]) -> list[list[float]]:
@@ -294,7 +321,7 @@ def kept(found: Sequence[Any]) -> list[list[float]]:
 def freeze() -> int:
     """Writes what transformers makes of folders whose weights a formula gives."""
     made = {}
-    for kind, each in FAMILIES.items():
+    for kind, each in EVERY.items():
         for i, settings in enumerate(each):
             with tempfile.TemporaryDirectory() as base:
                 folder = Path(base)
@@ -315,7 +342,7 @@ def case_folder(case: str, folder: Path, cases: dict[str, Any], **changed: Any) 
     """The folder of a frozen case."""
     kind, _, i = case.rpartition("-")
     folder.mkdir(exist_ok=True)
-    write_formula(folder, kind, {**FAMILIES[kind][int(i)], **changed}, unpacked_names(cases[case]["tensors"]))
+    write_formula(folder, kind, {**EVERY[kind][int(i)], **changed}, unpacked_names(cases[case]["tensors"]))
     return folder
 
 
@@ -331,7 +358,7 @@ def main() -> int:
         return write_keys(kinds)
     held = json.loads(FOUND.read_text()) if FOUND.exists() else {"families": {}}
     wrong = 0
-    for kind in kinds or FAMILIES:
+    for kind in kinds or EVERY:
         cases = []
         for i, found in enumerate(run(kind, device)):
             good = "failed" not in found and max(found.values()) <= LIMIT
