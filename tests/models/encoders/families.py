@@ -234,9 +234,16 @@ class _Seen(dict[str, Any]):
 def read_keys(kind: str) -> set[str]:
     """The settings that rlx reads of a family, in any of its folders."""
     asked: set[str] = set()
+
+    class Asking(Fields):
+        def __init__(self, content: Any, where: str) -> None:
+            super().__init__(_Seen(content, asked), where)
+
+        def but(self, **changed: Any) -> Fields:
+            return Asking({**self.content, **changed}, self.where)
+
     for settings in FAMILIES[kind]:
-        full = settings_of(Fields({"model_type": kind, **settings}, "config.json"))
-        ARCHITECTURES[kind](Fields(_Seen(full.content, asked), full.where))
+        ARCHITECTURES[kind](Asking(settings_of(Fields({"model_type": kind, **settings}, "")).content, "config.json"))
     names = json.loads(CLASSES.read_text())["families"][kind]["names"]
     return asked | {own for name, own in names.items() if name in asked}
 
