@@ -112,17 +112,18 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
 }  # fmt: skip
 # Language models with the files of sentence-transformers, or whose tokens attend to later ones.
 HEADS = {"num_key_value_heads": 2, "head_dim": 12}
-GEMMA = {k: v for k, v in BASE.items() if k not in ("hidden_act", "layer_norm_eps")}
+SILU = {"hidden_act": "silu", "rms_norm_eps": 1e-3}
+GEMMA = {"rms_norm_eps": 1e-3, **{k: v for k, v in BASE.items() if k not in ("hidden_act", "layer_norm_eps")}}
 DECODERS: dict[str, tuple[dict[str, Any], ...]] = {
-    "qwen3": ({**BASE, **ROPE, **HEADS, "hidden_act": "silu", "rms_norm_eps": 1e-3},
-              {**BASE, **ROPE, **HEADS, "hidden_act": "silu", "is_causal": False}),
+    "qwen3": ({**BASE, **ROPE, **HEADS, **SILU},
+              {**BASE, **ROPE, **HEADS, **SILU, "is_causal": False}),
     "gemma3_text": ({**GEMMA, **HEADS, "num_hidden_layers": 5, "sliding_window": 7, "sliding_window_pattern": 2,
                      "use_bidirectional_attention": True, "query_pre_attn_scalar": 10},
                     {**GEMMA, **HEADS, "sliding_window": 6, "sliding_window_pattern": 3}),
-    "mistral": ({**BASE, **ROPE, **HEADS, "hidden_act": "silu", "sliding_window": 5, "is_causal": False},
-                {**BASE, **ROPE, **HEADS, "hidden_act": "silu", "sliding_window": 5}),
-    "llama": ({**BASE, **ROPE, "hidden_act": "silu", "is_causal": False},),
-    "qwen2": ({**BASE, **ROPE, "num_key_value_heads": 2, "hidden_act": "silu"},),
+    "mistral": ({**BASE, **ROPE, **HEADS, **SILU, "sliding_window": 5, "is_causal": False},
+                {**BASE, **ROPE, **HEADS, **SILU, "sliding_window": 5}),
+    "llama": ({**BASE, **ROPE, **SILU, "is_causal": False},),
+    "qwen2": ({**BASE, **ROPE, "num_key_value_heads": 2, **SILU},),
 }  # fmt: skip
 EVERY = {**FAMILIES, **DECODERS}
 MODULES = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
@@ -325,11 +326,11 @@ def kept(found: Sequence[Any]) -> list[list[float]]:
             for text in found]  # fmt: skip
 
 
-def freeze() -> int:
+def freeze(kinds: Sequence[str]) -> int:
     """Writes what transformers makes of folders whose weights a formula gives."""
-    made = {}
-    for kind, each in EVERY.items():
-        for i, settings in enumerate(each):
+    made = {} if not kinds else json.loads(FROZEN.read_text())["cases"]
+    for kind in kinds or EVERY:
+        for i, settings in enumerate(EVERY[kind]):
             with tempfile.TemporaryDirectory() as base:
                 folder = Path(base)
                 random_model(folder, kind, settings)
@@ -357,7 +358,7 @@ def main() -> int:
     kinds = [a for a in sys.argv[1:] if not a.startswith("--")]
     device = next((a.partition("=")[2] for a in sys.argv if a.startswith("--device=")), "cpu")
     if "--freeze" in sys.argv:
-        return freeze()
+        return freeze(kinds)
     if "--classes" in sys.argv:
         CLASSES.write_text(json.dumps(class_facts(), indent=1) + "\n", encoding="utf-8")
         return 0
