@@ -163,12 +163,11 @@ class Blocks(Encoder):
 
     # -- the parts of a layer
 
-    def seen_by(self, layer: int) -> Tensor:
-        """Which keys the queries of a layer see, or what is added to their scores."""
+    def scores_of(self, layer: int) -> Tensor | None:
+        """What the table of distances adds to the scores of a layer, (1, heads, length, length)."""
         c = self.config
-        keep = ops.reshape(self.mask, (self.batch, 1, 1, self.length))
         if c.relative is None:
-            return keep
+            return None
         of = layer if c.relative.each else 0
         if f"relative {of}" not in self.held:
             rows = c.relative.rows or c.relative.buckets
@@ -177,7 +176,7 @@ class Blocks(Encoder):
             added = ops.gather(ops.cast(table, self.wide), self.g.constant(place))
             shape = (1, -1, self.length, self.length)
             self.held[f"relative {of}"] = ops.reshape(ops.transpose(added, (2, 0, 1)), shape)
-        return ops.where(keep, self.held[f"relative {of}"], -np.inf)
+        return self.held[f"relative {of}"]
 
     def kept(self, x: Tensor) -> Tensor:
         """The rows of tokens, with zeros in those of padding."""
@@ -208,12 +207,15 @@ class Blocks(Encoder):
         q, k, v = (ops.transpose(t, (0, 2, 1, 3)) for t in (q, k, v))
         if scale is None:
             scale = q.shape[-1] ** -0.5 if c.scale is None else c.scale
-        seen = self.seen_by(layer)
-        if added is not None:
-            seen = ops.where(seen, added, -np.inf)
+        keep: Tensor | None = ops.reshape(self.mask, (self.batch, 1, 1, self.length))
+        added, count = self.scores_of(layer) if added is None else added, None
+        if added is not None and self.ends:  # one matrix of scores for all texts
+            keep, count = added, ops.sum(ops.cast(self.mask, i32), axis=1)
+        elif added is not None:
+            keep = ops.where(keep, added, -np.inf)
         window = c.windows[layer] if c.windows else None
-        made = ops.transpose(ops.attention(q, k, v, seen, scale=scale, window=window), (0, 2, 1, 3))
-        return ops.reshape(made, (self.rows, q.shape[1] * q.shape[3]))
+        made = ops.attention(q, k, v, keep, scale=scale, window=window, causal=c.causal, kv_len=count)
+        return ops.reshape(ops.transpose(made, (0, 2, 1, 3)), (self.rows, q.shape[1] * q.shape[3]))
 
     def split(self, x: Tensor, layer: int) -> list[Tensor]:
         """q, k and v, (batch, length, heads, size)."""
