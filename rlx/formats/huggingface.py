@@ -100,10 +100,10 @@ class ModelFolder:
         usual = "[MASK]" if self.config.get("model_type") == "bert" else None  # of its tokenizer's class
         return TokenizerSettings(texts["unk_token"], texts["mask_token"] or usual or texts["eos_token"], kinds)
 
-    def sentence_modules(self) -> SentenceModules:
-        """Pooling and what follows it, the length limit, and the prompts; mean pooling where the folder has no
-        modules.json. Raises: ModelFormatError."""
-        return read_modules(self.path, self.config.get("hidden_size"))
+    def sentence_modules(self, width: int | None = None) -> SentenceModules:
+        """Pooling of states that are `width` wide (or as BERT's settings say) and what follows it, the length limit,
+        and the prompts; mean pooling where the folder has no modules.json. Raises: ModelFormatError."""
+        return read_modules(self.path, self.config.get("hidden_size") if width is None else width)
 
     def text_task(self) -> TextTask:
         """What the folder's text encoder is for, with the settings of that. Raises: ModelFormatError."""

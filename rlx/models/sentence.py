@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ from rlx.errors import DTypeError, GraphError, ModelFormatError, RlxError, Shape
 from rlx.formats.files import shown
 from rlx.formats.gguf.encoders import GgufEncoder, pooling_of
 from rlx.formats.gguf.reader import GgufFile
+from rlx.formats.heads import TextTask
 from rlx.formats.huggingface import ModelFolder
 from rlx.formats.sentences import Dense, Step
 from rlx.formats.tokenizer import TextTokenizer, TokenIds
@@ -27,12 +27,13 @@ from rlx.ir import Graph
 from rlx.models.asked import check_batch_size, check_count, check_sentences
 from rlx.models.bert import BertConfig, EncoderSettings, Pooling, encoder_graph
 from rlx.models.encoders import encoder_config
+from rlx.models.encoders.decoders import decoder_config, makes_embeddings
 from rlx.models.heads import Head, head_graph, head_of
 from rlx.models.late import LateTexts
 from rlx.models.text_tasks import TextTasks
 from rlx.models.weights import Floats, file_names, match_weights
 from rlx.packed import PackedArray
-from rlx.records import Record, field
+from rlx.records import Record, field, replace
 from rlx.runtime import CompiledGraph, Session, Weights
 from rlx.runtime.dims import Dim
 
@@ -122,7 +123,7 @@ class SentenceEncoder(TextTasks, Closing):
         self.truncate_dim: int | None = None
         if config.steps and isinstance(config.steps[-1], int) and not normalize:  # `encode` cuts, at any number
             self.truncate_dim = config.steps[-1]
-            config = replace(config, steps=config.steps[:-1])
+            config = replace(cast(Any, config), steps=config.steps[:-1])
         self.config = config
         self.session = session
         self.pooling = pooling
@@ -480,13 +481,18 @@ def _encoder(
 
 def read_folder(model: ModelFolder, text: bool = True) -> EncoderFiles:
     """The encoder of a folder, which may have no tokenizer where no `text` is to be read. Raises: ModelFormatError."""
-    task, where = model.text_task(), str(model.path)
+    where, file, own = str(model.path), str(model.path / "config.json"), model.tensors()
+    config: EncoderSettings
+    if makes_embeddings(model):
+        config = decoder_config(model.config, own, file)
+        task = TextTask("embeddings", model.sentence_modules(config.hidden_size))
+    else:
+        config, task = encoder_config(model.config, file, own), model.text_task()
     modules = task.modules
     steps = modules.steps if task.task == "embeddings" else ()
     normalize = steps[-1:] == ("normalize",)
-    file = str(model.path / "config.json")
-    tensors = {**more, **model.tensors()} if (more := model.module_tensors(modules)) else model.tensors()
-    config = encoder_config(model.config, file, steps[:-1] if normalize else steps, tensors)
+    config = replace(cast(Any, config), steps=steps[:-1] if normalize else steps)
+    tensors = {**more, **own} if (more := model.module_tensors(modules)) else own
     positions = config.max_position_embeddings
     longest = min(modules.max_length or positions, positions)
     head = head_of(task, model.config, config, tensors, file)

@@ -235,8 +235,8 @@ class Blocks:
             made = turned(self._with_sinks(q, keys, values, a, index))
         elif not self.size.context:
             made = turned(ops.attention(turned(q), turned(k), turned(v), self._beside(a), scale=a.scale,
-                                        softcap=a.softcap, causal=self.size.chunk > 1 or window is not None,
-                                        window=window))  # fmt: skip
+                                        softcap=a.softcap, window=window,
+                                        causal=a.causal and (self.size.chunk > 1 or window is not None)))  # fmt: skip
         else:
             made = self.caches.attention(index, q, k, v, window, a.scale, a.softcap, a.alibi, a.alibi_rounded)
         return self._out(x, made, index)

@@ -79,6 +79,7 @@ class Attention(Record):
     late_norm: bool = False
     clip: float | None = None
     alibi: tuple[float, ...] = ()
+    causal: bool = True  # whether no token attends to later ones; of encoders, which have no caches, tokens may
     alibi_rounded: bool = False  # whether scores gain by the keys' positions, rounded to bf16, as Falcon's do
     heat: tuple[float, float] | None = None
     latent: Latent | None = None
