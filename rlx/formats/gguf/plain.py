@@ -155,6 +155,37 @@ FAMILIES = (
             "num_experts": "expert_count", "moe_topk": "expert_used_count",
             "intermediate_size": "expert_feed_forward_length"},
     ),
+    _family(
+        "nemotron_h", "nemotron_h", ("layer_norm_epsilon", _RMS), no_rope=True, mixers="nemotron_h",
+        block={**{k: v for k, v in _SSM.items() if k != "post_attention_layernorm"}},
+        more_counts={"conv_kernel": "ssm.conv_kernel", "ssm_state_size": "ssm.state_size", **_INNER,
+                     "mamba_num_heads": "ssm.time_step_rank", "n_groups": "ssm.group_count"},
+        present={**_BIAS, "use_conv_bias": "blk.0.ssm_conv1d.bias"}, fixed={"mlp_hidden_act": "relu2"},
+        changes=_HEADS_OF_STATES,
+    ),
+    _family(
+        "bitnet", "bitnet", block={**_BLOCK, "self_attn.out_norm": "attn_sub_norm", "mlp.norm": "ffn_sub_norm"},
+        fixed={"hidden_act": "silu", "tie_word_embeddings": True},
+    ),
+    _family(
+        "dbrx", "dbrx", None, block={**_BLOCK, "post_attention_layernorm": "attn_output_norm"}, joined=True,
+        more_counts={"moe_num_experts": "expert_count", "moe_top_k": "expert_used_count"},
+        says={_LAYER: _F32_1E_5}, optional={"clip_qkv": "attention.clamp_kqv"},
+    ),
+    _family(
+        "afmoe", "afmoe", block={**_AROUND, "self_attn.q_gate": "attn_gate"}, says=_SIGMOID, optional=_WINDOW,
+        more_counts={
+            "num_experts": "expert_count", **_USED, "moe_intermediate_size": "expert_feed_forward_length",
+            "num_shared_experts": "expert_shared_count", "num_dense_layers": "leading_dense_block_count"},
+        fixed={"mup_enabled": True},
+    ),
+    _family(
+        "exaone-moe", "exaone_moe", says=_SIGMOID, optional={**_WINDOW, **_GROUPS, **_CHOICE}, more_counts={
+            "num_experts": "expert_count", **_USED, "moe_intermediate_size": "expert_feed_forward_length",
+            "num_shared_experts": "expert_shared_count", "first_k_dense_replace": "leading_dense_block_count"},
+    ),
+    _family("jais2", "jais2", ("layer_norm_eps", _LAYER), fixed={"hidden_act": "relu2"}, present={
+        **_BIAS, "mlp_bias": "blk.0.ffn_up.bias"}),
     _family("chatglm", "glm", present=_BIAS, gates_above=True),
     _family("olmo2", "olmo3", block=_AFTER, optional=_WINDOW, present=_BIAS),
     _family("smollm3", "smollm3", fixed={"no_rope_layer_interval": 4}, present=_BIAS, pairs=True),
@@ -215,6 +246,10 @@ FAMILIES = (
         "deepseek2", "deepseek_v3", more_counts=_LATENT, optional={**_LATENT_MORE, **_CHOICE, **_GROUPS}, latent=True,
         fixed={"rope_interleave": True}, says=_SIGMOID,
     ),
+    _family(
+        "deepseek2", "glm4_moe_lite", more_counts=_LATENT, optional={**_LATENT_MORE, **_CHOICE, **_GROUPS}, latent=True,
+        fixed={"rope_interleave": True}, says=_SIGMOID,
+    ),
     _family("exaone4", "exaone4", block=_AFTER, optional=_WINDOW),
     _family("glm4", "glm4", block=_AROUND, present=_BIAS, gates_above=True),
     _family(
@@ -259,6 +294,15 @@ def hybrid(family: Family, config: dict[str, Any], heads: list[int], tensors: Ma
     """Says in the words of a hybrid's class which layers have attention: those with `heads` of keys. Returns: what is
     wrong with them."""
     layers, width = len(heads), config["hidden_size"]
+    if family.mixers == "nemotron_h":
+        inner, states = config.pop("ssm_inner"), config["mamba_num_heads"]
+        if states < 1 or inner % states:
+            return f"ssm.inner_size is {inner}, expected a multiple of the {states} heads"
+        config["mamba_head_dim"] = inner // states
+        config["layers_block_type"] = [
+            "attention" if n else "mlp" if f"blk.{i}.ffn_up.weight" in tensors else "mamba" for i, n in enumerate(heads)
+        ]
+        return None
     inner = config.pop("ssm_inner", 2 * width)
     if inner % width:
         return f"ssm.inner_size is {inner}, expected a multiple of the width {width}"

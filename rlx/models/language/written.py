@@ -152,7 +152,10 @@ def _settings(f: Fields, config: LanguageConfig, family: Family) -> dict[str, An
         **family.says,
     }  # fmt: skip
     if e is not None:
-        settings |= {"expert_feed_forward_length": e.inner, "expert_shared_feed_forward_length": e.shared}
+        settings |= {
+            "expert_count": e.count, "expert_used_count": e.used, "expert_feed_forward_length": e.inner,
+            "expert_shared_feed_forward_length": e.shared,
+        }  # fmt: skip
     if r is not None and r.states:
         settings |= {
             "ssm.conv_kernel": r.width, "ssm.inner_size": r.inner, "ssm.state_size": r.states,
@@ -165,6 +168,10 @@ def _settings(f: Fields, config: LanguageConfig, family: Family) -> dict[str, An
             value = f.content.get(name)
             if value is not None and key not in settings and (kind is None or isinstance(value, int | float)):
                 settings[key] = float(value) if kind is float else value
+    if "leading_dense_block_count" in family.counts.values() and config.dense == frozenset(range(len(config.dense))):
+        settings.setdefault("leading_dense_block_count", len(config.dense))
+    if family.mixers == "nemotron_h":
+        settings["feed_forward_length"] = [config.inner * (mixer == "mlp") for mixer in config.mixers]
     if e is None:
         settings = {key: value for key, value in settings.items() if not key.startswith("expert_")}
     numbers = {"logit_scale", "embedding_scale", "residual_scale", "attention.scale", "attention.clamp_kqv",
@@ -185,7 +192,7 @@ def _of_attention(f: Fields, config: LanguageConfig, a: Attention, family: Famil
             "attention.value_length": m.rank, "attention.key_length_mla": m.plain + m.turned,
             "attention.value_length_mla": m.value,
         }  # fmt: skip
-    if family.architecture == "mpt" and a.clip is not None:
+    if family.architecture in ("mpt", "dbrx") and a.clip is not None:
         settings["attention.clamp_kqv"] = a.clip
     # A layer without a window has what scaling there is.
     rope = next((r for r, w in zip(a.ropes, a.windows, strict=True) if r is not None and w is None), a.ropes[0])

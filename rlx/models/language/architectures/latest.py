@@ -166,6 +166,11 @@ def dbrx(f: Fields) -> LanguageConfig:
         count, mixture.count("moe_top_k", count, 1), inner, renormalize=mixture.content.get(power, 1.0) is not None
     )
     f = f.but(num_key_value_heads=heads.content.get("kv_n_heads", 1), head_dim=None)
+    base, scaling = heads.content.get("rope_theta"), f.content.get("rope_parameters") or {}
+    if base is not None:  # that of the models as made; a class of another program may pass over it
+        if isinstance(scaling, dict) and scaling.get("rope_theta", base) not in (base, 10000.0):
+            heads.wrong("rope_theta", "none, or that of rope_parameters")
+        f = f.but(rope_parameters=None, rope_scaling=None, rope_theta=base)
     mixed = attention(f, layers, clip=heads.maybe("clip_qkv", 1e-6, 1e6))
     return llama_like(
         f, "dbrx", norm="layer", norm_bias=False, eps=1e-5, activation=act, inner=inner, experts=experts,

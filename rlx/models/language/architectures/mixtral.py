@@ -3,6 +3,7 @@ masks what is far below the largest, and MiniMax-M2 (2025)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,7 +66,7 @@ def minimax(f: Fields) -> LanguageConfig:
     def factor(name: str) -> float:
         return f.number(f"{name}_factor", -1e6, 1e6)
 
-    skips = tuple((factor(f"{k.replace('ention', '')}_alpha"), factor("mlp_alpha")) for k in kinds)
+    skips = tuple((factor(f"{k.replace('attention', 'attn')}_alpha"), factor("mlp_alpha")) for k in kinds)
     return llama_like(
         f, "minimax", placement="inside", mixers=tuple(known[k] for k in kinds), skips=skips,
         experts=_experts(f, scaling=factor("mlp_beta")),
@@ -76,13 +77,14 @@ def minimax(f: Fields) -> LanguageConfig:
 
 def each_head(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
     """q, k and v of lightning attention, head by head in one matrix."""
-    a, (layer, mark, part) = config.attention, name.partition(".self_attn.")
+    a, (layer, _, part) = config.attention, name.partition(".self_attn.")
     whole, part = f"{layer}.self_attn.qkv_proj.weight", part.removesuffix("_proj.weight")
     if a is None or whole not in tensors or part not in ("q", "k", "v"):
         return _EXPERTS(name, config, tensors)
     return some_rows(whole, block_rows((a.head_size,) * 3, a.heads, ("qkv".index(part),)))
 
 
+_RATES = re.compile(r"inv_freq$|self_attn\.(slope_rate|(query|key|diagonal)_decay)$")  # these follow from the settings
 _EXPERTS = experts_in("block_sparse_moe", ("w1", "w3", "w2"))
 _NAMES = renamed(
     {"mlp.gate.correction": "block_sparse_moe.e_score_correction_bias", "mlp": "block_sparse_moe"}, _EXPERTS
@@ -90,6 +92,6 @@ _NAMES = renamed(
 ARCHITECTURES = {
     "mixtral": Architecture(by_class(mixtral), _NAMES),
     "phimoe": Architecture(by_class(phimoe), _NAMES),
-    "minimax": Architecture(by_class(minimax), renamed({"mlp": "block_sparse_moe"}, each_head)),
+    "minimax": Architecture(by_class(minimax), renamed({"mlp": "block_sparse_moe"}, each_head), unused=_RATES),
     "minimax_m2": Architecture(by_class(minimax_m2), _NAMES),
 }
