@@ -366,7 +366,7 @@ class GgufModel:
         elif isinstance(value, list) and name == "num_key_value_heads" and self.family.mixers:
             value = self._heads_of_layers(key, value)
         elif isinstance(value, list) and name == "intermediate_size" and self.family.mixers == "nemotron_h":
-            value = self._heads_of_layers(key, value)  # 0 for layers that are no MLP
+            value = max([n for n in value if type(n) is int], default=0)  # the tensors say which are whose
         elif isinstance(value, list):
             self._refuse(f"{key} has a number for each layer; rlx has models of equal layers only")
         else:

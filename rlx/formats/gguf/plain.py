@@ -44,6 +44,7 @@ _RMS, _LAYER = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon
 _THETA = {"rope_theta": "rope.freq_base"}
 _USED = {"num_experts_per_tok": "expert_used_count"}
 _WINDOW = {"sliding_window": "attention.sliding_window"}
+_ALONE = {"mlp": "ffn_up.weight", "moe": "ffn_gate_inp.weight"}
 _BIAS = {"attention_bias": "blk.0.attn_q.bias"}
 _GRANITE = {"embedding_multiplier": "embedding_scale", "residual_multiplier": "residual_scale",
             "logits_scaling": "logit_scale", "attention_multiplier": "attention.scale"}  # fmt: skip
@@ -155,13 +156,21 @@ FAMILIES = (
             "num_experts": "expert_count", "moe_topk": "expert_used_count",
             "intermediate_size": "expert_feed_forward_length"},
     ),
-    _family(
-        "nemotron_h", "nemotron_h", ("layer_norm_epsilon", _RMS), no_rope=True, mixers="nemotron_h",
-        block={**{k: v for k, v in _SSM.items() if k != "post_attention_layernorm"}},
-        more_counts={"conv_kernel": "ssm.conv_kernel", "ssm_state_size": "ssm.state_size", **_INNER,
-                     "mamba_num_heads": "ssm.time_step_rank", "n_groups": "ssm.group_count"},
-        present={**_BIAS, "use_conv_bias": "blk.0.ssm_conv1d.bias"}, fixed={"mlp_hidden_act": "relu2"},
-        changes=_HEADS_OF_STATES,
+    *(
+        _family(
+            architecture, "nemotron_h", ("layer_norm_epsilon", _RMS), no_rope=True, mixers="nemotron_h",
+            block={k: v for k, v in _SSM.items() if k != "post_attention_layernorm"}, changes=_HEADS_OF_STATES,
+            more_counts={"conv_kernel": "ssm.conv_kernel", "ssm_state_size": "ssm.state_size", **_INNER,
+                         "mamba_num_heads": "ssm.time_step_rank", "n_groups": "ssm.group_count", **more},
+            present={**_BIAS, "use_conv_bias": "blk.0.ssm_conv1d.bias"}, fixed={"mlp_hidden_act": "relu2"},
+            optional={**_CHOICE, **_GROUPS} if more else {},
+        )
+        for architecture, more in (
+            ("nemotron_h_moe", {
+                "n_routed_experts": "expert_count", **_USED, "moe_intermediate_size": "expert_feed_forward_length",
+                "moe_shared_expert_intermediate_size": "expert_shared_feed_forward_length"}),
+            ("nemotron_h", {}),
+        )
     ),
     _family(
         "bitnet", "bitnet", block={**_BLOCK, "self_attn.out_norm": "attn_sub_norm", "mlp.norm": "ffn_sub_norm"},
@@ -173,8 +182,8 @@ FAMILIES = (
         says={_LAYER: _F32_1E_5}, optional={"clip_qkv": "attention.clamp_kqv"},
     ),
     _family(
-        "afmoe", "afmoe", block={**_AROUND, "self_attn.q_gate": "attn_gate"}, says=_SIGMOID, optional=_WINDOW,
-        more_counts={
+        "afmoe", "afmoe", block={**_AROUND, "self_attn.q_gate": "attn_gate"}, says=_SIGMOID,
+        optional={**_WINDOW, "route_scale": "expert_weights_scale"}, more_counts={
             "num_experts": "expert_count", **_USED, "moe_intermediate_size": "expert_feed_forward_length",
             "num_shared_experts": "expert_shared_count", "num_dense_layers": "leading_dense_block_count"},
         fixed={"mup_enabled": True},
@@ -184,8 +193,7 @@ FAMILIES = (
             "num_experts": "expert_count", **_USED, "moe_intermediate_size": "expert_feed_forward_length",
             "num_shared_experts": "expert_shared_count", "first_k_dense_replace": "leading_dense_block_count"},
     ),
-    _family("jais2", "jais2", ("layer_norm_eps", _LAYER), fixed={"hidden_act": "relu2"}, present={
-        **_BIAS, "mlp_bias": "blk.0.ffn_up.bias"}),
+    _family("jais2", "jais2", ("layer_norm_eps", _LAYER), fixed={"hidden_act": "relu2"}),
     _family("chatglm", "glm", present=_BIAS, gates_above=True),
     _family("olmo2", "olmo3", block=_AFTER, optional=_WINDOW, present=_BIAS),
     _family("smollm3", "smollm3", fixed={"no_rope_layer_interval": 4}, present=_BIAS, pairs=True),
@@ -272,6 +280,8 @@ def rules(family: Family) -> dict[str, Rule]:
     one: dict[str, Rule] = {"expert_group_count": (0, 1)}
     if family.architecture.startswith("granite"):  # whether there is a rope, which of these the hybrids may lack
         one["rope.scaling.finetuned"] = FOLLOWED if family.mixers else (True,)
+    if family.mixers == "nemotron_h":
+        one[_LAYER] = NO_NUMBER
     return {**EVERY, **dict.fromkeys(_IDLE, NO_NUMBER), **one, **dict.fromkeys(own, FOLLOWED), **said}
 
 
@@ -300,8 +310,12 @@ def hybrid(family: Family, config: dict[str, Any], heads: list[int], tensors: Ma
             return f"ssm.inner_size is {inner}, expected a multiple of the {states} heads"
         config["mamba_head_dim"] = inner // states
         config["layers_block_type"] = [
-            "attention" if n else "mlp" if f"blk.{i}.ffn_up.weight" in tensors else "mamba" for i, n in enumerate(heads)
+            "attention" if n else next((k for k, end in _ALONE.items() if f"blk.{i}.{end}" in tensors), "mamba")
+            for i, n in enumerate(heads)
         ]
+        if "mlp" in config["layers_block_type"]:
+            first = tensors[f"blk.{config['layers_block_type'].index('mlp')}.ffn_up.weight"]
+            config["intermediate_size"] = first.shape[0]
         return None
     inner = config.pop("ssm_inner", 2 * width)
     if inner % width:

@@ -22,7 +22,7 @@ from rlx.formats.gguf import convert
 from rlx.formats.gguf.convert import Made
 from rlx.formats.gguf.model import GgufModel, Value, llama3_factors
 from rlx.formats.gguf.names import Family
-from rlx.formats.gguf.plain import BY_MODEL_TYPE
+from rlx.formats.gguf.plain import BY_ARCHITECTURE, BY_MODEL_TYPE
 from rlx.formats.huggingface import ModelFolder
 from rlx.models.language.architectures import architecture_of
 from rlx.models.language.architectures.base import class_fields
@@ -71,6 +71,8 @@ def folder_to_gguf(
     fields = Fields(source.config, str(source.path / "config.json"))
     architecture = architecture_of(fields)
     config = architecture.read(fields)
+    if family.architecture == "nemotron_h" and config.experts is not None:
+        family = BY_ARCHITECTURE["nemotron_h_moe"]
     weights = ModelWeights(Arrays(source.tensors(), str(source.path)), architecture, config, 16, None)
     a = config.attention
     if family.architecture == "chatglm" and a is not None and a.heads * a.head_size != config.width:
@@ -169,9 +171,11 @@ def _settings(f: Fields, config: LanguageConfig, family: Family) -> dict[str, An
             if value is not None and key not in settings and (kind is None or isinstance(value, int | float)):
                 settings[key] = float(value) if kind is float else value
     if "leading_dense_block_count" in family.counts.values() and config.dense == frozenset(range(len(config.dense))):
-        settings.setdefault("leading_dense_block_count", len(config.dense))
+        settings["leading_dense_block_count"] = len(config.dense)
     if family.mixers == "nemotron_h":
-        settings["feed_forward_length"] = [config.inner * (mixer == "mlp") for mixer in config.mixers]
+        inner = {"mlp": config.inner, "experts": 0 if e is None else e.inner}
+        settings["feed_forward_length"] = [inner.get(mixer, 0) for mixer in config.mixers]
+        settings["attention.layer_norm_epsilon"] = config.eps  # beside that of RMS norms, which the numbers follow
     if e is None:
         settings = {key: value for key, value in settings.items() if not key.startswith("expert_")}
     numbers = {"logit_scale", "embedding_scale", "residual_scale", "attention.scale", "attention.clamp_kqv",

@@ -146,6 +146,7 @@ def nemotron_h(f: Fields) -> LanguageConfig:
     return llama_like(
         f, "nemotron_h", mixers=tuple(known[kind] for kind in kinds), alone=True, recurrence=recurrence,
         attention=attention(f, layers, ropes=(None,) * layers, qkv_bias=bias, out_bias=bias), experts=experts,
+        inner=f.count("intermediate_size", MOST_INNER) if "mlp" in kinds else 0,
         gated=False, activation=f.choice("mlp_hidden_act", ACTIVATIONS), mlp_bias=f.flag("mlp_bias", False),
         eps=f.number("layer_norm_epsilon", 0, 1),
     )  # fmt: skip
