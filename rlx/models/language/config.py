@@ -142,7 +142,8 @@ class Recurrence:
     inner_norms: Literal["weighted", "plain"] | None = None  # norms of Mamba's step, B and C
     normed: bool = True  # whether Mamba-2's result has a norm
     late_gate: bool = False  # whether the gate follows that norm
-    inner_eps: float | None = None  # that of the norms of Mamba's step, B and C, where it is another than the model's
+    inner_eps: float | None = None  # that of the norms inside, where it is another than the model's
+    writes: float = 1.0  # what the sigmoid is multiplied by that says how much a delta rule writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +192,7 @@ class LanguageConfig:
     mlp_norm: bool = False  # whether MLPs have a norm before their last product
     # What a block's input is multiplied by where it is added to its result: of each layer's mixer, and of its MLP.
     skips: tuple[tuple[float, float], ...] = ()
+    placements: tuple[Placement, ...] = ()  # of each layer, where they differ
     alone: bool = False  # whether each layer is a mixer, an MLP or experts alone
     heads_beyond: bool = False  # whether a file may have more layers, which guess tokens that follow the next
 

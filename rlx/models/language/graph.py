@@ -154,17 +154,18 @@ def through_layers(blocks: Blocks, x: Tensor, layers: range | None = None) -> Te
 def layer(b: Blocks, x: Tensor, index: int) -> Tensor:
     """The mixer of a layer and its MLP, each with its norms and added to x."""
     name, mixer, c = f"layers.{index}", MIXERS[b.config.mixers[index]], b.config
+    placement = c.placements[index] if c.placements else c.placement
     mlp = b.experts if c.experts is not None and index not in c.dense else b.mlp
 
     def around(x: Tensor, block: Callable[[Tensor], Tensor], before: str, after: str, skip: float) -> Tensor:
-        normed = x if c.placement in ("after", "post") else b.norm(x, f"{name}.{before}")
+        normed = x if placement in ("after", "post") else b.norm(x, f"{name}.{before}")
         result = block(normed)
-        x = normed if c.placement == "inside" else x
-        if c.placement in ("after", "around"):
+        x = normed if placement == "inside" else x
+        if placement in ("after", "around"):
             result = b.norm(result, f"{name}.{after}")
         x = x if skip == 1.0 else x * skip
         x = x + (result if c.residual_scale == 1.0 else result * c.residual_scale)
-        return b.norm(x, f"{name}.{after}") if c.placement == "post" else x
+        return b.norm(x, f"{name}.{after}") if placement == "post" else x
 
     if c.parallel:
         first = second = b.norm(x, f"{name}.input_layernorm")
@@ -175,7 +176,7 @@ def layer(b: Blocks, x: Tensor, index: int) -> Tensor:
     x = around(x, lambda t: mixer(b, t, index), "input_layernorm", "post_attention_layernorm", skips[0])
     if c.alone or (not c.inner and c.experts is None):
         return x
-    second_norm = "pre_feedforward_layernorm" if c.placement == "around" else "post_attention_layernorm"
+    second_norm = "pre_feedforward_layernorm" if placement == "around" else "post_attention_layernorm"
     return around(x, lambda t: mlp(t, f"{name}.mlp"), second_norm, "post_feedforward_layernorm", skips[1])
 
 

@@ -170,10 +170,12 @@ def delta(b: Blocks, x: Tensor, index: int) -> Tensor:
     decay = ops.softplus(ops.cast(_lengths(b, step), b.wide) + b.weight(f"{name}.dt_bias", (r.heads,)))
     decay = decay * b.weight(f"{name}.A", (r.heads,))
     state, renew = _state(b, f"states.{index}", r.heads, size, r.key_size)
-    o, last = ops.gated_delta_rule(q, k, v, decay, ops.sigmoid(ops.cast(_lengths(b, write), b.wide)), state)
+    written = ops.sigmoid(ops.cast(_lengths(b, write), b.wide))
+    o, last = ops.gated_delta_rule(q, k, v, decay, written if r.writes == 1.0 else written * r.writes, state)
     renew(last)
     gamma = b.weight(f"{name}.norm.weight", (size,))
-    normed = ops.rms_norm(ops.reshape(o, (b.rows, r.heads, size)), gamma, eps=b.config.eps)
+    eps = b.config.eps if r.inner_eps is None else r.inner_eps
+    normed = ops.rms_norm(ops.reshape(o, (b.rows, r.heads, size)), gamma, eps=eps)
     y = ops.reshape(normed, (b.rows, r.inner)) * ops.silu(ops.cast(gate, b.wide))
     return _out(b, y, name, r)
 

@@ -19,6 +19,7 @@ from rlx.models.language.architectures.base import (
     fused,
     llama_like,
     renamed,
+    same_name,
     turned,
     windows_of,
 )
@@ -62,6 +63,19 @@ def jais2(f: Fields) -> LanguageConfig:
         f, "jais2", norm="layer", eps=f.number("layer_norm_eps", 0, 1), gated=False, mlp_bias=f.flag("mlp_bias", True),
         attention=attention(f, _layers(f), qkv_bias=bias, out_bias=bias),
     )  # fmt: skip
+
+
+def plain_llama(name: str) -> Callable[[Fields], LanguageConfig]:
+    """Families whose settings alone are their own: InternLM3, IQuest-Coder and EXAONE 3.5 are made as Llamas."""
+
+    def read(f: Fields) -> LanguageConfig:
+        bias = f.flag("attention_bias", False)
+        f.must_be("clip_qkv", None)
+        f.must_be("use_sliding_window", False)
+        mixed = attention(f, _layers(f), qkv_bias=bias, out_bias=bias)
+        return llama_like(f, name, mlp_bias=f.flag("mlp_bias", False), attention=mixed)
+
+    return read
 
 
 def bitnet(f: Fields) -> LanguageConfig:
@@ -218,10 +232,25 @@ def exaone_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) 
     return renamed(SHARED, experts_in())(name, config, tensors)
 
 
+_EXAONE = {
+    "embed_tokens": "wte", "layers": "h", "norm": "ln_f", "input_layernorm": "ln_1", "post_attention_layernorm": "ln_2",
+    "self_attn": "attn.attention", "self_attn.o_proj": "attn.attention.out_proj", "mlp.gate_proj": "mlp.c_fc_0",
+    "mlp.up_proj": "mlp.c_fc_1", "mlp.down_proj": "mlp.c_proj",
+}  # fmt: skip
+
+
+def exaone_3(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+    """Names as GPT-2 has them, or as Llama has them in newer files."""
+    return (renamed(_EXAONE) if "wte.weight" in tensors else same_name)(name, config, tensors)
+
+
 _ROUTED = renamed(SHARED, experts_in())
 ARCHITECTURES = {
     "cwm": Architecture(by_class(cwm)),
     "jais2": Architecture(by_class(jais2)),
+    "internlm3": Architecture(by_class(plain_llama("internlm3"))),
+    "iquestcoder": Architecture(by_class(plain_llama("iquestcoder"))),
+    "exaone": Architecture(by_class(plain_llama("exaone")), exaone_3, ("transformer.", "model.")),
     "bitnet": Architecture(by_class(bitnet), renamed(_BITNET)),
     "solar_open": Architecture(by_class(solar_open), _ROUTED),
     "exaone_moe": Architecture(by_class(exaone_moe), exaone_names, unused=MTP),
