@@ -529,10 +529,12 @@ def unpacked_names(groups: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def freeze() -> int:
     """Writes what transformers makes of folders whose weights a formula gives."""
-    torch, made = outside("torch"), {}
+    torch, asked = outside("torch"), [a for a in sys.argv[1:] if not a.startswith("--")] or list(FAMILIES)
+    made = json.loads(FROZEN.read_text())["cases"] if FROZEN.exists() else {}
+    made = {case: row for case, row in made.items() if case.rpartition("-")[0] in {*FAMILIES} - {*asked}}
     ids = torch.tensor(IDS_ASKED)[None]
-    for kind, each in FAMILIES.items():
-        for i, settings in enumerate(each):
+    for kind in asked:
+        for i, settings in enumerate(FAMILIES[kind]):
             with tempfile.TemporaryDirectory() as base, torch.no_grad():
                 shapes = formula_model(Path(base), kind, settings)
                 logits = judge(Path(base), kind)(ids).logits[0].numpy()
@@ -542,7 +544,7 @@ def freeze() -> int:
             }  # fmt: skip
             print(kind, i, flush=True)
     version = outside("transformers").__version__
-    rows = ",\n".join(f" {json.dumps(name)}: {json.dumps(row)}" for name, row in made.items())
+    rows = ",\n".join(f" {json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(made.items()))
     FROZEN.write_text(f'{{"transformers": "{version}", "cases": {{\n{rows}\n}}}}\n', encoding="utf-8")
     return 0
 
