@@ -107,6 +107,8 @@ class DType(Record):
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
         """The bytes of a tensor of this shape. Raises: ShapeError as `array_shape`."""
+        if self.kind != "q":
+            return math.prod(shape) * self.storage.nbytes
         return math.prod(self.array_shape(shape)) * self.np.itemsize
 
     def array_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -279,10 +281,12 @@ def promote(*dtypes: DType) -> DType:
 
     Raises: DTypeError for a packed dtype, and for u64 beside a signed integer, since no integer holds both."""
     for dtype in dtypes:
-        if dtype.is_packed:
+        if dtype.kind == "q":
             raise packed_refused("promotion", dtype)
     result = dtypes[0]
     for dtype in dtypes[1:]:
+        if dtype is result:
+            continue
         common = _PROMOTE[result, dtype]
         if common is None:
             raise DTypeError(

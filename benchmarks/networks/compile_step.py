@@ -2,7 +2,8 @@
 
     python benchmarks/networks/compile_step.py [--target cuda vulkan] [--dtype f32 bf16] [--rounds 3] [--profile STAGE]
 
-The step (AdamW, 8 x 1024 tokens; bf16: weights in bf16 with f32 masters) is traced, optimized, planned, lowered and its
+The step (AdamW, 8 x 1024 tokens; bf16: weights in bf16 with f32 masters, cast-bf16: f32 weights cast in the
+loss) is traced, optimized, planned, lowered and its
 barriers are placed, as `rlx.training` has it done; the table has the processor time of each stage in milliseconds, the
 least of the rounds, each on a graph traced anew. What a device does then, loading kernels and recording, is not in it;
 `kernels` is the text of each elementwise kernel that must be compiled where the cache has none.
@@ -34,9 +35,10 @@ from rlx.backends.gpu.program.executable import lower_graph, support
 from rlx.backends.gpu.program.steps import Launch, TreeKernel
 from rlx.backends.gpu.program.target import Target
 from rlx.backends.vulkan.target import vulkan_target
-from rlx.driver import Limits
+from rlx.driver import Limits, MemoryPlan
+from rlx.driver.memory.planner.spare import spared
 from rlx.host.collector import paused
-from rlx.ir import Graph
+from rlx.ir import Graph, verify
 from rlx.runtime.prepare import planned, prepare
 from rlx.train.leaves import taken_apart
 from rlx.train.program import Model, step_graph
@@ -66,13 +68,16 @@ def model_of(dtype: str, layers: int = 12, width: int = 768, vocabulary: int = 5
     """GPT-2 with zeros for weights, and AdamW; in bf16 with masters of f32."""
     parameters = gpt2(vocabulary, tokens, width, layers)
     optimizer = optim.adamw(1e-3)
-    if dtype != "f32":
-        parameters = rlx.tree.map(lambda p: p.astype(rlx.dtypes.as_dtype(dtype).np), parameters)
+    half = None if dtype == "f32" else rlx.dtypes.as_dtype(dtype.removeprefix("cast-"))
+    if half is not None and "cast-" not in dtype:
+        parameters = rlx.tree.map(lambda p: p.astype(half.np), parameters)
         optimizer = optim.with_masters(optimizer)
     theirs, held = taken_apart(parameters, "parameters")
     own, _ = taken_apart(optimizer.init(theirs.tree(held)), "optimizer")
 
     def of_batch(p: Any, batch: Any) -> Any:
+        if "cast-" in dtype:
+            p = rlx.tree.map(lambda x: rlx.cast(x, half), p)
         return loss(p, batch[:, :-1], batch[:, 1:], max(1, width // 64))
 
     return Model(of_batch, theirs, None, None, optimizer, own, False, 1, True)
@@ -103,11 +108,18 @@ def compiled(stages: Stages, model: Model, target: Target, batch: int, tokens: i
     """The stages on a model: the prepared graph, its plan, its lowering."""
     types, _ = taken_apart(np.zeros((batch, tokens + 1), np.int32), "batch")
     graph = stages.run("trace", lambda: step_graph(model, types, 0).graph)
+    stages.run("verify", lambda: verify(graph))
     device: Any = Bare(target)
     ready = stages.run("passes", lambda: prepare(
         graph, support=lambda n: support(device, n), param_dtypes={}, storage="typed", packed=False, optimize=True,
         fallback="host").graph)  # fmt: skip
-    plan = stages.run("plan", lambda: planned(ready, "reuse", lambda n: None, lambda n: None, 1 << 40))
+
+    def plan_of(graph: Graph) -> MemoryPlan:
+        return planned(graph, "reuse", lambda n: None, lambda n: None, 1 << 40)
+
+    plan = stages.run("plan", lambda: plan_of(ready))
+    ready = stages.run("spare", lambda: spared(ready, plan, plan_of))
+    plan = plan_of(ready)
     lowering, _ = stages.run("lower", lambda: lower_graph(ready, plan, target, "f32"))
     stages.run("barriers", lambda: place_barriers(lowering.steps))
     kernels = {s.kernel: None for s in lowering.steps if isinstance(s, Launch) and isinstance(s.kernel, TreeKernel)}

@@ -58,7 +58,7 @@ def main() -> None:
             taken_over()
             warn_unknown_variables()
             try:
-                app()
+                app(prog_name="rlx")
             finally:  # not as the process ends, when errors would be no errors any more
                 sys.stdout.flush()
     except RlxError as error:

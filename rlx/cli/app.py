@@ -18,6 +18,7 @@ from rlx.cli.finetune import finetune
 from rlx.cli.generate import chat, generate
 from rlx.cli.habits import Command
 from rlx.cli.inspect import inspect
+from rlx.cli.perplexity import perplexity
 from rlx.cli.rerank import rerank
 from rlx.cli.run import run
 from rlx.cli.selftest import selftest
@@ -33,7 +34,7 @@ def _paragraphs(text: str) -> str:
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (
     devices, doctor, embed, rerank, classify, generate, chat, serve, transcribe, finetune, run, inspect, convert, check,
-    bench, selftest,
+    bench, perplexity, selftest,
 ):  # fmt: skip
     app.command(cls=Command, help=_paragraphs(command.__doc__ or ""))(command)
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def embed(
-    folder: Annotated[Path, typer.Argument(help="A BERT sentence encoder's folder, or a GGUF file of embeddings.")],
+    folder: Annotated[
+        Path, typer.Argument(help="A folder of a sentence encoder or a language model, or a GGUF file of either.")
+    ],
     file: Annotated[str, typer.Argument(help="Text, one sentence a line; - reads standard input.")] = "-",
     device: Device = "auto",
     dtype: Annotated[str | None, typer.Option(help='Keep the matrices as "f16" or "bf16".')] = None,
@@ -47,9 +49,7 @@ def embed(
     Without --out or --query the rows are printed, one line of numbers each.
     With --sparse a row is index:value of each number that is not 0, and --out writes SciPy's .npz of a CSR matrix.
     """
-    from rlx.models import LanguageModel
-    from rlx.models import load as load_file
-    from rlx.models.sentence import load as load_folder
+    from rlx.models import LanguageModel, Transcriber, load
 
     sentences = read_lines(file)
     listed = [i for i, sentence in enumerate(sentences) if sentence.strip()]  # a blank line cannot be an answer
@@ -57,12 +57,12 @@ def embed(
         raise RlxError("embed: --query-prompt-name is for the text of --query, which is missing")
     if query is not None and not listed:
         raise RlxError(f"{'standard input' if file == '-' else file}: no sentences to search in")
-    load: Any = load_folder if folder.is_dir() else load_file  # a folder of a language model makes text
     with load(folder, device, dtype=dtype) as encoder, drawn(only="encoding"):
+        if isinstance(encoder, Transcriber):
+            raise RlxError(f"{folder} holds a Whisper model, which writes what it hears; `rlx transcribe` takes it")
         if isinstance(encoder, LanguageModel):  # it has no marks of its own around a text
-            _check_tokens(encoder, sentences, "standard input" if file == "-" else file)
-            if prompt_name is not None or query_prompt_name is not None:
-                raise RlxError(f"{encoder.where}: prompts by name are in sentence-transformers folders only")
+            before = encoder.reading.before(prompt_name, encoder.where)
+            _check_tokens(encoder, sentences, before, "standard input" if file == "-" else file)
         settings: Any = {}
         if sparse != (getattr(encoder, "task", None) == "sparse"):
             what = "has no sparse vectors; leave out" if sparse else "has sparse vectors; add"
@@ -71,8 +71,8 @@ def embed(
             raise RlxError("embed: --truncate-dim and --normalize are for embeddings; these are sparse vectors")
         if truncate_dim is not None:
             settings["truncate_dim"] = truncate_dim
-        if normalize and not isinstance(encoder, LanguageModel):  # embeddings of those have that length
-            settings["normalize_embeddings"] = True
+        if normalize:
+            settings["normalize" if isinstance(encoder, LanguageModel) else "normalize_embeddings"] = True
 
         def vectors_of(texts: list[str], name: str | None) -> Any:
             named = {} if name is None else {"prompt_name": name}
@@ -123,11 +123,11 @@ class Rows:
                             data=parts[1])  # fmt: skip
 
 
-def _check_tokens(model: LanguageModel, sentences: list[str], name: str) -> None:
+def _check_tokens(model: LanguageModel, sentences: list[str], before: str, name: str) -> None:
     if not sentences:
         raise RlxError(f"{name}: no sentences to embed")
     for number, sentence in enumerate(sentences, 1):
-        if not len(model.tokenize(sentence)):
+        if not len(model.tokenize(before + sentence)):
             raise RlxError(f"{name}: line {number} has no tokens, and {model.where} no embedding of it; leave it out")
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from rlx.cli.options import Device
+from rlx.cli.options import Device, Precision
 from rlx.errors import RlxError
 from rlx.host.progress import drawn
 
@@ -21,6 +21,14 @@ _BIAS = re.compile(r"(\d+)(?:=(?=[-+.\di])|(?=[-+]))([-+]?(?:inf|\d+(?:\.\d*)?|\
 ModelName = Annotated[
     Path | None, typer.Option("--model", "-m", help="The model, in place of the first word.", show_default=False)
 ]
+GpuLayers = Annotated[
+    str | None,
+    typer.Option(
+        "--gpu-layers", "--n-gpu-layers", "-ngl", metavar="N",
+        help="The last N layers on the GPU and the first on the CPU; all where the model has no more; auto: as many as "
+        "fit.",
+    ),
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,18 +58,12 @@ class Loading:
         str | None,
         typer.Option(help='Layers on several devices, such as "cuda:0=20,cpu"; without a number as many as fit.'),
     ] = None
-    gpu_layers: Annotated[
-        str | None,
-        typer.Option(
-            "--gpu-layers", "--n-gpu-layers", "-ngl", metavar="N",
-            help="The last N layers on the GPU and the first on the CPU; all where the model has no more; auto: as "
-            "many as fit.",
-        ),
-    ] = None  # fmt: skip
+    gpu_layers: GpuLayers = None
     prefill_chunk: Annotated[
         int | None,
         typer.Option(help="Tokens of a prompt in one run. Default: 512; 2048 on a GPU of 40 GB and more.", min=16),
     ] = None
+    precision: Precision = "f32"
 
     def load(self, model: Path, encoders: bool = False) -> Any:
         """The language model of a command, or the sentence encoder where `encoders`. Raises: RlxError for what makes
@@ -74,7 +76,7 @@ class Loading:
             made = load(
                 model, device, context=cast(int, context), dtype=self.dtype, activations=self.activations,
                 cache=self.cache, engine=cast(Any, self.engine), threads=self.threads, layers_on=layers_on,
-                prefill_chunk=self.prefill_chunk,
+                prefill_chunk=self.prefill_chunk, precision=self.precision,
             )  # fmt: skip
         if not isinstance(made, LanguageModel):
             if encoders and isinstance(made, SentenceEncoder):

@@ -43,18 +43,23 @@ def run_saved(file: Path, device: str, texts: Sequence[str] | None, seed: int, t
     from rlx.runtime.saved.program import load_program
 
     with load_program(file, None if device == "auto" else device, trusted=trusted) as program:
-        inputs = {name: t.type for name, t in program.graph.inputs.items()}
-        declared = {name: (kind.dtype, kind.shape) for name, kind in inputs.items()}
-        given = dict(loaded(text, declared) for text in texts or ())
-        if unknown := sorted(given.keys() - inputs.keys()):
-            raise GraphError(f"--input: the program has no inputs {unknown}; it takes {sorted(inputs)}")
-        rng = np.random.default_rng(seed)
-        for name in [name for name in inputs if name not in given]:
-            given[name] = _random(name, inputs[name], rng)
+        given, drawn = feeds_of_saved(program, texts, seed)
+        for name in drawn:
             print(f"input {plain(name)}: random, {said(given[name])}", file=sys.stderr)
         if device == "auto":
             print(f"on {program.device.info.id} ({program.device.info.name})", file=sys.stderr)
         return program.run(given)
+
+
+def feeds_of_saved(program: Any, texts: Sequence[str] | None, seed: int) -> tuple[dict[str, Any], list[str]]:
+    """The inputs of a program by name, and which of them are random: those without a file."""
+    inputs = {name: t.type for name, t in program.graph.inputs.items()}
+    declared = {name: (kind.dtype, kind.shape) for name, kind in inputs.items()}
+    given = dict(loaded(text, declared) for text in texts or ())
+    if unknown := sorted(given.keys() - inputs.keys()):
+        raise GraphError(f"--input: the program has no inputs {unknown}; it takes {sorted(inputs)}")
+    rng, drawn = np.random.default_rng(seed), [name for name in inputs if name not in given]
+    return {**given, **{name: _random(name, inputs[name], rng) for name in drawn}}, drawn
 
 
 def inspect_saved(file: Path) -> list[str]:

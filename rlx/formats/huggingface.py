@@ -14,6 +14,7 @@ from rlx.formats.heads import LogitScore, TextTask, read_logit_score, read_task
 from rlx.formats.quantized import QuantizedTensors
 from rlx.formats.sentences import Dense, SentenceModules, read_modules
 from rlx.formats.tokenizer import TextTokenizer
+from rlx.formats.tokenizer.text import bert_normalizer
 from rlx.records import Record
 
 
@@ -60,14 +61,24 @@ class ModelFolder:
         return QuantizedTensors(tensors, settings, str(self.path))
 
     def tokenizer(self, max_length: int, lower: bool = False) -> TextTokenizer:
-        """The tokenizer of tokenizer.json, cutting texts to `max_length` tokens.
+        """The tokenizer of tokenizer.json, cutting texts to `max_length` tokens, with what tokenizer_config.json says
+        instead: the side that is cut, and how BERT's class normalizes.
 
-        Raises: RlxError when the package `tokenizers` is not installed, ModelFormatError.
+        Warns: ModelWarning where that class normalizes otherwise than the file. Raises: RlxError when the package `tokenizers` is not installed, ModelFormatError.
         """
         file = self.path / "tokenizer.json"
         if not os.path.exists(file):
             raise ModelFormatError(f"{self.path} has no tokenizer.json, which rlx needs to read text")
-        return TextTokenizer(file, max_length, lower)
+        beside = self.path / "tokenizer_config.json"
+        settings = read_json(beside) if os.path.exists(beside) else {}
+        kind = settings.get("tokenizer_class") or self.config.get("tokenizer_class")
+        if kind is None and self.config.get("model_type") == "bert":
+            kind = "BertTokenizer"
+        normalizer = bert_normalizer(settings, beside) if kind in ("BertTokenizer", "BertTokenizerFast") else None
+        side = settings.get("truncation_side")
+        if side not in (None, "left", "right"):
+            raise ModelFormatError(f"{beside}: truncation_side is {shown(side)}, expected 'left' or 'right'")
+        return TextTokenizer(file, max_length, lower, normalizer, side)
 
     def tokenizer_settings(self) -> TokenizerSettings:
         """What tokenizer_config.json, or the special_tokens_map.json of older folders, says of special tokens.
@@ -89,10 +100,10 @@ class ModelFolder:
         usual = "[MASK]" if self.config.get("model_type") == "bert" else None  # its tokenizer's class has it
         return TokenizerSettings(texts["unk_token"], texts["mask_token"] or usual or texts["eos_token"], kinds)
 
-    def sentence_modules(self) -> SentenceModules:
-        """Pooling and what follows it, the length limit, and the prompts; mean pooling where the folder has no
-        modules.json. Raises: ModelFormatError."""
-        return read_modules(self.path, self.config.get("hidden_size"))
+    def sentence_modules(self, width: int | None = None) -> SentenceModules:
+        """Pooling of states that are `width` wide (or as BERT's settings say) and what follows it, the length limit,
+        and the prompts; mean pooling where the folder has no modules.json. Raises: ModelFormatError."""
+        return read_modules(self.path, self.config.get("hidden_size") if width is None else width)
 
     def text_task(self) -> TextTask:
         """What the folder's text encoder is for, with the settings of that. Raises: ModelFormatError."""

@@ -204,7 +204,9 @@ def width_after(config: EncoderSettings, poolings: int) -> int:
 
 class Encoder:
     """The encoder's parts in one graph, over (batch · length, width), of ids, a mask and weights. Vectors are `wide`:
-    f64 where the activations are."""
+    f64 where the activations are. `ends`: whether the mask is of texts that padding follows, and no other."""
+
+    ends = False
 
     def __init__(
         self, config: Any, ids: Tensor, mask: Tensor, params: dict[str, Tensor], activations: DType,
@@ -388,6 +390,7 @@ def encoder_graph(
     kept = packed or {}
     params = {name: g.param(name, shape, kept.get(name, f32)) for name, shape in config.weight_shapes().items()}
     e = config.encoder(ids, mask, params, activations)
+    e.ends = True
     kinds = g.input("kinds", (batch, length), i32) if pooling == "rank" and config.type_vocab_size > 1 else None
     states = e.states(kinds)
     pooled = e.vectors(states, mask if include_prompt else g.input("kept", (batch, length), bool_), pooling, normalize)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import replace  # records and dataclasses both come here
 from typing import Any, Literal, Protocol, cast
 
 import numpy as np
@@ -17,6 +17,7 @@ from rlx.errors import DTypeError, GraphError, ModelFormatError, RlxError, Shape
 from rlx.formats.files import shown
 from rlx.formats.gguf.encoders import GgufEncoder, pooling_of
 from rlx.formats.gguf.reader import GgufFile
+from rlx.formats.heads import TextTask
 from rlx.formats.huggingface import ModelFolder
 from rlx.formats.sentences import Dense, Step
 from rlx.formats.tokenizer import TextTokenizer, TokenIds
@@ -27,6 +28,7 @@ from rlx.ir import Graph
 from rlx.models.asked import check_batch_size, check_count, check_sentences
 from rlx.models.bert import BertConfig, EncoderSettings, Pooling, encoder_graph
 from rlx.models.encoders import encoder_config
+from rlx.models.encoders.decoders import decoder_config, makes_embeddings
 from rlx.models.heads import Head, head_graph, head_of
 from rlx.models.late import LateTexts
 from rlx.models.text_tasks import TextTasks
@@ -480,13 +482,18 @@ def _encoder(
 
 def read_folder(model: ModelFolder, text: bool = True) -> EncoderFiles:
     """The encoder of a folder, which may have no tokenizer where no `text` is to be read. Raises: ModelFormatError."""
-    task, where = model.text_task(), str(model.path)
+    where, file, own = str(model.path), str(model.path / "config.json"), model.tensors()
+    config: EncoderSettings
+    if makes_embeddings(model):
+        config = decoder_config(model.config, own, file)
+        task = TextTask("embeddings", model.sentence_modules(config.hidden_size))
+    else:
+        config, task = encoder_config(model.config, file, own), model.text_task()
     modules = task.modules
     steps = modules.steps if task.task == "embeddings" else ()
     normalize = steps[-1:] == ("normalize",)
-    file = str(model.path / "config.json")
-    tensors = {**more, **model.tensors()} if (more := model.module_tensors(modules)) else model.tensors()
-    config = encoder_config(model.config, file, steps[:-1] if normalize else steps, tensors)
+    config = replace(cast(Any, config), steps=steps[:-1] if normalize else steps)
+    tensors = {**more, **own} if (more := model.module_tensors(modules)) else own
     positions = config.max_position_embeddings
     longest = min(modules.max_length or positions, positions)
     head = head_of(task, model.config, config, tensors, file)

@@ -3,6 +3,7 @@ once."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from rlx.packed import PackedArray
 
 Floats = npt.NDArray[np.float32]
 _ADDED = ("position_embeddings.weight", "token_type_embeddings.weight")  # tables whose rows are sliced
+_NUMBER = re.compile(r"\.\d+\.")
 _NO_NAMES: Mapping[str, str] = {}
 _MAX_NAMED = 200  # differences named in one message; the others are counted
 
@@ -38,18 +40,19 @@ def match_weights(
     aliases: Mapping[str, str] = _NO_NAMES,
 ) -> dict[str, Any]:
     """The wanted arrays as f32, packed products and words as they are; names in the files may begin with `prefix`, and
-    may be `aliases`. The files may also hold names that begin with one of `unused`, and aliases beside the weights.
+    may be `aliases`. The files may also hold names that begin with one of `unused`, in which "#" is the number of a
+    layer, and aliases beside the weights.
 
     Raises: ModelFormatError naming every weight that is missing, extra, present twice, of a wrong shape or not a float.
     """
     found = file_names(wanted, tensors, prefix, aliases)
-    seen: set[str] = set()
+    seen, aside = set[str](), set(aliases.values())
     problems = []
     for original in tensors:
         name = original.removeprefix(prefix)
         if name in wanted and name in seen:
             problems.append(f"{shown(name)} stands there with and without {prefix!r}")
-        elif name not in wanted and name not in aliases.values() and not name.startswith(unused):
+        elif name not in wanted and name not in aside and not _NUMBER.sub(".#.", name).startswith(unused):
             problems.append(f"extra {shown(original)}")
         seen.add(name)
     result: dict[str, Any] = {}

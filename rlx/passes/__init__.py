@@ -80,6 +80,7 @@ def optimize(
     if verify:
         verify_graph(graph)
     counts.append(("legalize", len(graph.nodes)))
+    native = report.tensors
     if fuse:
         stage("simplify", lambda g: g if g is simple else simplify(g))
         stage("fuse_epilogues", lambda g: fuse_epilogues(g, support))
@@ -88,7 +89,7 @@ def optimize(
             stage("fuse_normed", lambda g: fuse_normed(g, support))
         stage("fuse_norms", lambda g: fuse_norms(g, support))
         stage("sink_casts", lambda g: sink_casts(g, support))
-        stage("fuse_groups", lambda g: fuse_groups(g, support))
+        stage("fuse_groups", lambda g: fuse_groups(g, support, native))
     stage("isolate_results", isolate_results)
     if fuse:
         stage("renew_last", renew_last)

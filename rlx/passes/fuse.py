@@ -6,7 +6,7 @@ epilogue.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 from rlx.ir import Expr, Graph, Node, Rewriter, Tensor, TensorType, node_of, rebuild
 from rlx.ir import expr as ex
@@ -59,13 +59,16 @@ def _bias(new: Rewriter, t: Tensor, product: Tensor, axis: int) -> Tensor | None
     return t if t.shape == (n,) else new.add("reshape", (t,), {"shape": (n,)}, t.node.label)[0]
 
 
-def fuse_groups(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
-    """Replaces each fusion group by one `fused` node.
+def fuse_groups(
+    graph: Graph, support: SupportOf = native_everywhere, native: Collection[int] = frozenset()
+) -> Graph:
+    """Replaces each fusion group by one `fused` node. `native`: the first outputs of nodes that the device is known to
+    run.
 
     A group has two elementwise nodes or more, or one that reads a broadcast or a repetition. With a repetition (see
     `repeats`) the node's axes are split, between reshapes that move no data."""
     graph = remove_dead(graph)
-    finder = FusionGroupFinder(graph, support)
+    finder = FusionGroupFinder(graph, support, native)
     bodies: dict[int, _Body] = {}
     trees: dict[Hashable, tuple[Expr, ...]] = {}
     chosen: dict[int, FusionGroup] = {}

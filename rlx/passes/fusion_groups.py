@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -35,8 +36,8 @@ class FusionGroup(Record, frozen=False, eq=False):
 
     Members of a smaller shape are computed again for each element. `place` is its rank in a topological order of all
     groups and single nodes. `reads` has the ports of what it reads by their keys, `writes` what it must write, with the
-    nodes that read it (None for a result); no tree of it has more nodes than `spread`. `needs` and `feeds` are the other
-    nodes whose outputs its members read, and that read theirs."""
+    nodes that read it (None for a result); no tree of it has more nodes than `spread`. `needs` and `feeds` are
+    other nodes: those whose outputs its members read, and those that read theirs."""
 
     shape: tuple[int, ...]
     members: list[int] = field(default_factory=list)
@@ -49,12 +50,15 @@ class FusionGroup(Record, frozen=False, eq=False):
     feeds: Sequence[int] = ()
 
 
+_PLACE = attrgetter("place")
+
+
 class FusionGroupFinder:
     """Grows fusion groups along the edges of a graph: a consumer's group takes in the groups of its producers.
 
     What a node reads, and who reads what it makes, is found once: groups grow by one node hundreds of times."""
 
-    def __init__(self, graph: Graph, support: SupportOf) -> None:
+    def __init__(self, graph: Graph, support: SupportOf, native: Collection[int] = frozenset()) -> None:
         self.nodes = graph.nodes
         self.position = {t.id: i for i, node in enumerate(graph.nodes) for t in node.outputs}
         self.users: dict[int, list[int]] = {t.id: [] for t in graph.tensors()}
@@ -69,7 +73,7 @@ class FusionGroupFinder:
         self.region: dict[int, FusionGroup] = {}
         self._spread: dict[int, tuple[int, Mapping[int, int]]] = {}
         for i, node in enumerate(graph.nodes):
-            if fusible(node) and support(node) == "native":
+            if fusible(node) and (node.outputs[0].id in native or support(node) == "native"):
                 trees = node_trees(node)
                 self.region[i] = FusionGroup(node.outputs[0].shape, [i], cost=cost(trees))
                 self._spread.update({t.id: spread(tree) for t, tree in zip(node.outputs, trees, strict=True)})
@@ -251,7 +255,7 @@ class FusionGroupFinder:
                 if low < other.place < high and id(other) not in reached:
                     reached.add(id(other))
                     queue.append(other)
-        return sorted(queue[1:], key=lambda unit: unit.place)
+        return sorted(queue[1:], key=_PLACE)
 
     def _before(self, i: int) -> list[int]:
         """The nodes whose outputs a node reads. Elementwise nodes read through broadcasts (see `read`)."""

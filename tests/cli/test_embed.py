@@ -10,7 +10,9 @@ import pytest
 import rlx as rlx_package
 from tests.cli.conftest import Rlx
 from tests.models import task_folders
+from tests.models.language.tiny import LLAMA, write_language_model
 from tests.models.sentence_folders import write
+from tests.models.speech.tiny import write_model as write_whisper
 from tests.models.tiny import SENTENCES
 
 TEXT = "the cat sleeps\na dog runs\n\nthe boat is near the river\n"
@@ -53,6 +55,21 @@ class TestNumbers:
         ran = rlx("embed", tiny, file, "--device", "cpu", "--dtype", "bf16")
         got = np.array([line.split() for line in ran.out.splitlines()], np.float32)
         assert 1e-6 < np.max(np.abs(got - exact)) < 0.05
+
+
+def test_a_language_models_folder(rlx: Rlx, file: Path, tmp_path: Path) -> None:
+    """Whatever `rlx.models.load` takes and has embeddings."""
+    folder = write_language_model(tmp_path / "m", {**LLAMA, "vocab_size": 140}, text=True)
+    file.write_text("the cat\na dog\n")
+    ran = rlx("embed", folder, file, "--device", "cpu")
+    assert ran.status == 0, ran
+    with rlx_package.models.load(folder, "cpu") as model:
+        want = model.embed(["the cat", "a dog"])
+    np.testing.assert_array_equal(np.array([line.split() for line in ran.out.splitlines()], np.float32), want)
+    ran = rlx("embed", folder, file, "--device", "cpu", "--prompt-name", "query")
+    assert ran.status == 2 and "no prompt has the name 'query'; its files have none" in ran.err
+    ran = rlx("embed", write_whisper(tmp_path / "w"), file, "--device", "cpu")
+    assert ran.status == 2 and "`rlx transcribe` takes it" in ran.err
 
 
 class TestPrompts:

@@ -299,6 +299,12 @@ class GgufModel:
             config["rope_interleaved"] = True
         if f.architecture == "exaone4" and config["num_hidden_layers"] != 64:  # the largest alone has windows
             config |= {"sliding_window": None, "layer_types": None}
+        if f.architecture == "dbrx":
+            config["attn_config"] = {"clip_qkv": config.pop("clip_qkv", None), "rope_theta": config.pop("rope_theta"),
+                                     "kv_n_heads": config["num_key_value_heads"]}  # fmt: skip
+            config["ffn_config"] = {"moe_num_experts": config.pop("moe_num_experts"),
+                                    "moe_top_k": config.pop("moe_top_k"),
+                                    "ffn_hidden_size": config["intermediate_size"]}  # fmt: skip
         if f.architecture == "mpt":
             config["attn_config"] = {"clip_qkv": config.pop("clip_qkv", None)}
         if f.architecture == "falcon":
@@ -359,6 +365,8 @@ class GgufModel:
                 self._refuse(f"{key} is a list of {type(value).__name__}, expected {kind.__name__}")
         elif isinstance(value, list) and name == "num_key_value_heads" and self.family.mixers:
             value = self._heads_of_layers(key, value)
+        elif isinstance(value, list) and name == "intermediate_size" and self.family.mixers == "nemotron_h":
+            value = max([n for n in value if type(n) is int], default=0)  # the tensors say which are whose
         elif isinstance(value, list):
             self._refuse(f"{key} has a number for each layer; rlx has models of equal layers only")
         else:

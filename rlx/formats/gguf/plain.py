@@ -44,6 +44,7 @@ _RMS, _LAYER = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon
 _THETA = {"rope_theta": "rope.freq_base"}
 _USED = {"num_experts_per_tok": "expert_used_count"}
 _WINDOW = {"sliding_window": "attention.sliding_window"}
+_ALONE = {"mlp": "ffn_up.weight", "moe": "ffn_gate_inp.weight"}
 _BIAS = {"attention_bias": "blk.0.attn_q.bias"}
 _GRANITE = {"embedding_multiplier": "embedding_scale", "residual_multiplier": "residual_scale",
             "logits_scaling": "logit_scale", "attention_multiplier": "attention.scale"}  # fmt: skip
@@ -155,6 +156,44 @@ FAMILIES = (
             "num_experts": "expert_count", "moe_topk": "expert_used_count",
             "intermediate_size": "expert_feed_forward_length"},
     ),
+    *(
+        _family(
+            architecture, "nemotron_h", ("layer_norm_epsilon", _RMS), no_rope=True, mixers="nemotron_h",
+            block={k: v for k, v in _SSM.items() if k != "post_attention_layernorm"}, changes=_HEADS_OF_STATES,
+            more_counts={"conv_kernel": "ssm.conv_kernel", "ssm_state_size": "ssm.state_size", **_INNER,
+                         "mamba_num_heads": "ssm.time_step_rank", "n_groups": "ssm.group_count", **more},
+            present={**_BIAS, "use_conv_bias": "blk.0.ssm_conv1d.bias"}, fixed={"mlp_hidden_act": "relu2"},
+            optional={**_CHOICE, **_GROUPS} if more else {},
+        )
+        for architecture, more in (
+            ("nemotron_h_moe", {
+                "n_routed_experts": "expert_count", **_USED, "moe_intermediate_size": "expert_feed_forward_length",
+                "moe_shared_expert_intermediate_size": "expert_shared_feed_forward_length"}),
+            ("nemotron_h", {}),
+        )
+    ),
+    _family(
+        "bitnet", "bitnet", block={**_BLOCK, "self_attn.out_norm": "attn_sub_norm", "mlp.norm": "ffn_sub_norm"},
+        fixed={"hidden_act": "silu", "tie_word_embeddings": True},
+    ),
+    _family(
+        "dbrx", "dbrx", None, block={**_BLOCK, "post_attention_layernorm": "attn_output_norm"}, joined=True,
+        more_counts={"moe_num_experts": "expert_count", "moe_top_k": "expert_used_count"},
+        says={_LAYER: _F32_1E_5}, optional={"clip_qkv": "attention.clamp_kqv"},
+    ),
+    _family(
+        "afmoe", "afmoe", block={**_AROUND, "self_attn.q_gate": "attn_gate"}, says=_SIGMOID,
+        optional={**_WINDOW, "route_scale": "expert_weights_scale"}, more_counts={
+            "num_experts": "expert_count", **_USED, "moe_intermediate_size": "expert_feed_forward_length",
+            "num_shared_experts": "expert_shared_count", "num_dense_layers": "leading_dense_block_count"},
+        fixed={"mup_enabled": True},
+    ),
+    _family(
+        "exaone-moe", "exaone_moe", says=_SIGMOID, optional={**_WINDOW, **_GROUPS, **_CHOICE}, more_counts={
+            "num_experts": "expert_count", **_USED, "moe_intermediate_size": "expert_feed_forward_length",
+            "num_shared_experts": "expert_shared_count", "first_k_dense_replace": "leading_dense_block_count"},
+    ),
+    _family("jais2", "jais2", ("layer_norm_eps", _LAYER), fixed={"hidden_act": "relu2"}),
     _family("chatglm", "glm", present=_BIAS, gates_above=True),
     _family("olmo2", "olmo3", block=_AFTER, optional=_WINDOW, present=_BIAS),
     _family("smollm3", "smollm3", fixed={"no_rope_layer_interval": 4}, present=_BIAS, pairs=True),
@@ -215,6 +254,10 @@ FAMILIES = (
         "deepseek2", "deepseek_v3", more_counts=_LATENT, optional={**_LATENT_MORE, **_CHOICE, **_GROUPS}, latent=True,
         fixed={"rope_interleave": True}, says=_SIGMOID,
     ),
+    _family(
+        "deepseek2", "glm4_moe_lite", more_counts=_LATENT, optional={**_LATENT_MORE, **_CHOICE, **_GROUPS}, latent=True,
+        fixed={"rope_interleave": True}, says=_SIGMOID,
+    ),
     _family("exaone4", "exaone4", block=_AFTER, optional=_WINDOW),
     _family("glm4", "glm4", block=_AROUND, present=_BIAS, gates_above=True),
     _family(
@@ -237,6 +280,8 @@ def rules(family: Family) -> dict[str, Rule]:
     one: dict[str, Rule] = {"expert_group_count": (0, 1)}
     if family.architecture.startswith("granite"):  # whether there is a rope, which of these the hybrids may lack
         one["rope.scaling.finetuned"] = FOLLOWED if family.mixers else (True,)
+    if family.mixers == "nemotron_h":
+        one[_LAYER] = NO_NUMBER
     return {**EVERY, **dict.fromkeys(_IDLE, NO_NUMBER), **one, **dict.fromkeys(own, FOLLOWED), **said}
 
 
@@ -259,6 +304,19 @@ def hybrid(family: Family, config: dict[str, Any], heads: list[int], tensors: Ma
     """Says in the words of a hybrid's class which layers have attention: those with `heads` of keys. Returns: what is
     wrong with them."""
     layers, width = len(heads), config["hidden_size"]
+    if family.mixers == "nemotron_h":
+        inner, states = config.pop("ssm_inner"), config["mamba_num_heads"]
+        if states < 1 or inner % states:
+            return f"ssm.inner_size is {inner}, expected a multiple of the {states} heads"
+        config["mamba_head_dim"] = inner // states
+        config["layers_block_type"] = [
+            "attention" if n else next((k for k, end in _ALONE.items() if f"blk.{i}.{end}" in tensors), "mamba")
+            for i, n in enumerate(heads)
+        ]
+        if "mlp" in config["layers_block_type"]:
+            first = tensors[f"blk.{config['layers_block_type'].index('mlp')}.ffn_up.weight"]
+            config["intermediate_size"] = first.shape[0]
+        return None
     inner = config.pop("ssm_inner", 2 * width)
     if inner % width:
         return f"ssm.inner_size is {inner}, expected a multiple of the width {width}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from rlx.errors import DTypeError, ModelFormatError, RlxError
+from rlx.errors import DTypeError, ModelFormatError, ModelWarning, RlxError
 from rlx.formats.files import OBJECT_BYTES, check_object, parse_json, plain, read_bytes, shown
 from rlx.formats.tokenizer.decoding import read_decoder
 from rlx.formats.tokenizer.models import check_added, check_model
@@ -51,18 +52,28 @@ class Pieces(Record):
 
 
 class TextTokenizer:
-    """The tokenizer of a tokenizer.json; special tokens are added, long texts cut to `max_length` tokens. The file's
-    own truncation, padding and decoder are not used.
+    """The tokenizer of a tokenizer.json; special tokens are added, long texts cut to `max_length` tokens at `side`, by
+    default the one that the file says. The file's padding, decoder and number of tokens are not used. A `normalizer`
+    takes the place of the file's; where these differ a ModelWarning says so.
 
     Raises: RlxError when the package `tokenizers` is not installed, ModelFormatError for a damaged file, for one whose
     parts are not known to be safe to run, or for a `max_length` that the special tokens alone fill.
     """
 
-    def __init__(self, file: Path, max_length: int, lower: bool = False) -> None:
+    def __init__(
+        self, file: Path, max_length: int, lower: bool = False, normalizer: dict[str, Any] | None = None,
+        side: str | None = None,
+    ) -> None:  # fmt: skip
         self.file = file
         self.max_length = max_length
         parts, size = read_parts(file)
         self._decoder = parts.get("decoder")
+        held = parts.get("normalizer")
+        if normalizer is not None:
+            parts["normalizer"] = normalizer
+        truncation = parts.get("truncation")
+        if side is None:
+            side = str(truncation.get("direction", "right")).lower() if isinstance(truncation, dict) else "right"
         if lower:  # a normalizer does this, as special tokens keep their letters
             steps = [{"type": "Lowercase"}, parts.get("normalizer")]
             parts["normalizer"] = {"type": "Sequence", "normalizers": [s for s in steps if s is not None]}
@@ -73,12 +84,14 @@ class TextTokenizer:
             self.unknown = self._made.id_to_token(model["unk_id"])
         special = self._made.num_special_tokens_to_add(False)
         with faults_of(file):
-            self._made.enable_truncation(max_length)
+            self._made.enable_truncation(max_length, direction=side)
         if special >= max_length:  # the package would then not truncate at all
             raise ModelFormatError(
                 f"{file}: adds {special} special tokens, which leave no room in the model's {max_length} tokens"
             )
         self.ids(["a", ""])  # some faults show only here
+        if normalizer is not None:
+            _warn_of(normalizer, held, file)
 
     def ids(self, texts: Sequence[str]) -> list[TokenIds]:
         """The token ids of each text.
@@ -177,6 +190,34 @@ class TextTokenizer:
         with faults_of(self.file):
             added: list[int] = self._made.encode(prompt).special_tokens_mask
         return len(added) - sum(added[-1:])
+
+
+def bert_normalizer(settings: dict[str, Any], file: Path) -> dict[str, Any]:
+    """The normalizer that BERT's class in transformers makes of the settings in `file`, whatever tokenizer.json has.
+    Raises: ModelFormatError."""
+    usual = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
+    for name, value in usual.items():
+        usual[name] = settings.get(name, value)
+        if type(usual[name]) is not bool and (usual[name], name) != (None, "strip_accents"):
+            raise ModelFormatError(f"{file}: {name} is {shown(usual[name])}, expected true or false")
+    lower, strip, chinese = usual.values()
+    return {
+        "type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": chinese, "strip_accents": strip,
+        "lowercase": lower,
+    }  # fmt: skip
+
+
+def _warn_of(taken: dict[str, Any], held: Any, file: Path) -> None:
+    """Warns where BERT's class and the file disagree. Warns: ModelWarning."""
+    own = held if isinstance(held, dict) else {"type": held}
+    if own.get("type") != taken["type"]:
+        own = {"type": own.get("type")}
+    odd = [f"{n} = {shown(own[n])} (taken: {taken[n]})" for n in taken if n in own and own[n] != taken[n]]
+    if odd:
+        warnings.warn(
+            f"{file}: its normalizer has {', '.join(odd)}; what tokenizer_config.json says, or leaves at BERT's usual "
+            "settings, is taken, as in transformers", ModelWarning, stacklevel=2,
+        )  # fmt: skip
 
 
 def read_parts(file: Path) -> tuple[dict[str, Any], int]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
-from rlx.formats.sentences import Step
-from rlx.models.bert import BertConfig, EncoderSettings
-from rlx.models.encoders import relative, roberta
+from rlx.models.bert import BertConfig
+from rlx.models.encoders import deberta, mixers, relative, roberta
 from rlx.models.encoders.config import EncoderConfig, settings_of
 from rlx.models.language.config import Fields
 
 ARCHITECTURES: dict[str, Callable[[Fields], EncoderConfig]] = {
     **roberta.ARCHITECTURES,
     **relative.ARCHITECTURES,
+    **deberta.ARCHITECTURES,
+    **mixers.ARCHITECTURES,
 }
 TYPES = ("bert", *ARCHITECTURES)
 
@@ -25,13 +25,12 @@ def is_encoder(config: Mapping[str, Any]) -> bool:
 
 
 def encoder_config(
-    config: Mapping[str, Any], where: str, steps: tuple[Step, ...] = (), tensors: Collection[str] = ()
-) -> EncoderSettings:
-    """The encoder that config.json describes, whose files hold `tensors`, with what embeddings go through after the
-    pooling.
+    config: Mapping[str, Any], where: str, tensors: Collection[str] = ()
+) -> BertConfig | EncoderConfig:
+    """The encoder that config.json describes, whose files hold `tensors`.
 
     Raises: ModelFormatError naming what is missing, wrong or not supported."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
-        return BertConfig.from_dict(config, where, steps=steps)
-    return replace(ARCHITECTURES[kind](settings_of(Fields(config, where))).held(tensors), steps=steps)
+        return BertConfig.from_dict(config, where)
+    return ARCHITECTURES[kind](settings_of(Fields(config, where))).held(tensors)

@@ -35,7 +35,7 @@ class Blocks(Encoder):
         super().__init__(config, ids, mask, params, activations, correction)
         self.products: list[str] = []
         self.rows = self.batch * self.length
-        self._bias: dict[int, Tensor] = {}
+        self.held: dict[str, Tensor] = {}  # values that layers share
 
     # -- weights
 
@@ -58,13 +58,36 @@ class Blocks(Encoder):
     ) -> Tensor:
         """The product of x with the weight of a part, and the activation of that."""
         name = self.name(part, layer)
+        if part in self.config.groups:
+            made = self._grouped(x, part, name, outputs)
+            return made if activation is None else activated(made, activation)
+        return self.named(x, name, outputs, activation, part not in self.config.plain)
+
+    def named(
+        self, x: Tensor, name: str, outputs: int, activation: str | None = None, bias: bool = True
+    ) -> Tensor:
+        """The product of x with the weight of this name, and the activation of that."""
         self.weight(f"{name}.weight", (outputs, x.shape[-1]))
-        if part not in self.config.plain:
+        if bias:
             self.weight(f"{name}.bias", (outputs,))
         self.products.append(f"{name}.weight")
         if activation is None or activation in _IN_PRODUCT:
             return self.linear(x, name, activation)
         return activated(self.linear(x, name), activation)
+
+    def _grouped(self, x: Tensor, part: str, name: str, outputs: int) -> Tensor:
+        """A product of groups of x's columns, each with its weight, (outputs, columns of a group, 1), or with
+        `groups_first` (groups, columns, outputs) of one group."""
+        c, groups = self.config, self.config.groups[part]
+        wide = x.shape[-1] // groups
+        shape = (groups, wide, outputs // groups) if c.groups_first else (outputs, wide, 1)
+        weight = ops.cast(self.weight(f"{name}.weight", shape), self.activations)
+        if not c.groups_first:
+            weight = ops.reshape(weight, (groups, outputs // groups, wide))
+        apart = ops.transpose(ops.reshape(x, (self.rows, groups, wide)), (1, 0, 2))
+        made = ops.transpose(ops.matmul(apart, weight, transpose_b=not c.groups_first), (1, 0, 2))
+        bias = ops.cast(self.weight(f"{name}.bias", (outputs,)), self.activations)
+        return ops.reshape(made, (self.rows, outputs)) + bias
 
     def norm(self, x: Tensor, name: str, eps: float | None = None) -> Tensor:
         c, shape = self.config, x.shape[-1:]
@@ -87,22 +110,28 @@ class Blocks(Encoder):
         c = self.config
         wide = c.embedding_width or c.hidden_size
         x = self._word_rows(wide)
+        if c.trigram:
+            x = ops.reshape(self.kept(self._rows(x)), x.shape)
+            row = ops.pad(x, ((0, 0), (1, 1), (0, 0)))
+            x = ops.concat([row[:, 2:], x, row[:, :-2]], 2)
         if c.embedding_scale != 1.0:
             x = x * c.embedding_scale
-        width = c.hidden_size if c.narrow_before else wide
-        if c.narrow_before and x.shape[-1] != width:
-            x = self._apart(self.product(self._rows(x), "project", None, width))
-        added = self._added(kinds, width)
+        place = c.widened if "project" in c.names else None
+        if place == "words":
+            x = self._apart(self.product(self._rows(x), "project", None, c.hidden_size))
+        added = self._added(kinds, x.shape[-1])
         if added:
             total = added[0]
             for t in added[1:]:
                 total = total + t
             x = x + total
         x = self._rows(x)
+        if place == "sum":
+            x = self.product(x, "project", None, c.hidden_size)
         if c.embedding_norm:
-            x = self.norm(x, self.name("embedding_norm"))
-        x = ops.cast(x, self.activations)
-        if "project" in c.names and not c.narrow_before:
+            x = self.norm(x, self.name("embedding_norm"), c.embedding_eps)
+        x = ops.cast(self.kept(x) if c.zero_padding else x, self.activations)
+        if place == "norm":
             x = self.product(x, "project", None, c.hidden_size)
         return x
 
@@ -134,20 +163,24 @@ class Blocks(Encoder):
 
     # -- the parts of a layer
 
-    def seen_by(self, layer: int) -> Tensor:
-        """Which keys the queries of a layer see, or what is added to their scores."""
+    def scores_of(self, layer: int) -> Tensor | None:
+        """What the table of distances adds to the scores of a layer, (1, heads, length, length)."""
         c = self.config
-        keep = ops.reshape(self.mask, (self.batch, 1, 1, self.length))
         if c.relative is None:
-            return keep
+            return None
         of = layer if c.relative.each else 0
-        if of not in self._bias:
+        if f"relative {of}" not in self.held:
             rows = c.relative.rows or c.relative.buckets
             table = self.weight(f"{self.name('relative', of)}.weight", (rows, c.num_attention_heads))
             place = distances(self.length, c.relative.buckets, c.relative.most)
             added = ops.gather(ops.cast(table, self.wide), self.g.constant(place))
-            self._bias[of] = ops.reshape(ops.transpose(added, (2, 0, 1)), (1, -1, self.length, self.length))
-        return ops.where(keep, self._bias[of], -np.inf)
+            shape = (1, -1, self.length, self.length)
+            self.held[f"relative {of}"] = ops.reshape(ops.transpose(added, (2, 0, 1)), shape)
+        return self.held[f"relative {of}"]
+
+    def kept(self, x: Tensor) -> Tensor:
+        """The rows of tokens, with zeros in those of padding."""
+        return x * ops.cast(ops.reshape(self.mask, (self.rows, 1)), x.dtype)
 
     def attention(self, x: Tensor, layer: int) -> Tensor:
         """Attention of all tokens to those of the mask, (batch · length, width)."""
@@ -160,14 +193,29 @@ class Blocks(Encoder):
             q, k = (ops.rope(t, cos, sin, axis=1, interleaved=rope.interleaved) for t in (q, k))
         return self.mixed(q, k, v, layer)
 
-    def mixed(self, q: Tensor, k: Tensor, v: Tensor, layer: int) -> Tensor:
-        """What the heads of q, k and v, (batch, length, heads, size), give."""
+    def mixed(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float | None = None, added: Tensor | None = None
+    ) -> Tensor:
+        """What the heads of q, k and v, (batch, length, heads, size), give, with what is `added` to scores."""
+        return self.product(self.heads(q, k, v, layer, scale, added), "out", layer, self.config.hidden_size)
+
+    def heads(  # type: ignore[override]
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float | None = None, added: Tensor | None = None
+    ) -> Tensor:
+        """`mixed` before the last product, (batch · length, heads · size)."""
         c = self.config
         q, k, v = (ops.transpose(t, (0, 2, 1, 3)) for t in (q, k, v))
-        scale = q.shape[-1] ** -0.5 if c.scale is None else c.scale
+        if scale is None:
+            scale = q.shape[-1] ** -0.5 if c.scale is None else c.scale
+        keep: Tensor | None = ops.reshape(self.mask, (self.batch, 1, 1, self.length))
+        added, count = self.scores_of(layer) if added is None else added, None
+        if added is not None and self.ends:  # one matrix of scores for all texts
+            keep, count = added, ops.sum(ops.cast(self.mask, i32), axis=1)
+        elif added is not None:
+            keep = ops.where(keep, added, -np.inf)
         window = c.windows[layer] if c.windows else None
-        made = ops.transpose(ops.attention(q, k, v, self.seen_by(layer), scale=scale, window=window), (0, 2, 1, 3))
-        return self.product(ops.reshape(made, (self.rows, q.shape[1] * q.shape[3])), "out", layer, c.hidden_size)
+        made = ops.attention(q, k, v, keep, scale=scale, window=window, causal=c.causal, kv_len=count)
+        return ops.reshape(ops.transpose(made, (0, 2, 1, 3)), (self.rows, q.shape[1] * q.shape[3]))
 
     def split(self, x: Tensor, layer: int) -> list[Tensor]:
         """q, k and v, (batch, length, heads, size)."""
@@ -209,11 +257,20 @@ class Blocks(Encoder):
     def states(self, kinds: Tensor | None) -> Tensor:
         c = self.config
         x = self.embedded(kinds)
+        layer, then = LAYERS.get(c.mixer, Blocks.layer), AFTER_FIRST.get(c.mixer)
         for index in range(c.num_hidden_layers):
-            x = self.layer(x, index)
+            before, x = x, layer(self, x, index)
+            if then is not None and index == 0:
+                x = then(self, x, before)
         if c.placement == "pre":
             x = self.norm(x, self.name("last_norm"))
         return ops.cast(self._apart(x), self.wide)
+
+
+# Layers of encoders whose mixers stand in others than those of most, and what is done behind the first layer with its
+# result and with what went into it.
+LAYERS: dict[str, Callable[[Any, Tensor, int], Tensor]] = {}
+AFTER_FIRST: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {}
 
 
 def turned(b: Blocks, x: Tensor, layer: int) -> Tensor:

@@ -70,7 +70,8 @@ class EncoderConfig:
 
     `names` are those of the parts in files. Places are a table from the row `first_place` on (RoBERTa counts them
     without the token `skipped`), or come by `ropes` or `relative`. Embeddings have `embedding_width` numbers, which a
-    product brings to the model's width `narrow_before` or after their norm; `zeros` are further tables whose first row
+    product brings to the model's width behind the table of "words", behind the "sum" of all, or behind its "norm";
+    `zeros` are further tables whose first row
     is added, as often as they stand there. Norms stand behind the sum of a block and what went into it ("post"), or
     before a block ("pre"), then one behind all layers. `plain` products have no bias. With `joined` q, k and v are one
     product; `shared` says whose weights a layer has. `kv_heads` serve several heads of queries each. `windows` are how
@@ -95,7 +96,10 @@ class EncoderConfig:
     embedding_width: int = 0
     embedding_scale: float = 1.0
     embedding_norm: bool = True
-    narrow_before: bool = False
+    embedding_eps: float | None = None  # where it is not that of the layers
+    widened: Literal["words", "sum", "norm"] = "norm"
+    trigram: bool = False  # whether the embeddings of the words after and before each stand beside its own
+    zero_padding: bool = False  # whether embeddings of padding are 0, for parts that look at neighbours
     zeros: tuple[tuple[str, int], ...] = ()
     norm: Literal["layer", "rms", "none"] = "layer"
     norm_bias: bool = True
@@ -107,10 +111,13 @@ class EncoderConfig:
     plain: frozenset[str] = frozenset()
     head_size: int = 0
     kv_heads: int = 0
+    groups: Mapping[str, int] = field(default_factory=dict)  # products of groups of columns, and how many there are
+    groups_first: bool = False
     scale: float | None = None
     ropes: tuple[Rope | None, ...] = ()
     windows: tuple[int | None, ...] = ()
     relative: Relative | None = None
+    causal: bool = False  # whether no token attends to later ones
     shared: Callable[[int], str] = str
     mixer: str = "attention"
     extra: Any = None

@@ -36,7 +36,8 @@ def t5(f: Fields, each: bool = False) -> EncoderConfig:
     block = "encoder.block.#.layer."
     attention, mlp = f"{block}0.SelfAttention.", f"{block}1.DenseReluDense."
     names = {"words": "shared", "relative": f"{attention}relative_attention_bias",
-             "last_norm": "encoder.final_layer_norm", "first_norm": f"{block}0.layer_norm", "second_norm": f"{block}1.layer_norm", "out": f"{attention}o",
+             "last_norm": "encoder.final_layer_norm", "first_norm": f"{block}0.layer_norm",
+             "second_norm": f"{block}1.layer_norm", "out": f"{attention}o",
              **{part: f"{attention}{part}" for part in "qkv"}, "down": f"{mlp}wo"}  # fmt: skip
     kind = f.content.get("feed_forward_proj")
     gated = isinstance(kind, str) and kind.startswith("gated-")

@@ -32,8 +32,12 @@ def behind_padding(f: Fields, skipped: int | None = None) -> dict[str, Any]:
     return {"places": rows, "first_place": first, "skipped": skipped, "max_position_embeddings": rows - first}
 
 
-def roberta(f: Fields, names: dict[str, str] | None = None, prefix: str = "roberta.", **changed: Any) -> EncoderConfig:
-    return encoder(f, {**PLAIN, **(names or {})}, prefix=prefix, unused=HEADS, **behind_padding(f), **changed)
+def roberta(
+    f: Fields, names: dict[str, str] | None = None, prefix: str = "roberta.", more_unused: tuple[str, ...] = (),
+    **changed: Any,
+) -> EncoderConfig:  # fmt: skip
+    unused = (*HEADS, *more_unused)
+    return encoder(f, {**PLAIN, **(names or {})}, prefix=prefix, unused=unused, **behind_padding(f), **changed)
 
 
 def xlm_roberta_xl(f: Fields) -> EncoderConfig:

@@ -38,6 +38,7 @@ from rlx.models.language.reading import (
     chat_reading,
     pooled,
     reading_of,
+    reading_of_folder,
 )
 from rlx.models.language.shaping import Constraint, Penalties, Shaping
 from rlx.models.language.speculation import GUESSES, Speculation
@@ -184,28 +185,37 @@ class LanguageModel(Closing):
             return result
 
     def embed(
-        self, texts: str | Sequence[int] | Sequence[str], *, pooling: Pooled | None = None, normalize: bool = True,
-        truncate_dim: int | None = None,
-    ) -> npt.NDArray[np.float32]:
+        self, texts: str | Sequence[int] | Sequence[str], *, pooling: Pooled | None = None,
+        normalize: bool | None = None, prompt_name: str | None = None, truncate_dim: int | None = None,
+    ) -> npt.NDArray[np.float32]:  # fmt: skip
         """The embedding of a text or of tokens, f32 (width,), or of several texts, (n, width): the mean of the states,
-        or the first (cls) or last token's; by default as the file says, the last where it does not. `truncate_dim`
-        keeps so many of its first numbers, which `normalize` then brings to length 1.
+        or the first (cls) or last token's; by default as the files say, the last where they do not. `truncate_dim`
+        keeps so many of its first numbers. It has length 1 unless `normalize` or the files say otherwise. `prompt_name`
+        is that of one of the files' prompts, which then stands before each text; without it their default.
 
-        Raises: ShapeError for no tokens and a `truncate_dim` beyond the width, RlxError for a reranker and for an
-        unknown pooling, and as `logits`."""
+        Raises: ShapeError for no tokens and a `truncate_dim` beyond the width, RlxError for a reranker, for files that
+        ask for more than this, for an unknown pooling or prompt, and for a prompt before tokens; and as `logits`."""
         kind = self.pooling if pooling is None else pooling
         if kind not in POOLINGS:
             raise RlxError(f"embed: pooling {kind!r:.40} is none of {', '.join(POOLINGS)}")
         if truncate_dim is not None:
             truncate_dim = check_count(truncate_dim, "truncate_dim", "embed", self.config.width)
+        normalize = self.reading.normalize if normalize is None else normalize
+        before = self.reading.before(prompt_name, self.where)
         if isinstance(texts, (list, tuple)) and texts and all(isinstance(text, str) for text in texts):
-            rows = [self._ids(cast(str, text)) for text in texts]
+            rows = [self._ids(before + cast(str, text)) for text in texts]
             return np.stack([pooled(self.hidden(ids), kind, normalize, truncate_dim) for ids in rows])
-        return pooled(self.hidden(self._ids(cast(Any, texts))), kind, normalize, truncate_dim)
+        if not isinstance(texts, str) and prompt_name is not None:
+            raise RlxError("embed: no prompt can stand before token ids; give texts")
+        ids = self._ids(before + texts if isinstance(texts, str) else cast(Any, texts))
+        return pooled(self.hidden(ids), kind, normalize, truncate_dim)
 
     @property
     def pooling(self) -> Pooled:
-        """What an embedding is made of. Raises: RlxError for a reranker, which has none."""
+        """What an embedding is made of. Raises: RlxError for a reranker, which has none, and for files that ask for
+        more."""
+        if self.reading.refused:
+            raise RlxError(self.reading.refused)
         if self.reading.rows is not None:
             raise RlxError(f"{self.where} is a reranker, which has no embeddings; rank(query, documents) gives scores")
         return self.reading.pooling
@@ -235,15 +245,11 @@ class LanguageModel(Closing):
         """The system message of a cross-encoder, where one is asked for. Raises: RlxError."""
         if name is None and text is None:
             return {}
-        told = self.reading.told if isinstance(self.reading, ChatReading) else None
-        if told is None:
+        if not isinstance(self.reading, ChatReading):
             raise RlxError(f"{self.where}: rank takes no prompt; those are in sentence-transformers folders only")
         if name is not None and text is not None:
             raise RlxError("rank: prompt and prompt_name are both there; give one of them")
-        if name is not None and name not in told.prompts:
-            there = ", ".join(sorted(told.prompts))
-            raise RlxError(f"{self.where}: no prompt has the name {name!r:.40}; it has {there}")
-        return {"system": told.prompts[name] if name is not None else text or ""}
+        return {"system": self.reading.before(name, self.where) if text is None else text}
 
     def _ids(self, prompt: str | Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[np.int32]:
         ids = self.decoder.check_ids(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
@@ -508,7 +514,9 @@ def load_folder(
     told, tensors = folder.logit_score(), folder.tensors()
     result = made_of(fields, Arrays(tensors, str(folder.path)), _tokenizer(folder.path), session, context, dtype,
                      activations, cache, split, prefill_chunk)  # fmt: skip
-    if told is not None:
+    if told is None:
+        result.reading = reading_of_folder(folder)
+    else:
         result.reading = chat_reading(told, tensors, result.config, result.where)
     return result
 

@@ -10,18 +10,19 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from rlx.errors import ModelFormatError, RlxError, ShapeError
+from rlx.errors import ModelFormatError, RlxError, ShapeError, meant
 from rlx.formats.files import shown
 from rlx.formats.gguf.encoders import RERANK, pooling_of
 from rlx.formats.gguf.model import SCORES
 from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.heads import LogitScore
+from rlx.formats.huggingface import ModelFolder
 from rlx.formats.tokenizer.chat import ChatTemplate
 from rlx.formats.tokenizer.language import MAX_TEMPLATE, LanguageTokenizer
 from rlx.models.labels import sigmoid
 from rlx.models.language.config import LanguageConfig
 from rlx.packed import PackedArray
-from rlx.records import Record
+from rlx.records import Record, field
 
 Pooled = Literal["mean", "cls", "last"]
 POOLINGS: tuple[Pooled, ...] = ("mean", "cls", "last")
@@ -29,12 +30,26 @@ F32 = npt.NDArray[np.float32]
 
 
 class Reading(Record):
-    """How states are read: `pooling` for embeddings; of a reranker `rows`, f32 (answers, width), which give the logits
-    of its answers after the last token of `template` with the query and the document in their places."""
+    """How states are read: `pooling` for embeddings, whether these have length 1, and the prompts by name, of which one
+    may stand before each text; of a reranker `rows`, f32 (answers, width), which give the logits of its answers after
+    the last token of `template` with the query and the document in their places. `refused`: why the files' embeddings
+    are not there."""
 
     pooling: Pooled = "last"
     rows: F32 | None = None
     template: str = ""
+    normalize: bool = True
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    refused: str = ""
+
+    def before(self, name: str | None, where: str) -> str:
+        """What stands before each text. Raises: RlxError for the name of no prompt."""
+        name = self.default_prompt if name is None else name
+        if name is not None and name not in self.prompts:
+            there = f"it has {', '.join(sorted(self.prompts))}" if self.prompts else "its files have none"
+            raise RlxError(f"{where}: no prompt has the name {shown(name)}{meant(name, self.prompts)}; {there}")
+        return "" if name is None else self.prompts[name]
 
     def prompt(self, tokenizer: LanguageTokenizer, query: str, document: str, where: str) -> list[int]:
         """The tokens of a query and a document. Marks that stand in these are letters. Raises: RlxError."""
@@ -73,7 +88,6 @@ class ChatReading(Reading):
     """How the states of a cross-encoder's folder are read: its chat template makes the prompt."""
 
     told: LogitScore | None = None
-    default: str = ""
 
     def prompt(
         self, tokenizer: LanguageTokenizer, query: str, document: str, where: str, system: str | None = None
@@ -81,7 +95,7 @@ class ChatReading(Reading):
         """The tokens of a query and a document by the chat template, behind a `system` message, or the folder's default
         one. Raises: RlxError, ShapeError for more tokens than the folder says."""
         assert self.told is not None
-        before = self.default if system is None else system
+        before = self.before(None, where) if system is None else system
         messages = [{"role": "system", "content": before}] if before else []
         messages += [{"role": "query", "content": query}, {"role": "document", "content": document}]
         options = {"add_generation_prompt": False, **self.told.options}
@@ -116,8 +130,9 @@ def chat_reading(told: LogitScore, tensors: Mapping[str, Any], config: LanguageC
     if max(ids) >= held.shape[0]:
         raise ModelFormatError(f"{where}: LogitScore names token {max(ids)}; the model knows {held.shape[0]} tokens")
     rows = (held.dequantize() if isinstance(held, PackedArray) else np.asarray(held))[ids]
-    default = told.prompts[told.default_prompt] if told.default_prompt is not None else ""
-    return ChatReading("last", rows.astype(np.float32), told=told, default=default)
+    return ChatReading(
+        "last", rows.astype(np.float32), told=told, prompts=told.prompts, default_prompt=told.default_prompt
+    )
 
 
 def reading_of(file: GgufFile) -> Reading:
@@ -139,6 +154,25 @@ def reading_of(file: GgufFile) -> Reading:
     held = scores.read()
     rows = held.dequantize() if isinstance(held, PackedArray) else np.asarray(held).astype(np.float32)
     return Reading("last", np.asarray(rows, np.float32), template)
+
+
+def reading_of_folder(folder: ModelFolder) -> Reading:
+    """How the sentence-transformers files of a decoder's folder want its states read; as it is without such files."""
+    if not (folder.path / "modules.json").exists():
+        return Reading()
+    try:
+        modules = folder.sentence_modules()
+    except ModelFormatError as error:  # the model makes text nevertheless
+        return Reading(refused=str(error))
+    kind = next((known for known in POOLINGS if (known,) == modules.pooling), None)
+    refused = ""
+    if kind is None or not {"normalize"}.issuperset(modules.steps) or not modules.include_prompt:
+        refused = (f"{folder.path / 'modules.json'}: embeddings of a decoder are one of {', '.join(POOLINGS)} of all "
+                   "its tokens, which are then perhaps normalized; these files want more")  # fmt: skip
+    return Reading(
+        kind or "last", normalize=bool(modules.steps), prompts=modules.prompts,
+        default_prompt=modules.default_prompt, refused=refused,
+    )  # fmt: skip
 
 
 def pooled(states: F32, pooling: Pooled = "last", normalize: bool = True, truncate_dim: int | None = None) -> F32:

@@ -20,7 +20,7 @@ from rlx.formats.gguf import convert
 from rlx.formats.gguf.convert import Made
 from rlx.formats.gguf.model import GgufModel, Value, llama3_factors
 from rlx.formats.gguf.names import Family
-from rlx.formats.gguf.plain import BY_MODEL_TYPE
+from rlx.formats.gguf.plain import BY_ARCHITECTURE, BY_MODEL_TYPE
 from rlx.formats.huggingface import ModelFolder
 from rlx.models.language.architectures import architecture_of
 from rlx.models.language.architectures.base import class_fields
@@ -70,6 +70,8 @@ def folder_to_gguf(
     fields = Fields(source.config, str(source.path / "config.json"))
     architecture = architecture_of(fields)
     config = architecture.read(fields)
+    if family.architecture == "nemotron_h" and config.experts is not None:
+        family = BY_ARCHITECTURE["nemotron_h_moe"]
     weights = ModelWeights(Arrays(source.tensors(), str(source.path)), architecture, config, 16, None)
     a = config.attention
     if family.architecture == "chatglm" and a is not None and a.heads * a.head_size != config.width:
@@ -151,7 +153,10 @@ def _settings(f: Fields, config: LanguageConfig, family: Family) -> dict[str, An
         **family.says,
     }  # fmt: skip
     if e is not None:
-        settings |= {"expert_feed_forward_length": e.inner, "expert_shared_feed_forward_length": e.shared}
+        settings |= {
+            "expert_count": e.count, "expert_used_count": e.used, "expert_feed_forward_length": e.inner,
+            "expert_shared_feed_forward_length": e.shared,
+        }  # fmt: skip
     if r is not None and r.states:
         settings |= {
             "ssm.conv_kernel": r.width, "ssm.inner_size": r.inner, "ssm.state_size": r.states,
@@ -164,6 +169,12 @@ def _settings(f: Fields, config: LanguageConfig, family: Family) -> dict[str, An
             value = f.content.get(name)
             if value is not None and key not in settings and (kind is None or isinstance(value, int | float)):
                 settings[key] = float(value) if kind is float else value
+    if "leading_dense_block_count" in family.counts.values() and config.dense == frozenset(range(len(config.dense))):
+        settings["leading_dense_block_count"] = len(config.dense)
+    if family.mixers == "nemotron_h":
+        inner = {"mlp": config.inner, "experts": 0 if e is None else e.inner}
+        settings["feed_forward_length"] = [inner.get(mixer, 0) for mixer in config.mixers]
+        settings["attention.layer_norm_epsilon"] = config.eps  # beside that of RMS norms, which the numbers follow
     if e is None:
         settings = {key: value for key, value in settings.items() if not key.startswith("expert_")}
     numbers = {"logit_scale", "embedding_scale", "residual_scale", "attention.scale", "attention.clamp_kqv",
@@ -184,7 +195,7 @@ def _of_attention(f: Fields, config: LanguageConfig, a: Attention, family: Famil
             "attention.value_length": m.rank, "attention.key_length_mla": m.plain + m.turned,
             "attention.value_length_mla": m.value,
         }  # fmt: skip
-    if family.architecture == "mpt" and a.clip is not None:
+    if family.architecture in ("mpt", "dbrx") and a.clip is not None:
         settings["attention.clamp_kqv"] = a.clip
     # A layer without a window has what scaling there is.
     rope = next((r for r, w in zip(a.ropes, a.windows, strict=True) if r is not None and w is None), a.ropes[0])

@@ -61,6 +61,8 @@ MODERN = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 5, "num_atte
           "cls_token_id": 0, "sep_token_id": 2, "eos_token_id": 2}  # fmt: skip
 BOTH = {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 300.0},
                             "sliding_attention": {"rope_type": "linear", "rope_theta": 50.0, "factor": 2.0}}}
+DEBERTA = {**BASE, "relative_attention": True, "max_relative_positions": 14, "position_biased_input": False}
+MOBILE = {**BASE, "embedding_size": 12, "intra_bottleneck_size": 16}
 # What each folder is made of: settings for the class, one folder each.
 FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
     **dict.fromkeys(("roberta", "camembert", "xlm-roberta", "data2vec-text", "xlm-roberta-xl", "roberta-prelayernorm"),
@@ -89,8 +91,51 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
          "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
     "eurobert": ({**BASE, **ROPE, "num_key_value_heads": 2, "hidden_act": "silu", "rms_norm_eps": 1e-3},
                  {**BASE, **YARN, "head_dim": 12, "attention_bias": True, "mlp_bias": True}),
+    "deberta": ({**DEBERTA, "pos_att_type": ["c2p", "p2c"]}, {**DEBERTA, "pos_att_type": "p2c", "embedding_size": 20},
+                {**BASE, "pos_att_type": ["c2p", "p2c"], "type_vocab_size": 0}),
+    "deberta-v2": (
+        {**DEBERTA, "pos_att_type": "p2c|c2p", "position_buckets": 8, "share_att_key": True, "conv_kernel_size": 3,
+         "norm_rel_ebd": "layer_norm", "conv_act": "gelu"},
+        {**DEBERTA, "pos_att_type": ["p2c"], "embedding_size": 20, "max_relative_positions": 5},
+        {**DEBERTA, "pos_att_type": ["c2p", "p2c"], "position_buckets": 6, "conv_kernel_size": 5, "conv_groups": 2},
+        {**BASE, "position_biased_input": False, "relative_attention": False, "pos_att_type": ["c2p"]}),
+    "longformer": ({**BASE, "attention_window": 6}, {**BASE, "attention_window": [4, 8, 8]}),
+    "squeezebert": ({**BASE, "embedding_size": 32, "q_groups": 2, "post_attention_groups": 4, "output_groups": 8},),
+    "fnet": ({k: v for k, v in BASE.items() if k != "num_attention_heads"},),
+    "convbert": ({**BASE, "embedding_size": 20, "conv_kernel_size": 5, "num_groups": 2},
+                 {**BASE, "embedding_size": 32, "head_ratio": 4}),
+    "mobilebert": ({**MOBILE, "normalization_type": "layer_norm", "num_feedforward_networks": 2},
+                   {**MOBILE, "use_bottleneck_attention": True}, {**MOBILE, "use_bottleneck": False},
+                   {**MOBILE, "trigram_input": False, "embedding_size": 32, "num_feedforward_networks": 1}),
+    "nystromformer": ({**BASE, "conv_kernel_size": 5},),
     "roformer": ({**BASE, "embedding_size": 20, "rotary_value": True}, BASE),
 }  # fmt: skip
+# Language models with the files of sentence-transformers, or whose tokens attend to later ones.
+HEADS = {"num_key_value_heads": 2, "head_dim": 12}
+SILU = {"hidden_act": "silu", "rms_norm_eps": 1e-3}
+GEMMA = {"rms_norm_eps": 1e-3, **{k: v for k, v in BASE.items() if k not in ("hidden_act", "layer_norm_eps")}}
+DECODERS: dict[str, tuple[dict[str, Any], ...]] = {
+    "qwen3": ({**BASE, **ROPE, **HEADS, **SILU},
+              {**BASE, **ROPE, **HEADS, **SILU, "is_causal": False}),
+    "gemma3_text": ({**GEMMA, **HEADS, "num_hidden_layers": 5, "sliding_window": 7, "sliding_window_pattern": 2,
+                     "use_bidirectional_attention": True, "query_pre_attn_scalar": 10},
+                    {**GEMMA, **HEADS, "sliding_window": 6, "sliding_window_pattern": 3}),
+    "mistral": ({**BASE, **ROPE, **HEADS, **SILU, "sliding_window": 5, "is_causal": False},
+                {**BASE, **ROPE, **HEADS, **SILU, "sliding_window": 5}),
+    "llama": ({**BASE, **ROPE, **SILU, "is_causal": False},),
+    "qwen2": ({**BASE, **ROPE, "num_key_value_heads": 2, **SILU},),
+}  # fmt: skip
+EVERY = {**FAMILIES, **DECODERS}
+MODULES = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+           {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
+
+
+def write_modules(folder: Path, kind: str) -> None:
+    """The files of sentence-transformers that make a language model an encoder."""
+    if kind in DECODERS:
+        (folder / "modules.json").write_text(json.dumps(MODULES))
+        (folder / "1_Pooling").mkdir(exist_ok=True)
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "lasttoken"}))
 
 
 def random_model(folder: Path, kind: str, settings: dict[str, Any]) -> None:
@@ -105,6 +150,7 @@ def random_model(folder: Path, kind: str, settings: dict[str, Any]) -> None:
             else:
                 values.copy_(torch.randn_like(values) * values.shape[-1] ** -0.5)
     model.save_pretrained(folder)
+    write_modules(folder, kind)
 
 
 def model_class(kind: str) -> Any:
@@ -141,6 +187,7 @@ def states(files: EncoderFiles, texts: Sequence[Sequence[int]], device: str = "c
     g = Graph("states")
     params = {name: g.param(name, shape, f32) for name, shape in files.config.weight_shapes().items()}
     made = files.config.encoder(g.input("ids", ids.shape, i32), g.input("mask", ids.shape, bool_), params, f32)
+    made.ends = True  # as in the graph of texts to embed
     g.output("states", made.states(None))
     session = Session(device, engine=engine)
     encoder = SentenceEncoder(files.config, files.tensors, files.tokenizer, session)
@@ -189,9 +236,16 @@ class _Seen(dict[str, Any]):
 def read_keys(kind: str) -> set[str]:
     """The settings that rlx reads of a family, in any of its folders."""
     asked: set[str] = set()
+
+    class Asking(Fields):
+        def __init__(self, content: Any, where: str) -> None:
+            super().__init__(_Seen(content, asked), where)
+
+        def but(self, **changed: Any) -> Fields:
+            return Asking({**self.content, **changed}, self.where)
+
     for settings in FAMILIES[kind]:
-        full = settings_of(Fields({"model_type": kind, **settings}, "config.json"))
-        ARCHITECTURES[kind](Fields(_Seen(full.content, asked), full.where))
+        ARCHITECTURES[kind](Asking(settings_of(Fields({"model_type": kind, **settings}, "")).content, "config.json"))
     names = json.loads(CLASSES.read_text())["families"][kind]["names"]
     return asked | {own for name, own in names.items() if name in asked}
 
@@ -238,17 +292,19 @@ def write_keys(kinds: Sequence[str]) -> int:
 
 
 def run(kind: str, device: str) -> Iterator[dict[str, Any]]:
-    for settings in FAMILIES[kind]:
+    for settings in EVERY[kind]:
         with tempfile.TemporaryDirectory() as base:
             try:
                 random_model(Path(base), kind, settings)
                 model = judge(Path(base), kind)
                 want = [judged_states(model, text) for text in TEXTS]
                 files = read_folder(ModelFolder(base), text=False)
-                together = np.concatenate(states(files, TEXTS, device))
-                alone = np.concatenate([states(files, [text], device)[0] for text in TEXTS])
                 whole = np.concatenate(want)
-                yield {"together": error(together, whole), "alone": error(alone, whole)}
+                found = {"together": error(np.concatenate(states(files, TEXTS, device)), whole)}
+                if device == "cpu":
+                    alone = np.concatenate([states(files, [text], device)[0] for text in TEXTS])
+                    found["alone"] = error(alone, whole)
+                yield found
             except Exception as caught:
                 if "--raise" in sys.argv:
                     raise
@@ -264,6 +320,7 @@ def write_formula(folder: Path, kind: str, settings: dict[str, Any], shapes: dic
         tensors[name] = formula(name, shape, scale, 1.0 if norm else 0.0)
     safetensors.save(folder / "model.safetensors", tensors, {"format": "pt"})
     (folder / "config.json").write_text(json.dumps({"model_type": kind, **settings}))
+    write_modules(folder, kind)
 
 
 def kept(found: Sequence[Any]) -> list[list[float]]:
@@ -272,11 +329,11 @@ def kept(found: Sequence[Any]) -> list[list[float]]:
             for text in found]  # fmt: skip
 
 
-def freeze() -> int:
+def freeze(kinds: Sequence[str]) -> int:
     """Writes what transformers makes of folders whose weights a formula gives."""
-    made = {}
-    for kind, each in FAMILIES.items():
-        for i, settings in enumerate(each):
+    made = {} if not kinds else json.loads(FROZEN.read_text())["cases"]
+    for kind in kinds or EVERY:
+        for i, settings in enumerate(EVERY[kind]):
             with tempfile.TemporaryDirectory() as base:
                 folder = Path(base)
                 random_model(folder, kind, settings)
@@ -296,7 +353,7 @@ def case_folder(case: str, folder: Path, cases: dict[str, Any], **changed: Any) 
     """The folder of a frozen case."""
     kind, _, i = case.rpartition("-")
     folder.mkdir(exist_ok=True)
-    write_formula(folder, kind, {**FAMILIES[kind][int(i)], **changed}, unpacked_names(cases[case]["tensors"]))
+    write_formula(folder, kind, {**EVERY[kind][int(i)], **changed}, unpacked_names(cases[case]["tensors"]))
     return folder
 
 
@@ -304,7 +361,7 @@ def main() -> int:
     kinds = [a for a in sys.argv[1:] if not a.startswith("--")]
     device = next((a.partition("=")[2] for a in sys.argv if a.startswith("--device=")), "cpu")
     if "--freeze" in sys.argv:
-        return freeze()
+        return freeze(kinds)
     if "--classes" in sys.argv:
         CLASSES.write_text(json.dumps(class_facts(), indent=1) + "\n", encoding="utf-8")
         return 0
@@ -312,7 +369,7 @@ def main() -> int:
         return write_keys(kinds)
     held = json.loads(FOUND.read_text()) if FOUND.exists() else {"families": {}}
     wrong = 0
-    for kind in kinds or FAMILIES:
+    for kind in kinds or EVERY:
         cases = []
         for i, found in enumerate(run(kind, device)):
             good = "failed" not in found and max(found.values()) <= LIMIT

@@ -18,6 +18,7 @@ from rlx.models.encoders.config import CLASSES
 from rlx.models.sentence import read_folder
 from tests.devices import device_here
 from tests.models.encoders.families import (
+    EVERY,
     FAMILIES,
     FOUND,
     FROZEN,
@@ -45,8 +46,8 @@ def folder_of(case: str, folder: Path, **changed: Any) -> Path:
 
 
 def test_every_family_has_cases() -> None:
-    assert {case.rpartition("-")[0] for case in CASES} == set(FAMILIES) == set(json.loads(KEYS.read_text())["families"])
-    assert set(FAMILIES) == set(ARCHITECTURES)
+    assert {case.rpartition("-")[0] for case in CASES} == set(EVERY)
+    assert set(FAMILIES) == set(ARCHITECTURES) == set(json.loads(KEYS.read_text())["families"])
 
 
 @pytest.mark.late(case=seldom(CASES, 4))
@@ -172,5 +173,5 @@ def test_weights_that_do_not_fit(tmp_path: Path) -> None:
 
 def test_what_the_command_found_is_right() -> None:
     held = json.loads(FOUND.read_text())["families"]
-    assert {k: len(v["cpu"]) for k, v in held.items()} == {k: len(v) for k, v in FAMILIES.items()}
+    assert {k: len(v["cpu"]) for k, v in held.items()} == {k: len(v) for k, v in EVERY.items()}
     assert all(max(case.values()) <= LIMIT for found in held.values() for cases in found.values() for case in cases)

@@ -144,7 +144,8 @@ def eight_bytes(dtype: DType) -> frozenset[str]:
     return frozenset({"f64", "i64"}) if dtype.is_float else frozenset({"i64"})
 
 
-def heavy(trees: Sequence[Expr]) -> bool:
+@functools.lru_cache(1 << 12)
+def heavy(trees: tuple[Expr, ...]) -> bool:
     """Whether four elements at a time would cost more to compile than they save in memory accesses."""
     return sum(e.prim in _HEAVY for e in linearize(trees)) > MAX_HEAVY
 
@@ -154,7 +155,8 @@ def heavy_prim(prim: str) -> bool:
     return prim in _HEAVY
 
 
-def has_functions(trees: Sequence[Expr]) -> bool:
+@functools.lru_cache(1 << 12)
+def has_functions(trees: tuple[Expr, ...]) -> bool:
     """Whether the trees have a primitive of `_HEAVY` or `_SHORT`, beyond simple arithmetic and selects."""
     return any(e.prim in _HEAVY | _SHORT for e in linearize(trees))
 

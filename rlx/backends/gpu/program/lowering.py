@@ -8,7 +8,7 @@ a node that it refuses becomes a reported host step. A plug-in puts a rule of it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -54,6 +54,9 @@ class Lowered:
     when: WhenOn
 
 
+# The kernel, the workgroups, the argument block, the count of elements or packs, and for each operand the distance of
+# its first byte from its slot, and its bytes.
+KnownTree = tuple[TreeKernel, tuple[int, int, int], list[int], int, list[tuple[int, int]]]
 LOWERINGS: dict[str, Lowered] = {}
 OVERRIDES: dict[str, list[Lowered]] = {}  # the rules of an op, of which the last is asked first
 
@@ -137,6 +140,7 @@ class Lowering:
         self.bodies: dict[tuple[int, str], Lowering] = {}  # bodies of control ops, by first output and attribute
         self.together: dict[int, tuple[Node, ...]] | None = None  # id of a node's result -> the nodes of its batch
         self.made: set[int] = set()  # ids of results that an earlier node of their batch has computed
+        self.trees: dict[Hashable, KnownTree] = {}  # launches of expression trees, by all that they depend on
         self._blocks: dict[bytes, Ref] = {}
         self._scratch_used = 0
         self._label = ""

@@ -15,6 +15,7 @@ from rlx.models.language.architectures.base import (
     renamed,
     rows,
     same_name,
+    windows_of,
 )
 from rlx.models.language.architectures.hybrid import MAMBA2, mamba2_of
 from rlx.models.language.architectures.mamba import states
@@ -76,6 +77,45 @@ def granitemoehybrid(f: Fields) -> LanguageConfig:
     )  # fmt: skip
 
 
+def hyperclovax(f: Fields) -> LanguageConfig:
+    """HyperCLOVA X SEED (Naver, 2025): norms on both sides of blocks; logits are multiplied, not divided."""
+    f = f.but(logits_scaling=1 / f.number("logits_scaling", 1e-6, 1e6))
+    if not f.has("attention_multiplier"):
+        f = f.but(attention_multiplier=attention(f.but(rope_parameters=None, rope_scaling=None), 1).scale)
+    return granite(f, "hyperclovax", placement="around" if f.flag("use_post_norm", True) else "before")
+
+
+def peri_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+    return (renamed(_PERI) if config.placement == "around" else same_name)(name, config, tensors)
+
+
+def _windowed(f: Fields) -> dict[str, Any]:
+    """Windows, sinks, and a base of the rope for each layer, 0 where it has none."""
+    layers = f.count("num_hidden_layers", MOST_LAYERS)
+    windows, plain = windows_of(f, layers, lambda i: i % 4 != 0), attention(f, layers).ropes[0]
+    assert plain is not None
+    bases = f.numbers("layer_rope_theta", layers, 0, 1e15, plain.base)
+    parameters = f.content.get("rope_parameters") or {}
+    ropes = {
+        base: attention(f.but(rope_parameters={**parameters, "rope_theta": base}), 1).ropes[0] if base else None
+        for base in set(bases)
+    }
+    return {"windows": windows, "ropes": tuple(ropes[base] for base in bases), "sinks": True}
+
+
+def granite_swa(f: Fields) -> LanguageConfig:
+    return granite(f, "granite_swa", mixed=_windowed(f))
+
+
+def granitemoe_swa(f: Fields) -> LanguageConfig:
+    shared = f.count("shared_intermediate_size", MOST_INNER, least=0)
+    return granite(f.but(mlp_bias=False), "granitemoe_swa", experts=_experts(f, shared), mixed=_windowed(f))
+
+
+_PERI = {"post_attention_layernorm": "post_norm1", "pre_feedforward_layernorm": "post_attention_layernorm",
+         "post_feedforward_layernorm": "post_norm2"}  # fmt: skip
+
+
 def stacks(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
     """Experts are stacked, with gates above the others; so is the shared MLP's first matrix."""
     e = config.experts
@@ -84,8 +124,10 @@ def stacks(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Rec
         return states(name, config, tensors) if ".mixer." in name else same_name(name, config, tensors)
     if e is None:
         e, kind = Experts(0, 0, 0, shared=config.inner), f"shared_expert.{kind}"
+    base = f"{layer}.block_sparse_moe"
+    newer = f"{base}.experts.gate_up_proj" in tensors
     if kind.startswith("gate."):
-        return Recipe((f"{layer}.block_sparse_moe.router.layer.weight",))
+        return Recipe((f"{base}.router.weight" if newer else f"{base}.router.layer.weight",))
     part, _, matrix = kind.removesuffix(".weight").partition(".")
     if part == "shared_expert":
         if matrix == "down_proj":
@@ -93,10 +135,10 @@ def stacks(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Rec
         start = 0 if matrix == "gate_proj" else e.shared
         return rows(f"{layer}.shared_mlp.input_linear.weight", start, start + e.shared)
     if matrix == "down_proj":
-        return Recipe((f"{layer}.block_sparse_moe.output_linear.weight",))
+        return Recipe((f"{base}.experts.down_proj" if newer else f"{base}.output_linear.weight",))
     first = 0 if matrix == "gate_proj" else e.inner
     return Recipe(
-        (f"{layer}.block_sparse_moe.input_linear.weight",),
+        (f"{base}.experts.gate_up_proj" if newer else f"{base}.input_linear.weight",),
         lambda values: values[0][:, first : first + e.inner],  # type: ignore[index]
     )
 
@@ -105,5 +147,8 @@ ARCHITECTURES = {
     "granite": Architecture(by_class(granite)),
     "granitemoe": Architecture(by_class(granitemoe), stacks),
     "granitemoeshared": Architecture(by_class(granitemoeshared), stacks),
+    "hyperclovax": Architecture(by_class(hyperclovax), peri_names),
+    "granite_swa": Architecture(by_class(granite_swa)),
+    "granitemoe_swa": Architecture(by_class(granitemoe_swa), stacks),
     "granitemoehybrid": Architecture(by_class(granitemoehybrid), renamed({"mixer": "mamba"}, stacks)),
 }

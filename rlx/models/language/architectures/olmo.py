@@ -3,24 +3,37 @@ whole rows), OLMo 3 (2025; windows), and of these with experts OLMoE (Muennighof
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from rlx.models.language.architectures.base import (
     Architecture,
+    Recipe,
     attention,
     by_class,
+    derived,
     experts_in,
+    joined,
     llama_like,
+    minus_exp,
+    same_name,
     windows_of,
 )
 from rlx.models.language.config import (
     MOST_EXPERTS,
+    MOST_HEADS,
     MOST_INNER,
     MOST_LAYERS,
+    MOST_WIDTH,
     Attention,
     Experts,
     Fields,
     LanguageConfig,
+    Mixer,
+    Placement,
+    Recurrence,
 )
 
 
@@ -65,6 +78,63 @@ def olmo3(f: Fields) -> LanguageConfig:
     return llama_like(f, "olmo3", placement="after", attention=mixed)
 
 
+def olmo_hybrid(f: Fields) -> LanguageConfig:
+    """OLMo Hybrid (2026): the gated delta rule in most layers, whose norms stand before blocks."""
+    layers, width = f.count("num_hidden_layers", MOST_LAYERS), f.count("hidden_size", MOST_WIDTH)
+    heads = f.count("num_attention_heads", MOST_HEADS)
+    kinds = f.kinds(layers) or ["linear_attention" if i % 4 != 3 else "full_attention" for i in range(layers)]
+    if not set(kinds) <= {"linear_attention", "full_attention"}:
+        f.wrong("layer_types", "linear_attention and full_attention alone")
+    if "full_attention" not in kinds:
+        kinds[-1] = "full_attention"
+    keys, values = (f.count(f"linear_num_{part}_heads", MOST_HEADS, heads) for part in ("key", "value"))
+    if values % keys:
+        f.wrong("linear_num_value_heads", f"a multiple of the {keys} key heads")
+    size = f.count("linear_key_head_dim", MOST_WIDTH, max(1, int(0.75 * width / keys)))
+    inner = values * f.count("linear_value_head_dim", MOST_WIDTH, 2 * size)
+    recurrence = Recurrence(
+        inner, size, f.count("linear_conv_kernel_dim", 8, 4, least=2),
+        heads=values, groups=keys, key_size=size, conv_bias=False, inner_eps=1e-5,
+        writes=2.0 if f.flag("linear_allow_neg_eigval", True) else 1.0,
+    )  # fmt: skip
+    parameters = f.content.get("rope_parameters")
+    turned = f.has("rope_theta") or (isinstance(parameters, dict) and parameters.get("rope_theta") is not None)
+    mixed = _attention(f.but(head_dim=None), qk_norm="row", **({} if turned else {"ropes": (None,) * layers}))
+    linear = [kind == "linear_attention" for kind in kinds]
+    return llama_like(
+        f, "olmo_hybrid", attention=mixed, recurrence=recurrence, placements=tuple(_PLACES[one] for one in linear),
+        mixers=tuple(_MIXERS[one] for one in linear),
+    )  # fmt: skip
+
+
+_PLACES: dict[bool, Placement] = {True: "before", False: "after"}
+_MIXERS: dict[bool, Mixer] = {True: "delta", False: "attention"}
+
+
+def hybrid_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+    """q, k and v, and their filters, are tensors of their own; norms before blocks have had other names."""
+    for new, old in (("input_layernorm", "attention_layer_norm"),
+                     ("post_attention_layernorm", "feedforward_layer_norm")):  # fmt: skip
+        if f".{new}." in name and name not in tensors:
+            return same_name(name.replace(new, old), config, tensors)
+    layer, mark, part = name.partition(".linear_attn.")
+    if not mark:
+        return same_name(name, config, tensors)
+    if part == "A":
+        return derived(f"{layer}.linear_attn.A_log", minus_exp)
+    if part == "in_proj_qkv.weight":
+        return Recipe(tuple(f"{layer}.linear_attn.{one}_proj.weight" for one in "qkv"), joined)
+    if part == "conv1d.weight":
+        apart = tuple(f"{layer}.linear_attn.{one}_conv1d.weight" for one in "qkv")
+        if apart[0] in tensors:
+            return Recipe(apart, lambda values: np.concatenate([np.asarray(v)[:, 0] for v in values]))
+        return derived(name, lambda w: w[:, 0])
+    table = {"in_proj_z": "g_proj", "in_proj_b": "b_proj", "in_proj_a": "a_proj", "norm": "o_norm",
+             "out_proj": "o_proj"}  # fmt: skip
+    stem, _, kind = part.rpartition(".")
+    return Recipe((f"{layer}.linear_attn.{table.get(stem, stem)}.{kind}" if stem else name,))
+
+
 def _experts(f: Fields) -> Experts:
     count = f.count("num_experts", MOST_EXPERTS)
     return Experts(
@@ -86,6 +156,7 @@ ARCHITECTURES = {
     "olmo": Architecture(by_class(olmo)),
     "olmo2": Architecture(olmo2),
     "olmo3": Architecture(by_class(olmo3)),
+    "olmo_hybrid": Architecture(by_class(olmo_hybrid), hybrid_names),
     "olmoe": Architecture(by_class(olmoe), experts_in()),
     "flex_olmo": Architecture(by_class(flex_olmo), experts_in()),
 }
