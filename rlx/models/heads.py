@@ -56,7 +56,7 @@ _ROBERTA: dict[Task, _Names] = {"sparse": _ROBERTA_MLM, "scores": replace(_DENSE
 _WIDE: dict[Task, _Names] = {**_BERT, "scores": _DENSE}
 _NO_WORDS: dict[Task, _Names] = {"scores": _POOLED, "labels": _TOKENS}
 _DEBERTA: dict[Task, _Names] = {**_BERT, "scores": replace(_POOLED, act="pooler_hidden_act")}
-_FAMILIES: dict[str, dict[Task, _Names]] = {
+FAMILIES: dict[str, dict[Task, _Names]] = {
     **dict.fromkeys(("bert", "megatron-bert", "ernie", "layoutlm", "fnet"), _BERT),
     **dict.fromkeys(("roberta", "camembert", "xlm-roberta", "data2vec-text", "xlm-roberta-xl", "roberta-prelayernorm",
                      "jina_embeddings_v3", "mpnet"), _ROBERTA),
@@ -202,10 +202,10 @@ def head_of(task: TextTask, content: Mapping[str, Any], config: EncoderSettings,
             )
         return _late(task.late, config.hidden_size, tensors)
     kind = content.get("model_type")
-    names = _FAMILIES.get(kind, {}).get(task.task) if isinstance(kind, str) else None
+    names = FAMILIES.get(kind, {}).get(task.task) if isinstance(kind, str) else None
     if names is None:
         what = {"sparse": "sparse vectors", "scores": "scores of texts", "labels": "labels of tokens"}[task.task]
-        there = [k for k, heads in _FAMILIES.items() if task.task in heads]
+        there = [k for k, heads in FAMILIES.items() if task.task in heads]
         raise ModelFormatError(f"{where}: {what} of {shown(kind)} are not there; rlx has those of {', '.join(there)}")
     if kind == "mobilebert" and content.get("classifier_activation") is False:
         names = replace(names, dense=None)  # its classifier reads the state itself

@@ -36,7 +36,7 @@ def test_prompts_and_lengths(tmp_path: Path) -> None:
         named = {name: model.rank(QUERY, DOCUMENTS, prompt_name=name) for name in ("web", "other")}
         assert (named["web"] == model.rank(QUERY, DOCUMENTS)).all()
         assert (named["other"] == model.rank(QUERY, DOCUMENTS, prompt="")).all()
-        with pytest.raises(RlxError, match=r"no prompt has the name 'wep' \(did you mean 'web'\?\); it has document, other, query, web"):
+        with pytest.raises(RlxError, match=r"'wep' \(did you mean 'web'\?\); it has document, other, query, web"):
             model.rank(QUERY, DOCUMENTS, prompt_name="wep")
         with pytest.raises(RlxError, match="give one of them"):
             model.rank(QUERY, DOCUMENTS, prompt_name="web", prompt="a")

@@ -140,6 +140,9 @@ class EncoderConfig:
 
     def held(self, tensors: Collection[str]) -> EncoderConfig:
         """The settings for files with tensors of these names: some families are written in two ways."""
+        own = f"{self.architecture}."  # the prefix that a class of transformers writes before a head's encoder
+        if not any(name.startswith(self.prefix) for name in tensors) and any(name.startswith(own) for name in tensors):
+            return replace(self, prefix=own).held(tensors)
         if not self.otherwise:
             return self
         other = replace(self, **self.otherwise, otherwise={})
