@@ -67,7 +67,7 @@ FAMILIES: dict[str, dict[Task, _Names]] = {
     **dict.fromkeys(("big_bird", "nystromformer", "roformer"), _WIDE),
     **dict.fromkeys(("rembert", "mobilebert", "squeezebert"), _NO_WORDS),
     "nomic_bert": {**_BERT, "sparse": replace(_BERT_MLM, norm="cls.predictions.transform.layer_norm")},
-    "gte": {**_BERT, "sparse": replace(_ROBERTA_MLM, bias=None)},
+    "gte": {**_BERT, "sparse": replace(_ROBERTA_MLM, norm="lm_head.norm", bias=None)},
     **dict.fromkeys(("deberta", "deberta-v2"), _DEBERTA),
     "distilbert": {
         "sparse": _Names("vocab_projector", "vocab_transform", "activation", "vocab_layer_norm", first=False),
