@@ -117,7 +117,6 @@ class EncoderConfig:
     ropes: tuple[Rope | None, ...] = ()
     windows: tuple[int | None, ...] = ()
     relative: Relative | None = None
-    causal: bool = False  # whether no token attends to later ones
     shared: Callable[[int], str] = str
     mixer: str = "attention"
     extra: Any = None

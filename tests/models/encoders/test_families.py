@@ -24,6 +24,7 @@ from tests.models.encoders.families import (
     FROZEN,
     KEYS,
     LIMIT,
+    PAGE,
     TEXTS,
     case_folder,
     class_facts,
@@ -31,6 +32,7 @@ from tests.models.encoders.families import (
     judge,
     judged_states,
     kept,
+    part_of_page,
     random_model,
     read_keys,
     states,
@@ -175,3 +177,13 @@ def test_what_the_command_found_is_right() -> None:
     held = json.loads(FOUND.read_text())["families"]
     assert {k: len(v["cpu"]) for k, v in held.items()} == {k: len(v) for k, v in EVERY.items()}
     assert all(max(case.values()) <= LIMIT for found in held.values() for cases in found.values() for case in cases)
+    assert all(set(found) == {"cpu", "vulkan"} for found in held.values())
+    assert part_of_page() in PAGE.read_text(encoding="utf-8")
+
+
+def test_an_unknown_family_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    for kind, told in (("ibert", "the nearest is roberta, which lacks integers between layers"),
+                       ("debertta", "the nearest name is deberta")):  # fmt: skip
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+        with pytest.raises(ModelFormatError, match=f"model_type is '{kind}'; rlx knows .*; {told}"):
+            rlx.models.load(tmp_path, "cpu")
