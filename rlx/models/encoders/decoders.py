@@ -47,7 +47,8 @@ def _both_ways(config: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig:
-    """A language model as an encoder of texts; `function` has its blocks, and says of which tensors weights are made."""
+    """A language model as an encoder of texts; `function` has its blocks, and says of which tensors weights are made.
+    """
 
     function: LanguageFunction
     architecture: str
