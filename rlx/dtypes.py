@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import ml_dtypes
@@ -21,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.errors import DTypeError, ShapeError, meant
+from rlx.records import Record
 
 _LENGTH = re.compile(r"_(64|128)$")  # blocks that are not the family's shortest have theirs after its name
 Kind = Literal["f", "i", "u", "b", "q"]
@@ -47,8 +47,7 @@ class Storage(NamedTuple):
     planes: tuple[Plane, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DType:
+class DType(Record):
     """An element type: its name, storage, kind (float, signed, unsigned, bool, packed) and NumPy dtype.
 
     NumPy holds the blocks of a packed dtype as bytes (u8).
@@ -58,6 +57,17 @@ class DType:
     storage: Storage
     kind: Kind
     np: np.dtype[Any]
+
+    # The passes compare and look up dtypes hundreds of thousands of times: nearly always an object with itself.
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, DType) or self.name != other.name:
+            return False
+        return (self.storage, self.kind, self.np) == (other.storage, other.kind, other.np)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     def __repr__(self) -> str:
         return self.name
@@ -97,6 +107,8 @@ class DType:
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
         """The bytes of a tensor of this shape. Raises: ShapeError as `array_shape`."""
+        if self.kind != "q":
+            return math.prod(shape) * self.storage.nbytes
         return math.prod(self.array_shape(shape)) * self.np.itemsize
 
     def array_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -269,10 +281,12 @@ def promote(*dtypes: DType) -> DType:
 
     Raises: DTypeError for a packed dtype, and for u64 beside a signed integer, since no integer holds both."""
     for dtype in dtypes:
-        if dtype.is_packed:
+        if dtype.kind == "q":
             raise packed_refused("promotion", dtype)
     result = dtypes[0]
     for dtype in dtypes[1:]:
+        if dtype is result:
+            continue
         common = _PROMOTE[result, dtype]
         if common is None:
             raise DTypeError(

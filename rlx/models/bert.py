@@ -6,7 +6,6 @@ gated MLPs."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NoReturn, Protocol
 
 import numpy as np
@@ -20,6 +19,7 @@ from rlx.ir import Graph, Tensor
 from rlx.models.low_rank import Correction
 from rlx.ops.matmul import activated
 from rlx.ops.rope.table import rope_table
+from rlx.records import Record
 
 Pooling = Literal["cls", "max", "mean", "mean_sqrt_len", "weightedmean", "last", "rank"]
 
@@ -44,8 +44,7 @@ _MOST = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class BertConfig:
+class BertConfig(Record):
     """The settings that determine the encoder: those of BERT's config.json, and what other files change.
 
     `positions`: a learned table, rotary embeddings, or scores that fall with the distance (ALiBi; Press et al. 2021).

@@ -26,7 +26,9 @@ class EncoderFunction(Function):
     `weights` are those that `rlx.models.trainable` gives beside it, or others of these names and shapes. `ids`, i32
     (batch, length), `mask`, bool of that shape: true for a token, false for padding. The vectors, f32 (batch, width),
     are those of `SentenceEncoder.encode`; a reranker gives its scores, (batch, labels), of ids with `kinds` (0 for a
-    query, 1 for a document). `kept` says which tokens are pooled: those of the mask unless given, which leaves out a
+    query, 1 for a document), and a folder for another task what its head makes of the states: sparse vectors (batch,
+    vocabulary), vectors of tokens (batch, length, width), logits of labels (batch, labels) or of tokens (batch, length,
+    labels), before activations. `kept` says which tokens are pooled: those of the mask unless given, which leaves out a
     prompt's. `files` is what the files say, with the tokenizer if there is one.
     Raises: GraphError for weights that are missing, ShapeError for weights and inputs of other shapes.
     """
@@ -34,7 +36,7 @@ class EncoderFunction(Function):
     def __init__(self, files: EncoderFiles, names: Mapping[str, str], activations: DType) -> None:
         super().__init__(files.where)
         self.files, self.activations = files, activations
-        shapes = files.config.weight_shapes()
+        shapes = files.weight_shapes()
         self._names = dict(names)
         self.shapes = {names[name]: shape for name, shape in shapes.items()}
         self.products = {
@@ -71,6 +73,8 @@ class EncoderFunction(Function):
         tokens = ops.cast(tensor_of(g, mask), bool_)
         e = self.files.config.encoder(tensor_of(g, ids), tokens, params, self.activations, correction)
         states = e.states(None if kinds is None else tensor_of(g, kinds))
+        if self.files.head is not None:
+            return self.files.head.of(e, states)
         pooled = tokens if kept is None else ops.cast(tensor_of(g, kept), bool_)
         return e.vectors(states, pooled, self.files.pooling, self.files.normalize)
 
@@ -109,7 +113,7 @@ def encoder_function(
 ) -> tuple[EncoderFunction, dict[str, npt.NDArray[Any] | PackedArray]]:
     """The function of an encoder's files and its weights; as `rlx.models.trainable`."""
     values, names, weights = files.weights(), files.names(), {}
-    heads = head_shapes(files.config)
+    heads = {**head_shapes(files.config), **({} if files.head is None else files.head.weight_shapes())}
     for name, value in values.items():
         file = names[name]
         matrix = value.ndim == 2 and name not in heads

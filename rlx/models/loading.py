@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from rlx.dtypes import DTypeLike
-from rlx.errors import DTypeError, ModelFormatError, ShapeError
+from rlx.errors import DTypeError, FileMissing, ModelFormatError, ShapeError
 from rlx.formats.gguf.encoders import ENCODERS
 from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.huggingface import ModelFolder
@@ -36,7 +36,8 @@ def check_path(what: str, path: Any) -> None:
             f"{what}: {path!r:.60} is no path; give the text or Path of a GGUF file, or of a model's folder"
         )
     if not os.path.exists(path):
-        raise ModelFormatError(f"{path} does not exist; give a GGUF file, or the folder of config.json and the weights")
+        what = f"{path} does not exist; give a GGUF file, or the folder of config.json and the weights"
+        raise FileMissing(what, path)
     if os.path.isfile(path) and (ending := os.path.splitext(path)[1]) in _ELSEWHERE:
         raise ModelFormatError(f"{path} is no GGUF file and no folder; {_ELSEWHERE[ending]}")
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Literal
 
 from rlx.errors import UnsupportedOp
 from rlx.ir import Graph, Node, Rewriter, bodies, inline
 from rlx.passes.rewriting import SupportOf, parts_of
+from rlx.records import Record, field
 
 _DEPTH = 8  # limit on nested decompositions; more means that two ops are written with each other
 
 
-@dataclass(slots=True)
-class PassReport:
+class PassReport(Record, frozen=False):
     """How nodes will run, by label: `native` as they are, `decomposed` (labels of nodes split up), `host` on the CPU.
 
     `nodes` counts the graph's nodes after each pass, in order.
@@ -24,6 +23,7 @@ class PassReport:
     decomposed: list[str] = field(default_factory=list)
     host: list[str] = field(default_factory=list)
     nodes: list[tuple[str, int]] = field(default_factory=list)
+    tensors: set[int] = field(default_factory=set)  # the first outputs of the native nodes, which keep their ids
 
     def add(self, inner: PassReport, name: str) -> None:
         """Adds the report of a body, its labels prefixed with `name`."""
@@ -49,6 +49,7 @@ def legalize(
         label = node.name
         if support(node) == "native":
             report.native.append(label)
+            report.tensors.add(node.outputs[0].id)
             new.keep(node)
             continue
         body = decomposition(node, support)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlx.dtypes import DType
+from rlx.records import Record, field
 
 if TYPE_CHECKING:
     from rlx.passes.bodies import BodyProgram
@@ -16,6 +16,7 @@ ALIGNMENT = 256  # bytes; every slot begins on a multiple of it, except aliases 
 # "const" holds the graph's constants and the kernels' argument blocks. Weights and states lie in stores that several
 # executables share: "store3.0", "half3.0", … are segments of store 3.
 CONST = "const"
+SPARED_BYTES = 1 << 28  # of an arena, from which on cheap nodes are repeated to make it smaller (`planner/spare.py`)
 
 
 
@@ -64,8 +65,7 @@ class LiveRange(NamedTuple):
     last: int
 
 
-@dataclass(slots=True, repr=False)
-class MemoryPlan:
+class MemoryPlan(Record, frozen=False, repr=False):
     """The slot of every tensor of a graph, by tensor id.
 
     `segments` gives the bytes of each segment the executable owns ("arena0", …, "const"). `alias_of` maps a tensor

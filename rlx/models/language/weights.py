@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -38,6 +37,7 @@ from rlx.models.language.config import Fields, LanguageConfig, Rope
 from rlx.ops.rope.table import rope_table
 from rlx.packed import PackedArray
 from rlx.packed.array import copy_into
+from rlx.records import Record, replace
 from rlx.runtime import Store
 
 Scale = npt.NDArray[np.float32]
@@ -99,8 +99,7 @@ def architecture_for(fields: Fields, source: Source) -> Architecture:
     return architecture
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Wanted(Record):
     """A weight. `plain`: tensors of the file, by their names here, that one after the other are its bytes; none where
     it has to be made of them. `scale`: what products with it are multiplied by, a number for all or each expert, or for
     each row of joined weights."""
@@ -436,8 +435,7 @@ class ModelWeights:
             start = end
 
 
-@dataclass(frozen=True, slots=True)
-class _Loaded:
+class _Loaded(Record):
     """A source whose tensors were read, and which holds no file open."""
 
     where: str

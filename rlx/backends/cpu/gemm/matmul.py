@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from rlx.backends.cpu.packed.tiles import tile_steps
 from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine
 from rlx.dtypes import as_dtype, f32, i32
 from rlx.ir import Node
+from rlx.records import replace
 
 _TURNED = 32  # rows and terms from which a transposed matrix is worth a copy
 # Rows from which an f32 weight that lies row by row is turned into panels in each run, for less than a tenth of the
