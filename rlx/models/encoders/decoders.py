@@ -7,7 +7,6 @@ import copy
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -28,6 +27,7 @@ from rlx.models.language.functions import GivenBlocks, LanguageFunction
 from rlx.models.language.graph import through_layers
 from rlx.models.language.weights import Arrays, ModelWeights, architecture_for
 from rlx.models.low_rank import Correction
+from rlx.records import Record, field, replace
 
 _FLAGS = ("is_causal", "use_bidirectional_attention")
 
@@ -45,8 +45,7 @@ def _both_ways(config: Mapping[str, Any]) -> bool:
     return config.get("is_causal") is False or config.get("use_bidirectional_attention") is True
 
 
-@dataclass(frozen=True, kw_only=True)
-class DecoderConfig:
+class DecoderConfig(Record, kw_only=True):
     """A language model as an encoder of texts; `function` has its blocks, and says of which tensors weights are made.
     """
 
