@@ -63,7 +63,10 @@ def test_states_as_transformers_has_them(case: str, tmp_path: Path) -> None:
         assert error(np.asarray(text), np.asarray(want)) <= LIMIT
 
 
-@pytest.mark.parametrize("case", ["mpnet-0", "modernbert-1", "roformer-0"])
+@pytest.mark.late(case=("modernbert-1", "roformer-0", "deberta-v2-0", "fnet-0", "convbert-0", "gemma3_text-0"))
+@pytest.mark.parametrize(
+    "case", ["mpnet-0", "modernbert-1", "roformer-0", "deberta-v2-0", "fnet-0", "convbert-0", "gemma3_text-0"]
+)
 def test_states_on_vulkan(case: str, tmp_path: Path) -> None:
     """One of each block."""
     device_here("vulkan")
@@ -136,6 +139,15 @@ def test_both_ways_of_writing_a_family(tmp_path: Path) -> None:
     safetensors.save(folder / "model.safetensors", apart)
     got = kept(states(read_folder(ModelFolder(folder), text=False), TEXTS, engine="numpy"))
     assert error(np.concatenate(got), np.concatenate(CASES["gte-0"]["states"])) <= LIMIT
+
+
+def test_what_a_t5_says_twice(tmp_path: Path) -> None:
+    """The class takes its MLP from `feed_forward_proj`, unless the file has the two settings that this stands for."""
+    folder = folder_of("t5-0", tmp_path / "a", feed_forward_proj="relu", is_gated_act=True, dense_act_fn="gelu_new")
+    got = kept(states(read_folder(ModelFolder(folder), text=False), TEXTS, engine="numpy"))
+    assert error(np.concatenate(got), np.concatenate(CASES["t5-0"]["states"])) <= LIMIT
+    with pytest.raises(ModelFormatError, match=r"extra 'encoder\.block\.0\.layer\.1\.DenseReluDense\.wi_0"):
+        rlx.models.trainable(folder_of("t5-0", tmp_path / "b", is_gated_act=False))
 
 
 def test_longest_texts(tmp_path: Path) -> None:
