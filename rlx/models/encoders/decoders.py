@@ -42,7 +42,7 @@ def makes_embeddings(folder: ModelFolder) -> bool:
 
 
 def _both_ways(config: Mapping[str, Any]) -> bool:
-    return config.get("is_causal") is False or config.get("use_bidirectional_attention") is True
+    return config.get("is_causal", True) in (False, None) or config.get("use_bidirectional_attention") is True
 
 
 class DecoderConfig(Record, kw_only=True):
