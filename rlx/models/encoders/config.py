@@ -94,7 +94,7 @@ class EncoderConfig(Record, kw_only=True, slots=False):
     embedding_width: int = 0
     embedding_scale: float = 1.0
     embedding_norm: bool = True
-    embedding_eps: float | None = None  # where it is not that of the layers
+    embedding_eps: float | None = None  # the norm's own, if it is not that of the layers
     widened: Literal["words", "sum", "norm"] = "norm"
     trigram: bool = False  # whether the embeddings of the words after and before each stand beside its own
     zero_padding: bool = False  # whether embeddings of padding are 0, for parts that look at neighbours

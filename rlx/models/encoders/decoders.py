@@ -57,7 +57,7 @@ class DecoderConfig(Record, kw_only=True):
     labels: int = 0
     dense_head: bool = False
     prefix: str = ""
-    unused: tuple[str, ...] = ("",)  # which tensors may be there was checked as a language model's are
+    unused: tuple[str, ...] = ("",)  # `decoder_config` has checked which tensors may be there
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     @property
