@@ -28,6 +28,7 @@ from rlx.formats.sentences import Dense
 from rlx.ir import Tensor
 from rlx.models import trainable
 from rlx.models.encoder_function import AdaptedEncoder, EncoderFunction
+from rlx.models.encoders.config import EncoderConfig
 from rlx.runtime import Session
 
 SCALE = 20.0  # what cosines are multiplied by, as in MultipleNegativesRankingLoss
@@ -63,7 +64,7 @@ class SentenceTask:
             if getattr(settings, name):
                 raise RlxError(f"finetune: {name} is for language models; a sentence encoder is small, leave it out")
         self.function, weights = trainable(settings.model, settings.dtype, activations=settings.activations)
-        _check(self.function, settings.model)
+        _check(self.function, settings.model, settings.lora is not None)
         if settings.merge is not None and settings.merge.suffix == ".gguf":
             raise RlxError(f"{settings.merge}: an encoder is merged into a folder; give --merge the name of one")
         most = min(settings.length, self.function.files.max_length)
@@ -293,8 +294,14 @@ class SentenceLoss:
         return ops.mean(ops.cross_entropy(ops.cast(logits, f32) if logits.dtype.is_half else logits, labels))
 
 
-def _check(function: EncoderFunction, where: Path) -> None:
+def _check(function: EncoderFunction, where: Path, adapted: bool) -> None:
     """Raises: RlxError for a reranker and for what is not written."""
+    config = function.files.config
+    if adapted and isinstance(config, EncoderConfig) and config.joined and config.otherwise:
+        raise RlxError(
+            f"{where}: its files name modules otherwise than the class of {config.architecture}, so no program would "
+            "fit an adapter; train all weights (--full)"
+        )
     if function.files.pooling == "rank":
         raise RlxError(f"{where} is a reranker; finetune trains encoders, whose vectors are compared")
     if any(isinstance(step, Dense) for step in function.files.config.steps):

@@ -17,6 +17,31 @@ ARCHITECTURES: dict[str, Callable[[Fields], EncoderConfig]] = {
     **mixers.ARCHITECTURES,
 }
 TYPES = ("bert", *ARCHITECTURES)
+# Of encoders that rlx has no code for: the nearest that it has, and what is missing.
+MISSING = {
+    "new": ("gte", "the settings of code beside the model, which rlx does not run"),
+    "modernbert-decoder": ("modernbert", "attention to earlier tokens alone"),
+    "xmod": ("xlm-roberta", "adapters of languages"),
+    "ibert": ("roberta", "integers between layers"),
+    "luke": ("roberta", "entities"),
+    "lilt": ("layoutlm", "a second stream for the layout"),
+    "bros": ("layoutlm", "distances of boxes"),
+    "markuplm": ("layoutlm", "paths in a page"),
+    "roc_bert": ("bert", "shapes and sounds of letters"),
+    "esm": ("roberta", "the scale of masked proteins"),
+    "funnel": ("bert", "layers that pool tokens"),
+    "canine": ("bert", "hashes of letters"),
+    "xlnet": ("bert", "relative places of Transformer-XL"),
+    "xlm": ("bert", "tables of languages"),
+    "flaubert": ("bert", "tables of languages"),
+    "yoso": ("bert", "attention by hashing"),
+    "mra": ("bert", "attention by blocks at several scales"),
+    "reformer": ("bert", "attention by hashing"),
+    "longt5": ("t5", "local attention with summaries"),
+    "switch_transformers": ("t5", "experts"),
+    "t5gemma": ("gemma2", "an encoder and a decoder in one"),
+    "embedding_gemma2": ("gemma3_text", "images beside texts"),
+}  # fmt: skip
 
 
 def is_encoder(config: Mapping[str, Any]) -> bool:

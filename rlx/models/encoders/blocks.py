@@ -214,7 +214,7 @@ class Blocks(Encoder):
         elif added is not None:
             keep = ops.where(keep, added, -np.inf)
         window = c.windows[layer] if c.windows else None
-        made = ops.attention(q, k, v, keep, scale=scale, window=window, causal=c.causal, kv_len=count)
+        made = ops.attention(q, k, v, keep, scale=scale, window=window, kv_len=count)
         return ops.reshape(ops.transpose(made, (0, 2, 1, 3)), (self.rows, q.shape[1] * q.shape[3]))
 
     def split(self, x: Tensor, layer: int) -> list[Tensor]:

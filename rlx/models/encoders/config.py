@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +24,7 @@ from rlx.models.language.config import (
     Rope,
 )
 from rlx.models.low_rank import Correction
+from rlx.records import Record, field, replace
 
 if TYPE_CHECKING:
     from rlx.models.encoders.blocks import Blocks
@@ -52,8 +52,7 @@ LLAMA = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Relative:
+class Relative(Record):
     """A score that a learned table adds for the distance of a key: `buckets` of distances (Raffel et al. 2020), up to
     `most`; one table for all layers, or one `each`, of `rows` where that are more than the buckets."""
 
@@ -63,8 +62,7 @@ class Relative:
     rows: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class EncoderConfig:
+class EncoderConfig(Record, kw_only=True, slots=False):
     """An encoder as blocks: embeddings, then layers of a mixer and an MLP, each with its norm and added to what goes
     into it.
 
@@ -96,7 +94,7 @@ class EncoderConfig:
     embedding_width: int = 0
     embedding_scale: float = 1.0
     embedding_norm: bool = True
-    embedding_eps: float | None = None  # where it is not that of the layers
+    embedding_eps: float | None = None  # the norm's own, if it is not that of the layers
     widened: Literal["words", "sum", "norm"] = "norm"
     trigram: bool = False  # whether the embeddings of the words after and before each stand beside its own
     zero_padding: bool = False  # whether embeddings of padding are 0, for parts that look at neighbours
@@ -117,7 +115,6 @@ class EncoderConfig:
     ropes: tuple[Rope | None, ...] = ()
     windows: tuple[int | None, ...] = ()
     relative: Relative | None = None
-    causal: bool = False  # whether no token attends to later ones
     shared: Callable[[int], str] = str
     mixer: str = "attention"
     extra: Any = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,13 @@ from rlx.models.encoders.blocks import AFTER_FIRST, MIXERS, Blocks, activated
 from rlx.models.encoders.config import ACTS, PLAIN, EncoderConfig, encoder
 from rlx.models.encoders.roberta import HEADS
 from rlx.models.language.config import MOST_HEADS, MOST_POSITIONS, MOST_WIDTH, Fields
+from rlx.records import Record
 
 _UNUSED = ("lm_predictions.", "mask_predictions.", *HEADS)
 MOST_KERNEL = 1 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class Disentangled:
+class Disentangled(Record):
     """Distances up to `most`, in `buckets` to each side where that is more than 0, whose vectors have a `norm`. `kinds`
     are of "c2p", scores of a query for the distance of a key, and "p2c", of a key for its distance; the scores are
     divided by the root of `parts` heads' sizes. `shared`: distances go through the products of words. `single`: q, k

@@ -7,7 +7,6 @@ import copy
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -28,6 +27,7 @@ from rlx.models.language.functions import GivenBlocks, LanguageFunction
 from rlx.models.language.graph import through_layers
 from rlx.models.language.weights import Arrays, ModelWeights, architecture_for
 from rlx.models.low_rank import Correction
+from rlx.records import Record, field, replace
 
 _FLAGS = ("is_causal", "use_bidirectional_attention")
 
@@ -42,12 +42,12 @@ def makes_embeddings(folder: ModelFolder) -> bool:
 
 
 def _both_ways(config: Mapping[str, Any]) -> bool:
-    return config.get("is_causal") is False or config.get("use_bidirectional_attention") is True
+    return config.get("is_causal", True) in (False, None) or config.get("use_bidirectional_attention") is True
 
 
-@dataclass(frozen=True, kw_only=True)
-class DecoderConfig:
-    """A language model as an encoder of texts; `function` has its blocks, and says of which tensors weights are made."""
+class DecoderConfig(Record, kw_only=True):
+    """A language model as an encoder of texts; `function` has its blocks, and says of which tensors weights are made.
+    """
 
     function: LanguageFunction
     architecture: str
@@ -57,7 +57,7 @@ class DecoderConfig:
     labels: int = 0
     dense_head: bool = False
     prefix: str = ""
-    unused: tuple[str, ...] = ("",)  # which tensors may be there was checked as a language model's are
+    unused: tuple[str, ...] = ("",)  # `decoder_config` has checked which tensors may be there
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from rlx.models.encoders.blocks import LAYERS, MIXERS, Blocks
 from rlx.models.encoders.config import BERT, PLAIN, EncoderConfig, encoder
 from rlx.models.encoders.roberta import HEADS, narrow, roberta
 from rlx.models.language.config import MOST_HEADS, MOST_LAYERS, MOST_POSITIONS, MOST_WIDTH, Fields
+from rlx.records import Record
 
 MOST_KERNEL = 1 << 10
 
@@ -133,8 +133,7 @@ def sum_of(values: Any) -> Tensor:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class Bottleneck:
+class Bottleneck(Record):
     """A layer's own width, narrower than the model's where it is `used`: `shared`, q and k come from a product of their
     own, or q, k and v from that of the layer (`all`). `mlps` stand one after the other."""
 

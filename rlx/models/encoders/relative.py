@@ -44,6 +44,9 @@ def t5(f: Fields, each: bool = False) -> EncoderConfig:
     act = {"gated-gelu": "gelu_new"}.get(str(kind), str(kind).removeprefix("gated-"))
     if not isinstance(kind, str) or act not in ACTS:
         f.wrong("feed_forward_proj", f"one of {', '.join(ACTS)}, perhaps behind 'gated-'")
+    if "is_gated_act" in f.content:  # the class follows files that say it otherwise, and takes null for false
+        gated = f.flag("is_gated_act", False)
+    act = f.choice("dense_act_fn", {name: name for name in ACTS}, act)
     names |= {"gate": f"{mlp}wi_0", "up": f"{mlp}wi_1"} if gated else {"up": f"{mlp}wi"}
     buckets = f.count("relative_attention_num_buckets", MOST_BUCKETS, least=4)
     most = f.count("relative_attention_max_distance", MOST_POSITIONS, least=buckets // 4 + 1)

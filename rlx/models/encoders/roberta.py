@@ -176,6 +176,7 @@ ARCHITECTURES = {
     "megatron-bert": megatron,
     "electra": lambda f: narrow(f, "electra."),
     "rembert": lambda f: narrow(f, "rembert.", "encoder.embedding_hidden_mapping_in", "input_embedding_size"),
+    "splinter": lambda f: encoder(f, prefix="splinter.", unused=("splinter_qass.", *HEADS)),
     "ernie": ernie,
     "layoutlm": layoutlm,
     "big_bird": big_bird,

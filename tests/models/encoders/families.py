@@ -16,6 +16,7 @@ import json
 import re
 import sys
 import tempfile
+import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,12 +29,13 @@ from rlx.dtypes import bool_, f32, i32
 from rlx.formats import safetensors
 from rlx.formats.huggingface import ModelFolder
 from rlx.ir import Graph
-from rlx.models.encoders import ARCHITECTURES
+from rlx.models.encoders import ARCHITECTURES, MISSING
 from rlx.models.encoders.config import CLASSES, settings_of
 from rlx.models.language.config import Fields
 from rlx.models.sentence import EncoderFiles, SentenceEncoder, read_folder
 from rlx.runtime import Session
-from tests.models.language.families import error, other_values, packed_names, unpacked_names
+from tests.models.language.families import PAGE, error, other_values, packed_names, unpacked_names
+from tests.models.language.families import page as language_page
 from tests.models.tiny import formula
 from tests.outside import outside
 
@@ -74,6 +76,7 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
     "layoutlm": ({**BASE, "max_2d_position_embeddings": 30},),
     "big_bird": ({**BASE, "attention_type": "original_full", "rescale_embeddings": True}, {**BASE, "use_bias": False}),
     "bert-generation": (BASE,),
+    "splinter": ({**BASE, "question_token_id": 7},),
     "distilbert": ({"vocab_size": 64, "dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48, "pad_token_id": 0,
                     "max_position_embeddings": 40, "activation": "relu", "sinusoidal_pos_embds": True},),
     "albert": ({**BASE, "embedding_size": 20, "num_hidden_groups": 2, "inner_group_num": 2},
@@ -380,7 +383,54 @@ def main() -> int:
         held["families"].setdefault(kind, {})[device.partition(":")[0]] = cases
     held |= {"transformers": outside("transformers").__version__, "date": datetime.date.today().isoformat()}
     FOUND.write_text(json.dumps(held, sort_keys=True).replace('}, "', '},\n "') + "\n", encoding="utf-8")
+    PAGE.write_text(language_page(), encoding="utf-8")
     return bool(wrong)
+
+
+def part_of_page() -> str:
+    """The table of encoders in docs/models.md, from what the command found."""
+    held = json.loads(FOUND.read_text())
+    rows = []
+    for kind, found in sorted(held["families"].items()):
+        largest = {device: f"{max(case['together'] for case in cases):.0e}" for device, cases in found.items()}
+        as_decoder = "language model" if kind in DECODERS else "encoder"
+        rows.append(f"| `{kind}` | {as_decoder} | {len(found['cpu'])} | {largest['cpu']} | {largest['vulkan']} |")
+    missing = ", ".join(f"`{kind}` ({near}: {what})" for kind, (near, what) in sorted(MISSING.items()))
+    text = _PART.format(rows="\n".join(rows), transformers=held["transformers"], date=held["date"])
+    return text + textwrap.fill(f"Not there, with the nearest that is and what it lacks: {missing}.", 120,
+                                break_on_hyphens=False) + "\n"  # fmt: skip
+
+
+_PART = """
+## Text encoders
+
+`python -m tests.models.encoders.families` makes this table (and `--device=vulkan` its last column) in the same way, of
+transformers {transformers}, on {date}: the states behind the last layer of texts of several lengths side by side,
+beside those of each text alone in float64; NMSE of at most 1e-11. Language models are encoders where their folder has
+the files of sentence-transformers (`modules.json`), or where their tokens attend to later ones (`is_causal: false`,
+Gemma 3's `use_bidirectional_attention`). `bert` has tests of its own. `rlx.models.load(FOLDER).encode(texts)` gives
+vectors, with any of sentence-transformers' poolings, `rlx.models.trainable` the function of the weights, and
+`rlx finetune` trains.
+
+A text's vector is that of the text alone, whatever stands beside it. In transformers padding reaches the tokens of FNet
+(whose Fourier transform takes it in), ConvBERT, MobileBERT and Nystromformer (whose convolutions and trigrams do), so
+that its vectors of several texts in one call differ from those of each.
+
+What the classes do, and rlx with them: RoBERTa and what is like it begin places behind the padding token's, so that a
+table of 514 rows is for 512 tokens, and a padding token in a text has that token's place; MPNet reads 32 rows of its
+table of distances, whatever `relative_attention_num_buckets` says, and skips token 1; BigBird's `block_sparse` attends
+to all in short texts, and is for those alone (704 tokens with the usual blocks: longer ones are cut, since its sparse
+blocks draw keys at random); Longformer has no token that sees all others unless a caller names one, so no text has one
+here; LayoutLM's texts have boxes of zeros; Nystromformer is for as many landmarks as tokens of a segment.
+Settings are followed or refused as above (`tests/models/encoders/families_keys.json`). A reranker's or a classifier's
+head, a pooler, and output matrices are left aside. GTE, NomicBERT and Jina v3 are read as published, with q, k and v in
+one tensor, or with the names of transformers' classes.
+
+| `model_type` | read as | folders | NMSE on the CPU | on Vulkan (lavapipe) |
+|---|---|---|---|---|
+{rows}
+
+"""
 
 
 if __name__ == "__main__":

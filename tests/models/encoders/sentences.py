@@ -4,6 +4,7 @@ python -m tests.models.encoders.sentences"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import tempfile
 from pathlib import Path
@@ -40,7 +41,7 @@ def write(folder: Path, name: str) -> Path:
     wide = config.get("hidden_size", config.get("dim", config.get("d_model")))
     modes = given.get("modes", ["mean"])
     widths = [wide * len(modes), *given.get("dense", [])]
-    steps = [dense(a, b, "linear.Identity", bias=False) for a, b in zip(widths, widths[1:], strict=False)]
+    steps = [dense(a, b, "linear.Identity", bias=False) for a, b in itertools.pairwise(widths)]
     kinds = ["Transformer", "Pooling", *["Dense"] * len(steps), "Normalize"]
     paths = ["", *(f"{i}_{kind}" for i, kind in enumerate(kinds) if i)]
     listed = [{"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}

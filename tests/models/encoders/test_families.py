@@ -24,6 +24,7 @@ from tests.models.encoders.families import (
     FROZEN,
     KEYS,
     LIMIT,
+    PAGE,
     TEXTS,
     case_folder,
     class_facts,
@@ -31,6 +32,7 @@ from tests.models.encoders.families import (
     judge,
     judged_states,
     kept,
+    part_of_page,
     random_model,
     read_keys,
     states,
@@ -61,7 +63,10 @@ def test_states_as_transformers_has_them(case: str, tmp_path: Path) -> None:
         assert error(np.asarray(text), np.asarray(want)) <= LIMIT
 
 
-@pytest.mark.parametrize("case", ["mpnet-0", "modernbert-1", "roformer-0"])
+@pytest.mark.late(case=("modernbert-1", "roformer-0", "deberta-v2-0", "fnet-0", "convbert-0", "gemma3_text-0"))
+@pytest.mark.parametrize(
+    "case", ["mpnet-0", "modernbert-1", "roformer-0", "deberta-v2-0", "fnet-0", "convbert-0", "gemma3_text-0"]
+)
 def test_states_on_vulkan(case: str, tmp_path: Path) -> None:
     """One of each block."""
     device_here("vulkan")
@@ -136,6 +141,15 @@ def test_both_ways_of_writing_a_family(tmp_path: Path) -> None:
     assert error(np.concatenate(got), np.concatenate(CASES["gte-0"]["states"])) <= LIMIT
 
 
+def test_what_a_t5_says_twice(tmp_path: Path) -> None:
+    """The class takes its MLP from `feed_forward_proj`, unless the file has the two settings that this stands for."""
+    folder = folder_of("t5-0", tmp_path / "a", feed_forward_proj="relu", is_gated_act=True, dense_act_fn="gelu_new")
+    got = kept(states(read_folder(ModelFolder(folder), text=False), TEXTS, engine="numpy"))
+    assert error(np.concatenate(got), np.concatenate(CASES["t5-0"]["states"])) <= LIMIT
+    with pytest.raises(ModelFormatError, match=r"extra 'encoder\.block\.0\.layer\.1\.DenseReluDense\.wi_0"):
+        rlx.models.trainable(folder_of("t5-0", tmp_path / "b", is_gated_act=False))
+
+
 def test_longest_texts(tmp_path: Path) -> None:
     """RoBERTa's places begin behind the padding token's, so a table of 40 rows is for 38 tokens."""
     function, weights = rlx.models.trainable(folder_of("roberta-0", tmp_path))
@@ -175,3 +189,13 @@ def test_what_the_command_found_is_right() -> None:
     held = json.loads(FOUND.read_text())["families"]
     assert {k: len(v["cpu"]) for k, v in held.items()} == {k: len(v) for k, v in EVERY.items()}
     assert all(max(case.values()) <= LIMIT for found in held.values() for cases in found.values() for case in cases)
+    assert all(set(found) == {"cpu", "vulkan"} for found in held.values())
+    assert part_of_page() in PAGE.read_text(encoding="utf-8")
+
+
+def test_an_unknown_family_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    for kind, told in (("ibert", "the nearest is roberta, which lacks integers between layers"),
+                       ("debertta", "the nearest name is deberta")):  # fmt: skip
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+        with pytest.raises(ModelFormatError, match=f"model_type is '{kind}'; rlx knows .*; {told}"):
+            rlx.models.load(tmp_path, "cpu")

@@ -78,8 +78,8 @@ def _nearest(kind: object) -> str:
     listed = f"rlx knows {', '.join(known)}"
     if not isinstance(kind, str):
         return listed
-    if kind in MISSING:
-        near, what = MISSING[kind]
+    if (missing := {**MISSING, **encoders.MISSING}.get(kind)) is not None:
+        near, what = missing
         return f"{listed}; the nearest is {near}, which lacks {what}"
     alike = difflib.get_close_matches(kind, known, 1, 0.6)
     return f"{listed}; the nearest name is {alike[0]}" if alike else listed
