@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -182,7 +182,7 @@ class Graph:
         number: Any = value
         if type(number) in (bool, int, float) and number == number:  # each made an array once; NaN has many bits
             below = type(number) is float and math.copysign(1.0, number) < 0  # -0.0 is equal to 0.0
-            array = _number(type(number), number, below, None if dtype is None else as_dtype(dtype))
+            array = _number(type(number).__name__, number, below, None if dtype is None else as_dtype(dtype))
             return self.add("constant", (), {"value": array})[0]
         if getattr(getattr(value, "dtype", None), "is_packed", False) and not isinstance(value, PackedArray):
             value = value.numpy()  # type: ignore[union-attr]  # an Array, which lies on a device
@@ -456,7 +456,7 @@ def _constant(value: Any, dtype: DTypeLike | None) -> npt.NDArray[Any]:
 
 
 @functools.lru_cache(1024)
-def _number(kind: Hashable, value: float, below_zero: bool, dtype: DType | None) -> npt.NDArray[Any]:
+def _number(kind: str, value: float, below_zero: bool, dtype: DType | None) -> npt.NDArray[Any]:
     """The array of a Python number; what is equal in Python differs by `kind`, or by its sign."""
     return _constant(value, dtype)
 
