@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import ml_dtypes
@@ -21,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.errors import DTypeError, ShapeError, meant
+from rlx.records import Record
 
 _LENGTH = re.compile(r"_(64|128)$")  # blocks that are not the family's shortest have theirs after its name
 Kind = Literal["f", "i", "u", "b", "q"]
@@ -47,8 +47,7 @@ class Storage(NamedTuple):
     planes: tuple[Plane, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DType:
+class DType(Record):
     """An element type: its name, storage, kind (float, signed, unsigned, bool, packed) and NumPy dtype.
 
     NumPy holds the blocks of a packed dtype as bytes (u8).

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -14,19 +13,18 @@ from rlx.aten.ops import Random, dtype_of, find
 from rlx.errors import DTypeError, RlxError, ShapeError, UnsupportedOp, meant
 from rlx.ir import Tensor
 from rlx.ops import cast
+from rlx.records import Record
 
 _LISTED_OPERATORS = 8
 
 
-@dataclass(frozen=True)
-class _Value:
+class _Value(Record, slots=False):
     """An argument of a step that an earlier step or an input computes."""
 
     name: str
 
 
-@dataclass(frozen=True)
-class _Step:
+class _Step(Record, slots=False):
     """One node of the graph: `call` computes it from arguments in the order of the operator's schema."""
 
     name: str
@@ -38,8 +36,7 @@ class _Step:
     line: str  # the module's own code, for messages
 
 
-@dataclass(frozen=True)
-class _Input:
+class _Input(Record, slots=False):
     """A tensor the caller passes: an axis is a length, or the name of a dynamic dimension."""
 
     name: str

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +20,7 @@ from rlx.dtypes import as_dtype
 from rlx.errors import RlxError, UnsupportedOp
 from rlx.ops.public import public
 from rlx.ops.random import draws
+from rlx.records import Record
 
 _MEMORY = {
     "layout",
@@ -69,8 +69,7 @@ class Random:
         return draw.fold_in(self._key, self._count)
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Record, slots=False):
     call: Callable[..., Any]
     promote: bool = False
 

@@ -11,7 +11,8 @@ import sys
 import warnings
 from typing import Any
 
-from rlx.errors import ModelWarning, RlxError
+from rlx.errors import EnvironmentWarning, ModelWarning, RlxError
+from rlx.host.environment import warn_unknown_variables
 from rlx.interrupted import taken_over
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of a stream name no file
@@ -49,15 +50,22 @@ def main() -> None:
         logging.lastResort.setFormatter(logging.Formatter("rlx: %(message)s"))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("default", ModelWarning)
+            for kind in (ModelWarning, EnvironmentWarning):
+                warnings.simplefilter("default", kind)
             warnings.showwarning = _warned
             from rlx.cli.app import app  # imported here, since Ctrl-C may come meanwhile
 
             taken_over()
+            warn_unknown_variables()
             try:
-                app()
+                app(prog_name="rlx")
             finally:  # not as the process ends, when errors would be no errors any more
                 sys.stdout.flush()
+    except RlxError as error:
+        if os.environ.get("RLX_DEBUG") in ("1", "2", "3", "4"):  # another level is itself the error
+            raise
+        print(f"rlx: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
     except OSError as error:
         if error.filename is not None or error.errno not in _UNWRITABLE:
             raise
@@ -72,8 +80,3 @@ def main() -> None:
         if isinstance(getattr(ended.__context__, "__cause__", None), KeyboardInterrupt):
             print("rlx: interrupted", file=sys.stderr)
         raise
-    except RlxError as error:
-        if os.environ.get("RLX_DEBUG") in ("1", "2", "3", "4"):  # another level is itself the error
-            raise
-        print(f"rlx: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)

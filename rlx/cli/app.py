@@ -9,12 +9,17 @@ import typer
 
 from rlx.cli.bench import bench
 from rlx.cli.check import check
+from rlx.cli.classify import classify
 from rlx.cli.convert import convert
 from rlx.cli.devices import devices
+from rlx.cli.doctor import doctor
 from rlx.cli.embed import embed
 from rlx.cli.finetune import finetune
 from rlx.cli.generate import chat, generate
+from rlx.cli.habits import Command
 from rlx.cli.inspect import inspect
+from rlx.cli.perplexity import perplexity
+from rlx.cli.rerank import rerank
 from rlx.cli.run import run
 from rlx.cli.selftest import selftest
 from rlx.cli.serve import serve
@@ -26,11 +31,12 @@ def _paragraphs(text: str) -> str:
     return "\n\n".join(" ".join(part.split()) for part in cleandoc(text).split("\n\n"))
 
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (
-    devices, embed, generate, chat, serve, transcribe, finetune, run, inspect, convert, check, bench, selftest,
+    devices, doctor, embed, rerank, classify, generate, chat, serve, transcribe, finetune, run, inspect, convert, check,
+    bench, perplexity, selftest,
 ):  # fmt: skip
-    app.command(help=_paragraphs(command.__doc__ or ""))(command)
+    app.command(cls=Command, help=_paragraphs(command.__doc__ or ""))(command)
 
 
 def _version(asked: bool) -> None:

@@ -7,7 +7,6 @@ import importlib.util
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +14,18 @@ import numpy as np
 
 from rlx.cli.devices import full_name
 from rlx.errors import RlxError
+from rlx.records import Record, field
 
 if TYPE_CHECKING:
     from rlx.driver import DeviceInfo
     from rlx.models import SentenceEncoder
     from rlx.onnx.model import Model
+    from rlx.runtime import CompiledGraph
 
 _SIZES = {"batch": 1, "sequence": 16}  # an encoder's defaults for --dim
 
 
-@dataclass(slots=True)
-class Contender:
+class Contender(Record, frozen=False):
     """One way to run the inputs that all contenders share. `call` runs them once; `first_ms` is the time of the first
     call, compiling and writing the weights included; `times` are the seconds of the measured calls."""
 
@@ -60,6 +60,13 @@ def of_encoder(encoder: SentenceEncoder, feeds: Mapping[str, Any]) -> Contender:
     """A sentence encoder on its device, from token ids to embeddings."""
     result = Contender("", "", lambda: encoder.compiled(*feeds["ids"].shape).run(feeds)).start()
     _name(result, encoder.session.info)
+    return result
+
+
+def of_program(program: CompiledGraph, feeds: Mapping[str, Any]) -> Contender:
+    """A saved program on its device."""
+    result = Contender("", "", lambda: program.run(feeds)).start()
+    _name(result, program.device.info)
     return result
 
 

@@ -74,6 +74,8 @@ def convert(
                     raise RlxError(f"{output} exists already; give the name of a new folder{more}")
                 with read(source) as file:
                     gguf_to_folder(file, output, (to or "f16").lower())
+    except RlxError:  # of a file that is missing too, which is an OSError
+        raise
     except OSError as error:
         raise RlxError(f"{error.filename or output}: cannot be written: {error.strerror or error}") from error
     size = sum(f.stat().st_size for f in output.iterdir()) if output.is_dir() else output.stat().st_size

@@ -90,6 +90,8 @@ def finetune(
     try:
         with drawn(only="loading"):
             run(settings, lambda line: print(line, flush=True))
+    except RlxError:  # of a file that is missing too, which is an OSError
+        raise
     except OSError as error:
         raise RlxError(f"{error.filename or out}: cannot be written: {error.strerror or error}") from error
 

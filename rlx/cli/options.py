@@ -11,9 +11,21 @@ OnnxOrSaved = Annotated[Path, typer.Argument(help="An ONNX model, or a program t
 FileOrFolder = Annotated[
     Path, typer.Argument(help="An ONNX file, or a Hugging Face folder with a BERT sentence encoder.")
 ]
-Device = Annotated[str, typer.Option(help='"auto", "cpu", "vulkan", "cuda", or one with a number.')]
+
+
+def _devices(incomplete: str) -> list[str]:
+    """What a shell offers for a device."""
+    from rlx.driver.registry import devices
+
+    return [name for name in ("auto", *(info.id for info in devices())) if name.startswith(incomplete)]
+
+
+Device = Annotated[
+    str, typer.Option(help='"auto", "cpu", "vulkan", "cuda", or one with a number.', autocompletion=_devices)
+]
 Devices = Annotated[
-    list[str] | None, typer.Option(help="A device; may be repeated. Default: all but software drivers.")
+    list[str] | None,
+    typer.Option(help="A device; may be repeated. Default: all but software drivers.", autocompletion=_devices),
 ]
 Inputs = Annotated[
     list[str] | None,

@@ -5,7 +5,6 @@ Each body is an executable of its own, over memory that it shares with the outer
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -18,10 +17,10 @@ from rlx.ir import Node, Tensor
 from rlx.ops.control.records import step_limit
 from rlx.ops.control.steps import spend, weight
 from rlx.ops.control.steps import step_budget as step_budget
+from rlx.records import Record, replace
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Record):
     """A device-side copy in every step of a scan: step i adds i times `*_step` bytes to the offsets."""
 
     source: Slot
@@ -51,8 +50,7 @@ class Built(Launches, Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(Record):
     """A body ready to run: its plan, its arena, and the executable over that."""
 
     planned: BodyPlan

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from rlx.errors import UnsupportedOp
 from rlx.ir import Graph, Node
+from rlx.records import Record
 
 if TYPE_CHECKING:
     from rlx.driver.memory.arena import DeviceArena
@@ -43,8 +43,7 @@ class Limits(NamedTuple):
     dynamic_shared_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceInfo:
+class DeviceInfo(Record):
     """A device as `rlx devices` shows it.
 
     `features` name what kernels may use, such as "f16", "i8", "i64", "f64", "subgroup", "coopmat". `memory_bytes` is

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from rlx.finetune.rows import Batch, Rows, length_of, orders, rows_of
 from rlx.finetune.settings import Say, Settings, share
 from rlx.formats.tokenizer.language import LanguageTokenizer
 from rlx.packed import PackedArray
+from rlx.records import replace
 from rlx.runtime import Session
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from rlx import tree
 from rlx.errors import OutOfDeviceMemory
 from rlx.finetune.model import halves, to_train
 from rlx.finetune.settings import Settings
+from rlx.records import replace
 from rlx.runtime import Session
 from rlx.runtime.report import Report
 from rlx.train.leaves import taken_apart

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from rlx.finetune.examples import Example
+from rlx.records import Record
 
 IGNORED = -100  # the target of a token whose successor does not count
 STEP = 64  # rows have a multiple of it, if the limit allows
 Batch = dict[str, npt.NDArray[np.generic]]
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(Record, slots=False):
     """All rows of a data set: `ids`, `targets` (the next id where it counts, else IGNORED) and `segments` (from 1 on, 0
     for what fills up), i32 (rows, length)."""
 

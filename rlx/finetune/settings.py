@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from rlx.errors import RlxError
 from rlx.models import Lora
 from rlx.optim import Optimizer, adamw, chain, clip_by_global_norm, with_masters
+from rlx.records import Record, field, names_of
 
 Say = Callable[[str], None]
 SCHEDULES = ("linear", "cosine", "constant")
@@ -31,8 +31,7 @@ def option(name: str) -> str:
     return OPTIONS.get(name, "--" + name.replace("_", "-"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(Record, kw_only=True, slots=False):
     """What `rlx finetune` takes.
 
     `lora` says what is adapted; None trains all weights. `epochs` passes over the data, or `steps` of `batch` rows;
@@ -116,8 +115,8 @@ class Settings:
 
     def kept(self) -> dict[str, Any]:
         """What a run that is resumed must have in common with it, for JSON."""
-        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in PLACES}
-        lora = self.lora and {f.name: getattr(self.lora, f.name) for f in fields(self.lora)}
+        values: dict[str, Any] = {name: getattr(self, name) for name in names_of(self) if name not in PLACES}
+        lora = self.lora and {name: getattr(self.lora, name) for name in names_of(self.lora)}
         if lora and not isinstance(lora["targets"], str):
             lora["targets"] = list(lora["targets"])
         evaluation = values["evaluation"]

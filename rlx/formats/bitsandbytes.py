@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,6 +16,7 @@ from rlx.errors import ModelFormatError
 from rlx.formats.files import parse_json, shown
 from rlx.packed import PackedArray
 from rlx.packed.codebooks import TABLES
+from rlx.records import Record
 
 Array = npt.NDArray[Any]
 STATE = ".quant_state.bitsandbytes__"
@@ -26,8 +26,7 @@ _MOST_OFFSET = 3e38  # the largest offset that stays within f32
 _CODES_AT_ONCE = 1 << 22
 
 
-@dataclass(frozen=True, slots=True)
-class FourBits:
+class FourBits(Record):
     """A weight of 4 bits: `codes` hold two neighbours a byte, the first in the high bits; each block of `block`
     neighbours has a scale, and `book` the numbers of the codes. `kind` is "nf4" or "fp4"; `shape` and `dtype` are the
     weight's own. Blocks follow each other through all rows: one may end in another row than that in which it begins."""

@@ -10,7 +10,6 @@ another table than its own, become floats.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import ml_dtypes
@@ -22,6 +21,7 @@ from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats.bitsandbytes import STATE, read_four_bits
 from rlx.formats.files import shown
 from rlx.packed import PackedArray
+from rlx.records import Record
 
 Array = npt.NDArray[Any]
 Value = Array | PackedArray
@@ -29,8 +29,7 @@ _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # the column of each nibble of a word
 _FP8 = {np.dtype(ml_dtypes.float8_e4m3fn): "fp8_e4m3", np.dtype(ml_dtypes.float8_e5m2): "fp8_e5m2"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
+class _Made(Record):
     shape: tuple[int, ...]
     dtype: DType
     make: Callable[[], Value]

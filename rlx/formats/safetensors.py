@@ -12,7 +12,6 @@ import math
 import mmap
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -20,7 +19,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from rlx.errors import DTypeError, ModelFormatError
+from rlx.errors import DTypeError, FileMissing, ModelFormatError
 from rlx.formats.file_source import FileSource
 from rlx.formats.files import (
     OBJECT_BYTES,
@@ -35,6 +34,7 @@ from rlx.formats.files import (
 from rlx.formats.kinds import DOWNLOADED
 from rlx.host.parallel_copy import spread
 from rlx.packed import PackedArray
+from rlx.records import Record
 
 MAX_HEADER_BYTES = 100_000_000  # the limit the format itself sets
 MAX_GRANTED_BYTES = 1 << 30  # memory for a header's values, in a file that is at least as large
@@ -54,8 +54,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
+class TensorInfo(Record):
     """One entry of a header: NumPy dtype, shape, and the bytes begin..end counted from the start of the file."""
 
     dtype: np.dtype[Any]
@@ -168,7 +167,7 @@ def load(path: str | os.PathLike[str]) -> Mapping[str, Array]:
             return ShardedTensors(index)
         others = sorted(p.name for p in path.glob("*.bin"))
         hint = f"; {others[0]} is a pickle, which rlx does not read: convert it" if others else ""
-        raise ModelFormatError(f"{path}: holds neither model.safetensors nor {INDEX_NAME}{hint}")
+        raise FileMissing(f"{path}: holds neither model.safetensors nor {INDEX_NAME}{hint}", single)
     return ShardedTensors(path) if path.name.endswith(".index.json") else SafetensorsFile(path)
 
 

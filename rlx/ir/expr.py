@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Literal
 
 from rlx.dtypes import DType, bool_, f32, promote
+from rlx.records import Record, field
 
 # primitive -> number of arguments. Comparisons and predicates give bool; "gumbel" gives f32 and "index" i32; "cast"
 # converts to the node's dtype; the rest have their arguments' dtype.
@@ -36,8 +36,7 @@ WORDS = frozenset({"multiply_high", "gumbel", "threefry", "threefry_first", "thr
 PREDICATES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"})
 
 
-@dataclass(frozen=True, slots=True)
-class Expr:
+class Expr(Record):
     """A node of the tree: `prim` is a primitive's name, "arg" (value = input number) or "lit" (value = literal).
 
     `dtype` is the dtype of the node's value. f16 and bf16 nodes are computed in f32 and rounded only by "cast" and

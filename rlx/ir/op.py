@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
+from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rlx.dtypes import packed_refused
 from rlx.errors import DTypeError, UnsupportedOp, meant
 from rlx.ir.types import TensorType
+from rlx.records import Record
 
 if TYPE_CHECKING:
     from rlx.ir.expr import Expr
@@ -95,8 +97,7 @@ class Cost(NamedTuple):
     terms: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Op:
+class Op(Record, eq=False, repr=False):
     """The record of one operation. There is one of each name, so records are compared by identity.
 
     `infer` gives the output types or raises an error naming op, shapes and dtypes. `reference` is the NumPy
@@ -220,8 +221,53 @@ class Op:
         return self.leaf is not None and self.leaf is not Leaf.CONSTANT
 
 
-REGISTRY: dict[str, Op] = {}
-HOST: dict[str, Op] = {}  # ops that no device has a kernel of: every device leaves them to the CPU, as host steps
+class Registry(dict[str, Op]):
+    """Ops by name. The module that registers an op is imported when the op is first asked for by its name, and all are
+    where the registry is listed: `places` says which module has which."""
+
+    places: Mapping[str, str] = MappingProxyType({})
+
+    def __contains__(self, name: object) -> bool:
+        if not super().__contains__(name) and name in self.places:
+            import_module(self.places[str(name)])
+        return super().__contains__(name)
+
+    def __missing__(self, name: str) -> Op:
+        if name in self:
+            return self[name]
+        raise KeyError(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return super().get(name, default) if name in self else default
+
+    def _all(self) -> None:
+        for module in dict.fromkeys(self.places.values()):
+            import_module(module)
+
+    def __iter__(self) -> Iterator[str]:
+        self._all()
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self._all()
+        return super().__len__()
+
+    def keys(self) -> Any:
+        self._all()
+        return super().keys()
+
+    def values(self) -> Any:
+        self._all()
+        return super().values()
+
+    def items(self) -> Any:
+        self._all()
+        return super().items()
+
+
+REGISTRY = Registry()
+# Ops that no device has a kernel of: every device leaves them to the CPU, as host steps.
+HOST = Registry()
 REDEFINED: dict[int, Op] = {}  # users' ops whose name has a later definition, by id; graphs built before hold them
 
 

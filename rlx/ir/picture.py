@@ -10,11 +10,11 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from html import escape
 
 from rlx.ir.body import bodies
 from rlx.ir.graph import Graph, Node, Tensor
+from rlx.records import Record, field
 
 DRAWN = 100  # a graph of more nodes is summarized
 _ROWS = 16  # the rows of a table
@@ -86,8 +86,7 @@ def _blocks(labels: Sequence[str]) -> dict[str, int]:
 # -- the picture of a small graph
 
 
-@dataclass(eq=False, slots=True)
-class _Box:
+class _Box(Record, frozen=False, eq=False):
     """A node of the picture, or (without lines) the place at which a long edge passes a layer."""
 
     kind: str

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from rlx.dtypes import DType, bool_
 from rlx.ir.expr import Expr, linearize
+from rlx.records import Record
 
 # What an input holds: "element" one number for each element, "weight" one for each place along the layout's weight
 # axes, the same in all rows, "row" one for each row.
@@ -27,8 +27,7 @@ REDUCTIONS = frozenset({"row_max", "row_min", "row_sum", "row_mean", "row_pick"}
 ROW_PRIMS = REDUCTIONS | {"less_mean", "row_at"}  # the last two make elements
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Record):
     """How the rows lie in memory: elements are seen in `shape`, of which the neighbouring `axes` run along a row. An
     input of weights has an element for each index of the axes `weights`."""
 
@@ -49,8 +48,7 @@ class Layout:
         return math.prod(self.shape[i] for i in self.axes)
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Record):
     """The row program of an op.
 
     `rule` gives a tree for each output from the inputs, floats among them in the dtype that the op computes in, which

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rlx.dtypes import DType
 from rlx.errors import ShapeError
+from rlx.records import Record
 
 MAX_RANK = 32  # NumPy 1's limit; NumPy 2 holds 64, but the definitions of ops add axes to a tensor's own
 MAX_DIM = (1 << 63) - 1
@@ -18,8 +18,7 @@ MAX_DIM = (1 << 63) - 1
 MAX_NUMEL = (1 << 59) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class TensorType:
+class TensorType(Record):
     """The static type of a tensor: `shape`, a tuple of ints ≥ 0 (rank 0 is a scalar), and `dtype`.
 
     Raises: ShapeError for more axes than `MAX_RANK`, or lengths whose product, leaving out those of 0, is beyond

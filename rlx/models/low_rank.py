@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,14 @@ import rlx.ops as ops
 from rlx.errors import DTypeError, GraphError, ShapeError, meant
 from rlx.ir import Graph, Tensor
 from rlx.packed import PackedArray
+from rlx.records import Record
 from rlx.runtime.trees import as_leaves
 
 MOST_RANK = 1 << 12
 _ROWS = 1 << 10  # rows of a packed weight that are floats at once
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(Record):
     """A product of a model, of which a module's matrix is the weight: all of its `outputs`, or some `rows` of these.
     `weight` is its name in the file; `plain` where its tensor is the weight as it stands."""
 
@@ -33,8 +32,7 @@ class Product:
     plain: bool = True
 
 
-@dataclass(frozen=True)
-class Lora:
+class Lora(Record, slots=False):
     """How a model is adapted (Hu et al., 2021): W x becomes W x + s · B (A x) for the products of `targets`.
 
     s = alpha / rank, with `rslora` alpha / √rank (Kalajdzievski, 2023). With `dora` each output has a magnitude, by
@@ -152,8 +150,7 @@ class Corrections:
         return {m: {name: as_leaves(g, [value])[0] for name, value in own.items()} for m, own in adapter.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Correction:
+class Correction(Record):
     """What is added to one product: A, B and their scale; with DoRA the magnitudes of the outputs, and the squared
     lengths of the weight's rows."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from rlx.formats.files import shown
 from rlx.onnx.reader.dims import check_dims
 from rlx.onnx.reader.elements import STRING, Array
 from rlx.onnx.reader.infos import TensorInfo
+from rlx.records import replace
 from rlx.runtime.dims import Dim
 
 Axes = Mapping[str, tuple[Any, ...]]  # lengths and symbols of the dimensions of each input
@@ -58,6 +58,16 @@ def lengths_of(arrays: Mapping[str, Array], axes: Axes, dims: Mapping[str, Dim])
     for name, dim in dims.items():
         dim.bucket(lengths[name])
     return tuple(lengths[d] for d in dims)
+
+
+def shapes_but(arrays: Mapping[str, Array], axes: Axes, dims: Iterable[str]) -> dict[str, tuple[Any, ...]]:
+    """The shapes of a run's inputs with the names of the varying dimensions in place of their lengths: those that are
+    the same in all runs of one bucket."""
+    varying = set(dims)
+    return {
+        n: tuple(d if d in varying else k for d, k in zip(axes.get(n) or a.shape, a.shape, strict=True))
+        for n, a in arrays.items()
+    }
 
 
 def at_lengths(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,6 +24,7 @@ from rlx.onnx.reader.string_table import StringTable, as_array
 from rlx.onnx.reader.structure import Structure, arrays_in, assembled, flattened
 from rlx.ops.control.steps import step_budget
 from rlx.packed import PackedArray
+from rlx.records import Record
 from rlx.runtime import CompiledGraph
 from rlx.runtime.array import Array as DeviceArray
 from rlx.runtime.buckets import FittedProgram
@@ -35,8 +35,7 @@ from rlx.runtime.report import Report
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Record):
     """A part of a run: the device that ran it, of how many nodes it consists, and the seconds that it took. `compiled`
     are the seconds of compiling it, None where an earlier run's program was used again, and on the host; `first` is
     the name of its first node."""
@@ -53,8 +52,7 @@ class Part:
         return f"{self.device:8} {self.nodes:5} nodes {self.seconds * 1e3:9,.2f} ms  {how}, from {self.first}"
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
+class Built(Record):
     """A model as the rlx graph that is compiled for given inputs, whatever the device. Its large constants are
     parameters, in `weights` by name; `feeds` are the graph's inputs; the values of the inputs in `fixed` are part of
     the graph. `builder` knows the outputs; `budget` limits the memory and time of a program."""

@@ -15,7 +15,6 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from onnx import numpy_helper
 from rlx.errors import RlxError, UnsupportedOp
 from rlx.onnx.backend import Backend
 from rlx.onnx.model import Program, Staged
+from rlx.records import Record
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
 
@@ -129,8 +129,7 @@ def _difference(want: Any, got: Any, rtol: float, atol: float) -> str | None:
         return f": differs by up to {np.nanmax(np.abs(a - b)):.3g}"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Record):
     """The outcome of a case: "pass", "fail" or "unsupported", why, and how the device ran it: "device", "host" (some
     node ran with NumPy) or "compiled" (nothing was left for it to run: the results follow from values compiled in, or
     all nodes are behind a cut)."""

@@ -1,4 +1,4 @@
-"""The Python operators and methods of Tensor, attached to the class when rlx.ops is imported."""
+"""The Python operators of Tensor, attached to the class when the first is used."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rlx.ir.graph import leaked
 from rlx.ir.number import TracedNumber
 from rlx.ir.values import is_foreign
 from rlx.ops import composite
-from rlx.ops import matmul as linalg
 from rlx.ops.elementwise import binary, bits, division, select, unary
 from rlx.ops.index.arrays import getitem
+from rlx.ops.matmul import matmul
 from rlx.ops.movement import strided as movement
 from rlx.ops.public import Complexes, any_complex
 
@@ -170,7 +170,7 @@ TENSOR_METHODS: dict[str, Any] = {
     "__floordiv__": _both(division.floor_divide), "__rfloordiv__": _both(division.floor_divide, swap=True),
     "__lshift__": _both(bits.left_shift), "__rlshift__": _both(bits.left_shift, swap=True),
     "__rshift__": _both(bits.right_shift), "__rrshift__": _both(bits.right_shift, swap=True),
-    "__matmul__": _both(linalg.matmul), "__rmatmul__": _both(linalg.matmul, swap=True),
+    "__matmul__": _both(matmul), "__rmatmul__": _both(matmul, swap=True),
     "__neg__": unary.neg, "__pos__": _same, "__abs__": unary.abs,
     "__eq__": _both(binary.equal), "__ne__": _both(binary.not_equal),
     "__lt__": _both(binary.less), "__le__": _both(binary.less_equal),
@@ -195,38 +195,6 @@ TENSOR_METHODS: dict[str, Any] = {
                             "gives a new one"),
 }  # fmt: skip
 
-# Functions that are methods too, with the tensor as the first argument; `rlx.ops` attaches them, rlx/ir/methods.pyi
-# has their types.
-METHODS = (
-    "abs", "acos", "all", "any", "argmax", "argmin", "argsort", "asin", "atan", "broadcast_to", "ceil", "clip",
-    "copy", "cos", "cosh", "cummax", "cummin", "cumprod", "cumsum", "diagonal", "erf", "erfc", "exp", "exp2",
-    "expand", "expand_dims", "expm1", "flip", "floor", "gelu", "isfinite", "isinf", "isnan", "lgamma", "log",
-    "log10", "log1p", "log2", "log_softmax", "logsumexp", "matmul", "max", "maximum", "mean", "median", "min",
-    "minimum", "moveaxis", "nan_to_num", "pow", "prod", "reciprocal", "relu", "repeat", "roll", "round",
-    "rsqrt", "sigmoid", "sign", "silu", "sin", "sinh", "softmax", "softplus", "sort", "split", "sqrt", "square",
-    "std", "stop_gradient", "sum", "swapaxes", "tan", "tanh", "tile", "top_k", "tril", "triu", "trunc",
-    "unsqueeze", "var",
-)  # fmt: skip
-
-# Methods that load with their functions (`rlx.ops.LATER`), of tensors and of Arrays alike.
-LATER_METHODS = (
-    "argpartition", "choose", "cumulative_prod", "cumulative_sum", "diff", "dot", "nonzero", "partition", "ptp",
-    "quantile", "ravel", "searchsorted", "take", "trace",
-)  # fmt: skip
-
-
-def later(name: str) -> Callable[..., Any]:
-    """The method of a function that loads when it is first used."""
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        import rlx.ops as ops
-
-        return getattr(ops, name)(self, *args, **kwargs)
-
-    method.__name__ = method.__qualname__ = name
-    return method
-
-
 def at(self: Any) -> Any:
     """x.at[key].set(values) and the like: new arrays, as jax.numpy's."""
     from rlx.ops.index.at import At
@@ -236,4 +204,4 @@ def at(self: Any) -> Any:
 
 for _name, _method in TENSOR_METHODS.items():
     setattr(Tensor, _name, _method)
-setattr(Tensor, "at", property(at))  # noqa: B010  (a type checker reads it in rlx/ir/methods.pyi)
+setattr(Tensor, "at", property(at))  # noqa: B010  a type checker reads it in rlx/ir/methods.pyi

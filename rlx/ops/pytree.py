@@ -4,7 +4,6 @@ Containers are tuples, lists, dicts, dataclasses, and classes that `register_nod
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -110,6 +109,8 @@ def register_dataclass(
 
     A dataclass needs it only where its fields do not say so themselves. Raises: GraphError for fields that it does not
     have, and for any that is in neither list."""
+    import dataclasses  # it is imported where a user has a dataclass
+
     known = [f.name for f in dataclasses.fields(nodetype)] if dataclasses.is_dataclass(nodetype) else None
     if data_fields is None and meta_fields is None and known is not None:
         data_fields = [f.name for f in dataclasses.fields(nodetype) if not f.metadata.get("static", False)]
@@ -151,7 +152,7 @@ def _register(nodetype: type, node: _Node | None) -> None:
 
 @functools.lru_cache(1024)
 def _is_container_type(kind: Any) -> bool:
-    return kind in _NODES or dataclasses.is_dataclass(kind)
+    return kind in _NODES or hasattr(kind, "__dataclass_fields__")
 
 
 def rebuilt(kind: type, beside: Any, children: Sequence[Any]) -> Any:
@@ -185,7 +186,9 @@ def children_of(value: Any, leaf: Callable[[Any], bool]) -> Children | None:
         if node.keys:
             names, children = tuple(str(k) for k, _ in children), tuple(c for _, c in children)
         return children, pair[1], names, lambda _, rest, items: node.unflatten(rest, items)
-    listed = [f for f in dataclasses.fields(value) if hasattr(value, f.name)]
+    from dataclasses import fields
+
+    listed = [f for f in fields(value) if hasattr(value, f.name)]
     inner = [f.name for f in listed if not f.metadata.get("static", False)]
     children = tuple(getattr(value, name) for name in inner)
     if kind.__dataclass_params__.frozen and not any(_holds_array(c, leaf) for c in children):
@@ -242,9 +245,11 @@ def flatten(
         kind = type(value).__name__
         raise GraphError(f"containers are nested more than {MAX_DEPTH} deep; does a {kind} hold itself?")
     if leaf(value):
-        if not (isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "c" and Complexes.of_numpy):
+        if not (isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "c"):
             leaves.append(value)
             return ("leaf", len(leaves) - 1)
+        Complexes.load()
+        assert Complexes.of_numpy is not None
         value = Complexes.of_numpy(value)
     if isinstance(value, tuple | list):
         named = isinstance(value, tuple) and hasattr(value, "_fields")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from rlx.ops.base import TensorLike, cast_to, check_inputs, floating, tensor, wr
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import working_float
 from rlx.ops.windows import per_axis
+from rlx.records import Record
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -65,8 +65,7 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return TensorType(sizes, x.dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class AxisTable:
+class AxisTable(Record):
     """The input elements that each element of a resized axis reads, and their weights: both (new length, taps)."""
 
     axis: int

@@ -7,22 +7,21 @@ is a `Rule` of the author's functions. Simplification removes the node: it is th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rlx.autodiff import pullback
-from rlx.autodiff.pushforward import cotangent
+from rlx.autodiff.pushforward import cotangent, transposed
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply
 from rlx.ir.body import TracedBody
 from rlx.ir.graph import traced_into
 from rlx.ir.op import REDEFINED
 from rlx.ops.batching import spread, sweep
+from rlx.records import Record
 
 Grads = Sequence["Tensor | None"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rule:
+class Rule(Record, eq=False):
     """What an author says of a function, on the leaves of its arguments: `count` results from `arguments`.
 
     `back(arguments, gradients of results)` gives a gradient or None for each argument, `forward(arguments, their
@@ -137,5 +136,6 @@ def _op(name: str, vjp: Any, jvp: Any = None) -> Op:
     return op
 
 
-_BACK = _op("custom_vjp", _back_vjp)
+# Of a rule that cannot be transposed there is no tangent: the function's own ops would give another one.
+_BACK = _op("custom_vjp", _back_vjp, transposed)
 _FORWARD = _op("custom_jvp", _forward_vjp, _forward_jvp)

@@ -14,12 +14,12 @@ elements (`Lanes.sums`), or over a block's groups (`Lanes.total`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from rlx.packed.codebooks import E2M1, IQ4, TABLES
+from rlx.records import Record
 
 # A number for each block, group or element: what the operators of Python and a Lanes take.
 Lane = Any
@@ -76,8 +76,7 @@ class Grid(Protocol):
         """What the block stores for it: an integer, which is kept modulo 256."""
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(Record):
     """Whole numbers."""
 
     low: int
@@ -89,8 +88,7 @@ class Whole:
     code = snap
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Record):
     """The numbers of a table, in any order; the code is the place of a number, the first where there are several."""
 
     values: tuple[float, ...]
@@ -108,8 +106,7 @@ class Table:
         return k.looked_up(v, limits, codes)
 
 
-@dataclass(frozen=True, slots=True)
-class Float8:
+class Float8(Record):
     """Floats of 8 bits, of which the greatest is `high` and the least normal one 2^least."""
 
     mantissa: int
@@ -373,8 +370,7 @@ _E2M1 = Table(tuple(E2M1.tolist()))
 Found = tuple[tuple[Lane, ...], Lane]
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
+class Search(Record):
     """The search of a format. `groups` of a block have scales of their own; `numbers` tells how many numbers a block
     gets for each of those that are found: 1 or `groups`."""
 

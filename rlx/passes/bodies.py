@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 from rlx.ir import Control, Graph, Node, Rewriter, Tensor, bodies, rebuild
 from rlx.passes.isolate import isolate_results
+from rlx.records import Record
 
 
 def change_bodies(graph: Graph, change: Callable[[str, Graph], Graph]) -> Graph:
@@ -32,8 +32,7 @@ def _control(node: Node) -> Control:
     return node.op.control
 
 
-@dataclass(frozen=True, slots=True)
-class BodyProgram:
+class BodyProgram(Record):
     """A body as a device runs it.
 
     Its captures are params. The values that it carries, or returns to its node, are states. Both lie in memory of the

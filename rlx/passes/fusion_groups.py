@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
@@ -14,6 +13,7 @@ from rlx.ir import Graph, Node, Tensor
 from rlx.passes.repeats import Repeat, repeat_of, splits
 from rlx.passes.rewriting import SupportOf
 from rlx.passes.trees import cheap, cost, literal, node_trees, spread
+from rlx.records import Record, field
 
 MAX_INPUTS = 8
 MAX_TENSORS = 12  # limit on inputs and outputs together: pointers of one launch
@@ -31,8 +31,7 @@ class _Port(NamedTuple):
     key: Hashable
 
 
-@dataclass(slots=True, eq=False)
-class FusionGroup:
+class FusionGroup(Record, frozen=False, eq=False):
     """A fusion group: indices of nodes that run as one over `shape`.
 
     Members of a smaller shape are computed again for each element. `place` is its rank in a topological order of all

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Literal
 
 from rlx.errors import UnsupportedOp
 from rlx.ir import Graph, Node, Rewriter, bodies, inline
 from rlx.passes.rewriting import SupportOf, parts_of
+from rlx.records import Record, field
 
 _DEPTH = 8  # limit on nested decompositions; more means that two ops are written with each other
 
 
-@dataclass(slots=True)
-class PassReport:
+class PassReport(Record, frozen=False):
     """How nodes will run, by label: `native` as they are, `decomposed` (labels of nodes split up), `host` on the CPU.
 
     `nodes` counts the graph's nodes after each pass, in order.

@@ -11,35 +11,32 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rlx.ir import Node, Tensor, get_op
+from rlx.records import Record, replace
 
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(Record):
     """Any tensor that satisfies `where`."""
 
     name: str
     where: Callable[[Tensor], bool] = lambda t: True
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(Record):
     """A constant of one float: about `value`, or any number, which `name` then records; equal for equal names."""
 
     value: float | None = None
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Record):
     """An op over patterns, in either order if the op commutes; the node must satisfy `where`."""
 
     op: str
@@ -47,8 +44,7 @@ class Call:
     where: Callable[[Node], bool] = lambda node: True
 
 
-@dataclass(frozen=True, slots=True)
-class Either:
+class Either(Record):
     """Any one of several patterns, tried in order."""
 
     options: tuple[Pattern, ...]
@@ -57,8 +53,7 @@ class Either:
 Pattern = Slot | Number | Call | Either
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Record):
     """The tensors of the slots, the numbers by name, and the nodes of the calls, the root first."""
 
     slots: Mapping[str, Tensor]

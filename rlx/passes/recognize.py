@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,10 +18,10 @@ from rlx.ir import Attrs, Graph, Node, Rewriter, Tensor, get_op, node_of, rebuil
 from rlx.ops.elementwise.unary import GELU_TANH_CUBE, GELU_TANH_SCALE
 from rlx.passes.patterns import Call, Either, Match, Number, Pattern, Slot, constant, matches, ops_of
 from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead
+from rlx.records import Record
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Record):
     """The op that replaces a match's root.
 
     `hidden` is a mask that may hide all keys from a query: there the small ops give NaN and the op zeros, so the NaN

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rlx.ir import Node, Tensor
+from rlx.records import Record
 
 Shape = tuple[int, ...]
 _MAX_DIMS = 8
@@ -24,8 +24,7 @@ _WHOLE = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Repeat:
+class Repeat(Record, eq=False):
     """A tensor as a broadcast: `base`, reshaped to the dimensions `parts`, broadcast to `groups`.
 
     Both have an entry for each axis of the tensor: the dimensions that the axis consists of."""

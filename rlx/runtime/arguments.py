@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from rlx.ir import Tensor
 from rlx.ir.values import as_array, is_foreign, is_foreign_type
 from rlx.ops.pytree import Children, Kind, Static, children_of, flatten, is_array, rebuilt
 from rlx.packed import PackedArray
+from rlx.records import Record
 from rlx.runtime.array import Array
 from rlx.runtime.exchange import adopted
 
@@ -128,8 +128,12 @@ def static_key(value: Any, identity: bool = False) -> Hashable:
         return (kind, static_key(parts, identity))
     if isinstance(value, _BOUND) and not isinstance(value.__self__, ModuleType | None):
         return (kind, value.__name__, static_key(value.__self__, identity))
-    if dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen and kind.__hash__ is not object.__hash__:  # type: ignore[attr-defined]
-        return (kind, tuple(static_key(getattr(value, f.name), identity) for f in dataclasses.fields(value)))
+    of: Any = kind
+    params = getattr(kind, "__dataclass_params__", None)
+    if params is not None and params.frozen and of.__hash__ is not object.__hash__:
+        from dataclasses import fields  # they are imported where a user has a dataclass
+
+        return (kind, tuple(static_key(getattr(value, f.name), identity) for f in fields(value)))
     code = isinstance(value, _CODE) or (callable(value) and hasattr(value, "__wrapped__"))
     try:
         number = hash(value)
@@ -141,8 +145,7 @@ def static_key(value: Any, identity: bool = False) -> Hashable:
     return (kind, value)
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class Call:
+class Call(Record, frozen=False, eq=False):
     """The arguments of one call as a pytree: its leaves, and its structure.
 
     `leaves` are arrays, tensors and numbers, and `origins` the position or name of each leaf's argument; `skeleton`

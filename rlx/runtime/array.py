@@ -16,7 +16,8 @@ from rlx.dtypes import DType, DTypeLike, as_dtype, f32, rounded
 from rlx.errors import ArenaError, DeviceUnavailable, DTypeError, GraphError, RlxError, ShapeError
 from rlx.ir import Tensor, TensorType
 from rlx.ir.values import as_array, exactly
-from rlx.ops.complex_numbers import Complex, of_numpy
+from rlx.lazy import attach_later
+from rlx.ops.places import LATER_METHODS, METHODS, OPERATORS
 from rlx.ops.public import any_complex
 from rlx.packed import PackedArray
 from rlx.runtime.device_copies import copy_between
@@ -156,7 +157,7 @@ class Array(Closing):
         title = f"rlx.Array, {self.type} on {self.device.info.id}"
         return f"<div><p>{escape(title)}</p>{table([*columns, *more], rows)}</div>"
 
-    # rlx.runtime.eager attaches the operators, and the methods that a program's tensors have.
+    # rlx.runtime.eager attaches the operators, and the methods that a program's tensors have, when one is used.
     __array_priority__ = 1000  # so that ndarray + Array calls the Array's operator
     __hash__ = object.__hash__
 
@@ -378,6 +379,8 @@ def array(values: Any, dtype: DTypeLike | None = None, device: Any = "auto") -> 
     """
     target = device_of(device)
     if dtype is None and any_complex((values,)):
+        from rlx.ops.complex_numbers import Complex, of_numpy  # few programs have complex numbers
+
         pairs = values.pairs if isinstance(values, Complex) else of_numpy(values).pairs
         return Complex(array(pairs, None, target))  # type: ignore[return-value]
     if isinstance(values, Array) and (dtype is None or as_dtype(dtype) == values.dtype):
@@ -424,3 +427,18 @@ def check_device(what: str, array: Array, device: Device) -> None:
         raise GraphError(
             f'{what} is an array on {there}, the program runs on {here}; copy it there, by .to("{here}")'
         )
+
+
+def _operators(name: str) -> None:
+    from rlx.runtime import eager as eager  # it attaches them
+
+
+def _method(name: str) -> None:
+    from rlx.runtime.eager import attach_method
+
+    attach_method(name)
+
+
+_OWN = {"__array_ufunc__", *Array.__dict__}  # without the first, NumPy leaves `ndarray + Array` to the Array
+attach_later(Array, (name for name in OPERATORS if name not in _OWN), _operators)
+attach_later(Array, (name for name in (*METHODS, *LATER_METHODS) if name not in _OWN), _method)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from rlx.errors import GraphError
 from rlx.ir import Graph
+from rlx.records import replace
 from rlx.runtime.arguments import Call, Parameters, is_python_number
 from rlx.runtime.buckets import Buckets, FittedProgram, Lengths, shapes_at
 from rlx.runtime.compiled import CompiledGraph

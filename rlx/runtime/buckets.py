@@ -6,12 +6,12 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rlx.errors import GraphError, UnsupportedOp
 from rlx.host.locks import renewed
 from rlx.ir import Graph, TensorType
+from rlx.records import Record
 from rlx.runtime.array import Array
 from rlx.runtime.array import array as make_array
 from rlx.runtime.compiled import CompiledGraph
@@ -33,8 +33,7 @@ T = TypeVar("T")
 Lengths = tuple[int, ...]
 
 
-@dataclass(slots=True)
-class _Bucket:
+class _Bucket(Record, frozen=False):
     """A compiled program and the lengths it serves. `program` is None for one of exact lengths."""
 
     sizes: Lengths
@@ -123,8 +122,7 @@ class FittedProgram:
         """Nothing: the program serves other lengths too, and is closed with its buckets."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class BucketReport:
+class BucketReport(Record, repr=False):
     """One program: the sizes that its arrays are padded to, how often it ran, and at what cost.
 
     `asked` counts the elements of the declared dimensions (for two of them their product) over all runs, `ran` those
@@ -151,8 +149,7 @@ class BucketReport:
     __repr__ = __str__
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class LengthReport:
+class LengthReport(Record, repr=False):
     """How calls of varying lengths were run: the programs, in the order in which they were compiled."""
 
     name: str

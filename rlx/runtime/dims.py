@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rlx.errors import GraphError, ShapeError
+from rlx.records import Record, field
 
 Otherwise = Literal["error", "exact"]
 
 
-@dataclass(frozen=True)
-class Dim:
+class Dim(Record, slots=False):
     """A length from `min` to `max`, which differs from call to call, as torch.export.Dim declares one.
 
     A program serves a bucket of lengths: the powers of two and `max`, or `buckets`, beyond the last of which powers of

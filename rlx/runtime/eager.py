@@ -36,8 +36,10 @@ from rlx.ops import composite, operators
 from rlx.ops.index.arrays import getitem
 from rlx.ops.index.gather import check_in_range
 from rlx.ops.operators import users_line
+from rlx.ops.places import METHODS
 from rlx.ops.public import Complexes, Function, Outside, any_complex
 from rlx.ops.pytree import Static, children_of, flatten, sorted_items
+from rlx.ops.spellings import respelled
 from rlx.packed import PackedArray
 from rlx.runtime.arguments import Call as Arguments
 from rlx.runtime.arguments import NotBuiltIn, Parameters, static_key
@@ -706,6 +708,8 @@ def _method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """A method, or an operator that is no more than a function of its operands."""
 
     def call(self: Array, *args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            kwargs = respelled(name, function, kwargs)
         if TRACING.graph is not None or TRACING.body is not None:
             return function(self, *args, **kwargs)
         if name.startswith("__") and args and not isinstance(args[0], _BESIDE) and not is_foreign(args[0]):
@@ -878,11 +882,6 @@ def _attach() -> None:
         else:
             make = _binary if hasattr(method, "applies") else _method
             setattr(Array, name, make(name, method))
-    for name in operators.METHODS:
-        if name not in _OWN:
-            setattr(Array, name, _method(name, inspect.unwrap(getattr(ops, name))))
-    for name in operators.LATER_METHODS:
-        setattr(Array, name, operators.later(name))
     setattr(Array, "at", property(operators.at))  # noqa: B010
     own: dict[str, Any] = {
         "__getitem__": _getitem, "__iter__": _iter, "__contains__": _contains, "__index__": _index,
@@ -891,6 +890,12 @@ def _attach() -> None:
     for name, method in own.items():
         _named(method, name)
         setattr(Array, name, method)
+
+
+def attach_method(name: str) -> None:
+    """Gives Array a method that is a function of `rlx.ops`."""
+    function = getattr(ops, name)
+    setattr(Array, name, _method(name, inspect.unwrap(function)) if name in METHODS else function)
 
 
 _attach()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from weakref import WeakMethod
 
 import numpy as np
@@ -14,13 +13,13 @@ from rlx.driver.device import Bytes
 from rlx.driver.memory.typed import TYPED, raw_bytes, read_typed_to_f32, write_typed_from_f32
 from rlx.dtypes import DType, DTypeLike, f32
 from rlx.errors import ArenaError, DTypeError, ShapeError
+from rlx.records import Record
 from rlx.runtime.store import Store
 
 Keep = Callable[[str, npt.ArrayLike, DTypeLike], None]
 
 
-@dataclass(slots=True, eq=False)
-class Entry:
+class Entry(Record, frozen=False, eq=False):
     """A tensor of a store: a weight if `keep` is given, else a state.
 
     `keep` is the program's method that sets a weight. The reference to it is weak: the program holds the arena, which

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from rlx.dtypes import DType
 from rlx.ir import Graph, TensorType, bodies
 from rlx.ir.picture import port_tables, shortened, summary
 from rlx.passes.bodies import body_name
+from rlx.records import Record
 
 if TYPE_CHECKING:
     from rlx.driver.memory.plan import MemoryPlan
@@ -115,8 +115,7 @@ def _legend(dtypes: Sequence[DType]) -> Iterator[str]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Box:
+class _Box(Record):
     """A tensor in the picture: across in pixels, up in bytes."""
 
     x: float

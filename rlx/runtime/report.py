@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
 from rlx.driver import Dispatch, MemoryPlan
 from rlx.ir import Graph
+from rlx.records import Record
 
 if TYPE_CHECKING:
     from rlx.runtime.recorded import Recorded
     from rlx.runtime.store import Store
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Report:
+class Report(Record, repr=False):
     """How each node runs on `device` ("native", "alias", "decomposed", "host", "control"), and the memory plan.
 
     `engine_bytes` is what the CPU's compiled engine takes beside plan and weights: memory of its steps, tables, machine

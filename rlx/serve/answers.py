@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rlx.models.language.batch import Scores, Token
 from rlx.models.language.text import StopTexts
+from rlx.records import Record, field
 from rlx.serve.engine import Asked, Engine
 from rlx.serve.protocol import Refused
 from rlx.serve.tools import ToolText
@@ -36,8 +36,7 @@ class Named(NamedTuple):
     logarithm: float | None
 
 
-@dataclass
-class Piece:
+class Piece(Record, frozen=False, slots=False):
     """Text that has come of a request's sequence `index` with its tokens, where their probabilities were asked for; and
     with the last of it the calls and why it ended."""
 
@@ -48,8 +47,7 @@ class Piece:
     scored: list[Scored] | None = None
 
 
-@dataclass(eq=False)
-class Answer(Asked):
+class Answer(Asked, frozen=False, eq=False, slots=False):
     """A sequence whose tokens become text: `stream` decodes them, `stops` and `tools` read the text."""
 
     index: int = 0

@@ -8,18 +8,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rlx.errors import RlxError
-from rlx.models.language.batch import Batch, Constraint, Penalties, Scores, Token
+from rlx.models.language.batch import Batch, Scores, Token
 from rlx.models.language.decoder import Sampling
 from rlx.models.language.model import LanguageModel
 from rlx.models.language.pages import ROWS
 from rlx.models.language.reading import Pooled, pooled
+from rlx.models.language.shaping import Constraint, Penalties
+from rlx.records import Record, field
 from rlx.serve.metrics import Metrics
 
 TURN_SECONDS = 0.02  # after steps of so long, tokens go out and new sequences come in, where steps are quick
@@ -32,8 +33,7 @@ class Busy(Exception):
     """As many sequences as may wait are waiting."""
 
 
-@dataclass(eq=False)
-class Asked:
+class Asked(Record, frozen=False, eq=False, slots=False):
     """A sequence that a client wants; the event loop is told of its tokens by `push`, once an engine has taken it."""
 
     ids: npt.NDArray[np.int32]
@@ -59,8 +59,7 @@ class Asked:
         raise NotImplementedError
 
 
-@dataclass(eq=False)
-class _Reading:
+class _Reading(Record, frozen=False, eq=False, slots=False):
     """What is computed of a whole text beside the sequences: `parts` gives something of some tokens between two steps,
     `join` the result of all."""
 
@@ -136,6 +135,13 @@ class Engine:
         """The embedding of a text; cancel the future to give it up. Raises: as `ask`."""
         return self._read(
             lambda: self.model.hidden_parts(ids, self.part), lambda states: pooled(np.concatenate(states), pooling)
+        )
+
+    def rank(self, ids: npt.NDArray[np.int32]) -> asyncio.Future[float]:
+        """A reranker's score of a prompt of a query and a document; cancel the future to give it up. Raises: as `ask`.
+        """
+        return self._read(
+            lambda: self.model.hidden_parts(ids, self.part), lambda states: self.model.reading.score(states[-1][-1])
         )
 
     def score(self, ids: npt.NDArray[np.int32], adapter: str | None = None) -> asyncio.Future[list[Scores]]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from rlx.records import Record
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Record):
     """Bytes, counts and seconds beyond which a request is refused or ended."""
 
     body_bytes: int = 1 << 20

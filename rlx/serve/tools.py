@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rlx.formats.tokenizer.language import LanguageTokenizer
+from rlx.records import Record
 
 
-@dataclass(frozen=True, slots=True)
-class ToolFormat:
+class ToolFormat(Record):
     """How calls are written: `begin` and `end` around JSON (an empty `begin`: the whole answer is the JSON), which is a
     list where `listed`, and the name of the arguments in it."""
 

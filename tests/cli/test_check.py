@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from rlx import devices as rlx_devices
-from rlx.backends.cpu.host.kernels import BINDERS, bind_reference
+from rlx.backends.cpu.host.kernels import BINDERS, bind_reference, binder_of
 from rlx.runtime import CompiledGraph, Weights
 from tests.cli.conftest import Rlx
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, op: str, spoil: Any) -> None:
     """Makes the CPU's kernel of an op spoil its result the second time it is used in a program."""
-    real = BINDERS.get(op, bind_reference)
+    real = binder_of(op) or bind_reference
     seen = []
 
     def bind(node: Any, ins: Sequence[Any], outs: Sequence[Any], ctx: Any) -> list[Any]:

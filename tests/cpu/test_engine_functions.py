@@ -11,6 +11,8 @@ import pytest
 import rlx
 from rlx.backends.cpu import choice
 from rlx.backends.cpu.formulas import headers
+from rlx.backends.cpu.trees import PRINTED
+from rlx.ir.expr import PRIMS
 from tests.cpu.processors import machines
 from tests.cpu.test_engine_products import bound, run
 
@@ -58,6 +60,12 @@ def test_the_functions_are_those_of_the_engine() -> None:
     own = {name.removesuffix("_any") for name in headers().texts if name.endswith("_any")}
     names = {"m": _FUNCTIONS, "d": _WIDE}
     assert own == {f"{c}_{name}{'_of' * (name == 'log2')}" for c, functions in names.items() for name in functions}
+
+
+def test_the_table_of_primitives_is_that_of_the_headers() -> None:
+    for letter, primitives in PRINTED.items():
+        in_headers = {p for p in PRIMS if f"p_{p}_{letter}" in headers().texts}
+        assert primitives == in_headers - {"cast", "index"}, letter
 
 
 @pytest.mark.parametrize("name", _FUNCTIONS)

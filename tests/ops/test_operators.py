@@ -6,6 +6,8 @@ import ast
 import importlib
 import operator
 import pkgutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from rlx.conformance.oracle import evaluate
 from rlx.dtypes import bf16, bool_, f16, f32, f64, i8, i32, i64, u8
 from rlx.errors import DTypeError, GraphError, ShapeError, TracedValueError
 from rlx.ir import Graph, Tensor, apply
+from rlx.ops import places
 
 X = np.linspace(-2, 3, 12).reshape(3, 4)
 Y = np.linspace(0.5, 4, 4)
@@ -301,14 +304,32 @@ def test_type_checkers_know_every_operator_and_method() -> None:
     known = {node.name for node in declared.body if isinstance(node, ast.FunctionDef)}
     refused = {"bool", "iter", "contains", "setitem", "int", "float", "index", "format"}
     array = {"array", "array_ufunc", "array_function"}
-    methods = {"at", *ops.operators.TENSOR_METHODS, *ops.operators.METHODS, *ops.operators.LATER_METHODS}
+    methods = {*places.OPERATORS, *places.METHODS, *places.LATER_METHODS}
     assert methods - {f"__{name}__" for name in refused | array} == known
+
+
+def test_every_operator_and_method_is_attached_when_it_is_used() -> None:
+    """In a process of its own, since a test before may have used some."""
+    code = """
+import rlx
+from rlx.lazy import _Attached
+from rlx.ops import places
+from rlx.ops.operators import TENSOR_METHODS
+assert {"at", *TENSOR_METHODS} == set(places.OPERATORS)
+for kind in (rlx.Tensor, rlx.Array):
+    for name in (*places.OPERATORS, *places.METHODS, *places.LATER_METHODS):
+        getattr(kind, name, None)
+        assert type(kind.__dict__.get(name)) is not _Attached, (kind, name)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_each_public_function_is_listed_by_one_module() -> None:
     modules = [importlib.import_module(m.name) for m in pkgutil.walk_packages(ops.__path__, "rlx.ops.")]
     listed = [name for module in modules for name in getattr(module, "__all__", ())]
     assert sorted(listed) == sorted([*ops.__all__, *ops.LATER])
+    named = {n: m.__name__ for m in modules for n in getattr(m, "__all__", ()) if "composed" not in m.__name__}
+    assert named == ops.FUNCTIONS
     assert {*ops.__all__, *ops.LATER} < set(rlx.__all__)
 
 

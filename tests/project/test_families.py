@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -10,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from rlx.backends.cpu.host.kernels import BINDERS
+from rlx.backends.cpu import step
+from rlx.backends.cpu.host import kernels
+from rlx.backends.cpu.host.kernels import BINDERS, load_kernels
 from rlx.backends.cpu.step import ENGINE_BINDERS, load_binders
 from rlx.backends.gpu.program.executable import load_rules
 from rlx.backends.gpu.program.lowering import LOWERINGS
 from rlx.backends.gpu.rules.rows import row_kernels
-from rlx.ir import REGISTRY
+from rlx.ir import HOST, REGISTRY, get_op
+from rlx.ops import places
 
 ROOT = Path(__file__).resolve().parents[2]
 # Imports the modules of rlx/ops one by one, without the package that imports them in its own order, and prints which
@@ -30,9 +34,9 @@ for name in ("rlx", "rlx.ops"):
 from rlx import ir
 from rlx.ir import op as records
 
-made, add = {}, records.register
+made, host = {}, records.register_host
 
-def register(op):
+def register(op, add=records.register):
     frame, called = sys._getframe(1), []
     while frame and "importlib" not in frame.f_code.co_filename:
         called.append(frame.f_globals["__name__"])
@@ -41,6 +45,7 @@ def register(op):
     return add(op)
 
 ir.register = records.register = register
+ir.register_host = records.register_host = lambda op: register(op, host)
 for name in sorted((m.name for m in pkgutil.walk_packages(["rlx/ops"], "rlx.ops.")), reverse="reversed" in sys.argv):
     importlib.import_module(name)
 print(json.dumps(made))
@@ -60,15 +65,17 @@ def _registered(order: str) -> dict[str, str]:
 def _strays(layer: str, modules: dict[str, str]) -> list[str]:
     """The ops whose module is neither `<layer>.<family>` nor in the folder of that name."""
     return [
-        f"{op} (family {REGISTRY[op].family}): {module}"
+        f"{op} (family {get_op(op).family}): {module}"
         for op, module in modules.items()
-        if not f"{module}.".startswith(f"{layer}.{REGISTRY[op].family}.")
+        if not f"{module}.".startswith(f"{layer}.{get_op(op).family}.")
     ]
 
 
 def test_an_op_is_registered_in_the_module_of_its_family() -> None:
     modules = _registered("sorted")
-    assert modules.keys() == {name for name, op in REGISTRY.items() if not op.leaf and op.family != "custom"}
+    assert modules == places.OPS
+    own = {**REGISTRY, **HOST}
+    assert modules.keys() == {name for name, op in own.items() if not op.leaf and op.family != "custom"}
     assert _strays("rlx.ops", modules) == []
 
 
@@ -77,6 +84,7 @@ def test_no_module_of_ops_needs_another_to_be_imported_before() -> None:
 
 
 def test_a_cpu_kernel_is_in_the_module_of_its_family() -> None:
+    load_kernels()
     modules = {op: binder.__module__ for op, binder in BINDERS.items()}
     with_kernels = {name: op for name, op in REGISTRY.items() if op.kernel and op.family != "custom"}
     assert modules.keys() <= with_kernels.keys()
@@ -85,6 +93,24 @@ def test_a_cpu_kernel_is_in_the_module_of_its_family() -> None:
     # definition alone.
     assert modules.keys() | ENGINE_BINDERS >= {name for name, op in with_kernels.items() if op.decompose is None}
     assert _strays("rlx.backends.cpu.host", modules) == []
+
+
+def test_the_tables_of_binders_name_the_modules_that_have_them() -> None:
+    """A program imports the modules that the tables name for its ops; all modules are imported here."""
+    for table, package in ((kernels.MODULES, "rlx.backends.cpu.host"), (step.MODULES, "rlx.backends.cpu")):
+        where = ROOT / package.replace(".", "/")
+        for path in where.rglob("*.py"):
+            name = ".".join(path.relative_to(where).with_suffix("").parts)
+            if package.endswith("host") or not name.startswith("host"):
+                importlib.import_module(f"{package}.{name}".removesuffix(".__init__"))
+        registered: dict[str, set[str]] = {}
+        every = {op: [b] for op, b in BINDERS.items()} if table is kernels.MODULES else ENGINE_BINDERS
+        for op, binders in every.items():
+            for binder in binders:
+                module = getattr(binder, "func", binder).__module__  # some are partial
+                if module.startswith(package):
+                    registered.setdefault(module.removeprefix(f"{package}."), set()).add(op)
+        assert {module: set(names.split()) for module, names in table.items()} == registered
 
 
 def test_a_gpu_rule_is_in_the_module_of_its_family() -> None:

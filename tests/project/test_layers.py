@@ -13,6 +13,8 @@ import pytest
 LAYERS = (
     "interrupted",
     "errors",
+    "lazy",
+    "records",
     "dtypes",
     "host",
     "packed",

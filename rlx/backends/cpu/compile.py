@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
+import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +20,7 @@ from rlx.host.locks import renewed
 from rlx.host.progress import report
 from rlx.ir import Expr
 from rlx.ir.expr import linearize
+from rlx.records import Record, names_of
 
 KIND = "cpu"  # the kind of these files in the disk's cache
 # LLVM's own pipeline takes five times as long, and no kernel was faster for it: they are written as they should run.
@@ -32,7 +32,7 @@ SYMBOL = "kernel"  # the function that each module defines
 
 
 class KernelSpec(Protocol):
-    """What a kernel is specialized for: a frozen dataclass of numbers, names, dtypes, expressions, tuples and such."""
+    """What a kernel is specialized for: a frozen record of numbers, names, dtypes, expressions, tuples and such."""
 
     @property
     def args(self) -> Arguments:
@@ -103,26 +103,46 @@ def key_parts(spec: KernelSpec, machine: Machine) -> list[Part]:
 @cache
 def _digest(*names: str) -> bytes:
     """A digest of llvmlite's version and of the sources that make kernels: these files of this folder, or all of it and
-    the headers of the formulas."""
+    the headers of the formulas. It is kept by the sizes and times of these files, since to read them takes longer than
+    to load a program's kernels."""
     found = find_spec("llvmlite")
     assert found is not None and found.origin is not None
     # Its version, without the third of all time that importlib.metadata would take here.
-    stated = Path(found.origin).with_name("_version.py")
-    if not stated.exists():
+    stated = os.path.join(os.path.dirname(found.origin), "_version.py")
+    sources = [(path, os.stat(path)) for path in ([stated] if os.path.exists(stated) else [])] + _sources(names)
+    kept: list[Part] = ["sources", *names]
+    for path, status in sources:
+        kept += [path, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+    store = shared(KIND)
+    known = store.get(kept)
+    if known is not None:
+        return known
+    digest = hashlib.sha256()
+    if not os.path.exists(stated):
         from importlib.metadata import version
 
-        digest = hashlib.sha256(version("llvmlite").encode())
-    else:
-        digest = hashlib.sha256(stated.read_bytes())
-    backends = files("rlx.backends")
-    folders = [backends / "cpu"] + ([] if names else [backends / "device_code"])
-    while folders:
-        for file in sorted(folders.pop().iterdir(), key=lambda f: f.name):
-            if file.is_dir() and not file.name.startswith(("__", "host")) and not names:
-                folders.append(file)
-            elif file.name.endswith((".py", ".h")) and (not names or file.name in names):
-                digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+        digest.update(version("llvmlite").encode())
+    for path, _ in sources:
+        text = Path(path).read_bytes()
+        digest.update(os.path.basename(path).encode() + b"\0" + hashlib.sha256(text).digest())
+    store.put(kept, digest.digest())
     return digest.digest()
+
+
+def _sources(names: Collection[str]) -> list[tuple[str, os.stat_result]]:
+    """The files that make kernels, in a fixed order."""
+    own = os.path.dirname(__file__)
+    found: list[tuple[str, os.stat_result]] = []
+    folders = [own] + ([] if names else [os.path.join(os.path.dirname(own), "device_code")])
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in sorted(entries, key=lambda e: e.name):
+                if entry.name.endswith((".py", ".h")):
+                    if not names or entry.name in names:
+                        found.append((entry.path, entry.stat()))
+                elif not names and not entry.name.startswith(("__", "host")) and entry.is_dir():
+                    folders.append(entry.path)
+    return found
 
 
 def canonical(x: Any) -> str:
@@ -132,8 +152,8 @@ def canonical(x: Any) -> str:
         number = {e: n for n, e in enumerate(order)}
         nodes = (f"{e.prim}:{e.dtype}:{e.value!r}:{[number[a] for a in e.args]}" for e in order)
         return f"[{';'.join(nodes)}]"
-    if dataclasses.is_dataclass(x) and not isinstance(x, type):
-        inside = (f"{f.name}={canonical(getattr(x, f.name))}" for f in dataclasses.fields(x))
+    if isinstance(x, Record):
+        inside = (f"{name}={canonical(getattr(x, name))}" for name in names_of(x))
         return f"{type(x).__module__}.{type(x).__qualname__}({','.join(inside)})"
     if isinstance(x, tuple | list):
         return f"({','.join(map(canonical, x))})"

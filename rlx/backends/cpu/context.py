@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -61,10 +61,14 @@ class BindContext:
 
     def __init__(self, acquire: Callable[[int], Bytes], threads: int | None = None) -> None:
         self.threads = max(1, threads if threads is not None else available_threads())
-        self.blas = blas_library.load()[0]
         self.batch_invariant = False
         self._acquire = acquire
         self._scratch: list[Scratch] = []
+
+    @cached_property
+    def blas(self) -> blas_library.Blas | None:
+        """The single-threaded BLAS, loaded with the first node that asks for it; None where there is none."""
+        return blas_library.load()[0]
 
     @property
     def team(self) -> blas_library.BlasTeam | None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.ir import F32, F64, I8, I32, I64, Kernel, Type, Value, pointers, sizes
@@ -22,6 +21,7 @@ from rlx.backends.cpu.rowwise import (
 )
 from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
+from rlx.records import Record
 
 _SOURCES = {"i32": I32, "i64": I64, "bool": I8, "u8": I8, "i8": I8}
 _DOWN = 2.0**-256  # no sum of terms that are scaled by it leaves the range
@@ -58,8 +58,7 @@ class _WideSum(_Plain):
         return self.k.select(finite, total, self.scaled.value * (1 / _DOWN))
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(Record):
     """(before, n, after) elements along n: an item is a vector of columns, or one row. For results from the end `start`
     is the last element and `step` -1."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.dtypes import DType, as_dtype
 from rlx.ir import Expr, Node
 from rlx.ir.expr import linearize
+from rlx.records import Record
 
 _ITEM_ELEMENTS = 8192
 _LONG_ROW_ELEMENTS = 512  # longer rows have several vectors worked on at once
@@ -34,8 +34,7 @@ _LIGHT = frozenset(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(Record):
     """How one operand is read or written along the last axis: "flat", "scalar", "strided" or "pair"."""
 
     dtype: DType
@@ -49,8 +48,7 @@ def stride_names(operand: int, count: int) -> tuple[str, ...]:
     return tuple(f"operand{operand}_stride{d}" for d in range(count))
 
 
-@dataclass(frozen=True, slots=True)
-class TreeSpec:
+class TreeSpec(Record):
     """A row is `parts` items. There are `outer` axes before the last two; each operand has strides in bytes, of the
     outer axes, of rows, and of columns. `short`: the length of the last axis, where rows are taken together; else 0."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 from rlx.errors import UnsupportedOp
+from rlx.records import Record
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -19,8 +19,7 @@ _ARM_PAGE, _ARM_ADD, _ARM_CALLS = 275, 277, (282, 283)
 _ARM_LOADS = {278: 0, 284: 1, 285: 2, 286: 3, 299: 4}  # the type of a load's low bits → log2 of its size
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
+class _Section(Record):
     name: int
     type: int
     flags: int

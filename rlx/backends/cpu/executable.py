@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -18,7 +17,7 @@ from rlx.backends.cpu.fixed_ranges import FixedRanges, memory_of
 from rlx.backends.cpu.host.conv.last import last_convolutions
 from rlx.backends.cpu.host.elementwise.bind import bind_elementwise, trees_of
 from rlx.backends.cpu.host.elementwise.evaluate import same_place
-from rlx.backends.cpu.host.kernels import BINDERS, bind_reference, load_kernels
+from rlx.backends.cpu.host.kernels import bind_reference, binder_of
 from rlx.backends.cpu.quiet import quiet_call, quietly
 from rlx.backends.cpu.threads import available_threads
 from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
@@ -37,9 +36,7 @@ from rlx.passes.rewriting import use_counts
 if TYPE_CHECKING:
     from rlx.backends.cpu.program import EngineProgram
 
-load_kernels()
 _REFERENCE = "reference:"  # before the name of an op that has no kernel
-_log = logging.getLogger(__name__)
 
 
 class Acquires(Protocol):
@@ -79,7 +76,9 @@ class CpuExecutable:
                 try:
                     self._bind_all(graph, body, True)
                 except CannotCompile as error:
-                    _log.warning("%s; NumPy runs this program", error)
+                    import logging  # only a fault needs it
+
+                    logging.getLogger(__name__).warning("%s; NumPy runs this program", error)
                     self.close()
                     compiled, why = False, str(error)
             if not compiled:
@@ -424,7 +423,7 @@ def _array(t: Tensor, plan: MemoryPlan, arena: DeviceArena, place: Tensor | None
 
 
 def _has_kernel(node: Node) -> bool:
-    return node.op.name in BINDERS or node.op.elementwise
+    return binder_of(node.op.name) is not None or node.op.elementwise
 
 
 def _bind(
@@ -433,7 +432,7 @@ def _bind(
     ctx.begin(batch_invariant)
     if all(o.size == 0 for o in outs):
         return []
-    binder = BINDERS.get(node.op.name)
+    binder = binder_of(node.op.name)
     if binder is None:
         binder = bind_elementwise if node.op.elementwise else bind_reference
     return binder(node, ins, outs, ctx)
@@ -448,7 +447,7 @@ def bind_node(node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> Callab
     Requires: arrays of the node's shapes and dtypes that outlive the call; outputs do not overlap inputs.
     """
     steps = None
-    if node.op.name not in BINDERS and usable(None) and any(o.size for o in outs):
+    if binder_of(node.op.name) is None and usable(None) and any(o.size for o in outs):
         steps = _on_engine(node, ins, outs)
     if steps is None:
         steps = _bind(node, ins, outs, BindContext(ArrayMemory()))
@@ -475,7 +474,9 @@ def _on_engine(node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> list[
     try:
         engine.finish()
     except CannotCompile as error:
-        _log.warning("%s; NumPy runs %s", error, node.name)
+        import logging  # only a fault needs it
+
+        logging.getLogger(__name__).warning("%s; NumPy runs %s", error, node.name)
         return None
     (segment,) = bound[0]
     segment.keep.append(engine)  # it holds the memory between its steps

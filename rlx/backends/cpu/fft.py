@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -21,6 +20,7 @@ from rlx.backends.cpu.rowwise import contiguous, transposed
 from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.driver.device import Bytes
 from rlx.ir import Node
+from rlx.records import Record
 
 _RADICES = (4, 2, 3, 5, 7)
 _MAX_ELEMENTS = 1 << 14  # longer transforms leave the second-level cache
@@ -30,8 +30,7 @@ _STAGE_WORDS = 4  # radix, m, s, where its factors are
 _SIZES = ("lines", "groups", "read", "pitch", "out_pitch", "n", "written")
 
 
-@dataclass(frozen=True, slots=True)
-class Transform:
+class Transform(Record):
     """Lines of n complex numbers, or of floats. An item takes `groups` groups of lines. Of a line of x `read` floats
     are read, of one of y `written` are written; `pitch` and `out_pitch` are floats from a line to the next. `turns` are
     the factors of real lines.

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from rlx.backends.cpu.ir import F32, F64, I1, I32, I64, Kernel, Type, Value, Variable
 from rlx.backends.cpu.lookup import looked_up
+from rlx.records import Record, field
 
 _TOKEN = re.compile(
     r"//[^\n]*|/\*.*?\*/|\\\n|(?P<line>\n)|(?P<word>[A-Za-z_]\w*)"
@@ -38,8 +38,7 @@ _LONG_BLOCK_NODES = 8  # it pays to ask whether any lane takes a block of so man
 Tree = tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(Record):
     """A function of the headers: its parameters' C types and names, and its statements. `outs` are given back."""
 
     name: str
@@ -48,8 +47,7 @@ class Function:
     body: tuple[Tree, ...]
 
 
-@dataclass(slots=True)
-class Headers:
+class Headers(Record, frozen=False):
     """What the headers define: function texts, macros, tables."""
 
     texts: dict[str, list[str]] = field(default_factory=dict)
@@ -117,7 +115,7 @@ def _tokens(text: str) -> list[str]:
 def headers() -> Headers:
     """The headers, read once, when the first kernel that needs them is printed, with the functions of
     `quick32.h` and `quick64.h` before those of the same names."""
-    folder = files("rlx.backends") / "device_code"
+    folder = Path(__file__).parents[1] / "device_code"
     result = Headers()
     for name in _HEADERS:
         _read((folder / name).read_text(), result)
@@ -371,8 +369,7 @@ def _assigned(tree: Any) -> set[str]:
     return names.union(*(_assigned(t) for t in tree)) if tree else names
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Record):
     """A value of C: its C type, and one IR value, or two for a pair."""
 
     kind: str

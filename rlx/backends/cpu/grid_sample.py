@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,12 +15,12 @@ from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.backends.cpu.trees import print_trees, printable
 from rlx.dtypes import i32
 from rlx.ir import Expr, Node
+from rlx.records import Record
 
 Corners = tuple[tuple[Expr, Expr | None, Expr | None], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GridSample:
+class GridSample(Record):
     """Images (N, C, size) at places (N, count, axes): an item is a vector of places. `corners` has the index of each
     neighbour, its weight (None is 1), and whether it lies outside (None is never), of a place's coordinates.
     `size`: elements of a channel."""

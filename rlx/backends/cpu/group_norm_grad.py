@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,10 +29,10 @@ from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.dtypes import as_dtype
 from rlx.ir import Node, TensorType, get_op, node_of
 from rlx.ir import expr as ex
+from rlx.records import Record
 
 
-@dataclass(frozen=True, slots=True)
-class GroupNormGrad:
+class GroupNormGrad(Record):
     """An item is a group, of n elements and `per` channels of `inner`. `products` and `wholes` become the sums of d · y
     and of d (images, channels); the first `few` elements shift the mean. `kinds`: the dtypes of d, x, gamma and dx."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from rlx.backends.cpu.movement import copies, copy_run
 from rlx.backends.cpu.rowwise import contiguous, grain_of
 from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
+from rlx.records import Record
 
 _UNITS = {1: I8, 2: I16, 4: I32, 8: I64}
 _INDICES = {4: I32, 8: I64}
@@ -25,8 +25,7 @@ def axis_names(rank: int, *what: str) -> tuple[str, ...]:
     return tuple(f"{name}{axis}" for axis in range(rank) for name in what)
 
 
-@dataclass(frozen=True, slots=True)
-class Gather:
+class Gather(Record):
     """Rows y[o, i] = x[o, index[i]] of `n` neighbouring elements, where x has `rows`. Negative indices count from the
     end; they are clamped as NumPy's mode "clip" does."""
 
@@ -100,8 +99,7 @@ def bind_gather(
     return [EngineStep(spec, args, items, 1024 if table else grain_of(n + 16), (x, indices, y), cost_ns=cost)]
 
 
-@dataclass(frozen=True, slots=True)
-class GatherElements:
+class GatherElements(Record):
     """y[item] = x at the item's own place, but for one axis, whose index is read: it has `rows` in x.
     Each axis has a size in y and a stride in x."""
 
@@ -161,8 +159,7 @@ def bind_gather_elements(
     return [EngineStep(spec, args, y.size, 1024, (x, indices, y), cost_ns=cost)]
 
 
-@dataclass(frozen=True, slots=True)
-class DynamicSlice:
+class DynamicSlice(Record):
     """Rows of a window of x, whose first element the starts say, copied to or from a dense array. Each axis has
     a length in x and a size in the window, a stride in x and a distance in the array."""
 

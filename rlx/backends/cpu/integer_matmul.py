@@ -11,7 +11,6 @@ one bit, and of the zero point.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,12 +24,12 @@ from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, 
 from rlx.dtypes import i32
 from rlx.ir import Node, Tensor
 from rlx.ir import expr as ex
+from rlx.records import Record
 
 _COLUMNS = 4  # rows of b in a tile
 
 
-@dataclass(frozen=True, slots=True)
-class RowSums:
+class RowSums(Record):
     """The sum of each row of integers of 8 bits. An item is a row."""
 
     lanes: int
@@ -51,8 +50,7 @@ class RowSums:
         return k.text()
 
 
-@dataclass(frozen=True, slots=True)
-class IntegerKernel:
+class IntegerKernel(Record):
     """`how` multiplies: "vnni" 4 products a lane of bytes, "pairs" 2 a lane of i16, "plain" one a lane of i32. Steps
     are in bytes; those of zero points are 0 where there is one for all rows."""
 

@@ -10,7 +10,6 @@ Otherwise, and where w has zero points, a word is two i16, from which the zero p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address
 from rlx.dtypes import i32
 from rlx.ir import Tensor
 from rlx.ir import expr as ex
+from rlx.records import Record
 
 _ITEM_BYTES = 1 << 14
 
@@ -34,8 +34,7 @@ def words_of_bytes(machine: Machine) -> bool:
     return machine.arch == "x86_64" and wanted in machine.features
 
 
-@dataclass(frozen=True, slots=True)
-class AdjustKernel:
+class AdjustKernel(Record):
     """Bytes as a product reads them: with the top bit changed where they have a sign ("u8"), or as i16 less the zero
     point. An item is a row; rows of x and of out lie `x_row` and `out_row` bytes apart."""
 
@@ -61,8 +60,7 @@ class AdjustKernel:
         return k.text()
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(Record):
     """How the operands of one product are read: "vnni", "pairs" or "plain", and x's zero point in that form."""
 
     how: str
@@ -149,8 +147,7 @@ def adjust_rows(
     steps.append(EngineStep(spec, args, rows, 1, (x, out, zero), name="adjust", cost_ns=columns / 20 + 2))
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(Record):
     """Weights w (outputs, …), fixed, with w's and x's zero points. `sums` is the epilogue's operand behind the sum."""
 
     w: Array

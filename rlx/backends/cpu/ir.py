@@ -19,7 +19,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from operator import index
 from typing import Any
 
@@ -28,10 +27,10 @@ import numpy.typing as npt
 
 from rlx.backends.cpu.machine import Lookup
 from rlx.dtypes import DType
+from rlx.records import Record, field
 
 
-@dataclass(frozen=True, slots=True)
-class Type:
+class Type(Record):
     """An LLVM type: a scalar, or a vector of `lanes` scalars."""
 
     scalar: str
@@ -174,8 +173,7 @@ class Words(tuple[int, ...]):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(Record):
     """The arguments of a kernel by name, in the order of their words in memory. Calling it packs values into words."""
 
     types: Mapping[str, Type] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.step import ENGINE_BINDERS, IMAGES, load_binders
+from rlx.backends.cpu.step import IMAGES, binders_of
 from rlx.driver import MemoryPlan
 from rlx.driver.memory.views import view_offset
 from rlx.ir import Graph, Node, Tensor, TensorType, bodies, node_of
@@ -24,7 +24,6 @@ from rlx.ir import Graph, Node, Tensor, TensorType, bodies, node_of
 def channels_last_tensors(graph: Graph, plan: MemoryPlan) -> dict[int, tuple[int, ...]]:
     """The shape (N, *S, C) in memory of each tensor, by its id, that lies with its channels last: those that a
     convolution reads or writes, and those that are tied to one by ops that work on either order."""
-    load_binders()
     fixed = {t.id for ts in (graph.inputs, graph.outputs, graph.updates) for t in ts.values()}
     for node in graph.nodes:
         product = node.op.contracts and "makes" not in _images(node)  # matrices lie in the order of their shapes
@@ -57,7 +56,7 @@ def channels_last_tensors(graph: Graph, plan: MemoryPlan) -> dict[int, tuple[int
 
 def _images(node: Node) -> set[str]:
     """What the binders of a node do with images."""
-    return {IMAGES[b] for b in ENGINE_BINDERS.get(node.op.name, ()) if b in IMAGES}
+    return {IMAGES[b] for b in binders_of(node.op) if b in IMAGES}
 
 
 def _tied(node: Node) -> Sequence[Tensor]:

@@ -6,12 +6,12 @@ import ctypes
 import os
 import platform
 import sys
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from rlx.errors import RlxError
+from rlx.records import Record, replace
 
 Lookup = Literal["avx512", "avx2", "neon"] | None
 FEATURES_ENV = "RLX_CPU_FEATURES"
@@ -32,8 +32,7 @@ _KNOWN = frozenset({
 _AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Record):
     """An architecture, "x86_64" or "aarch64", and LLVM's names of the features that kernels may use. `looks_ahead`:
     the processor asks for memory that is read in order sooner than instructions for it would, as AMD's do."""
 

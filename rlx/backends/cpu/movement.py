@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from rlx.backends.cpu.pad import boxes
 from rlx.backends.cpu.rowwise import transposed
 from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
 from rlx.ir import Attrs, Node
+from rlx.records import Record
 
 _UNITS = {1: I8, 2: I16, 4: I32, 8: I64}
 _ITEM_BYTES = 1 << 15
@@ -30,8 +30,7 @@ def axis_names(outer: int) -> tuple[str, ...]:
     return tuple(f"{what}{axis}" for axis in range(outer) for what in ("size", "from", "to"))
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(Record):
     """Rows, in chunks, within `outer` axes. `how`: "run", both are contiguous along a row; "fill", a row repeats one
     element; "each", element by element; "turn", the source is contiguous along the rows' axis, the target along the
     row. `from_` and `to_` are bytes in the source and in the target, between rows, a row's elements, or the elements of
@@ -117,8 +116,7 @@ class Copy:
                 k.store(k.load(kind, k.at(here, i * from_element)), k.at(there, i, kind))
 
 
-@dataclass(frozen=True, slots=True)
-class RowCopy:
+class RowCopy(Record):
     """One run of `n` elements."""
 
     unit: int

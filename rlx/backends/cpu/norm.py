@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from rlx.backends.cpu.ir import F32, Kernel, Value, floats, pointers, sizes
 from rlx.backends.cpu.rowwise import STORED, contiguous, kept, load_wide, name_of, store_wide
 from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
+from rlx.records import Record
 
 _NS_PER_ELEMENT = 0.7
 _PART = 512  # positions whose elements are added up in f32 by one sum
@@ -41,8 +41,7 @@ def bind_group_norm(
     return [EngineStep(last, words, items, 1, cost_ns=inner * max(width, lanes) * _NS_PER_ELEMENT)]
 
 
-@dataclass(frozen=True, slots=True)
-class GroupNormLast:
+class GroupNormLast(Record):
     """group_norm of images (N, inner, C): an item is a group of channels (`together`), or, where each channel is a
     group, a vector of them: `width` channels. `few` positions shift the mean; `of_n` and `of_few` are reciprocals."""
 

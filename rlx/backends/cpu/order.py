@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.ir import F32, F64, I1, I8, I32, I64, Kernel, Type, Value, pointers, sizes
@@ -25,6 +24,7 @@ from rlx.backends.cpu.rowwise import (
 )
 from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
+from rlx.records import Record
 
 _NONE = (1 << 31) - 1
 _KINDS = {  # what elements are compared as
@@ -32,8 +32,7 @@ _KINDS = {  # what elements are compared as
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Extreme:
+class Extreme(Record):
     """(before, n, after) elements to the place along n: an item is a row, or `across` memory a vector of columns."""
 
     dtype: str

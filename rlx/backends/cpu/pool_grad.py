@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from rlx.backends.cpu.ir import F32, I32, I64, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.pooling import windows
 from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
+from rlx.records import Record
 
 _ARRAYS = ("x", "d", "out")
 _AXES = ("image", "channel", "down", "row", "column")
@@ -25,8 +25,7 @@ _NUMBERS = tuple(f"{what}_{a}" for what in ("count", "size", "dilation") for a i
 _TABLES = tuple(f"table_{a}" for a in _AXES[2:])
 
 
-@dataclass(frozen=True, slots=True)
-class MaxPoolGradient:
+class MaxPoolGradient(Record):
     """The gradient of images (N, C, D, H, W), of which `lanes` neighbouring channels are worked on at once. Strides are
     in bytes. Each table has (first element, taps) of the windows along an axis."""
 

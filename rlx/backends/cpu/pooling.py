@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ from rlx.backends.cpu.rowwise import STORED, larger, load_wide, name_of, room, s
 from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
 from rlx.ops.pool import divisors
+from rlx.records import Record
 
 _MAX_ROW_ELEMENTS = 1 << 13  # a row with its padding lies on the stack
 
@@ -24,8 +24,7 @@ _ARGS = pointers("x", "y", "down", "right", "by") + sizes(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PoolLast:
+class PoolLast(Record):
     """Images (N, H, W, C): an item is a row of the result. The tables `down` and `right` have each window's first
     element and number of taps; `by` are divisors."""
 
@@ -77,8 +76,7 @@ class PoolLast:
         return k.text()
 
 
-@dataclass(frozen=True, slots=True)
-class PoolFirst:
+class PoolFirst(Record):
     """Planes (N·C, H, W): an item is a row of the result. The rows under it are joined first, then elements of that
     row, which has its padding around it, `before` on the left; `room` is its length at most."""
 
@@ -155,8 +153,7 @@ def _every(k: Kernel, parts: list[Value], stride: int) -> Value:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
+class _Axis(Record):
     """The geometry of one spatial axis."""
 
     size: int

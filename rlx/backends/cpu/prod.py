@@ -8,7 +8,6 @@ mantissa of products of f64 is two of them. A step leaves such parts to the next
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.dtypes import as_dtype
 from rlx.ir import Node
 from rlx.ir import expr as ex
+from rlx.records import Record
 
 _PARTS = "parts"  # the dtype of what a step leaves to the next: f64, f64 and i64, in three arrays
 _CHAINS = 4  # products of a row whose multiplications do not wait for each other
@@ -30,8 +30,7 @@ _FEW_ITEMS = 16  # a step should have more
 _LEAST_PART_ELEMENTS = 1 << 12
 
 
-@dataclass(frozen=True, slots=True)
-class FloatProduct:
+class FloatProduct(Record):
     """(before, n, after) elements to (before, parts, after): over n, in parts. An item is a part of a row (`across` is
     False, after is 1) or of a vector of neighbouring columns. `x_size` and `y_size` are the elements of x and of y,
     which are read where these are parts."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,7 +27,6 @@ from rlx.backends.cpu.step import (
     EngineStep,
     Epilogue,
     binders_of,
-    load_binders,
 )
 from rlx.backends.cpu.weights import PackedWeights
 from rlx.backends.cpu.workers import POOL
@@ -37,6 +35,7 @@ from rlx.dtypes import HOST_ONLY, as_dtype
 from rlx.errors import RlxError, UnsupportedOp
 from rlx.ir import Node, Tensor
 from rlx.ir import expr as ex
+from rlx.records import Record
 
 _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 # Less work is not handed to another thread. One that still spins takes 0.3 µs to begin; one that sleeps costs its waker
@@ -50,8 +49,7 @@ _NO_KERNELS = (UnsupportedOp, RuntimeError)  # none can be made then: llvmlite r
 _PAUSE_NS = 2_000_000.0  # a thread looks up from its work about as often, to see whether a signal waits
 
 
-@dataclass(frozen=True, slots=True)
-class MovingRow:
+class MovingRow(Record):
     """A copy around each turn of a segment: in turn i, i times the steps are added to the addresses."""
 
     source: int
@@ -110,6 +108,10 @@ class Segment:
         self._lead = partial(call, address(job))
         self._threads, self._work = threads, work
 
+    def leave_empty(self) -> None:
+        """Lets calls run nothing, as there are no steps."""
+        self._lead = int
+
     def _on(self, state: int) -> None:
         """Goes on with a run that returned before its end."""
         while state:
@@ -149,7 +151,6 @@ class EngineProgram:
     ) -> None:  # fmt: skip
         machine = this_machine()
         assert machine is not None
-        load_binders()
         self._ctx = EngineContext(machine, threads, acquire, is_fixed, weights)
         self.packed: list[Range] = []  # the weights that the last node that was bound reads in another order
         self._segments: list[Segment] = []
@@ -242,7 +243,9 @@ class EngineProgram:
     def finish(self) -> None:
         """Compiles and loads all kernels, and packs weights."""
         steps = [step for segment in self._segments for step in segment.steps]
-        if not steps:
+        if not steps:  # no node computes an element
+            for segment in self._segments:
+                segment.leave_empty()
             return
         machine, threads, weights = self._ctx.machine, self._ctx.threads, self._ctx.weights.made
         packing = [step for packed in weights for step in packed.steps]
@@ -271,7 +274,10 @@ class EngineProgram:
     def along(
         self, segment: Segment, order: Sequence[int], before: Sequence[MovingRow], after: Sequence[MovingRow]
     ) -> Segment | None:
-        """All turns of a segment, with the copies of rows around each, as one; None where its table would be long."""
+        """All turns of a segment, with the copies of rows around each, as one; None where its table would be long, and
+        for a segment without steps, as that of a body that computes no element is."""
+        if not segment.steps:
+            return None
         own, count = segment.table, len(order)
         kernels = [RowCopy(4 if not row.nbytes % 4 else 1, self._ctx.machine.vector_bytes) for row in (*before, *after)]
         try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -22,14 +21,14 @@ from rlx.backends.cpu.ir import F16, F32, I8, I32, Kernel, Type, Value, pointers
 from rlx.backends.cpu.machine import this_machine
 from rlx.backends.cpu.rowwise import transposed
 from rlx.packed.search import SEARCHES, Search
+from rlx.records import Record
 
 _ELEMENTS_PER_TURN = 4
 _ARGS = pointers("x", "numbers", "codes") + sizes("total")
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
-@dataclass(frozen=True, slots=True)
-class SearchSpec:
+class SearchSpec(Record):
     """The kernel of this text: what it is made of lies outside of this folder. For `total` = items · lanes blocks, x
     (total, elements) is in f32, numbers (numbers of a block, total) in f32; codes are (total, elements)."""
 
@@ -99,8 +98,7 @@ class _Number:
     __hash__ = None  # type: ignore[assignment]
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
+class _Stored(Record):
     """Numbers on the stack: of each group of a block, or of each of its elements."""
 
     place: Value

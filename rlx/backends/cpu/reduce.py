@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -49,6 +48,7 @@ from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.dtypes import as_dtype
 from rlx.ir import Node
 from rlx.ir import expr as ex
+from rlx.records import Record
 
 _INTEGERS = {"i32": I32, "i64": I64}
 _BYTES = {"i8": "sext", "u8": "zext", "bool": "zext"}  # how an i32 is made of one
@@ -62,8 +62,7 @@ def _vectors(across: bool, lanes: int) -> int:
     return 2 * UNROLL if across and lanes == 16 else UNROLL
 
 
-@dataclass(frozen=True, slots=True)
-class Reduction:
+class Reduction(Record):
     """(before, n, after) elements to (before, parts, after): over n, in parts. An item is a part of a row (`across` is
     False, after is 1) or of a block of neighbouring columns. A result may be divided by `count`."""
 
@@ -213,8 +212,7 @@ def _dim_names(d: int) -> tuple[str, str]:
     return f"size{d}", f"stride{d}"
 
 
-@dataclass(frozen=True, slots=True)
-class Rescue:
+class Rescue(Record):
     """Sums of f64 that are not finite, anew: an item is an element of y, of a contiguous x, divided by `count`.
     Strides are in elements, of the kept and then of the reduced dimensions."""
 
@@ -275,7 +273,7 @@ def bind_reduce(
     held = source if source in (*_INTEGERS, "f64") else "i32" if narrow else "f64" if join == "add" else "f32"
     stages = stages_of(x.shape, node.attrs["axes"])
     if not stages:
-        step = tree_step([ex.arg(0, as_dtype(x.dtype))], [x], [y.reshape(x.shape)], ctx)
+        step = tree_step([ex.cast(ex.arg(0, as_dtype(x.dtype)), as_dtype(y.dtype))], [x], [y.reshape(x.shape)], ctx)
         return None if step is None else [step]
     count = math.prod(x.shape[i] for i in node.attrs["axes"])
     lanes = ctx.machine.lanes(64 if source == "f64" and counts else 32)

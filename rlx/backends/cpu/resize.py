@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,12 +23,12 @@ from rlx.backends.cpu.rowwise import (
 from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
 from rlx.ops.resize import AxisTable, tables
+from rlx.records import Record
 
 _ARRAYS = ("x", "y", "indices", "weights")
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeAxis:
+class ResizeAxis(Record):
     """(before, n, after) elements to (before, count, after). An item is an element of the new axis, with all that lie
     behind it; `along` memory, where after is 1, it is a whole row. Indices and weights are (taps, count)."""
 

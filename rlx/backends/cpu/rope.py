@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.ir import I32, I64, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.rowwise import STORED, contiguous, grain_of, load_wide, name_of, store_wide
 from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
+from rlx.records import Record
 
 _NUMBERS = ("n", "inner", "size", "per", "sections", "offset", "last", "members")
 
 
-@dataclass(frozen=True, slots=True)
-class Rope:
+class Rope(Record):
     """(outer, n, inner) rows: an item is a position of an outer index, with `size` elements in a row and `per` pairs in
     a section; `last` is the tables' last row, `members` the outer indices of a batch. `positions`: "", or "first",
     "place" or "batch" for those given as a number, for each place, or for each batch."""

@@ -11,7 +11,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import mul
 
@@ -57,6 +56,7 @@ from rlx.dtypes import as_dtype, f32, f64
 from rlx.ir import Expr, Node
 from rlx.ir.expr import linearize
 from rlx.ir.rows import REDUCTIONS, ROW_PRIMS, Layout, Place, elements_of, nan_is_summed, program_of
+from rlx.records import Record, field
 
 _NS_PER_ELEMENT = 0.7
 COLUMNS = 16  # vectors in a block of columns
@@ -110,8 +110,7 @@ def operand_names(count: int) -> tuple[str, ...]:
     return tuple(f"operand{i}" for i in range(count))
 
 
-@dataclass(frozen=True, slots=True)
-class RowProgram:
+class RowProgram(Record):
     """Rows of `length` elements. `trees` are lowered, in `work` throughout. `dtypes`: of the inputs, then the outputs.
     `channels`: a row is a group of channels, each of which weights have one number for. `columns`: 0 where rows lie
     along memory; else the vectors of neighbouring columns that are an item. `long`: rows are longer than what one set
@@ -138,8 +137,7 @@ class RowProgram:
         return k.text()
 
 
-@dataclass(slots=True)
-class _At:
+class _At(Record, frozen=False):
     """A vector of elements: the number of its first one in the row, its mask, what is known there, its channel, and of
     columns that of the first one in its block."""
 

@@ -17,10 +17,9 @@ from running, and sleeps at once: the system wakes it there when the other cores
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rlx.backends.cpu.ir import Arguments
 from rlx.backends.cpu.machine import Machine
+from rlx.records import Record
 
 # A row of a table: kernel, args, items, items of a chunk, threads at most, chunks, threads where others want the cores.
 ROW_WORDS = 8
@@ -484,8 +483,7 @@ woken:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class RunnerSpec:
+class RunnerSpec(Record):
     """The function that leads a job, or the one that workers are in."""
 
     part: str

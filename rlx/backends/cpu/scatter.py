@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,12 +19,12 @@ from rlx.backends.cpu.rowwise import contiguous
 from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.dtypes import DType, as_dtype
 from rlx.ir import Node
+from rlx.records import Record
 
 _INDICES = {4: I32, 8: I64}
 
 
-@dataclass(frozen=True, slots=True)
-class Scatter:
+class Scatter(Record):
     """`count` updates of each of the `columns`, on an axis of `length` in out. `own`: each column has indices of its
     own. An index may count from the end; updates of one that is out of range are left out."""
 

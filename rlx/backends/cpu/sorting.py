@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.context import Array
@@ -17,6 +16,7 @@ from rlx.backends.cpu.rowwise import contiguous, room
 from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, engine
 from rlx.dtypes import DType, as_dtype
 from rlx.ir import Node
+from rlx.records import Record
 
 _DTYPES = frozenset({"f32", "f16", "bf16", "i32", "i8", "u8", "bool"})
 _BINS = 256
@@ -36,8 +36,7 @@ def _order(k: Kernel, v: Value, dtype: DType, descending: bool) -> Value:
     return ~key if descending else key
 
 
-@dataclass(frozen=True, slots=True)
-class Sort:
+class Sort(Record):
     """(outer, n, inner) elements along n: an item is a row, of which the first `kept` are written. A row has memory of
     2 n words of 64 bits."""
 
@@ -112,8 +111,7 @@ class Sort:
         return k.text()
 
 
-@dataclass(frozen=True, slots=True)
-class SortedList:
+class SortedList(Record):
     """The first `kept` of n neighbouring elements: a vector is looked at closely where one of its elements comes before
     the last of the list."""
 

@@ -9,9 +9,7 @@ None, or an exception of type `Declined` with the reason, leaves the node to Num
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
@@ -23,10 +21,10 @@ from rlx.backends.cpu.weights import PackedWeights
 from rlx.driver.device import Bytes
 from rlx.driver.device import address as address
 from rlx.ir import Expr, Node, Op, Tensor
+from rlx.records import Record, field
 
 
-@dataclass(slots=True)
-class EngineStep:
+class EngineStep(Record, frozen=False):
     """One kernel over its work items.
 
     `words` are its arguments, as `spec.args` packs them. `items` are independent of each other, and a thread takes at
@@ -49,8 +47,7 @@ class Declined(Exception):
     """Raised by a binder that leaves a node to NumPy; its text is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Epilogue:
+class Epilogue(Record):
     """An elementwise node behind a product whose result no other node reads, for the product's epilogue: its tree, in
     which argument 0 is that result, the arrays of the other arguments, and the array of its own result."""
 
@@ -59,8 +56,7 @@ class Epilogue:
     out: Array
 
 
-@dataclass(slots=True)
-class EngineContext:
+class EngineContext(Record, frozen=False):
     """The machine, the number of threads, and memory that lives as long as the program.
 
     `is_fixed` says of a tensor whether it is a weight or a constant, which changes between runs at most, with
@@ -93,6 +89,48 @@ class EngineContext:
         self._lent = []
 
 
+# The modules of this folder that have binders, each with the ops that these are for: a program imports those of its own
+# ops. Where several modules name one op, the first is asked first. "*" are all elementwise ops without a binder of
+# their own, "rows" those with a row program, behind their own.
+MODULES = {
+    "attention.bind": "attention packed_attention",
+    "attention.grad": "attention_grad",
+    "attention.step": "attention_step",
+    "conv.bind": "conv",
+    "conv.grad_weight": "conv_grad_weight",
+    "conv.integer": "integer_conv",
+    "conv.transposed": "conv_transpose conv_grad_input",
+    "cumulative": "cumsum cumprod",
+    "elementwise": "*",
+    "fft": "fft rfft irfft",
+    "gemm.matmul": "matmul",
+    "grid_sample": "grid_sample",
+    "group_norm_grad": "group_norm_grad",
+    "grouped.bind": "grouped_packed_matmul grouped_matmul",
+    "grouped.grad": "grouped_matmul_grad",
+    "index": "gather gather_elements dynamic_slice dynamic_update_slice",
+    "integer_matmul": "integer_matmul",
+    "movement": "reshape transpose expand slice concat pad",
+    "norm": "group_norm",
+    "order": "argmax argmin",
+    "packed.bind": "packed_matmul",
+    "packed.dequantize": "dequantize",
+    "pool_grad": "max_pool_grad",
+    "pooling": "max_pool avg_pool",
+    "prod": "prod",
+    "reduce": "sum mean max min",
+    "resize": "resize",
+    "rope": "rope",
+    "row_programs": "rows",
+    "scans.causal_conv": "causal_conv",
+    "scans.delta_rule": "gated_delta_rule",
+    "scans.delta_rule_grad": "gated_delta_rule_grad",
+    "scans.selective": "selective_scan",
+    "scans.selective_grad": "selective_scan_grad",
+    "scatter": "scatter scatter_elements",
+    "signal": "frame windowed_frames segment_spectra",
+    "sorting": "sort argsort top_k",
+}
 Images = Literal["makes", "follows"]
 EngineBinder = Callable[[Node, Sequence[Array], Sequence[Array], EngineContext], "list[EngineStep] | None"]
 ENGINE_BINDERS: dict[str, list[EngineBinder]] = {}
@@ -103,10 +141,9 @@ IMAGES: dict[EngineBinder, Images] = {}
 def engine(
     *names: str, takes_epilogue: bool = False, images: Images | None = None
 ) -> Callable[[EngineBinder], EngineBinder]:
-    """Registers a binder of the engine for these ops; of several for one op the first that does not decline is taken,
-    in the order of their modules' names. "*" are all elementwise ops without one, "rows" those with a row program,
-    behind their own. `images` says of a binder of images whose channels lie last whether it "makes" them, or "follows"
-    the order of its inputs."""
+    """Registers a binder of the engine for these ops, which `MODULES` lists under its module's name; of several for one
+    op the first that does not decline is taken. `images` says of a binder of images whose channels lie last whether it
+    "makes" them, or "follows" the order of its inputs."""
 
     def add(binder: EngineBinder) -> EngineBinder:
         if takes_epilogue:
@@ -121,17 +158,30 @@ def engine(
 
 
 def binders_of(op: Op) -> Sequence[EngineBinder]:
-    """The binders of an op, in the order in which they are asked."""
-    own = ENGINE_BINDERS.get(op.name, [])
+    """The binders of an op, in the order in which they are asked; their modules are imported."""
+    own = _binders(op.name)
     if op.rows is not None:
-        return [*own, *ENGINE_BINDERS["rows"]]
-    return own or (ENGINE_BINDERS["*"] if op.elementwise else [])
+        return [*own, *_binders("rows")]
+    return own or (_binders("*") if op.elementwise else ())
+
+
+def _binders(name: str) -> Sequence[EngineBinder]:
+    for module in _modules().get(name, ()):
+        importlib.import_module(f"{__package__}.{module}")
+    return ENGINE_BINDERS.get(name, ())
 
 
 @cache
+def _modules() -> dict[str, list[str]]:
+    """The modules that have binders of an op, by its name."""
+    found: dict[str, list[str]] = {}
+    for module, names in MODULES.items():
+        for name in names.split():
+            found.setdefault(name, []).append(module)
+    return found
+
+
 def load_binders() -> None:
-    """Imports all modules of this folder but NumPy's, whose binders register themselves."""
-    package = importlib.import_module(__package__ or "")
-    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if ".host" not in module.name:
-            importlib.import_module(module.name)
+    """Imports all modules that have binders."""
+    for name in _modules():
+        _binders(name)

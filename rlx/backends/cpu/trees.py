@@ -26,8 +26,21 @@ from rlx.backends.cpu.ir import (
     stored,
 )
 from rlx.dtypes import DType, bool_
-from rlx.ir.expr import PREDICATES, Expr, linearize, to_f32
+from rlx.ir.expr import PREDICATES, WORDS, Expr, linearize, to_f32
 
+_FLOATS = frozenset(
+    "abs acos acosh add asin asinh atan atan2 atanh cbrt ceil cos cosh div eq erf exp exp2 expm1 floor floordiv fmod "
+    "ge gt isinf isnan le log log10 log1p log2 lt max min mod mul ne neg not pow recip round rsqrt select sign sin "
+    "sinh sqrt sub tan tanh trunc".split()
+)
+_WHOLE = frozenset(
+    "abs add and ceil div eq floor floordiv fmod ge gt isinf isnan le lt max min mod mul ne neg not or pow round "
+    "select shl shr sign sub trunc xor".split()
+)
+_BOOLS = frozenset("abs add and eq ge gt isinf isnan le lt max min mul ne not or select xor".split())
+# The primitives that the headers have a function for, by the letter of the class of values. A program whose kernels are
+# in the cache asks for these alone: to read the headers takes longer than to bind it.
+PRINTED = {"b": _BOOLS, "f": _FLOATS, "d": _FLOATS, "i": _WHOLE | WORDS, "l": _WHOLE}
 _CLASS_TYPES = {"f": F32, "d": F64, "i": I32, "l": I64, "b": I1}
 # The primitives whose results may leave the range of u8 and i8.
 _WRAPS = frozenset("neg abs add sub mul div pow shl mod fmod floordiv".split())
@@ -48,9 +61,8 @@ def class_of(dtype: DType) -> Type:
 
 def printable(trees: Sequence[Expr], others: Collection[str] = ()) -> bool:
     """Whether there is a function for each primitive of the trees, but for those that the caller prints itself."""
-    names = formulas.headers().texts
     return all(
-        e.prim in ("arg", "lit", "index", "cast", *others) or f"p_{e.prim}_{letter(e.args[-1].dtype)}" in names
+        e.prim in ("arg", "lit", "index", "cast", *others) or e.prim in PRINTED[letter(e.args[-1].dtype)]
         for e in linearize(trees)
         if not e.dtype.is_packed
     )

@@ -7,7 +7,6 @@ the weight's own bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +17,7 @@ from rlx.backends.cpu.fixed_ranges import Range, memory_of
 from rlx.backends.cpu.forms import Form, Forms
 from rlx.driver import Buffer
 from rlx.driver.device import Bytes, address
+from rlx.records import Record
 
 if TYPE_CHECKING:
     from rlx.backends.cpu.step import EngineStep
@@ -27,8 +27,7 @@ def _unfinished() -> None:
     raise AssertionError("a weight is packed before its program is finished")
 
 
-@dataclass(slots=True)
-class Packed:
+class Packed(Record, frozen=False):
     """A form of a weight, which lies in `range`; `steps` write it, by way of `pack`, which the program sets."""
 
     forms: Forms

@@ -6,7 +6,6 @@ import threading
 from bisect import insort
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -17,13 +16,13 @@ from rlx.driver.memory.plan import Slot, align
 from rlx.dtypes import DType
 from rlx.errors import ArenaError
 from rlx.host.locks import renewed
+from rlx.records import Record, field
 
 _MIN_CHUNK = 1 << 16
 _MAX_GROWTH_BYTES = 1 << 26  # a chunk takes at most so many beyond what is asked for
 
 
-@dataclass(slots=True, eq=False)
-class _Chunk:
+class _Chunk(Record, frozen=False, eq=False):
     """One allocation: `base` is its offset in the region, `free` its free runs (start, end) in order, none of which
     touch, and `clean` the start of the bytes that were never used and so are still zero."""
 

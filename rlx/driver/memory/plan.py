@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlx.dtypes import DType
+from rlx.records import Record, field
 
 if TYPE_CHECKING:
     from rlx.passes.bodies import BodyProgram
@@ -65,8 +65,7 @@ class LiveRange(NamedTuple):
     last: int
 
 
-@dataclass(slots=True, repr=False)
-class MemoryPlan:
+class MemoryPlan(Record, frozen=False, repr=False):
     """The slot of every tensor of a graph, by tensor id.
 
     `segments` gives the bytes of each segment the executable owns ("arena0", …, "const"). `alias_of` maps a tensor

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -35,6 +34,7 @@ from rlx.formats.tokenizer.decoding import drops_signs
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.formats.tokenizer.text import read_parts
 from rlx.packed.search import SEARCHES
+from rlx.records import Record
 from rlx.runtime.quantize import quantize
 
 _EXPERT = re.compile(r"(.*)\.mlp\.experts\.(\d{1,5})\.(gate_proj|up_proj|down_proj)\.weight")
@@ -55,8 +55,7 @@ _YARN = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(Record):
     """A tensor to write, made when it is."""
 
     shape: tuple[int, ...]

@@ -18,7 +18,6 @@ import os
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, NoReturn, TypeVar, cast
@@ -35,6 +34,7 @@ from rlx.formats.kinds import DOWNLOADED
 from rlx.host.parallel_copy import spread
 from rlx.packed import PackedArray
 from rlx.packed.array import move_blocks
+from rlx.records import Record, field
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -65,8 +65,7 @@ Value = int | float | bool | str | list[Any]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class GgufTensor:
+class GgufTensor(Record):
     """A tensor of a file. `shape` counts elements, outermost axis first as NumPy's (GGUF lists the innermost first),
     `dtype` is an rlx dtype, a packed one for blocks; `nbytes` is what it takes in the file and in memory."""
 

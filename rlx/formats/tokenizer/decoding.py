@@ -7,7 +7,6 @@ import codecs
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +22,7 @@ from rlx.formats.tokenizer.parts import (
     is_letter,
     is_text,
 )  # fmt: skip
+from rlx.records import Record
 
 # The package reads any number of 8 bits between <0x and >, also one with a plus sign.
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2}|\+[0-9A-Fa-f])>")
@@ -56,8 +56,7 @@ def byte_letters() -> list[str]:
 _BYTES = {letter: byte for byte, letter in enumerate(byte_letters())}
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Record):
     """Where the tokens of a stream stand: whether they begin a text, and whether each is `alone`: its bytes as they are
     in any text, also where they are no whole characters (then as lone surrogates)."""
 
@@ -78,8 +77,7 @@ class Step(Protocol):
 Make = Callable[[Place], Step]
 
 
-@dataclass(frozen=True, slots=True)
-class Decoding:
+class Decoding(Record):
     """The steps of a decoder."""
 
     steps: tuple[Make, ...]

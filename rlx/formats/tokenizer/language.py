@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ from rlx.formats.files import read_bytes, read_json, shown
 from rlx.formats.tokenizer.decoding import Decoding, read_decoder
 from rlx.formats.tokenizer.text import build, faults_of, read_parts
 from rlx.host.locks import renewed
+from rlx.records import Record
 
 Letters = Literal["bytes", "spaces", "words"]
 """How tokens are written: a letter for each byte (GPT-2), ▁ for a space (SentencePiece), words and ##parts (BERT)."""
@@ -21,8 +21,7 @@ Letters = Literal["bytes", "spaces", "words"]
 MAX_TEMPLATE = 1_000_000  # bytes; published ones have up to 20,000
 
 
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
+class Vocabulary(Record):
     """What the ids of a tokenizer stand for: `tokens` their texts, `control` those that are marks and no text, `added`
     other tokens beside the model's, and how all are written."""
 
@@ -51,8 +50,7 @@ class Vocabulary:
         return self.decoding.contents((self.text(id), self.verbatim(id)) for id in ids)
 
 
-@dataclass(frozen=True, slots=True)
-class SpecialTokens:
+class SpecialTokens(Record):
     """The ids of a model's marks; None where it has none. `ends` are all that end a generated text."""
 
     bos: int | None = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,6 +16,7 @@ from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
 from rlx.formats.tokenizer import charsmap
 from rlx.formats.tokenizer.regex import least_match
+from rlx.records import Record, field
 
 MAX_GROWTH = 128  # bytes that one byte of text may become; published tokenizers stay below 70
 MAX_STEPS = 16  # steps in a normalizer or a pre-tokenizer
@@ -123,8 +123,7 @@ PROCESSORS: Mapping[str, Mapping[str, Check]] = {
 _FORMS = {"NFC": 3, "NFD": 3, "NFKC": 11, "NFKD": 11}
 
 
-@dataclass
-class Walk:
+class Walk(Record, frozen=False, slots=False):
     """One pass over the parts of a tokenizer.json. `growth` is how many bytes one byte of text may become.
 
     Raises: ModelFormatError that names the part, what it holds, what is allowed.

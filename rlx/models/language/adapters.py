@@ -6,7 +6,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.dtypes import DType, rounded
-from rlx.errors import ModelFormatError, meant
+from rlx.errors import FileMissing, ModelFormatError, meant
 from rlx.formats.files import read_json, shown
 from rlx.formats.safetensors import SafetensorsFile
 from rlx.models.language.architectures.base import Recipe
 from rlx.models.language.config import Fields
 from rlx.packed import PackedArray
+from rlx.records import Record, field
 
 MOST_RANK = 1 << 12
 _KINDS = (".lora_A.weight", ".lora_B.weight")
@@ -40,8 +40,7 @@ _NOT_THERE: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class LowRank:
+class LowRank(Record, slots=False):
     """What a graph needs to know of an adapter: the products it corrects, each with its rank. Adapters that are equal
     in this share their programs. `products` are those that a graph has, with their parts and the length of their
     rows."""
@@ -117,7 +116,7 @@ class Adapter:
         self.path = Path(folder)
         file = self.path / "adapter_config.json"
         if not os.path.exists(file):
-            raise ModelFormatError(f"{self.path} has no adapter_config.json; give the folder of a PEFT adapter")
+            raise FileMissing(f"{self.path} has no adapter_config.json; give the folder of a PEFT adapter", file)
         self._fields = f = Fields(read_json(file), str(file))
         f.must_be("peft_type", "LORA")
         if f.content.get("use_dora") is True:

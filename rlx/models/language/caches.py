@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from rlx.ir import Graph, Tensor
 from rlx.models.language.config import LanguageConfig
 from rlx.models.language.pages import ROWS
 from rlx.ops.packed_attention import BLOCK
+from rlx.records import Record
 
 LONGEST = 512  # tokens of a sequence that one run writes into caches, unless the model was loaded for more
 _ROWS = 64  # a ring has a multiple of it
@@ -26,8 +26,7 @@ def ring_rows(window: int | None, context: int, chunk: int = 0) -> int:
     return min(context, -(-(window + max(chunk, LONGEST)) // _ROWS) * _ROWS)
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(Record):
     """What a program of a model is made for: sequences, tokens of each in a run, rows of their caches, dtypes. A
     context of 0 means no caches: tokens attend to those of the same run, as in training."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -14,6 +13,7 @@ from rlx.formats.files import shown
 from rlx.formats.settings import by_kind, whole_heads, with_original_length
 from rlx.ops.rope.scaling import ProportionalScaling, Scaling
 from rlx.ops.rope.table import rope_frequencies, rope_scaling
+from rlx.records import Record
 
 # Upper limits of sizes: a small file must not make rlx plan a huge model.
 MOST_TOKENS, MOST_WIDTH, MOST_LAYERS, MOST_HEADS = 1 << 22, 1 << 17, 1 << 10, 1 << 12
@@ -22,12 +22,11 @@ MOST_ANGLE = 1e6  # radians a position; published ones are 1 at most
 
 Norm = Literal["rms", "layer"]
 Placement = Literal["before", "after", "around", "post", "inside"]
-Mixer = Literal["attention", "latent", "mamba", "mamba2", "delta", "conv", "hybrid"]
+Mixer = Literal["attention", "latent", "mamba", "mamba2", "delta", "conv", "hybrid", "lightning", "mlp", "experts"]
 ATTENTION: tuple[Mixer, ...] = ("attention",)  # the mixers of one layer
 
 
-@dataclass(frozen=True, slots=True)
-class Rope:
+class Rope(Record):
     """A rotary embedding: how many elements of a head are rotated, and the table's frequencies.
 
     `interleaved` rotates the pairs (2i, 2i + 1), which the rows of q and k in GGUF files of Llama are ordered for."""
@@ -38,8 +37,7 @@ class Rope:
     interleaved: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Latent:
+class Latent(Record):
     """Multi-head latent attention (DeepSeek-V2, 2024): keys and values of all heads come from one row of `rank` numbers
     a token, and beside them each key has one part of `turned` numbers, with a rope, that all heads share. A head's key
     has `plain` numbers before those, its value `value`. q goes through a row of `q_rank` numbers, or none where that is
@@ -53,8 +51,7 @@ class Latent:
     eps: float = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
-class Attention:
+class Attention(Record):
     """The attention of a model: heads and what surrounds them. One rope and one window a layer; `window` counts the
     keys before a query's own.
 
@@ -82,13 +79,14 @@ class Attention:
     late_norm: bool = False
     clip: float | None = None
     alibi: tuple[float, ...] = ()
+    causal: bool = True  # whether no token attends to later ones; of encoders, which have no caches, tokens may
     alibi_rounded: bool = False  # whether scores gain by the keys' positions, rounded to bf16, as Falcon's do
     heat: tuple[float, float] | None = None
     latent: Latent | None = None
+    out_norm: bool = False  # whether what the heads give has a norm before the last product
 
 
-@dataclass(frozen=True, slots=True)
-class Experts:
+class Experts(Record):
     """A mixture of experts: how many there are, how many each token uses, and how their weights are made.
 
     `order` "softmax" takes the softmax of all logits and then the largest, made to sum to 1 where `renormalize`;
@@ -121,8 +119,7 @@ class Experts:
     jitter: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Recurrence:
+class Recurrence(Record):
     """The sizes of Mamba, Mamba-2 or a gated delta rule: `inner` channels in `heads`, states, groups that share B and C
     (or key heads), the width of the convolution, the rank of Mamba's step size. A key head serves neighbouring heads,
     or with `tiled` each so many heads apart as there are key heads."""
@@ -141,10 +138,11 @@ class Recurrence:
     inner_norms: Literal["weighted", "plain"] | None = None  # norms of Mamba's step, B and C
     normed: bool = True  # whether Mamba-2's result has a norm
     late_gate: bool = False  # whether the gate follows that norm
+    inner_eps: float | None = None  # that of the norms inside, where it is another than the model's
+    writes: float = 1.0  # what the sigmoid is multiplied by that says how much a delta rule writes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LanguageConfig:
+class LanguageConfig(Record, kw_only=True):
     """A model as blocks: one `mixers` entry a layer, then an MLP or experts unless `inner` is 0.
 
     `placement` says where norms stand: before a block (Llama), after it (OLMo 2), on both sides (Gemma 2), after the
@@ -186,6 +184,11 @@ class LanguageConfig:
     final_norm: bool = True
     # What products with weights are multiplied by, a number or one for each row, by the names of parts of layers.
     scales: tuple[tuple[str, float | tuple[float, ...]], ...] = ()
+    mlp_norm: bool = False  # whether MLPs have a norm before their last product
+    # What a block's input is multiplied by where it is added to its result: of each layer's mixer, and of its MLP.
+    skips: tuple[tuple[float, float], ...] = ()
+    placements: tuple[Placement, ...] = ()  # of each layer, where they differ
+    alone: bool = False  # whether each layer is a mixer, an MLP or experts alone
     heads_beyond: bool = False  # whether a file may have more layers, which guess tokens that follow the next
 
     @property
@@ -200,7 +203,7 @@ class LanguageConfig:
     @property
     def recurrent(self) -> bool:
         """Whether a layer keeps a state that a padded token would change."""
-        return not {"attention", "latent"}.issuperset(self.mixers)
+        return not {"attention", "latent", "mlp", "experts"}.issuperset(self.mixers)
 
 
 class Fields:

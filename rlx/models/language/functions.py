@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from rlx.models.language.weights import ModelWeights, Scale, Source, architectur
 from rlx.models.low_rank import Correction, Corrections, Lora, Product
 from rlx.ops.rope.table import rope_table
 from rlx.packed import PackedArray
+from rlx.records import replace
 from rlx.runtime import checkpoint
 from rlx.runtime.functions import Function, is_integer, tensor_of, type_of
 from rlx.runtime.trees import home

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from rlx.errors import DTypeError, OutOfDeviceMemory, ShapeError
 from rlx.models.language.config import LanguageConfig
 from rlx.models.language.pages import pages_for
+from rlx.records import Record
 from rlx.runtime import Session
 
 Shares = Sequence[tuple[str, int | None]]  # a device and how many layers; None: as many as fit, or the rest
@@ -48,8 +48,7 @@ def layer_of(name: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-@dataclass(frozen=True)
-class Room:
+class Room(Record, slots=False):
     """What the layers of a model need: bytes of weights and of caches a layer, and of weights before and after them, of
     which `both` are the same: a device with the first and the last layer has them once. Every device has the tables of
     the ropes."""

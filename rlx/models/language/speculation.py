@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from rlx.records import Record
 
 GUESSES = 7  # tokens that a run may try to guess: eight rows cost about as much as one
 
 
-@dataclass(slots=True)
-class Speculation:
+class Speculation(Record, frozen=False):
     """Where guesses come from: `guess` gives up to so many tokens that may follow a history. `most` is how many a run
     tries; `prepare` builds what a history of so many tokens needs, and says how long that took. `tried` and `right`
     count the guesses that runs tried and those that were the model's own choices."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,11 @@ import numpy.typing as npt
 from rlx.ir import Graph, TensorType
 from rlx.models.language.graph import LOG
 from rlx.models.language.placement import layer_of
+from rlx.records import Record
 from rlx.runtime import CompiledGraph, Session, State, Store
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(Record, slots=False):
     """Some layers of a model on one device: their weights, and their caches."""
 
     session: Session

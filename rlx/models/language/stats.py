@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from rlx.records import Record
 
 _ENDS = {"stop": "at the end of the answer", "length": "after max_tokens", "context": "the context is full"}
 
 
-@dataclass(slots=True)
-class Stats:
+class Stats(Record, frozen=False):
     """The counts and times of a `generate`: tokens of the prompt that were computed (`reused` lay in the caches
     already), tokens made, seconds until the first of them and after it, seconds in which programs were built before,
     bytes of weights that a token reads, the device or devices, the bytes of keys and values there, tokens that were

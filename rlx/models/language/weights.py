@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -38,6 +37,7 @@ from rlx.models.language.config import Fields, LanguageConfig, Rope
 from rlx.ops.rope.table import rope_table
 from rlx.packed import PackedArray
 from rlx.packed.array import copy_into
+from rlx.records import Record, replace
 from rlx.runtime import Store
 
 Scale = npt.NDArray[np.float32]
@@ -99,8 +99,7 @@ def architecture_for(fields: Fields, source: Source) -> Architecture:
     return architecture
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Wanted(Record):
     """A weight. `plain`: tensors of the file, by their names here, that one after the other are its bytes; none where
     it has to be made of them. `scale`: what products with it are multiplied by, a number for all or each expert, or for
     each row of joined weights."""
@@ -262,6 +261,11 @@ class ModelWeights:
     def numel(self, bare: str) -> int:
         """How many elements a tensor of the file has."""
         return math.prod(self.source.kinds[self._names[bare]][0])
+
+    def file_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the tensors that the weights asked for are made of, by their names in the file."""
+        files = dict.fromkeys(n for wanted in self._wanted.values() for n in wanted.recipe.files)
+        return {self._names[n]: self.source.kinds[self._names[n]][0] for n in files}
 
     def values(self) -> tuple[dict[str, Stored], dict[str, str]]:
         """The values of all weights asked for: the file's tensors by their names, and packed ones that are parts of
@@ -431,8 +435,7 @@ class ModelWeights:
             start = end
 
 
-@dataclass(frozen=True, slots=True)
-class _Loaded:
+class _Loaded(Record):
     """A source whose tensors were read, and which holds no file open."""
 
     where: str

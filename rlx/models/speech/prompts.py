@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,13 +12,13 @@ import numpy.typing as npt
 from rlx.errors import ModelFormatError, RlxError, meant
 from rlx.formats.files import read_json, shown
 from rlx.models.language.graph import mask_words
+from rlx.records import Record, field
 
 Allowed = npt.NDArray[np.bool_]
 TIMESTAMP_SECONDS = 0.02  # the time between two timestamps
 
 
-@dataclass(frozen=True)
-class Prompts:
+class Prompts(Record, slots=False):
     """The marks of a model. `untimed` says that no timestamps follow; those are the ids after it. `languages` maps
     codes such as "en" to marks, and is empty for a model of English alone."""
 

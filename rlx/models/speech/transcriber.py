@@ -6,7 +6,6 @@ import math
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +33,7 @@ from rlx.models.speech.whisper import (
     encoder_graph,
     read_config,
 )
+from rlx.records import Record, replace
 from rlx.runtime import CompiledGraph, Session, State, Weights
 from rlx.runtime.keywords import keywords
 
@@ -42,8 +42,7 @@ F32 = npt.NDArray[np.float32]
 Sound = str | os.PathLike[str] | tuple[npt.NDArray[Any], int]
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Record):
     """A part of a transcript: from when to when it is said, in seconds, and its text."""
 
     start: float
@@ -51,8 +50,7 @@ class Segment:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Transcript:
+class Transcript(Record):
     """What is said in a sound: the text, its language's code (None for a model of English alone), and its segments, one
     for each chunk of 30 s where no timestamps were asked for."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -29,13 +28,13 @@ from rlx.models.language.config import (
     LanguageConfig,
 )
 from rlx.models.language.graph import mask_words, only
+from rlx.records import Record
 
 Head = Literal["token", "timed", "logits"]
 MOST_BANDS, MOST_FRAMES = 1 << 10, 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class WhisperConfig:
+class WhisperConfig(Record):
     """The decoder as a language model, and the encoder: its layers, heads and the width of its MLPs, the bands of the
     spectrogram, and `frames`, half as many as the spectrogram has."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from rlx.onnx.ml.features import (
 from rlx.onnx.reader.call import Call, Result
 from rlx.onnx.reader.elements import Array
 from rlx.onnx.reader.table import ML, op
+from rlx.records import Record, replace
 
 MAX_TREE_NODES = 1 << 21
 MAX_DEPTH = 256  # levels; each becomes nodes of the graph
@@ -40,8 +40,7 @@ _MEMBER, _LEAF, _EQUAL = 6, 7, 4
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 
-@dataclass(frozen=True, slots=True)
-class Trees:
+class Trees(Record):
     """Nodes as columns; a leaf is its own child. `weights` are by node and target; `scored` says where one is given."""
 
     roots: Array

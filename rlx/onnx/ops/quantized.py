@@ -7,21 +7,19 @@ on all devices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from rlx import ops as o
 from rlx.dtypes import f32, i8, u8
 from rlx.ir import Tensor
 from rlx.onnx.reader.call import Call
+from rlx.records import Record
 
 _LONGEST = (1 << 31) // (255 * 255)  # terms of a sum that i32 holds
 _NORMAL = np.finfo(np.float32).tiny
 
 
-@dataclass(frozen=True, slots=True)
-class Quantized:
+class Quantized(Record):
     """x less its zero points, times the scales: one in all, or one for each index of an axis."""
 
     x: Tensor

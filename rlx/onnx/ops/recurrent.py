@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from rlx import ops as o
 from rlx.ir import Tensor
 from rlx.onnx.reader.call import Call, Result
 from rlx.onnx.reader.table import op
+from rlx.records import Record
 
 FEW_STEPS = 16  # a sequence up to this length is unrolled
 Activation = Callable[[Tensor], Tensor]
@@ -43,8 +43,7 @@ Product = Callable[[Tensor], Tensor]
 Products = Callable[[int], tuple[Product, Product]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Direction:
+class _Direction(Record):
     """The weights of one direction, ready for products from the left."""
 
     times_w: Product  # (…, input) → (…, gates·hidden)
@@ -130,6 +129,10 @@ def _recurrent(
         )
     initial = [_initial(c, 5 + k, count, batch, hidden, x, batch_first) for k in range(states)]
     lengths = c.opt(4)
+    if lengths is not None:
+        if lengths.shape != (batch,):
+            raise c.bad(f"sequence_lens are {lengths.shape}; expected ({batch},)")
+        c.limited(lengths, "sequence_lens", x.shape[0])
     results: list[Tensor] = []
     finals: list[list[Tensor]] = [[] for _ in range(states)]
     for k in range(count):

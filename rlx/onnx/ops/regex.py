@@ -6,18 +6,16 @@ simulated with sets of states; the transition of a set on a character is cached.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from rlx.errors import UnsupportedOp
 from rlx.onnx.ops.regex_parse import Alternatives, Assertion, Characters, Node, Parts, Repeat, parse
+from rlx.records import Record, field
 
 MAX_STATES = 4096
 MAX_STEPS = 1 << 21  # characters read plus states visited, by all matches of one pattern
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 
 
-@dataclass(slots=True)
-class _State:
+class _State(Record, frozen=False):
     """A state: the characters it reads (nothing where None), the assertion it requires, and the states it leads to."""
 
     reads: Characters | None = None

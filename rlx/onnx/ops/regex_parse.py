@@ -6,11 +6,11 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
+from rlx.records import Record, replace
 
 MAX_PATTERN_CHARACTERS = 1 << 14
 MAX_NESTED_GROUPS = 64
@@ -20,8 +20,7 @@ LAST = 0x10FFFF
 Ranges = tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Characters:
+class Characters(Record):
     """One character of the ranges or the Unicode categories, or, negated, of neither; `fold`: in any case.
 
     Requires: ranges that rise and do not meet, as `united` makes them.
@@ -47,25 +46,21 @@ class Characters:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Assertion:
+class Assertion(Record):
     """A condition between two characters: A and z are the ends of the text, ^ and $ of lines, b and B of words."""
 
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(Record):
     items: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Alternatives:
+class Alternatives(Record):
     items: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(Record):
     item: Node
     least: int
     most: int | None
@@ -86,8 +81,7 @@ _NAMED: dict[str, Ranges] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Flags:
+class _Flags(Record):
     fold: bool = False
     lines: bool = False
     dot_all: bool = False

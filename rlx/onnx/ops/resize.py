@@ -4,7 +4,6 @@ product along each axis."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from rlx.onnx.ops.movement import axes_of
 from rlx.onnx.reader.call import Call, Result
 from rlx.onnx.reader.elements import Array, bits_of
 from rlx.onnx.reader.table import op
+from rlx.records import Record
 
 _MODES = {
     "nearest": "nearest",
@@ -129,8 +129,7 @@ def _target(c: Call, x: Tensor, axes: list[int]) -> tuple[tuple[int, ...], list[
     return checked_shape(c, sizes), scales
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
+class _Axis(Record):
     """How one axis is resized."""
 
     n: int

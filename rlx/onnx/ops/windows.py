@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,13 @@ import numpy.typing as npt
 from rlx import ops as o
 from rlx.ir import Tensor
 from rlx.onnx.reader.call import Call
+from rlx.records import Record
 
 MAX_WINDOW_ELEMENTS = 1 << 24  # a model may state any kernel size
 MAX_TABLE_ELEMENTS = 1 << 22  # elements under all windows, where a table lists them
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
+class Windows(Record):
     """The placement of windows over the spatial axes of an input; each field has one entry for each axis."""
 
     sizes: tuple[int, ...]

@@ -10,12 +10,12 @@ import contextlib
 import operator
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from rlx.errors import ByteLimitExceeded, OutOfDeviceMemory, ShapeError, StepLimitExceeded
 from rlx.ir import Graph, Leaf, Node, bodies
 from rlx.ops.control.steps import STEP_BYTES, STEP_PRODUCTS, cost_of, spend, step_budget, weight
+from rlx.records import Record
 from rlx.runtime import CompiledGraph
 
 MAX_BYTES = 1 << 30  # the default, plus TIMES_HELD times the bytes of inputs and weights
@@ -30,8 +30,7 @@ TIMES_LISTED = 16  # functions and loops may make this many times a file's nodes
 _THREAD = threading.local()
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Record):
     """The limits of a program: bytes, steps of a run, steps while it is built. `layers`: further steps of a run,
     outside of loops."""
 
@@ -125,8 +124,7 @@ def refused_memory(what: str) -> Iterator[None]:
         ) from error
 
 
-@dataclass(slots=True)
-class _Account:
+class _Account(Record, frozen=False):
     limit: int
     left: int
 

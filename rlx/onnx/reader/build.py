@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +43,7 @@ from rlx.onnx.reader.tensors import to_array
 from rlx.onnx.reader.wire import MAX_NODES
 from rlx.ops.control.steps import spend
 from rlx.ops.elementwise.select import cast
+from rlx.records import Record
 
 Attribute = onnx.AttributeProto
 Scope = dict[str, "AnyValue | None"]
@@ -53,8 +53,7 @@ PACKED_BYTES, PACKED_FROM = 1 << 16, 4  # what outputs are joined behind a cut, 
 ADDED_STEPS = 4  # the steps that adding a node of the graph takes
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Record):
     """The scope of nodes: the named values, the opsets, the protos that a function's references to attributes stand
     for, the number of functions and graphs around, and whether they are `defined` by onnx instead of in the file."""
 

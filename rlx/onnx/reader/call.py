@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,17 @@ import numpy as np
 from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.ir import Graph, Leaf, Tensor
 from rlx.ir.body import TracedBody
-from rlx.ir.checks import check_writes, fault, limits_of
+from rlx.ir.checks import between, check_limits, fault, limits_of
 from rlx.onnx.reader.budget import reference_bytes, take
 from rlx.onnx.reader.draws import Draw, Draws
 from rlx.onnx.reader.elements import NAMES, STRING, Array, ElementType, carrier
 from rlx.onnx.reader.string_table import MAX_STRINGS, StringTable, as_array
 from rlx.ops.elementwise.select import cast
 from rlx.packed import PackedArray
+from rlx.records import Record
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Record):
     """A tensor of the graph and the ONNX element type it stands for. The tensor's dtype, the carrier, may be wider."""
 
     tensor: Tensor
@@ -35,8 +34,7 @@ class Value:
         return NAMES[self.dtype]
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Record):
     """A sequence. Its items are known while building; `element` is the type of each."""
 
     items: tuple[AnyValue, ...]
@@ -47,8 +45,7 @@ class Series:
         return f"seq({self.element})"
 
 
-@dataclass(frozen=True, slots=True)
-class Maybe:
+class Maybe(Record):
     """An optional: its content, or None where it is empty; whether it is empty is known while building."""
 
     item: AnyValue | None
@@ -59,8 +56,7 @@ class Maybe:
         return f"optional({self.element})"
 
 
-@dataclass(frozen=True, slots=True)
-class Maps:
+class Maps(Record):
     """A sequence of maps with the same keys, strings or integers: each map is a row of numbers."""
 
     keys: Array
@@ -306,10 +302,18 @@ class Call:
     def writes(self, start: Tensor, count: builtins.int, length: builtins.int, least: builtins.int = 0) -> None:
         """Says that the node writes `count` rows of each batch into a cache of `length`, from `start` on, which is at
         least `least`; a run in which they do not fit fails. Raises: ModelFormatError for a known start."""
+        self._checked(self.where, start, limits_of(count, length, least))
+
+    def limited(self, t: Tensor, name: builtins.str, most: builtins.int, least: builtins.int = 0) -> None:
+        """Says that an input of this name has numbers from `least` to `most`; a run in which it has others fails.
+        Raises: ModelFormatError for known numbers."""
+        self._checked(f"{self.where}: {name}", t, between(least, most))
+
+    def _checked(self, what: builtins.str, t: Tensor, limits: Array) -> None:
         try:
-            wrong = fault(self.where, self.known_tensor(start), limits_of(count, length, least))
+            wrong = fault(what, self.known_tensor(t), limits)
         except NeedsValues:
-            check_writes(self.where, start, count, length, least)
+            check_limits(what, t, limits)
             return
         if wrong is not None:
             raise ModelFormatError(wrong)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from rlx.errors import GraphError, ShapeError, meant
 from rlx.formats.files import shown
 from rlx.ir.types import MAX_NUMEL, MAX_RANK
 from rlx.onnx.reader.infos import TensorInfo
+from rlx.records import replace
 
 
 def symbols_of(infos: Iterable[TensorInfo]) -> list[str]:

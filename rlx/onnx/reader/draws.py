@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,12 +13,12 @@ from rlx.host.locks import renewed
 from rlx.ir import Graph, Tensor
 from rlx.ir.graph import traced_into
 from rlx.onnx.reader.elements import Array, ElementType
+from rlx.records import Record
 
 MAX_DRAWN = 1 << 26  # numbers drawn in a run
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
+class Draw(Record):
     """One random tensor: shape and type, normal numbers or uniform ones from 0 up to 1, and the seed if there is
     one."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +14,7 @@ from rlx.onnx.reader.elements import NAMES, STRING, Array, ElementType, key_name
 from rlx.onnx.reader.held import Held, held
 from rlx.onnx.reader.schemas import declared_type
 from rlx.onnx.reader.string_table import as_array, check_strings
+from rlx.records import Record
 
 Dim = int | str | None
 Around = Literal["seq", "optional"]
@@ -22,8 +22,7 @@ MAX_ITEMS = 1 << 14  # items of a sequence: each is a tensor of the graph
 MAX_NESTING = 8
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
+class TensorInfo(Record):
     """An input or output: its name, element type and dims, each an int, a symbol, or None where it is unknown.
 
     `shape` is None when the model declares none; `type` is the whole type as ONNX writes it. `around` lists the

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from rlx.records import Record
 
-@dataclass(frozen=True, slots=True)
-class Metadata:
+
+class Metadata(Record):
     """A model's producer, graph and description, under ONNX Runtime's names."""
 
     producer_name: str

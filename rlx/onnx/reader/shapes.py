@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rlx.errors import ModelFormatError
 from rlx.onnx.reader.call import AnyValue, Value
 from rlx.onnx.reader.lenient import departs
+from rlx.records import Record
 
 Shape = tuple[int, ...]
 _LOSS = "{0}=N C *D; {1}=N *D; {2}=C"
@@ -121,8 +121,7 @@ SHAPES: dict[str, str | tuple[str | tuple[str, ...], ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Record):
     """What one input may be: the alternatives of the text, those of ONNX Runtime beside them, or another input's
     shape."""
 

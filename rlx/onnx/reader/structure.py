@@ -8,7 +8,6 @@ example, says which of them it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import onnx
@@ -16,10 +15,10 @@ import onnx
 from rlx.onnx.reader.call import AnyValue, Maps, Maybe, Series, Value
 from rlx.onnx.reader.elements import CODES, ELEMENTS, NAMES, Array, ElementType, key_name
 from rlx.onnx.reader.string_table import as_array
+from rlx.records import Record
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(Record):
     """A tensor whose rows are maps with these keys."""
 
     name: str

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from rlx.onnx.reader.call import Builder
+from rlx.records import Record
 
 Built = TypeVar("Built", bound=Builder)
 ML = "ai.onnx.ml"
 MICROSOFT = "com.microsoft"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Record):
     """A builder and the operator versions it handles: since ≤ version, and version < until where `until` is given."""
 
     build: Builder

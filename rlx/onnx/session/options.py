@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from rlx.errors import UnsupportedOp
+from rlx.records import Record, field
 
 
 class GraphOptimizationLevel(enum.IntEnum):
@@ -28,8 +28,7 @@ class ExecutionMode(enum.IntEnum):
     ORT_PARALLEL = 1
 
 
-@dataclass
-class SessionOptions:
+class SessionOptions(Record, frozen=False, slots=False):
     """rlx reads `intra_op_num_threads`, the CPU's threads (0: all), the lengths given with
     `add_free_dimension_override_by_name`, and `enable_profiling` with `profile_file_prefix`. The others are taken for
     the sake of scripts, and change nothing here."""
@@ -64,8 +63,7 @@ class SessionOptions:
         return self.config[key]
 
 
-@dataclass
-class RunOptions:
+class RunOptions(Record, frozen=False, slots=False):
     """Taken and ignored, but for `training_mode`, which is refused."""
 
     log_severity_level: int = 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -24,8 +23,7 @@ from rlx.runtime.outs import Out
 from rlx.runtime.report import Report
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class StagedReport(Report):
+class StagedReport(Report, repr=False):
     """A report of a model that is cut: the nodes of all its programs, those of the host, and in `parts` what the last
     run consisted of, in order."""
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from rlx.errors import StepLimitExceeded
 from rlx.ir import Cost, Graph, Node
 from rlx.ops.base import written
+from rlx.records import Record
 
 STEP_BYTES = 1 << 13  # bytes that a node writes in about the time that one call of a node takes
 STEP_PRODUCTS = 1 << 18  # multiplications that a matrix product makes in about that time
 _THREAD = threading.local()  # .budget: the steps left to the loops of this thread; None or absent: no limit
 
 
-@dataclass(slots=True)
-class _Budget:
+class _Budget(Record, frozen=False):
     steps: int
     left: int
     weighed: bool

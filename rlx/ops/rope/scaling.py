@@ -3,18 +3,16 @@ proportional, Llama 3, YaRN, LongRoPE."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from rlx.records import Record, field
 
 
-@dataclass(frozen=True, slots=True)
-class LinearScaling:
+class LinearScaling(Record):
     """Positions divided by `factor` (Chen et al., 2023)."""
 
     factor: float
 
 
-@dataclass(frozen=True, slots=True)
-class DynamicScaling:
+class DynamicScaling(Record):
     """Dynamic NTK scaling: for tables longer than `original_length` the base grows by
     (factor · length / original_length − factor + 1) ^ (width / (width − 2)); shorter ones are plain."""
 
@@ -22,16 +20,14 @@ class DynamicScaling:
     original_length: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProportionalScaling:
+class ProportionalScaling(Record):
     """The first `part` of the pairs have their frequencies, divided by `factor`; the others are not turned."""
 
     part: float
     factor: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Llama3Scaling:
+class Llama3Scaling(Record):
     """The scaling of Llama 3 (Dubey et al., 2024), by the turns that a frequency makes within the original length.
 
     At most `low_freq_factor` turns: the frequency is divided by `factor`; at least `high_freq_factor`: it is kept;
@@ -44,8 +40,7 @@ class Llama3Scaling:
     original_length: int
 
 
-@dataclass(frozen=True, slots=True)
-class YarnScaling:
+class YarnScaling(Record):
     """The scaling of YaRN (Peng et al., 2023), by the turns that a frequency makes within the original length.
 
     Fewer than `beta_slow` turns: the frequency is divided by `factor`; more than `beta_fast`: it is kept; between them
@@ -63,8 +58,7 @@ class YarnScaling:
     truncate: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class LongRopeScaling:
+class LongRopeScaling(Record):
     """The scaling of LongRoPE (Ding et al., 2024): each frequency is divided by its own factor, one of `short` for
     tables up to the original length, one of `long` for longer ones. The tables are multiplied by `attention_factor`: by
     default by √(1 + ln(factor) / ln(original_length)), and 1 for a factor up to 1."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +17,7 @@ from rlx.ops.numeric import Array
 from rlx.ops.signal.frames import whole
 from rlx.ops.signal.power import without_mean
 from rlx.ops.signal.windows import F64, Window, given_samples, is_number, window_of
+from rlx.records import Record
 
 Detrend = Literal["constant", "linear"] | bool | None
 DETRENDS = ("constant", "linear", False, None)
@@ -25,8 +25,7 @@ SCALINGS = ("density", "spectrum")
 _SEGMENT_SAMPLES = 256  # scipy.signal's default
 
 
-@dataclass(frozen=True, slots=True)
-class Segments:
+class Segments(Record):
     """How a signal is cut: `nperseg` samples a segment, `step` from one to the next, transforms of `nfft`."""
 
     window: F64

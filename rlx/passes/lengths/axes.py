@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 
 from rlx.ir import Graph
+from rlx.records import Record, field, replace
 
 # Reads a number of a graph that was traced for the true lengths.
 Reading = Callable[[Graph], int]
@@ -21,8 +21,7 @@ class Refused(Exception):
     """A node that cannot run on padded tensors; the message says why, without the node's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Factor:
+class Factor(Record):
     """A part of an axis: `size` elements in the padded program.
 
     `true` is None for a fixed one; else how many count under each of the lengths that the program is made from, and

@@ -11,7 +11,6 @@ guess of how a function's shapes depend on its lengths.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,6 +34,7 @@ from rlx.passes.lengths.axes import (
     true_shape,
 )
 from rlx.passes.lengths.site import Made, Site, rule_of
+from rlx.records import Record, field
 
 Array = npt.NDArray[Any]
 
@@ -43,8 +43,7 @@ class Unlike(Exception):
     """A length whose graph is not the padded program; the message says where they differ."""
 
 
-@dataclass(slots=True)
-class Given:
+class Given(Record, frozen=False):
     """An input that each length gives: its value in a graph of true lengths. `alike` are readings that must agree."""
 
     tensor: Tensor
@@ -52,8 +51,7 @@ class Given:
     alike: list[Callable[[Graph], Any]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(Record):
     """A padded program at given lengths: what it reads beside the caller's arrays, and the true part of its results.
 
     `inputs` holds the padded shape of each input; `outputs` the factors of each output's axes and how many elements
@@ -91,8 +89,7 @@ def _true_part(array: Any, axes: tuple[tuple[tuple[int, int], ...], ...]) -> Any
     return np.ascontiguousarray(part).reshape(shape)
 
 
-@dataclass(slots=True)
-class Padded:
+class Padded(Record, frozen=False):
     """A graph whose inputs may be padded, and what else a run needs to know.
 
     `plain` is the graph of the bucket's size and `source` that with the nodes `expanded` decomposed, of which `graph`

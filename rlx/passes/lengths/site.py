@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -11,6 +10,7 @@ import numpy.typing as npt
 from rlx.dtypes import DType, i32
 from rlx.ir import Graph, Node, Rewriter, Tensor
 from rlx.passes.lengths.axes import Axis, Factor, Layout, Refused, is_fixed, prefix
+from rlx.records import Record
 
 if TYPE_CHECKING:
     from rlx.passes.lengths.padding import Maker
@@ -19,8 +19,7 @@ Made = Sequence[tuple[Tensor, Layout]]  # a node's outputs
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Record):
     """What is done to an op of which an input or output has an axis of unknown length.
 
     `make` gives the tensors that stand for the node's outputs, and their layouts. `sized` names the attributes that

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -39,6 +38,7 @@ from rlx.host.files import shown
 from rlx.host.progress import report
 from rlx.ir import REGISTRY, Graph, TensorType
 from rlx.packed import PackedArray
+from rlx.records import Record
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.debug import TIMINGS
 from rlx.runtime.options import CompileOptions
@@ -186,8 +186,7 @@ def load_program(
             return program
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(Record):
     """What a saved program's file says of itself. `graph` has the inputs, outputs, weights and states that the program
     was compiled with; `kernels` counts those whose machine code is in the file."""
 

@@ -8,7 +8,6 @@ queries. Follows Dao et al., 2022 (FlashAttention), in the form for registers an
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from rlx.backends.cpu.attention.arguments import ARGS, LOWEST, TINY, mask_type
 from rlx.backends.cpu.formulas import apply
@@ -23,12 +22,12 @@ from rlx.backends.cpu.rowwise import (
     transposed,
     widened,
 )
+from rlx.records import Record
 
 _MAX_KEYS_PER_BLOCK = 48  # a multiple of most tiles
 
 
-@dataclass(frozen=True, slots=True)
-class Attention:
+class Attention(Record):
     """Heads of `size` elements; `vectors` of queries in a block. `mask` is the mask's dtype, "" without one, and
     `by_query` says that it differs from query to query. `packed`: keys and values are f32, a head's one behind the
     other."""

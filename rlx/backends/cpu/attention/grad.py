@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,13 +37,13 @@ from rlx.backends.cpu.rowwise import (
 from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine
 from rlx.ir import Node
 from rlx.ops.attention.parts import rest
+from rlx.records import Record
 
 _MAX_SCORE_BYTES = 1 << 25
 _MASK_STRIDES = ("mask_batch", "mask_head", "mask_query")
 
 
-@dataclass(frozen=True, slots=True)
-class ScoresGradient:
+class ScoresGradient(Record):
     """Rows of scores p and of their probabilities' gradients ds, of n keys, become probabilities P and scale · P (dP -
     Σ P dP). `before` is the first query that sees a key, less the keys (causal). Strides of the mask are in bytes.
     `mask`: "f32" is added, where a "bool" is false no key is seen."""

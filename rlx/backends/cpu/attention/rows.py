@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from rlx.backends.cpu.attention.arguments import ARGS, LOWEST, SCALES, TINY, mask_type
 from rlx.backends.cpu.formulas import apply
@@ -21,12 +20,12 @@ from rlx.backends.cpu.rowwise import (
     widened,
 )
 from rlx.ops.packed_attention import BLOCK
+from rlx.records import Record
 
 _KEYS_PER_BLOCK = 256  # their scores lie on the stack
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionRow:
+class AttentionRow(Record):
     """A kernel with the arguments of `Attention`, whose blocks of queries are one query here. `spread`: the mask
     differs from key to key. `packed`: k and v are integers, which have scales."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -37,6 +36,7 @@ from rlx.dtypes import as_dtype
 from rlx.ir import Node
 from rlx.ir.expr import arg
 from rlx.ops.attention.step import parts as optional
+from rlx.records import Record
 
 _MAX_HEAD_ELEMENTS = 512  # the code has their vectors one after the other
 _KEYS_PER_BLOCK = 64  # their scores lie on the stack; a part has a multiple of them
@@ -61,8 +61,7 @@ def _rounded(k: Kernel, v: Value, dtype: str) -> Value:
     return v if dtype == "f32" else widened(k, narrowed(k, v, dtype), dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRows:
+class TokenRows(Record):
     """Turns q into `query`, f32 rounded to the caches' dtype, and writes the new rows of both caches. An item is a
     sequence. `table` is the dtype of cosines and sines, "" without a rope."""
 
@@ -124,8 +123,7 @@ class TokenRows:
                 self._put(k, v, y, kept, p, m)
 
 
-@dataclass(frozen=True, slots=True)
-class StepPart:
+class StepPart(Record):
     """Attention of all heads of a sequence to a part of its rows. An item's result are, for each head, the weighted sum
     of values, and behind it the maximum of the scores and the total of their exponentials: `part` floats in all."""
 
@@ -324,8 +322,7 @@ def _tiles(group: int, lanes: int) -> list[tuple[int, int]]:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class StepSum:
+class StepSum(Record):
     """Adds up the parts of a head, an item. `sinks` is their dtype, "" without."""
 
     token: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.context import Array
@@ -11,6 +10,7 @@ from rlx.backends.cpu.gemm.kernel import Operand
 from rlx.backends.cpu.ir import F32, I64, PTR, Arguments, Kernel, Value, pointers, sizes
 from rlx.dtypes import DType, f32
 from rlx.ir import Expr
+from rlx.records import Record
 
 # `table`: an address for each position and tap. Steps are in bytes; `block` positions are an item for each group of
 # channels.
@@ -27,8 +27,7 @@ def named_operands(arrays: Iterable[Array]) -> dict[str, Array]:
     return {f"operand{i}": a for i, a in enumerate(arrays)}
 
 
-@dataclass(frozen=True, slots=True)
-class DepthwiseKernel:
+class DepthwiseKernel(Record):
     """Sums over `taps` for `vectors` · `lanes` channels at once; `w` has the weights (taps, channels)."""
 
     lanes: int

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.conv.depthwise import operand_names
 from rlx.backends.cpu.gemm.kernel import Operand
@@ -11,14 +9,14 @@ from rlx.backends.cpu.ir import F32, I64, PTR, Arguments, Kernel, Value, pointer
 from rlx.backends.cpu.machine import Machine
 from rlx.dtypes import DType, f32
 from rlx.ir import Expr
+from rlx.records import Record
 
 # `table`: for each row of the result and each row of the filter the addresses of `span` pixels, all that the row of the
 # result reads. `whole` positions of a row are computed `across` at once. Steps are in bytes.
 _ARGS = pointers("table", "w", "out") + sizes("span", "whole", "width", "channels", "out_row", "w_row")
 
 
-@dataclass(frozen=True, slots=True)
-class DepthwiseRows:
+class DepthwiseRows(Record):
     """Sums over `rows` · `columns` taps for `vectors` · `lanes` channels; `w` has the weights (rows, columns, C).
     An item is a row of the result for a group of channels. Sums are in the order of the taps."""
 

@@ -7,7 +7,6 @@ to a transposed convolution. Where a weight is infinite or NaN, the elements wit
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,10 +18,10 @@ from rlx.backends.cpu.rowwise import load_wide, name_of
 from rlx.backends.cpu.step import EngineContext, EngineStep
 from rlx.dtypes import DType, as_dtype
 from rlx.ir import Expr
+from rlx.records import Record
 
 
-@dataclass(frozen=True, slots=True)
-class NotFinite:
+class NotFinite(Record):
     """Whether one of n elements is infinite or NaN, as an i32. There is one item."""
 
     dtype: str
@@ -41,8 +40,7 @@ class NotFinite:
         return k.text()
 
 
-@dataclass(frozen=True, slots=True)
-class EdgeKernel:
+class EdgeKernel(Record):
     """The elements of out (positions, groups · inner) with a tap at the address `outside`, from the other taps. An item
     is a position; nothing is done where the flag is 0. Steps are in bytes: from a channel of the image to the next in
     w, from an output to the next."""

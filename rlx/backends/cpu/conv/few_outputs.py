@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address
 from rlx.dtypes import DType, as_dtype, f32
 from rlx.ir import Expr
 from rlx.ir import expr as ex
+from rlx.records import Record
 
 _MOST_PHASES = 8  # phases of the last axis, whose vectors are interleaved
 _MOST_TAPS = 64  # taps of the last axis: each is a load in the kernel's text
@@ -45,8 +45,7 @@ def axis_names(count: int) -> tuple[str, ...]:
     return tuple(f"{what}{a}" for a in range(count) for what in _OF_AXIS)
 
 
-@dataclass(frozen=True, slots=True)
-class AddTapsKernel:
+class AddTapsKernel(Record):
     """An item is a row of the result. `phases` has for each phase of the last axis its taps, of `inner`, and at which
     place the first element's is; `outer` is the number of axes before. Of each axis there are its size in x and in the
     result; of each outer axis `_OF_AXIS`."""

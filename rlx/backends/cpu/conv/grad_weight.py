@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, 
 from rlx.dtypes import as_dtype, f32
 from rlx.ir import Node
 from rlx.ir import expr as ex
+from rlx.records import Record, replace
 
 _PLACES_PER_PART = 1 << 11  # a panel of d then has about a quarter of a megabyte
 _MAX_ADDRESSES = 1 << 23
@@ -97,8 +97,7 @@ def _panels(d: Array, groups: int, width: int, ctx: EngineContext, steps: list[E
     return Panels(address(panels), f32, step, n * places * step, 0, keep=(panels,))
 
 
-@dataclass(frozen=True, slots=True)
-class DepthwiseGradient:
+class DepthwiseGradient(Record):
     """sums (taps, C) = sum over places of d (places, C) · the pixel under each tap; an item is a vector of channels.
     `table` has addresses (places, taps)."""
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.conv.depthwise import ARGS, operand_names
 from rlx.backends.cpu.gemm.kernel import Operand, multiplied
 from rlx.backends.cpu.ir import I8, I16, I32, I64, PTR, Arguments, Kernel, Value, pointers
 from rlx.dtypes import DType, i32
 from rlx.ir import Expr
+from rlx.records import Record
 
 _HELD_WORDS = 9  # weights that stay in registers
 
 
-@dataclass(frozen=True, slots=True)
-class IntegerDepthwise:
+class IntegerDepthwise(Record):
     """Sums over `taps` for `lanes` channels; w has the weights (words, channels, taps of a word), both filled up. `how`
     is as GemmKernel's."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -48,13 +47,13 @@ from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, 
 from rlx.dtypes import as_dtype
 from rlx.ir import Expr, Node
 from rlx.ir import expr as ex
+from rlx.records import Record
 
 _MAX_PHASES = 256  # more would be more steps than their work is worth
 _FEW_OUTPUTS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(Record):
     """One axis' elements first, first + stride, … of the result, `count` of them. Element number q reads x at
     q + offset under the first of the taps, and `step` further on under each next one."""
 
@@ -163,8 +162,7 @@ def _product(x: Array, w: Array, out: Array, ctx: EngineContext) -> list[EngineS
     return [first, *product_steps(product, panels, tile, ctx, f"conv {tile.rows}x{tile.vectors}")]
 
 
-@dataclass(frozen=True, slots=True)
-class _Phases:
+class _Phases(Record):
     """What all phases share: the image (N, *S, C) and the weight (C, O / groups, *K)."""
 
     image: Array

@@ -12,7 +12,6 @@ an activation stands in the kernel once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.ir import (
@@ -32,6 +31,7 @@ from rlx.backends.cpu.ir import (
 from rlx.dtypes import DType, f32
 from rlx.ir import Expr
 from rlx.ir.expr import linearize
+from rlx.records import Record
 
 # Steps and strides are in bytes; `terms` is what a tap has, `flush` the number of terms after which sums are moved out
 # of the registers, `batch_*` the distance of two products of a batch, `ahead` how far before its use b is asked for.
@@ -44,8 +44,7 @@ _CACHE_LINE_FLOATS = 16
 _SHORT = frozenset({"arg", "lit", "cast", "add", "sub", "mul", "max", "min", "neg"})
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(Record):
     """What an epilogue reads beside the product: one row for all rows (a bias), or a matrix of the result's shape."""
 
     dtype: DType
@@ -57,8 +56,7 @@ def operand_names(i: int) -> tuple[str, str, str]:
     return f"operand{i}", f"operand{i}_row", f"operand{i}_batch"
 
 
-@dataclass(frozen=True, slots=True)
-class GemmKernel:
+class GemmKernel(Record):
     """A tile is `rows` × (`vectors` · `lanes`); the last one of a product has `tail` rows, where that is not 0."""
 
     lanes: int

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -32,6 +31,7 @@ from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, 
 from rlx.dtypes import as_dtype, f32, i32
 from rlx.ir import Node
 from rlx.ir import expr as ex
+from rlx.records import replace
 
 _TURNED = 32  # rows and terms from which a transposed matrix is worth a copy
 _PART = 128  # terms of a long sum that are added up at a time
@@ -131,8 +131,8 @@ def beside(x: Array, out: Array) -> tuple[Array, int, int]:
 
 
 def _is_long_sum(a: Array, b: Array, out: Array) -> bool:
-    """Whether a product of f32 is of a transposed matrix and sums very many terms, as the gradient of a weight does over
-    all rows of a batch."""
+    """Whether a product of f32 is of a transposed matrix and sums very many terms, as the gradient of a weight does
+    over all rows of a batch."""
     plain = all(x.dtype == np.float32 and math.prod(x.shape[:-2]) == 1 for x in (a, b, out))
     lies = a.strides[-2] == a.itemsize and b.strides[-1] == b.itemsize
     return plain and lies and a.shape[-1] >= 2 * _PART and min(out.shape[-2:]) >= _TURNED

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rlx.backends.cpu.ir import I16, I32, I64, Kernel, Type, pointers, sizes
+from rlx.records import Record
 
 
-@dataclass(frozen=True, slots=True)
-class PackKernel:
+class PackKernel(Record):
     """An item is a panel of a matrix; columns behind the last are zero. Rows of a panel are numbered by an outer and an
     inner index; strides are in bytes."""
 

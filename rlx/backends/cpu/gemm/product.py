@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -25,6 +24,7 @@ from rlx.dtypes import DType, as_dtype, f32
 from rlx.ir import Expr
 from rlx.ir import expr as ex
 from rlx.ir.expr import linearize, substitute
+from rlx.records import Record, replace
 
 Addresses = npt.NDArray[np.int64]
 
@@ -45,8 +45,7 @@ def narrow_float(dtype: np.dtype[Any]) -> bool:
     return dtype.name in ("float32", "float16", "bfloat16")
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
+class Tile(Record):
     """Rows and vectors of a tile, and about how many cycles a product takes with it for each term."""
 
     rows: int
@@ -82,8 +81,7 @@ def _cycles(rows: int, vectors: int) -> float:
     return max(rows * vectors / 2, 4.0, (loads + rows) / 2.5, 2.0 * vectors) + 0.3 + 0.03 * loads
 
 
-@dataclass(slots=True)
-class Panels:
+class Panels(Record, frozen=False):
     """b as the kernel reads it."""
 
     at: int
@@ -188,8 +186,7 @@ def in_place(b: Array, width: int) -> Panels:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(Record):
     """What a product computes, beside b: out[m] = epilogue(sum over taps t of a[m, t] · b[t])."""
 
     rows: Addresses  # (m, taps): where each row of a has the terms of each tap

@@ -8,12 +8,12 @@ distance and `b // inner` steps of another.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.ir import I8, I16, I32, I64, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.step import EngineContext, EngineStep, address
+from rlx.records import Record
 
 # Strides are in bytes. A batch has `rows` rows, of all the rows of all batches no more than `all_rows`.
 _ARGS = pointers("x", "out") + sizes(
@@ -24,8 +24,7 @@ _FEW_ROWS = 4  # up to so many are interleaved
 _ITEM_BYTES = 16_384  # an item with fewer in its columns is not cut into chunks
 
 
-@dataclass(frozen=True, slots=True)
-class TransposeKernel:
+class TransposeKernel(Record):
     """out[j, i] = x[i, j] for blocks of `lanes` columns: an item are `part_rows` rows of a batch's columns from j to
     j + lanes; the last of its `parts` has fewer."""
 
@@ -67,8 +66,7 @@ class TransposeKernel:
         return k.text()
 
 
-@dataclass(frozen=True, slots=True)
-class InterleaveKernel:
+class InterleaveKernel(Record):
     """TransposeKernel for a few `rows` whose columns follow each other in the result without a gap, as the pixels of an
     image of few channels do: vectors of the rows are interleaved. The arguments are the same; parts are not used."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.grouped.tiles import TILE_WORDS, tile_table
@@ -11,13 +9,13 @@ from rlx.backends.cpu.ir import F32, I64, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.packed.panels import PIECE_ELEMENTS, Pieces
 from rlx.backends.cpu.step import EngineContext, EngineStep
 from rlx.dtypes import DType, as_dtype, f32
+from rlx.records import Record
 
 PANEL_VECTORS = 2
 _TILE_ROWS = 192  # their sums lie on the stack
 
 
-@dataclass(frozen=True, slots=True)
-class GroupedBlockKernel:
+class GroupedBlockKernel(Record):
     """An item is the columns of a panel for a tile of x's rows, which are f32. `rows` of x are multiplied at a time, or
     a third of them. Sums leave the registers after each piece of a row: their order does not depend on the tiles. Steps
     are in bytes; `panels` are the items of a tile. Of a weight that lies term by term `w_row` is that of a term."""

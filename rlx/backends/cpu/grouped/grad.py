@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,13 +13,13 @@ from rlx.backends.cpu.ir import F32, I32, I64, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, engine
 from rlx.dtypes import DType, as_dtype, f32
 from rlx.ir import Node
+from rlx.records import Record
 
 _VECTORS = 2
 _ROWS_PER_PIECE = 512  # after so many rows of a group, sums leave the registers
 
 
-@dataclass(frozen=True, slots=True)
-class GroupedGradKernel:
+class GroupedGradKernel(Record):
     """out[e] = xᵀ · d of the rows of group e: x (rows, terms) and d (rows, columns) in f32. An item is `height` rows of
     out[e]."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.grouped.tiles import TILE_WORDS, tile_table
@@ -12,12 +10,12 @@ from rlx.backends.cpu.packed.bind import rows_together
 from rlx.backends.cpu.packed.kernel import DotKernel
 from rlx.backends.cpu.step import EngineContext, EngineStep
 from rlx.dtypes import DType, as_dtype
+from rlx.records import Record, replace
 
 _TALL = 4  # rows of x for which a weight's row is decoded once; two and three cost as much
 
 
-@dataclass(frozen=True, slots=True)
-class GroupedDotKernel:
+class GroupedDotKernel(Record):
     """An item is as many rows of an expert's weight as a vector has lanes, times the rows of a tile, up to `rows`. The
     order of a sum does not depend on how many there are. Steps are in bytes; `blocks` are the items of a tile."""
 

@@ -6,18 +6,16 @@ kernels have items for so many, and those of tiles that are not there do nothing
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.ir import I32, I64, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.step import EngineContext, EngineStep
 from rlx.driver.device import Bytes
+from rlx.records import Record
 
 TILE_WORDS = 3  # the expert, -1 of rows behind the last group; the first row; the number of rows
 
 
-@dataclass(frozen=True, slots=True)
-class TilesKernel:
+class TilesKernel(Record):
     """Writes the table of all tiles of at most `height` rows: one item. Sizes below 0 count as 0, and groups end at the
     last row."""
 

@@ -3,25 +3,48 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 
-from rlx import ops as ops  # registers the ops: `load_kernels` finds the kernels by their families
-from rlx.backends.cpu import host
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.errors import DTypeError, ShapeError
-from rlx.ir import REGISTRY, Node
+from rlx.ir import Node
 
 # (node, input arrays, output arrays, context) -> the calls that compute the outputs: bound once, run many times.
 Binder = Callable[[Node, Sequence[Array], Sequence[Array], BindContext], "list[Step]"]
 
 BINDERS: dict[str, Binder] = {}
+# The modules of this folder that have binders, each with the ops that these are for: a program imports those of its own
+# ops.
+MODULES = {
+    "attention.forward": "attention",
+    "attention.grad": "attention_grad",
+    "attention.step": "attention_step",
+    "conv.forward": "conv im2col",
+    "conv.grad": "conv_transpose conv_grad_input conv_grad_weight",
+    "conv.integer": "integer_conv",
+    "fft": "fft rfft irfft",
+    "grid_sample": "grid_sample",
+    "grouped": "grouped_matmul grouped_matmul_grad lora_matmul",
+    "index": "dynamic_update_slice one_hot",
+    "matmul.dense": "matmul",
+    "order": "sort argsort top_k",
+    "packed_attention": "packed_attention",
+    "paged_attention": "paged_attention",
+    "pool": "max_pool avg_pool max_pool_grad",
+    "quantized": "dequantize packed_matmul grouped_packed_matmul",
+    "resize": "resize",
+    "rope": "rope",
+    "scatter": "scatter scatter_elements",
+    "signal": "overlap_add segment_power segment_spectra segment_signal block_convolution peaks",
+    "splats": "splat_tiles splat_blend splat_blend_grad",
+}
 
 
 def cpu_kernel(*names: str) -> Callable[[Binder], Binder]:
-    """Registers a binder for these ops."""
+    """Registers a binder for these ops, which `MODULES` lists under its module's name."""
 
     def add(binder: Binder) -> Binder:
         for name in names:
@@ -33,13 +56,23 @@ def cpu_kernel(*names: str) -> Callable[[Binder], Binder]:
     return add
 
 
+def binder_of(op: str) -> Binder | None:
+    """The binder of the op of that name, whose module is imported; None where it has none."""
+    if op not in BINDERS and op in (modules := _modules()):
+        importlib.import_module(f"{__package__}.{modules[op]}")
+    return BINDERS.get(op)
+
+
+@cache
+def _modules() -> dict[str, str]:
+    """The module that has the binder of an op, by its name."""
+    return {name: module for module, names in MODULES.items() for name in names.split()}
+
+
 def load_kernels() -> None:
-    """Imports the binders of every op family, which register themselves. A family's binders are the module of its name
-    in this folder, or all modules of the subfolder of its name."""
-    families = {op.family for op in REGISTRY.values()}
-    for module in pkgutil.walk_packages(host.__path__, f"{host.__name__}."):
-        if module.name.split(".")[len(host.__name__.split("."))] in families:
-            importlib.import_module(module.name)
+    """Imports all modules that have binders."""
+    for name in _modules():
+        binder_of(name)
 
 
 def bind_reference(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:

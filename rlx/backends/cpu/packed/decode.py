@@ -11,12 +11,12 @@ them. Other integers are put together as bytes, as many as a vector holds, and w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from rlx.backends.cpu.ir import F16, F32, I1, I8, I32, Kernel, Type, Value
 from rlx.backends.cpu.machine import Machine
 from rlx.dtypes import PACKED, DType
 from rlx.packed.codebooks import E2M1, IQ4, TABLES
+from rlx.records import Record
 
 _MOST = 4096  # elements of a row that `prepare` is called for
 _AT_ONCE = 8  # scales that are widened together
@@ -182,8 +182,7 @@ def _byte(x: int) -> int:
 Elements = Callable[[Block, int], Value]
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Record):
     """A field whose numbers are widened to f32 for many blocks at once."""
 
     name: str
@@ -191,8 +190,7 @@ class Field:
     widen: Callable[[Kernel, Value], Value]
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(Record):
     """`elements` gives the `lanes` elements from one on. They may use the numbers that `prepare` writes for each block:
     those of `field`, or the scales and minimums of all groups, which `groups` makes as a vector from the field's."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.context import Array
@@ -13,10 +12,10 @@ from rlx.backends.cpu.packed.decode import Rows, decodes
 from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, engine
 from rlx.dtypes import DType, as_dtype, f32
 from rlx.ir import Node
+from rlx.records import Record
 
 
-@dataclass(frozen=True, slots=True)
-class DequantizeKernel:
+class DequantizeKernel(Record):
     """An item is a row."""
 
     lanes: int

@@ -17,7 +17,6 @@ other rows are the last one again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.context import Array
@@ -28,6 +27,7 @@ from rlx.backends.cpu.packed.kernel import DotKernel, added
 from rlx.backends.cpu.packed.tiles import LANES, configure
 from rlx.backends.cpu.step import EngineContext, EngineStep, address
 from rlx.dtypes import DType, as_dtype, f32
+from rlx.records import Record
 
 _TERMS = 128  # terms of two tiles
 _TILE = 1024
@@ -51,8 +51,7 @@ def by_digits(dtype: DType, m: int, terms: int, machine: Machine) -> bool:
     return known and machine.has_tiles and "amx-int8" in machine.features
 
 
-@dataclass(frozen=True, slots=True)
-class DigitsKernel:
+class DigitsKernel(Record):
     """The tiles of x: an item is 128 terms, and whether these are better multiplied without digits, as an i32."""
 
     weight: str
@@ -121,8 +120,7 @@ def _count(k: Kernel, masks: Sequence[Value]) -> Value:
     return k.cast("zext", counts[0] + counts[1], I32)
 
 
-@dataclass(frozen=True, slots=True)
-class DigitsDotKernel:
+class DigitsDotKernel(Record):
     """An item is 16 rows of the weight; of the last rows, where their number is no multiple of 16, more are read. With
     `few` the weight has fewer than 16 rows."""
 

@@ -7,7 +7,6 @@ weight as a vector has lanes, whose sums meet in a vector for the epilogue.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from rlx.backends.cpu import trees
@@ -15,6 +14,7 @@ from rlx.backends.cpu.ir import F32, I64, Kernel, Value, Variable, pointers, siz
 from rlx.backends.cpu.packed.decode import Rows
 from rlx.dtypes import DType, f32
 from rlx.ir import Expr
+from rlx.records import Record
 
 _AHEAD_BYTES = 4096  # a row is asked for so long before it is read
 _LINE = 64
@@ -25,8 +25,7 @@ class Part(Protocol):
     def __call__(self, w: dict[str, Value], first: Value, count: Value, of_x: Sequence[Value] = ()) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class DotKernel:
+class DotKernel(Record):
     """Steps are in bytes; `units` are the blocks of a row, or its vectors. `rows` rows of x; a packed weight is decoded
     `lanes` elements at a time, by a look-up where the processor can. `together` rows of the weight, a power of two, are
     read at once. With `ahead` elements of their own dtype are asked for before they are read, where x has one row."""

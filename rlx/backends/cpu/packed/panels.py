@@ -6,8 +6,6 @@ of the product's time, and the memory for some panels serves all products of a p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.gemm.product import Panels, Product, choose_tile, product_steps
@@ -16,14 +14,14 @@ from rlx.backends.cpu.ir import F32, I64, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.packed.decode import Rows
 from rlx.backends.cpu.step import EngineContext, EngineStep, address
 from rlx.dtypes import DType, f32
+from rlx.records import Record, replace
 
 PIECE_ELEMENTS = 512  # so many of a row are decoded before they are transposed
 _PITCH = PIECE_ELEMENTS + 16  # rows of the transposition lie in different sets of the cache
 _PANEL_BYTES_PER_STEP = 2 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class PanelKernel:
+class PanelKernel(Record):
     """An item is as many rows of the weight as a vector has lanes: a part of the width of a panel."""
 
     lanes: int

@@ -16,7 +16,6 @@ terms and 16 rows, two terms side by side. A tile of the result then has columns
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.context import Array
@@ -25,6 +24,7 @@ from rlx.backends.cpu.ir import F32, I1, I16, I32, I64, Kernel, Type, Value, poi
 from rlx.backends.cpu.packed.decode import Rows
 from rlx.backends.cpu.step import EngineContext, EngineStep, address
 from rlx.dtypes import DType, as_dtype, f32
+from rlx.records import Record
 
 LANES = 16  # lanes of f32; rows and columns of a tile
 _TILE_TERMS = 32
@@ -104,8 +104,7 @@ class Sizes:
         return k.cast("zext", k.cast("bitcast", tiny, Type(f"i{tiny.type.lanes}")), I32)
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnsKernel:
+class ColumnsKernel(Record):
     """Tiles of x, and an i32 for each whose bits say which rows are tiny: an item is 16 rows. Rows behind the last are
     the last again, terms behind the last are zero."""
 
@@ -137,8 +136,7 @@ class ColumnsKernel:
         return k.text()
 
 
-@dataclass(frozen=True, slots=True)
-class RowsKernel:
+class RowsKernel(Record):
     """Tiles of a weight, and an i32 for each whose bits say which rows are tiny: an item is 16 of its rows."""
 
     weight: DType
@@ -194,8 +192,7 @@ class RowsKernel:
                     store((begin + i) * (elements // _TILE_TERMS) + e // _TILE_TERMS, *halves)
 
 
-@dataclass(frozen=True, slots=True)
-class TilesKernel:
+class TilesKernel(Record):
     """out = x · w by tiles: an item is a block of 32 rows of the weight and 32 of x. The first index of a tile of the
     result is that of the weight's row."""
 

@@ -5,7 +5,6 @@ The filter is read tap by tap: it is transposed before, once where it is a weigh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -29,12 +28,12 @@ from rlx.ir import Node
 from rlx.ir import expr as ex
 from rlx.ops.scans import conv
 from rlx.ops.scans.operands import optional
+from rlx.records import Record
 
 _CHANNELS_PER_ITEM = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class CausalConv:
+class CausalConv(Record):
     """`w` is the transposed filter; an item is a part of a step's channels."""
 
     kind: str

@@ -6,7 +6,6 @@ is added up at once, row i's number in lane i."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.ir import I64, Arguments, Kernel, floats, pointers, sizes
@@ -16,12 +15,12 @@ from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
 from rlx.ops.scans import delta
 from rlx.ops.scans.operands import optional
+from rlx.records import Record
 
 _REQUIRED = 4
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaRule:
+class DeltaRule(Record):
     """Words: the addresses of q, k, v, β, g, the state, o and the last state; the length, heads, values of a head, the
     heads that a key head serves, and the scale."""
 

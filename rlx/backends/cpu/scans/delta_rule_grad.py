@@ -7,7 +7,6 @@ and the gradient of each state. The gradients to q, k, β and g are added up ove
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,13 +19,13 @@ from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
 from rlx.ops.scans import delta
 from rlx.ops.scans.operands import optional
+from rlx.records import Record
 
 _LEAST_ITEMS = 16  # a step has fewer only if there are fewer vectors of values
 STEPS = 8  # steps of the sequence between two states that are kept
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaRuleGrad:
+class DeltaRuleGrad(Record):
     """Each key head serves `per` heads, whose values are cut into `parts` of `span` vectors. `kept` and `history` are
     memory for states; dq, dk, dβ and dg are the sums of items, which are added up after.
 

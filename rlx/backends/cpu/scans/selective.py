@@ -7,7 +7,6 @@ of all channels are added up together."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.ir import I64, Kernel, Value, pointers, sizes
@@ -28,13 +27,13 @@ from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
 from rlx.ops.scans import selective
 from rlx.ops.scans.operands import optional
+from rlx.records import Record
 
 STEPS = 16  # steps of the sequence at a time
 _REQUIRED = 5
 
 
-@dataclass(frozen=True, slots=True)
-class SelectiveScan:
+class SelectiveScan(Record):
     """`inner` channels follow each other, of a head where A is scalar, else of a group; a batch has `outer` such, and
     `per` of them share B and C."""
 

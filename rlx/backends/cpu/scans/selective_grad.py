@@ -7,7 +7,6 @@ channels, and then over items; so is what belongs to a head."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,12 +20,12 @@ from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.dtypes import as_dtype
 from rlx.ir import Node, TensorType, get_op, node_of
 from rlx.ops.scans import selective
+from rlx.records import Record
 
 _LEAST_ITEMS = 16  # a step has fewer only if there are fewer vectors of channels
 
 
-@dataclass(frozen=True, slots=True)
-class SelectiveScanGrad:
+class SelectiveScanGrad(Record):
     """`inner` channels follow each other, of a head where A is scalar, else of a group; a batch has `outer` such, `per`
     of them share B and C, and each is cut into `parts` of `span` vectors. `kept` is memory for states; dΔ, dA, dB and
     dC may be the sums of items, which are added up after.

@@ -6,20 +6,19 @@ control op runs, and the body's slots move there."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from rlx.driver.memory.plan import BodyPlan, MemoryPlan, OuterSegment, Slot
 from rlx.dtypes import u8
 from rlx.ir import Graph, Node
 from rlx.passes.bodies import body_programs
+from rlx.records import Record
 
 _BOUND = "bound."  # prefix of segment names for tensors whose slot in the outer plan is not known yet
 _OWN = "arena0"
 PlanBody = Callable[[Graph, Mapping[str, Slot]], MemoryPlan]
 
 
-@dataclass(frozen=True, slots=True)
-class DraftedBodies:
+class DraftedBodies(Record):
     """The plans of one node's bodies, and the bytes of the largest: only one body runs at a time."""
 
     node: Node

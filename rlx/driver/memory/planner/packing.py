@@ -7,14 +7,14 @@ Inference" (2020); each block goes into the first gap that holds it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
 
+from rlx.records import Record, field
 
-@dataclass(frozen=True, slots=True)
-class Block:
+
+class Block(Record):
     """A block to be placed: its bytes, and the first and last step of its live range, both inclusive."""
 
     nbytes: int
@@ -22,8 +22,7 @@ class Block:
     last: int
 
 
-@dataclass(slots=True)
-class Packing:
+class Packing(Record, frozen=False):
     """The place of each block, arena number and byte offset, in the blocks' order; `sizes` are the arenas' bytes."""
 
     places: list[tuple[int, int]] = field(default_factory=list)

@@ -7,19 +7,18 @@ it. Packing (`packing.py`) then gives each storage in the arena an offset.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Flag
 
 from rlx.driver.memory.plan import LiveRange, Slot
 from rlx.driver.memory.views import VIEW_ALIGNMENT, view_offset
 from rlx.errors import ArenaError, GraphError
 from rlx.ir import Graph, Leaf, Node, Tensor, bodies
+from rlx.records import Record, field
 
 SMALL_BYTES = 1 << 15  # a GPU does not notice them, but it does notice one more step
 
 
-@dataclass(slots=True)
-class Storage:
+class Storage(Record, frozen=False):
     """Bytes that tensors share.
 
     `slot` is given for params and states. No node writes over a `kept` storage (inputs, params, states, constants),
@@ -36,8 +35,7 @@ class Storage:
     members: list[int] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Layout:
+class Layout(Record, frozen=False):
     """Storages in the order of their creation; `home` gives each tensor's storage number and byte offset in it."""
 
     storages: list[Storage] = field(default_factory=list)

@@ -17,6 +17,7 @@ from rlx.models.language.architectures import (
     gptj,
     granite,
     hybrid,
+    latest,
     lfm2,
     llama,
     mamba,
@@ -35,29 +36,22 @@ from rlx.models.language.config import Fields
 
 _MODULES = (
     llama, qwen, gemma, phi3, gpt2, olmo, gpt_oss, mamba, qwen_next, mixtral, variants, phi, neox, gptj, alibi, opt,
-    cohere, granite, glm, deepseek, lfm2, hybrid,
+    cohere, granite, glm, deepseek, lfm2, hybrid, latest,
 )  # fmt: skip
 ARCHITECTURES: dict[str, Architecture] = {
     name: architecture for module in _MODULES for name, architecture in module.ARCHITECTURES.items()
 }
-OTHERS = ("bert", "whisper")  # models that are read, and are no language models
 # Of families that rlx has no code for: the nearest that it has, and what is missing.
 MISSING = {
     "deepseek_v32": ("deepseek_v3", "the indexer of sparse attention"),
     "gemma3n_text": ("gemma3_text", "embeddings of each layer, AltUp, and caches that layers share"),
     "gemma4_text": ("gemma3_text", "embeddings of each layer, and caches that layers share"),
     "llama4_text": ("llama", "chunks of attention, and weights of experts on their inputs"),
-    "minimax": ("mixtral", "lightning attention"),
-    "nemotron_h": ("bamba", "layers that are an MLP alone"),
-    "granitemoehybrid": ("granitemoeshared", "Mamba-2 beside its multipliers"),
     "zamba2": ("bamba", "blocks of attention that layers share"),
     "kimi_linear": ("deepseek_v3", "Kimi's delta attention"),
     "recurrent_gemma": ("gemma2", "the linear recurrent unit"),
-    "falcon_mamba": ("mamba", "norms of the step, B and C"),
     "longcat_flash": ("deepseek_v3", "two blocks of attention in a layer, and experts that do nothing"),
     "diffllama": ("llama", "differential attention"),
-    "bitnet": ("llama", "norms inside attention and MLP"),
-    "dbrx": ("mixtral", "experts and heads in its own tensors"),
     "rwkv": ("mamba", "RWKV's recurrence"),
     "xlstm": ("mamba", "xLSTM's recurrence"),
 }  # fmt: skip
@@ -78,7 +72,9 @@ def architecture_of(fields: Fields) -> Architecture:
 
 def _nearest(kind: object) -> str:
     """What rlx knows in place of a family that it does not."""
-    known = sorted([*ARCHITECTURES, *OTHERS])
+    from rlx.models import encoders  # whose blocks are made of these
+
+    known = sorted([*ARCHITECTURES, *encoders.TYPES, "whisper"])
     listed = f"rlx knows {', '.join(known)}"
     if not isinstance(kind, str):
         return listed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +28,7 @@ from rlx.models.language.config import (
     LanguageConfig,
 )
 from rlx.packed import PackedArray
+from rlx.records import Record, field, replace
 
 Stored = npt.NDArray[Any] | PackedArray
 Value = Stored | Tensor  # a Tensor where the weights are arguments of a traced function
@@ -52,8 +52,7 @@ def alone(values: Sequence[Value]) -> Value:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(Record):
     """How a weight is made of a file's tensors; by default it is the only one as it stands."""
 
     files: tuple[str, ...]
@@ -69,8 +68,7 @@ def same_name(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> 
     return Recipe((name,))
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
+class Architecture(Record):
     """`read` makes the blocks of config.json; `find` says which tensors of a file a weight of the graph is made of,
     by the names of Llama's files without "model."; `prefixes` may stand before the names in files, and tensors whose
     names match `unused` are left alone."""
@@ -133,20 +131,29 @@ def llama_like(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
 
 
 @cache
-def _classes() -> dict[str, Any]:
-    families: dict[str, Any] = json.loads(CLASSES.read_text(encoding="utf-8"))["families"]
+def _classes(file: Path) -> dict[str, Any]:
+    families: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["families"]
     return families
 
 
-def class_fields(f: Fields) -> Fields:
-    """Settings under all their names, with what the configuration class of their `model_type` takes for granted where a
-    file leaves them out."""
-    facts, content = _classes()[f.content["model_type"]], dict(f.content)
-    for name, own in facts["names"].items():
-        for one, other in ((own, name), (name, own)):
+def under_all_names(f: Fields, names: Mapping[str, str]) -> Fields:
+    """Settings under the general names and the class's own; of two that differ the general name's, as in
+    transformers."""
+    content = dict(f.content)
+    for name, own in names.items():
+        for one, other in ((name, own), (own, name)):
             if one in content:
                 content[other] = content[one]
-    content = {**facts["usual"], **content}
+    return Fields(content, f.where)
+
+
+def class_fields(f: Fields, file: Path = CLASSES) -> Fields:
+    """Settings under all their names, with what the configuration class of their `model_type` takes for granted where a
+    file leaves them out. Llama's own names need no such list."""
+    facts = _classes(file).get(f.content["model_type"])
+    if facts is None:
+        return f
+    content = {**facts["usual"], **under_all_names(f, facts["names"]).content}
     for name, own in facts["names"].items():
         if own in content:
             content.setdefault(name, content[own])

@@ -4,8 +4,8 @@ dots.llm1 (2025), with such experts beside a Llama's attention."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from rlx.models.language.architectures.base import (
@@ -32,7 +32,9 @@ from rlx.models.language.config import (
     Latent,
     Mixer,
 )
+from rlx.records import replace
 
+MTP = re.compile(r"rotary_emb\.inv_freq$|^mtp\.")  # layers that guess further tokens
 SHARED = {"mlp.shared_expert": "mlp.shared_experts", "mlp.gate.correction": "mlp.gate.e_score_correction_bias"}
 
 

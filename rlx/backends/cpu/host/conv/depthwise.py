@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from rlx.backends.cpu.context import Array, BindContext, Step
+from rlx.records import Record
 
 _BLOCK_ELEMENTS = 1 << 17
 _NS_A_TAP = 0.16
@@ -28,8 +28,7 @@ _AXES = "ij"
 Finish = Callable[[Array, Array, slice, int], "list[Step]"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(Record):
     """Taps along an axis that read one phase: their shifts start at `first` and are `step` apart."""
 
     phase: int

@@ -7,7 +7,6 @@ polynomial, `select` as bit operations (NumPy's masked copies take fifty times l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -17,12 +16,12 @@ from rlx.dtypes import NARROW_FLOATS, DType, as_dtype, bool_, f32, promote, to_o
 from rlx.ir.expr import PREDICATES, Expr, linearize
 from rlx.ops.elementwise.prims import PRIM_FUNCTIONS, places
 from rlx.ops.numeric import maximum, minimum, working
+from rlx.records import Record
 
 NpType = np.dtype[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(Record):
     """What a call reads or writes: the argument, output or register of number `index`, or a constant.
 
     `dtype` may differ from the register's own: the same bits are then read as integers, for example.
@@ -34,8 +33,7 @@ class Operand:
     value: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Record):
     """One call: `fn(*sources, target)`, or a converting copy where `fn` is None. `cost` is in ns an element; unless
     `shares`, the target must not be in the memory of a source."""
 

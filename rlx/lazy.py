@@ -1,0 +1,79 @@
+"""Names that load when they are first used: of packages (PEP 562), and of classes whose operators are written later."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+
+class Package(ModuleType):
+    """A package whose names load from the modules that `by_need` was given.
+
+    A module of the package may be called as a function that it has (`rlx.ops.pad`). The import of a module makes it an
+    attribute of its package, which would hide the function: such modules stay out, and `from rlx.ops.pad import …`
+    finds them."""
+
+    _places: Mapping[str, str]
+    _made: Callable[[str, Any], Any] | None
+    _unknown: Callable[[str], AttributeError]
+
+    def __getattr__(self, name: str) -> Any:
+        place = self._places.get(name)
+        if place is None:
+            raise self._unknown(name)
+        module, _, attribute = place.partition(":")
+        value: Any = import_module(module)
+        if attribute != ".":
+            value = getattr(value, attribute or name)
+        if self._made is not None:
+            value = self._made(name, value)
+        return self.__dict__.setdefault(name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        place = self._places.get(name, ":.")
+        if isinstance(value, ModuleType) and not place.endswith(":."):
+            return
+        super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*self.__dict__, *self._places} - {"Any", "TYPE_CHECKING", "_places", "_made", "_unknown"})
+
+
+def by_need(
+    package: str,
+    places: Mapping[str, str],
+    made: Callable[[str, Any], Any] | None = None,
+    unknown: Callable[[str], AttributeError] | None = None,
+) -> None:
+    """Lets a package have these names: each with its module, with "module:attribute" where it has another name there,
+    or with "module:." where it is the module. `made` is what the package has in place of a value; `unknown` makes the
+    error for a name that it does not have."""
+
+    def no_such(name: str) -> AttributeError:
+        return AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    module = sys.modules[package]
+    module.__dict__.update(_places=places, _made=made, _unknown=unknown or no_such)
+    module.__class__ = Package
+
+
+class _Attached:
+    """An attribute of a class that `load` puts in this one's place."""
+
+    __slots__ = ("_load", "_name")
+
+    def __init__(self, name: str, load: Callable[[str], object]) -> None:
+        self._name, self._load = name, load
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        self._load(self._name)
+        return getattr(owner if instance is None else instance, self._name)
+
+
+def attach_later(kind: type, names: Iterable[str], load: Callable[[str], object]) -> None:
+    """Gives a class operators and methods that `load`, called with the name of one, attaches when it is first used."""
+    for name in names:
+        setattr(kind, name, _Attached(name, load))
