@@ -179,10 +179,11 @@ class Graph:
         Dtype: `dtype`; else an array's own, f32 for Python floats and lists of them, i64 for ints. Raises: DTypeError
         for a value that the dtype cannot hold, ShapeError for lists whose rows differ in length.
         """
-        if type(value) in (bool, int, float) and value == value:  # numbers, each made an array once; NaN has many bits
-            below = type(value) is float and math.copysign(1.0, value) < 0  # -0.0 is equal to 0.0
-            number = _number(type(value), value, below, None if dtype is None else as_dtype(dtype))
-            return self.add("constant", (), {"value": number})[0]
+        number: Any = value
+        if type(number) in (bool, int, float) and number == number:  # each made an array once; NaN has many bits
+            below = type(number) is float and math.copysign(1.0, number) < 0  # -0.0 is equal to 0.0
+            array = _number(type(number).__name__, number, below, None if dtype is None else as_dtype(dtype))
+            return self.add("constant", (), {"value": array})[0]
         if getattr(getattr(value, "dtype", None), "is_packed", False) and not isinstance(value, PackedArray):
             value = value.numpy()  # type: ignore[union-attr]  # an Array, which lies on a device
         if isinstance(value, PackedArray):
@@ -455,7 +456,7 @@ def _constant(value: Any, dtype: DTypeLike | None) -> npt.NDArray[Any]:
 
 
 @functools.lru_cache(1024)
-def _number(kind: type, value: float, below_zero: bool, dtype: DType | None) -> npt.NDArray[Any]:
+def _number(kind: str, value: float, below_zero: bool, dtype: DType | None) -> npt.NDArray[Any]:
     """The array of a Python number; what is equal in Python differs by `kind`, or by its sign."""
     return _constant(value, dtype)
 

@@ -88,7 +88,7 @@ def matches(pattern: Pattern, t: Tensor) -> Iterator[Match]:
 def _may_match(p: Pattern, t: Tensor) -> bool:
     """False where one look at the node tells that the pattern does not match."""
     if isinstance(p, Call):
-        return t.node.op.name == p.op and len(t.node.inputs) == len(p.inputs)
+        return t.node.op is get_op(p.op) and len(t.node.inputs) == len(p.inputs)
     if isinstance(p, Number):
         return t.node.op.is_constant
     return not isinstance(p, Either) or any(_may_match(option, t) for option in p.options)

@@ -49,7 +49,7 @@ class _Rules:
         self._support = support
         there = {node.op.name for node in graph.nodes} | _MAKES
         self._rules = {
-            op: tuple((pattern, rule) for pattern, rule in rules if ops_of(pattern) <= there)
+            get_op(op): tuple((pattern, rule) for pattern, rule in rules if ops_of(pattern) <= there)
             for op, rules in _RULES.items()
         }
         self.any = any(self._rules.values())
@@ -59,7 +59,7 @@ class _Rules:
     def rewrite(self, new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
         for old, fresh in zip(node.inputs, inputs, strict=True):
             self._uses[fresh.id] = self._uses[old.id]
-        rules = self._rules.get(node.op.name)
+        rules = self._rules.get(node.op)
         if not rules:
             return None
         root = Node(node.op, inputs, node.attrs)

@@ -101,6 +101,23 @@ def test_a_product_is_right_and_does_not_depend_on_its_pieces(
     assert made[0].tobytes() == made[1].tobytes()
 
 
+@on_machines
+@pytest.mark.parametrize(("k", "m", "n"), [(256, 32, 32), (300, 45, 75), (1000, 64, 33)])
+@pytest.mark.sample(2)
+def test_a_long_sum_of_a_transposed_matrix_is_added_up_in_parts(k: int, m: int, n: int, machine: Machine) -> None:
+    graph = rlx.Graph("gradient of a weight")
+    y = rlx.matmul(graph.input("x", (k, m)), graph.input("d", (k, n)), transpose_a=True)
+    graph.output("y", y)
+    given = {"x": floats(k, m), "d": floats(k, n)}
+    made = [np.full(y.shape, np.nan, np.float32) for _ in range(2)]
+    for out, pieces in zip(made, (1, 3), strict=True):
+        steps = bound(y.node, list(given.values()), [out], machine, fixed=False)
+        assert sum(s.name == "matmul" for s in steps) == -(-k // 128)
+        run(steps, machine, pieces)
+    assert close(made[0], evaluate(graph, given, upcast=True)[y.id])
+    np.testing.assert_array_equal(*made)
+
+
 def network(graph: rlx.Graph) -> dict[str, Array]:
     """Convolutions of all kinds, a residual, pools and what stands between them, of an image of three channels."""
     values: dict[str, Array] = {"x": floats(2, 3, 21, 19)}

@@ -30,9 +30,11 @@ from rlx.backends.cpu.packed.tiles import tile_steps
 from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine
 from rlx.dtypes import as_dtype, f32, i32
 from rlx.ir import Node
+from rlx.ir import expr as ex
 from rlx.records import replace
 
 _TURNED = 32  # rows and terms from which a transposed matrix is worth a copy
+_PART = 128  # terms of a long sum that are added up at a time
 # Rows from which an f32 weight that lies row by row is turned into panels in each run, for less than a tenth of the
 # product's time: programs of few rows read it where it lies, and then nobody needs a second copy.
 _MANY_ROWS = 128
@@ -80,6 +82,10 @@ def bind_matmul(
         return tile_steps(a.reshape(-1, k), weight, as_dtype(b.dtype), out.reshape(-1, n), ctx, "matmul")
     if a.itemsize == 2:
         a = widened(a, ctx, steps)
+    if len(ins) == 2 and epilogue_of(node) is None and _is_long_sum(a, b, outs[0]):
+        if following is not None:
+            raise Declined("parts of a sum before another node")  # as for tiles, no plan may decide the bits
+        return _sum_of_parts(a, b, out, ctx)
     if merged and math.prod(batch) == 1 and m >= _TURNED and k >= _TURNED and a.strides[-2] == a.itemsize:
         a = _turned(a.reshape(m, k), ctx, steps).reshape(a.shape)
     if merged:  # one b: all axes before the last are rows
@@ -122,6 +128,32 @@ def beside(x: Array, out: Array) -> tuple[Array, int, int]:
     if x.ndim > 0 and x.size == x.shape[-1] == out.shape[-1]:
         return x, 0, 0
     raise Declined(f"{x.shape} beside {out.shape}")
+
+
+def _is_long_sum(a: Array, b: Array, out: Array) -> bool:
+    """Whether a product of f32 is of a transposed matrix and sums very many terms, as the gradient of a weight does
+    over all rows of a batch."""
+    plain = all(x.dtype == np.float32 and math.prod(x.shape[:-2]) == 1 for x in (a, b, out))
+    lies = a.strides[-2] == a.itemsize and b.strides[-1] == b.itemsize
+    return plain and lies and a.shape[-1] >= 2 * _PART and min(out.shape[-2:]) >= _TURNED
+
+
+def _sum_of_parts(a: Array, b: Array, out: Array, ctx: EngineContext) -> list[EngineStep]:
+    """The product as a sum of products of `_PART` terms each, which find their part of b in the cache. They read the
+    transposed matrix where it lies, which of few terms costs no more than turning it."""
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    a, b, result = a.reshape(m, k), b.reshape(1, k, n), out.reshape(1, m, n)
+    tile = choose_tile(ctx.machine, m, n, 0)
+    added = ex.call("add", ex.arg(1, f32), ex.arg(0, f32))
+    steps: list[EngineStep] = []
+    for first in range(0, k, _PART):
+        left, right = a[:, first : first + _PART], b[:, first : first + _PART]
+        rows = (np.arange(m) * left.strides[0])[:, None] + address(left)
+        tree, operands = (added, [beside(result[0], result[0])]) if first else (None, [])
+        product = Product(rows, left.shape[1], left.strides[1], result, 0, tree, operands, (left,))
+        panels = _panels(right, tile, m, False, ctx)
+        steps += product_steps(product, panels, tile, ctx, "matmul")
+    return steps
 
 
 def _turned(a: Array, ctx: EngineContext, steps: list[EngineStep]) -> Array:

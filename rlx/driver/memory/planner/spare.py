@@ -20,8 +20,8 @@ from rlx.ir import Graph, Leaf, Node
 from rlx.ir.rewrite import Rewriter
 
 LARGE_BYTES = 1 << 20  # smaller tensors are kept
-WORK = 0.02  # of all nodes, which what is computed again costs at most
-GAIN = 0.05  # of the arena, which it must save at least
+WORK = 0.02  # what is computed again costs at most this part of the work of all nodes
+GAIN = 0.05  # it must save at least this part of the arena
 
 
 class _Candidate(NamedTuple):
