@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from inspect import cleandoc
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from rlx.cli.bench import bench
-from rlx.cli.check import check
-from rlx.cli.convert import convert
-from rlx.cli.devices import devices
-from rlx.cli.embed import embed
-from rlx.cli.finetune import finetune
-from rlx.cli.generate import chat, generate
-from rlx.cli.inspect import inspect
-from rlx.cli.run import run
-from rlx.cli.selftest import selftest
-from rlx.cli.serve import serve
-from rlx.cli.transcribe import transcribe
+# The commands, in the order of the help, with their modules: a command imports its own.
+COMMANDS = {
+    "devices": "devices", "embed": "embed", "generate": "generate", "chat": "generate", "serve": "serve",
+    "transcribe": "transcribe", "finetune": "finetune", "run": "run", "inspect": "inspect", "convert": "convert",
+    "check": "check", "bench": "bench", "selftest": "selftest",
+}  # fmt: skip
 
 
 def _paragraphs(text: str) -> str:
@@ -26,11 +22,22 @@ def _paragraphs(text: str) -> str:
     return "\n\n".join(" ".join(part.split()) for part in cleandoc(text).split("\n\n"))
 
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (
-    devices, embed, generate, chat, serve, transcribe, finetune, run, inspect, convert, check, bench, selftest,
-):  # fmt: skip
-    app.command(help=_paragraphs(command.__doc__ or ""))(command)
+class _Commands(TyperGroup):
+    """The commands, each imported when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        function = getattr(import_module(f"rlx.cli.{COMMANDS[cmd_name]}"), cmd_name)
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        alone.command(cmd_name, help=_paragraphs(function.__doc__ or ""))(function)
+        return typer.main.get_command(alone)
+
+
+app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 def _version(asked: bool) -> None:
