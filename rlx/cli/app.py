@@ -1,25 +1,43 @@
-"""The commands of the command line. `main` imports this module, so that Ctrl-C meanwhile ends in one line too."""
+"""The command line as typer has it: help, what is wrong with a line, and lines that `arguments.read` leaves to it."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from inspect import cleandoc
+from collections.abc import Callable
+from inspect import Parameter, Signature, cleandoc, signature
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-# The commands, in the order of the help, with their modules: a command imports its own.
-COMMANDS = {
-    "devices": "devices", "embed": "embed", "generate": "generate", "chat": "generate", "serve": "serve",
-    "transcribe": "transcribe", "finetune": "finetune", "run": "run", "inspect": "inspect", "convert": "convert",
-    "check": "check", "bench": "bench", "selftest": "selftest",
-}  # fmt: skip
+from rlx.cli.arguments import Option, parameters
+from rlx.cli.commands import COMMANDS, function_of
 
 
 def _paragraphs(text: str) -> str:
     """A docstring with each paragraph as one line, which the terminal's width breaks."""
     return "\n\n".join(" ".join(part.split()) for part in cleandoc(text).split("\n\n"))
+
+
+def _for_typer(function: Callable[..., None]) -> Callable[..., None]:
+    """A command's function, its parameters declared as typer declares them."""
+
+    def call(**values: Any) -> None:
+        function(**values)
+
+    declared = signature(function, eval_str=True).parameters
+    listed = []
+    for p in parameters(function):
+        said = p.said
+        own = (
+            typer.Option(*said.names, help=said.help, min=said.min, max=said.max)
+            if isinstance(said, Option)
+            else typer.Argument(help=said.help)
+        )
+        kind = declared[p.name].annotation.__origin__
+        listed.append(Parameter(p.name, Parameter.KEYWORD_ONLY, default=p.default, annotation=Annotated[kind, own]))
+    call.__signature__ = Signature(listed)  # type: ignore[attr-defined]
+    call.__annotations__ = {p.name: p.annotation for p in listed}
+    return call
 
 
 class _Commands(TyperGroup):
@@ -31,9 +49,9 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        function = getattr(import_module(f"rlx.cli.{COMMANDS[cmd_name]}"), cmd_name)
+        function = function_of(cmd_name)
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        alone.command(cmd_name, help=_paragraphs(function.__doc__ or ""))(function)
+        alone.command(cmd_name, help=_paragraphs(function.__doc__ or ""))(_for_typer(function))
         return typer.main.get_command(alone)
 
 

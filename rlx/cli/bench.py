@@ -14,9 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from rlx.cli import contenders
+from rlx.cli.arguments import option
 from rlx.cli.contenders import Contender
 from rlx.cli.inputs import dims_of, feeds_of, load_model, said
 from rlx.cli.long_commands import each_device, kept, limit
@@ -44,13 +43,13 @@ ROUNDS = 5  # the contenders take turns in each, so that other load and heat aff
 def bench(
     model: FileOrFolder,
     device: Devices = None,
-    runs: Annotated[int, typer.Option(help="How many runs of each are measured.", min=1)] = 50,
+    runs: Annotated[int, option(help="How many runs of each are measured.", min=1)] = 50,
     warmup: Annotated[
-        int, typer.Option(help="How many runs of each go before, beside the first.", min=0)
+        int, option(help="How many runs of each go before, beside the first.", min=0)
     ] = 5,
     seconds: Seconds = 60,
     threads: Annotated[
-        int | None, typer.Option(help="Of the CPU, and of ONNX Runtime. Default: all processors.", min=1)
+        int | None, option(help="Of the CPU, and of ONNX Runtime. Default: all processors.", min=1)
     ] = None,
     input: Inputs = None,
     dim: Dims = None,
@@ -59,7 +58,7 @@ def bench(
     strict: Strict = False,
     max_bytes: MaxBytes = None,
     max_steps: MaxSteps = None,
-    json: Annotated[Path | None, typer.Option(help="Write the figures here, as JSON.")] = None,
+    json: Annotated[Path | None, option(help="Write the figures here, as JSON.")] = None,
 ) -> None:
     """Measure a model's latency on every device, and in ONNX Runtime where that is installed: NumPy arrays in and out.
 
@@ -102,7 +101,7 @@ def bench(
             measure(found, runs, warmup, end)
         results()
     if not able:
-        raise typer.Exit(2)
+        raise SystemExit(2)
 
 
 def measure(found: Sequence[Contender], runs: int, warmup: int, end: float = math.inf) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-import typer
 
+from rlx.cli.arguments import Argument, option
 from rlx.cli.options import Device
 from rlx.errors import RlxError
 from rlx.host.progress import drawn
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 def embed(
-    folder: Annotated[Path, typer.Argument(help="A BERT sentence encoder's folder, or a GGUF file of embeddings.")],
-    file: Annotated[str, typer.Argument(help="Text, one sentence a line; - reads standard input.")] = "-",
+    folder: Annotated[Path, Argument(help="A BERT sentence encoder's folder, or a GGUF file of embeddings.")],
+    file: Annotated[str, Argument(help="Text, one sentence a line; - reads standard input.")] = "-",
     device: Device = "auto",
-    dtype: Annotated[str | None, typer.Option(help='Keep the matrices as "f16" or "bf16".')] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the embeddings here, as a NumPy .npy file.")] = None,
-    query: Annotated[str | None, typer.Option(help="Print the sentences nearest to this text.")] = None,
+    dtype: Annotated[str | None, option(help='Keep the matrices as "f16" or "bf16".')] = None,
+    out: Annotated[Path | None, option(help="Write the embeddings here, as a NumPy .npy file.")] = None,
+    query: Annotated[str | None, option(help="Print the sentences nearest to this text.")] = None,
     prompt_name: Annotated[
-        str | None, typer.Option(help="The model's prompt before each sentence. Default: as the folder says.")
+        str | None, option(help="The model's prompt before each sentence. Default: as the folder says.")
     ] = None,
     query_prompt_name: Annotated[
-        str | None, typer.Option(help="The model's prompt before the query. Default: as the folder says.")
+        str | None, option(help="The model's prompt before the query. Default: as the folder says.")
     ] = None,
-    top: Annotated[int, typer.Option(help="How many sentences a query prints.", min=1)] = 3,
+    top: Annotated[int, option(help="How many sentences a query prints.", min=1)] = 3,
 ) -> None:
     """Embed sentences, or find those nearest to a query.
 

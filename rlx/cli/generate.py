@@ -8,8 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-import typer
-
+from rlx.cli.arguments import Argument, option
 from rlx.cli.devices import full_name
 from rlx.cli.options import Device
 from rlx.errors import RlxError
@@ -18,47 +17,47 @@ from rlx.host.progress import drawn
 _LARGE = 64 << 20  # bytes of weights a token
 _ANSWER = 256  # tokens of a context that a talk leaves free for an answer
 
-Model = Annotated[Path, typer.Argument(help="A Hugging Face folder with a language model, or a GGUF file.")]
+Model = Annotated[Path, Argument(help="A Hugging Face folder with a language model, or a GGUF file.")]
 MaxTokens = Annotated[
     int | None,
-    typer.Option("--max-tokens", "-n", help="How many tokens at most. Default: as many as the context takes.", min=0),
+    option("--max-tokens", "-n", help="How many tokens at most. Default: as many as the context takes.", min=0),
 ]
-Temperature = Annotated[float, typer.Option(help="0 takes the likeliest token each time.", min=0)]
-TopK = Annotated[int | None, typer.Option(help="Draw from so many of the likeliest tokens.", min=1)]
-TopP = Annotated[float | None, typer.Option(help="Draw from the likeliest that have this probability together.")]
-Seed = Annotated[int | None, typer.Option(help="Of the draws. Default: 0.", min=0)]
+Temperature = Annotated[float, option(help="0 takes the likeliest token each time.", min=0)]
+TopK = Annotated[int | None, option(help="Draw from so many of the likeliest tokens.", min=1)]
+TopP = Annotated[float | None, option(help="Draw from the likeliest that have this probability together.")]
+Seed = Annotated[int | None, option(help="Of the draws. Default: 0.", min=0)]
 Context = Annotated[
     int | None,
-    typer.Option(help="How many tokens prompt and answer may have. Default: 4096, or those of the model.", min=1),
+    option(help="How many tokens prompt and answer may have. Default: 4096, or those of the model.", min=1),
 ]
-Engine = Annotated[str | None, typer.Option(help='Kernels on the CPU: "numpy" or "compiled".')]
-Kept = Annotated[str | None, typer.Option(help='Keep matrices as "f32", "f16" or "bf16"; packed ones stay packed.')]
-Activations = Annotated[str | None, typer.Option(help='Tensors between layers: "f32", "f16" or "bf16".')]
-Cache = Annotated[str | None, typer.Option(help='Keys and values: "f32", "f16", "bf16" or "q8_0".')]
+Engine = Annotated[str | None, option(help='Kernels on the CPU: "numpy" or "compiled".')]
+Kept = Annotated[str | None, option(help='Keep matrices as "f32", "f16" or "bf16"; packed ones stay packed.')]
+Activations = Annotated[str | None, option(help='Tensors between layers: "f32", "f16" or "bf16".')]
+Cache = Annotated[str | None, option(help='Keys and values: "f32", "f16", "bf16" or "q8_0".')]
 PrefillChunk = Annotated[
     int | None,
-    typer.Option(help="Tokens of a prompt in one run. Default: 512; 2048 on a GPU of 40 GB and more.", min=16),
+    option(help="Tokens of a prompt in one run. Default: 512; 2048 on a GPU of 40 GB and more.", min=16),
 ]
 LayersOn = Annotated[
     str | None,
-    typer.Option(help='Layers on several devices, such as "cuda:0=20,cpu"; without a number as many as fit.'),
+    option(help='Layers on several devices, such as "cuda:0=20,cpu"; without a number as many as fit.'),
 ]
-Lookup = Annotated[bool, typer.Option("--lookup", help="Guess from the text; sooner if it repeats.")]
-DraftModel = Annotated[Path | None, typer.Option("--draft", help="A smaller model of the same vocabulary, to guess.")]
-Guesses = Annotated[int, typer.Option(help="How many tokens --lookup or --draft guess at once.", min=1, max=32)]
-AdapterFolder = Annotated[Path | None, typer.Option("--adapter", help="A LoRA adapter's folder, as PEFT saves it.")]
-Show = Annotated[bool, typer.Option("--stats", help="Print counts and speeds at the end, on standard error.")]
+Lookup = Annotated[bool, option("--lookup", help="Guess from the text; sooner if it repeats.")]
+DraftModel = Annotated[Path | None, option("--draft", help="A smaller model of the same vocabulary, to guess.")]
+Guesses = Annotated[int, option(help="How many tokens --lookup or --draft guess at once.", min=1, max=32)]
+AdapterFolder = Annotated[Path | None, option("--adapter", help="A LoRA adapter's folder, as PEFT saves it.")]
+Show = Annotated[bool, option("--stats", help="Print counts and speeds at the end, on standard error.")]
 
 
 def generate(
     model: Model,
-    prompt: Annotated[str, typer.Option("--prompt", "-p", help="The text to go on from; - reads standard input.")],
+    prompt: Annotated[str, option("--prompt", "-p", help="The text to go on from; - reads standard input.")],
     max_tokens: MaxTokens = None,
     temperature: Temperature = 0.0,
     top_k: TopK = None,
     top_p: TopP = None,
     seed: Seed = None,
-    stop: Annotated[list[str] | None, typer.Option(help="A text before which to end; may be repeated.")] = None,
+    stop: Annotated[list[str] | None, option(help="A text before which to end; may be repeated.")] = None,
     device: Device = "auto",
     context: Context = None,
     dtype: Kept = None,
@@ -94,7 +93,7 @@ def generate(
 
 def chat(
     model: Model,
-    system: Annotated[str | None, typer.Option(help="What the model is told before the talk.")] = None,
+    system: Annotated[str | None, option(help="What the model is told before the talk.")] = None,
     max_tokens: MaxTokens = None,
     temperature: Temperature = 0.0,
     top_k: TopK = None,

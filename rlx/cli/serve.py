@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
+from rlx.cli.arguments import option
 from rlx.cli.generate import Activations, Cache, Context, Kept, LayersOn, Model, PrefillChunk, loaded
 from rlx.cli.options import Device
 from rlx.errors import RlxError
@@ -21,15 +20,15 @@ _MISSING = 'serve needs the packages of `rlx[serve]`: pip install "rlx[serve]" (
 
 def serve(
     model: Model,
-    host: Annotated[str, typer.Option(help="The address to listen on; others than loopback need a key.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = 8080,
-    name: Annotated[str | None, typer.Option(help="What clients call the model. Default: of its file.")] = None,
+    host: Annotated[str, option(help="The address to listen on; others than loopback need a key.")] = "127.0.0.1",
+    port: Annotated[int, option(help="0 takes a free one.", min=0, max=65535)] = 8080,
+    name: Annotated[str | None, option(help="What clients call the model. Default: of its file.")] = None,
     api_key_file: Annotated[
-        Path | None, typer.Option(help="A file with the key that clients must send. Default: RLX_API_KEY, if set.")
+        Path | None, option(help="A file with the key that clients must send. Default: RLX_API_KEY, if set.")
     ] = None,
-    slots: Annotated[int, typer.Option(help="How many sequences run at once.", min=2, max=1024)] = 8,
+    slots: Annotated[int, option(help="How many sequences run at once.", min=2, max=1024)] = 8,
     pages: Annotated[
-        int | None, typer.Option(help="Keep keys and values in so many shared pages of 64 tokens.", min=2)
+        int | None, option(help="Keep keys and values in so many shared pages of 64 tokens.", min=2)
     ] = None,
     device: Device = "auto",
     context: Context = None,
@@ -40,16 +39,16 @@ def serve(
     prefill_chunk: PrefillChunk = None,
     adapter: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=FOLDER of a LoRA adapter, which requests choose as their model; may be repeated."),
+        option(help="NAME=FOLDER of a LoRA adapter, which requests choose as their model; may be repeated."),
     ] = None,
     pooling: Annotated[
-        str | None, typer.Option(help='Of embeddings: "mean", "cls" or "last". Default: as the file says, else last.')
+        str | None, option(help='Of embeddings: "mean", "cls" or "last". Default: as the file says, else last.')
     ] = None,
-    max_prompt: Annotated[int | None, typer.Option(help="Tokens of a prompt. Default: the context.", min=1)] = None,
-    max_body: Annotated[int, typer.Option(help="Bytes of a request.", min=1024)] = 1 << 20,
-    max_connections: Annotated[int, typer.Option(help="Connections at once.", min=1)] = 256,
-    max_waiting: Annotated[int, typer.Option(help="Sequences that wait for a slot.", min=0)] = 64,
-    seconds: Annotated[float, typer.Option(help="How long an answer may take.", min=1)] = 600.0,
+    max_prompt: Annotated[int | None, option(help="Tokens of a prompt. Default: the context.", min=1)] = None,
+    max_body: Annotated[int, option(help="Bytes of a request.", min=1024)] = 1 << 20,
+    max_connections: Annotated[int, option(help="Connections at once.", min=1)] = 256,
+    max_waiting: Annotated[int, option(help="Sequences that wait for a slot.", min=0)] = 64,
+    seconds: Annotated[float, option(help="How long an answer may take.", min=1)] = 600.0,
 ) -> None:
     """Serve a language model over HTTP, as clients of OpenAI's API expect: completions, chat, embeddings.
 
