@@ -216,7 +216,7 @@ def loaded(
 ) -> Any:  # fmt: skip
     """The language model of a command, or the sentence encoder where `encoders`. Raises: RlxError for what makes no
     text, and as `rlx.models.load`."""
-    from rlx.models import LanguageModel, SentenceEncoder, load
+    from rlx.models import LanguageModel, load
 
     with drawn(only="loading"):
         made = load(
@@ -224,6 +224,8 @@ def loaded(
             cache=cache, engine=cast(Any, engine), layers_on=layers_on, prefill_chunk=prefill_chunk,
         )  # fmt: skip
     if not isinstance(made, LanguageModel):
+        from rlx.models import SentenceEncoder  # here, since few files hold one
+
         if encoders and isinstance(made, SentenceEncoder):
             return made
         made.close()
