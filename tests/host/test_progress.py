@@ -15,8 +15,8 @@ AT_MOST = progress.DRAWN_AFTER  # nobody should wait longer without a word
 
 
 @pytest.fixture
-def begun(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set when a picture has begun; the standard error that capsys has is a terminal."""
+def begun(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when a picture has begun."""
     event, begin = threading.Event(), Picture.begin
 
     def noted(self: Picture) -> None:
@@ -24,7 +24,6 @@ def begun(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         event.set()
 
     monkeypatch.setattr(Picture, "begin", noted)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     return event
 
 
@@ -32,6 +31,7 @@ def test_work_that_ends_soon_is_not_drawn(
     begun: threading.Event, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "DRAWN_AFTER", 1e6)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     with drawn("short"):
         report("reading")
     assert not begun.is_set() and capsys.readouterr().err == ""
@@ -44,6 +44,7 @@ def test_work_that_takes_longer_is_drawn_from_its_stage_on(
     begun: threading.Event, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "DRAWN_AFTER", 1e-6)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert AT_MOST <= 0.2
     with drawn("long"):
         report("planning", 1, 3)
