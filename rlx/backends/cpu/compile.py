@@ -78,7 +78,7 @@ def code_bytes(specs: Iterable[KernelSpec], machine: Machine) -> int:
 
 
 def images(specs: Sequence[KernelSpec], machine: Machine) -> list[bytes]:
-    """The machine code of each kernel, from the cache or compiled. Those of a program of many lie in one record, too."""
+    """The machine code of each kernel, from the cache or compiled. Those of a larger program lie in one record, too."""
     store = shared(KIND)
     keys = [key_parts(s, machine) for s in specs]
     together: list[Part] = ["together", *(part for key in keys for part in key)]
