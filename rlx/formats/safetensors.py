@@ -292,7 +292,8 @@ def _dtype_of(name: str) -> np.dtype[Any] | None:
         return _DTYPES.get(name)
     import ml_dtypes
 
-    return np.dtype(getattr(ml_dtypes, _NARROW[name]))
+    narrow: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _NARROW[name]))
+    return narrow
 
 
 def _name_of(dtype: np.dtype[Any]) -> str | None:

@@ -21,12 +21,14 @@ from tests.models.language import tiny
 
 LISTS = Path(__file__).with_name("start.json")
 # Modules of Python that take a millisecond and more, and that none of these starts needs.
-HEAVY = {"asyncio", "concurrent.futures", "dataclasses", "email", "importlib.metadata", "importlib.resources", "pkgutil",
-         "secrets", "tempfile", "unittest", "zipfile"}  # fmt: skip
+HEAVY = {
+    "asyncio", "concurrent.futures", "dataclasses", "email", "importlib.metadata", "importlib.resources", "pkgutil",
+    "secrets", "tempfile", "unittest", "zipfile",
+}  # fmt: skip
 COMMAND = "import sys\nfrom rlx.cli import main\nsys.argv = ['rlx', *{!r}]\ntry: main()\nexcept SystemExit: pass"
 STARTS = {
     "import rlx": ("import rlx", "compiled"),
-    "load_program": ("import rlx, numpy as np\nrlx.load_program('net.rlx').run({'x': np.ones((2, 8), 'f4')})", "compiled"),
+    "load_program": ("import rlx\nrlx.load_program('net.rlx').run({'x': numpy.ones((2, 8), 'f4')})", "compiled"),
     "rlx run": (COMMAND.format(["run", "net.rlx"]), "compiled"),
     "rlx generate": (COMMAND.format(["generate", "tiny", "-p", "ab", "-n", "1", "--device", "cpu"]), "numpy"),
 }

@@ -408,8 +408,10 @@ class CpuExecutable:
         engine, self._engine = getattr(self, "_engine", None), None
         if engine is not None:
             engine.close()
-        for owned in (*self._controls, *self._owned):
-            owned.close()
+        for run in self._controls:
+            run.close()
+        for buffer in self._owned:
+            buffer.close()
         self._owned = []
         self._controls = []
         self._reads.close()
