@@ -276,7 +276,7 @@ def _limit() -> int:
 
 
 def _user_folder() -> str:
-    if sys.platform.startswith("linux"):  # as platformdirs has it, without the time that its import takes
+    if str(sys.platform) == "linux":  # as platformdirs has it, without the time that its import takes
         base = os.environ.get("XDG_CACHE_HOME", "")
         return os.path.join(base if base.strip() else os.path.expanduser("~/.cache"), "rlx")
     import platformdirs
