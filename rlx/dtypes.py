@@ -70,6 +70,17 @@ class DType(Record):
             _BY_NP[self.np] = self
             return self.np
 
+    # The passes compare and look up dtypes hundreds of thousands of times: nearly always an object with itself.
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, DType) or self.name != other.name:
+            return False
+        return (self.storage, self.kind, self.np) == (other.storage, other.kind, other.np)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def __repr__(self) -> str:
         return self.name
 
@@ -108,6 +119,8 @@ class DType(Record):
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
         """The bytes of a tensor of this shape. Raises: ShapeError as `array_shape`."""
+        if self.kind != "q":
+            return math.prod(shape) * self.storage.nbytes
         return math.prod(self.array_shape(shape)) * self.np.itemsize
 
     def array_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -291,10 +304,12 @@ def promote(*dtypes: DType) -> DType:
 
     Raises: DTypeError for a packed dtype, and for u64 beside a signed integer, since no integer holds both."""
     for dtype in dtypes:
-        if dtype.is_packed:
+        if dtype.kind == "q":
             raise packed_refused("promotion", dtype)
     result = dtypes[0]
     for dtype in dtypes[1:]:
+        if dtype is result:
+            continue
         common = _PROMOTE[result, dtype]
         if common is None:
             raise DTypeError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from errno import ENOENT
 
 
 def meant(name: object, known: Iterable[object]) -> str:
@@ -60,6 +61,25 @@ class DataError(RlxError):
     """Data to train on that cannot be read, or lacks what is needed; the message names the file and the line."""
 
 
+class _Missing(FileNotFoundError):
+    """What the errors of missing files share: Python's `errno` and `filename`, and a message of rlx."""
+
+    def __init__(self, message: str, path: object = None) -> None:
+        super().__init__(message)
+        self.errno, self.filename = ENOENT, None if path is None else str(path)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class FileMissing(_Missing, ModelFormatError):
+    """A model's file or folder that is not there; a FileNotFoundError too, with its `filename`."""
+
+
+class DataMissing(_Missing, DataError):
+    """A file of data to train on that is not there; a FileNotFoundError too."""
+
+
 class ProgramMismatch(ModelFormatError):
     """A saved program of another version of rlx, another device or driver, or other settings; compile it here."""
 
@@ -94,6 +114,10 @@ class ByteLimitExceeded(OutOfDeviceMemory):
 
 class DeviceLost(RlxError):
     """The device stopped answering; its sessions cannot be used any more, but a new one can be made."""
+
+
+class EnvironmentWarning(UserWarning):
+    """An environment variable that begins as those of rlx do and is none of them."""
 
 
 class ModelWarning(UserWarning):

@@ -107,7 +107,7 @@ def _within(optimizer: str, low: float = 0.0, high: float = math.inf, **settings
             raise ShapeError(f"optim.{optimizer}: {name} is {value}; expected a number of at least {low:g}{below}")
 
 
-def _unzip(pairs: PyTree, like: PyTree, count: int) -> list[PyTree]:
+def _unzip(pairs: PyTree, count: int) -> list[PyTree]:
     """Trees of the first, second, … of tuples in a tree."""
     return [tree.map(lambda p, i=i: p[i], pairs, is_leaf=_is_pair) for i in range(count)]
 
@@ -137,7 +137,37 @@ def _grown(base: float, count: Any, g: Any) -> Any:
 
 def _each(function: Callable[..., tuple[Any, ...]], count: int, gradients: PyTree, *rest: PyTree) -> list[PyTree]:
     """`function` of each gradient and what the other trees have in its place; `count` trees of its results."""
-    return _unzip(tree.map(lambda *xs: _Pair(function(*xs)), gradients, *rest), gradients, count)
+    return _unzip(tree.map(lambda *xs: _Pair(function(*xs)), gradients, *rest), count)
+
+
+_STACKED = 1 << 23  # elements of the most parameters that one operation works on, where these are several
+
+
+def _each_stacked(
+    function: Callable[..., tuple[Any, ...]], count: int, gradients: PyTree, *rest: PyTree
+) -> list[PyTree]:
+    """As `_each`, of a function that takes and gives many arrays of one shape, along a new first axis.
+
+    So the reductions and products of equally large parameters are few launches. The arrays of larger parameters come
+    alone, since their copies would take more than launches do."""
+    rows, treedef = tree.flatten(tree.map(lambda *xs: _Pair(xs), gradients, *rest), is_leaf=_is_pair)
+    groups: dict[Any, list[int]] = {}
+    for i, row in enumerate(rows):
+        groups.setdefault(tuple((tuple(np.shape(x)), as_dtype(x.dtype)) for x in row), []).append(i)
+    results = list(rows)
+    for places in groups.values():
+        several = max(1, _STACKED // max(1, math.prod(np.shape(rows[places[0]][0]))))
+        for start in range(0, len(places), several):
+            some = places[start : start + several]
+            outs = function(*(ops.stack(column) for column in zip(*(rows[i] for i in some), strict=True)))
+            for k, i in enumerate(some):
+                results[i] = _Pair(x[k] for x in outs)
+    return _unzip(tree.unflatten(treedef, results), count)
+
+
+def _own_axes(x: Any) -> tuple[int, ...]:
+    """The axes of each of stacked arrays."""
+    return tuple(range(1, x.ndim))
 
 
 # -- transformations of gradients
@@ -653,7 +683,7 @@ def adafactor(
             weight = t**beta2_decay
             rho = ops.minimum(_like(rate, work), 1.0 / ops.sqrt(t))
             alpha = ops.maximum(eps[1], _rms(_wide(p))) * rho
-            if g.ndim > 1:
+            if g.ndim > 2:
                 row = row + (ops.mean(work * work, axis=-1, keepdims=True) - row) * weight
                 column = column + (ops.mean(work * work, axis=-2, keepdims=True) - column) * weight
                 square = row * column / ops.maximum(ops.mean(row, axis=-2, keepdims=True), least)
@@ -664,7 +694,7 @@ def adafactor(
             move = move * (-alpha / ops.maximum(1.0, _rms(move) / d))
             return (move - p * (_like(rate, work) * weight_decay) if weight_decay else move), row, column
 
-        updates, rows, columns = _each(step, 3, gradients, state.row, state.column, params)
+        updates, rows, columns = _each_stacked(step, 3, gradients, state.row, state.column, params)
         return updates, Factors(count, rows, columns)
 
     return Optimizer(init, update)
@@ -676,7 +706,8 @@ def _epsilon(g: Any) -> float:
 
 
 def _rms(x: Any) -> Any:
-    return ops.sqrt(ops.mean(x * x))
+    """The root mean square of each of stacked arrays."""
+    return ops.sqrt(ops.mean(x * x, axis=_own_axes(x), keepdims=True))
 
 
 def muon(
@@ -697,13 +728,13 @@ def muon(
     _within("muon", high=1.0, beta=beta, adam_b1=adam_b1, adam_b2=adam_b2)
 
     def orthogonal(x: Any) -> Any:
-        tall = x.shape[0] > x.shape[1]
-        x = x.T if tall else x
-        x = x / (ops.sqrt(ops.sum(x * x)) + eps)
+        tall = x.shape[1] > x.shape[2]
+        x = x.mT if tall else x
+        x = x / (ops.sqrt(ops.sum(x * x, axis=_own_axes(x), keepdims=True)) + eps)
         for _ in range(ns_steps):
-            square = x @ x.T
+            square = x @ x.mT
             x = x * a + (square * b + (square * c) @ square) @ x
-        return x.T if tall else x
+        return x.mT if tall else x
 
     def init(params: PyTree) -> Moments:
         zeros = _zeros(params)
@@ -715,16 +746,16 @@ def muon(
         rate = _at(learning_rate, state.count)
 
         def step(g: Any, m: Any, v: Any, p: Any) -> tuple[Any, ...]:
-            if g.ndim == 2:
+            if g.ndim == 3:
                 m = _moved(m, g, beta)
-                move = orthogonal(_corrected(m, g, beta, count, nesterov)) * max(1.0, g.shape[1] / g.shape[0]) ** 0.5
+                move = orthogonal(_corrected(m, g, beta, count, nesterov)) * max(1.0, g.shape[2] / g.shape[1]) ** 0.5
                 move = move + p * weight_decay if weight_decay else move
             else:
                 m, v = _moved(m, g, adam_b1), _moved(v, g * g, adam_b2)
                 move = _corrected(m, g, adam_b1, count, nesterov) / (ops.sqrt(v / _grown(adam_b2, count, g)) + eps)
             return move * -_like(rate, move), m, v
 
-        updates, mu, nu = _each(step, 3, gradients, state.mu, state.nu, params)
+        updates, mu, nu = _each_stacked(step, 3, gradients, state.mu, state.nu, params)
         return updates, Moments(count, mu, nu)
 
     return Optimizer(init, update)

@@ -25,6 +25,22 @@ from rlx.ops.random.choices import exponential as exponential
 from rlx.ops.random.choices import laplace as laplace
 from rlx.ops.random.choices import multivariate_normal as multivariate_normal
 from rlx.ops.random.choices import truncated_normal as truncated_normal
+from rlx.ops.random.distributions import beta as beta
+from rlx.ops.random.distributions import cauchy as cauchy
+from rlx.ops.random.distributions import chisquare as chisquare
+from rlx.ops.random.distributions import dirichlet as dirichlet
+from rlx.ops.random.distributions import gamma as gamma
+from rlx.ops.random.distributions import geometric as geometric
+from rlx.ops.random.distributions import loggamma as loggamma
+from rlx.ops.random.distributions import logistic as logistic
+from rlx.ops.random.distributions import lognormal as lognormal
+from rlx.ops.random.distributions import maxwell as maxwell
+from rlx.ops.random.distributions import pareto as pareto
+from rlx.ops.random.distributions import poisson as poisson
+from rlx.ops.random.distributions import rademacher as rademacher
+from rlx.ops.random.distributions import rayleigh as rayleigh
+from rlx.ops.random.distributions import t as t
+from rlx.ops.random.distributions import weibull_min as weibull_min
 from rlx.ops.random.draws import bernoulli as bernoulli
 from rlx.ops.random.draws import bits as bits
 from rlx.ops.random.draws import dropout as dropout
@@ -39,9 +55,14 @@ from rlx.ops.random.draws import threefry2x32 as threefry2x32
 from rlx.ops.random.draws import uniform as uniform
 
 __all__ = [
-    "bernoulli", "bits", "categorical", "choice", "dropout", "exponential", "fold_in", "gumbel", "key", "laplace",
-    "multivariate_normal", "normal", "permutation", "randint", "split", "threefry2x32", "truncated_normal", "uniform",
+    "bernoulli", "beta", "bits", "categorical", "cauchy", "chisquare", "choice", "dirichlet", "dropout",
+    "exponential", "fold_in", "gamma", "geometric", "gumbel", "key", "laplace", "loggamma", "logistic", "lognormal",
+    "maxwell", "multivariate_normal", "normal", "pareto", "permutation", "poisson", "rademacher", "randint",
+    "rayleigh", "split", "t", "threefry2x32", "truncated_normal", "uniform", "weibull_min",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # type checkers read the imports above
     _make_public(globals(), __all__)
+
+PRNGKey = key  # jax.random's older name
+__all__.append("PRNGKey")

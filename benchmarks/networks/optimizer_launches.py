@@ -31,7 +31,7 @@ def main() -> None:
         "adamw, matrices decay": optim.adamw(1e-3, mask=lambda p: rlx.tree.map(lambda x: x.ndim > 1, p)),
         "adamw, clipped": optim.chain(optim.clip_by_global_norm(1.0), optim.adamw(1e-3)),
         "adamw of 4 gradients": optim.accumulate(optim.adamw(1e-3), 4), "adamw, 8 bits": optim.adamw_8bit(1e-3),
-        "adafactor": optim.adafactor(1e-3),
+        "adafactor": optim.adafactor(1e-3), "muon": optim.muon(1e-3),
     }  # fmt: skip
     print(f"{len(rlx.tree.leaves(params))} parameters, {sum(np.size(p) for p in rlx.tree.leaves(params)):,} elements")
     for name, optimizer in optimizers.items():

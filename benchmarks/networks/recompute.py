@@ -23,6 +23,7 @@ from rlx import nn, optim
 from rlx.driver.memory.plan import MemoryPlan, Slot
 from rlx.driver.memory.planner import plan
 from rlx.driver.memory.planner.recompute import fit
+from rlx.driver.memory.planner.spare import spared
 from rlx.errors import ByteLimitExceeded
 from rlx.ir import Graph
 from rlx.runtime.donation import donated
@@ -128,8 +129,11 @@ def main() -> None:
     device = rlx.Session("cpu").device
     ready = prepare(graph, support=device.support, param_dtypes={}, storage="typed", packed=False, optimize=True,
                     fallback="host", launches=False).graph  # fmt: skip
-    arena = planned(ready).arena_bytes
+    whole = planned(ready)
+    arena = whole.arena_bytes
     print(f"{len(ready.nodes):,} nodes; arena {arena:,} bytes")
+    smaller = spared(ready, whole, planned)
+    print(f"as compiled: {planned(smaller).arena_bytes:,} bytes, {len(smaller.nodes) - len(ready.nodes)} nodes again")
     for part in options.parts:
         begun = time.perf_counter()
         try:

@@ -46,7 +46,7 @@ def _tangents(node: Node, tangents: Sequence[Tensor | None]) -> Sequence[Tensor 
             raise no_gradient(node)
         return [None] * len(node.outputs)
     try:
-        return _transposed(node, tangents)
+        return transposed(node, tangents)
     except UnsupportedOp:
         if node.op.decompose is None:
             raise
@@ -56,7 +56,10 @@ def _tangents(node: Node, tangents: Sequence[Tensor | None]) -> Sequence[Tensor 
     return pushforward((result,) if isinstance(result, Tensor) else result, tangents, node.inputs, begin)
 
 
-def _transposed(node: Node, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+def transposed(node: Node, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """The tangents of a node's outputs by its gradient rule, which is linear in its cotangents.
+
+    Raises: UnsupportedOp where an op of the rule has no gradient."""
     assert not isinstance(node.op.vjp, _NotDifferentiable)
     seeds = [cotangent(t) if t.dtype.is_float else None for t in node.outputs]
     wrt = [t for t in seeds if t is not None]

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from rlx.errors import ModelWarning, RlxError
+from rlx.errors import EnvironmentWarning, ModelWarning, RlxError
+from rlx.host.environment import warn_unknown_variables
 from rlx.interrupted import taken_over
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of a stream name no file
@@ -40,7 +41,7 @@ def _asked() -> Callable[[], Any]:
     """What the command line asks for."""
     from rlx.cli.commands import COMMANDS, function_of
 
-    if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
+    if len(sys.argv) > 1 and sys.argv[1] in COMMANDS and "_RLX_COMPLETE" not in os.environ:
         from rlx.cli.arguments import read
 
         function = function_of(sys.argv[1])
@@ -49,7 +50,7 @@ def _asked() -> Callable[[], Any]:
             return partial(function, **values)
     from rlx.cli.app import app
 
-    return app
+    return partial(app, prog_name="rlx")
 
 
 def main() -> None:
@@ -67,14 +68,21 @@ def main() -> None:
         logging.lastResort.setFormatter(logging.Formatter("rlx: %(message)s"))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("default", ModelWarning)
+            for kind in (ModelWarning, EnvironmentWarning):
+                warnings.simplefilter("default", kind)
             warnings.showwarning = _warned
             call = _asked()  # its modules are imported here, since Ctrl-C may come meanwhile
             taken_over()
+            warn_unknown_variables()
             try:
                 call()
             finally:  # not as the process ends, when errors would be no errors any more
                 sys.stdout.flush()
+    except RlxError as error:
+        if os.environ.get("RLX_DEBUG") in ("1", "2", "3", "4"):  # another level is itself the error
+            raise
+        print(f"rlx: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
     except OSError as error:
         if error.filename is not None or error.errno not in _UNWRITABLE:
             raise
@@ -89,8 +97,3 @@ def main() -> None:
         if isinstance(getattr(ended.__context__, "__cause__", None), KeyboardInterrupt):
             print("rlx: interrupted", file=sys.stderr)
         raise
-    except RlxError as error:
-        if os.environ.get("RLX_DEBUG") in ("1", "2", "3", "4"):  # another level is itself the error
-            raise
-        print(f"rlx: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)

@@ -1,7 +1,7 @@
-"""The arguments of commands, as their functions declare them, and a reader of command lines that are in order.
+"""A reader of command lines that are in order, by what the commands' functions declare to typer.
 
-typer reads any line, explains what is wrong with one, and prints help. To import it, and what it checks values with,
-takes longer than many commands that `read` understands: those of whole words, each an option, its value or an argument.
+typer reads any line, explains what is wrong with one, and prints help. To import what it checks values with takes longer
+than many commands. `read` understands lines of whole words, each an option, its value or an argument.
 """
 
 from __future__ import annotations
@@ -11,50 +11,32 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin
+
+from typer.models import ArgumentInfo, OptionInfo
 
 from rlx.records import Record
 
 _INT, _FLOAT = re.compile(r"-?\d{1,18}", re.ASCII), re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?", re.ASCII)
 
 
-class Argument(Record):
-    """What a parameter annotated with it is: a word of the command line by its place."""
-
-    help: str
-
-
-class Option(Record):
-    """What a parameter annotated with it is: an option, of these `names` or that of the parameter."""
-
-    names: tuple[str, ...]
-    help: str
-    min: float | None
-    max: float | None
-
-
-def option(*names: str, help: str, min: float | None = None, max: float | None = None) -> Option:
-    """An option; "--on/--off" names both of a switch. A number is at least `min` and at most `max`."""
-    return Option(names, help, min, max)
-
-
 class Parameter(Record):
-    """A parameter of a command: its kind (str, int, float, bool, Path), whether it takes several values, and its
-    declaration."""
+    """A parameter of a command: its kind (str, int, float, bool, Path), whether it takes several values, and what is
+    declared of it."""
 
     name: str
     kind: Any
     several: bool
-    said: Argument | Option
+    said: OptionInfo | ArgumentInfo
     default: Any
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of an option; those of a switch that has two are joined by a slash."""
-        assert isinstance(self.said, Option)
         dashed = f"--{self.name.replace('_', '-')}"
         both = f"{dashed}/--no-{dashed[2:]}" if self.kind is bool else dashed
-        return self.said.names or (both,)
+        said = (self.said.default, *(self.said.param_decls or ()))  # typer.Option has the first name as a default
+        return tuple(n for n in said if isinstance(n, str) and n.startswith("-")) or (both,)
 
 
 class _Unclear(Exception):
@@ -63,10 +45,9 @@ class _Unclear(Exception):
 
 def parameters(function: Callable[..., None]) -> list[Parameter]:
     """The parameters of a command's function."""
-    hints = get_type_hints(function, include_extras=True)
     found = []
-    for name, p in inspect.signature(function).parameters.items():
-        kind, said = get_args(hints[name])
+    for name, p in inspect.signature(function, eval_str=True).parameters.items():
+        kind, said = get_args(p.annotation)
         if get_origin(kind) in (Union, UnionType):
             (kind,) = (k for k in get_args(kind) if k is not NoneType)
         several = get_origin(kind) is list
@@ -85,13 +66,15 @@ def read(function: Callable[..., None], words: Sequence[str]) -> dict[str, Any] 
 def _read(known: Sequence[Parameter], words: Sequence[str]) -> dict[str, Any]:
     switches, options = dict[str, tuple[Parameter, bool]](), dict[str, Parameter]()
     for p in known:
-        for text in p.names if isinstance(p.said, Option) else ():
+        for text in p.names if isinstance(p.said, OptionInfo) else ():
             if p.kind is bool:
                 switches.update((name, (p, on)) for name, on in zip(text.split("/"), (True, False), strict=False))
             else:
                 options[text] = p
     values: dict[str, Any] = {}
-    places = [p for p in known if isinstance(p.said, Argument)]
+    if any(p.several and isinstance(p.said, ArgumentInfo) for p in known):
+        raise _Unclear
+    places = [p for p in known if isinstance(p.said, ArgumentInfo)]
     left = iter(words)
     for word in left:
         name, equals, value = word.partition("=")
@@ -130,8 +113,6 @@ def _value(p: Parameter, text: str) -> Any:
         raise _Unclear
     value = p.kind(text)
     said = p.said
-    if isinstance(said, Option) and (
-        (said.min is not None and value < said.min) or (said.max is not None and value > said.max)
-    ):
+    if (said.min is not None and value < said.min) or (said.max is not None and value > said.max):
         raise _Unclear
     return value

@@ -1,4 +1,5 @@
-"""`rlx bench`: the latency of a model on every device, and of ONNX Runtime in the same run."""
+"""`rlx bench`: the latency of a model on every device, and of ONNX Runtime in the same run; of a language model its
+tokens a second."""
 
 from __future__ import annotations
 
@@ -14,15 +15,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
+
 from rlx.cli import contenders
-from rlx.cli.arguments import option
+from rlx.cli.bench_language import Speed, bench_language, makes_text
 from rlx.cli.contenders import Contender
+from rlx.cli.generate import chosen_model
+from rlx.cli.gguf import is_gguf
 from rlx.cli.inputs import dims_of, feeds_of, load_model, said
+from rlx.cli.language import GpuLayers, Loading, ModelName
 from rlx.cli.long_commands import each_device, kept, limit
 from rlx.cli.options import (
     Devices,
     Dims,
-    FileOrFolder,
     Inputs,
     MaxBytes,
     MaxSteps,
@@ -31,6 +36,7 @@ from rlx.cli.options import (
     Seed,
     Strict,
 )
+from rlx.cli.saved import feeds_of_saved, is_saved, refuse_options
 from rlx.cli.table import format_table
 from rlx.errors import RlxError
 from rlx.formats.files import plain
@@ -41,16 +47,45 @@ ROUNDS = 5  # the contenders take turns in each, so that other load and heat aff
 
 
 def bench(
-    model: FileOrFolder,
+    model: Annotated[
+        Path | None,
+        typer.Argument(
+            help="An ONNX model, a saved program, a language model or a sentence encoder (a GGUF file or a folder).",
+            show_default=False,
+        ),
+    ] = None,
     device: Devices = None,
-    runs: Annotated[int, option(help="How many runs of each are measured.", min=1)] = 50,
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            "--runs", "--repetitions", "-r",
+            help="How many runs of each are measured. Default: 50, of a language model 5.", min=1,
+        ),
+    ] = None,
     warmup: Annotated[
-        int, option(help="How many runs of each go before, beside the first.", min=0)
-    ] = 5,
+        int | None,
+        typer.Option(
+            help="How many runs of each go before, beside the first. Default: 5; of a language model the first alone.",
+            min=0,
+        ),
+    ] = None,
     seconds: Seconds = 60,
     threads: Annotated[
-        int | None, option(help="Of the CPU, and of ONNX Runtime. Default: all processors.", min=1)
+        int | None,
+        typer.Option("--threads", "-t", help="Of the CPU, and of ONNX Runtime. Default: all processors.", min=1),
     ] = None,
+    name: ModelName = None,
+    prompt_tokens: Annotated[
+        int | None,
+        typer.Option("--prompt-tokens", "--n-prompt", "-p", help="Of a language model's prompt. Default: 512.", min=0),
+    ] = None,
+    answer_tokens: Annotated[
+        int | None,
+        typer.Option("--answer-tokens", "--n-gen", "-n", help="Of a language model's answer. Default: 128.", min=0),
+    ] = None,
+    gpu_layers: GpuLayers = None,
+    dtype: Annotated[str | None, typer.Option(help="Keep a language model's matrices as f32, f16 or bf16.")] = None,
+    cache: Annotated[str | None, typer.Option(help="A language model's keys and values: f32, f16, bf16, q8_0.")] = None,
     input: Inputs = None,
     dim: Dims = None,
     seed: Seed = 0,
@@ -58,15 +93,35 @@ def bench(
     strict: Strict = False,
     max_bytes: MaxBytes = None,
     max_steps: MaxSteps = None,
-    json: Annotated[Path | None, option(help="Write the figures here, as JSON.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the figures here, as JSON.")] = None,
 ) -> None:
-    """Measure a model's latency on every device, and in ONNX Runtime where that is installed: NumPy arrays in and out.
+    """Measure a model's latency on every device, and in ONNX Runtime where that is installed: NumPy arrays in and out;
+    of a language model how many tokens a second it reads and writes, with the deviation over the runs.
 
     The contenders take turns in one run, after a first call that compiles ("first ms"). Only ratios
     within one run are meaningful; other work on the machine disturbs them. Ctrl-C ends it with the table so far.
     """
     from rlx.backends.cpu.threads import available_threads
 
+    model = chosen_model("bench", model, name)
+    if not model.exists():
+        raise RlxError(f"{model} does not exist; give an ONNX model, a saved program, a GGUF file or a folder")
+    of_text = {"--prompt-tokens": prompt_tokens, "--answer-tokens": answer_tokens, "--gpu-layers": gpu_layers,
+               "--dtype": dtype, "--cache": cache}  # fmt: skip
+    of_graphs = {"--input": input, "--dim": dim, "--strict": strict or None, "--max-bytes": max_bytes,
+                 "--max-steps": max_steps, "--warmup": warmup}  # fmt: skip
+    text = makes_text(model)
+    if idle := [option for option, value in (of_graphs if text else of_text).items() if value is not None]:
+        what = "a language model" if text else "no language model"
+        raise RlxError(f"bench: {model} is {what}, for which {', '.join(idle)} means nothing; leave it out")
+    if text:
+        loading = Loading("auto", None, dtype, None, cache, None, threads, None, gpu_layers, None, precision)
+        prompt = 512 if prompt_tokens is None else prompt_tokens
+        answer = 128 if answer_tokens is None else answer_tokens
+        devices = ["auto"] if device is None and gpu_layers is not None else device
+        _language(model, devices, loading, prompt, answer, runs or 5, seed, seconds, json)
+        return
+    runs, warmup = runs or 50, 5 if warmup is None else warmup
     n_threads = threads or available_threads()
     found: list[Contender] = []
     facts: dict[str, Any] = {}
@@ -88,9 +143,13 @@ def bench(
                 _write(json, {**facts, "results": _figures(measured)})
 
     with ExitStack() as stack, kept(results):
-        if model.is_dir():
+        if is_saved(model):
+            refuse_options(model, dim=dim, precision=None if precision == "f32" else precision, strict=strict,
+                           max_bytes=max_bytes, max_steps=max_steps, threads=threads)  # fmt: skip
+            able = _saved(stack, model, device, input, seed, first)
+        elif model.is_dir() or is_gguf(model):
             if input:
-                raise RlxError(f"{model} is a folder of a sentence encoder: --input is for ONNX files")
+                raise RlxError(f"{model} holds a sentence encoder: --input is for ONNX files and saved programs")
             able = _encoders(stack, model, device, dims_of(dim), seed, precision, n_threads, first, seconds / 2)
         else:
             able = _models(
@@ -101,7 +160,7 @@ def bench(
             measure(found, runs, warmup, end)
         results()
     if not able:
-        raise SystemExit(2)
+        raise typer.Exit(2)
 
 
 def measure(found: Sequence[Contender], runs: int, warmup: int, end: float = math.inf) -> None:
@@ -161,7 +220,7 @@ def _encoders(
     stack: ExitStack, folder: Path, device: Sequence[str] | None, dims: dict[str, int], seed: int,
     precision: str, threads: int, first: First, seconds: float,
 ) -> bool:  # fmt: skip
-    from rlx.models.sentence import load
+    from rlx.models import load
 
     def one(name: str) -> None:
         with drawn(name):
@@ -172,11 +231,54 @@ def _encoders(
     return each_device(device, one, seconds)
 
 
+def _saved(
+    stack: ExitStack, file: Path, device: Sequence[str] | None, input: Sequence[str] | None, seed: int, first: First
+) -> bool:  # fmt: skip
+    """A saved program on the devices that are named, which must be of its kind; on its own where none is."""
+    from rlx.runtime.saved.program import load_program
+
+    def one(name: str) -> None:
+        program = stack.enter_context(load_program(file, None if name == "auto" else name))
+        feeds = feeds_of_saved(program, input, seed)[0]
+        first(contenders.of_program(program, feeds), feeds)
+
+    return each_device(device or ["auto"], one)
+
+
+def _language(
+    model: Path, device: Sequence[str] | None, loading: Loading, prompt: int, answer: int, runs: int, seed: int,
+    seconds: float, json: Path | None,
+) -> None:  # fmt: skip
+    found: list[Speed] = []
+    facts = {"model": str(model), "threads": loading.threads, "runs": runs, "versions": _versions()}
+    print(f"{model}\n{runs} runs of each after one that is not measured; {', '.join(_said(facts['versions']))}\n")
+
+    def results() -> None:
+        if json is not None and found:
+            rows = [{"device": s.device, "says": s.says, "test": s.test, "tokens": s.tokens, "seconds": s.seconds}
+                    for s in found]  # fmt: skip
+            _write(json, {**facts, "results": rows})
+
+    with kept(results):
+        able = bench_language(model, device, loading, prompt, answer, runs, seed, seconds, found)
+        results()
+    if not able:
+        raise typer.Exit(2)
+
+
+def _versions() -> dict[str, str]:
+    packages = ("rlx", "numpy", "onnx", "onnxruntime")
+    return {"python": platform.python_version(), **{p: v for p in packages if (v := _version(p))}}
+
+
+def _said(versions: dict[str, str]) -> list[str]:
+    return [f"{name} {version}" for name, version in versions.items()]
+
+
 def _facts(
     model: Path, feeds: dict[str, Any], precision: str, threads: int, runs: int, warmup: int
 ) -> dict[str, Any]:
-    packages = ("rlx", "numpy", "onnx", "onnxruntime")
-    versions = {"python": platform.python_version(), **{p: v for p in packages if (v := _version(p))}}
+    versions = _versions()
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     inputs = {plain(name): said(value) for name, value in feeds.items()}
     text = [
@@ -184,7 +286,7 @@ def _facts(
         *(f"input {name}: {words}" for name, words in inputs.items()),
         f"precision {precision}; {threads} CPU threads; {runs} runs of each in {min(ROUNDS, runs)} turns, "
         f"{warmup} to warm up; the machine's load before {load:.1f}",
-        ", ".join(f"{name} {version}" for name, version in versions.items()),
+        ", ".join(_said(versions)),
     ]
     return {
         "text": text, "model": str(model), "inputs": inputs, "precision": precision, "threads": threads, "runs": runs,

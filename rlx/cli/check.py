@@ -8,7 +8,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rlx.cli.arguments import option
+import typer
+
 from rlx.cli.inputs import feeds_of, load_model, said
 from rlx.cli.long_commands import each_device, kept
 from rlx.cli.options import Devices, Dims, FileOrFolder, Inputs, MaxBytes, MaxSteps, Seconds, Seed, Strict
@@ -43,9 +44,9 @@ def check(
     max_bytes: MaxBytes = None,
     max_steps: MaxSteps = None,
     seconds: Seconds = 600,
-    dtype: Annotated[str | None, option(help='Keep an encoder\'s matrices as "f16" or "bf16".')] = None,
+    dtype: Annotated[str | None, typer.Option(help='Keep an encoder\'s matrices as "f16" or "bf16".')] = None,
     verbose: Annotated[
-        bool, option("--verbose", "-v", help="Print every node, not only those that stray.")
+        bool, typer.Option("--verbose", "-v", help="Print every node, not only those that stray.")
     ] = False,
 ) -> None:
     """Run a model on every device and compare each node's result with the float64 reference of the same program.
@@ -84,7 +85,7 @@ def check(
         able = each_device(device, one, seconds)
     explain()
     if strays or not able:
-        raise SystemExit(1 if able else 2)
+        raise typer.Exit(1 if able else 2)
 
 
 @contextmanager

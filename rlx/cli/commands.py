@@ -8,9 +8,10 @@ from typing import cast
 
 # In the order of the help, each with its module.
 COMMANDS = {
-    "devices": "devices", "embed": "embed", "generate": "generate", "chat": "generate", "serve": "serve",
-    "transcribe": "transcribe", "finetune": "finetune", "run": "run", "inspect": "inspect", "convert": "convert",
-    "check": "check", "bench": "bench", "selftest": "selftest",
+    "devices": "devices", "doctor": "doctor", "embed": "embed", "rerank": "rerank", "classify": "classify",
+    "generate": "generate", "chat": "generate", "serve": "serve", "transcribe": "transcribe", "finetune": "finetune",
+    "run": "run", "inspect": "inspect", "convert": "convert", "check": "check", "bench": "bench",
+    "perplexity": "perplexity", "selftest": "selftest",
 }  # fmt: skip
 
 

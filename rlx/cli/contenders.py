@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rlx.driver import DeviceInfo
     from rlx.models import SentenceEncoder
     from rlx.onnx.model import Model
+    from rlx.runtime import CompiledGraph
 
 _SIZES = {"batch": 1, "sequence": 16}  # an encoder's defaults for --dim
 
@@ -59,6 +60,13 @@ def of_encoder(encoder: SentenceEncoder, feeds: Mapping[str, Any]) -> Contender:
     """A sentence encoder on its device, from token ids to embeddings."""
     result = Contender("", "", lambda: encoder.compiled(*feeds["ids"].shape).run(feeds)).start()
     _name(result, encoder.session.info)
+    return result
+
+
+def of_program(program: CompiledGraph, feeds: Mapping[str, Any]) -> Contender:
+    """A saved program on its device."""
+    result = Contender("", "", lambda: program.run(feeds)).start()
+    _name(result, program.device.info)
     return result
 
 

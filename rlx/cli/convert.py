@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-from rlx.cli.arguments import Argument, option
+import typer
+
 from rlx.cli.gguf import is_gguf
 from rlx.errors import RlxError
 from rlx.host.progress import drawn
@@ -36,15 +37,15 @@ def _terminated() -> Iterator[None]:
 
 
 def convert(
-    source: Annotated[Path, Argument(help="A Hugging Face folder, or a GGUF file.")],
-    output: Annotated[Path, option("--output", "-o", help="The GGUF file, or the new folder.")],
+    source: Annotated[Path, typer.Argument(help="A Hugging Face folder, or a GGUF file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The GGUF file, or the new folder.")],
     to: Annotated[
         str | None,
-        option(
+        typer.Option(
             help="Of matrices: F32, F16, BF16, in a GGUF file also Q8_0, Q4_K … Default: as they are, in a folder F16."
         ),
     ] = None,
-    force: Annotated[bool, option("--force", help="Replace a GGUF file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a GGUF file that is there.")] = False,
 ) -> None:
     """Convert a language model's folder to a GGUF file, or a GGUF file to a folder. Neither appears before it is
     whole, and a file that is there already stays unless --force says otherwise."""
@@ -73,6 +74,8 @@ def convert(
                     raise RlxError(f"{output} exists already; give the name of a new folder{more}")
                 with read(source) as file:
                     gguf_to_folder(file, output, (to or "f16").lower())
+    except RlxError:  # of a file that is missing too, which is an OSError
+        raise
     except OSError as error:
         raise RlxError(f"{error.filename or output}: cannot be written: {error.strerror or error}") from error
     size = sum(f.stat().st_size for f in output.iterdir()) if output.is_dir() else output.stat().st_size

@@ -31,7 +31,7 @@ def devices() -> None:
     for line in format_table(_TITLES, rows, right={"memory", "free"}):
         print(line)
     print(note)
-    print(f"cpu: {_who_runs()}")
+    print(f"cpu: {who_runs()}")
     for backend, reason in reasons.items():
         print(f"{backend}: not available: {short_reason(backend, reason)}")
 
@@ -60,7 +60,7 @@ def _runs(info: DeviceInfo) -> str:
         return info.driver
 
 
-def _who_runs() -> str:
+def who_runs() -> str:
     """Whether programs on the CPU have compiled kernels, and why not."""
     from rlx.backends.cpu.choice import usable, why_not
 

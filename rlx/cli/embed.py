@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+import typer
 
-from rlx.cli.arguments import Argument, option
 from rlx.cli.options import Device
 from rlx.errors import RlxError
 from rlx.host.progress import drawn
@@ -19,66 +20,118 @@ if TYPE_CHECKING:
 
 
 def embed(
-    folder: Annotated[Path, Argument(help="A BERT sentence encoder's folder, or a GGUF file of embeddings.")],
-    file: Annotated[str, Argument(help="Text, one sentence a line; - reads standard input.")] = "-",
+    folder: Annotated[
+        Path, typer.Argument(help="A folder of a sentence encoder or a language model, or a GGUF file of either.")
+    ],
+    file: Annotated[str, typer.Argument(help="Text, one sentence a line; - reads standard input.")] = "-",
     device: Device = "auto",
-    dtype: Annotated[str | None, option(help='Keep the matrices as "f16" or "bf16".')] = None,
-    out: Annotated[Path | None, option(help="Write the embeddings here, as a NumPy .npy file.")] = None,
-    query: Annotated[str | None, option(help="Print the sentences nearest to this text.")] = None,
+    dtype: Annotated[str | None, typer.Option(help='Keep the matrices as "f16" or "bf16".')] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the embeddings here, as a NumPy .npy file.")] = None,
+    query: Annotated[str | None, typer.Option(help="Print the sentences nearest to this text.")] = None,
     prompt_name: Annotated[
-        str | None, option(help="The model's prompt before each sentence. Default: as the folder says.")
+        str | None, typer.Option(help="The model's prompt before each sentence. Default: as the folder says.")
     ] = None,
     query_prompt_name: Annotated[
-        str | None, option(help="The model's prompt before the query. Default: as the folder says.")
+        str | None, typer.Option(help="The model's prompt before the query. Default: as the folder says.")
     ] = None,
-    top: Annotated[int, option(help="How many sentences a query prints.", min=1)] = 3,
+    top: Annotated[int, typer.Option(help="How many sentences a query prints.", min=1)] = 3,
+    truncate_dim: Annotated[
+        int | None, typer.Option(help="Keep so many first numbers of embeddings. Default: as the folder says.", min=1)
+    ] = None,
+    normalize: Annotated[
+        bool, typer.Option("--normalize", help="Bring embeddings to length 1, after they are cut.")
+    ] = False,
+    sparse: Annotated[bool, typer.Option("--sparse", help="The sparse vectors of a SPLADE folder.")] = False,
 ) -> None:
     """Embed sentences, or find those nearest to a query.
 
     Row i of the result is line i of the file, blank lines included.
     Without --out or --query the rows are printed, one line of numbers each.
+    With --sparse a row is index:value of each number that is not 0, and --out writes SciPy's .npz of a CSR matrix.
     """
-    from rlx.models import LanguageModel
-    from rlx.models import load as load_file
-    from rlx.models.sentence import load as load_folder
+    from rlx.models import LanguageModel, Transcriber, load
 
-    sentences = _read_lines(file)
+    sentences = read_lines(file)
     listed = [i for i, sentence in enumerate(sentences) if sentence.strip()]  # a blank line cannot be an answer
     if query is None and query_prompt_name is not None:
         raise RlxError("embed: --query-prompt-name is for the text of --query, which is missing")
     if query is not None and not listed:
         raise RlxError(f"{'standard input' if file == '-' else file}: no sentences to search in")
-    load: Any = load_folder if folder.is_dir() else load_file  # a folder of a language model makes text
     with load(folder, device, dtype=dtype) as encoder, drawn(only="encoding"):
+        if isinstance(encoder, Transcriber):
+            raise RlxError(f"{folder} holds a Whisper model, which writes what it hears; `rlx transcribe` takes it")
         if isinstance(encoder, LanguageModel):  # it has no marks of its own around a text
-            _check_tokens(encoder, sentences, "standard input" if file == "-" else file)
-            if prompt_name is not None or query_prompt_name is not None:
-                raise RlxError(f"{encoder.where}: prompts by name are in sentence-transformers folders only")
-        by_name: Any = {} if prompt_name is None else {"prompt_name": prompt_name}
-        vectors = encoder.embed(sentences, **by_name)
+            before = encoder.reading.before(prompt_name, encoder.where)
+            _check_tokens(encoder, sentences, before, "standard input" if file == "-" else file)
+        settings: Any = {}
+        if sparse != (getattr(encoder, "task", None) == "sparse"):
+            what = "has no sparse vectors; leave out" if sparse else "has sparse vectors; add"
+            raise RlxError(f"{folder} {what} --sparse")
+        if sparse and (truncate_dim is not None or normalize):
+            raise RlxError("embed: --truncate-dim and --normalize are for embeddings; these are sparse vectors")
+        if truncate_dim is not None:
+            settings["truncate_dim"] = truncate_dim
+        if normalize:
+            settings["normalize" if isinstance(encoder, LanguageModel) else "normalize_embeddings"] = True
+
+        def vectors_of(texts: list[str], name: str | None) -> Any:
+            named = {} if name is None else {"prompt_name": name}
+            if sparse:
+                return Rows(encoder.encode_sparse(texts, **named), encoder.width)
+            return encoder.embed(texts, **named, **settings)
+
+        vectors = vectors_of(sentences, prompt_name)
         if out is not None:
             _save(out, vectors)
             size = f"{vectors.shape[0]} x {vectors.shape[1]}"
             print(f"{out}: {size} f32 from {encoder.session.info.id}", file=sys.stderr)
         if query is not None:
-            by_name = {} if query_prompt_name is None else {"prompt_name": query_prompt_name}
-            scores = vectors @ encoder.embed(query, **by_name)
+            scores = vectors @ vectors_of([query], query_prompt_name)[0]
             for i in sorted(listed, key=lambda i: -scores[i])[:top]:
                 print(f"{scores[i]:.4f}  {sentences[i]}")
         elif out is None:
-            for row in vectors:
-                print(" ".join(f"{value:.9g}" for value in row))  # nine digits identify every f32
+            for row in vectors.texts() if sparse else vectors:
+                print(row if sparse else " ".join(f"{value:.9g}" for value in row))  # nine digits identify every f32
 
 
-def _check_tokens(model: LanguageModel, sentences: list[str], name: str) -> None:
+class Rows:
+    """Sparse vectors, (n, width), as the rows of a matrix."""
+
+    def __init__(self, rows: Sequence[Any], width: int) -> None:
+        self.shape = (len(rows), width)
+        self.rows = rows
+
+    def __getitem__(self, index: int) -> npt.NDArray[np.float32]:
+        whole = np.zeros(self.shape[1], np.float32)
+        indices, values = self.rows[index]
+        whole[indices] = values
+        return whole
+
+    def __matmul__(self, other: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        return np.array([values @ other[indices] for indices, values in self.rows], np.float32)
+
+    def texts(self) -> Iterator[str]:
+        for indices, values in self.rows:
+            yield " ".join(f"{i}:{value:.9g}" for i, value in zip(indices, values, strict=True))
+
+    def save(self, file: Any) -> None:
+        """Writes the file that scipy.sparse.load_npz reads."""
+        parts = [np.concatenate([row[k] for row in self.rows] or [np.zeros(0, kind)]) for k, kind in
+                 ((0, np.int32), (1, np.float32))]  # fmt: skip
+        ends = np.cumsum([0, *(len(indices) for indices, _ in self.rows)]).astype(np.int32)
+        np.savez_compressed(file, indices=parts[0], indptr=ends, format=np.array(b"csr"), shape=np.array(self.shape),
+                            data=parts[1])  # fmt: skip
+
+
+def _check_tokens(model: LanguageModel, sentences: list[str], before: str, name: str) -> None:
     if not sentences:
         raise RlxError(f"{name}: no sentences to embed")
     for number, sentence in enumerate(sentences, 1):
-        if not len(model.tokenize(sentence)):
+        if not len(model.tokenize(before + sentence)):
             raise RlxError(f"{name}: line {number} has no tokens, and {model.where} no embedding of it; leave it out")
 
 
-def _read_lines(file: str) -> list[str]:
+def read_lines(file: str) -> list[str]:
     if file == "-" and sys.stdin.isatty():
         print("reading sentences from the terminal, one a line; end with Ctrl-D", file=sys.stderr)
     name = "standard input" if file == "-" else file
@@ -96,9 +149,12 @@ def _read_lines(file: str) -> list[str]:
     return [line.removesuffix("\r") for line in lines]
 
 
-def _save(out: Path, vectors: npt.NDArray[np.float32]) -> None:
+def _save(out: Path, vectors: npt.NDArray[np.float32] | Rows) -> None:
     try:
         with out.open("wb") as target:  # np.save itself would add .npy to the name
-            np.save(target, vectors)
+            if isinstance(vectors, Rows):
+                vectors.save(target)
+            else:
+                np.save(target, vectors)
     except OSError as error:
         raise RlxError(f"{out}: cannot be written: {error.strerror or error}") from error

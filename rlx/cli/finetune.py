@@ -5,57 +5,58 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from rlx.cli.arguments import Argument, option
+import typer
+
 from rlx.cli.options import Device
 from rlx.errors import RlxError
 from rlx.host.progress import drawn
 
 
 def finetune(
-    model: Annotated[Path, Argument(help="A Hugging Face folder, or a GGUF file, whose weights stay packed.")],
+    model: Annotated[Path, typer.Argument(help="A Hugging Face folder, or a GGUF file, whose weights stay packed.")],
     data: Annotated[
-        Path, Argument(help="JSON lines, JSON, CSV or Parquet: messages; prompt and completion; or text.")
+        Path, typer.Argument(help="JSON lines, JSON, CSV or Parquet: messages; prompt and completion; or text.")
     ],
-    out: Annotated[Path | None, option("--out", "-o", help="The folder of the adapter.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder of the adapter.")] = None,
     show_example: Annotated[
-        bool, option("--show-example", help="Print an example, which of it counts, and end.")
+        bool, typer.Option("--show-example", help="Print an example, which of it counts, and end.")
     ] = False,
-    full: Annotated[bool, option("--full", help="Train all weights instead of an adapter.")] = False,
-    rank: Annotated[int, option(help="Of the adapter.", min=1)] = 8,
-    alpha: Annotated[float, option(help="Corrections are multiplied by alpha / rank.")] = 16.0,
-    rslora: Annotated[bool, option("--rslora", help="Multiply by alpha / √rank.")] = False,
-    dora: Annotated[bool, option("--dora", help="Train the magnitudes of outputs too.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Train all weights instead of an adapter.")] = False,
+    rank: Annotated[int, typer.Option(help="Of the adapter.", min=1)] = 8,
+    alpha: Annotated[float, typer.Option(help="Corrections are multiplied by alpha / rank.")] = 16.0,
+    rslora: Annotated[bool, typer.Option("--rslora", help="Multiply by alpha / √rank.")] = False,
+    dora: Annotated[bool, typer.Option("--dora", help="Train the magnitudes of outputs too.")] = False,
     target: Annotated[
-        list[str] | None, option(help="A module to adapt, such as q_proj; may be repeated. Default: all linear.")
+        list[str] | None, typer.Option(help="A module to adapt, such as q_proj; may be repeated. Default: all linear.")
     ] = None,
-    epochs: Annotated[float, option(help="Passes over the data.")] = 1.0,
-    steps: Annotated[int | None, option(help="Steps, in place of --epochs.", min=1)] = None,
-    batch: Annotated[int, option(help="Rows of a step.", min=1)] = 8,
-    accumulate: Annotated[int, option(help="Parts that a batch is worked through in.", min=1)] = 1,
-    length: Annotated[int, option(help="Tokens of the longest example; longer ones are left out.")] = 2048,
-    rate: Annotated[float, option(help="The learning rate.")] = 2e-4,
-    schedule: Annotated[str, option(help='How the rate falls: "linear", "cosine" or "constant".')] = "linear",
-    warmup: Annotated[float, option(help="The part of the steps in which the rate rises.")] = 0.03,
-    decay: Annotated[float, option(help="AdamW's weight decay.")] = 0.0,
-    clip: Annotated[float, option(help="The greatest norm of the gradients.")] = 1.0,
-    seed: Annotated[int, option(help="Of the adapter, the order and the split.", min=0)] = 0,
-    pack: Annotated[bool, option("--pack/--no-pack", help="Whether short examples share rows.")] = True,
-    dtype: Annotated[str | None, option(help='Keep matrices as "f32", "f16" or "bf16".')] = None,
-    quantize: Annotated[str | None, option(help="Pack the base's matrices, such as nf4 or q8_0.")] = None,
-    activations: Annotated[str | None, option(help='Tensors between layers: "f32", "f16" or "bf16".')] = None,
+    epochs: Annotated[float, typer.Option(help="Passes over the data.")] = 1.0,
+    steps: Annotated[int | None, typer.Option(help="Steps, in place of --epochs.", min=1)] = None,
+    batch: Annotated[int, typer.Option(help="Rows of a step.", min=1)] = 8,
+    accumulate: Annotated[int, typer.Option(help="Parts that a batch is worked through in.", min=1)] = 1,
+    length: Annotated[int, typer.Option(help="Tokens of the longest example; longer ones are left out.")] = 2048,
+    rate: Annotated[float, typer.Option(help="The learning rate.")] = 2e-4,
+    schedule: Annotated[str, typer.Option(help='How the rate falls: "linear", "cosine" or "constant".')] = "linear",
+    warmup: Annotated[float, typer.Option(help="The part of the steps in which the rate rises.")] = 0.03,
+    decay: Annotated[float, typer.Option(help="AdamW's weight decay.")] = 0.0,
+    clip: Annotated[float, typer.Option(help="The greatest norm of the gradients.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the adapter, the order and the split.", min=0)] = 0,
+    pack: Annotated[bool, typer.Option("--pack/--no-pack", help="Whether short examples share rows.")] = True,
+    dtype: Annotated[str | None, typer.Option(help='Keep matrices as "f32", "f16" or "bf16".')] = None,
+    quantize: Annotated[str | None, typer.Option(help="Pack the base's matrices, such as nf4 or q8_0.")] = None,
+    activations: Annotated[str | None, typer.Option(help='Tensors between layers: "f32", "f16" or "bf16".')] = None,
     recompute: Annotated[
-        bool, option("--recompute", help="Compute layers again for the gradient: less memory.")
+        bool, typer.Option("--recompute", help="Compute layers again for the gradient: less memory.")
     ] = False,
     evaluation: Annotated[
-        str | None, option("--eval", help="A data file to evaluate with, or a part of the examples, as 0.1.")
+        str | None, typer.Option("--eval", help="A data file to evaluate with, or a part of the examples, as 0.1.")
     ] = None,
-    evaluate_every: Annotated[int | None, option("--eval-every", help="Steps. Default: an epoch's.")] = None,
-    patience: Annotated[int | None, option(help="Stop after so many evaluations that are no better.")] = None,
-    save_every: Annotated[int, option(help="Steps between two checkpoints.", min=1)] = 100,
-    resume: Annotated[bool, option("--resume", help="Go on with the run in --out.")] = False,
-    skip_broken: Annotated[bool, option("--skip-broken", help="Leave out and count broken records.")] = False,
+    evaluate_every: Annotated[int | None, typer.Option("--eval-every", help="Steps. Default: an epoch's.")] = None,
+    patience: Annotated[int | None, typer.Option(help="Stop after so many evaluations that are no better.")] = None,
+    save_every: Annotated[int, typer.Option(help="Steps between two checkpoints.", min=1)] = 100,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave out and count broken records.")] = False,
     merge: Annotated[
-        Path | None, option(help="Write the model with the adapter in it too: a folder, or a .gguf file.")
+        Path | None, typer.Option(help="Write the model with the adapter in it too: a folder, or a .gguf file.")
     ] = None,
     device: Device = "auto",
 ) -> None:
@@ -89,6 +90,8 @@ def finetune(
     try:
         with drawn(only="loading"):
             run(settings, lambda line: print(line, flush=True))
+    except RlxError:  # of a file that is missing too, which is an OSError
+        raise
     except OSError as error:
         raise RlxError(f"{error.filename or out}: cannot be written: {error.strerror or error}") from error
 

@@ -78,10 +78,11 @@ def _loaded(folder: ModelFolder, kinds: Kinds) -> tuple[LanguageConfig | None, M
 
     Raises: RlxError for a model that rlx does not run."""
     from rlx.dtypes import f32
+    from rlx.models.encoders import is_encoder
 
     found = _architecture(folder)
     if found is None:  # a sentence encoder is kept in f32 by default, the others as in the files
-        full = folder.config.get("model_type") == "bert"
+        full = is_encoder(folder.config)
         return None, {n: (f32 if full else dtype).nbytes(shape) for n, (shape, dtype) in kinds.items()}
     architecture, fields = found
     config = architecture.read(fields)
@@ -92,10 +93,11 @@ def _loaded(folder: ModelFolder, kinds: Kinds) -> tuple[LanguageConfig | None, M
 def _architecture(folder: ModelFolder) -> tuple[Architecture, Fields] | None:
     """The architecture of a language model and its settings, None for another model. Raises: ModelFormatError for a
     type that rlx does not know."""
-    from rlx.models.language.architectures import OTHERS, architecture_of
+    from rlx.models.encoders import is_encoder
+    from rlx.models.language.architectures import architecture_of
     from rlx.models.language.config import Fields
 
-    if folder.config.get("model_type") in OTHERS:
+    if is_encoder(folder.config) or folder.config.get("model_type") == "whisper":
         return None
     fields = Fields(folder.config, str(folder.path / "config.json"))
     return architecture_of(fields), fields

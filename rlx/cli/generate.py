@@ -6,69 +6,56 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
-from rlx.cli.arguments import Argument, option
+import typer
+
 from rlx.cli.devices import full_name
-from rlx.cli.options import Device
-from rlx.errors import RlxError
+from rlx.cli.groups import spread
+from rlx.cli.language import Drawing, Guessing, Loading, ModelName, text_of
+from rlx.errors import RlxError, meant
 from rlx.host.progress import drawn
 
 _LARGE = 64 << 20  # bytes of weights a token
 _ANSWER = 256  # tokens of a context that a talk leaves free for an answer
 
-Model = Annotated[Path, Argument(help="A Hugging Face folder with a language model, or a GGUF file.")]
+Model = Annotated[
+    Path | None,
+    typer.Argument(help="A Hugging Face folder with a language model, or a GGUF file.", show_default=False),
+]
 MaxTokens = Annotated[
     int | None,
-    option("--max-tokens", "-n", help="How many tokens at most. Default: as many as the context takes.", min=0),
+    typer.Option(
+        "--max-tokens", "--n-predict", "--predict", "-n",
+        help="How many tokens at most; -1: as many as the context takes, which is the default.",
+        min=-1,
+    ),
+]  # fmt: skip
+AdapterFolder = Annotated[
+    Path | None, typer.Option("--adapter", "--lora", help="A LoRA adapter's folder, as PEFT saves it.")
 ]
-Temperature = Annotated[float, option(help="0 takes the likeliest token each time.", min=0)]
-TopK = Annotated[int | None, option(help="Draw from so many of the likeliest tokens.", min=1)]
-TopP = Annotated[float | None, option(help="Draw from the likeliest that have this probability together.")]
-Seed = Annotated[int | None, option(help="Of the draws. Default: 0.", min=0)]
-Context = Annotated[
-    int | None,
-    option(help="How many tokens prompt and answer may have. Default: 4096, or those of the model.", min=1),
-]
-Engine = Annotated[str | None, option(help='Kernels on the CPU: "numpy" or "compiled".')]
-Kept = Annotated[str | None, option(help='Keep matrices as "f32", "f16" or "bf16"; packed ones stay packed.')]
-Activations = Annotated[str | None, option(help='Tensors between layers: "f32", "f16" or "bf16".')]
-Cache = Annotated[str | None, option(help='Keys and values: "f32", "f16", "bf16" or "q8_0".')]
-PrefillChunk = Annotated[
-    int | None,
-    option(help="Tokens of a prompt in one run. Default: 512; 2048 on a GPU of 40 GB and more.", min=16),
-]
-LayersOn = Annotated[
-    str | None,
-    option(help='Layers on several devices, such as "cuda:0=20,cpu"; without a number as many as fit.'),
-]
-Lookup = Annotated[bool, option("--lookup", help="Guess from the text; sooner if it repeats.")]
-DraftModel = Annotated[Path | None, option("--draft", help="A smaller model of the same vocabulary, to guess.")]
-Guesses = Annotated[int, option(help="How many tokens --lookup or --draft guess at once.", min=1, max=32)]
-AdapterFolder = Annotated[Path | None, option("--adapter", help="A LoRA adapter's folder, as PEFT saves it.")]
-Show = Annotated[bool, option("--stats", help="Print counts and speeds at the end, on standard error.")]
+Show = Annotated[bool, typer.Option("--stats", help="Print counts and speeds at the end, on standard error.")]
 
 
+@spread
 def generate(
-    model: Model,
-    prompt: Annotated[str, option("--prompt", "-p", help="The text to go on from; - reads standard input.")],
+    model: Model = None,
+    text: Annotated[
+        str | None, typer.Argument(metavar="PROMPT", help="The text to go on from.", show_default=False)
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", "-p", help="The text to go on from; - reads standard input.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="A file with that text; a line break at its end is left out.")
+    ] = None,
+    *,
+    name: ModelName = None,
     max_tokens: MaxTokens = None,
-    temperature: Temperature = 0.0,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    seed: Seed = None,
-    stop: Annotated[list[str] | None, option(help="A text before which to end; may be repeated.")] = None,
-    device: Device = "auto",
-    context: Context = None,
-    dtype: Kept = None,
-    activations: Activations = None,
-    cache: Cache = None,
-    engine: Engine = None,
-    layers_on: LayersOn = None,
-    prefill_chunk: PrefillChunk = None,
-    lookup: Lookup = False,
-    draft: DraftModel = None,
-    guesses: Guesses = 7,
+    drawing: Drawing,
+    stop: Annotated[list[str] | None, typer.Option(help="A text before which to end; may be repeated.")] = None,
+    loading: Loading,
+    guessing: Guessing,
     adapter: AdapterFolder = None,
     stats: Show = False,
 ) -> None:
@@ -76,70 +63,136 @@ def generate(
 
     Without --temperature the text is the same on every device.
     """
-    drawing = _drawing(temperature, top_k, top_p, seed)
-    if prompt == "-" and sys.stdin.isatty():
-        print("reading the prompt from the terminal; end with Ctrl-D", file=sys.stderr)
-    text = _checked(sys.stdin.read(), "standard input") if prompt == "-" else _checked(prompt, "--prompt")
-    kinds = (device, context, dtype, activations, cache, engine)
-    with loaded(model, *kinds, layers_on, prefill_chunk) as made, _drafting(draft, *kinds) as drafting:
+    if name is not None and model is not None and text is None:  # the first word is the prompt then
+        model, text = None, str(model)
+    path = chosen_model("generate", model, name)
+    begun = _prompt(text, prompt, file)
+    most, settings = _most(max_tokens), drawing.settings()
+    with loading.load(path) as made, loading.load_draft(guessing.draft) as drafting:
         named = _with_adapter(made, adapter)
-        _print(made.generate(text, max_tokens, **drawing, stop=stop or (), lookup=lookup, draft=drafting,
-                             guesses=guesses, adapter=named))  # fmt: skip
-        if max_tokens is not None:
+        _print(made.generate(begun, most, **settings, stop=stop or (), lookup=guessing.lookup, draft=drafting,
+                             guesses=guessing.guesses, adapter=named))  # fmt: skip
+        if most is not None:
             _say_full(made)
         if stats:
             show_stats(made)
 
 
+@spread
 def chat(
-    model: Model,
-    system: Annotated[str | None, option(help="What the model is told before the talk.")] = None,
+    model: Model = None,
+    *,
+    name: ModelName = None,
+    system: Annotated[
+        str | None, typer.Option("--system", "--system-prompt", "-sys", help="What the model is told before the talk.")
+    ] = None,
     max_tokens: MaxTokens = None,
-    temperature: Temperature = 0.0,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    seed: Seed = None,
-    device: Device = "auto",
-    context: Context = None,
-    dtype: Kept = None,
-    activations: Activations = None,
-    cache: Cache = None,
-    engine: Engine = None,
-    layers_on: LayersOn = None,
-    prefill_chunk: PrefillChunk = None,
-    lookup: Lookup = False,
-    draft: DraftModel = None,
-    guesses: Guesses = 7,
+    drawing: Drawing,
+    loading: Loading,
+    guessing: Guessing,
     adapter: AdapterFolder = None,
     stats: Show = False,
 ) -> None:
-    """Talk with a language model, a line at a time, by the model's own chat template; end with Ctrl-D."""
+    """Talk with a language model, a line at a time, by the model's own chat template; end with Ctrl-D or /exit.
+
+    /help lists what else there is beside lines for the model.
+    """
     from rlx.formats.tokenizer.chat import ChatTemplate
 
-    drawing = _drawing(temperature, top_k, top_p, seed)
-    messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
-    kinds = (device, context, dtype, activations, cache, engine)
-    with loaded(model, *kinds, layers_on, prefill_chunk) as made, _drafting(draft, *kinds) as drafting:
+    path = chosen_model("chat", model, name)
+    most, settings = _most(max_tokens), drawing.settings()
+    begun: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
+    messages = begun[:]
+    with loading.load(path) as made, loading.load_draft(guessing.draft) as drafting:
         ChatTemplate.of(made.tokenizer)  # a model without one is refused before anything is asked
         named = _with_adapter(made, adapter)
+        if sys.stdin.isatty():
+            print("end with Ctrl-D or /exit; /help lists what else there is", file=sys.stderr)
         while True:
             if sys.stdin.isatty():
                 print("> ", end="", file=sys.stderr, flush=True)
             line = sys.stdin.readline()
-            if not line:
+            said = _command(line)
+            if not line or said == "exit":
                 return
+            if said == "clear":
+                messages = begun[:]
+            elif said == "stats":
+                show_stats(made)
+            if said is not None:
+                continue
             messages.append({"role": "user", "content": _checked(line.rstrip("\r\n"), "the line")})
-            ids = _room(made, messages, max_tokens)
+            ids = _room(made, messages, most)
             if ids is None:
                 messages.pop()
                 continue
-            pieces = made.generate(
-                ids, max_tokens, **drawing, lookup=lookup, draft=drafting, guesses=guesses, adapter=named
-            )
+            pieces = made.generate(ids, most, **settings, lookup=guessing.lookup, draft=drafting,
+                                   guesses=guessing.guesses, adapter=named)  # fmt: skip
             messages.append({"role": "assistant", "content": _print(pieces, len(messages) > 2)})
             _say_full(made)
             if stats:
                 show_stats(made)
+
+
+_COMMANDS = {
+    "help": "lists these",
+    "exit": "ends the talk, as Ctrl-D does; so do /quit and /bye",
+    "clear": "forgets the talk and begins anew; so does /new",
+    "stats": "prints counts and speeds of the last answer",
+}
+_ALSO = {"quit": "exit", "bye": "exit", "new": "clear", "?": "help"}
+
+
+def _command(line: str) -> str | None:
+    """Which of the talk's own commands a line is: one word that begins with a slash. None for a line to the model;
+    "help" also for a word that is none, about which it says so."""
+    word = line.strip()
+    if line[:1] != "/" or not word[1:] or not (word[1:].isalpha() or word == "/?"):
+        return None
+    asked = _ALSO.get(word[1:].lower(), word[1:].lower())
+    if asked not in _COMMANDS:
+        print(f"rlx: there is no {word}{meant(asked, _COMMANDS)}; a space before it says it to the model",
+              file=sys.stderr)  # fmt: skip
+        return "help"
+    if asked == "help":
+        for known, what in _COMMANDS.items():
+            print(f"/{known:<6} {what}", file=sys.stderr)
+    return asked
+
+
+def chosen_model(command: str, word: Path | None, option: Path | None) -> Path:
+    """The model that a command's first word or --model names. Raises: RlxError for none, and for two."""
+    if word is not None and option is not None:
+        raise RlxError(f"{command}: the model is {word}, and by --model {option}; give one of them")
+    model = word if option is None else option
+    if model is None:
+        raise RlxError(f"{command}: no model; give a GGUF file or a Hugging Face folder: rlx {command} model.gguf")
+    return model
+
+
+def _prompt(text: str | None, prompt: str | None, file: Path | None) -> str:
+    """The prompt, which one of the three gives. Raises: RlxError."""
+    asked = {"the second word": text, "--prompt": prompt, "--file": file}
+    given = [what for what, value in asked.items() if value is not None]
+    if len(given) > 1:
+        raise RlxError(f"generate: {' and '.join(given)} both give a prompt; leave one out")
+    if not given:
+        raise RlxError('generate: no prompt; give it as the second word, by -p "Once upon a time", or as a file by -f '
+                       "(rlx chat talks with a model)")  # fmt: skip
+    if file is not None:
+        whole = text_of(file)
+        return whole[:-1] if whole.endswith("\n") else whole
+    words = prompt if text is None else text
+    assert words is not None
+    if prompt != "-":
+        return _checked(words, given[0])
+    if sys.stdin.isatty():
+        print("reading the prompt from the terminal; end with Ctrl-D", file=sys.stderr)
+    return _checked(sys.stdin.read(), "standard input")
+
+
+def _most(max_tokens: int | None) -> int | None:
+    return None if max_tokens == -1 else max_tokens
 
 
 def _checked(text: str, what: str) -> str:
@@ -150,17 +203,6 @@ def _checked(text: str, what: str) -> str:
         where = f"{what} is not UTF-8 text from character {error.start} on"
         raise RlxError(f"{where}; iconv -t UTF-8 converts it") from None
     return text
-
-
-def _drawing(temperature: float, top_k: int | None, top_p: float | None, seed: int | None) -> dict[str, Any]:
-    """The settings of draws. Raises: RlxError for those that have no effect, since there is no temperature."""
-    given = {"--top-k": top_k, "--top-p": top_p, "--seed": seed}
-    idle = [name for name, value in given.items() if value is not None]
-    if idle and not temperature:
-        verb = "has" if len(idle) == 1 else "have"
-        raise RlxError(f"{', '.join(idle)} {verb} no effect without a temperature: the likeliest token is taken each "
-                       "time; give --temperature 0.8, or leave them out")  # fmt: skip
-    return {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed or 0}
 
 
 def show_stats(model: Any) -> None:
@@ -208,38 +250,6 @@ def _room(model: Any, messages: list[dict[str, str]], max_tokens: int | None) ->
         turns = "turn is" if dropped == 1 else f"{dropped} turns are"
         print(f"rlx: the context of {model.context:,} tokens is full: the oldest {turns} forgotten", file=sys.stderr)
     return list(ids)
-
-
-def loaded(
-    model: Path, device: str, context: int | None, dtype: str | None, activations: str | None, cache: str | None,
-    engine: str | None = None, layers_on: str | None = None, prefill_chunk: int | None = None, encoders: bool = False,
-) -> Any:  # fmt: skip
-    """The language model of a command, or the sentence encoder where `encoders`. Raises: RlxError for what makes no
-    text, and as `rlx.models.load`."""
-    from rlx.models import LanguageModel, load
-
-    with drawn(only="loading"):
-        made = load(
-            model, device, context=4096 if context is None else context, dtype=dtype, activations=activations,
-            cache=cache, engine=cast(Any, engine), layers_on=layers_on, prefill_chunk=prefill_chunk,
-        )  # fmt: skip
-    if not isinstance(made, LanguageModel):
-        from rlx.models import SentenceEncoder  # here, since few files hold one
-
-        if encoders and isinstance(made, SentenceEncoder):
-            return made
-        made.close()
-        if not isinstance(made, SentenceEncoder):
-            raise RlxError(f"{model} holds a Whisper model, which writes what it hears; `rlx transcribe` takes it")
-        raise RlxError(f"{model} holds a sentence encoder, which makes no text; `rlx embed` takes it")
-    if context is not None and made.context < context:
-        what = f"was made for {made.context:,} tokens, which is its context now, not {context:,}"
-        print(f"rlx: {model} {what}", file=sys.stderr)
-    return made
-
-
-def _drafting(draft: Path | None, *kinds: Any) -> Any:
-    return nullcontext() if draft is None else loaded(draft, *kinds)
 
 
 def _with_adapter(model: Any, folder: Path | None) -> str | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from rlx.cli.array_files import loaded
 from rlx.errors import RlxError
 from rlx.formats.files import beginning, plain, shown
 from rlx.formats.kinds import other_kind
@@ -97,8 +98,9 @@ def feeds_of(model: Model, texts: Sequence[str] | None, seed: int) -> tuple[dict
 
     given: dict[str, Any] = {}
     sequences = {i.name for i in model.inputs if i.around[-1:] == ("seq",)}
+    declared = {i.name: (i.dtype, i.shape) for i in model.inputs if i.dtype is not None and i.shape is not None}
     for text in texts or ():
-        name, array = loaded(text)
+        name, array = loaded(text, declared)
         if name in sequences:
             given.setdefault(name, []).append(array)
         elif name in given:
@@ -248,17 +250,3 @@ def _random(info: TensorInfo, rng: np.random.Generator) -> Any:
     for word in reversed(info.around):
         result = [result, result] if word == "seq" else result
     return result
-
-
-def loaded(text: str) -> tuple[str, Array]:
-    """The name and the array of an --input name=file.npy. Raises: RlxError."""
-    name, equals, path = text.partition("=")
-    if not (name and equals and path):
-        raise RlxError(f"--input {text}: expected name=file.npy")
-    try:
-        with open(path, "rb") as file:
-            return name, np.lib.format.read_array(file, allow_pickle=False)
-    except OSError as error:
-        raise RlxError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, EOFError) as error:
-        raise RlxError(f"{path}: is no array that NumPy's save has written: {error}") from error

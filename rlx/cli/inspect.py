@@ -6,7 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rlx.cli.arguments import Argument, option
+import typer
+
 from rlx.cli.folder import inspect_folder
 from rlx.cli.gguf import inspect_gguf, is_gguf
 from rlx.cli.inputs import feeds_of, load_model
@@ -27,7 +28,7 @@ _TITLES = ("device", "nodes", *_HOW, "arena bytes")
 
 
 def inspect(
-    file: Annotated[Path, Argument(help="An ONNX model, a saved program, a GGUF file, or a model's folder.")],
+    file: Annotated[Path, typer.Argument(help="An ONNX model, a saved program, a GGUF file, or a model's folder.")],
     device: Devices = None,
     input: Inputs = None,
     dim: Dims = None,
@@ -36,11 +37,11 @@ def inspect(
     max_steps: MaxSteps = None,
     context: Annotated[
         int | None,
-        option(help="Of a language model: whether it fits with so many tokens. Default: 4096, and 32768.", min=1),
+        typer.Option(help="Of a language model: whether it fits with so many tokens. Default: 4096, and 32768.", min=1),
     ] = None,
-    nodes: Annotated[bool, option("--nodes", help="List every node as each device runs it.")] = False,
+    nodes: Annotated[bool, typer.Option("--nodes", help="List every node as each device runs it.")] = False,
     memory: Annotated[
-        Path | None, option(help="Draw the memory plan of the first device here, as SVG.")
+        Path | None, typer.Option(help="Draw the memory plan of the first device here, as SVG.")
     ] = None,
 ) -> None:
     """Show a model's inputs, outputs, operators and weights, and its dispatch on each device; of a saved program, what
@@ -92,7 +93,7 @@ def inspect(
     if memory is not None and plans:
         write_picture(memory, plans[0])
     if not able:
-        raise SystemExit(2)
+        raise typer.Exit(2)
 
 
 def _signature(kind: str, infos: list[TensorInfo]) -> list[str]:

@@ -5,33 +5,45 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from rlx.cli.arguments import Argument, option
+import typer
 
-OnnxOrSaved = Annotated[Path, Argument(help="An ONNX model, or a program that CompiledGraph.save wrote.")]
+OnnxOrSaved = Annotated[Path, typer.Argument(help="An ONNX model, or a program that CompiledGraph.save wrote.")]
 FileOrFolder = Annotated[
-    Path, Argument(help="An ONNX file, or a Hugging Face folder with a BERT sentence encoder.")
+    Path, typer.Argument(help="An ONNX file, or a Hugging Face folder with a BERT sentence encoder.")
 ]
-Device = Annotated[str, option(help='"auto", "cpu", "vulkan", "cuda", or one with a number.')]
+
+
+def _devices(incomplete: str) -> list[str]:
+    """What a shell offers for a device."""
+    from rlx.driver.registry import devices
+
+    return [name for name in ("auto", *(info.id for info in devices())) if name.startswith(incomplete)]
+
+
+Device = Annotated[
+    str, typer.Option(help='"auto", "cpu", "vulkan", "cuda", or one with a number.', autocompletion=_devices)
+]
 Devices = Annotated[
-    list[str] | None, option(help="A device; may be repeated. Default: all but software drivers.")
+    list[str] | None,
+    typer.Option(help="A device; may be repeated. Default: all but software drivers.", autocompletion=_devices),
 ]
 Inputs = Annotated[
     list[str] | None,
-    option(
+    typer.Option(
         help="name=file.npy, an input of an ONNX model; may be repeated, also for the items of a sequence. The others "
         "are random."
     ),
 ]
 Dims = Annotated[
     list[str] | None,
-    option(
+    typer.Option(
         help="symbol=length of a dimension, or input.axis=length of one without a name; may be repeated. Not given, it "
         "is 1 for random inputs, or a length that the model takes."
     ),
 ]
 Strict = Annotated[
     bool,
-    option(
+    typer.Option(
         "--strict/--no-strict",
         help="Whether departures of an ONNX model from its format are errors, or warnings: outputs of other shapes "
         "than declared, unknown attributes, domains that are not imported.",
@@ -39,7 +51,7 @@ Strict = Annotated[
 ]
 MaxBytes = Annotated[
     int | None,
-    option(
+    typer.Option(
         help="What a program of an ONNX model may make beyond its inputs and weights. Default: 1 GiB, and 64 times "
         "their bytes.",
         min=0,
@@ -47,14 +59,14 @@ MaxBytes = Annotated[
 ]
 MaxSteps = Annotated[
     int | None,
-    option(
+    typer.Option(
         help="How many steps it may take: a node run in a loop, 8 KiB written, or 2^18 multiplications of a product; "
         "one for each node comes on top. Default: 262144, and an eighth of the bytes of inputs and weights.",
         min=0,
     ),
 ]
 Seconds = Annotated[
-    float, option(help="How long the command may take before it stops with what it has. 0: no limit.", min=0)
+    float, typer.Option(help="How long the command may take before it stops with what it has. 0: no limit.", min=0)
 ]
-Seed = Annotated[int, option(help="Of the random inputs.", min=0)]
-Precision = Annotated[str, option(help='Of products: "f32", "tf32", "f16", "bf16" or "int8".')]
+Seed = Annotated[int, typer.Option(help="Of the random inputs.", min=0)]
+Precision = Annotated[str, typer.Option(help='Of products: "f32", "tf32", "f16", "bf16" or "int8".')]

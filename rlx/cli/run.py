@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import typer
 
-from rlx.cli.arguments import option
 from rlx.cli.inputs import feeds_of, load_model, said
 from rlx.cli.options import Device, Dims, Inputs, MaxBytes, MaxSteps, OnnxOrSaved, Precision, Seed, Strict
 from rlx.cli.saved import is_saved, refuse_options, run_saved
@@ -29,10 +29,10 @@ def run(
     max_bytes: MaxBytes = None,
     max_steps: MaxSteps = None,
     out: Annotated[
-        Path | None, option(help="Write every output into this folder, as NumPy .npy files.")
+        Path | None, typer.Option(help="Write every output into this folder, as NumPy .npy files.")
     ] = None,
     trusted: Annotated[
-        bool, option("--trusted", help="Use the machine code in a saved program, which nothing can check.")
+        bool, typer.Option("--trusted", help="Use the machine code in a saved program, which nothing can check.")
     ] = False,
 ) -> None:
     """Run an ONNX model, or a program that `save` wrote, once and say what comes out: name, type, shape, range."""

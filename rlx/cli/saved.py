@@ -10,8 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from rlx.cli.inputs import MAX_BYTES, loaded, said
-from rlx.errors import GraphError, RlxError
+from rlx.cli.array_files import loaded
+from rlx.cli.devices import short_reason, who_runs
+from rlx.cli.inputs import MAX_BYTES, said
+from rlx.driver.registry import find_device
+from rlx.errors import DeviceUnavailable, GraphError, RlxError
 from rlx.host.files import begins_with, plain
 from rlx.ir import TensorType
 from rlx.ir.checks import visible
@@ -39,18 +42,24 @@ def run_saved(file: Path, device: str, texts: Sequence[str] | None, seed: int, t
     floats, integers 0 and 1."""
     from rlx.runtime.saved.program import load_program
 
-    given = dict(map(loaded, texts or ()))
     with load_program(file, None if device == "auto" else device, trusted=trusted) as program:
-        inputs = {name: t.type for name, t in program.graph.inputs.items()}
-        if unknown := sorted(given.keys() - inputs.keys()):
-            raise GraphError(f"--input: the program has no inputs {unknown}; it takes {sorted(inputs)}")
-        rng = np.random.default_rng(seed)
-        for name in [name for name in inputs if name not in given]:
-            given[name] = _random(name, inputs[name], rng)
+        given, drawn = feeds_of_saved(program, texts, seed)
+        for name in drawn:
             print(f"input {plain(name)}: random, {said(given[name])}", file=sys.stderr)
         if device == "auto":
             print(f"on {program.device.info.id} ({program.device.info.name})", file=sys.stderr)
         return program.run(given)
+
+
+def feeds_of_saved(program: Any, texts: Sequence[str] | None, seed: int) -> tuple[dict[str, Any], list[str]]:
+    """The inputs of a program by name, and which of them are random: those without a file."""
+    inputs = {name: t.type for name, t in program.graph.inputs.items()}
+    declared = {name: (kind.dtype, kind.shape) for name, kind in inputs.items()}
+    given = dict(loaded(text, declared) for text in texts or ())
+    if unknown := sorted(given.keys() - inputs.keys()):
+        raise GraphError(f"--input: the program has no inputs {unknown}; it takes {sorted(inputs)}")
+    rng, drawn = np.random.default_rng(seed), [name for name in inputs if name not in given]
+    return {**given, **{name: _random(name, inputs[name], rng) for name in drawn}}, drawn
 
 
 def inspect_saved(file: Path) -> list[str]:
@@ -65,9 +74,19 @@ def inspect_saved(file: Path) -> list[str]:
         *(f"{kind} {plain(name)}: {t.type}" for kind, table in tables for name, t in table.items()),
         f"weights: {len(graph.params)}, {found.weight_bytes:,} bytes in the file",
         f"saved on {device[0]}: {device[1]}, {device[2]}; machine code of {found.kernels} kernels in the file",
+        f"engine here: {_engine(device[0])}",
         f"precision {found.options['precision']}, fallback {found.options['fallback']}, memory beside the weights "
         f"{found.plan_bytes:,} bytes",
     ]
+
+
+def _engine(backend: str) -> str:
+    """What would run a program of that backend on this machine."""
+    try:
+        info = find_device(backend)
+    except DeviceUnavailable as error:
+        return f"none: {short_reason(backend, str(error))}"
+    return who_runs() if info.kind == "cpu" else f"{backend}, {info.driver}"
 
 
 def draw_saved(file: Path, nodes: bool, memory: Path | None) -> str:

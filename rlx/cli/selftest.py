@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from rlx.cli.arguments import option
+import typer
+
 from rlx.cli.devices import full_name
 from rlx.cli.long_commands import INTERRUPTED, limit
 from rlx.cli.options import Device, Seconds
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 def selftest(
     device: Device = "auto",
-    op: Annotated[list[str] | None, option(help="Only this op's cases; may be repeated.")] = None,
-    quick: Annotated[int | None, option(help="Only this many cases of each op.", min=1)] = None,
+    op: Annotated[list[str] | None, typer.Option(help="Only this op's cases; may be repeated.")] = None,
+    quick: Annotated[int | None, typer.Option(help="Only this many cases of each op.", min=1)] = None,
     seconds: Seconds = 600,
 ) -> None:
     """Run the conformance cases on a device and compare with the float64 reference.
@@ -60,9 +61,9 @@ def selftest(
         why = f"{seconds:g} seconds are over; --seconds 0 runs all" if status == 3 else "interrupted"
         print(f"{len(outcomes):,} of {len(cases):,} cases: {why}")
     if any(o.status == "fail" for o in outcomes) and status != INTERRUPTED:
-        raise SystemExit(1)
+        raise typer.Exit(1)
     if status and len(outcomes) < len(cases):
-        raise SystemExit(status)
+        raise typer.Exit(status)
 
 
 def _in_turns(cases: Sequence[Case]) -> list[Case]:

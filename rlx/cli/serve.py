@@ -9,46 +9,49 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-from rlx.cli.arguments import option
-from rlx.cli.generate import Activations, Cache, Context, Kept, LayersOn, Model, PrefillChunk, loaded
-from rlx.cli.options import Device
+import typer
+
+from rlx.cli.generate import Model, chosen_model
+from rlx.cli.groups import spread
+from rlx.cli.language import Loading, ModelName
 from rlx.errors import RlxError
 from rlx.host.progress import drawn
 
 _MISSING = 'serve needs the packages of `rlx[serve]`: pip install "rlx[serve]" ({} is missing)'
 
 
+@spread
 def serve(
-    model: Model,
-    host: Annotated[str, option(help="The address to listen on; others than loopback need a key.")] = "127.0.0.1",
-    port: Annotated[int, option(help="0 takes a free one.", min=0, max=65535)] = 8080,
-    name: Annotated[str | None, option(help="What clients call the model. Default: of its file.")] = None,
+    model: Model = None,
+    *,
+    file: ModelName = None,
+    host: Annotated[str, typer.Option(help="The address to listen on; others than loopback need a key.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = 8080,
+    name: Annotated[
+        str | None, typer.Option("--name", "--alias", "-a", help="What clients call the model. Default: of its file.")
+    ] = None,
     api_key_file: Annotated[
-        Path | None, option(help="A file with the key that clients must send. Default: RLX_API_KEY, if set.")
+        Path | None, typer.Option(help="A file with the key that clients must send. Default: RLX_API_KEY, if set.")
     ] = None,
-    slots: Annotated[int, option(help="How many sequences run at once.", min=2, max=1024)] = 8,
+    slots: Annotated[
+        int, typer.Option("--slots", "--parallel", "-np", help="How many sequences run at once.", min=2, max=1024)
+    ] = 8,
     pages: Annotated[
-        int | None, option(help="Keep keys and values in so many shared pages of 64 tokens.", min=2)
+        int | None, typer.Option(help="Keep keys and values in so many shared pages of 64 tokens.", min=2)
     ] = None,
-    device: Device = "auto",
-    context: Context = None,
-    dtype: Kept = None,
-    activations: Activations = None,
-    cache: Cache = None,
-    layers_on: LayersOn = None,
-    prefill_chunk: PrefillChunk = None,
+    loading: Loading,
     adapter: Annotated[
         list[str] | None,
-        option(help="NAME=FOLDER of a LoRA adapter, which requests choose as their model; may be repeated."),
+        typer.Option(help="NAME=FOLDER of a LoRA adapter, which requests choose as their model; may be repeated."),
     ] = None,
     pooling: Annotated[
-        str | None, option(help='Of embeddings: "mean", "cls" or "last". Default: as the file says, else last.')
+        str | None, typer.Option(help='Of embeddings: "mean", "cls" or "last". Default: as the file says, else last.')
     ] = None,
-    max_prompt: Annotated[int | None, option(help="Tokens of a prompt. Default: the context.", min=1)] = None,
-    max_body: Annotated[int, option(help="Bytes of a request.", min=1024)] = 1 << 20,
-    max_connections: Annotated[int, option(help="Connections at once.", min=1)] = 256,
-    max_waiting: Annotated[int, option(help="Sequences that wait for a slot.", min=0)] = 64,
-    seconds: Annotated[float, option(help="How long an answer may take.", min=1)] = 600.0,
+    max_prompt: Annotated[int | None, typer.Option(help="Tokens of a prompt. Default: the context.", min=1)] = None,
+    max_body: Annotated[int, typer.Option(help="Bytes of a request.", min=1024)] = 1 << 20,
+    max_connections: Annotated[int, typer.Option(help="Connections at once.", min=1)] = 256,
+    max_waiting: Annotated[int, typer.Option(help="Sequences that wait for a slot.", min=0)] = 64,
+    seconds: Annotated[float, typer.Option(help="How long an answer may take.", min=1)] = 600.0,
 ) -> None:
     """Serve a language model over HTTP, as clients of OpenAI's API expect: completions, chat, embeddings.
 
@@ -77,16 +80,11 @@ def serve(
         body_bytes=max_body, prompt_tokens=max_prompt, connections=max_connections, waiting=max_waiting,
         request_seconds=seconds,
     )  # fmt: skip
-    settings = (context, dtype, activations, cache)
-    with (
-        bound(host, port, key) as listening,
-        loaded(
-            model, device, *settings, layers_on=layers_on, prefill_chunk=prefill_chunk, encoders=True
-        ) as made,
-    ):
-        called = name or _called(model)
+    path = chosen_model("serve", model, file)
+    with bound(host, port, key) as listening, loading.load(path, encoders=True) as made:
+        called = name or _called(path)
         if isinstance(made, SentenceEncoder):
-            if any(given is not None for given in (pooling, context, cache, pages)):
+            if any(given is not None for given in (pooling, loading.context, loading.cache, pages)):
                 raise RlxError("serve: --pooling, --context, --cache and --pages are for language models; this is an "
                                "encoder")  # fmt: skip
             if adapters:

@@ -6,21 +6,22 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from rlx.cli.arguments import Argument, option
+import typer
+
 from rlx.cli.options import Device
 from rlx.errors import RlxError
 from rlx.host.progress import drawn
 
 
 def transcribe(
-    folder: Annotated[Path, Argument(help="A Hugging Face folder with a Whisper model.")],
-    file: Annotated[Path, Argument(help="A WAV file of integer samples, at any rate.")],
+    folder: Annotated[Path, typer.Argument(help="A Hugging Face folder with a Whisper model.")],
+    file: Annotated[Path, typer.Argument(help="A WAV file of integer samples, at any rate.")],
     device: Device = "auto",
-    language: Annotated[str | None, option(help='Its code, such as "en". Default: as the model hears.')] = None,
-    task: Annotated[str, option(help='"transcribe", or "translate" to English.')] = "transcribe",
-    timestamps: Annotated[bool, option(help="A line for each segment, with its times.")] = False,
-    dtype: Annotated[str | None, option(help='Keep the matrices as "f16" or "bf16".')] = None,
-    activations: Annotated[str | None, option(help="The tensors between layers: f32, f16, bf16.")] = None,
+    language: Annotated[str | None, typer.Option(help='Its code, such as "en". Default: as the model hears.')] = None,
+    task: Annotated[str, typer.Option(help='"transcribe", or "translate" to English.')] = "transcribe",
+    timestamps: Annotated[bool, typer.Option(help="A line for each segment, with its times.")] = False,
+    dtype: Annotated[str | None, typer.Option(help='Keep the matrices as "f16" or "bf16".')] = None,
+    activations: Annotated[str | None, typer.Option(help="The tensors between layers: f32, f16, bf16.")] = None,
 ) -> None:
     """Write down what is said in a sound file, by a Whisper model. Text is printed as it is made."""
     from rlx.models import Transcriber, load

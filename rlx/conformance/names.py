@@ -58,8 +58,10 @@ OTHERS = {
         while_loop"""),
     "jax.nn": ("", """elu gelu hard_sigmoid hard_silu=hard_swish leaky_relu log_softmax logsumexp mish one_hot relu
         relu6 selu sigmoid silu softmax softplus standardize"""),
-    "jax.random": ("random", """bernoulli beta bits categorical choice dirichlet exponential fold_in gamma gumbel key
-        laplace multivariate_normal normal permutation poisson randint split truncated_normal uniform"""),
+    "jax.random": ("random", """PRNGKey bernoulli beta binomial= bits categorical cauchy chisquare choice dirichlet
+        exponential fold_in gamma geometric gumbel key laplace loggamma logistic lognormal maxwell multinomial=
+        multivariate_normal normal orthogonal= pareto permutation poisson rademacher randint rayleigh split t
+        triangular= truncated_normal uniform wald= weibull_min"""),
     "jax.tree": ("tree", """all flatten leaves map reduce structure transpose unflatten"""),
     "scipy.signal": ("signal", """butter check_COLA=check_cola check_NOLA=check_nola chirp coherence convolve correlate
         csd decimate detrend fftconvolve filtfilt find_peaks firwin get_window hilbert istft lfilter oaconvolve
@@ -80,13 +82,12 @@ DIFFERENCES = {
     "broadcast_to": "copies nothing, but the result is no view", "cumsum": "an axis is asked for beyond one axis",
     "cumprod": "an axis is asked for beyond one axis", "divide": "integers are divided toward zero, as C has it",
     "true_divide": "integers are divided toward zero, as C has it", "empty": "gives zeros", "empty_like": "gives zeros",
-    "geomspace": "`count` for `num`; f32", "logspace": "`count` for `num`; f32",
-    "eye": "`offset` for `k`; f32", "floor": "integers become f32", "ceil": "integers become f32",
-    "trunc": "integers become f32", "fix": "integers become f32", "full": "`value` for `fill_value`",
-    "interp": "of f32 it computes in f32", "linspace": "`count` for `num`; f32", "mean": "integers become f32",
+    "geomspace": "f32", "logspace": "f32",
+    "eye": "f32", "floor": "integers become f32", "ceil": "integers become f32",
+    "trunc": "integers become f32", "fix": "integers become f32",
+    "interp": "of f32 it computes in f32", "linspace": "f32", "mean": "integers become f32",
     "nanargmax": "-1 where all are NaN, as JAX", "nanargmin": "-1 where all are NaN, as JAX",
-    "nanstd": "`correction` for `ddof`", "nanvar": "`correction` for `ddof`", "std": "`correction` for `ddof`",
-    "var": "`correction` for `ddof`", "nonzero": "`size=` in a traced function",
+    "nonzero": "`size=` in a traced function",
     "argwhere": "`size=` in a traced function",
     "flatnonzero": "`size=` in a traced function", "extract": "`size=` in a traced function",
     "compress": "`size=` in a traced function", "unique": "`size=` in a traced function; no `axis`",
@@ -94,18 +95,35 @@ DIFFERENCES = {
     "unique_inverse": "`size=` in a traced function",
     "unique_values": "`size=` in a traced function; in order, which NumPy's is not",
     "union1d": "`size=` in a traced function", "setdiff1d": "`size=` in a traced function", "ones": "f32",
-    "zeros": "f32", "identity": "f32", "tri": "f32", "pad": "`pads`, `value`", "partition": "sorts", "argpartition":
+    "zeros": "f32", "identity": "f32", "tri": "f32", "partition": "sorts", "argpartition":
     "sorts", "prod": "small integers give i32", "sum": "small integers give i32", "split": "takes lengths",
     "quantile": "no weights; of f32 in f32; between equal infinities the infinity, not NaN",
     "percentile": "as quantile", "repeat": "counts are known while the program is built",
-    "squeeze": "gives a new array", "take": "out of range in a run: clamped", "transpose": "`perm` for `axes`",
-    "tile": "`repeats` for `reps`", "cross": "three components", "histogram": "`bins` is an int or edges",
+    "squeeze": "gives a new array", "take": "out of range in a run: clamped", "cross": "three components", "histogram": "`bins` is an int or edges",
     "where": "one argument: `size=` in a traced function", "can_cast": "by rlx's table of promotion",
     "result_type": "by rlx's table of promotion; numbers are no arguments",
     "conv": "`strides` or `stride`, `pads` or `padding`",
     "choice": "other numbers than JAX's", "categorical": "other numbers than JAX's", "truncated_normal":
     "other numbers than JAX's", "gumbel": "other numbers than JAX's", "normal": "other numbers than JAX's",
     "randint": "other numbers than JAX's", "exponential": "other numbers than JAX's", "laplace":
-    "other numbers than JAX's", "multivariate_normal": "other numbers than JAX's", "eig": "of real matrices",
+    "other numbers than JAX's", "multivariate_normal": "other numbers than JAX's",
+    **dict.fromkeys(("beta", "chisquare", "dirichlet", "gamma", "loggamma", "t"),
+                    "other numbers than JAX's; no gradient to parameters"),
+    **dict.fromkeys(("geometric", "lognormal", "maxwell", "pareto", "poisson", "rayleigh", "weibull_min", "cauchy",
+                     "logistic"), "other numbers than JAX's"), "eig": "of real matrices",
     "eigvals": "of real matrices", "linearize": "computes the function anew with each tangent", "lu": "no options",
+    "cholesky": "the lower factor, as NumPy", "qr": "`mode=\"reduced\"`, as NumPy",
+}  # fmt: skip
+
+# Keywords of NumPy's functions that rlx's have under no name, beside those that ask for memory or for ufuncs' loops.
+LACKING = {
+    "array": "ndmin ndmax", "linspace": "retstep axis", "geomspace": "axis", "logspace": "axis",
+    **dict.fromkeys(("concat", "concatenate", "stack", "hstack", "vstack", "cov", "corrcoef", "nancumprod",
+                     "nancumsum"), "dtype"),
+    **dict.fromkeys(("nanmax", "nanmin"), "initial where"), **dict.fromkeys(("nanprod", "nansum"),
+                                                                            "dtype initial where"),
+    "nanmean": "dtype where", **dict.fromkeys(("nanstd", "nanvar"), "dtype where mean"),
+    **dict.fromkeys(("std", "var"), "mean"), "polyfit": "full cov", "unique": "sorted",
+    **dict.fromkeys(("quantile", "percentile", "nanquantile", "nanpercentile", "histogram_bin_edges"), "weights"),
+    **dict.fromkeys(("matrix_rank", "pinv"), "hermitian"),
 }  # fmt: skip

@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlx.conformance.names import ARRAY_API, DIFFERENCES, DTYPES, NUMPY, OTHERS
+from rlx.conformance.names import ARRAY_API, DIFFERENCES, DTYPES, LACKING, NUMPY, OTHERS
 
 PAGE = Path("docs/names.md")
 COMMAND = "python -m rlx.conformance.names_page"
@@ -20,7 +20,8 @@ dash is a hole. Scalars, lists and arrays are taken outside a traced function an
 
 What differs throughout: Python's numbers take the dtype of the arrays beside them, lists of floats are f32, integers
 and bools that have to become floats become f32, sums of small integers are i32. Functions whose result is as long as
-the values ask for take `size=` in a traced function, as in JAX. There is no `out=`, and nothing is changed in place.
+the values ask for take `size=` in a traced function, as in JAX. Keywords may have NumPy's, JAX's or SciPy's names
+(`ddof=`, `num=`, `axes=`). There is no `out=`, nothing is changed in place, and elementwise functions have no `where=`.
 i16, u16, u32 and u64 are computed by NumPy: on a GPU as steps on the host, which the report lists, and which
 `Session(fallback="error")` refuses. u64 beside a signed integer is a DTypeError, where NumPy gives float64.
 
@@ -51,7 +52,9 @@ def ours(module: str, name: str) -> str:
 def rows(prefix: str, module: str, words: str) -> Iterator[str]:
     for theirs, name in entries(words):
         mine = ours(module, name)
-        differs = DIFFERENCES.get(theirs, "") if mine else ""
+        lacking = LACKING.get(theirs, "").split() if prefix.startswith("numpy") else []
+        holes = [f"no {', '.join(f'`{word}`' for word in lacking)}"] if lacking else []
+        differs = "; ".join([*filter(None, [DIFFERENCES.get(theirs)]), *holes]) if mine else ""
         yield f"| `{prefix}.{theirs}` | {f'`{mine}`' if mine else '–'} | {differs} |"
 
 

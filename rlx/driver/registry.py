@@ -10,6 +10,7 @@ from typing import cast
 from rlx.driver.device import Backend, Device, DeviceInfo
 from rlx.errors import DeviceUnavailable, meant
 from rlx.host.background import importing
+from rlx.host.environment import warn_unknown_variables
 
 GROUP = "rlx.backends"
 # These are known without installed metadata; "auto" prefers them in this order.
@@ -17,6 +18,13 @@ _BUILTIN = {
     "cuda": "rlx.backends.cuda:backend",
     "vulkan": "rlx.backends.vulkan:backend",
     "cpu": "rlx.backends.cpu:backend",
+}
+
+# What people call GPUs by, beside the backends' names: words that the names of such GPUs and their drivers have.
+_MAKERS = {
+    **dict.fromkeys(("amd", "radeon", "rocm", "hip"), ("amd", "radeon", "radv")),
+    **dict.fromkeys(("intel", "arc"), ("intel",)),
+    **dict.fromkeys(("nvidia", "geforce"), ("nvidia", "geforce")),
 }
 
 
@@ -114,8 +122,10 @@ def find_device(name: str) -> DeviceInfo:
             f'a device is named by a string, "cpu" or the id of one of rlx.devices(), not by a {type(name).__name__}'
         )
     backend, _, number = name.partition(":")
+    if backend.lower() in _MAKERS and (not number or number.isdecimal()):
+        return _of_maker(name, _MAKERS[backend.lower()], int(number or 0))
     if (backend not in _BUILTIN and backend not in backend_names()) or (number and not number.isdecimal()):
-        near = meant(name, ("auto", *backend_names()))
+        near = meant(name, ("auto", *backend_names(), *_MAKERS))
         raise DeviceUnavailable(
             f'device {name!r} is not understood{near}; give "auto", "cpu", "vulkan", "cuda" or one with a number, '
             '"cuda:1" (rlx.devices() lists them, each with its id)'
@@ -133,6 +143,19 @@ def find_device(name: str) -> DeviceInfo:
     raise DeviceUnavailable(f"device {name!r}: there is only {', '.join(i.id for i in infos)}")
 
 
+def _of_maker(name: str, words: tuple[str, ...], number: int) -> DeviceInfo:
+    """The GPU of that number among those that have one of the words in their names: under CUDA where that runs it, else
+    under Vulkan. Raises: DeviceUnavailable."""
+    infos, reasons = probe_all()
+    gpus = [i for i in infos if i.kind in ("discrete", "integrated", "virtual")]
+    named = [i for i in gpus if any(word in f"{i.name} {i.driver}".lower() for word in words)]
+    if len(named) <= number:
+        here = ", ".join(f"{i.id} ({i.name})" for i in gpus) or "no GPU"
+        why = "".join(f"; {backend}: {reason}" for backend, reason in reasons.items())
+        raise DeviceUnavailable(f"device {name!r}: rlx finds {here} here{why}; `rlx doctor` says what to install")
+    return named[number]
+
+
 def _needed(name: str) -> tuple[str, ...]:
     """The modules that programs on a device need, which may be imported while its driver starts."""
     backend = name.partition(":")[0] if isinstance(name, str) else ""
@@ -148,6 +171,7 @@ def open_device(name: str = "auto") -> Device:
     device = _already_open(name)
     if device is not None:
         return device
+    warn_unknown_variables()
     with importing(_needed(name)):
         info = find_device(name)
         device = load_backend(info.backend).open(info.index)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlx.errors import DataError, RlxError
+from rlx.errors import DataError, DataMissing, RlxError
 from rlx.formats.files import shown
 
 MOST_LINE = 64 << 20  # bytes of a line
@@ -67,7 +67,9 @@ def read(path: str | os.PathLike[str]) -> Iterator[Record | Broken]:
     missing."""
     path = Path(path)
     if not os.path.isfile(path):
-        raise DataError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}; give a file of {KINDS}")
+        if not os.path.lexists(path):
+            raise DataMissing(f"{path} does not exist; give a file of {KINDS}", path)
+        raise DataError(f"{path} is {'a folder' if path.is_dir() else 'no file'}; give a file of {KINDS}")
     kind = path.suffix.lower()
     if kind == ".parquet":
         return _parquet(path)

@@ -23,6 +23,7 @@ from rlx.finetune.settings import Say, Settings, option, share
 from rlx.formats import safetensors
 from rlx.formats.files import read_json, written_whole
 from rlx.formats.huggingface import ModelFolder
+from rlx.models import encoders
 from rlx.runtime import Session
 from rlx.train import checkpoint
 
@@ -93,7 +94,7 @@ def finetune(settings: Settings, say: Say = print) -> dict[str, Any]:
 
 def is_encoder(path: Path) -> bool:
     """Whether a model is a sentence encoder."""
-    return os.path.isdir(path) and ModelFolder(path).config.get("model_type") == "bert"
+    return os.path.isdir(path) and encoders.is_encoder(ModelFolder(path).config)
 
 
 def _check_out(settings: Settings) -> None:

@@ -160,8 +160,11 @@ class SentenceTask:
             write_folder(settings.model, target, final)
             return [f"written: {target}, as sentence-transformers loads it"]
         lora = self.adapted.lora
-        named = {module.removeprefix("bert."): values for module, values in final.items()}  # as BertModel calls them
-        write_peft(settings.out, named, lora, base=str(settings.model), model_type="bert", task="FEATURE_EXTRACTION")
+        config = self.function.files.config
+        # The names are those of the model's class.
+        named = {module.removeprefix(config.prefix): values for module, values in final.items()}
+        write_peft(settings.out, named, lora, base=str(settings.model), model_type=config.architecture,
+                   task="FEATURE_EXTRACTION")  # fmt: skip
         merged = settings.merge or target
         if not (settings.merge is None and target.exists()):
             merge(settings.model, final, lora, merged)

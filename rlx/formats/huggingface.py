@@ -7,12 +7,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlx.errors import ModelFormatError
+from rlx.errors import FileMissing, ModelFormatError
 from rlx.formats import safetensors
 from rlx.formats.files import read_json, shown
+from rlx.formats.heads import TextTask, read_task
 from rlx.formats.quantized import QuantizedTensors
 from rlx.formats.sentences import Dense, SentenceModules, read_modules
 from rlx.formats.tokenizer import TextTokenizer
+from rlx.formats.tokenizer.text import bert_normalizer
+from rlx.records import Record
+
+
+class TokenizerSettings(Record):
+    """The text of the token for what is unknown, that of the mask (or else of a text's end), and whether a model gets
+    which text of a pair a token is of."""
+
+    unknown: str | None
+    mask: str | None
+    kinds: bool
 
 
 class ModelFolder:
@@ -24,14 +36,15 @@ class ModelFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         if not os.path.isdir(self.path):  # os.path gives False where pathlib raises: no permission, invalid names
-            what = "is not a folder" if os.path.exists(self.path) else "does not exist"
-            raise ModelFormatError(
-                f"{self.path} {what}; give the folder that holds config.json and the weights"
-            )
+            hint = "give the folder that holds config.json and the weights"
+            if not os.path.exists(self.path):
+                raise FileMissing(f"{self.path} does not exist; {hint}", self.path)
+            raise ModelFormatError(f"{self.path} is not a folder; {hint}")
         if not os.access(self.path, os.X_OK):
             raise ModelFormatError(f"{self.path} cannot be entered: permission denied")
         if not os.path.exists(self.path / "config.json"):
-            raise ModelFormatError(f"{self.path} has no config.json; is this a Hugging Face model folder?")
+            what = f"{self.path} has no config.json; is this a Hugging Face model folder?"
+            raise FileMissing(what, self.path / "config.json")
         # Before version 5 transformers wrote Mamba-2's time_step_limit as [0.0, Infinity].
         self.config: dict[str, Any] = read_json(self.path / "config.json", infinity=True)
 
@@ -48,19 +61,53 @@ class ModelFolder:
         return QuantizedTensors(tensors, settings, str(self.path))
 
     def tokenizer(self, max_length: int, lower: bool = False) -> TextTokenizer:
-        """The tokenizer of tokenizer.json, cutting texts to `max_length` tokens.
+        """The tokenizer of tokenizer.json, cutting texts to `max_length` tokens, with what tokenizer_config.json says
+        instead: the side that is cut, and how BERT's class normalizes.
 
-        Raises: RlxError when the package `tokenizers` is not installed, ModelFormatError.
+        Warns: ModelWarning where that class normalizes otherwise than the file. Raises: RlxError when the package `tokenizers` is not installed, ModelFormatError.
         """
         file = self.path / "tokenizer.json"
         if not os.path.exists(file):
             raise ModelFormatError(f"{self.path} has no tokenizer.json, which rlx needs to read text")
-        return TextTokenizer(file, max_length, lower)
+        beside = self.path / "tokenizer_config.json"
+        settings = read_json(beside) if os.path.exists(beside) else {}
+        kind = settings.get("tokenizer_class") or self.config.get("tokenizer_class")
+        if kind is None and self.config.get("model_type") == "bert":
+            kind = "BertTokenizer"
+        normalizer = bert_normalizer(settings, beside) if kind in ("BertTokenizer", "BertTokenizerFast") else None
+        side = settings.get("truncation_side")
+        if side not in (None, "left", "right"):
+            raise ModelFormatError(f"{beside}: truncation_side is {shown(side)}, expected 'left' or 'right'")
+        return TextTokenizer(file, max_length, lower, normalizer, side)
 
-    def sentence_modules(self) -> SentenceModules:
-        """Pooling and what follows it, the length limit, and the prompts; mean pooling where the folder has no
-        modules.json. Raises: ModelFormatError."""
-        return read_modules(self.path, self.config.get("hidden_size"))
+    def tokenizer_settings(self) -> TokenizerSettings:
+        """What tokenizer_config.json, or the special_tokens_map.json of older folders, says of special tokens.
+        Raises: ModelFormatError."""
+        told: dict[str, Any] = {}
+        for name in ("special_tokens_map.json", "tokenizer_config.json"):
+            file = self.path / name
+            told |= read_json(file) if os.path.exists(file) else {}
+        texts = {}
+        for name in ("unk_token", "mask_token", "eos_token"):
+            value = told.get(name)
+            text = value.get("content") if isinstance(value, dict) else value
+            if text is not None and not isinstance(text, str):
+                where = self.path / "tokenizer_config.json"
+                raise ModelFormatError(f"{where}: {name} is {shown(value)}, expected a text")
+            texts[name] = text
+        named = told.get("model_input_names")
+        kinds = not isinstance(named, list) or "token_type_ids" in named
+        usual = "[MASK]" if self.config.get("model_type") == "bert" else None  # of its tokenizer's class
+        return TokenizerSettings(texts["unk_token"], texts["mask_token"] or usual or texts["eos_token"], kinds)
+
+    def sentence_modules(self, width: int | None = None) -> SentenceModules:
+        """Pooling of states that are `width` wide (or as BERT's settings say) and what follows it, the length limit,
+        and the prompts; mean pooling where the folder has no modules.json. Raises: ModelFormatError."""
+        return read_modules(self.path, self.config.get("hidden_size") if width is None else width)
+
+    def text_task(self) -> TextTask:
+        """What the folder's text encoder is for, with the settings of that. Raises: ModelFormatError."""
+        return read_task(self.path, self.config)
 
     def module_tensors(self, modules: SentenceModules) -> dict[str, Any]:
         """The weights of the modules after the pooling, by the folder and the name. Raises: ModelFormatError."""

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from rlx.errors import DTypeError, ModelFormatError
+from rlx.errors import DTypeError, FileMissing, ModelFormatError
 from rlx.formats.file_source import FileSource
 from rlx.formats.files import (
     OBJECT_BYTES,
@@ -167,7 +167,7 @@ def load(path: str | os.PathLike[str]) -> Mapping[str, Array]:
             return ShardedTensors(index)
         others = sorted(p.name for p in path.glob("*.bin"))
         hint = f"; {others[0]} is a pickle, which rlx does not read: convert it" if others else ""
-        raise ModelFormatError(f"{path}: holds neither model.safetensors nor {INDEX_NAME}{hint}")
+        raise FileMissing(f"{path}: holds neither model.safetensors nor {INDEX_NAME}{hint}", single)
     return ShardedTensors(path) if path.name.endswith(".index.json") else SafetensorsFile(path)
 
 

@@ -26,11 +26,12 @@ _FLAGS: dict[str, Pooling] = {
     "pooling_mode_lasttoken": "last",
 }  # fmt: skip
 # Activations of a Dense module: the classes of torch.nn, with what they do unless told otherwise, by rlx's names.
-_ACTIVATIONS = {
+ACTIVATIONS = {
     "Identity": None, "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "SiLU": "silu", "Sigmoid": "sigmoid",
     "Mish": "mish", "ReLU6": "relu6", "SELU": "selu",
 }  # fmt: skip
 _MAX_WIDTH = 1 << 16
+SETTINGS = "sentence_bert_config.json"  # of the Transformer module
 _USUAL = {  # settings of the Transformer module that change numbers, with the values that rlx computes
     "transformer_task": "feature-extraction", "module_output_name": "token_embeddings",
     "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
@@ -80,11 +81,11 @@ def read_modules(folder: Path, width: object) -> SentenceModules:
     Raises: ModelFormatError."""
     listing = folder / "modules.json"
     if not os.path.exists(listing):
-        return SentenceModules(max_length=_tokenizer_limit(folder))
+        return SentenceModules(max_length=tokenizer_limit(folder))
     modules = parse_json(read_bytes(listing, MAX_JSON_BYTES), listing)
     if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
         raise ModelFormatError(f"{listing}: expected a list of modules")
-    kinds = [_kind(m.get("type")) for m in modules]
+    kinds = [module_kind(m.get("type")) for m in modules]
     if kinds[:2] != ["Transformer", "Pooling"] or not {"Dense", "Normalize"}.issuperset(kinds[2:]):
         raise ModelFormatError(
             f"{listing}: modules {shown(kinds)} are not supported; Transformer, Pooling and then perhaps Dense and "
@@ -95,16 +96,16 @@ def read_modules(folder: Path, width: object) -> SentenceModules:
             f"{listing}: the Transformer's files are in {shown(modules[0]['path'])}; rlx reads them from the "
             "folder itself"
         )
-    most, lower = _limits(folder)
+    most, lower = limits_of(folder)
     pooling, include_prompt = _pooling(file_inside(folder, modules[1].get("path"), listing) / "config.json")
     steps: list[Step] = []
     for kind, module in zip(kinds[2:], modules[2:], strict=True):
         if kind == "Normalize":
-            _check_names(_optional(folder, module.get("path"), listing))
+            check_names(module_settings(folder, module.get("path"), listing))
             steps.append("normalize")
             continue
         file = file_inside(folder, module.get("path"), listing) / "config.json"
-        steps.append(_dense(file, read_json(file)))
+        steps.append(dense_of(file, read_json(file)))
     at: object = width * len(pooling) if type(width) is int else None
     for step in steps:
         if isinstance(step, Dense):
@@ -114,50 +115,50 @@ def read_modules(folder: Path, width: object) -> SentenceModules:
                 )
             at = step.out
     file = folder / "config_sentence_transformers.json"
-    prompts, default = _prompts(file)
+    prompts, default = prompts_of(file)
     kept = (read_json(file) if os.path.exists(file) else {}).get("truncate_dim")
     if kept is not None:
         if type(kept) is not int or kept < 1:
-            _wrong(file, {"truncate_dim": kept}, "truncate_dim", "a number of elements from 1")
+            wrong(file, {"truncate_dim": kept}, "truncate_dim", "a number of elements from 1")
         if type(at) is int and kept < at:
             steps.append(kept)
     return SentenceModules(pooling, tuple(steps), most, lower, include_prompt, prompts, default)
 
 
-def _kind(name: object) -> str:
+def module_kind(name: object) -> str:
     """The class of a module; of another package, whose class may do something else, with all of its name."""
     text = str(name)
     return text.rpartition(".")[2] if text.startswith("sentence_transformers.") else text
 
 
-def _wrong(file: Path, config: Mapping[str, Any], name: str, expected: str) -> NoReturn:
+def wrong(file: Path, config: Mapping[str, Any], name: str, expected: str) -> NoReturn:
     raise ModelFormatError(f"{file}: {name} is {shown(config.get(name))}, expected {expected}")
 
 
-def _flag(file: Path, config: Mapping[str, Any], name: str, usual: bool) -> bool:
+def flag_of(file: Path, config: Mapping[str, Any], name: str, usual: bool) -> bool:
     value = config.get(name, usual)
     if type(value) is not bool:
-        _wrong(file, config, name, "true or false")
+        wrong(file, config, name, "true or false")
     return value
 
 
 def _pooling(file: Path) -> tuple[tuple[Pooling, ...], bool]:
     config = read_json(file)
-    include_prompt = _flag(file, config, "include_prompt", True)
+    include_prompt = flag_of(file, config, "include_prompt", True)
     if "pooling_mode" in config:
         value = config["pooling_mode"]
         names = value if isinstance(value, list) else [value]
         if not 0 < len(names) <= len(_MODES) or not all(isinstance(n, str) and n in _MODES for n in names):
-            _wrong(file, config, "pooling_mode", f"one or a list of {', '.join(_MODES)}")
+            wrong(file, config, "pooling_mode", f"one or a list of {', '.join(_MODES)}")
         return tuple(_MODES[name] for name in names), include_prompt
     odd = sorted(k for k, v in config.items() if k.startswith("pooling_mode_") and k not in _FLAGS and v is not False)
     if odd:
         raise ModelFormatError(f"{file}: {shown(odd[0])} is not a pooling mode; expected of {', '.join(_FLAGS)}")
-    modes = tuple(mode for name, mode in _FLAGS.items() if _flag(file, config, name, False))
+    modes = tuple(mode for name, mode in _FLAGS.items() if flag_of(file, config, name, False))
     return modes or ("mean",), include_prompt
 
 
-def _optional(folder: Path, name: object, listing: Path) -> tuple[Path, dict[str, Any]]:
+def module_settings(folder: Path, name: object, listing: Path) -> tuple[Path, dict[str, Any]]:
     """The config.json of a module that need not have one, nor a folder."""
     if name in (None, ""):
         return listing, {}
@@ -165,45 +166,51 @@ def _optional(folder: Path, name: object, listing: Path) -> tuple[Path, dict[str
     return file, read_json(file) if os.path.exists(file) else {}
 
 
-def _check_names(settings: tuple[Path, dict[str, Any]]) -> None:
-    """Raises: ModelFormatError for a module that reads or writes something else than the embedding."""
+def check_names(settings: tuple[Path, dict[str, Any]], feature: str = "sentence_embedding") -> None:
+    """Raises: ModelFormatError for a module that reads or writes something else than `feature`: the embedding, or the
+    vectors of tokens. Where a file does not say, it is the embedding, and for a module of token vectors these."""
     file, config = settings
     for name in ("module_input_name", "module_output_name"):
-        if config.get(name) not in (None, "sentence_embedding"):
-            _wrong(file, config, name, "'sentence_embedding'")
+        if config.get(name) not in (None, feature):
+            wrong(file, config, name, f"{feature!r}")
 
 
-def _dense(file: Path, config: dict[str, Any]) -> Dense:
-    _check_names((file, config))
+def dense_of(file: Path, config: dict[str, Any], feature: str = "sentence_embedding") -> Dense:
+    """The module that a config.json describes. Raises: ModelFormatError."""
+    check_names((file, config), feature)
     sizes = []
     for name in ("in_features", "out_features"):
         value = config.get(name)
         if type(value) is not int or not 0 < value <= _MAX_WIDTH:
-            _wrong(file, config, name, f"an integer from 1 to {_MAX_WIDTH:,}")
+            wrong(file, config, name, f"an integer from 1 to {_MAX_WIDTH:,}")
         sizes.append(value)
     name = config.get("activation_function", "torch.nn.Tanh")
     kind = name.rpartition(".")[2] if isinstance(name, str) and name.startswith("torch.nn.") else None
-    if kind not in _ACTIVATIONS:
-        _wrong(file, config, "activation_function", f"of torch.nn: {', '.join(_ACTIVATIONS)}")
-    bias, residual = _flag(file, config, "bias", True), _flag(file, config, "use_residual", False)
+    if kind not in ACTIVATIONS:
+        wrong(file, config, "activation_function", f"of torch.nn: {', '.join(ACTIVATIONS)}")
+    bias, residual = flag_of(file, config, "bias", True), flag_of(file, config, "use_residual", False)
     wide, out = sizes
-    return Dense(wide, out, bias, _ACTIVATIONS[kind], residual, file.parent.name)
+    return Dense(wide, out, bias, ACTIVATIONS[kind], residual, file.parent.name)
 
 
-def _limits(folder: Path) -> tuple[int | None, bool]:
-    """The longest text in tokens, and whether texts are lowercased."""
-    file = folder / "sentence_bert_config.json"
+def limits_of(folder: Path, usual: Mapping[str, Any] = _USUAL) -> tuple[int | None, bool]:
+    """The longest text in tokens, and whether texts are lowercased. `usual` are the settings that rlx computes of those
+    that change numbers."""
+    file = folder / SETTINGS
     config = read_json(file) if os.path.exists(file) else {}
-    most, lower = config.get("max_seq_length"), _flag(file, config, "do_lower_case", False)
+    most, lower = config.get("max_seq_length"), flag_of(file, config, "do_lower_case", False)
     if most is not None and (type(most) is not int or most < 1):
-        _wrong(file, config, "max_seq_length", "a positive integer")
-    for name, usual in _USUAL.items():
-        if config.get(name, usual) != usual:
-            _wrong(file, config, name, f"{usual}")
-    return (_tokenizer_limit(folder) if most is None else most), lower
+        wrong(file, config, "max_seq_length", "a positive integer")
+    for name, value in usual.items():
+        if config.get(name, value) != value:
+            wrong(file, config, name, f"{value}")
+    for name in ("processing_kwargs", "config_kwargs", "config_args", "processor_kwargs", "tokenizer_args"):
+        if config.get(name) and config[name] != {"trust_remote_code": True}:
+            wrong(file, config, name, "nothing: put such settings into config.json and the tokenizer's files")
+    return (tokenizer_limit(folder) if most is None else most), lower
 
 
-def _tokenizer_limit(folder: Path) -> int | None:
+def tokenizer_limit(folder: Path) -> int | None:
     """The length that tokenizer_config.json gives; tokenizers without one have a number beyond every length there."""
     file = folder / "tokenizer_config.json"
     config = read_json(file) if os.path.exists(file) else {}
@@ -211,16 +218,16 @@ def _tokenizer_limit(folder: Path) -> int | None:
     if most is None:
         return None
     if type(most) not in (int, float) or not 1 <= most < math.inf:
-        _wrong(file, config, "model_max_length", "a number of tokens from 1")
+        wrong(file, config, "model_max_length", "a number of tokens from 1")
     return int(most)
 
 
-def _prompts(file: Path) -> tuple[dict[str, str], str | None]:
+def prompts_of(file: Path) -> tuple[dict[str, str], str | None]:
     config = read_json(file) if os.path.exists(file) else {}
     listed, default = config.get("prompts") or {}, config.get("default_prompt_name")
     if not isinstance(listed, dict) or not all(isinstance(text, str | None) for text in listed.values()):
-        _wrong(file, config, "prompts", "an object of texts")
+        wrong(file, config, "prompts", "an object of texts")
     prompts = {"query": "", "document": ""} | {name: text or "" for name, text in listed.items()}
     if default is not None and (not isinstance(default, str) or default not in prompts):
-        _wrong(file, config, "default_prompt_name", f"one of the prompts {shown(sorted(prompts))}")
+        wrong(file, config, "default_prompt_name", f"one of the prompts {shown(sorted(prompts))}")
     return prompts, default

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from rlx.errors import ModelFormatError
+from rlx.errors import FileMissing, ModelFormatError
 
 try:
     import fcntl
@@ -52,9 +52,8 @@ def open_regular(path: Path) -> BinaryIO:
     try:
         handle = os.open(path, _READ)
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL or a lone surrogate in it
-        raise ModelFormatError(
-            f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from error
+        why = f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise (FileMissing(why, path) if isinstance(error, FileNotFoundError) else ModelFormatError(why)) from error
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise ModelFormatError(f"{path}: is not a regular file")

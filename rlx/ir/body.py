@@ -109,6 +109,8 @@ class TracedBody(Graph):
 
 def bodies(node: Node) -> dict[str, Graph]:
     """The bodies of a node by the attribute that holds them; empty for all but control ops."""
+    if node.op.control is None:
+        return {}
     return {name: value for name, value in node.attrs.items() if isinstance(value, Graph)}
 
 

@@ -17,6 +17,7 @@ from rlx.ir.body import TracedBody
 from rlx.ir.graph import HIDDEN, Graph, Tensor
 
 _INDEX, _LIMITS = f"{HIDDEN}the index of ", f"{HIDDEN}the limits of "
+_NOTHING = -1  # in place of the number of rows
 _LAST = np.iinfo(np.int32).max
 
 
@@ -44,6 +45,11 @@ def limits_of(count: int, length: int | None, least: int = 0) -> npt.NDArray[np.
     return np.array([least, most, count, 0 if length is None else min(length, _LAST)], np.int32)
 
 
+def between(least: int, most: int) -> npt.NDArray[np.int32]:
+    """The least and the greatest number that an input may have, where nothing is written."""
+    return np.array([least, most, _NOTHING, 0], np.int32)
+
+
 def fault(what: str, index: npt.NDArray[Any], limits: npt.NDArray[Any]) -> str | None:
     """What is wrong with the first index outside of the limits; None where all are inside."""
     least, most, count, length = (int(n) for n in limits)
@@ -53,17 +59,24 @@ def fault(what: str, index: npt.NDArray[Any], limits: npt.NDArray[Any]) -> str |
     place = np.unravel_index(int(np.argmax(outside)), outside.shape)
     row = int(place[-1]) if place else 0
     expected = f"{least} to {most}" if most != least else str(least)
+    at = int(index[place])
+    if count == _NOTHING:
+        return f"{what}: row {row} has {at}; expected {expected}"
     into, expected = (f"a cache of length {length}", expected) if length else ("a ring", f"at least {least}")
     many = "1 position" if count == 1 else f"{count} positions from there on"
-    at = int(index[place])
     return f"{what}: row {row} has index {at} and writes {many} into {into}; expected an index of {expected}"
 
 
 def check_writes(what: str, index: Tensor, count: int, length: int | None, least: int = 0) -> None:
     """Lets runs fail with CapacityExceeded where `index`, one for each sequence, is not one from which `count` rows on
     fit into a cache of `length` rows. Raises: ShapeError for a constant index that is not."""
+    check_limits(what, index, limits_of(count, length, least))
+
+
+def check_limits(what: str, index: Tensor, limits: npt.NDArray[np.int32]) -> None:
+    """As `check_writes`, with the limits that `limits_of` and `between` give."""
     graph = index.graph.open_graph(what)
-    limits, index = limits_of(count, length, least), graph.reach(index, what)
+    index = graph.reach(index, what)
     if index.node.op.is_constant:
         wrong = fault(what, index.node.attrs["value"], limits)
         if wrong is not None:

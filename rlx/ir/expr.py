@@ -56,6 +56,13 @@ class Expr(Record):
     def __hash__(self) -> int:
         return self._hash
 
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Expr) or self._hash != other._hash:
+            return False
+        return (self.prim, self.args, self.dtype, self.value) == (other.prim, other.args, other.dtype, other.value)
+
     def __reduce__(self) -> tuple[type[Expr], tuple[object, ...]]:
         # Each process hashes strings differently, so the kept hash is not pickled.
         return Expr, (self.prim, self.args, self.dtype, self.value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -177,6 +179,10 @@ class Graph:
         Dtype: `dtype`; else an array's own, f32 for Python floats and lists of them, i64 for ints. Raises: DTypeError
         for a value that the dtype cannot hold, ShapeError for lists whose rows differ in length.
         """
+        if type(value) in (bool, int, float) and value == value:  # numbers, each made an array once; NaN has many bits
+            below = type(value) is float and math.copysign(1.0, value) < 0  # -0.0 is equal to 0.0
+            number = _number(type(value), value, below, None if dtype is None else as_dtype(dtype))
+            return self.add("constant", (), {"value": number})[0]
         if getattr(getattr(value, "dtype", None), "is_packed", False) and not isinstance(value, PackedArray):
             value = value.numpy()  # type: ignore[union-attr]  # an Array, which lies on a device
         if isinstance(value, PackedArray):
@@ -185,16 +191,7 @@ class Graph:
             data = value.data.copy()
             data.flags.writeable = False
             return self.add("constant", (), {"value": data, "packed": value.dtype})[0]
-        array = as_array(value, "constant")
-        if dtype is None:
-            dtype = (
-                f32
-                if array.dtype == np.float64 and not isinstance(value, np.ndarray | np.generic)
-                else array.dtype
-            )
-        array = exactly(array, as_dtype(dtype), "constant")
-        array.flags.writeable = False
-        return self.add("constant", (), {"value": array})[0]
+        return self.add("constant", (), {"value": _constant(value, dtype)})[0]
 
     def _leaf(
         self, op: str, table: dict[str, Tensor], name: str, shape: Sequence[int], dtype: DTypeLike
@@ -256,9 +253,13 @@ class Graph:
         """
         record = get_op(op) if isinstance(op, str) else op
         home = self.open_graph(f"op {record.name}")
-        ins = tuple(home.reach(t, f"op {record.name}") for t in inputs)
+        # A plain tensor of this graph, which nearly all are, stands for itself.
+        ins = tuple([
+            t if type(t) is Tensor and t.graph is home and not home.traced else home.reach(t, f"op {record.name}")
+            for t in inputs
+        ])  # fmt: skip
         for name, value in (attrs or {}).items():
-            if any(isinstance(v, Tensor) for v in (value if isinstance(value, tuple) else (value,))):
+            if isinstance(value, Tensor) or (type(value) is tuple and any(isinstance(v, Tensor) for v in value)):
                 raise TracedValueError(f"op {record.name}: its {name} is {value!r}, which is known only in a run")
         return home._append(record, ins, attrs or {}, label)
 
@@ -439,6 +440,26 @@ def _has_dtype(value: Any) -> bool:
     return own and not isinstance(value, Tensor | float)
 
 
+def _constant(value: Any, dtype: DTypeLike | None) -> npt.NDArray[Any]:
+    """The array of a constant, which nobody may write to."""
+    array = as_array(value, "constant")
+    if dtype is None:
+        dtype = (
+            f32
+            if array.dtype == np.float64 and not isinstance(value, np.ndarray | np.generic)
+            else array.dtype
+        )
+    array = exactly(array, as_dtype(dtype), "constant")
+    array.flags.writeable = False
+    return array
+
+
+@functools.lru_cache(1024)
+def _number(kind: type, value: float, below_zero: bool, dtype: DType | None) -> npt.NDArray[Any]:
+    """The array of a Python number; what is equal in Python differs by `kind`, or by its sign."""
+    return _constant(value, dtype)
+
+
 def as_tensors(graph: Graph, inputs: Iterable[Any]) -> tuple[Tensor, ...]:
     """Each input as a Tensor of `graph`.
 
@@ -446,6 +467,11 @@ def as_tensors(graph: Graph, inputs: Iterable[Any]) -> tuple[Tensor, ...]:
     from rlx.dtypes import promote
 
     items = list(inputs)
+    for x in items:
+        if type(x) is not Tensor:
+            break
+    else:
+        return tuple(items)
     plain = [x for x in items if not getattr(getattr(x, "dtype", None), "is_packed", False)]
     dtypes = [x.dtype for x in plain if isinstance(x, Tensor) and x.weak is None]
     if not dtypes:

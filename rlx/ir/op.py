@@ -195,12 +195,12 @@ class Op(Record, eq=False, repr=False):
         does not take or make."""
         passes_on = self.leaf is not None or self.control is not None
         for position, t in enumerate(inputs):
-            if t.dtype.is_packed and position not in self.packed and not passes_on:
+            if t.dtype.kind == "q" and position not in self.packed and not passes_on:
                 raise packed_refused(self.name, t.dtype)
         inferred = self.infer(inputs, attrs)
         result = (inferred,) if isinstance(inferred, TensorType) else tuple(inferred)
         for t in result:
-            if t.dtype.is_packed and not passes_on and not (self.packed and self.moves_data):
+            if t.dtype.kind == "q" and not passes_on and not (self.packed and self.moves_data):
                 plain = "; plain integers of 8 bits are i8" if t.dtype.name == "int8" else ""
                 raise DTypeError(
                     f"{self.name}: no graph makes {t.dtype}; rlx.quantize packs arrays on the host{plain}"

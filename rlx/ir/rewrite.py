@@ -50,18 +50,22 @@ class Rewriter:
         """Whether a tensor of the new graph stands for an old one. Reading this makes the new graph."""
         return self.graph is t.graph or t.id in self._made
 
-    def keep(self, node: Node) -> None:
-        """Takes over an old node; a leaf keeps its place in the signature."""
+    def keep(self, node: Node, inputs: tuple[Tensor, ...] | None = None) -> None:
+        """Takes over an old node; a leaf keeps its place in the signature. `inputs`: what `inputs` gives for its own,
+        where the caller knows that already."""
         if self._new is None:
             if self._kept < len(self.old.nodes) and self.old.nodes[self._kept] is node:
                 self._kept += 1
                 return
             self.graph  # noqa: B018 - nodes were left out or change places, so the new graph must exist
-        inputs = self.inputs(node.inputs)
-        if all(a.type is b.type or a.type == b.type for a, b in zip(inputs, node.inputs, strict=True)):
-            self._copy(node, inputs)
-        else:
-            self.put(node.outputs, self.graph._append(node.op, inputs, node.attrs, node.label))
+            inputs = None  # they were the old graph's
+        if inputs is None:
+            inputs = self.inputs(node.inputs)
+        for a, b in zip(inputs, node.inputs, strict=True):
+            if a.type is not b.type and a.type != b.type:
+                self.put(node.outputs, self.graph._append(node.op, inputs, node.attrs, node.label))
+                return
+        self._copy(node, inputs)
 
     def add(
         self, op: Op | str, inputs: Iterable[Tensor], attrs: Attrs | None = None, label: str = ""
@@ -112,10 +116,11 @@ def rebuild(graph: Graph, rewrite: Rewrite, keep: set[int] | None = None) -> Gra
     for node in graph.nodes:
         if keep is not None and not node.op.declared and not any(t.id in keep for t in node.outputs):
             continue
-        new.label = node.label
-        results = rewrite(new, node, new.inputs(node.inputs))
+        new.label, before = node.label, new._new
+        inputs = new.inputs(node.inputs)
+        results = rewrite(new, node, inputs)
         if results is None:
-            new.keep(node)
+            new.keep(node, inputs if new._new is before else None)
         else:
             new.put(node.outputs, results)
     return new.finish()

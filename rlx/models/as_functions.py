@@ -13,6 +13,8 @@ from rlx.formats.gguf.model import GgufModel
 from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.huggingface import ModelFolder
 from rlx.models.encoder_function import encoder_function
+from rlx.models.encoders import is_encoder
+from rlx.models.encoders.decoders import makes_embeddings
 from rlx.models.language.architectures import architecture_of
 from rlx.models.language.config import Fields
 from rlx.models.language.functions import function_of
@@ -69,7 +71,7 @@ def trainable(
             fields = Fields({**model.config, "rope_partial": True}, model.where)
             return function_of(model, fields, kind, work, context, checkpoint)
     folder = ModelFolder(path)
-    if folder.config.get("model_type") == "bert":
+    if is_encoder(folder.config) or makes_embeddings(folder):
         _none_of(path, "language models", context=context, checkpoint=checkpoint)
         return encoder_function(read_folder(folder, text=False), kind, work)
     fields = Fields(folder.config, str(folder.path / "config.json"))

@@ -6,7 +6,7 @@ gated MLPs."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn, Protocol
 
 import numpy as np
 
@@ -69,6 +69,10 @@ class BertConfig(Record):
     dense_head: bool = False
     labels: int = 0
     steps: tuple[Step, ...] = ()
+    architecture: ClassVar[str] = "bert"
+    prefix: ClassVar[str] = "bert."  # what may stand before the names in files
+    unused: ClassVar[tuple[str, ...]] = ()  # beginnings of names of weights that are left alone
+    aliases: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any], where: str, **more: Any) -> BertConfig:
@@ -123,27 +127,89 @@ class BertConfig(Record):
             for name in ("attention.output.LayerNorm", "output.LayerNorm"):
                 shapes[f"{prefix}{name}.weight"] = (d,)
                 shapes[f"{prefix}{name}.bias"] = (d,)
-        if self.dense_head:
-            shapes |= {"classifier.dense.weight": (d, d), "classifier.dense.bias": (d,)}
-        if self.labels:
-            shapes |= {"classifier.out_proj.weight": (self.labels, d), "classifier.out_proj.bias": (self.labels,)}
-        for step in self.steps:
-            if isinstance(step, Dense):
-                shapes |= {f"{step.path}.{name}": shape for name, shape in step.weight_shapes().items()}
-        return shapes
+        return shapes | head_shapes(self)
+
+    def products(self) -> list[str]:
+        """The weights of products in layers."""
+        return [name for name, shape in self.weight_shapes().items() if name.startswith("encoder.") and shape[1:]]
 
     def width(self, poolings: int = 1) -> int:
         """How many numbers an embedding of so many poolings has."""
-        widths = [s.out if isinstance(s, Dense) else s for s in self.steps if s != "normalize"]
-        return widths[-1] if widths else poolings * self.hidden_size
+        return width_after(self, poolings)
+
+    def encoder(
+        self, ids: Tensor, mask: Tensor, params: dict[str, Tensor], activations: DType,
+        correction: Callable[[str], Correction | None] = lambda name: None,
+    ) -> Encoder:  # fmt: skip
+        """The encoder's parts in the graph of the ids."""
+        return Encoder(self, ids, mask, params, activations, correction)
+
+
+class EncoderSettings(Protocol):
+    """What the users of an encoder ask of its settings: those of BERT, or of another architecture."""
+
+    @property
+    def architecture(self) -> str: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def max_position_embeddings(self) -> int: ...
+    @property
+    def type_vocab_size(self) -> int: ...
+    @property
+    def layer_norm_eps(self) -> float: ...
+    @property
+    def steps(self) -> tuple[Step, ...]: ...
+    @property
+    def labels(self) -> int: ...
+    @property
+    def dense_head(self) -> bool: ...
+    @property
+    def prefix(self) -> str: ...
+    @property
+    def unused(self) -> tuple[str, ...]: ...
+    @property
+    def aliases(self) -> Mapping[str, str]: ...
+
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]: ...
+    def products(self) -> list[str]: ...
+    def width(self, poolings: int = 1) -> int: ...
+    def encoder(
+        self, ids: Tensor, mask: Tensor, params: dict[str, Tensor], activations: DType,
+        correction: Callable[[str], Correction | None] = lambda name: None,
+    ) -> Encoder: ...  # fmt: skip
+
+
+def head_shapes(config: EncoderSettings) -> dict[str, tuple[int, ...]]:
+    """The weights of what stands on an encoder's states, with their shapes."""
+    d = config.hidden_size
+    shapes: dict[str, tuple[int, ...]] = {}
+    if config.dense_head:
+        shapes |= {"classifier.dense.weight": (d, d), "classifier.dense.bias": (d,)}
+    if config.labels:
+        shapes |= {"classifier.out_proj.weight": (config.labels, d), "classifier.out_proj.bias": (config.labels,)}
+    for step in config.steps:
+        if isinstance(step, Dense):
+            shapes |= {f"{step.path}.{name}": shape for name, shape in step.weight_shapes().items()}
+    return shapes
+
+
+def width_after(config: EncoderSettings, poolings: int) -> int:
+    """How many numbers an embedding of so many poolings has."""
+    widths = [s.out if isinstance(s, Dense) else s for s in config.steps if s != "normalize"]
+    return widths[-1] if widths else poolings * config.hidden_size
 
 
 class Encoder:
     """The encoder's parts in one graph, over (batch · length, width), of ids, a mask and weights. Vectors are `wide`:
-    f64 where the activations are."""
+    f64 where the activations are. `ends`: whether the mask is of texts that padding follows, and no other."""
+
+    ends = False
 
     def __init__(
-        self, config: BertConfig, ids: Tensor, mask: Tensor, params: Mapping[str, Tensor], activations: DType,
+        self, config: Any, ids: Tensor, mask: Tensor, params: dict[str, Tensor], activations: DType,
         correction: Callable[[str], Correction | None] = lambda name: None,
     ) -> None:  # fmt: skip
         self.g, self.config, self.activations = ids.graph, config, activations
@@ -300,7 +366,7 @@ def _slopes(heads: int) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def encoder_graph(
-    config: BertConfig, batch: int, length: int, pooling: Pooling | tuple[Pooling, ...] = "mean",
+    config: EncoderSettings, batch: int, length: int, pooling: Pooling | tuple[Pooling, ...] = "mean",
     normalize: bool = True, activations: DType = f32, packed: Mapping[str, DType] | None = None,
     include_prompt: bool = True,
 ) -> Graph:  # fmt: skip
@@ -319,11 +385,12 @@ def encoder_graph(
             f"encoder_graph: batch {batch}, length {length}: the batch must be at least 1, the length from 1 to the "
             f"model's {config.max_position_embeddings} positions"
         )
-    g = Graph(f"bert-{batch}x{length}")
+    g = Graph(f"{config.architecture}-{batch}x{length}")
     ids, mask = g.input("ids", (batch, length), i32), g.input("mask", (batch, length), bool_)
     kept = packed or {}
     params = {name: g.param(name, shape, kept.get(name, f32)) for name, shape in config.weight_shapes().items()}
-    e = Encoder(config, ids, mask, params, activations)
+    e = config.encoder(ids, mask, params, activations)
+    e.ends = True
     kinds = g.input("kinds", (batch, length), i32) if pooling == "rank" and config.type_vocab_size > 1 else None
     states = e.states(kinds)
     pooled = e.vectors(states, mask if include_prompt else g.input("kept", (batch, length), bool_), pooling, normalize)

@@ -12,7 +12,7 @@ import rlx.ops as ops
 from rlx.dtypes import DType, bool_, f32, f64, rounded
 from rlx.errors import GraphError, ShapeError, meant
 from rlx.ir import Tensor
-from rlx.models.bert import Encoder
+from rlx.models.bert import head_shapes
 from rlx.models.low_rank import Correction, Corrections, Lora, Product
 from rlx.models.sentence import EncoderFiles
 from rlx.packed import PackedArray
@@ -26,7 +26,9 @@ class EncoderFunction(Function):
     `weights` are those that `rlx.models.trainable` gives beside it, or others of these names and shapes. `ids`, i32
     (batch, length), `mask`, bool of that shape: true for a token, false for padding. The vectors, f32 (batch, width),
     are those of `SentenceEncoder.encode`; a reranker gives its scores, (batch, labels), of ids with `kinds` (0 for a
-    query, 1 for a document). `kept` says which tokens are pooled: those of the mask unless given, which leaves out a
+    query, 1 for a document), and a folder for another task what its head makes of the states: sparse vectors (batch,
+    vocabulary), vectors of tokens (batch, length, width), logits of labels (batch, labels) or of tokens (batch, length,
+    labels), before activations. `kept` says which tokens are pooled: those of the mask unless given, which leaves out a
     prompt's. `files` is what the files say, with the tokenizer if there is one.
     Raises: GraphError for weights that are missing, ShapeError for weights and inputs of other shapes.
     """
@@ -34,12 +36,12 @@ class EncoderFunction(Function):
     def __init__(self, files: EncoderFiles, names: Mapping[str, str], activations: DType) -> None:
         super().__init__(files.where)
         self.files, self.activations = files, activations
-        shapes = files.config.weight_shapes()
+        shapes = files.weight_shapes()
         self._names = dict(names)
         self.shapes = {names[name]: shape for name, shape in shapes.items()}
         self.products = {
-            name.removesuffix(".weight"): Product(names[name].removesuffix(".weight"), *shape, names[name])
-            for name, shape in shapes.items() if name.startswith("encoder.") and len(shape) == 2
+            name.removesuffix(".weight"): Product(names[name].removesuffix(".weight"), outputs, inputs, names[name])
+            for name in files.config.products() for outputs, inputs in [shapes[name]]
         }  # fmt: skip
 
     def apply(self, weights: Mapping[str, Any], ids: Any, mask: Any, kinds: Any = None, kept: Any = None) -> Tensor:
@@ -69,8 +71,10 @@ class EncoderFunction(Function):
             if t.shape != self.shapes[file]:
                 raise ShapeError(f"{self.name}: weight {file!r} is {t.type}; expected shape {self.shapes[file]}")
         tokens = ops.cast(tensor_of(g, mask), bool_)
-        e = Encoder(self.files.config, tensor_of(g, ids), tokens, params, self.activations, correction)
+        e = self.files.config.encoder(tensor_of(g, ids), tokens, params, self.activations, correction)
         states = e.states(None if kinds is None else tensor_of(g, kinds))
+        if self.files.head is not None:
+            return self.files.head.of(e, states)
         pooled = tokens if kept is None else ops.cast(tensor_of(g, kept), bool_)
         return e.vectors(states, pooled, self.files.pooling, self.files.normalize)
 
@@ -108,10 +112,11 @@ def encoder_function(
     files: EncoderFiles, dtype: DType | None, activations: DType
 ) -> tuple[EncoderFunction, dict[str, npt.NDArray[Any] | PackedArray]]:
     """The function of an encoder's files and its weights; as `rlx.models.trainable`."""
-    names, weights = {}, {}
-    for name, value in files.weights().items():
-        names[name] = file = f"bert.{name}" if f"bert.{name}" in files.tensors else name
-        matrix = value.ndim == 2 and name.startswith(("encoder.", "embeddings."))
+    values, names, weights = files.weights(), files.names(), {}
+    heads = {**head_shapes(files.config), **({} if files.head is None else files.head.weight_shapes())}
+    for name, value in values.items():
+        file = names[name]
+        matrix = value.ndim == 2 and name not in heads
         kind = f64 if dtype == f64 else dtype if dtype is not None and matrix else f32
         weights[file] = value if isinstance(value, PackedArray) else rounded(np.asarray(value), kind.np)
     return EncoderFunction(files, names, activations), weights

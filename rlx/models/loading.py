@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from rlx.dtypes import DTypeLike
-from rlx.errors import DTypeError, ModelFormatError, ShapeError
+from rlx.errors import DTypeError, FileMissing, ModelFormatError, ShapeError
 from rlx.formats.gguf.encoders import ENCODERS
 from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.huggingface import ModelFolder
@@ -32,7 +32,8 @@ def check_path(what: str, path: Any) -> None:
             f"{what}: {path!r:.60} is no path; give the text or Path of a GGUF file, or of a model's folder"
         )
     if not os.path.exists(path):
-        raise ModelFormatError(f"{path} does not exist; give a GGUF file, or the folder of config.json and the weights")
+        what = f"{path} does not exist; give a GGUF file, or the folder of config.json and the weights"
+        raise FileMissing(what, path)
     if os.path.isfile(path) and (ending := os.path.splitext(path)[1]) in _ELSEWHERE:
         raise ModelFormatError(f"{path} is no GGUF file and no folder; {_ELSEWHERE[ending]}")
 
@@ -52,8 +53,9 @@ def load(
     layers_on: str | Mapping[str, int] | None = None,
     prefill_chunk: int | None = None,
 ) -> Any:
-    """The model of a Hugging Face folder or a GGUF file: a `SentenceEncoder` for BERT's folder and for encoders and
-    rerankers in GGUF, a `Transcriber` for Whisper's folder, else a `LanguageModel`.
+    """The model of a Hugging Face folder or a GGUF file: a `SentenceEncoder` for folders of encoders and of
+    language models with the files of sentence-transformers, and for encoders and rerankers in GGUF, a `Transcriber` for
+    Whisper's folder, else a `LanguageModel`.
 
     `context` is how many tokens a language model holds, at most those it was made for. `dtype="bf16"` or "f16" keeps
     the matrices in half precision (by default a language model's are as in the file, a sentence encoder's f32),
@@ -102,7 +104,10 @@ def load(
             session, split = sessions()
             return load_gguf(file, session, context=context, split=split, prefill_chunk=prefill_chunk, **half)
     folder = ModelFolder(path)
-    if folder.config.get("model_type") == "bert":
+    from rlx.models.encoders import is_encoder  # a GGUF file needs none of them
+    from rlx.models.encoders.decoders import makes_embeddings
+
+    if is_encoder(folder.config) or makes_embeddings(folder):
         refuse(layers_on=layers_on, cache=cache, prefill_chunk=prefill_chunk)
         from rlx.models import sentence
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,23 +16,31 @@ from rlx.errors import DTypeError, GraphError, ModelFormatError, RlxError, Shape
 from rlx.formats.files import shown
 from rlx.formats.gguf.encoders import GgufEncoder, pooling_of
 from rlx.formats.gguf.reader import GgufFile
+from rlx.formats.heads import TextTask
 from rlx.formats.huggingface import ModelFolder
-from rlx.formats.sentences import Dense
+from rlx.formats.sentences import Dense, Step
 from rlx.formats.tokenizer import TextTokenizer, TokenIds
 from rlx.formats.tokenizer.language import LanguageTokenizer
 from rlx.host.locks import renewed
 from rlx.host.progress import drawn, report
 from rlx.ir import Graph
-from rlx.models.bert import BertConfig, Pooling, encoder_graph
-from rlx.models.weights import Floats, match_weights
+from rlx.models.asked import check_batch_size, check_count, check_sentences
+from rlx.models.bert import BertConfig, EncoderSettings, Pooling, encoder_graph
+from rlx.models.encoders import encoder_config
+from rlx.models.encoders.decoders import decoder_config, makes_embeddings
+from rlx.models.heads import Head, head_graph, head_of
+from rlx.models.late import LateTexts
+from rlx.models.text_tasks import TextTasks
+from rlx.models.weights import Floats, file_names, match_weights
 from rlx.packed import PackedArray
-from rlx.records import Record, field
+from rlx.records import Record, field, replace
 from rlx.runtime import CompiledGraph, Session, Weights
 from rlx.runtime.dims import Dim
 
 LENGTHS = (16, 32, 64, 128, 256, 512)
 BATCHES = (1, 8, 32)
 TOKENS = 32 * 512  # sentences of a batch; longer ones come in smaller batches
+LOGITS = 1 << 26  # numbers of a batch's logits over the vocabulary
 # Prefixes of weights that published BERT folders contain and the encoder does not use.
 _UNUSED = ("embeddings.position_ids", "pooler.", "cls.")
 
@@ -83,9 +90,11 @@ class PairTokenizer:
         return np.asarray(first + second, np.int32), kinds
 
 
-class SentenceEncoder(Closing):
-    """A sentence encoder on one device, of BERT's kind. `encode` and `embed` compute embeddings, `rank` the scores of a
-    reranker; `load` makes an encoder from a folder, `rlx.models.load` from a GGUF file too.
+class SentenceEncoder(TextTasks, Closing):
+    """A text encoder on one device, of BERT's kind, and what its folder is for (`task`): `encode` and `embed` compute
+    embeddings, `encode_sparse` sparse vectors, `encode_tokens` and `score` those of late interaction, `predict` and
+    `rank` the scores of a reranker, `classify` and `classify_tokens` labels. `load` makes an encoder from a folder,
+    `rlx.models.load` from a GGUF file too.
 
     Sizes are padded up to a few lengths and batch sizes; each is compiled when first needed, and all share `weights`.
     Any thread may call `encode`. A `with` block closes it.
@@ -93,7 +102,7 @@ class SentenceEncoder(Closing):
 
     def __init__(
         self,
-        config: BertConfig,
+        config: EncoderSettings,
         tensors: Mapping[str, Any],
         tokenizer: Tokenizes,
         session: Session,
@@ -107,10 +116,22 @@ class SentenceEncoder(Closing):
         dtype: DTypeLike | None = None,
         activations: DTypeLike | None = None,
         where: str = "model",
+        head: Head | None = None,
+        late: LateTexts | None = None,
+        paired: bool = True,
     ) -> None:
+        self.truncate_dim: int | None = None
+        if config.steps and isinstance(config.steps[-1], int) and not normalize:  # `encode` cuts, at any number
+            self.truncate_dim = config.steps[-1]
+            config = replace(cast(Any, config), steps=config.steps[:-1])
         self.config = config
         self.session = session
         self.pooling = pooling
+        self.head = head
+        self._late = late
+        self._kinds = paired and config.type_vocab_size > 1 and (
+            pooling == "rank" if head is None else head.task in ("scores", "labels")
+        )
         self.normalize = normalize
         self.include_prompt = include_prompt
         self.prompts = dict(prompts or {})
@@ -119,7 +140,7 @@ class SentenceEncoder(Closing):
         self.where = where
         self._tensors = tensors
         self._tokenizer = tokenizer
-        self._compiled: dict[tuple[int, int], CompiledGraph] = {}
+        self._compiled: dict[tuple[int, int, str | None], CompiledGraph] = {}
         self._lock = renewed(self, "_lock", threading.Lock)
         self._closed = False
         self.activations = check_half(activations) or f32
@@ -132,8 +153,8 @@ class SentenceEncoder(Closing):
             wide = {n: array for n, array in arrays.items() if n not in self._packed}
             kept = {} if half is None else {n: half for n, array in wide.items() if array.ndim == 2}
             if self.activations == half:  # products that store halves add biases in the same dtype
-                kept |= {n: half for n in wide if n.endswith(".bias") and "LayerNorm" not in n}
-            whole = ("classifier.", *(f"{step.path}." for step in config.steps if isinstance(step, Dense)))
+                kept |= {n: half for n in wide if n.endswith(".bias") and f"{n[:-4]}weight" in kept}
+            whole = ("classifier.", "head.", *(f"{step.path}." for step in self._steps if isinstance(step, Dense)))
             kept = {n: dtype for n, dtype in kept.items() if not n.startswith(whole)}
             self.weights.expect(kept)
             for name, array in arrays.items():
@@ -146,40 +167,71 @@ class SentenceEncoder(Closing):
         return f"SentenceEncoder({self.where!r} on {self.session.info.id}, {self.width} wide)"
 
     @property
+    def _steps(self) -> tuple[Step, ...]:
+        return self.config.steps + (() if self.head is None else self.head.steps)
+
+    @property
     def width(self) -> int:
-        """How many numbers an embedding has."""
+        """How many numbers an embedding has; of sparse vectors, how many there may be, and of a token's vector."""
+        if self.head is not None:
+            widths = [step.out for step in self.head.steps if isinstance(step, Dense)]
+            return widths[-1] if widths else self.head.out or self.config.hidden_size
+        return min(self.whole_width, self.truncate_dim or self.whole_width)
+
+    @property
+    def whole_width(self) -> int:
+        """How many numbers an embedding has where it is not cut."""
         return self.config.width(1 if isinstance(self.pooling, str) else len(self.pooling))
+
+    @property
+    def unit(self) -> bool:
+        """Whether embeddings that are not cut have length 1."""
+        return self.normalize or self.config.steps[-1:] == ("normalize",)
 
     def encode(
         self, sentences: Sequence[str], *, batch_size: int = 32, show_progress: bool = False,
-        prompt_name: str | None = None, prompt: str | None = None,
+        prompt_name: str | None = None, prompt: str | None = None, truncate_dim: int | None = None,
+        normalize_embeddings: bool = False,
     ) -> Floats:
         """The embeddings, (n, width) f32, in the order given.
 
         Sentences longer than `max_length` tokens are cut there, as the model's authors do. `show_progress` draws a
         bar on standard error; without it nothing is printed. Before each sentence stands `prompt`, or the one that
-        `prompts` has by `prompt_name`, or the folder's default; an empty one leaves that out.
-        Raises: DTypeError for anything but a sequence of str, ShapeError for a batch_size below 1, RlxError for the
-        name of no prompt.
+        `prompts` has by `prompt_name`, or the folder's default; an empty one leaves that out. `truncate_dim` keeps so
+        many of an embedding's first numbers, in place of what the folder says, and `normalize_embeddings` brings
+        what is left to length 1.
+        Raises: DTypeError for anything but a sequence of str, ShapeError for a batch_size below 1 and a `truncate_dim`
+        beyond an embedding's numbers, RlxError for the name of no prompt and a model without embeddings.
         """
         listed = check_sentences(sentences)
         size = check_batch_size(batch_size)
-        if self.pooling == "rank":
-            raise RlxError(f"{self.where} is a reranker, which has no embeddings; rank(query, documents) gives scores")
+        self.needs("encode", "embeddings")
+        width = self._cut_to(truncate_dim)
         before = self.prompt(prompt_name, prompt)
-        out = np.zeros((len(listed), self.width), np.float32)
+        out = np.zeros((len(listed), width), np.float32)
         with drawn(show=show_progress, only="encoding"):
             done = 0
             for rows, feeds, shape in self.batches(listed, size, before):
                 result = self.compiled(*shape).run(feeds)["embedding"]
-                out[rows] = result[: len(rows)]
+                out[rows] = result[: len(rows), :width]
                 done += len(rows)
                 report("encoding", done, len(listed))
-        return out
+        return _unit(out) if normalize_embeddings else out
 
-    def embed(self, texts: str | Sequence[str], *, prompt_name: str | None = None) -> Floats:
+    def _cut_to(self, truncate_dim: int | None) -> int:
+        if truncate_dim is None:
+            return self.width
+        return check_count(truncate_dim, "truncate_dim", "encode", self.whole_width)
+
+    def embed(
+        self, texts: str | Sequence[str], *, prompt_name: str | None = None, truncate_dim: int | None = None,
+        normalize_embeddings: bool = False,
+    ) -> Floats:
         """The embedding of a text, f32 (width,), or of several, (n, width). Raises: as `encode`."""
-        rows = self.encode([texts] if isinstance(texts, str) else texts, prompt_name=prompt_name)
+        rows = self.encode(
+            [texts] if isinstance(texts, str) else texts, prompt_name=prompt_name, truncate_dim=truncate_dim,
+            normalize_embeddings=normalize_embeddings,
+        )
         return np.asarray(rows[0]) if isinstance(texts, str) else rows
 
     def prompt(self, name: str | None = None, text: str | None = None) -> str:
@@ -207,7 +259,8 @@ class SentenceEncoder(Closing):
         made = self._tokenizer
         if isinstance(made, PairTokenizer):
             return np.asarray(made.made.encode(text), np.int32)
-        return made.ids([text])[0]
+        (ids,) = made.ids([text])
+        return np.asarray(ids, np.int32)
 
     def check_ids(self, ids: Sequence[int]) -> TokenIds:
         """The ids as an array. Raises: ShapeError for one that is not in the vocabulary."""
@@ -217,31 +270,25 @@ class SentenceEncoder(Closing):
         return np.asarray(ids, np.int32)
 
     def encode_ids(
-        self, rows: Sequence[TokenIds], *, batch_size: int = 32, left_out: Sequence[int] = ()
+        self, rows: Sequence[TokenIds], *, batch_size: int = 32, left_out: Sequence[int] = (),
+        truncate_dim: int | None = None,
     ) -> Floats:
         """The embeddings of texts given as token ids, (n, width) f32. Where a prompt is not pooled, `left_out` says how
         many tokens of each belong to it. Raises: ModelFormatError for an id out of range, and for more than
-        `max_length`."""
-        out = np.zeros((len(rows), self.width), np.float32)
+        `max_length`; ShapeError as `encode`."""
+        width = self._cut_to(truncate_dim)
+        out = np.zeros((len(rows), width), np.float32)
         for at, feeds, shape in self._padded(list(rows), check_batch_size(batch_size), left_out=left_out):
-            out[at] = self.compiled(*shape).run(feeds)["embedding"][: len(at)]
+            out[at] = self.compiled(*shape).run(feeds)["embedding"][: len(at), :width]
         return out
 
-    def rank(self, query: str, documents: Sequence[str], *, batch_size: int = 32) -> Floats:
-        """How well each document answers the query, (n,) f32: the logit of a reranker's first label.
-
-        A document is cut to the tokens that the query leaves of `max_length`. Raises: RlxError for a model that is no
-        reranker, ShapeError for a query that leaves nothing, and as `encode`."""
-        listed, (asked,) = check_sentences(documents), check_sentences([query])
-        size = check_batch_size(batch_size)
-        if self.pooling != "rank" or not isinstance(self._tokenizer, PairTokenizer):
-            raise RlxError(f"{self.where} is no reranker; encode() gives embeddings, whose products are similarities")
-        pairs = [self._tokenizer.pair(asked, document) for document in listed]
-        out = np.zeros(len(listed), np.float32)
-        kinds = [kind for _, kind in pairs] if self.config.type_vocab_size > 1 else None
-        for rows, feeds, shape in self._padded([ids for ids, _ in pairs], size, kinds):
-            out[rows] = self.compiled(*shape).run(feeds)["scores"][: len(rows), 0]
-        return out
+    def outputs(
+        self, tokens: list[TokenIds], batch_size: int = 32, kinds: list[TokenIds] | None = None,
+        seen: Sequence[int] | None = None, activation: str | None = None,
+    ) -> Iterator[tuple[list[int], npt.NDArray[Any]]]:
+        name = "scores" if self.head is None else self.head.task
+        for rows, feeds, shape in self._padded(tokens, batch_size, kinds if self._kinds else None, seen=seen):
+            yield rows, self.compiled(*shape, activation).run(feeds)[name]
 
     def batches(
         self, sentences: Sequence[str], batch_size: int = 32, prompt: str | None = None
@@ -254,7 +301,7 @@ class SentenceEncoder(Closing):
 
     def _padded(
         self, tokens: list[TokenIds], batch_size: int, kinds: list[TokenIds] | None = None,
-        left_out: Sequence[int] = (),
+        left_out: Sequence[int] = (), seen: Sequence[int] | None = None,
     ) -> Iterator[tuple[list[int], dict[str, npt.NDArray[Any]], tuple[int, int]]]:
         top = self.config.vocab_size
         for i, numbers in enumerate(tokens):
@@ -274,7 +321,7 @@ class SentenceEncoder(Closing):
             while True:
                 length = _bucket("length", self.max_length, LENGTHS, max(len(tokens[rows[-1]]), 1))
                 batch = _bucket("batch", batch_size, BATCHES, len(rows))
-                if batch * length <= max(TOKENS, length):
+                if batch * length <= max(self._at_once, length):
                     break
                 rows = rows[: len(rows) // 2]
             order = order[len(rows) :]
@@ -283,33 +330,42 @@ class SentenceEncoder(Closing):
             feeds: dict[str, npt.NDArray[Any]] = {"ids": ids, "mask": mask}
             if kinds is not None:
                 feeds["kinds"] = np.zeros((batch, length), np.int32)
-            if not self.include_prompt:
+            if not self.include_prompt and self.head is None:
                 feeds["kept"] = np.zeros((batch, length), np.bool_)
             for at, i in enumerate(rows):
                 n = len(tokens[i])
                 ids[at, :n] = tokens[i]
-                mask[at, :n] = True
-                if not self.include_prompt:
+                mask[at, : n if seen is None else seen[i]] = True
+                if "kept" in feeds:
                     feeds["kept"][at, left_out[i] if left_out else 0 : n] = True
                 if kinds is not None:
                     feeds["kinds"][at, :n] = kinds[i]
             yield rows, feeds, (batch, length)
 
-    def graph(self, batch: int, length: int) -> Graph:
-        """The encoder's graph for one padded size."""
+    @property
+    def _at_once(self) -> int:
+        """How many tokens a batch has at most."""
+        sparse = self.head is not None and self.head.task == "sparse"
+        return min(TOKENS, LOGITS // self.config.vocab_size) if sparse else TOKENS
+
+    def graph(self, batch: int, length: int, activation: str | None = None) -> Graph:
+        """The encoder's graph for one padded size, with its head, if any, and the activation of that."""
+        if self.head is not None:
+            return head_graph(self.config, self.head, batch, length, self.activations, self._packed, self._kinds,
+                              activation)  # fmt: skip
         return encoder_graph(
             self.config, batch, length, self.pooling, self.normalize, self.activations, self._packed,
             self.include_prompt,
         )  # fmt: skip
 
-    def compiled(self, batch: int, length: int) -> CompiledGraph:
+    def compiled(self, batch: int, length: int, activation: str | None = None) -> CompiledGraph:
         """The executable for one padded size, compiled when first asked for. Raises: GraphError after `close`."""
-        key = (batch, length)
+        key = (batch, length, activation)
         with self._lock:
             if self._closed:
                 raise GraphError(f"the encoder of {self.where} is closed; load it again")
             if key not in self._compiled:
-                self._compiled[key] = self.session.compile(self.graph(batch, length), weights=self.weights)
+                self._compiled[key] = self.session.compile(self.graph(*key), weights=self.weights)
             return self._compiled[key]
 
     def executables(self) -> list[CompiledGraph]:
@@ -325,7 +381,7 @@ class SentenceEncoder(Closing):
         return {name: w.dequantize() if isinstance(w, PackedArray) else w for name, w in made.items()}
 
     def _matched(self) -> dict[str, Any]:
-        return match_weights(self.config.weight_shapes(), self._tensors, self.where, "bert.", _UNUSED)
+        return _matched(self.config, self.head, self._tensors, self.where)
 
     def close(self) -> None:
         """Frees the executables and the weights. Idempotent."""
@@ -374,7 +430,7 @@ def load_gguf(
 class EncoderFiles(Record, slots=False):
     """What the files of an encoder say: its settings, tensors by name, tokenizer, and what `SentenceEncoder` takes."""
 
-    config: BertConfig
+    config: EncoderSettings
     tensors: Mapping[str, Any]
     tokenizer: Any
     where: str
@@ -384,10 +440,32 @@ class EncoderFiles(Record, slots=False):
     include_prompt: bool = True
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
+    head: Head | None = None
+    late: LateTexts | None = None
+    paired: bool = True
+
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The weights of the encoder and its head, with their shapes."""
+        return self.config.weight_shapes() | ({} if self.head is None else self.head.weight_shapes())
 
     def weights(self) -> dict[str, Any]:
         """The weights by the names of `config`, floats in f32. Raises: ModelFormatError for those that do not fit."""
-        return match_weights(self.config.weight_shapes(), self.tensors, self.where, "bert.", _UNUSED)
+        return _matched(self.config, self.head, self.tensors, self.where)
+
+    def names(self) -> dict[str, str]:
+        """The name in the files of each weight of `config` and of the head."""
+        own = {} if self.head is None else self.head.names
+        return file_names(self.config.weight_shapes(), self.tensors, self.config.prefix, self.config.aliases) | {
+            name: own.get(name, name) for name in ({} if self.head is None else self.head.weight_shapes())
+        }
+
+
+def _matched(config: EncoderSettings, head: Head | None, tensors: Mapping[str, Any], where: str) -> dict[str, Any]:
+    own = (*head.names.values(), *head.unused, *head.weight_shapes()) if head is not None else ()
+    unused = (*_UNUSED, *config.unused, *(name.removeprefix(config.prefix) for name in own))
+    return match_weights(config.weight_shapes(), tensors, where, config.prefix, unused, config.aliases) | (
+        {} if head is None else head.match(tensors, where)
+    )
 
 
 def _encoder(
@@ -396,23 +474,39 @@ def _encoder(
     return SentenceEncoder(
         read.config, read.tensors, read.tokenizer, session, pooling=read.pooling, normalize=read.normalize,
         include_prompt=read.include_prompt, prompts=read.prompts, default_prompt=read.default_prompt,
-        max_length=read.max_length, dtype=dtype, activations=activations, where=read.where,
+        max_length=read.max_length, dtype=dtype, activations=activations, where=read.where, head=read.head,
+        late=read.late, paired=read.paired,
     )  # fmt: skip
 
 
 def read_folder(model: ModelFolder, text: bool = True) -> EncoderFiles:
     """The encoder of a folder, which may have no tokenizer where no `text` is to be read. Raises: ModelFormatError."""
-    modules = model.sentence_modules()
-    normalize = modules.steps[-1:] == ("normalize",)
-    steps = modules.steps[:-1] if normalize else modules.steps
-    config = BertConfig.from_dict(model.config, str(model.path / "config.json"), steps=steps)
-    longest = min(modules.max_length or config.max_position_embeddings, config.max_position_embeddings)
-    tensors = {**more, **model.tensors()} if (more := model.module_tensors(modules)) else model.tensors()
-    reads = text or (model.path / "tokenizer.json").exists()
+    where, file, own = str(model.path), str(model.path / "config.json"), model.tensors()
+    config: EncoderSettings
+    if makes_embeddings(model):
+        config = decoder_config(model.config, own, file)
+        task = TextTask("embeddings", model.sentence_modules(config.hidden_size))
+    else:
+        config, task = encoder_config(model.config, file, own), model.text_task()
+    modules = task.modules
+    steps = modules.steps if task.task == "embeddings" else ()
+    normalize = steps[-1:] == ("normalize",)
+    config = replace(cast(Any, config), steps=steps[:-1] if normalize else steps)
+    tensors = {**more, **own} if (more := model.module_tensors(modules)) else own
+    positions = config.max_position_embeddings
+    longest = min(modules.max_length or positions, positions)
+    head = head_of(task, model.config, config, tensors, file)
+    tokenizer, late = None, None
+    settings = model.tokenizer_settings()
+    if text or (model.path / "tokenizer.json").exists():
+        tokenizer = model.tokenizer(longest if task.late is None else task.late.longest(longest), modules.lower)
+        tokenizer.unknown = settings.unknown or tokenizer.unknown
+        if task.late is not None:
+            late = LateTexts(task.late, tokenizer, longest, positions, settings.mask, where)
+    pooling = modules.pooling[0] if len(modules.pooling) == 1 else modules.pooling
     return EncoderFiles(
-        config, tensors, model.tokenizer(longest, modules.lower) if reads else None, str(model.path),
-        modules.pooling[0] if len(modules.pooling) == 1 else modules.pooling, normalize, longest,
-        modules.include_prompt, modules.prompts, modules.default_prompt,
+        config, tensors, tokenizer, where, pooling, normalize, longest, modules.include_prompt, modules.prompts,
+        modules.default_prompt, head, late, settings.kinds,
     )  # fmt: skip
 
 
@@ -451,31 +545,10 @@ def check_half(dtype: DTypeLike | None) -> DType | None:
     return kept
 
 
-def check_batch_size(batch_size: Any) -> int:
-    """The batch size as an int. Raises: DTypeError, ShapeError."""
-    try:
-        size = operator.index(batch_size)
-    except TypeError:
-        raise DTypeError(
-            f"encode: batch_size is a {type(batch_size).__name__}, expected an integer"
-        ) from None
-    if size < 1:
-        raise ShapeError(f"encode: batch_size {size} must be at least 1")
-    return size
-
-
-def check_sentences(sentences: Iterable[str]) -> list[str]:
-    """The sentences as a list. Raises: DTypeError for a bare string or anything that is not str."""
-    if isinstance(sentences, str):
-        raise DTypeError("encode takes a list of sentences, got one str; write [sentence]")
-    try:
-        listed = list(sentences)
-    except TypeError:
-        raise DTypeError(f"encode takes a list of sentences, got a {type(sentences).__name__}") from None
-    for i, sentence in enumerate(listed):
-        if not isinstance(sentence, str):
-            raise DTypeError(f"encode: sentence {i} is a {type(sentence).__name__}, expected str")
-    return listed
+def _unit(vectors: Floats) -> Floats:
+    """Each vector by its length; one of zeros stays so."""
+    size = np.sqrt(np.sum(np.square(vectors, dtype=np.float64), axis=-1, keepdims=True))
+    return np.asarray(vectors / np.maximum(size, 1e-12), np.float32)
 
 
 def _bucket(name: str, longest: int, buckets: tuple[int, ...], n: int) -> int:

@@ -3,7 +3,8 @@ once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,19 @@ from rlx.packed import PackedArray
 
 Floats = npt.NDArray[np.float32]
 _ADDED = ("position_embeddings.weight", "token_type_embeddings.weight")  # tables whose rows are sliced
+_NUMBER = re.compile(r"\.\d+\.")
+_NO_NAMES: Mapping[str, str] = {}
 _MAX_NAMED = 200  # differences named in one message; the others are counted
+
+
+def file_names(
+    wanted: Iterable[str], tensors: Iterable[str], prefix: str = "", aliases: Mapping[str, str] = _NO_NAMES
+) -> dict[str, str]:
+    """The name in files of each wanted weight that they hold: with or without `prefix`, or the alias of one that they
+    do not hold so."""
+    bare = {name.removeprefix(prefix): name for name in tensors}
+    ways = ((name, (name, aliases.get(name))) for name in wanted)
+    return {name: bare[way] for name, each in ways if (way := next((w for w in each if w in bare), None)) is not None}
 
 
 def match_weights(
@@ -24,22 +37,24 @@ def match_weights(
     where: str,
     prefix: str = "",
     unused: tuple[str, ...] = (),
+    aliases: Mapping[str, str] = _NO_NAMES,
 ) -> dict[str, Any]:
-    """The wanted arrays as f32, packed products and words as they are; names in the files may begin with `prefix`. The
-    files may also hold names that begin with one of `unused`.
+    """The wanted arrays as f32, packed products and words as they are; names in the files may begin with `prefix`, and
+    may be `aliases`. The files may also hold names that begin with one of `unused`, in which "#" is the number of a
+    layer, and aliases beside the weights.
 
     Raises: ModelFormatError naming every weight that is missing, extra, present twice, of a wrong shape or not a float.
     """
-    found: dict[str, str] = {}
+    found = file_names(wanted, tensors, prefix, aliases)
+    seen, aside = set[str](), set(aliases.values())
     problems = []
     for original in tensors:
         name = original.removeprefix(prefix)
-        if name in found:
+        if name in wanted and name in seen:
             problems.append(f"{shown(name)} stands there with and without {prefix!r}")
-        elif name in wanted:
-            found[name] = original
-        elif not name.startswith(unused):
+        elif name not in wanted and name not in aside and not _NUMBER.sub(".#.", name).startswith(unused):
             problems.append(f"extra {shown(original)}")
+        seen.add(name)
     result: dict[str, Any] = {}
     for name, shape in wanted.items():
         if name not in found:

@@ -60,6 +60,16 @@ def lengths_of(arrays: Mapping[str, Array], axes: Axes, dims: Mapping[str, Dim])
     return tuple(lengths[d] for d in dims)
 
 
+def shapes_but(arrays: Mapping[str, Array], axes: Axes, dims: Iterable[str]) -> dict[str, tuple[Any, ...]]:
+    """The shapes of a run's inputs with the names of the varying dimensions in place of their lengths: those that are
+    the same in all runs of one bucket."""
+    varying = set(dims)
+    return {
+        n: tuple(d if d in varying else k for d, k in zip(axes.get(n) or a.shape, a.shape, strict=True))
+        for n, a in arrays.items()
+    }
+
+
 def at_lengths(
     arrays: Mapping[str, Array], axes: Axes, dims: Iterable[str], lengths: tuple[int, ...]
 ) -> dict[str, Array]:

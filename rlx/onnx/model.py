@@ -21,7 +21,7 @@ from rlx.host.progress import Listener, listening, report
 from rlx.ir import Graph, TensorType
 from rlx.ir.picture import listed, port_tables, table
 from rlx.ir.values import is_foreign
-from rlx.onnx.buckets import Axes, at_lengths, axes_of, lengths_of, parted
+from rlx.onnx.buckets import Axes, at_lengths, axes_of, lengths_of, parted, shapes_but
 from rlx.onnx.program import Built, Part
 from rlx.onnx.program import Program as Program
 from rlx.onnx.reader.budget import Budget, budget_of, building, check_limit, refused_memory
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from rlx.onnx.function import OnnxFunction
 
 KEPT_PROGRAMS = 16  # a model keeps so many; the least recently used is closed first
-KEPT_BUCKETS = 64  # programs of rounded lengths that a model behind a cut keeps
+KEPT_BUCKETS = 64  # programs of rounded lengths that a model keeps behind a cut, or beside lengths that are free
 # Inputs of so few numbers, a shape or a count, become part of a program where a shape depends on them, for so many
 # different values. Otherwise the graph is cut, and always before operators whose results are as long as the data say.
 FEW_NUMBERS = 64
@@ -157,8 +157,11 @@ class Model(Closing):
         before. Raises: GraphError, ShapeError."""
         self.dims, self._varying = parted(dims, self._declared.values())
         self._axes: Axes = axes_of(self._declared)
+        # Programs for each length of a dimension that is neither bound nor declared would be without end.
+        named = {*self.dims, *self._varying}
+        free = any(not isinstance(d, int) and d not in named for axes in self._axes.values() for d in axes)
         self._buckets: Buckets[tuple[Program, GraphBuilder]] = Buckets(
-            "the model", tuple(self._varying.values()), self._otherwise
+            "the model", tuple(self._varying.values()), self._otherwise, KEPT_BUCKETS if free else None
         )
         self.inputs = [bound(t, self.dims) for n, t in self._declared.items() if n not in self._initializers]
         self.outputs = [bound(info_of(o), self.dims) for o in self._proto.graph.output]
@@ -619,7 +622,8 @@ class Model(Closing):
             budget.check_few(program, self._own)
             return self._loaded(program, held, budget, device, precision)
 
-        types = tuple((n, axes.get(n) or a.shape, a.dtype.name) for n, a in sorted(arrays.items()))
+        shapes = shapes_but(arrays, axes, dims)
+        types = tuple((n, shapes[n], a.dtype.name) for n, a in sorted(arrays.items()))
         key = (device, precision, repr(sorted(nests.items())), types, tuple((n, _key(a)) for n, a in fixed.items()))
         with listening(self._progress), refused_memory("compiling the model"):
             fitted, (program, builder) = self._buckets.program(key, lengths, build, compile)

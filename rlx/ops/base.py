@@ -104,8 +104,10 @@ def infer_binary(op: str, check: Callable[[str, DType], None], result: DType | N
         check_inputs(op, types, 2)
         dtype = promote(types[0].dtype, types[1].dtype)
         check(op, dtype)
-        shape = broadcast_shapes(types[0].shape, types[1].shape, op=op)
-        return TensorType(shape, dtype if result is None else result)
+        dtype = dtype if result is None else result
+        if types[0].shape == types[1].shape and dtype is types[0].dtype:
+            return types[0]
+        return TensorType(broadcast_shapes(types[0].shape, types[1].shape, op=op), dtype)
 
     return infer
 

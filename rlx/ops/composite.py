@@ -10,7 +10,7 @@ import numpy as np
 
 from rlx.dtypes import DTypeLike, as_dtype, bool_
 from rlx.errors import ShapeError
-from rlx.ir import Tensor, apply
+from rlx.ir import Tensor
 from rlx.ir.types import as_items, as_shape, normalize_axes, normalize_axis
 from rlx.ops import quantized, reduce
 from rlx.ops.base import TensorLike, cast_to, floating, tensor, tensors
@@ -135,21 +135,27 @@ def split(x: Tensor, parts: int | Sequence[int], axis: int = 0) -> tuple[Tensor,
     return tuple(pieces)
 
 
-def full_like(x: Tensor, value: Any, dtype: DTypeLike | None = None) -> Tensor:
-    """A tensor of x's shape filled with one number, of x's dtype unless `dtype` is given."""
+def full_like(
+    x: Tensor, value: Any, dtype: DTypeLike | None = None, shape: int | Sequence[int] | None = None
+) -> Tensor:
+    """A tensor filled with one number, of x's dtype unless `dtype` is given, of x's shape unless `shape` is."""
     x = tensor("full_like", x)
     kind = x.dtype if dtype is None else as_dtype(dtype)
-    return movement.expand(x.graph.constant(value, kind), x.shape)
+    return movement.expand(x.graph.constant(value, kind), x.shape if shape is None else as_shape(shape, "full_like"))
 
 
-def zeros_like(x: Tensor, dtype: DTypeLike | None = None) -> Tensor:
-    """Zeros of x's shape, of x's dtype unless `dtype` is given."""
-    return full_like(x, 0, dtype)
+def zeros_like(
+    x: Tensor, dtype: DTypeLike | None = None, shape: int | Sequence[int] | None = None
+) -> Tensor:
+    """Zeros, otherwise as rlx.full_like."""
+    return full_like(x, 0, dtype, shape)
 
 
-def ones_like(x: Tensor, dtype: DTypeLike | None = None) -> Tensor:
-    """Ones of x's shape, of x's dtype unless `dtype` is given."""
-    return full_like(x, 1, dtype)
+def ones_like(
+    x: Tensor, dtype: DTypeLike | None = None, shape: int | Sequence[int] | None = None
+) -> Tensor:
+    """Ones, otherwise as rlx.full_like."""
+    return full_like(x, 1, dtype, shape)
 
 
 def square(x: Tensor) -> Tensor:
@@ -157,15 +163,28 @@ def square(x: Tensor) -> Tensor:
     return binary.mul(x, x)
 
 
-def var(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float = 0) -> Tensor:
+def var(
+    x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float = 0, dtype: DTypeLike | None = None, *,
+    where: TensorLike | None = None,
+) -> Tensor:  # fmt: skip
     """The variance over the axes: the sum of squared distances from the mean, divided by (count - correction).
 
-    Dtype: floats keep theirs; integers and bools become f32. Numerics: in f32 for halves; accurate far from 0 too, and
-    exactly 0 for equal numbers; NaN where count ≤ correction.
+    `where`: as in rlx.sum. Dtype: floats keep theirs; integers and bools become f32; `dtype` is that in which it is
+    computed. Numerics: in f32 for halves; accurate far from 0 too, and exactly 0 for equal numbers; NaN where
+    count ≤ correction.
     """
-    x = floating(tensor("var", x))
+    x = tensor("var", x)
+    x = floating(x) if dtype is None else cast_to(x, as_dtype(dtype))
     axes = normalize_axes(axis, x.ndim, "var")
     wide = cast_to(x, working_float(x))
+    if where is not None:
+        wide, counted = reduce.chosen("var", wide, where, 0.0)
+        away = wide - reduce.mean(wide, axes, keepdims=True, where=counted)
+        mean = reduce.mean(away * away, axes, keepdims, where=counted)
+        if correction:
+            number = cast_to(reduce.sum(counted, axes, keepdims), wide.dtype)
+            mean = mean * select.where(number > correction, number / (number - correction), float("nan"))
+        return cast_to(mean, x.dtype)
     away = wide
     if x.size:
         # The first element is subtracted from all: numbers far from 0 then keep their digits, and equal numbers give
@@ -179,9 +198,12 @@ def var(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float 
     return cast_to(mean, x.dtype)
 
 
-def std(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float = 0) -> Tensor:
+def std(
+    x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float = 0, dtype: DTypeLike | None = None, *,
+    where: TensorLike | None = None,
+) -> Tensor:  # fmt: skip
     """The standard deviation over the axes: the square root of `var`, of its dtype. Gradient: 0 where this is 0."""
-    return _root(var(x, axis, keepdims, correction))
+    return _root(var(x, axis, keepdims, correction, dtype, where=where))
 
 
 def _root(x: Tensor) -> Tensor:
@@ -193,18 +215,18 @@ def _root(x: Tensor) -> Tensor:
     return select.where(zero, 0, unary.sqrt(select.where(zero, 1, x)))
 
 
-def any(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Whether any element over the axes is true (not zero); False for an empty axis. Dtype: any; gives bool."""
-    return binary.greater(_as_i32(select.cast(x, bool_), axis, keepdims, "sum"), 0)
+def any(x: Tensor, axis: Axis = None, keepdims: bool = False, *, where: TensorLike | None = None) -> Tensor:
+    """Whether any element over the axes is true (not zero); False for an empty axis. `where`: as in rlx.sum.
+
+    Dtype: any; gives bool."""
+    return binary.greater(reduce.sum(select.cast(x, bool_), axis, keepdims, where=where), 0)
 
 
-def all(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Whether all elements over the axes are true (not zero); True for an empty axis. Dtype: any; gives bool."""
-    return binary.equal(_as_i32(unary.logical_not(x), axis, keepdims, "sum"), 0)
+def all(x: Tensor, axis: Axis = None, keepdims: bool = False, *, where: TensorLike | None = None) -> Tensor:
+    """Whether all elements over the axes are true (not zero); True for an empty axis. `where`: as in rlx.sum.
 
-
-def _as_i32(x: Tensor, axis: Axis, keepdims: bool, op: str) -> Tensor:
-    return apply(op, x, axes=normalize_axes(axis, x.ndim, op), keepdims=keepdims)
+    Dtype: any; gives bool."""
+    return binary.equal(reduce.sum(unary.logical_not(x), axis, keepdims, where=where), 0)
 
 
 def linear(

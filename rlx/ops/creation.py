@@ -93,7 +93,7 @@ def arange(
     return _known(values, dtype or (i64 if values.dtype.kind in "iu" else f32))
 
 
-def linspace(start: float, stop: float, count: int, endpoint: bool = True, dtype: DTypeLike = f32) -> Created:
+def linspace(start: float, stop: float, count: int = 50, endpoint: bool = True, dtype: DTypeLike = f32) -> Created:
     """`count` numbers at equal distances from start to stop, which `endpoint` includes. Follows numpy.linspace.
 
     In a traced function a tensor, elsewhere a NumPy array, as rlx.full. Numerics: in float64, rounded once. Raises:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtypes import as_dtype
+from rlx.dtypes import DTypeLike, as_dtype
 from rlx.errors import ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.op import Infer
@@ -16,7 +16,7 @@ from rlx.ops import batching, extended
 from rlx.ops.base import cast_to, check_axis, check_inputs, check_number, tensor
 from rlx.ops.numeric import Array, computed
 from rlx.ops.order import check_flag
-from rlx.ops.reduce import sum_dtype, working_float
+from rlx.ops.reduce import flag, sum_dtype, working_float
 
 
 def _infer(op: str) -> Infer:
@@ -115,9 +115,14 @@ register(
 )  # fmt: skip
 
 
-def _call(op: str, x: Tensor, axis: int | None, exclusive: bool, reverse: bool) -> Tensor:
+def _call(
+    op: str, x: Tensor, axis: int | None, exclusive: bool, reverse: bool, dtype: DTypeLike | None
+) -> Tensor:
     x = tensor(op, x)
-    return apply(op, x, axis=_axis(op, x, axis), exclusive=bool(exclusive), reverse=bool(reverse))
+    flags = {"exclusive": flag(op, "exclusive", exclusive), "reverse": flag(op, "reverse", reverse)}
+    if dtype is None:
+        return apply(op, x, axis=_axis(op, x, axis), **flags)
+    return cast_to(apply(op, cast_to(x, as_dtype(dtype)), axis=_axis(op, x, axis), **flags), as_dtype(dtype))
 
 
 def _axis(op: str, x: Tensor, axis: int | None) -> int:
@@ -128,7 +133,10 @@ def _axis(op: str, x: Tensor, axis: int | None) -> int:
     return normalize_axis(0 if axis is None else axis, x.ndim, op)
 
 
-def cumsum(x: Tensor, axis: int | None = None, exclusive: bool = False, reverse: bool = False) -> Tensor:
+def cumsum(
+    x: Tensor, axis: int | None = None, exclusive: bool = False, reverse: bool = False,
+    dtype: DTypeLike | None = None,
+) -> Tensor:  # fmt: skip
     """The running sum along an axis: each element plus all before it (axis None: the only axis x has).
 
     `exclusive` leaves out the element itself (0 comes first); `reverse` sums from the end. Dtype: floats and i64 keep
@@ -136,16 +144,19 @@ def cumsum(x: Tensor, axis: int | None = None, exclusive: bool = False, reverse:
     end. Numerics: in f32 for halves, in blocks of fixed order; finite where the exact sum is, as rlx.sum. Follows ONNX
     CumSum.
     """
-    return _call("cumsum", x, axis, exclusive, reverse)
+    return _call("cumsum", x, axis, exclusive, reverse, dtype)
 
 
-def cumprod(x: Tensor, axis: int | None = None, exclusive: bool = False, reverse: bool = False) -> Tensor:
+def cumprod(
+    x: Tensor, axis: int | None = None, exclusive: bool = False, reverse: bool = False,
+    dtype: DTypeLike | None = None,
+) -> Tensor:  # fmt: skip
     """The running product along an axis: each element times all before it (axis None: the only axis x has).
 
     `exclusive` leaves out the element itself (1 comes first); `reverse` multiplies from the end. Dtype: as rlx.prod.
     Gradient: computed without division, so right where factors are zero. Numerics: as rlx.prod.
     """
-    return _call("cumprod", x, axis, exclusive, reverse)
+    return _call("cumprod", x, axis, exclusive, reverse, dtype)
 
 
 def cummax(x: Tensor, axis: int | None = None, reverse: bool = False) -> Tensor:

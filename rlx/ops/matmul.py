@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -115,6 +116,11 @@ def _product(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool 
     return apply("matmul", a, b, transpose_a=transpose_a, transpose_b=transpose_b, activation=None)
 
 
+def _rows(x: Tensor) -> Tensor:
+    """The rows of all matrices as one matrix."""
+    return apply("reshape", x, shape=(math.prod(x.shape[:-1]), x.shape[-1]))
+
+
 def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     d = grads[0]
     if d is None or not d.dtype.is_float:
@@ -130,7 +136,11 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         assert d is not None
     # dA = d·Bᵀ and dB = Aᵀ·d, each transposed where its operand was.
     da = _product(b, d, tb, True) if ta else _product(d, b, False, not tb)
-    db = _product(d, a, True, ta) if tb else _product(a, d, not ta, False)
+    rows = (a, d)
+    if not ta and math.prod(a.shape[:-2]) > 1 == math.prod(b.shape[:-2]):
+        # All matrices of a times one: a product of all rows sums what a product for each matrix would write first.
+        rows = (_rows(a), _rows(d))
+    db = _product(*rows[::-1], True, ta) if tb else _product(*rows, not ta, False)
     input_grads = [unbroadcast(da, a), unbroadcast(db, b)]
     if len(node.inputs) == 3:
         input_grads.append(unbroadcast(d, node.inputs[2]))

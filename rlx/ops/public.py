@@ -13,6 +13,7 @@ import numpy as np
 from rlx.errors import meant
 from rlx.ir import Tensor
 from rlx.ir.graph import TRACING
+from rlx.ops.spellings import respelled
 
 Function = Callable[..., Any]
 _COMPLEX = frozenset((complex, np.complex64, np.complex128, np.clongdouble))
@@ -69,8 +70,9 @@ def any_complex(args: Sequence[Any]) -> bool:
 def public(module: str, name: str, function: Function) -> Any:
     """The function as users call it, under its public name.
 
-    Within a trace, and beside tensors of a graph, it adds to the graph; elsewhere it computes at once. An error for a
-    keyword that it does not take says which one was meant: Python does from 3.13."""
+    Within a trace, and beside tensors of a graph, it adds to the graph; elsewhere it computes at once. Keywords may have
+    NumPy's, JAX's and SciPy's names. An error for one that it does not take says which was meant: Python does from
+    3.13."""
 
     # Of a result whose length the values decide (rlx.ops.composed.selecting.sized), and of calls that mean another
     # function.
@@ -78,6 +80,8 @@ def public(module: str, name: str, function: Function) -> Any:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            kwargs = respelled(name, function, kwargs)
         try:
             arguments = (*args, *kwargs.values()) if kwargs else args
             if any_complex(arguments) and (name not in _TAKING or module != "rlx.ops"):
@@ -95,13 +99,13 @@ def public(module: str, name: str, function: Function) -> Any:
                 return function(*args, **kwargs)
             return compute(function, args, kwargs)
         except TypeError:
-            parameters = inspect.signature(function).parameters if kwargs else {}
-            wrong = next((k for k in kwargs if k not in parameters), None)
-            if wrong is None or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            known = inspect.signature(function).parameters if kwargs else {}
+            wrong = next((k for k in kwargs if k not in known), None)
+            if wrong is None or any(p.kind is p.VAR_KEYWORD for p in known.values()):
                 raise
-            near = meant(_ELSEWHERE.get(wrong, wrong), parameters)
+            near = meant(_ELSEWHERE.get(wrong, wrong), known)
         text = f"{name}() got an unexpected keyword argument {wrong!r}{near}"
-        raise TypeError(f"{text}; it takes {', '.join(parameters)}")
+        raise TypeError(f"{text}; it takes {', '.join(known)}")
 
     call.__module__, call.__name__, call.__qualname__ = module, name, name  # pickle finds it by these
     return call

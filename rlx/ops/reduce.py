@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtypes import DType, DTypeLike, as_dtype, f32, f64, i32, i64, u32, u64
+from rlx.dtypes import DType, DTypeLike, as_dtype, bool_, f32, f64, i32, i64, u32, u64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.op import Decompose, Infer, Vjp
-from rlx.ir.types import normalize_axes
+from rlx.ir.types import broadcast_shapes, normalize_axes
 from rlx.ops import batching, extended
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, tensor
 from rlx.ops.numeric import Array, computed
@@ -219,66 +219,117 @@ def less_mean(x: Tensor, axes: Sequence[int]) -> Tensor:
     return near - apply("mean", near, **kept)
 
 
-def _call(op: str, x: TensorLike, axis: Axis, keepdims: bool) -> Tensor:
+def _call(
+    op: str, x: TensorLike, axis: Axis, keepdims: bool, dtype: DTypeLike | None = None,
+    where: TensorLike | None = None, initial: float | None = None,
+) -> Tensor:  # fmt: skip
     x = tensor(op, x)
-    if op == "mean" and not x.dtype.is_float:
+    kind = None if dtype is None else as_dtype(dtype)
+    if kind is not None:
+        x = cast_to(x, kind)
+    elif op == "mean" and not x.dtype.is_float:
         x = cast_to(x, f32)
-    return apply(op, x, axes=normalize_axes(axis, x.ndim, op), keepdims=bool(keepdims))
+    attrs = {"axes": normalize_axes(axis, x.ndim, op), "keepdims": flag(op, "keepdims", keepdims)}
+    if where is not None:
+        if op in ("max", "min") and initial is None:
+            raise ShapeError(f"{op}: where chooses elements, and may choose none; give initial=, the {op} of nothing")
+        x, counted = chosen(op, x, where, {"sum": 0, "mean": 0, "prod": 1}.get(op, initial))
+        if op == "mean":
+            wide = working_float(x)
+            total = apply("sum", cast_to(x, wide), **attrs) / cast_to(apply("sum", counted, **attrs), wide)
+            return cast_to(total, x.dtype)
+    result = apply(op, x, **attrs)
+    if initial is not None:
+        result = apply(_JOINED[op], result, result.graph.constant(initial, result.dtype))
+    return result if kind is None else cast_to(result, kind)
 
 
-def _call_in(op: str, x: TensorLike, axis: Axis, keepdims: bool, dtype: DTypeLike | None) -> Tensor:
-    if dtype is None:
-        return _call(op, x, axis, keepdims)
-    kind = as_dtype(dtype)
-    return cast_to(_call(op, cast_to(tensor(op, x), kind), axis, keepdims), kind)
+_JOINED = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 
 
-def sum(x: Tensor, axis: Axis = None, keepdims: bool = False, dtype: DTypeLike | None = None) -> Tensor:
+def chosen(op: str, x: Tensor, where: TensorLike, fill: Any) -> tuple[Tensor, Tensor]:
+    """x with `fill` in place of the elements that are not chosen, and which are, of x's shape.
+
+    Raises: DTypeError where `where` is not bool, ShapeError where it does not broadcast to x."""
+    mask = tensor(op, x.graph.constant(where) if not isinstance(where, Tensor) else where)
+    if mask.dtype != bool_:
+        raise DTypeError(f"{op}: where is {mask.type}; expected bool")
+    if broadcast_shapes(mask.shape, x.shape, op=op) != x.shape:
+        raise ShapeError(f"{op}: where is {mask.type}; expected it to broadcast to {x.shape}")
+    mask = apply("expand", apply("reshape", mask, shape=(*(1,) * (x.ndim - mask.ndim), *mask.shape)), shape=x.shape)
+    return apply("where", mask, x, x.graph.constant(fill, x.dtype)), mask
+
+
+def flag(op: str, name: str, value: Any) -> bool:
+    """A bool, or 0 or 1. Raises: DTypeError for anything else, such as the dtype that NumPy has in its place."""
+    if isinstance(value, bool | np.bool_) or (isinstance(value, int | np.integer) and value in (0, 1)):
+        return bool(value)
+    raise DTypeError(f"{op}: {name} is {value!r}; expected a bool; write what was meant by name, as dtype=…")
+
+
+def sum(
+    x: Tensor, axis: Axis = None, keepdims: bool = False, dtype: DTypeLike | None = None, *,
+    where: TensorLike | None = None, initial: float | None = None,
+) -> Tensor:  # fmt: skip
     """The sum over the axes (None: all); 0 for an empty axis.
+
+    `where`: bools, which broadcast to x's shape: the elements that count. `initial`: a number that counts too.
 
     Dtype: floats, i64, u32 and u64 keep theirs; other integers and bool give i32, which wraps; `dtype` is
     that in which it is computed. Gradient: d, repeated.
     Numerics: in f32 for halves, in blocks or pairs, so the error grows with the logarithm of the count. The result is
     finite wherever the exact sum is: where partial sums overflow, scaled-down terms are added again.
     """
-    return _call_in("sum", x, axis, keepdims, dtype)
+    return _call("sum", x, axis, keepdims, dtype, where, initial)
 
 
-def mean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The mean over the axes (None: all); NaN for an empty axis.
+def mean(
+    x: Tensor, axis: Axis = None, keepdims: bool = False, dtype: DTypeLike | None = None, *,
+    where: TensorLike | None = None,
+) -> Tensor:  # fmt: skip
+    """The mean over the axes (None: all); NaN for an empty axis. `where`: as in rlx.sum.
 
-    Dtype: floats keep theirs; integers and bools become f32. Gradient: d / count, repeated. Numerics: as rlx.sum;
-    finite also where the sum overflows.
+    Dtype: floats keep theirs; integers and bools become f32; `dtype` is that in which it is computed. Gradient: d /
+    count, repeated. Numerics: as rlx.sum; finite also where the sum overflows.
     """
-    return _call("mean", x, axis, keepdims)
+    return _call("mean", x, axis, keepdims, dtype, where)
 
 
-def prod(x: Tensor, axis: Axis = None, keepdims: bool = False, dtype: DTypeLike | None = None) -> Tensor:
-    """The product over the axes (None: all); 1 for an empty axis.
+def prod(
+    x: Tensor, axis: Axis = None, keepdims: bool = False, dtype: DTypeLike | None = None, *,
+    where: TensorLike | None = None, initial: float | None = None,
+) -> Tensor:  # fmt: skip
+    """The product over the axes (None: all); 1 for an empty axis. `where`, `initial`: as in rlx.sum.
 
     Dtype: as rlx.sum. Gradient: d times the product of the others, right where factors are zero too. Numerics: partial
     products are kept as two floats and a power of two: within an ULP at every length, and finite wherever the exact
     product is.
     """
-    return _call_in("prod", x, axis, keepdims, dtype)
+    return _call("prod", x, axis, keepdims, dtype, where, initial)
 
 
-def max(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The greatest element over the axes (None: all); NaN where an element is NaN.
+def max(
+    x: Tensor, axis: Axis = None, keepdims: bool = False, *, where: TensorLike | None = None,
+    initial: float | None = None,
+) -> Tensor:  # fmt: skip
+    """The greatest element over the axes (None: all); NaN where an element is NaN. `where`, `initial`: as in rlx.sum.
 
     Dtype: x's. Gradient: shared evenly by all elements equal to the greatest, as in torch.amax.
-    Raises: ShapeError for an empty axis.
+    Raises: ShapeError for an empty axis, and for `where` without `initial`.
     """
-    return _call("max", x, axis, keepdims)
+    return _call("max", x, axis, keepdims, None, where, initial)
 
 
-def min(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The least element over the axes (None: all); NaN where an element is NaN.
+def min(
+    x: Tensor, axis: Axis = None, keepdims: bool = False, *, where: TensorLike | None = None,
+    initial: float | None = None,
+) -> Tensor:  # fmt: skip
+    """The least element over the axes (None: all); NaN where an element is NaN. `where`, `initial`: as in rlx.sum.
 
     Dtype: x's. Gradient: shared evenly by all elements equal to the least, as in torch.amin.
-    Raises: ShapeError for an empty axis.
+    Raises: ShapeError for an empty axis, and for `where` without `initial`.
     """
-    return _call("min", x, axis, keepdims)
+    return _call("min", x, axis, keepdims, None, where, initial)
 
 
 __all__ = ["max", "mean", "min", "prod", "sum"]

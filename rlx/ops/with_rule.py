@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlx.autodiff import pullback
-from rlx.autodiff.pushforward import cotangent
+from rlx.autodiff.pushforward import cotangent, transposed
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply
 from rlx.ir.body import TracedBody
 from rlx.ir.graph import traced_into
@@ -136,5 +136,6 @@ def _op(name: str, vjp: Any, jvp: Any = None) -> Op:
     return op
 
 
-_BACK = _op("custom_vjp", _back_vjp)
+# Of a rule that cannot be transposed there is no tangent: the function's own ops would give another one.
+_BACK = _op("custom_vjp", _back_vjp, transposed)
 _FORWARD = _op("custom_jvp", _forward_vjp, _forward_jvp)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rlx.passes.rewriting import SupportOf as SupportOf
     from rlx.passes.rewriting import native_everywhere as native_everywhere
     from rlx.passes.rewriting import remove_dead as remove_dead
+    from rlx.passes.simplify import simplified as simplified
     from rlx.passes.simplify import simplify as simplify
     from rlx.passes.simplify import without_rules as without_rules
     from rlx.passes.widen import widen as widen
@@ -44,7 +45,7 @@ _NAMES = {
     "recognize": "recognize",
     "renew_last": "renew_last",
     "rewriting": "SupportOf native_everywhere remove_dead",
-    "simplify": "simplify without_rules",
+    "simplify": "simplified simplify without_rules",
     "widen": "widen",
 }
 _by_need(__name__, {name: f"rlx.passes.{module}" for module, names in _NAMES.items() for name in names.split()})

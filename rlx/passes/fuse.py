@@ -6,7 +6,7 @@ epilogue.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 from rlx.ir import Expr, Graph, Node, Rewriter, Tensor, TensorType, node_of, rebuild
 from rlx.ir import expr as ex
@@ -45,7 +45,7 @@ def fuse_epilogues(graph: Graph, support: SupportOf = native_everywhere) -> Grap
                 return new.add(product.op, *call, label=node.label or product.label)
         return None
 
-    return remove_dead(rebuild(graph, rewrite))
+    return remove_dead(rebuild(graph, rewrite), graph)
 
 
 def _bias(new: Rewriter, t: Tensor, product: Tensor, axis: int) -> Tensor | None:
@@ -59,19 +59,23 @@ def _bias(new: Rewriter, t: Tensor, product: Tensor, axis: int) -> Tensor | None
     return t if t.shape == (n,) else new.add("reshape", (t,), {"shape": (n,)}, t.node.label)[0]
 
 
-def fuse_groups(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
-    """Replaces each fusion group by one `fused` node.
+def fuse_groups(
+    graph: Graph, support: SupportOf = native_everywhere, native: Collection[int] = frozenset()
+) -> Graph:
+    """Replaces each fusion group by one `fused` node. `native`: the first outputs of nodes that the device is known to
+    run.
 
     A group has two elementwise nodes or more, or one that reads a broadcast or a repetition. With a repetition (see
     `repeats`) the node's axes are split, between reshapes that move no data."""
     graph = remove_dead(graph)
-    finder = FusionGroupFinder(graph, support)
+    finder = FusionGroupFinder(graph, support, native)
     bodies: dict[int, _Body] = {}
+    trees: dict[Hashable, tuple[Expr, ...]] = {}
     chosen: dict[int, FusionGroup] = {}
     for region in finder.find():
         broadcasts = any(finder.read(t)[0] is not t for i in region.members for t in graph.nodes[i].inputs)
         if len(region.members) > 1 or broadcasts:
-            body = _Body(graph, finder, region)
+            body = _Body(graph, finder, region, trees)
             if body.fits and support(node_of("fused", body.types(), body.attrs)) == "native":
                 bodies[region.members[0]] = body
                 chosen.update(dict.fromkeys(region.members, region))
@@ -85,39 +89,49 @@ def fuse_groups(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
         elif all(map(new.placed, node.inputs)):
             new.keep(node)
         # else: a broadcast of a value that stays inside a fusion group, which alone reads it
-    return remove_dead(new.finish())
+    return remove_dead(new.finish(), graph)
 
 
 class _Body:
-    """A fusion group as the `fused` node it becomes: its inputs with their shapes, its outputs, and its trees."""
+    """A fusion group as the `fused` node it becomes: its inputs with their shapes, its outputs, and its trees. Groups
+    that compute the same, as layers and the updates of parameters do, share the trees, which `known` holds."""
 
-    def __init__(self, graph: Graph, finder: FusionGroupFinder, region: FusionGroup) -> None:
+    def __init__(
+        self, graph: Graph, finder: FusionGroupFinder, region: FusionGroup, known: dict[Hashable, tuple[Expr, ...]]
+    ) -> None:
         ports, self.outputs = finder.ports(region)
         self.inputs = [x for x, _ in ports]
         self.shape = region.shape
         numbers = {port_key(x, repeat): k for k, (x, repeat) in enumerate(ports)}
-        value: dict[int, Expr] = {}
+        places: dict[int, int] = {}  # the number of each value that a member computes
+        computed: list[tuple[tuple[Expr, ...], tuple[int | Expr, ...]]] = []
         for i in region.members:
             node = graph.nodes[i]
-            args = []
+            args: list[int | Expr] = []
             for t in node.inputs:
                 x, repeat = finder.read(t)
-                known, key = literal(t), port_key(x, repeat)
-                if repeat is None and x.id in value:
-                    args.append(value[x.id])
+                key = port_key(x, repeat)
+                if repeat is None and x.id in places:
+                    args.append(places[x.id])
                 elif key in numbers:
                     args.append(ex.arg(numbers[key], x.dtype))
                 else:
-                    assert known is not None
-                    args.append(known)
-            for t, tree in zip(node.outputs, explicit(node_trees(node)), strict=True):
-                value[t.id] = substitute(tree, args)
+                    value = literal(t)
+                    assert value is not None
+                    args.append(value)
+            computed.append((explicit(node_trees(node)), tuple(args)))
+            for t in node.outputs:
+                places[t.id] = len(places)
+        written = tuple([places[t.id] for t in self.outputs])
+        trees = known.get((written, *computed))
+        if trees is None:
+            trees = known[written, *computed] = _composed(computed, written)
         repeats = [repeat for _, repeat in ports if repeat is not None]
         split = splits(region.shape, repeats) if repeats else None
         self.fits = bool(ports) and (split is not None or not repeats)
         self.shapes = [x.shape if split is None else seen(x.shape, split, repeat) for x, repeat in ports]
         shape = region.shape if split is None else tuple(n for group in split for n in group)
-        self.attrs = {"trees": tuple(_tidy(value[t.id]) for t in self.outputs), "shape": shape}
+        self.attrs = {"trees": trees, "shape": shape}
         members = [graph.nodes[i] for i in region.members]
         names = list(dict.fromkeys(n.label for n in members if n.label)) or [n.op.name for n in members]
         label = "+".join(names)
@@ -136,6 +150,18 @@ class _Body:
 
     def _reshaped(self, new: Rewriter, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         return x if x.shape == shape else new.add("reshape", (x,), {"shape": shape}, self.label)[0]
+
+
+def _composed(
+    computed: Sequence[tuple[tuple[Expr, ...], tuple[int | Expr, ...]]], written: Sequence[int]
+) -> tuple[Expr, ...]:
+    """The trees of the values written, by their numbers: of each node its own trees, and for its inputs the number of
+    the value or a tree."""
+    values: list[Expr] = []
+    for trees, args in computed:
+        inner = [values[a] if isinstance(a, int) else a for a in args]
+        values += [substitute(tree, inner) for tree in trees]
+    return tuple([_tidy(values[n]) for n in written])
 
 
 def _tidy(tree: Expr) -> Expr:

@@ -13,6 +13,8 @@ def fuse_heads(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
     """Fuses transpositions around attention into one node with the attribute `tokens`.
 
     These are transpositions of (B, S, H, D) operands that nothing else reads, and that of the result."""
+    if not any(node.op.heads for node in graph.nodes):
+        return remove_dead(graph)
     uses = use_counts(graph)
     after = {t.id: node for node in graph.nodes if _turns(node) for t in node.inputs if uses[t.id] == 1}
     new = Rewriter(graph)
@@ -38,8 +40,9 @@ def fuse_heads(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
         results = new.add(node.op, operands, attrs, node.label)
         new.put((last or node).outputs, results)
         taken.add(id(last or node))
-    return remove_dead(new.finish())
+    return remove_dead(new.finish(), graph)
 
 
 def _turns(node: Node) -> bool:
-    return tuple(node.attrs.get("perm", ())) == _PERM
+    perm = node.attrs.get("perm")
+    return perm is not None and tuple(perm) == _PERM

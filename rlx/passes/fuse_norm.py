@@ -11,6 +11,8 @@ def fuse_norms(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
 
     For f16 and bf16 the norm is computed from the sum before that is rounded.
     """
+    if all(node.op.summed is None for node in graph.nodes):
+        return graph
     adds = _pairs(graph, support)
     sums = {id(add) for add in adds.values()}
     results = {t.id for t in graph.results()}

@@ -4,12 +4,12 @@ after the other takes as long for each of them as for a small product."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlx.ir import Graph, Node, Rewriter, Tensor, node_of
 from rlx.ops.matmul import ACTIVATIONS, activation_of
-from rlx.passes.patterns import Call, Either, Match, Pattern, Slot, matches
+from rlx.passes.patterns import Call, Either, Match, Pattern, Slot, matches, ops_of
 from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, use_counts
 
 
@@ -19,17 +19,23 @@ def fuse_normed(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
 
     For devices where a node costs a launch. Only where x is one row: of many rows, each workgroup would norm all again.
     Nothing is rounded in between."""
+    there = {node.op.name for node in graph.nodes}
+    patterns = [(gate, pattern) for gate, pattern in _PATTERNS if ops_of(pattern) <= there]
+    if not patterns:
+        return remove_dead(graph)
     uses = Counter(use_counts(graph))
     new = Rewriter(graph)
     for node in graph.nodes:
-        if len(node.outputs) != 1 or not _fuse(new, node, uses, support):
+        if len(node.outputs) != 1 or not _fuse(new, node, patterns, uses, support):
             new.keep(node)
-    return remove_dead(new.finish())
+    return remove_dead(new.finish(), graph)
 
 
-def _fuse(new: Rewriter, node: Node, uses: Counter[int], support: SupportOf) -> bool:
+def _fuse(
+    new: Rewriter, node: Node, patterns: Sequence[tuple[str | None, Pattern]], uses: Counter[int], support: SupportOf
+) -> bool:
     """Puts the fused node in the place of one that a pattern ends with."""
-    for gate, pattern in _PATTERNS:
+    for gate, pattern in patterns:
         for match in matches(pattern, node.output):
             if not match.closed(uses) or node.output.dtype != match.slots["x"].dtype:
                 continue

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -19,22 +21,44 @@ MAX_COST = 64  # limit on distinct computed nodes of the trees
 MAX_SPREAD = 4096  # limit on one tree's nodes, shared parts counted at each use: printing and comparing take as long
 
 
+class _Port(NamedTuple):
+    """What a group reads for one input of a member: the tensor and its repetition (`read`), the place of the tensor's
+    node, and the key of the port; None for a literal."""
+
+    tensor: Tensor
+    repeat: Repeat | None
+    producer: int
+    key: Hashable
+
+
 class FusionGroup(Record, frozen=False, eq=False):
     """A fusion group: indices of nodes that run as one over `shape`.
 
     Members of a smaller shape are computed again for each element. `place` is its rank in a topological order of all
-    groups and single nodes."""
+    groups and single nodes. `reads` has the ports of what it reads by their keys, `writes` what it must write, with the
+    nodes that read it (None for a result); no tree of it has more nodes than `spread`. `needs` and `feeds` are
+    other nodes: those whose outputs its members read, and those that read theirs."""
 
     shape: tuple[int, ...]
     members: list[int] = field(default_factory=list)
     cost: int = 0
     place: int = 0
+    reads: dict[Hashable, _Port] = field(default_factory=dict)
+    writes: list[tuple[Tensor, list[int] | None]] = field(default_factory=list)
+    spread: int = 1
+    needs: Sequence[int] = ()
+    feeds: Sequence[int] = ()
+
+
+_PLACE = attrgetter("place")
 
 
 class FusionGroupFinder:
-    """Grows fusion groups along the edges of a graph: a consumer's group takes in the groups of its producers."""
+    """Grows fusion groups along the edges of a graph: a consumer's group takes in the groups of its producers.
 
-    def __init__(self, graph: Graph, support: SupportOf) -> None:
+    What a node reads, and who reads what it makes, is found once: groups grow by one node hundreds of times."""
+
+    def __init__(self, graph: Graph, support: SupportOf, native: Collection[int] = frozenset()) -> None:
         self.nodes = graph.nodes
         self.position = {t.id: i for i, node in enumerate(graph.nodes) for t in node.outputs}
         self.users: dict[int, list[int]] = {t.id: [] for t in graph.tensors()}
@@ -43,19 +67,26 @@ class FusionGroupFinder:
                 self.users[t.id].append(i)
         self.results = {t.id for t in graph.results()}
         self._repeats: dict[int, Repeat | None] = {}
+        self._read: dict[int, tuple[Tensor, Repeat | None]] = {}
+        self._literals: dict[int, bool] = {}
+        self._readers_of: dict[int, list[int]] = {}
         self.region: dict[int, FusionGroup] = {}
-        self._spread: dict[int, tuple[int, dict[int, int]]] = {}
+        self._spread: dict[int, tuple[int, Mapping[int, int]]] = {}
         for i, node in enumerate(graph.nodes):
-            if fusible(node) and support(node) == "native":
+            if fusible(node) and (node.outputs[0].id in native or support(node) == "native"):
                 trees = node_trees(node)
                 self.region[i] = FusionGroup(node.outputs[0].shape, [i], cost=cost(trees))
                 self._spread.update({t.id: spread(tree) for t, tree in zip(node.outputs, trees, strict=True)})
+        self._ports = {i: [self._port(t) for t in graph.nodes[i].inputs] for i in self.region}
+        for i, group in self.region.items():
+            self._take(group, (port for port in self._ports[i] if port.key is not None), self._written(i))
+            group.spread = max(self._spread[t.id][0] for t in graph.nodes[i].outputs)
         # Each node's unit: its fusion group, or a group of itself alone.
         self._unit = [self.region.get(i, FusionGroup((), [i])) for i in range(len(graph.nodes))]
-        self._needs = [self._before([i]) for i in range(len(graph.nodes))]
+        self._needs = [self._before(i) for i in range(len(graph.nodes))]
         self._feeds: list[list[int]] = [[] for _ in graph.nodes]
         for i, unit in enumerate(self._unit):
-            unit.place = i
+            unit.place, unit.needs, unit.feeds = i, self._needs[i], self._feeds[i]
             for j in self._needs[i]:
                 self._feeds[j].append(i)
 
@@ -63,9 +94,7 @@ class FusionGroupFinder:
         """The fusion groups, those of one node included."""
         for i, node in enumerate(self.nodes):
             if i in self.region:
-                for t in node.inputs:
-                    x, repeat = self.read(t)
-                    producer = self.position[x.id]
+                for x, repeat, producer, _ in self._ports[i]:
                     if producer in self.region and repeat is None and not self._stays_narrow(node, x):
                         self._try(self.region[producer], self.region[i])
         return list({id(r): r for r in self.region.values()}.values())
@@ -80,19 +109,39 @@ class FusionGroupFinder:
     def _try(self, producer: FusionGroup, consumer: FusionGroup) -> None:
         if producer is consumer or not self._fits(producer, consumer):
             return
+        if producer.cost + consumer.cost > MAX_COST:
+            return
         members = sorted((*producer.members, *consumer.members))
-        if self._repeats_itself(members):
-            return
         merged = FusionGroup(consumer.shape, members, producer.cost + consumer.cost)
-        inputs, outputs = self.ports(merged)
-        if len(inputs) > MAX_INPUTS or len(inputs) + len(outputs) > MAX_TENSORS or merged.cost > MAX_COST:
+        parts = (producer, consumer)
+        self._take(merged, (p for g in parts for p in g.reads.values()), [w for g in parts for w in g.writes])
+        repeated = [port for port in merged.reads.values() if port.repeat is not None]
+        if repeated and not {port.producer for port in repeated}.isdisjoint(members):
+            return  # a member reads a repetition of another's output: that output must be in memory first
+        if len(merged.reads) > MAX_INPUTS or len(merged.reads) + len(merged.writes) > MAX_TENSORS:
             return
-        repeats = [repeat for _, repeat in inputs if repeat is not None]
-        if repeats and splits(merged.shape, repeats) is None:
+        if repeated and splits(merged.shape, [p.repeat for p in repeated if p.repeat is not None]) is None:
             return
-        if self._spread_of(merged) <= MAX_SPREAD and self._join(producer, consumer, merged):
+        merged.spread = producer.spread * consumer.spread  # no tree has more; counting takes longer
+        if merged.spread > MAX_SPREAD:
+            merged.spread = self._spread_of(merged)
+        if merged.spread <= MAX_SPREAD and self._join(producer, consumer, merged):
             for i in merged.members:
                 self.region[i] = self._unit[i] = merged
+
+    def _take(
+        self, group: FusionGroup, reads: Iterable[_Port], writes: Iterable[tuple[Tensor, list[int] | None]]
+    ) -> None:
+        """Notes what a group reads and writes, of what its parts do."""
+        inside = set(group.members)
+        for port in reads:
+            if port.repeat is not None or port.producer not in inside:
+                group.reads.setdefault(port.key, port)
+        group.writes = [(t, readers) for t, readers in writes if readers is None or not inside.issuperset(readers)]
+
+    def _written(self, i: int) -> list[tuple[Tensor, list[int] | None]]:
+        """What a node makes, each with its readers; None for those of a result."""
+        return [(t, None if t.id in self.results else self._readers(t)) for t in self.nodes[i].outputs]
 
     def _fits(self, producer: FusionGroup, consumer: FusionGroup) -> bool:
         if producer.shape == consumer.shape:
@@ -106,19 +155,22 @@ class FusionGroupFinder:
                     return False
         return all(cheap(node_trees(self.nodes[i])) for i in producer.members) and producer.cost <= 4
 
-    def _repeats_itself(self, members: list[int]) -> bool:
-        """Whether a member reads a repetition of another member's output: that output must be in memory first."""
-        inside = set(members)
-        inputs = (self.read(t) for i in members for t in self.nodes[i].inputs)
-        return any(repeat is not None and self.position[x.id] in inside for x, repeat in inputs)
-
     def read(self, t: Tensor) -> tuple[Tensor, Repeat | None]:
         """The tensor that a group reads for t: the source of its broadcasts, or what t repeats, and the repetition."""
-        x = source(t)
-        if x.id not in self._repeats:
-            self._repeats[x.id] = repeat_of(x)
-        repeat = self._repeats[x.id]
-        return (x, None) if repeat is None else (repeat.base, repeat)
+        known = self._read.get(t.id)
+        if known is None:
+            x = source(t)
+            if x.id not in self._repeats:
+                self._repeats[x.id] = repeat_of(x)
+            repeat = self._repeats[x.id]
+            known = self._read[t.id] = (x, None) if repeat is None else (repeat.base, repeat)
+        return known
+
+    def _port(self, t: Tensor) -> _Port:
+        x, repeat = self.read(t)
+        if t.id not in self._literals:
+            self._literals[t.id] = literal(t) is not None
+        return _Port(x, repeat, self.position[x.id], None if self._literals[t.id] else port_key(x, repeat))
 
     def ports(self, region: FusionGroup) -> tuple[list[tuple[Tensor, Repeat | None]], list[Tensor]]:
         """The tensors that a group reads, and those that it must write.
@@ -128,10 +180,9 @@ class FusionGroupFinder:
         inputs: dict[Hashable, tuple[Tensor, Repeat | None]] = {}
         outputs: list[Tensor] = []
         for i in region.members:
-            for t in self.nodes[i].inputs:
-                x, repeat = self.read(t)
-                if self.position[x.id] not in inside and literal(t) is None:
-                    inputs.setdefault(port_key(x, repeat), (x, repeat))
+            for x, repeat, producer, key in self._ports[i]:
+                if producer not in inside and key is not None:
+                    inputs.setdefault(key, (x, repeat))
             for t in self.nodes[i].outputs:
                 if t.id in self.results or not inside.issuperset(self._readers(t)):
                     outputs.append(t)
@@ -140,15 +191,22 @@ class FusionGroupFinder:
     def _spread_of(self, region: FusionGroup) -> int:
         sizes: dict[int, int] = {}
         for i in region.members:
-            inputs = self.nodes[i].inputs
+            ports = self._ports[i]
             for t in self.nodes[i].outputs:
                 size, uses = self._spread[t.id]
-                sizes[t.id] = size + sum(n * (sizes.get(self.read(inputs[k])[0].id, 1) - 1) for k, n in uses.items())
+                for k, n in uses.items():
+                    inner = sizes.get(ports[k].tensor.id)
+                    if inner is not None:
+                        size += n * (inner - 1)
+                sizes[t.id] = size
         return max(sizes.values())
 
     def _readers(self, t: Tensor) -> list[int]:
         """The nodes that read t. Elementwise nodes that read t through a broadcast count as its readers; a broadcast
         that other nodes read, or that is a result, counts itself."""
+        known = self._readers_of.get(t.id)
+        if known is not None:
+            return known
         result: list[int] = []
         for i in self.users[t.id]:
             out = self.nodes[i].outputs[0]
@@ -157,6 +215,7 @@ class FusionGroupFinder:
                 result += behind
             else:
                 result.append(i)
+        self._readers_of[t.id] = result
         return result
 
     def _join(self, producer: FusionGroup, consumer: FusionGroup, merged: FusionGroup) -> bool:
@@ -166,10 +225,13 @@ class FusionGroupFinder:
         ahead of the merged group and units that need the producer move behind it; the rest stay (Pearce and Kelly, "A
         Dynamic Topological Sort Algorithm for Directed Acyclic Graphs", 2007).
         """
-        ahead = self._between(consumer, producer, self._needs)
+        ahead = self._between(consumer, producer, "needs")
         if ahead is None:
             return False
-        behind = (self._between(producer, consumer, self._feeds) or []) if ahead else []
+        behind = (self._between(producer, consumer, "feeds") or []) if ahead else []
+        inside = set(merged.members)
+        merged.needs = list({j for unit in (producer, consumer) for j in unit.needs if j not in inside})
+        merged.feeds = list({j for unit in (producer, consumer) for j in unit.feeds if j not in inside})
         units = [*ahead, merged, *behind]
         places = sorted(u.place for u in (*ahead, producer, consumer, *behind))
         for unit, place in zip(units, places, strict=False):  # two units became one, so one place is left over
@@ -177,31 +239,29 @@ class FusionGroupFinder:
         return True
 
     def _between(
-        self, start: FusionGroup, end: FusionGroup, edges: Sequence[Sequence[int]]
+        self, start: FusionGroup, end: FusionGroup, edges: Literal["needs", "feeds"]
     ) -> list[FusionGroup] | None:
         """The units that can be reached from `start` along the edges and whose places are between `start` and `end`,
         in order; None if one of them leads to `end`."""
         low, high = sorted((start.place, end.place))
-        reached = {id(start): start}
+        units, forwards = self._unit, edges == "feeds"
+        reached = {id(start)}
         queue = [start]
         for unit in queue:  # the loop appends to the queue
-            for i in unit.members:
-                for j in edges[i]:
-                    other = self._unit[j]
-                    if other is end and unit is not start:
-                        return None
-                    if low < other.place < high and id(other) not in reached:
-                        reached[id(other)] = other
-                        queue.append(other)
-        return sorted(queue[1:], key=lambda unit: unit.place)
+            for j in unit.feeds if forwards else unit.needs:
+                other = units[j]
+                if other is end and unit is not start:
+                    return None
+                if low < other.place < high and id(other) not in reached:
+                    reached.add(id(other))
+                    queue.append(other)
+        return sorted(queue[1:], key=_PLACE)
 
-    def _before(self, members: list[int]) -> list[int]:
-        """The nodes whose outputs the members read. Elementwise nodes read through broadcasts (see `read`)."""
-        result = []
-        for i in members:
-            for t in self.nodes[i].inputs:
-                result.append(self.position[(self.read(t)[0] if i in self.region else t).id])
-        return result
+    def _before(self, i: int) -> list[int]:
+        """The nodes whose outputs a node reads. Elementwise nodes read through broadcasts (see `read`)."""
+        if i in self.region:
+            return [port.producer for port in self._ports[i]]
+        return [self.position[t.id] for t in self.nodes[i].inputs]
 
     def order(self, chosen: Mapping[int, FusionGroup]) -> list[list[int]]:
         """An order of nodes, as lists of their indices, in which each chosen group's members are adjacent.
@@ -214,7 +274,7 @@ class FusionGroupFinder:
                 members = chosen[i].members if i in chosen else [i]
                 unit_of.update(dict.fromkeys(members, len(units)))
                 units.append(members)
-        needs = [{unit_of[j] for j in self._before(unit)} - {number} for number, unit in enumerate(units)]
+        needs = [{unit_of[j] for i in unit for j in self._needs[i]} - {number} for number, unit in enumerate(units)]
         feeds: list[list[int]] = [[] for _ in units]
         for number, before in enumerate(needs):
             for b in before:

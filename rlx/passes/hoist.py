@@ -14,6 +14,9 @@ def hoist(graph: Graph) -> Graph:
     moving them is safe also where the loop runs no step. Broadcasts stay: reading their source is cheaper.
     """
 
+    if all(node.op.control is None for node in graph.nodes):
+        return graph
+
     def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         old_bodies = bodies(node)
         inner = {key: hoist(body) for key, body in old_bodies.items()}

@@ -23,6 +23,7 @@ class PassReport(Record, frozen=False):
     decomposed: list[str] = field(default_factory=list)
     host: list[str] = field(default_factory=list)
     nodes: list[tuple[str, int]] = field(default_factory=list)
+    tensors: set[int] = field(default_factory=set)  # the first outputs of the native nodes, which keep their ids
 
     def add(self, inner: PassReport, name: str) -> None:
         """Adds the report of a body, its labels prefixed with `name`."""
@@ -48,6 +49,7 @@ def legalize(
         label = node.name
         if support(node) == "native":
             report.native.append(label)
+            report.tensors.add(node.outputs[0].id)
             new.keep(node)
             continue
         body = decomposition(node, support)

@@ -43,6 +43,9 @@ def sink_casts(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
     reaches a matmul or a norm vanishes: these take f16 and bf16 weights beside f32 directly. Results keep every bit.
     """
 
+    if not any(t.dtype.is_half for t in graph.params.values()):
+        return remove_dead(graph)
+
     def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
         if node.op.moves_data:
             half = _half_weight(inputs[0])
@@ -66,7 +69,7 @@ def sink_casts(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
             return new.add(node.op, taken, node.attrs, node.label)
         return None
 
-    return remove_dead(rebuild(graph, rewrite))
+    return remove_dead(rebuild(graph, rewrite), graph)
 
 
 def _captured(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:

@@ -7,6 +7,7 @@ intermediate results, so that one node may replace it.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,9 +70,28 @@ class Match(Record):
         return Counter(t.id for node in {id(n): n for n in self.nodes}.values() for t in node.inputs)
 
 
+@functools.cache
+def ops_of(pattern: Pattern) -> frozenset[str]:
+    """The ops that every match of the pattern has: in a graph without one of them it need not be tried."""
+    if isinstance(pattern, Call):
+        return frozenset({pattern.op}).union(*map(ops_of, pattern.inputs))
+    if isinstance(pattern, Either):
+        return frozenset.intersection(*map(ops_of, pattern.options))
+    return frozenset()
+
+
 def matches(pattern: Pattern, t: Tensor) -> Iterator[Match]:
     """Every match of the pattern at a tensor."""
-    return _matches(pattern, t, Match({}, {}))
+    return _matches(pattern, t, Match({}, {})) if _may_match(pattern, t) else iter(())
+
+
+def _may_match(p: Pattern, t: Tensor) -> bool:
+    """False where one look at the node tells that the pattern does not match."""
+    if isinstance(p, Call):
+        return t.node.op.name == p.op and len(t.node.inputs) == len(p.inputs)
+    if isinstance(p, Number):
+        return t.node.op.is_constant
+    return not isinstance(p, Either) or any(_may_match(option, t) for option in p.options)
 
 
 def _matches(p: Pattern, t: Tensor, m: Match) -> Iterator[Match]:
@@ -86,14 +106,14 @@ def _matches(p: Pattern, t: Tensor, m: Match) -> Iterator[Match]:
             yield m if not p.name else replace(m, numbers={**m.numbers, p.name: value})
     elif isinstance(p, Either):
         for option in p.options:
-            yield from _matches(option, t, m)
+            if _may_match(option, t):
+                yield from _matches(option, t, m)
     else:
         node = t.node
         if node.op is get_op(p.op) and len(node.inputs) == len(p.inputs) and p.where(node):
-            m = replace(m, nodes=(*m.nodes, node))
-            yield from _all(p.inputs, node.inputs, m)
-            if node.op.commutes:
-                yield from _all(p.inputs, node.inputs[::-1], m)
+            for inputs in (node.inputs, node.inputs[::-1]) if node.op.commutes else (node.inputs,):
+                if all(map(_may_match, p.inputs, inputs)):
+                    yield from _all(p.inputs, inputs, replace(m, nodes=(*m.nodes, node)))
 
 
 def _all(patterns: Sequence[Pattern], tensors: Sequence[Tensor], m: Match) -> Iterator[Match]:

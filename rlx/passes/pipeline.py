@@ -22,7 +22,7 @@ from rlx.passes.params import sink_casts
 from rlx.passes.recognize import recognize
 from rlx.passes.renew_last import renew_last
 from rlx.passes.rewriting import SupportOf, native_everywhere
-from rlx.passes.simplify import simplify
+from rlx.passes.simplify import simplified, simplify
 
 
 def optimize(
@@ -58,8 +58,11 @@ def optimize(
             verify_graph(graph)
         counts.append((name, len(graph.nodes)))
 
+    simple: Graph | None = None
     if fuse:
-        stage("simplify", lambda g: hoist(simplify(g)))
+        begun, settled = simplified(graph)
+        simple = begun if settled else None
+        stage("simplify", lambda g: hoist(begun))
         stage("recognize", lambda g: recognize(g, support))
         stage("sink_casts", lambda g: sink_casts(g, support))
     if precision == "int8":
@@ -68,15 +71,16 @@ def optimize(
     if verify:
         verify_graph(graph)
     counts.append(("legalize", len(graph.nodes)))
+    native = report.tensors
     if fuse:
-        stage("simplify", simplify)
+        stage("simplify", lambda g: g if g is simple else simplify(g))
         stage("fuse_epilogues", lambda g: fuse_epilogues(g, support))
         stage("fuse_heads", lambda g: fuse_heads(g, support))
         if launches:
             stage("fuse_normed", lambda g: fuse_normed(g, support))
         stage("fuse_norms", lambda g: fuse_norms(g, support))
         stage("sink_casts", lambda g: sink_casts(g, support))
-        stage("fuse_groups", lambda g: fuse_groups(g, support))
+        stage("fuse_groups", lambda g: fuse_groups(g, support, native))
     stage("isolate_results", isolate_results)
     if fuse:
         stage("renew_last", renew_last)

@@ -16,7 +16,7 @@ import numpy as np
 
 from rlx.ir import Attrs, Graph, Node, Rewriter, Tensor, get_op, node_of, rebuild
 from rlx.ops.elementwise.unary import GELU_TANH_CUBE, GELU_TANH_SCALE
-from rlx.passes.patterns import Call, Either, Match, Number, Pattern, Slot, constant, matches
+from rlx.passes.patterns import Call, Either, Match, Number, Pattern, Slot, constant, matches, ops_of
 from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead
 from rlx.records import Record
 
@@ -38,7 +38,8 @@ Rule = Callable[[Rewriter, Match], "Found | None"]
 
 def recognize(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
     """Replaces each function that a rule recognizes by its op, where the device has a kernel for that op."""
-    return remove_dead(rebuild(graph, _Rules(graph, support).rewrite))
+    rules = _Rules(graph, support)
+    return remove_dead(rebuild(graph, rules.rewrite) if rules.any else graph, graph)
 
 
 class _Rules:
@@ -46,14 +47,20 @@ class _Rules:
 
     def __init__(self, graph: Graph, support: SupportOf) -> None:
         self._support = support
+        there = {node.op.name for node in graph.nodes} | _MAKES
+        self._rules = {
+            op: tuple((pattern, rule) for pattern, rule in rules if ops_of(pattern) <= there)
+            for op, rules in _RULES.items()
+        }
+        self.any = any(self._rules.values())
         self._uses = Counter(t.id for n in graph.nodes for t in n.inputs)
         self._uses.update(t.id for t in graph.results())
 
     def rewrite(self, new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
         for old, fresh in zip(node.inputs, inputs, strict=True):
             self._uses[fresh.id] = self._uses[old.id]
-        rules = _RULES.get(node.op.name)
-        if rules is None:
+        rules = self._rules.get(node.op.name)
+        if not rules:
             return None
         root = Node(node.op, inputs, node.attrs)
         y = Tensor(inputs[0].graph, node.output.id, node.output.type, root, 0)
@@ -283,6 +290,8 @@ def _packed_experts(new: Rewriter, m: Match) -> Found | None:
 _PACKED = _call("matmul", _X, Slot("w", lambda t: _dequantized(t) or _turned(t)), transpose_a=False, activation=None)
 _EXPERTS = _call("grouped_matmul", _X, Slot("w", _dequantized), Slot("sizes"))
 
+# Ops that a rule or an earlier pass makes: patterns with these are tried where the graph had none of them.
+_MAKES = frozenset({"rms_norm"})
 _RULES: dict[str, tuple[tuple[Pattern, Rule], ...]] = {
     "add": ((_LAYER, _norm("layer_norm", "gamma", "beta")),),
     "grouped_matmul": ((_EXPERTS, _packed_experts),),

@@ -41,10 +41,25 @@ def use_counts(graph: Graph) -> dict[int, int]:
     return counts
 
 
-def remove_dead(graph: Graph) -> Graph:
-    """The graph without nodes that no result needs. Inputs, params and states stay: they are the signature."""
+def remove_dead(graph: Graph, given: Graph | None = None) -> Graph:
+    """The graph without nodes that no result needs. Inputs, params and states stay: they are the signature.
+
+    `given`: the graph that a pass has made this one of; if it is another, nobody else has this one yet, and the nodes
+    are taken out of it in place."""
     needed = {t.id for t in graph.results()}
+    dead: set[int] = set()
     for node in reversed(graph.nodes):
-        if any(t.id in needed for t in node.outputs):
-            needed.update(t.id for t in node.inputs)
-    return rebuild(graph, lambda new, node, inputs: None, needed)
+        for t in node.outputs:
+            if t.id in needed:
+                for x in node.inputs:
+                    needed.add(x.id)
+                break
+        else:
+            if not node.op.declared:
+                dead.add(id(node))
+    if not dead:
+        return graph
+    if given is None or given is graph:
+        return rebuild(graph, lambda new, node, inputs: None, needed)
+    graph.nodes = [node for node in graph.nodes if id(node) not in dead]
+    return graph

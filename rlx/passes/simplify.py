@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rlx.dtypes import DType
 from rlx.errors import LinAlgError
-from rlx.ir import Attrs, Expr, Graph, Node, Op, Rewriter, Tensor, bodies, get_op, inline, rebuild
+from rlx.ir import Attrs, Graph, Node, Op, Rewriter, Tensor, bodies, get_op, inline, rebuild
+from rlx.passes.attributes import attrs_key
 from rlx.passes.bodies import change_bodies
 from rlx.passes.rewriting import remove_dead
 
@@ -22,13 +21,19 @@ _ROUNDS = 8
 
 def simplify(graph: Graph) -> Graph:
     """Rewrites until nothing changes, in at most `_ROUNDS` rounds."""
+    return simplified(graph)[0]
+
+
+def simplified(graph: Graph) -> tuple[Graph, bool]:
+    """The graph rewritten, and whether nothing would change in another round."""
     keys = _Keys()
     for _ in range(_ROUNDS):
-        simpler = remove_dead(rebuild(graph, _Round(keys).rewrite))
-        if simpler is graph:
-            break
+        sweep = _Round(keys)
+        simpler = remove_dead(rebuild(graph, sweep.rewrite), graph)
+        if simpler is graph or not sweep.added:
+            return simpler, True
         graph = simpler
-    return graph
+    return graph, False
 
 
 def without_rules(graph: Graph) -> Graph:
@@ -55,9 +60,13 @@ class _Keys:
 
 
 class _Round:
-    """One sweep over a graph: every node goes through constant folding, identities, and the table of equal nodes."""
+    """One sweep over a graph: every node goes through constant folding, identities, and the table of equal nodes.
+
+    `added`: whether it has nodes other than constants that have not gone through these. Nodes whose inputs were
+    replaced have, on the new inputs."""
 
     def __init__(self, keys: _Keys) -> None:
+        self.added = False
         self._keys = keys
         self._known: dict[Hashable, Sequence[Tensor]] = {}
 
@@ -66,6 +75,7 @@ class _Round:
         if op.declared:
             return None
         if op.control is not None and not op.control.repeats and inputs[0].node.op.is_constant:
+            self.added = True
             return inline(node.attrs["then" if inputs[0].node.attrs["value"] else "otherwise"], new, inputs[1:])
         if op.forwards:
             return inputs[: len(node.outputs)]
@@ -86,6 +96,7 @@ class _Round:
         key = self._key(op, inputs, attrs_key(attrs))
         result = self._known.get(key)
         if result is None:
+            self.added = self.added or not op.leaf
             result = self._known[key] = new.add(op, inputs, attrs, new.label)
         return result
 
@@ -93,26 +104,14 @@ class _Round:
         return id(op), tuple([t.id for t in inputs]), attrs
 
 
-def attrs_key(attrs: Attrs) -> Hashable:
-    """Attributes as a key: equal keys mean equal bits (0.0 and -0.0 differ, and so do 1, 1.0 and True)."""
-    return tuple((name, _value_key(attrs[name])) for name in sorted(attrs))
-
-
-def _value_key(value: Any) -> Hashable:
-    if isinstance(value, np.ndarray):
-        raw = np.ascontiguousarray(value)
-        digest = hashlib.blake2b(raw.reshape(-1).view(np.uint8).data, digest_size=16).digest() if raw.size else b""
-        return "array", value.dtype, value.shape, digest
-    if isinstance(value, tuple | list):
-        return tuple(_value_key(v) for v in value)
-    if value is None or isinstance(value, DType | Expr | Graph):  # a body equals only itself
-        return value
-    return type(value), repr(value)
-
-
 def _fold(node: Node, inputs: Sequence[Tensor]) -> list[Any] | None:
     """The node's outputs as arrays if all its inputs are constants and the outputs are not too large; else None."""
-    if not inputs or bodies(node) or not all(t.node.op.is_constant for t in inputs):
+    if not inputs:
+        return None
+    for t in inputs:
+        if not t.node.op.is_constant:
+            return None
+    if bodies(node):
         return None
     if node.op.broadcasts or any(t.dtype.is_packed for t in inputs):
         return None  # reading the source is cheaper than reading the result from memory

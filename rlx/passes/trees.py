@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from rlx.dtypes import f32
-from rlx.ir import Expr, Node, Tensor
+from rlx.dtypes import DType, f32
+from rlx.ir import Attrs, Expr, Node, Op, Tensor
 from rlx.ir import expr as ex
 from rlx.ir.expr import linearize
+from rlx.passes.attributes import attrs_key
+
+_KEPT = 1 << 12  # trees of which what follows from them is kept: a network has a few hundred
 
 # Cheap enough to be computed again for every element of a larger shape: no division, root or transcendental function.
 # "index" must not be among them: over a larger shape it has other values.
@@ -17,13 +21,34 @@ _CHEAP = frozenset({"arg", "lit", "cast", "neg", "abs", "not", "add", "sub", "mu
 
 
 def node_trees(node: Node) -> tuple[Expr, ...]:
-    """One tree for each output; argument i is the node's input i."""
+    """One tree for each output; argument i is the node's input i. Nodes of one op and one set of dtypes share it."""
     if "trees" in node.attrs:
         trees: tuple[Expr, ...] = tuple(node.attrs["trees"])
         return trees
-    assert node.op.expr is not None
-    args = [ex.arg(i, t.dtype) for i, t in enumerate(node.inputs)]
-    return (ex.cast(node.op.expr(args, node.attrs), node.outputs[0].dtype),)
+    attrs = _Attributes(node.attrs)
+    return _tree_of(node.op, tuple([t.dtype for t in node.inputs]), node.outputs[0].dtype, attrs)
+
+
+class _Attributes:
+    """Attributes that are compared by their key."""
+
+    __slots__ = ("attrs", "key")
+
+    def __init__(self, attrs: Attrs) -> None:
+        self.attrs, self.key = attrs, attrs_key(attrs) if attrs else ()
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Attributes) and self.key == other.key
+
+
+@functools.lru_cache(_KEPT)
+def _tree_of(op: Op, inputs: tuple[DType, ...], output: DType, attrs: _Attributes) -> tuple[Expr, ...]:
+    assert op.expr is not None
+    args = [ex.arg(i, dtype) for i, dtype in enumerate(inputs)]
+    return (ex.cast(op.expr(args, attrs.attrs), output),)
 
 
 def explicit(trees: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -32,6 +57,11 @@ def explicit(trees: Sequence[Expr]) -> tuple[Expr, ...]:
     A tree alone is rounded where it is stored; inside a larger tree there is no store, so casts must round. Roots
     keep their dtype.
     """
+    return _explicit(tuple(trees))
+
+
+@functools.lru_cache(_KEPT)
+def _explicit(trees: tuple[Expr, ...]) -> tuple[Expr, ...]:
     done: dict[Expr, Expr] = {}
     for e in linearize(trees):
         args = tuple(done[a] for a in e.args)
@@ -55,12 +85,14 @@ def _rounded(value: Expr, like: Expr) -> Expr:
     return Expr("cast", (value,), like.dtype)
 
 
-def cost(trees: Sequence[Expr]) -> int:
+@functools.lru_cache(_KEPT)
+def cost(trees: tuple[Expr, ...]) -> int:
     """The number of distinct nodes that are computed; arguments and literals are free."""
     return sum(e.prim not in ("arg", "lit") for e in linearize(trees))
 
 
-def spread(tree: Expr) -> tuple[int, dict[int, int]]:
+@functools.lru_cache(_KEPT)
+def spread(tree: Expr) -> tuple[int, Mapping[int, int]]:
     """The tree's size with shared parts counted at each use, and how often each argument occurs in it then."""
     sizes: dict[Expr, tuple[int, dict[int, int]]] = {}
     for e in linearize([tree]):
@@ -73,7 +105,8 @@ def spread(tree: Expr) -> tuple[int, dict[int, int]]:
     return sizes[tree]
 
 
-def cheap(trees: Sequence[Expr]) -> bool:
+@functools.lru_cache(_KEPT)
+def cheap(trees: tuple[Expr, ...]) -> bool:
     """Whether computing the trees anew for each element costs less than reading their values."""
     return cost(trees) <= 4 and all(e.prim in _CHEAP for e in linearize(trees))
 

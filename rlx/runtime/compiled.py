@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from rlx.driver import Call, Device, DeviceArena, Executable, MemoryPlan, Slot
 from rlx.driver.closing import Closing, Resources
-from rlx.driver.memory.plan import input_segment, output_segment
+from rlx.driver.memory.plan import SPARED_BYTES, input_segment, output_segment
 from rlx.driver.memory.typed import whole
 from rlx.dtypes import DTypeLike
 from rlx.errors import GraphError, OutOfDeviceMemory, meant
@@ -90,6 +90,7 @@ class CompiledGraph(Closing):
             check_memory(stores + inputs, graph, graph.name, device, options.room)
             self._prepared = prepared
             self._version = -1
+            self._last_plan: tuple[tuple[Prepared, str, list[Slot | None]], MemoryPlan] | None = None
             prepared = self._prepare()
             self._planned = self._planned_by(prepared)
             self._plan = self._make_plan(prepared)
@@ -431,22 +432,40 @@ class CompiledGraph(Closing):
                 packed=self.device.info.packed, optimize=o.optimize, fallback=o.fallback, precision=o.build.precision,
                 launches=self.device.info.kind != "cpu",
             )  # fmt: skip
-            self._prepared = self._within_budget(self._prepared)
+            self._prepared = self._with_repeats(self._prepared)
         return self._prepared
 
-    def _within_budget(self, prepared: Prepared) -> Prepared:
-        """The graph with nodes repeated where it has a budget, which the planner that shares no bytes ignores."""
-        if self.graph.budget is None or self.options.planner != "reuse":
+    def _with_repeats(self, prepared: Prepared) -> Prepared:
+        """The graph with nodes repeated where it has a budget, or is large, which the planner that shares no bytes
+        ignores."""
+        budget = self.graph.budget
+        if self.options.planner != "reuse" or (budget is None and not self.options.optimize):
             return prepared
-        from rlx.driver.memory.planner.recompute import fit  # only programs with a budget need it
 
-        fitted = fit(prepared.graph, self.graph.budget, lambda g: self._make_plan(prepared._replace(graph=g)))
-        return prepared._replace(graph=fitted.graph)
+        def plan_of(graph: Graph) -> MemoryPlan:
+            return self._make_plan(prepared._replace(graph=graph))
+
+        plan = plan_of(prepared.graph)
+        if budget is None and plan.arena_bytes < SPARED_BYTES:
+            return prepared
+        from rlx.driver.memory.planner import recompute, spare  # few programs need them
+
+        if budget is not None:
+            return prepared._replace(graph=recompute.fit(prepared.graph, budget, plan_of).graph)
+        return prepared._replace(graph=spare.spared(prepared.graph, plan, plan_of))
 
     def _make_plan(self, prepared: Prepared, outside: Container[str] | None = None) -> MemoryPlan:
+        """The plan of a prepared graph for where weights and states are now; the last one is kept."""
+        wanted = None if outside is not None else self._planned_by(prepared)
+        last = self._last_plan
+        if wanted is not None and last is not None and last[0][0].graph is prepared.graph and last[0][1:] == wanted[1:]:
+            return last[1]
         report("planning")
         limit = self.device.limits.max_alloc_bytes
-        return planned(prepared.graph, self.options.planner, self.weights.find, self.state.find, limit, outside)
+        plan = planned(prepared.graph, self.options.planner, self.weights.find, self.state.find, limit, outside)
+        if wanted is not None:
+            self._last_plan = wanted, plan
+        return plan
 
     def _planned_by(self, prepared: Prepared) -> tuple[Prepared, str, list[Slot | None]]:
         """What a plan depends on: graph, planner, and where weights and states are now."""

@@ -534,7 +534,7 @@ def jit(
 
 @keywords
 def grad(
-    function: Callable[P, Any],
+    fun: Callable[P, Any],
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
     *,
@@ -556,9 +556,9 @@ def grad(
     Raises: ShapeError if the function's result is not a scalar, GraphError for an argument that does not exist or has
     no array, and the errors of `gradients`.
     """
-    both = _value_and_grad("grad", function, argnums, has_aux)
+    both = _value_and_grad("grad", fun, argnums, has_aux)
 
-    @functools.wraps(function)
+    @functools.wraps(fun)
     def gradient(*args: P.args, **kwargs: P.kwargs) -> Any:
         value, found = both(*args, **kwargs)
         return (found, value[1]) if has_aux else found
@@ -568,7 +568,7 @@ def grad(
 
 @keywords
 def value_and_grad(
-    function: Callable[P, R],
+    fun: Callable[P, R],
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
     *,
@@ -584,7 +584,7 @@ def value_and_grad(
     With `has_aux` the function returns the scalar and anything else: ((value, the other), gradient). As jax's. Other
     arguments and errors: as `grad`.
     """
-    made = _value_and_grad("value_and_grad", function, argnums, has_aux)
+    made = _value_and_grad("value_and_grad", fun, argnums, has_aux)
     return Transformed(made, device, None, static_argnums, static_argnames, "value_and_grad", out, (), dims, otherwise)
 
 

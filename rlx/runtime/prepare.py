@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from rlx.driver import MemoryPlan, Slot
 from rlx.driver.device import Support
 from rlx.dtypes import DType
+from rlx.host.collector import paused
 from rlx.ir import Graph, Node, Tensor
 
 
@@ -39,12 +40,13 @@ def prepare(
     Raises: UnsupportedOp."""
     from rlx import passes  # imported with the first program, not by `import rlx`
 
-    prepared = passes.set_param_dtypes(graph, param_dtypes) if param_dtypes else graph
-    if storage == "f32" or packed:
-        prepared = passes.widen(prepared, support if packed else None)
-    prepared, report = passes.optimize(
-        prepared, support=support, fallback=fallback, fuse=optimize, precision=precision, launches=launches
-    )
+    with paused():
+        prepared = passes.set_param_dtypes(graph, param_dtypes) if param_dtypes else graph
+        if storage == "f32" or packed:
+            prepared = passes.widen(prepared, support if packed else None)
+        prepared, report = passes.optimize(
+            prepared, support=support, fallback=fallback, fuse=optimize, precision=precision, launches=launches
+        )
     return Prepared(prepared, frozenset(report.decomposed), param_dtypes)
 
 
@@ -63,11 +65,12 @@ def planned(
     def slots(tensors: Mapping[str, Tensor], find: Callable[[str], Slot | None]) -> dict[str, Slot]:
         return {n: find(n) or Slot("unset", 0, t.type.nbytes, t.dtype) for n, t in tensors.items()}
 
-    return plan(
-        graph,
-        planner=planner,
-        param_slots=slots(graph.params, weight),
-        state_slots=slots(graph.states, state),
-        max_alloc_bytes=max_alloc_bytes,
-        outside=outside,
-    )
+    with paused():
+        return plan(
+            graph,
+            planner=planner,
+            param_slots=slots(graph.params, weight),
+            state_slots=slots(graph.states, state),
+            max_alloc_bytes=max_alloc_bytes,
+            outside=outside,
+        )

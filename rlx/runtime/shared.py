@@ -122,7 +122,7 @@ def _constants(graph: Graph) -> list[Node]:
 
 def _value_key(value: Any) -> Hashable:
     if isinstance(value, np.ndarray):
-        from rlx.passes.simplify import attrs_key
+        from rlx.passes.attributes import attrs_key
 
         return attrs_key({"": value})
     if isinstance(value, tuple | list):

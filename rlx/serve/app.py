@@ -15,16 +15,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, Router
 
 from rlx.errors import RlxError
-from rlx.models.language.batch import Penalties, Scores
+from rlx.models.language.batch import Scores
 from rlx.models.language.decoder import Sampling
 from rlx.models.language.grammar import GrammarConstraint, Grammars
 from rlx.models.language.model import LanguageModel
 from rlx.models.language.reading import Pooled
+from rlx.models.language.shaping import Penalties
 from rlx.models.language.text import StopTexts
 from rlx.serve import protocol
 from rlx.serve.answers import Answer, Piece, pieces
@@ -258,7 +260,34 @@ class Service:
             raise Refused(400, "the model is a reranker, which has no embeddings", "model")
         asked = protocol.embeddings(body, self.names, self.model.context, self.limits.inputs, width)
         rows = [await self.in_thread(self._ids, text, "input") for text in asked.inputs]
-        return self.embedded(asked, rows, await self.attended(request.receive, self._vectors(rows)))
+        vectors = await self.attended(request.receive, self._vectors(rows))
+        return self.embedded(asked, rows, [cut(vector, asked.dimensions, True) for vector in vectors])
+
+    async def rerank(self, request: Request) -> Response:
+        body, model = await self.body(request), self.model
+        if self.pooling is not None:
+            raise Refused(400, "the model is no reranker, whose scores order documents", "model")
+        asked = protocol.rerank(body, self.names, self.limits.inputs)
+
+        def prompts() -> list[Any]:
+            made = (model.reading.prompt(self.tokenizer, asked.query, text, model.where) for text in asked.documents)
+            return [self._checked(ids, "documents") for ids in made]
+
+        rows = await self.in_thread(prompts)
+        scores = await self.attended(request.receive, self._read(rows, self.engine.rank))
+        return self.ranked(asked, scores, sum(map(len, rows)))
+
+    def ranked(self, asked: protocol.Rerank, scores: list[float], tokens: int) -> Response:
+        """The answer to a request to order documents, whose prompts have so many tokens; the best first."""
+        order = sorted(range(len(scores)), key=lambda i: -scores[i])[: asked.top]
+        results = [
+            {"index": i, "relevance_score": float(scores[i]),
+             **({"document": {"text": asked.documents[i]}} if asked.texts else {})}
+            for i in order
+        ]  # fmt: skip
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        id = f"rerank-{secrets.token_hex(12)}"
+        return JSONResponse({"id": id, "object": "list", "model": self.name, "results": results, "usage": usage})
 
     def embedded(self, asked: protocol.Embeddings, rows: list[Any], vectors: list[Any]) -> Response:
         """The answer to a request for embeddings."""
@@ -272,10 +301,14 @@ class Service:
         return JSONResponse({"object": "list", "data": data, "model": self.name, "usage": usage})
 
     async def _vectors(self, rows: list[Any]) -> list[Any]:
+        return await self._read(rows, lambda ids: self.engine.embed(ids, self.pooling or "last"))
+
+    async def _read(self, rows: list[Any], compute: Callable[[Any], Any]) -> list[Any]:
+        """What the engine computes of each prompt. Raises: Refused."""
         result = []
         for ids in rows:
             try:
-                result.append(await self.engine.embed(ids, self.pooling or "last"))
+                result.append(await compute(ids))
             except Busy:
                 raise busy(self.limits.waiting) from None
             except RlxError as error:
@@ -383,6 +416,15 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
+def cut(vector: Any, dimensions: int | None, unit: bool) -> Any:
+    """A vector's first numbers, where so many are asked for; of one of length 1 they are brought to it again."""
+    if dimensions is None:
+        return vector
+    kept = np.asarray(vector[:dimensions], np.float32)
+    size = float(np.linalg.norm(kept.astype(np.float64))) if unit else 1.0
+    return (kept / max(size, 1e-12)).astype(np.float32)
+
+
 def busy(waiting: int) -> Refused:
     return Refused(429, f"{waiting} requests wait already; try again later", code="server_busy")
 
@@ -445,6 +487,8 @@ def make_app(service: Service) -> Guard:
         "/v1/completions": ("POST", service.completions),
         "/v1/chat/completions": ("POST", service.chat),
         "/v1/embeddings": ("POST", service.embeddings),
+        "/v1/rerank": ("POST", service.rerank),
+        "/v2/rerank": ("POST", service.rerank),
     }
     listed = [Route(path, endpoint, methods=[method]) for path, (method, endpoint) in routes.items()]
     # The bare router, since Starlette's own handlers of errors would answer before `Guard` sees them.

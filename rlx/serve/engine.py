@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.errors import RlxError
-from rlx.models.language.batch import Batch, Constraint, Penalties, Scores, Token
+from rlx.models.language.batch import Batch, Scores, Token
 from rlx.models.language.decoder import Sampling
 from rlx.models.language.model import LanguageModel
 from rlx.models.language.pages import ROWS
 from rlx.models.language.reading import Pooled, pooled
+from rlx.models.language.shaping import Constraint, Penalties
 from rlx.records import Record, field
 from rlx.serve.metrics import Metrics
 
@@ -134,6 +135,13 @@ class Engine:
         """The embedding of a text; cancel the future to give it up. Raises: as `ask`."""
         return self._read(
             lambda: self.model.hidden_parts(ids, self.part), lambda states: pooled(np.concatenate(states), pooling)
+        )
+
+    def rank(self, ids: npt.NDArray[np.int32]) -> asyncio.Future[float]:
+        """A reranker's score of a prompt of a query and a document; cancel the future to give it up. Raises: as `ask`.
+        """
+        return self._read(
+            lambda: self.model.hidden_parts(ids, self.part), lambda states: self.model.reading.score(states[-1][-1])
         )
 
     def score(self, ids: npt.NDArray[np.int32], adapter: str | None = None) -> asyncio.Future[list[Scores]]:

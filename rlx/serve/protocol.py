@@ -115,6 +115,16 @@ class Embeddings(Record):
     inputs: list[str | list[int]]
     base64: bool
     prompt_name: str | None
+    dimensions: int | None = None  # how many of a vector's first numbers are asked for
+
+
+class Rerank(Record):
+    """A request to order documents by how well they answer a query: the best `top`, with their texts or without."""
+
+    query: str
+    documents: list[str]
+    top: int
+    texts: bool
 
 
 def parsed(body: bytes) -> dict[str, Any]:
@@ -284,13 +294,39 @@ def embeddings(
         raise Refused(400, f"{model!r} is an adapter; embeddings are made by the model alone, {models[0]!r}", "model")
     texts = _texts(fields, "input", context, inputs)
     base64 = fields.choice("encoding_format", ("float", "base64"), "float") == "base64"
-    fields.integer("dimensions", width, width)
+    dimensions = fields.integer("dimensions", 1, width)
     prompt_name = fields.choice("prompt_name", prompts, "") if prompts else ""
     if prompt_name and any(isinstance(text, list) for text in texts):
         raise Refused(400, "input has token ids, before which no prompt can stand; prompt_name is for texts",
                       "prompt_name")  # fmt: skip
     fields.done()
-    return Embeddings(texts, base64, prompt_name or None)
+    return Embeddings(texts, base64, prompt_name or None, dimensions)
+
+
+def rerank(body: dict[str, Any], models: Sequence[str], most: int) -> Rerank:
+    """At most `most` documents are taken; `models` are as of `embeddings`. Raises: Refused."""
+    fields, model = _checked_model(body, models)
+    if model != models[0]:
+        raise Refused(400, f"{model!r} is an adapter; documents are ranked by the model alone, {models[0]!r}", "model")
+    query, held = fields.text("query", needed=True), fields.take("documents")
+    if not isinstance(held, list) or not held:
+        raise fields.wrong("documents", "a list of texts, or of objects with a text")
+    if len(held) > most:
+        raise Refused(400, f"documents has {len(held)} texts; at most {most} are taken", "documents")
+    documents = []
+    for i, one in enumerate(held):
+        text = one
+        if isinstance(one, dict):
+            inner = _Fields(one, f"documents[{i}].")
+            text = inner.text("text", needed=True)
+            inner.done()
+        if not isinstance(text, str):
+            raise fields.wrong("documents", "a list of texts, or of objects with a text")
+        documents.append(text)
+    top = fields.integer("top_n", 1, 1 << 31) or len(documents)
+    texts = fields.take("return_documents") is None or fields.flag("return_documents")
+    fields.done()
+    return Rerank(query or "", documents, top, texts)
 
 
 def _checked_model(body: dict[str, Any], models: Sequence[str]) -> tuple[_Fields, str]:

@@ -10,10 +10,13 @@ import numpy as np
 import onnx
 import pytest
 
+from rlx import Graph, Session
 from rlx.cli import contenders
 from rlx.cli.bench import measure
 from rlx.cli.contenders import Contender, difference
+from rlx.driver.registry import find_device
 from tests.cli.conftest import Rlx
+from tests.models.language.tiny import LLAMA, write_language_model
 from tests.onnx.models import model, node
 from tests.outside import outside
 
@@ -126,3 +129,45 @@ def test_difference_is_relative_to_the_largest_value() -> None:
     for other in ([np.nan, np.inf, np.nan], [0, np.inf, 2.0], [np.nan, -np.inf, 2.0], [np.nan, 9.0, 2.0]):
         assert difference(odd, {"y": np.array(other)}) == np.inf
     assert difference({"s": np.array(["text"])}, {"s": np.array(["text"])}) is None
+
+
+@pytest.mark.late("vulkan")
+def test_a_language_models_speeds(rlx: Rlx, tmp_path: Path, device: str) -> None:
+    folder = write_language_model(tmp_path / "m", LLAMA)
+    ran = rlx("bench", "-m", folder, "--device", device, "-p", 20, "-n", 6, "-r", 3, "--json", tmp_path / "f")
+    assert ran.status == 0, ran
+    titles, *rows = [re.split("  +", line.strip()) for line in ran.out.splitlines()[3:]]
+    assert titles == ["device", "test", "tokens a second", "of"] and [row[1] for row in rows] == ["pp20", "tg6"]
+    figures = json.loads((tmp_path / "f").read_text())
+    for row, shown, tokens in zip(figures["results"], rows, (20, 6), strict=True):
+        assert row["device"] == shown[0] == find_device(device).id and row["tokens"] == tokens
+        rates = tokens / np.array(row["seconds"])
+        assert len(rates) == 3 and abs(float(shown[2].replace(",", "")) - rates.mean()) <= 0.006
+        assert abs(float(shown[3].removeprefix("± ").replace(",", "")) - rates.std(ddof=1)) <= 0.006
+
+
+def test_what_a_language_models_bench_refuses(rlx: Rlx, file: Path, tmp_path: Path) -> None:
+    folder = write_language_model(tmp_path / "m", LLAMA)
+    for arguments, words in (
+        ((folder, "--dim", "a=3"), "is a language model, for which --dim means nothing"),
+        ((file, "-n", 3), "is no language model, for which --answer-tokens means nothing"),
+        ((folder,), "was made for 64 tokens, fewer than the 512 to measure; give -p 64 -n 63"),
+        ((folder, "-p", 0, "-n", 0), "leave nothing to measure"),
+        ((tmp_path / "none.gguf",), "none.gguf does not exist"),
+        ((), "no model"),
+    ):
+        ran = rlx("bench", *arguments, "--device", "cpu")
+        assert ran.status == 2 and words in ran.err, ran
+
+
+def test_a_saved_program(rlx: Rlx, tmp_path: Path) -> None:
+    graph = Graph("twice")
+    graph.output("y", graph.input("x", (3, 4)) * 2)
+    with Session("cpu").compile(graph) as program:
+        program.save(tmp_path / "m.rlx")
+    ran = rlx("bench", tmp_path / "m.rlx", *FAST, "--json", tmp_path / "f")
+    assert ran.status == 0 and "input x: float32 [3, 4]" in ran.out, ran
+    (row,) = json.loads((tmp_path / "f").read_text())["results"]
+    assert row["device"] == "cpu" and row["runs"] == 7
+    ran = rlx("bench", tmp_path / "m.rlx", "--dim", "n=3")
+    assert ran.status == 2 and "is a saved program" in ran.err and "--dim" in ran.err

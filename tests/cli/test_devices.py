@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from rlx.cli.devices import short_reason
 from rlx.driver.registry import probe_all
+from rlx.errors import EnvironmentWarning
+from rlx.host.environment import KNOWN, warn_unknown_variables
 from tests.cli.conftest import Rlx
 
 
@@ -68,3 +73,19 @@ def test_what_is_missing_has_its_reason(rlx: Rlx, monkeypatch: pytest.MonkeyPatc
 )
 def test_the_backend_is_not_named_twice(reason: str, short: str) -> None:
     assert short_reason("cuda", reason) == short
+
+
+def test_a_variable_that_is_none_is_named(rlx: Rlx, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_DEVISE", "cpu")
+    monkeypatch.setenv("RLX_TEST_ANYTHING", "1")
+    ran = rlx("devices")
+    assert ran.status == 0 and ran.err.count("RLX_") == 2, ran
+    assert "RLX_DEVISE is none of rlx's and changes nothing (did you mean 'RLX_DEVICE'?)" in ran.err
+    with pytest.warns(EnvironmentWarning, match="RLX_DEVISE"):
+        warn_unknown_variables()
+
+
+def test_every_variable_is_explained() -> None:
+    page = (Path(__file__).parents[2] / "docs/env.md").read_text()
+    rows = set(re.findall(r"^\| `(RLX_[A-Z_]+)` \|", page, re.MULTILINE))
+    assert {name for name in rows if not name.startswith(("RLX_TEST_", "RLX_REQUIRE_"))} == KNOWN

@@ -9,7 +9,10 @@ import pytest
 
 import rlx as rlx_package
 from tests.cli.conftest import Rlx
+from tests.models import task_folders
+from tests.models.language.tiny import LLAMA, write_language_model
 from tests.models.sentence_folders import write
+from tests.models.speech.tiny import write_model as write_whisper
 from tests.models.tiny import SENTENCES
 
 TEXT = "the cat sleeps\na dog runs\n\nthe boat is near the river\n"
@@ -52,6 +55,21 @@ class TestNumbers:
         ran = rlx("embed", tiny, file, "--device", "cpu", "--dtype", "bf16")
         got = np.array([line.split() for line in ran.out.splitlines()], np.float32)
         assert 1e-6 < np.max(np.abs(got - exact)) < 0.05
+
+
+def test_a_language_models_folder(rlx: Rlx, file: Path, tmp_path: Path) -> None:
+    """Whatever `rlx.models.load` takes and has embeddings."""
+    folder = write_language_model(tmp_path / "m", {**LLAMA, "vocab_size": 140}, text=True)
+    file.write_text("the cat\na dog\n")
+    ran = rlx("embed", folder, file, "--device", "cpu")
+    assert ran.status == 0, ran
+    with rlx_package.models.load(folder, "cpu") as model:
+        want = model.embed(["the cat", "a dog"])
+    np.testing.assert_array_equal(np.array([line.split() for line in ran.out.splitlines()], np.float32), want)
+    ran = rlx("embed", folder, file, "--device", "cpu", "--prompt-name", "query")
+    assert ran.status == 2 and "no prompt has the name 'query'; its files have none" in ran.err
+    ran = rlx("embed", write_whisper(tmp_path / "w"), file, "--device", "cpu")
+    assert ran.status == 2 and "`rlx transcribe` takes it" in ran.err
 
 
 class TestPrompts:
@@ -173,3 +191,81 @@ class TestErrors:
         file = write_model(tmp_path / "bad") / "model.safetensors"
         file.write_bytes(file.read_bytes()[:-1])
         assert str(file) in self.failing(rlx, tmp_path / "bad")
+
+
+class TestWhatIsLeft:
+    def test_the_first_numbers(self, rlx: Rlx, file: Path, tmp_path: Path) -> None:
+        folder = write(tmp_path / "folder", "mean")
+        for more, name in (((), "a"), (("--normalize",), "b")):
+            out = tmp_path / f"{name}.npy"
+            assert rlx("embed", folder, file, "--device", "cpu", "--truncate-dim", "7", "--out", out, *more).status == 0
+        cut, unit = (np.load(tmp_path / f"{name}.npy") for name in "ab")
+        whole = embeddings(folder, TEXT.split("\n")[:-1])
+        assert np.abs(cut - whole[:, :7]).max() <= 1e-6
+        assert np.abs(unit - whole[:, :7] / np.linalg.norm(whole[:, :7], axis=1, keepdims=True)).max() <= 1e-6
+        ran = rlx("embed", folder, file, "--device", "cpu", "--truncate-dim", "99")
+        assert ran.status == 2 and "truncate_dim is 99, expected an integer from 1 to 24" in ran.err
+
+
+class TestSparse:
+    def test_rows_and_files(self, rlx: Rlx, file: Path, tmp_path: Path) -> None:
+        folder = task_folders.write(tmp_path / "folder", "splade")
+        with rlx_package.models.load(folder, "cpu") as model:
+            exact = model.encode_sparse(TEXT.split("\n")[:-1])
+            query = dict(zip(*model.encode_sparse(["dog"])[0], strict=True))
+        ran = rlx("embed", folder, file, "--device", "cpu", "--sparse")
+        assert ran.status == 0
+        for line, (indices, values) in zip(ran.out.splitlines(), exact, strict=True):
+            pairs = [part.split(":") for part in line.split()]
+            assert [int(i) for i, _ in pairs] == indices.tolist()
+            assert np.array_equal(np.array([v for _, v in pairs], np.float32), values)
+        rlx("embed", folder, file, "--device", "cpu", "--sparse", "--out", tmp_path / "x.npz")
+        with np.load(tmp_path / "x.npz") as held:  # the parts that scipy.sparse.load_npz reads
+            assert held["format"].item() == b"csr" and held["shape"].tolist() == [4, model.width]
+            assert held["indptr"].tolist() == np.cumsum([0, *(len(i) for i, _ in exact)]).tolist()
+            assert np.array_equal(held["data"], np.concatenate([v for _, v in exact]))
+            assert np.array_equal(held["indices"], np.concatenate([i for i, _ in exact]))
+        ran = rlx("embed", folder, file, "--device", "cpu", "--sparse", "--query", "dog", "--top", "1")
+        best = max(sum(query.get(i, 0) * v for i, v in zip(*exact[k], strict=True)) for k in (0, 1, 3))
+        assert float(ran.out.split()[0]) == pytest.approx(best, abs=1e-4)
+
+    def test_the_flag_and_the_folder(self, rlx: Rlx, tiny: Path, file: Path, tmp_path: Path) -> None:
+        folder = task_folders.write(tmp_path / "folder", "splade")
+        for args, message in (((folder, file), "add --sparse"), ((tiny, file, "--sparse"), "leave out --sparse"),
+                              ((folder, file, "--sparse", "--normalize"), "are for embeddings")):  # fmt: skip
+            ran = rlx("embed", *args, "--device", "cpu")
+            assert ran.status == 2 and message in ran.err
+
+
+class TestLabelsAndOrder:
+    def test_documents_in_order(self, rlx: Rlx, file: Path, tmp_path: Path) -> None:
+        folder = task_folders.write(tmp_path / "folder", "cross-encoder")
+        texts = [line for line in TEXT.split("\n") if line]
+        with rlx_package.models.load(folder, "cpu") as model:
+            exact = model.rank("the river", texts, top_k=2, return_documents=True)
+        ran = rlx("rerank", folder, "the river", file, "--device", "cpu", "--top", "2")
+        assert ran.status == 0
+        assert ran.out.splitlines() == [f"{one['score']:.4f}  {one['text']}" for one in exact]
+        ran = rlx("rerank", tmp_path / "folder", "the river", "-", "--device", "cpu", stdin=b"\n")
+        assert ran.status == 2 and "no documents" in ran.err
+
+    def test_models_without_scores(self, rlx: Rlx, tiny: Path, file: Path) -> None:
+        ran = rlx("rerank", tiny, "the river", file, "--device", "cpu")
+        assert ran.status == 2 and "has no scores of texts and pairs; it has embeddings" in ran.err
+
+    def test_labels(self, rlx: Rlx, file: Path, tmp_path: Path) -> None:
+        folder = task_folders.write(tmp_path / "texts", "cross-encoder of three labels")
+        with rlx_package.models.load(folder, "cpu") as model:
+            exact = model.classify(TEXT.split("\n")[:-1], top_k=2)
+        ran = rlx("classify", folder, file, "--device", "cpu", "--top", "2")
+        assert ran.out.splitlines() == ["  ".join(f"{o['score']:.4f} {o['label']}" for o in row) for row in exact]
+        folder = task_folders.write(tmp_path / "tokens", "labels of tokens")
+        with rlx_package.models.load(folder, "cpu") as model:
+            rows = model.classify_tokens(TEXT.split("\n")[:-1], aggregation="simple")
+        ran = rlx("classify", folder, file, "--device", "cpu")
+        assert ran.out.splitlines() == [
+            f"{i}:{o['start']}-{o['end']}  {o['score']:.4f}  {o['entity_group']}  {o['word']}"
+            for i, row in enumerate(rows, 1) for o in row
+        ]
+        ran = rlx("classify", folder, file, "--device", "cpu", "--top", "2")
+        assert ran.status == 2 and "--top is for labels of texts" in ran.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,32 @@ def test_run_with_bad_arguments(
     ran = rlx("run", file, *(a.replace("{x}", str(tmp_path / "x.npy")) for a in arguments))
     assert ran.status == 2 and text in ran.err and ran.out == ""
     assert len(ran.err.splitlines()) == 1, "nothing is drawn before that is known"
+
+
+def test_files_that_are_no_arrays_say_what_makes_one(
+    rlx: Rlx, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each command that a message names makes a file that is taken."""
+    monkeypatch.chdir(tmp_path)
+    x, rest = np.arange(8, dtype=np.float32).reshape(2, 4), ("--dim", "k=1", "--device", "cpu")
+    np.savetxt("x.csv", x, delimiter=",")
+    np.savez("x.npz", first=x)
+    for name, words in (("x.csv", "but text"), ("x.npz", "holds several arrays, first")):
+        ran = rlx("run", file, "--input", f"x={name}", *rest)
+        assert ran.status == 2 and words in ran.err and "x is float32 ['n', 4]" in ran.err, ran
+        code = shlex.split(ran.err[ran.err.index("python -c") : ran.err.index(" makes x.npy")])[2]
+        subprocess.run([sys.executable, "-c", code], check=True)
+        assert rlx("run", file, "--input", "x=x.npy", *rest).status == 0
+        np.testing.assert_array_equal(np.load("x.npy"), x)
+        Path("x.npy").unlink()
+    nodes = [node("Relu", "x", "y")]
+    onnx.save(model(nodes, {"x": [1, 3, 32, 48]}, {"y": [1, 3, 32, 48]}), "p.onnx")
+    Path("photo.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40))
+    Path("a.wav").write_bytes(b"RIFF\0\0\0\0WAVEfmt ")
+    for name, words in (("photo.png", "is a PNG picture"), ("a.wav", "is a WAV sound")):
+        ran = rlx("run", "p.onnx", "--input", f"x={name}", "--device", "cpu")
+        assert ran.status == 2 and words in ran.err and "x is float32 [1, 3, 32, 48]" in ran.err, ran
+        assert name != "photo.png" or "resize((48, 32))" in ran.err
 
 
 def test_random_inputs_are_as_long_as_those_from_files(rlx: Rlx, tmp_path: Path) -> None:

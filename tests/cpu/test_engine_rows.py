@@ -199,3 +199,16 @@ def test_partial_sums_of_f64_may_leave_its_range() -> None:
     means[2, 1] = 1.7e308
     assert np.array_equal(made["sum"], sums)
     np.testing.assert_allclose(made["mean"], means, rtol=1e-15)
+
+
+@pytest.mark.parametrize("shape, axes", [((3,), ()), ((2, 3), ()), ((3, 1), (1,)), ((1, 1), (0, 1)), ((2, 3), (1,))])
+@pytest.mark.parametrize("op", ["sum", "prod"])
+def test_bools_are_counted_over_axes_of_one_element_and_over_none(
+    op: str, shape: tuple[int, ...], axes: tuple[int, ...]
+) -> None:
+    """The result is i32: what one bool in it is, is 0 or 1 in four bytes."""
+    x = np.arange(np.prod(shape)).reshape(shape) % 2 == 0
+    graph = rlx.Graph(op)
+    graph.output("y", getattr(rlx, op)(graph.input("x", shape, "bool"), axes))
+    with session().compile(graph) as program:
+        np.testing.assert_array_equal(program.run({"x": x})["y"], getattr(np, op)(x, axis=axes))

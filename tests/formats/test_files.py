@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import pickle
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from rlx.errors import ModelFormatError
-from rlx.formats import safetensors
+import rlx
+from rlx.errors import ModelFormatError, RlxError
+from rlx.finetune.data import read as records
+from rlx.formats import gguf, safetensors
 from rlx.formats.files import (
     OBJECT_BYTES,
     folder_made_whole,
@@ -207,3 +213,22 @@ def test_a_folder_that_may_be_written_but_not_listed_shows_nothing_left(
 
     monkeypatch.setattr(Path, "iterdir", refuse)
     assert left_behind(tmp_path / "x.gguf") == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda p: rlx.models.load(p / "none.gguf"), lambda p: rlx.models.load(p), lambda p: rlx.models.load(p / "none"),
+        lambda p: rlx.load_program(p / "none.rlx"), lambda p: rlx.splats.read_ply(p / "none.ply"),
+        lambda p: gguf.read(p / "none.gguf"), lambda p: safetensors.load(p / "none.safetensors"),
+        lambda p: safetensors.load(p), lambda p: next(iter(records(p / "none.jsonl"))),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_pythons_error_too(call: Callable[[Path], Any], tmp_path: Path) -> None:
+    """A caller of a path in a program of theirs goes by FileNotFoundError, and its filename."""
+    with pytest.raises(FileNotFoundError) as caught:
+        call(tmp_path)
+    error = caught.value
+    assert isinstance(error, RlxError) and str(tmp_path) in str(error) and "[Errno" not in str(error)
+    assert error.errno == errno.ENOENT and error.filename and not Path(error.filename).exists()
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -203,6 +203,11 @@ class TestSentenceModules:
             ModelFolder(folder).sentence_modules()
 
 
+def own_normalizer(folder: Path) -> None:
+    """Lets the folder's tokenizer be of no class, so that its file alone says how it normalizes."""
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+
+
 class TestTokenizer:
     def test_special_tokens_and_the_limit(self, folder: Path) -> None:
         tokenizer = ModelFolder(folder).tokenizer(6)
@@ -210,6 +215,7 @@ class TestTokenizer:
         assert found == [[2, 5, 7, 3], [2, 3], [2, 25, 26, 3], [2, 6, 6, 6, 6, 3], [2, 1, 3]]
 
     def test_lowercasing_comes_before(self, folder: Path) -> None:
+        own_normalizer(folder)
         file = folder / "tokenizer.json"
         file.write_text(file.read_text().replace('"lowercase": true', '"lowercase": false'))
         assert ModelFolder(folder).tokenizer(6).ids(["The"])[0].tolist() == [2, 1, 3]
@@ -254,6 +260,7 @@ class TestTokenizer:
     @pytest.mark.parametrize("content", ["a" * 100, "x" * 200])
     def test_a_normalizer_that_grows_text_without_end(self, folder: Path, content: str) -> None:
         """Four of the first kind make 100 million characters of one letter, in half a minute."""
+        own_normalizer(folder)
         made = json.loads((folder / "tokenizer.json").read_text())
         step = {"type": "Replace", "pattern": {"String": "a"}, "content": content}
         made["normalizer"] = {"type": "Sequence", "normalizers": [step] * 4}
@@ -262,6 +269,7 @@ class TestTokenizer:
             ModelFolder(folder).tokenizer(6)
 
     def test_a_normalizer_as_published_ones_have(self, folder: Path) -> None:
+        own_normalizer(folder)
         made = json.loads((folder / "tokenizer.json").read_text())
         steps = [
             {"type": "Prepend", "prepend": "the"},
@@ -282,6 +290,7 @@ class TestTokenizer:
             ModelFolder(folder).tokenizer(6).ids(["the"])
 
     def test_a_message_shows_little_of_the_file(self, folder: Path) -> None:
+        own_normalizer(folder)
         made = json.loads((folder / "tokenizer.json").read_text())
         made["normalizer"] = "\x1b[2J" + "x" * 300_000
         (folder / "tokenizer.json").write_text(json.dumps(made))

@@ -57,7 +57,18 @@ FOLDERS: dict[str, dict[str, Any]] = {
     "truncated beyond the width": {"prompts": {"truncate_dim": 30}, "texts": 1},
     "length of the tokenizer": {"tokenizer_config": {"model_max_length": 7}, "texts": 5},
     "length of the tokenizer, plain folder": {"plain": True, "tokenizer_config": {"model_max_length": 6}, "texts": 5},
-    "lowercased": {"sentence_bert_config": {"do_lower_case": True, "max_seq_length": 9}, "cased": True},
+    "lowercased": {
+        "sentence_bert_config": {"do_lower_case": True, "max_seq_length": 9}, "cased": True,
+        "tokenizer_config": {"do_lower_case": False},
+    },
+    "cut at the front": {"tokenizer_config": {"model_max_length": 7, "truncation_side": "left"}, "texts": 5},
+    "lowercased by BERT's class": {"modes": "cls", "cased": True, "warns": "lowercase = False .taken: True"},
+    "capitals of BERT's class": {
+        "tokenizer_config": {"do_lower_case": False, "strip_accents": True}, "warns": "lowercase = True .taken: False",
+    },
+    "capitals of the file": {
+        "modes": "cls", "cased": True, "tokenizer_config": {"tokenizer_class": "PreTrainedTokenizerFast"}, "texts": 3,
+    },
 }  # fmt: skip
 
 

@@ -71,7 +71,7 @@ def test_long_texts_are_cut_before_their_last_mark(tmp_path: Path) -> None:
     with rlx.models.load(tmp_path / "x.gguf", "cpu") as model:
         (ids,) = model._tokenizer.ids(["cat " * 60])
         assert len(ids) == 40 and ids[0] == 2 and ids[-1] == 3
-        with pytest.raises(RlxError, match="is no reranker"):
+        with pytest.raises(RlxError, match="is an encoder of texts, which has no scores"):
             model.rank("a", ["b"])
 
 

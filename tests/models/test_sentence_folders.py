@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.errors import ModelFormatError, RlxError
+from rlx.errors import ModelFormatError, ModelWarning, RlxError
 from tests.models.sentence_folders import FOLDERS, FROZEN, texts, write
 
 
@@ -24,7 +25,10 @@ def frozen() -> dict[str, Any]:
 def test_vectors(name: str, device: str, frozen: dict[str, Any], tmp_path: Path) -> None:
     exact = np.array(frozen[name])
     engine: Any = "numpy" if device == "cpu" and "prompt" not in name else None
-    with rlx.models.load(write(tmp_path, name), device, engine=engine) as encoder:
+    told = FOLDERS[name].get("warns")
+    with pytest.warns(ModelWarning, match=told) if told else nullcontext():
+        encoder = rlx.models.load(write(tmp_path, name), device, engine=engine)
+    with encoder:
         got = encoder.encode(texts(name), prompt_name=FOLDERS[name].get("name"))
         assert encoder.width == exact.shape[1]
     assert np.max(np.abs(got - exact)) <= 2e-6 * max(1.0, np.max(np.abs(exact)))
@@ -50,6 +54,19 @@ def test_a_wrong_truncate_dim(kept: Any, tmp_path: Path) -> None:
     file = write(tmp_path, "truncated") / "config_sentence_transformers.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"truncate_dim": kept}))
     with pytest.raises(ModelFormatError, match=r"truncate_dim is .*, expected a number of elements from 1"):
+        rlx.models.load(tmp_path, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [({"truncation_side": "middle"}, "truncation_side is 'middle', expected 'left' or 'right'"),
+     ({"do_lower_case": "no"}, "do_lower_case is 'no', expected true or false"),
+     ({"strip_accents": 1}, "strip_accents is 1, expected true or false")],
+)  # fmt: skip
+def test_wrong_settings_of_a_tokenizer(given: dict[str, Any], says: str, tmp_path: Path) -> None:
+    file = write(tmp_path, "mean") / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | given))
+    with pytest.raises(ModelFormatError, match=says):
         rlx.models.load(tmp_path, "cpu")
 
 

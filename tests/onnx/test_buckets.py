@@ -50,6 +50,18 @@ def attention() -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("free", ["time", None])
+def test_a_length_that_dims_does_not_name_has_programs_of_its_own(free: str | None) -> None:
+    proto = model([node("ReduceSum", "x axis", "s", keepdims=0), node("Relu", "x", "y")],
+                  {"x": [free, "batch", 3]}, {"y": None, "s": None}, {"axis": np.array([0])})  # fmt: skip
+    loaded = rlx.onnx.load(proto, dims={"batch": rlx.Dim("batch", max=8)})
+    for shape in ((3, 2, 3), (5, 3, 3), (3, 3, 3), (5, 2, 3), (4, 3, 3)):
+        x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        results = loaded.run({"x": x}, device="cpu")
+        np.testing.assert_array_equal(results["y"], np.maximum(x, 0))
+        np.testing.assert_allclose(results["s"], x.sum(0), atol=1e-6)
+
+
 def wanted(x: np.ndarray[Any, Any]) -> dict[str, Any]:
     b, t, _ = x.shape
     h = (x.astype(np.float64) @ WEIGHTS).reshape(b, t, 2, 4).transpose(0, 2, 1, 3)

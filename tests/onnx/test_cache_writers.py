@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 import rlx
 from rlx.errors import CapacityExceeded, ModelFormatError
-from tests.onnx.microsoft import microsoft
+from tests.onnx.microsoft import DOMAIN, microsoft
 from tests.onnx.models import I64, model, node
 
 LENGTH = 6
@@ -76,6 +76,78 @@ def test_each_index_writes_as_the_text_says_or_is_refused(mode: str) -> None:
                 loaded.run(run, device="cpu")
         else:
             np.testing.assert_array_equal(loaded.run(run, device="cpu")["y"], want)
+
+
+@pytest.mark.parametrize("start", [2**63 - 1, -(2**63), 2**62 + 3])
+def test_a_circular_index_at_the_end_of_the_integers(start: int) -> None:
+    w = np.array([start, 1])
+    want = by_the_text(PAST, UPDATE, [start, 1], circular=True)
+    for inputs, weights in (({"w": ([2], I64)}, {}), ({}, {"w": w})):
+        loaded = rlx.onnx.load(scatter([], inputs, weights, mode="circular"))
+        np.testing.assert_array_equal(loaded.run(given(**({"w": w} if inputs else {})), device="cpu")["y"], want)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 18])
+def test_an_update_of_no_rows_in_a_loop(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = model([node("TensorScatter", "q u v", "q2", **WRITE)], {"q": P, "v": ([2], I64)}, {"q2": P}).graph
+    made = model([node("Scan", "p w", "y", body=body, num_scan_inputs=1)],
+                 {"p": P, "u": [2, 0, 1], "w": ([steps, 2], I64)}, {"y": P}, opset=24)  # fmt: skip
+    inputs = {"p": PAST, "u": UPDATE[:, :0], "w": np.zeros((steps, 2), np.int64)}
+    for engine in ("compiled", "numpy"):
+        monkeypatch.setenv("RLX_CPU", engine)
+        np.testing.assert_array_equal(rlx.onnx.load(made).run(inputs, device="cpu")["y"], PAST)
+
+
+@pytest.mark.parametrize("domain", ["", DOMAIN])
+@pytest.mark.parametrize("form", ["fed", "constant", "by the device"])
+def test_positions_outside_the_tables_of_a_rotary_embedding(domain: str, form: str) -> None:
+    """They were clamped, where ONNX Runtime refuses them."""
+    x, table = np.ones((2, 2, 4), np.float32), np.arange(6, dtype=np.float32).reshape(3, 2)
+    order = "x at c s" if domain else "x c s at"
+    for places, says in (([[0, 1], [1, 2]], ""), ([[0, 1], [1, 3]], "has 3"), ([[0, -1], [0, 0]], "has -1")):
+        at, inputs, weights, before = np.array(places), {"x": list(x.shape)}, {"c": table, "s": table + 1}, []
+        run: dict[str, Any] = {"x": x}
+        if form == "fed":
+            inputs["at"], run["at"] = ([2, 2], I64), at
+        elif form == "constant":
+            weights["at"] = at
+        else:
+            before = [node("Cast", "f", "at", to=I64)]
+            inputs["f"], run["f"] = [2, 2], at.astype(np.float32)
+        made = model([*before, node("RotaryEmbedding", order, "y", name="turn", domain=domain, num_heads=1)], inputs,
+                     {"y": None}, weights, opset=23, domains=[DOMAIN])  # fmt: skip
+        loaded = rlx.onnx.load(made)
+        if not says:
+            low, high = x[..., :2], x[..., 2:]
+            cos, sin = table[at], table[at] + 1
+            want = np.concatenate([low * cos - high * sin, low * sin + high * cos], -1)
+            np.testing.assert_allclose(loaded.run(run, device="cpu")["y"], want, rtol=1e-6)
+            continue
+        with pytest.raises((CapacityExceeded, ModelFormatError), match=f"turn.*position_ids: row . {says}; .*0 to 2"):
+            loaded.run(run, device="cpu")
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN", "ReverseSequence"])
+def test_lengths_of_sequences_beyond_their_axis(kind: str) -> None:
+    """They were cut to it, where ONNX Runtime refuses them; so is one length for a batch of two."""
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}.get(kind, 0)
+    x = np.ones((3, 2, 4), np.float32)
+    weights = {"w": np.ones((1, 2 * gates, 4), np.float32), "r": np.ones((1, 2 * gates, 2), np.float32)}
+    code = TensorProto.INT32 if gates else I64
+    for lengths, says in (([3, 0], ""), ([4, 1], "row 0 has 4; expected 0 to 3"), ([1, -1], "row 1 has -1"),
+                          ([3], r"\(1,\)")):  # fmt: skip
+        n = np.array(lengths, np.int32 if gates else np.int64)
+        for known in (False, True):
+            one = node(kind, "x w r _ n" if gates else "x n", "y", **({"hidden_size": 2} if gates else {}))
+            inputs = {"x": [3, 2, 4], **({} if known else {"n": (list(n.shape), code)})}
+            held = {**(weights if gates else {}), **({"n": n} if known else {})}
+            loaded = rlx.onnx.load(model([one], inputs, {"y": None}, held, opset=22))
+            run = {"x": x, **({} if known else {"n": n})}
+            if says:
+                with pytest.raises((CapacityExceeded, ModelFormatError), match=says):
+                    loaded.run(run, device="cpu")
+            else:
+                loaded.run(run, device="cpu")
 
 
 @pytest.mark.judged

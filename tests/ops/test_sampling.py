@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,11 @@ def _parameters(rows: int = ROWS) -> dict[str, np.ndarray]:
         "repetition_penalty": rng.uniform(0.8, 2, rows).astype(np.float32),
         "previous": rng.integers(-3, TOKENS + 3, (rows, 9)).astype(np.int32),
         "previous_count": rng.integers(0, 12, rows).astype(np.int32),
+        "frequency_penalty": rng.uniform(-0.5, 2, rows).astype(np.float32),
+        "presence_penalty": rng.uniform(-0.5, 2, rows).astype(np.float32),
+        "logit_bias": np.where(rng.random((rows, TOKENS)) < 0.9, 0, rng.uniform(-4, 4, (rows, TOKENS))).astype(
+            np.float32
+        ),
     }
 
 
@@ -60,12 +66,16 @@ def _noise(key: Any, position: int, tokens: int) -> np.ndarray:
 
 def _penalized(x: np.ndarray, p: dict[str, Any], row: int) -> np.ndarray:
     x = x.astype(np.float64)
-    for token in {int(t) for t in p["previous"][row][: p["previous_count"][row]] if 0 <= t < x.size}:
+    counts = Counter(int(t) for t in p["previous"][row][: p["previous_count"][row]] if 0 <= t < x.size)
+    for token in counts:
         x[token] = (
             x[token] / p["repetition_penalty"][row]
             if x[token] > 0
             else x[token] * p["repetition_penalty"][row]
         )
+    x += p["logit_bias"][row]
+    for token, count in counts.items():
+        x[token] -= p["frequency_penalty"][row] * count + p["presence_penalty"][row]
     return x
 
 
@@ -138,7 +148,7 @@ def test_ids_are_the_same_everywhere(session: rlx.Session) -> None:
     found = {name: zlib.crc32(ids.tobytes()) for name, ids in zip(CHOICES, made, strict=True)}
     assert found == {name: crc for name, (_, crc) in CHOICES.items()}
     ids = run(session, _everything, x, np.tile(KEY, (ROWS, 1)), np.arange(ROWS, dtype=np.int32), *p.values())
-    assert zlib.crc32(ids.tobytes()) == 2808409434
+    assert zlib.crc32(ids.tobytes()) == 3474283457
     halves = run(session, lambda x, k: rlx.ops.sample(x, k, 1, top_p=0.95), x.astype(np.float16), KEY)
     assert zlib.crc32(halves.tobytes()) == 4292011596
 
@@ -293,7 +303,11 @@ BAD: list[tuple[str, Callable[[Any, Any], Any], type[RlxError], str]] = [
     ("min_p", lambda x, k: rlx.ops.sample(x, k, min_p=-0.5), S, "min_p is -0.5"),
     ("penalty", lambda x, k: rlx.ops.sample(x, k, repetition_penalty=0, previous=x), S, "repetition_penalty is 0"),
     ("no previous", lambda x, k: rlx.ops.sample(x, k, repetition_penalty=1.2), S, "without previous"),
-    ("no penalty", lambda x, k: rlx.ops.sample(x, k, previous=k), S, "without repetition_penalty"),
+    ("no penalty", lambda x, k: rlx.ops.sample(x, k, previous=k), S, "without a penalty"),
+    ("no counts", lambda x, k: rlx.ops.sample(x, k, frequency_penalty=1.2), S, "frequency_penalty without previous"),
+    ("presence", lambda x, k: rlx.ops.sample(x, k, presence_penalty=np.inf, previous=k), S, "is inf"),
+    ("bias", lambda x, k: rlx.ops.sample(x, k, logit_bias=k), F, "logit_bias is i32"),
+    ("short bias", lambda x, k: rlx.ops.sample(x, k, logit_bias=x[0, 1:]), S, "logit_bias has shape"),
     ("previous", lambda x, k: rlx.ops.sample(x, k, repetition_penalty=1.2, previous=x), F, "expected i32"),
     ("previous rows", lambda x, k: rlx.ops.sample(x, k, repetition_penalty=1.2, previous=k), S, "axis of tokens"),
 ]  # fmt: skip

@@ -17,6 +17,7 @@ from rlx.formats.gguf.convert import folder_to_gguf
 from tests.finetune.tiny import write_base
 from tests.formats.gguf.test_convert import LLAMA
 from tests.formats.gguf.test_convert import folder as written
+from tests.models import sentence_folders, task_folders
 from tests.onnx.models import model, node
 
 Names = dict[str, Any]
@@ -63,12 +64,21 @@ def a_chat_model(folder: Path) -> Names:
     return {}
 
 
+def text_models(folder: Path) -> Names:
+    """A folder of each task, around the tiny BERT."""
+    sentence_folders.write(folder / "sentences", "mean")
+    for name, kind in (("splade", "splade"), ("colbert", "late interaction"), ("reranker", "cross-encoder"),
+                       ("classifier", "cross-encoder of three labels"), ("entities", "labels of tokens")):  # fmt: skip
+        task_folders.write(folder / name, kind)
+    return {}
+
+
 PAGES: dict[str, Callable[[Path], Names]] = {
     "docs/arrays.md": lambda folder: {}, "docs/onnx.md": a_model, "docs/onnx-save.md": a_graph,
     "docs/lengths.md": a_pool, "docs/linalg.md": lambda folder: {}, "docs/reports.md": lambda folder: {},
     "docs/language.md": a_language_model, "docs/transforms.md": lambda folder: {}, "docs/design.md": lambda folder: {},
     "docs/nn.md": lambda folder: {}, "docs/signals.md": lambda folder: {}, "docs/training.md": lambda folder: {},
-    "docs/finetuning.md": a_chat_model,
+    "docs/finetuning.md": a_chat_model, "docs/texts.md": text_models,
 }  # fmt: skip
 
 

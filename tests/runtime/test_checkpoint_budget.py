@@ -65,7 +65,7 @@ def test_a_gpt_step_fits_half_of_its_arena_with_the_same_bits(engine: Literal["n
     got = spared(*given)
     plan, nodes = spared.report()[-1].plan, len(spared.report()[-1].nodes)
     assert plan.arena_bytes <= half
-    assert len(plain.report()[-1].nodes) < nodes < 1.5 * len(plain.report()[-1].nodes)
+    assert len(plain.report()[-1].nodes) < nodes < 1.6 * len(plain.report()[-1].nodes)
     for a, b in zip(rlx.tree.leaves(want), rlx.tree.leaves(got), strict=True):
         np.testing.assert_array_equal(a, b)
 

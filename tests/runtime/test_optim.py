@@ -188,6 +188,41 @@ def test_small_parameters_take_few_launches(name: str, optimizer: optim.Optimize
         np.testing.assert_allclose(moved[key], _first_move(name, p.astype(np.float64), norm), rtol=2e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("name, optimizer, launches", [("adafactor", optim.adafactor(), 92), ("muon", optim.muon(1e-3), 125)])
+@pytest.mark.parametrize("device", ["cpu", "vulkan"])
+def test_parameters_of_a_size_share_launches_and_keep_their_bits(
+    name: str, optimizer: optim.Optimizer, launches: int, device: str
+) -> None:
+    """The reductions and products of equally large parameters are few launches; each moves as it does alone."""
+
+    def step(params: Any, state: Any, gradients: Any) -> Any:
+        updates, state = optimizer.update(gradients, state, params)
+        return optim.apply_updates(params, updates), state
+
+    params = _many() | {"scale": np.float32(0.5), "kernels": np.ones((2, 3, 4), np.float32)}
+    jitted = rlx.jit(step, device=device_here(device).info.id)
+    moved, state = jitted(params, optimizer.init(params), params)
+    if device == "vulkan":
+        assert sum(len(d.steps) for d in jitted.report()[-1]) <= launches
+    for key in ("0.0", "5.0", "3.1", "2.4", "scale", "kernels"):
+        own = {key: params[key]}
+        alone, own_state = jitted(own, optimizer.init(own), own)
+        for ours, theirs in zip(rlx.tree.leaves((alone, own_state[1:])),
+                                rlx.tree.leaves(({key: moved[key]}, *({key: t[key]} for t in state[1:]))), strict=True):  # fmt: skip
+            np.testing.assert_array_equal(ours, theirs, strict=True)
+
+
+def test_parameters_beyond_the_limit_come_in_several_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    params = {str(i): np.full((4, 4), i + 1.0) + np.eye(4) for i in range(5)}
+    for optimizer in (optim.adafactor(), optim.muon(1e-3)):
+        whole = optimizer.update(params, optimizer.init(params), params)[0]
+        monkeypatch.setattr(optim, "_STACKED", 40)
+        parts = optimizer.update(params, optimizer.init(params), params)[0]
+        monkeypatch.undo()
+        for key in params:
+            np.testing.assert_allclose(whole[key], parts[key], rtol=1e-14)
+
+
 def test_global_norm_of_many_arrays_of_several_dtypes() -> None:
     rng = np.random.default_rng(4)
     arrays = [rng.standard_normal((3, n)).astype(t) for n in range(1, 9) for t in ("f4", "f8", "f2")]

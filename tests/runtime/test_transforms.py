@@ -311,3 +311,30 @@ def test_switch_takes_the_branch_of_its_number() -> None:
             rlx.switch(index, branches, X)
     with pytest.raises(GraphError, match="no branches"):
         rlx.switch(0, [], X)
+
+
+def test_loops_of_examples_that_end_at_different_steps_by_a_reduction() -> None:
+    """The predicate of each example is a reduction over no axes."""
+
+    def count(limit: Any) -> Any:
+        def step(state: Any) -> Any:
+            n, done = state
+            return n + 1, rlx.logical_or(done, n >= limit)
+
+        return rlx.while_loop(lambda s: rlx.logical_not(rlx.all(s[1])), step, (np.int32(0), np.False_), max_steps=9)
+
+    n, done = rlx.vmap(count)(np.array([1, 4, 2], np.int32))
+    assert n.tolist() == [2, 5, 3] and done.all()
+
+
+def test_there_is_no_tangent_where_the_rule_of_a_custom_vjp_cannot_be_transposed() -> None:
+    """The function's own ops would give one, and another than the rule's."""
+
+    @rlx.custom_vjp
+    def f(x: Any) -> Any:
+        return rlx.sin(x)
+
+    f.defvjp(lambda x: (f(x), x), lambda x, d: (rlx.while_loop(lambda v: v > 1.0, lambda v: v * 0.5, d),))
+    assert rlx.grad(f)(np.float64(0.3)) == 1.0
+    with pytest.raises(UnsupportedOp):
+        rlx.jvp(f, (np.float64(0.3),), (np.float64(1.0),))

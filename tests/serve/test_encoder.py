@@ -13,10 +13,7 @@ import pytest
 pytest.importorskip("starlette", reason="needs rlx[serve]")
 pytest.importorskip("uvicorn", reason="needs rlx[serve]")
 
-from rlx.errors import RlxError
-from rlx.models import load
-from rlx.serve.encoder import EncoderService, _Engine
-from rlx.serve.limits import Limits
+from rlx.serve.encoder import _Engine
 from rlx.serve.metrics import Metrics
 from tests.models import gguf_encoders, sentence_folders
 from tests.models.language import test_reading
@@ -44,7 +41,7 @@ def test_an_encoder_answers_requests_for_embeddings_alone(tmp_path: Path) -> Non
             (VECTORS, {"input": "cat " * 60}, "62 tokens are more than the 40"),
             (VECTORS, {"input": [[48]]}, "token 48 is out of range"),
             (VECTORS, {"input": []}, "expected a text"),
-            (VECTORS, {"input": "a", "dimensions": 7}, "dimensions"),
+            (VECTORS, {"input": "a", "dimensions": 99}, "dimensions"),
         ):
             status, found = server.ask(path, {"model": "tiny", **body})
             assert status == 400 and message in found["error"]["message"], found
@@ -74,14 +71,29 @@ def test_a_decoder_makes_embeddings_as_its_file_says(tmp_path: Path) -> None:
         assert np.abs(_numbers(found)[0] - server.model.embed("some text", pooling="mean")).max() <= 1e-6
 
 
-def test_rerankers_have_no_embeddings(tmp_path: Path) -> None:
-    gguf_encoders.write(tmp_path / "x.gguf", "bert", "rank")
-    with load(tmp_path / "x.gguf", "cpu") as model, pytest.raises(RlxError, match="no route"):
-        EncoderService(model, "tiny", limits=Limits())
-    test_reading.write(tmp_path / "y.gguf", "rank")
-    with served(tmp_path / "y.gguf") as server:
-        status, found = server.ask(VECTORS, {"model": "tiny", "input": "a"})
-        assert status == 400 and "reranker" in found["error"]["message"]
+@pytest.mark.parametrize("name", ["list", "truncated", "cls"])
+def test_dimensions_of_embeddings(name: str, tmp_path: Path) -> None:
+    """Vectors are cut, and have length 1 again where the whole ones have."""
+    with served(sentence_folders.write(tmp_path / "x", name)) as server:
+        for count in (1, 9, server.model.whole_width):
+            status, found = server.ask(VECTORS, {"model": "tiny", "input": ["dog", "the cat"], "dimensions": count})
+            whole = server.model.encode(["dog", "the cat"], truncate_dim=server.model.whole_width)[:, :count]
+            exact = whole / np.linalg.norm(whole, axis=1, keepdims=True) if server.model.unit else whole
+            assert status == 200 and _numbers(found).shape == (2, count)
+            assert np.abs(_numbers(found) - exact).max() <= 1e-6
+        whole = _numbers(server.ask(VECTORS, {"model": "tiny", "input": "dog"})[1])[0]
+        assert np.abs(whole - server.model.encode(["dog"])[0]).max() <= 1e-6
+        for wrong in (0, -1, 2.0, True, server.model.whole_width + 1):
+            status, found = server.ask(VECTORS, {"model": "tiny", "input": "a", "dimensions": wrong})
+            assert status == 400 and found["error"]["param"] == "dimensions"
+
+
+def test_dimensions_of_a_decoder(tmp_path: Path) -> None:
+    test_reading.write(tmp_path / "x.gguf", "mean")
+    with served(tmp_path / "x.gguf") as server:
+        found = _numbers(server.ask(VECTORS, {"model": "tiny", "input": "some text", "dimensions": 5})[1])[0]
+        exact = server.model.embed("some text")[:5]
+        assert np.abs(found - exact / np.linalg.norm(exact)).max() <= 1e-6
 
 
 def test_a_request_whose_client_leaves_keeps_its_turn_until_it_is_computed() -> None:

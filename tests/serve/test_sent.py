@@ -15,8 +15,9 @@ pytest.importorskip("starlette", reason="needs rlx[serve]")
 pytest.importorskip("uvicorn", reason="needs rlx[serve]")
 
 from rlx.errors import DTypeError
-from rlx.models.language.batch import Penalties, Token
+from rlx.models.language.batch import Token
 from rlx.models.language.decoder import Sampling
+from rlx.models.language.shaping import Penalties
 from rlx.serve.answers import Answer
 from rlx.serve.guard import refusal
 from rlx.serve.limits import Limits

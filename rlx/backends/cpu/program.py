@@ -108,6 +108,10 @@ class Segment:
         self._lead = partial(call, address(job))
         self._threads, self._work = threads, work
 
+    def leave_empty(self) -> None:
+        """Lets calls run nothing, as there are no steps."""
+        self._lead = int
+
     def _on(self, state: int) -> None:
         """Goes on with a run that returned before its end."""
         while state:
@@ -239,7 +243,9 @@ class EngineProgram:
     def finish(self) -> None:
         """Compiles and loads all kernels, and packs weights."""
         steps = [step for segment in self._segments for step in segment.steps]
-        if not steps:
+        if not steps:  # no node computes an element
+            for segment in self._segments:
+                segment.leave_empty()
             return
         machine, threads, weights = self._ctx.machine, self._ctx.threads, self._ctx.weights.made
         packing = [step for packed in weights for step in packed.steps]
@@ -268,7 +274,10 @@ class EngineProgram:
     def along(
         self, segment: Segment, order: Sequence[int], before: Sequence[MovingRow], after: Sequence[MovingRow]
     ) -> Segment | None:
-        """All turns of a segment, with the copies of rows around each, as one; None where its table would be long."""
+        """All turns of a segment, with the copies of rows around each, as one; None where its table would be long, and
+        for a segment without steps, as that of a body that computes no element is."""
+        if not segment.steps:
+            return None
         own, count = segment.table, len(order)
         kernels = [RowCopy(4 if not row.nbytes % 4 else 1, self._ctx.machine.vector_bytes) for row in (*before, *after)]
         try:

@@ -273,7 +273,7 @@ def bind_reduce(
     held = source if source in (*_INTEGERS, "f64") else "i32" if narrow else "f64" if join == "add" else "f32"
     stages = stages_of(x.shape, node.attrs["axes"])
     if not stages:
-        step = tree_step([ex.arg(0, as_dtype(x.dtype))], [x], [y.reshape(x.shape)], ctx)
+        step = tree_step([ex.cast(ex.arg(0, as_dtype(x.dtype)), as_dtype(y.dtype))], [x], [y.reshape(x.shape)], ctx)
         return None if step is None else [step]
     count = math.prod(x.shape[i] for i in node.attrs["axes"])
     lanes = ctx.machine.lanes(64 if source == "f64" and counts else 32)

@@ -16,7 +16,7 @@ from rlx.formats.files import shown
 from rlx.formats.gguf.keys import READ, unfollowed
 from rlx.formats.gguf.names import BY_ARCHITECTURE, EXPERTS, Family
 from rlx.formats.gguf.plain import BY_ARCHITECTURE as PLAIN
-from rlx.formats.gguf.plain import family_of, rules
+from rlx.formats.gguf.plain import family_of, hybrid, rules
 from rlx.formats.gguf.reader import GgufFile, GgufTensor
 from rlx.formats.gguf.tokenizer import read_tokenizer
 from rlx.formats.tokenizer.language import LanguageTokenizer
@@ -62,6 +62,8 @@ class GgufModel:
                 continue
             if tensor.name not in _SETTINGS and (tensor.name != SCORES or self.family.folder_name(SCORES)):
                 self._add(tensor)
+        self._listed = self._numbers_of_layers()
+        self.kinds |= {name: (value.shape, f32) for name, value in self._listed.items()}
 
     def _refuse(self, what: str) -> NoReturn:
         raise ModelFormatError(f"{self.where}: {what}")
@@ -82,6 +84,19 @@ class GgufModel:
                 self._refuse(f"tensor {shown(name)} is {came}, expected f32{list(expected)}")
             if end == "scale":
                 result[weight.name] = np.asarray(tensor.read(), np.float32)
+        return result
+
+    def _numbers_of_layers(self) -> dict[str, npt.NDArray[np.float32]]:
+        """The tensors of one number that the file says as settings with a number for each layer, or one for all."""
+        result, layers = {}, self.config["num_hidden_layers"] if self.family.listed else 0
+        for part, key in self.family.listed.items():
+            held = self.file.metadata.get(key)
+            held = held if isinstance(held, list) else [held] * layers
+            if len(held) != layers or not all(type(value) is float for value in held):
+                self._refuse(f"{key} is {shown(self.file.metadata.get(key))}, expected a number for each layer")
+            shape = () if part.endswith(("beta", "eps")) else (1,)
+            for i, value in enumerate(held):
+                result[f"{self.family.layers}.{i}.{part}"] = np.full(shape, value, np.float32)
         return result
 
     def _keep(self, name: str, tensor: GgufTensor, expert: int | None, shape: tuple[int, ...], dtype: DType) -> None:
@@ -118,6 +133,8 @@ class GgufModel:
             if math.prod(shape[:-1]) != 1:
                 self._refuse(f"tensor {shown(tensor.name)} has shape {shape}, expected one row")
             shape = (1, *shape[-1:])
+        elif change == "flat":
+            shape, dtype = (math.prod(shape),), f32
         elif change in ("one more", "minus exp"):
             dtype = f32
         self._keep(folder_name, tensor, None, shape, dtype)
@@ -126,6 +143,8 @@ class GgufModel:
         """The tensor that a folder calls so; `scales` says what its products are multiplied by, if it is packed.
 
         Raises: ModelFormatError, KeyError."""
+        if name in self._listed:
+            return self._listed[name]
         tensor, expert = self._found[name]
         value, factor = self._read(name, tensor, expert), self._factors.get(tensor.name)
         if factor is None or isinstance(value, PackedArray):
@@ -160,7 +179,7 @@ class GgufModel:
         plain = np.asarray(value.dequantize() if isinstance(value, PackedArray) else value)
         if change == "transposed":
             return np.ascontiguousarray(plain.T)
-        if change in ("squeezed", "one row"):
+        if change in ("squeezed", "one row", "flat"):
             return plain.reshape(self.kinds[name][0])
         plain = plain.astype(np.float32)
         with np.errstate(all="ignore"):
@@ -168,9 +187,9 @@ class GgufModel:
 
     def read_into(self, name: str, out: npt.NDArray[np.uint8]) -> None:
         """Writes the tensor that a folder calls so into memory of its size, as `read` gives it. Raises: as `read`."""
-        tensor, expert = self._found[name]
-        change = self.family.change(tensor.name)
-        if tensor.name in self._factors and not self.kinds[name][1].is_packed:
+        tensor, expert = self._found.get(name, (None, None))
+        change = None if tensor is None else self.family.change(tensor.name)
+        if tensor is None or (tensor.name in self._factors and not self.kinds[name][1].is_packed):
             copy_into(self.read(name), out)
         elif expert is not None:
             tensor.read(expert, expert + 1, out)
@@ -273,19 +292,55 @@ class GgufModel:
         """What a file of a plain family says by its tensors, and what it leaves to its readers."""
         f = self.family
         config |= f.fixed
-        config |= {name: tensor in self.file.tensors for name, tensor in f.present.items()}
+        ends = {name.partition(".")[2].partition(".")[2] for name in self.file.tensors if name.startswith("blk.")}
+        for name, tensor in f.present.items():
+            config[name] = tensor in self.file.tensors or tensor.removeprefix("blk.0.") in ends
         if f.pairs:
             config["rope_interleaved"] = True
         if f.architecture == "exaone4" and config["num_hidden_layers"] != 64:  # the largest alone has windows
             config |= {"sliding_window": None, "layer_types": None}
+        if f.architecture == "dbrx":
+            config["attn_config"] = {"clip_qkv": config.pop("clip_qkv", None), "rope_theta": config.pop("rope_theta"),
+                                     "kv_n_heads": config["num_key_value_heads"]}  # fmt: skip
+            config["ffn_config"] = {"moe_num_experts": config.pop("moe_num_experts"),
+                                    "moe_top_k": config.pop("moe_top_k"),
+                                    "ffn_hidden_size": config["intermediate_size"]}  # fmt: skip
         if f.architecture == "mpt":
             config["attn_config"] = {"clip_qkv": config.pop("clip_qkv", None)}
         if f.architecture == "falcon":
             kv, second = config["num_key_value_heads"], "blk.0.attn_norm_2.weight" in self.file.tensors
             config |= {"new_decoder_architecture": kv > 1, "num_kv_heads": kv, "num_ln_in_parallel_attn": 1 + second,
                        "ffn_hidden_size": config["intermediate_size"]}  # fmt: skip
+        if f.architecture.startswith("granite") and not config.get("attention_multiplier"):
+            config["attention_multiplier"] = config["head_dim"] ** -0.5
+        if f.mixers:
+            self._hybrid(config)
+        if f.model_type == "mamba2":
+            inner, heads, width = config.pop("ssm_inner"), config["num_heads"], config["hidden_size"]
+            if heads < 1 or inner % heads or inner % width:
+                self._refuse(f"mamba2.ssm.inner_size is {inner}, expected a multiple of {heads} heads and of {width}")
+            config |= {"head_dim": inner // heads, "expand": inner // width}
+        if f.model_type == "olmo3":  # both kinds of layers have one base, and those with windows no scaling
+            plain = {"rope_type": "default", "rope_theta": config.pop("rope_theta")}
+            config["rope_parameters"] = {
+                "full_attention": {**plain, **config.pop("rope_scaling", {})}, "sliding_attention": plain,
+            }  # fmt: skip
         if f.one_key:
             config[f.one_key] = config.get("num_key_value_heads") == 1
+
+    def _hybrid(self, config: dict[str, Any]) -> None:
+        """Which layers have attention, of those that a list of heads says."""
+        layers, key = config["num_hidden_layers"], f"{self.family.architecture}.attention.head_count_kv"
+        heads = self.file.metadata.get(key)
+        heads = heads if isinstance(heads, list) else [config["num_key_value_heads"]] * layers
+        if len(heads) != layers:
+            self._refuse(f"{key} has {len(heads)} numbers, expected {layers}")
+        finetuned = f"{self.family.architecture}.rope.scaling.finetuned"
+        if finetuned in self.file.metadata:
+            config["rope.scaling.finetuned"] = self.file.value(finetuned, bool)
+        wrong = hybrid(self.family, config, heads, self.file.tensors)
+        if wrong is not None:
+            self._refuse(wrong)
 
     def _windows(self, config: dict[str, Any], layers: int) -> None:
         """Which layers have a window: all but every n-th, or those that a list says."""
@@ -308,6 +363,10 @@ class GgufModel:
             value = value[0]  # llama.cpp allows a number for each layer
             if type(value) not in (int, kind):
                 self._refuse(f"{key} is a list of {type(value).__name__}, expected {kind.__name__}")
+        elif isinstance(value, list) and name == "num_key_value_heads" and self.family.mixers:
+            value = self._heads_of_layers(key, value)
+        elif isinstance(value, list) and name == "intermediate_size" and self.family.mixers == "nemotron_h":
+            value = max([n for n in value if type(n) is int], default=0)  # the tensors say which are whose
         elif isinstance(value, list):
             self._refuse(f"{key} has a number for each layer; rlx has models of equal layers only")
         else:
@@ -317,6 +376,12 @@ class GgufModel:
         if type(value) is float and np.float32(value) == value:
             return float(str(np.float32(value)))  # 1e-06 rather than what f32 made of it
         return value
+
+    def _heads_of_layers(self, key: str, value: list[Any]) -> int:
+        """The heads of keys where layers have attention; the others have 0."""
+        if not all(type(n) is int for n in value) or len(set(value) - {0}) != 1:
+            self._refuse(f"{key} is {shown(value)}, expected one number of heads, or 0 where a layer has no attention")
+        return int(max(value))
 
     def _heads(self, config: dict[str, Any]) -> None:
         """The size of a head and the rotary embedding."""

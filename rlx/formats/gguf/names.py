@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from rlx.records import Record, field
 
-Change = Literal["pairs of q", "pairs of k", "one more", "transposed", "minus exp", "squeezed", "one row"]
+Change = Literal["pairs of q", "pairs of k", "one more", "transposed", "minus exp", "squeezed", "one row", "flat"]
 
 _TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 _TIED = {"model.embed_tokens": "token_embd", "model.norm": "output_norm"}
@@ -105,6 +105,9 @@ class Family(Record):
     joined: bool = False  # q, k and v are one tensor
     gates_above: bool = False  # gates and the others of an MLP are one tensor
     latent: bool = False  # keys and values are one row
+    listed: Mapping[str, str] = field(default_factory=dict)  # tensors of one number, by the setting that lists them
+    mixers: str = ""  # how layers without attention are called
+    folded: bool = False  # what products are multiplied by is in their weights
     one_key: str = ""  # the flag that says that there is one head of keys
 
     def gguf_name(self, name: str) -> str | None:

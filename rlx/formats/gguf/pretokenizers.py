@@ -1,7 +1,8 @@
 r"""How texts are cut into words before BPE: the kinds that `tokenizer.ggml.pre` names, as parts of a tokenizer.json.
 
 GGUF files hold no expressions, only the name of a kind; these are the expressions that the models' own tokenizer.json
-files have. llama.cpp has a form of each for its own matcher (`src/llama-vocab.cpp` lists the names).
+files have. llama.cpp has a form of each for its own matcher (`src/llama-vocab.cpp` lists the names); of kimi-k2,
+tiny_aya and youtu that takes letters of both cases for one another, and does not cut `camelCase`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,14 @@ def _cased(ending: str, digits: str) -> str:
     return rf"{words}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
 
 
+def _kimi() -> str:
+    """Words cut where a capital follows a small letter, and where Chinese characters begin and end."""
+    upper, lower = (rf"[\p{{{case}}}\p{{Lm}}\p{{Lo}}\p{{M}}&&[^\p{{Han}}]]" for case in (r"Lu}\p{Lt", "Ll"))
+    first, end = r"[^\r\n\p{L}\p{N}]?", f"{_CONTRACTIONS}?"
+    words = f"{first}{upper}*{lower}+{end}|{first}{upper}+{lower}*{end}"
+    return rf"[\p{{Han}}]+|{words}|\p{{N}}{{1,3}}|{_SIGNS}|{_SPACES}"
+
+
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 _DEEPSEEK = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
@@ -41,6 +50,16 @@ _QWEN35 = (
 )
 _SEED = rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}"
 _BAILING = rf"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|{_WORD}|\p{{N}}|{_SIGNS}|\s*[\r\n]|\s+(?!\S)|\s+"
+# Threes of digits, counted from the right: `\d{1,3}(?=(?:\d{3})*\b)` would read the rest of a number at each of them,
+# so numbers are cut out, then their first digits that are no three, and what follows cuts threes from the left.
+_FROM_RIGHT = (r"(?<!\d)\d+\b", r"(?<!\d)\d{1,2}(?=(?:\d{3})+\b)")
+_AFMOE_DIGITS = (r"\p{N}+", r"(?<!\p{N})\p{N}{1,2}(?=(?:\p{N}{3})+(?!\p{N}))", r"\p{N}{1,3}")
+_AFMOE = "[一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ\uff65-\uff9f⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ]+"
+_YOUTU = "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+"
+_EXAONE_MOE = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+)
 _DIGITS = {"type": "Digits", "individual_digits": True}
 
 
@@ -89,16 +108,16 @@ def _table() -> Iterable[tuple[str, PreTokenizer]]:
     for names, kind in (
         ("default", _split(r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
         (
-            "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2",
+            "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
             _split(three, ignore_merges=True, bos=True),
         ),
         ("dbrx smaug-bpe chatglm-bpe glm4", _split(three)),
-        ("qwen2 megrez", _split(one, form="NFC")),
+        ("qwen2 megrez f2llmv2", _split(one, form="NFC")),
         ("deepseek-r1-qwen stablelm2 hunyuan grok-2 solar-open kormo", _split(one)),
         ("qwen35", _split(_QWEN35, form="NFC")),
         ("gpt-4o llama4 kanana2 minimax-m2", _split(cased)),
         ("tekken", _split(_cased("", r"\p{N}"), ignore_merges=True, bos=True)),
-        ("deepseek-v3 step35 hunyuan-dense", _split(r"\p{N}{1,3}", chinese, _DEEPSEEK)),
+        ("deepseek-v3 step35 hunyuan-dense joyai-llm", _split(r"\p{N}{1,3}", chinese, _DEEPSEEK)),
         (
             "deepseek-coder",
             PreTokenizer(
@@ -109,10 +128,16 @@ def _table() -> Iterable[tuple[str, PreTokenizer]]:
                 ]
             ),
         ),
+        ("afmoe", _split(*_AFMOE_DIGITS, _AFMOE, _DEEPSEEK)),
+        ("kimi-k2", _split(_kimi())),
+        ("tiny_aya", _split(*_FROM_RIGHT, cased)),
+        ("youtu", _split(_YOUTU, _cased(f"{_CONTRACTIONS}?", r"\p{N}"))),
+        ("exaone-moe", _split(_EXAONE_MOE)),
         ("gpt-2 phi-2 mpt jais trillion granite-docling exaone4 mellum", plain),
+        ("jina-es jina-de jina-v2-es jina-v2-de a.x-4.0 gigachat", plain),
         ("olmo modern-bert", composed),
         ("roberta-bpe jina-v1-en jina-v2-code", PreTokenizer([byte_level(True)], sep=True)),
-        ("starcoder refact command-r smollm codeshell exaone minerva-7b", apart),
+        ("starcoder refact command-r smollm codeshell exaone minerva-7b mellum2", apart),
         ("falcon", PreTokenizer(falcon)),
         ("bloom gpt3-finnish poro-chat", _split(_BLOOM)),
         ("viking", PreTokenizer([split(_BLOOM), _DIGITS, byte_level(False)])),

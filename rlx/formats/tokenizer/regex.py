@@ -33,6 +33,16 @@ _HEADS = tuple(
     for ending in ("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "")
 )
 
+# Kimi's, whose words begin and end with Chinese characters too; K-EXAONE's, of which nothing follows the repeat.
+_CONTRACTIONS, _FIRST = "(?i:'s|'t|'re|'ve|'m|'ll|'d)", r"[^\r\n\p{L}\p{N}]?"
+_UPPER, _LOWER = (f"{letters[:-1]}&&[^\\p{{Han}}]]" for letters in (_UPPER, _LOWER))
+_HEADS += (
+    rf"[\p{{Han}}]+|{_FIRST}{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|{_FIRST}{_UPPER}+{_LOWER}*{_CONTRACTIONS}?|",
+    rf"{_CONTRACTIONS}|{_FIRST}(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|",
+)
+# Numbers, and their first digits where these are no three: they are read once, from where a number begins.
+_NUMBERS = (r"(?<!\d)\d+\b", r"(?<!\d)\d{1,2}(?=(?:\d{3})+\b)", r"(?<!\p{N})\p{N}{1,2}(?=(?:\p{N}{3})+(?!\p{N}))")
+
 _ATOM = re.compile(r"\\[sSdDwWnrt]|\\[pP]\{\^?[A-Za-z_]{1,40}\}|\\[^\w\s]|[^\\\[\](){}|?*+^$]")
 _QUANTIFIER = re.compile(r"([?*+])|\{(\d{1,3})(,?)(\d{0,3})\}")
 
@@ -53,6 +63,8 @@ def least_match(pattern: str) -> int:
     """
     if len(pattern) > MAX_PATTERN:
         raise ValueError(f"it has {len(pattern):,} characters, more than {MAX_PATTERN:,}")
+    if pattern in _NUMBERS:
+        return 1
     rest = pattern
     for head in _HEADS:
         rest = rest.removeprefix(head)

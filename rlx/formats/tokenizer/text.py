@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from rlx.errors import DTypeError, ModelFormatError, RlxError
+from rlx.errors import DTypeError, ModelFormatError, ModelWarning, RlxError
 from rlx.formats.files import OBJECT_BYTES, check_object, parse_json, plain, read_bytes, shown
+from rlx.formats.tokenizer.decoding import read_decoder
 from rlx.formats.tokenizer.models import check_added, check_model
 from rlx.formats.tokenizer.parts import Walk
+from rlx.records import Record
 
 MAX_TOKENIZER = 64_000_000  # bytes; the largest published ones are half of it
 # Bytes of memory that a byte of the file may take, besides OBJECT_BYTES: as JSON, then as the package's objects.
@@ -35,55 +38,151 @@ _PARTS = (
 )
 
 TokenIds = npt.NDArray[np.int32]
+T = TypeVar("T")
+
+
+class Pieces(Record):
+    """A text's tokens: their ids, their texts in the vocabulary, where each begins and ends in the text, and which are
+    marks around it."""
+
+    ids: TokenIds
+    tokens: list[str]
+    places: list[tuple[int, int]]
+    marks: npt.NDArray[np.bool_]
 
 
 class TextTokenizer:
-    """The tokenizer of a tokenizer.json; special tokens are added, long texts cut to `max_length` tokens. The file's
-    own truncation, padding and decoder are not used.
+    """The tokenizer of a tokenizer.json; special tokens are added, long texts cut to `max_length` tokens at `side`, by
+    default the one that the file says. The file's padding, decoder and number of tokens are not used. A `normalizer`
+    takes the place of the file's; where these differ a ModelWarning says so.
 
     Raises: RlxError when the package `tokenizers` is not installed, ModelFormatError for a damaged file, for one whose
     parts are not known to be safe to run, or for a `max_length` that the special tokens alone fill.
     """
 
-    def __init__(self, file: Path, max_length: int, lower: bool = False) -> None:
+    def __init__(
+        self, file: Path, max_length: int, lower: bool = False, normalizer: dict[str, Any] | None = None,
+        side: str | None = None,
+    ) -> None:  # fmt: skip
         self.file = file
         self.max_length = max_length
         parts, size = read_parts(file)
+        self._decoder = parts.get("decoder")
+        held = parts.get("normalizer")
+        if normalizer is not None:
+            parts["normalizer"] = normalizer
+        truncation = parts.get("truncation")
+        if side is None:
+            side = str(truncation.get("direction", "right")).lower() if isinstance(truncation, dict) else "right"
         if lower:  # a normalizer does this, as special tokens keep their letters
             steps = [{"type": "Lowercase"}, parts.get("normalizer")]
             parts["normalizer"] = {"type": "Sequence", "normalizers": [s for s in steps if s is not None]}
         self._made = build(parts, file, size)
+        model = parts["model"]
+        self.unknown: str | None = model.get("unk_token")  # the text of the token for what is unknown
+        if model.get("unk_id") is not None:
+            self.unknown = self._made.id_to_token(model["unk_id"])
         special = self._made.num_special_tokens_to_add(False)
         with faults_of(file):
-            self._made.enable_truncation(max_length)
+            self._made.enable_truncation(max_length, direction=side)
         if special >= max_length:  # the package would then not truncate at all
             raise ModelFormatError(
                 f"{file}: adds {special} special tokens, which leave no room in the model's {max_length} tokens"
             )
         self.ids(["a", ""])  # some faults show only here
+        if normalizer is not None:
+            _warn_of(normalizer, held, file)
 
     def ids(self, texts: Sequence[str]) -> list[TokenIds]:
         """The token ids of each text.
 
         Raises: DTypeError for text that has no UTF-8 form, ModelFormatError when the tokenizer fails.
         """
-        result: list[TokenIds] = []
+        return self._each(texts, lambda encoding: self._checked_ids(encoding.ids))
+
+    def pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[TokenIds, TokenIds]]:
+        """Of each pair of texts the ids, with the marks between them, and 0 or 1 for which of the two each is of. Of
+        too long a pair the longer text is cut first. Raises: as `ids`."""
+
+        def read(encoding: Any) -> tuple[TokenIds, TokenIds]:
+            return self._checked_ids(encoding.ids), np.asarray(encoding.type_ids, np.int32)
+
+        return self._each(pairs, read)
+
+    def pieces(self, texts: Sequence[str]) -> list[Pieces]:
+        """The tokens of each text with their places in it. Raises: as `ids`."""
+
+        def read(encoding: Any) -> Pieces:
+            marks = np.asarray(encoding.special_tokens_mask, np.bool_)
+            return Pieces(self._checked_ids(encoding.ids), list(encoding.tokens), list(encoding.offsets), marks)
+
+        return self._each(texts, read)
+
+    def is_cut(self, text: str | tuple[str, str]) -> bool:
+        """Whether a text, or a pair of texts, has more than `max_length` tokens. Raises: as `ids`."""
+        return self._each([text], lambda encoding: bool(encoding.overflowing))[0]
+
+    def _each(self, texts: Sequence[Any], read: Callable[[Any], T]) -> list[T]:
+        """What `read` gives of the package's result for each text, or pair of texts."""
+        result: list[T] = []
         while len(result) < len(texts):
-            chunk: list[str] = []
+            chunk: list[Any] = []
             room = _CHUNK_CHARACTERS
             for i in range(len(result), min(len(result) + _CHUNK, len(texts))):
-                _check_utf8(texts[i], i)
-                room -= len(texts[i])
+                for text in texts[i] if isinstance(texts[i], tuple) else (texts[i],):
+                    _check_utf8(text, i)
+                    room -= len(text)
                 if room < 0 and chunk:
                     break
                 chunk.append(texts[i])
             with faults_of(self.file):
-                found = [np.asarray(e.ids, np.int64) for e in self._made.encode_batch(chunk)]
-            largest = max((int(ids.max()) for ids in found if ids.size), default=0)
-            if largest > _MAX_ID:
-                raise ModelFormatError(f"{self.file}: numbers a token {largest}; expected at most {_MAX_ID}")
-            result += [ids.astype(np.int32) for ids in found]
+                encodings = self._made.encode_batch(chunk)
+            result += [read(encoding) for encoding in encodings]
         return result
+
+    def _checked_ids(self, ids: list[int]) -> TokenIds:
+        found = np.asarray(ids, np.int64)
+        if found.size and int(found.max()) > _MAX_ID:
+            raise ModelFormatError(f"{self.file}: numbers a token {found.max()}; expected at most {_MAX_ID}")
+        return found.astype(np.int32)
+
+    def id_of(self, token: str) -> int | None:
+        """The id of a token, None where there is none of this text."""
+        id = self._made.token_to_id(token)
+        return None if id is None else int(id)
+
+    def token(self, id: int) -> str | None:
+        """The text of a token as the vocabulary has it, None for an id without one."""
+        found = self._made.id_to_token(id)
+        return None if found is None else str(found)
+
+    @property
+    def word_pieces(self) -> bool:
+        """Whether tokens within a word are marked as such."""
+        return bool(getattr(self._made.model, "continuing_subword_prefix", None))
+
+    def take_whole(self, mark: str) -> None:
+        """From now on a text that is one of the tokens is read as this token wherever it stands, as are special tokens;
+        one that is none, nor begins with one before a blank, stays text."""
+        for text in (mark, *mark.split(None, 1)[:1]):
+            if text and self.id_of(text) is not None:
+                with faults_of(self.file):
+                    if self._made.encode(text, add_special_tokens=False).tokens != [text]:
+                        from tokenizers import AddedToken
+
+                        self._made.add_special_tokens([AddedToken(text, normalized=False, special=True)])
+                return
+
+    def marks_behind(self) -> int:
+        """How many special tokens stand behind a text."""
+        with faults_of(self.file):
+            marks = self._made.encode("a").special_tokens_mask
+        return next((i for i, mark in enumerate(reversed(marks)) if not mark), 0)
+
+    def decoded(self, tokens: Sequence[str]) -> str:
+        """The text of tokens as the vocabulary has them. Raises: ModelFormatError for a decoder that is not known."""
+        writer = read_decoder(self._decoder, self.file).begin(True)
+        return "".join([*(writer.push(token) for token in tokens), writer.end()])
 
     def prompt_length(self, prompt: str) -> int:
         """How many tokens a prompt has with the mark before it, and without one after it. Raises: as `ids`."""
@@ -91,6 +190,34 @@ class TextTokenizer:
         with faults_of(self.file):
             added: list[int] = self._made.encode(prompt).special_tokens_mask
         return len(added) - sum(added[-1:])
+
+
+def bert_normalizer(settings: dict[str, Any], file: Path) -> dict[str, Any]:
+    """The normalizer that BERT's class in transformers makes of the settings in `file`, whatever tokenizer.json has.
+    Raises: ModelFormatError."""
+    usual = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
+    for name, value in usual.items():
+        usual[name] = settings.get(name, value)
+        if type(usual[name]) is not bool and (usual[name], name) != (None, "strip_accents"):
+            raise ModelFormatError(f"{file}: {name} is {shown(usual[name])}, expected true or false")
+    lower, strip, chinese = usual.values()
+    return {
+        "type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": chinese, "strip_accents": strip,
+        "lowercase": lower,
+    }  # fmt: skip
+
+
+def _warn_of(taken: dict[str, Any], held: Any, file: Path) -> None:
+    """Warns where BERT's class and the file disagree. Warns: ModelWarning."""
+    own = held if isinstance(held, dict) else {"type": held}
+    if own.get("type") != taken["type"]:
+        own = {"type": own.get("type")}
+    odd = [f"{n} = {shown(own[n])} (taken: {taken[n]})" for n in taken if n in own and own[n] != taken[n]]
+    if odd:
+        warnings.warn(
+            f"{file}: its normalizer has {', '.join(odd)}; what tokenizer_config.json says, or leaves at BERT's usual "
+            "settings, is taken, as in transformers", ModelWarning, stacklevel=2,
+        )  # fmt: skip
 
 
 def read_parts(file: Path) -> tuple[dict[str, Any], int]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.dtypes import DType, rounded
-from rlx.errors import ModelFormatError, meant
+from rlx.errors import FileMissing, ModelFormatError, meant
 from rlx.formats.files import read_json, shown
 from rlx.formats.safetensors import SafetensorsFile
 from rlx.models.language.architectures.base import Recipe
@@ -116,7 +116,7 @@ class Adapter:
         self.path = Path(folder)
         file = self.path / "adapter_config.json"
         if not os.path.exists(file):
-            raise ModelFormatError(f"{self.path} has no adapter_config.json; give the folder of a PEFT adapter")
+            raise FileMissing(f"{self.path} has no adapter_config.json; give the folder of a PEFT adapter", file)
         self._fields = f = Fields(read_json(file), str(file))
         f.must_be("peft_type", "LORA")
         if f.content.get("use_dora") is True:

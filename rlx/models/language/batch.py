@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,52 +14,10 @@ from rlx.models.language.adapters import Adapter
 from rlx.models.language.decoder import AHEAD, Decoder, Sampling
 from rlx.models.language.graph import GREEDY, LOG, SCORED, Picking, mask_words
 from rlx.models.language.pages import MOST, Pages, pages_for
+from rlx.models.language.shaping import Constraint, Penalties
 from rlx.records import Record, field
 
 Ended = Literal["", "stop", "length", "context", "nan"]
-
-
-class Constraint(Protocol):
-    """Which tokens may come next in a sequence, as of a grammar."""
-
-    def mask(self, words: npt.NDArray[np.int32]) -> None:
-        """Writes the bits of the tokens that may come next: bit b of word w is token 32 w + b."""
-
-    def take(self, token: int) -> bool:
-        """Goes on past a token; whether the text is complete with it."""
-
-
-class Penalties:
-    """What a sequence's tokens so far do to its next logits. In this order: `repetition`, as of `rlx.sample`, for each
-    token of the prompt and the answer; then `bias` is added, by token, and for each token of the answer `presence` is
-    taken away once, and `frequency` as often as it was given. The host adds these up in f64 and rounds once."""
-
-    def __init__(
-        self, vocabulary: int, repetition: float = 1.0, presence: float = 0.0, frequency: float = 0.0,
-        bias: Mapping[int, float] | None = None,
-    ) -> None:  # fmt: skip
-        bias = bias or {}
-        if odd := [token for token in bias if not 0 <= token < vocabulary]:
-            raise DTypeError(f"bias has the token {odd[0]}; expected ids from 0 to {vocabulary - 1}")
-        if not 2.0**-100 <= repetition <= 2.0**100 or not np.isfinite([presence, frequency, *bias.values()]).all():
-            raise DTypeError(f"penalties are {repetition}, {presence}, {frequency}; expected finite numbers, and a "
-                             "repetition above 0")  # fmt: skip
-        self._repetition, self._presence, self._frequency, self._bias = repetition, presence, frequency, bias
-        self._counts: Counter[int] = Counter()
-        self.scale = np.ones(vocabulary, np.float32)
-        self.shift = np.zeros(vocabulary, np.float32)
-        self.shift[[*bias]] = [*bias.values()]
-
-    def begin(self, prompt: npt.NDArray[np.int32]) -> None:
-        """Notes the prompt."""
-        self.scale[prompt] = self._repetition
-
-    def take(self, token: int) -> None:
-        """Notes a token of the answer."""
-        self._counts[token] += 1
-        self.scale[token] = self._repetition
-        away = self._presence + self._frequency * self._counts[token]
-        self.shift[token] = self._bias.get(token, 0.0) - away
 
 
 class Scores(NamedTuple):

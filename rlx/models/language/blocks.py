@@ -203,6 +203,7 @@ class Blocks:
             up = self._activated(gate, name) * up
         else:
             up = self._activated(self.linear(x, f"{name}.up_proj", inner, c.mlp_bias), name)
+        up = self.norm(up, f"{name}.norm") if c.mlp_norm else up
         return self.linear(up, f"{name}.down_proj", c.width, c.mlp_bias)
 
     def _activated(self, x: Tensor, name: str) -> Tensor:
@@ -235,8 +236,8 @@ class Blocks:
             made = turned(self._with_sinks(q, keys, values, a, index))
         elif not self.size.context:
             made = turned(ops.attention(turned(q), turned(k), turned(v), self._beside(a), scale=a.scale,
-                                        softcap=a.softcap, causal=self.size.chunk > 1 or window is not None,
-                                        window=window))  # fmt: skip
+                                        softcap=a.softcap, window=window,
+                                        causal=a.causal and (self.size.chunk > 1 or window is not None)))  # fmt: skip
         else:
             made = self.caches.attention(index, q, k, v, window, a.scale, a.softcap, a.alibi, a.alibi_rounded)
         return self._out(x, made, index)
@@ -255,6 +256,7 @@ class Blocks:
         mixed = ops.cast(ops.reshape(mixed, (self.rows, a.heads * a.head_size)), self.size.activations)
         if a.gated:
             mixed = mixed * ops.sigmoid(self.linear(x, f"{name}.q_gate", a.heads * a.head_size, a.qkv_bias))
+        mixed = self.norm(mixed, f"{name}.out_norm") if a.out_norm else mixed
         return self.linear(mixed, f"{name}.o_proj", self.config.width, a.out_bias)
 
     def _step(self, q: Tensor, k: Tensor, v: Tensor, a: Attention, index: int, rope: Rope | None) -> Tensor:
@@ -355,11 +357,14 @@ class Blocks:
         of = (counts, ops.gather(flat, order))
         taken = ops.gather(x, order // e.used)
         inner, outer = (e.count, e.inner, self.config.width), (e.count, self.config.width, e.inner)
-        gate, up = (self._expert(taken, f"{name}.experts.{part}_proj", inner, *of) for part in ("gate", "up"))
-        if e.limit is None:
-            hidden = activated(gate, self.config.activation) * up
+        parts_of = ("gate", "up") if self.config.gated else ("up",)
+        *gates, up = (self._expert(taken, f"{name}.experts.{part}_proj", inner, *of) for part in parts_of)
+        if not gates:
+            hidden = activated(up, self.config.activation)
+        elif e.limit is None:
+            hidden = activated(gates[0], self.config.activation) * up
         else:  # gpt-oss
-            gate = ops.minimum(gate, e.limit)
+            gate = ops.minimum(gates[0], e.limit)
             hidden = (ops.clip(up, -e.limit, e.limit) + 1.0) * gate * ops.sigmoid(gate * 1.702)
         result = self._expert(hidden, f"{name}.experts.down_proj", outer, *of)
         back = ops.cast(ops.argsort(order, axis=0), i32)

@@ -22,7 +22,7 @@ MOST_ANGLE = 1e6  # radians a position; published ones are 1 at most
 
 Norm = Literal["rms", "layer"]
 Placement = Literal["before", "after", "around", "post", "inside"]
-Mixer = Literal["attention", "latent", "mamba", "mamba2", "delta", "conv", "hybrid"]
+Mixer = Literal["attention", "latent", "mamba", "mamba2", "delta", "conv", "hybrid", "lightning", "mlp", "experts"]
 ATTENTION: tuple[Mixer, ...] = ("attention",)  # the mixers of one layer
 
 
@@ -79,9 +79,11 @@ class Attention(Record):
     late_norm: bool = False
     clip: float | None = None
     alibi: tuple[float, ...] = ()
+    causal: bool = True  # whether no token attends to later ones; of encoders, which have no caches, tokens may
     alibi_rounded: bool = False  # whether scores gain by the keys' positions, rounded to bf16, as Falcon's do
     heat: tuple[float, float] | None = None
     latent: Latent | None = None
+    out_norm: bool = False  # whether what the heads give has a norm before the last product
 
 
 class Experts(Record):
@@ -136,6 +138,8 @@ class Recurrence(Record):
     inner_norms: Literal["weighted", "plain"] | None = None  # norms of Mamba's step, B and C
     normed: bool = True  # whether Mamba-2's result has a norm
     late_gate: bool = False  # whether the gate follows that norm
+    inner_eps: float | None = None  # that of the norms inside, where it is another than the model's
+    writes: float = 1.0  # what the sigmoid is multiplied by that says how much a delta rule writes
 
 
 class LanguageConfig(Record, kw_only=True):
@@ -180,6 +184,11 @@ class LanguageConfig(Record, kw_only=True):
     final_norm: bool = True
     # What products with weights are multiplied by, a number or one for each row, by the names of parts of layers.
     scales: tuple[tuple[str, float | tuple[float, ...]], ...] = ()
+    mlp_norm: bool = False  # whether MLPs have a norm before their last product
+    # What a block's input is multiplied by where it is added to its result: of each layer's mixer, and of its MLP.
+    skips: tuple[tuple[float, float], ...] = ()
+    placements: tuple[Placement, ...] = ()  # of each layer, where they differ
+    alone: bool = False  # whether each layer is a mixer, an MLP or experts alone
     heads_beyond: bool = False  # whether a file may have more layers, which guess tokens that follow the next
 
     @property
@@ -194,7 +203,7 @@ class LanguageConfig(Record, kw_only=True):
     @property
     def recurrent(self) -> bool:
         """Whether a layer keeps a state that a padded token would change."""
-        return not {"attention", "latent"}.issuperset(self.mixers)
+        return not {"attention", "latent", "mlp", "experts"}.issuperset(self.mixers)
 
 
 class Fields:

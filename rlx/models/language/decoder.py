@@ -22,6 +22,7 @@ from rlx.models.language.config import LanguageConfig
 from rlx.models.language.graph import GREEDY, LOG, Head, Picking, language_graph
 from rlx.models.language.pages import Pages
 from rlx.models.language.placement import Room, check_room, room_of
+from rlx.models.language.shaping import Shaping
 from rlx.models.language.speculation import Speculation
 from rlx.models.language.split import SplitProgram, SplitStates, Stage
 from rlx.models.language.weights import ModelWeights
@@ -381,24 +382,27 @@ class Decoder(Closing):
             done += len(part)
         return out
 
-    def prepare(self, count: int, sampling: Sampling, guesses: int = 0) -> float:
+    def prepare(
+        self, count: int, sampling: Sampling, guesses: int = 0, shaping: Shaping | None = None
+    ) -> float:
         """Builds the programs for a prompt of so many tokens and an answer, of which runs try so many guesses; the
         seconds that this took."""
-        start = time.perf_counter()
+        start, picking = time.perf_counter(), _picking(sampling, shaping)
         for size in set(self.chunks(count)):
-            self.program(size, "token", sampling.picking).prepare()
+            self.program(size, "token", picking).prepare()
         if guesses:
             self.program(1, "token").prepare()
             if self.length + guesses < self.context:
                 self.program(1 + guesses, "choices").prepare()
             return time.perf_counter() - start
         for turn in range(self.turns):
-            self.program(1, "next", sampling.picking, turn).prepare()
+            self.program(1, "next", picking, turn).prepare()
         return time.perf_counter() - start
 
-    def prefill(self, ids: Ids, sampling: Sampling) -> int:
+    def prefill(self, ids: Ids, sampling: Sampling, shaping: Shaping | None = None) -> int:
         """Takes in tokens, and gives the one that follows."""
-        return int(self.take(ids, sampling.picking, sampling.inputs())["token"][0, 0])
+        more = sampling.inputs() | (shaping.inputs() if shaping else {})
+        return int(self.take(ids, _picking(sampling, shaping), more)["token"][0, 0])
 
     def take(self, ids: Ids, picking: Picking, more: Mapping[str, Any]) -> dict[str, Any]:
         """Takes in tokens; the outputs of the last run, which picks the token that follows. `more` are the inputs of
@@ -411,25 +415,30 @@ class Decoder(Closing):
             result = self.program(size, "token", picking).run(inputs)
         return result
 
-    def decode(self, token: int, sampling: Sampling, ahead: int = 1, most: int | None = None) -> Iterator[int]:
+    def decode(
+        self, token: int, sampling: Sampling, ahead: int = 1, most: int | None = None, shaping: Shaping | None = None
+    ) -> Iterator[int]:
         """Token after token from this one on, `most` of them, or until the context is full.
 
         The steps need nothing from the host: a few are begun one after the other, and then the host reads the tokens of
         all, since a read waits for all work begun before it. Their number grows from `ahead`, so that the first tokens
         come at once. No run is begun beyond the last token.
         `length` counts the tokens whose successors were given: what runs ahead wrote into caches is overwritten. A
-        recurrent model runs one by one, since its states cannot go back."""
+        recurrent model runs one by one, since its states cannot go back; so does one with `shaping`, which has to take
+        each token before the next run."""
         at = self.length
         end = self.context if most is None else min(self.context, at + most)
         if at >= end:
             return
-        programs = [self.program(1, "next", sampling.picking, turn) for turn in range(self.turns)]
+        programs = [self.program(1, "next", _picking(sampling, shaping), turn) for turn in range(self.turns)]
         start = {"ids": np.full((1, 1), token, np.int32), "at": np.array([at], np.int32), **sampling.inputs()}
         start["stride"] = np.ones(1, np.int32)
         for name, value in start.items():
             self.state.set(name, value)
         while at < end:
             count = min(ahead, end - at)
+            for name, value in shaping.inputs().items() if shaping else ():
+                self.state.set(name, value)
             self._top = max(self._top, at + count)
             runs = [programs[i % len(programs)].launch() for i in range(at, at + count)]
             runs[-1].wait()
@@ -439,7 +448,7 @@ class Decoder(Closing):
             for found in made:
                 self.length += 1
                 yield found
-            waits = self.config.recurrent or not self._whole or self.session.info.kind == "cpu"
+            waits = shaping or self.config.recurrent or not self._whole or self.session.info.kind == "cpu"
             ahead = 1 if waits else min(2 * ahead, AHEAD)
 
     def guess(self, history: list[int], speculation: Speculation) -> Iterator[int]:
@@ -478,6 +487,10 @@ class Decoder(Closing):
                 stage.state.close()
                 if self._lends:
                     stage.weights.close()
+
+
+def _picking(sampling: Sampling, shaping: Shaping | None) -> Picking:
+    return shaping.picking(sampling.picking) if shaping else sampling.picking
 
 
 def _number(name: str, value: Any, low: float, high: float) -> None:

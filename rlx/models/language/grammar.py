@@ -34,6 +34,33 @@ class Grammars:
         self._lock = renewed(self, "_lock", threading.Lock)
         self._made: Any = None
 
+    def of(self, schema: Any, grammar: str | None) -> GrammarConstraint:
+        """Of a JSON schema, which may be JSON text, or of a grammar, whichever is there. Raises: DTypeError."""
+        if schema is None:
+            if not isinstance(grammar, str):
+                raise DTypeError(f"grammar is {grammar!r:.40}; expected a text: GBNF (rules name ::= …), or Lark")
+            return self.gbnf(grammar) if "::=" in grammar else self.lark(grammar)
+        if grammar is not None:
+            raise DTypeError("json_schema and grammar both say what the answer is; give one of them")
+        if isinstance(schema, str):
+            try:
+                schema = json.loads(schema)
+            except ValueError as error:
+                raise DTypeError(f"json_schema {schema!r:.60} is no JSON: {error}") from None
+        if not isinstance(schema, (dict, bool)):
+            raise DTypeError(f"json_schema is {schema!r:.60}; expected a JSON schema: an object")
+        return self.json_schema(schema)
+
+    def gbnf(self, text: str) -> GrammarConstraint:
+        """Texts of a grammar in llama.cpp's GBNF, from its rule `root`. Raises: DTypeError."""
+        from llguidance.gbnf_to_lark import gbnf_to_lark
+
+        try:
+            translated = gbnf_to_lark(text)
+        except Exception as error:  # it has no type of its own for some of them
+            raise DTypeError(f"the grammar is no GBNF that can be read: {' '.join(str(error).split())}") from error
+        return self.lark(translated)
+
     def json_schema(self, schema: Any) -> GrammarConstraint:
         """Texts that are JSON of this schema, with blanks as writers of JSON put them: one space, or a new line and its
         indentation. Raises: DTypeError for a schema that is wrong or not supported."""

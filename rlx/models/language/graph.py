@@ -16,7 +16,7 @@ from rlx.models.language.caches import Size
 from rlx.models.language.config import LanguageConfig, Mixer
 from rlx.models.language.latent import latent
 from rlx.models.language.pages import pages_for
-from rlx.models.language.recurrent import conv, delta, hybrid, mamba, mamba2
+from rlx.models.language.recurrent import conv, delta, hybrid, lightning, mamba, mamba2
 from rlx.records import Record
 
 Head = Literal["token", "next", "choices", "logits", "hidden"]
@@ -30,6 +30,9 @@ MIXERS: dict[Mixer, Callable[[Blocks, Tensor, int], Tensor]] = {
     "latent": latent,
     "conv": conv,
     "hybrid": hybrid,
+    "lightning": lightning,
+    "mlp": lambda b, x, index: b.mlp(x, f"layers.{index}.mlp"),
+    "experts": lambda b, x, index: b.experts(x, f"layers.{index}.mlp"),
 }
 
 
@@ -150,27 +153,30 @@ def through_layers(blocks: Blocks, x: Tensor, layers: range | None = None) -> Te
 def layer(b: Blocks, x: Tensor, index: int) -> Tensor:
     """The mixer of a layer and its MLP, each with its norms and added to x."""
     name, mixer, c = f"layers.{index}", MIXERS[b.config.mixers[index]], b.config
+    placement = c.placements[index] if c.placements else c.placement
     mlp = b.experts if c.experts is not None and index not in c.dense else b.mlp
 
-    def around(x: Tensor, block: Callable[[Tensor], Tensor], before: str, after: str) -> Tensor:
-        normed = x if c.placement in ("after", "post") else b.norm(x, f"{name}.{before}")
+    def around(x: Tensor, block: Callable[[Tensor], Tensor], before: str, after: str, skip: float) -> Tensor:
+        normed = x if placement in ("after", "post") else b.norm(x, f"{name}.{before}")
         result = block(normed)
-        x = normed if c.placement == "inside" else x
-        if c.placement in ("after", "around"):
+        x = normed if placement == "inside" else x
+        if placement in ("after", "around"):
             result = b.norm(result, f"{name}.{after}")
+        x = x if skip == 1.0 else x * skip
         x = x + (result if c.residual_scale == 1.0 else result * c.residual_scale)
-        return b.norm(x, f"{name}.{after}") if c.placement == "post" else x
+        return b.norm(x, f"{name}.{after}") if placement == "post" else x
 
     if c.parallel:
         first = second = b.norm(x, f"{name}.input_layernorm")
         if c.parallel == 2:
             second = b.norm(x, f"{name}.post_attention_layernorm")
         return x + mixer(b, first, index) + mlp(second, f"{name}.mlp")
-    x = around(x, lambda t: mixer(b, t, index), "input_layernorm", "post_attention_layernorm")
-    if not c.inner and c.experts is None:
+    skips = c.skips[index] if c.skips else (1.0, 1.0)
+    x = around(x, lambda t: mixer(b, t, index), "input_layernorm", "post_attention_layernorm", skips[0])
+    if c.alone or (not c.inner and c.experts is None):
         return x
-    second_norm = "pre_feedforward_layernorm" if c.placement == "around" else "post_attention_layernorm"
-    return around(x, lambda t: mlp(t, f"{name}.mlp"), second_norm, "post_feedforward_layernorm")
+    second_norm = "pre_feedforward_layernorm" if placement == "around" else "post_attention_layernorm"
+    return around(x, lambda t: mlp(t, f"{name}.mlp"), second_norm, "post_feedforward_layernorm", skips[1])
 
 
 def _last(g: Graph, x: Tensor, size: Size) -> Tensor:

@@ -22,13 +22,16 @@ from rlx.formats.huggingface import ModelFolder
 from rlx.formats.tokenizer.chat import ChatTemplate
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.host.locks import renewed
+from rlx.models.asked import check_count
 from rlx.models.language.adapters import Adapter
 from rlx.models.language.architectures import architecture_of
 from rlx.models.language.batch import Batch
 from rlx.models.language.config import Fields, LanguageConfig
 from rlx.models.language.decoder import Decoder, Sampling
 from rlx.models.language.draft import speculation
-from rlx.models.language.reading import POOLINGS, Pooled, Reading, pooled, reading_of
+from rlx.models.language.grammar import Grammars
+from rlx.models.language.reading import POOLINGS, Pooled, Reading, pooled, reading_of, reading_of_folder
+from rlx.models.language.shaping import Constraint, Penalties, Shaping
 from rlx.models.language.speculation import GUESSES, Speculation
 from rlx.models.language.stats import Stats
 from rlx.models.language.text import StopTexts
@@ -59,6 +62,7 @@ class LanguageModel(Closing):
         self.stats = Stats()
         self.reading = Reading()
         self._adapters: dict[str, Adapter] = {}
+        self._known_grammars: Grammars | None = None
 
     @property
     def config(self) -> LanguageConfig:
@@ -172,23 +176,37 @@ class LanguageModel(Closing):
             return result
 
     def embed(
-        self, texts: str | Sequence[int] | Sequence[str], *, pooling: Pooled | None = None, normalize: bool = True
-    ) -> npt.NDArray[np.float32]:
+        self, texts: str | Sequence[int] | Sequence[str], *, pooling: Pooled | None = None,
+        normalize: bool | None = None, prompt_name: str | None = None, truncate_dim: int | None = None,
+    ) -> npt.NDArray[np.float32]:  # fmt: skip
         """The embedding of a text or of tokens, f32 (width,), or of several texts, (n, width): the mean of the states,
-        or the first (cls) or last token's; by default as the file says, the last where it does not.
+        or the first (cls) or last token's; by default as the files say, the last where they do not. `truncate_dim`
+        keeps so many of its first numbers. It has length 1 unless `normalize` or the files say otherwise. `prompt_name`
+        is that of one of the files' prompts, which then stands before each text; without it their default.
 
-        Raises: ShapeError for no tokens, RlxError for a reranker and for an unknown pooling, and as `logits`."""
+        Raises: ShapeError for no tokens and a `truncate_dim` beyond the width, RlxError for a reranker, for files that
+        ask for more than this, for an unknown pooling or prompt, and for a prompt before tokens; and as `logits`."""
         kind = self.pooling if pooling is None else pooling
         if kind not in POOLINGS:
             raise RlxError(f"embed: pooling {kind!r:.40} is none of {', '.join(POOLINGS)}")
+        if truncate_dim is not None:
+            truncate_dim = check_count(truncate_dim, "truncate_dim", "embed", self.config.width)
+        normalize = self.reading.normalize if normalize is None else normalize
+        before = self.reading.before(prompt_name, self.where)
         if isinstance(texts, (list, tuple)) and texts and all(isinstance(text, str) for text in texts):
-            rows = [self._ids(cast(str, text)) for text in texts]
-            return np.stack([pooled(self.hidden(ids), kind, normalize) for ids in rows])
-        return pooled(self.hidden(self._ids(cast(Any, texts))), kind, normalize)
+            rows = [self._ids(before + cast(str, text)) for text in texts]
+            return np.stack([pooled(self.hidden(ids), kind, normalize, truncate_dim) for ids in rows])
+        if not isinstance(texts, str) and prompt_name is not None:
+            raise RlxError("embed: no prompt can stand before token ids; give texts")
+        ids = self._ids(before + texts if isinstance(texts, str) else cast(Any, texts))
+        return pooled(self.hidden(ids), kind, normalize, truncate_dim)
 
     @property
     def pooling(self) -> Pooled:
-        """What an embedding is made of. Raises: RlxError for a reranker, which has none."""
+        """What an embedding is made of. Raises: RlxError for a reranker, which has none, and for files that ask for
+        more."""
+        if self.reading.refused:
+            raise RlxError(self.reading.refused)
         if self.reading.rows is not None:
             raise RlxError(f"{self.where} is a reranker, which has no embeddings; rank(query, documents) gives scores")
         return self.reading.pooling
@@ -213,30 +231,57 @@ class LanguageModel(Closing):
     @keywords
     def generate(
         self, prompt: str | Sequence[int], max_tokens: int | None = None, *, temperature: float = 0.0,
-        top_k: int | None = None, top_p: float | None = None, seed: int = 0, stop: str | Sequence[str] = (),
-        lookup: bool = False, draft: LanguageModel | None = None, guesses: int = GUESSES, adapter: str | None = None,
+        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, seed: int = 0,
+        repetition_penalty: float = 1.0, frequency_penalty: float = 0.0, presence_penalty: float = 0.0,
+        logit_bias: Mapping[int, float] | None = None, json_schema: Any = None, grammar: str | None = None,
+        stop: str | Sequence[str] = (), lookup: bool = False, draft: LanguageModel | None = None,
+        guesses: int = GUESSES, adapter: str | None = None,
     ) -> Iterator[str]:  # fmt: skip
         """The text that follows a prompt, piece by piece as it is made.
 
         It ends after `max_tokens`, at a token by which the model ends its texts, before a text of `stop`, or where the
-        context is full. A temperature of 0 takes the likeliest token each time; else `top_k`, `top_p` and `seed` are
-        as `rlx.sample` takes them: the same on every device for the same logits. `lookup` guesses tokens from what has
-        stood in the text before and takes several at once where the guesses are right: the same text, sooner where it
-        repeats itself. With `draft`, a smaller model of the same vocabulary, on any device, makes the guesses, up to
-        `guesses` for each run; `stats` says how many were right. Both are for a temperature of 0 alone: draws from
-        guesses would be others than those of the seed. `adapter` is the name of one that `load_adapter` loaded.
-        `stats` has the counts and times.
-        Raises, all at once: ShapeError for a prompt longer than the context, DTypeError for settings out of range,
-        GraphError for guesses beside a temperature or of a recurrent model, and for a draft of another vocabulary;
-        RlxError for an adapter that is not loaded.
+        context is full. A temperature of 0 takes the likeliest token each time; else `top_k`, `top_p`, `min_p` and
+        `seed` are as `rlx.sample` takes them: the same on every device for the same logits.
+
+        With or without a temperature, the logits are changed before, in this order: `repetition_penalty` is that of
+        `rlx.sample` for each token of the prompt and the answer; `logit_bias` adds a number by the id of a token, -inf
+        forbids one; `frequency_penalty` is taken from a token's logit as often as the answer has it, and
+        `presence_penalty` once. With `json_schema` (a dict, or JSON text) the answer is JSON of that schema, with
+        `grammar` a text of llama.cpp's GBNF, or of llguidance's Lark: other tokens are never taken, and the answer ends
+        where it is complete. Both need the package `llguidance`.
+
+        `lookup` guesses tokens from what has stood in the text before and takes several at once where the guesses are
+        right: the same text, sooner where it repeats itself. With `draft`, a smaller model of the same vocabulary, on
+        any device, makes the guesses, up to `guesses` for each run; `stats` says how many were right. Both are for a
+        temperature of 0 alone, without penalties, bias or grammar: draws from guesses would be others than those of
+        the seed. `adapter` is the name of one that `load_adapter` loaded. `stats` has the counts and times.
+
+        Raises, all at once: ShapeError for a prompt longer than the context, DTypeError for settings out of range and
+        for grammars that are wrong, GraphError for guesses beside a temperature or of a recurrent model, and for a
+        draft of another vocabulary; RlxError for an adapter that is not loaded, and without llguidance.
         """
-        sampling, ids = Sampling(temperature, top_k, top_p, seed), self._ids(prompt)
+        sampling, ids = Sampling(temperature, top_k, top_p, seed, min_p), self._ids(prompt)
+        penalties = None
+        if (repetition_penalty, frequency_penalty, presence_penalty) != (1, 0, 0) or logit_bias:
+            penalties = Penalties(
+                self.config.vocabulary, repetition_penalty, presence_penalty, frequency_penalty, logit_bias
+            )
+        constraint = None
+        if json_schema is not None or grammar is not None:
+            constraint = self._grammars().of(json_schema, grammar)
         stops = StopTexts((stop,) if isinstance(stop, str) else stop)
         stream = self.tokenizer.stream()
         tokens = self.tokens(
-            ids, max_tokens, sampling, lookup=lookup, draft=draft, guesses=guesses, adapter=adapter
-        )
+            ids, max_tokens, sampling, lookup=lookup, draft=draft, guesses=guesses, adapter=adapter,
+            penalties=penalties, constraint=constraint,
+        )  # fmt: skip
         return self._pieces(tokens, stream, stops)
+
+    def _grammars(self) -> Grammars:
+        with self._lock:
+            if self._known_grammars is None:
+                self._known_grammars = Grammars(self.tokenizer, self.config.vocabulary)
+            return self._known_grammars
 
     def _pieces(self, tokens: Iterator[int], stream: Any, stops: StopTexts) -> Iterator[str]:
         known = self.tokenizer.vocabulary.tokens
@@ -256,24 +301,27 @@ class LanguageModel(Closing):
     def tokens(
         self, prompt: Sequence[int] | npt.NDArray[Any], max_tokens: int | None = None, sampling: Sampling | None = None,
         *, lookup: bool = False, draft: LanguageModel | None = None, guesses: int = GUESSES,
-        adapter: str | None = None,
+        adapter: str | None = None, penalties: Penalties | None = None, constraint: Constraint | None = None,
     ) -> Iterator[int]:  # fmt: skip
-        """The tokens that follow a prompt, without the one that ends the text. Needs no tokenizer.
+        """The tokens that follow a prompt, without the one that ends the text. Needs no tokenizer. `penalties` and
+        `constraint` are of this call alone.
 
-        Raises: as `generate`."""
+        Raises: as `generate`; RlxError where the constraint allows no token."""
         ids = self._ids(prompt)
         if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 0):
             raise DTypeError(f"max_tokens is {max_tokens!r}; expected an integer from 0, or None")
         sampling = sampling or Sampling()
         guesser = speculation(self, lookup, draft, guesses)
-        if guesser is not None and (sampling.temperature or self.config.recurrent):
-            raise GraphError("lookup and draft guess the likeliest tokens (no temperature) of a model that is not "
-                             "recurrent; leave them out here")  # fmt: skip
-        return self._tokens(ids, max_tokens, sampling, guesser, self._adapter(adapter))
+        shaping = Shaping(self.config.vocabulary, penalties, constraint)
+        if guesser is not None and (sampling.temperature or self.config.recurrent or shaping):
+            raise GraphError("lookup and draft guess the likeliest tokens (no temperature, penalties, bias or grammar) "
+                             "of a model that is not recurrent; leave them out here")  # fmt: skip
+        shaping.begin(ids)
+        return self._tokens(ids, max_tokens, sampling, guesser, self._adapter(adapter), shaping)
 
     def _tokens(
         self, ids: npt.NDArray[np.int32], max_tokens: int | None, sampling: Sampling, guesser: Speculation | None,
-        adapter: Adapter | None,
+        adapter: Adapter | None, shaping: Shaping,
     ) -> Iterator[int]:  # fmt: skip
         ends = self._tokenizer.special.ends if self._tokenizer is not None else frozenset()
         d, own, whole = self.decoder, object(), ids.tolist()
@@ -293,15 +341,15 @@ class LanguageModel(Closing):
                 else:  # the first token, or another call has used the caches since the last
                     same = self.rewound(whole, adapter)
                     most = 0 if guesser is None else guesser.most
-                    stats.build_seconds += self.decoder.prepare(len(whole) - same, sampling, most)
+                    stats.build_seconds += self.decoder.prepare(len(whole) - same, sampling, most, shaping)
                     if guesser is not None and guesser.prepare is not None:
                         stats.build_seconds += guesser.prepare(len(whole))
                     start = time.perf_counter()
                     self._begin()
-                    token = self.decoder.prefill(np.asarray(whole[same:], np.int32), sampling)
+                    token = self.decoder.prefill(np.asarray(whole[same:], np.int32), sampling, shaping)
                     if guesser is None:
                         left = None if max_tokens is None else max_tokens - stats.tokens - 1
-                        following = self.decoder.decode(token, sampling, most=left)
+                        following = self.decoder.decode(token, sampling, most=left, shaping=shaping)
                     else:
                         following = self.decoder.guess(whole, guesser)
                     self._owner = own
@@ -319,9 +367,15 @@ class LanguageModel(Closing):
             if token in ends:
                 stats.ended = "stop"
                 return
+            complete = shaping.take(token)
+            if error := getattr(shaping.constraint, "error", ""):
+                raise RlxError(f"{self.where}: the grammar allows nothing more: {error}")
             stats.tokens += 1
             whole.append(token)
             yield token
+            if complete:
+                stats.ended = "stop"
+                return
         stats.ended = "length"
 
     def _common(self, ids: list[int]) -> int:
@@ -428,8 +482,10 @@ def load_folder(
     """The language model of a Hugging Face folder. Raises: as `rlx.models.load`."""
     fields = Fields(folder.config, str(folder.path / "config.json"))
     architecture_of(fields)  # an unknown one is told of before weights that are missing
-    return made_of(fields, Arrays(folder.tensors(), str(folder.path)), _tokenizer(folder.path), session, context, dtype,
-                   activations, cache, split, prefill_chunk)  # fmt: skip
+    result = made_of(fields, Arrays(folder.tensors(), str(folder.path)), _tokenizer(folder.path), session, context,
+                     dtype, activations, cache, split, prefill_chunk)  # fmt: skip
+    result.reading = reading_of_folder(folder)
+    return result
 
 
 def load_gguf(

@@ -4,19 +4,21 @@ document."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from rlx.errors import ModelFormatError, RlxError
+from rlx.errors import ModelFormatError, RlxError, meant
 from rlx.formats.files import shown
 from rlx.formats.gguf.encoders import RERANK, pooling_of
 from rlx.formats.gguf.model import SCORES
 from rlx.formats.gguf.reader import GgufFile
+from rlx.formats.huggingface import ModelFolder
 from rlx.formats.tokenizer.language import MAX_TEMPLATE, LanguageTokenizer
 from rlx.packed import PackedArray
-from rlx.records import Record
+from rlx.records import Record, field
 
 Pooled = Literal["mean", "cls", "last"]
 POOLINGS: tuple[Pooled, ...] = ("mean", "cls", "last")
@@ -24,12 +26,26 @@ F32 = npt.NDArray[np.float32]
 
 
 class Reading(Record):
-    """How states are read: `pooling` for embeddings; of a reranker `rows`, f32 (answers, width), which give the logits
-    of its answers after the last token of `template` with the query and the document in their places."""
+    """How states are read: `pooling` for embeddings, whether these have length 1, and the prompts by name, of which one
+    may stand before each text; of a reranker `rows`, f32 (answers, width), which give the logits of its answers after
+    the last token of `template` with the query and the document in their places. `refused`: why the files' embeddings
+    are not there."""
 
     pooling: Pooled = "last"
     rows: F32 | None = None
     template: str = ""
+    normalize: bool = True
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    refused: str = ""
+
+    def before(self, name: str | None, where: str) -> str:
+        """What stands before each text. Raises: RlxError for the name of no prompt."""
+        name = self.default_prompt if name is None else name
+        if name is not None and name not in self.prompts:
+            there = f"it has {', '.join(sorted(self.prompts))}" if self.prompts else "its files have none"
+            raise RlxError(f"{where}: no prompt has the name {shown(name)}{meant(name, self.prompts)}; {there}")
+        return "" if name is None else self.prompts[name]
 
     def prompt(self, tokenizer: LanguageTokenizer, query: str, document: str, where: str) -> list[int]:
         """The tokens of a query and a document. Marks that stand in these are letters. Raises: RlxError."""
@@ -85,8 +101,29 @@ def reading_of(file: GgufFile) -> Reading:
     return Reading("last", np.asarray(rows, np.float32), template)
 
 
-def pooled(states: F32, pooling: Pooled = "last", normalize: bool = True) -> F32:
-    """One vector, f32 (width,), of the states after a text's tokens, f32 (tokens, width)."""
+def reading_of_folder(folder: ModelFolder) -> Reading:
+    """How the sentence-transformers files of a decoder's folder want its states read; as it is without such files."""
+    if not (folder.path / "modules.json").exists():
+        return Reading()
+    try:
+        modules = folder.sentence_modules()
+    except ModelFormatError as error:  # the model makes text nevertheless
+        return Reading(refused=str(error))
+    kind = next((known for known in POOLINGS if (known,) == modules.pooling), None)
+    refused = ""
+    if kind is None or not {"normalize"}.issuperset(modules.steps) or not modules.include_prompt:
+        refused = (f"{folder.path / 'modules.json'}: embeddings of a decoder are one of {', '.join(POOLINGS)} of all "
+                   "its tokens, which are then perhaps normalized; these files want more")  # fmt: skip
+    return Reading(
+        kind or "last", normalize=bool(modules.steps), prompts=modules.prompts,
+        default_prompt=modules.default_prompt, refused=refused,
+    )  # fmt: skip
+
+
+def pooled(states: F32, pooling: Pooled = "last", normalize: bool = True, truncate_dim: int | None = None) -> F32:
+    """One vector, f32 (width,), of the states after a text's tokens, f32 (tokens, width), or the first numbers of
+    it."""
     vector = states.mean(0, dtype=np.float64) if pooling == "mean" else states[0 if pooling == "cls" else -1]
+    vector = vector[:truncate_dim]
     size = float(np.linalg.norm(vector)) if normalize else 1.0
     return np.asarray(vector / max(size, 1e-12), np.float32)

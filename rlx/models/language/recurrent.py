@@ -10,7 +10,7 @@ import numpy as np
 import rlx.ops as ops
 from rlx.dtypes import f32
 from rlx.ir import Tensor
-from rlx.models.language.blocks import Blocks
+from rlx.models.language.blocks import Blocks, activated
 from rlx.models.language.config import Recurrence
 
 
@@ -67,7 +67,7 @@ def mamba(b: Blocks, x: Tensor, index: int) -> Tensor:
     low, *both_ways = (made[:, start:end] for start, end in pairwise(cuts))
     if r.inner_norms:
         low, *both_ways = (
-            b.norm(t, f"{name}.{part}_layernorm") if r.inner_norms == "weighted" else _plain_norm(b, t)
+            b.norm(t, f"{name}.{part}_layernorm") if r.inner_norms == "weighted" else _plain_norm(b, t, r.inner_eps)
             for part, t in (("dt", low), ("b", both_ways[0]), ("c", both_ways[1]))
         )
     step = b.linear(low, f"{name}.dt_proj", r.inner, dtype=b.wide)
@@ -93,10 +93,13 @@ def mamba2(b: Blocks, x: Tensor, index: int) -> Tensor:
     ends = (r.inner, r.inner + r.groups * r.states, wide)
     into, out = (ops.reshape(u[:, :, s:e], (*lead, r.groups, r.states)) for s, e in pairwise(ends))
     state, renew = _state(b, f"states.{index}", r.heads, size, r.states)
+    step, bias = ops.cast(_lengths(b, step), b.wide), b.weight(f"{name}.dt_bias", (r.heads,))
+    if r.floor:
+        step = ops.maximum(ops.softplus(step + bias), r.floor)
     y, last = ops.selective_scan(
-        ops.reshape(u[:, :, : r.inner], (*lead, r.heads, size)), ops.cast(_lengths(b, step), b.wide),
-        b.weight(f"{name}.A", (r.heads,)), into, out, b.weight(f"{name}.D", (r.heads,)), None, state,
-        delta_bias=b.weight(f"{name}.dt_bias", (r.heads,)), delta_softplus=True,
+        ops.reshape(u[:, :, : r.inner], (*lead, r.heads, size)), step, b.weight(f"{name}.A", (r.heads,)), into, out,
+        b.weight(f"{name}.D", (r.heads,)), None, state, delta_bias=None if r.floor else bias,
+        delta_softplus=not r.floor,
     )  # fmt: skip
     renew(last)
     y = ops.reshape(y, (b.rows, r.inner))
@@ -110,8 +113,29 @@ def mamba2(b: Blocks, x: Tensor, index: int) -> Tensor:
     return _out(b, y, name, r)
 
 
-def _plain_norm(b: Blocks, x: Tensor) -> Tensor:
-    return ops.rms_norm(x, ops.expand(b.g.constant(1.0, b.wide), x.shape[-1:]), eps=b.config.eps)
+def _plain_norm(b: Blocks, x: Tensor, eps: float | None = None) -> Tensor:
+    eps = b.config.eps if eps is None else eps
+    return ops.rms_norm(x, ops.expand(b.g.constant(1.0, b.wide), x.shape[-1:]), eps=eps)
+
+
+def lightning(b: Blocks, x: Tensor, index: int) -> Tensor:
+    """Lightning attention (Qin et al., 2024; MiniMax-01): a state of keys and values that each head forgets by a rate
+    of its own, later layers more slowly. It is the scan of Mamba-2 with steps of 1, whose B, x and C are k, v and q."""
+    a, name, lead = b.config.attention, f"layers.{index}.self_attn", (b.size.batch, b.size.chunk)
+    assert a is not None
+    inner = a.heads * a.head_size
+    made = [activated(b.linear(x, f"{name}.{part}_proj", inner), b.config.activation) for part in "qkv"]
+    q, k, v = (ops.cast(ops.reshape(t, (*lead, a.heads, a.head_size)), b.wide) for t in made)
+    factor = 1 - index / (b.config.layers - 1 + 1e-5) + 1e-5
+    rates = [-factor * 2 ** (-8 * (head + 1) / a.heads) for head in range(a.heads)]
+    steps = ops.expand(b.g.constant(1.0, b.wide), (*lead, a.heads))
+    state, renew = _state(b, f"states.{index}", a.heads, a.head_size, a.head_size)
+    decay = ops.cast(b.g.constant(np.asarray(rates, np.float64)), b.wide)
+    y, last = ops.selective_scan(v, steps, decay, k, q, None, None, state)
+    renew(last)
+    y = b.norm(ops.reshape(y, (b.rows, inner)), f"{name}.norm", eps=1e-6)
+    y = y * ops.sigmoid(ops.cast(b.linear(x, f"{name}.output_gate", inner), b.wide))
+    return b.linear(ops.cast(y, b.size.activations), f"{name}.out_proj", b.config.width)
 
 
 def conv(b: Blocks, x: Tensor, index: int) -> Tensor:
@@ -146,10 +170,12 @@ def delta(b: Blocks, x: Tensor, index: int) -> Tensor:
     decay = ops.softplus(ops.cast(_lengths(b, step), b.wide) + b.weight(f"{name}.dt_bias", (r.heads,)))
     decay = decay * b.weight(f"{name}.A", (r.heads,))
     state, renew = _state(b, f"states.{index}", r.heads, size, r.key_size)
-    o, last = ops.gated_delta_rule(q, k, v, decay, ops.sigmoid(ops.cast(_lengths(b, write), b.wide)), state)
+    written = ops.sigmoid(ops.cast(_lengths(b, write), b.wide))
+    o, last = ops.gated_delta_rule(q, k, v, decay, written if r.writes == 1.0 else written * r.writes, state)
     renew(last)
     gamma = b.weight(f"{name}.norm.weight", (size,))
-    normed = ops.rms_norm(ops.reshape(o, (b.rows, r.heads, size)), gamma, eps=b.config.eps)
+    eps = b.config.eps if r.inner_eps is None else r.inner_eps
+    normed = ops.rms_norm(ops.reshape(o, (b.rows, r.heads, size)), gamma, eps=eps)
     y = ops.reshape(normed, (b.rows, r.inner)) * ops.silu(ops.cast(gate, b.wide))
     return _out(b, y, name, r)
 

@@ -261,6 +261,11 @@ class ModelWeights:
         """How many elements a tensor of the file has."""
         return math.prod(self.source.kinds[self._names[bare]][0])
 
+    def file_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the tensors that the weights asked for are made of, by their names in the file."""
+        files = dict.fromkeys(n for wanted in self._wanted.values() for n in wanted.recipe.files)
+        return {self._names[n]: self.source.kinds[self._names[n]][0] for n in files}
+
     def values(self) -> tuple[dict[str, Stored], dict[str, str]]:
         """The values of all weights asked for: the file's tensors by their names, and packed ones that are parts of
         others, or have parts, as they are made. The latter have names of their own, of which the second dict tells

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,17 +18,17 @@ from rlx.formats import gguf
 from rlx.formats.files import shown
 from rlx.formats.gguf import convert
 from rlx.formats.gguf.convert import Made
-from rlx.formats.gguf.model import GgufModel, Value
+from rlx.formats.gguf.model import GgufModel, Value, llama3_factors
 from rlx.formats.gguf.names import Family
-from rlx.formats.gguf.plain import BY_MODEL_TYPE
+from rlx.formats.gguf.plain import BY_ARCHITECTURE, BY_MODEL_TYPE
 from rlx.formats.huggingface import ModelFolder
 from rlx.models.language.architectures import architecture_of
 from rlx.models.language.architectures.base import class_fields
 from rlx.models.language.caches import Size
-from rlx.models.language.config import Fields, LanguageConfig, Rope
+from rlx.models.language.config import Attention, Fields, LanguageConfig, Rope
 from rlx.models.language.graph import language_graph
 from rlx.models.language.weights import Arrays, ModelWeights
-from rlx.ops.rope.scaling import YarnScaling
+from rlx.ops.rope.scaling import LinearScaling, Llama3Scaling, YarnScaling
 from rlx.packed import PackedArray
 from rlx.records import names_of, replace
 from rlx.runtime.quantize import quantize
@@ -69,7 +70,12 @@ def folder_to_gguf(
     fields = Fields(source.config, str(source.path / "config.json"))
     architecture = architecture_of(fields)
     config = architecture.read(fields)
+    if family.architecture == "nemotron_h" and config.experts is not None:
+        family = BY_ARCHITECTURE["nemotron_h_moe"]
     weights = ModelWeights(Arrays(source.tensors(), str(source.path)), architecture, config, 16, None)
+    a = config.attention
+    if family.architecture == "chatglm" and a is not None and a.heads * a.head_size != config.width:
+        fields.wrong("head_dim", f"a part of the width for each head: readers of {family.architecture} take that")
     config, asked, changed = weights.config, _Asked(), dict[str, list[str]]()
     language_graph(config, Size(1, 1, 16), asked, "logits")
     language_graph(config, Size(1, 1, 16), weights, "logits")
@@ -81,6 +87,7 @@ def folder_to_gguf(
     metadata = {
         "general.architecture": family.architecture, "general.name": source.path.resolve().name,
         "general.quantization_version": 2, **_settings(class_fields(fields), config, family),
+        **_listed(weights, family, config),
     }  # fmt: skip
     notes = []
     for why, names in changed.items():
@@ -100,7 +107,11 @@ def _compare(path: Path, config: LanguageConfig, family: Family, where: str) -> 
     with gguf.read(path) as file:
         read = Fields({**GgufModel(file).config, "rope_partial": True}, str(path))
         again = architecture_of(read).read(read)
-    for record, other in ((config, again), (config.attention, again.attention), (config.experts, again.experts)):
+    skipped = {"attention", "experts", "positions", "recurrence", "architecture"}
+    if family.folded:
+        skipped |= {"scales", "embedding_scale", "logit_scale", "tied"}
+    records = ((c, c.attention, c.experts, c.recurrence) for c in (config, again))
+    for record, other in zip(*records, strict=True):
         if record is None or other is None:
             if record is not other:
                 raise ModelFormatError(f"{where}: GGUF has no place for {shown(record or other, 200)}")
@@ -110,7 +121,7 @@ def _compare(path: Path, config: LanguageConfig, family: Family, where: str) -> 
             ours, theirs = _comparable(own, family), _comparable(getattr(other, name), family)
             if name == "windows" and set(theirs) == {None} != set(ours):
                 notes.append(convert.window_left_out(1 + min(filter(None, own))))
-            elif ours != theirs and name not in ("attention", "experts", "positions"):
+            elif ours != theirs and name not in skipped:
                 raise ModelFormatError(
                     f"{where}: GGUF has no place for what the settings say of {name}: {shown(ours, 200)}; "
                     f"readers of {family.architecture} take {shown(theirs, 200)}"
@@ -124,20 +135,59 @@ def _comparable(value: Any, family: Family) -> Any:
     if isinstance(value, float):
         return float(np.float32(value))
     if isinstance(value, Rope):  # The order of rows in the file says which numbers are turned together.
-        return replace(value, interleaved=False, base=float(np.float32(value.base)))
+        scaling = value.scaling
+        if isinstance(scaling, YarnScaling):  # a factor that is written out may be what it is without
+            usual = 0.1 * math.log(scaling.factor) + 1
+            if scaling.attention_factor is not None and abs(scaling.attention_factor - usual) < 1e-6 * usual:
+                scaling = replace(scaling, attention_factor=None)
+        return replace(value, interleaved=False, base=float(np.float32(value.base)), scaling=scaling)
     return value
 
 
 def _settings(f: Fields, config: LanguageConfig, family: Family) -> dict[str, Any]:
     """The settings as GGUF has them, of those of a folder under all their names."""
-    a, arch = config.attention, family.architecture
-    assert a is not None
+    a, e, r, arch = config.attention, config.experts, config.recurrence, family.architecture
     settings: dict[str, Any] = {
         "block_count": config.layers, "context_length": min(config.positions, 1 << 20),
-        "embedding_length": config.width, "feed_forward_length": config.inner, "attention.head_count": a.heads,
-        "attention.head_count_kv": a.kv_heads,
-        "attention.key_length": a.head_size, "attention.value_length": a.head_size, "vocab_size": config.vocabulary,
+        "embedding_length": config.width, "feed_forward_length": config.inner, "vocab_size": config.vocabulary,
         **family.says,
+    }  # fmt: skip
+    if e is not None:
+        settings |= {
+            "expert_count": e.count, "expert_used_count": e.used, "expert_feed_forward_length": e.inner,
+            "expert_shared_feed_forward_length": e.shared,
+        }  # fmt: skip
+    if r is not None and r.states:
+        settings |= {
+            "ssm.conv_kernel": r.width, "ssm.inner_size": r.inner, "ssm.state_size": r.states,
+            "ssm.time_step_rank": r.rank or r.heads, **({"ssm.group_count": r.groups} if r.heads else {}),
+        }  # fmt: skip
+    if a is not None:
+        settings |= _of_attention(f, config, a, family)
+    for names, kind in ((family.counts, int), (family.numbers, float), (family.optional, None)):
+        for name, key in names.items():
+            value = f.content.get(name)
+            if value is not None and key not in settings and (kind is None or isinstance(value, int | float)):
+                settings[key] = float(value) if kind is float else value
+    if "leading_dense_block_count" in family.counts.values() and config.dense == frozenset(range(len(config.dense))):
+        settings["leading_dense_block_count"] = len(config.dense)
+    if family.mixers == "nemotron_h":
+        inner = {"mlp": config.inner, "experts": 0 if e is None else e.inner}
+        settings["feed_forward_length"] = [inner.get(mixer, 0) for mixer in config.mixers]
+        settings["attention.layer_norm_epsilon"] = config.eps  # beside that of RMS norms, which the numbers follow
+    if e is None:
+        settings = {key: value for key, value in settings.items() if not key.startswith("expert_")}
+    numbers = {"logit_scale", "embedding_scale", "residual_scale", "attention.scale", "attention.clamp_kqv",
+               "expert_weights_scale"}  # fmt: skip
+    return {f"{arch}.{key}": float(v) if key in numbers else v for key, v in settings.items()}
+
+
+def _of_attention(f: Fields, config: LanguageConfig, a: Attention, family: Family) -> dict[str, Any]:
+    """The settings of heads and ropes. Where layers differ, those without attention have no heads of keys."""
+    heads = [a.kv_heads * (mixer in ("attention", "latent", "hybrid")) for mixer in config.mixers]
+    settings: dict[str, Any] = {
+        "attention.head_count": a.heads, "attention.head_count_kv": a.kv_heads if all(heads) else heads,
+        "attention.key_length": a.head_size, "attention.value_length": a.head_size,
     }  # fmt: skip
     if a.latent is not None:
         m = a.latent
@@ -145,29 +195,39 @@ def _settings(f: Fields, config: LanguageConfig, family: Family) -> dict[str, An
             "attention.value_length": m.rank, "attention.key_length_mla": m.plain + m.turned,
             "attention.value_length_mla": m.value,
         }  # fmt: skip
-    if family.architecture == "mpt" and a.clip is not None:
+    if family.architecture in ("mpt", "dbrx") and a.clip is not None:
         settings["attention.clamp_kqv"] = a.clip
-    rope = next((r for r in a.ropes if r is not None), None)
-    if rope is not None:
-        settings |= {"rope.dimension_count": rope.width, "rope.freq_base": rope.base}
-        scaling = f.content.get("rope_parameters") or f.content.get("rope_scaling") or {}
-        both = scaling.get("mscale_all_dim") if family.latent and isinstance(rope.scaling, YarnScaling) else None
-        if both and both == scaling.get("mscale"):
-            settings |= {
-                "rope.scaling.type": "yarn", "rope.scaling.factor": float(scaling["factor"]),
-                "rope.scaling.original_context_length": scaling["original_max_position_embeddings"],
-                "rope.scaling.yarn_log_multiplier": 0.1 * both,
-            }  # fmt: skip
-        elif rope.scaling is not None:
-            f.wrong("rope_parameters", f"none but the default: rlx writes no scaling into files of {arch}")
-    for names, kind in ((family.counts, int), (family.numbers, float), (family.optional, None)):
-        for name, key in names.items():
-            value = f.content.get(name)
-            if value is not None and key not in settings and (kind is None or isinstance(value, int | float)):
-                settings[key] = float(value) if kind is float else value
-    numbers = {"logit_scale", "embedding_scale", "residual_scale", "attention.scale", "attention.clamp_kqv",
-               "expert_weights_scale"}  # fmt: skip
-    return {f"{arch}.{key}": float(v) if key in numbers else v for key, v in settings.items()}
+    # A layer without a window has what scaling there is.
+    rope = next((r for r, w in zip(a.ropes, a.windows, strict=True) if r is not None and w is None), a.ropes[0])
+    if rope is None:
+        rope = next((r for r in a.ropes if r is not None), None)
+    if family.architecture == "granitehybrid":
+        settings["attention.scale"] = a.scale
+        settings["rope.scaling.finetuned"] = rope is not None
+    if rope is None:
+        return settings
+    settings |= {"rope.dimension_count": rope.width, "rope.freq_base": rope.base}
+    scaling = rope.scaling
+    if isinstance(scaling, LinearScaling):
+        settings |= {"rope.scaling.type": "linear", "rope.scaling.factor": scaling.factor}
+    elif isinstance(scaling, YarnScaling):
+        settings |= {
+            "rope.scaling.type": "yarn", "rope.scaling.factor": scaling.factor,
+            "rope.scaling.original_context_length": scaling.original_length,
+        }  # fmt: skip
+        if family.latent and scaling.mscale_all_dim:
+            settings["rope.scaling.yarn_log_multiplier"] = 0.1 * scaling.mscale_all_dim
+    elif scaling is not None and not isinstance(scaling, Llama3Scaling):
+        f.wrong("rope_parameters", f"another: rlx writes no such scaling into files of {family.architecture}")
+    return settings
+
+
+def _listed(weights: ModelWeights, family: Family, config: LanguageConfig) -> dict[str, list[float]]:
+    """The tensors of one number that are settings with a number for each layer."""
+    return {
+        key: [float(np.asarray(weights.value(f"layers.{i}.{part}")).reshape(())) for i in range(config.layers)]
+        for part, key in family.listed.items()
+    }
 
 
 def _tensors(
@@ -176,7 +236,7 @@ def _tensors(
 ) -> dict[str, Made]:  # fmt: skip
     result: dict[str, Made] = {}
     for name, shape in shapes.items():
-        if name.startswith("rope."):
+        if name.startswith("rope.") or name.partition(".")[2].partition(".")[2] in family.listed:
             continue
         make: Callable[[], Value]
         ours, make = name, partial(_held, weights, name)
@@ -202,9 +262,48 @@ def _tensors(
         if place is None:
             raise ModelFormatError(f"{weights.source.where}: GGUF has no place for {ours!r} in {family.architecture}")
         if family.change(place) == "one row":
-            shape, make = shape[1:], partial(_flat, make)
+            shape = shape[1:]
+            make = partial(_as_shape, make, shape)
+        elif family.change(place) == "flat" and config.recurrence is not None:
+            shape = (config.recurrence.groups, -1) if place.endswith("norm.weight") else (*shape, 1)
+            shape = (shape[0], shapes[name][0] // shape[0])
+            make = partial(_as_shape, make, shape)
+        if family.folded and (factor := _factor(config, name)) is not None:
+            make = partial(_multiplied, make, factor)
         result[place] = _made(place, shape, make, weights.kept(name), kind, changed)
+    if family.folded and config.tied and config.embedding_scale != config.logit_scale:
+        make = partial(_multiplied, partial(_held, weights, "embed_tokens.weight"), np.float32(config.logit_scale))
+        shape = shapes["embed_tokens.weight"]
+        result["output.weight"] = _made(
+            "output.weight", shape, make, weights.kept("embed_tokens.weight"), kind, changed
+        )
+    ropes = [] if config.attention is None else config.attention.ropes
+    rope = next((r for r in ropes if r is not None and isinstance(r.scaling, Llama3Scaling)), None)
+    if rope is not None:
+        result["rope_freqs.weight"] = _divisors(rope)
     return result
+
+
+def _divisors(rope: Rope) -> Made:
+    """What Llama 3's scaling divides each frequency by."""
+    s = rope.scaling
+    assert isinstance(s, Llama3Scaling)
+    factors = llama3_factors(rope.base, rope.width, {
+        "factor": s.factor, "low_freq_factor": s.low_freq_factor, "high_freq_factor": s.high_freq_factor,
+        "original_max_position_embeddings": s.original_length})  # fmt: skip
+    return Made(factors.shape, f32, lambda: factors.astype(np.float32))
+
+
+def _factor(config: LanguageConfig, name: str) -> Any:
+    """What the product with a weight is multiplied by, or what is read from it."""
+    if name in ("embed_tokens.weight", "lm_head.weight"):
+        return np.float32(config.embedding_scale if name.startswith("embed") else config.logit_scale)
+    return config.multiplier(name.removesuffix(".weight")) if name.endswith(".weight") else None
+
+
+def _multiplied(make: Callable[[], Value], factor: Any) -> Value:
+    value = np.asarray(_floats(make()), np.float32)
+    return value * np.reshape(factor, (-1, *[1] * (value.ndim - 1)))
 
 
 def _held(weights: ModelWeights, name: str) -> Value:
@@ -217,19 +316,23 @@ def _joined(weights: ModelWeights, names: Sequence[str]) -> Value:
 
 
 def _in_pairs(weights: ModelWeights, name: str, config: LanguageConfig, part: str) -> Value:
-    """Rows of q or k whose halves are turned together, in the order in which neighbours are."""
+    """Rows of q or k whose halves are turned together, in the order in which neighbours are; the rest of a head, which
+    is not turned, stays behind them."""
     a = config.attention
     assert a is not None
-    value = np.asarray(_floats(weights.value(name)))
-    return value[convert.pairs_of_halves(len(value), a.heads if part == "q" else a.kv_heads)]
+    value, heads = np.asarray(_floats(weights.value(name))), a.heads if part == "q" else a.kv_heads
+    width = next((rope.width for rope in a.ropes if rope is not None), 0)
+    order = np.arange(len(value)).reshape(heads, -1)
+    order[:, :width] = order[:, :width].reshape(heads, 2, -1).swapaxes(1, 2).reshape(heads, -1)
+    return value[order.reshape(-1)]
 
 
 def _swapped(weights: ModelWeights, name: str) -> Value:
     return np.ascontiguousarray(np.asarray(_floats(weights.value(name))).swapaxes(1, 2))
 
 
-def _flat(make: Callable[[], Value]) -> Value:
-    return np.asarray(_floats(make())).reshape(-1)
+def _as_shape(make: Callable[[], Value], shape: tuple[int, ...]) -> Value:
+    return np.asarray(_floats(make())).reshape(shape)
 
 
 def _floats(value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlx.errors import DTypeError, ModelFormatError, ShapeError
+from rlx.errors import DTypeError, FileMissing, ModelFormatError, ShapeError
 from rlx.records import Record
 
 F32 = npt.NDArray[np.float32]
@@ -37,7 +37,8 @@ def read_wav(path: str | os.PathLike[str], rate: int) -> F32:
                                        f"to {RATES_HZ[1]:,} a second, and at most {MAX_WAV_BYTES:,} bytes")  # fmt: skip
             raw = file.readframes(count)
     except OSError as error:
-        raise ModelFormatError(f"{path}: cannot be read: {error.strerror or error}; give a WAV file") from error
+        why = f"{path}: cannot be read: {error.strerror or error}; give a WAV file"
+        raise (FileMissing(why, path) if isinstance(error, FileNotFoundError) else ModelFormatError(why)) from error
     except (wave.Error, EOFError, RuntimeError, ValueError, struct.error) as error:  # all come of damaged chunks
         why = " ".join(str(error).split()) or "the file ends too early"
         raise ModelFormatError(f"{path}: is no WAV file of integer samples: {why}; convert it, as in "

@@ -191,10 +191,13 @@ def rotary_embedding(c: Call) -> Result:
             raise c.bad(f"the input is {x.shape}, {count} heads; expected a multiple of them")
         turned = o.reshape(x, (*x.shape[:2], x.shape[2] // size, size))
     axis = 2 if x.ndim == 4 else 1
+    most = cos.shape[0] - 1
     if at.size == 1 and at.ndim <= 1:
-        at = o.reshape(at, ())
+        at, most = o.reshape(at, ()), most - max(x.shape[axis] - 1, 0)
     elif at.shape != (x.shape[0], x.shape[axis]):
         raise c.bad(
             f"position_ids are {at.shape} for {x.shape}; expected one, or one for each batch and place"
         )
+    if x.size:
+        c.limited(at, "position_ids", most)
     return o.reshape(o.rope(turned, cos, sin, at, axis=axis, interleaved=flag(c, "interleaved")), x.shape)

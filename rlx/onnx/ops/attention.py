@@ -53,6 +53,7 @@ def rotary_embedding(c: Call) -> Result:
             rotated = o.concat(parts, left.ndim - 1)
         rotated = o.concat([rotated, rest], rotated.ndim - 1) if rest.shape[-1] else rotated
     else:
+        c.limited(positions, "position_ids", cos.shape[0] - 1)
         rotated = o.rope(x, cos, sin, positions, axis=sequence, interleaved=interleaved)
     return o.reshape(rotated, shape)
 

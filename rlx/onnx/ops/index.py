@@ -93,12 +93,14 @@ def tensor_scatter(c: Call) -> Result:
         raise c.bad(f"write_indices are {start.shape}; expected {past.shape[:1]}, one for each batch")
     if mode == "linear":
         c.writes(start, length, n)
+    elif n:
+        start = o.mod(start, n)  # before the steps are added, which could pass the greatest integer
     shape = [1] * past.ndim
     shape[axis] = length
     steps = c.tensor(np.arange(length, dtype=np.int64).reshape(shape))
     first = o.reshape(start, (past.shape[0], *(1,) * (past.ndim - 1)))
     places = o.add(first, steps)
-    places = o.mod(places, n) if mode == "circular" else places
+    places = o.mod(places, n) if mode == "circular" and n else places
     return o.scatter_elements(past, o.expand(places, update.shape), update, axis)
 
 

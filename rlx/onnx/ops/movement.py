@@ -265,6 +265,7 @@ def reverse_sequence(c: Call) -> Result:
     time, batch = c.int("time_axis", 0), c.int("batch_axis", 1)
     if x.ndim < 2 or {time, batch} != {0, 1} or lengths.shape != (x.shape[batch],):
         raise c.bad(f"input {x.shape}, lengths {lengths.shape}, time_axis {time}, batch_axis {batch}")
+    c.limited(lengths, "sequence_lens", x.shape[time])
     steps = c.tensor(np.arange(x.shape[time], dtype=np.int64))
     n, t = o.reshape(lengths, (-1, 1)), o.reshape(steps, (1, -1))
     places = o.where(o.less(t, n), o.sub(o.sub(n, t), 1), t)  # (batch, time)

@@ -129,6 +129,10 @@ def _recurrent(
         )
     initial = [_initial(c, 5 + k, count, batch, hidden, x, batch_first) for k in range(states)]
     lengths = c.opt(4)
+    if lengths is not None:
+        if lengths.shape != (batch,):
+            raise c.bad(f"sequence_lens are {lengths.shape}; expected ({batch},)")
+        c.limited(lengths, "sequence_lens", x.shape[0])
     results: list[Tensor] = []
     finals: list[list[Tensor]] = [[] for _ in range(states)]
     for k in range(count):

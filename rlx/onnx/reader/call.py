@@ -12,7 +12,7 @@ import numpy as np
 from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.ir import Graph, Leaf, Tensor
 from rlx.ir.body import TracedBody
-from rlx.ir.checks import check_writes, fault, limits_of
+from rlx.ir.checks import between, check_limits, fault, limits_of
 from rlx.onnx.reader.budget import reference_bytes, take
 from rlx.onnx.reader.draws import Draw, Draws
 from rlx.onnx.reader.elements import NAMES, STRING, Array, ElementType, carrier
@@ -302,10 +302,18 @@ class Call:
     def writes(self, start: Tensor, count: builtins.int, length: builtins.int, least: builtins.int = 0) -> None:
         """Says that the node writes `count` rows of each batch into a cache of `length`, from `start` on, which is at
         least `least`; a run in which they do not fit fails. Raises: ModelFormatError for a known start."""
+        self._checked(self.where, start, limits_of(count, length, least))
+
+    def limited(self, t: Tensor, name: builtins.str, most: builtins.int, least: builtins.int = 0) -> None:
+        """Says that an input of this name has numbers from `least` to `most`; a run in which it has others fails.
+        Raises: ModelFormatError for known numbers."""
+        self._checked(f"{self.where}: {name}", t, between(least, most))
+
+    def _checked(self, what: builtins.str, t: Tensor, limits: Array) -> None:
         try:
-            wrong = fault(self.where, self.known_tensor(start), limits_of(count, length, least))
+            wrong = fault(what, self.known_tensor(t), limits)
         except NeedsValues:
-            check_writes(self.where, start, count, length, least)
+            check_limits(what, t, limits)
             return
         if wrong is not None:
             raise ModelFormatError(wrong)

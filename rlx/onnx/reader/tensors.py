@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
-from rlx.errors import ModelFormatError
+from rlx.errors import FileMissing, ModelFormatError
 from rlx.formats.files import open_regular, shown
 from rlx.ir.types import MAX_NUMEL, MAX_RANK
 from rlx.onnx.reader.elements import STRING, Array, ElementType, bits_of, element, unpacked
@@ -160,7 +160,6 @@ def _inside(folder: Path, location: str, what: str) -> Path:
                 "copy the file there"
             )
     if not os.path.lexists(path):
-        raise ModelFormatError(
-            f"{what}: its data is in the file {shown(location)}, which is not there; put it beside the model"
-        )
+        why = f"{what}: its data is in the file {shown(location)}, which is not there; put it beside the model"
+        raise FileMissing(why, path)
     return path

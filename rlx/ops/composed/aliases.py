@@ -50,11 +50,13 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = f32) -> creation.Create
     return creation.zeros(shape, dtype)
 
 
-def empty_like(x: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
-    """Zeros of x's shape, of x's dtype unless `dtype` is given."""
+def empty_like(
+    x: TensorLike, dtype: DTypeLike | None = None, shape: int | Sequence[int] | None = None
+) -> Tensor:
+    """Zeros, as rlx.zeros_like."""
     from rlx.ops.composite import zeros_like
 
-    return zeros_like(tensor("empty_like", x), dtype)
+    return zeros_like(tensor("empty_like", x), dtype, shape)
 
 
 def identity(n: int, dtype: DTypeLike = f32) -> creation.Created:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlx.dtypes import DType
 from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Graph, Tensor, TensorType, apply
 from rlx.ir.body import TracedBody
@@ -99,8 +100,9 @@ def while_loop(
 ) -> PyTree:
     """The last carry of `carry = init; while cond_fn(carry): carry = body_fn(carry)`.
 
-    init is a pytree of tensors and numbers; the body must return the same structure and types. The functions may use
-    any tensor of the surrounding graph. Shape, dtype: init's. Gradient: with `max_steps`, that of a scan of as many
+    init is a pytree of tensors and numbers; the body must return the same structure and types, but that Python's
+    numbers in init take the dtypes that it returns. The functions may use any tensor of the surrounding graph. Shape,
+    dtype: init's. Gradient: with `max_steps`, that of a scan of as many
     steps, which keeps all carries; without, an UnsupportedOp. rlx.jvp needs no limit. A loop that would exceed
     `max_steps` stops the run with StepLimitExceeded; by default there is no limit.
     Raises: DTypeError, ShapeError, GraphError when the functions' results do not fit.
@@ -115,11 +117,18 @@ def while_loop(
     if not leaves:
         raise GraphError("while_loop: init holds no tensor; a loop without a carry computes nothing")
     graph = _home("while_loop", leaves)
-    start = [_tensor(graph, x) for x in leaves]
+    return _widening(graph, leaves, lambda first: _while(graph, cond_fn, body_fn, skeleton, first, max_steps))
+
+
+def _while(
+    graph: Graph, cond_fn: Callable[[PyTree], Any], body_fn: Callable[[PyTree], PyTree], skeleton: Any,
+    first: _Start, max_steps: int | None,
+) -> PyTree:  # fmt: skip
+    start = list(first.carry)
     going = check_predicate("while_loop", graph, cond_fn(unflatten(skeleton, start)))
     body = TracedBody("body", graph, [t.type for t in start])
     with body.tracing():
-        carried = _carried("while_loop", body, body_fn(unflatten(skeleton, body.given)), skeleton, body.given)
+        carried = _carried("while_loop", body, body_fn(unflatten(skeleton, body.given)), skeleton, first)
         again = check_predicate("while_loop", body, cond_fn(unflatten(skeleton, carried)))
         n = len(carried)
         for _, index, limits in body.checks:  # the first index of each row that is outside stays in the carry
@@ -146,7 +155,7 @@ def scan(
 
     init, xs and y are pytrees of tensors, or None; with xs None, `length` steps are made. With `reverse` the last x
     comes first, and y[i] still belongs to x[i]. f may use any tensor of the surrounding graph. Shape, dtype: the carry
-    keeps init's; ys have the shape (number of steps, *y.shape). Gradient: a scan in the other direction over the
+    keeps init's, but that Python's numbers there take the dtypes that f returns; ys have the shape (number of steps, *y.shape). Gradient: a scan in the other direction over the
     carries, which a second run of the steps computes.
     Raises: DTypeError, ShapeError, GraphError when lengths or the results of f do not fit.
     """
@@ -156,9 +165,22 @@ def scan(
     carry_skeleton = flatten(init, carries, leaf=is_number)
     x_skeleton = flatten(xs, slices, leaf=is_number)
     graph = _home("scan", (*carries, *slices))
-    start, rows = [_tensor(graph, x) for x in carries], [_tensor(graph, x) for x in slices]
-    steps, n = _length(rows, length), len(start)
-    types = [t.type for t in start] + [TensorType(t.shape[1:], t.dtype) for t in rows]
+    rows = [_tensor(graph, x) for x in slices]
+    steps = _length(rows, length)
+
+    def run(start: _Start) -> tuple[PyTree, PyTree]:
+        return _scan(graph, f, (carry_skeleton, x_skeleton), start, rows, steps, bool(reverse))
+
+    return _widening(graph, carries, run)
+
+
+def _scan(
+    graph: Graph, f: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]], skeletons: tuple[Any, Any],
+    start: _Start, rows: list[Tensor], steps: int, reverse: bool,
+) -> tuple[PyTree, PyTree]:  # fmt: skip
+    carry_skeleton, x_skeleton = skeletons
+    n = len(start.carry)
+    types = [t.type for t in start.carry] + [TensorType(t.shape[1:], t.dtype) for t in rows]
     body = TracedBody("body", graph, types)
     with body.tracing():
         carry, x = unflatten(carry_skeleton, body.given[:n]), unflatten(x_skeleton, body.given[n:])
@@ -166,7 +188,7 @@ def scan(
         if not isinstance(result, tuple) or len(result) != 2:
             kind = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
             raise GraphError(f"scan: f must give a pair (carry, y), it gave {kind}; y may be None")
-        results = _carried("scan", body, result[0], carry_skeleton, body.given[:n])
+        results = _carried("scan", body, result[0], carry_skeleton, start)
         ys: list[Any] = []
         y_skeleton = flatten(result[1], ys, leaf=is_number)
         results += [_tensor(body, y) for y in ys]
@@ -177,9 +199,9 @@ def scan(
         "body": body.finish(results, body.captured),
         "carries": n,
         "length": steps,
-        "reverse": bool(reverse),
+        "reverse": reverse,
     }
-    outs = graph.add("scan", (*start, *rows, *body.captured), attrs)
+    outs = graph.add("scan", (*start.carry, *rows, *body.captured), attrs)
     end = n + len(ys)
     for (what, _, limits), index in zip(body.checks, outs[end:], strict=True):
         add_check(graph, what, index, limits)
@@ -236,8 +258,39 @@ def _inside(graph: Graph, index: Tensor, limits: Any) -> Tensor:
     return graph.constant(np.full(index.shape, limits[0], index.dtype.np), index.dtype)
 
 
-def _carried(op: str, body: Graph, result: PyTree, skeleton: Any, before: Sequence[Tensor]) -> list[Tensor]:
-    """The new carry, checked against the structure and types of the old one; numbers take the old one's dtypes."""
+class _Start(NamedTuple):
+    """The carry that a loop begins with, and the kinds of Python's numbers in it, by place."""
+
+    carry: list[Tensor]
+    numbers: dict[int, type]
+
+
+class _Wider(Exception):
+    """The dtypes that a loop's body returns for carries that began as Python's numbers, by place."""
+
+    def __init__(self, dtypes: dict[int, DType]) -> None:
+        self.dtypes = dtypes
+
+
+def _widening(graph: Graph, leaves: Sequence[Any], run: Callable[[_Start], Any]) -> Any:
+    """A loop, traced again where its body returns another dtype for one of Python's numbers in its carry, as jax.lax's
+    loops are."""
+    kinds = [x.weak if isinstance(x, Tensor) else type(x) for x in leaves]
+    start = _Start([_tensor(graph, x) for x in leaves], {i: k for i, k in enumerate(kinds) if k in (int, float)})
+    while True:
+        try:
+            return run(start)
+        except _Wider as wider:
+            for i, dtype in wider.dtypes.items():
+                x, _ = leaves[i], start.numbers.pop(i)
+                t = graph.reach(x.as_dtype(dtype), "a loop") if isinstance(x, Tensor) else graph.constant(x, dtype)
+                start.carry[i] = t
+
+
+def _carried(op: str, body: TracedBody, result: PyTree, skeleton: Any, start: _Start) -> list[Tensor]:
+    """The new carry, checked against the structure and types of the old one; numbers take the old one's dtypes.
+
+    Raises: _Wider where the loop has to begin with other dtypes; GraphError, DTypeError, ShapeError."""
     leaves: list[Any] = []
     structure = flatten(result, leaves, leaf=is_number)
     if structure != skeleton:
@@ -245,14 +298,21 @@ def _carried(op: str, body: Graph, result: PyTree, skeleton: Any, before: Sequen
             f"{op}: the carry goes in as {_text(skeleton)} and comes back as {_text(structure)}; expected one structure"
         )
     carried = []
-    for i, (x, old) in enumerate(zip(leaves, before, strict=True)):
+    wider: dict[int, DType] = {}
+    for i, (x, old) in enumerate(zip(leaves, body.given, strict=False)):
         kind = x.weak if isinstance(x, Tensor) else type(x)
         if kind not in (bool, int, float) or (kind is float and not old.dtype.is_float):
             t = _tensor(body, x)
         else:
             t = body.reach(x.as_dtype(old.dtype), op) if isinstance(x, Tensor) else body.constant(x, old.dtype)
-        same_type(f"{op}: carry {i} goes in and comes back as", old.type, t.type)
+        number = start.numbers.get(i)
+        if t.dtype != old.dtype and t.shape == () and number and (t.dtype.is_float or (number is int and t.dtype.is_int)):
+            wider[i] = t.dtype
+        else:
+            same_type(f"{op}: carry {i} goes in and comes back as", old.type, t.type)
         carried.append(t)
+    if wider:
+        raise _Wider(wider)
     return carried
 
 

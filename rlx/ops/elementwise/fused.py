@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from rlx.autodiff.pullback import pullback
+from rlx.dtypes import DType
 from rlx.errors import ShapeError
 from rlx.ir import Attrs, Cost, Expr, Graph, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.expr import linearize, substitute
@@ -41,14 +43,17 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
         raise ShapeError(
             f"fused: inputs {', '.join(str(t.shape) for t in types)} do not broadcast to {shape}"
         )
-    for e in linearize(trees):
-        if e.prim != "arg":
-            continue
-        assert isinstance(e.value, int)
-        if not 0 <= e.value < len(types) or types[e.value].dtype != e.dtype:
+    for number, dtype in _arguments(tuple(trees)):
+        if not 0 <= number < len(types) or types[number].dtype != dtype:
             came = ", ".join(map(str, types))
-            raise ShapeError(f"fused: a tree reads argument {e.value} as {e.dtype}; the inputs are {came}")
+            raise ShapeError(f"fused: a tree reads argument {number} as {dtype}; the inputs are {came}")
     return tuple(TensorType(shape, tree.dtype) for tree in trees)
+
+
+@functools.lru_cache(1 << 10)
+def _arguments(trees: tuple[Expr, ...]) -> list[tuple[int, DType]]:
+    """The numbers of the inputs that trees read, and as what."""
+    return [(int(e.value or 0), e.dtype) for e in linearize(trees) if e.prim == "arg"]
 
 
 def evaluate(arrays: Sequence[Array], attrs: Attrs, upcast: bool = False) -> tuple[Array, ...]:

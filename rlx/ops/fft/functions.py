@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +16,31 @@ from rlx.ir import Tensor
 from rlx.ir.types import as_items, normalize_axes, normalize_axis
 from rlx.ops import composite
 from rlx.ops.base import TensorLike, tensor
-from rlx.ops.fft.pairs import complex_numbers, numbers
+from rlx.ops.fft.pairs import complex_numbers, numbers, pair
 from rlx.ops.fft.transform import TYPES, check_length, transform
 from rlx.ops.movement import arrange
+from rlx.ops.public import Complexes
 from rlx.ops.reduce import Axis
 
 NORMS = ("backward", "ortho", "forward")
+P = ParamSpec("P")
+
+
+def _of_real_numbers_too(function: Callable[Concatenate[Any, P], Tensor]) -> Callable[Concatenate[Any, P], Any]:
+    """A function of pairs, which takes real numbers too: a tensor whose last axis is not one of 2 holds these.
+
+    What it gives of these, where it is complex, is a rlx.Complex, of NumPy's shape."""
+    gives_pairs = function.__name__ not in ("irfft", "irfftn", "hfft")
+
+    @functools.wraps(function)
+    def call(z: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
+        x = numbers(f"fft.{function.__name__}", z)
+        if not x.ndim or x.shape[-1] == 2:
+            return function(x, *args, **kwargs)
+        result = function(pair(x), *args, **kwargs)
+        return Complexes.type(result) if gives_pairs else result
+
+    return call
 
 
 def _scale(op: str, norm: str | None, n: int, inverse: bool) -> float:
@@ -94,21 +114,24 @@ def _over(
     return z
 
 
+@_of_real_numbers_too
 def fft(z: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
     """The discrete Fourier transform along an axis: Z[k] = Σ z[j] exp(-2πi jk / n).
 
     Shape: z holds complex numbers as pairs, (..., 2), and so does the result; `axis` counts as it does on a complex
-    array, without the axis of pairs. `n`: the length of the transform, to which z is cut or filled with zeros; its own
+    array, without the axis of pairs. A tensor whose last axis is not one of 2 holds real numbers, and gives rlx.Complex
+    of NumPy's shape; of real numbers of which the last axis is one of 2 make pairs (rlx.fft.pair). `n`: the length of the transform, to which z is cut or filled with zeros; its own
     unless given; any length from 1. norm: "backward" (None) divides the inverse by n, "forward" this one, "ortho" both
     by √n. Dtype: f64 stays; all others are computed, and given, in f32. Gradient: the inverse of d, without its
     division. Numerics: a relative error of about 1e-7 log2(n) of the whole in f32 (f64: 2e-16 log2(n)), with tables of
     roots of unity computed in f64; an infinity or NaN makes any results of its line infinite or NaN. Raises:
-    ShapeError for a tensor without pairs, a length or an axis below 1, an unknown norm. Follows numpy.fft.fft.
+    ShapeError for a single number, a length or an axis below 1, an unknown norm. Follows numpy.fft.fft.
     """
     op = "fft.fft"
     return _along(op, "fft", complex_numbers(op, z), n, axis, False, norm)
 
 
+@_of_real_numbers_too
 def ifft(z: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
     """The inverse of `fft`: z[j] = Σ Z[k] exp(2πi jk / n) / n. Otherwise as `fft`. Follows numpy.fft.ifft."""
     op = "fft.ifft"
@@ -124,6 +147,7 @@ def rfft(x: TensorLike, n: int | None = None, axis: int = -1, norm: str | None =
     return _along(op, "rfft", numbers(op, x), n, axis, False, norm)
 
 
+@_of_real_numbers_too
 def irfft(z: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
     """The inverse of `rfft`: real numbers, from the elements 0 to ⌊n/2⌋ of their transform.
 
@@ -135,6 +159,7 @@ def irfft(z: TensorLike, n: int | None = None, axis: int = -1, norm: str | None 
     return _along(op, "irfft", complex_numbers(op, z), n, axis, True, norm)
 
 
+@_of_real_numbers_too
 def hfft(z: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
     """The transform of a signal that is conjugate-symmetric, given by its first half: real. Follows numpy.fft.hfft."""
     op = "fft.hfft"
@@ -147,6 +172,7 @@ def ihfft(x: TensorLike, n: int | None = None, axis: int = -1, norm: str | None 
     return _along(op, "rfft", numbers(op, x), n, axis, True, norm)
 
 
+@_of_real_numbers_too
 def fftn(z: TensorLike, s: Sequence[int] | None = None, axes: Axis = None, norm: str | None = None) -> Tensor:
     """`fft` along several axes: all of them, or `axes`, cut or filled with zeros to the lengths `s`.
 
@@ -159,6 +185,7 @@ def fftn(z: TensorLike, s: Sequence[int] | None = None, axes: Axis = None, norm:
     return _over(op, z, _several(op, z, s, axes, z.ndim - 1), False, norm)
 
 
+@_of_real_numbers_too
 def ifftn(
     z: TensorLike, s: Sequence[int] | None = None, axes: Axis = None, norm: str | None = None
 ) -> Tensor:
@@ -170,14 +197,14 @@ def ifftn(
 
 def fft2(
     z: TensorLike, s: Sequence[int] | None = None, axes: Axis = (-2, -1), norm: str | None = None
-) -> Tensor:
+) -> Any:
     """`fftn` of two axes, the last two unless given. Follows numpy.fft.fft2."""
     return fftn(z, s, axes, norm)
 
 
 def ifft2(
     z: TensorLike, s: Sequence[int] | None = None, axes: Axis = (-2, -1), norm: str | None = None
-) -> Tensor:
+) -> Any:
     """The inverse of `fft2`. Follows numpy.fft.ifft2."""
     return ifftn(z, s, axes, norm)
 
@@ -196,6 +223,7 @@ def rfftn(
     return _over(op, _along(op, "rfft", x, n, last, False, norm), others, False, norm)
 
 
+@_of_real_numbers_too
 def irfftn(
     z: TensorLike, s: Sequence[int] | None = None, axes: Axis = None, norm: str | None = None
 ) -> Tensor:
@@ -215,7 +243,7 @@ def rfft2(
 
 def irfft2(
     z: TensorLike, s: Sequence[int] | None = None, axes: Axis = (-2, -1), norm: str | None = None
-) -> Tensor:
+) -> Any:
     """The inverse of `rfft2`. Follows numpy.fft.irfft2."""
     return irfftn(z, s, axes, norm)
 
@@ -245,11 +273,13 @@ def rfftfreq(n: int, d: float = 1.0, dtype: DTypeLike = f32) -> npt.NDArray[Any]
     return np.fft.rfftfreq(length, d).astype(kind)
 
 
-def _shifted(op: str, x: Any, axes: Axis, pairs: bool, back: bool) -> Any:
+def _shifted(op: str, x: Any, axes: Axis, pairs: bool | None, back: bool) -> Any:
     if not isinstance(x, Tensor):
         array = np.asarray(x)
         return (np.fft.ifftshift if back else np.fft.fftshift)(array, normalize_axes(axes, array.ndim, op))
     x = tensor(op, x)
+    if pairs is None:
+        pairs = x.ndim > 0 and x.shape[-1] == 2
     if pairs and (not x.ndim or x.shape[-1] != 2):
         raise ShapeError(
             f"{op}: the input is {x.type}; expected complex numbers as pairs (real, imaginary) along a last axis of 2; "
@@ -260,17 +290,17 @@ def _shifted(op: str, x: Any, axes: Axis, pairs: bool, back: bool) -> Any:
     return arrange.roll(x, by, listed) if listed else x
 
 
-def fftshift(x: TensorLike, axes: Axis = None, *, pairs: bool = True) -> Any:
+def fftshift(x: TensorLike, axes: Axis = None, *, pairs: bool | None = None) -> Any:
     """Moves the element of frequency 0 to the middle of each axis.
 
-    Shape: x's. x holds pairs, whose own axis stays as it is and does not count; with `pairs` False it holds real
-    numbers. axes: all unless given. Dtype: any. A NumPy array (of `fftfreq`) has no axis of pairs and gives one.
-    Gradient: d moved back. Raises: ShapeError for a tensor without pairs, an axis out of range or named twice. Follows
-    numpy.fft.fftshift.
+    Shape: x's. Of pairs their own axis stays as it is and does not count; `pairs` says whether x holds these: None,
+    where its last axis is one of 2. axes: all unless given. Dtype: any. A NumPy array (of `fftfreq`) has no axis of
+    pairs and gives one. Gradient: d moved back. Raises: ShapeError for a tensor without pairs that is to have them, an
+    axis out of range or named twice. Follows numpy.fft.fftshift.
     """
     return _shifted("fft.fftshift", x, axes, pairs, False)
 
 
-def ifftshift(x: TensorLike, axes: Axis = None, *, pairs: bool = True) -> Any:
+def ifftshift(x: TensorLike, axes: Axis = None, *, pairs: bool | None = None) -> Any:
     """The inverse of `fftshift`, which differs from it where a length is odd. Follows numpy.fft.ifftshift."""
     return _shifted("fft.ifftshift", x, axes, pairs, True)

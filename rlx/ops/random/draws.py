@@ -158,14 +158,17 @@ def normal(
     return cast_to(result, kind)
 
 
-def gumbel(key: TensorLike, shape: Sequence[int] | int = (), *, offset: int | Tensor = 0) -> Tensor:
+def gumbel(
+    key: TensorLike, shape: Sequence[int] | int = (), dtype: DTypeLike = f32, *, offset: int | Tensor = 0
+) -> Tensor:
     """Numbers of Gumbel's distribution: -log(-log(1 - u)), u from a word of 32 bits. argmax(logits + gumbel) is a draw
     from softmax(logits).
 
-    Shape: as `bits`. Dtype: f32. Gradient: none. Numerics: equal to the bit on every device, made of f32 additions and
-    multiplications alone; from -2.86 to 22.9. Raises: as `bits`.
+    Shape: as `bits`. Dtype: a float; all are drawn in f32. Gradient: none. Numerics: equal to the bit on every device,
+    made of f32 additions and multiplications alone; from -2.86 to 22.9. Raises: as `bits`.
     """
-    return apply("gumbel", bits(key, shape, offset=offset))
+    kind = _float("random.gumbel", dtype)
+    return cast_to(apply("gumbel", bits(key, shape, offset=offset)), kind)
 
 
 def bernoulli(

@@ -40,13 +40,16 @@ _HALVED = (
 def sample(
     logits: Tensor, key: TensorLike, position: TensorLike = 0, *, temperature: TensorLike = 1.0,
     top_k: TensorLike | None = None, top_p: TensorLike | None = None, min_p: TensorLike | None = None,
-    repetition_penalty: TensorLike | None = None, previous: TensorLike | None = None,
-    previous_count: TensorLike | None = None,
+    repetition_penalty: TensorLike | None = None, frequency_penalty: TensorLike | None = None,
+    presence_penalty: TensorLike | None = None, logit_bias: TensorLike | None = None,
+    previous: TensorLike | None = None, previous_count: TensorLike | None = None,
 ) -> Tensor:  # fmt: skip
     """The id of one token of each row, drawn from softmax(logits / temperature) of the logits that the filters keep.
 
     In this order, as in Transformers: `repetition_penalty` divides the positive logits of the tokens in `previous`
-    (..., n), of which the first `previous_count` count, and multiplies the others; the temperature; `top_k` keeps the k
+    (..., n), of which the first `previous_count` count, and multiplies the others; `logit_bias`, (vocabulary,) or
+    (..., vocabulary), is added; from the logit of each token in `previous` `frequency_penalty` is taken as often as it
+    occurs there, and `presence_penalty` once; the temperature; `top_k` keeps the k
     greatest logits, of equal ones those of lower id; `top_p` of these the fewest, greatest first, whose probabilities
     sum to p or more; `min_p` those whose probability is at least min_p times the greatest. One is drawn by adding
     Gumbel's noise and taking the greatest. The noise of a token depends on the row's key, the position and the token's
@@ -65,10 +68,11 @@ def sample(
     gives -1. A temperature of 0 takes the greatest logit, of equal ones the first. Ids in `previous` outside the
     vocabulary are ignored.
 
-    Raises: ShapeError for shapes that do not fit, a vocabulary of 0 or of more than 2²² tokens, and numbers out of
-    range: temperature in [0, ∞), top_k ≥ 1, top_p and min_p in [0, 1], repetition_penalty in [2⁻¹⁰⁰, 2¹⁰⁰]. In tensors
-    a temperature below 2⁻¹⁰⁰ or NaN counts as 0 and infinity as the largest number, top_k < 1 as none, top_p and min_p
-    are clipped to [0, 1] (NaN: no filter), and a penalty that is not positive counts as 1. DTypeError for other dtypes.
+    Raises: ShapeError for shapes that do not fit, a vocabulary of 0 or of more than 2²² tokens, penalties without
+    `previous`, and numbers out of range: temperature in [0, ∞), top_k ≥ 1, top_p and min_p in [0, 1],
+    repetition_penalty in [2⁻¹⁰⁰, 2¹⁰⁰], the other penalties finite. In tensors a temperature below 2⁻¹⁰⁰ or NaN counts
+    as 0 and infinity as the largest number, top_k < 1 as none, top_p and min_p are clipped to [0, 1] (NaN: no filter),
+    and a repetition penalty that is not positive counts as 1. DTypeError for other dtypes.
 
     >>> pick = rlx.jit(lambda logits, keys, position: rlx.sample(logits, keys, position, temperature=0.8, top_p=0.9))
     >>> pick(logits, keys, np.int32(17))  # logits (batch, vocabulary), keys (batch, 2)
@@ -104,14 +108,28 @@ def sample(
         t = cast_to(t, dtype)
         return reshape(t, (1, 1)) if t.size == 1 else reshape(expand(t, lead), (rows, 1))
 
-    if repetition_penalty is not None:
-        penalty = checked("repetition_penalty", repetition_penalty, f32, _LEAST, 2.0**100)
-        if previous is None:
-            raise ShapeError(f"{_OP}: repetition_penalty without previous; give the ids of the tokens before")
+    limits = {"repetition_penalty": (repetition_penalty, _LEAST, 2.0**100),
+              "frequency_penalty": (frequency_penalty, -_HOTTEST, _HOTTEST),
+              "presence_penalty": (presence_penalty, -_HOTTEST, _HOTTEST)}  # fmt: skip
+    penalties = {name: checked(name, value, f32, *span) for name, (value, *span) in limits.items() if value is not None}
+    repetition, frequency, presence = map(penalties.get, limits)
+    if penalties and previous is None:
+        raise ShapeError(f"{_OP}: {next(iter(penalties))} without previous; give the ids of the tokens before")
+    if not penalties and (previous is not None or previous_count is not None):
+        raise ShapeError(f"{_OP}: previous tokens without a penalty; give repetition_penalty or another one too")
+    bias = None if logit_bias is None else _bias(x, logit_bias, lead)
+    if previous is not None:
         count = None if previous_count is None else checked("previous_count", previous_count, i32, 0, 2**31 - 1)
-        x = _penalized(x, where(penalty > 0, penalty, 1.0), _tokens(x, previous, lead), count)
-    elif previous is not None or previous_count is not None:
-        raise ShapeError(f"{_OP}: previous tokens without repetition_penalty; give the penalty too")
+        seen = _seen(x, _tokens(x, previous, lead), count, frequency is not None)
+        if repetition is not None:
+            x = where(seen > 0, _penalized(x, where(repetition > 0, repetition, 1.0)), x)
+        x = x if bias is None else x + bias
+        if frequency is not None:
+            x = x - cast_to(seen, f32) * frequency
+        if presence is not None:
+            x = where(seen > 0, x - presence, x)
+    elif bias is not None:
+        x = x + bias
     x = where(isnan(x), -math.inf, where(abs(x) < _LEAST, 0.0, x))
     heat = checked("temperature", temperature, f32, 0, _HOTTEST)
     greedy = not isinstance(temperature, Tensor) and np.ndim(temperature) == 0 and temperature == 0
@@ -145,17 +163,33 @@ def _tokens(x: Tensor, previous: TensorLike, lead: tuple[int, ...]) -> Tensor:
     return reshape(tokens, (x.shape[0], tokens.shape[-1]))
 
 
-def _penalized(x: Tensor, penalty: Tensor, tokens: Tensor, count: Tensor | None) -> Tensor:
-    """N. S. Keskar et al., "CTRL: A Conditional Transformer Language Model for Controllable Generation", 2019, with the
-    sign minded as Transformers does."""
+def _seen(x: Tensor, tokens: Tensor, count: Tensor | None, counted: bool) -> Tensor:
+    """Whether each token of the vocabulary occurs among the first `count` of a row's tokens, or how often where they
+    are `counted`: i32 as x."""
     n = x.shape[-1]
     valid = logical_and(tokens >= 0, tokens < n)
     if count is not None:
         valid = logical_and(valid, x.graph.constant(np.arange(tokens.shape[-1], dtype=np.int32)) < count)
     none = expand(x.graph.constant(0, i32), x.shape)
     # Updates at n, one past the end, are dropped.
-    seen = scatter_elements(none, where(valid, tokens, n), expand(x.graph.constant(1, i32), tokens.shape), -1)
-    return where(seen > 0, where(x > 0, x / penalty, x * penalty), x)
+    ones = expand(x.graph.constant(1, i32), tokens.shape)
+    return scatter_elements(none, where(valid, tokens, n), ones, -1, "add" if counted else "none")
+
+
+def _penalized(x: Tensor, penalty: Tensor) -> Tensor:
+    """N. S. Keskar et al., "CTRL: A Conditional Transformer Language Model for Controllable Generation", 2019, with the
+    sign minded as Transformers does."""
+    return where(x > 0, x / penalty, x * penalty)
+
+
+def _bias(x: Tensor, bias: TensorLike, lead: tuple[int, ...]) -> Tensor:
+    """What is added to the logits, (rows or 1, vocabulary)."""
+    given = tensors(_OP, x, bias)[1]
+    if not given.dtype.is_float:
+        raise DTypeError(f"{_OP}: logit_bias is {given.dtype}; expected a float")
+    if given.shape not in ((x.shape[-1],), (*lead, x.shape[-1])):
+        raise ShapeError(f"{_OP}: logit_bias has shape {given.shape}; expected {(x.shape[-1],)}, or that of the logits")
+    return cast_to(reshape(given, (given.size // x.shape[-1], x.shape[-1])), f32)
 
 
 def _keys(key: Tensor, position: TensorLike, lead: tuple[int, ...], checked: Any) -> tuple[Tensor, Tensor]:

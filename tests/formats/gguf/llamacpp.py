@@ -31,6 +31,11 @@ ROPES: dict[str, dict[str, Any]] = {
 TOKENS = ["<pad>", "</s>", "<unk>", "▁a", "a", "▁", "b", "▁b", "ab", "▁▁", "▁ab", "c", *(f"x{i}" for i in range(20))]
 SCORES = [0.0, 0.0, 0.0, -2.0, -3.0, -2.5, -3.5, -3.0, -4.0, -4.5, -4.2, -5.0, *[-9.0] * 20]
 TEXTS = ("a b", "  a  b ", "ab", "", "a   c", "b  ", "ca")
+LONG = " ".join(TEXTS[i * 5 % 7] for i in range(40))
+# Texts with a mark before them, and without.
+BEGINNINGS: list[dict[str, Any]] = [
+    {}, {"tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.add_bos_token": True},
+]  # fmt: skip
 FLAGS = list(itertools.product((None, True, False), repeat=2))  # add_space_prefix, remove_extra_whitespaces
 
 
@@ -92,6 +97,12 @@ class Judge:
         lib.llama_batch_get_one.restype, lib.llama_batch_get_one.argtypes = _Batch, [c.c_void_p, c.c_int32]
         lib.llama_decode.argtypes = [c.c_void_p, _Batch]
         lib.llama_get_logits.restype, lib.llama_get_logits.argtypes = c.POINTER(c.c_float), [c.c_void_p]
+        lib.llama_vocab_bos.argtypes = lib.llama_vocab_get_add_bos.argtypes = [c.c_void_p]
+        lib.llama_vocab_n_tokens.argtypes = lib.llama_free.argtypes = lib.llama_model_free.argtypes = [c.c_void_p]
+        lib.llama_vocab_get_add_bos.restype = c.c_bool
+        lib.llama_batch_init.restype, lib.llama_batch_init.argtypes = _Batch, [c.c_int32] * 3
+        lib.llama_get_logits_ith.restype = c.POINTER(c.c_float)
+        lib.llama_get_logits_ith.argtypes = [c.c_void_p, c.c_int32]
         lib.llama_tokenize.argtypes = [c.c_void_p, c.c_char_p, c.c_int32, c.c_void_p, c.c_int32, c.c_bool, c.c_bool]
 
     def model(self, path: Path) -> Any:
@@ -110,15 +121,49 @@ class Judge:
         content = text.encode()
         return list(room[: self.lib.llama_tokenize(vocabulary, content, len(content), room, 64, False, False)])
 
+    def perplexity(self, path: Path, text: str, length: int) -> tuple[float, int]:
+        """Of a text in chunks of `length` tokens, and how many of them count, as llama-perplexity computes it."""
+        model = self.model(path)
+        vocabulary = self.lib.llama_model_get_vocab(model)
+        size, content = self.lib.llama_vocab_n_tokens(vocabulary), text.encode()
+        room = (c.c_int32 * (len(content) + 8))()
+        count = self.lib.llama_tokenize(vocabulary, content, len(content), room, len(room), True, False)
+        params = self.lib.llama_context_default_params()
+        params.raw[0] = params.raw[1] = params.raw[2] = length  # the context, and the largest batches
+        threads = next(i for i in range(4, 10) if params.raw[i] == params.raw[i + 1] == 4)
+        params.raw[threads] = params.raw[threads + 1] = 1
+        losses = []
+        for at in range(0, count - length + 1, length):
+            ids = list(room[at : at + length])
+            context, batch = self.lib.llama_init_from_model(model, params), self.lib.llama_batch_init(length, 0, 1)
+            whole = c.POINTER(c.c_int32)
+            tokens, places, counts = (c.cast(getattr(batch, name), whole) for name in ("token", "pos", "count"))
+            sequences, marked = c.cast(batch.seq, c.POINTER(whole)), c.cast(batch.logits, c.POINTER(c.c_int8))
+            for i, token in enumerate(ids):
+                tokens[i], places[i], counts[i], marked[i] = token, i, 1, i >= length // 2
+                sequences[i][0] = 0
+            if self.lib.llama_vocab_get_add_bos(vocabulary):
+                tokens[0] = self.lib.llama_vocab_bos(vocabulary)
+            batch.n = length
+            assert not self.lib.llama_decode(context, batch)
+            for i in range(length // 2, length - 1):
+                row = np.ctypeslib.as_array(self.lib.llama_get_logits_ith(context, i), (size,)).astype(np.float64)
+                losses.append(np.log(np.exp(row - row.max()).sum()) + row.max() - row[ids[i + 1]])
+            self.lib.llama_free(context)
+        self.lib.llama_model_free(model)
+        return float(np.exp(np.mean(losses))), len(losses)
+
 
 def main() -> None:
     judge = Judge(Path(sys.argv[1]).resolve())
     with tempfile.TemporaryDirectory() as work:
         path = Path(work) / "x.gguf"
         logits = {name: judge.logits(write(path, rope(name))) for name in ROPES}
+        told = [judge.perplexity(write(path, {**rope("plain"), **more}), LONG, 16)[0] for more in BEGINNINGS]
         ids = [[judge.ids(write(path, flags(which)), text) for text in TEXTS] for which in FLAGS]
     rows = ",\n".join(f" {json.dumps(name)}: {json.dumps(np.round(v, 4).tolist())}" for name, v in logits.items())
-    FROZEN.write_text(f'{{"version": "v0.5.0", "ropes": {{\n{rows}}},\n"ids": {json.dumps(ids)}}}\n')
+    rest = f'"perplexities": {[round(v, 5) for v in told]},\n"ids": {json.dumps(ids)}'
+    FROZEN.write_text(f'{{"version": "v0.5.0", "ropes": {{\n{rows}}},\n{rest}}}\n')
 
 
 if __name__ == "__main__":

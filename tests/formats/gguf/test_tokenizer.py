@@ -95,6 +95,34 @@ def test_the_expressions_are_those_of_published_files() -> None:
         assert PRE_TOKENIZERS[name].steps[-2]["pattern"]["Regex"] == pattern, name
 
 
+# Words as llama.cpp v0.5.0 cuts these texts (its ids of a vocabulary that has all words).
+CUTS = {
+    "afmoe": ("x 1234567 가!ab", ["x", " ", "1", "234", "567", " ", "가", "!ab"]),
+    "kimi-k2": ("漢字か don't 12345", ["漢字", "か", " don't", " ", "123", "45"]),
+    "tiny_aya": ("1234567 it's", ["1", "234", "567", " it's"]),
+    "joyai-llm": ("漢字1234!abc", ["漢字", "123", "4", "!abc"]),
+    "jina-v2-de": ("don't 12 ab", ["don", "'t", " 12", " ab"]),
+    "youtu": ("한국어、don't 12", ["한국어", "、", "don't", " ", "1", "2"]),
+    "exaone-moe": ("a b?\n\n", ["a b", "?\n", "\n"]),
+    "jina-v5-nano": ("don't 1234", ["don", "'t", " ", "123", "4"]),
+    "mellum2": ("ab 12", ["ab", " ", "1", "2"]),
+    "f2llmv2": ("don't 12", ["don", "'t", " ", "1", "2"]),
+}
+
+
+@pytest.mark.parametrize("pre", CUTS)
+def test_where_texts_are_cut(pre: str) -> None:
+    from tokenizers import Regex, pre_tokenizers
+
+    text, words = CUTS[pre]
+    assert "".join(words) == text
+    steps = [pre_tokenizers.Split(Regex(step["pattern"]["Regex"]), "isolated") if step["type"] == "Split"
+             else pre_tokenizers.ByteLevel(False, use_regex=step["use_regex"]) if step["type"] == "ByteLevel"
+             else pre_tokenizers.Digits(step["individual_digits"]) for step in PRE_TOKENIZERS[pre].steps]
+    spans = [span for _, span in pre_tokenizers.Sequence(steps).pre_tokenize_str(text)]
+    assert [text[start:end] for start, end in spans] == words
+
+
 def sentencepiece(text: str, scores: dict[str, float]) -> list[str]:
     """SentencePiece's BPE: the neighbours whose union has the largest score are merged, the leftmost first, until none
     has one; what is no piece then becomes its bytes."""

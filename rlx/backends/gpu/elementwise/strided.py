@@ -32,8 +32,14 @@ class View:
 
     def span(self, shape: Sequence[int]) -> tuple[int, int]:
         """The lowest and the highest element touched."""
-        reach = [(n - 1) * s for n, s in zip(shape, self.strides, strict=True)]
-        return self.start + sum(r for r in reach if r < 0), self.start + sum(r for r in reach if r > 0)
+        low = high = self.start
+        for n, s in zip(shape, self.strides, strict=True):
+            reach = (n - 1) * s
+            if reach < 0:
+                low += reach
+            else:
+                high += reach
+        return low, high
 
     def ref(self, shape: Sequence[int]) -> Ref:
         """The bytes touched."""
@@ -61,6 +67,11 @@ def broadcast(shape: Sequence[int], to: Sequence[int]) -> tuple[int, ...]:
 def collapse(shape: Sequence[int], views: Sequence[View]) -> tuple[tuple[int, ...], list[View]]:
     """The same elements with the fewest dimensions: those of one element dropped, neighbours merged where every operand
     steps through both as through one."""
+    flat = contiguous(shape)
+    if all(v.strides == flat for v in views):
+        n = math.prod(shape)
+        one, stride = ((n,), (1,)) if n != 1 else ((), ())
+        return one, [replace(v, strides=stride) for v in views]
     dims: list[int] = []
     steps: list[list[int]] = [[] for _ in views]
     for d, n in enumerate(shape):
@@ -86,7 +97,19 @@ def launch_tree(
     few to count the elements. `short`: see TreeKernel."""
     if 0 in shape:
         return
-    dims, views = collapse(shape, [*inputs, *outputs])
+    views = [*inputs, *outputs]
+    # What a launch is depends on the places of its operands by their alignment alone, and layers repeat it.
+    key = (tuple(trees), tuple(shape), len(inputs), short,
+           tuple([(v.storage, v.strides, v.start, v.slot.offset % 32) for v in views]))  # fmt: skip
+    known = ctx.trees.get(key)
+    if known is not None:
+        kernel, groups, block, count, spans = known
+        refs = [
+            Ref(v.slot.segment, v.slot.offset + at, nbytes) for v, (at, nbytes) in zip(views, spans, strict=True)
+        ]
+        ctx.launch(kernel, groups, [*([ctx.block(block)] if block else []), *refs, count])
+        return
+    dims, views = collapse(shape, views)
     low_high = [v.span(dims) for v in views]
     if math.prod(dims) >= MAX_INDEX or any(high - low >= MAX_INDEX for low, high in low_high):
         _halves(ctx, trees, dims, views, len(inputs), short)
@@ -94,7 +117,7 @@ def launch_tree(
     n = math.prod(dims)
     flat = contiguous(dims)
     scalar = [k < len(inputs) and not any(v.strides) and v.strides != flat for k, v in enumerate(views)]
-    packs = ctx.target.packs and not heavy(trees)
+    packs = ctx.target.packs and not heavy(tuple(trees))
     packed = packs and _packs(dims, flat, views, scalar)
     if packs and not packed and _doubles(dims, views, scalar, len(inputs)):
         _launch_doubled(ctx, trees, dims, views, len(inputs), short)
@@ -116,8 +139,10 @@ def launch_tree(
     kernel = TreeKernel(tuple(trees), tuple(operands[:n_in]), tuple(operands[n_in:]), rank, packed, short)
     count = n // PACK if packed else n
     refs = [v.ref(dims) for v in views]
-    meta = [ctx.block(block)] if strided else []
-    ctx.launch(kernel, grid(ctx, kernel, count), [*meta, *refs, count])
+    meta, groups = [ctx.block(block)] if strided else [], grid(ctx, kernel, count)
+    spans = [(ref.offset - v.slot.offset, ref.nbytes) for ref, v in zip(refs, views, strict=True)]
+    ctx.trees[key] = (kernel, groups, block if strided else [], count, spans)
+    ctx.launch(kernel, groups, [*meta, *refs, count])
 
 
 def grid(ctx: Lowering, kernel: TreeKernel, count: int, sets: int = 1) -> tuple[int, int, int]:

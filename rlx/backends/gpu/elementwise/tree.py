@@ -6,6 +6,7 @@ belongs to class `f`, `d`, `i`, `l` or `b` (see `rlx.ir.expr`).
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from collections.abc import Sequence
@@ -123,7 +124,8 @@ def class_of(dtype: DType) -> Class:
     return "l" if dtype.itemsize == 8 else "i"
 
 
-def computable(trees: Sequence[Expr], features: frozenset[str]) -> bool:
+@functools.lru_cache(1 << 12)
+def computable(trees: tuple[Expr, ...], features: frozenset[str]) -> bool:
     """Whether a device with these features can compute the trees: f64 and i64 only where it has them, and every
     primitive is one that prims.h or prims64.h has for its arguments."""
     for e in linearize(trees):
@@ -142,7 +144,8 @@ def eight_bytes(dtype: DType) -> frozenset[str]:
     return frozenset({"f64", "i64"}) if dtype.is_float else frozenset({"i64"})
 
 
-def heavy(trees: Sequence[Expr]) -> bool:
+@functools.lru_cache(1 << 12)
+def heavy(trees: tuple[Expr, ...]) -> bool:
     """Whether four elements at a time would cost more to compile than they save in memory accesses."""
     return sum(e.prim in _HEAVY for e in linearize(trees)) > MAX_HEAVY
 
@@ -152,7 +155,8 @@ def heavy_prim(prim: str) -> bool:
     return prim in _HEAVY
 
 
-def has_functions(trees: Sequence[Expr]) -> bool:
+@functools.lru_cache(1 << 12)
+def has_functions(trees: tuple[Expr, ...]) -> bool:
     """Whether the trees have a primitive of `_HEAVY` or `_SHORT`, beyond simple arithmetic and selects."""
     return any(e.prim in _HEAVY | _SHORT for e in linearize(trees))
 

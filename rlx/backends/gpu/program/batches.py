@@ -13,9 +13,6 @@ from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
-
 from rlx.backends.gpu.elementwise.strided import grid
 from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import (
@@ -161,25 +158,30 @@ class _Accesses:
             for ref in (*item.reads, *item.writes):
                 ends.setdefault(ref.segment, set()).update((ref.offset, ref.end))
         self._ends = {name: sorted(offsets) for name, offsets in ends.items()}
-        self._read = {name: np.full(len(e), -1, np.int64) for name, e in self._ends.items()}
-        self._written = {name: np.full(len(e), -1, np.int64) for name, e in self._ends.items()}
+        # Lists, since most ranges hold one number or two.
+        self._read = {name: [-1] * len(e) for name, e in self._ends.items()}
+        self._written = {name: [-1] * len(e) for name, e in self._ends.items()}
 
     def latest_conflict(self, item: _StepGroup) -> int:
         """The place of the last item that must stay before this one; -1 if there is none."""
-        steps = [-1]
-        for ref in (*item.reads, *item.writes):
-            steps.append(int(self._of(self._written, ref).max(initial=-1)))
-        for ref in item.writes:
-            steps.append(int(self._of(self._read, ref).max(initial=-1)))
-        return max(steps)
+        latest = -1
+        for tables, refs in ((self._written, (*item.reads, *item.writes)), (self._read, item.writes)):
+            for ref in refs:
+                first, last = self._range(ref)
+                latest = max(latest, max(tables[ref.segment][first:last], default=-1))
+        return latest
 
     def note(self, item: _StepGroup, place: int) -> None:
         """Adds an item at this place, which may be ahead of places noted before."""
-        for table, refs in ((self._read, item.reads), (self._written, item.writes)):
+        for tables, refs in ((self._read, item.reads), (self._written, item.writes)):
             for ref in refs:
-                part = self._of(table, ref)
-                np.maximum(part, place, out=part)
+                table = tables[ref.segment]
+                first, last = self._range(ref)
+                for i in range(first, last):
+                    if table[i] < place:
+                        table[i] = place
 
-    def _of(self, table: dict[str, npt.NDArray[np.int64]], ref: Ref) -> npt.NDArray[np.int64]:
+    def _range(self, ref: Ref) -> tuple[int, int]:
+        """Where the numbers of a range's bytes begin and end."""
         ends = self._ends[ref.segment]
-        return table[ref.segment][bisect_left(ends, ref.offset) : bisect_left(ends, ref.end)]
+        return bisect_left(ends, ref.offset), bisect_left(ends, ref.end)

@@ -13,6 +13,7 @@ from rlx.ir import Node, expr
 from rlx.ir.types import TensorType
 
 THREADS = 256  # threads of a workgroup, in the kernels whose rules use this
+_NEEDS = {8: "i64", 2: "16bit_storage", 1: "8bit_storage"}  # the feature of dtypes of so many bytes
 MAX_ELEMENTS = 1 << 31  # kernels index the elements of one matrix, row or slab with 31 bits
 
 
@@ -41,7 +42,7 @@ def stores(dtype: DType, features: frozenset[str], with_f64: bool = False) -> bo
     trees and the few file kernels into which other ops are decomposed."""
     if dtype.name == "f64":
         return with_f64 and eight_bytes(dtype) <= features
-    need = {8: "i64", 2: "16bit_storage", 1: "8bit_storage"}.get(dtype.itemsize)
+    need = _NEEDS.get(dtype.itemsize)
     return need is None or need in features
 
 

@@ -42,6 +42,7 @@ from rlx.driver.memory.plan import BodyPlan
 from rlx.driver.memory.views import is_alias
 from rlx.driver.times import Times
 from rlx.errors import UnsupportedOp
+from rlx.host.collector import paused
 from rlx.ir import Graph, Node, Tensor, bodies
 from rlx.ir.text import expr_text
 from rlx.passes.bodies import body_name
@@ -161,7 +162,8 @@ def build(
     """Lowers and records a graph over an arena of its plan; writes the graph's constants."""
     # "int8" has its own ops (`passes/integers.py`); the products that are left are honest f32.
     precision = "f32" if options.precision == "int8" else options.precision
-    lowering, dispatch = lower_graph(graph, plan, device.target, precision)
+    with paused():
+        lowering, dispatch = lower_graph(graph, plan, device.target, precision)
     return _assemble(device, lowering, dispatch, arena, options)
 
 

@@ -8,7 +8,7 @@ a node that it refuses becomes a reported host step. A plug-in puts a rule of it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -54,6 +54,9 @@ class Lowered:
     when: WhenOn
 
 
+# The kernel, the workgroups, the argument block, the count of elements or packs, and for each operand the distance of
+# its first byte from its slot, and its bytes.
+KnownTree = tuple[TreeKernel, tuple[int, int, int], list[int], int, list[tuple[int, int]]]
 LOWERINGS: dict[str, Lowered] = {}
 OVERRIDES: dict[str, list[Lowered]] = {}  # the rules of an op, of which the last is asked first
 
@@ -109,11 +112,14 @@ def override(op: str, rule: Rule, when: WhenOn = _everywhere) -> Callable[[], No
 
 def rule_for(node: Node, target: Target) -> Rule | None:
     """The rule that lowers a node for a target; None where it goes to the host."""
-    if not HOST_ONLY.isdisjoint(t.dtype for t in (*node.inputs, *node.outputs)):
-        return None
+    for t in (*node.inputs, *node.outputs):
+        if t.type.dtype in HOST_ONLY:
+            return None
+    for own in reversed(OVERRIDES.get(node.op.name, ())):
+        if own.when(node, target):
+            return own.rule
     built_in = LOWERINGS.get(node.op.name)
-    rules = [*reversed(OVERRIDES.get(node.op.name, ())), *([] if built_in is None else [built_in])]
-    return next((r.rule for r in rules if r.when(node, target)), None)
+    return built_in.rule if built_in is not None and built_in.when(node, target) else None
 
 
 class Lowering:
@@ -134,6 +140,7 @@ class Lowering:
         self.bodies: dict[tuple[int, str], Lowering] = {}  # bodies of control ops, by first output and attribute
         self.together: dict[int, tuple[Node, ...]] | None = None  # id of a node's result -> the nodes of its batch
         self.made: set[int] = set()  # ids of results that an earlier node of their batch has computed
+        self.trees: dict[Hashable, KnownTree] = {}  # launches of expression trees, by all that they depend on
         self._blocks: dict[bytes, Ref] = {}
         self._scratch_used = 0
         self._label = ""

@@ -48,10 +48,9 @@ def _native(node: Node, features: frozenset[str]) -> bool:
     tensors = (*node.inputs, *node.outputs)
     if len(tensors) > MAX_OPERANDS:
         return False
-    if not all(
-        fits(t.type) if _packed(t.dtype, features) else stores(t.dtype, features, with_f64=True) for t in tensors
-    ):
-        return False
+    for t in tensors:
+        if not stores(t.dtype, features, with_f64=True) and not (_packed(t.dtype, features) and fits(t.type)):
+            return False
     return computable(node_trees(node), features)
 
 

@@ -46,7 +46,7 @@ def fit(graph: Graph, budget: int, plan_of: Callable[[Graph], MemoryPlan]) -> Fi
     whole = least = plan.arena_bytes
     if whole <= budget:
         return Fitted(graph, 0, 0.0)
-    schedule = _Schedule(graph, plan)
+    schedule = Schedule(graph, plan)
     best: Fitted | None = None
     limit, below, above = float(budget), 0.0, float(whole)
     for _ in range(ROUNDS):
@@ -78,7 +78,7 @@ def fit(graph: Graph, budget: int, plan_of: Callable[[Graph], MemoryPlan]) -> Fi
 
 def within(graph: Graph, plan: MemoryPlan, nbytes: float) -> Fitted:
     """The graph with nodes repeated as if its arena had so many bytes, in which it may not fit; `plan` is its own."""
-    return _Schedule(graph, plan).within(nbytes)
+    return Schedule(graph, plan).within(nbytes)
 
 
 def cost(node: Node) -> float:
@@ -87,7 +87,7 @@ def cost(node: Node) -> float:
     return sum(t.type.nbytes for t in node.inputs) + own.nbytes + own.multiplications / PRODUCTS_PER_BYTE
 
 
-class _Schedule:
+class Schedule:
     """A graph's storages, as its plan has them: each has a number, its root's id. Views share that of what they view;
     memory that is not the arena's (weights, states, constants) has no bytes here."""
 
@@ -141,7 +141,7 @@ def _is_users(node: Node) -> bool:
 class _Run:
     """One run in thought: which storages are in memory at each step, and the nodes in the order in which they ran."""
 
-    def __init__(self, schedule: _Schedule, limit: float) -> None:
+    def __init__(self, schedule: Schedule, limit: float) -> None:
         self.s = schedule
         self.limit = limit
         self.new = Rewriter(schedule.graph)

@@ -18,25 +18,28 @@ _MODULES = {
     "gemma": "gemma vaultgemma gemma2 gemma3_text",
     "phi3": "phi3",
     "gpt2": "gpt2 openai-gpt",
-    "olmo": "olmo olmo2 olmo3 olmoe flex_olmo",
+    "olmo": "olmo olmo2 olmo3 olmo_hybrid olmoe flex_olmo",
     "gpt_oss": "gpt_oss",
-    "mamba": "mamba mamba2",
+    "mamba": "mamba falcon_mamba mamba2",
     "qwen_next": "qwen3_next qwen3_5_text qwen3_5_moe_text qwen3_5 qwen3_5_moe",
-    "mixtral": "mixtral phimoe minimax_m2",
+    "mixtral": "mixtral phimoe minimax minimax_m2",
     "variants": """
-        smollm3 exaone4 seed_oss arcee apertus helium ernie4_5 ernie4_5_moe hunyuan_v1_dense hunyuan_v1_moe ministral
-        ministral3 nanochat""",
+        smollm3 exaone4 seed_oss arcee apertus helium ernie4_5 ernie4_5_moe hunyuan_v1_dense hunyuan_v1_moe
+        ministral ministral3 nanochat""",
     "phi": "phi stablelm starcoder2 nemotron",
     "neox": "gpt_neox persimmon",
     "gptj": "gptj codegen gpt_neo gpt_bigcode",
     "alibi": "bloom mpt falcon",
     "opt": "opt biogpt",
-    "cohere": "cohere cohere2",
-    "granite": "granite granitemoe granitemoeshared",
+    "cohere": "cohere cohere2 cohere2_moe",
+    "granite": "granite granitemoe granitemoeshared hyperclovax granite_swa granitemoe_swa granitemoehybrid",
     "glm": "glm glm4 glm4_moe",
     "deepseek": "deepseek_v2 deepseek_v3 dots1",
     "lfm2": "lfm2 lfm2_moe",
-    "hybrid": "jamba bamba falcon_h1",
+    "hybrid": "jamba bamba nemotron_h falcon_h1",
+    "latest": """
+        cwm jais2 internlm3 iquestcoder exaone bitnet solar_open exaone_moe glm4_moe_lite youtu minicpm3 mellum
+        afmoe dbrx""",
 }
 
 
@@ -66,17 +69,11 @@ MISSING = {
     "gemma3n_text": ("gemma3_text", "embeddings of each layer, AltUp, and caches that layers share"),
     "gemma4_text": ("gemma3_text", "embeddings of each layer, and caches that layers share"),
     "llama4_text": ("llama", "chunks of attention, and weights of experts on their inputs"),
-    "minimax": ("mixtral", "lightning attention"),
-    "nemotron_h": ("bamba", "layers that are an MLP alone"),
-    "granitemoehybrid": ("granitemoeshared", "Mamba-2 beside its multipliers"),
     "zamba2": ("bamba", "blocks of attention that layers share"),
     "kimi_linear": ("deepseek_v3", "Kimi's delta attention"),
     "recurrent_gemma": ("gemma2", "the linear recurrent unit"),
-    "falcon_mamba": ("mamba", "norms of the step, B and C"),
     "longcat_flash": ("deepseek_v3", "two blocks of attention in a layer, and experts that do nothing"),
     "diffllama": ("llama", "differential attention"),
-    "bitnet": ("llama", "norms inside attention and MLP"),
-    "dbrx": ("mixtral", "experts and heads in its own tensors"),
     "rwkv": ("mamba", "RWKV's recurrence"),
     "xlstm": ("mamba", "xLSTM's recurrence"),
 }  # fmt: skip
@@ -97,7 +94,9 @@ def architecture_of(fields: Fields) -> Architecture:
 
 def _nearest(kind: object) -> str:
     """What rlx knows in place of a family that it does not."""
-    known = sorted([*ARCHITECTURES, *OTHERS])
+    from rlx.models import encoders  # whose blocks are made of these
+
+    known = sorted([*ARCHITECTURES, *encoders.TYPES, "whisper"])
     listed = f"rlx knows {', '.join(known)}"
     if not isinstance(kind, str):
         return listed

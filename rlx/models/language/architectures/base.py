@@ -131,20 +131,29 @@ def llama_like(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
 
 
 @cache
-def _classes() -> dict[str, Any]:
-    families: dict[str, Any] = json.loads(CLASSES.read_text(encoding="utf-8"))["families"]
+def _classes(file: Path) -> dict[str, Any]:
+    families: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["families"]
     return families
 
 
-def class_fields(f: Fields) -> Fields:
-    """Settings under all their names, with what the configuration class of their `model_type` takes for granted where a
-    file leaves them out."""
-    facts, content = _classes()[f.content["model_type"]], dict(f.content)
-    for name, own in facts["names"].items():
-        for one, other in ((own, name), (name, own)):
+def under_all_names(f: Fields, names: Mapping[str, str]) -> Fields:
+    """Settings under the general names and the class's own; of two that differ the general name's, as in
+    transformers."""
+    content = dict(f.content)
+    for name, own in names.items():
+        for one, other in ((name, own), (own, name)):
             if one in content:
                 content[other] = content[one]
-    content = {**facts["usual"], **content}
+    return Fields(content, f.where)
+
+
+def class_fields(f: Fields, file: Path = CLASSES) -> Fields:
+    """Settings under all their names, with what the configuration class of their `model_type` takes for granted where a
+    file leaves them out. Llama's own names need no such list."""
+    facts = _classes(file).get(f.content["model_type"])
+    if facts is None:
+        return f
+    content = {**facts["usual"], **under_all_names(f, facts["names"]).content}
     for name, own in facts["names"].items():
         if own in content:
             content.setdefault(name, content[own])

@@ -4,6 +4,7 @@ dots.llm1 (2025), with such experts beside a Llama's attention."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,6 +34,7 @@ from rlx.models.language.config import (
 )
 from rlx.records import replace
 
+MTP = re.compile(r"rotary_emb\.inv_freq$|^mtp\.")  # layers that guess further tokens
 SHARED = {"mlp.shared_expert": "mlp.shared_experts", "mlp.gate.correction": "mlp.gate.e_score_correction_bias"}
 
 

@@ -17,6 +17,7 @@ from rlx.models.language.architectures.base import (
     renamed,
     rows,
     turned,
+    under_all_names,
 )
 from rlx.models.language.config import (
     ATTENTION,
@@ -49,7 +50,12 @@ _OTHERS = {
 }
 
 
+_GENERAL = {"hidden_size": "n_embd", "max_position_embeddings": "n_positions", "num_attention_heads": "n_head",
+            "num_hidden_layers": "n_layer"}  # fmt: skip
+
+
 def gpt2(f: Fields) -> LanguageConfig:
+    f = under_all_names(f, _GENERAL)
     layers, width, heads = f.count("n_layer", MOST_LAYERS), f.count("n_embd", MOST_WIDTH), f.count("n_head", MOST_HEADS)
     if width % heads:
         f.wrong("n_embd", f"a multiple of the {heads} attention heads")

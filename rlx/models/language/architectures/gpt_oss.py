@@ -14,6 +14,7 @@ from rlx.models.language.architectures.base import (
     llama_like,
     same_name,
     turned,
+    under_all_names,
     windows_of,
 )
 from rlx.models.language.config import MOST_EXPERTS, MOST_INNER, MOST_LAYERS, Experts, Fields, LanguageConfig
@@ -35,6 +36,7 @@ def gpt_oss(f: Fields) -> LanguageConfig:
     layers = f.count("num_hidden_layers", MOST_LAYERS)
     windows = windows_of(f, layers, lambda i: i % 2 == 0)
     f.must_be("swiglu_alpha", 1.702)
+    f = under_all_names(f, {"num_experts": "num_local_experts"})
     count = f.count("num_local_experts", MOST_EXPERTS)
     experts = Experts(
         count,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlx.models.language.architectures.base import (
+    ACTIVATIONS,
     Architecture,
     Recipe,
     attention,
@@ -15,6 +16,7 @@ from rlx.models.language.architectures.base import (
     llama_like,
     renamed,
 )
+from rlx.models.language.architectures.deepseek import MTP, SHARED, routed
 from rlx.models.language.architectures.mamba import MOST_STATES, states
 from rlx.models.language.config import (
     MOST_EXPERTS,
@@ -53,7 +55,10 @@ def jamba(f: Fields) -> LanguageConfig:
     )
 
 
-def _mamba2(f: Fields, inner: int, **changed: Any) -> Recurrence:
+MAMBA2: tuple[Mixer, ...] = ("mamba2",)
+
+
+def mamba2_of(f: Fields, inner: int, **changed: Any) -> Recurrence:
     f.must_be("hidden_act", "silu")
     heads, groups = f.count("mamba_n_heads", MOST_HEADS), f.count("mamba_n_groups", MOST_HEADS)
     size = f.content.get("mamba_d_head", "auto")
@@ -79,7 +84,7 @@ def bamba(f: Fields) -> LanguageConfig:
     parameters = f.content.get("rope_parameters")
     if isinstance(parameters, dict) and "partial_rotary_factor" not in parameters:
         f = f.but(partial_rotary_factor=0.5)  # whatever stands beside them, as the class has it
-    recurrence = _mamba2(f, f.count("mamba_expand", 64) * f.count("hidden_size", MOST_WIDTH))
+    recurrence = mamba2_of(f, f.count("mamba_expand", 64) * f.count("hidden_size", MOST_WIDTH))
     return llama_like(
         f, "bamba", mixers=mixers, recurrence=recurrence, mlp_bias=f.flag("mlp_bias", False),
         attention=attention(f.but(head_dim=None), layers, partial=True, qkv_bias=bias, out_bias=bias),
@@ -91,9 +96,8 @@ def falcon_h1(f: Fields) -> LanguageConfig:
     for name in ("attention_bias", "mlp_bias", "projectors_bias", "mamba_proj_bias"):
         f.must_be(name, False)
     inner = f.count("mamba_d_ssm", MOST_INNER, f.count("mamba_expand", 64) * width)
-    r = _mamba2(
-        f, inner, normed=f.flag("mamba_rms_norm", False), late_gate=f.flag("mamba_norm_before_gate", True)
-    )
+    normed, late = f.flag("mamba_rms_norm", False), f.flag("mamba_norm_before_gate", True)
+    r = mamba2_of(f, inner, normed=normed, late_gate=normed and late)
     low, high = -1e6, 1e6
     into, out, key, ssm_in, ssm_out = (
         f.number(name, low, high) for name in ("attention_in_multiplier", "attention_out_multiplier", "key_multiplier",
@@ -116,6 +120,50 @@ def falcon_h1(f: Fields) -> LanguageConfig:
     )  # fmt: skip
 
 
+def nemotron_h(f: Fields) -> LanguageConfig:
+    """Nemotron-H (NVIDIA, 2025): each layer is Mamba-2, attention, an MLP or experts alone."""
+    known: dict[str, Mixer] = {"mamba": "mamba2", "linear_attention": "mamba2", "attention": "attention",
+                               "full_attention": "attention", "moe": "experts", "mlp": "mlp"}  # fmt: skip
+    pattern, kinds = f.content.get("hybrid_override_pattern"), f.content.get("layers_block_type")
+    if kinds is None and isinstance(pattern, str):
+        kinds = [{"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}.get(letter, letter) for letter in pattern]
+    if not isinstance(kinds, list) or not 0 < len(kinds) <= MOST_LAYERS or not set(known).issuperset(map(str, kinds)):
+        f.wrong("layers_block_type", f"a list of {', '.join(known)}")
+    f.must_be("moe_latent_size", None)
+    f.must_be("mamba_hidden_act", "silu")
+    heads, groups = f.count("mamba_num_heads", MOST_HEADS), f.count("n_groups", MOST_HEADS)
+    if heads % groups:
+        f.wrong("n_groups", f"a number that divides the {heads} heads")
+    recurrence = Recurrence(
+        heads * f.count("mamba_head_dim", MOST_WIDTH), f.count("ssm_state_size", MOST_STATES),
+        f.count("conv_kernel", 8, least=2), heads=heads, groups=groups, conv_bias=f.flag("use_conv_bias", True),
+        bias=f.flag("use_bias", False), floor=f.number("time_step_min", 0, 1e6),
+    )  # fmt: skip
+    layers, bias = len(kinds), f.flag("attention_bias", False)
+    shared = f.count("moe_shared_expert_intermediate_size", MOST_INNER)
+    experts = routed(f, layers, shared=shared)[0] if "moe" in kinds else None
+    f = f.but(num_hidden_layers=layers)
+    return llama_like(
+        f, "nemotron_h", mixers=tuple(known[kind] for kind in kinds), alone=True, recurrence=recurrence,
+        attention=attention(f, layers, ropes=(None,) * layers, qkv_bias=bias, out_bias=bias), experts=experts,
+        inner=f.count("intermediate_size", MOST_INNER) if "mlp" in kinds else 0,
+        gated=False, activation=f.choice("mlp_hidden_act", ACTIVATIONS), mlp_bias=f.flag("mlp_bias", False),
+        eps=f.number("layer_norm_epsilon", 0, 1),
+    )  # fmt: skip
+
+
+def one_block(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+    """The names of layers of one block each."""
+    table = {**SHARED, "self_attn": "mixer", "mlp": "mixer", "input_layernorm": "norm", "embed_tokens": "embeddings",
+             "norm": "norm_f"}  # fmt: skip
+    table |= {k: v.replace("mlp", "mixer") for k, v in SHARED.items()}
+    before, mark, part = name.partition(".mlp.experts.")
+    whole = f"{before}.mixer.experts.{part.removesuffix('.weight')}"
+    if mark and whole in tensors:
+        return Recipe((whole,))
+    return renamed(table, experts_in("mixer") if mark else states)(name, config, tensors)
+
+
 _EXPERTS = experts_in("feed_forward")
 
 
@@ -130,5 +178,6 @@ _NAMES = renamed(
 ARCHITECTURES = {
     "jamba": Architecture(by_class(jamba), _NAMES),
     "bamba": Architecture(by_class(bamba), _NAMES),
+    "nemotron_h": Architecture(by_class(nemotron_h), one_block, ("backbone.", "model."), MTP),
     "falcon_h1": Architecture(by_class(falcon_h1), _NAMES),
 }

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlx.models.language.architectures.base import Architecture, Recipe, derived, minus_exp, renamed
+from rlx.formats.settings import warn_ignored
+from rlx.models.language.architectures.base import Architecture, Recipe, by_class, derived, minus_exp, renamed
 from rlx.models.language.config import (
     MOST_HEADS,
     MOST_INNER,
@@ -24,6 +25,9 @@ MOST_STATES = 1 << 12
 
 def _config(f: Fields, mixer: Mixer, recurrence: Recurrence, tied: bool) -> LanguageConfig:
     f.must_be("hidden_act", "silu")
+    if f.flag("rescale_prenorm_residual", False):
+        why = "it is about new weights; transformers divides each out_proj by a root whenever it loads such a folder"
+        warn_ignored(f.where, "rescale_prenorm_residual", True, why)
     mixers: tuple[Mixer, ...] = (mixer,)
     return LanguageConfig(
         architecture=mixer,
@@ -37,7 +41,7 @@ def _config(f: Fields, mixer: Mixer, recurrence: Recurrence, tied: bool) -> Lang
     )
 
 
-def mamba(f: Fields) -> LanguageConfig:
+def mamba(f: Fields, **changed: Any) -> LanguageConfig:
     width = f.count("hidden_size", MOST_WIDTH)
     rank = -(-width // 16) if f.content.get("time_step_rank", "auto") == "auto" else f.count("time_step_rank", width)
     recurrence = Recurrence(
@@ -47,8 +51,14 @@ def mamba(f: Fields) -> LanguageConfig:
         rank=rank,
         conv_bias=f.flag("use_conv_bias", True),
         bias=f.flag("use_bias", False),
+        **changed,
     )
     return _config(f, "mamba", recurrence, True)
+
+
+def falcon_mamba(f: Fields) -> LanguageConfig:
+    """Falcon-Mamba (TII, 2024): norms without weights of the step, B and C."""
+    return mamba(f, inner_norms="plain", inner_eps=f.number("mixer_rms_eps", 0, 1))
 
 
 def mamba2(f: Fields) -> LanguageConfig:
@@ -86,5 +96,6 @@ def states(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Rec
 _NAMES = renamed({"embed_tokens": "embeddings", "norm": "norm_f", "input_layernorm": "norm"}, states)
 ARCHITECTURES = {
     "mamba": Architecture(mamba, _NAMES, ("backbone.",)),
+    "falcon_mamba": Architecture(by_class(falcon_mamba), _NAMES, ("backbone.",)),
     "mamba2": Architecture(mamba2, _NAMES, ("backbone.",)),
 }

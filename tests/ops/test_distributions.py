@@ -1,0 +1,90 @@
+"""Draws of gamma, poisson and what follows from these: their distributions by SciPy, keys, gradients, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import rlx
+from rlx import random
+from rlx.errors import DTypeError, ShapeError, UnsupportedOp
+
+KEY = random.key(3)
+N = 4000
+
+
+@pytest.mark.parametrize("draw, wanted", [
+    (lambda: random.loggamma(KEY, 0.05, (N,)), stats.loggamma(0.05)), (lambda: random.gamma(KEY, 500.0, (N,), "f64"), stats.gamma(500.0)),
+    (lambda: random.beta(KEY, 0.3, 2.0, (N,)), stats.beta(0.3, 2.0)),
+    (lambda: random.dirichlet(KEY, np.array([0.5, 1.0, 2.0]), (N,))[:, 0], stats.beta(0.5, 3.0)),
+    (lambda: random.chisquare(KEY, 3.0, (N,)), stats.chi2(3)), (lambda: random.t(KEY, 2.5, (N,)), stats.t(2.5)),
+    (lambda: random.logistic(KEY, N), stats.logistic), (lambda: random.cauchy(KEY, N), stats.cauchy),
+    (lambda: random.lognormal(KEY, 0.7, N), stats.lognorm(0.7)), (lambda: random.pareto(KEY, 1.5, N), stats.pareto(1.5)),
+    (lambda: random.rayleigh(KEY, 2.0, N), stats.rayleigh(scale=2.0)), (lambda: random.maxwell(KEY, N), stats.maxwell),
+    (lambda: random.weibull_min(KEY, 2.0, 0.7, N), stats.weibull_min(0.7, scale=2.0)),
+    (lambda: random.gumbel(KEY, N, "f64"), stats.gumbel_r),
+])  # fmt: skip
+def test_numbers_have_their_distribution(draw: Callable[[], Any], wanted: Any) -> None:
+    assert stats.kstest(np.asarray(draw(), np.float64), wanted.cdf).pvalue > 0.01
+
+
+def test_poisson_has_its_probabilities() -> None:
+    means = np.array([0.3, 9.9, 10.0, 40.0, 1e4], np.float32)
+    draws = np.asarray(random.poisson(KEY, means[:, None], (5, N)))
+    assert draws.dtype == np.int32
+    for lam, x in zip(means.tolist(), draws, strict=True):
+        low, high = stats.poisson(lam).ppf([0.01, 0.99])
+        for edge in np.unique(np.round(np.linspace(low, high, 10))):
+            share = stats.poisson(lam).cdf(edge)
+            assert abs(np.sum(x <= edge) - N * share) < 4 * np.sqrt(N * share * (1 - share))
+
+
+def test_geometric_and_signs() -> None:
+    x = np.asarray(random.geometric(KEY, 0.3, N))
+    assert x.min() == 1 and abs(x.mean() - 1 / 0.3) < 4 * np.sqrt(0.7) / 0.3 / np.sqrt(N)
+    assert np.all(np.asarray(random.geometric(KEY, 1.0, 9)) == 1)
+    signs = np.asarray(random.rademacher(KEY, N, "f32"))
+    np.testing.assert_array_equal(signs, 2 * np.asarray(random.bernoulli(KEY, 0.5, N)).astype(np.float32) - 1)
+
+
+def test_parameters_that_are_none_give_nan() -> None:
+    np.testing.assert_array_equal(np.isnan(random.gamma(KEY, np.array([-1.0, np.nan, 3.0, 0.0]))), [1, 1, 0, 1])
+    assert np.asarray(random.poisson(KEY, np.array([-1.0, np.nan, 0.0]))).tolist() == [-1, -1, 0]
+
+
+def test_a_key_of_each_example_draws_what_it_draws_alone() -> None:
+    keys, a = np.asarray(random.split(KEY, 3)), np.array([0.5, 1.0, 20.0], np.float32)
+    for draw in (random.gamma, random.poisson):
+        alone = [np.asarray(draw(k, x)) for k, x in zip(keys, a, strict=True)]
+        np.testing.assert_allclose(rlx.vmap(draw)(keys, a), alone, rtol=1e-6)
+
+
+def test_gradients() -> None:
+    z = np.log(np.asarray(random.lognormal(KEY, 1.0, 5)))
+    slope = rlx.grad(lambda s: rlx.sum(random.lognormal(KEY, s, 5)))(0.5)
+    np.testing.assert_allclose(slope, np.sum(z * np.exp(0.5 * z)), rtol=1e-5)
+    with pytest.raises(UnsupportedOp, match="random.gamma: its numbers have no gradient"):
+        rlx.grad(lambda a: rlx.sum(random.gamma(KEY, a, 3)))(2.0)
+    with pytest.raises(UnsupportedOp, match="random.beta: its numbers have no gradient"):
+        rlx.jvp(lambda a: random.beta(KEY, a, 1.0, 3), (2.0,), (1.0,))
+    x = np.ones(3, np.float32)
+    np.testing.assert_array_equal(rlx.grad(lambda x: rlx.sum(x * random.gamma(KEY, 2.0, 3)))(x), random.gamma(KEY, 2.0, 3))
+
+
+@pytest.mark.parametrize("call, error, text", [
+    (lambda: random.gamma(KEY, -1.0), ShapeError, "a is -1.0; expected a number above 0"),
+    (lambda: random.poisson(KEY, -1.0), ShapeError, "expected a number of at least 0"),
+    (lambda: random.geometric(KEY, 1.5), ShapeError, "expected a probability above 0"),
+    (lambda: random.gamma(KEY, np.ones(3), (2,)), ShapeError, "expected what broadcasts|do not broadcast"),
+    (lambda: random.gamma(random.split(KEY), 1.0), ShapeError, "expected one key"),
+    (lambda: random.dirichlet(KEY, 1.0), ShapeError, "a number for each part"),
+    (lambda: random.poisson(KEY, 2.0, dtype="f32"), DTypeError, "expected i32 or i64"),
+    (lambda: random.rademacher(KEY, 3, "u8"), DTypeError, "expected a signed integer or a float"),
+])  # fmt: skip
+def test_draws_that_cannot_be_are_refused(call: Callable[[], Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        call()
