@@ -1,7 +1,7 @@
 """A reader of command lines that are in order, by what the commands' functions declare to typer.
 
-typer reads any line, explains what is wrong with one, and prints help. To import what it checks values with takes longer
-than many commands. `read` understands lines of whole words, each an option, its value or an argument.
+typer reads any line, explains what is wrong with one, and prints help. To import what it checks values with takes
+longer than many commands. `read` understands lines of whole words, each an option, its value or an argument.
 """
 
 from __future__ import annotations

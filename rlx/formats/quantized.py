@@ -25,7 +25,7 @@ from rlx.records import Record
 Array = npt.NDArray[Any]
 Value = Array | PackedArray
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # the column of each nibble of a word
-_FP8 = {"float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2"}  # by the names of ml_dtypes
+_FP8 = {"float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2"}  # the keys are names of ml_dtypes
 
 
 def _fp8() -> tuple[Any, ...]:
