@@ -112,7 +112,7 @@ class Picture:
         self._ended = False
 
     def begin(self) -> None:
-        from rich.console import Console  # to import it takes longer than much of the work
+        from rich.console import Console  # rich takes longer to import than much work to do
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         with self._lock:
