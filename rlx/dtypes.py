@@ -13,14 +13,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from rlx.errors import DTypeError, ShapeError, meant
-from rlx.records import Record
+from rlx.records import Record, field
 
 _LENGTH = re.compile(r"_(64|128)$")  # blocks that are not the family's shortest have theirs after its name
 Kind = Literal["f", "i", "u", "b", "q"]
@@ -56,7 +55,20 @@ class DType(Record):
     name: str
     storage: Storage
     kind: Kind
-    np: np.dtype[Any]
+    np: np.dtype[Any] = field(compare=False)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """The dtype of bf16 is made when it is first asked for: few programs need ml_dtypes, which NumPy's own
+            dtypes do without."""
+            if name != "np" or self.name != "bf16":
+                raise AttributeError(f"'DType' object has no attribute {name!r}")
+            import ml_dtypes
+
+            object.__setattr__(self, "np", np.dtype(ml_dtypes.bfloat16))
+            _BY_NP[self.np] = self
+            return self.np
 
     # The passes compare and look up dtypes hundreds of thousands of times: nearly always an object with itself.
     def __eq__(self, other: object) -> bool:
@@ -131,7 +143,9 @@ class DType(Record):
 f64 = DType("f64", Storage(1, 8), "f", np.dtype(np.float64))
 f32 = DType("f32", Storage(1, 4), "f", np.dtype(np.float32))
 f16 = DType("f16", Storage(1, 2), "f", np.dtype(np.float16))
-bf16 = DType("bf16", Storage(1, 2), "f", np.dtype(ml_dtypes.bfloat16))
+_LATER: Any = None
+bf16 = DType("bf16", Storage(1, 2), "f", _LATER)  # its dtype is made when it is asked for
+object.__delattr__(bf16, "np")
 i64 = DType("i64", Storage(1, 8), "i", np.dtype(np.int64))
 i32 = DType("i32", Storage(1, 4), "i", np.dtype(np.int32))
 i16 = DType("i16", Storage(1, 2), "i", np.dtype(np.int16))
@@ -147,12 +161,15 @@ FLOATS = (f64, f32, f16, bf16)
 INTS = (i64, i32, i16, i8, u64, u32, u16, u8)
 HOST_ONLY = frozenset({i16, u16, u32, u64})  # NumPy computes in them: no device has kernels for them
 _BY_NAME = {d.name: d for d in ALL}
-_BY_NP = {d.np: d for d in ALL}
-# The floats of ml_dtypes that have fewer bits than f32: bf16, and those of 4 and 8 bits that files may hold.
-NARROW_FLOATS = frozenset(
-    np.dtype(getattr(ml_dtypes, name))
-    for name in "bfloat16 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float4_e2m1fn".split()
-)
+_BY_NP = {d.np: d for d in ALL if d is not bf16}
+_NARROW = frozenset("bfloat16 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float4_e2m1fn".split())
+
+
+def is_narrow(dtype: np.dtype[Any]) -> bool:
+    """Whether it is a float of ml_dtypes that has fewer bits than f32: bf16, or one of 4 or 8 bits that files hold."""
+    return dtype.isbuiltin != 1 and dtype.name in _NARROW
+
+
 
 # A packed dtype a line: its name, the elements of a block, and its fields in the order of their planes, each as
 # name:bytes@offset in the block of a file. Field d is a scale in f16, dm a scale and a minimum in f16, e an exponent,
@@ -216,6 +233,10 @@ GGUF = (*tuple(PACKED)[:23], "q1_0")  # the names of GGUF's own types
 DTypeLike = DType | str | npt.DTypeLike
 
 
+def _known(dtype: np.dtype[Any]) -> DType | None:
+    return _BY_NP.get(dtype) or (bf16 if dtype.isbuiltin != 1 and dtype == bf16.np else None)
+
+
 def as_dtype(dtype: DTypeLike) -> DType:
     """The DType that a name ("f32", or "q4_k" in letters of either case), a NumPy dtype or a DType stands for.
 
@@ -228,8 +249,10 @@ def as_dtype(dtype: DTypeLike) -> DType:
         return _BY_NAME[dtype]
     if isinstance(dtype, str) and dtype.lower() in PACKED:
         return PACKED[dtype.lower()]
+    if isinstance(dtype, str) and dtype == "bfloat16":  # NumPy knows the name once ml_dtypes is there
+        return bf16
     try:
-        result = None if dtype is None else _BY_NP.get(np.dtype(dtype))  # np.dtype(None) would be float64
+        result = None if dtype is None else _known(np.dtype(dtype))  # np.dtype(None) would be float64
     except (TypeError, ValueError):
         result = None
     if result is None:
@@ -241,7 +264,7 @@ def as_dtype(dtype: DTypeLike) -> DType:
             if "complex" in came
             else ""
         )
-        swapped = _BY_NP.get(dtype.newbyteorder("=")) if isinstance(dtype, np.dtype) else None
+        swapped = _known(dtype.newbyteorder("=")) if isinstance(dtype, np.dtype) else None
         if swapped is not None:
             pairs = f", whose bytes are in the other order: .astype({swapped.np.name!r}) puts them into this machine's"
         raise DTypeError(
@@ -302,7 +325,7 @@ def rounded(array: npt.NDArray[Any], to: np.dtype[Any]) -> npt.NDArray[Any]:
     ml_dtypes goes to its floats by way of f32, which rounds numbers of more bits before and may make ties of them.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        if to in NARROW_FLOATS and array.dtype.kind in "iuf":
+        if is_narrow(to) and array.dtype.kind in "iuf":
             array = to_odd(array)
         return array.astype(to, copy=False)
 

@@ -1,29 +1,16 @@
-"""The commands of the command line. `main` imports this module, so that Ctrl-C meanwhile ends in one line too."""
+"""The commands of the command line as typer has them: help, what is wrong with a line, and lines that `arguments.read`
+leaves to it."""
 
 from __future__ import annotations
 
 from inspect import cleandoc
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from rlx.cli.bench import bench
-from rlx.cli.check import check
-from rlx.cli.classify import classify
-from rlx.cli.convert import convert
-from rlx.cli.devices import devices
-from rlx.cli.doctor import doctor
-from rlx.cli.embed import embed
-from rlx.cli.finetune import finetune
-from rlx.cli.generate import chat, generate
+from rlx.cli.commands import COMMANDS, function_of
 from rlx.cli.habits import Command
-from rlx.cli.inspect import inspect
-from rlx.cli.perplexity import perplexity
-from rlx.cli.rerank import rerank
-from rlx.cli.run import run
-from rlx.cli.selftest import selftest
-from rlx.cli.serve import serve
-from rlx.cli.transcribe import transcribe
 
 
 def _paragraphs(text: str) -> str:
@@ -31,12 +18,22 @@ def _paragraphs(text: str) -> str:
     return "\n\n".join(" ".join(part.split()) for part in cleandoc(text).split("\n\n"))
 
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-for command in (
-    devices, doctor, embed, rerank, classify, generate, chat, serve, transcribe, finetune, run, inspect, convert, check,
-    bench, perplexity, selftest,
-):  # fmt: skip
-    app.command(cls=Command, help=_paragraphs(command.__doc__ or ""))(command)
+class _Commands(TyperGroup):
+    """The commands, each imported when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        function = function_of(cmd_name)
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        alone.command(cmd_name, cls=Command, help=_paragraphs(function.__doc__ or ""))(function)
+        return typer.main.get_command(alone)
+
+
+app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _version(asked: bool) -> None:

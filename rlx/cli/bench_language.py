@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from rlx.cli.long_commands import each_device
 from rlx.cli.table import Rows
 from rlx.errors import RlxError
 from rlx.host.progress import drawn
+from rlx.records import Record, field, replace
 
 
 def makes_text(path: Path) -> bool:
@@ -35,8 +35,7 @@ def makes_text(path: Path) -> bool:
         return file.metadata.get("general.architecture") not in ENCODERS
 
 
-@dataclass
-class Speed:
+class Speed(Record, frozen=False, slots=False):
     """A device's seconds for so many tokens, in each run."""
 
     device: str

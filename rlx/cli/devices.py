@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 from rlx.cli.table import format_table
 from rlx.driver import DeviceInfo
 from rlx.driver.registry import choose_auto, probe_all
@@ -44,7 +42,7 @@ def software(info: DeviceInfo, engine: str | None = None) -> str:
     from rlx.backends.cpu.choice import usable
 
     if info.kind == "cpu" and usable(engine):
-        return f"llvmlite {version('llvmlite')}, {info.driver}"
+        return f"llvmlite {_version('llvmlite')}, {info.driver}"
     return info.driver
 
 
@@ -68,7 +66,7 @@ def who_runs() -> str:
 
     try:
         if usable(None):
-            return f"kernels compiled by llvmlite {version('llvmlite')}"
+            return f"kernels compiled by llvmlite {_version('llvmlite')}"
         return f"NumPy runs programs: {why_not() or 'the environment asks for it (RLX_CPU)'}"
     except RlxError as error:
         return str(error)
@@ -82,3 +80,9 @@ def short_reason(backend: str, reason: str) -> str:
     """The reason without the backend's name before it, which the line already shows."""
     name, colon, rest = reason.partition(": ")
     return rest if colon and name.lower().removeprefix("backend ") == backend else reason
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import version  # its import takes longer than this module's
+
+    return version(package)

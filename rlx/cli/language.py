@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -14,6 +13,7 @@ import typer
 from rlx.cli.options import Device, Precision
 from rlx.errors import RlxError
 from rlx.host.progress import drawn
+from rlx.records import Record, replace
 
 _WHOLE = 1 << 30  # more tokens than a model was made for: `load` takes as many as those
 _BIAS = re.compile(r"(\d+)(?:=(?=[-+.\di])|(?=[-+]))([-+]?(?:inf|\d+(?:\.\d*)?|\.\d+))", re.ASCII)
@@ -31,8 +31,7 @@ GpuLayers = Annotated[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Loading:
+class Loading(Record, slots=False):
     """Where and how a language model is loaded."""
 
     device: Device = "auto"
@@ -145,8 +144,7 @@ def layers_of(model: Path) -> int:
         return architecture_of(fields).read(fields).layers
 
 
-@dataclass(frozen=True)
-class Drawing:
+class Drawing(Record, slots=False):
     """How tokens are picked."""
 
     temperature: Annotated[
@@ -252,8 +250,7 @@ def text_of(file: Path) -> str:
                        ) from error  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Guessing:
+class Guessing(Record, slots=False):
     """How several tokens are taken at once."""
 
     lookup: Annotated[bool, typer.Option("--lookup", help="Guess from the text; sooner if it repeats.")] = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from rlx.cli.groups import spread
 from rlx.cli.language import Loading, ModelName, text_of
 from rlx.errors import RlxError
 from rlx.host.progress import drawn, report
+from rlx.records import replace
 
 _LENGTH = 512  # tokens of a chunk
 

@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from rlx.dtypes import PACKED, DType, as_dtype
+from rlx.dtypes import PACKED, DType, as_dtype, bf16
 from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats.bitsandbytes import STATE, read_four_bits
 from rlx.formats.files import shown
@@ -26,7 +25,13 @@ from rlx.records import Record
 Array = npt.NDArray[Any]
 Value = Array | PackedArray
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # the column of each nibble of a word
-_FP8 = {np.dtype(ml_dtypes.float8_e4m3fn): "fp8_e4m3", np.dtype(ml_dtypes.float8_e5m2): "fp8_e5m2"}
+_FP8 = {"float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2"}  # the keys are names of ml_dtypes
+
+
+def _fp8() -> tuple[Any, ...]:
+    import ml_dtypes  # imported with the first file that asks for them
+
+    return tuple(np.dtype(getattr(ml_dtypes, name)) for name in _FP8)
 
 
 class _Made(Record):
@@ -57,7 +62,7 @@ class QuantizedTensors(Mapping[str, Value]):
             )
         methods[method]()
         for name in tensors:
-            if name not in self._used and tensors[name].dtype in _FP8:
+            if name not in self._used and tensors[name].dtype.name in _FP8:
                 self._refuse(f"tensor {shown(name)} is fp8 and has no scale")
         self.kinds = {name: self._kind(name) for name in self}
 
@@ -138,7 +143,7 @@ class QuantizedTensors(Mapping[str, Value]):
             columns, rows = words.shape[0] * per, words.shape[1]
             group = self._group(columns)
             n = columns // group
-            scales = self._take(f"{stem}.scales", np.float16, ml_dtypes.bfloat16, np.float32, shape=(n, rows))
+            scales = self._take(f"{stem}.scales", np.float16, bf16.np, np.float32, shape=(n, rows))
             zeros = self._take(f"{stem}.qzeros", np.int32, shape=(n, rows // per))
             if f"{stem}.g_idx" in self._tensors:
                 order = self._take(f"{stem}.g_idx", np.int32, shape=(columns,))
@@ -185,7 +190,7 @@ class QuantizedTensors(Mapping[str, Value]):
             columns, rows = words.shape[0], words.shape[1] * 8
             group = self._group(columns)
             n = columns // group
-            scales = self._take(f"{stem}.scales", np.float16, ml_dtypes.bfloat16, np.float32, shape=(n, rows))
+            scales = self._take(f"{stem}.scales", np.float16, bf16.np, np.float32, shape=(n, rows))
             zeros = self._take(f"{stem}.qzeros", np.int32, shape=(n, rows // 8))
             kind = self._block("int4_zp", columns, group, stem)
 
@@ -203,18 +208,18 @@ class QuantizedTensors(Mapping[str, Value]):
         for suffix in (".weight_scale_inv", ".weight_scale"):
             for stem in self._stems(suffix):
                 weight = self._take(f"{stem}.weight")
-                if weight.dtype not in _FP8 or weight.ndim != 2:
+                if weight.dtype.name not in _FP8 or weight.ndim != 2:
                     self._refuse(
                         f"tensor {shown(stem)}.weight is {weight.dtype} {weight.shape}, expected a matrix of fp8"
                     )
-                self._scaled(stem, weight, self._take(f"{stem}{suffix}"), _FP8[weight.dtype])
+                self._scaled(stem, weight, self._take(f"{stem}{suffix}"), _FP8[weight.dtype.name])
                 for other in (".input_scale", ".input_scale_ub"):  # scales of activations, which rlx keeps as floats
                     if f"{stem}{other}" in self._tensors:
                         self._used.add(f"{stem}{other}")
 
     def _scaled(self, stem: str, weight: Array, scales: Array, family: str) -> None:
         """A weight of elements of 8 bits, and a matrix of scales of its blocks."""
-        if scales.dtype not in (np.float32, np.float16, np.dtype(ml_dtypes.bfloat16)):
+        if scales.dtype not in (np.float32, np.float16, bf16.np):
             self._refuse(f"the scales of {shown(stem)} are {scales.dtype}, expected floats")
         rows, columns = weight.shape
         size = self._settings.get("weight_block_size") or [1 if scales.size == rows else rows, columns]
@@ -308,7 +313,7 @@ class QuantizedTensors(Mapping[str, Value]):
                 )
             rows, columns = words.shape[0], words.shape[1] * 8
             group = self._group(columns)
-            floats = (np.float16, ml_dtypes.bfloat16, np.float32)
+            floats = (np.float16, bf16.np, np.float32)
             scales = self._take(f"{stem}.weight_scale", *floats, shape=(rows, columns // group))
             kind = self._block("int4", columns, group, stem)
 
@@ -318,12 +323,12 @@ class QuantizedTensors(Mapping[str, Value]):
             self._add(stem, (rows, columns), kind, make)
         for stem in self._stems(".weight_scale"):
             if f"{stem}.weight_scale" not in self._used:
-                weight = self._take(f"{stem}.weight", np.int8, *_FP8)
+                weight = self._take(f"{stem}.weight", np.int8, *_fp8())
                 if weight.ndim != 2:
                     self._refuse(f"tensor {shown(stem)}.weight has shape {weight.shape}, expected a matrix")
                 scales = self._take(f"{stem}.weight_scale")
                 self._used.add(f"{stem}.input_scale")
-                self._scaled(stem, weight, scales, _FP8.get(weight.dtype, "int8"))
+                self._scaled(stem, weight, scales, _FP8.get(weight.dtype.name, "int8"))
 
     def _group(self, columns: int) -> int:
         group = self._number("group_size", -1)

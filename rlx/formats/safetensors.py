@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -44,11 +43,12 @@ MAX_BYTES = (1 << 63) - 1  # bytes of one array; NumPy applies this limit even w
 INDEX_NAME = "model.safetensors.index.json"
 _DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype(np.float64), "F32": np.dtype(np.float32), "F16": np.dtype(np.float16),
-    "BF16": np.dtype(ml_dtypes.bfloat16), "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2), "C64": np.dtype(np.complex64), "I64": np.dtype(np.int64),
+    "C64": np.dtype(np.complex64), "I64": np.dtype(np.int64),
     "I32": np.dtype(np.int32), "I16": np.dtype(np.int16), "I8": np.dtype(np.int8), "U8": np.dtype(np.uint8),
     "U16": np.dtype(np.uint16), "U32": np.dtype(np.uint32), "U64": np.dtype(np.uint64), "BOOL": np.dtype(np.bool_),
 }  # fmt: skip
+# Floats of ml_dtypes, which is imported with the first file that has one.
+_NARROW = {"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 Array = npt.NDArray[Any]
@@ -196,7 +196,7 @@ def save(
     for name, array in arrays.items():
         if not isinstance(name, str) or name == "__metadata__":
             raise ModelFormatError(f"{path}: a tensor cannot be named {shown(name)}")
-        if array.dtype.newbyteorder("=") not in _NAMES:
+        if _name_of(array.dtype) is None:
             raise DTypeError(f"{path}: tensor {shown(name)}: safetensors has no dtype {array.dtype}")
     # Tensors of wide elements come first, so that every tensor is aligned to its element size.
     parts = sorted(arrays.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
@@ -204,7 +204,7 @@ def save(
     for name, array in parts:
         end = offset + array.nbytes
         header[name] = {
-            "dtype": _NAMES[array.dtype.newbyteorder("=")],
+            "dtype": _name_of(array.dtype),
             "shape": list(array.shape),
             "data_offsets": [offset, end],
         }
@@ -264,9 +264,9 @@ def _info(name: str, entry: Any, start: int, size: int, path: Path) -> TensorInf
 
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         wrong("its entry must have dtype, shape and data_offsets")
-    dtype = _DTYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
+    dtype = _dtype_of(entry["dtype"]) if isinstance(entry["dtype"], str) else None
     if dtype is None:
-        wrong(f"dtype {shown(entry['dtype'])} is not known; known are {', '.join(_DTYPES)}")
+        wrong(f"dtype {shown(entry['dtype'])} is not known; known are {', '.join([*_DTYPES, *_NARROW])}")
     shape, offsets = entry["shape"], entry["data_offsets"]
     if not _counts(shape) or len(shape) > MAX_RANK:
         wrong(f"shape {shown(shape)} must be a list of at most {MAX_RANK} integers ≥ 0")
@@ -285,3 +285,18 @@ def _info(name: str, entry: Any, start: int, size: int, path: Path) -> TensorInf
 
 def _counts(value: Any) -> bool:
     return isinstance(value, list) and all(type(v) is int and v >= 0 for v in value)
+
+
+def _dtype_of(name: str) -> np.dtype[Any] | None:
+    if name not in _NARROW:
+        return _DTYPES.get(name)
+    import ml_dtypes
+
+    narrow: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _NARROW[name]))
+    return narrow
+
+
+def _name_of(dtype: np.dtype[Any]) -> str | None:
+    """The format's name of a dtype, in either order of its bytes."""
+    own = dtype.newbyteorder("=")
+    return _NAMES.get(own) or next((name for name, narrow in _NARROW.items() if own.name == narrow), None)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import os
 import re
 import stat
 import struct
-import tempfile
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -17,7 +16,6 @@ from pathlib import Path
 
 from rlx.errors import RlxError
 
-_log = logging.getLogger(__name__)
 _TOLD: set[Path] = set()  # folders whose faults were logged; a cache may be opened for each kernel
 
 ROOT_ENV = "RLX_CACHE_DIR"
@@ -136,6 +134,9 @@ class DiskCache:
         if path is None or len(payload) > _MAX_PAYLOAD or size > self.limit:
             return False
         head = _HEAD.pack(_MAGIC, key_of(parts), hashlib.sha256(payload).digest(), len(payload))
+        import logging  # what is read from the cache needs neither
+        import tempfile
+
         try:
             self._prepare(path.parent)
             descriptor, temporary = tempfile.mkstemp(suffix=".tmp", dir=path.parent)  # mode 0600
@@ -161,7 +162,7 @@ class DiskCache:
         except OSError as error:
             if path.parent not in _TOLD:
                 _TOLD.add(path.parent)
-                _log.warning(
+                logging.getLogger(__name__).warning(
                     "cannot keep compiled %s in %s: %s; set %s to a folder that can be written, or to off",
                     self.kind, path.parent, error, ROOT_ENV,
                 )  # fmt: skip
@@ -275,6 +276,9 @@ def _limit() -> int:
 
 
 def _user_folder() -> str:
+    if str(sys.platform) == "linux":  # as platformdirs has it, without the time that its import takes
+        base = os.environ.get("XDG_CACHE_HOME", "")
+        return os.path.join(base if base.strip() else os.path.expanduser("~/.cache"), "rlx")
     import platformdirs
 
     return platformdirs.user_cache_dir("rlx")

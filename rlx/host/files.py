@@ -6,7 +6,6 @@ import errno
 import json
 import math
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -85,6 +84,8 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     Raises: OSError; IsADirectoryError before anything is written."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a folder; give the name of a file in it", str(path))
+    import secrets  # what only reads needs none
+
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
         opened = temporary.open("xb")

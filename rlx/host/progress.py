@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 Listener = Callable[[str, int, int], None]
 """Called with a stage (a key of `STAGES`), how many of its parts are done, and how many there are (0: unknown)."""
 
+DRAWN_AFTER = 0.15  # seconds; what takes longer is drawn on a terminal
 STAGES = {
     "reading": "reading the file",
     "building": "building nodes",
@@ -75,31 +78,76 @@ def listening(listener: Listener | None) -> Iterator[None]:
 def drawn(what: str = "", show: bool | None = None, only: str | None = None) -> Iterator[None]:
     """Draws the progress of the work within this context, named `what`, on standard error.
 
-    It draws if that is a terminal, or as `show` says. `only` is the one stage to draw, for work that reports other
-    stages for each part of it. If there is a listener already, that one keeps getting the reports, and nothing is
-    drawn."""
+    It draws at once if `show` says so, else on a terminal, and there nothing of work that ends within `DRAWN_AFTER`
+    seconds. `only` is the one stage to draw, for work that reports other stages for each part of it. If there is a
+    listener already, that one keeps getting the reports, and nothing is drawn."""
     if not (sys.stderr.isatty() if show is None else show) or _listener.get() is not None:
         yield
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    head = f"{what}: " if what else ""
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=console.is_terminal,
-        redirect_stdout=sys.stdout.isatty(),  # into a pipe, prints of the program must go as they are
-    ) as progress:
-        task = progress.add_task(head + "starting", total=None)
-
-        def show_stage(stage: str, done: int, total: int) -> None:
-            if only in (None, stage):
-                progress.update(task, description=head + STAGES[stage], completed=done, total=total or None)
-
-        with listening(show_stage):
+    picture = Picture(f"{what}: " if what else "", only)
+    later = threading.Timer(DRAWN_AFTER, picture.begin)
+    later.daemon = True
+    if show or DRAWN_AFTER <= 0:
+        picture.begin()
+    else:
+        later.start()
+    try:
+        with listening(picture.show):
             yield
+    finally:
+        later.cancel()
+        picture.end()
+        if later.is_alive():
+            later.join()
+
+
+class Picture:
+    """The progress that `drawn` draws, from `begin` to `end`, which two threads may call."""
+
+    def __init__(self, head: str, only: str | None) -> None:
+        self._head, self._only = head, only
+        self._lock = threading.Lock()
+        self._last: tuple[str, int, int] | None = None
+        self._progress: Any = None
+        self._ended = False
+
+    def begin(self) -> None:
+        from rich.console import Console  # rich takes longer to import than much work to do
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        with self._lock:
+            if self._ended:
+                return
+            console = Console(stderr=True)
+            self._progress = Progress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                console=console,
+                transient=console.is_terminal,
+                redirect_stdout=sys.stdout.isatty(),  # into a pipe, prints of the program must go as they are
+            )
+            self._progress.start()
+            self._task = self._progress.add_task(self._head + "starting", total=None)
+            self._update()
+
+    def show(self, stage: str, done: int, total: int) -> None:
+        """The stage of the work, and how much of it is done."""
+        if self._only in (None, stage):
+            with self._lock:
+                self._last = stage, done, total
+                self._update()
+
+    def _update(self) -> None:
+        if self._progress is not None and self._last is not None:
+            stage, done, total = self._last
+            said = self._head + STAGES[stage]
+            self._progress.update(self._task, description=said, completed=done, total=total or None)
+
+    def end(self) -> None:
+        """Takes the picture away."""
+        with self._lock:
+            self._ended = True
+            if self._progress is not None:
+                self._progress.stop()

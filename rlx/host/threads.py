@@ -3,14 +3,44 @@
 from __future__ import annotations
 
 import threading
+from _queue import Empty, SimpleQueue
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 T = TypeVar("T")
+
+
+class Future(Generic[T]):
+    """What a call that a thread makes will give: concurrent.futures.Future in its simplest form, whose module takes
+    longer to import than most calls take."""
+
+    def __init__(self) -> None:
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._values: list[T] = []
+        self._error: BaseException | None = None
+
+    def run(self, call: Callable[[], T]) -> None:
+        """Makes the call."""
+        try:
+            self._values.append(call())
+        except BaseException as error:  # noqa: BLE001 it is raised where the result is asked for
+            self._error = error
+        self._done.release()
+
+    def result(self) -> T:
+        """The call's result, once it is there. Raises: the call's error."""
+        with self._done:
+            pass
+        if self._error is not None:
+            raise self._error
+        return self._values[0]
+
+
+def _cancelled() -> NoReturn:
+    raise RuntimeError("the call was cancelled: the block of its threads has ended")
 
 
 class Threads:
@@ -29,7 +59,7 @@ class Threads:
     def __exit__(self, *_: object) -> None:
         with suppress(Empty):
             while (waiting := self._calls.get_nowait()) is not None:
-                waiting[0].cancel()
+                waiting[0].run(_cancelled)
         for _thread in self._threads:
             self._calls.put(None)
         for thread in self._threads:
@@ -52,8 +82,5 @@ class Threads:
     def _work(self) -> None:
         while (item := self._calls.get()) is not None:
             future, call = item
-            try:
-                future.set_result(call())
-            except BaseException as error:  # noqa: BLE001 it is raised where the result is asked for
-                future.set_exception(error)
+            future.run(call)
             del item, future, call  # they may hold much memory until the next call

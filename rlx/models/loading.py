@@ -11,12 +11,8 @@ from rlx.errors import DTypeError, FileMissing, ModelFormatError, ShapeError
 from rlx.formats.gguf.encoders import ENCODERS
 from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.huggingface import ModelFolder
-from rlx.models import sentence
-from rlx.models.encoders import is_encoder
-from rlx.models.encoders.decoders import makes_embeddings
 from rlx.models.language.model import Split, load_folder, load_gguf
 from rlx.models.language.placement import shares_of
-from rlx.models.speech import transcriber
 from rlx.runtime import Session
 from rlx.runtime.keywords import keywords
 
@@ -101,18 +97,27 @@ def load(
             architecture = file.metadata.get("general.architecture")
             if isinstance(architecture, str) and architecture in ENCODERS:
                 refuse(layers_on=layers_on, cache=cache, prefill_chunk=prefill_chunk)
+                from rlx.models import sentence
+
                 session, _ = sessions()
                 return sentence.load_gguf(file, session, dtype=dtype, activations=activations)
             session, split = sessions()
             return load_gguf(file, session, context=context, split=split, prefill_chunk=prefill_chunk, **half)
     folder = ModelFolder(path)
+    from rlx.models.encoders import is_encoder  # a GGUF file needs none of them
+    from rlx.models.encoders.decoders import makes_embeddings
+
     if is_encoder(folder.config) or makes_embeddings(folder):
         refuse(layers_on=layers_on, cache=cache, prefill_chunk=prefill_chunk)
+        from rlx.models import sentence
+
         return sentence.load(
             path, device, dtype=dtype, activations=activations, precision=precision, threads=threads, engine=engine
         )
     if folder.config.get("model_type") == "whisper":
         refuse(layers_on=layers_on, prefill_chunk=prefill_chunk)
+        from rlx.models.speech import transcriber
+
         session, _ = sessions()
         return transcriber.load_folder(folder, session, **half)
     session, split = sessions()

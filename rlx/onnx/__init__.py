@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 if importlib.util.find_spec("onnx") is None:
     raise ImportError("reading ONNX models needs the onnx package: pip install 'rlx[onnx]'")
@@ -19,24 +19,37 @@ if tuple(int(n) for n in _FOUND.split(".")[:2]) < (1, 20):
         f"reading ONNX models needs onnx 1.20 or newer, {_FOUND} is installed: pip install -U onnx"
     )
 
-from rlx.onnx.backend import Backend as Backend
-from rlx.onnx.model import Model as Model
-from rlx.onnx.model import Program as Program
-from rlx.onnx.model import TensorInfo as TensorInfo
-from rlx.onnx.session import InferenceSession as InferenceSession
-from rlx.onnx.session import get_all_providers as get_all_providers
-from rlx.onnx.session import get_available_providers as get_available_providers
-from rlx.onnx.session import get_device as get_device
-from rlx.onnx.session import set_default_logger_severity as set_default_logger_severity
-from rlx.onnx.session.binding import IOBinding as IOBinding
-from rlx.onnx.session.binding import OrtValue as OrtValue
-from rlx.onnx.session.options import ExecutionMode as ExecutionMode
-from rlx.onnx.session.options import GraphOptimizationLevel as GraphOptimizationLevel
-from rlx.onnx.session.options import RunOptions as RunOptions
-from rlx.onnx.session.options import SessionOptions as SessionOptions
-from rlx.onnx.writer.model import save as save
-from rlx.onnx.writer.model import to_model as to_model
-from rlx.runtime.dims import Dim, Otherwise
+from rlx.lazy import by_need as _by_need
+
+if TYPE_CHECKING:
+    from rlx.onnx.backend import Backend as Backend
+    from rlx.onnx.model import Model as Model
+    from rlx.onnx.model import Program as Program
+    from rlx.onnx.model import TensorInfo as TensorInfo
+    from rlx.onnx.session import InferenceSession as InferenceSession
+    from rlx.onnx.session import get_all_providers as get_all_providers
+    from rlx.onnx.session import get_available_providers as get_available_providers
+    from rlx.onnx.session import get_device as get_device
+    from rlx.onnx.session import set_default_logger_severity as set_default_logger_severity
+    from rlx.onnx.session.binding import IOBinding as IOBinding
+    from rlx.onnx.session.binding import OrtValue as OrtValue
+    from rlx.onnx.session.options import ExecutionMode as ExecutionMode
+    from rlx.onnx.session.options import GraphOptimizationLevel as GraphOptimizationLevel
+    from rlx.onnx.session.options import RunOptions as RunOptions
+    from rlx.onnx.session.options import SessionOptions as SessionOptions
+    from rlx.onnx.writer.model import save as save
+    from rlx.onnx.writer.model import to_model as to_model
+    from rlx.runtime.dims import Dim, Otherwise
+
+_NAMES = {
+    "backend": "Backend",
+    "model": "Model Program TensorInfo",
+    "session": "InferenceSession get_all_providers get_available_providers get_device set_default_logger_severity",
+    "session.binding": "IOBinding OrtValue",
+    "session.options": "ExecutionMode GraphOptimizationLevel RunOptions SessionOptions",
+    "writer.model": "save to_model",
+}
+_by_need(__name__, {name: f"rlx.onnx.{module}" for module, names in _NAMES.items() for name in names.split()})
 
 
 def load(
@@ -74,6 +87,8 @@ def load(
     every operator that rlx lacks, with domain, version and node; GraphError naming the model's dimensions, for a name
     in `dims` that is none of them.
     """
+    from rlx.onnx.model import Model  # the first model imports it
+
     return Model(
         source, dims=dims, threads=threads, progress=progress, strict=strict, max_bytes=max_bytes,
         max_steps=max_steps, otherwise=otherwise,

@@ -8,7 +8,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -22,7 +22,6 @@ from rlx.ir import Graph, TensorType
 from rlx.ir.picture import listed, port_tables, table
 from rlx.ir.values import is_foreign
 from rlx.onnx.buckets import Axes, at_lengths, axes_of, lengths_of, parted, shapes_but
-from rlx.onnx.function import OnnxFunction
 from rlx.onnx.program import Built, Part
 from rlx.onnx.program import Program as Program
 from rlx.onnx.reader.budget import Budget, budget_of, building, check_limit, refused_memory
@@ -57,6 +56,9 @@ from rlx.runtime.outs import Out
 from rlx.runtime.ports import by_name, refuse_traced
 from rlx.runtime.report import Report
 from rlx.runtime.session import Target, precision_for
+
+if TYPE_CHECKING:
+    from rlx.onnx.function import OnnxFunction
 
 KEPT_PROGRAMS = 16  # a model keeps so many; the least recently used is closed first
 KEPT_BUCKETS = 64  # programs of rounded lengths that a model keeps behind a cut, or beside lengths that are free
@@ -278,6 +280,8 @@ class Model(Closing):
         """(function, weights) of the model, to differentiate and to train: as `rlx.models.trainable` of its file.
 
         Raises: as `OnnxFunction`."""
+        from rlx.onnx.function import OnnxFunction  # few programs call a model within a function
+
         return OnnxFunction.of(self, dims or {})
 
     @property

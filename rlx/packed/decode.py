@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -316,10 +315,14 @@ def _int4_zp(p: Planes) -> Parts:
 
 
 def _fp8_e4m3(p: Planes) -> Parts:
+    import ml_dtypes  # imported where it is used
+
     return _scale(p), p["qs"].view(ml_dtypes.float8_e4m3fn).astype(np.float32), None
 
 
 def _fp8_e5m2(p: Planes) -> Parts:
+    import ml_dtypes  # imported where it is used
+
     return _scale(p), p["qs"].view(ml_dtypes.float8_e5m2).astype(np.float32), None
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -172,6 +171,8 @@ def _mxfp4(n: F32, v: Array) -> Fields:
 
 
 def _nvfp4(n: F32, v: Array) -> Fields:
+    import ml_dtypes  # imported where it is used
+
     return {"d": (n * 2).astype(ml_dtypes.float8_e4m3fn), "qs": _bits(v, 4, 8)}
 
 

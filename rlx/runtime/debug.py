@@ -19,8 +19,6 @@ import numpy.typing as npt
 
 from rlx.ir import Node, bodies
 from rlx.ir.text import node_text
-from rlx.ops.control.steps import step_budget
-from rlx.ops.interpret import apply_reference
 from rlx.packed import PackedArray
 
 if TYPE_CHECKING:
@@ -74,6 +72,9 @@ def _beside_reference(compiled: CompiledGraph, node: Node, before: Values) -> st
     ins = [_bytes_or_numbers(before[t.id] if t.id in before else compiled.value(t)) for t in node.inputs]
     wide = [a if a.dtype.kind in "iub" else a.astype(np.float64) for a in ins]
     # A loop may never end in float64, and its steps here must not count as the run's.
+    from rlx.ops.control.steps import step_budget  # few programs are compared node by node
+    from rlx.ops.interpret import apply_reference
+
     with np.errstate(all="ignore"), warnings.catch_warnings(), step_budget(MAX_STEPS):
         warnings.simplefilter("ignore")
         try:

@@ -267,7 +267,8 @@ def test_nodes_are_listed_by_their_names(rlx: Rlx, file: Path) -> None:
 def test_progress_is_drawn_on_a_terminal_only(file: Path, clean_env: dict[str, str]) -> None:
     import pty
 
-    command = [sys.executable, "-m", "rlx", "run", str(file), "--device", "cpu", "--dim", "n=2"]
+    at_once = "from rlx.host import progress; progress.DRAWN_AFTER = 0; from rlx.cli import main; main()"
+    command = [sys.executable, "-c", at_once, "run", str(file), "--device", "cpu", "--dim", "n=2"]
     piped = subprocess.run(command, capture_output=True, env=clean_env, check=True)
     assert b"building" not in piped.stderr
     parent, child = pty.openpty()

@@ -383,6 +383,38 @@ def test_damaged_records_are_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert compile.images(specs, machine()) == want and made
 
 
+def test_the_kernels_of_a_program_lie_in_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path))
+    specs = [spec_of(chain(name), machine()) for name in ("exp", "sqrt", "log", "abs", "neg", "tanh", "sin")]
+    want = compile.images(specs, machine())
+    records = {p: p.read_bytes() for p in (tmp_path / KIND).glob("*.bin")}
+    (together,) = (p for p, content in records.items() if all(image in content for image in want))
+    assert len(records) == 2 * len(specs) + 1
+    for path in records:
+        if path != together:
+            path.unlink()
+    with monkeypatch.context() as within:
+        within.setattr(compile, "machine_code", None)
+        assert compile.images(specs, machine()) == want
+    together.write_bytes(records[together][:-1])  # a damaged record is a miss
+    assert compile.images(specs, machine()) == want and together.read_bytes() == records[together]
+    assert compile.images(specs[::-1], machine()) == want[::-1]
+
+
+def test_the_digest_of_the_sources_follows_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path))
+    source = tmp_path / "kernel.py"
+    source.write_text("a = 1")
+    monkeypatch.setattr(compile, "_sources", lambda names: [(str(source), source.stat())])
+    digest = compile._digest.__wrapped__
+    first = digest()
+    with monkeypatch.context() as within:
+        within.setattr(compile, "Path", None)  # nothing is read again
+        assert digest() == first
+    source.write_text("a = 22")
+    assert digest() != first
+
+
 CACHED = """
 import sys
 import numpy as np, rlx
@@ -406,7 +438,7 @@ def test_programs_that_follow_do_not_read_the_folder_of_kernels_again(
     compile.images([spec_of(chain("exp"), machine())], machine())
     monkeypatch.setattr(diskcache, "_sweep", None)
     assert all(compile.images([spec_of(chain(name), machine())], machine()) for name in ("tanh", "log"))
-    assert len([*tmp_path.rglob("*.bin")]) == 6  # each kernel has one by its text
+    assert len([*(tmp_path / KIND).glob("*.bin")]) == 6  # each kernel has one by its text
 
 
 def test_other_features_are_other_kernels(tmp_path: Path) -> None:

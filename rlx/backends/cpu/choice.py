@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from functools import cache
 from importlib.util import find_spec
 
 from rlx.backends.cpu.machine import this_machine
 from rlx.errors import RlxError, UnsupportedOp
-
-_log = logging.getLogger(__name__)
 
 ENGINE_ENV = "RLX_CPU"
 ENGINES = ("numpy", "compiled")
@@ -40,7 +37,9 @@ def usable(engine: str | None) -> bool:
 @cache
 def _warn(why: str) -> None:
     """Says once why who asked for kernels gets NumPy's: its results are right, but late."""
-    _log.warning("%s; NumPy runs programs on the CPU", why)
+    import logging  # only a fault needs it
+
+    logging.getLogger(__name__).warning("%s; NumPy runs programs on the CPU", why)
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import struct
 import threading
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
@@ -28,6 +29,7 @@ _PASSES = (
     "always_inliner", "sroa", "instruction_combine", "simplify_cfg", "new_gvn", "instruction_combine", "simplify_cfg",
     "aggressive_dce",
 )  # fmt: skip
+_TOGETHER = 6  # kernels of a program that has a record of its own
 SYMBOL = "kernel"  # the function that each module defines
 
 
@@ -76,9 +78,13 @@ def code_bytes(specs: Iterable[KernelSpec], machine: Machine) -> int:
 
 
 def images(specs: Sequence[KernelSpec], machine: Machine) -> list[bytes]:
-    """The machine code of each kernel, from the cache or compiled."""
+    """The machine code of each kernel, from the cache or compiled. Those of a larger program lie in one record, too."""
     store = shared(KIND)
     keys = [key_parts(s, machine) for s in specs]
+    together: list[Part] = ["together", *(part for key in keys for part in key)]
+    record = store.get(together) if len(keys) >= _TOGETHER else None
+    if record is not None:
+        return _apart(record, len(keys))
     found = [store.get(key) for key in keys]
     missing = [n for n, image in enumerate(found) if image is None]
     for done, n in enumerate(missing):
@@ -92,7 +98,19 @@ def images(specs: Sequence[KernelSpec], machine: Machine) -> list[bytes]:
             store.put(by_text, made)
         found[n] = made
         store.put(keys[n], made)
-    return [image for image in found if image is not None]
+    result = [image for image in found if image is not None]
+    if len(result) >= _TOGETHER:
+        store.put(together, b"".join([struct.pack(f"<{len(result)}Q", *map(len, result)), *result]))
+    return result
+
+
+def _apart(record: bytes, count: int) -> list[bytes]:
+    """The images in a record, whose lengths stand before them."""
+    at, result = 8 * count, []
+    for nbytes in struct.unpack_from(f"<{count}Q", record):
+        result.append(record[at : at + nbytes])
+        at += nbytes
+    return result
 
 
 def key_parts(spec: KernelSpec, machine: Machine) -> list[Part]:
@@ -113,7 +131,7 @@ def _digest(*names: str) -> bytes:
     kept: list[Part] = ["sources", *names]
     for path, status in sources:
         kept += [path, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-    store = shared(KIND)
+    store = shared(f"{KIND}-sources")
     known = store.get(kept)
     if known is not None:
         return known

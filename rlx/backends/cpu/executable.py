@@ -21,7 +21,6 @@ from rlx.backends.cpu.host.kernels import bind_reference, binder_of
 from rlx.backends.cpu.quiet import quiet_call, quietly
 from rlx.backends.cpu.threads import available_threads
 from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
-from rlx.driver.control import ControlRun, Row, carried_copies
 from rlx.driver.device import Bytes, address
 from rlx.driver.memory.plan import CONST, BodyPlan
 from rlx.driver.memory.views import is_alias, update_copies
@@ -35,6 +34,7 @@ from rlx.passes.rewriting import use_counts
 
 if TYPE_CHECKING:
     from rlx.backends.cpu.program import EngineProgram
+    from rlx.driver.control import ControlRun, Row
 
 _REFERENCE = "reference:"  # before the name of an op that has no kernel
 
@@ -65,7 +65,8 @@ class CpuExecutable:
         body: bool = False,
     ) -> None:  # fmt: skip
         """`body`: the graph is a control op's, whose params are captures, which change between runs."""
-        self._owned: list[Buffer | ControlRun] = []
+        self._owned: list[Buffer] = []
+        self._controls: list[ControlRun] = []
         self._times = Times(options.timed)
         self._device, self._arena, self._plan, self._options = device, arena, plan, options
         self._reads = FixedRanges(plan, arena)
@@ -285,8 +286,10 @@ class CpuExecutable:
             self.dispatch += [d._replace(node=f"{name}/{d.node}") for d in inner.dispatch]
             return inner
 
+        from rlx.driver.control import ControlRun, carried_copies  # few programs have control ops
+
         run = ControlRun(node, self._plan, self._arena, self._device.arena, build)
-        self._owned.append(run)
+        self._controls.append(run)
         steps: list[Step] = [
             partial(self._arena.copy_prefix, start.id, out.id, self._plan.slots[out.id].nbytes)
             for start, out in carried_copies(node, self._plan)
@@ -360,9 +363,8 @@ class CpuExecutable:
         return None if launch is None else Launched(launch)
 
     def arenas(self) -> Iterator[DeviceArena]:
-        for owned in self._owned:
-            if isinstance(owned, ControlRun):
-                yield from owned.arenas()
+        for run in self._controls:
+            yield from run.arenas()
 
     @property
     def own_bytes(self) -> int:
@@ -373,13 +375,10 @@ class CpuExecutable:
         nbytes, plan = self._engine.nbytes, self._plan
         if CONST in plan.segments and isinstance(constants := self._arena.buffer(CONST), CpuBuffer):
             nbytes += constants.extra_bytes
-        for owned in self._owned:
-            if isinstance(owned, ControlRun):
-                inner = (body.executable for body in owned.bodies.values())
-                nbytes += sum(e.own_bytes for e in inner if isinstance(e, CpuExecutable))
-            else:
-                nbytes += owned.nbytes
-        return nbytes
+        for run in self._controls:
+            inner = (body.executable for body in run.bodies.values())
+            nbytes += sum(e.own_bytes for e in inner if isinstance(e, CpuExecutable))
+        return nbytes + sum(buffer.nbytes for buffer in self._owned)
 
     def listing(self) -> list[str]:
         return [f"{node.op.name:16} {len(steps)} calls  {node.name}" for node, steps in self.node_steps]
@@ -409,9 +408,12 @@ class CpuExecutable:
         engine, self._engine = getattr(self, "_engine", None), None
         if engine is not None:
             engine.close()
-        for owned in self._owned:
-            owned.close()
+        for run in self._controls:
+            run.close()
+        for buffer in self._owned:
+            buffer.close()
         self._owned = []
+        self._controls = []
         self._reads.close()
 
 

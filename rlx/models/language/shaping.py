@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from rlx.errors import DTypeError
 from rlx.models.language.graph import Picking, mask_words
+from rlx.records import Record, replace
 
 
 class Constraint(Protocol):
@@ -59,8 +59,7 @@ class Penalties:
         self.shift[token] = self._bias.get(token, 0.0) - away
 
 
-@dataclass(frozen=True, slots=True)
-class Shaping:
+class Shaping(Record):
     """The penalties and the constraint of a sequence that runs alone, if any; falsy where there is neither."""
 
     vocabulary: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -21,7 +20,7 @@ from rlx.formats.quantized import QuantizedTensors
 from rlx.formats.safetensors import SafetensorsFile, ShardedTensors
 from rlx.formats.settings import same_numbers, warn_beyond, warn_untied
 from rlx.host.progress import report
-from rlx.host.threads import Threads
+from rlx.host.threads import Future, Threads
 from rlx.models.language.architectures import architecture_of
 from rlx.models.language.architectures.base import (
     Architecture,

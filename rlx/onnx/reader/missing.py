@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from rlx.formats.files import shown
-from rlx.onnx import contrib as contrib
-from rlx.onnx import ml as ml
-from rlx.onnx import ops as ops
 from rlx.onnx.reader.control import CONTROL
 from rlx.onnx.reader.read import all_nodes, called, node_name, opsets
 from rlx.onnx.reader.schemas import schema_of

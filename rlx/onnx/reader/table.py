@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import TypeVar
 
 from rlx.onnx.reader.call import Builder
+from rlx.onnx.reader.places import MICROSOFT as MICROSOFT
+from rlx.onnx.reader.places import ML as ML
+from rlx.onnx.reader.places import PLACES
 from rlx.records import Record
 
 Built = TypeVar("Built", bound=Builder)
-ML = "ai.onnx.ml"
-MICROSOFT = "com.microsoft"
 
 
 class Entry(Record):
@@ -36,7 +38,9 @@ def op(*names: str, since: int = 1, until: int | None = None, domain: str = "") 
 
 
 def find(domain: str, name: str, version: int) -> Builder | None:
-    """The builder of an operator at a version; None where there is none."""
+    """The builder of an operator at a version, whose module is imported; None where there is none."""
+    for module in PLACES.get((domain, name), ()):
+        import_module(module)
     for entry in TABLE.get((domain, name), ()):
         if entry.since <= version and (entry.until is None or version < entry.until):
             return entry.build

@@ -16,7 +16,6 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
@@ -29,7 +28,7 @@ from rlx.driver.closing import Closing
 from rlx.driver.device import Bytes
 from rlx.errors import ModelFormatError
 from rlx.host.files import OBJECT_BYTES, open_regular, parse_json, shown, written_whole
-from rlx.host.threads import Threads
+from rlx.host.threads import Future, Threads
 
 MAGIC = b"rlxprog1"
 ALIGNMENT = 64

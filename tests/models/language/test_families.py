@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +15,7 @@ from rlx.errors import ModelFormatError, ModelWarning
 from rlx.formats import gguf, safetensors
 from rlx.formats.gguf.plain import BY_MODEL_TYPE as PLAIN
 from rlx.models import load, trainable
+from rlx.models.language import architectures
 from rlx.models.language.architectures import ARCHITECTURES
 from rlx.models.language.architectures.base import CLASSES
 from rlx.models.language.written import folder_to_gguf
@@ -215,3 +217,11 @@ def test_the_page_of_families_is_what_the_command_found() -> None:
     assert {kind: len(cases) for kind, cases in held.items()} == {kind: len(cases) for kind, cases in EVERY.items()}
     assert all(right(case) for cases in held.values() for case in cases)
     assert PAGE.read_text(encoding="utf-8") == page()
+
+
+def test_the_table_of_architectures_is_that_of_their_modules() -> None:
+    folder = Path(architectures.__file__).parent
+    names = {path.stem for path in folder.glob("*.py")} - {"__init__", "base"}
+    found = {name: list(importlib.import_module(f"{architectures.__name__}.{name}").ARCHITECTURES) for name in names}
+    assert found == {name: names.split() for name, names in architectures._MODULES.items()}
+    assert len(ARCHITECTURES) == sum(map(len, found.values()))

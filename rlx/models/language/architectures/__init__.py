@@ -2,45 +2,67 @@
 
 from __future__ import annotations
 
-import difflib
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 
 from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
-from rlx.models.language.architectures import (
-    alibi,
-    cohere,
-    deepseek,
-    gemma,
-    glm,
-    gpt2,
-    gpt_oss,
-    gptj,
-    granite,
-    hybrid,
-    latest,
-    lfm2,
-    llama,
-    mamba,
-    mixtral,
-    neox,
-    olmo,
-    opt,
-    phi,
-    phi3,
-    qwen,
-    qwen_next,
-    variants,
-)
 from rlx.models.language.architectures.base import Architecture
 from rlx.models.language.config import Fields
 
-_MODULES = (
-    llama, qwen, gemma, phi3, gpt2, olmo, gpt_oss, mamba, qwen_next, mixtral, variants, phi, neox, gptj, alibi, opt,
-    cohere, granite, glm, deepseek, lfm2, hybrid, latest,
-)  # fmt: skip
-ARCHITECTURES: dict[str, Architecture] = {
-    name: architecture for module in _MODULES for name, architecture in module.ARCHITECTURES.items()
+# The modules of this folder, each with the values of `model_type` that it has an architecture for: a model imports its
+# own.
+_MODULES = {
+    "llama": "llama mistral",
+    "qwen": "qwen2 qwen2_moe qwen3 qwen3_moe",
+    "gemma": "gemma vaultgemma gemma2 gemma3_text",
+    "phi3": "phi3",
+    "gpt2": "gpt2 openai-gpt",
+    "olmo": "olmo olmo2 olmo3 olmo_hybrid olmoe flex_olmo",
+    "gpt_oss": "gpt_oss",
+    "mamba": "mamba falcon_mamba mamba2",
+    "qwen_next": "qwen3_next qwen3_5_text qwen3_5_moe_text qwen3_5 qwen3_5_moe",
+    "mixtral": "mixtral phimoe minimax minimax_m2",
+    "variants": """
+        smollm3 exaone4 seed_oss arcee apertus helium ernie4_5 ernie4_5_moe hunyuan_v1_dense hunyuan_v1_moe
+        ministral ministral3 nanochat""",
+    "phi": "phi stablelm starcoder2 nemotron",
+    "neox": "gpt_neox persimmon",
+    "gptj": "gptj codegen gpt_neo gpt_bigcode",
+    "alibi": "bloom mpt falcon",
+    "opt": "opt biogpt",
+    "cohere": "cohere cohere2 cohere2_moe",
+    "granite": "granite granitemoe granitemoeshared hyperclovax granite_swa granitemoe_swa granitemoehybrid",
+    "glm": "glm glm4 glm4_moe",
+    "deepseek": "deepseek_v2 deepseek_v3 dots1",
+    "lfm2": "lfm2 lfm2_moe",
+    "hybrid": "jamba bamba nemotron_h falcon_h1",
+    "latest": """
+        cwm jais2 internlm3 iquestcoder exaone bitnet solar_open exaone_moe glm4_moe_lite youtu minicpm3 mellum
+        afmoe dbrx""",
 }
+
+
+class _Architectures(Mapping[str, Architecture]):
+    """The architectures by `model_type`; a module is imported when one of its own is asked for."""
+
+    def __init__(self) -> None:
+        self._places = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+    def __getitem__(self, name: str) -> Architecture:
+        module = import_module(f"{__name__}.{self._places[name]}")
+        found: Architecture = module.ARCHITECTURES[name]
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+ARCHITECTURES = _Architectures()
+OTHERS = ("bert", "whisper")  # models that are read, and are no language models
 # Of families that rlx has no code for: the nearest that it has, and what is missing.
 MISSING = {
     "deepseek_v32": ("deepseek_v3", "the indexer of sparse attention"),
@@ -81,5 +103,7 @@ def _nearest(kind: object) -> str:
     if (missing := {**MISSING, **encoders.MISSING}.get(kind)) is not None:
         near, what = missing
         return f"{listed}; the nearest is {near}, which lacks {what}"
+    import difflib  # only an error needs it
+
     alike = difflib.get_close_matches(kind, known, 1, 0.6)
     return f"{listed}; the nearest name is {alike[0]}" if alike else listed

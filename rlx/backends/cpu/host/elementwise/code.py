@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rlx.backends.cpu.host import half
-from rlx.dtypes import NARROW_FLOATS, DType, as_dtype, bool_, f32, promote, to_odd
+from rlx.dtypes import DType, as_dtype, bool_, f32, is_narrow, promote, to_odd
 from rlx.ir.expr import PREDICATES, Expr, linearize
 from rlx.ops.elementwise.prims import PRIM_FUNCTIONS, places
 from rlx.ops.numeric import maximum, minimum, working
@@ -247,7 +247,7 @@ class Code:
     def _fit(self, x: Operand, target: DType) -> Operand:
         """What NumPy's own copy rounds to `target` as `rlx.dtypes.rounded` does."""
         wide = x.dtype.kind in "iuf" and x.dtype.itemsize >= 4 and x.dtype != f32.np
-        return self.emit(_odd, x, dtype=f32.np, cost=3.0, shares=False) if wide and target.np in NARROW_FLOATS else x
+        return self.emit(_odd, x, dtype=f32.np, cost=3.0, shares=False) if wide and is_narrow(target.np) else x
 
     def _to_integer(self, x: Operand, held: DType, target: DType) -> Operand:
         """Rounds toward zero and saturates at the ends of the range; NaN gives 0."""
