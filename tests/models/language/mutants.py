@@ -46,13 +46,16 @@ COMMON: dict[str, tuple[Any, ...]] = {
     "rope_scaling": SCALED, "rope_theta": (100.0, 5000), "partial_rotary_factor": (0.5, 0.25), "head_dim": (8, 16),
     "sliding_window": (5, None), "tie_word_embeddings": (True, False), "attention_bias": (True, False),
     "mlp_bias": (True, False), "hidden_act": ACTS, "hidden_activation": ACTS, "activation_function": ACTS,
-    "attn_logit_softcapping": (3.0,), "final_logit_softcapping": (2.0,), "logit_scale": (0.5,), "attention_dropout": (0.5,),
+    "attn_logit_softcapping": (3.0,), "final_logit_softcapping": (2.0,), "logit_scale": (0.5,),
+    "attention_dropout": (0.5,),
     "original_max_position_embeddings": (16,), "max_position_embeddings": (64, 16), "use_sliding_window": (True, False),
-    "layer_types": (["sliding_attention"] * 3, ["full_attention"] * 3), "query_pre_attn_scalar": (5,), "norm_eps": (0.1,),
+    "layer_types": (["sliding_attention"] * 3, ["full_attention"] * 3), "query_pre_attn_scalar": (5,),
+    "norm_eps": (0.1,),
     "rms_norm_eps": (0.1, 0), "layer_norm_eps": (0.1,), "layer_norm_epsilon": (0.1,), "use_cache": (False,),
     "embedding_multiplier": (2.0,), "residual_multiplier": (0.5,), "attention_multiplier": (0.5,),
     "logits_scaling": (2.0,), "clip_qkv": (0.2,), "use_qk_norm": (True,), "qk_layernorm": (True,), "alibi": (True,),
-    "torch_dtype": ("float16",), "dtype": ("bfloat16",), "scale_attn_weights": (False,), "norm_topk_prob": (True, False),
+    "torch_dtype": ("float16",), "dtype": ("bfloat16",), "scale_attn_weights": (False,),
+    "norm_topk_prob": (True, False),
     "num_experts_per_tok": (1,), "routed_scaling_factor": (3.0,), "scoring_func": ("softmax", "sigmoid"),
     "attention_chunk_size": (4,), "is_decoder": (False,), "pruned_heads": ({},), "num_hidden_layers": (1, 2),
 }  # fmt: skip
@@ -99,7 +102,8 @@ def mutant(config: dict[str, Any], kind: str, rng: random.Random) -> Mutant:
     cls = outside("transformers").models.auto.configuration_auto.CONFIG_MAPPING[kind]
     names = dict(cls.attribute_map)
     own = set(config) | {f.name for f in dataclasses.fields(cls) if not f.name.startswith("_")} | set(names)
-    key = rng.choice(sorted(COMMON) if rng.random() < 0.3 else sorted(own - {"model_type", "vocab_size", "architectures"}))
+    keys = own - {"model_type", "vocab_size", "architectures"}
+    key = rng.choice(sorted(COMMON if rng.random() < 0.3 else keys))
     value = config.get(key, config.get(names.get(key, "")))
     how = rng.choice(["change", "change", "change", "drop", "double", "alias"])
     while repr(new := other(value, key, rng)) == repr(value):

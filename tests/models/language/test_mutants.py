@@ -38,7 +38,8 @@ def test_every_tensor_is_used_or_named(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["gpt2", "bloom", "codegen", "gptj", "openai-gpt", "gpt_neo", "mpt"])
 def test_the_general_name_of_a_setting_wins(kind: str) -> None:
     """As in transformers; alone it serves as well."""
-    own = {"gpt2": "n_layer"}.get(kind) or json.loads(CLASSES.read_text())["families"][kind]["names"]["num_hidden_layers"]
+    families = json.loads(CLASSES.read_text())["families"]
+    own = families[kind]["names"]["num_hidden_layers"] if kind in families else "n_layer"
     settings: dict[str, Any] = dict(FAMILIES[kind][-1]) if kind in FAMILIES else {
         "vocab_size": 96, "n_embd": 32, "n_head": 4, "n_positions": 64,
     }  # fmt: skip
