@@ -64,7 +64,8 @@ class ModelFolder:
         """The tokenizer of tokenizer.json, cutting texts to `max_length` tokens, with what tokenizer_config.json says
         instead: the side that is cut, and how BERT's class normalizes.
 
-        Warns: ModelWarning where that class normalizes otherwise than the file. Raises: RlxError when the package `tokenizers` is not installed, ModelFormatError.
+        Warns: ModelWarning where that class normalizes otherwise than the file. Raises: RlxError when the package
+        `tokenizers` is not installed, ModelFormatError.
         """
         file = self.path / "tokenizer.json"
         if not os.path.exists(file):

@@ -259,8 +259,8 @@ def judge(folder: Path, kind: str, **more: Any) -> Any:
 
 
 def pretrained(folder: Path, kind: str, **more: Any) -> tuple[Any, dict[str, Any]]:
-    """The model of a folder, in float64, and which weights it lacks. Attention is written out, but in Falcon, where that
-    adds ALiBi twice."""
+    """The model of a folder, in float64, and which weights it lacks. Attention is written out, but in Falcon, where
+    that adds ALiBi twice."""
     model = outside("transformers").AutoModelForCausalLM
     torch = outside("torch")
     more |= {"dtype": torch.float64, "attn_implementation": "sdpa" if kind == "falcon" else "eager"}
