@@ -112,6 +112,8 @@ def test_dtype_is_what_it_is_computed_in() -> None:
 @pytest.mark.parametrize("call, error, text", [
     (lambda: rlx.sum(X, 0, np.float64), DTypeError, "keepdims is <class 'numpy.float64'>; expected a bool"),
     (lambda: rlx.cumsum(X, 0, np.float64), DTypeError, "exclusive is .* expected a bool"),
+    (lambda: rlx.sort(X, -1, "stable"), DTypeError, "descending is 'stable'; expected a bool"),
+    (lambda: rlx.argmax(X, 0, np.int32), DTypeError, "keepdims is .* expected a bool"),
     (lambda: rlx.max(X, where=X > 1), ShapeError, "give initial="),
     (lambda: rlx.sum(X, where=X), DTypeError, "where is f64.*expected bool"),
     (lambda: rlx.sum(X[0], where=X > 1), ShapeError, "expected it to broadcast"),

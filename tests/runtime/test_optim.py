@@ -11,7 +11,7 @@ import pytest
 
 import rlx
 from rlx import optim
-from rlx.errors import DTypeError, GraphError
+from rlx.errors import DTypeError, GraphError, ShapeError
 from tests.devices import device_here
 from tests.outside import outside
 from tests.runtime.optax_steps import STEPS, problem
@@ -235,3 +235,24 @@ def test_global_norm_of_many_arrays_of_several_dtypes() -> None:
 def test_a_rate_that_is_no_number_is_refused(make: Any) -> None:
     with pytest.raises(DTypeError, match="learning_rate is 'fast'; expected a number"):
         make("fast")
+
+
+@pytest.mark.parametrize("optimizer", [
+    optim.sgd(0.1, 0.9), optim.adam(0.1), optim.adamw_8bit(0.1, min_size=1), optim.lion(0.1), optim.adafactor(),
+    optim.muon(0.1),
+])  # fmt: skip
+def test_a_state_of_other_parameters_is_refused(optimizer: optim.Optimizer) -> None:
+    g = {"a": np.ones((2, 3))}
+    with pytest.raises(GraphError, match="and the state .*expected one structure"):
+        optimizer.update(g, optimizer.init({"b": np.ones((2, 3))}), g)
+
+
+@pytest.mark.parametrize("optimizer", [optim.sgd(0.1, 0.9), optim.adam(0.1), optim.lion(0.1), optim.muon(0.1)])
+def test_a_state_of_other_shapes_is_refused(optimizer: optim.Optimizer) -> None:
+    with pytest.raises(ShapeError, match="gradient 0 is .*its place in the state"):
+        optimizer.update(np.ones(3), optimizer.init(np.ones(4)), np.ones(3))
+
+
+def test_errors_name_the_optimizer_that_was_called() -> None:
+    with pytest.raises(ShapeError, match="optim.adam: learning_rate"):
+        optim.adam(-1.0)
