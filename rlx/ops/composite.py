@@ -10,7 +10,7 @@ import numpy as np
 
 from rlx.dtypes import DTypeLike, as_dtype, bool_
 from rlx.errors import ShapeError
-from rlx.ir import Tensor, apply
+from rlx.ir import Tensor
 from rlx.ir.types import as_items, as_shape, normalize_axes, normalize_axis
 from rlx.ops import matmul as linalg
 from rlx.ops import quantized, reduce

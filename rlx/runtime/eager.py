@@ -37,8 +37,8 @@ from rlx.ops.index.arrays import getitem
 from rlx.ops.index.gather import check_in_range
 from rlx.ops.operators import users_line
 from rlx.ops.public import Complexes, Function, Outside, any_complex
-from rlx.ops.spellings import respelled
 from rlx.ops.pytree import Static, children_of, flatten, sorted_items
+from rlx.ops.spellings import respelled
 from rlx.packed import PackedArray
 from rlx.runtime.arguments import Call as Arguments
 from rlx.runtime.arguments import NotBuiltIn, Parameters, static_key
@@ -708,7 +708,7 @@ def _method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(self: Array, *args: Any, **kwargs: Any) -> Any:
         if kwargs:
-            kwargs = respelled(name, function, kwargs)
+            kwargs = dict(respelled(name, function, kwargs))
         if TRACING.graph is not None or TRACING.body is not None:
             return function(self, *args, **kwargs)
         if name.startswith("__") and args and not isinstance(args[0], _BESIDE) and not is_foreign(args[0]):

@@ -27,7 +27,7 @@ RISING = X[:, 0] < 20.0
 def lacking(module: str, name: str) -> set[str]:
     """The keywords of a function of NumPy that rlx's takes under no name."""
     theirs = getattr(importlib.import_module(module), name)
-    mine = inspect.unwrap(eval(ours(module.partition(".")[2], name), {"rlx": rlx}))  # noqa: S307 - a name of the table
+    mine = inspect.unwrap(eval(ours(module.partition(".")[2], name), {"rlx": rlx}))
     try:
         listed = inspect.signature(theirs).parameters.values()
     except ValueError:  # some functions in C have none
@@ -65,7 +65,8 @@ def test_every_keyword_of_numpy_is_taken_or_a_hole_of_the_page(module: str, word
     (lambda: rlx.one_hot(x=np.array([2, 0]), num_classes=3), np.eye(3)[[2, 0]]),
     (lambda: rlx.leaky_relu(-X, negative_slope=0.5), -X / 2), (lambda: random.split(random.key(3), num=3)[2],
                                                                random.split(random.key(3), 3)[2]),
-    (lambda: random.uniform(random.key(1), (4,), minval=2.0, maxval=3.0), random.uniform(random.key(1), (4,), 2.0, 3.0)),
+    (lambda: random.uniform(random.key(1), (4,), minval=2.0, maxval=3.0),
+     random.uniform(random.key(1), (4,), 2.0, 3.0)),
     (lambda: rlx.cond(RISING[0], true_fun=lambda: X + 1.0, false_fun=lambda: X), X + 1.0),
     (lambda: rlx.while_loop(cond_fun=lambda x: x < 5.0, body_fun=lambda x: x * 2.0, init_val=np.float64(1.0)), 8.0),
     (lambda: rlx.scan(lambda c, x: (c + x, c), 0.0, X[0], unroll=2)[0], X[0].sum()),

@@ -439,9 +439,11 @@ def select(condlist: Sequence[TensorLike], choicelist: Sequence[TensorLike], def
     return result
 
 
-def piecewise(x: TensorLike, condlist: Sequence[TensorLike], funclist: Sequence[Any], *args: Any, **kw: Any) -> Tensor:
-    """Each element by the function, or the number, of the last condition that holds there; without one by a last
-    function beyond the conditions, else 0.
+def piecewise(
+    x: TensorLike, condlist: Sequence[TensorLike], funclist: Sequence[Any], *args: Any, **kw: Any
+) -> Tensor:
+    """Each element by the function, or number, of the last condition that holds there; by a function beyond the
+    conditions, else 0, where none does.
 
     Every function is given the whole x, and args and kw. Shape: x's, which conditions have. Dtype: x's. Gradient: to
     what was chosen. Raises: ShapeError for another number of functions. Follows jax.numpy.piecewise.
