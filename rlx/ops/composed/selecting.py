@@ -442,17 +442,17 @@ def select(condlist: Sequence[TensorLike], choicelist: Sequence[TensorLike], def
 def piecewise(
     x: TensorLike, condlist: Sequence[TensorLike], funclist: Sequence[Any], *args: Any, **kw: Any
 ) -> Tensor:
-    """Each element by the function, or number, of the last condition that holds there; by a function beyond the
-    conditions, else 0, where none does.
+    """Each element by the function, or the number, of the last condition that holds there.
 
-    Every function is given the whole x, and args and kw. Shape: x's, which conditions have. Dtype: x's. Gradient: to
-    what was chosen. Raises: ShapeError for another number of functions. Follows jax.numpy.piecewise.
+    Where none holds, by one more function, or 0. Every function is given the whole x, and args and kw. Shape: x's,
+    which conditions have. Dtype: x's. Gradient: to what was chosen. Raises: ShapeError for another number of functions.
+    Follows jax.numpy.piecewise.
     """
     x = tensor("piecewise", x)
     if len(funclist) not in (len(condlist), len(condlist) + 1) or not condlist:
         raise ShapeError(
-            f"piecewise: {len(condlist)} conditions and {len(funclist)} functions; expected as many, or one more, which "
-            "serves where no condition holds"
+            f"piecewise: {len(condlist)} conditions and {len(funclist)} functions; expected as many, or one more, "
+            "which serves where no condition holds"
         )
     values = list(tensors("piecewise", x, *(f(x, *args, **kw) if callable(f) else f for f in funclist)))[1:]
     default = values.pop() if len(values) > len(condlist) else 0
