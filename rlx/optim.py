@@ -79,18 +79,19 @@ def _count() -> Any:
     return np.zeros((), np.int32)
 
 
-def _paired(gradients: PyTree, params: PyTree, beside: str = "params") -> None:
-    """Checks that gradients fit parameters, or a state. Raises: GraphError, ShapeError."""
+def _paired(gradients: PyTree, params: PyTree, beside: str = "params", shapes: bool = True) -> None:
+    """Checks that gradients fit parameters, or a part of a state. Raises: GraphError, ShapeError."""
     if params is None:
         raise GraphError("optim: update(gradients, state, params) needs params here")
-    (gs, mine), (ps, theirs) = tree.flatten(gradients), tree.flatten(params)
+    gs, mine = tree.flatten(gradients)
+    ps, theirs = tree.flatten(params, is_leaf=lambda x: isinstance(x, Bits8))
     if mine != theirs:
         raise GraphError(
             f"optim: gradients are {mine!r} and {beside} {theirs!r}; expected one structure: give the gradient with "
             "respect to the params, and the state that init made of them"
         )
     for i, (g, p) in enumerate(zip(gs, ps, strict=True)):
-        if np.shape(g) != np.shape(p):
+        if shapes and not isinstance(p, Bits8) and np.shape(g) != np.shape(p):
             raise ShapeError(
                 f"optim: gradient {i} is {np.shape(g)} and its place in {beside} {np.shape(p)}; expected one shape"
             )
@@ -188,9 +189,9 @@ def _joined(values: PyTree) -> list[Any]:
     return result
 
 
-def global_norm(values: PyTree) -> Any:
+def global_norm(updates: PyTree) -> Any:
     """√ of the sum of squares of all elements of a tree, in f32 or f64."""
-    squares = [ops.sum(_wide(x) ** 2) for x in _joined(values)]
+    squares = [ops.sum(_wide(x) ** 2) for x in _joined(updates)]
     if not squares:
         raise GraphError("optim.global_norm: the tree has no arrays")
     widest = "f64" if any(as_dtype(s.dtype).name == "f64" for s in squares) else "f32"
@@ -376,10 +377,14 @@ def ema(decay: float, debias: bool = True) -> Optimizer:
     return Optimizer(init, update)
 
 
-def incremental_update(new: PyTree, old: PyTree, step_size: float) -> PyTree:
+def incremental_update(new_tensors: PyTree, old_tensors: PyTree, step_size: float) -> PyTree:
     """step_size·new + (1 - step_size)·old, in the dtypes of old: the average of parameters that begins as a copy of
     them. Raises: GraphError for trees that differ."""
-    return tree.map(lambda n, o: ops.cast(_wide(n) * step_size + _wide(o) * (1.0 - step_size), o.dtype), new, old)
+
+    def moved(new: Any, old: Any) -> Any:
+        return ops.cast(_wide(new) * step_size + _wide(old) * (1.0 - step_size), old.dtype)
+
+    return tree.map(moved, new_tensors, old_tensors)
 
 
 # -- optimizers
@@ -435,7 +440,7 @@ def adam(
     learning_rate: Rate, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, nesterov: bool = False
 ) -> Optimizer:
     """Adam: -rate·m̂ / (√v̂ + eps). Follows Kingma and Ba, 2015; `nesterov`: Dozat, 2016, as in optax."""
-    return adamw(learning_rate, b1, b2, eps, weight_decay=0.0, nesterov=nesterov)
+    return _adamw("adam", _AS_IT_IS, learning_rate, b1, b2, eps, 0.0, None, nesterov)
 
 
 def adamw(
@@ -488,6 +493,7 @@ def _adamw(
     def update(gradients: PyTree, state: Moments, params: PyTree = None) -> tuple[PyTree, Moments]:
         if weight_decay or params is not None:
             _paired(gradients, params)
+        _paired(gradients, state.mu, "the state")
         count = state.count + 1
         rate = _at(learning_rate, state.count)
         decays = _mask(mask, params) if weight_decay else tree.map(lambda g: False, gradients)
@@ -631,6 +637,7 @@ def lion(
 
     def update(gradients: PyTree, state: Momentum, params: PyTree = None) -> tuple[PyTree, Momentum]:
         _paired(gradients, params)
+        _paired(gradients, state.mu, "the state")
         rate = _at(learning_rate, state.count)
 
         def step(g: Any, m: Any, decay: bool, p: Any) -> tuple[Any, ...]:
@@ -673,6 +680,7 @@ def adafactor(
 
     def update(gradients: PyTree, state: Factors, params: PyTree = None) -> tuple[PyTree, Factors]:
         _paired(gradients, params)
+        _paired(gradients, state.row, "the state", shapes=False)
         count = state.count + 1
         rate = _at(learning_rate, state.count)
 
@@ -742,6 +750,7 @@ def muon(
 
     def update(gradients: PyTree, state: Moments, params: PyTree = None) -> tuple[PyTree, Moments]:
         _paired(gradients, params)
+        _paired(gradients, state.mu, "the state")
         count = state.count + 1
         rate = _at(learning_rate, state.count)
 

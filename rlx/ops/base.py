@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from rlx.dtypes import DType, f32, f64, promote
 from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Attrs, Node, Tensor, TensorType, apply
@@ -146,3 +148,10 @@ def check_like(op: str, d: TensorType, x: TensorType, what: str = "input") -> No
     check_float(op, x.dtype, what)
     if d != x:
         raise ShapeError(f"{op}: the gradient is {d}, the {what} {x}; expected the same shape and dtype")
+
+
+def flag(op: str, name: str, value: Any) -> bool:
+    """A bool, or 0 or 1. Raises: DTypeError for anything else, such as the dtype that NumPy has in its place."""
+    if isinstance(value, bool | np.bool_) or (isinstance(value, int | np.integer) and value in (0, 1)):
+        return bool(value)
+    raise DTypeError(f"{op}: {name} is {value!r}; expected a bool; write what was meant by name, as dtype=…")

@@ -27,6 +27,27 @@ else:
     Created = Tensor | np.ndarray
 
 
+class CreatedArray(np.ndarray[Any, np.dtype[Any]]):
+    """What these functions give outside a traced function: an array of NumPy that has `at`, as rlx's arrays have.
+
+    NumPy's functions give plain arrays of it."""
+
+    @property
+    def at(self) -> Any:
+        from rlx.ops.index.at import At
+
+        return At(self)
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        return np.asarray(array)[()] if return_scalar else np.asarray(array)
+
+    def __repr__(self) -> str:
+        return repr(self.view(np.ndarray))
+
+    def __reduce__(self) -> Any:
+        return self.view(np.ndarray).__reduce__()
+
+
 def _filled(op: str, shape: Shape, value: Any, dtype: DTypeLike | None) -> Created:
     dims = as_shape(shape, f"{op}: shape")
     result: Any
@@ -35,7 +56,7 @@ def _filled(op: str, shape: Shape, value: Any, dtype: DTypeLike | None) -> Creat
     else:
         home = traced_graph()
         one = (home or Graph()).constant(value, dtype)
-        result = np.full(dims, one.node.attrs["value"]) if home is None else movement.expand(one, dims)
+        result = movement.expand(one, dims) if home else np.full(dims, one.node.attrs["value"]).view(CreatedArray)
     return result  # type: ignore[no-any-return]
 
 
@@ -65,7 +86,7 @@ def _known(array: Any, dtype: DTypeLike) -> Created:
     """An array known now, as a constant of the traced program or as it is."""
     home = traced_graph()
     one = (home or Graph()).constant(array, dtype)
-    result: Any = one.node.attrs["value"].copy() if home is None else one
+    result: Any = one.node.attrs["value"].copy().view(CreatedArray) if home is None else one
     return result  # type: ignore[no-any-return]
 
 
@@ -112,7 +133,7 @@ def eye(rows: int, columns: int | None = None, offset: int = 0, dtype: DTypeLike
     home = traced_graph()
     result: Any
     if home is None:
-        result = np.eye(n, m, offset, as_dtype(dtype).np)
+        result = np.eye(n, m, offset, as_dtype(dtype).np).view(CreatedArray)
     else:
         i, j = (home.constant(np.arange(k, dtype=np.int64)) for k in (n, m))
         result = select.cast(binary.equal(movement.reshape(i, (n, 1)) + offset, j), dtype)

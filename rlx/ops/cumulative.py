@@ -13,10 +13,10 @@ from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.op import Infer
 from rlx.ir.types import normalize_axis
 from rlx.ops import batching, extended
-from rlx.ops.base import cast_to, check_axis, check_inputs, check_number, tensor
+from rlx.ops.base import cast_to, check_axis, check_inputs, check_number, flag, tensor
 from rlx.ops.numeric import Array, computed
 from rlx.ops.order import check_flag
-from rlx.ops.reduce import flag, sum_dtype, working_float
+from rlx.ops.reduce import sum_dtype, working_float
 
 
 def _infer(op: str) -> Infer:

@@ -15,7 +15,7 @@ from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer, Reference
 from rlx.ir.types import is_index, normalize_axes, normalize_axis
 from rlx.ops import batching
-from rlx.ops.base import cast_to, check_axis, check_inputs, floating, tensor, written
+from rlx.ops.base import cast_to, check_axis, check_inputs, flag, floating, tensor, written
 from rlx.ops.movement.strided import index
 from rlx.ops.numeric import Array, widened
 from rlx.ops.reduce import Axis, working_float
@@ -79,12 +79,13 @@ for _name, _choose, _prim in (("argmax", np.argmax, "max"), ("argmin", np.argmin
 def _arg(op: str, x: Tensor, axis: int | None, keepdims: bool, select_last_index: bool) -> Tensor:
     x = tensor(op, x)
     rank = x.ndim
+    keepdims, last = flag(op, "keepdims", keepdims), flag(op, "select_last_index", select_last_index)
     if axis is None:
         flat = apply("reshape", x, shape=(x.size,))
-        index = apply(op, flat, axis=0, keepdims=False, select_last_index=bool(select_last_index))
+        index = apply(op, flat, axis=0, keepdims=False, select_last_index=last)
         return apply("reshape", index, shape=(1,) * rank) if keepdims else index
     axis = normalize_axis(axis, rank, op)
-    return apply(op, x, axis=axis, keepdims=bool(keepdims), select_last_index=bool(select_last_index))
+    return apply(op, x, axis=axis, keepdims=keepdims, select_last_index=last)
 
 
 def argmax(
@@ -196,7 +197,7 @@ def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
     """
     x = tensor("sort", x)
     axis = normalize_axis(axis, x.ndim, "sort")
-    return apply_multi("sort", x, axis=axis, descending=bool(descending))[0]
+    return apply_multi("sort", x, axis=axis, descending=flag("sort", "descending", descending))[0]
 
 
 def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
@@ -205,7 +206,8 @@ def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
     Dtype: any; gives i64. NaN is the greatest. Gradient: none.
     """
     x = tensor("argsort", x)
-    return apply("argsort", x, axis=normalize_axis(axis, x.ndim, "argsort"), descending=bool(descending))
+    axis = normalize_axis(axis, x.ndim, "argsort")
+    return apply("argsort", x, axis=axis, descending=flag("argsort", "descending", descending))
 
 
 def top_k(
@@ -222,7 +224,7 @@ def top_k(
     axis = normalize_axis(axis, x.ndim, "top_k")
     if isinstance(k, bool) or not is_index(k):
         raise ShapeError(f"top_k: k is {k!r}; expected an int")
-    values, indices = apply_multi("top_k", x, k=int(k), axis=axis, largest=bool(largest))
+    values, indices = apply_multi("top_k", x, k=int(k), axis=axis, largest=flag("top_k", "largest", largest))
     return values, indices
 
 

@@ -70,8 +70,8 @@ def any_complex(args: Sequence[Any]) -> bool:
 def public(module: str, name: str, function: Function) -> Any:
     """The function as users call it, under its public name.
 
-    Within a trace, and beside tensors of a graph, it adds to the graph; elsewhere it computes at once. Keywords may have
-    NumPy's, JAX's and SciPy's names. An error for one that it does not take says which was meant: Python does from
+    Within a trace, and beside tensors of a graph, it adds to the graph; elsewhere it computes at once. Keywords may
+    have NumPy's, JAX's and SciPy's names. An error for one that it does not take says which was meant: Python does from
     3.13."""
 
     # Of a result whose length the values decide (rlx.ops.composed.selecting.sized), and of calls that mean another
@@ -81,7 +81,7 @@ def public(module: str, name: str, function: Function) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
-            kwargs = respelled(name, function, kwargs)
+            kwargs = dict(respelled(name, function, kwargs))
         try:
             arguments = (*args, *kwargs.values()) if kwargs else args
             if any_complex(arguments) and (name not in _TAKING or module != "rlx.ops"):

@@ -15,7 +15,7 @@ from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.op import Decompose, Infer, Vjp
 from rlx.ir.types import broadcast_shapes, normalize_axes
 from rlx.ops import batching, extended
-from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, tensor
+from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, flag, tensor
 from rlx.ops.numeric import Array, computed
 
 Axis = int | Sequence[int] | None
@@ -258,13 +258,6 @@ def chosen(op: str, x: Tensor, where: TensorLike, fill: Any) -> tuple[Tensor, Te
         raise ShapeError(f"{op}: where is {mask.type}; expected it to broadcast to {x.shape}")
     mask = apply("expand", apply("reshape", mask, shape=(*(1,) * (x.ndim - mask.ndim), *mask.shape)), shape=x.shape)
     return apply("where", mask, x, x.graph.constant(fill, x.dtype)), mask
-
-
-def flag(op: str, name: str, value: Any) -> bool:
-    """A bool, or 0 or 1. Raises: DTypeError for anything else, such as the dtype that NumPy has in its place."""
-    if isinstance(value, bool | np.bool_) or (isinstance(value, int | np.integer) and value in (0, 1)):
-        return bool(value)
-    raise DTypeError(f"{op}: {name} is {value!r}; expected a bool; write what was meant by name, as dtype=…")
 
 
 def sum(

@@ -709,7 +709,7 @@ def _method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(self: Array, *args: Any, **kwargs: Any) -> Any:
         if kwargs:
-            kwargs = respelled(name, function, kwargs)
+            kwargs = dict(respelled(name, function, kwargs))
         if TRACING.graph is not None or TRACING.body is not None:
             return function(self, *args, **kwargs)
         if name.startswith("__") and args and not isinstance(args[0], _BESIDE) and not is_foreign(args[0]):

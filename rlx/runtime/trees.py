@@ -41,8 +41,8 @@ def taken(value: Any) -> tuple[Any, list[Any]]:
 
 
 def as_leaves(graph: Graph, leaves: Sequence[Any]) -> list[Tensor]:
-    """Each leaf as a tensor of the graph: arrays and NumPy's numbers of their dtype, Python's floats as f32."""
-    arrays = [np.asarray(x) if isinstance(x, np.generic) else x for x in leaves]
+    """Each leaf as a tensor of the graph: arrays, NumPy's numbers and bools of their dtype, Python's floats as f32."""
+    arrays = [np.asarray(x) if isinstance(x, np.generic | bool) else x for x in leaves]
     return [graph.reach(as_tensors(graph, (x,))[0], "a transformation") for x in arrays]
 
 

@@ -137,6 +137,7 @@ CASES = [
     case("interp", V * 9, [30.0, 10, 20], [1.0, 5, 3], period=24), case("interp", ODD, [0.0, 1.0], [2.0, 4.0]),
     case("partition", V, 3, judge=lambda x, k: np.sort(x)),
     case("argpartition", V, 3, judge=lambda x, k: np.argsort(x)),
+    case("piecewise", V, [V > 1, V > 0], [lambda x: x * 2, lambda x: -x, 7.0]), case("piecewise", V, [V > 0], [3.0]),
     case("lexsort", (V.round(), V)), case("lexsort", I), case("select", [V > 1, V > 0], [V, 10 * V], 7.0),
     case("choose", [[0, 1], [2, 0]], [[1, 2], [3, 4], [5, 6]]), case("choose", [3, -1], [[1, 2], [3, 4]], mode="wrap"),
     case("unravel_index", np.array([1, 7, 22]), (2, 3, 4)),

@@ -227,7 +227,8 @@ def test_pythons_numbers_in_a_carry_take_the_dtype_that_comes_back() -> None:
     assert total == 0.1 + 6.0 and total.dtype == np.float64 and count == 4
     assert rlx.scan(lambda c, r: (c + r, None), 0, x.astype(np.float32))[0].dtype == rlx.f32
     assert rlx.jit(lambda x, n: rlx.fori_loop(0, n, lambda i, v: v + x[1], 0.1))(x, 3) == 3.1
-    np.testing.assert_array_equal(rlx.grad(lambda x: rlx.scan(lambda c, r: (c * 2 + r, None), 0.0, x)[0])(x), [8, 4, 2, 1])
+    slope = rlx.grad(lambda x: rlx.scan(lambda c, r: (c * 2 + r, None), 0.0, x)[0])(x)
+    np.testing.assert_array_equal(slope, [8, 4, 2, 1])
     for step in (lambda c, r: (c + x, None), lambda c, r: (c > 0, None)):
         with pytest.raises((DTypeError, ShapeError), match="carry 0 goes in and comes back"):
             rlx.scan(step, 0.0, x)

@@ -18,12 +18,14 @@ N = 4000
 
 
 @pytest.mark.parametrize("draw, wanted", [
-    (lambda: random.loggamma(KEY, 0.05, (N,)), stats.loggamma(0.05)), (lambda: random.gamma(KEY, 500.0, (N,), "f64"), stats.gamma(500.0)),
+    (lambda: random.loggamma(KEY, 0.05, (N,)), stats.loggamma(0.05)),
+    (lambda: random.gamma(KEY, 500.0, (N,), "f64"), stats.gamma(500.0)),
     (lambda: random.beta(KEY, 0.3, 2.0, (N,)), stats.beta(0.3, 2.0)),
     (lambda: random.dirichlet(KEY, np.array([0.5, 1.0, 2.0]), (N,))[:, 0], stats.beta(0.5, 3.0)),
     (lambda: random.chisquare(KEY, 3.0, (N,)), stats.chi2(3)), (lambda: random.t(KEY, 2.5, (N,)), stats.t(2.5)),
     (lambda: random.logistic(KEY, N), stats.logistic), (lambda: random.cauchy(KEY, N), stats.cauchy),
-    (lambda: random.lognormal(KEY, 0.7, N), stats.lognorm(0.7)), (lambda: random.pareto(KEY, 1.5, N), stats.pareto(1.5)),
+    (lambda: random.lognormal(KEY, 0.7, N), stats.lognorm(0.7)),
+    (lambda: random.pareto(KEY, 1.5, N), stats.pareto(1.5)),
     (lambda: random.rayleigh(KEY, 2.0, N), stats.rayleigh(scale=2.0)), (lambda: random.maxwell(KEY, N), stats.maxwell),
     (lambda: random.weibull_min(KEY, 2.0, 0.7, N), stats.weibull_min(0.7, scale=2.0)),
     (lambda: random.gumbel(KEY, N, "f64"), stats.gumbel_r),
@@ -67,12 +69,13 @@ def test_gradients() -> None:
     z = np.log(np.asarray(random.lognormal(KEY, 1.0, 5)))
     slope = rlx.grad(lambda s: rlx.sum(random.lognormal(KEY, s, 5)))(0.5)
     np.testing.assert_allclose(slope, np.sum(z * np.exp(0.5 * z)), rtol=1e-5)
-    with pytest.raises(UnsupportedOp, match="random.gamma: its numbers have no gradient"):
+    with pytest.raises(UnsupportedOp, match=r"random\.gamma: its numbers have no gradient"):
         rlx.grad(lambda a: rlx.sum(random.gamma(KEY, a, 3)))(2.0)
-    with pytest.raises(UnsupportedOp, match="random.beta: its numbers have no gradient"):
+    with pytest.raises(UnsupportedOp, match=r"random\.beta: its numbers have no gradient"):
         rlx.jvp(lambda a: random.beta(KEY, a, 1.0, 3), (2.0,), (1.0,))
     x = np.ones(3, np.float32)
-    np.testing.assert_array_equal(rlx.grad(lambda x: rlx.sum(x * random.gamma(KEY, 2.0, 3)))(x), random.gamma(KEY, 2.0, 3))
+    slope = rlx.grad(lambda x: rlx.sum(x * random.gamma(KEY, 2.0, 3)))(x)
+    np.testing.assert_allclose(slope, random.gamma(KEY, 2.0, 3), rtol=1e-6)
 
 
 @pytest.mark.parametrize("call, error, text", [

@@ -38,7 +38,8 @@ def rendered(means: Any = SPLATS[0], fx: Any = 20.0) -> Any:
     [
         (lambda: traced(rlx.fft.rfft, Z), DTypeError, "complex64.*takes real numbers"),
         (lambda: traced(rlx.signal.welch, Z), DTypeError, "complex64.*takes real numbers"),
-        (lambda: traced(rlx.fft.fftshift, X), ShapeError, r"fftshift: the input is f32\[64\].*takes pairs=False"),
+        (lambda: traced(lambda x: rlx.fft.fftshift(x, pairs=True), X), ShapeError,
+         r"fftshift: the input is f32\[64\].*takes pairs=False"),
         (lambda: traced(rlx.signal.welch, SCALAR), ShapeError, "signal.welch: axis -1 of a scalar, which has no axes"),
         (lambda: traced(lambda x: rlx.signal.welch(x, window=np.full(16, np.nan), nperseg=16), X), ShapeError,
          "expected 16 finite samples"),

@@ -65,7 +65,8 @@ def test_every_keyword_of_numpy_is_taken_or_a_hole_of_the_page(module: str, word
     (lambda: rlx.one_hot(x=np.array([2, 0]), num_classes=3), np.eye(3)[[2, 0]]),
     (lambda: rlx.leaky_relu(-X, negative_slope=0.5), -X / 2), (lambda: random.split(random.key(3), num=3)[2],
                                                                random.split(random.key(3), 3)[2]),
-    (lambda: random.uniform(random.key(1), (4,), minval=2.0, maxval=3.0), random.uniform(random.key(1), (4,), 2.0, 3.0)),
+    (lambda: random.uniform(random.key(1), (4,), minval=2.0, maxval=3.0),
+     random.uniform(random.key(1), (4,), 2.0, 3.0)),
     (lambda: rlx.cond(RISING[0], true_fun=lambda: X + 1.0, false_fun=lambda: X), X + 1.0),
     (lambda: rlx.while_loop(cond_fun=lambda x: x < 5.0, body_fun=lambda x: x * 2.0, init_val=np.float64(1.0)), 8.0),
     (lambda: rlx.scan(lambda c, x: (c + x, c), 0.0, X[0], unroll=2)[0], X[0].sum()),
@@ -112,6 +113,8 @@ def test_dtype_is_what_it_is_computed_in() -> None:
 @pytest.mark.parametrize("call, error, text", [
     (lambda: rlx.sum(X, 0, np.float64), DTypeError, "keepdims is <class 'numpy.float64'>; expected a bool"),
     (lambda: rlx.cumsum(X, 0, np.float64), DTypeError, "exclusive is .* expected a bool"),
+    (lambda: rlx.sort(X, -1, "stable"), DTypeError, "descending is 'stable'; expected a bool"),
+    (lambda: rlx.argmax(X, 0, np.int32), DTypeError, "keepdims is .* expected a bool"),
     (lambda: rlx.max(X, where=X > 1), ShapeError, "give initial="),
     (lambda: rlx.sum(X, where=X), DTypeError, "where is f64.*expected bool"),
     (lambda: rlx.sum(X[0], where=X > 1), ShapeError, "expected it to broadcast"),

@@ -101,3 +101,16 @@ def test_a_loop_over_places_compiles_once(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_a_key_must_not_be(use: Any, kind: Any, text: str) -> None:
     with pytest.raises(kind, match=text):
         use(rlx.array(X, device="cpu"))
+
+
+def test_created_arrays_have_at_outside_a_trace_as_inside() -> None:
+    def filled(values: Any) -> Any:
+        return rlx.zeros(3).at[np.array([0, 2, 0])].add(values)
+
+    np.testing.assert_array_equal(filled(np.ones(3, np.float32)), [2, 0, 1])
+    np.testing.assert_array_equal(rlx.jit(filled)(np.ones(3, np.float32)), [2, 0, 1])
+    np.testing.assert_array_equal(rlx.arange(4).at[1:3].set(7), [0, 7, 7, 3])
+    np.testing.assert_array_equal(rlx.eye(2).at[0].multiply(3.0), [[3, 0], [0, 1]])
+    zeros = rlx.zeros(3)
+    assert type(zeros + 1) is np.ndarray and isinstance(zeros.sum(), np.float32)
+    assert repr(zeros) == repr(np.zeros(3, np.float32))

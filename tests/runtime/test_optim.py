@@ -11,7 +11,7 @@ import pytest
 
 import rlx
 from rlx import optim
-from rlx.errors import DTypeError, GraphError
+from rlx.errors import DTypeError, GraphError, ShapeError
 from tests.devices import device_here
 from tests.outside import outside
 from tests.runtime.optax_steps import STEPS, problem
@@ -188,7 +188,9 @@ def test_small_parameters_take_few_launches(name: str, optimizer: optim.Optimize
         np.testing.assert_allclose(moved[key], _first_move(name, p.astype(np.float64), norm), rtol=2e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("name, optimizer, launches", [("adafactor", optim.adafactor(), 92), ("muon", optim.muon(1e-3), 125)])
+@pytest.mark.parametrize(
+    "name, optimizer, launches", [("adafactor", optim.adafactor(), 92), ("muon", optim.muon(1e-3), 125)]
+)
 @pytest.mark.parametrize("device", ["cpu", "vulkan"])
 def test_parameters_of_a_size_share_launches_and_keep_their_bits(
     name: str, optimizer: optim.Optimizer, launches: int, device: str
@@ -207,8 +209,8 @@ def test_parameters_of_a_size_share_launches_and_keep_their_bits(
     for key in ("0.0", "5.0", "3.1", "2.4", "scale", "kernels"):
         own = {key: params[key]}
         alone, own_state = jitted(own, optimizer.init(own), own)
-        for ours, theirs in zip(rlx.tree.leaves((alone, own_state[1:])),
-                                rlx.tree.leaves(({key: moved[key]}, *({key: t[key]} for t in state[1:]))), strict=True):  # fmt: skip
+        among = {key: moved[key]}, [{key: t[key]} for t in state[1:]]
+        for ours, theirs in zip(rlx.tree.leaves((alone, own_state[1:])), rlx.tree.leaves(among), strict=True):
             np.testing.assert_array_equal(ours, theirs, strict=True)
 
 
@@ -235,3 +237,24 @@ def test_global_norm_of_many_arrays_of_several_dtypes() -> None:
 def test_a_rate_that_is_no_number_is_refused(make: Any) -> None:
     with pytest.raises(DTypeError, match="learning_rate is 'fast'; expected a number"):
         make("fast")
+
+
+@pytest.mark.parametrize("optimizer", [
+    optim.sgd(0.1, 0.9), optim.adam(0.1), optim.adamw_8bit(0.1, min_size=1), optim.lion(0.1), optim.adafactor(),
+    optim.muon(0.1),
+])  # fmt: skip
+def test_a_state_of_other_parameters_is_refused(optimizer: optim.Optimizer) -> None:
+    g = {"a": np.ones((2, 3))}
+    with pytest.raises(GraphError, match=r"and the state .*expected one structure"):
+        optimizer.update(g, optimizer.init({"b": np.ones((2, 3))}), g)
+
+
+@pytest.mark.parametrize("optimizer", [optim.sgd(0.1, 0.9), optim.adam(0.1), optim.lion(0.1), optim.muon(0.1)])
+def test_a_state_of_other_shapes_is_refused(optimizer: optim.Optimizer) -> None:
+    with pytest.raises(ShapeError, match=r"gradient 0 is .*its place in the state"):
+        optimizer.update(np.ones(3), optimizer.init(np.ones(4)), np.ones(3))
+
+
+def test_errors_name_the_optimizer_that_was_called() -> None:
+    with pytest.raises(ShapeError, match=r"optim\.adam: learning_rate"):
+        optim.adam(-1.0)

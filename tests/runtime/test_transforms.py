@@ -338,3 +338,12 @@ def test_there_is_no_tangent_where_the_rule_of_a_custom_vjp_cannot_be_transposed
     assert rlx.grad(f)(np.float64(0.3)) == 1.0
     with pytest.raises(UnsupportedOp):
         rlx.jvp(f, (np.float64(0.3),), (np.float64(1.0),))
+
+
+@pytest.mark.parametrize("call", [
+    lambda f: rlx.jvp(f, (True,), (True,)), lambda f: rlx.vjp(f, True), lambda f: rlx.jacfwd(f)(True),
+    lambda f: rlx.jacrev(f)(np.True_), lambda f: rlx.jvp(f, (3,), (1,)),
+])  # fmt: skip
+def test_bools_and_ints_of_python_have_no_derivative(call: Callable[[Any], Any]) -> None:
+    with pytest.raises(DTypeError, match=r"argument 0 of <lambda> is (bool|integer)"):
+        call(lambda x: x * 2.0)

@@ -11,7 +11,7 @@ _MODULES = {
     "arranging": """append array_split atleast_1d atleast_2d atleast_3d broadcast_arrays column_stack delete dsplit
         dstack fliplr flipud hsplit hstack insert meshgrid rollaxis rot90 tri unstack vsplit vstack""",
     "selecting": """argpartition argwhere choose compress digitize extract flatnonzero interp isin lexsort nonzero
-        partition searchsorted select setdiff1d take union1d unique unique_all unique_counts unique_inverse
+        partition piecewise searchsorted select setdiff1d take union1d unique unique_all unique_counts unique_inverse
         unique_values unravel_index""",
     "statistics": """allclose array_equal array_equiv average bincount convolve corrcoef correlate count_nonzero cov
         cumulative_prod cumulative_sum diff ediff1d histogram histogram_bin_edges nanargmax nanargmin nancumprod

@@ -439,6 +439,26 @@ def select(condlist: Sequence[TensorLike], choicelist: Sequence[TensorLike], def
     return result
 
 
+def piecewise(
+    x: TensorLike, condlist: Sequence[TensorLike], funclist: Sequence[Any], *args: Any, **kw: Any
+) -> Tensor:
+    """Each element by the function, or the number, of the last condition that holds there.
+
+    Where none holds, by one more function, or 0. Every function is given the whole x, and args and kw. Shape: x's,
+    which conditions have. Dtype: x's. Gradient: to what was chosen. Raises: ShapeError for another number of functions.
+    Follows jax.numpy.piecewise.
+    """
+    x = tensor("piecewise", x)
+    if len(funclist) not in (len(condlist), len(condlist) + 1) or not condlist:
+        raise ShapeError(
+            f"piecewise: {len(condlist)} conditions and {len(funclist)} functions; expected as many, or one more, "
+            "which serves where no condition holds"
+        )
+    values = list(tensors("piecewise", x, *(f(x, *args, **kw) if callable(f) else f for f in funclist)))[1:]
+    default = values.pop() if len(values) > len(condlist) else 0
+    return cast_to(select([*condlist][::-1], values[::-1], default), x.dtype)
+
+
 def choose(a: TensorLike, choices: Sequence[TensorLike], mode: str = "raise") -> Tensor:
     """Each element from the choice whose number it is. mode: "raise" and "clip" clamp, "wrap" counts around.
 
@@ -467,6 +487,6 @@ def unravel_index(indices: TensorLike, shape: int | Sequence[int]) -> Found:
 
 __all__ = [
     "argpartition", "argwhere", "choose", "compress", "digitize", "extract", "flatnonzero", "interp", "isin", "lexsort",
-    "nonzero", "partition", "searchsorted", "select", "setdiff1d", "take", "union1d", "unique", "unique_all",
-    "unique_counts", "unique_inverse", "unique_values", "unravel_index",
+    "nonzero", "partition", "piecewise", "searchsorted", "select", "setdiff1d", "take", "union1d", "unique",
+    "unique_all", "unique_counts", "unique_inverse", "unique_values", "unravel_index",
 ]  # fmt: skip

@@ -155,8 +155,8 @@ def scan(
 
     init, xs and y are pytrees of tensors, or None; with xs None, `length` steps are made. With `reverse` the last x
     comes first, and y[i] still belongs to x[i]. f may use any tensor of the surrounding graph. Shape, dtype: the carry
-    keeps init's, but that Python's numbers there take the dtypes that f returns; ys have the shape (number of steps, *y.shape). Gradient: a scan in the other direction over the
-    carries, which a second run of the steps computes.
+    keeps init's, but that Python's numbers there take the dtypes that f returns; ys have the shape (number of steps,
+    *y.shape). Gradient: a scan in the other direction over the carries, which a second run of the steps computes.
     Raises: DTypeError, ShapeError, GraphError when lengths or the results of f do not fit.
     """
     _check_functions("scan", "of the carry and one x", f=f)
@@ -171,7 +171,8 @@ def scan(
     def run(start: _Start) -> tuple[PyTree, PyTree]:
         return _scan(graph, f, (carry_skeleton, x_skeleton), start, rows, steps, bool(reverse))
 
-    return _widening(graph, carries, run)
+    result: tuple[PyTree, PyTree] = _widening(graph, carries, run)
+    return result
 
 
 def _scan(
@@ -306,7 +307,8 @@ def _carried(op: str, body: TracedBody, result: PyTree, skeleton: Any, start: _S
         else:
             t = body.reach(x.as_dtype(old.dtype), op) if isinstance(x, Tensor) else body.constant(x, old.dtype)
         number = start.numbers.get(i)
-        if t.dtype != old.dtype and t.shape == () and number and (t.dtype.is_float or (number is int and t.dtype.is_int)):
+        fits = t.dtype.is_float or (number is int and t.dtype.is_int)
+        if number is not None and t.shape == () and t.dtype != old.dtype and fits:
             wider[i] = t.dtype
         else:
             same_type(f"{op}: carry {i} goes in and comes back as", old.type, t.type)

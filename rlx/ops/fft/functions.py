@@ -26,13 +26,12 @@ NORMS = ("backward", "ortho", "forward")
 P = ParamSpec("P")
 
 
-def _of_real_numbers_too(function: Callable[Concatenate[Any, P], Tensor]) -> Callable[Concatenate[Any, P], Any]:
+def _of_real_numbers_too(function: Callable[Concatenate[Any, P], Tensor]) -> Callable[Concatenate[Any, P], Tensor]:
     """A function of pairs, which takes real numbers too: a tensor whose last axis is not one of 2 holds these.
 
     What it gives of these, where it is complex, is a rlx.Complex, of NumPy's shape."""
     gives_pairs = function.__name__ not in ("irfft", "irfftn", "hfft")
 
-    @functools.wraps(function)
     def call(z: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
         x = numbers(f"fft.{function.__name__}", z)
         if not x.ndim or x.shape[-1] == 2:
@@ -40,7 +39,7 @@ def _of_real_numbers_too(function: Callable[Concatenate[Any, P], Tensor]) -> Cal
         result = function(pair(x), *args, **kwargs)
         return Complexes.type(result) if gives_pairs else result
 
-    return call
+    return functools.wraps(function)(call)  # type: ignore[return-value]  # a Complex stands for its tensor of pairs
 
 
 def _scale(op: str, norm: str | None, n: int, inverse: bool) -> float:
@@ -120,7 +119,8 @@ def fft(z: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = 
 
     Shape: z holds complex numbers as pairs, (..., 2), and so does the result; `axis` counts as it does on a complex
     array, without the axis of pairs. A tensor whose last axis is not one of 2 holds real numbers, and gives rlx.Complex
-    of NumPy's shape; of real numbers of which the last axis is one of 2 make pairs (rlx.fft.pair). `n`: the length of the transform, to which z is cut or filled with zeros; its own
+    of NumPy's shape; of real numbers of which the last axis is one of 2 make pairs (rlx.fft.pair). `n`: the length of
+    the transform, to which z is cut or filled with zeros; its own
     unless given; any length from 1. norm: "backward" (None) divides the inverse by n, "forward" this one, "ortho" both
     by √n. Dtype: f64 stays; all others are computed, and given, in f32. Gradient: the inverse of d, without its
     division. Numerics: a relative error of about 1e-7 log2(n) of the whole in f32 (f64: 2e-16 log2(n)), with tables of
@@ -197,14 +197,14 @@ def ifftn(
 
 def fft2(
     z: TensorLike, s: Sequence[int] | None = None, axes: Axis = (-2, -1), norm: str | None = None
-) -> Any:
+) -> Tensor:
     """`fftn` of two axes, the last two unless given. Follows numpy.fft.fft2."""
     return fftn(z, s, axes, norm)
 
 
 def ifft2(
     z: TensorLike, s: Sequence[int] | None = None, axes: Axis = (-2, -1), norm: str | None = None
-) -> Any:
+) -> Tensor:
     """The inverse of `fft2`. Follows numpy.fft.ifft2."""
     return ifftn(z, s, axes, norm)
 
@@ -243,7 +243,7 @@ def rfft2(
 
 def irfft2(
     z: TensorLike, s: Sequence[int] | None = None, axes: Axis = (-2, -1), norm: str | None = None
-) -> Any:
+) -> Tensor:
     """The inverse of `rfft2`. Follows numpy.fft.irfft2."""
     return irfftn(z, s, axes, norm)
 

@@ -75,7 +75,7 @@ def _drawn(op: str, key: TensorLike, shape: Shape, dtype: DTypeLike, **named: Te
     return _Draw(op, key, dims, kind, work, tuple(expand(t, dims) for t in values))
 
 
-def _unit(key: Tensor, stream: int, dims: tuple[int, ...], dtype: DType) -> Tensor:
+def _unit(key: Tensor, stream: int | Tensor, dims: tuple[int, ...], dtype: DType) -> Tensor:
     """Numbers in (0, 1], whose logarithms are finite."""
     return 1.0 - draws.uniform(draws.fold_in(key, stream), dims, dtype=dtype)
 
@@ -240,8 +240,8 @@ def poisson(key: TensorLike, lam: TensorLike, shape: Shape = None, dtype: DTypeL
 def geometric(key: TensorLike, p: TensorLike, shape: Shape = None, dtype: DTypeLike = i32) -> Tensor:
     """How many trials of probability p the first success takes: ⌈log(u) / log(1 - p)⌉, at least 1.
 
-    Shape: with which p broadcasts; None: p's. Dtype: i32 or i64. Gradient: none. Raises: ShapeError for several keys and
-    a number p that is not in (0, 1]. Follows jax.random.geometric, whose numbers are others.
+    Shape: with which p broadcasts; None: p's. Dtype: i32 or i64. Gradient: none. Raises: ShapeError for several keys
+    and a number p that is not in (0, 1]. Follows jax.random.geometric, whose numbers are others.
     """
     op, kind = "random.geometric", _integers("random.geometric", dtype)
     if isinstance(p, int | float) and not p <= 1:

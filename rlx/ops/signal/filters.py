@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -389,7 +389,7 @@ def resample_poly(
     """
     op = "signal.resample_poly"
     up, down = whole(op, "up", up), whole(op, "down", down)
-    offs = {"mean": reduce.mean, "minimum": reduce.min, "maximum": reduce.max}
+    offs: dict[str, Callable[..., Tensor]] = {"mean": reduce.mean, "minimum": reduce.min, "maximum": reduce.max}
     if padtype not in ("constant", "median", *offs) or cval not in (None, 0, 0.0):
         raise UnsupportedOp(
             f"{op}: padtype {padtype!r} with cval {cval!r}; expected 'constant' with 0, 'median' or one of {list(offs)}"
