@@ -18,12 +18,14 @@ from rlx.packed import PackedArray
 from tests.formats.gguf.llamacpp import Judge
 
 FROZEN = Path(__file__).with_name("mixtures.json")
-# Architecture, layers, width, inner width, key heads of 4 heads; experts; whether q, k and v are one matrix, and whether
-# the embeddings are the output.
+# Architecture, layers, width, inner width, key heads of 4 heads, experts, whether q, k and v are one matrix, and
+# whether the embeddings are the output.
 CASES: dict[str, tuple[str, int, int, int, int, int, bool, bool]] = {
     "16 layers": ("llama", 16, 256, 512, 2, 0, False, False), "tied": ("llama", 9, 256, 256, 1, 0, False, True),
-    "rows of 288": ("llama", 3, 288, 320, 2, 0, False, False), "rows of 264": ("llama", 2, 264, 256, 2, 0, False, False),
-    "8 experts": ("llama", 8, 256, 256, 2, 8, False, False), "16 experts": ("qwen3moe", 8, 256, 256, 2, 16, False, False),
+    "rows of 288": ("llama", 3, 288, 320, 2, 0, False, False),
+    "rows of 264": ("llama", 2, 264, 256, 2, 0, False, False),
+    "8 experts": ("llama", 8, 256, 256, 2, 8, False, False),
+    "16 experts": ("qwen3moe", 8, 256, 256, 2, 16, False, False),
     "joined": ("phi3", 8, 256, 256, 4, 0, True, False), "falcon": ("falcon", 20, 256, 512, 1, 0, True, False),
 }  # fmt: skip
 
