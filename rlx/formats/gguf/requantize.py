@@ -63,7 +63,7 @@ def requantize(file: GgufFile, path: str | os.PathLike[str], kind: str) -> list[
     Raises: DTypeError for a type that rlx does not make, OSError."""
     tensors = [t for t in file.tensors.values() if _is_matrix(t)]
     if kind.lower() in MIXTURES:
-        chosen, number = _mixture(file, tensors, kind.lower()), MIXTURES[kind.lower()][2]
+        chosen, number = types_in(file, kind.lower()), MIXTURES[kind.lower()][2]
         plain: Callable[[GgufTensor], DType | None] = lambda t: None  # noqa: E731
     else:
         wanted = _target(kind)
@@ -100,8 +100,9 @@ def _is_matrix(t: GgufTensor) -> bool:
     return len(t.shape) >= 2 and t.name.endswith("weight") and not _KEPT.search(t.name) and t.dtype.kind != "i"
 
 
-def _mixture(file: GgufFile, tensors: list[GgufTensor], name: str) -> dict[str, DType]:
-    """The type of each matrix in a mixture."""
+def types_in(file: GgufFile, name: str) -> dict[str, DType]:
+    """The type of each matrix of a file in one of MIXTURES, by llama.cpp's choice."""
+    tensors = [t for t in file.tensors.values() if _is_matrix(t)]
     most, more, _ = MIXTURES[name]
     small, architecture = name.endswith("_s"), file.metadata.get("general.architecture")
     settings: Mapping[str, Any] = file.metadata

@@ -7,3 +7,4 @@ from rlx.onnx.contrib import image as image
 from rlx.onnx.contrib import linear as linear
 from rlx.onnx.contrib import norm as norm
 from rlx.onnx.contrib import quant as quant
+from rlx.onnx.contrib import text as text
