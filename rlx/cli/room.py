@@ -12,7 +12,7 @@ from rlx.errors import RlxError
 from rlx.formats.files import plain, shown
 
 if TYPE_CHECKING:
-    from rlx.models.language.config import LanguageConfig
+    from rlx.models.language.config import Fields, LanguageConfig
     from rlx.models.language.placement import Room
 
 _CONTEXTS = (4096, 32_768)
@@ -53,6 +53,20 @@ def _rooms(sizes: Mapping[str, int], config: LanguageConfig, context: int | None
     asked = _CONTEXTS if context is None else (context,)
     contexts = sorted({min(n, config.positions) for n in asked})  # none beyond what the model was made for
     return {n: room_of(config, "", sizes, 0, cache_bytes(config, n, f32)) for n in contexts}
+
+
+def config_of(fields: Fields, source: Any) -> LanguageConfig:
+    """The settings of a language model whose tensors `source` has. Raises: RlxError for a model that rlx does not run:
+    of another architecture, or with tensors that are missing, or of no use to it."""
+    from rlx.models.language.caches import Size
+    from rlx.models.language.graph import language_graph
+    from rlx.models.language.weights import ModelWeights, architecture_for
+
+    architecture = architecture_for(fields, source)
+    weights = ModelWeights(source, architecture, architecture.read(fields), 16, None)
+    language_graph(weights.config, Size(1, 1, 16), weights, "logits")
+    weights.check()
+    return weights.config
 
 
 def fits(
