@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlx.cli.room import config_of, fits, settings, types_of
 from rlx.cli.table import format_table
-from rlx.dtypes import DType, as_dtype
+from rlx.dtypes import as_dtype
 from rlx.errors import DTypeError, RlxError
 from rlx.formats import safetensors
 from rlx.formats.files import plain
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rlx.models.language.config import Fields, LanguageConfig
     from rlx.models.language.weights import Arrays
 
-Kinds = Mapping[str, tuple[tuple[int, ...], DType]]
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.")
 _FIRST = re.compile(r"(?:^|\.)(?:embed_tokens|embeddings|wte)\.weight$")
 
@@ -55,14 +54,13 @@ def inspect_folder(
         yield from format_table(("tensor", "type", "shape", "bytes"), rows, right={"bytes"})
     try:
         source = Arrays(folder.tensors(), str(path))
-        read = source.kinds
+        if "quantization_config" in folder.config:
+            yield "the quantized weights as rlx reads them:"
+            yield from types_of((dtype.name.upper(), dtype.nbytes(shape)) for shape, dtype in source.kinds.values())
         config, loaded = _loaded(folder, source)
     except RlxError as error:
         yield f"rlx does not run it: {' '.join(str(error).split())}"
         return
-    if "quantization_config" in folder.config:
-        yield "the quantized weights as rlx reads them:"
-        yield from types_of((dtype.name.upper(), dtype.nbytes(shape)) for shape, dtype in read.values())
     yield from fits(config, loaded, devices, context)
 
 

@@ -76,12 +76,8 @@ def fits(
     layers do. `sizes`: the bytes of the weights, by the names that a decoder's have in graphs. None for `config`: no
     keys and values are known, as of an encoder."""
     from rlx.driver.registry import open_device, probe_all
-    from rlx.models.language.placement import layer_of
 
     weights = sum(sizes.values())
-    if config is not None and (more := max((layer_of(name) or 0 for name in sizes), default=0)) >= config.layers:
-        yield f"rlx does not run it: there are tensors of layer {more}, and the settings say {config.layers} in all"
-        return
     rooms = None if config is None else _rooms(sizes, config, context)
     if context is not None:
         if config is None:
