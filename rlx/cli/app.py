@@ -18,6 +18,7 @@ from rlx.cli.generate import chat, generate
 from rlx.cli.habits import Command
 from rlx.cli.inspect import inspect
 from rlx.cli.perplexity import perplexity
+from rlx.cli.pull import pull
 from rlx.cli.run import run
 from rlx.cli.selftest import selftest
 from rlx.cli.serve import serve
@@ -32,7 +33,7 @@ def _paragraphs(text: str) -> str:
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (
     devices, doctor, embed, generate, chat, serve, transcribe, finetune, run, inspect, convert, check, bench,
-    perplexity, selftest,
+    perplexity, selftest, pull,
 ):  # fmt: skip
     app.command(cls=Command, help=_paragraphs(command.__doc__ or ""))(command)
 
