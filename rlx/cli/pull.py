@@ -48,10 +48,8 @@ def pull(
         commit, files = _listed(api, name, revision)
         wanted = _wanted(name, files, file)
         print(f"{name} at {commit}: {len(wanted)} files", flush=True)
-        if file is not None:
-            made = api.hf_hub_download(name, file, revision=commit, local_dir=out)
-        else:
-            made = api.snapshot_download(name, revision=commit, allow_patterns=wanted, local_dir=out)
+        paths = [Path(api.hf_hub_download(name, one, revision=commit, local_dir=out)) for one in wanted]
+        made = paths[0] if file is not None else out or paths[0].parents[wanted[0].count("/")]
     except RlxError:
         raise
     except Exception as error:  # the package's errors, and those of its client of HTTP, have no base of their own

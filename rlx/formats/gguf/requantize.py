@@ -63,6 +63,7 @@ def requantize(file: GgufFile, path: str | os.PathLike[str], kind: str) -> list[
     Raises: DTypeError for a type that rlx does not make, OSError."""
     tensors = [t for t in file.tensors.values() if _is_matrix(t)]
     if kind.lower() in MIXTURES:
+        number: int | None
         chosen, number = types_in(file, kind.lower()), MIXTURES[kind.lower()][2]
         plain: Callable[[GgufTensor], DType | None] = lambda t: None  # noqa: E731
     else:
