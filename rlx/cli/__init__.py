@@ -1,5 +1,5 @@
-"""The command line: `rlx devices`, `embed`, `generate`, `chat`, `serve`, `transcribe`, `finetune`, `run`, `inspect`,
-`convert`, `check`, `bench`, `selftest`."""
+"""The command line: `rlx devices`, `doctor`, `embed`, `generate`, `chat`, `serve`, `transcribe`, `finetune`, `run`,
+`inspect`, `convert`, `check`, `bench`, `perplexity`, `selftest`, `pull`."""
 
 from __future__ import annotations
 

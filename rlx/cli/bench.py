@@ -250,8 +250,9 @@ def _language(
     seconds: float, json: Path | None,
 ) -> None:  # fmt: skip
     found: list[Speed] = []
-    facts = {"model": str(model), "threads": loading.threads, "runs": runs, "versions": _versions()}
-    print(f"{model}\n{runs} runs of each after one that is not measured; {', '.join(_said(facts['versions']))}\n")
+    versions = _versions()
+    facts = {"model": str(model), "threads": loading.threads, "runs": runs, "versions": versions}
+    print(f"{model}\n{runs} runs of each after one that is not measured; {', '.join(_said(versions))}\n")
 
     def results() -> None:
         if json is not None and found:

@@ -71,9 +71,10 @@ def bench_language(
                                f"-p {min(prompt, d.context)} -n {min(answer, d.context - 1)}")  # fmt: skip
             says = full_name(model.session.info, model.session.options.engine)
             ids = np.random.default_rng(seed).integers(0, model.config.vocabulary, max(prompt, 1)).astype(np.int32)
-            for test, tokens, call in (
+            tests: list[tuple[str, int, Callable[[], float]]] = [
                 (f"pp{prompt}", prompt, lambda: _read(d, ids)), (f"tg{answer}", answer, lambda: _write(d, ids, answer)),
-            ):  # fmt: skip
+            ]  # fmt: skip
+            for test, tokens, call in tests:
                 if not tokens:
                     continue
                 speed = Speed(d.where, says, test, tokens)

@@ -11,7 +11,7 @@ COMMANDS = {
     "devices": "devices", "doctor": "doctor", "embed": "embed", "rerank": "rerank", "classify": "classify",
     "generate": "generate", "chat": "generate", "serve": "serve", "transcribe": "transcribe", "finetune": "finetune",
     "run": "run", "inspect": "inspect", "convert": "convert", "check": "check", "bench": "bench",
-    "perplexity": "perplexity", "selftest": "selftest",
+    "perplexity": "perplexity", "selftest": "selftest", "pull": "pull",
 }  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""`rlx convert`: a Hugging Face folder of a language model as a GGUF file, or a GGUF file as such a folder."""
+"""`rlx convert`: a Hugging Face folder of a language model as a GGUF file, a GGUF file as such a folder, or in other
+types."""
 
 from __future__ import annotations
 
@@ -36,21 +37,40 @@ def _terminated() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _mixed(folder: Path, output: Path, mixture: str) -> list[str]:
+    """A folder in a mixture of types: its weights as they are lie in a file beside the output meanwhile."""
+    from tempfile import TemporaryDirectory
+
+    from rlx.formats.gguf import read
+    from rlx.formats.gguf.requantize import requantize
+    from rlx.models.language.written import folder_to_gguf
+
+    with TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as beside:
+        plain = Path(beside) / "plain.gguf"
+        notes = folder_to_gguf(folder, plain)
+        with read(plain) as file:
+            return [*notes, *requantize(file, output, mixture)]
+
+
 def convert(
     source: Annotated[Path, typer.Argument(help="A Hugging Face folder, or a GGUF file.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The GGUF file, or the new folder.")],
     to: Annotated[
         str | None,
         typer.Option(
-            help="Of matrices: F32, F16, BF16, in a GGUF file also Q8_0, Q4_K … Default: as they are, in a folder F16."
+            help="Of matrices: F32, F16, BF16, in a GGUF file also Q8_0, Q4_K …, or llama.cpp's mixtures Q4_K_M, "
+            "Q5_K_M, Q4_K_S, Q5_K_S. Default: as they are, in a folder F16."
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a GGUF file that is there.")] = False,
 ) -> None:
-    """Convert a language model's folder to a GGUF file, or a GGUF file to a folder. Neither appears before it is
-    whole, and a file that is there already stays unless --force says otherwise."""
+    """Convert a language model's folder to a GGUF file, or a GGUF file to a folder, or to a GGUF file of other types:
+    where --to is a packed type, or the output's name ends in .gguf. None appears before it is whole, and a file that is
+    there already stays unless --force says otherwise."""
     from rlx.formats.files import left_behind
     from rlx.formats.gguf import read
+    from rlx.formats.gguf.convert import FLOATS
+    from rlx.formats.gguf.requantize import MIXTURES, requantize
     from rlx.formats.gguf.to_folder import gguf_to_folder
     from rlx.models.language.written import folder_to_gguf
 
@@ -62,11 +82,23 @@ def convert(
         print(f"rlx: {left} was left by a conversion that was killed; it may be deleted", file=sys.stderr)
     try:
         with _terminated(), drawn(source.name):
-            if source.is_dir():
+            packed = to is not None and to.lower() not in FLOATS
+            if source.is_dir() or packed or output.suffix == ".gguf":
                 if output.is_dir() or (output.exists() and not force):
                     what = "is a folder" if output.is_dir() else "exists already; --force replaces it"
                     raise RlxError(f"{output} {what}; give the name of a new GGUF file")
-                for note in folder_to_gguf(source, output, to and to.lower()):
+                if output.exists() and output.samefile(source):
+                    raise RlxError(f"{output} is the file to read; give another name")
+                if not source.is_dir():
+                    if to is None:
+                        raise RlxError(f"{source} is a GGUF file already; --to says which types the other one has")
+                    with read(source) as file:
+                        notes = requantize(file, output, to)
+                elif to is not None and to.lower() in MIXTURES:
+                    notes = _mixed(source, output, to)
+                else:
+                    notes = folder_to_gguf(source, output, to and to.lower())
+                for note in notes:
                     print(f"rlx: {note}", file=sys.stderr)
             else:
                 if output.exists():

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlx.cli.room import fits, settings, types_of
+from rlx.cli.room import config_of, fits, settings, types_of
 from rlx.cli.table import format_table
-from rlx.dtypes import DType, as_dtype
+from rlx.dtypes import as_dtype
 from rlx.errors import DTypeError, RlxError
 from rlx.formats import safetensors
 from rlx.formats.files import plain
@@ -18,8 +18,8 @@ from rlx.formats.huggingface import ModelFolder
 if TYPE_CHECKING:
     from rlx.models.language.architectures.base import Architecture
     from rlx.models.language.config import Fields, LanguageConfig
+    from rlx.models.language.weights import Arrays
 
-Kinds = Mapping[str, tuple[tuple[int, ...], DType]]
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.")
 _FIRST = re.compile(r"(?:^|\.)(?:embed_tokens|embeddings|wte)\.weight$")
 
@@ -53,14 +53,14 @@ def inspect_folder(
         rows = [(plain(n), kind, "x".join(map(str, shape)), f"{size:,}") for n, (kind, shape, size) in kinds.items()]
         yield from format_table(("tensor", "type", "shape", "bytes"), rows, right={"bytes"})
     try:
-        read = Arrays(folder.tensors(), str(path)).kinds
-        config, loaded = _loaded(folder, read)
+        source = Arrays(folder.tensors(), str(path))
+        if "quantization_config" in folder.config:
+            yield "the quantized weights as rlx reads them:"
+            yield from types_of((dtype.name.upper(), dtype.nbytes(shape)) for shape, dtype in source.kinds.values())
+        config, loaded = _loaded(folder, source)
     except RlxError as error:
         yield f"rlx does not run it: {' '.join(str(error).split())}"
         return
-    if "quantization_config" in folder.config:
-        yield "the quantized weights as rlx reads them:"
-        yield from types_of((dtype.name.upper(), dtype.nbytes(shape)) for shape, dtype in read.values())
     yield from fits(config, loaded, devices, context)
 
 
@@ -72,20 +72,21 @@ def _type(dtype: Any) -> str:
         return str(dtype).upper()
 
 
-def _loaded(folder: ModelFolder, kinds: Kinds) -> tuple[LanguageConfig | None, Mapping[str, int]]:
+def _loaded(folder: ModelFolder, source: Arrays) -> tuple[LanguageConfig | None, Mapping[str, int]]:
     """The settings of a language model, None for another kind, and the bytes of the weights on a device, by the names
-    of graphs as far as these say the layer. `kinds`: the weights as they are read.
+    of graphs as far as these say the layer. `source`: the weights as they are read.
 
     Raises: RlxError for a model that rlx does not run."""
     from rlx.dtypes import f32
     from rlx.models.encoders import is_encoder
 
+    kinds = source.kinds
     found = _architecture(folder)
     if found is None:  # a sentence encoder is kept in f32 by default, the others as in the files
         full = is_encoder(folder.config)
         return None, {n: (f32 if full else dtype).nbytes(shape) for n, (shape, dtype) in kinds.items()}
     architecture, fields = found
-    config = architecture.read(fields)
+    config = config_of(fields, source)
     used = (name for name in kinds if not architecture.unused.search(name))
     return config, {_named(name): kinds[name][1].nbytes(kinds[name][0]) for name in used}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlx.cli.room import fits, settings, types_of
+from rlx.cli.room import config_of, fits, settings, types_of
 from rlx.cli.table import format_table
 from rlx.errors import RlxError
 from rlx.formats.files import begins_with, plain
@@ -44,7 +44,12 @@ def inspect_gguf(
             ]
             titles = ("tensor", "type", "shape", "bytes", "at byte")
             yield from format_table(titles, listed, right={"bytes", "at byte"})
-        yield from fits(_config(file), {_named(t.name): t.nbytes for t in file.tensors.values()}, devices,
+        try:
+            config = _config(file)
+        except RlxError as error:
+            yield f"rlx does not run it: {' '.join(str(error).split())}"
+            return
+        yield from fits(config, {_named(t.name): t.nbytes for t in file.tensors.values()}, devices,
                         context)  # fmt: skip
 
 
@@ -55,14 +60,14 @@ def _named(name: str) -> str:
 
 
 def _config(file: GgufFile) -> LanguageConfig | None:
-    """The settings of the model; None for one of which rlx knows no architecture."""
+    """The settings of a language model; None for an encoder. Raises: RlxError for a model that rlx does not run."""
+    from rlx.formats.gguf.encoders import ENCODERS
     from rlx.formats.gguf.model import GgufModel
-    from rlx.models.language.architectures import architecture_of
     from rlx.models.language.config import Fields
+    from rlx.models.sentence import read_gguf
 
-    try:
-        model = GgufModel(file)
-        fields = Fields({**model.config, "rope_partial": True}, model.where)
-        return architecture_of(fields).read(fields)
-    except RlxError:
+    if file.metadata.get("general.architecture") in ENCODERS:
+        read_gguf(file)
         return None
+    model = GgufModel(file)
+    return config_of(Fields({**model.config, "rope_partial": True}, model.where), model)

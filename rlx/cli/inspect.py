@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +15,8 @@ from rlx.cli.inputs import feeds_of, load_model
 from rlx.cli.long_commands import each_device, kept
 from rlx.cli.options import Devices, Dims, Inputs, MaxBytes, MaxSteps, Strict
 from rlx.cli.saved import draw_saved, inspect_saved, is_saved, refuse_options, write_picture
-from rlx.cli.table import Rows
-from rlx.errors import RlxError
+from rlx.cli.table import Rows, format_table
+from rlx.errors import RlxError, UnsupportedOp
 from rlx.formats.files import plain
 from rlx.host.progress import drawn
 from rlx.runtime.plan_svg import plan_svg
@@ -67,8 +68,12 @@ def inspect(
         print("\n".join(inspect_saved(file)))
         print(draw_saved(file, nodes, memory), end="")
         return
-    with drawn():
-        model = load_model(file, dim, strict=strict, max_bytes=max_bytes, max_steps=max_steps)
+    try:
+        with drawn():
+            model = load_model(file, dim, strict=strict, max_bytes=max_bytes, max_steps=max_steps)
+    except UnsupportedOp as error:
+        print("\n".join(_parts(file)))
+        raise RlxError(f"{file}: rlx does not run it: {error}") from error
     print("\n".join(_signature("input", model.inputs) + _signature("output", model.outputs)))
     nbytes = sum(a.nbytes for a in model.weights.values())
     print(f"weights: {len(model.weights)}, {nbytes:,} bytes")
@@ -103,6 +108,27 @@ def _signature(kind: str, infos: list[TensorInfo]) -> list[str]:
         return f"{kind} {plain(info.name)}: {info.type if info.around else info.dtype} {shape}"
 
     return [said(info) for info in infos]
+
+
+def _parts(file: Path) -> Iterator[str]:
+    """What an ONNX model holds that rlx cannot build: its operators, the missing ones marked."""
+    from rlx.onnx.reader.infos import info_of
+    from rlx.onnx.reader.missing import lacking
+    from rlx.onnx.reader.read import all_nodes, parse
+
+    proto, _ = parse(file)
+    held = {i.name for i in proto.graph.initializer}
+    yield from _signature("input", [info_of(i) for i in proto.graph.input if i.name not in held])
+    yield from _signature("output", [info_of(o) for o in proto.graph.output])
+    yield f"weights: {len(held)}"
+    missing = {(domain, name) for domain, name, _ in lacking(proto)}
+    counts: Counter[tuple[str, str]] = Counter(
+        ("" if node.domain == "ai.onnx" else node.domain, node.op_type) for node in all_nodes(proto.graph.node)
+    )
+    order = sorted(counts.items(), key=lambda item: (item[0] not in missing, -item[1], item[0]))
+    rows = [(plain(f"{domain}::{name}" if domain else name), f"{count:,}",
+             "missing" if (domain, name) in missing else "") for (domain, name), count in order]  # fmt: skip
+    yield from format_table(("operator", "nodes", "in rlx"), rows, right={"nodes"})
 
 
 def _dispatch(model: Model, name: str, feeds: dict[str, Any]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from rlx.errors import RlxError
 from rlx.formats.files import plain, shown
 
 if TYPE_CHECKING:
-    from rlx.models.language.config import LanguageConfig
+    from rlx.models.language.config import Fields, LanguageConfig
     from rlx.models.language.placement import Room
 
 _CONTEXTS = (4096, 32_768)
@@ -55,6 +55,20 @@ def _rooms(sizes: Mapping[str, int], config: LanguageConfig, context: int | None
     return {n: room_of(config, "", sizes, 0, cache_bytes(config, n, f32)) for n in contexts}
 
 
+def config_of(fields: Fields, source: Any) -> LanguageConfig:
+    """The settings of a language model whose tensors `source` has. Raises: RlxError for a model that rlx does not run:
+    of another architecture, or with tensors that are missing, or of no use to it."""
+    from rlx.models.language.caches import Size
+    from rlx.models.language.graph import language_graph
+    from rlx.models.language.weights import ModelWeights, architecture_for
+
+    architecture = architecture_for(fields, source)
+    weights = ModelWeights(source, architecture, architecture.read(fields), 16, None)
+    language_graph(weights.config, Size(1, 1, 16), weights, "logits")
+    weights.check()
+    return weights.config
+
+
 def fits(
     config: LanguageConfig | None, sizes: Mapping[str, int], devices: Sequence[str] | None, context: int | None = None
 ) -> Iterator[str]:
@@ -62,12 +76,8 @@ def fits(
     layers do. `sizes`: the bytes of the weights, by the names that a decoder's have in graphs. None for `config`: no
     keys and values are known, as of an encoder."""
     from rlx.driver.registry import open_device, probe_all
-    from rlx.models.language.placement import layer_of
 
     weights = sum(sizes.values())
-    if config is not None and (more := max((layer_of(name) or 0 for name in sizes), default=0)) >= config.layers:
-        yield f"rlx does not run it: there are tensors of layer {more}, and the settings say {config.layers} in all"
-        return
     rooms = None if config is None else _rooms(sizes, config, context)
     if context is not None:
         if config is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlx.formats import safetensors
+from rlx.formats import gguf, safetensors
 from rlx.formats.gguf import to_folder, writer
 from tests.cli.conftest import Rlx
 from tests.formats.gguf.test_convert import LLAMA, folder
@@ -92,7 +92,7 @@ def test_a_folder_is_shown(rlx: Rlx, model: Path, tmp_path: Path) -> None:
     assert "4,000 tokens are more than the 128 that the model was made for" in more and "with 128 tokens" in more
     config = json.loads((model / "config.json").read_text())
     for changed, words in (
-        ({"num_hidden_layers": 1}, "rlx does not run it: there are tensors of layer 1, and the settings say 1 in all"),
+        ({"num_hidden_layers": 1}, "the weights do not fit the settings"),
         ({"model_type": "nonsense"}, "rlx does not run it: "),
         ({"quantization_config": {"quant_method": "nonsense"}}, "rlx does not run it: "),
     ):
@@ -128,7 +128,7 @@ def test_mistakes(rlx: Rlx, model: Path, tmp_path: Path) -> None:
         (("inspect", tmp_path / "pipe.gguf"), "is not a regular file"),
         (("convert", tmp_path / "pipe.gguf", "-o", tmp_path / "b"), "is no GGUF file"),
         (("inspect", model / "config.json"), "it is JSON; give the model's own file, or the folder"),
-        (("bench", tmp_path / "x.gguf"), "it is a GGUF file; rlx.models.load reads it"),
+        (("bench", tmp_path / "x.gguf"), "version 1"),
         (("inspect", tmp_path / "x.gguf", "--strict"), "no --strict"),
         (("inspect", tmp_path / "x.gguf", "--max-steps", 0), "no --max-steps"),
         (("inspect", tmp_path / "bert.gguf", "--context", 40), "--context is for language models"),
@@ -138,8 +138,8 @@ def test_mistakes(rlx: Rlx, model: Path, tmp_path: Path) -> None:
         (("inspect", model, "--device", "cpu:9"), "there is only cpu"),
         (("run", model), "a Hugging Face folder without an ONNX file"),
         (("transcribe", whisper, tmp_path), "is no file; give a WAV file"),
-        (("embed", whisper, "-"), "rlx transcribe Whisper's"),
-        (("embed", model, "-"), "expected 'bert'"),
+        (("embed", whisper, "-"), "`rlx transcribe` takes it"),
+        (("embed", model, "-"), "standard input: no sentences to embed"),
         (("check", model, "--device", "cpu"), "expected 'bert'"),
         (("generate", tmp_path / "none.gguf", "-p", "a"), "give a GGUF file"),
     ):
@@ -197,3 +197,18 @@ def test_lines_without_tokens_are_named(rlx: Rlx, tmp_path: Path) -> None:
     ran = rlx("embed", tmp_path / "m.gguf", stdin=b"a\n\nb\n")
     assert ran.status == 2 and "standard input: line 2 has no tokens" in ran.err
     assert "no sentences to embed" in rlx("embed", tmp_path / "m.gguf", "-").err
+
+
+def test_a_file_of_another_architecture_or_without_a_part_fits_nowhere(rlx: Rlx, model: Path, tmp_path: Path) -> None:
+    rlx("convert", model, "-o", tmp_path / "m.gguf")
+    with gguf.read(tmp_path / "m.gguf") as file:
+        tensors = {name: t.read() for name, t in file.tensors.items()}
+        other = {**file.metadata, "general.architecture": "rwkv7"}
+        gguf.write(tmp_path / "a.gguf", other, tensors)
+        tensors.pop("blk.1.ffn_down.weight")
+        gguf.write(tmp_path / "b.gguf", file.metadata, tensors)
+    for name, words in (("a", "general.architecture is 'rwkv7'"), ("b", "layers.1.mlp.down_proj.weight")):
+        ran = rlx("inspect", tmp_path / f"{name}.gguf", "--device", "cpu")
+        last = ran.out.splitlines()[-1]
+        assert ran.status == 0 and last.startswith("rlx does not run it: ") and words in last, ran
+        assert "fits" not in ran.out

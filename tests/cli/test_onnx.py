@@ -195,8 +195,8 @@ def test_inspect(rlx: Rlx, file: Path, tmp_path: Path, device: str) -> None:
 def test_files_that_are_taken_for_onnx_models(rlx: Rlx, tmp_path: Path, content: bytes, text: str) -> None:
     (tmp_path / "m.onnx").write_bytes(content)
     for command in ("run", "inspect", "check", "bench"):
-        if command == "inspect" and content.startswith(b"GGUF"):
-            continue  # which it shows, whatever their names
+        if command in ("inspect", "bench") and content.startswith(b"GGUF"):
+            continue  # which they take, whatever their names
         ran = rlx(command, tmp_path / "m.onnx")
         assert (ran.status, ran.out) == (2, "") and f"{tmp_path / 'm.onnx'}: " in ran.err and text in ran.err
 
@@ -205,7 +205,8 @@ def test_a_folder_or_nothing_is_no_model(rlx: Rlx, tmp_path: Path) -> None:
     assert "is a folder; give an ONNX file" in rlx("run", tmp_path).err
     for command in ("run", "inspect", "check", "bench"):
         ran = rlx(command, tmp_path / "absent.onnx")
-        wanted = "absent.onnx does not exist" if command == "inspect" else "absent.onnx: cannot be read: No such file"
+        known = command in ("inspect", "bench")
+        wanted = "absent.onnx does not exist" if known else "absent.onnx: cannot be read: No such file"
         assert ran.status == 2 and wanted in ran.err
 
 
@@ -339,8 +340,20 @@ def test_a_saved_program_says_which_options_it_does_not_take(rlx: Rlx, tmp_path:
     for command, option in (("run", ("--dim", "n=2")), ("inspect", ("--device", "cpu"))):
         ran = rlx(command, file, *option)
         assert ran.status == 2 and f"takes no {option[0]}" in ran.err
-    for command in ("check", "bench"):
-        assert "is a program that rlx has saved" in rlx(command, file, "--device", "cpu").err
+    assert "is a program that rlx has saved" in rlx("check", file, "--device", "cpu").err
+
+
+def test_a_model_that_rlx_cannot_run_is_shown_with_what_is_missing(rlx: Rlx, tmp_path: Path) -> None:
+    nodes = [node("Relu", "x", "h"), node("Frob", "h", "g", domain="my.ops"), node("Relu", "g", "r"),
+             node("Sofmax", "r", "y")]  # fmt: skip
+    onnx.save(model(nodes, {"x": ["n", 3]}, {"y": ["n", 3]}, domains=["my.ops"]), tmp_path / "m.onnx")
+    ran = rlx("inspect", tmp_path / "m.onnx", "--device", "cpu")
+    assert ran.status == 2 and "rlx does not run it: 2 of this model's operators" in ran.err
+    assert [line.split() for line in ran.out.splitlines()] == [
+        ["input", "x:", "float32", "[n,", "3]"], ["output", "y:", "float32", "[n,", "3]"], ["weights:", "0"],
+        ["operator", "nodes", "in", "rlx"], ["Sofmax", "1", "missing"], ["my.ops::Frob", "1", "missing"],
+        ["Relu", "2"],
+    ]  # fmt: skip
 
 
 def test_random_lengths_and_indices_are_those_that_operators_take(rlx: Rlx, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ _EXPERT = re.compile(r"(.*)\.mlp\.experts\.(\d{1,5})\.(gate_proj|up_proj|down_pr
 _HEAD, _TABLE = "lm_head.weight", "token_embd.weight"  # a folder's output matrix, GGUF's embeddings
 _UNUSED = re.compile(r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$")
 # llama.cpp's number for a file by the type of most of its tensors; it is shown and not used.
-_FILE_TYPES = {
+FILE_TYPES = {
     "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k": 12, "q4_k": 15,
     "q5_k": 17, "q6_k": 18, "bf16": 32,
 }  # fmt: skip
@@ -102,8 +102,8 @@ def folder_to_gguf(
         "general.name": source.path.resolve().name,
         "general.quantization_version": 2,
         **(
-            {"general.file_type": _FILE_TYPES[kind.name]}
-            if kind is not None and kind.name in _FILE_TYPES
+            {"general.file_type": FILE_TYPES[kind.name]}
+            if kind is not None and kind.name in FILE_TYPES
             else {}
         ),
         **_settings(source, family, tensors),

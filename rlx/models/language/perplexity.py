@@ -50,12 +50,12 @@ def _each(
     model: LanguageModel, ids: npt.NDArray[np.int32], length: int, count: int
 ) -> Iterator[Perplexity]:
     first, bos = length // 2, model.tokenizer.special.bos
-    begins = bos is not None and model.tokenize("a")[:1] == [bos]
+    begins = model.tokenize("a")[:1] == [bos]
     losses: list[npt.NDArray[np.float64]] = []
     for at in range(count):
         part = ids[at * length : (at + 1) * length]
         read = part.copy()
-        if begins:
+        if begins and bos is not None:
             read[0] = bos
         logits = model.logits(read)[first:-1]
         wide = logits.astype(np.float64)

@@ -6,6 +6,8 @@ simulated with sets of states; the transition of a set on a character is cached.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rlx.errors import UnsupportedOp
 from rlx.onnx.ops.regex_parse import Alternatives, Assertion, Characters, Node, Parts, Repeat, parse
 from rlx.records import Record, field
@@ -72,9 +74,29 @@ class Regex:
 
     def matches(self, text: str) -> bool:
         """Whether the whole text matches. Raises: UnsupportedOp when matching takes too many steps."""
-        now = frozenset((self._start,))
-        before = ""
-        for character in text:
+        for end, now, before in self._sets(text, 0):
+            if end == len(text):
+                return self._end in self._reached(now, before, "")
+        return False
+
+    def found(self, text: str, start: int = 0) -> tuple[int, int] | None:
+        """Where the first match from `start` on begins and ends: of those that begin there the longest. Raises: as
+        `matches`."""
+        for at in range(start, len(text) + 1):
+            longest = None
+            for end, now, before in self._sets(text, at):
+                if self._end in self._reached(now, before, text[end : end + 1]):
+                    longest = end
+            if longest is not None:
+                return at, longest
+        return None
+
+    def _sets(self, text: str, start: int) -> Iterator[tuple[int, frozenset[int], str]]:
+        """The states after the characters from `start` to each end, as long as there are any, and the last of these
+        characters."""
+        now, before = frozenset((self._start,)), text[start - 1 : start] if start else ""
+        yield start, now, before
+        for end, character in enumerate(text[start:], start + 1):
             key = (now, before, character)
             states = self._next.get(key)
             if states is None:
@@ -87,9 +109,9 @@ class Regex:
                     self._next[key] = states
             self._spend(1)
             if not states:
-                return False
+                return
             now, before = states, character
-        return self._end in self._reached(now, before, "")
+            yield end, now, before
 
     def _reached(self, states: frozenset[int], before: str, after: str) -> set[int]:
         """The states that these reach between two characters, without reading one."""

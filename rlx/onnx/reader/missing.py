@@ -13,10 +13,26 @@ from rlx.onnx.reader.table import find
 NCHWC = "com.microsoft.nchwc"
 
 
+Operator = tuple[str, str, int | None]  # its domain, "" for ONNX's own, its name, and its version where it has one
+
+
 def missing_operators(model: Any) -> list[str]:
     """Every operator of the model that has neither a builder nor a function of onnx's: domain, name, version, node."""
+    operators = lacking(model)
+    if any(domain == NCHWC for domain, _, _ in operators):
+        return [
+            f"{NCHWC}: ONNX Runtime saved this file at its highest optimization level, for the memory layout of one "
+            "kind of CPU; save it with graph_optimization_level = ORT_ENABLE_EXTENDED, or give the model that it was "
+            "made from",
+            *(said for (domain, _, _), said in operators.items() if domain != NCHWC),
+        ]  # fmt: skip
+    return list(operators.values())
+
+
+def lacking(model: Any) -> dict[Operator, str]:
+    """The operators that rlx cannot build, and a line on each with the first node that has it."""
     functions = {called(f) for f in model.functions}
-    operators: dict[tuple[str, str, int | None], str] = {}
+    operators: dict[Operator, str] = {}
     parts = [(model.graph.node, opsets(model.opset_import, "the model"))]
     parts += [(f.node, opsets(f.opset_import, f"function {shown(f.name)}")) for f in model.functions]
     for nodes, imports in parts:
@@ -32,14 +48,7 @@ def missing_operators(model: Any) -> list[str]:
                 continue
             said = "of a domain that is not imported" if version is None else f"version {version}"
             operators[key] = f"{domain or 'ai.onnx'} {shown(node.op_type)} {said} at {node_name(node)}"
-    if any(domain == NCHWC for domain, _, _ in operators):
-        return [
-            f"{NCHWC}: ONNX Runtime saved this file at its highest optimization level, for the memory layout of one "
-            "kind of CPU; save it with graph_optimization_level = ORT_ENABLE_EXTENDED, or give the model that it was "
-            "made from",
-            *(said for (domain, _, _), said in operators.items() if domain != NCHWC),
-        ]  # fmt: skip
-    return list(operators.values())
+    return operators
 
 
 def _runs(schema: Any, domain: str, name: str) -> bool:

@@ -27,6 +27,7 @@ _MODULES = {
     "contrib.quant.lstm": "DynamicQuantizeLSTM",
     "contrib.quant.matmul": "DynamicQuantizeMatMul MatMulInteger16 MatMulIntegerToFloat QGemm QLinearConv",
     "contrib.quant.pool": "NhwcMaxPool QLinearAveragePool QLinearGlobalAveragePool QLinearReduceMean",
+    "contrib.text": "Tokenizer",
     "ml.features": """
         ArrayFeatureExtractor Binarizer FeatureVectorizer Imputer LinearClassifier LinearRegressor Normalizer Scaler""",
     "ml.labels": "CategoryMapper LabelEncoder OneHotEncoder ZipMap",
