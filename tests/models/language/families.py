@@ -183,7 +183,7 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
     "exaone_moe": ({**BASE, **ROPE, **MOE, "sliding_window": 7, "num_hidden_layers": 5},
                    {**BASE, **MOE, "layer_types": ["full_attention"] * 3, "num_shared_experts": 2}),
     "glm4_moe_lite": ({**ROUTED, **LATENT, **ROPE}, {**ROUTED, **LATENT, "mlp_layer_types": ["sparse"] * 3}),
-    "youtu": ({**BASE, **LATENT, **ROPE, "num_key_value_heads": 4},),
+    "youtu": ({**BASE, **LATENT, **ROPE, "num_key_value_heads": 4, "pad_token_id": None},),
     "minicpm3": ({**BASE, **LATENT, **ROPE, "num_key_value_heads": 4, "dim_model_base": 20},),
     "mellum": ({**BASE, **MOE, "head_dim": 12, "sliding_window": 7, "mlp_layer_types": ["dense", "sparse", "sparse"],
                 "layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "rope_parameters": {

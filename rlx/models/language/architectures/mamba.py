@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rlx.formats.settings import warn_ignored
 from rlx.models.language.architectures.base import Architecture, Recipe, by_class, derived, minus_exp, renamed
 from rlx.models.language.config import (
     MOST_HEADS,
@@ -54,6 +55,8 @@ def mamba(f: Fields, **changed: Any) -> LanguageConfig:
 
 def falcon_mamba(f: Fields) -> LanguageConfig:
     """Falcon-Mamba (TII, 2024): norms without weights of the step, B and C."""
+    if f.flag("rescale_prenorm_residual", False):  # by which the class of transformers makes weights anew as it loads
+        warn_ignored(f.where, "rescale_prenorm_residual", True, "weights stay as the file has them")
     return mamba(f, inner_norms="plain", inner_eps=f.number("mixer_rms_eps", 0, 1))
 
 
