@@ -25,6 +25,8 @@ MOST_STATES = 1 << 12
 
 def _config(f: Fields, mixer: Mixer, recurrence: Recurrence, tied: bool) -> LanguageConfig:
     f.must_be("hidden_act", "silu")
+    if f.flag("rescale_prenorm_residual", False):  # by which the class of transformers makes weights anew as it loads
+        warn_ignored(f.where, "rescale_prenorm_residual", True, "weights stay as the file has them")
     mixers: tuple[Mixer, ...] = (mixer,)
     return LanguageConfig(
         architecture=mixer,
@@ -55,8 +57,6 @@ def mamba(f: Fields, **changed: Any) -> LanguageConfig:
 
 def falcon_mamba(f: Fields) -> LanguageConfig:
     """Falcon-Mamba (TII, 2024): norms without weights of the step, B and C."""
-    if f.flag("rescale_prenorm_residual", False):  # by which the class of transformers makes weights anew as it loads
-        warn_ignored(f.where, "rescale_prenorm_residual", True, "weights stay as the file has them")
     return mamba(f, inner_norms="plain", inner_eps=f.number("mixer_rms_eps", 0, 1))
 
 
