@@ -58,6 +58,14 @@ def config(path: Path, arch: str, changed: dict[str, Any]) -> dict[str, Any]:
         return (GgufEncoder if arch in made.ENCODERS else GgufModel)(file).config
 
 
+def test_windows_tell_olmo_3(tmp_path: Path) -> None:
+    """llama.cpp has one architecture for both; layers with windows are all but every fourth, without scaling."""
+    read = config(tmp_path / "x.gguf", "olmo2", {"attention.sliding_window": 4})
+    assert read["model_type"] == "olmo3" and read["sliding_window"] == 4
+    assert set(read["rope_parameters"]) == {"full_attention", "sliding_attention"}
+    assert config(tmp_path / "y.gguf", "olmo2", {"attention.sliding_window": 0})["model_type"] == "olmo2"
+
+
 @pytest.mark.parametrize(
     ("arch", "key", "value"),
     [
@@ -65,7 +73,7 @@ def config(path: Path, arch: str, changed: dict[str, Any]) -> dict[str, Any]:
         ("qwen3moe", "expert_group_count", 2), ("qwen3", "rope.scaling.attn_factor", 2.0),
         ("gemma2", "rope.freq_base_swa", 50.0), ("gemma3", "rope.dimension_count_swa", 8),
         ("gemma3", "attention.sliding_window_pattern", 1), ("gpt-oss", "attention.key_length_swa", 8),
-        ("gpt-oss", "attention.sliding_window_pattern", [True]), ("olmo2", "attention.sliding_window", 4),
+        ("gpt-oss", "attention.sliding_window_pattern", [True]),
         ("qwen35", "rope.dimension_sections", [4, 0, 0, 0]), ("qwen35moe", "attention.recurrent_layers", [True, False]),
         ("mamba", "ssm.dt_b_c_rms", True), ("bert", "attention.causal", True), ("gpt2", "nextn_predict_layers", 1),
         ("nomic-bert", "rope.scaling.attn_factor", 2.0), ("jina-bert-v2", "expert_count", 2),

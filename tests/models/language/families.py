@@ -97,7 +97,6 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
     "cohere": ({**BASE, **ROPE, "logit_scale": 0.3, "use_qk_norm": True, "attention_bias": True}, BASE),
     "cohere2": ({**BASE, **ROPE, "sliding_window": 7, "num_hidden_layers": 5},),
     "olmo": ({**BASE, **ROPE, "clip_qkv": 0.5},),
-    "olmo3": ({**BASE, "sliding_window": 7, "num_hidden_layers": 5},),
     "olmoe": ({**BASE, **ROPE, "num_experts": 6, "num_experts_per_tok": 2, "clip_qkv": 1.5, "norm_topk_prob": True},
               {**BASE, "num_key_value_heads": 4, "num_experts": 6, "num_experts_per_tok": 2}),
     "granite": ({**BASE, **ROPE, **GRANITE, "attention_bias": True, "mlp_bias": True},),
@@ -176,6 +175,13 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
                      "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6,
                      "linear_value_head_dim": 8},
                     {**BASE, "num_hidden_layers": 4, "linear_allow_neg_eigval": False}),
+    "olmo3": ({**BASE, "num_hidden_layers": 5, "sliding_window": 7, "rope_theta": 500000.0, "rope_scaling": {
+        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "attention_factor": 1.1386294}},
+              {**BASE, "sliding_window": 7, "attention_bias": True, "rope_parameters": {
+                  "full_attention": {"rope_type": "default", "rope_theta": 700.0},
+                  "sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 300.0}}}),
+    "mamba2": ({"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 3, "num_heads": 8, "head_dim": 8,
+                "state_size": 8, "n_groups": 2, "chunk_size": 16, **IDS},),
     "cwm": ({**BASE, **ROPE, "head_dim": 12, "sliding_window": 7},),
     "jais2": ({**BASE, **ROPE, "head_dim": 12}, {**BASE, "attention_bias": False, "mlp_bias": False}),
     "bitnet": ({**BASE, **ROPE}, {**BASE, "hidden_act": "silu", "tie_word_embeddings": True}),
@@ -183,7 +189,7 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
     "exaone_moe": ({**BASE, **ROPE, **MOE, "sliding_window": 7, "num_hidden_layers": 5},
                    {**BASE, **MOE, "layer_types": ["full_attention"] * 3, "num_shared_experts": 2}),
     "glm4_moe_lite": ({**ROUTED, **LATENT, **ROPE}, {**ROUTED, **LATENT, "mlp_layer_types": ["sparse"] * 3}),
-    "youtu": ({**BASE, **LATENT, **ROPE, "num_key_value_heads": 4},),
+    "youtu": ({**BASE, **LATENT, **ROPE, "num_key_value_heads": 4, "pad_token_id": None},),
     "minicpm3": ({**BASE, **LATENT, **ROPE, "num_key_value_heads": 4, "dim_model_base": 20},),
     "mellum": ({**BASE, **MOE, "head_dim": 12, "sliding_window": 7, "mlp_layer_types": ["dense", "sparse", "sparse"],
                 "layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "rope_parameters": {
@@ -634,8 +640,13 @@ by name; layers behind the last, which guess further tokens (DeepSeek-V3, GLM-4.
 
 Classes of transformers {transformers} that do not do what a setting says, which rlx does as they do: MPT takes 8 for
 `alibi_bias_max` (another number is refused, since other programs follow it), four times the width for
-`expansion_ratio`, and no biases; BioGPT takes 1e-5 for `layer_norm_eps`; DeepSeek-V2 passes over `norm_topk_prob`. In
-Falcon with ALiBi attention written out (`eager`) adds it twice, `sdpa`, the default, once: so does rlx.
+`expansion_ratio`, and no biases; BioGPT takes 1e-5 for `layer_norm_eps`; DeepSeek-V2 passes over `norm_topk_prob`;
+OLMo 3 takes `rope_theta` and `rope_scaling` of a whole file for the layers without windows alone, and 500,000 for the
+others (`rope_parameters` for all layers are refused, since releases differ in what they mean). In Falcon with ALiBi
+attention written out (`eager`) adds it twice, `sdpa`, the default, once: so does rlx. Where rlx does not follow them:
+DBRX's class passes over `rope_theta` of `attn_config`, which the published models have and rlx takes; Youtu's makes the
+embedding of `pad_token_id` 0 as it loads, Falcon-Mamba's makes weights anew where `rescale_prenorm_residual`, and rlx
+keeps what the file has, with a warning. llama.cpp leaves the windows of Phi-3 out, and computes Phi-3.5-MoE otherwise.
 
 | `model_type` | folders | NMSE | served in | GGUF | llama.cpp |
 |---|---|---|---|---|---|

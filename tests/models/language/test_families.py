@@ -18,6 +18,7 @@ from rlx.models import load, trainable
 from rlx.models.language import architectures
 from rlx.models.language.architectures import ARCHITECTURES
 from rlx.models.language.architectures.base import CLASSES
+from rlx.models.language.config import Fields
 from rlx.models.language.written import folder_to_gguf
 from tests.models.language.families import (
     EVERY,
@@ -82,7 +83,8 @@ def test_logits_as_transformers_has_them(case: str, tmp_path: Path) -> None:
 BLOCKS = {
     "deepseek_v3-0": "latent attention", "bloom-0": "ALiBi", "falcon-1": "ALiBi, rounded",
     "ministral3-0": "queries by position", "hunyuan_v1_dense-0": "norms behind ropes",
-    "falcon_h1-0": "both side by side",
+    "falcon_h1-0": "both side by side", "minimax-0": "lightning attention", "nemotron_h-0": "layers of one block",
+    "olmo_hybrid-0": "norms by layer",
     "lfm2-0": "short convolutions", "jamba-0": "Mamba with norms", "cohere2-0": "layers without ropes",
 }  # fmt: skip
 
@@ -181,6 +183,58 @@ def test_gguf_files_of_a_folder(kind: str, tmp_path: Path) -> None:
     for logits in (got, function(weights, np.asarray(IDS_ASKED, np.int32)[None])[0]):
         assert error(logits[-1, :16], np.asarray(CASES[case]["logits"])) <= LIMIT
         assert logits.argmax(1).tolist() == CASES[case]["likeliest"]
+
+
+def test_the_ropes_of_olmo_3() -> None:
+    """What its class in transformers 5.24.0 makes of each way to say them, near and far layers' bases and scalings."""
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    kinds = {"full_attention": {**yarn, "rope_theta": 700.0}, "sliding_attention": {"rope_theta": 300.0}}
+    for said, far, near in (
+        ({}, (5e5, False), (5e5, False)), ({"rope_theta": 700.0}, (700.0, False), (5e5, False)),
+        ({"rope_scaling": yarn}, (5e5, True), (5e5, False)),
+        ({"rope_scaling": yarn, "rope_theta": 700.0}, (700.0, True), (5e5, False)),
+        ({"rope_parameters": kinds}, (700.0, True), (300.0, False)),
+        ({"rope_parameters": {"full_attention": yarn}, "rope_theta": 900.0}, (900.0, True), (5e5, False)),
+    ):  # fmt: skip
+        f = Fields({"model_type": "olmo3", **FAMILIES["olmo3"][1], "rope_parameters": None, **said}, "config.json")
+        a = ARCHITECTURES["olmo3"].read(f.but(num_hidden_layers=4)).attention
+        assert a is not None and a.windows == (6, 6, 6, None)
+        assert [(r.base, r.scaling is not None) for r in a.ropes if r] == [near, near, near, far], said
+    f = Fields({"model_type": "olmo3", **FAMILIES["olmo3"][1], "rope_parameters": {**yarn, "rope_theta": 7.0}}, "c")
+    with pytest.raises(ModelFormatError, match="an object for each of full_attention and sliding_attention"):
+        ARCHITECTURES["olmo3"].read(f)
+
+
+def test_settings_of_hybrid_files_that_are_no_model(tmp_path: Path) -> None:
+    for case, key, value, told in (
+        ("granitemoehybrid-0", "granitehybrid.attention.head_count_kv", [0, 2], "has 2 numbers, expected 3"),
+        ("granitemoehybrid-0", "granitehybrid.attention.head_count_kv", [0, 2, 1], "one number of heads, or 0"),
+        ("granitemoehybrid-0", "granitehybrid.ssm.inner_size", 65, "expected a multiple of the width 32"),
+        ("granite-0", "granite.rope.scaling.finetuned", False, "no code for other than True"),
+        ("apertus-0", "xielu.alpha_p", [0.5], "expected a number for each layer"),
+        ("jamba-0", "jamba.attention.head_count_kv", [2, 2, 0], "expected each so-many-th"),
+    ):
+        good, bad = tmp_path / f"{case}.gguf", tmp_path / "bad.gguf"
+        if not good.exists():
+            folder_to_gguf(folder_of(case, tmp_path / case), good)
+        with gguf.read(good) as file:
+            tensors = {name: tensor.read() for name, tensor in file.tensors.items()}
+            gguf.write(bad, {**file.metadata, key: value}, tensors)
+        with pytest.raises(ModelFormatError, match=told):
+            load(bad, "cpu")
+
+
+def test_multipliers_are_in_the_weights_of_a_file(tmp_path: Path) -> None:
+    """As llama.cpp's readers of Falcon-H1 take them: embeddings and the output matrix part where theirs differ."""
+    folder = folder_of("falcon_h1-0", tmp_path / "a", tie_word_embeddings=True)
+    held = {name: np.array(array) for name, array in safetensors.load(folder).items() if name != "lm_head.weight"}
+    safetensors.save(folder / "model.safetensors", held)
+    folder_to_gguf(folder, tmp_path / "m.gguf")
+    with gguf.read(tmp_path / "m.gguf") as file:
+        table, head = (np.asarray(file.tensors[f"{name}.weight"].read()) for name in ("token_embd", "output"))
+    settings = FAMILIES["falcon_h1"][0]
+    ratio = settings["lm_head_multiplier"] / settings["embedding_multiplier"]
+    np.testing.assert_allclose(head, table * ratio, rtol=1e-6)
 
 
 @pytest.mark.parametrize("case", ["gpt_bigcode-0", "deepseek_v2-1", "stablelm-0"])

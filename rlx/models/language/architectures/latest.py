@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rlx.formats.settings import warn_ignored
 from rlx.models.language.architectures.base import (
     ACTIVATIONS,
     Architecture,
@@ -118,6 +119,9 @@ def glm4_moe_lite(f: Fields) -> LanguageConfig:
 
 
 def youtu(f: Fields) -> LanguageConfig:
+    if f.has("pad_token_id"):  # whose embedding the class of transformers makes 0 as it loads
+        why = "the embedding of that token stays as the file has it"
+        warn_ignored(f.where, "pad_token_id", f.content["pad_token_id"], why)
     return _latent(f, "youtu", f.flag("rope_interleave", True))
 
 
