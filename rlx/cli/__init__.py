@@ -9,8 +9,6 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from rlx.errors import EnvironmentWarning, ModelWarning, RlxError
@@ -37,22 +35,6 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 open to the end
 
 
-def _asked() -> Callable[[], Any]:
-    """What the command line asks for."""
-    from rlx.cli.commands import COMMANDS, function_of
-
-    if len(sys.argv) > 1 and sys.argv[1] in COMMANDS and "_RLX_COMPLETE" not in os.environ:
-        from rlx.cli.arguments import read
-
-        function = function_of(sys.argv[1])
-        values = read(function, sys.argv[2:])
-        if values is not None:
-            return partial(function, **values)
-    from rlx.cli.app import app
-
-    return partial(app, prog_name="rlx")
-
-
 def main() -> None:
     """Runs the command line. An rlx error is one line on stderr and exit status 2; RLX_DEBUG=1 to 4 add the traceback.
     A warning about a model file is one line too."""
@@ -71,11 +53,12 @@ def main() -> None:
             for kind in (ModelWarning, EnvironmentWarning):
                 warnings.simplefilter("default", kind)
             warnings.showwarning = _warned
-            call = _asked()  # its modules are imported here, since Ctrl-C may come meanwhile
+            from rlx.cli.app import app  # here, since Ctrl-C may come meanwhile
+
             taken_over()
             warn_unknown_variables()
             try:
-                call()
+                app(prog_name="rlx")
             finally:  # not as the process ends, when errors would be no errors any more
                 sys.stdout.flush()
     except RlxError as error:

@@ -1,5 +1,4 @@
-"""The commands of the command line as typer has them: help, what is wrong with a line, and lines that `arguments.read`
-leaves to it."""
+"""The commands of the command line, as typer has them."""
 
 from __future__ import annotations
 

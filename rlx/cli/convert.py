@@ -106,7 +106,7 @@ def convert(
                     raise RlxError(f"{output} exists already; give the name of a new folder{more}")
                 with read(source) as file:
                     gguf_to_folder(file, output, (to or "f16").lower())
-    except RlxError:  # of a file that is missing too, which is an OSError
+    except RlxError:  # A missing file's error is an OSError too.
         raise
     except OSError as error:
         raise RlxError(f"{error.filename or output}: cannot be written: {error.strerror or error}") from error

@@ -28,7 +28,7 @@ _EXTRAS = {
     "onnx": (("onnx",), "ONNX models"),
     "serve": (("starlette", "uvicorn", "llguidance"), "rlx serve, JSON schemas and grammars"),
 }
-_INSTALL = {  # by the package managers of Linux: Mesa's drivers for AMD and Intel, and the loader
+_INSTALL = {  # Linux's package managers install Mesa's drivers for AMD and Intel, and the loader, so
     "apt-get": "sudo apt-get install libvulkan1 mesa-vulkan-drivers",
     "dnf": "sudo dnf install vulkan-loader mesa-vulkan-drivers",
     "pacman": "sudo pacman -S vulkan-icd-loader vulkan-radeon vulkan-intel",

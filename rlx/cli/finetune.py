@@ -90,7 +90,7 @@ def finetune(
     try:
         with drawn(only="loading"):
             run(settings, lambda line: print(line, flush=True))
-    except RlxError:  # of a file that is missing too, which is an OSError
+    except RlxError:  # A missing file's error is an OSError too.
         raise
     except OSError as error:
         raise RlxError(f"{error.filename or out}: cannot be written: {error.strerror or error}") from error

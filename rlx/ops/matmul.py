@@ -198,7 +198,7 @@ def matmul(
             "matmul: a vector cannot be transposed; expected rank 2 or more with transpose_a, transpose_b"
         )
     left, right = a.ndim == 1, b.ndim == 1
-    if left or right:  # whose shapes the op does not see
+    if left or right:  # The op does not see the shapes of these.
         inner = a.shape[-2 if transpose_a else -1], b.shape[0 if right else -1 if transpose_b else -2]
         if inner[0] != inner[1]:
             raise ShapeError(f"matmul: {a.shape} @ {b.shape}: the inner dimensions {inner[0]} and {inner[1]} differ")

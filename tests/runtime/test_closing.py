@@ -76,7 +76,8 @@ def test_every_public_class_that_has_close_may_stand_in_a_with_block() -> None:
     found = {CustomOp}
     for face in (rlx, rlx.models, rlx.onnx):
         found |= {
-            value for value in vars(face).values() if inspect.isclass(value) and hasattr(value, "close")
+            value for value in (getattr(face, name) for name in dir(face))
+            if inspect.isclass(value) and hasattr(value, "close")
         }
     assert {rlx.CompiledGraph, rlx.Weights, rlx.State, rlx.models.SentenceEncoder, rlx.onnx.Program} <= found
     assert [c.__name__ for c in found if not hasattr(c, "__enter__")] == []

@@ -19,8 +19,8 @@ from rlx.driver.memory.planner import plan as make_plan
 from rlx.dtypes import i32
 from rlx.errors import ArenaError, OutOfDeviceMemory, RlxError, StepLimitExceeded, UnsupportedOp
 from rlx.ir import TensorType
+from rlx.ops import interpret
 from rlx.ops.control.steps import step_budget
-from rlx.runtime import debug
 from tests.devices import device_here
 from tests.full import full
 
@@ -223,7 +223,7 @@ def test_what_is_shown_never_fails_a_run(device: str, level: str, monkeypatch: p
     g = rlx.Graph("shown")
     g.output("y", rlx.exp(g.input("x", (3, 4))))
     with rlx.Session(device).compile(g) as exe:
-        monkeypatch.setattr(debug, "apply_reference", fails)
+        monkeypatch.setattr(interpret, "apply_reference", fails)
         wanted = np.exp(X)
         np.testing.assert_allclose(exe.run({"x": X})["y"], wanted, rtol=1e-5)
         monkeypatch.setattr(sys, "stderr", Closed())

@@ -38,7 +38,6 @@ from rlx.models.language.reading import (
     chat_reading,
     pooled,
     reading_of,
-    reading_of_folder,
 )
 from rlx.models.language.shaping import Constraint, Penalties, Shaping
 from rlx.models.language.speculation import GUESSES, Speculation
@@ -186,21 +185,20 @@ class LanguageModel(Closing):
 
     def embed(
         self, texts: str | Sequence[int] | Sequence[str], *, pooling: Pooled | None = None,
-        normalize: bool | None = None, prompt_name: str | None = None, truncate_dim: int | None = None,
+        normalize: bool = True, prompt_name: str | None = None, truncate_dim: int | None = None,
     ) -> npt.NDArray[np.float32]:  # fmt: skip
         """The embedding of a text or of tokens, f32 (width,), or of several texts, (n, width): the mean of the states,
         or the first (cls) or last token's; by default as the files say, the last where they do not. `truncate_dim`
-        keeps so many of its first numbers. It has length 1 unless `normalize` or the files say otherwise. `prompt_name`
-        is that of one of the files' prompts, which then stands before each text; without it their default.
+        keeps so many of its first numbers, which `normalize` then brings to length 1. `prompt_name` is that of one of
+        the files' prompts, which then stands before each text; without it their default.
 
-        Raises: ShapeError for no tokens and a `truncate_dim` beyond the width, RlxError for a reranker, for files that
-        ask for more than this, for an unknown pooling or prompt, and for a prompt before tokens; and as `logits`."""
+        Raises: ShapeError for no tokens and a `truncate_dim` beyond the width, RlxError for a reranker, for an
+        unknown pooling or prompt, and for a prompt before tokens; and as `logits`."""
         kind = self.pooling if pooling is None else pooling
         if kind not in POOLINGS:
             raise RlxError(f"embed: pooling {kind!r:.40} is none of {', '.join(POOLINGS)}")
         if truncate_dim is not None:
             truncate_dim = check_count(truncate_dim, "truncate_dim", "embed", self.config.width)
-        normalize = self.reading.normalize if normalize is None else normalize
         before = self.reading.before(prompt_name, self.where)
         if isinstance(texts, (list, tuple)) and texts and all(isinstance(text, str) for text in texts):
             rows = [self._ids(before + cast(str, text)) for text in texts]
@@ -212,10 +210,7 @@ class LanguageModel(Closing):
 
     @property
     def pooling(self) -> Pooled:
-        """What an embedding is made of. Raises: RlxError for a reranker, which has none, and for files that ask for
-        more."""
-        if self.reading.refused:
-            raise RlxError(self.reading.refused)
+        """What an embedding is made of. Raises: RlxError for a reranker, which has none."""
         if self.reading.rows is not None:
             raise RlxError(f"{self.where} is a reranker, which has no embeddings; rank(query, documents) gives scores")
         return self.reading.pooling
@@ -514,9 +509,7 @@ def load_folder(
     told, tensors = folder.logit_score(), folder.tensors()
     result = made_of(fields, Arrays(tensors, str(folder.path)), _tokenizer(folder.path), session, context, dtype,
                      activations, cache, split, prefill_chunk)  # fmt: skip
-    if told is None:
-        result.reading = reading_of_folder(folder)
-    else:
+    if told is not None:
         result.reading = chat_reading(told, tensors, result.config, result.where)
     return result
 

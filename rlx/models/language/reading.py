@@ -16,7 +16,6 @@ from rlx.formats.gguf.encoders import RERANK, pooling_of
 from rlx.formats.gguf.model import SCORES
 from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.heads import LogitScore
-from rlx.formats.huggingface import ModelFolder
 from rlx.formats.tokenizer.chat import ChatTemplate
 from rlx.formats.tokenizer.language import MAX_TEMPLATE, LanguageTokenizer
 from rlx.models.labels import sigmoid
@@ -30,18 +29,15 @@ F32 = npt.NDArray[np.float32]
 
 
 class Reading(Record):
-    """How states are read: `pooling` for embeddings, whether these have length 1, and the prompts by name, of which one
-    may stand before each text; of a reranker `rows`, f32 (answers, width), which give the logits of its answers after
-    the last token of `template` with the query and the document in their places. `refused`: why the files' embeddings
-    are not there."""
+    """How states are read: `pooling` for embeddings, and the prompts by name, of which one may stand before each text;
+    of a reranker `rows`, f32 (answers, width), which give the logits of its answers after the last token of `template`
+    with the query and the document in their places."""
 
     pooling: Pooled = "last"
     rows: F32 | None = None
     template: str = ""
-    normalize: bool = True
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
-    refused: str = ""
 
     def before(self, name: str | None, where: str) -> str:
         """What stands before each text. Raises: RlxError for the name of no prompt."""
@@ -154,25 +150,6 @@ def reading_of(file: GgufFile) -> Reading:
     held = scores.read()
     rows = held.dequantize() if isinstance(held, PackedArray) else np.asarray(held).astype(np.float32)
     return Reading("last", np.asarray(rows, np.float32), template)
-
-
-def reading_of_folder(folder: ModelFolder) -> Reading:
-    """How the sentence-transformers files of a decoder's folder want its states read; as it is without such files."""
-    if not (folder.path / "modules.json").exists():
-        return Reading()
-    try:
-        modules = folder.sentence_modules()
-    except ModelFormatError as error:  # the model makes text nevertheless
-        return Reading(refused=str(error))
-    kind = next((known for known in POOLINGS if (known,) == modules.pooling), None)
-    refused = ""
-    if kind is None or not {"normalize"}.issuperset(modules.steps) or not modules.include_prompt:
-        refused = (f"{folder.path / 'modules.json'}: embeddings of a decoder are one of {', '.join(POOLINGS)} of all "
-                   "its tokens, which are then perhaps normalized; these files want more")  # fmt: skip
-    return Reading(
-        kind or "last", normalize=bool(modules.steps), prompts=modules.prompts,
-        default_prompt=modules.default_prompt, refused=refused,
-    )  # fmt: skip
 
 
 def pooled(states: F32, pooling: Pooled = "last", normalize: bool = True, truncate_dim: int | None = None) -> F32:

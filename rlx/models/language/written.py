@@ -174,7 +174,7 @@ def _settings(f: Fields, config: LanguageConfig, family: Family) -> dict[str, An
     if family.mixers == "nemotron_h":
         inner = {"mlp": config.inner, "experts": 0 if e is None else e.inner}
         settings["feed_forward_length"] = [inner.get(mixer, 0) for mixer in config.mixers]
-        settings["attention.layer_norm_epsilon"] = config.eps  # beside that of RMS norms, which the numbers follow
+        settings["attention.layer_norm_epsilon"] = config.eps  # readers ask for it beside that of RMS norms
     if e is None:
         settings = {key: value for key, value in settings.items() if not key.startswith("expert_")}
     numbers = {"logit_scale", "embedding_scale", "residual_scale", "attention.scale", "attention.clamp_kqv",

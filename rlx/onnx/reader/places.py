@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 ML = "ai.onnx.ml"
 MICROSOFT = "com.microsoft"
 _DOMAINS = {"contrib": MICROSOFT, "ml": ML, "ops": ""}
@@ -87,3 +89,9 @@ def _places() -> dict[tuple[str, str], list[str]]:
 
 
 PLACES = _places()  # the modules that register an operator, by its domain and name
+
+
+def import_modules(domain: str, name: str) -> None:
+    """Imports the modules that register an operator; does nothing for one that has none."""
+    for module in PLACES.get((domain, name), ()):
+        import_module(module)

@@ -16,6 +16,7 @@ from rlx.onnx.reader.call import AnyValue, Call, Value
 from rlx.onnx.reader.declared import DECLARED
 from rlx.onnx.reader.elements import ELEMENTS, STRING, Array, carrier, element_name
 from rlx.onnx.reader.lenient import departs
+from rlx.onnx.reader.places import import_modules
 from rlx.onnx.reader.read import check_text
 
 
@@ -25,6 +26,7 @@ def schema_of(domain: str, name: str, opset: int) -> Any | None:
     try:
         return defs.get_schema(name, opset, domain)
     except defs.SchemaError:
+        import_modules(domain, name)
         return DECLARED.get((domain, name))
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import TypeVar
 
 from rlx.onnx.reader.call import Builder
 from rlx.onnx.reader.places import MICROSOFT as MICROSOFT
 from rlx.onnx.reader.places import ML as ML
-from rlx.onnx.reader.places import PLACES
+from rlx.onnx.reader.places import import_modules
 from rlx.records import Record
 
 Built = TypeVar("Built", bound=Builder)
@@ -39,8 +38,7 @@ def op(*names: str, since: int = 1, until: int | None = None, domain: str = "") 
 
 def find(domain: str, name: str, version: int) -> Builder | None:
     """The builder of an operator at a version, whose module is imported; None where there is none."""
-    for module in PLACES.get((domain, name), ()):
-        import_module(module)
+    import_modules(domain, name)
     for entry in TABLE.get((domain, name), ()):
         if entry.since <= version and (entry.until is None or version < entry.until):
             return entry.build

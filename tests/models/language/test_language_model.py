@@ -404,8 +404,6 @@ def test_what_cannot_be_generated_is_refused_at_once(folders: dict[str, Path], t
         ({"hidden_act": "mish"}, "hidden_act is 'mish'"),
         ({"num_hidden_layers": 1024}, "say 1024 layers, the weights are 21 tensors"),
         ({"rms_norm_eps": None}, "rms_norm_eps is None"),
-        ({"is_causal": False}, "is_causal is False"),
-        ({"use_bidirectional_attention": True}, "use_bidirectional_attention is True"),
         ({"model_type": "mistral"}, "sliding_window is None, expected a number, or null written out"),
         ({"model_type": "gemma2"}, "sliding_window is None, expected a number: some layers"),
         ({"model_type": "gemma2", "layer_types": ["full_attention", "chunked"]}, "layer_types is"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from rlx.errors import DTypeError, ModelFormatError, RlxError
 from rlx.formats import gguf
 from rlx.formats.tokenizer.decoding import byte_letters
 from rlx.models import load
-from tests.models.language import tiny
 from tests.models.tiny import formula
 
 D, VOCABULARY, RERANK = 32, 260, "tokenizer.chat_template.rerank"
@@ -109,44 +107,3 @@ def test_a_reranker_without_its_template(tmp_path: Path) -> None:
     write(tmp_path / "x.gguf", "rank", **{RERANK: None})
     with load(tmp_path / "x.gguf", "cpu") as model, pytest.raises(RlxError, match=f"has no {RERANK}"):
         model.rank("a", ["b"])
-
-
-def sentence_files(folder: Path, pooling: str, kinds: tuple[str, ...], default: str | None = None) -> None:
-    """The files by which sentence-transformers makes embeddings of a folder's states."""
-    classes = ("Transformer", "Pooling", *kinds)
-    modules = [{"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "",
-                "type": f"sentence_transformers.models.{kind}"} for i, kind in enumerate(classes)]  # fmt: skip
-    (folder / "modules.json").write_text(json.dumps(modules))
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling/config.json").write_text(json.dumps({f"pooling_mode_{pooling}": True}))
-    said = {"prompts": {"query": "ask ", "document": ""}, "default_prompt_name": default}
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(said))
-
-
-@pytest.mark.parametrize(
-    ("pooling", "kinds", "default"),
-    [("lasttoken", ("Normalize",), None), ("mean_tokens", (), "query"), ("cls_token", ("Normalize",), None)],
-)
-def test_a_folder_says_what_an_embedding_is_made_of(
-    pooling: str, kinds: tuple[str, ...], default: str | None, tmp_path: Path
-) -> None:
-    folder = tiny.write_language_model(tmp_path / "m", {**tiny.LLAMA, "vocab_size": 140}, text=True)
-    sentence_files(folder, pooling, kinds, default)
-    with load(folder, "cpu") as model:
-        for name in (None, "query"):
-            ids = model.tokenize("ask some text" if name or default else "some text")
-            states = model.hidden(ids).astype(np.float64)
-            want = {"lasttoken": states[-1], "mean_tokens": states.mean(0), "cls_token": states[0]}[pooling]
-            want = want / np.linalg.norm(want) if kinds else want
-            assert np.abs(model.embed("some text", prompt_name=name) - want).max() <= 1e-6 * np.abs(want).max()
-        with pytest.raises(RlxError, match=r"no prompt has the name .quory. .did you mean .query."):
-            model.embed("a", prompt_name="quory")
-
-
-def test_a_folder_that_wants_more_makes_text_alone(tmp_path: Path) -> None:
-    folder = tiny.write_language_model(tmp_path / "m", {**tiny.LLAMA, "vocab_size": 140}, text=True)
-    sentence_files(folder, "max_tokens", ("Normalize",))
-    with load(folder, "cpu") as model:
-        assert "".join(model.generate("ab", 3))
-        with pytest.raises(RlxError, match="embeddings of a decoder are one of mean, cls, last of all its tokens"):
-            model.embed("some text")

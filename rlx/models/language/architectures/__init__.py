@@ -99,7 +99,7 @@ def architecture_of(fields: Fields) -> Architecture:
 
 def _nearest(kind: object) -> str:
     """What rlx knows in place of a family that it does not."""
-    from rlx.models import encoders  # whose blocks are made of these
+    from rlx.models import encoders  # Encoders' blocks are made of these, so that they are imported later.
 
     known = sorted([*ARCHITECTURES, *encoders.TYPES, "whisper"])
     listed = f"rlx knows {', '.join(known)}"

@@ -323,6 +323,8 @@ def turned(value: npt.NDArray[Any] | Tensor) -> Value:
 def joined(values: Sequence[Value]) -> Value:
     """Tensors of one dtype as one that holds their rows, one after the other."""
     packed = [v for v in values if isinstance(v, PackedArray)]
+    if isinstance(values[0], Tensor):
+        return ops.concat([v for v in values if isinstance(v, Tensor)])
     if not packed:
         return np.concatenate([np.asarray(v) for v in values])
     data = np.concatenate([v.data for v in packed])

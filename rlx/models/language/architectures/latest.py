@@ -119,7 +119,7 @@ def glm4_moe_lite(f: Fields) -> LanguageConfig:
 
 
 def youtu(f: Fields) -> LanguageConfig:
-    if f.has("pad_token_id"):  # whose embedding the class of transformers makes 0 as it loads
+    if f.has("pad_token_id"):  # The class of transformers makes its embedding 0 as it loads.
         why = "the embedding of that token stays as the file has it"
         warn_ignored(f.where, "pad_token_id", f.content["pad_token_id"], why)
     return _latent(f, "youtu", f.flag("rope_interleave", True))

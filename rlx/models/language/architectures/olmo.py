@@ -4,9 +4,7 @@ whole rows), OLMo 3 (2025; windows), and of these with experts OLMoE (Muennighof
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
+from typing import Any, cast
 
 from rlx.models.language.architectures.base import (
     Architecture,
@@ -127,7 +125,7 @@ def hybrid_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) 
     if part == "conv1d.weight":
         apart = tuple(f"{layer}.linear_attn.{one}_conv1d.weight" for one in "qkv")
         if apart[0] in tensors:
-            return Recipe(apart, lambda values: np.concatenate([np.asarray(v)[:, 0] for v in values]))
+            return Recipe(apart, lambda values: cast(Any, joined(values))[:, 0])
         return derived(name, lambda w: w[:, 0])
     table = {"in_proj_z": "g_proj", "in_proj_b": "b_proj", "in_proj_a": "a_proj", "norm": "o_norm",
              "out_proj": "o_proj"}  # fmt: skip
