@@ -34,7 +34,7 @@ from rlx.models.encoders.config import CLASSES, settings_of
 from rlx.models.language.config import Fields
 from rlx.models.sentence import EncoderFiles, SentenceEncoder, read_folder
 from rlx.runtime import Session
-from tests.models.language.families import PAGE, error, other_values, packed_names, unpacked_names
+from tests.models.language.families import PAGE, Seen, error, other_values, packed_names, unpacked_names
 from tests.models.language.families import page as language_page
 from tests.models.tiny import formula
 from tests.outside import outside
@@ -220,29 +220,13 @@ def class_facts() -> dict[str, Any]:
     return {"transformers": transformers.__version__, "families": result}
 
 
-class _Seen(dict[str, Any]):
-    """Settings that remember which of them were asked for."""
-
-    def __init__(self, content: Any, asked: set[str]) -> None:
-        super().__init__(content)
-        self.asked = asked
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self.asked.add(name)
-        return super().get(name, default)
-
-    def __getitem__(self, name: str) -> Any:
-        self.asked.add(name)
-        return super().__getitem__(name)
-
-
 def read_keys(kind: str) -> set[str]:
     """The settings that rlx reads of a family, in any of its folders."""
     asked: set[str] = set()
 
     class Asking(Fields):
         def __init__(self, content: Any, where: str) -> None:
-            super().__init__(_Seen(content, asked), where)
+            super().__init__(Seen(content, asked), where)
 
         def but(self, **changed: Any) -> Fields:
             return Asking({**self.content, **changed}, self.where)

@@ -298,7 +298,7 @@ def class_facts() -> dict[str, Any]:
     return {"transformers": transformers.__version__, "families": result}
 
 
-class _Seen(dict[str, Any]):
+class Seen(dict[str, Any]):
     """Settings that remember which of them were asked for."""
 
     def __init__(self, content: Any, asked: set[str]) -> None:
@@ -320,7 +320,7 @@ def read_keys(kind: str) -> set[str]:
 
     class Asking(Fields):
         def __init__(self, content: Any, where: str) -> None:
-            super().__init__(_Seen(content, asked), where)
+            super().__init__(Seen(content, asked), where)
 
     names = class_names(kind)
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
