@@ -125,8 +125,9 @@ class TextTask(Record):
     labels: Labels | None = None
 
 
-def read_task(folder: Path, config: Mapping[str, Any]) -> TextTask:
-    """What the files of a folder say that its text encoder is for. Raises: ModelFormatError."""
+def read_task(folder: Path, config: Mapping[str, Any], width: int) -> TextTask:
+    """What the files of a folder say that its text encoder, whose states have so many numbers, is for. Raises:
+    ModelFormatError."""
     listing = folder / "modules.json"
     file = folder / _ST
     told = read_json(file) if os.path.exists(file) else {}
@@ -134,7 +135,7 @@ def read_task(folder: Path, config: Mapping[str, Any]) -> TextTask:
     kinds = [kind for kind, _ in modules]
     task = _task(file, told, kinds, config)
     if task == "embeddings":
-        return TextTask(task, read_modules(folder, config.get("hidden_size")))
+        return TextTask(task, read_modules(folder, width))
     if task in _USUAL:
         most, lower = limits_of(folder, _usual(task, kinds))
     else:

@@ -106,9 +106,10 @@ class ModelFolder:
         and the prompts; mean pooling where the folder has no modules.json. Raises: ModelFormatError."""
         return read_modules(self.path, self.config.get("hidden_size") if width is None else width)
 
-    def text_task(self) -> TextTask:
-        """What the folder's text encoder is for, with the settings of that. Raises: ModelFormatError."""
-        return read_task(self.path, self.config)
+    def text_task(self, width: int) -> TextTask:
+        """What the folder's text encoder, whose states have so many numbers, is for, with the settings of that. Raises:
+        ModelFormatError."""
+        return read_task(self.path, self.config, width)
 
     def logit_score(self) -> LogitScore | None:
         """How the folder's language model scores pairs, None for one that does not. Raises: ModelFormatError."""

@@ -488,7 +488,8 @@ def read_folder(model: ModelFolder, text: bool = True) -> EncoderFiles:
         config = decoder_config(model.config, own, file)
         task = TextTask("embeddings", model.sentence_modules(config.hidden_size))
     else:
-        config, task = encoder_config(model.config, file, own), model.text_task()
+        config = encoder_config(model.config, file, own)
+        task = model.text_task(config.hidden_size)
     modules = task.modules
     steps = modules.steps if task.task == "embeddings" else ()
     normalize = steps[-1:] == ("normalize",)

@@ -15,11 +15,6 @@ from rlx.onnx.reader.declared import FLOATS, declared
 
 _NORM = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
 _ROOTS = {"T": FLOATS, "V": FLOATS, "U": "float double"}
-# Models of opsets before 17 contain this operator, which onnx has since 17; it is built as that one is.
-declared(
-    "LayerNormalization", inputs="X:T Scale:V B:V?", outputs="Y:V Mean:U? InvStdDev:U?",
-    types=_ROOTS, attributes=_NORM, domain="",
-)  # fmt: skip
 
 
 def _spread(x: Tensor, axis: int, eps: float, centred: bool) -> tuple[Tensor, Tensor]:

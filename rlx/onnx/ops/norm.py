@@ -12,6 +12,7 @@ from rlx.ir import Tensor
 from rlx.ir.types import normalize_axes
 from rlx.onnx.ops.movement import axis_of
 from rlx.onnx.reader.call import Call, Result, Value
+from rlx.onnx.reader.declared import FLOATS, declared
 from rlx.onnx.reader.elements import ElementType, element
 from rlx.onnx.reader.table import op
 from rlx.ops.reduce import less_mean
@@ -86,6 +87,14 @@ def _stash(c: Call) -> ElementType:
 def _flat(v: Tensor, shape: tuple[int, ...]) -> Tensor:
     """A scale that broadcasts to `shape`, as one row."""
     return v if len(shape) == 1 and v.shape == shape else o.reshape(o.expand(v, shape), (math.prod(shape),))
+
+
+# Models of opsets before 17 contain this operator, which onnx has since 17; it is built as that one is.
+declared(
+    "LayerNormalization", inputs="X:T Scale:V B:V?", outputs="Y:V Mean:U? InvStdDev:U?",
+    types={"T": FLOATS, "V": FLOATS, "U": "float double"},
+    attributes={"axis": -1, "epsilon": 1e-5, "stash_type": 1}, domain="",
+)  # fmt: skip
 
 
 @op("LayerNormalization")
