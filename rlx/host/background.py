@@ -8,31 +8,24 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
+from functools import partial
 from typing import TypeVar
+
+from rlx.host.threads import Future
 
 T = TypeVar("T")
 
 
 def aside(call: Callable[[], T]) -> Callable[[], T]:
     """Begins a call in another thread. What is returned waits for it, and returns what it does or raises its error."""
-    results: list[T] = []
-    errors: list[BaseException] = []
+    future: Future[T] = Future()
     context = copy_context()  # long work reports its stages in it
-
-    def run() -> None:
-        try:
-            results.append(context.run(call))
-        except BaseException as error:  # noqa: BLE001 it is raised where the result is asked for
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=future.run, args=(partial(context.run, call),), daemon=True)
     thread.start()
 
     def wait() -> T:
         thread.join()
-        if errors:
-            raise errors[0]
-        return results[0]
+        return future.result()
 
     return wait
 

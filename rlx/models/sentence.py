@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace  # records and dataclasses both come here
 from typing import Any, Literal, Protocol, cast
 
 import numpy as np
@@ -34,7 +33,7 @@ from rlx.models.late import LateTexts
 from rlx.models.text_tasks import TextTasks
 from rlx.models.weights import Floats, file_names, match_weights
 from rlx.packed import PackedArray
-from rlx.records import Record, field
+from rlx.records import Record, field, replace
 from rlx.runtime import CompiledGraph, Session, Weights
 from rlx.runtime.dims import Dim
 

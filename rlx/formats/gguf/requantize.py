@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from rlx.formats.gguf.reader import GgufFile, GgufTensor
 from rlx.formats.gguf.types import type_name
 from rlx.formats.gguf.writer import write
 from rlx.packed import PackedArray
+from rlx.records import Record
 from rlx.runtime.quantize import quantize
 
 # A mixture's name: the type of most tensors, the one of those that are worth more bits, and llama.cpp's number.
@@ -36,8 +36,7 @@ _VALUES = re.compile(r"attn_(v|qkv|kv_b)\.weight")
 _LAYER = re.compile(r"blk\.(\d{1,6})\.")
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
+class _Written(Record):
     """A tensor of a file in another type, made when it is written."""
 
     source: GgufTensor

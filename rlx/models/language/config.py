@@ -187,7 +187,7 @@ class LanguageConfig(Record, kw_only=True):
     mlp_norm: bool = False  # whether MLPs have a norm before their last product
     # What a block's input is multiplied by where it is added to its result: of each layer's mixer, and of its MLP.
     skips: tuple[tuple[float, float], ...] = ()
-    placements: tuple[Placement, ...] = ()  # of each layer, where they differ
+    placements: tuple[Placement, ...] = ()  # one a layer where these differ, in place of `placement`
     alone: bool = False  # whether each layer is a mixer, an MLP or experts alone
     heads_beyond: bool = False  # whether a file may have more layers, which guess tokens that follow the next
 
