@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -90,10 +92,42 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     os.chdir(before)
 
 
+TUTORIALS = ("run-a-model", "fine-tune", "write-an-op", "read-a-report")
+
+
+@pytest.mark.late
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_a_tutorial_runs_as_pasted(
+    repo: Path, folder: Path, name: str, capsys: pytest.CaptureFixture[str], clean_env: dict[str, str]
+) -> None:
+    """Its Python in one process, its commands in a shell between, where the page has them."""
+    if name == "fine-tune":
+        write_base(folder / "tiny-pages")
+    command = folder / "bin/rlx"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -W error -m rlx "$@"\n')
+    command.chmod(0o755)
+    env = {**clean_env, "PATH": f"{command.parent}:{clean_env['PATH']}", "PYTHONPATH": str(repo)}
+    page, names = (repo / f"docs/tutorials/{name}.md").read_text("utf-8"), dict[str, Any]()
+    for language, text in re.findall(r"^```(python|sh)\n(.*?)^```", page, re.M | re.S):
+        if language == "python":
+            exec(text, names)
+        else:
+            done = subprocess.run(["bash", "-euc", text], env=env, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{text}{done.stdout}{done.stderr}"
+    said = capsys.readouterr().out
+    for printed in re.findall(r"^prints\n\n```\n(.*?)^```", page, re.M | re.S):
+        assert printed in said
+    for held in names.values():
+        if isinstance(held, rlx.CompiledGraph):
+            held.close()
+
+
 def test_every_page_with_snippets_is_known(repo: Path) -> None:
     """README's is run by test_readme.py, the one that needs torch by test_from_torch.py."""
     with_snippets = {str(p.relative_to(repo)) for p in (repo / "docs").glob("*.md") if snippets(p)}
     assert with_snippets == {*PAGES, "docs/torch.md"}
+    assert {p.stem for p in (repo / "docs/tutorials").glob("*.md")} == set(TUTORIALS)
 
 
 @pytest.mark.parametrize("page", PAGES)
