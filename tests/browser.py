@@ -31,7 +31,7 @@ class Page:
             raise RuntimeError("no Chromium here; Debian: apt install chromium-headless-shell")
         self.requests: list[str] = []
         self.complaints: list[str] = []
-        self._folder = tempfile.TemporaryDirectory()
+        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         theirs, self._to = os.pipe()
         self._from, also_theirs = os.pipe()
         self._held, self._number = b"", 0
@@ -59,8 +59,13 @@ class Page:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._process.kill()
-        self._process.wait()
+        self._session = ""
+        try:
+            self("Browser.close")
+            self._process.wait(10)
+        except (OSError, RuntimeError, TimeoutError, subprocess.TimeoutExpired):
+            self._process.kill()
+            self._process.wait()
         os.close(self._to)
         os.close(self._from)
         self._folder.cleanup()
