@@ -56,7 +56,7 @@ test: venv
 	wait $$mypy || { status=1; echo "test: mypy"; cat $$types; }; exit $$status
 
 late: venv
-	@tools/system.sh vulkan swiftshader layers glslang cxx
+	@tools/system.sh vulkan swiftshader layers glslang cxx browser
 	@$(TEST_ENV) $(PY) -m pytest -q -n 2 --dist worksteal -m late $(PYTEST_ARGS)
 
 judges: venv
