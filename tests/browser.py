@@ -123,7 +123,8 @@ class Page:
         end = time.monotonic() + seconds
         while not self.run(f"Boolean({condition})"):
             if time.monotonic() > end:
-                raise TimeoutError(f"{condition}: not within {seconds} s; the page says\n{self.run('document.body.innerText')}")
+                said = self.run("document.body.innerText")
+                raise TimeoutError(f"{condition}: not within {seconds} s; the page says\n{said}")
             self.run("new Promise(done => setTimeout(done, 20))")
 
     def keys(self, text: str) -> None:

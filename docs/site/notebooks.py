@@ -13,13 +13,14 @@ from reference import DOCS, SOURCE
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for page in sorted((DOCS / "tutorials").glob("*.md")):
-        text = re.sub(r"\]\((\.\./(?:\.\./)?)([^)]*)\)", lambda m: f"]({_address(m[1], m[2])})", page.read_text("utf-8"))
+        text = re.sub(r"\]\(((?:\.\./)*)([^):]*)\)", _address, page.read_text("utf-8"))
         jupytext.write(jupytext.reads(text, fmt="md"), folder / f"{page.stem}.ipynb")
 
 
-def _address(up: str, place: str) -> str:
-    """Of a link that leaves the tutorials, since a notebook is opened anywhere."""
-    return f"{SOURCE}/{'raw' if place.endswith(('.svg', '.png')) else 'blob'}/HEAD/{'' if up == '../../' else 'docs/'}{place}"
+def _address(link: re.Match[str]) -> str:
+    """A link to a file as the address of that file, since a notebook is opened anywhere."""
+    folder = {"": "docs/tutorials/", "../": "docs/", "../../": ""}[link[1]]
+    return f"]({SOURCE}/{'raw' if link[2].endswith(('.svg', '.png')) else 'blob'}/HEAD/{folder}{link[2]})"
 
 
 if __name__ == "__main__":

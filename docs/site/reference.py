@@ -29,7 +29,9 @@ FAMILIES = {
     "Elementwise": ("elementwise", "composed.aliases", "complex_numbers"),
     "Creating arrays, dtypes": ("creation", "composed.types"),
     "Shapes, indices": ("movement", "index", "pad", "scatter", "composed.arranging", "composed.selecting"),
-    "Reductions, order, statistics": ("reduce", "cumulative", "order", "softmax", "composed.statistics", "composed.calculus"),
+    "Reductions, order, statistics": (
+        "reduce", "cumulative", "order", "softmax", "composed.statistics", "composed.calculus",
+    ),
     "Products": ("matmul", "einsum", "grouped", "integer_matmul", "composed.products"),
     "Packed weights": ("quantized", "packed_linear", "packed_attention"),
     "Networks": ("norm", "conv", "pool", "resize", "grid_sample", "loss", "recurrent", "scans"),
@@ -37,9 +39,9 @@ FAMILIES = {
     "Loops, branches": ("control", "loops"),
     "Other functions": ("",),
 }  # fmt: skip
-_REFERENCE = """Every public name, from its docstring: what it is, then shapes, dtypes, the gradient, how it is computed, and
-the errors that it raises. A name may be looked for by the search of this site; what NumPy, JAX and SciPy call it is on
-[a page of its own](/names.md)."""
+_REFERENCE = """Every public name, from its docstring: what it is, then shapes, dtypes, the gradient, how it is
+computed, and the errors that it raises. The search of this site knows each name; what NumPy, JAX and SciPy call it is
+on [a page of its own](/names.md)."""
 _LABEL = re.compile(
     r"(?:^|(?<=[.;)] )|(?<=\n))(Shape|Dtype|Gradient|Numerics|Raises|Requires|After|Returns): ", re.M
 )

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
 
@@ -20,7 +19,6 @@ from tests.finetune.tiny import write_base
 from tests.formats.gguf.test_convert import LLAMA
 from tests.formats.gguf.test_convert import folder as written
 from tests.models import sentence_folders, task_folders
-from tests.onnx.models import model, node
 
 Names = dict[str, Any]
 
@@ -100,7 +98,8 @@ def test_a_tutorial_runs_as_pasted(
 def test_every_page_with_snippets_is_known(repo: Path) -> None:
     """README's is run by test_readme.py, the one that needs torch by test_from_torch.py."""
     with_snippets = {str(p.relative_to(repo)) for p in (repo / "docs").glob("*.md") if snippets(p)}
-    assert with_snippets == {*PAGES, "docs/torch.md"}
+    assert with_snippets == {*PAGES, "docs/torch.md", "docs/index.md"}
+    assert snippets(repo / "docs/index.md") == snippets(repo / "README.md")[:1]
     assert {p.stem for p in (repo / "docs/tutorials").glob("*.md")} == set(TUTORIALS)
 
 

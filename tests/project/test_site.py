@@ -83,4 +83,5 @@ def test_the_changelog_is_of_its_format(repo: Path) -> None:
     """Keep a Changelog 1.1: versions, the newest first, with these headings."""
     text = (repo / "CHANGELOG.md").read_text("utf-8")
     assert re.findall(r"^## (.*)$", text, re.M)[0] == "[Unreleased]"
-    assert {*re.findall(r"^### (.*)$", text, re.M)} <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    headings = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert {*re.findall(r"^### (.*)$", text, re.M)} <= headings

@@ -123,16 +123,15 @@ IDLE = "!document.getElementById('send').disabled"
 
 
 def test_answers_are_drawn_as_markdown(page: Page) -> None:
-    wrong = {text: drawn for text, html in MARKDOWN.items() if (drawn := page.run(f"{DRAWN}({json.dumps(text)})")) != html}
-    assert wrong == {}
+    drawn = {text: page.run(f"{DRAWN}({json.dumps(text)})") for text in MARKDOWN}
+    assert {text: html for text, html in drawn.items() if html != MARKDOWN[text]} == {}
 
 
-def test_long_marks_that_nothing_ends_are_drawn_soon(page: Page) -> None:
-    """Texts on which a parser that tries again from each place would take minutes."""
-    for text in ("*a " * 30000, "`" * 60000, "[" * 60000, "> " * 3000, "# " + "#" * 60000 + "x", "**" * 30000 + "a",
-                 "|" * 30000 + "\n" + "-|" * 30000 + "x", "- " * 3000, " ".join("`" * n for n in range(1, 300))):  # fmt: skip
-        taken = page.run(f"(t => {{ const s = performance.now(); {DRAWN}(t); return performance.now() - s; }})({json.dumps(text)})")
-        assert taken < 20000, text[:20]
+def test_long_marks_that_nothing_ends_are_drawn(page: Page) -> None:
+    """Texts on which a parser that tries again from each place would outlast the browser's 30 s for an answer."""
+    texts = ["*a " * 30000, "`" * 60000, "[" * 60000, "> " * 3000, "# " + "#" * 60000 + "x", "**" * 30000 + "a",
+             "|" * 30000 + "\n" + "-|" * 30000 + "x", "- " * 3000, " ".join("`" * n for n in range(1, 300))]  # fmt: skip
+    assert [text[:20] for text in texts if page.run(f"{DRAWN}({json.dumps(text)}).length") < 1000] == []
 
 
 def test_talks(page: Page, server: Any) -> None:
@@ -156,7 +155,7 @@ def test_talks(page: Page, server: Any) -> None:
     page.open(f"http://127.0.0.1:{server.port}/")
     page.until("document.getElementById('model').textContent === 'tiny'")
     assert shown(page, "user") == ["<b>other</b>"] and page.run("document.getElementById('system').value") == "be brief"
-    assert page.run("[document.getElementById('temperature').value, document.getElementById('tokens').value]") == ["0", "12"]
+    assert page.run("[temperature, tokens].map(field => field.value)") == ["0", "12"]
     page.run("document.querySelector('#talks li:not(.now) button').click()")
     assert shown(page, "user") == ["hello"] and page.run("document.getElementById('system').value") == ""
     page.run("document.querySelector('#talks li.now button:last-child').click()")
@@ -192,7 +191,8 @@ def test_stop_and_answer_again(page: Page) -> None:
     press(page, "again")
     page.until(f"{IDLE} && document.querySelector('#talk .assistant').textContent === 'another'")
     assert page.run("window.asked.messages") == [{"role": "user", "content": "go"}]
-    assert [m["content"] for m in talks(page)[0]["messages"]] == ["go", "another"] and len(shown(page, "assistant")) == 1
+    assert [m["content"] for m in talks(page)[0]["messages"]] == ["go", "another"]
+    assert len(shown(page, "assistant")) == 1
 
     page.run("window.fetch = async () => { throw new Error('no network'); }")
     press(page, "again")
