@@ -23,7 +23,6 @@ python_use_unqualified_type_names = True
 python_display_short_literal_types = True
 html_theme, html_title = "furo", f"{project} {version}"
 html_show_sphinx, html_copy_source = False, False
-html_theme_options = {"source_view_link": f"{reference.SOURCE}/blob/HEAD/docs/{{filename}}"}
 
 
 def _rewrite(app: Any, name: str, source: list[str]) -> None:
