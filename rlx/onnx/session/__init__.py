@@ -226,8 +226,8 @@ class InferenceSession:
         return self._started
 
     def end_profiling(self) -> str:
-        """The name of a file with the time of each run and of its steps, in the format of Chrome's traces, which Perfetto
-        opens; "" without enable_profiling. Of a model that is cut where shapes depend on values, the steps are those
+        """The name of a file with the time of each run and of its steps, in the format of Chrome's traces, which
+        Perfetto opens; "" without enable_profiling. Of a model that is cut where shapes depend on values, the steps are those
         before the first cut."""
         if not getattr(self._options, "enable_profiling", False):
             return ""
