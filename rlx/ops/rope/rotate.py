@@ -13,7 +13,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import normalize_axis
 from rlx.ops import batching
-from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floats, tensors
+from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floats, narrowed, tensors
 from rlx.ops.norm.channels import first_dtype
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import working_float
@@ -267,7 +267,7 @@ def _narrowed(p: Tensor, offset: int, table: tuple[int, ...], shape: tuple[int, 
             high += max(shape[axis] - 1, 0)
         if low < 0 or high >= table[0]:
             raise ShapeError(f"rope: positions {low} to {high} lie outside the tables of {table[0]} positions")
-    return cast_to(apply("clip", p, min=-(2**31), max=2**31 - 1), i32) if p.dtype == i64 else p
+    return narrowed(p, i32)
 
 
 def axial_rope(
