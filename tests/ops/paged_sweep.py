@@ -87,7 +87,8 @@ def paged(rng: np.random.Generator, device: str) -> str | None:
             want[i, :, head] = attended(q[i, :, head].astype(np.float64), keys, values, end, size**-0.5,
                                         attrs["causal"], attrs["window"], attrs["softcap"])  # fmt: skip
     if far(got, want, dtype == np.float16):
-        return f"paged_attention {q.shape} {k.shape} {dtype} {table.dtype} {table.tolist()} {length.dtype} {length} {attrs}"
+        pages_of = f"{table.dtype} {table.tolist()} {length.dtype} {length}"
+        return f"paged_attention {q.shape} {k.shape} {dtype} {pages_of} {attrs}"
     return None
 
 
