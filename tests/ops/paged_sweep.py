@@ -19,6 +19,7 @@ from rlx.errors import CapacityExceeded
 
 Array = np.ndarray[Any, Any]
 INTEGERS = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64)
+WINDOWS = (None, 0, 3, 40)
 
 
 def integers(rng: np.random.Generator, low: int, high: int, shape: tuple[int, ...], wild: float) -> Array:
@@ -64,8 +65,8 @@ def paged(rng: np.random.Generator, device: str) -> str | None:
                ((b, n_q, heads, size), (pages, rows, kv, size), (pages, rows, kv, size)))  # fmt: skip
     table = integers(rng, 0, pages, (b, n), 0.3)
     length = integers(rng, 0, n * rows + 1, (b,), 0.2)
-    attrs = {"causal": bool(rng.random() < 0.5), "window": rng.choice([None, 0, 3, 40]),
-             "softcap": rng.choice([None, 2.0])}  # fmt: skip
+    attrs = {"causal": bool(rng.random() < 0.5), "window": WINDOWS[rng.integers(4)],
+             "softcap": (None, 2.0)[rng.integers(2)]}  # fmt: skip
     scales = []
     if packed:
         k, v = (rng.integers(-127, 128, k.shape).astype(np.int8) for _ in range(2))
@@ -103,7 +104,7 @@ def stepped(rng: np.random.Generator, device: str) -> str | None:
     positions, half = int(rng.integers(1, rows + 6)), int(rng.integers(1, size // 2 + 1))
     angles = rng.uniform(-3, 3, (positions, half))
     tables = [f(angles).astype(np.float32) for f in (np.cos, np.sin)] if turns else []
-    window = rng.choice([None, 0, 3, 40])
+    window = WINDOWS[rng.integers(4)]
     fine = all(0 <= int(p) < min(rows, positions if turns else rows) for p in at)
     try:
         step = rlx.jit(lambda *t: rlx.attention_step(*t, window=window), device=device)
@@ -127,8 +128,9 @@ def stepped(rng: np.random.Generator, device: str) -> str | None:
     for i, p in enumerate(int(p) for p in at):
         wide[0][i, p], wide[1][i, p] = turned(k[i], p), v[i]
         for head in range(heads):
-            pair = (t[i, :, head // (heads // kv)] for t in wide)
-            want[i, head] = attended(turned(q[i], p)[head : head + 1], *pair, p + 1, size**-0.5, True, window, None)[0]
+            ks, vs = (t[i, :, head // (heads // kv)] for t in wide)
+            query = turned(q[i], p)[head : head + 1]
+            want[i, head] = attended(query, ks, vs, p + 1, size**-0.5, True, window, None)[0]
     others = np.ones((b, rows), bool)
     others[np.arange(b), at.astype(np.int64)] = False
     if any((new[others] != old[others]).any() for new, old in zip(got[1:], (keys, values), strict=True)):
