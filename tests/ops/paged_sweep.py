@@ -35,7 +35,7 @@ def integers(rng: np.random.Generator, low: int, high: int, shape: tuple[int, ..
     return values.astype(dtype)
 
 
-def attended(q: Array, k: Array, v: Array, length: int, scale: float, causal: bool, window: Any, cap: Any) -> Array:
+def attended(q: Array, k: Array, v: Array, length: int, scale: float, causal: Any, window: Any, cap: Any) -> Array:
     """One head of one sequence, (queries, size), over its first `length` keys."""
     result = np.zeros_like(q)
     for i in range(len(q)):
@@ -65,7 +65,7 @@ def paged(rng: np.random.Generator, device: str) -> str | None:
                ((b, n_q, heads, size), (pages, rows, kv, size), (pages, rows, kv, size)))  # fmt: skip
     table = integers(rng, 0, pages, (b, n), 0.3)
     length = integers(rng, 0, n * rows + 1, (b,), 0.2)
-    attrs = {"causal": bool(rng.random() < 0.5), "window": WINDOWS[rng.integers(4)],
+    attrs: dict[str, Any] = {"causal": bool(rng.random() < 0.5), "window": WINDOWS[rng.integers(4)],
              "softcap": (None, 2.0)[rng.integers(2)]}  # fmt: skip
     scales = []
     if packed:
