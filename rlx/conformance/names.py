@@ -126,5 +126,4 @@ LACKING = {
     "nanmean": "dtype where", **dict.fromkeys(("nanstd", "nanvar"), "dtype where mean"),
     **dict.fromkeys(("std", "var"), "mean"), "polyfit": "full cov", "unique": "sorted",
     **dict.fromkeys(("quantile", "percentile", "nanquantile", "nanpercentile", "histogram_bin_edges"), "weights"),
-    **dict.fromkeys(("matrix_rank", "pinv"), "hermitian"),
 }  # fmt: skip
