@@ -103,6 +103,8 @@ DIFFERENCES = {
     "histogram": "`bins` is an int or edges",
     "where": "one argument: `size=` in a traced function", "can_cast": "by rlx's table of promotion",
     "result_type": "by rlx's table of promotion; numbers are no arguments",
+    "softmax": "the last axis unless another is named, as in JAX", "log_softmax":
+    "the last axis unless another is named, as in JAX",
     "conv": "`strides` or `stride`, `pads` or `padding`",
     "choice": "other numbers than JAX's", "categorical": "other numbers than JAX's", "truncated_normal":
     "other numbers than JAX's", "gumbel": "other numbers than JAX's", "normal": "other numbers than JAX's",
