@@ -58,10 +58,10 @@ OTHERS = {
         while_loop"""),
     "jax.nn": ("", """elu gelu hard_sigmoid hard_silu=hard_swish leaky_relu log_softmax logsumexp mish one_hot relu
         relu6 selu sigmoid silu softmax softplus standardize"""),
-    "jax.random": ("random", """PRNGKey bernoulli beta binomial= bits categorical cauchy chisquare choice dirichlet
-        exponential fold_in gamma geometric gumbel key laplace loggamma logistic lognormal maxwell multinomial=
-        multivariate_normal normal orthogonal= pareto permutation poisson rademacher randint rayleigh split t
-        triangular= truncated_normal uniform wald= weibull_min"""),
+    "jax.random": ("random", """PRNGKey bernoulli beta binomial bits categorical cauchy chisquare choice dirichlet
+        exponential fold_in gamma geometric gumbel key laplace loggamma logistic lognormal maxwell multinomial
+        multivariate_normal normal orthogonal pareto permutation poisson rademacher randint rayleigh split t
+        triangular truncated_normal uniform wald weibull_min"""),
     "jax.tree": ("tree", """all flatten leaves map reduce structure transpose unflatten"""),
     "scipy.signal": ("signal", """butter check_COLA=check_cola check_NOLA=check_nola chirp coherence convolve correlate
         csd decimate detrend fftconvolve filtfilt find_peaks firwin get_window hilbert istft lfilter oaconvolve
@@ -110,9 +110,10 @@ DIFFERENCES = {
     "other numbers than JAX's", "gumbel": "other numbers than JAX's", "normal": "other numbers than JAX's",
     "randint": "other numbers than JAX's", "exponential": "other numbers than JAX's", "laplace":
     "other numbers than JAX's", "multivariate_normal": "other numbers than JAX's",
-    **dict.fromkeys(("beta", "chisquare", "dirichlet", "gamma", "loggamma", "t"),
+    **dict.fromkeys(("beta", "binomial", "chisquare", "dirichlet", "gamma", "loggamma", "multinomial", "t", "wald"),
                     "other numbers than JAX's; no gradient to parameters"),
     **dict.fromkeys(("geometric", "lognormal", "maxwell", "pareto", "poisson", "rayleigh", "weibull_min", "cauchy",
+                     "orthogonal",
                      "logistic"), "other numbers than JAX's"), "eig": "of real matrices",
     "eigvals": "of real matrices", "linearize": "computes the function anew with each tangent", "lu": "no options",
     "cholesky": "the lower factor, as NumPy", "qr": "`mode=\"reduced\"`, as NumPy",
