@@ -63,7 +63,8 @@ __all__ = [
     "bernoulli", "beta", "binomial", "bits", "categorical", "cauchy", "chisquare", "choice", "dirichlet", "dropout",
     "exponential", "fold_in", "gamma", "geometric", "gumbel", "key", "laplace", "loggamma", "logistic", "lognormal",
     "maxwell", "multinomial", "multivariate_normal", "normal", "orthogonal", "pareto", "permutation", "poisson",
-    "rademacher", "randint", "rayleigh", "split", "t", "threefry2x32", "triangular", "truncated_normal", "uniform", "wald", "weibull_min",
+    "rademacher", "randint", "rayleigh", "split", "t", "threefry2x32", "triangular", "truncated_normal", "uniform",
+    "wald", "weibull_min",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # type checkers read the imports above

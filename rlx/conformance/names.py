@@ -112,9 +112,8 @@ DIFFERENCES = {
     "other numbers than JAX's", "multivariate_normal": "other numbers than JAX's",
     **dict.fromkeys(("beta", "binomial", "chisquare", "dirichlet", "gamma", "loggamma", "multinomial", "t", "wald"),
                     "other numbers than JAX's; no gradient to parameters"),
-    **dict.fromkeys(("geometric", "lognormal", "maxwell", "pareto", "poisson", "rayleigh", "weibull_min", "cauchy",
-                     "orthogonal",
-                     "logistic"), "other numbers than JAX's"), "eig": "of real matrices",
+    **dict.fromkeys(("geometric", "lognormal", "maxwell", "pareto", "orthogonal", "poisson", "rayleigh", "weibull_min",
+                     "cauchy", "logistic"), "other numbers than JAX's"), "eig": "of real matrices",
     "eigvals": "of real matrices", "linearize": "computes the function anew with each tangent", "lu": "no options",
     "cholesky": "the lower factor, as NumPy", "qr": "`mode=\"reduced\"`, as NumPy",
 }  # fmt: skip
