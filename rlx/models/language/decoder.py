@@ -250,13 +250,22 @@ class Decoder(Closing):
         """The program for one chunk size; another for another `turn`, since a device may run two programs one after the
         other with no wait of the host between them. Raises: GraphError after `close`."""
         key = (chunk, head, picking, turn, self._low)
+        if (result := self._known(key)) is None:
+            made = self._compiled(chunk, head, picking)  # other threads use other programs meanwhile
+            result = self._known(key, made)
+            if result is not made:
+                made.close()
+        assert result is not None
+        return result
+
+    def _known(self, key: _Key, new: CompiledGraph | SplitProgram | None = None) -> CompiledGraph | SplitProgram | None:
+        """The program of a key, which is `new` from now on where there was none. Raises: GraphError after `close`."""
         with self._lock:
-            if self._closed:
-                raise GraphError("the model is closed; load it again")
-            result = self._programs.get(key)
-            if result is None:
-                result = self._programs[key] = self._compiled(chunk, head, picking)
-            return result
+            if not self._closed:
+                return self._programs.get(key) if new is None else self._programs.setdefault(key, new)
+        if new is not None:
+            new.close()
+        raise GraphError("the model is closed; load it again")
 
     def _compiled(self, chunk: int, head: Head, picking: Picking) -> CompiledGraph | SplitProgram:
         def one(graph: Any, stage: Stage) -> CompiledGraph:

@@ -51,7 +51,18 @@ class Picking(Record):
     min_p: bool = False
     penalized: bool = False
 
+    def __or__(self, other: Picking) -> Picking:
+        """How a program picks that can do what each of two does; neither has a `top_k`."""
+        flags = {name: getattr(self, name) or getattr(other, name) for name in _FLAGS}
+        return Picking(self.greedy and other.greedy, **flags)
 
+    @property
+    def extent(self) -> int:
+        """How much there is to do beside taking the greatest logit, to choose among pickings."""
+        return (not self.greedy) + sum(getattr(self, name) for name in _FLAGS)
+
+
+_FLAGS = ("top_p", "masked", "top_ks", "scored", "min_p", "penalized")
 GREEDY = Picking()
 
 
