@@ -114,7 +114,7 @@ class Service:
         schema = {"type": "object"} if response.kind == "json_object" else response.schema
         return self.grammars().json_schema(schema)
 
-    def prepared(self, asked: Completion | Chat) -> tuple[list[Answer], int]:
+    def prepared(self, asked: Completion | Chat, address: str = "") -> tuple[list[Answer], int]:
         """The sequences of a request, and how many tokens its prompts have. Raises: Refused, RlxError."""
         tools: list[dict[str, Any]] = []
         if isinstance(asked, Chat):
@@ -150,7 +150,8 @@ class Service:
                     Answer(
                         prompt, settings.max_tokens, _sampling(settings, choice), self.tokenizer.special.ends,
                         None if constraint is None else constraint.copy(), adapter,
-                        penalties, settings.logprobs is not None, index=len(answers), engine=self.engine,
+                        penalties, settings.logprobs is not None, client=(address, settings.user),
+                        priority=settings.priority, index=len(answers), engine=self.engine,
                         logprobs=settings.logprobs,
                         stream=self.tokenizer.stream(special=format is not None and format.special),
                         stops=StopTexts(settings.stop), tools=tool_text,
@@ -175,7 +176,7 @@ class Service:
         return await self._answered(request, asked, CHAT)
 
     async def _answered(self, request: Request, asked: Completion | Chat, shape: Shape) -> Response:
-        answers, count = await self.in_thread(self.prepared, asked)
+        answers, count = await self.in_thread(self.prepared, asked, request.client.host if request.client else "")
         head = {
             "id": f"{shape.prefix}-{secrets.token_hex(12)}", "object": shape.object, "created": int(time.time()),
             "model": asked.model,

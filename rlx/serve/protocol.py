@@ -33,6 +33,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MAX_JSON_DEPTH = 100
 _MAX_TOOLS = 128
 _MAX_BIASED_TOKENS = 1024
+MOST_PRIORITY = 1000
+MOST_USER = 256  # characters of a user's name that count
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 _OWN = {"self", "messages", "tools", "documents", "now", "add_generation_prompt"}  # what a template has of the server
 
@@ -72,6 +74,8 @@ class Settings(Record):
     presence: float = 0.0
     frequency: float = 0.0
     bias: Mapping[int, float] | None = None
+    priority: int = 0  # sequences of the least one begin first
+    user: str = ""  # whom the request names as the one who asks
 
     @property
     def penalized(self) -> bool:
@@ -395,7 +399,15 @@ def _settings(
         presence=fields.number("presence_penalty", -2, 2, 0.0),
         frequency=fields.number("frequency_penalty", -2, 2, 0.0),
         bias=_bias(fields),
+        priority=fields.integer("priority", -MOST_PRIORITY, MOST_PRIORITY, 0) or 0,
+        user=_user(fields),
     )
+
+
+def _user(fields: _Fields) -> str:
+    """The one of a client's users who asks, by a digest of a service or in the client's own words."""
+    named = (fields.take("safety_identifier"), fields.take("user"))
+    return next((name[:MOST_USER] for name in named if isinstance(name, str)), "")
 
 
 def _bias(fields: _Fields) -> dict[int, float] | None:
