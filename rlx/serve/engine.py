@@ -296,10 +296,13 @@ class Engine:
             if built is None:
                 built = self._building[lacks] = self._builder.submit(self.batch.prepare, lacks)
                 built.add_done_callback(self._notify)
-            elif built.done() and (error := built.exception()) is not None:
-                del self._building[lacks]
-                self._waiting.end(one)
-                self._call(one.fail, str(error))
+            if not built.done():
+                continue
+            del self._building[lacks]
+            if (error := built.exception()) is None:
+                return one
+            self._waiting.end(one)
+            self._call(one.fail, str(error))
         return None
 
     def _notify(self, _: Any) -> None:

@@ -48,7 +48,13 @@ class FairQueue(Generic[W]):
     @property
     def order(self) -> list[W]:
         """Those that wait, the next one first."""
-        return sorted(self._waiting, key=lambda one: (one.priority, *(self._had[key] for key in _keys(one))))
+        came = {one.client[0]: -i for i, one in enumerate(reversed(self._waiting))}  # the first of each address
+
+        def turn(one: W) -> tuple[float, ...]:
+            address, user = _keys(one)
+            return one.priority, self._had[address], came[one.client[0]], self._had[user]
+
+        return sorted(self._waiting, key=turn)
 
     def begin(self, one: W) -> None:
         """Takes out one that has its turn."""

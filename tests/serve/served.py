@@ -99,15 +99,19 @@ class Served:
 
     def begun(self, body: dict[str, Any], path: str = "/v1/completions") -> socket.socket:
         """A connection whose stream has begun."""
-        data = json.dumps({**body, "stream": True}).encode()
-        made = socket.create_connection(("127.0.0.1", self.port), timeout=60)
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        made.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
-        held = b""
+        made, held = self.sent({**body, "stream": True}, path), b""
         while b"data: " not in held:
             part = made.recv(65536)
             assert part, held
             held += part
+        return made
+
+    def sent(self, body: dict[str, Any], path: str = "/v1/completions") -> socket.socket:
+        """A connection on which a request was sent."""
+        data = json.dumps(body).encode()
+        made = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        made.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
         return made
 
     def metrics(self) -> dict[str, float]:
