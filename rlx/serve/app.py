@@ -28,7 +28,7 @@ from rlx.models.language.model import LanguageModel
 from rlx.models.language.reading import Pooled
 from rlx.models.language.shaping import Penalties
 from rlx.models.language.text import StopTexts
-from rlx.serve import protocol
+from rlx.serve import protocol, responses
 from rlx.serve.answers import Answer, Piece, pieces
 from rlx.serve.engine import Busy, Engine
 from rlx.serve.guard import Guard, Left, Receive, Send
@@ -58,6 +58,7 @@ class Service:
         self.key = None if key is None else key.encode()
         self.metrics = Metrics()
         self.engine = Engine(model, slots, limits.waiting, self.metrics, pages=pages)
+        self.talks = responses.Talks(limits.responses, limits.response_bytes)
         self.created = int(time.time())
         self.most = min(limits.prompt_tokens or model.context, model.context)
         # More sequences than can run and wait would be refused at any time.
@@ -175,8 +176,47 @@ class Service:
             raise Refused(400, "the model has no chat template; /v1/completions takes a prompt", "messages")
         return await self._answered(request, asked, CHAT)
 
+    async def responses(self, request: Request) -> Response:
+        body = await self.body(request)
+        turn = responses.turn(body, self.names, self.model.context, self.talks)
+        if self.tokenizer.chat_template is None:
+            raise Refused(400, "the model has no chat template; /v1/completions takes a prompt", "input")
+        try:
+            answers, count = await self.in_thread(self.prepared, turn.chat, _address(request))
+        except Refused as error:
+            raise responses.renamed(error) from None
+        wake, told = asyncio.Event(), responses.Told(turn)
+        answers[0].begin(wake, "")
+
+        def keep(response: dict[str, Any]) -> None:
+            if turn.stored:
+                self.talks.keep(response, told.messages)
+
+        self._ask(answers)
+        if turn.chat.settings.stream:
+            coming = pieces(answers, wake, self._pause)
+            events = responses.events(told, coming, lambda: _usage(count, answers), keep)
+            return Events(self, events, lambda: self._cancel(answers))
+        try:
+            (piece,) = await self.attended(request.receive, _gathered(answers, wake, self._pause))
+        finally:
+            self._cancel(answers)
+        for _ in told.push(piece):  # nobody reads the events
+            pass
+        response = told.whole(piece.reason, _usage(count, answers))
+        keep(response)
+        return JSONResponse(response)
+
+    async def response(self, request: Request) -> Response:
+        """A response that is kept, which DELETE forgets."""
+        id = request.path_params["id"]
+        if request.method == "DELETE":
+            self.talks.forget(id)
+            return JSONResponse({"id": id, "object": "response", "deleted": True})
+        return JSONResponse(self.talks.get(id).response)
+
     async def _answered(self, request: Request, asked: Completion | Chat, shape: Shape) -> Response:
-        answers, count = await self.in_thread(self.prepared, asked, request.client.host if request.client else "")
+        answers, count = await self.in_thread(self.prepared, asked, _address(request))
         head = {
             "id": f"{shape.prefix}-{secrets.token_hex(12)}", "object": shape.object, "created": int(time.time()),
             "model": asked.model,
@@ -447,6 +487,10 @@ async def _gathered(answers: list[Answer], wake: asyncio.Event, pause: Callable[
     return whole
 
 
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
 def _usage(prompt: int, answers: list[Answer]) -> dict[str, int]:
     generated = sum(answer.count for answer in answers)
     return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
@@ -487,11 +531,13 @@ def make_app(service: Service) -> Guard:
         "/v1/models/{name:path}": ("GET", service.models),
         "/v1/completions": ("POST", service.completions),
         "/v1/chat/completions": ("POST", service.chat),
+        "/v1/responses": ("POST", service.responses),
+        "/v1/responses/{id}": ("GET DELETE", service.response),
         "/v1/embeddings": ("POST", service.embeddings),
         "/v1/rerank": ("POST", service.rerank),
         "/v2/rerank": ("POST", service.rerank),
     }
-    listed = [Route(path, endpoint, methods=[method]) for path, (method, endpoint) in routes.items()]
+    listed = [Route(path, endpoint, methods=method.split()) for path, (method, endpoint) in routes.items()]
     # The bare router, since Starlette's own handlers of errors would answer before `Guard` sees them.
     app = Router(listed, lifespan=lifespan, redirect_slashes=False)
     return Guard(app, service, frozenset(routes))

@@ -139,8 +139,7 @@ class EncoderService(Service):
     async def completions(self, request: Request) -> Response:
         raise Refused(400, _ONLY.format(ROUTES[self.encoder.task]), "model")
 
-    async def chat(self, request: Request) -> Response:
-        raise Refused(400, _ONLY.format(ROUTES[self.encoder.task]), "model")
+    chat = responses = response = completions
 
     async def embeddings(self, request: Request) -> Response:
         body, encoder = await self.body(request), self.encoder

@@ -59,7 +59,7 @@ class Picking(Record):
     @property
     def extent(self) -> int:
         """How much there is to do beside taking the greatest logit, to choose among pickings."""
-        return (not self.greedy) + sum(getattr(self, name) for name in _FLAGS)
+        return sum(map(bool, (not self.greedy, *(getattr(self, name) for name in _FLAGS))))
 
 
 _FLAGS = ("top_p", "masked", "top_ks", "scored", "min_p", "penalized")
