@@ -34,7 +34,7 @@ from rlx.serve.engine import Busy, Engine
 from rlx.serve.guard import Guard, Left, Receive, Send
 from rlx.serve.limits import Limits
 from rlx.serve.metrics import Metrics
-from rlx.serve.protocol import Chat, Completion, Refused, Settings
+from rlx.serve.protocol import Chat, Completion, Refused, Settings, busy
 from rlx.serve.shapes import CHAT, TEXT, Shape
 from rlx.serve.tools import ToolText, format_of
 
@@ -356,6 +356,9 @@ class Service:
                 raise Refused(503, str(error)) from error
         return result
 
+    async def transcriptions(self, request: Request) -> Response:
+        raise Refused(400, "the model hears nothing; a folder of Whisper's is served for sounds", "model")
+
     async def models(self, request: Request) -> Response:
         return self.listed(request, self.model.context, self.tokenizer.chat_template is not None)
 
@@ -386,10 +389,17 @@ class Service:
 
     async def body(self, request: Request) -> dict[str, Any]:
         """The JSON object of a request. Raises: Refused, Left."""
+        content = await self.content(request, "application/json", self.limits.body_bytes)
+        if len(content) > 1 << 16:
+            return await self.in_thread(protocol.parsed, content)
+        return protocol.parsed(content)
+
+    async def content(self, request: Request, expected: str, most: int) -> bytes:
+        """The bytes of a request's body. Raises: Refused, Left."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            raise Refused(415, f"the body is {kind[:60] or 'of no type'}; send it with Content-Type: application/json")
-        most, length = self.limits.body_bytes, request.headers.get("content-length", "0")
+        if kind != expected:
+            raise Refused(415, f"the body is {kind[:60] or 'of no type'}; send it with Content-Type: {expected}")
+        length = request.headers.get("content-length", "0")
         too_large = Refused(413, f"the body has more than the {most:,} bytes that this server takes")
         if not length.isdecimal() or len(length) > 18 or int(length) > most:
             raise too_large
@@ -404,9 +414,7 @@ class Service:
             raise Refused(408, f"the body took more than {self.limits.body_seconds:g} s") from None
         except ClientDisconnect:
             raise Left from None
-        if len(content) > 1 << 16:
-            return await self.in_thread(protocol.parsed, bytes(content))
-        return protocol.parsed(bytes(content))
+        return bytes(content)
 
     async def attended(self, receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         """What work gives, which is given up when the client leaves, or it takes too long. Raises: Left, Refused."""
@@ -464,10 +472,6 @@ def cut(vector: Any, dimensions: int | None, unit: bool) -> Any:
     kept = np.asarray(vector[:dimensions], np.float32)
     size = float(np.linalg.norm(kept.astype(np.float64))) if unit else 1.0
     return (kept / max(size, 1e-12)).astype(np.float32)
-
-
-def busy(waiting: int) -> Refused:
-    return Refused(429, f"{waiting} requests wait already; try again later", code="server_busy")
 
 
 def _sampling(settings: Settings, choice: int) -> Sampling:
@@ -533,6 +537,8 @@ def make_app(service: Service) -> Guard:
         "/v1/chat/completions": ("POST", service.chat),
         "/v1/responses": ("POST", service.responses),
         "/v1/responses/{id}": ("GET DELETE", service.response),
+        "/v1/audio/transcriptions": ("POST", service.transcriptions),
+        "/v1/audio/translations": ("POST", service.transcriptions),
         "/v1/embeddings": ("POST", service.embeddings),
         "/v1/rerank": ("POST", service.rerank),
         "/v2/rerank": ("POST", service.rerank),

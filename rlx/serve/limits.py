@@ -9,6 +9,7 @@ class Limits(Record):
     """Bytes, counts and seconds beyond which a request is refused or ended."""
 
     body_bytes: int = 1 << 20
+    sound_bytes: int = 25 << 20  # a form with a sound
     prompt_tokens: int | None = None  # None: as many as the context holds
     connections: int = 256
     waiting: int = 64  # sequences that wait for a slot

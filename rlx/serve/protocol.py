@@ -56,6 +56,10 @@ class Refused(Exception):
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
 
+def busy(waiting: int) -> Refused:
+    return Refused(429, f"{waiting} requests wait already; try again later", code="server_busy")
+
+
 class Settings(Record):
     """How sequences are made, whatever their prompt is."""
 
@@ -339,13 +343,18 @@ def rerank(body: dict[str, Any], models: Sequence[str], most: int) -> Rerank:
 def _checked_model(body: dict[str, Any], models: Sequence[str]) -> tuple[Fields, str]:
     """The members of a body, and the model that it names."""
     fields = Fields(body)
+    return fields, check_model(fields, models)
+
+
+def check_model(fields: Fields, models: Sequence[str]) -> str:
+    """The model that a request names. Raises: Refused."""
     asked, known = fields.text("model"), ", ".join(map(repr, models))
     if asked is None:
         raise Refused(400, f"model is missing; this server has {known}", "model")
     if asked not in models:
         raise Refused(404, f"the model {shown(asked)} is not here; this server has {known}", "model",
                       "model_not_found")  # fmt: skip
-    return fields, asked
+    return asked
 
 
 def _texts(fields: Fields, name: str, context: int, most: int) -> list[str | list[int]]:

@@ -158,7 +158,7 @@ class Transcriber(Closing):
         "translate" gives English. A chunk of 30 s after the other is transcribed, each token the likeliest; with
         `timestamps` a chunk begins where the last whole segment ended. Raises: as `segments`."""
         heard: list[str | None] = [None]
-        parts = tuple(self._asked(sound, language, task, timestamps, heard))
+        parts = tuple(self.heard(sound, heard, language=language, task=task, timestamps=timestamps))
         return Transcript("".join(part.text for part in parts).strip(), heard[-1], parts)
 
     @keywords
@@ -169,12 +169,12 @@ class Transcriber(Closing):
 
         Raises, all at once: ModelFormatError for a file that cannot be read, is no WAV of integers or damaged,
         DTypeError and ShapeError for odd samples, RlxError for an unknown language or task."""
-        return self._asked(sound, language, task, timestamps, [])
+        return self.heard(sound, [], language=language, task=task, timestamps=timestamps)
 
     # -- the parts of it
 
-    def _asked(
-        self, sound: Sound, language: str | None, task: str, timestamps: bool, heard: list[str | None]
+    def heard(
+        self, sound: Sound, heard: list[str | None], *, language: str | None, task: str, timestamps: bool
     ) -> Iterator[Segment]:
         """Does what `segments` does; `heard` gets the code of the language."""
         samples = self._samples(sound)
