@@ -78,8 +78,8 @@ class Engine:
 
     `ask`, `embed` and `cancel` are called in the event loop. A prompt is taken in by `part` tokens between two steps,
     so that sequences that run go on; for the first sequence of a kind, another thread builds its programs, on which it
-    waits. Whose turn it is says a `FairQueue`. What waits is bounded by `waiting`, what has been made and not been taken
-    by the event loop by `MAX_HANDOVERS` handovers: then the model waits."""
+    waits. Whose turn it is says a `FairQueue`. What waits is bounded by `waiting`, what has been made and not been
+    taken by the event loop by `MAX_HANDOVERS` handovers: then the model waits."""
 
     def __init__(
         self, model: LanguageModel, slots: int, waiting: int, metrics: Metrics, part: int | None = None,

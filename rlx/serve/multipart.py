@@ -25,19 +25,20 @@ def parts(content: bytes, kind: str) -> list[Part]:
     if not 1 <= len(boundary) <= 70 or not boundary.isascii():
         raise Refused(400, "the Content-Type has no boundary of 1 to 70 ASCII characters")
     mark = b"\r\n--" + boundary.encode()
-    first, *rest = (b"\r\n" + content).split(mark, _MAX_PARTS + 2)
+    _, *rest = (b"\r\n" + content).split(mark, _MAX_PARTS + 2)
     if len(rest) > _MAX_PARTS + 1:
         raise Refused(400, f"the form has more than {_MAX_PARTS} parts")
     if not rest or not rest[-1].startswith(b"--"):
         raise Refused(400, "the form ends too early, or has another boundary than its Content-Type says")
-    result = []
+    result = list[Part]()
     for held in rest[:-1]:
         head, end, body = held.lstrip(b" \t").partition(b"\r\n\r\n")
         if not end or not head.startswith(b"\r\n") or len(head) > _MAX_HEADERS:
             raise Refused(400, f"part {len(result)} of the form has no headers that end, or more than {_MAX_HEADERS:,} "
                           "bytes of them")  # fmt: skip
         lines = head.decode("utf-8", "replace").replace("\r\n ", " ").replace("\r\n\t", " ").split("\r\n")[1:]
-        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        named = (line.partition(":") for line in lines)
+        headers = {name.strip().lower(): value.strip() for name, _, value in named}
         said = headers.get("content-disposition", "")
         params = _params("content-disposition", said)
         if not said.lower().startswith("form-data") or "name" not in params:

@@ -73,8 +73,9 @@ class Talks:
     def get(self, id: str, param: str | None = None) -> Stored:
         """Raises: Refused for a response that is not here, or not any more."""
         if id not in self._held:
-            raise Refused(400 if param else 404, f"the response {id[:80]!r} is not here, or not any more; give the whole "
-                          "talk as input", param, "previous_response_not_found" if param else "not_found")  # fmt: skip
+            code = "previous_response_not_found" if param else "not_found"
+            raise Refused(400 if param else 404, f"the response {id[:80]!r} is not here, or not any more; give the "
+                          "whole talk as input", param, code)  # fmt: skip
         self._held.move_to_end(id)
         return self._held[id]
 
@@ -325,7 +326,8 @@ class Told:
         yield self.event("response.output_item.added", output_index=place,
                          item={**item, "status": "in_progress", "arguments": ""})  # fmt: skip
         yield self.event("response.function_call_arguments.delta", **of, delta=item["arguments"])
-        yield self.event("response.function_call_arguments.done", **of, name=item["name"], arguments=item["arguments"])
+        yield self.event("response.function_call_arguments.done", **of, name=item["name"],
+                         arguments=item["arguments"])  # fmt: skip
         yield self.event("response.output_item.done", output_index=place, item=item)
 
     def whole(self, reason: str | None, usage: dict[str, int]) -> dict[str, Any]:

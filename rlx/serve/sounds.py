@@ -74,7 +74,7 @@ class TranscriberService(Service):
         kind = request.headers["content-type"]
         sound = await self.in_thread(self._asked, content, kind, "translate" if translates else "transcribe")
         if sound.stream:
-            return Events(self, self._events(sound), lambda: None)
+            return Events(self, self._told(sound), lambda: None)
 
         heard: list[str | None] = []
 
@@ -109,7 +109,8 @@ class TranscriberService(Service):
         if stream and format not in ("json", "text"):
             raise Refused(400, f"a stream has no {format}; leave response_format out", "response_format")
         if granularities and format != "verbose_json":
-            raise Refused(400, "timestamp_granularities go with response_format verbose_json", "timestamp_granularities")
+            raise Refused(400, "timestamp_granularities go with response_format verbose_json",
+                          "timestamp_granularities")  # fmt: skip
         model = self.transcriber
         with protocol.named("language"):
             asked = None if language is None else model.prompts.language(language)
@@ -122,16 +123,18 @@ class TranscriberService(Service):
         return Sound(samples, language, task, format, stream)
 
     async def _segments(self, sound: Sound, heard: list[str | None]) -> AsyncIterator[Segment]:
-        """The segments of a sound, each when it is heard; `heard` gets the code of its language. Raises: Refused."""
+        """The segments of a sound, those of a chunk when it is heard; `heard` gets the code of its language. Raises:
+        Refused."""
         model = self.transcriber
-        segments = model.heard((sound.samples, model.mel.rate), heard, language=sound.language, task=sound.task,
-                               timestamps=sound.timed)  # fmt: skip
-        again = False
-        while (segment := await self.engine.turn(next, segments, None, again=again)) is not None:
-            again = True
-            yield segment
+        chunks = model.hear((sound.samples, model.mel.rate), heard, language=sound.language, task=sound.task,
+                            timestamps=sound.timed)  # fmt: skip
+        chunk = await self.engine.turn(next, chunks, None)
+        while chunk is not None:
+            for segment in chunk:
+                yield segment
+            chunk = await self.engine.turn(next, chunks, None, again=True)
 
-    async def _events(self, sound: Sound) -> AsyncIterator[str]:
+    async def _told(self, sound: Sound) -> AsyncIterator[str]:
         def event(kind: str, **more: Any) -> str:
             return f"data: {json.dumps({'type': kind, **more})}\n\n"
 

@@ -163,4 +163,5 @@ def test_programs_are_recorded_while_others_of_their_state_run(
     runs = [one.run()["y"].tolist() for _ in range(3)]
     go_on.set()
     thread.join(60)
-    assert runs == [[0, 0], [1, 1], [2, 2]] and ten.run()["y"].tolist() == [3, 3] and one.run()["y"].tolist() == [13, 13]
+    assert runs == [[0, 0], [1, 1], [2, 2]]
+    assert [exe.run()["y"].tolist() for exe in (ten, one)] == [[3, 3], [13, 13]]

@@ -143,7 +143,8 @@ class Batch(Closing):
     def add(
         self, prompt: Sequence[int] | npt.NDArray[Any], max_tokens: int | None = None, sampling: Sampling | None = None,
         ends: frozenset[int] = frozenset(), constraint: Constraint | None = None, *, adapter: str | None = None,
-        scored: bool = False, penalties: Penalties | None = None, priority: int = 0,
+        scored: bool = False,
+        penalties: Penalties | None = None, priority: int = 0,
     ) -> int:  # fmt: skip
         """Takes in a prompt; the number of the sequence, by which `step` calls it. `adapter` names one of the batch;
         with `scored` its tokens have `Scores`; `penalties` are of this sequence alone. Of prompts that wait those of the
@@ -168,7 +169,8 @@ class Batch(Closing):
     def begin(
         self, prompt: Sequence[int] | npt.NDArray[Any], max_tokens: int | None = None, sampling: Sampling | None = None,
         ends: frozenset[int] = frozenset(), constraint: Constraint | None = None, *, adapter: str | None = None,
-        scored: bool = False, penalties: Penalties | None = None, priority: int = 0,
+        scored: bool = False,
+        penalties: Penalties | None = None, priority: int = 0,
     ) -> int:  # fmt: skip
         """A slot for a sequence, whose prompt `fill` takes in; its number. Raises: as `add`."""
         sampling, d = sampling or Sampling(), self._decoder
