@@ -39,6 +39,7 @@ def serve(
     pages: Annotated[
         int | None, typer.Option(help="Keep keys and values in so many shared pages of 64 tokens.", min=2)
     ] = None,
+    lookup: Annotated[bool, typer.Option("--lookup", help="Guess from each text; sooner if it repeats.")] = False,
     loading: Loading,
     adapter: Annotated[
         list[str] | None,
@@ -91,9 +92,10 @@ def serve(
         if not isinstance(made, LanguageModel):
             what = "an encoder" if isinstance(made, SentenceEncoder) else "a model of speech"
             if any(given is not None for given in (pooling, loading.context, loading.cache, pages)):
-                raise RlxError(f"serve: --pooling, --context, --cache and --pages are for language models; this is {what}")
-            if adapters:
-                raise RlxError(f"serve: --adapter is for language models; this is {what}")
+                raise RlxError("serve: --pooling, --context, --cache and --pages are for language models; this is "
+                               f"{what}")  # fmt: skip
+            if adapters or lookup:
+                raise RlxError(f"serve: --adapter and --lookup are for language models; this is {what}")
         if isinstance(made, Transcriber):
             service: Service = TranscriberService(made, called, limits=limits, key=key)
             device_name, room = made.session.info.id, "sounds in WAV"
@@ -103,7 +105,8 @@ def serve(
         else:
             for one, folder in adapters.items():
                 made.load_adapter(one, folder)
-            service = Service(made, called, slots=slots, limits=limits, key=key, pooling=kind, pages=pages)
+            service = Service(made, called, slots=slots, limits=limits, key=key, pooling=kind, pages=pages,
+                              lookup=lookup)  # fmt: skip
             with drawn("before the first request"):
                 service.engine.batch.prepare()
             device_name, room = made.decoder.where, f"{slots} slots of {made.context} tokens"

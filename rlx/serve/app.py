@@ -47,7 +47,7 @@ class Service:
 
     def __init__(
         self, model: LanguageModel, name: str, *, slots: int, limits: Limits, key: str | None = None,
-        pooling: Pooled | None = None, pages: int | None = None,
+        pooling: Pooled | None = None, pages: int | None = None, lookup: bool = False,
     ) -> None:  # fmt: skip
         self.model, self.name, self.limits = model, name, limits
         self.pooling = None if model.reading.rows is not None else pooling or model.pooling
@@ -57,7 +57,7 @@ class Service:
         self.tokenizer = model.tokenizer
         self.key = None if key is None else key.encode()
         self.metrics = Metrics()
-        self.engine = Engine(model, slots, limits.waiting, self.metrics, pages=pages)
+        self.engine = Engine(model, slots, limits.waiting, self.metrics, pages=pages, lookup=lookup)
         self.talks = responses.Talks(limits.responses, limits.response_bytes)
         self.created = int(time.time())
         self.most = min(limits.prompt_tokens or model.context, model.context)

@@ -83,10 +83,10 @@ class Engine:
 
     def __init__(
         self, model: LanguageModel, slots: int, waiting: int, metrics: Metrics, part: int | None = None,
-        pages: int | None = None,
+        pages: int | None = None, lookup: bool = False,
     ) -> None:  # fmt: skip
         self.model, self.slots, self.metrics = model, slots, metrics
-        self.batch: Batch = model.batch(slots, pages=pages)
+        self.batch: Batch = model.batch(slots, pages=pages, lookup=lookup)
         # A part of a prompt takes a GPU as long as a step or two; on a CPU each of its tokens takes its time.
         sizes = self.batch.sizes
         self.part = part or sizes[min(1, len(sizes) - 1) if model.session.info.kind == "cpu" else -1]
@@ -111,6 +111,11 @@ class Engine:
             "rlx_sequences_waiting": ("Sequences that wait for a slot.", lambda: len(self._waiting)),
             "rlx_embeddings_waiting": ("Texts that wait for an embedding or logarithms.", lambda: len(self._readings)),
         }
+        if lookup:
+            metrics.gauges |= {
+                "rlx_guesses_tried": ("Guesses of tokens that runs tried, so far.", lambda: self.batch.tried),
+                "rlx_guesses_right": ("Guesses that were the tokens that came, so far.", lambda: self.batch.right),
+            }
         if (held := self.batch.pages) is not None:
             metrics.gauges |= {
                 "rlx_pages": (f"Pages of keys and values, of {ROWS} tokens each.", lambda: held.count - 1),

@@ -44,8 +44,8 @@ def parts(content: bytes, kind: str) -> list[Part]:
         if not said.lower().startswith("form-data") or "name" not in params:
             raise Refused(400, f"part {len(result)} of the form has no Content-Disposition: form-data with a name")
         if headers.get("content-transfer-encoding", "binary").lower() not in ("binary", "8bit", "7bit"):
-            raise Refused(400, f"part {len(result)} of the form has a Content-Transfer-Encoding; send its bytes as they "
-                          "are")  # fmt: skip
+            what = f"part {len(result)} of the form has a Content-Transfer-Encoding; send its bytes as they are"
+            raise Refused(400, what)
         result.append(Part(params["name"], params.get("filename"), body))
     return result
 

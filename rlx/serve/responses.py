@@ -267,7 +267,8 @@ class Told:
     def response(self, status: str, usage: dict[str, int] | None = None, **more: Any) -> dict[str, Any]:
         """The response as it is now."""
         counts = None if usage is None else {
-            "input_tokens": usage["prompt_tokens"], "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "input_tokens": usage["prompt_tokens"],
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": usage["completion_tokens"], "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": usage["total_tokens"],
         }  # fmt: skip

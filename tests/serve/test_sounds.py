@@ -167,9 +167,9 @@ def test_bodies_that_are_no_sounds_are_refused(heard: Served, wav: Path, server:
 
 
 def test_sounds_have_a_limit_of_their_own(whisper: Path, wav: Path) -> None:
-    with served(whisper, limits=Limits(sound_bytes=50_000)) as server:
+    with served(whisper, limits=Limits(sound_bytes=20_000)) as server:
         status, answer = ask(server, wav.read_bytes())
-        assert status == 413 and "50,000 bytes" in answer["error"]["message"]
+        assert status == 413 and "20,000 bytes" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import reduce
@@ -17,6 +18,7 @@ from rlx.models.language.decoder import AHEAD, Decoder, Sampling
 from rlx.models.language.graph import GREEDY, LOG, SCORED, Picking, mask_words
 from rlx.models.language.pages import MOST, Pages, pages_for
 from rlx.models.language.shaping import Constraint, Penalties
+from rlx.models.language.speculation import GUESSES, Guesser, Pace, agreed
 from rlx.records import Record, field
 
 Ended = Literal["", "stop", "length", "context", "nan"]
@@ -74,6 +76,12 @@ class _Sequence(Record, frozen=False):
     made: list[int] = field(default_factory=list)  # tokens that were given since its prompt was begun
     fresh: list[tuple[int, Scores | None]] = field(default_factory=list)  # made by its prompt's run, and not given yet
     mask: Future[npt.NDArray[np.int32]] | None = None  # the bits of the tokens that may come next
+    guesser: Guesser | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether its next tokens take nothing from the host."""
+        return self.constraint is None and self.penalties is None and not self.scored
 
     @property
     def steps(self) -> bool:
@@ -103,13 +111,20 @@ class Batch(Closing):
     Masks of constraints are computed by other threads while the batch runs; a sequence whose mask takes long stands
     still in the steps of the others.
 
+    With `lookup`, tokens are guessed from what has stood in each sequence's text before, and several are taken in one
+    run where that is expected to give more tokens a second: the same tokens, draws too, since a draw depends on its
+    place and not on what guessed it. `tried` and `right` count the guesses. Recurrent models take nothing back.
+
     Not for use by several threads at once. Raises: OutOfDeviceMemory where the caches do not fit; DTypeError for fewer
     pages than one sequence may need, and for caches that have none."""
 
     def __init__(
         self, decoder: Decoder, slots: int, context: int | None = None, adapters: Mapping[str, Adapter] | None = None,
-        pages: int | None = None,
+        pages: int | None = None, lookup: bool = False,
     ) -> None:  # fmt: skip
+        if lookup and (decoder.config.recurrent or len(decoder.stages) > 1):
+            why = "is recurrent, and cannot take back wrong guesses" if decoder.config.recurrent else "is split"
+            raise DTypeError(f"lookup: the model {why}; leave it out")
         if type(slots) is not int or slots < 2:
             raise DTypeError(f"slots is {slots!r}; expected an integer from 2")
         if context is not None and (type(context) is not int or not 1 <= context <= decoder.context):
@@ -134,6 +149,8 @@ class Batch(Closing):
         self._built: list[Picking] = []  # those whose programs are all there
         self._masking: ThreadPoolExecutor | None = None
         self.steps = 0  # run so far, each of all sequences
+        self.lookup, self._pace = lookup, Pace()
+        self.tried = self.right = 0  # guesses that runs tried, and those that were the tokens that came
 
     @property
     def free(self) -> int:
@@ -147,8 +164,8 @@ class Batch(Closing):
         penalties: Penalties | None = None, priority: int = 0,
     ) -> int:  # fmt: skip
         """Takes in a prompt; the number of the sequence, by which `step` calls it. `adapter` names one of the batch;
-        with `scored` its tokens have `Scores`; `penalties` are of this sequence alone. Of prompts that wait those of the
-        least `priority` are taken in first, and keep their pages longest.
+        with `scored` its tokens have `Scores`; `penalties` are of this sequence alone. Of prompts that wait those of
+        the least `priority` are taken in first, and keep their pages longest.
 
         Raises: GraphError where no slot is free, or too few pages, DTypeError, ShapeError for a prompt that cannot be
         taken, RlxError for an adapter that the batch has not."""
@@ -297,7 +314,7 @@ class Batch(Closing):
         self.pages.release(slot)
         held.prompt = np.concatenate([held.prompt, np.asarray(held.made, np.int32)])
         held.made.clear()
-        held.taken, held.placed = 0, False
+        held.taken, held.placed, held.guesser = 0, False, None
 
     def cancel(self, sequence: int) -> None:
         """Frees the slot of a sequence. Nothing happens for one that has ended."""
@@ -318,19 +335,24 @@ class Batch(Closing):
                 self._take(slot, token, scores, made)
             if (held := self._held[slot]) is not None:
                 held.fresh.clear()
-        going = self._going()
+        first, going = len(made), self._going()
         lasting = [held for held in going if held is not None]
         if not lasting:
             return made
-        if any(held.constraint is not None or held.penalties is not None or held.scored for held in lasting):
-            most = 1
+        plain = all(held.plain for held in lasting)
+        most = most if plain else 1
+        if self.lookup and plain and (rows := self._guesses(going)) is not None:
+            self._try(going, rows, made)
+            return made
         # A sequence that ends on the way runs on: its slot's rows are written anew by the next one's prompt.
         count = min(most, AHEAD, LOG, max(held.left for held in lasting))
         self._grow(going, count)
         going = [held if held is not None and held.steps else None for held in going]
         if not any(going):
             return made
+        start = time.perf_counter()
         log, found = self._run(going, count)
+        self._pace.add(1, (time.perf_counter() - start) / count)
         for i in range(count):
             for slot, held in enumerate(going):
                 if held is not None and self._held[slot] is held:
@@ -338,7 +360,86 @@ class Batch(Closing):
                     self._ids[slot] = token
                     self._take(slot, token, _scores(found, slot) if held.scored else None, made)
         self._at += np.array([count if held is not None else 0 for held in going], np.int32)
+        self._learn(going, made[first:])
         return made
+
+    def _guesses(self, going: Sequence[_Sequence | None]) -> list[list[int]] | None:
+        """Guesses of the next tokens of each slot; None where a step is expected to give more tokens a second."""
+        size, rows = 1 + GUESSES, list[list[int]]()
+        if max(self._rows_held(slot) for slot in range(len(self._held))) + size > self._decoder.context:
+            return None  # a run's rows would reach those of the next slot
+        expected = 0.0
+        for held in going:
+            rows.append([])
+            if held is None:
+                continue
+            if held.guesser is None:
+                held.guesser = Guesser([*held.prompt.tolist(), *held.made])
+            rows[-1] = held.guesser.guess(min(GUESSES, held.left - 1))
+            expected += held.guesser.expected(len(rows[-1]))
+        one, several, count = self._pace.of(1), self._pace.of(size), sum(held is not None for held in going)
+        if not expected or one is None:
+            return None
+        return rows if several is None or (count + expected) * one > count * several else None
+
+    def _rows_held(self, slot: int) -> int:
+        """Where a slot's next row is written."""
+        held = self._held[slot]
+        return 0 if held is None else int(self._at[slot]) if held.steps else held.taken
+
+    def _try(self, going: Sequence[_Sequence | None], rows: list[list[int]], made: list[Token]) -> None:
+        """One run over each sequence's last token and its guesses: those that are right, and a token after them."""
+        d, start = self._decoder, time.perf_counter()
+        self._grow(going, 1)
+        going = [held if held is not None and held.steps else None for held in going]
+        lasting = [held for held in going if held is not None]
+        if not lasting:
+            return
+        size = 1 + GUESSES
+        picking = self._picking(lasting)
+        drawn = _inputs(going, picking, d.config.vocabulary)
+        ids = np.zeros((len(going), size), np.int32)
+        for slot, held in enumerate(going):
+            self._at[slot] = self._rows_held(slot)
+            if held is None:
+                continue
+            if self.pages is not None:  # guesses take no pages from those that run
+                rows[slot] = rows[slot][: self.pages.room(slot, int(self._at[slot]) + 1, len(rows[slot]))]
+            ids[slot, 0] = self._ids[slot, 0]
+            ids[slot, 1 : 1 + len(rows[slot])] = rows[slot]
+        given = {"ids": ids, "at": self._at, **{name: np.repeat(value, size, 0) for name, value in drawn.items()}}
+        if self.pages is not None:
+            given["table"] = np.where([[held is not None] for held in going], self.pages.table, 0)
+        if self._adapters:
+            given["adapter"] = np.array([-1 if held is None else held.adapter for held in going], np.int32)
+        choices = d.program(size, "guessed", picking).run(given)["choices"]
+        self.steps += 1
+        first = len(made)
+        for slot, held in enumerate(going):
+            if held is None:
+                continue
+            right = agreed(rows[slot], choices[slot].tolist())
+            self.tried += len(rows[slot])
+            self.right += right
+            for token in choices[slot, : right + 1].tolist():
+                self._at[slot] += 1
+                self._ids[slot] = token
+                self._take(slot, token, None, made)
+                if self._held[slot] is not held:
+                    break
+        self._learn(going, made[first:])
+        self._pace.add(size, time.perf_counter() - start)
+
+    def _learn(self, going: Sequence[_Sequence | None], made: Sequence[Token]) -> None:
+        """Tells the guessers of sequences that go on what came."""
+        if not self.lookup:
+            return
+        came: dict[int, list[int]] = {}
+        for token in made:
+            came.setdefault(token.sequence, []).append(token.token)
+        for held in going:
+            if held is not None and held.guesser is not None and held.number in came:
+                held.guesser.take(came[held.number])
 
     def _take(self, slot: int, token: int, scores: Scores | None, made: list[Token]) -> None:
         held = self._held[slot]
@@ -415,6 +516,8 @@ class Batch(Closing):
                     d.program(size, "token", picking).prepare()
             for turn in range(d.turns):
                 d.program(1, "next", picking, turn).prepare()
+            if self.lookup and not (picking.masked or picking.penalized or picking.scored):
+                d.program(1 + GUESSES, "guessed", picking).prepare()
             if picking not in self._built:
                 self._built.append(picking)
 

@@ -190,7 +190,7 @@ class Decoder(Closing):
     def graph(
         self, chunk: int, head: Head = "token", picking: Picking = GREEDY, layers: range | None = None
     ) -> Any:
-        batch = self.slots if head == "next" else 1
+        batch = self.slots if head in ("next", "guessed") else 1
         if head == "next" and layers is not None:  # the host begins each step of a part
             head = "token"
         pages = 0 if self.pages is None else self.pages.count

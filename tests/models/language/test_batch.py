@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from rlx.errors import OutOfDeviceMemory, RlxError
+from rlx.errors import DTypeError, OutOfDeviceMemory, RlxError
 from rlx.models import load
 from rlx.models.language.batch import Batch, Token
 from rlx.models.language.decoder import Sampling
 from rlx.models.language.graph import Picking
 from rlx.models.language.shaping import Penalties
+from rlx.models.language.speculation import Guesser, Pace
 from tests.models.language import tiny
 from tests.models.language.test_adapters import LARGE, SMALL, matrices, write
 
@@ -324,3 +325,64 @@ def test_the_last_of_the_least_urgent_gives_its_pages_back(tmp_path: Path) -> No
                     ended += [numbers.index(token.sequence)] if token.ended else []
     assert [made[number] for number in numbers] == alone
     assert ended == [1, 2, 0]
+
+
+def _texts(batch: Batch, prompts: list[list[int]], settings: list[dict[str, Any]], most: int = 4) -> list[list[int]]:
+    """The tokens of prompts that all begin at once."""
+    numbers = [batch.begin(prompt, 40, **_again(one)) for prompt, one in zip(prompts, settings, strict=True)]
+    made: dict[int, list[int]] = {number: [] for number in numbers}
+    while batch.free < len(batch._held):
+        batch.fill()
+        for token in batch.step(most):
+            made[token.sequence].append(token.token)
+    return [made[number] for number in numbers]
+
+
+@pytest.mark.parametrize("pages", [None, 9])
+@pytest.mark.parametrize("config", ["GEMMA", "LLAMA"])
+def test_guesses_change_no_token(config: str, pages: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run that can try guesses does: greedy texts and draws, of sequences that begin and end beside each other,
+    in caches with windows and without, are those of steps; guesses that are never right too."""
+    folder = tiny.write_language_model(tmp_path, {**getattr(tiny, config), "max_position_embeddings": 128})
+    prompts = [[4, 7, 33] * 5, [5, 9] * 6 + [11], list(range(3, 40)), [8]]
+    settings: list[dict[str, Any]] = [{}, {"sampling": Sampling(0.3, seed=5)}, {}, {"sampling": Sampling(0.9, 3, seed=1)}]
+    monkeypatch.setattr(Pace, "of", lambda pace, kind: 1.0 if kind == 1 else None)
+    with load(folder, "cpu", context=100) as model:
+        with model.batch(4, pages=pages) as batch:
+            want = _texts(batch, prompts, settings)
+        with model.batch(4, pages=pages, lookup=True) as batch:
+            assert _texts(batch, prompts, settings) == want
+            assert batch.tried > batch.right > 0
+            monkeypatch.setattr(Guesser, "guess", lambda one, most: [59 - t for t in one.history[-most:]][:most])
+            assert _texts(batch, prompts, settings) == want
+            with_masks = [*settings[:3], {"constraint": Multiples(7)}]
+            again = _texts(batch, prompts, with_masks)
+        with model.batch(4, pages=pages) as batch:
+            assert again == _texts(batch, prompts, with_masks)
+
+
+def test_guesses_are_tried_where_they_pay() -> None:
+    """By what was right of late and what runs took: not where a run of several rows takes too long, nor where guesses
+    are wrong; what came without a run tells too."""
+    one = Guesser([1, 2, 3, 1, 2, 3, 1])
+    assert one.guess(3) == [2, 3, 1] and one.expected(0) == 0
+    before = one.expected(3)
+    one.take([2, 3, 1])
+    assert one.expected(3) > before and one.history[-3:] == [2, 3, 1]
+    one.guess(3)
+    one.take([9, 9])
+    assert one.guess(3) == [] and one.expected(3) < before + 0.5
+    for _ in range(30):
+        one.guesses = [5, 5]
+        one.take([6])
+    assert one.expected(7) < 0.1
+    pace = Pace()
+    for seconds in (100.0, 1.0, 1.0, 2.0):
+        pace.add(8, seconds)
+    assert pace.of(1) is None and 1.0 < (pace.of(8) or 0) < 2.0
+
+
+def test_guesses_of_models_that_take_nothing_back_are_refused(tmp_path: Path) -> None:
+    folder = tiny.write_language_model(tmp_path, tiny.MAMBA)
+    with load(folder, "cpu", context=32) as model, pytest.raises(DTypeError, match="lookup: the model is recurrent"):
+        model.batch(2, lookup=True)
