@@ -111,6 +111,8 @@ class Engine:
             "rlx_sequences_waiting": ("Sequences that wait for a slot.", lambda: len(self._waiting)),
             "rlx_embeddings_waiting": ("Texts that wait for an embedding or logarithms.", lambda: len(self._readings)),
         }
+        what = "Tokens of prompts that were not computed, since pages or slots had them, so far."
+        metrics.gauges["rlx_tokens_shared"] = (what, lambda: self.batch.shared)
         if lookup:
             metrics.gauges |= {
                 "rlx_guesses_tried": ("Guesses of tokens that runs tried, so far.", lambda: self.batch.tried),
@@ -120,7 +122,6 @@ class Engine:
             metrics.gauges |= {
                 "rlx_pages": (f"Pages of keys and values, of {ROWS} tokens each.", lambda: held.count - 1),
                 "rlx_pages_free": ("Pages that a sequence may take now.", lambda: held.free),
-                "rlx_tokens_shared": ("Tokens of prompts that others' pages had, so far.", lambda: held.shared),
             }
 
     # -- in the event loop

@@ -59,6 +59,14 @@ class Token(NamedTuple):
     scores: Scores | None = None
 
 
+class _Kept(NamedTuple):
+    """What a slot without a sequence has in its caches: the rows of these tokens, by the adapter of that number."""
+
+    tokens: npt.NDArray[np.int32]
+    adapter: int
+    since: int  # sequences that had begun when it was left
+
+
 class _Sequence(Record, frozen=False):
     number: int
     left: int  # tokens that may still come
@@ -72,6 +80,7 @@ class _Sequence(Record, frozen=False):
     priority: int
     prompt: npt.NDArray[np.int32]
     taken: int = 0  # tokens of the prompt that are in the caches
+    kept: int = 0  # tokens with which it begins that the slot's caches have, but for the first rows
     placed: bool = True  # whether it has the pages of its prompt
     made: list[int] = field(default_factory=list)  # tokens that were given since its prompt was begun
     fresh: list[tuple[int, Scores | None]] = field(default_factory=list)  # made by its prompt's run, and not given yet
@@ -111,6 +120,9 @@ class Batch(Closing):
     Masks of constraints are computed by other threads while the batch runs; a sequence whose mask takes long stands
     still in the steps of the others.
 
+    Without pages a sequence takes a slot whose last one began with the same tokens, and computes only what is new; the
+    slot that was left longest ago is taken where none did. `shared` counts the tokens that were not computed.
+
     With `lookup`, tokens are guessed from what has stood in each sequence's text before, and several are taken in one
     run where that is expected to give more tokens a second: the same tokens, draws too, since a draw depends on its
     place and not on what guessed it. `tried` and `right` count the guesses. Recurrent models take nothing back.
@@ -143,6 +155,10 @@ class Batch(Closing):
                 self._decoder.close()
                 raise
         self._held: list[_Sequence | None] = [None] * slots
+        self._kept: list[_Kept | None] = [None] * slots
+        self._shared = 0
+        # A slot without a sequence stands still at its first row, which each run writes: those rows are computed anew.
+        self._spoilt = decoder.sizes[0] if lookup else 1
         self._at = np.zeros(slots, np.int32)
         self._ids = np.zeros((slots, 1), np.int32)
         self._count = 0
@@ -211,8 +227,32 @@ class Batch(Closing):
                          priority, ids)  # fmt: skip
         held.placed = self.pages is None
         self._mask(held)
-        self._held[self._held.index(None)] = held
+        self._held[self._slot_for(held)] = held
         return self._count
+
+    def _slot_for(self, held: _Sequence) -> int:
+        """The free slot that a sequence takes."""
+        free = [slot for slot, other in enumerate(self._held) if other is None]
+        same = {slot: self._same(slot, held) for slot in free}
+        slot = max(free, key=lambda slot: (same[slot], -self._since(slot)))
+        held.kept, self._kept[slot] = same[slot], None
+        self._shared += max(held.kept - self._spoilt, 0)
+        return slot
+
+    def _since(self, slot: int) -> int:
+        kept = self._kept[slot]
+        return -1 if kept is None else kept.since
+
+    def _same(self, slot: int, held: _Sequence) -> int:
+        """With how many of a prompt's tokens, but the last, the caches of a free slot begin; 0 where these are so few
+        that they are computed anew."""
+        kept = self._kept[slot]
+        if kept is None or kept.adapter != held.adapter:
+            return 0
+        count = min(len(kept.tokens), len(held.prompt) - 1)
+        apart = np.flatnonzero(kept.tokens[:count] != held.prompt[:count])
+        count = int(apart[0]) if len(apart) else count
+        return count if count > 2 * self._spoilt else 0
 
     def fill(self, most: int | None = None) -> int:
         """Takes in up to `most` tokens of the prompt that has waited longest, in one run, or as many as a run takes;
@@ -224,10 +264,14 @@ class Batch(Closing):
         assert held is not None
         d.length, d.slot, d.number = held.taken, slot, held.adapter
         rest = held.prompt[held.taken :][:most]
+        if held.taken < self._spoilt < held.kept:
+            rest = rest[: self._spoilt - held.taken]
         part = rest[: next(d.chunks(len(rest)))]
         if len(part) < len(held.prompt) - held.taken:  # what follows a part that is not the last one is in the prompt
             d.take(part, GREEDY, {})
             held.taken += len(part)
+            if held.taken == self._spoilt:
+                held.taken = max(held.taken, held.kept)
             self._know(slot, held)
             return len(part)
         picking = self._picking([held])
@@ -260,10 +304,22 @@ class Batch(Closing):
             self.pages.know(slot, held.prompt[: held.taken], held.adapter)
 
     def _leave(self, slot: int) -> None:
-        """Frees a slot."""
-        self._held[slot] = None
+        """Frees a slot, whose rows may serve a sequence that begins alike."""
+        held, self._held[slot] = self._held[slot], None
+        assert held is not None
+        # The row of the last token is written by a run over it, and the last row by those that run on.
+        count = held.taken + max(len(held.made) - 1, 0) if held.steps else held.taken
+        tokens = np.concatenate([held.prompt, np.asarray(held.made, np.int32)])[: min(count, self._decoder.context - 1)]
         if self.pages is not None:
+            self.pages.know(slot, tokens, held.adapter)
             self.pages.release(slot)
+        elif self._spoilt <= held.taken and self._decoder.straight(len(tokens)):
+            self._kept[slot] = _Kept(tokens, held.adapter, self._count)
+
+    @property
+    def shared(self) -> int:
+        """Tokens of prompts that were not computed, since pages or slots had them."""
+        return self._shared if self.pages is None else self.pages.shared
 
     def _mask(self, held: _Sequence) -> None:
         """Begins to compute the mask of a sequence's next token, where it has a constraint."""

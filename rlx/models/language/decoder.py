@@ -359,6 +359,15 @@ class Decoder(Closing):
                 return False
         return True
 
+    def straight(self, length: int) -> bool:
+        """Whether caches that hold so many tokens have each in the row of its number, whatever was run beyond them: no
+        ring has begun anew, and no state stands for them all."""
+        a = self.config.attention
+        if self.config.recurrent or a is None:
+            return False
+        rows = min(ring_rows(window, self.context, self.sizes[-1]) for window in a.windows)
+        return rows == self.context or length + max(self.sizes[-1], AHEAD) <= rows
+
     def reset(self, length: int = 0) -> None:
         """Forgets all but the first tokens. Raises: GraphError for a recurrent model, which cannot go back, and where
         the caches of layers with windows have lost what those tokens left (`keeps`)."""

@@ -25,6 +25,7 @@ class Speculation(Record, frozen=False):
 
 class LookUp:
     """Guesses what followed the last few tokens of a history where they last stood before: three of them, else two.
+    Where that is less than what is asked for, the text from there to the end is taken again and again.
     (Saxena, "Prompt Lookup Decoding", 2023.) It is for one history, which only grows: each call looks at what is new,
     since steps of a long text would else wait for a search through all of it."""
 
@@ -42,7 +43,10 @@ class LookUp:
             self._next[n] = end
             if found is None and len(history) > n and (at := self._last.get(tuple(history[-n:]), -1)) >= 0:
                 found = at + n
-        return [] if found is None else list(history[found : found + max(count, 0)])
+        if found is None:
+            return []
+        period = len(history) - found  # what repeats sooner than that goes on to repeat
+        return [history[found + i % period] for i in range(count)]
 
 
 class Guesser(Record, frozen=False):

@@ -227,7 +227,7 @@ class Slow(Multiples):
         super().mask(words)
 
 
-@pytest.mark.parametrize("pages", [None, 4])
+@pytest.mark.parametrize("pages", [pytest.param(None, marks=pytest.mark.late), 4])
 def test_a_slow_mask_delays_its_own_sequence_alone(pages: int | None, tmp_path: Path) -> None:
     """Others run on while a mask is computed, before a prompt's last part and between two steps; the texts are those of
     masks that are there at once."""
@@ -329,7 +329,7 @@ def test_the_last_of_the_least_urgent_gives_its_pages_back(tmp_path: Path) -> No
 
 def _texts(batch: Batch, prompts: list[list[int]], settings: list[dict[str, Any]], most: int = 4) -> list[list[int]]:
     """The tokens of prompts that all begin at once."""
-    numbers = [batch.begin(prompt, 40, **_again(one)) for prompt, one in zip(prompts, settings, strict=True)]
+    numbers = [batch.begin(prompt, 24, **_again(one)) for prompt, one in zip(prompts, settings, strict=True)]
     made: dict[int, list[int]] = {number: [] for number in numbers}
     while batch.free < len(batch._held):
         batch.fill()
@@ -338,8 +338,9 @@ def _texts(batch: Batch, prompts: list[list[int]], settings: list[dict[str, Any]
     return [made[number] for number in numbers]
 
 
-@pytest.mark.parametrize("pages", [None, 9])
-@pytest.mark.parametrize("config", ["GEMMA", "LLAMA"])
+@pytest.mark.parametrize(
+    ("config", "pages"), [("GEMMA", 9), pytest.param("LLAMA", None, marks=pytest.mark.late)]
+)
 def test_guesses_change_no_token(config: str, pages: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run that can try guesses does: greedy texts and draws, of sequences that begin and end beside each other,
     in caches with windows and without, are those of steps; guesses that are never right too."""
@@ -370,8 +371,9 @@ def test_guesses_are_tried_where_they_pay() -> None:
     one.take([2, 3, 1])
     assert one.expected(3) > before and one.history[-3:] == [2, 3, 1]
     one.guess(3)
+    after = one.expected(3)
     one.take([9, 9])
-    assert one.guess(3) == [] and one.expected(3) < before + 0.5
+    assert one.guess(3) == [] and one.expected(3) < after
     for _ in range(30):
         one.guesses = [5, 5]
         one.take([6])
@@ -383,6 +385,6 @@ def test_guesses_are_tried_where_they_pay() -> None:
 
 
 def test_guesses_of_models_that_take_nothing_back_are_refused(tmp_path: Path) -> None:
-    folder = tiny.write_language_model(tmp_path, tiny.MAMBA)
+    folder = tiny.write_mamba(tmp_path)
     with load(folder, "cpu", context=32) as model, pytest.raises(DTypeError, match="lookup: the model is recurrent"):
         model.batch(2, lookup=True)
