@@ -66,3 +66,44 @@ def test_the_client_of_openai_takes_every_answer(server: Any) -> None:
         ):
             with pytest.raises(error, match=r"temperature is -1|this server has 'tiny'"):
                 client.completions.create(**body)
+
+
+@pytest.mark.judged
+def test_the_client_of_openai_takes_responses(server: Any) -> None:
+    """Its types take every field that is sent (`to_dict` of a strict model names what they do not know), and what it
+    puts together from a stream is the whole response."""
+    openai = outside("openai")
+    tool = {"type": "function", "name": "f", "parameters": SCHEMA, "strict": True}
+    asked: dict[str, Any] = {"model": "tiny", "temperature": 0}
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0) as client:
+        first = client.responses.create(**asked, input="hello", max_output_tokens=9, instructions="be brief")
+        talk = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
+        assert first.output_text == "".join(server.model.chat(talk, 9)) and first.usage.output_tokens == 9
+        assert first.status == "incomplete" and first.incomplete_details.reason == "max_output_tokens"
+        type(first).model_validate(first.to_dict())
+        second = client.responses.create(**asked, input="more", max_output_tokens=9, previous_response_id=first.id)
+        assert client.responses.retrieve(second.id).output_text == second.output_text
+        events = list(client.responses.create(**asked, input="hello", max_output_tokens=9, stream=True))
+        for event in events:
+            type(event).model_validate(event.to_dict())
+        whole = client.responses.create(**asked, input="hello", max_output_tokens=9).output_text
+        assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == whole
+        with client.responses.stream(**asked, input="hello", tools=[tool], tool_choice="required",
+                                     max_output_tokens=120) as stream:  # fmt: skip
+            kinds = [event.type for event in stream]
+            made = stream.get_final_response()
+        assert kinds[-1] == "response.completed" and "response.function_call_arguments.delta" in kinds
+        assert json.loads(made.output[0].arguments)["x"] in (3, 4) and made.output[0].name == "f"
+        again = [{"role": "user", "content": "hello"}, made.output[0],
+                 {"type": "function_call_output", "call_id": made.output[0].call_id, "output": "4"}]  # fmt: skip
+        assert client.responses.create(**asked, input=again, max_output_tokens=5).output_text
+        held = client.responses.create(
+            **asked, input="hello", max_output_tokens=60,
+            text={"format": {"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": True}},
+        )  # fmt: skip
+        assert json.loads(held.output_text)["x"] in (3, 4)
+        client.responses.delete(second.id)
+        with pytest.raises(openai.NotFoundError, match="not here, or not any more"):
+            client.responses.retrieve(second.id)
+        with pytest.raises(openai.BadRequestError, match="web_search"):
+            client.responses.create(**asked, input="a", tools=[{"type": "web_search"}])
