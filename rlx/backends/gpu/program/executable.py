@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rlx.backends.gpu import rules
 from rlx.backends.gpu.program.batches import batched, find_batches
+from rlx.backends.gpu.program.images import channels_last_tensors
 from rlx.backends.gpu.program.lowering import (
     ARGS,
     SCRATCH,
@@ -111,6 +112,9 @@ def lower_graph(
     """Lowers every node in order, then the state updates, and the bodies of control ops into `Lowering.bodies`. This
     needs no device, only its target. `batches`: alike steps may become one, where the target has it so."""
     lowering = Lowering(graph, plan, target, precision)
+    for family in {node.op.family for node in graph.nodes if not node.op.leaf}:
+        load_rules_of(family)
+    lowering.last = channels_last_tensors(lowering, lambda node: runs_natively(node, target))
     dispatch: list[Dispatch] = []
     own: dict[int, range] = {}  # the numbers of a node's steps, by its place in `dispatch`
     for node in graph.nodes:
@@ -120,7 +124,6 @@ def lower_graph(
         if is_alias(node, plan):
             dispatch.append(Dispatch(name, node.op.name, "alias"))
             continue
-        load_rules_of(node.op.family)
         count = lowering.lower(node)
         steps = lowering.steps[len(lowering.steps) - count :]
         how: Literal["native", "host", "control"] = "control" if bodies(node) else "native"

@@ -15,6 +15,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from rlx.backends.gpu.program.images import in_any_order
 from rlx.backends.gpu.program.kernel import KERNELS
 from rlx.backends.gpu.program.steps import (
     Arg,
@@ -140,6 +141,8 @@ class Lowering:
         self.bodies: dict[tuple[int, str], Lowering] = {}  # bodies of control ops, by first output and attribute
         self.together: dict[int, tuple[Node, ...]] | None = None  # id of a node's result -> the nodes of its batch
         self.made: set[int] = set()  # ids of results that an earlier node of their batch has computed
+        self.last: frozenset[int] = frozenset()  # ids of the tensors that lie with their channels last (`images.py`)
+        self.moved: dict[int, Ref] = {}  # ids of those that the node at hand reads or writes in the order of their shapes
         self.trees: dict[Hashable, KnownTree] = {}  # launches of expression trees, by all that they depend on
         self._blocks: dict[bytes, Ref] = {}
         self._scratch_used = 0
@@ -148,7 +151,9 @@ class Lowering:
     # -- tensors
 
     def ref(self, tensor: Tensor) -> Ref:
-        """The whole slot of a tensor (its own bytes, without alignment padding)."""
+        """The whole slot of a tensor (its own bytes, without alignment padding), or its copy for the node at hand."""
+        if tensor.id in self.moved:
+            return self.moved[tensor.id]
         slot = self.plan.slots[tensor.id]
         return Ref(slot.segment, slot.offset, slot.nbytes)
 
@@ -257,9 +262,27 @@ class Lowering:
         rule = rule_for(node, self.target)
         if rule is None:
             self.steps.append(self.call(HostCall, node))
-        else:
+        elif self.last.isdisjoint(t.id for t in (*node.inputs, *node.outputs)) or in_any_order(self, node):
             rule(self, node)
+        else:
+            self._in_order_of_shapes(rule, node)
         return len(self.steps) - before
+
+    def _in_order_of_shapes(self, rule: Rule, node: Node) -> None:
+        """Lowers a node whose rule knows tensors in the order of their shapes alone, on transposed copies."""
+        from rlx.backends.gpu.rules.movement import from_last, to_last
+
+        touched = {t.id: t for t in (*node.inputs, *node.outputs) if t.id in self.last}
+        slots = {i: self.ref(t) for i, t in touched.items()}
+        copies = {i: self.scratch(slots[i].nbytes) for i in touched}
+        for i in dict.fromkeys(t.id for t in node.inputs if t.id in touched):
+            from_last(self, touched[i].shape, self.storage(touched[i]), slots[i], copies[i])
+        self.moved = copies
+        rule(self, node)
+        self.moved = {}
+        for t in node.outputs:
+            if t.id in touched:
+                to_last(self, t.shape, self.storage(t), copies[t.id], slots[t.id])
 
     def call(self, kind: type[Call], node: Node) -> Call:
         """A step that runs a whole node: its inputs are read, its outputs written."""

@@ -13,9 +13,11 @@ from dataclasses import replace
 
 from rlx.backends.gpu.elementwise.strided import MAX_INDEX, View, broadcast, collapse, contiguous, launch_tree
 from rlx.backends.gpu.elementwise.tree import RAW16
+from rlx.backends.gpu.program.images import last_shape, last_strides
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
-from rlx.dtypes import i32, i64, u8
+from rlx.backends.gpu.program.steps import Ref
+from rlx.dtypes import DType, i32, i64, u8
 from rlx.ir import Node, Tensor
 from rlx.ir import expr as ex
 
@@ -88,6 +90,20 @@ def move(ctx: Lowering, shape: Sequence[int], source: View, target: View) -> Non
         raw = {1: u8, 2: RAW16, 4: i32, 8: i64}[size]
         a, b = (View(v.slot, raw, v.strides, v.start) for v in (a, b))
     launch_tree(ctx, (ex.arg(0, raw),), dims, [a], [b])
+
+
+def to_last(ctx: Lowering, shape: Sequence[int], dtype: DType, source: Ref, target: Ref) -> None:
+    """Moves a tensor of shape (N, C, *S) to where its channels lie last."""
+    turned = last_shape(shape)
+    source_view = View(source, dtype, last_strides(contiguous(shape)))
+    move(ctx, turned, source_view, View(target, dtype, contiguous(turned)))
+
+
+def from_last(ctx: Lowering, shape: Sequence[int], dtype: DType, source: Ref, target: Ref) -> None:
+    """Moves a tensor of shape (N, C, *S) from where its channels lie last to the order of its shape."""
+    n, c, *sizes = shape
+    inner = contiguous((n, *sizes, c))
+    move(ctx, shape, View(source, dtype, (inner[0], 1, *inner[1:-1])), View(target, dtype, contiguous(shape)))
 
 
 def _transposes(ctx: Lowering, dims: Sequence[int], source: View, target: View) -> bool:

@@ -1,7 +1,8 @@
 """The candidates for a convolution and for the gradient to its weights, and their costs.
 
 Both are computed directly, a thread or a workgroup for each element of the result, or by tiles of a matrix product
-whose columns are read out of x; a convolution with a window of one element also by the vendor's library.
+whose columns are read out of x; a convolution of halves also by matrix instructions, with channels last in memory, and
+one with a window of one element by the vendor's library.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType
 
-Algorithm = Literal["library", "direct", "tiles"]
+Algorithm = Literal["library", "direct", "tiles", "matrices"]
 
 _FEW_ROWS = 8  # up to this many output channels of a convolution group, one thread sums each element
 _TILE_N = 64  # columns of a tile
@@ -26,6 +27,16 @@ _ELEMENTS_PER_US = 7e5  # memory moves so many
 _LONG_SUM = 8192  # longer sums are added up in parts
 _MAX_SPLITS = 10  # parts that one tree adds up
 _MIN_CHUNK = 128
+# Of matrix instructions: sides of a tile (pixels and channels), multiply-adds a microsecond of a unit that is busy with
+# it, and the workgroups that run on a unit at once.
+MATRIX_TILES = {"s": (64, 64, 0.45e6, 4), "t": (128, 64, 0.7e6, 3), "m": (128, 128, 0.95e6, 2)}
+_DEPTH = 32  # terms of a slice
+_TILE_START_TERMS = 96  # the rest of a tile takes as long as so many terms
+_LEAST_SLICES = 8  # of a part
+_MATRIX_SHARED_BYTES = 32 << 10
+_LAUNCH_US = 2.0
+_BYTES_PER_US = 3e6
+_STAGES = 4  # slices that asynchronous copies keep in shared memory
 _MANY_GROUPS = 512  # workgroups that a gradient of weights is split into at most, unless its sums are long
 _WEIGHT_CHUNK = 4096
 _SMALL_GROUP = 1024  # up to this many weights of a convolution group, a workgroup computes each weight's gradient
@@ -35,7 +46,10 @@ _SMALL_GROUP = 1024  # up to this many weights of a convolution group, a workgro
 class Problem:
     """The properties on which the candidates depend: of a convolution as matrix products (one for each group and phase)
     their number, and the rows, columns and terms of each; the elements of the result, and the dtype it is computed in.
-    `library`: whether it is one product, without gaps, of operands of one dtype, which a library multiplies."""
+    `library`: whether it is one product, without gaps, of operands of one dtype, which a library multiplies.
+    `matrices`: the 16-bit dtype in which matrix instructions may multiply, None where they may not; then `units` is the
+    number of units of eight channels in a row of weights, over all taps, and `moved` the elements that have to be
+    transposed since they do not lie with their channels last."""
 
     rows: int
     columns: int
@@ -44,6 +58,9 @@ class Problem:
     size: int
     dtype: DType
     library: bool = False
+    matrices: DType | None = None
+    units: int = 0
+    moved: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +91,20 @@ class Tiles:
     split_k: int
 
 
-Candidate = Library | Direct | Tiles
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """Tiles of matrix instructions, of a size in MATRIX_TILES; shared memory holds `stages` slices, and the sum is cut
+    into `split_k` parts of `chunk` slices, which another launch adds up."""
+
+    algorithm: ClassVar[Algorithm] = "matrices"
+    cost: Cost
+    tile: str
+    stages: int
+    chunk: int
+    split_k: int
+
+
+Candidate = Library | Direct | Tiles | Matrices
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +114,8 @@ class Forced:
     algorithm: Algorithm | None = None
     tile_m: int | None = None
     split_k: int | None = None
+    tile: str | None = None
+    stages: int | None = None
 
 
 forced = Overrides(Forced())
@@ -102,9 +134,8 @@ def choose_weight(target: Target, problem: Problem) -> Candidate:
 
 def _chosen(target: Target, problem: Problem, kernels: list[Candidate]) -> Candidate:
     wish = forced()
-    return target.choose(
-        problem, narrowed(kernels, algorithm=wish.algorithm, tile_m=wish.tile_m, split_k=wish.split_k)
-    )
+    wishes = {name: getattr(wish, name) for name in ("algorithm", "tile_m", "tile", "stages", "split_k")}
+    return target.choose(problem, narrowed(kernels, **wishes))
 
 
 def candidates(target: Target, problem: Problem) -> list[Candidate]:
@@ -113,7 +144,41 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
     result.append(Direct((1 if problem.rows <= _FEW_ROWS else 3,)))
     if problem.dtype.name != "f64":
         result += _tiles(target, problem)
+    if problem.matrices is not None and multiplies(target, problem.matrices):
+        result += _matrices(target, problem)
     return result
+
+
+def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
+    """Tiles of each size, number of parts and of stages, with the time they should take, transpositions included. Where
+    nothing has to be transposed they come before the library, which adds no bias and no activation."""
+    rank = 2 if p.moved or not p.library else -1
+    slices = math.ceil(p.units * 8 / _DEPTH)
+    room = max(target.limits.shared_bytes, target.limits.dynamic_shared_bytes)
+    for name, (high, wide, rate, resident) in MATRIX_TILES.items():
+        stages = [1]
+        if target.matrices.overlapped:
+            slice_bytes = (high + wide) * (_DEPTH + 8) * 2
+            stages += [s for s in range(2, _STAGES + 1) if s * slice_bytes <= room]
+        tiles = math.ceil(p.columns / high) * math.ceil(p.rows / wide) * p.products
+        for wanted in range(1, _MAX_SPLITS + 1):
+            if wanted > 1 and slices < wanted * _LEAST_SLICES:
+                break
+            chunk = max(1, math.ceil(slices / wanted))
+            split_k = max(1, math.ceil(slices / chunk))
+            full, left = divmod(tiles * split_k, target.units * resident)
+            rounds = full * resident + (max(math.ceil(left / target.units), 0.7 * resident) if left else 0)
+            time = rounds * high * wide * (chunk * _DEPTH + _TILE_START_TERMS) / rate
+            time += 4 * p.moved / _BYTES_PER_US + (_LAUNCH_US if p.moved else 0)
+            if split_k > 1:
+                time += _LEAST_JOIN_US + p.size * (4 * split_k + 2) * 2 / _BYTES_PER_US
+            for n in stages:
+                yield Matrices((rank, time, -n), name, n, chunk, split_k)
+
+
+def multiplies(target: Target, half: DType) -> bool:
+    """Whether the device has matrix instructions for this type, and enough shared memory for a tile."""
+    return half in target.matrices.types and target.limits.shared_bytes >= _MATRIX_SHARED_BYTES
 
 
 def _tiles(target: Target, p: Problem) -> Iterator[Tiles]:

@@ -6,18 +6,21 @@ One launch computes all phases of a transposed convolution (`reading`).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
 from rlx.backends.gpu.gemm.choice import stored_pair
 from rlx.backends.gpu.gemm.launch import epilogue_tree
 from rlx.backends.gpu.program.casts import cast_ref, groups_for, native, quads
+from rlx.backends.gpu.program.images import IMAGES, last_shape
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Gemm, Ref
-from rlx.backends.gpu.rules.conv.choice import Direct, Library, Problem, choose
+from rlx.backends.gpu.rules.conv.choice import MATRIX_TILES, Direct, Library, Matrices, Problem, choose
 from rlx.backends.gpu.rules.conv.reading import Reading, backward_reading, forward_reading
+from rlx.backends.gpu.rules.movement import from_last, move
 from rlx.dtypes import DType, f32, promote
-from rlx.ir import Node
+from rlx.ir import Node, Tensor
 from rlx.ir import expr as ex
 
 CONV = declare(
@@ -66,6 +69,31 @@ CONV_DIRECT = declare(
         variants={"AB": ("f32_f32", "f64_f64", "f32_f16", "f32_bf16", "f16_f16", "bf16_bf16")},
         constants={"SPARSE": False, "HAS_BIAS": False, "ACTIVATION": 0},
         trials=((False, True, 2), (True, False, 0)),
+    )
+)
+
+CONV_MMA = declare(
+    KernelDecl(
+        "conv_mma",
+        about=(
+            "y = act(product of weights w and pixels of x + bias) by matrix instructions, for halves with channels "
+            "last: convolution, transposed convolution, its gradient to x."
+        ),
+        grid="a group of 128 for each tile of BM pixels x BN channels of each group, phase and split",
+        # x, w, bias (f32), taps, meta (bodies/conv_mma.h), y, batch, groups, rows, phases, columns, deep, chunk, splits.
+        args=(
+            *reads(x="T", w="T", bias="f32", taps="b16", meta="u32"),
+            *writes(y="T"),
+            *uints("batch", "groups", "rows", "phases", "columns", "deep", "chunk", "splits"),
+        ),
+        headers=("prims", "mma"),
+        variants={"T": ("f16", "bf16"), "TILE": ("s", "t", "m")},
+        constants={"STAGES": 1, "PLACED": False, "ACTIVATION": 0, "BIAS": 0, "C_QUADS": False, "WIDE": False},
+        trials=((1, True, 2, 1, True, False), (3, False, 0, 0, False, True)),
+        threads=128,
+        resident="2",
+        unroll=True,
+        new_compiler=True,
     )
 )
 
@@ -128,8 +156,10 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading, pointwise: bool = Fal
     pair = stored_pair(ctx.storage(x), ctx.storage(w), stored)
     batch, rows, groups, phases = y.shape[0], reading.rows, reading.groups, len(reading.phases)
     columns, products = reading.columns(batch), groups * phases
-    alike = pointwise and pair[0] == pair[1]
-    chosen = choose(ctx.target, Problem(rows, columns, reading.terms, products, y.size, pair[0], alike))
+    chosen = choose(ctx.target, _problem(ctx, node, reading, pointwise))
+    if isinstance(chosen, Matrices):
+        _by_matrices(ctx, node, reading, chosen)
+        return
     if isinstance(chosen, Library):
         _library(ctx, node, pair[0])
         return
@@ -168,6 +198,118 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading, pointwise: bool = Fal
         _join(ctx, node, partial, pair[0], split_k, bias, target, stored)
 
 
+def _problem(ctx: Lowering, node: Node, reading: Reading, pointwise: bool, wished: bool = False) -> Problem:
+    """What the choice depends on; `wished`: as if x and y lay with their channels last."""
+    x, w, y = node.inputs[0], node.inputs[1], node.output
+    pair = stored_pair(ctx.storage(x), ctx.storage(w), ctx.storage(y))
+    columns, products = reading.columns(y.shape[0]), reading.groups * len(reading.phases)
+    half = _half(ctx, pair)
+    channels = x.shape[1] // reading.groups
+    units = reading.terms // channels * -(-channels // 8) if channels else 0
+    moved = 0
+    if not wished or channels % 8:
+        moved += 0 if _lies_last(ctx, x) and channels % 8 == 0 else x.size
+    if not wished:
+        moved += 0 if _lies_last(ctx, y) else y.size
+    alike = pointwise and pair[0] == pair[1]
+    return Problem(
+        reading.rows, columns, reading.terms, products, y.size, pair[0], alike, half if units else None, units, moved
+    )
+
+
+def _half(ctx: Lowering, pair: tuple[DType, DType]) -> DType | None:
+    """The 16-bit dtype in which matrix instructions may multiply operands of these dtypes."""
+    return pair[0] if pair[0] == pair[1] and pair[0].is_half else None
+
+
+def _lies_last(ctx: Lowering, t: Tensor) -> bool:
+    """Whether the bytes of a tensor are those of (N, *S, C)."""
+    return (t.id in ctx.last and t.id not in ctx.moved) or t.shape[1] == 1 or math.prod(t.shape[2:]) == 1
+
+
+def _takes_images(ctx: Lowering, node: Node, wished: bool) -> bool:
+    x, w, y = node.inputs[0], node.inputs[1], node.output
+    if not y.size or not w.size:
+        return False
+    forward = node.op.name == "conv"
+    reading = (forward_reading if forward else backward_reading)(x.shape, w.shape, y.shape, node)
+    problem = _problem(ctx, node, reading, forward and _pointwise(node), wished)
+    return isinstance(choose(ctx.target, problem), Matrices)
+
+
+IMAGES.update(dict.fromkeys(("conv", "conv_transpose", "conv_grad_input"), _takes_images))
+
+
+def _by_matrices(ctx: Lowering, node: Node, reading: Reading, chosen: Matrices) -> None:
+    """Matrix instructions over pixels whose channels lie last, in x, in the weights, and in y."""
+    x, w, y = node.inputs[0], node.inputs[1], node.output
+    stored = ctx.storage(y)
+    half = _half(ctx, stored_pair(ctx.storage(x), ctx.storage(w), stored))
+    assert half is not None
+    groups, rows, batch = reading.groups, reading.rows, y.shape[0]
+    channels, size, taps = x.shape[1] // groups, math.prod(x.shape[2:]), math.prod(w.shape[2:])
+    deep = -(-channels // 8)
+    pixels = cast_ref(ctx, ctx.ref(x), ctx.storage(x), half, x.size)
+    if not _lies_last(ctx, x):
+        strides = (x.shape[1] * size, 1, channels * size, size)
+        pixels = _in_units(ctx, pixels, half, (batch, size, groups, channels), strides)
+    else:
+        dims = (batch, size, groups, channels)
+        pixels = _in_units(ctx, pixels, half, dims, contiguous(dims))
+    weights = cast_ref(ctx, ctx.ref(w), ctx.storage(w), half, w.size)
+    if reading.places is None:  # (groups, rows, channels, taps)
+        strides = (rows * channels * taps, channels * taps, 1, taps)
+    else:  # (groups, channels, rows, taps)
+        strides = (channels * rows * taps, taps, 1, rows * taps)
+    weights = _in_units(ctx, weights, half, (groups, rows, taps, channels), strides)
+    block, table = reading.by_pixel(channels, groups * deep, taps * deep, groups * rows)
+    activation, bias, kind = _CODE[node.attrs.get("activation")], None, 0
+    if len(node.inputs) > 2:
+        given_as = ctx.storage(node.inputs[2])
+        kind = 2 if given_as == half else 1
+        bias = ctx.ref(node.inputs[2]) if kind == 2 else _bias(ctx, node, stored)
+    alone, last = chosen.split_k == 1, _lies_last(ctx, y)
+    wide = stored if alone else f32
+    whole = ctx.ref(y) if alone and last else ctx.scratch(chosen.split_k * y.size * wide.itemsize)
+    high, across = MATRIX_TILES[chosen.tile][:2]
+    columns = reading.columns(batch)
+    tiles = math.ceil(columns / high) * math.ceil(rows / across) * groups * len(reading.phases)
+    kernel = CONV_MMA(
+        T=half.name,
+        TILE=chosen.tile,
+        STAGES=chosen.stages,
+        PLACED=not reading.dense,
+        ACTIVATION=activation if alone else 0,
+        BIAS=kind if alone else 0,
+        C_QUADS=rows % 4 == 0 and quads(whole, itemsize=wide.itemsize),
+        WIDE=wide != half,
+    )
+    meta = ctx.block(block)
+    pointers = [pixels, weights, meta if bias is None else bias, ctx.block(table.reshape(-1)), meta, whole]
+    sizes = [batch, groups, rows, len(reading.phases), columns, deep, chosen.chunk, chosen.split_k]
+    ctx.launch(kernel, ctx.groups(tiles * chosen.split_k), [*pointers, *sizes])
+    if not alone:
+        parts, whole = whole, ctx.ref(y) if last else ctx.scratch(y.size * stored.itemsize)
+        bias = _bias(ctx, node, stored)
+        _join(ctx, node, parts, wide, chosen.split_k, bias, whole, stored, last_shape(y.shape))
+    if not last:
+        from_last(ctx, y.shape, stored, whole, ctx.ref(y))
+
+
+def _in_units(ctx: Lowering, source: Ref, dtype: DType, dims: Sequence[int], strides: Sequence[int]) -> Ref:
+    """Elements of these dimensions in row-major order, the last one filled up with zeros to units of 16 bytes."""
+    *outer, channels = dims
+    padded = -(-channels // 8) * 8
+    if tuple(strides) == contiguous(dims) and channels == padded and source.offset % 16 == 0:
+        return source
+    size = math.prod(outer) * padded
+    result = ctx.scratch(size * dtype.itemsize)
+    if channels != padded:
+        launch_tree(ctx, [ex.lit(0.0, dtype)], (size,), [], [View(result, dtype, (1,))])
+    move(ctx, dims, View(source, dtype, tuple(strides)), View(result, dtype, contiguous((*outer, padded))))
+    return result
+
+
 def _bias(ctx: Lowering, node: Node, stored: DType) -> Ref | None:
     """The bias in the dtype in which results of dtype `stored` are computed."""
     if len(node.inputs) < 3:
@@ -185,10 +327,11 @@ def _join(
     bias: Ref | None,
     target: Ref,
     stored: DType,
+    last: Sequence[int] = (),
 ) -> None:
-    """Adds up the parts in order, with bias and activation, in one pass."""
+    """Adds up the parts in order, with bias and activation, in one pass; `last`: the shape whose channels lie last."""
     y, wide = node.output, promote(stored, f32)
-    shape = (y.shape[0], y.shape[1], math.prod(y.shape[2:]))
+    shape = last or (y.shape[0], y.shape[1], math.prod(y.shape[2:]))
     nbytes = y.size * kept.itemsize
     inputs = [
         View(Ref(parts.segment, parts.offset + i * nbytes, nbytes), kept, contiguous(shape))
@@ -200,7 +343,7 @@ def _join(
     arguments = [total]
     if bias is not None:
         arguments.append(ex.arg(splits, wide))
-        inputs.append(View(bias, wide, (0, 1, 0)))
+        inputs.append(View(bias, wide, (*[0] * (len(last) - 1), 1) if last else (0, 1, 0)))
     plain = epilogue_tree(kept, wide if bias is not None else None, node.attrs.get("activation"), stored)
     tree = ex.substitute(plain, arguments)
     launch_tree(ctx, [tree], shape, inputs, [View(target, stored, contiguous(shape))])

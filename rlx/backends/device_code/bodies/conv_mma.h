@@ -1,0 +1,219 @@
+// y[n, t, g, row] = act(sum over taps and channels of w[g, row, tap, channel] * x[n, t * step + tap, g, channel] + bias):
+// convolution of halves (T: f16 or bf16) with channels last, as a product by matrix instructions: a row of A is what a
+// pixel of y sees of x, never stored; B has the weights of an output channel in a row; products are exact, sums are f32.
+// A unit is sixteen bytes, eight channels of one pixel or tap: every pixel of x has `deep` of them for each group of the
+// convolution, and every tap of w has as many; those beyond the channels are zero in both.
+// TILE names the sides of a tile, BM pixels and BN channels, which four warps share, two by two. A slice of BK terms lies
+// in shared memory with 16 bytes of padding in each row, which keeps eight rows in different banks. STAGES: 1: the next
+// slice waits in registers; more: shared memory holds so many slices, which asynchronous copies fill ahead.
+// PLACED: the pixels of a phase lie apart in y (else pixel after pixel); ACTIVATION, BIAS: see activation.h, bias.h;
+// C_QUADS: y may be written four at a time; WIDE: y is f32. With several splits the sums of `chunk` slices each go to y
+// one after another, without bias and activation.
+// meta: input sizes (3), steps (3), units of a pixel of x, units of a row of w, elements of a pixel of y, pixels of an image
+// of y, steps in pixels of y along t (3), pixels of y, 0, 0; then for each phase its taps, the first of them, positions (3),
+// first pixel of y, 0, 0. taps[k]: which tap of w it is, and where it looks along the three axes, as i32.
+#define TA T
+#define TB T
+#define MATRIX T
+#define BM RLX_JOIN(BM_, TILE)
+#define BN RLX_JOIN(BN_, TILE)
+#define BM_s 64u
+#define BN_s 64u
+#define BM_t 128u
+#define BN_t 64u
+#define BM_m 128u
+#define BN_m 128u
+#define BK 32u
+#define THREADS 128u
+// The 16 x 16 matrices of a warp's part of the tile.
+#define FM (BM / 32u)
+#define FN (BN / 32u)
+#define ACROSS (BK / 8u)  // units of a row of a slice
+#define ROW (ACROSS + 1u)
+#define SLICE ((BM + BN) * ROW)
+#define LOADS_A (BM * ACROSS / THREADS)  // units of a slice for each thread
+#define LOADS_B (BN * ACROSS / THREADS)
+#define LINES (THREADS / ACROSS)  // rows of a slice that the threads load at once
+#define ROW_C (FN * 4u + 1u)
+#define STAGE (4u * 16u * ROW_C)
+#define META(i) LOAD(u32, meta, i)
+#define PHASE(i) LOAD(u32, meta, 16u + phase * 8u + (i))
+
+#include "matmul_out.h"
+#include "stream.h"
+#include "matmul_ahead.h"
+#ifdef RLX_GLSL
+#define ROLLED [[dont_unroll]]
+#define UNITS(n) shared uvec4 units[n];
+#else
+#define ROLLED _Pragma("unroll 1")
+#endif
+
+UNITS(STAGES * SLICE > STAGE ? STAGES * SLICE : STAGE)
+
+// Loads the next slice of this thread's units: into the part `side` of shared memory, or into registers, where bit f of
+// `real` says which of them are not zero. Then moves on by a slice.
+#define LOAD_SLICE(side)                                                                                          \
+    {                                                                                                             \
+        const bool inside = tap < tap_end;                                                                        \
+        real = 0u;                                                                                                \
+        UNROLL for (uint f = 0u; f < LOADS_A; f++) {                                                              \
+            const uint q0 = at[f].x + place.y, q1 = at[f].y + place.z, q2 = at[f].z + place.w;                    \
+            const bool there = inside && q0 < s0 && q1 < s1 && q2 < s2;                                           \
+            const uint i = there ? at[f].w + ((q0 * s1 + q1) * s2 + q2) * pixel + unit : 0u;                      \
+            if (STAGES > 1u) {                                                                                    \
+                LOAD_AHEAD(held_a[f], (side) * SLICE + (line + f * LINES) * ROW + across, x, i, there)            \
+            } else {                                                                                              \
+                held_a[f] = LOAD_UNIT(x, i);                                                                      \
+                real |= there ? 1u << f : 0u;                                                                     \
+            }                                                                                                     \
+        }                                                                                                         \
+        UNROLL for (uint f = 0u; f < LOADS_B; f++) {                                                              \
+            const bool there = inside && n0 + line + f * LINES < rows;                                            \
+            const uint i = there ? row_b + f * (LINES * w_row) + place.x * deep + unit : 0u;                    \
+            if (STAGES > 1u) {                                                                                    \
+                LOAD_AHEAD(held_b[f], (side) * SLICE + (BM + line + f * LINES) * ROW + across, w, i, there)       \
+            } else {                                                                                              \
+                held_b[f] = LOAD_UNIT(w, i);                                                                      \
+                real |= there ? 1u << (LOADS_A + f) : 0u;                                                         \
+            }                                                                                                     \
+        }                                                                                                         \
+        unit += ACROSS;                                                                                           \
+        if (unit >= deep) {                                                                                     \
+            tap += unit / deep;                                                                                 \
+            unit %= deep;                                                                                       \
+            place = taps AT(tap < tap_end ? tap : tap_first);                                                     \
+        }                                                                                                         \
+    }
+
+// Puts four channels of a pixel of y from element `at` on, of which `left` are there; with their biases, from `channel` on.
+RLX_FN void put_channels(PTR(T) y, PTR(f32) bias, const vec4 sum, const uint at, const uint channel, const uint left) {
+    vec4 v = sum;
+    if (HAS_BIAS) {
+        const vec4 add = bias_quad(bias, channel, channel + left);
+        ADD_QUAD(v, add)
+    }
+    v = VEC4(activated(v.x), activated(v.y), activated(v.z), activated(v.w));
+    if (C_QUADS) {
+        if (WIDE) {
+            STORE4(f32, AS(f32, y), at / 4u, v);
+        } else {
+            STORE4(T, y, at / 4u, v);
+        }
+        return;
+    }
+    put_one(y, at, v.x);
+    if (left > 1u) put_one(y, at + 1u, v.y);
+    if (left > 2u) put_one(y, at + 2u, v.z);
+    if (left > 3u) put_one(y, at + 3u, v.w);
+}
+
+RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(b16) taps, PTR(u32) meta, PTR(T) y, const uint batch,
+                          const uint groups, const uint rows, const uint phases, const uint columns, const uint deep,
+                          const uint chunk, const uint splits) {
+    const uint tiles_m = (columns + BM - 1u) / BM, tiles_n = (rows + BN - 1u) / BN;
+    // Tiles of the same pixels follow one another, so that they find x in the cache.
+    const uint z = GROUP / (tiles_m * tiles_n), tile = GROUP % (tiles_m * tiles_n);
+    const uint part = z % splits, phase = z / splits % phases, g = z / (splits * phases);
+    if (g >= groups) return;
+    const uint t1 = PHASE(3u), t2 = PHASE(4u), positions = PHASE(2u) * t1 * t2, count = batch * positions;
+    const uint m0 = tile / tiles_n * BM, n0 = tile % tiles_n * BN;
+    if (m0 >= count) return;
+    const uint s0 = META(0u), s1 = META(1u), s2 = META(2u), pixel = META(6u), w_row = META(7u);
+
+    const uint line = THREAD / ACROSS, across = THREAD % ACROSS;
+    uvec4 at[LOADS_A];
+    UNROLL for (uint f = 0u; f < LOADS_A; f++) {
+        const uint m = m0 + line + f * LINES, image = m / positions, t = m % positions;
+        at[f].x = m < count ? t / (t1 * t2) * META(3u) : 0x80000000u;  // beyond all pixels no tap is inside
+        at[f].y = t / t2 % t1 * META(4u);
+        at[f].z = t % t2 * META(5u);
+        at[f].w = image * (s0 * s1 * s2) * pixel + g * deep;
+    }
+    const uint row_b = (g * rows + n0 + line) * w_row;
+    const uint tap_first = PHASE(1u), tap_end = tap_first + PHASE(0u);
+    const uint slices = (PHASE(0u) * deep + ACROSS - 1u) / ACROSS;
+    const uint begin = part * chunk, end = slices < begin + chunk ? slices : begin + chunk;
+    uint unit = (begin * ACROSS + across) % deep, tap = tap_first + (begin * ACROSS + across) / deep;
+    uvec4 place = taps AT(tap < tap_end ? tap : tap_first);
+
+    const uint wm = WARP / 2u * FM * 16u, wn = WARP % 2u * FN * 16u;
+    const uvec4 zero = UVEC4(0u, 0u, 0u, 0u);
+    SUMS acc[FM * FN];
+    uvec4 held_a[LOADS_A];
+    uvec4 held_b[LOADS_B];
+    uint real = 0u;
+    UNROLL for (uint i = 0u; i < FM * FN; i++) SUMS_ZERO(acc[i])
+    if (STAGES > 1u) {
+        UNROLL for (uint s = 0u; s < STAGES - 1u; s++) {
+            if (begin + s < end) LOAD_SLICE(s)
+            LOADS_END
+        }
+    } else {
+        LOAD_SLICE(0u)
+    }
+    uint side = 0u, next = STAGES - 1u;
+    ROLLED for (uint t = begin; t < end; t++) {
+        if (STAGES > 1u) {
+            LOADS_WAIT(STAGES - 2u)
+            BARRIER;
+            if (t + STAGES - 1u < end) LOAD_SLICE(next)
+            LOADS_END
+            next = next + 1u == STAGES ? 0u : next + 1u;
+        } else {
+            UNROLL for (uint f = 0u; f < LOADS_A; f++) {
+                units[(line + f * LINES) * ROW + across] = (real >> f & 1u) != 0u ? held_a[f] : zero;
+            }
+            UNROLL for (uint f = 0u; f < LOADS_B; f++) {
+                units[(BM + line + f * LINES) * ROW + across] = (real >> (LOADS_A + f) & 1u) != 0u ? held_b[f] : zero;
+            }
+            BARRIER;
+            LOAD_SLICE(0u)
+        }
+        UNROLL for (uint kk = 0u; kk < BK / 16u; kk++) {
+            MATRIX_B mb[FN];
+            UNROLL for (uint j = 0u; j < FN; j++) {
+                LOAD_B(mb[j], side * SLICE + (BM + wn + j * 16u) * ROW + kk * 2u, ROW, true)
+            }
+            UNROLL for (uint i = 0u; i < FM; i++) {
+                MATRIX_A ma;
+                LOAD_A(ma, side * SLICE + (wm + i * 16u) * ROW + kk * 2u, ROW, false)
+                UNROLL for (uint j = 0u; j < FN; j++) {
+                    MULTIPLY(acc[i * FN + j], ma, mb[j])
+                }
+            }
+        }
+        if (STAGES > 1u) {
+            side = side + 1u == STAGES ? 0u : side + 1u;
+        } else {
+            BARRIER;
+        }
+    }
+    if (STAGES > 1u) {
+        LOADS_WAIT(0u)
+        BARRIER;
+    }
+
+    const uint stage = WARP * (STAGE / 4u), pitch = META(8u);
+    PTR(T) py = SKIP(T, y, part, WIDE ? 2u * META(13u) : META(13u));
+    UNROLL for (uint i = 0u; i < FM; i++) {
+        UNROLL for (uint j = 0u; j < FN; j++) STORE_SUMS(acc[i * FN + j], stage + j * 4u, ROW_C)
+        SYNC_WARP;
+        UNROLL for (uint e = 0u; e < FN * 2u; e++) {
+            const uint q = e * 32u + LANE;
+            const uint m = m0 + wm + i * 16u + q / (FN * 4u), column = n0 + wn + q % (FN * 4u) * 4u;
+            if (m < count && column < rows) {
+                const uvec4 v = units[stage + q / (FN * 4u) * ROW_C + q % (FN * 4u)];
+                uint to = m;
+                if (PLACED) {
+                    const uint u = m % positions;
+                    to = m / positions * META(9u) + PHASE(5u) + u / (t1 * t2) * META(10u) + u / t2 % t1 * META(11u) +
+                         u % t2 * META(12u);
+                }
+                const vec4 sum = VEC4(RLX_FLOAT(v.x), RLX_FLOAT(v.y), RLX_FLOAT(v.z), RLX_FLOAT(v.w));
+                put_channels(py, bias, sum, to * pitch + g * rows + column, g * rows + column, rows - column);
+            }
+        }
+        SYNC_WARP;
+    }
+}
