@@ -27,9 +27,9 @@ _ELEMENTS_PER_US = 7e5  # memory moves so many
 _LONG_SUM = 8192  # longer sums are added up in parts
 _MAX_SPLITS = 10  # parts that one tree adds up
 _MIN_CHUNK = 128
-# Of matrix instructions: sides of a tile (pixels and channels), multiply-adds a microsecond of a unit that is busy with
-# it, and the workgroups that run on a unit at once.
-MATRIX_TILES = {"s": (64, 64, 0.45e6, 4), "t": (128, 64, 0.7e6, 3), "m": (128, 128, 0.95e6, 2)}
+# Of matrix instructions: sides of a tile (pixels and channels), multiply-adds a microsecond of a unit with enough
+# workgroups, and the share of that rate that one workgroup has alone.
+MATRIX_TILES = {"s": (64, 64, 0.6e6, 0.4), "t": (128, 64, 0.8e6, 0.45), "m": (128, 128, 0.95e6, 0.6)}
 _DEPTH = 32  # terms of a slice
 _TILE_START_TERMS = 96  # the rest of a tile takes as long as so many terms
 _LEAST_SLICES = 8  # of a part
@@ -155,7 +155,7 @@ def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
     rank = 2 if p.moved or not p.library else -1
     slices = math.ceil(p.units * 8 / _DEPTH)
     room = max(target.limits.shared_bytes, target.limits.dynamic_shared_bytes)
-    for name, (high, wide, rate, resident) in MATRIX_TILES.items():
+    for name, (high, wide, rate, alone) in MATRIX_TILES.items():
         stages = [1]
         if target.matrices.overlapped:
             slice_bytes = (high + wide) * (_DEPTH + 8) * 2
@@ -166,8 +166,7 @@ def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
                 break
             chunk = max(1, math.ceil(slices / wanted))
             split_k = max(1, math.ceil(slices / chunk))
-            full, left = divmod(tiles * split_k, target.units * resident)
-            rounds = full * resident + (max(math.ceil(left / target.units), 0.7 * resident) if left else 0)
+            rounds = max(math.ceil(tiles * split_k / target.units), 1 / alone)
             time = rounds * high * wide * (chunk * _DEPTH + _TILE_START_TERMS) / rate
             time += 4 * p.moved / _BYTES_PER_US + (_LAUNCH_US if p.moved else 0)
             if split_k > 1:

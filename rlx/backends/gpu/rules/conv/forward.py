@@ -300,7 +300,8 @@ def _in_units(ctx: Lowering, source: Ref, dtype: DType, dims: Sequence[int], str
     """Elements of these dimensions in row-major order, the last one filled up with zeros to units of 16 bytes."""
     *outer, channels = dims
     padded = -(-channels // 8) * 8
-    if tuple(strides) == contiguous(dims) and channels == padded and source.offset % 16 == 0:
+    same = all(n == 1 or a == b for n, a, b in zip(dims, strides, contiguous(dims), strict=True))
+    if same and channels == padded and source.offset % 16 == 0:
         return source
     size = math.prod(outer) * padded
     result = ctx.scratch(size * dtype.itemsize)
