@@ -1,0 +1,224 @@
+"""Convolutions of ResNet-50 in 16 bits on the GPUs of this machine, beside torch: each shape, then the network.
+
+    python benchmarks/kernels/convolutions.py [--device cuda vulkan] [--batch 32] [--dtype bf16] [--part shapes network]
+        [--every]
+
+Shapes: TFLOP/s of a convolution with bias and relu between two others, so that its input and result lie as they do in
+the network; weights as a caller gives them, to repack them is counted. "before": without matrix instructions. --every:
+each tile by itself, too. Times are the least of several runs by the device's own timestamps; torch's are those of calls
+in a row, with channels last. The network: milliseconds a run with its input on the device, and the NMSE against the same
+network in float64.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import numpy as np
+
+import rlx
+from benchmarks.harness import Table, options
+from benchmarks.kernels.gpu import per_run
+from rlx.backends.gpu.rules.conv import choice
+from rlx.runtime import Session
+
+# Input channels, output channels, side of the picture, kernel, stride, how often the network has it.
+SHAPES = (
+    (3, 64, 224, 7, 2, 1), (64, 64, 56, 1, 1, 1), (64, 64, 56, 3, 1, 3), (64, 256, 56, 1, 1, 4), (256, 64, 56, 1, 1, 2),
+    (256, 128, 56, 1, 1, 1), (128, 128, 56, 3, 2, 1), (128, 512, 28, 1, 1, 4), (256, 512, 56, 1, 2, 1),
+    (512, 128, 28, 1, 1, 3), (128, 128, 28, 3, 1, 3), (512, 256, 28, 1, 1, 1), (256, 256, 28, 3, 2, 1),
+    (256, 1024, 14, 1, 1, 6), (512, 1024, 28, 1, 2, 1), (1024, 256, 14, 1, 1, 5), (256, 256, 14, 3, 1, 5),
+    (1024, 512, 14, 1, 1, 1), (512, 512, 14, 3, 2, 1), (512, 2048, 7, 1, 1, 3), (1024, 2048, 14, 1, 2, 1),
+    (2048, 512, 7, 1, 1, 2), (512, 512, 7, 3, 1, 2),
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def before() -> Iterator[None]:
+    """Inside, programs are compiled without matrix instructions for convolutions."""
+    with mock.patch.object(choice, "multiplies", lambda target, half: False):
+        yield
+
+
+def graph_of(shape: tuple[int, ...], batch: int, dtype: str) -> rlx.Graph:
+    c, o, side, k, stride, _ = shape
+    g = rlx.Graph("one")
+
+    def conv(x: rlx.Tensor, channels: int, k: int, stride: int) -> rlx.Tensor:
+        w = g.input(f"w{len(g.inputs)}", (channels, x.shape[1], k, k), dtype)
+        b = g.input(f"b{len(g.inputs)}", (channels,), dtype)
+        return rlx.relu(rlx.conv(x, w, b, strides=stride, pads=k // 2))
+
+    x = g.input("x", (batch, c if c < 8 else 64, side, side), dtype)
+    x = x if c < 8 else conv(x, c, 1, 1)
+    g.output("y", conv(conv(x, o, k, stride), 64, 1, 1))
+    return g
+
+
+def microseconds(session: Session, shape: tuple[int, ...], batch: int, dtype: str) -> tuple[float, str]:
+    """The least time of the middle convolution's steps in a run, and its kernel."""
+    exe = session.compile(graph_of(shape, batch, dtype))
+    rng = np.random.default_rng(0)
+    feeds = {n: rng.standard_normal(t.shape).astype(t.dtype.np) for n, t in exe.graph.inputs.items()}
+    exe.run(feeds)
+    runs = []
+    for _ in range(6):
+        exe.executable.run()
+        steps = [(name.split(" ", 1), time) for name, time in exe.executable.timings()]
+        labels = list(dict.fromkeys(label for (_, label), _ in steps if "conv" in label))
+        mine = [(kernel, t) for (kernel, label), t in steps if label == labels[-2]]
+        runs.append((sum(t for _, t in mine), " ".join(k for k, _ in mine)))
+    exe.close()
+    return min(runs)
+
+
+def by_torch(shape: tuple[int, ...], batch: int, dtype: str) -> float:
+    import torch
+
+    c, o, side, k, stride, _ = shape
+    kind = torch.bfloat16 if dtype == "bf16" else torch.float16
+    x = torch.randn(batch, c, side, side, device="cuda", dtype=kind).to(memory_format=torch.channels_last)
+    w = torch.randn(o, c, k, k, device="cuda", dtype=kind).to(memory_format=torch.channels_last)
+    b = torch.randn(o, device="cuda", dtype=kind)
+    with torch.no_grad():
+        return 1e6 * per_run(
+            lambda: torch.conv2d(x, w, b, stride, k // 2).relu_(), torch.cuda.synchronize, seconds=0.05
+        )
+
+
+def shapes(devices: list[str], batch: int, dtype: str, every: bool) -> None:
+    sessions = {d: Session(d, timings=True) for d in devices}
+    titles = [f"{d} {word}" for d in devices for word in ("before", "now", *(("s", "t", "m") if every else ()))]
+    table = Table({"shape": "26", "GFLOP": "6.1f", "torch": "6.1f", **{t: "13.1f" for t in titles}, "kernel": "30"})
+    table.head()
+    total: dict[str, float] = dict.fromkeys(("torch", *titles), 0.0)
+    for shape in SHAPES:
+        c, o, side, k, stride, times = shape
+        flops = 2 * batch * o * c * k * k * (side // stride) ** 2
+        found: dict[str, float] = {"torch": by_torch(shape, batch, dtype)}
+        names = []
+        for d, session in sessions.items():
+            with before():
+                found[f"{d} before"], _ = microseconds(session, shape, batch, dtype)
+            found[f"{d} now"], name = microseconds(session, shape, batch, dtype)
+            names.append(name)
+            for tile in ("s", "t", "m") if every else ():
+                with choice.forcing(algorithm="matrices", tile=tile):
+                    found[f"{d} {tile}"], _ = microseconds(session, shape, batch, dtype)
+        for title, value in found.items():
+            total[title] += times * value
+        rates = [flops / found[t] / 1e6 for t in ("torch", *titles)]
+        table.row([f"{times} x {c}>{o} {side} k{k} s{stride}", flops / 1e9, *rates, names[0][:60]])
+    print("µs of all, each as often as the network has it: " + ", ".join(f"{t} {v:.0f}" for t, v in total.items()))
+
+
+def resnet50(batch: int, dtype: str) -> tuple[rlx.Graph, dict[str, Any]]:
+    """The network without norms of batches, which inference folds into the weights; and its weights."""
+    g, rng = rlx.Graph("resnet50"), np.random.default_rng(0)
+    weights: dict[str, Any] = {}
+
+    def param(shape: tuple[int, ...], scale: float) -> rlx.Tensor:
+        t = g.param(f"w{len(weights)}", shape, dtype)
+        weights[f"w{len(weights)}"] = (rng.standard_normal(shape) * scale).astype(t.dtype.np)
+        return t
+
+    def conv(x: rlx.Tensor, channels: int, k: int, stride: int = 1, scale: float = 1.0) -> rlx.Tensor:
+        w = param((channels, x.shape[1], k, k), scale * (2 / (x.shape[1] * k * k)) ** 0.5)
+        return rlx.conv(x, w, param((channels,), 0.1), strides=stride, pads=k // 2)
+
+    y = g.input("x", (batch, 3, 224, 224), dtype)
+    y = rlx.max_pool(rlx.relu(conv(y, 64, 7, 2)), 3, strides=2, pads=1)
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        for block in range(blocks):
+            width, stride = 64 << stage, 2 if stage and not block else 1
+            z = rlx.relu(conv(rlx.relu(conv(y, width, 1)), width, 3, stride))
+            z = conv(z, 4 * width, 1, scale=0.3)
+            y = rlx.relu(z + (y if block else conv(y, 4 * width, 1, stride)))
+    y = rlx.mean(y, axis=(2, 3)) @ param((2048, 1000), 0.02) + param((1000,), 0.1)
+    g.output("y", y)
+    return g, weights
+
+
+def torch_resnet(weights: dict[str, Any], kind: Any) -> Callable[[Any], Any]:
+    """The same network of torch's functions on CUDA, with channels last."""
+    import torch
+    import torch.nn.functional as f
+
+    w = [torch.from_numpy(a.astype(np.float32)).to("cuda", kind) for a in weights.values()]
+    w = [t.to(memory_format=torch.channels_last) if t.ndim == 4 else t for t in w]
+
+    def run(x: Any) -> Any:
+        left = iter(w)
+
+        def conv(y: Any, stride: int = 1) -> Any:
+            k = next(left)
+            return f.conv2d(y, k, next(left), stride, k.shape[2] // 2)
+
+        y = f.max_pool2d(f.relu(conv(x, 2)), 3, 2, 1)
+        for stage, blocks in enumerate((3, 4, 6, 3)):
+            for block in range(blocks):
+                stride = 2 if stage and not block else 1
+                z = conv(f.relu(conv(f.relu(conv(y)), stride)))
+                y = f.relu(z + (y if block else conv(y, stride)))
+        return y.mean((2, 3)) @ next(left) + next(left)
+
+    return run
+
+
+def network(devices: list[str], batch: int, dtype: str) -> None:
+    import torch
+
+    g, weights = resnet50(batch, dtype)
+    x = np.random.default_rng(1).standard_normal((batch, 3, 224, 224)).astype(g.inputs["x"].dtype.np)
+    kind = torch.bfloat16 if dtype == "bf16" else torch.float16
+    image = torch.from_numpy(x.astype(np.float32)).cuda()
+    with torch.no_grad():
+        want = torch_resnet(weights, torch.float64)(image.double()).cpu().numpy()
+
+        def nmse(y: Any) -> float:
+            return float(((y.astype(np.float64) - want) ** 2).sum() / (want**2).sum())
+
+        own, run = image.to(kind).to(memory_format=torch.channels_last), torch_resnet(weights, kind)
+        error = nmse(run(own).float().cpu().numpy())
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run(own)
+        time = per_run(graph.replay, torch.cuda.synchronize)
+    print(f"network batch {batch} {dtype}: torch, eager in a CUDA graph {1e3 * time:.3f} ms, NMSE {error:.1e}")
+    for device in devices:
+        for title, state in (("before", before()), ("now", contextlib.nullcontext())):
+            with state:
+                session = Session(device)
+                exe = session.compile(g)
+                exe.set_params(weights)
+                error = nmse(exe.run({"x": x})["y"])
+                time = per_run(exe.executable.run, lambda: None)
+                again = exe.run({"x": x})["y"]
+                print(f"  {device} {title}: {1e3 * time:.3f} ms, NMSE {error:.1e}, same bits "
+                      f"{(again == exe.run({'x': x})['y']).all()}, {len(exe.executable.steps)} steps", flush=True)  # fmt: skip
+                exe.close()
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--device", nargs="+", default=["cuda", "vulkan"])
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--dtype", default="bf16", choices=("bf16", "f16"))
+    parser.add_argument("--part", nargs="+", default=["shapes", "network"], choices=("shapes", "network"))
+    parser.add_argument("--every", action="store_true")
+    args = parser.parse_args()
+    if "shapes" in args.part:
+        shapes(args.device, args.batch, args.dtype, args.every)
+    if "network" in args.part:
+        network(args.device, args.batch, args.dtype)
+
+
+if __name__ == "__main__":
+    main()
