@@ -4,10 +4,10 @@
         [--every]
 
 Shapes: TFLOP/s of a convolution with bias and relu between two others, so that its input and result lie as they do in
-the network; weights as a caller gives them, to repack them is counted. "before": without matrix instructions. --every:
-each tile by itself, too. Times are the least of several runs by the device's own timestamps; torch's are those of calls
-in a row, with channels last. The network: milliseconds a run with its input on the device, and the NMSE against the same
-network in float64.
+the network; weights as a caller gives them, to repack them is counted. "before": without matrix instructions.
+--every: each tile by itself, too. Times are the least of several runs by the device's own timestamps; torch's are those
+of calls in a row, with channels last. The network: milliseconds a run with its input on the device, and the NMSE against
+the same network in float64.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SHAPES = (
 @contextlib.contextmanager
 def before() -> Iterator[None]:
     """Inside, programs are compiled without matrix instructions for convolutions."""
-    with mock.patch.object(choice, "multiplies", lambda target, half: False):
+    with mock.patch.object(choice, "multiplies", return_value=False):
         yield
 
 
@@ -96,7 +96,7 @@ def by_torch(shape: tuple[int, ...], batch: int, dtype: str) -> float:
 def shapes(devices: list[str], batch: int, dtype: str, every: bool) -> None:
     sessions = {d: Session(d, timings=True) for d in devices}
     titles = [f"{d} {word}" for d in devices for word in ("before", "now", *(("s", "t", "m") if every else ()))]
-    table = Table({"shape": "26", "GFLOP": "6.1f", "torch": "6.1f", **{t: "13.1f" for t in titles}, "kernel": "30"})
+    table = Table({"shape": "26", "GFLOP": "6.1f", "torch": "6.1f", **dict.fromkeys(titles, "13.1f"), "kernel": "30"})
     table.head()
     total: dict[str, float] = dict.fromkeys(("torch", *titles), 0.0)
     for shape in SHAPES:
@@ -200,9 +200,9 @@ def network(devices: list[str], batch: int, dtype: str) -> None:
                 exe.set_params(weights)
                 error = nmse(exe.run({"x": x})["y"])
                 time = per_run(exe.executable.run, lambda: None)
-                again = exe.run({"x": x})["y"]
-                print(f"  {device} {title}: {1e3 * time:.3f} ms, NMSE {error:.1e}, same bits "
-                      f"{(again == exe.run({'x': x})['y']).all()}, {len(exe.executable.steps)} steps", flush=True)  # fmt: skip
+                same = np.array_equal(exe.run({"x": x})["y"], exe.run({"x": x})["y"])
+                count = len(exe.executable.steps)
+                print(f"  {device} {title}: {1e3 * time:.3f} ms, NMSE {error:.1e}, same bits {same}, {count} steps")
                 exe.close()
 
 

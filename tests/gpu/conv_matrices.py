@@ -41,7 +41,7 @@ def cases() -> Iterator[Case]:
 
 
 def outcome(case: Case, device: str, session: Session | None, wishes: dict[str, Any]) -> tuple[bool, float, str]:
-    """(whether it passes, the greatest error in last places, what is wrong) of a case by the candidate of these wishes."""
+    """(whether it passes, the greatest error in last places, what is wrong) of a case by the candidate wished for."""
     with forcing(algorithm="matrices", **wishes):
         if session is not None:
             done = run_case(session, case)

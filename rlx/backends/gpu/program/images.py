@@ -1,9 +1,10 @@
 """Which tensors of a program lie in memory with their channels last: a physical order, unknown to the graph.
 
-Convolutions by matrix instructions read and write channels last. A tensor between them, and between elementwise ops, has
-the bytes of (N, *S, C) in its slot then. What the caller sees, weights, states, operands and results of products, and
-memory that several tensors view keep the order of their shapes. A node that does not know of the order works on
-transposed copies (`Lowering.lower`), so what is chosen here decides times alone.
+Convolutions by matrix instructions read and write channels last. A tensor between them, and between ops that work on an
+image of either order (elementwise ones and pools), has the bytes of (N, *S, C) in its slot then. What the caller sees,
+weights, states, operands and results of products, and memory that several tensors view keep the order of their shapes.
+A node that does not know of the order works on transposed copies (`Lowering.lower`), so what is chosen here decides
+times alone.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rlx.driver.memory.views import view_offset
 from rlx.ir import Node, Tensor, bodies
@@ -21,16 +22,32 @@ from rlx.passes.trees import node_trees
 if TYPE_CHECKING:
     from rlx.backends.gpu.program.lowering import Lowering
 
-# Of an op whose rule knows the order: whether it can read and write a node's images with their channels last; `wished`:
-# if all of them lay so.
-IMAGES: dict[str, Callable[[Lowering, Node, bool], bool]] = {}
+
+class Maker(NamedTuple):
+    """An op that gains where its first input and its output lie with their channels last, if `takes(ctx, node,
+    wished)`; `wished`: as if they did."""
+
+    takes: Callable[[Lowering, Node, bool], bool]
+
+
+class Follower(NamedTuple):
+    """An op whose first input and output lie alike, in either order."""
+
+
+class Reader(NamedTuple):
+    """An op that reads its input in either order and writes in the order of shapes, if `takes(node)`."""
+
+    takes: Callable[[Node], bool]
+
+
+IMAGES: dict[str, Maker | Follower | Reader] = {}  # what an op's rule does with images
 
 
 def channels_last_tensors(ctx: Lowering, native: Callable[[Node], bool]) -> frozenset[int]:
-    """The ids of the tensors that lie with their channels last: those that convolutions read or write so, and those that
-    are tied to them by elementwise ops, where more nodes read and write them so than need a copy."""
+    """The ids of the tensors that lie with their channels last: those that convolutions read or write so, and those
+    that are tied to them by ops on either order, where more nodes read and write them so than need a copy."""
     graph = ctx.graph
-    makers = {id(n) for n in graph.nodes if n.op.name in IMAGES and IMAGES[n.op.name](ctx, n, True)}
+    makers = {id(n) for n in graph.nodes if _takes(ctx, n, wished=True)}
     if not makers:
         return frozenset()
     fixed = {t.id for ts in (graph.inputs, graph.outputs, graph.updates) for t in ts.values()}
@@ -53,41 +70,46 @@ def channels_last_tensors(ctx: Lowering, native: Callable[[Node], bool]) -> froz
 
     gain: Counter[int] = Counter()
     for node in graph.nodes:
+        role, alike = IMAGES.get(node.op.name), _alike(node)
         if id(node) in makers:
-            touched, each = (node.inputs[0], node.output), 1
-        elif _by_element(node) and all(free(t) for t in images(node)):
-            touched, each = (), 0
-            for t in images(node)[1:]:
-                parent[root(t.id)] = root(images(node)[0].id)
-        else:
-            touched, each = (*node.inputs, *node.outputs), -1
-        gain.update({t.id: each for t in touched if free(t)})
-    for i, value in list(gain.items()):
-        if root(i) != i:
-            gain[root(i)] += value
+            gain.update({t.id: 1 for t in (node.inputs[0], node.output) if free(t)})
+        elif alike and all(map(free, alike)):
+            for t in alike[1:]:
+                parent[root(t.id)] = root(alike[0].id)
+        elif not (isinstance(role, Reader) and role.takes(node)):
+            gain.update({t.id: -1 for t in (*node.inputs, *node.outputs) if free(t)})
+    total: Counter[int] = Counter()
+    for i, value in gain.items():
+        total[root(i)] += value
     every = (t for node in graph.nodes for t in node.outputs)
-    return frozenset(t.id for t in every if free(t) and gain[root(t.id)] > 0)
+    return frozenset(t.id for t in every if free(t) and total[root(t.id)] > 0)
 
 
 def in_any_order(ctx: Lowering, node: Node) -> bool:
-    """Whether the rule of a node can read and write its tensors as they lie."""
-    if node.op.name in IMAGES:
-        return IMAGES[node.op.name](ctx, node, False)
-    if not _by_element(node):
-        return False
-    alike = {t.id for t in images(node)}
-    return alike <= ctx.last and not any(t.id in ctx.last for t in node.inputs if t.id not in alike)
+    """Whether the rule of a node can read and write its tensors as they lie, of which some have their channels last."""
+    role = IMAGES.get(node.op.name)
+    if isinstance(role, Maker):
+        return _takes(ctx, node, wished=False)
+    if isinstance(role, Reader):
+        return role.takes(node) and ctx.last.isdisjoint(t.id for t in node.outputs)
+    alike = {t.id for t in _alike(node)}
+    others = {t.id for t in (*node.inputs, *node.outputs)} - alike
+    return bool(alike) and alike <= ctx.last and others.isdisjoint(ctx.last)
 
 
-def _by_element(node: Node) -> bool:
-    """Whether each element of a node's outputs depends on those at its place alone, and not on the place's number."""
-    return node.op.elementwise and all(e.prim != "index" for e in linearize(node_trees(node)))
+def _takes(ctx: Lowering, node: Node, wished: bool) -> bool:
+    role = IMAGES.get(node.op.name)
+    return isinstance(role, Maker) and role.takes(ctx, node, wished)
 
 
-def images(node: Node) -> Sequence[Tensor]:
-    """The tensors of an elementwise node that have the shape of its outputs."""
-    shape = node.outputs[0].shape
-    return [t for t in (*node.inputs, *node.outputs) if t.shape == shape]
+def _alike(node: Node) -> Sequence[Tensor]:
+    """The tensors of a node that its rule takes in either order, but all in the same: of an op whose elements depend on
+    those at their own place alone, not on the place's number, those that have the shape of its outputs."""
+    if isinstance(IMAGES.get(node.op.name), Follower):
+        return (node.inputs[0], node.output)
+    if not node.op.elementwise or any(e.prim == "index" for e in linearize(node_trees(node))):
+        return ()
+    return [t for t in (*node.inputs, *node.outputs) if t.shape == node.outputs[0].shape]
 
 
 def last_shape(shape: Sequence[int]) -> tuple[int, ...]:

@@ -142,7 +142,7 @@ class Lowering:
         self.together: dict[int, tuple[Node, ...]] | None = None  # id of a node's result -> the nodes of its batch
         self.made: set[int] = set()  # ids of results that an earlier node of their batch has computed
         self.last: frozenset[int] = frozenset()  # ids of the tensors that lie with their channels last (`images.py`)
-        self.moved: dict[int, Ref] = {}  # ids of those that the node at hand reads or writes in the order of their shapes
+        self.moved: dict[int, Ref] = {}  # ids of those whose copies the node at hand uses, in the order of shapes
         self.trees: dict[Hashable, KnownTree] = {}  # launches of expression trees, by all that they depend on
         self._blocks: dict[bytes, Ref] = {}
         self._scratch_used = 0
@@ -156,6 +156,10 @@ class Lowering:
             return self.moved[tensor.id]
         slot = self.plan.slots[tensor.id]
         return Ref(slot.segment, slot.offset, slot.nbytes)
+
+    def lies_last(self, tensor: Tensor) -> bool:
+        """Whether `ref` has a tensor's elements in the order (N, *S, C)."""
+        return tensor.id in self.last and tensor.id not in self.moved
 
     def storage(self, tensor: Tensor) -> DType:
         """The dtype a tensor is stored as."""

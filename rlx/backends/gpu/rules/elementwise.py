@@ -60,7 +60,7 @@ def lower_elementwise(ctx: Lowering, node: Node) -> None:
     """Every output element from the input elements that NumPy's broadcasting pairs with it."""
     shape = node.outputs[0].shape
     strides = [broadcast(t.shape, shape) for t in node.inputs]
-    if node.outputs[0].id in ctx.last and node.outputs[0].id not in ctx.moved:
+    if ctx.lies_last(node.outputs[0]):
         strides = [
             contiguous(last_shape(shape)) if t.shape == shape else last_strides(s)
             for t, s in zip(node.inputs, strides, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlx.backends.gpu.program.casts import cast_ref, groups_for, native
+from rlx.backends.gpu.program.images import IMAGES, Follower
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref
@@ -20,8 +21,8 @@ POOL = declare(
         args=(*reads(x="T", meta="u32"), *writes(y="T", index="u32"), *uints("total")),
         headers=("body64",),
         variants={"T": ("f32", "f64", "f16", "bf16")},
-        constants={"KIND": 0, "PADDING_COUNTS": False},
-        trials=((0, False), (1, True), (2, False)),
+        constants={"KIND": 0, "PADDING_COUNTS": False, "LAST": False},
+        trials=((0, False, False), (1, True, True), (2, False, False)),
     )
 )
 POOL_BACK = declare(
@@ -48,7 +49,10 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 def _meta(ctx: Lowering, node: Node, x: Tensor, counts: Sequence[int]) -> Ref:
     after = three([b for _, b in node.attrs["pads"]], 0)
-    return ctx.block([*window_meta(x, counts, node.attrs["kernel"], node), *after])
+    return ctx.block([*window_meta(x, counts, node.attrs["kernel"], node), *after, x.shape[1]])
+
+
+IMAGES.update(dict.fromkeys(("max_pool", "avg_pool"), Follower()))
 
 
 @lowers("max_pool", "avg_pool", when=_native)
@@ -60,7 +64,8 @@ def lower_pool(ctx: Lowering, node: Node) -> None:
     stored, target = ctx.storage(y), ctx.ref(y)
     source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size)
     kind = _LARGEST if node.op.joins == "max" else _MEAN
-    kernel = POOL(T=stored.name, KIND=kind, PADDING_COUNTS=node.attrs.get("count_include_pad", False))
+    counted = node.attrs.get("count_include_pad", False)
+    kernel = POOL(T=stored.name, KIND=kind, PADDING_COUNTS=counted, LAST=ctx.lies_last(y))
     meta = _meta(ctx, node, x, y.shape[2:])
     ctx.launch(kernel, groups_for(ctx, y.size), [source, meta, target, target, y.size])
 
@@ -75,7 +80,7 @@ def lower_max_pool_grad(ctx: Lowering, node: Node) -> None:
     source, gradient = (cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in (x, d))
     meta = _meta(ctx, node, x, d.shape[2:])
     index = ctx.scratch(4 * d.size)
-    find = POOL(T=stored.name, KIND=_PLACE, PADDING_COUNTS=False)
+    find = POOL(T=stored.name, KIND=_PLACE, PADDING_COUNTS=False, LAST=False)
     ctx.launch(find, groups_for(ctx, d.size), [source, meta, index, index, d.size])
     gather = POOL_BACK(T=stored.name)
     ctx.launch(gather, groups_for(ctx, y.size), [gradient, index, meta, ctx.ref(y), y.size])

@@ -12,7 +12,7 @@ from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
 from rlx.backends.gpu.gemm.choice import stored_pair
 from rlx.backends.gpu.gemm.launch import epilogue_tree
 from rlx.backends.gpu.program.casts import cast_ref, groups_for, native, quads
-from rlx.backends.gpu.program.images import IMAGES, last_shape
+from rlx.backends.gpu.program.images import IMAGES, Maker, last_shape
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Gemm, Ref
@@ -80,7 +80,7 @@ CONV_MMA = declare(
             "last: convolution, transposed convolution, its gradient to x."
         ),
         grid="a group of 128 for each tile of BM pixels x BN channels of each group, phase and split",
-        # x, w, bias (f32), taps, meta (bodies/conv_mma.h), y, batch, groups, rows, phases, columns, deep, chunk, splits.
+        # x, w, bias (f32), taps, meta (bodies/conv_mma.h), y, batch, groups, rows, phases, columns, deep, chunk, splits
         args=(
             *reads(x="T", w="T", bias="f32", taps="b16", meta="u32"),
             *writes(y="T"),
@@ -125,8 +125,7 @@ def _library(ctx: Lowering, node: Node, dtype: DType) -> None:
     x, w, y = node.inputs[0], node.inputs[1], node.output
     a, b = (cast_ref(ctx, ctx.ref(t), ctx.storage(t), dtype, t.size) for t in (w, x))
     target, stored = ctx.ref(y), ctx.storage(y)
-    bias = _bias(ctx, node, stored)
-    plain = bias is None and node.attrs["activation"] is None
+    plain = len(node.inputs) < 3 and node.attrs["activation"] is None
     wide = stored if plain or not dtype.is_half else f32
     product = target if wide == stored else ctx.scratch(y.size * wide.itemsize)
     batch, inner, rows, size = x.shape[0], x.shape[1], w.shape[0], math.prod(x.shape[2:])
@@ -139,7 +138,7 @@ def _library(ctx: Lowering, node: Node, dtype: DType) -> None:
         strides = (0, inner * size, rows * size)
         ctx.emit(Gemm(a, b, product, rows, size, inner, *kinds, False, False, batch, *strides, precision, label))
     if not plain:
-        _join(ctx, node, product, wide, 1, bias, target, stored)
+        _join(ctx, node, product, wide, 1, target, stored)
 
 
 @lowers("conv_transpose", "conv_grad_input", when=_native)
@@ -195,7 +194,7 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading, pointwise: bool = Fal
         )
         ctx.launch(kernel, ctx.groups(tiles * split_k), [*pointers, *sizes, chosen.chunk, split_k])
     if joined:
-        _join(ctx, node, partial, pair[0], split_k, bias, target, stored)
+        _join(ctx, node, partial, pair[0], split_k, target, stored)
 
 
 def _problem(ctx: Lowering, node: Node, reading: Reading, pointwise: bool, wished: bool = False) -> Problem:
@@ -224,10 +223,11 @@ def _half(ctx: Lowering, pair: tuple[DType, DType]) -> DType | None:
 
 def _lies_last(ctx: Lowering, t: Tensor) -> bool:
     """Whether the bytes of a tensor are those of (N, *S, C)."""
-    return (t.id in ctx.last and t.id not in ctx.moved) or t.shape[1] == 1 or math.prod(t.shape[2:]) == 1
+    return (ctx.lies_last(t)) or t.shape[1] == 1 or math.prod(t.shape[2:]) == 1
 
 
 def _takes_images(ctx: Lowering, node: Node, wished: bool) -> bool:
+    """Whether matrix instructions compute a node, which then reads x and writes y in either order."""
     x, w, y = node.inputs[0], node.inputs[1], node.output
     if not y.size or not w.size:
         return False
@@ -237,7 +237,7 @@ def _takes_images(ctx: Lowering, node: Node, wished: bool) -> bool:
     return isinstance(choose(ctx.target, problem), Matrices)
 
 
-IMAGES.update(dict.fromkeys(("conv", "conv_transpose", "conv_grad_input"), _takes_images))
+IMAGES.update(dict.fromkeys(("conv", "conv_transpose", "conv_grad_input"), Maker(_takes_images)))
 
 
 def _by_matrices(ctx: Lowering, node: Node, reading: Reading, chosen: Matrices) -> None:
@@ -290,8 +290,7 @@ def _by_matrices(ctx: Lowering, node: Node, reading: Reading, chosen: Matrices) 
     ctx.launch(kernel, ctx.groups(tiles * chosen.split_k), [*pointers, *sizes])
     if not alone:
         parts, whole = whole, ctx.ref(y) if last else ctx.scratch(y.size * stored.itemsize)
-        bias = _bias(ctx, node, stored)
-        _join(ctx, node, parts, wide, chosen.split_k, bias, whole, stored, last_shape(y.shape))
+        _join(ctx, node, parts, wide, chosen.split_k, whole, stored, last_shape(y.shape))
     if not last:
         from_last(ctx, y.shape, stored, whole, ctx.ref(y))
 
@@ -325,26 +324,21 @@ def _join(
     parts: Ref,
     kept: DType,
     splits: int,
-    bias: Ref | None,
     target: Ref,
     stored: DType,
     last: Sequence[int] = (),
 ) -> None:
     """Adds up the parts in order, with bias and activation, in one pass; `last`: the shape whose channels lie last."""
-    y, wide = node.output, promote(stored, f32)
+    y = node.output
     shape = last or (y.shape[0], y.shape[1], math.prod(y.shape[2:]))
     nbytes = y.size * kept.itemsize
     inputs = [
         View(Ref(parts.segment, parts.offset + i * nbytes, nbytes), kept, contiguous(shape))
         for i in range(splits)
     ]
-    total = ex.arg(0, kept)
-    for i in range(1, splits):
-        total = total + ex.arg(i, kept)
-    arguments = [total]
-    if bias is not None:
-        arguments.append(ex.arg(splits, wide))
-        inputs.append(View(bias, wide, (*[0] * (len(last) - 1), 1) if last else (0, 1, 0)))
-    plain = epilogue_tree(kept, wide if bias is not None else None, node.attrs.get("activation"), stored)
-    tree = ex.substitute(plain, arguments)
+    kind = None
+    if len(node.inputs) > 2:
+        bias, kind = node.inputs[2], ctx.storage(node.inputs[2])
+        inputs.append(View(ctx.ref(bias), kind, (*[0] * (len(last) - 1), 1) if last else (0, 1, 0)))
+    tree = epilogue_tree(kept, kind, node.attrs.get("activation"), stored, (1.0,) * splits)
     launch_tree(ctx, [tree], shape, inputs, [View(target, stored, contiguous(shape))])

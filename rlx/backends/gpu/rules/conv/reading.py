@@ -51,8 +51,8 @@ class Reading:
         return not others and count == plane
 
     def by_pixel(self, channels: int, pixel: int, row: int, out: int) -> tuple[list[int], Table]:
-        """The block and the taps of bodies/conv_mma.h: `channels` of a group of x, the units of a pixel of x and of a row
-        of weights, and the elements of a pixel of y. Behind the taps stands an empty one."""
+        """The block and the taps of bodies/conv_mma.h: `channels` of a group of x, the units of a pixel of x and of a
+        row of weights, and the elements of a pixel of y. Behind the taps stands an empty one."""
         block = [*self.meta[:6], pixel, row, out, *self.meta[8:12], self.meta[14], 0, 0]
         taps, done = [], 0
         for terms, first, *rest in self.phases:
