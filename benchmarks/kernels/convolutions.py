@@ -5,8 +5,8 @@
 
 Shapes: TFLOP/s of a convolution with bias and relu between two others, so that its input and result lie as they do in
 the network; weights as a caller gives them, to repack them is counted. "before": without matrix instructions.
---every: each tile by itself, too. Times are the least of several runs by the device's own timestamps; torch's are those
-of calls in a row, with channels last. The network: milliseconds a run with its input on the device, and the NMSE against
+--every: each tile by itself, too. Times are the least of several runs by the device's own timestamps; of torch those
+of calls in a row, with channels last. The network: milliseconds a run with its input on the device; its NMSE against
 the same network in float64.
 """
 

@@ -1,0 +1,176 @@
+"""Convolutions by matrix instructions: the CUDA text run on the CPU, whose body Vulkan's modules share; which tensors
+lie with their channels last between them, and that programs give the same numbers with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import rlx
+from rlx.backends.cuda.target import cuda_target
+from rlx.backends.gpu.program.executable import load_rules, lower_graph
+from rlx.backends.gpu.program.lowering import Lowering, kernel_name, runs_natively
+from rlx.backends.gpu.rules.conv.choice import Problem, choose, forcing
+from rlx.backends.vulkan.target import vulkan_target
+from rlx.conformance.oracle import evaluate
+from rlx.driver import Limits, MemoryPlan
+from rlx.driver.memory.planner import plan
+from rlx.dtypes import bf16, f32
+from rlx.ir import Graph
+from rlx.passes.pipeline import optimize
+from tests.gpu import cuda_host, lowered
+from tests.gpu.conv_matrices import FEATURES, LIMITS, cases, outcome
+from tests.gpu.lowered import ROUNDED, Array, carried_out, close
+from tests.gpu.missed_barriers import every_barrier_is_missed
+
+on_host = pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+BF16 = ml_dtypes.bfloat16
+
+
+@pytest.fixture(autouse=True)
+def matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowered, "FEATURES", FEATURES)
+    load_rules()
+
+
+NAMES = (
+    "conv-bf16xbf16-n1c2o3-9x13-k2x3-s2x1-d1x2-p0_1_2_0-gelu", "conv-f32xf32-n1c65o66-9x8-k3x3-p1-bias_f32 in f16",
+    "conv-f16xf16-n2c32o34-6x7-k3x3-s2-g2-p1-bias_f16", "conv-f32xf32-n1c3o17-4x4x4-k2x2x2-s2 in bf16",
+    "conv_grad_input-f32xf32-n1c2o2-5x6-k3x3-s3-d2-p3_2_1_4 in bf16",
+)  # fmt: skip
+
+
+@on_host
+@pytest.mark.parametrize("wishes", [{"tile": "s", "stages": 4}, {"tile": "t", "stages": 1}, {"tile": "m", "stages": 2}])
+@pytest.mark.sample(1)
+def test_cases_of_conformance(wishes: dict[str, Any]) -> None:
+    """A sample of what `python -m tests.gpu.conv_matrices` runs."""
+    named = {c.id: c for c in cases()}
+    for name in NAMES:
+        for parts in (1, 3):
+            ok, _, message = outcome(named[name], "host", None, {**wishes, "split_k": parts})
+            assert ok, (name, message)
+
+
+@on_host
+def test_every_barrier_is_needed_and_missed() -> None:
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(s).astype(np.float16) for s in ((1, 32, 9, 9), (65, 32, 3, 3)))
+    attrs = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1), "groups": 1, "activation": None}
+
+    def run() -> None:
+        for stages in (1, 4):  # the last of nine slices lies where the sums are put
+            with forcing(algorithm="matrices", tile="s", stages=stages):
+                lowered.run("conv", x, w, limits=LIMITS, backend="cuda", **attrs)
+
+    every_barrier_is_missed("conv_mma.h", run)
+
+
+def program(build: Callable[[Graph], None], planner: str = "reuse") -> tuple[Graph, MemoryPlan, Lowering]:
+    """A graph as it is lowered for a CUDA device with matrix instructions."""
+    graph = Graph("images")
+    build(graph)
+    target = cuda_target(FEATURES, LIMITS, software=True)
+    passed, _ = optimize(graph, support=lambda n: "native" if n.op.leaf or runs_natively(n, target) else "host")
+    planned = plan(passed, planner=planner)
+    return passed, planned, lower_graph(passed, planned, target, "f32")[0]
+
+
+def _block(graph: Graph) -> None:
+    """A residual network's parts: a stem, a pool, blocks, a dropout of fixed places, and a mean over the pixels."""
+
+    def weight(*shape: int) -> rlx.Tensor:
+        return graph.input(f"w{len(graph.inputs)}", shape, "bf16")
+
+    def conv(x: rlx.Tensor, channels: int, k: int, stride: int = 1) -> rlx.Tensor:
+        y = rlx.conv(x, weight(channels, x.shape[1], k, k), weight(channels), strides=stride, pads=k // 2)
+        return y
+
+    x = graph.input("x", (2, 3, 11, 10), "bf16")
+    y = rlx.max_pool(rlx.relu(conv(x, 24, 3)), 3, strides=2, pads=1)
+    z = conv(rlx.relu(conv(rlx.relu(conv(y, 16, 1)), 16, 3, 2)), 40, 1)
+    y = rlx.relu(z + conv(y, 40, 1, 2))
+    y = y * rlx.sigmoid(conv(rlx.mean(y, axis=(2, 3), keepdims=True), 40, 1))
+    z = rlx.concat([conv(rlx.relu(conv(y, 16, 3)), 16, 3), y], axis=1)
+    graph.output("flat", rlx.sum(z, axis=1))
+    graph.output("y", rlx.relu(conv(rlx.avg_pool(z, 2), 32, 1)))
+
+
+@on_host
+@pytest.mark.vulkan
+@pytest.mark.parametrize("planner", ["reuse", "bump"])
+@pytest.mark.sample(1)
+def test_a_network_whose_images_lie_with_their_channels_last(planner: str) -> None:
+    with forcing(algorithm="matrices", tile="s", stages=4):
+        graph, planned, lowering = program(_block, planner)
+    rng = np.random.default_rng(0)
+    feeds = {n: (rng.standard_normal(t.shape) / np.sqrt(np.prod(t.shape[1:]))).astype(BF16) for n, t in graph.inputs.items()}
+    got = carried_out(graph, planned, lowering, [feeds[n] for n in graph.inputs], "cuda")
+    values = evaluate(graph, feeds, upcast=True)
+    for name, t in graph.outputs.items():
+        close(got[name], values[t.id], nmse=2e-5, worst=2e-2)
+    last = {t.node.op.name for node in graph.nodes for t in node.outputs if t.id in lowering.last}
+    assert {"conv", "max_pool", "fused"} <= last
+    assert not lowering.last & {t.id for t in (*graph.inputs.values(), *graph.outputs.values())}
+    between = [s.label for s in lowering.steps if "transpose" in kernel_name(s)]
+    assert not any("pool" in label or "mean" in label for label in between), between
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("backend", ["vulkan", "cuda"])
+@pytest.mark.parametrize("op", ["max_pool", "avg_pool"])
+def test_pools_with_channels_last(op: str, backend: str) -> None:
+    graph = Graph("pool")
+    x = graph.input("x", (2, 5, 7, 6), "f32")
+    y = getattr(rlx, op)(x, (3, 2), strides=(2, 1), pads=((1, 1), (0, 1)))
+    graph.output("y", y)
+    planned = plan(graph, planner="bump")
+    lowering = Lowering(graph, planned, lowered.target(backend), "f32")
+    lowering.last = frozenset({x.id, y.id})
+    lowering.lower(y.node)
+    value = np.random.default_rng(0).standard_normal(x.shape).astype(np.float32)
+    got = carried_out(graph, planned, lowering, [np.moveaxis(value, 1, -1)], backend)["y"]
+    want = evaluate(graph, {"x": value}, upcast=True)[y.id]
+    close(np.moveaxis(got.reshape(2, *y.shape[2:], 5), -1, 1), want)
+
+
+def test_what_depends_on_the_place_of_an_element_keeps_the_order_of_shapes() -> None:
+    def build(graph: Graph) -> None:
+        x, w = graph.input("x", (1, 16, 6, 6), "bf16"), graph.input("w", (16, 16, 3, 3), "bf16")
+        y = rlx.conv(x, w, pads=1)
+        y = rlx.where(rlx.random.bernoulli(rlx.random.key(1), 0.5, y.shape), y, 0.0)
+        graph.output("y", rlx.conv(rlx.conv(y, w, pads=1), w))
+
+    with forcing(algorithm="matrices"):
+        graph, _, lowering = program(build)
+    drawn = {t.id for n in graph.nodes if n.op.name == "fused" for t in n.outputs}
+    assert lowering.last and not lowering.last & drawn
+
+
+def _chosen(backend: str, problem: Problem) -> str:
+    limits = Limits(shared_bytes=48 << 10, dynamic_shared_bytes=227 << 10)
+    target = cuda_target(FEATURES, limits) if backend == "cuda" else vulkan_target(FEATURES, limits, False)
+    return choose(target, problem).algorithm
+
+
+@pytest.mark.parametrize("backend", ["cuda", "vulkan"])
+def test_where_they_are_taken(backend: str) -> None:
+    pixels = 32 * 56 * 56
+    assert _chosen(backend, Problem(64, pixels, 576, 1, 64 * pixels, bf16, False, bf16, 72)) == "matrices"
+    assert _chosen(backend, Problem(64, pixels, 576, 1, 64 * pixels, f32)) == "tiles"
+    assert _chosen(backend, Problem(1, pixels, 9, 64, 64 * pixels, bf16, False, bf16, 9, 128 * pixels)) == "direct"
+    pointwise = Problem(64, pixels, 64, 1, 64 * pixels, bf16, True, bf16, 8)
+    assert _chosen(backend, pointwise) == "matrices"  # nothing has to be transposed
+    apart = Problem(64, pixels, 64, 1, 64 * pixels, bf16, True, bf16, 8, 128 * pixels)
+    assert _chosen(backend, apart) == ("library" if backend == "cuda" else "matrices")
+
+
+def test_a_device_without_matrices_has_no_images_with_channels_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.gpu.test_conv_matrices.FEATURES", FEATURES - {"coopmat", "bf16_coopmat"})
+    _, _, lowering = program(_block)
+    assert not lowering.last
+    assert all("conv_mma" not in kernel_name(s) for s in lowering.steps)
