@@ -8,7 +8,8 @@
 // slice waits in registers; more: shared memory holds so many slices, which asynchronous copies fill ahead.
 // PLACED: the pixels of a phase lie apart in y (else pixel after pixel); ACTIVATION, BIAS: see activation.h, bias.h;
 // C_QUADS: y may be written four at a time; WIDE: y is f32. With several splits the sums of `chunk` slices each go to y
-// one after another, without bias and activation.
+// one after another, without bias and activation. RESIDUAL: 1: `other`, which lies as y does, is added to the rounded
+// result; 2: and what is negative then becomes zero.
 // meta: input sizes (3), steps (3), units of a pixel of x, units of a row of w, elements of a pixel of y, pixels of an image
 // of y, steps in pixels of y along t (3), pixels of y, 0, 0; then for each phase its taps, the first of them, positions (3),
 // first pixel of y, 0, 0. taps[k]: which tap of w it is, and where it looks along the three axes, as i32.
@@ -87,13 +88,29 @@ UNITS(STAGES * SLICE > STAGE ? STAGES * SLICE : STAGE)
     }
 
 // Puts four channels of a pixel of y from element `at` on, of which `left` are there; with their biases, from `channel` on.
-RLX_FN void put_channels(PTR(T) y, PTR(f32) bias, const vec4 sum, const uint at, const uint channel, const uint left) {
+RLX_FN void put_channels(PTR(T) y, PTR(T) other, PTR(f32) bias, const vec4 sum, const uint at, const uint channel,
+                         const uint left) {
     vec4 v = sum;
     if (HAS_BIAS) {
         const vec4 add = bias_quad(bias, channel, channel + left);
         ADD_QUAD(v, add)
     }
     v = VEC4(activated(v.x), activated(v.y), activated(v.z), activated(v.w));
+    if (RESIDUAL != 0u) {
+        vec4 add = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (C_QUADS) {
+            add = LOAD4(T, other, at / 4u);
+        } else {
+            add.x = LOAD(T, other, at);
+            if (left > 1u) add.y = LOAD(T, other, at + 1u);
+            if (left > 2u) add.z = LOAD(T, other, at + 2u);
+            if (left > 3u) add.w = LOAD(T, other, at + 3u);
+        }
+        const uint xy = pair_bits(v.x, v.y), zw = pair_bits(v.z, v.w);
+        v = VEC4(low_value(xy), high_value(xy), low_value(zw), high_value(zw));
+        ADD_QUAD(v, add)
+        if (RESIDUAL == 2u) v = VEC4(p_max_f(v.x, 0.0f), p_max_f(v.y, 0.0f), p_max_f(v.z, 0.0f), p_max_f(v.w, 0.0f));
+    }
     if (C_QUADS) {
         if (WIDE) {
             STORE4(f32, AS(f32, y), at / 4u, v);
@@ -108,9 +125,9 @@ RLX_FN void put_channels(PTR(T) y, PTR(f32) bias, const vec4 sum, const uint at,
     if (left > 3u) put_one(y, at + 3u, v.w);
 }
 
-RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(b16) taps, PTR(u32) meta, PTR(T) y, const uint batch,
-                          const uint groups, const uint rows, const uint phases, const uint columns, const uint deep,
-                          const uint chunk, const uint splits) {
+RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b16) taps, PTR(u32) meta, PTR(T) y,
+                          const uint batch, const uint groups, const uint rows, const uint phases, const uint columns,
+                          const uint deep, const uint chunk, const uint splits) {
     const uint tiles_m = (columns + BM - 1u) / BM, tiles_n = (rows + BN - 1u) / BN;
     // Tiles of the same pixels follow one another, so that they find x in the cache.
     const uint z = GROUP / (tiles_m * tiles_n), tile = GROUP % (tiles_m * tiles_n);
@@ -211,7 +228,7 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(b16) taps, PTR(
                          u % t2 * META(12u);
                 }
                 const vec4 sum = VEC4(RLX_FLOAT(v.x), RLX_FLOAT(v.y), RLX_FLOAT(v.z), RLX_FLOAT(v.w));
-                put_channels(py, bias, sum, to * pitch + g * rows + column, g * rows + column, rows - column);
+                put_channels(py, other, bias, sum, to * pitch + g * rows + column, g * rows + column, rows - column);
             }
         }
         SYNC_WARP;

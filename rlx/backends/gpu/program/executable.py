@@ -130,7 +130,8 @@ def lower_graph(
         if any(isinstance(s, HostCall) for s in steps):
             how = "host"
         own[len(dispatch)] = range(len(lowering.steps) - count, len(lowering.steps))
-        dispatch.append(Dispatch(name, node.op.name, how, tuple(kernel_name(s) for s in steps)))
+        within = lowering.within.get(node.outputs[0].id, "")
+        dispatch.append(Dispatch(name, node.op.name, how, tuple(kernel_name(s) for s in steps), within))
         for key, body in body_plans(node, plan):
             inner, entries = lower_graph(body.program.graph, body.plan, target, precision)
             lowering.bodies[node.outputs[0].id, key] = inner

@@ -7,6 +7,7 @@ a node that it refuses becomes a reported host step. A plug-in puts a rule of it
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -143,10 +144,24 @@ class Lowering:
         self.made: set[int] = set()  # ids of results that an earlier node of their batch has computed
         self.last: frozenset[int] = frozenset()  # ids of the tensors that lie with their channels last (`images.py`)
         self.moved: dict[int, Ref] = {}  # ids of those whose copies the node at hand uses, in the order of shapes
+        self.instead: dict[int, Rule] = {}  # rules of single nodes, by first output, which earlier nodes have set
+        self.within: dict[int, str] = {}  # ids of results that a later node computes along with its own, and its name
         self.trees: dict[Hashable, KnownTree] = {}  # launches of expression trees, by all that they depend on
         self._blocks: dict[bytes, Ref] = {}
         self._scratch_used = 0
         self._label = ""
+
+    @functools.cached_property
+    def readers(self) -> dict[int, list[int]]:
+        """The numbers of the nodes that read each tensor, by its id; the graph's results and updates count as one more
+        node behind all others."""
+        found: dict[int, list[int]] = {}
+        for number, node in enumerate(self.graph.nodes):
+            for i in dict.fromkeys(t.id for t in node.inputs):
+                found.setdefault(i, []).append(number)
+        for t in (*self.graph.outputs.values(), *self.graph.updates.values()):
+            found.setdefault(t.id, []).append(len(self.graph.nodes))
+        return found
 
     # -- tensors
 
@@ -264,7 +279,10 @@ class Lowering:
         self._label = node.name
         self._scratch_used = 0
         rule = rule_for(node, self.target)
-        if rule is None:
+        own = self.instead.get(node.outputs[0].id) if node.outputs else None
+        if own is not None:
+            own(self, node)
+        elif rule is None:
             self.steps.append(self.call(HostCall, node))
         elif self.last.isdisjoint(t.id for t in (*node.inputs, *node.outputs)) or in_any_order(self, node):
             rule(self, node)

@@ -19,9 +19,10 @@ from rlx.backends.gpu.program.steps import Gemm, Ref
 from rlx.backends.gpu.rules.conv.choice import MATRIX_TILES, Direct, Library, Matrices, Problem, choose
 from rlx.backends.gpu.rules.conv.reading import Reading, backward_reading, forward_reading
 from rlx.backends.gpu.rules.movement import from_last, move
-from rlx.dtypes import DType, f32, promote
-from rlx.ir import Node, Tensor
+from rlx.dtypes import DType, bf16, f16, f32, promote
+from rlx.ir import Node, Tensor, get_op
 from rlx.ir import expr as ex
+from rlx.passes.trees import explicit, node_trees
 
 CONV = declare(
     KernelDecl(
@@ -80,16 +81,24 @@ CONV_MMA = declare(
             "last: convolution, transposed convolution, its gradient to x."
         ),
         grid="a group of 128 for each tile of BM pixels x BN channels of each group, phase and split",
-        # x, w, bias (f32), taps, meta (bodies/conv_mma.h), y, batch, groups, rows, phases, columns, deep, chunk, splits
+        # x, w, bias (f32), other, taps, meta (bodies/conv_mma.h), y, batch, groups, rows, …
         args=(
-            *reads(x="T", w="T", bias="f32", taps="b16", meta="u32"),
+            *reads(x="T", w="T", bias="f32", other="T", taps="b16", meta="u32"),
             *writes(y="T"),
             *uints("batch", "groups", "rows", "phases", "columns", "deep", "chunk", "splits"),
         ),
         headers=("prims", "mma"),
         variants={"T": ("f16", "bf16"), "TILE": ("s", "t", "m")},
-        constants={"STAGES": 1, "PLACED": False, "ACTIVATION": 0, "BIAS": 0, "C_QUADS": False, "WIDE": False},
-        trials=((1, True, 2, 1, True, False), (3, False, 0, 0, False, True)),
+        constants={
+            "STAGES": 1,
+            "PLACED": False,
+            "ACTIVATION": 0,
+            "BIAS": 0,
+            "RESIDUAL": 0,
+            "C_QUADS": False,
+            "WIDE": False,
+        },
+        trials=((1, True, 2, 1, 0, True, False), (3, False, 0, 0, 0, False, True), (1, False, 0, 2, 2, True, False)),
         threads=128,
         resident="2",
         unroll=True,
@@ -157,7 +166,8 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading, pointwise: bool = Fal
     columns, products = reading.columns(batch), groups * phases
     chosen = choose(ctx.target, _problem(ctx, node, reading, pointwise))
     if isinstance(chosen, Matrices):
-        _by_matrices(ctx, node, reading, chosen)
+        if not _put_off(ctx, node, reading, chosen):
+            _by_matrices(ctx, node, reading, chosen)
         return
     if isinstance(chosen, Library):
         _library(ctx, node, pair[0])
@@ -240,9 +250,68 @@ def _takes_images(ctx: Lowering, node: Node, wished: bool) -> bool:
 IMAGES.update(dict.fromkeys(("conv", "conv_transpose", "conv_grad_input"), Maker(_takes_images)))
 
 
-def _by_matrices(ctx: Lowering, node: Node, reading: Reading, chosen: Matrices) -> None:
-    """Matrix instructions over pixels whose channels lie last, in x, in the weights, and in y."""
-    x, w, y = node.inputs[0], node.inputs[1], node.output
+def _put_off(ctx: Lowering, node: Node, reading: Reading, chosen: Matrices) -> bool:
+    """Leaves a convolution to the one node that reads it, where that adds a tensor and perhaps takes the positive part:
+    then one launch does both. Requires that nothing writes over what the convolution reads until then."""
+    y, number = node.output, ctx.graph.nodes.index(node)
+    readers = ctx.readers.get(y.id, [])
+    if len(readers) != 1 or readers[0] == len(ctx.graph.nodes) or chosen.split_k > 1 or not ctx.lies_last(y):
+        return False
+    end = ctx.graph.nodes[readers[0]]
+    kind = _sums(end, y.dtype)
+    if kind is None or end.output.id in ctx.instead or y.shape != end.output.shape:
+        return False
+    other = next((t for t in end.inputs if t.id != y.id), y)
+    result = ctx.ref(end.output)
+    if other is y or other.shape != y.shape or {other.id, end.output.id} - ctx.last:
+        return False
+    if result.overlaps(ctx.ref(other)) and result != ctx.ref(other):
+        return False
+    between = [t for n in ctx.graph.nodes[number + 1 : readers[0] + 1] for t in n.outputs if t.id in ctx.plan.slots]
+    if any(ctx.ref(t).overlaps(ctx.ref(x)) for t in between for x in node.inputs):
+        return False
+
+    def both(ctx: Lowering, end: Node) -> None:
+        _by_matrices(ctx, node, reading, chosen, (end.output, other, kind))
+
+    ctx.instead[end.output.id] = both
+    ctx.within[y.id] = end.name
+    return True
+
+
+def _sums(node: Node, dtype: DType) -> int | None:
+    """1 where a node adds two tensors of a dtype, 2 where it takes the positive part of that; else None."""
+    if not node.op.elementwise or len(node.inputs) != 2 or len(node.outputs) != 1:
+        return None
+    if any(t.dtype != dtype for t in (*node.inputs, *node.outputs)):
+        return None
+    trees = node_trees(node)  # those of a fusion group are explicit
+    return _SUM_TREES.get(trees if "trees" in node.attrs else explicit(trees))
+
+
+def _sum_trees(dtype: DType) -> dict[tuple[ex.Expr, ...], int]:
+    """The trees of `_sums`, with the arguments in either order; the sum is rounded before its positive part is taken."""
+    relu = get_op("relu").expr
+    assert relu is not None
+    sums = [ex.arg(i, dtype) + ex.arg(1 - i, dtype) for i in (0, 1)]
+    return {explicit((t,)): 1 for t in sums} | {
+        explicit((ex.cast(relu([ex.Expr("cast", (t,), dtype)], {}), dtype),)): 2 for t in sums
+    }
+
+
+_SUM_TREES = {**_sum_trees(f16), **_sum_trees(bf16)}
+
+
+def _by_matrices(
+    ctx: Lowering,
+    node: Node,
+    reading: Reading,
+    chosen: Matrices,
+    sums: tuple[Tensor, Tensor, int] | None = None,
+) -> None:
+    """Matrix instructions over pixels whose channels lie last, in x, in the weights, and in y. `sums`: the result, the
+    tensor that is added, and the kernel's constant RESIDUAL."""
+    x, w, y = node.inputs[0], node.inputs[1], node.output if sums is None else sums[0]
     stored = ctx.storage(y)
     half = _half(ctx, stored_pair(ctx.storage(x), ctx.storage(w), stored))
     assert half is not None
@@ -281,11 +350,13 @@ def _by_matrices(ctx: Lowering, node: Node, reading: Reading, chosen: Matrices) 
         PLACED=not reading.dense,
         ACTIVATION=activation if alone else 0,
         BIAS=kind if alone else 0,
+        RESIDUAL=0 if sums is None else sums[2],
         C_QUADS=rows % 4 == 0 and quads(whole, itemsize=wide.itemsize),
         WIDE=wide != half,
     )
     meta = ctx.block(block)
-    pointers = [pixels, weights, meta if bias is None else bias, ctx.block(table.reshape(-1)), meta, whole]
+    other = meta if sums is None else ctx.ref(sums[1])
+    pointers = [pixels, weights, meta if bias is None else bias, other, ctx.block(table.reshape(-1)), meta, whole]
     sizes = [batch, groups, rows, len(reading.phases), columns, deep, chosen.chunk, chosen.split_k]
     ctx.launch(kernel, ctx.groups(tiles * chosen.split_k), [*pointers, *sizes])
     if not alone:
