@@ -22,7 +22,7 @@ from rlx.dtypes import bf16, f16
 from rlx.runtime import Session
 from tests.gpu import lowered
 
-OPS = ("conv", "conv_transpose", "conv_grad_input")
+OPS = ("conv", "conv_transpose", "conv_grad_input", "conv_grad_weight")
 LIMITS = Limits(shared_bytes=48 << 10, dynamic_shared_bytes=227 << 10)
 FEATURES = lowered.FEATURES | {"coopmat", "bf16_coopmat"}
 

@@ -3,9 +3,7 @@
 // pixel of y sees of x, never stored; B has the weights of an output channel in a row; products are exact, sums are f32.
 // A unit is sixteen bytes, eight channels of one pixel or tap: every pixel of x has `deep` of them for each group of the
 // convolution, and every tap of w has as many; those beyond the channels are zero in both.
-// TILE names the sides of a tile, BM pixels and BN channels, which four warps share, two by two. A slice of BK terms lies
-// in shared memory with 16 bytes of padding in each row, which keeps eight rows in different banks. STAGES: 1: the next
-// slice waits in registers; more: shared memory holds so many slices, which asynchronous copies fill ahead.
+// TILE: of BM pixels and BN channels; STAGES: see conv_tiles.h.
 // PLACED: the pixels of a phase lie apart in y (else pixel after pixel); ACTIVATION, BIAS: see activation.h, bias.h;
 // C_QUADS: y may be written four at a time; WIDE: y is f32. With several splits the sums of `chunk` slices each go to y
 // one after another, without bias and activation. RESIDUAL: 1: `other`, which lies as y does, is added to the rounded
@@ -16,39 +14,17 @@
 #define TA T
 #define TB T
 #define MATRIX T
-#define BM RLX_JOIN(BM_, TILE)
-#define BN RLX_JOIN(BN_, TILE)
-#define BM_s 64u
-#define BN_s 64u
-#define BM_t 128u
-#define BN_t 64u
-#define BM_m 128u
-#define BN_m 128u
-#define BK 32u
-#define THREADS 128u
-// The 16 x 16 matrices of a warp's part of the tile.
-#define FM (BM / 32u)
-#define FN (BN / 32u)
+#include "conv_tiles.h"
 #define ACROSS (BK / 8u)  // units of a row of a slice
 #define ROW (ACROSS + 1u)
 #define SLICE ((BM + BN) * ROW)
 #define LOADS_A (BM * ACROSS / THREADS)  // units of a slice for each thread
 #define LOADS_B (BN * ACROSS / THREADS)
 #define LINES (THREADS / ACROSS)  // rows of a slice that the threads load at once
-#define ROW_C (FN * 4u + 1u)
-#define STAGE (4u * 16u * ROW_C)
 #define META(i) LOAD(u32, meta, i)
 #define PHASE(i) LOAD(u32, meta, 16u + phase * 8u + (i))
 
 #include "matmul_out.h"
-#include "stream.h"
-#include "matmul_ahead.h"
-#ifdef RLX_GLSL
-#define ROLLED [[dont_unroll]]
-#define UNITS(n) shared uvec4 units[n];
-#else
-#define ROLLED _Pragma("unroll 1")
-#endif
 
 UNITS(STAGES * SLICE > STAGE ? STAGES * SLICE : STAGE)
 

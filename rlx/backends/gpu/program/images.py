@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 
 class Maker(NamedTuple):
-    """An op that gains where its first input and its output lie with their channels last, if `takes(ctx, node,
-    wished)`; `wished`: as if they did."""
+    """An op that gains where some of its tensors, its first input and its output if `images` does not name others, lie
+    with their channels last, if `takes(ctx, node, wished)`; `wished`: as if they did."""
 
     takes: Callable[[Lowering, Node, bool], bool]
+    images: Callable[[Node], Sequence[Tensor]] = lambda node: (node.inputs[0], node.output)
 
 
 class Follower(NamedTuple):
@@ -71,8 +72,8 @@ def channels_last_tensors(ctx: Lowering, native: Callable[[Node], bool]) -> froz
     gain: Counter[int] = Counter()
     for node in graph.nodes:
         role, alike = IMAGES.get(node.op.name), _alike(node)
-        if id(node) in makers:
-            gain.update({t.id: 1 for t in (node.inputs[0], node.output) if free(t)})
+        if isinstance(role, Maker) and id(node) in makers:
+            gain.update({t.id: 1 for t in role.images(node) if free(t)})
         elif alike and all(map(free, alike)):
             for t in alike[1:]:
                 parent[root(t.id)] = root(alike[0].id)

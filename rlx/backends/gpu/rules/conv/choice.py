@@ -129,7 +129,7 @@ def choose(target: Target, problem: Problem) -> Candidate:
 
 def choose_weight(target: Target, problem: Problem) -> Candidate:
     """The candidate that computes the gradient to the weights."""
-    return _chosen(target, problem, weight_candidates(problem))
+    return _chosen(target, problem, weight_candidates(target, problem))
 
 
 def _chosen(target: Target, problem: Problem, kernels: list[Candidate]) -> Candidate:
@@ -154,12 +154,7 @@ def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
     nothing has to be transposed they come before the library, which adds no bias and no activation."""
     rank = 2 if p.moved or not p.library else -1
     slices = math.ceil(p.units * 8 / _DEPTH)
-    room = max(target.limits.shared_bytes, target.limits.dynamic_shared_bytes)
     for name, (high, wide, rate, alone) in MATRIX_TILES.items():
-        stages = [1]
-        if target.matrices.overlapped:
-            slice_bytes = (high + wide) * (_DEPTH + 8) * 2
-            stages += [s for s in range(2, _STAGES + 1) if s * slice_bytes <= room]
         tiles = math.ceil(p.columns / high) * math.ceil(p.rows / wide) * p.products
         for wanted in range(1, _MAX_SPLITS + 1):
             if wanted > 1 and slices < wanted * _LEAST_SLICES:
@@ -171,8 +166,14 @@ def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
             time += 4 * p.moved / _BYTES_PER_US + (_LAUNCH_US if p.moved else 0)
             if split_k > 1:
                 time += _LEAST_JOIN_US + p.size * (4 * split_k + 2) * 2 / _BYTES_PER_US
-            for n in stages:
+            for n in _stages(target, (high + wide) * (_DEPTH + 8) * 2):
                 yield Matrices((rank, time, -n), name, n, chunk, split_k)
+
+
+def _stages(target: Target, slice_bytes: int) -> list[int]:
+    """The numbers of slices of so many bytes that shared memory may hold at once."""
+    most = min(_STAGES, target.shared_bytes // slice_bytes) if target.matrices.overlapped else 1
+    return list(range(1, max(1, most) + 1))
 
 
 def multiplies(target: Target, half: DType) -> bool:
@@ -201,8 +202,8 @@ def _tiles(target: Target, p: Problem) -> Iterator[Tiles]:
             yield Tiles((2, time, tile_m, chunk), tile_m, _TILE_N, chunk, split_k)
 
 
-def weight_candidates(p: Problem) -> list[Candidate]:
-    """Both algorithms for the gradient to the weights, whose terms are the elements of the other gradient: tiles, for
+def weight_candidates(target: Target, p: Problem) -> list[Candidate]:
+    """The algorithms for the gradient to the weights, whose terms are the elements of the other gradient: tiles, for
     which the sum is cut until there are enough workgroups, and, for few weights or f64, the direct one."""
     small = p.rows * p.columns <= _SMALL_GROUP and p.rows <= 4 * _FEW_ROWS
     result: list[Candidate] = [Direct((1 if small else 3,))]
@@ -211,7 +212,23 @@ def weight_candidates(p: Problem) -> list[Candidate]:
         tiles = math.ceil(p.rows / tile_m) * math.ceil(p.columns / tile_n) * p.products
         wanted = max(1, min(_MANY_GROUPS // tiles, p.terms // _MIN_CHUNK), -(-p.terms // _WEIGHT_CHUNK))
         result.append(Tiles((2,), tile_m, tile_n, *_cut(p.terms, wanted)))
+    if p.matrices is not None and multiplies(target, p.matrices):
+        result += _weight_matrices(target, p)
     return result
+
+
+def _weight_matrices(target: Target, p: Problem) -> Iterator[Matrices]:
+    """Tiles of each size and number of stages, in as many parts as fill the units twice."""
+    slices = math.ceil(p.terms / _DEPTH)
+    for name, (high, wide, rate, alone) in MATRIX_TILES.items():
+        tiles = math.ceil(p.rows / high) * math.ceil(p.units * 8 / wide) * p.products
+        wanted = max(1, min(2 * target.units // tiles, slices // _LEAST_SLICES))
+        chunk = max(1, math.ceil(slices / wanted))
+        split_k = max(1, math.ceil(slices / chunk))
+        rounds = max(math.ceil(tiles * split_k / target.units), 1 / alone)
+        time = rounds * high * wide * (chunk * _DEPTH + _TILE_START_TERMS) / rate
+        for n in _stages(target, _DEPTH * (high + wide + 16) * 2):
+            yield Matrices((1.5, time, -n), name, n, chunk, split_k)
 
 
 def _cut(terms: int, wanted: int) -> tuple[int, int]:

@@ -18,7 +18,8 @@ from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Gemm, Ref
 from rlx.backends.gpu.rules.conv.choice import MATRIX_TILES, Direct, Library, Matrices, Problem, choose
 from rlx.backends.gpu.rules.conv.reading import Reading, backward_reading, forward_reading
-from rlx.backends.gpu.rules.movement import from_last, move
+from rlx.backends.gpu.rules.conv.units import in_units, lies_last, pixels_in_units
+from rlx.backends.gpu.rules.movement import from_last
 from rlx.dtypes import DType, bf16, f16, f32, promote
 from rlx.ir import Node, Tensor, get_op
 from rlx.ir import expr as ex
@@ -217,9 +218,9 @@ def _problem(ctx: Lowering, node: Node, reading: Reading, pointwise: bool, wishe
     units = reading.terms // channels * -(-channels // 8) if channels else 0
     moved = 0
     if not wished or channels % 8:
-        moved += 0 if _lies_last(ctx, x) and channels % 8 == 0 else x.size
+        moved += 0 if lies_last(ctx, x) and channels % 8 == 0 else x.size
     if not wished:
-        moved += 0 if _lies_last(ctx, y) else y.size
+        moved += 0 if lies_last(ctx, y) else y.size
     alike = pointwise and pair[0] == pair[1]
     return Problem(
         reading.rows, columns, reading.terms, products, y.size, pair[0], alike, half if units else None, units, moved
@@ -229,11 +230,6 @@ def _problem(ctx: Lowering, node: Node, reading: Reading, pointwise: bool, wishe
 def _half(ctx: Lowering, pair: tuple[DType, DType]) -> DType | None:
     """The 16-bit dtype in which matrix instructions may multiply operands of these dtypes."""
     return pair[0] if pair[0] == pair[1] and pair[0].is_half else None
-
-
-def _lies_last(ctx: Lowering, t: Tensor) -> bool:
-    """Whether the bytes of a tensor are those of (N, *S, C)."""
-    return (ctx.lies_last(t)) or t.shape[1] == 1 or math.prod(t.shape[2:]) == 1
 
 
 def _takes_images(ctx: Lowering, node: Node, wished: bool) -> bool:
@@ -290,7 +286,7 @@ def _sums(node: Node, dtype: DType) -> int | None:
 
 
 def _sum_trees(dtype: DType) -> dict[tuple[ex.Expr, ...], int]:
-    """The trees of `_sums`, with the arguments in either order; the sum is rounded before its positive part is taken."""
+    """The trees of `_sums`, with the arguments in either order; a sum is rounded before its positive part is taken."""
     relu = get_op("relu").expr
     assert relu is not None
     sums = [ex.arg(i, dtype) + ex.arg(1 - i, dtype) for i in (0, 1)]
@@ -316,28 +312,22 @@ def _by_matrices(
     half = _half(ctx, stored_pair(ctx.storage(x), ctx.storage(w), stored))
     assert half is not None
     groups, rows, batch = reading.groups, reading.rows, y.shape[0]
-    channels, size, taps = x.shape[1] // groups, math.prod(x.shape[2:]), math.prod(w.shape[2:])
+    channels, taps = x.shape[1] // groups, math.prod(w.shape[2:])
     deep = -(-channels // 8)
-    pixels = cast_ref(ctx, ctx.ref(x), ctx.storage(x), half, x.size)
-    if not _lies_last(ctx, x):
-        strides = (x.shape[1] * size, 1, channels * size, size)
-        pixels = _in_units(ctx, pixels, half, (batch, size, groups, channels), strides)
-    else:
-        dims = (batch, size, groups, channels)
-        pixels = _in_units(ctx, pixels, half, dims, contiguous(dims))
+    pixels = pixels_in_units(ctx, x, half, groups)
     weights = cast_ref(ctx, ctx.ref(w), ctx.storage(w), half, w.size)
     if reading.places is None:  # (groups, rows, channels, taps)
         strides = (rows * channels * taps, channels * taps, 1, taps)
     else:  # (groups, channels, rows, taps)
         strides = (channels * rows * taps, taps, 1, rows * taps)
-    weights = _in_units(ctx, weights, half, (groups, rows, taps, channels), strides)
+    weights = in_units(ctx, weights, half, (groups, rows, taps, channels), strides)
     block, table = reading.by_pixel(channels, groups * deep, taps * deep, groups * rows)
     activation, bias, kind = _CODE[node.attrs.get("activation")], None, 0
     if len(node.inputs) > 2:
         given_as = ctx.storage(node.inputs[2])
         kind = 2 if given_as == half else 1
         bias = ctx.ref(node.inputs[2]) if kind == 2 else _bias(ctx, node, stored)
-    alone, last = chosen.split_k == 1, _lies_last(ctx, y)
+    alone, last = chosen.split_k == 1, lies_last(ctx, y)
     wide = stored if alone else f32
     whole = ctx.ref(y) if alone and last else ctx.scratch(chosen.split_k * y.size * wide.itemsize)
     high, across = MATRIX_TILES[chosen.tile][:2]
@@ -364,21 +354,6 @@ def _by_matrices(
         _join(ctx, node, parts, wide, chosen.split_k, whole, stored, last_shape(y.shape))
     if not last:
         from_last(ctx, y.shape, stored, whole, ctx.ref(y))
-
-
-def _in_units(ctx: Lowering, source: Ref, dtype: DType, dims: Sequence[int], strides: Sequence[int]) -> Ref:
-    """Elements of these dimensions in row-major order, the last one filled up with zeros to units of 16 bytes."""
-    *outer, channels = dims
-    padded = -(-channels // 8) * 8
-    same = all(n == 1 or a == b for n, a, b in zip(dims, strides, contiguous(dims), strict=True))
-    if same and channels == padded and source.offset % 16 == 0:
-        return source
-    size = math.prod(outer) * padded
-    result = ctx.scratch(size * dtype.itemsize)
-    if channels != padded:
-        launch_tree(ctx, [ex.lit(0.0, dtype)], (size,), [], [View(result, dtype, (1,))])
-    move(ctx, dims, View(source, dtype, tuple(strides)), View(result, dtype, contiguous((*outer, padded))))
-    return result
 
 
 def _bias(ctx: Lowering, node: Node, stored: DType) -> Ref | None:
