@@ -41,7 +41,11 @@ class Reader(NamedTuple):
     takes: Callable[[Node], bool]
 
 
-IMAGES: dict[str, Maker | Follower | Reader] = {}  # what an op's rule does with images
+class Mover(NamedTuple):
+    """An op that reads and writes every tensor in either order."""
+
+
+IMAGES: dict[str, Maker | Follower | Reader | Mover] = {}  # what an op's rule does with images
 
 
 def channels_last_tensors(ctx: Lowering, native: Callable[[Node], bool]) -> frozenset[int]:
@@ -77,7 +81,7 @@ def channels_last_tensors(ctx: Lowering, native: Callable[[Node], bool]) -> froz
         elif alike and all(map(free, alike)):
             for t in alike[1:]:
                 parent[root(t.id)] = root(alike[0].id)
-        elif not (isinstance(role, Reader) and role.takes(node)):
+        elif not (isinstance(role, Mover) or (isinstance(role, Reader) and role.takes(node))):
             gain.update({t.id: -1 for t in (*node.inputs, *node.outputs) if free(t)})
     total: Counter[int] = Counter()
     for i, value in gain.items():
@@ -91,6 +95,8 @@ def in_any_order(ctx: Lowering, node: Node) -> bool:
     role = IMAGES.get(node.op.name)
     if isinstance(role, Maker):
         return _takes(ctx, node, wished=False)
+    if isinstance(role, Mover):
+        return True
     if isinstance(role, Reader):
         return role.takes(node) and ctx.last.isdisjoint(t.id for t in node.outputs)
     alike = {t.id for t in _alike(node)}
