@@ -134,7 +134,8 @@ def carried_out(
         segments[slot.segment][slot.offset : slot.offset + raw.size] = raw
     for node in graph.nodes:
         if node.op.is_constant and node.output.id in planned.slots:
-            slot, raw = planned.slots[node.output.id], np.ascontiguousarray(node.attrs["value"]).reshape(-1).view(np.uint8)
+            slot = planned.slots[node.output.id]
+            raw = np.ascontiguousarray(node.attrs["value"]).reshape(-1).view(np.uint8)
             segments[slot.segment][slot.offset : slot.offset + raw.size] = raw
     for step in lowering.steps:
         (carry_out or execute)(step, segments, backend)
