@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rlx.backends.gpu import rules
 from rlx.backends.gpu.program.batches import batched, find_batches
-from rlx.backends.gpu.program.images import channels_last_tensors
+from rlx.backends.gpu.program.images import set_channels_last
 from rlx.backends.gpu.program.lowering import (
     ARGS,
     SCRATCH,
@@ -114,7 +114,7 @@ def lower_graph(
     lowering = Lowering(graph, plan, target, precision)
     for family in {node.op.family for node in graph.nodes if not node.op.leaf}:
         load_rules_of(family)
-    lowering.last = channels_last_tensors(lowering, lambda node: runs_natively(node, target))
+    set_channels_last(lowering, lambda node: runs_natively(node, target))
     dispatch: list[Dispatch] = []
     own: dict[int, range] = {}  # the numbers of a node's steps, by its place in `dispatch`
     for node in graph.nodes:

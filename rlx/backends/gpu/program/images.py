@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlx.driver.memory.views import view_offset
@@ -48,13 +48,22 @@ class Mover(NamedTuple):
 IMAGES: dict[str, Maker | Follower | Reader | Mover] = {}  # what an op's rule does with images
 
 
-def channels_last_tensors(ctx: Lowering, native: Callable[[Node], bool]) -> frozenset[int]:
-    """The ids of the tensors that lie with their channels last: those that convolutions read or write so, and those
-    that are tied to them by ops on either order, where more nodes read and write them so than need a copy."""
+def set_channels_last(ctx: Lowering, native: Callable[[Node], bool]) -> None:
+    """Sets `ctx.last`, the ids of the tensors that lie with their channels last: those that convolutions read or write
+    so, and those that are tied to them by ops on either order, where more nodes read and write them so than need a
+    copy, among which are convolutions that another algorithm computes after all since one side alone lies so."""
+    makers = {id(n) for n in ctx.graph.nodes if _takes(ctx, n, wished=True)}
+    while makers:
+        ctx.last = _lying_last(ctx, makers, native)
+        left = {id(n) for n in ctx.graph.nodes if id(n) in makers and _takes(ctx, n, wished=False)}
+        if left == makers:
+            return
+        makers = left
+    ctx.last = frozenset()
+
+
+def _lying_last(ctx: Lowering, makers: Collection[int], native: Callable[[Node], bool]) -> frozenset[int]:
     graph = ctx.graph
-    makers = {id(n) for n in graph.nodes if _takes(ctx, n, wished=True)}
-    if not makers:
-        return frozenset()
     fixed = {t.id for ts in (graph.inputs, graph.outputs, graph.updates) for t in ts.values()}
     for node in graph.nodes:
         product = node.op.contracts and id(node) not in makers
