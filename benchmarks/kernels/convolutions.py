@@ -42,6 +42,13 @@ SHAPES = (
 )  # fmt: skip
 
 
+# The tiles that --every forces; w: those of instructions of warpgroups.
+EVERY = {
+    **{tile: {"tile": tile, "warpgroups": False} for tile in "stm"},
+    **{f"w{tile}": {"tile": tile, "warpgroups": True} for tile in "tml"},
+}
+
+
 @contextlib.contextmanager
 def before() -> Iterator[None]:
     """Inside, programs are compiled without matrix instructions for convolutions."""
@@ -97,8 +104,8 @@ def by_torch(shape: tuple[int, ...], batch: int, dtype: str) -> float:
 
 def shapes(devices: list[str], batch: int, dtype: str, every: bool) -> None:
     sessions = {d: Session(d, timings=True) for d in devices}
-    titles = [f"{d} {word}" for d in devices for word in ("before", "now", *(("s", "t", "m") if every else ()))]
-    table = Table({"shape": "26", "GFLOP": "6.1f", "torch": "6.1f", **dict.fromkeys(titles, "13.1f"), "kernel": "30"})
+    titles = [f"{d} {word}" for d in devices for word in ("before", "now", *(EVERY if every else ()))]
+    table = Table({"shape": "26", "GFLOP": "6.1f", "torch": "6.1f", **dict.fromkeys(titles, "11.1f"), "kernel": "30"})
     table.head()
     total: dict[str, float] = dict.fromkeys(("torch", *titles), 0.0)
     for shape in SHAPES:
@@ -111,8 +118,8 @@ def shapes(devices: list[str], batch: int, dtype: str, every: bool) -> None:
                 found[f"{d} before"], _ = microseconds(session, shape, batch, dtype)
             found[f"{d} now"], name = microseconds(session, shape, batch, dtype)
             names.append(name)
-            for tile in ("s", "t", "m") if every else ():
-                with choice.forcing(algorithm="matrices", tile=tile):
+            for tile, wishes in EVERY.items() if every else ():
+                with choice.forcing(algorithm="matrices", **wishes):
                     found[f"{d} {tile}"], _ = microseconds(session, shape, batch, dtype)
         for title, value in found.items():
             total[title] += times * value

@@ -1,8 +1,10 @@
 """Runs every conformance case of a convolution in f16 and in bf16 by each candidate of matrix instructions.
 
     python -m tests.gpu.conv_matrices [--device host cuda vulkan] [--tile s t m] [--stages 1 4] [--part I N]
+        [--warpgroups]
 
-host: the CUDA text on the CPU. Prints the worst error of each candidate and dtype, and every case that fails.
+host: the CUDA text on the CPU. --warpgroups: by their instructions, in tiles t, m, l. Prints the
+worst error of each candidate and dtype, and every case that fails.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from tests.gpu import lowered
 
 OPS = ("conv", "conv_transpose", "conv_grad_input", "conv_grad_weight")
 LIMITS = Limits(shared_bytes=48 << 10, dynamic_shared_bytes=227 << 10)
-FEATURES = lowered.FEATURES | {"coopmat", "bf16_coopmat"}
+FEATURES = lowered.FEATURES | {"coopmat", "bf16_coopmat", "wgmma"}
 
 
 def cases() -> Iterator[Case]:
@@ -59,15 +61,16 @@ def main() -> int:
     parser.add_argument("--stages", nargs="+", type=int, default=[1, 4])
     parser.add_argument("--split", nargs="+", type=int, default=[1, 3])
     parser.add_argument("--part", nargs=2, type=int, default=[0, 1])
+    parser.add_argument("--warpgroups", action="store_true")
     args = parser.parse_args()
     chosen = list(cases())[args.part[0] :: args.part[1]]
     failed = 0
     for device in args.device:
         session = None if device == "host" else Session(device)
         for tile in args.tile:
-            for stages in args.stages if device != "vulkan" else [1]:
+            for stages in [None] if args.warpgroups else args.stages if device != "vulkan" else [1]:
                 for split in args.split:
-                    wishes = {"tile": tile, "stages": stages, "split_k": split}
+                    wishes = {"tile": tile, "stages": stages, "split_k": split, "warpgroups": args.warpgroups}
                     worst: dict[str, float] = {}
                     for case in chosen:
                         ok, places, message = outcome(case, device, session, wishes)

@@ -45,8 +45,16 @@ NAMES = (
 
 
 @on_host
-@pytest.mark.parametrize("wishes", [{"tile": "s", "stages": 4}, {"tile": "t", "stages": 1}, {"tile": "m", "stages": 2}])
-@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"tile": "s", "stages": 4},
+        {"tile": "t", "stages": 1},
+        {"tile": "m", "stages": 2},
+        {"tile": "l", "warpgroups": True},
+    ],
+)
+@pytest.mark.sample(2)
 def test_cases_of_conformance(wishes: dict[str, Any]) -> None:
     """A sample of what `python -m tests.gpu.conv_matrices` runs."""
     named = {c.id: c for c in cases()}
@@ -62,8 +70,9 @@ def test_every_barrier_is_needed_and_missed() -> None:
     attrs = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1), "groups": 1, "activation": None}
 
     def run() -> None:
-        for stages in (1, 4):  # the last of nine slices lies where the sums are put
-            with forcing(algorithm="matrices", tile="s", stages=stages):
+        # The last of nine slices, or of four, lies where the sums are put.
+        for wishes in ({"tile": "s", "stages": 1}, {"tile": "s", "stages": 4}, {"tile": "m", "warpgroups": True}):
+            with forcing(algorithm="matrices", split_k=1, **wishes):
                 lowered.run("conv", x, w, limits=LIMITS, backend="cuda", **attrs)
 
     every_barrier_is_missed("conv_mma.h", run)

@@ -16,11 +16,25 @@
 #define MATRIX T
 #include "conv_tiles.h"
 #define ACROSS (BK / 8u)  // units of a row of a slice
+#ifdef WARPGROUPS
+#define SLICE ((BM + BN) * ACROSS)
+#define CELL_A(row, unit) PANEL_UNIT(row, unit)
+#define CELL_B(row, unit) (BM * ACROSS + PANEL_UNIT(row, unit))
+#else
 #define ROW (ACROSS + 1u)
 #define SLICE ((BM + BN) * ROW)
+#define CELL_A(row, unit) ((row) * ROW + (unit))
+#define CELL_B(row, unit) ((BM + (row)) * ROW + (unit))
+#endif
 #define LOADS_A (BM * ACROSS / THREADS)  // units of a slice for each thread
 #define LOADS_B (BN * ACROSS / THREADS)
 #define LINES (THREADS / ACROSS)  // rows of a slice that the threads load at once
+// Slices that are loaded ahead: warpgroups still read the last one while the next is loaded.
+#ifdef WARPGROUPS
+#define AHEAD (STAGES - 2u)
+#else
+#define AHEAD (STAGES - 1u)
+#endif
 #define META(i) LOAD(u32, meta, i)
 #define PHASE(i) LOAD(u32, meta, 16u + phase * 8u + (i))
 
@@ -30,37 +44,37 @@ UNITS(STAGES * SLICE > STAGE ? STAGES * SLICE : STAGE)
 
 // Loads the next slice of this thread's units: into the part `side` of shared memory, or into registers, where bit f of
 // `real` says which of them are not zero. Then moves on by a slice.
-#define LOAD_SLICE(side)                                                                                          \
-    {                                                                                                             \
-        const bool inside = tap < tap_end;                                                                        \
-        real = 0u;                                                                                                \
-        UNROLL for (uint f = 0u; f < LOADS_A; f++) {                                                              \
-            const uint q0 = at[f].x + place.y, q1 = at[f].y + place.z, q2 = at[f].z + place.w;                    \
-            const bool there = inside && q0 < s0 && q1 < s1 && q2 < s2;                                           \
-            const uint i = there ? at[f].w + ((q0 * s1 + q1) * s2 + q2) * pixel + unit : 0u;                      \
-            if (STAGES > 1u) {                                                                                    \
-                LOAD_AHEAD(held_a[f], (side) * SLICE + (line + f * LINES) * ROW + across, x, i, there)            \
-            } else {                                                                                              \
-                held_a[f] = LOAD_UNIT(x, i);                                                                      \
-                real |= there ? 1u << f : 0u;                                                                     \
-            }                                                                                                     \
-        }                                                                                                         \
-        UNROLL for (uint f = 0u; f < LOADS_B; f++) {                                                              \
-            const bool there = inside && n0 + line + f * LINES < rows;                                            \
-            const uint i = there ? row_b + f * (LINES * w_row) + place.x * deep + unit : 0u;                    \
-            if (STAGES > 1u) {                                                                                    \
-                LOAD_AHEAD(held_b[f], (side) * SLICE + (BM + line + f * LINES) * ROW + across, w, i, there)       \
-            } else {                                                                                              \
-                held_b[f] = LOAD_UNIT(w, i);                                                                      \
-                real |= there ? 1u << (LOADS_A + f) : 0u;                                                         \
-            }                                                                                                     \
-        }                                                                                                         \
-        unit += ACROSS;                                                                                           \
-        if (unit >= deep) {                                                                                     \
-            tap += unit / deep;                                                                                 \
-            unit %= deep;                                                                                       \
-            place = taps AT(tap < tap_end ? tap : tap_first);                                                     \
-        }                                                                                                         \
+#define LOAD_SLICE(side)                                                                                           \
+    {                                                                                                              \
+        const bool inside = tap < tap_end;                                                                         \
+        real = 0u;                                                                                                 \
+        UNROLL for (uint f = 0u; f < LOADS_A; f++) {                                                               \
+            const uint q0 = at[f].x + place.y, q1 = at[f].y + place.z, q2 = at[f].z + place.w;                     \
+            const bool there = inside && q0 < s0 && q1 < s1 && q2 < s2;                                            \
+            const uint i = there ? at[f].w + ((q0 * s1 + q1) * s2 + q2) * pixel + unit : 0u;                       \
+            if (STAGES > 1u) {                                                                                     \
+                LOAD_AHEAD(held_a[f], (side) * SLICE + CELL_A(line + f * LINES, across), x, i, there)              \
+            } else {                                                                                               \
+                held_a[f] = LOAD_UNIT(x, i);                                                                       \
+                real |= there ? 1u << f : 0u;                                                                      \
+            }                                                                                                      \
+        }                                                                                                          \
+        UNROLL for (uint f = 0u; f < LOADS_B; f++) {                                                               \
+            const bool there = inside && n0 + line + f * LINES < rows;                                             \
+            const uint i = there ? row_b + f * (LINES * w_row) + place.x * deep + unit : 0u;                       \
+            if (STAGES > 1u) {                                                                                     \
+                LOAD_AHEAD(held_b[f], (side) * SLICE + CELL_B(line + f * LINES, across), w, i, there)              \
+            } else {                                                                                               \
+                held_b[f] = LOAD_UNIT(w, i);                                                                       \
+                real |= there ? 1u << (LOADS_A + f) : 0u;                                                          \
+            }                                                                                                      \
+        }                                                                                                          \
+        unit += ACROSS;                                                                                            \
+        if (unit >= deep) {                                                                                        \
+            tap += unit / deep;                                                                                    \
+            unit %= deep;                                                                                          \
+            place = taps AT(tap < tap_end ? tap : tap_first);                                                      \
+        }                                                                                                          \
     }
 
 // Puts four channels of a pixel of y from element `at` on, of which `left` are there; with their biases, from `channel` on.
@@ -130,49 +144,76 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
     uint unit = (begin * ACROSS + across) % deep, tap = tap_first + (begin * ACROSS + across) / deep;
     uvec4 place = taps AT(tap < tap_end ? tap : tap_first);
 
-    const uint wm = WARP / 2u * FM * 16u, wn = WARP % 2u * FN * 16u;
-    const uvec4 zero = UVEC4(0u, 0u, 0u, 0u);
-    SUMS acc[FM * FN];
     uvec4 held_a[LOADS_A];
     uvec4 held_b[LOADS_B];
-    uint real = 0u;
-    UNROLL for (uint i = 0u; i < FM * FN; i++) SUMS_ZERO(acc[i])
+    uint real = 0u, side = 0u, next = AHEAD;
     if (STAGES > 1u) {
-        UNROLL for (uint s = 0u; s < STAGES - 1u; s++) {
+        UNROLL for (uint s = 0u; s < AHEAD; s++) {
             if (begin + s < end) LOAD_SLICE(s)
             LOADS_END
         }
     } else {
         LOAD_SLICE(0u)
     }
-    uint side = 0u, next = STAGES - 1u;
+#ifdef WARPGROUPS
+    float acc[BLOCKS][BN / 2u];
+    UNROLL for (uint i = 0u; i < BLOCKS; i++) {
+        UNROLL for (uint e = 0u; e < BN / 2u; e++) acc[i][e] = 0.0f;
+    }
+    ROLLED for (uint t = begin; t < end; t++) {
+        LOADS_WAIT(AHEAD - 1u)
+        COPIES_SEEN
+        // The slice is there, and all have multiplied the one before the last, whose place the next load takes.
+        BARRIER;
+        WG_READY
+        UNROLL for (uint i = 0u; i < BLOCKS; i++) {
+            UNROLL for (uint kk = 0u; kk < BK / 16u; kk++) {
+                MULTIPLY_PANELS(acc[i], WG_MATRIX(side * SLICE + (WARP / 4u * BLOCKS + i) * 512u + kk * 2u, 1u),
+                                WG_MATRIX(side * SLICE + BM * ACROSS + kk * 2u, 1u), 1u);
+            }
+        }
+        WG_SENT
+        if (t + AHEAD < end) LOAD_SLICE(next)
+        LOADS_END
+        WG_WAIT(1)
+        next = next + 1u == STAGES ? 0u : next + 1u;
+        side = side + 1u == STAGES ? 0u : side + 1u;
+    }
+    WG_WAIT(0)
+    UNROLL for (uint i = 0u; i < BLOCKS; i++) { HOLD(acc[i], BN / 2u) }
+    LOADS_WAIT(0)
+    BARRIER;
+#else
+    const uvec4 zero = UVEC4(0u, 0u, 0u, 0u);
+    SUMS acc[BLOCKS * MATRICES];
+    UNROLL for (uint i = 0u; i < BLOCKS * MATRICES; i++) SUMS_ZERO(acc[i])
     ROLLED for (uint t = begin; t < end; t++) {
         if (STAGES > 1u) {
-            LOADS_WAIT(STAGES - 2u)
+            LOADS_WAIT(AHEAD - 1u)
             BARRIER;
-            if (t + STAGES - 1u < end) LOAD_SLICE(next)
+            if (t + AHEAD < end) LOAD_SLICE(next)
             LOADS_END
             next = next + 1u == STAGES ? 0u : next + 1u;
         } else {
             UNROLL for (uint f = 0u; f < LOADS_A; f++) {
-                units[(line + f * LINES) * ROW + across] = (real >> f & 1u) != 0u ? held_a[f] : zero;
+                units[CELL_A(line + f * LINES, across)] = (real >> f & 1u) != 0u ? held_a[f] : zero;
             }
             UNROLL for (uint f = 0u; f < LOADS_B; f++) {
-                units[(BM + line + f * LINES) * ROW + across] = (real >> (LOADS_A + f) & 1u) != 0u ? held_b[f] : zero;
+                units[CELL_B(line + f * LINES, across)] = (real >> (LOADS_A + f) & 1u) != 0u ? held_b[f] : zero;
             }
             BARRIER;
             LOAD_SLICE(0u)
         }
         UNROLL for (uint kk = 0u; kk < BK / 16u; kk++) {
-            MATRIX_B mb[FN];
-            UNROLL for (uint j = 0u; j < FN; j++) {
-                LOAD_B(mb[j], side * SLICE + (BM + wn + j * 16u) * ROW + kk * 2u, ROW, true)
+            MATRIX_B mb[MATRICES];
+            UNROLL for (uint j = 0u; j < MATRICES; j++) {
+                LOAD_B(mb[j], side * SLICE + CELL_B(WARP_COLUMN + j * 16u, kk * 2u), ROW, true)
             }
-            UNROLL for (uint i = 0u; i < FM; i++) {
+            UNROLL for (uint i = 0u; i < BLOCKS; i++) {
                 MATRIX_A ma;
-                LOAD_A(ma, side * SLICE + (wm + i * 16u) * ROW + kk * 2u, ROW, false)
-                UNROLL for (uint j = 0u; j < FN; j++) {
-                    MULTIPLY(acc[i * FN + j], ma, mb[j])
+                LOAD_A(ma, side * SLICE + CELL_A(WARP_ROW(i), kk * 2u), ROW, false)
+                UNROLL for (uint j = 0u; j < MATRICES; j++) {
+                    MULTIPLY(acc[i * MATRICES + j], ma, mb[j])
                 }
             }
         }
@@ -186,17 +227,27 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
         LOADS_WAIT(0u)
         BARRIER;
     }
+#endif
 
-    const uint stage = WARP * (STAGE / 4u), pitch = META(8u);
+    const uint stage = WARP * 16u * ROW_C, pitch = META(8u);
     PTR(T) py = SKIP(T, y, part, WIDE ? 2u * META(13u) : META(13u));
-    UNROLL for (uint i = 0u; i < FM; i++) {
-        UNROLL for (uint j = 0u; j < FN; j++) STORE_SUMS(acc[i * FN + j], stage + j * 4u, ROW_C)
+    UNROLL for (uint i = 0u; i < BLOCKS; i++) {
+        UNROLL for (uint j = 0u; j < MATRICES; j++) {
+#ifdef WARPGROUPS
+            Sums sums;
+            UNROLL for (uint e = 0u; e < 8u; e++) sums.c[e] = acc[i][j * 8u + e];
+            STORE_SUMS(sums, stage + j * 4u, ROW_C)
+#else
+            STORE_SUMS(acc[i * MATRICES + j], stage + j * 4u, ROW_C)
+#endif
+        }
         SYNC_WARP;
-        UNROLL for (uint e = 0u; e < FN * 2u; e++) {
+        UNROLL for (uint e = 0u; e < MATRICES * 2u; e++) {
             const uint q = e * 32u + LANE;
-            const uint m = m0 + wm + i * 16u + q / (FN * 4u), column = n0 + wn + q % (FN * 4u) * 4u;
+            const uint m = m0 + WARP_ROW(i) + q / (WARP_COLUMNS / 4u);
+            const uint column = n0 + WARP_COLUMN + q % (WARP_COLUMNS / 4u) * 4u;
             if (m < count && column < rows) {
-                const uvec4 v = units[stage + q / (FN * 4u) * ROW_C + q % (FN * 4u)];
+                const uvec4 v = units[stage + q / (WARP_COLUMNS / 4u) * ROW_C + q % (WARP_COLUMNS / 4u)];
                 uint to = m;
                 if (PLACED) {
                     const uint u = m % positions;

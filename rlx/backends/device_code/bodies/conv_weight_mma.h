@@ -94,13 +94,12 @@ RLX_FN void conv_weight_mma_body(PTR(T) x, PTR(T) d, PTR(u32) meta, PTR(f32) y, 
     }
     const uint carry2 = BK % t2, carry1 = BK / t2 % t1, carry0 = BK / (t1 * t2) % t0, carry = BK / (t0 * t1 * t2);
 
-    const uint wm = WARP / 2u * FM * 16u, wn = WARP % 2u * FN * 16u;
     const uvec4 zero = UVEC4(0u, 0u, 0u, 0u);
-    SUMS acc[FM * FN];
+    SUMS acc[BLOCKS * MATRICES];
     uvec4 held_a[LOADS_A];
     uvec4 held_b[LOADS_B];
     uint real = 0u;
-    UNROLL for (uint i = 0u; i < FM * FN; i++) SUMS_ZERO(acc[i])
+    UNROLL for (uint i = 0u; i < BLOCKS * MATRICES; i++) SUMS_ZERO(acc[i])
     if (STAGES > 1u) {
         UNROLL for (uint s = 0u; s < STAGES - 1u; s++) {
             LOAD_SLICE(s)
@@ -129,15 +128,15 @@ RLX_FN void conv_weight_mma_body(PTR(T) x, PTR(T) d, PTR(u32) meta, PTR(f32) y, 
             LOAD_SLICE(0u)
         }
         UNROLL for (uint kk = 0u; kk < BK / 16u; kk++) {
-            MATRIX_B mb[FN];
-            UNROLL for (uint j = 0u; j < FN; j++) {
-                LOAD_B(mb[j], side * SLICE + BK * ROW_A + kk * 16u * ROW_B + (wn + j * 16u) / 8u, ROW_B, false)
+            MATRIX_B mb[MATRICES];
+            UNROLL for (uint j = 0u; j < MATRICES; j++) {
+                LOAD_B(mb[j], side * SLICE + BK * ROW_A + kk * 16u * ROW_B + (WARP_COLUMN + j * 16u) / 8u, ROW_B, false)
             }
-            UNROLL for (uint i = 0u; i < FM; i++) {
+            UNROLL for (uint i = 0u; i < BLOCKS; i++) {
                 MATRIX_A ma;
-                LOAD_A(ma, side * SLICE + kk * 16u * ROW_A + (wm + i * 16u) / 8u, ROW_A, true)
-                UNROLL for (uint j = 0u; j < FN; j++) {
-                    MULTIPLY(acc[i * FN + j], ma, mb[j])
+                LOAD_A(ma, side * SLICE + kk * 16u * ROW_A + WARP_ROW(i) / 8u, ROW_A, true)
+                UNROLL for (uint j = 0u; j < MATRICES; j++) {
+                    MULTIPLY(acc[i * MATRICES + j], ma, mb[j])
                 }
             }
         }
@@ -152,16 +151,17 @@ RLX_FN void conv_weight_mma_body(PTR(T) x, PTR(T) d, PTR(u32) meta, PTR(f32) y, 
         BARRIER;
     }
 
-    const uint stage = WARP * (STAGE / 4u);
+    const uint stage = WARP * 16u * ROW_C;
     PTR(f32) py = SKIP(f32, y, part * groups + g, rows * columns);
-    UNROLL for (uint i = 0u; i < FM; i++) {
-        UNROLL for (uint j = 0u; j < FN; j++) STORE_SUMS(acc[i * FN + j], stage + j * 4u, ROW_C)
+    UNROLL for (uint i = 0u; i < BLOCKS; i++) {
+        UNROLL for (uint j = 0u; j < MATRICES; j++) STORE_SUMS(acc[i * MATRICES + j], stage + j * 4u, ROW_C)
         SYNC_WARP;
-        UNROLL for (uint e = 0u; e < FN * 2u; e++) {
+        UNROLL for (uint e = 0u; e < MATRICES * 2u; e++) {
             const uint q = e * 32u + LANE;
-            const uint row = m0 + wm + i * 16u + q / (FN * 4u), column = n0 + wn + q % (FN * 4u) * 4u;
+            const uint row = m0 + WARP_ROW(i) + q / (WARP_COLUMNS / 4u);
+            const uint column = n0 + WARP_COLUMN + q % (WARP_COLUMNS / 4u) * 4u;
             if (row < rows && column < columns) {
-                const uvec4 v = units[stage + q / (FN * 4u) * ROW_C + q % (FN * 4u)];
+                const uvec4 v = units[stage + q / (WARP_COLUMNS / 4u) * ROW_C + q % (WARP_COLUMNS / 4u)];
                 STORE4(f32, py, (row * columns + column) / 4u,
                        VEC4(RLX_FLOAT(v.x), RLX_FLOAT(v.y), RLX_FLOAT(v.z), RLX_FLOAT(v.w)));
             }

@@ -30,9 +30,13 @@ _MIN_CHUNK = 128
 # Of matrix instructions: sides of a tile (pixels and channels), multiply-adds a microsecond of a unit with enough
 # workgroups, and the share of that rate that one workgroup has alone.
 MATRIX_TILES = {"s": (64, 64, 0.6e6, 0.4), "t": (128, 64, 0.8e6, 0.45), "m": (128, 128, 0.95e6, 0.6)}
+# The same of instructions of warpgroups, and the slices that shared memory should hold.
+PANEL_TILES = {"t": (128, 64, 0.9e6, 0.5, 4), "m": (128, 128, 1.4e6, 0.6, 3), "l": (256, 128, 1.7e6, 1.0, 4)}
+_PANEL_DEPTH = 64
 _DEPTH = 32  # terms of a slice
 _TILE_START_TERMS = 96  # the rest of a tile takes as long as so many terms
-_LEAST_SLICES = 8  # of a part
+_LEAST_TERMS = 256  # of a part
+_PANEL_RANK = 3
 _MATRIX_SHARED_BYTES = 32 << 10
 _LAUNCH_US = 2.0
 _BYTES_PER_US = 3e6
@@ -93,8 +97,9 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """Tiles of matrix instructions, of a size in MATRIX_TILES; shared memory holds `stages` slices, and the sum is cut
-    into `split_k` parts of `chunk` slices, which another launch adds up."""
+    """Tiles of matrix instructions, of a size in MATRIX_TILES or, for instructions of warpgroups, in PANEL_TILES;
+    shared memory holds `stages` slices, and the sum is cut into `split_k` parts of `chunk` slices, which another launch
+    adds up."""
 
     algorithm: ClassVar[Algorithm] = "matrices"
     cost: Cost
@@ -102,6 +107,7 @@ class Matrices:
     stages: int
     chunk: int
     split_k: int
+    warpgroups: bool = False
 
 
 Candidate = Library | Direct | Tiles | Matrices
@@ -116,6 +122,7 @@ class Forced:
     split_k: int | None = None
     tile: str | None = None
     stages: int | None = None
+    warpgroups: bool | None = None
 
 
 forced = Overrides(Forced())
@@ -134,7 +141,7 @@ def choose_weight(target: Target, problem: Problem) -> Candidate:
 
 def _chosen(target: Target, problem: Problem, kernels: list[Candidate]) -> Candidate:
     wish = forced()
-    wishes = {name: getattr(wish, name) for name in ("algorithm", "tile_m", "tile", "stages", "split_k")}
+    wishes = {name: getattr(wish, name) for name in Forced.__slots__}
     return target.choose(problem, narrowed(kernels, **wishes))
 
 
@@ -153,21 +160,36 @@ def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
     """Tiles of each size, number of parts and of stages, with the time they should take, transpositions included. Where
     nothing has to be transposed they come before the library, which adds no bias and no activation."""
     rank = 2 if p.moved or not p.library else -1
-    slices = math.ceil(p.units * 8 / _DEPTH)
+    moving = 4 * p.moved / _BYTES_PER_US + (_LAUNCH_US if p.moved else 0)
     for name, (high, wide, rate, alone) in MATRIX_TILES.items():
-        tiles = math.ceil(p.columns / high) * math.ceil(p.rows / wide) * p.products
-        for wanted in range(1, _MAX_SPLITS + 1):
-            if wanted > 1 and slices < wanted * _LEAST_SLICES:
-                break
-            chunk = max(1, math.ceil(slices / wanted))
-            split_k = max(1, math.ceil(slices / chunk))
-            rounds = max(math.ceil(tiles * split_k / target.units), 1 / alone)
-            time = rounds * high * wide * (chunk * _DEPTH + _TILE_START_TERMS) / rate
-            time += 4 * p.moved / _BYTES_PER_US + (_LAUNCH_US if p.moved else 0)
-            if split_k > 1:
-                time += _LEAST_JOIN_US + p.size * (4 * split_k + 2) * 2 / _BYTES_PER_US
+        for time, chunk, split_k in _parts(target, p, (high, wide, _DEPTH), rate, alone):
             for n in _stages(target, (high + wide) * (_DEPTH + 8) * 2):
-                yield Matrices((rank, time, -n), name, n, chunk, split_k)
+                yield Matrices((rank, moving + time, -n), name, n, chunk, split_k)
+    if not target.matrices.warpgroups:
+        return
+    for name, (high, wide, rate, alone, stages) in PANEL_TILES.items():
+        if stages * (high + wide) * _PANEL_DEPTH * 2 <= target.shared_bytes:
+            for time, chunk, split_k in _parts(target, p, (high, wide, _PANEL_DEPTH), rate, alone):
+                yield Matrices((_PANEL_RANK, moving + time), name, stages, chunk, split_k, True)
+
+
+def _parts(
+    target: Target, p: Problem, sides: tuple[int, int, int], rate: float, alone: float
+) -> Iterator[tuple[float, int, int]]:
+    """(time, slices of a part, parts) of tiles of these sides, and slices so deep, in each number of parts."""
+    high, wide, depth = sides
+    slices = math.ceil(p.units * 8 / depth)
+    tiles = math.ceil(p.columns / high) * math.ceil(p.rows / wide) * p.products
+    for wanted in range(1, _MAX_SPLITS + 1):
+        if wanted > 1 and slices * depth < wanted * _LEAST_TERMS:
+            return
+        chunk = max(1, math.ceil(slices / wanted))
+        split_k = max(1, math.ceil(slices / chunk))
+        rounds = max(math.ceil(tiles * split_k / target.units), 1 / alone)
+        time = rounds * high * wide * (chunk * depth + _TILE_START_TERMS) / rate
+        if split_k > 1:
+            time += _LEAST_JOIN_US + p.size * (4 * split_k + 2) * 2 / _BYTES_PER_US
+        yield time, chunk, split_k
 
 
 def _stages(target: Target, slice_bytes: int) -> list[int]:
@@ -222,7 +244,7 @@ def _weight_matrices(target: Target, p: Problem) -> Iterator[Matrices]:
     slices = math.ceil(p.terms / _DEPTH)
     for name, (high, wide, rate, alone) in MATRIX_TILES.items():
         tiles = math.ceil(p.rows / high) * math.ceil(p.units * 8 / wide) * p.products
-        wanted = max(1, min(2 * target.units // tiles, slices // _LEAST_SLICES))
+        wanted = max(1, min(2 * target.units // tiles, slices * _DEPTH // _LEAST_TERMS))
         chunk = max(1, math.ceil(slices / wanted))
         split_k = max(1, math.ceil(slices / chunk))
         rounds = max(math.ceil(tiles * split_k / target.units), 1 / alone)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
 from rlx.backends.gpu.gemm.choice import stored_pair
@@ -16,7 +17,15 @@ from rlx.backends.gpu.program.images import IMAGES, Maker, last_shape
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Gemm, Ref
-from rlx.backends.gpu.rules.conv.choice import MATRIX_TILES, Direct, Library, Matrices, Problem, choose
+from rlx.backends.gpu.rules.conv.choice import (
+    MATRIX_TILES,
+    PANEL_TILES,
+    Direct,
+    Library,
+    Matrices,
+    Problem,
+    choose,
+)
 from rlx.backends.gpu.rules.conv.reading import Reading, backward_reading, forward_reading
 from rlx.backends.gpu.rules.conv.units import in_units, lies_last, pixels_in_units
 from rlx.backends.gpu.rules.movement import from_last
@@ -74,36 +83,52 @@ CONV_DIRECT = declare(
     )
 )
 
+_MMA_ABOUT = (
+    "y = act(product of weights w and pixels of x + bias) by matrix instructions, for halves with channels last: "
+    "convolution, transposed convolution, its gradient to x."
+)
+_MMA_GRID = "a group for each tile of BM pixels x BN channels of each group, phase and split"
+# x, w, bias (f32), other, taps, meta (bodies/conv_mma.h), y, batch, groups, rows, phases, columns, deep, chunk, splits.
+_MMA_ARGS = (
+    *reads(x="T", w="T", bias="f32", other="T", taps="b16", meta="u32"),
+    *writes(y="T"),
+    *uints("batch", "groups", "rows", "phases", "columns", "deep", "chunk", "splits"),
+)
+_MMA_CONSTANTS = {
+    "STAGES": 1, "PLACED": False, "ACTIVATION": 0, "BIAS": 0, "RESIDUAL": 0, "C_QUADS": False, "WIDE": False,
+}  # fmt: skip
 CONV_MMA = declare(
     KernelDecl(
         "conv_mma",
-        about=(
-            "y = act(product of weights w and pixels of x + bias) by matrix instructions, for halves with channels "
-            "last: convolution, transposed convolution, its gradient to x."
-        ),
-        grid="a group of 128 for each tile of BM pixels x BN channels of each group, phase and split",
-        # x, w, bias (f32), other, taps, meta (bodies/conv_mma.h), y, batch, groups, rows, …
-        args=(
-            *reads(x="T", w="T", bias="f32", other="T", taps="b16", meta="u32"),
-            *writes(y="T"),
-            *uints("batch", "groups", "rows", "phases", "columns", "deep", "chunk", "splits"),
-        ),
+        about=_MMA_ABOUT,
+        grid=_MMA_GRID,
+        args=_MMA_ARGS,
         headers=("prims", "mma"),
         variants={"T": ("f16", "bf16"), "TILE": ("s", "t", "m")},
-        constants={
-            "STAGES": 1,
-            "PLACED": False,
-            "ACTIVATION": 0,
-            "BIAS": 0,
-            "RESIDUAL": 0,
-            "C_QUADS": False,
-            "WIDE": False,
-        },
+        constants=_MMA_CONSTANTS,
         trials=((1, True, 2, 1, 0, True, False), (3, False, 0, 0, 0, False, True), (1, False, 0, 2, 2, True, False)),
         threads=128,
         resident="2",
         unroll=True,
         new_compiler=True,
+    )
+)
+
+CONV_WGMMA = declare(
+    KernelDecl(
+        "conv_wgmma",
+        function="conv_mma_body",
+        about=_MMA_ABOUT,
+        grid=_MMA_GRID,
+        args=_MMA_ARGS,
+        headers=("prims", "mma"),
+        variants={"T": ("f16", "bf16"), "TILE": ("t", "m", "l")},
+        constants={**_MMA_CONSTANTS, "STAGES": 3, "WARPGROUPS": 1},
+        trials=((3, True, 2, 1, 0, True, False, 1), (4, False, 0, 2, 2, True, False, 1)),
+        threads=256,
+        resident="BM > 128u ? 1 : 2",
+        specific=("WARPGROUPS", 1),
+        cuda_only=True,
     )
 )
 
@@ -330,10 +355,11 @@ def _by_matrices(
     alone, last = chosen.split_k == 1, lies_last(ctx, y)
     wide = stored if alone else f32
     whole = ctx.ref(y) if alone and last else ctx.scratch(chosen.split_k * y.size * wide.itemsize)
-    high, across = MATRIX_TILES[chosen.tile][:2]
+    high, across = (PANEL_TILES if chosen.warpgroups else MATRIX_TILES)[chosen.tile][:2]
     columns = reading.columns(batch)
     tiles = math.ceil(columns / high) * math.ceil(rows / across) * groups * len(reading.phases)
-    kernel = CONV_MMA(
+    decl = partial(CONV_WGMMA, WARPGROUPS=1) if chosen.warpgroups else CONV_MMA
+    kernel = decl(
         T=half.name,
         TILE=chosen.tile,
         STAGES=chosen.stages,
