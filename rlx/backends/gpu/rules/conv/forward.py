@@ -257,18 +257,18 @@ def _half(ctx: Lowering, pair: tuple[DType, DType]) -> DType | None:
     return pair[0] if pair[0] == pair[1] and pair[0].is_half else None
 
 
-def _takes_images(ctx: Lowering, node: Node, wished: bool) -> bool:
+def _takes_images(ctx: Lowering, node: Node, wished: bool, forward: bool) -> bool:
     """Whether matrix instructions compute a node, which then reads x and writes y in either order."""
     x, w, y = node.inputs[0], node.inputs[1], node.output
     if not y.size or not w.size:
         return False
-    forward = node.op.name == "conv"
     reading = (forward_reading if forward else backward_reading)(x.shape, w.shape, y.shape, node)
     problem = _problem(ctx, node, reading, forward and _pointwise(node), wished)
     return isinstance(choose(ctx.target, problem), Matrices)
 
 
-IMAGES.update(dict.fromkeys(("conv", "conv_transpose", "conv_grad_input"), Maker(_takes_images)))
+IMAGES["conv"] = Maker(partial(_takes_images, forward=True))
+IMAGES.update(dict.fromkeys(("conv_transpose", "conv_grad_input"), Maker(partial(_takes_images, forward=False))))
 
 
 def _put_off(ctx: Lowering, node: Node, reading: Reading, chosen: Matrices) -> bool:
