@@ -1,14 +1,15 @@
 """Convolutions of ResNet-50 in 16 bits on the GPUs of this machine, beside torch: each shape, the network, training.
 
     python benchmarks/kernels/convolutions.py [--device cuda vulkan] [--batch 32] [--dtype bf16]
-        [--part shapes network training] [--every]
+        [--part shapes network steps training] [--every] [--alone]
 
 Shapes: TFLOP/s of a convolution with bias and relu between two others, so that its input and result lie as they do in
 the network; weights as a caller gives them, to repack them is counted. "before": without matrix instructions.
---every: each tile by itself, too. Times are the least of several runs by the device's own timestamps; of torch those
-of calls in a row, with channels last. The network: milliseconds a run with its input on the device; its NMSE against
-the same network in float64. Training: milliseconds a step of a ResNet-18 for pictures of 32 x 32, a batch of 128, with
-norms of batches, weights in 16 bits with masters of f32, AdamW.
+--every: each tile by itself, too; --alone: without torch and without "before". Times are the least of several runs by
+the device's own timestamps; torch's are those of calls in a row, with channels last. The network: milliseconds a run
+with its input on the device, and its NMSE against the same network in float64. Steps: the network's, in µs, the least
+of ten runs. Training: milliseconds a step of a ResNet-18 for pictures of 32 x 32, a batch of 128, with norms of
+batches, weights in 16 bits with masters of f32, AdamW.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ EVERY = {
     **{f"w{tile}": {"tile": tile, "warpgroups": True} for tile in "tml"},
 }
 
+BESIDE = {False: ("before", "now"), True: ("now",)}
+
 
 @contextlib.contextmanager
 def before() -> Iterator[None]:
@@ -80,7 +83,7 @@ def microseconds(session: Session, shape: tuple[int, ...], batch: int, dtype: st
     runs = []
     for _ in range(6):
         exe.executable.run()
-        steps = [(name.split(" ", 1), time) for name, time in exe.executable.timings()]
+        steps = [(step.name.split(" ", 1), step.us) for step in exe.executable.timings()]
         labels = list(dict.fromkeys(label for (_, label), _ in steps if "conv" in label))
         mine = [(kernel, t) for (kernel, label), t in steps if label == labels[-2]]
         runs.append((sum(t for _, t in mine), " ".join(k for k, _ in mine)))
@@ -102,20 +105,21 @@ def by_torch(shape: tuple[int, ...], batch: int, dtype: str) -> float:
         )
 
 
-def shapes(devices: list[str], batch: int, dtype: str, every: bool) -> None:
+def shapes(devices: list[str], batch: int, dtype: str, every: bool, alone: bool) -> None:
     sessions = {d: Session(d, timings=True) for d in devices}
-    titles = [f"{d} {word}" for d in devices for word in ("before", "now", *(EVERY if every else ()))]
+    titles = [f"{d} {word}" for d in devices for word in (*BESIDE[alone], *(EVERY if every else ()))]
     table = Table({"shape": "26", "GFLOP": "6.1f", "torch": "6.1f", **dict.fromkeys(titles, "11.1f"), "kernel": "30"})
     table.head()
     total: dict[str, float] = dict.fromkeys(("torch", *titles), 0.0)
     for shape in SHAPES:
         c, o, side, k, stride, times = shape
         flops = 2 * batch * o * c * k * k * (side // stride) ** 2
-        found: dict[str, float] = {"torch": by_torch(shape, batch, dtype)}
+        found: dict[str, float] = {"torch": np.inf if alone else by_torch(shape, batch, dtype)}
         names = []
         for d, session in sessions.items():
-            with before():
-                found[f"{d} before"], _ = microseconds(session, shape, batch, dtype)
+            if not alone:
+                with before():
+                    found[f"{d} before"], _ = microseconds(session, shape, batch, dtype)
             found[f"{d} now"], name = microseconds(session, shape, batch, dtype)
             names.append(name)
             for tile, wishes in EVERY.items() if every else ():
@@ -215,6 +219,25 @@ def network(devices: list[str], batch: int, dtype: str) -> None:
                 exe.close()
 
 
+def steps(devices: list[str], batch: int, dtype: str) -> None:
+    """Prints each step of the network, equal ones of a stage together."""
+    g, weights = resnet50(batch, dtype)
+    x = np.random.default_rng(1).standard_normal((batch, 3, 224, 224)).astype(g.inputs["x"].dtype.np)
+    for device in devices:
+        exe = Session(device, timings=True).compile(g)
+        exe.set_params(weights)
+        exe.run({"x": x})
+        runs = []
+        for _ in range(10):
+            exe.executable.run()
+            runs.append([s for s in exe.executable.timings() if s.track == "device"])
+        least = [min(t.us for t in same) for same in zip(*runs, strict=True)]
+        print(f"steps of {device}: {sum(least):.0f} µs")
+        for step, us in zip(runs[0], least, strict=True):
+            rate, speed = step.operations * 2e-6 / us, step.nbytes * 1e-6 / us
+            print(f"  {us:7.1f} µs {rate:6.0f} TFLOP/s {speed:5.2f} TB/s  {step.name[:90]}")
+
+
 def resnet18() -> dict[str, Any]:
     """Weights of a ResNet-18 for pictures of 32 x 32 and ten classes (He et al., 2015)."""
     rng = np.random.default_rng(0)
@@ -268,14 +291,17 @@ def main() -> None:
     parser.add_argument("--device", nargs="+", default=["cuda", "vulkan"])
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--dtype", default="bf16", choices=("bf16", "f16"))
-    parts = ("shapes", "network", "training")
+    parts = ("shapes", "network", "steps", "training")
     parser.add_argument("--part", nargs="+", default=parts, choices=parts)
     parser.add_argument("--every", action="store_true")
+    parser.add_argument("--alone", action="store_true")
     args = parser.parse_args()
     if "shapes" in args.part:
-        shapes(args.device, args.batch, args.dtype, args.every)
+        shapes(args.device, args.batch, args.dtype, args.every, args.alone)
     if "network" in args.part:
         network(args.device, args.batch, args.dtype)
+    if "steps" in args.part:
+        steps(args.device, args.batch, args.dtype)
     if "training" in args.part:
         training(args.device, 128, args.dtype)
 

@@ -15,11 +15,12 @@ from rlx.backends.cuda.target import cuda_target
 from rlx.backends.gpu.program.executable import load_rules, lower_graph
 from rlx.backends.gpu.program.lowering import Lowering, kernel_name, runs_natively
 from rlx.backends.gpu.rules.conv.choice import Problem, choose, forcing
+from rlx.backends.gpu.rules.conv.units import in_units
 from rlx.backends.vulkan.target import vulkan_target
 from rlx.conformance.oracle import evaluate
 from rlx.driver import Limits, MemoryPlan
 from rlx.driver.memory.planner import plan
-from rlx.dtypes import bf16, f32
+from rlx.dtypes import bf16, f16, f32
 from rlx.ir import Graph
 from rlx.passes.pipeline import optimize
 from tests.gpu import cuda_host, lowered
@@ -90,6 +91,28 @@ def test_every_barrier_of_the_gradient_is_needed_and_missed() -> None:
                 lowered.run("conv_grad_weight", x, d, limits=LIMITS, backend="cuda", **attrs)
 
     every_barrier_is_missed("conv_weight_mma.h", run)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("backend", ["vulkan", "cuda"])
+@pytest.mark.parametrize("groups, channels", [(1, 3), (3, 8), (2, 11)])
+def test_channels_filled_up_to_units(groups: int, channels: int, backend: str) -> None:
+    """A picture's, and a filter's, whose taps become the slower axis."""
+    graph = Graph("units")
+    x = graph.input("x", (2, groups * channels, 5, 3), "f16")
+    deep = -(-channels // 8)
+    y = rlx.pad(x, [(0, 0), (0, groups * (8 * deep - channels)), (0, 0), (0, 0)])  # a slot of as many bytes
+    graph.output("y", y)
+    planned = plan(graph, planner="bump")
+    value = np.random.default_rng(0).standard_normal(x.shape).astype(np.float16)
+    apart = value.reshape(2, groups, channels, 15)
+    for turned in (apart.transpose(0, 3, 1, 2), apart.transpose(0, 1, 3, 2)):
+        dims = (2, turned.shape[1], turned.shape[2], channels)
+        lowering = Lowering(graph, planned, lowered.target(backend), "f32")
+        strides = tuple(s // 2 for s in turned.strides)
+        lowering.copy(in_units(lowering, lowering.ref(x), f16, dims, strides), lowering.ref(y))
+        got = carried_out(graph, planned, lowering, [value], backend)["y"].reshape(*dims[:3], 8 * deep)
+        assert (got[..., :channels] == turned).all() and not got[..., channels:].any()
 
 
 def program(build: Callable[[Graph], None], planner: str = "reuse") -> tuple[Graph, MemoryPlan, Lowering]:

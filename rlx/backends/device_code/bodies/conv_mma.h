@@ -35,6 +35,8 @@
 #else
 #define AHEAD (STAGES - 1u)
 #endif
+#define PIXELS (128u / WARP_COLUMNS)  // that a warp puts at once
+#define NOWHERE 0xffffffffu
 #define META(i) LOAD(u32, meta, i)
 #define PHASE(i) LOAD(u32, meta, 16u + phase * 8u + (i))
 
@@ -77,35 +79,29 @@ UNITS(STAGES * SLICE > STAGE ? STAGES * SLICE : STAGE)
         }                                                                                                          \
     }
 
-// Puts four channels of a pixel of y from element `at` on, of which `left` are there; with their biases, from `channel` on.
-RLX_FN void put_channels(PTR(T) y, PTR(T) other, PTR(f32) bias, const vec4 sum, const uint at, const uint channel,
-                         const uint left) {
+// Four halves, rounded by instructions in CUDA.
+#ifdef RLX_GLSL
+#define STORE_FOUR(p, i, v) STORE4(T, p, i, v);
+#else
+#define STORE_FOUR(p, i, v) ((uint2*)(p))[i] = make_uint2(pair_bits(v.x, v.y), pair_bits(v.z, v.w));
+#endif
+
+// Puts four channels of a pixel of y from element `at` on, of which `left` are there.
+RLX_FN void put_channels(PTR(T) y, const vec4 sum, const vec4 add, const vec4 other, const uint at, const uint left) {
     vec4 v = sum;
-    if (HAS_BIAS) {
-        const vec4 add = bias_quad(bias, channel, channel + left);
-        ADD_QUAD(v, add)
-    }
+    if (HAS_BIAS) ADD_QUAD(v, add)
     v = VEC4(activated(v.x), activated(v.y), activated(v.z), activated(v.w));
     if (RESIDUAL != 0u) {
-        vec4 add = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (C_QUADS) {
-            add = LOAD4(T, other, at / 4u);
-        } else {
-            add.x = LOAD(T, other, at);
-            if (left > 1u) add.y = LOAD(T, other, at + 1u);
-            if (left > 2u) add.z = LOAD(T, other, at + 2u);
-            if (left > 3u) add.w = LOAD(T, other, at + 3u);
-        }
         const uint xy = pair_bits(v.x, v.y), zw = pair_bits(v.z, v.w);
         v = VEC4(low_value(xy), high_value(xy), low_value(zw), high_value(zw));
-        ADD_QUAD(v, add)
+        ADD_QUAD(v, other)
         if (RESIDUAL == 2u) v = VEC4(p_max_f(v.x, 0.0f), p_max_f(v.y, 0.0f), p_max_f(v.z, 0.0f), p_max_f(v.w, 0.0f));
     }
     if (C_QUADS) {
         if (WIDE) {
             STORE4(f32, AS(f32, y), at / 4u, v);
         } else {
-            STORE4(T, y, at / 4u, v);
+            STORE_FOUR(y, at / 4u, v)
         }
         return;
     }
@@ -113,6 +109,16 @@ RLX_FN void put_channels(PTR(T) y, PTR(T) other, PTR(f32) bias, const vec4 sum, 
     if (left > 1u) put_one(y, at + 1u, v.y);
     if (left > 2u) put_one(y, at + 2u, v.z);
     if (left > 3u) put_one(y, at + 3u, v.w);
+}
+
+// The four channels of `other` from element `at` on, of which `left` are there.
+RLX_FN vec4 other_channels(PTR(T) other, const uint at, const uint left) {
+    if (C_QUADS) return LOAD4(T, other, at / 4u);
+    vec4 v = VEC4(LOAD(T, other, at), 0.0f, 0.0f, 0.0f);
+    if (left > 1u) v.y = LOAD(T, other, at + 1u);
+    if (left > 2u) v.z = LOAD(T, other, at + 2u);
+    if (left > 3u) v.w = LOAD(T, other, at + 3u);
+    return v;
 }
 
 RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b16) taps, PTR(u32) meta, PTR(T) y,
@@ -229,9 +235,29 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
     }
 #endif
 
-    const uint stage = WARP * 16u * ROW_C, pitch = META(8u);
+    // A lane puts the same four channels of every PIXELS-th pixel. What it adds to sixteen of the warp's pixels is loaded
+    // before any of them is stored: the compiler cannot know that these are no elements of y.
+    const uint stage = WARP * 16u * ROW_C, quad = LANE % (WARP_COLUMNS / 4u), pitch = META(8u);
+    const uint column = n0 + WARP_COLUMN + quad * 4u, left = column < rows ? rows - column : 0u;
+    const uint channel = g * rows + column;
     PTR(T) py = SKIP(T, y, part, WIDE ? 2u * META(13u) : META(13u));
+    const vec4 zeros = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
+    vec4 add = zeros;
+    if (HAS_BIAS && left != 0u) add = bias_quad(bias, channel, channel + left);
     UNROLL for (uint i = 0u; i < BLOCKS; i++) {
+        uint to[16u / PIXELS];
+        vec4 others[16u / PIXELS];
+        UNROLL for (uint e = 0u; e < 16u / PIXELS; e++) {
+            const uint m = m0 + WARP_ROW(i) + e * PIXELS + LANE / (WARP_COLUMNS / 4u);
+            to[e] = m < count && left != 0u ? m : NOWHERE;
+            if (PLACED && to[e] != NOWHERE) {
+                const uint u = m % positions;
+                to[e] = m / positions * META(9u) + PHASE(5u) + u / (t1 * t2) * META(10u) + u / t2 % t1 * META(11u) +
+                        u % t2 * META(12u);
+            }
+            others[e] = zeros;
+            if (RESIDUAL != 0u && to[e] != NOWHERE) others[e] = other_channels(other, to[e] * pitch + channel, left);
+        }
         UNROLL for (uint j = 0u; j < MATRICES; j++) {
 #ifdef WARPGROUPS
             Sums sums;
@@ -242,21 +268,10 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
 #endif
         }
         SYNC_WARP;
-        UNROLL for (uint e = 0u; e < MATRICES * 2u; e++) {
-            const uint q = e * 32u + LANE;
-            const uint m = m0 + WARP_ROW(i) + q / (WARP_COLUMNS / 4u);
-            const uint column = n0 + WARP_COLUMN + q % (WARP_COLUMNS / 4u) * 4u;
-            if (m < count && column < rows) {
-                const uvec4 v = units[stage + q / (WARP_COLUMNS / 4u) * ROW_C + q % (WARP_COLUMNS / 4u)];
-                uint to = m;
-                if (PLACED) {
-                    const uint u = m % positions;
-                    to = m / positions * META(9u) + PHASE(5u) + u / (t1 * t2) * META(10u) + u / t2 % t1 * META(11u) +
-                         u % t2 * META(12u);
-                }
-                const vec4 sum = VEC4(RLX_FLOAT(v.x), RLX_FLOAT(v.y), RLX_FLOAT(v.z), RLX_FLOAT(v.w));
-                put_channels(py, other, bias, sum, to * pitch + g * rows + column, g * rows + column, rows - column);
-            }
+        UNROLL for (uint e = 0u; e < 16u / PIXELS; e++) {
+            const uvec4 v = units[stage + (e * PIXELS + LANE / (WARP_COLUMNS / 4u)) * ROW_C + quad];
+            const vec4 sum = VEC4(RLX_FLOAT(v.x), RLX_FLOAT(v.y), RLX_FLOAT(v.z), RLX_FLOAT(v.w));
+            if (to[e] != NOWHERE) put_channels(py, sum, add, others[e], to[e] * pitch + channel, left);
         }
         SYNC_WARP;
     }
