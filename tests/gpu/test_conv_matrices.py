@@ -25,7 +25,7 @@ from rlx.ir import Graph
 from rlx.passes.pipeline import optimize
 from tests.gpu import cuda_host, lowered
 from tests.gpu.conv_matrices import FEATURES, LIMITS, cases, outcome
-from tests.gpu.lowered import carried_out, close
+from tests.gpu.lowered import ROUNDED, carried_out, close
 from tests.gpu.missed_barriers import every_barrier_is_missed
 
 on_host = pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
@@ -136,6 +136,7 @@ def _block(graph: Graph) -> None:
 
     x = graph.input("x", (2, 3, 11, 10), "bf16")
     y = rlx.max_pool(rlx.relu(conv(x, 24, 3)), 3, strides=2, pads=1)
+    y = rlx.relu(rlx.conv(y, weight(24, 1, 5, 5), weight(24), pads=2, groups=24))
     z = conv(rlx.relu(conv(rlx.relu(conv(y, 16, 1)), 16, 3, 2)), 40, 1)
     y = rlx.relu(z + conv(y, 40, 1, 2))
     y = y * rlx.sigmoid(conv(rlx.mean(y, axis=(2, 3), keepdims=True), 40, 1))
@@ -205,22 +206,57 @@ def test_gradients_whose_images_lie_with_their_channels_last() -> None:
     assert {"conv", "concat", "conv_grad_input"} <= _last(graph, lowering)
 
 
-@pytest.mark.vulkan
-@pytest.mark.parametrize("backend", ["vulkan", "cuda"])
-@pytest.mark.parametrize("op", ["max_pool", "avg_pool"])
-def test_pools_with_channels_last(op: str, backend: str) -> None:
-    graph = Graph("pool")
-    x = graph.input("x", (2, 5, 7, 6), "f32")
-    y = getattr(rlx, op)(x, (3, 2), strides=(2, 1), pads=((1, 1), (0, 1)))
+def _lying_last(op: str, backend: str, inputs: list[Any], attrs: dict[str, Any]) -> None:
+    """An op whose first input, an image, and result lie with their channels last, beside the reference."""
+    graph = Graph("image")
+    ins = [graph.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(inputs)]
+    y = graph.add(op, ins, attrs)[0]
     graph.output("y", y)
     planned = plan(graph, planner="bump")
-    lowering = Lowering(graph, planned, lowered.target(backend), "f32")
-    lowering.last = frozenset({x.id, y.id})
+    lowering = Lowering(graph, planned, lowered.target(backend, LIMITS), "f32")
+    lowering.last = frozenset({ins[0].id, y.id})
     lowering.lower(y.node)
-    value = np.random.default_rng(0).standard_normal(x.shape).astype(np.float32)
-    got = carried_out(graph, planned, lowering, [np.moveaxis(value, 1, -1)], backend)["y"]
-    want = evaluate(graph, {"x": value}, upcast=True)[y.id]
-    close(np.moveaxis(got.reshape(2, *y.shape[2:], 5), -1, 1), want)
+    assert not any("transpose" in kernel_name(s) for s in lowering.steps)
+    feeds = [np.moveaxis(inputs[0], 1, -1), *inputs[1:]]
+    got = carried_out(graph, planned, lowering, feeds, backend)["y"].reshape(y.shape[0], *y.shape[2:], y.shape[1])
+    want = evaluate(graph, {f"x{i}": a for i, a in enumerate(inputs)}, upcast=True)[y.id]
+    close(np.moveaxis(got, -1, 1), want, **ROUNDED[inputs[0].dtype.type])
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("backend", ["vulkan", "cuda"])
+@pytest.mark.parametrize("op, counted", [("max_pool", False), ("avg_pool", False), ("avg_pool", True)])
+def test_pools_with_channels_last(op: str, counted: bool, backend: str) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 16, 7, 6)).astype(np.float16)
+    x[0, 3, 2, 2], x[1, 5] = np.inf, -np.inf
+    attrs = {"kernel": (3, 2), "strides": (2, 1), "pads": ((1, 1), (0, 1)), "dilations": (1, 2), "ceil_mode": False}
+    if op == "avg_pool":
+        x = np.where(np.isfinite(x), x, np.float16(0))
+        attrs = {**attrs, "count_include_pad": counted}
+    _lying_last(op, backend, [x], attrs)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("backend", ["vulkan", "cuda"])
+@pytest.mark.parametrize(
+    "sizes, kernel, strides, dilations, pads, bias",
+    [
+        ((9, 7), (3, 3), (1, 1), (1, 1), ((1, 1), (1, 1)), np.float32),
+        ((8, 11), (5, 2), (2, 3), (1, 2), ((0, 3), (2, 0)), BF16),
+        ((13,), (4,), (1,), (1,), ((0, 0),), None),
+        ((3, 4, 5), (2, 3, 3), (1, 2, 1), (1, 1, 1), ((1, 0), (1, 1), (1, 1)), None),
+    ],
+)
+@pytest.mark.sample(2, vulkan=1)
+def test_channels_convolved_by_themselves(
+    sizes: Any, kernel: Any, strides: Any, dilations: Any, pads: Any, bias: Any, backend: str
+) -> None:
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(s).astype(BF16) for s in ((2, 24, *sizes), (24, 1, *kernel)))
+    attrs = {"strides": strides, "dilations": dilations, "pads": pads, "groups": 24, "activation": "silu"}
+    biases = [] if bias is None else [rng.standard_normal(24).astype(bias)]
+    with forcing(algorithm="depthwise"):
+        _lying_last("conv", backend, [x, w, *biases], attrs)
 
 
 def test_what_depends_on_the_place_of_an_element_keeps_the_order_of_shapes() -> None:

@@ -1,8 +1,6 @@
 // Windows of x (lines, S): KIND = 0 their largest elements; 1 their means, PADDING_COUNTS with the padding counted; 2
 // the flat place of the largest element, written to `index`, 2^32 - 1 where there is none. T is the storage of x and y.
-// LAST: x and y have their channels last.
-// meta: input sizes (3), positions (3), steps (3), dilations (3), padding before (3), kernel (3), padding after (3),
-// channels.
+// meta: input sizes (3), positions (3), steps (3), dilations (3), padding before (3), kernel (3), padding after (3).
 #define META(i) LOAD(u32, meta, i)
 #include "prims.h"
 #define ACC VAL(T)
@@ -30,12 +28,11 @@ RLX_FN void pool_body(PTR(T) x, PTR(u32) meta, PTR(T) y, PTR(u32) index, const u
     const uint id = GROUP * 256u + THREAD;
     if (id >= total) return;
     const uint s0 = META(0u), s1 = META(1u), s2 = META(2u), t1 = META(4u), t2 = META(5u);
-    const uint channels = LAST ? META(21u) : 1u;
-    const uint positions = META(3u) * t1 * t2, t = id / channels % positions;
+    const uint positions = META(3u) * t1 * t2, t = id % positions;
     const uint b0 = t / (t1 * t2) * META(6u) - META(12u), b1 = t / t2 % t1 * META(7u) - META(13u);
     const uint b2 = t % t2 * META(8u) - META(14u);
     const uint d0 = META(9u), d1 = META(10u), d2 = META(11u), k0 = META(15u), k1 = META(16u), k2 = META(17u);
-    PTR(T) p = SKIP(T, x, id / channels / positions, s0 * s1 * s2 * channels);
+    PTR(T) p = SKIP(T, x, id / positions, s0 * s1 * s2);
     ACC best = ACC(RLX_JOIN(LOWEST_, T)), sum = ACC(0);
     uint chosen = 0xffffffffu;
     for (uint i0 = 0u; i0 < k0; i0++) {
@@ -48,7 +45,7 @@ RLX_FN void pool_body(PTR(T) x, PTR(u32) meta, PTR(T) y, PTR(u32) index, const u
             for (uint i2 = 0u; i2 < k2; i2++) {
                 const uint p2 = b2 + i2 * d2;
                 if (p2 >= s2) continue;
-                const uint at = ((p0 * s1 + p1) * s2 + p2) * channels + id % channels;
+                const uint at = (p0 * s1 + p1) * s2 + p2;
                 const ACC v = LOAD(T, p, at);
                 row += v;
                 if (chosen == 0xffffffffu || v > best || (RLX_JOIN(NAN_, T)(v) && !RLX_JOIN(NAN_, T)(best))) {

@@ -32,7 +32,9 @@ class Maker(NamedTuple):
 
 
 class Follower(NamedTuple):
-    """An op whose first input and output lie alike, in either order."""
+    """An op whose first input and output lie alike, in either order, if `takes(node)`."""
+
+    takes: Callable[[Node], bool]
 
 
 class Reader(NamedTuple):
@@ -121,8 +123,9 @@ def _takes(ctx: Lowering, node: Node, wished: bool) -> bool:
 def _alike(node: Node) -> Sequence[Tensor]:
     """The tensors of a node that its rule takes in either order, but all in the same: of an op whose elements depend on
     those at their own place alone, not on the place's number, those that have the shape of its outputs."""
-    if isinstance(IMAGES.get(node.op.name), Follower):
-        return (node.inputs[0], node.output)
+    role = IMAGES.get(node.op.name)
+    if isinstance(role, Follower):
+        return (node.inputs[0], node.output) if role.takes(node) else ()
     if not node.op.elementwise or any(e.prim == "index" for e in linearize(node_trees(node))):
         return ()
     return [t for t in (*node.inputs, *node.outputs) if t.shape == node.outputs[0].shape]

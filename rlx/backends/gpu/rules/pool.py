@@ -21,8 +21,20 @@ POOL = declare(
         args=(*reads(x="T", meta="u32"), *writes(y="T", index="u32"), *uints("total")),
         headers=("body64",),
         variants={"T": ("f32", "f64", "f16", "bf16")},
-        constants={"KIND": 0, "PADDING_COUNTS": False, "LAST": False},
-        trials=((0, False, False), (1, True, True), (2, False, False)),
+        constants={"KIND": 0, "PADDING_COUNTS": False},
+        trials=((0, False), (1, True), (2, False)),
+    )
+)
+POOL_UNITS = declare(
+    KernelDecl(
+        "pool_units",
+        about="y = the largest element or the mean of each window of x, for halves with channels last.",
+        grid="a thread for eight channels of each window, in groups of 256",
+        args=(*reads(x="T", meta="u32"), *writes(y="T"), *uints("total", "deep")),
+        headers=("rounding", "prims"),
+        variants={"T": ("f16", "bf16")},
+        constants={"KIND": 0, "PADDING_COUNTS": False},
+        trials=((0, False), (1, True)),
     )
 )
 POOL_BACK = declare(
@@ -49,25 +61,34 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 def _meta(ctx: Lowering, node: Node, x: Tensor, counts: Sequence[int]) -> Ref:
     after = three([b for _, b in node.attrs["pads"]], 0)
-    return ctx.block([*window_meta(x, counts, node.attrs["kernel"], node), *after, x.shape[1]])
+    return ctx.block([*window_meta(x, counts, node.attrs["kernel"], node), *after])
 
 
-IMAGES.update(dict.fromkeys(("max_pool", "avg_pool"), Follower()))
+def _in_units(node: Node) -> bool:
+    """Whether x and y may both lie with their channels last: these fill whole units of eight halves."""
+    x, y = node.inputs[0], node.output
+    return x.dtype == y.dtype and y.dtype.is_half and y.shape[1] % 8 == 0
+
+
+IMAGES.update(dict.fromkeys(("max_pool", "avg_pool"), Follower(_in_units)))
 
 
 @lowers("max_pool", "avg_pool", when=_native)
 def lower_pool(ctx: Lowering, node: Node) -> None:
-    """A thread for each window."""
+    """A thread for each window, or for eight channels of it."""
     x, y = node.inputs[0], node.output
     if y.size == 0:
         return
     stored, target = ctx.storage(y), ctx.ref(y)
     source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size)
     kind = _LARGEST if node.op.joins == "max" else _MEAN
-    counted = node.attrs.get("count_include_pad", False)
-    kernel = POOL(T=stored.name, KIND=kind, PADDING_COUNTS=counted, LAST=ctx.lies_last(y))
+    words = {"T": stored.name, "KIND": kind, "PADDING_COUNTS": node.attrs.get("count_include_pad", False)}
     meta = _meta(ctx, node, x, y.shape[2:])
-    ctx.launch(kernel, groups_for(ctx, y.size), [source, meta, target, target, y.size])
+    if ctx.lies_last(y):
+        total = y.size // 8
+        ctx.launch(POOL_UNITS(**words), groups_for(ctx, total), [source, meta, target, total, y.shape[1] // 8])
+        return
+    ctx.launch(POOL(**words), groups_for(ctx, y.size), [source, meta, target, target, y.size])
 
 
 @lowers("max_pool_grad", when=_native)
@@ -80,7 +101,7 @@ def lower_max_pool_grad(ctx: Lowering, node: Node) -> None:
     source, gradient = (cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in (x, d))
     meta = _meta(ctx, node, x, d.shape[2:])
     index = ctx.scratch(4 * d.size)
-    find = POOL(T=stored.name, KIND=_PLACE, PADDING_COUNTS=False, LAST=False)
+    find = POOL(T=stored.name, KIND=_PLACE, PADDING_COUNTS=False)
     ctx.launch(find, groups_for(ctx, d.size), [source, meta, index, index, d.size])
     gather = POOL_BACK(T=stored.name)
     ctx.launch(gather, groups_for(ctx, y.size), [gradient, index, meta, ctx.ref(y), y.size])

@@ -16,7 +16,7 @@ from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType
 
-Algorithm = Literal["library", "direct", "tiles", "matrices"]
+Algorithm = Literal["library", "direct", "tiles", "matrices", "depthwise"]
 
 _FEW_ROWS = 8  # up to this many output channels of a convolution group, one thread sums each element
 _TILE_N = 64  # columns of a tile
@@ -53,7 +53,7 @@ class Problem:
     `library`: whether it is one product, without gaps, of operands of one dtype, which a library multiplies.
     `matrices`: the 16-bit dtype in which matrix instructions may multiply, None where they may not; then `units` is the
     number of units of eight channels in a row of weights, over all taps, and `moved` the elements that have to be
-    transposed since they do not lie with their channels last."""
+    transposed since they do not lie with their channels last. `alone`: whether each channel is convolved by itself."""
 
     rows: int
     columns: int
@@ -65,6 +65,7 @@ class Problem:
     matrices: DType | None = None
     units: int = 0
     moved: int = 0
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,15 @@ class Matrices:
     warpgroups: bool = False
 
 
-Candidate = Library | Direct | Tiles | Matrices
+@dataclass(frozen=True, slots=True)
+class Depthwise:
+    """Sums of each channel by itself, eight neighbours at a time, of halves with channels last."""
+
+    algorithm: ClassVar[Algorithm] = "depthwise"
+    cost: Cost
+
+
+Candidate = Library | Direct | Tiles | Matrices | Depthwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +162,8 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
         result += _tiles(target, problem)
     if problem.matrices is not None and multiplies(target, problem.matrices):
         result += _matrices(target, problem)
+    if problem.alone and problem.matrices is not None and not problem.moved:
+        result.append(Depthwise((0,)))
     return result
 
 

@@ -20,13 +20,14 @@ from rlx.backends.gpu.program.steps import Gemm, Ref
 from rlx.backends.gpu.rules.conv.choice import (
     MATRIX_TILES,
     PANEL_TILES,
+    Depthwise,
     Direct,
     Library,
     Matrices,
     Problem,
     choose,
 )
-from rlx.backends.gpu.rules.conv.reading import Reading, backward_reading, forward_reading
+from rlx.backends.gpu.rules.conv.reading import Reading, backward_reading, forward_reading, window_meta
 from rlx.backends.gpu.rules.conv.units import in_units, lies_last, pixels_in_units
 from rlx.backends.gpu.rules.movement import from_last
 from rlx.dtypes import DType, bf16, f16, f32, promote
@@ -132,6 +133,20 @@ CONV_WGMMA = declare(
     )
 )
 
+CONV_DEPTHWISE = declare(
+    KernelDecl(
+        "conv_depthwise",
+        about="y = act(weights w of each channel times what they lie on in x + bias), for halves with channels last.",
+        grid="a thread for eight channels of four neighbours, in groups of 256",
+        args=(*reads(x="T", w="T", bias="f32", meta="u32"), *writes(y="T"), *uints("batch", "deep")),
+        headers=("rounding", "prims"),
+        variants={"T": ("f16", "bf16")},
+        constants={"ACTIVATION": 0, "BIAS": 0},
+        trials=((2, 1), (0, 0), (1, 2)),
+    )
+)
+
+_PIXELS = 4  # neighbours that a thread of the depthwise kernel adds up
 _CODE = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6}
 
 
@@ -195,6 +210,9 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading, pointwise: bool = Fal
         if not _put_off(ctx, node, reading, chosen):
             _by_matrices(ctx, node, reading, chosen)
         return
+    if isinstance(chosen, Depthwise):
+        _depthwise(ctx, node)
+        return
     if isinstance(chosen, Library):
         _library(ctx, node, pair[0])
         return
@@ -241,15 +259,15 @@ def _problem(ctx: Lowering, node: Node, reading: Reading, pointwise: bool, wishe
     half = _half(ctx, pair)
     channels = x.shape[1] // reading.groups
     units = reading.terms // channels * -(-channels // 8) if channels else 0
-    moved = 0
-    if not wished or channels % 8:
-        moved += 0 if lies_last(ctx, x) and channels % 8 == 0 else x.size
-    if not wished:
-        moved += 0 if lies_last(ctx, y) else y.size
     alike = pointwise and pair[0] == pair[1]
+    alone = channels == reading.rows == 1 and reading.places is None and reading.groups % 8 == 0
+    whole = alone or channels % 8 == 0  # whether units hold what lies side by side
+    moved = 0 if whole and (wished or lies_last(ctx, x)) else x.size
+    moved += 0 if wished or lies_last(ctx, y) else y.size
     return Problem(
-        reading.rows, columns, reading.terms, products, y.size, pair[0], alike, half if units else None, units, moved
-    )
+        reading.rows, columns, reading.terms, products, y.size, pair[0], alike, half if units else None, units, moved,
+        alone,
+    )  # fmt: skip
 
 
 def _half(ctx: Lowering, pair: tuple[DType, DType]) -> DType | None:
@@ -264,11 +282,34 @@ def _takes_images(ctx: Lowering, node: Node, wished: bool, forward: bool) -> boo
         return False
     reading = (forward_reading if forward else backward_reading)(x.shape, w.shape, y.shape, node)
     problem = _problem(ctx, node, reading, forward and _pointwise(node), wished)
-    return isinstance(choose(ctx.target, problem), Matrices)
+    return isinstance(choose(ctx.target, problem), Matrices | Depthwise)
 
 
 IMAGES["conv"] = Maker(partial(_takes_images, forward=True))
 IMAGES.update(dict.fromkeys(("conv_transpose", "conv_grad_input"), Maker(partial(_takes_images, forward=False))))
+
+
+def _depthwise(ctx: Lowering, node: Node) -> None:
+    """Each channel by itself, where x and y lie with their channels last; the weights are put in units before."""
+    x, w, y = node.inputs[0], node.inputs[1], node.output
+    half, channels, taps = ctx.storage(y), x.shape[1], math.prod(w.shape[2:])
+    weights = in_units(ctx, ctx.ref(w), half, (1, taps, 1, channels), (0, 1, 0, taps))
+    bias, kind = _narrow_bias(ctx, node, half)
+    meta = ctx.block(window_meta(x, y.shape[2:], w.shape[2:], node))
+    lines = math.prod(y.shape[:-1]) // channels
+    kernel = CONV_DEPTHWISE(T=half.name, ACTIVATION=_CODE[node.attrs["activation"]], BIAS=kind)
+    threads = lines * -(-y.shape[-1] // _PIXELS) * (channels // 8)
+    pointers = [ctx.ref(x), weights, meta if bias is None else bias, meta, ctx.ref(y)]
+    ctx.launch(kernel, groups_for(ctx, threads), [*pointers, x.shape[0], channels // 8])
+
+
+def _narrow_bias(ctx: Lowering, node: Node, half: DType) -> tuple[Ref | None, int]:
+    """The bias as kernels of halves read it, and their constant BIAS."""
+    if len(node.inputs) < 3:
+        return None, 0
+    if ctx.storage(node.inputs[2]) == half:
+        return ctx.ref(node.inputs[2]), 2
+    return _bias(ctx, node, half), 1
 
 
 def _put_off(ctx: Lowering, node: Node, reading: Reading, chosen: Matrices) -> bool:
@@ -347,11 +388,8 @@ def _by_matrices(
         strides = (channels * rows * taps, taps, 1, rows * taps)
     weights = in_units(ctx, weights, half, (groups, rows, taps, channels), strides)
     block, table = reading.by_pixel(channels, groups * deep, taps * deep, groups * rows)
-    activation, bias, kind = _CODE[node.attrs.get("activation")], None, 0
-    if len(node.inputs) > 2:
-        given_as = ctx.storage(node.inputs[2])
-        kind = 2 if given_as == half else 1
-        bias = ctx.ref(node.inputs[2]) if kind == 2 else _bias(ctx, node, stored)
+    activation = _CODE[node.attrs.get("activation")]
+    bias, kind = _narrow_bias(ctx, node, half)
     alone, last = chosen.split_k == 1, lies_last(ctx, y)
     wide = stored if alone else f32
     whole = ctx.ref(y) if alone and last else ctx.scratch(chosen.split_k * y.size * wide.itemsize)
