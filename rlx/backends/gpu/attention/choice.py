@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import ClassVar, Literal
 
-from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
+from rlx.backends.gpu.program.candidates import C, Cost, Overrides, narrowed
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
 
@@ -25,6 +26,7 @@ FEW_QUERIES = 16  # up to this many queries of a head, reading the keys takes mo
 _MIN_KEYS = 128  # the fewest keys of a part: with fewer, adding up the parts costs more than it saves
 _MAX_SPLITS = 64
 _LONG = 512  # queries from which f32 operands are cast to 16 bits by launches of their own
+_SUMS = 192  # the sums that a thread of the gradient's matrix kernels holds in registers beside all else
 # Widths of heads that fill most of one or two panels of 64 columns.
 _PANELS = (*range(49, 65), *range(97, 129))
 
@@ -101,7 +103,22 @@ class Matrix:
         return {"DEEP": self.deep, "KEYS": self.keys, "SCORES": scores, "TERMS": self.operands.terms}
 
 
+@dataclass(frozen=True, slots=True)
+class MatrixGradient:
+    """The two matrix kernels of the gradient. In that of the queries a warp has `deep` matrices of 16 queries and reads
+    `keys` keys at a time; in that of the keys it has `deep_keys` matrices of keys and reads `queries` queries."""
+
+    algorithm: ClassVar[Algorithm] = "matrix"
+    cost: Cost
+    operands: Matrices
+    deep: int
+    keys: int
+    deep_keys: int
+    queries: int
+
+
 Candidate = Tiles | Decode | Matrix
+Gradient = Tiles | MatrixGradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +131,8 @@ class Forced:
     lanes: int | None = None
     deep: int | None = None
     keys: int | None = None
+    deep_keys: int | None = None
+    queries: int | None = None
     scores: Scores | None = None
 
 
@@ -141,6 +160,36 @@ def choose_step(target: Target, problem: Problem) -> Decode:
     chosen = target.choose(problem, _with_overrides(kernels))
     assert isinstance(chosen, Decode)
     return chosen
+
+
+def choose_gradient(target: Target, problem: Problem) -> Gradient:
+    """The candidate that computes the gradients of an attention."""
+    return target.choose(problem, _with_wishes(gradients(target, problem)))
+
+
+def gradients(target: Target, problem: Problem) -> list[Gradient]:
+    """Every pair of kernels that can compute the gradients of an attention on the target, with each of their sizes.
+
+    The matrix kernels rank first where registers hold their sums. Operands of two terms would take four products where
+    f32 takes one.
+    """
+    result: list[Gradient] = [Tiles((2,))]
+    matrices, wide = matrices_for(problem.stored, problem.precision, problem.sq), math.ceil(problem.d / 16)
+    if matrices is None or matrices.terms > 1 or target.matrices.opaque or not multiplies(target, matrices.type):
+        return result
+    for deep, keys, deep_keys, queries in product((1, 2), (64, 32), (1, 2), (64, 32)):
+        sums = max(deep * (8 * wide + keys), deep_keys * (16 * wide + queries))
+        room = max(gradient_bytes(problem.d, deep, keys), gradient_bytes(problem.d, deep_keys, queries))
+        if sums <= _SUMS and room <= target.shared_bytes:
+            order = (deep != 1, keys != 64, deep_keys != 1, queries != 64)
+            result.append(MatrixGradient((1, *map(float, order)), matrices, deep, keys, deep_keys, queries))
+    return result
+
+
+def gradient_bytes(d: int, deep: int, columns: int) -> int:
+    """The bytes of shared memory that either matrix kernel of the gradient needs at most."""
+    row = 2 * max(1, math.ceil(d / 16)) + 1
+    return 16 * (2 * 64 * deep * row + 2 * (2 * columns * row + columns // 2))
 
 
 def candidates(target: Target, problem: Problem) -> list[Candidate]:
@@ -270,13 +319,18 @@ def _splits(groups: int, blocks: int, keys: int) -> int:
     return max(1, min(groups // max(blocks, 1), math.ceil(keys / _MIN_KEYS), _MAX_SPLITS))
 
 
-def _with_overrides(kernels: Sequence[Candidate]) -> Sequence[Candidate]:
-    """The candidates that a test or benchmark asks for, with the number of splits that it asks for."""
+def _with_wishes(kernels: Sequence[C]) -> Sequence[C]:
+    """The candidates that a test or benchmark asks for."""
     wish = forced()
     if wish == _NOTHING:
         return kernels
-    fields = ("algorithm", "lanes", "rows", "scores", "keys", "deep")
-    kernels = narrowed(kernels, **{name: getattr(wish, name) for name in fields})
+    fields = ("algorithm", "lanes", "rows", "scores", "keys", "deep", "queries", "deep_keys")
+    return narrowed(kernels, **{name: getattr(wish, name) for name in fields})
+
+
+def _with_overrides(kernels: Sequence[Candidate]) -> Sequence[Candidate]:
+    """The candidates that a test or benchmark asks for, with the number of splits that it asks for."""
+    wish, kernels = forced(), _with_wishes(kernels)
     if wish.splits is None:
         return kernels
     return [replace(c, splits=max(1, wish.splits)) if isinstance(c, Decode) else c for c in kernels]

@@ -1,0 +1,142 @@
+// The gradients of keys and values for a tile of keys of one key head, by matrix instructions: attention_dkv.h says what
+// is computed, attention_slopes.h how. Scores are products of keys with queries here, so that a lane's weights are
+// the left operand of the next product. Shared memory holds the tile's keys and values, and two tiles of queries,
+// upstream gradients and the numbers of their rows: one is multiplied while the other is being loaded.
+#include "attention_slopes.h"
+#define NUMBERS (KEYS / 2u)  // units for two numbers of each query
+#define SIDE (2u * KEYS * ROW + NUMBERS)
+UNITS(2u * TILE_ROWS * ROW + 2u * SIDE)
+
+// Masks the scores of keys `key` and key + 8 with the queries from q0 on; bent scores are scaled to powers of two here.
+RLX_FN void mask_columns(float* s, const Sight& sight, const uint key, const uint q0) {
+    const float cap = sight.cap, inverse_cap = sight.inverse_cap;
+    UNROLL for (uint half = 0u; half < 2u; half++) {
+        const uint j = key + half * 8u;
+        UNROLL for (uint n = 0u; n < SCORES / 2u; n++) {
+            float x = s[ELEMENT(n, half)];
+            if (sight.bent) {
+                x = x * sight.scale;
+                if (CAPPED) x = BEND(x);
+            }
+            x = masked(sight.mask, x, q0 + COLUMN(n), j, sight.sq, sight.len, sight.reach, sight.mq, sight.mk);
+            s[ELEMENT(n, half)] = sight.bent ? x * LOG2_E : x;
+        }
+    }
+}
+
+RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths,
+                                   PTR(f32) rows, PTR(O) dk, PTR(O) dv, const uint count, const uint heads,
+                                   const uint kv_heads, const uint sq, const uint sk, const uint d, const uint mb,
+                                   const uint mh, const uint mq, const uint mk, const uint each, const uint window,
+                                   const float scale, const float cap) {
+    const uint tiles = (sk + TILE_ROWS - 1u) / TILE_ROWS, group = heads / kv_heads, all = count / group;
+    // With `causal` the first keys are seen by most queries, and come first.
+    const uint kv = CAUSAL ? GROUP % all : GROUP / tiles, nth = CAUSAL ? GROUP / all : GROUP % tiles;
+    if (kv >= all || nth >= tiles) return;
+    const uint k0 = nth * TILE_ROWS, batch = kv / kv_heads, head0 = kv % kv_heads * group;
+    PTR(T) pk = SKIP(T, k, kv * sk, d);
+    PTR(T) pv = SKIP(T, v, kv * sk, d);
+    const uint row0 = k0 + WARP * 16u * DEEP + LANE / 4u;  // the first of this lane's two keys of its first matrix
+    const int len = key_count(lengths, batch * each, sk), reach = int(window), shift = len - int(sq);
+    // The range of queries that see some of these keys.
+    int begin = 0, end = int(sq);
+    if (CAUSAL) begin = larger_i(begin, int(k0) - shift);
+    if (WINDOWED) {
+        begin = larger_i(begin, int(k0) - shift - reach);
+        end = lesser_i(end, int(k0 + TILE_ROWS) - shift + reach);
+    }
+    if (int(k0) >= len || end < begin) end = begin;
+    const uint turns = (uint(end - begin) + KEYS - 1u) / KEYS;  // of each head
+    const float inverse_cap = CAPPED ? p_recip_f(cap) : 0.0f;
+    const bool bent = CAPPED || MASK == 2u || !(scale > 0.0f);
+    const float factor = bent ? 1.0f : scale * LOG2_E;
+
+    float power = 1.0f;
+    if (LIFTED) {
+        float most = 0.0f;
+        for (uint g = 0u; g < group; g++) {
+            PTR(f32) greatest = SKIP(f32, SKIP(f32, rows, 2u * count, sq), batch * heads + head0 + g, sq);
+            for (uint i = uint(begin) + LANE; int(i) < end; i += 32u) {
+                const float x = LOAD(f32, greatest, i);
+                most = GREATER(x == INFINITE ? 0.0f : x, most);
+            }
+        }
+        UNROLL for (uint step = 1u; step < 32u; step *= 2u) most = GREATER(SHUFFLE(most, step), most);
+        power = power_for(most);
+    }
+
+    const uint values = TILE_ROWS * ROW, side0 = 2u * TILE_ROWS * ROW;
+    float of_k[DEEP][OUTPUTS], of_v[DEEP][OUTPUTS];
+    UNROLL for (uint i = 0u; i < DEEP; i++) {
+        UNROLL for (uint n = 0u; n < OUTPUTS; n++) {
+            of_k[i][n] = 0.0f;
+            of_v[i][n] = 0.0f;
+        }
+    }
+    float log_sum = INFINITE, delta = 0.0f;  // of query THREAD of the next tile
+// Asks for turn `turn`'s queries, upstream gradients and numbers of rows.
+#define FETCH_TURN(base, turn)                                                                            \
+    {                                                                                                     \
+        const uint bh = batch * heads + head0 + (turn) / turns, first = uint(begin) + (turn) % turns * KEYS; \
+        PTR(T) pq = SKIP(T, q, bh * sq, d);                                                               \
+        PTR(T) pd = SKIP(T, dy, bh * sq, d);                                                              \
+        FETCH_ROWS(pq, base, KEYS, first, sq, d)                                                          \
+        FETCH_ROWS(pd, (base) + KEYS * ROW, KEYS, first, sq, d)                                           \
+        log_sum = INFINITE;                                                                               \
+        delta = 0.0f;                                                                                     \
+        if (THREAD < KEYS && first + THREAD < sq) {                                                       \
+            log_sum = LOAD(f32, SKIP(f32, rows, bh, sq), first + THREAD);                                 \
+            delta = LOAD(f32, SKIP(f32, SKIP(f32, rows, count, sq), bh, sq), first + THREAD);             \
+        }                                                                                                 \
+    }
+    FETCH_ROWS(pk, 0u, TILE_ROWS, k0, uint(len), d)
+    FETCH_ROWS(pv, values, TILE_ROWS, k0, uint(len), d)
+    if (turns > 0u) FETCH_TURN(side0, 0u)
+    uint side = side0;
+    for (uint turn = 0u; turn < turns * group; turn++) {
+        const uint numbers = side + 2u * KEYS * ROW;
+        if (THREAD < KEYS) ((float2*)&units[numbers])[THREAD] = make_float2(log_sum - LIFT, delta);
+        COPIES_DONE
+        BARRIER;  // the tile has been loaded, and all warps have read the other one
+        if (turn + 1u < turns * group) FETCH_TURN(side0 + SIDE - (side - side0), turn + 1u)
+        float s[DEEP][SCORES], dp[DEEP][SCORES];
+        ROWS_BY_ROWS(s, 0u, side)
+        ROWS_BY_ROWS(dp, values, side + KEYS * ROW)
+        const uint head = head0 + turn / turns, q0 = uint(begin) + turn % turns * KEYS;
+        const int first = int(q0) + shift, last = first + int(KEYS) - 1;  // the positions of these queries
+        const bool all_seen = int(k0 + TILE_ROWS) <= len && (!CAUSAL || int(k0 + TILE_ROWS) - 1 <= first) &&
+                              (!WINDOWED || (int(k0) >= last - reach &&
+                                             (CAUSAL || int(k0 + TILE_ROWS) - 1 <= first + reach)));
+        const bool some = bent || MASK != 0u || !all_seen;
+        const Sight sight = {SKIP(M, SKIP(M, mask, batch, mb), head, mh), sq, mq, mk, len, shift, reach, scale, cap,
+                             inverse_cap, bent};
+        UNROLL for (uint i = 0u; i < DEEP; i++) {
+            UNROLL for (uint n = 0u; n < SCORES; n += 4u) {  // two queries, two keys
+                const uint4 of_rows = units[numbers + n + LANE % 4u];
+                UNROLL for (uint e = 0u; e < 4u; e++) {
+                    dp[i][n + e] -= RLX_FLOAT(e % 2u == 0u ? of_rows.y : of_rows.w);
+                    if (CAPPED) dp[i][n + e] *= slope_of(s[i][n + e], scale, inverse_cap);
+                    if (LIFTED) dp[i][n + e] *= UNLIFT * power;
+                }
+            }
+            if (some) mask_columns(s[i], sight, row0 + i * 16u, q0);
+            UNROLL for (uint n = 0u; n < SCORES; n += 4u) {
+                const uint4 of_rows = units[numbers + n + LANE % 4u];
+                UNROLL for (uint e = 0u; e < 4u; e++) {
+                    s[i][n + e] = EXP2(FMA(s[i][n + e], factor, -RLX_FLOAT(e % 2u == 0u ? of_rows.x : of_rows.z)));
+                    dp[i][n + e] *= s[i][n + e];
+                }
+            }
+        }
+        ADD_WEIGHTED(of_v, s, side + KEYS * ROW)
+        ADD_WEIGHTED(of_k, dp, side)
+        side = side0 + SIDE - (side - side0);
+    }
+    COPIES_DONE
+    const float share_k = LIFTED ? scale * inverse_power(power) : scale;
+    const float of_keys[2] = {share_k, share_k}, of_values[2] = {UNLIFT, UNLIFT};
+    UNROLL for (uint i = 0u; i < DEEP; i++) {
+        put_sums(SKIP(O, dk, kv * sk, d), of_k[i], of_keys, row0 + i * 16u, sk, d);
+        put_sums(SKIP(O, dv, kv * sk, d), of_v[i], of_values, row0 + i * 16u, sk, d);
+    }
+}
