@@ -3,8 +3,8 @@
 // the left operand of the next product. Shared memory holds the tile's keys and values, and two tiles of queries,
 // upstream gradients and the numbers of their rows: one is multiplied while the other is being loaded.
 #include "attention_slopes.h"
-#define NUMBERS (KEYS / 2u)  // units for two numbers of each query
-#define SIDE (2u * KEYS * ROW + NUMBERS)
+#define OF_QUERY(n) ((n) / 4u * 8u + LANE % 4u * 2u + (n) % 2u)  // the query of a lane's score n
+#define SIDE (2u * KEYS * ROW + KEYS)  // the last KEYS units have the numbers of a query each
 UNITS(2u * TILE_ROWS * ROW + 2u * SIDE)
 
 // Masks the scores of keys `key` and key + 8 with the queries from q0 on; bent scores are scaled to powers of two here.
@@ -55,7 +55,8 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
     if (LIFTED) {
         float most = 0.0f;
         for (uint g = 0u; g < group; g++) {
-            PTR(f32) greatest = SKIP(f32, SKIP(f32, rows, 2u * count, sq), batch * heads + head0 + g, sq);
+            const uint bh = batch * heads + head0 + g;
+            PTR(f32) greatest = PLANE(rows, 3u);
             for (uint i = uint(begin) + LANE; int(i) < end; i += 32u) {
                 const float x = LOAD(f32, greatest, i);
                 most = GREATER(x == INFINITE ? 0.0f : x, most);
@@ -73,7 +74,7 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
             of_v[i][n] = 0.0f;
         }
     }
-    float log_sum = INFINITE, delta = 0.0f;  // of query THREAD of the next tile
+    float peak = 0.0f, share = 0.0f, delta = 0.0f;  // of query THREAD of the next tile
 // Asks for turn `turn`'s queries, upstream gradients and numbers of rows.
 #define FETCH_TURN(base, turn)                                                                            \
     {                                                                                                     \
@@ -82,12 +83,10 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
         PTR(T) pd = SKIP(T, dy, bh * sq, d);                                                              \
         FETCH_ROWS(pq, base, KEYS, first, sq, d)                                                          \
         FETCH_ROWS(pd, (base) + KEYS * ROW, KEYS, first, sq, d)                                           \
-        log_sum = INFINITE;                                                                               \
-        delta = 0.0f;                                                                                     \
-        if (THREAD < KEYS && first + THREAD < sq) {                                                       \
-            log_sum = LOAD(f32, SKIP(f32, rows, bh, sq), first + THREAD);                                 \
-            delta = LOAD(f32, SKIP(f32, SKIP(f32, rows, count, sq), bh, sq), first + THREAD);             \
-        }                                                                                                 \
+        const bool there = THREAD < KEYS && first + THREAD < sq;                                          \
+        peak = there ? LOAD(f32, PLANE(rows, 0u), first + THREAD) : 0.0f;                                 \
+        share = there ? LOAD(f32, PLANE(rows, 1u), first + THREAD) * LIFT : 0.0f;                         \
+        delta = there ? LOAD(f32, PLANE(rows, 2u), first + THREAD) : 0.0f;                                \
     }
     FETCH_ROWS(pk, 0u, TILE_ROWS, k0, uint(len), d)
     FETCH_ROWS(pv, values, TILE_ROWS, k0, uint(len), d)
@@ -95,7 +94,7 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
     uint side = side0;
     for (uint turn = 0u; turn < turns * group; turn++) {
         const uint numbers = side + 2u * KEYS * ROW;
-        if (THREAD < KEYS) ((float2*)&units[numbers])[THREAD] = make_float2(log_sum - LIFT, delta);
+        if (THREAD < KEYS) units[numbers + THREAD] = UVEC4(RLX_BITS(peak), RLX_BITS(share), RLX_BITS(delta), 0u);
         COPIES_DONE
         BARRIER;  // the tile has been loaded, and all warps have read the other one
         if (turn + 1u < turns * group) FETCH_TURN(side0 + SIDE - (side - side0), turn + 1u)
@@ -111,21 +110,16 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
         const Sight sight = {SKIP(M, SKIP(M, mask, batch, mb), head, mh), sq, mq, mk, len, shift, reach, scale, cap,
                              inverse_cap, bent};
         UNROLL for (uint i = 0u; i < DEEP; i++) {
-            UNROLL for (uint n = 0u; n < SCORES; n += 4u) {  // two queries, two keys
-                const uint4 of_rows = units[numbers + n + LANE % 4u];
-                UNROLL for (uint e = 0u; e < 4u; e++) {
-                    dp[i][n + e] -= RLX_FLOAT(e % 2u == 0u ? of_rows.y : of_rows.w);
-                    if (CAPPED) dp[i][n + e] *= slope_of(s[i][n + e], scale, inverse_cap);
-                    if (LIFTED) dp[i][n + e] *= UNLIFT * power;
-                }
+            if (CAPPED) {  // before the masks change what the slope is of
+                UNROLL for (uint n = 0u; n < SCORES; n++)
+                    dp[i][n] = (dp[i][n] - RLX_FLOAT(units[numbers + OF_QUERY(n)].z)) * slope_of(s[i][n], scale, inverse_cap);
             }
             if (some) mask_columns(s[i], sight, row0 + i * 16u, q0);
-            UNROLL for (uint n = 0u; n < SCORES; n += 4u) {
-                const uint4 of_rows = units[numbers + n + LANE % 4u];
-                UNROLL for (uint e = 0u; e < 4u; e++) {
-                    s[i][n + e] = EXP2(FMA(s[i][n + e], factor, -RLX_FLOAT(e % 2u == 0u ? of_rows.x : of_rows.z)));
-                    dp[i][n + e] *= s[i][n + e];
-                }
+            UNROLL for (uint n = 0u; n < SCORES; n++) {
+                const uint4 number = units[numbers + OF_QUERY(n)];
+                const float slope = CAPPED ? dp[i][n] : dp[i][n] - RLX_FLOAT(number.z);
+                s[i][n] = EXP2(s[i][n] * factor - RLX_FLOAT(number.x)) * RLX_FLOAT(number.y);
+                dp[i][n] = s[i][n] * (LIFTED ? slope * (power / LIFT) : slope);
             }
         }
         ADD_WEIGHTED(of_v, s, side + KEYS * ROW)
@@ -134,7 +128,7 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
     }
     COPIES_DONE
     const float share_k = LIFTED ? scale * inverse_power(power) : scale;
-    const float of_keys[2] = {share_k, share_k}, of_values[2] = {UNLIFT, UNLIFT};
+    const float of_keys[2] = {share_k, share_k}, of_values[2] = {1.0f / LIFT, 1.0f / LIFT};
     UNROLL for (uint i = 0u; i < DEEP; i++) {
         put_sums(SKIP(O, dk, kv * sk, d), of_k[i], of_keys, row0 + i * 16u, sk, d);
         put_sums(SKIP(O, dv, kv * sk, d), of_v[i], of_values, row0 + i * 16u, sk, d);

@@ -13,12 +13,12 @@ RLX_FN void count_keys(const float* s, const float* dp, float* top, float* total
         float best = top[half];
         UNROLL for (uint n = 0u; n < SCORES / 2u; n++) best = GREATER(s[ELEMENT(n, half)], best);
         const float base = base_of(best) * factor;
-        const float less = top[half] == -INFINITE ? 0.0f : EXP2(FMA(top[half], factor, -base));
+        const float less = top[half] == -INFINITE ? 0.0f : EXP2(top[half] * factor - base);
         top[half] = best;
         total[half] *= less;
         delta[half] *= less;
         UNROLL for (uint n = 0u; n < SCORES / 2u; n++) {
-            const float x = s[ELEMENT(n, half)], y = dp[ELEMENT(n, half)], e = EXP2(FMA(x, factor, -base));
+            const float x = s[ELEMENT(n, half)], y = dp[ELEMENT(n, half)], e = EXP2(x * factor - base);
             total[half] += e;
             delta[half] = FMA(e, y, delta[half]);
             if (LIFTED) most[half] = GREATER(x == -INFINITE ? 0.0f : p_abs_f(y), most[half]);
@@ -52,7 +52,7 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
             most[i][half] = 0.0f;
         }
     }
-    // Scores become powers of two: exp2(s * factor - total), where total is at last the logarithm of the sum.
+    // Scores become powers of two: exp2(s * factor - top) * total, where these two are at last those of the whole row.
     const bool bent = CAPPED || MASK == 2u || !(scale > 0.0f);
     const float factor = bent ? 1.0f : scale * LOG2_E;
     const Sight sight = {pm, sq, mq, mk, len, shift, reach, scale, cap, inverse_cap, bent};
@@ -84,9 +84,8 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
                 } else {
                     UNROLL for (uint n = 0u; n < SCORES; n++) {
                         const uint half = n / 2u % 2u;
-                        const float p = EXP2(FMA(s[i][n], factor, -total[i][half]));
-                        s[i][n] = p * (CAPPED ? dp[i][n] : dp[i][n] - delta[i][half]);
-                        if (LIFTED) s[i][n] *= most[i][half];
+                        const float weight = EXP2(s[i][n] * factor - top[i][half]) * total[i][half];
+                        s[i][n] = weight * (CAPPED ? dp[i][n] : dp[i][n] - delta[i][half]);
                     }
                 }
             }
@@ -104,28 +103,28 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
                     greatest = GREATER(SHUFFLE(greatest, step), greatest);
                 }
                 const float base = base_of(best) * factor;
-                const float less = top[i][half] == -INFINITE ? 0.0f : EXP2(FMA(top[i][half], factor, -base));
+                const float less = top[i][half] == -INFINITE ? 0.0f : EXP2(top[i][half] * factor - base);
                 float whole = total[i][half] * less, product = delta[i][half] * less;
                 UNROLL for (uint step = 1u; step < 4u; step *= 2u) {
                     whole += SHUFFLE(whole, step);
                     product += SHUFFLE(product, step);
                 }
-                total[i][half] = whole == 0.0f ? INFINITE : base + p_log2_f(whole);
-                delta[i][half] = product * inverse(whole);
+                const float share = inverse(whole);
                 const uint row = row0 + i * 16u + half * 8u;
                 if (LANE % 4u == 0u && row < sq) {
-                    STORE(f32, SKIP(f32, rows, bh, sq), row, total[i][half]);
-                    STORE(f32, SKIP(f32, SKIP(f32, rows, count, sq), bh, sq), row, delta[i][half]);
-                    if (LIFTED) STORE(f32, SKIP(f32, SKIP(f32, rows, 2u * count, sq), bh, sq), row, greatest);
+                    STORE(f32, PLANE(rows, 0u), row, base);
+                    STORE(f32, PLANE(rows, 1u), row, share);
+                    STORE(f32, PLANE(rows, 2u), row, product * share);
+                    if (LIFTED) STORE(f32, PLANE(rows, 3u), row, greatest);
                 }
-                most[i][half] = power_for(greatest);
+                const float power = LIFTED ? power_for(greatest) : 1.0f;
+                top[i][half] = base;
+                total[i][half] = share * power;
+                delta[i][half] = product * share;
+                most[i][half] = scale * inverse_power(power);
             }
         }
     }
     COPIES_DONE
-    UNROLL for (uint i = 0u; i < DEEP; i++) {
-        float share[2];
-        UNROLL for (uint half = 0u; half < 2u; half++) share[half] = LIFTED ? scale * inverse_power(most[i][half]) : scale;
-        put_sums(ph, out_[i], share, row0 + i * 16u, sq, d);
-    }
+    UNROLL for (uint i = 0u; i < DEEP; i++) put_sums(ph, out_[i], most[i], row0 + i * 16u, sq, d);
 }

@@ -1,21 +1,20 @@
 // What the gradients of attention by matrix instructions share: attention_matrix.h, products of tiles whose results stay
 // in registers, and the numbers of a row. DEEP: the matrices of 16 rows that a warp has; KEYS: the rows of the other
 // operand, at a time. A lane holds what attention_softmax.h says, whose scores these are. CUDA only.
-// Of each query, `rows` has log2 of the sum of exp(score), delta, which is the sum over keys of P dP, and the greatest
-// |dP|: three planes of (count, sq). P = exp2(score log2 e - the first), and dS = P (dP - delta) times the slope of the
-// soft cap.
+// Of each query, `rows` has the greatest score as a power of two, the inverse of the sum of weights beside it, delta, which
+// is the sum over keys of P dP, and the greatest |dP|: four planes of (count, sq). P = exp2(score - the first) times the
+// second, and dS = P (dP - delta) times the slope of the soft cap. Scores are rounded before the greatest is taken off,
+// so that its own weight is 1 however large it is.
 // A half of 5 bits of exponent holds few of the magnitudes that P and dS have. So it holds 2^15 P, at most 2^15, and
 // dS times the power of two by which |dP| of all rows stays below 2^14.
 #define TERMS 1u
 #include "attention_matrix.h"
 #include "attention_softmax.h"
-#define LIFT_f16 15.0f
-#define LIFT_bf16 0.0f
+#define LIFT_f16 32768.0f
+#define LIFT_bf16 1.0f
 #define LIFT RLX_JOIN(LIFT_, MATRIX)
-#define LIFTED (LIFT > 0.0f)
-#define UNLIFT_f16 3.0517578125e-05f
-#define UNLIFT_bf16 1.0f
-#define UNLIFT RLX_JOIN(UNLIFT_, MATRIX)
+#define LIFTED (LIFT > 1.0f)
+#define PLANE(rows, n) SKIP(f32, SKIP(f32, rows, (n) * count, sq), bh, sq)
 
 // The power of two that brings numbers up to `most` below 2^14, and its inverse; neither is zero or infinite.
 RLX_FN float power_for(const float most) {

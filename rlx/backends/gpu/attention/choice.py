@@ -189,7 +189,7 @@ def gradients(target: Target, problem: Problem) -> list[Gradient]:
 def gradient_bytes(d: int, deep: int, columns: int) -> int:
     """The bytes of shared memory that either matrix kernel of the gradient needs at most."""
     row = 2 * max(1, math.ceil(d / 16)) + 1
-    return 16 * (2 * 64 * deep * row + 2 * (2 * columns * row + columns // 2))
+    return 16 * (2 * 64 * deep * row + 2 * columns * (2 * row + 1))
 
 
 def candidates(target: Target, problem: Problem) -> list[Candidate]:

@@ -167,7 +167,7 @@ ATTENTION_DQ_MMA = declare(
         "attention_dq_mma",
         about=(
             "the gradient of the queries of attention by matrix instructions, and per query row what attention_dkv_mma "
-            "needs: rows (3, count, sq)."
+            "needs: rows (4, count, sq)."
         ),
         grid="a group of 128 for each 64 DEEP queries of each of `count` = b * heads heads",
         args=(*reads(dy="T"), *_READS, *writes(dq="O", rows="f32"), *uints(*_SIZES), *_SCALE),
@@ -275,7 +275,7 @@ def _matrix(
 
 @lowers("attention_grad", when=_native)
 def lower_attention_grad(ctx: Lowering, node: Node) -> None:
-    """Two launches: a workgroup for each tile of queries of a head computes dq and leaves three numbers a row, with
+    """Two launches: a workgroup for each tile of queries of a head computes dq and leaves numbers of each row, with
     which a workgroup for each tile of keys of a key head computes dk and dv. A tile has 64 rows in f32, and 64 for each
     matrix of a warp by matrix instructions, whose 16-bit operands f32 is cast to before."""
     dy, q, k, v = node.inputs[:4]
@@ -288,7 +288,7 @@ def lower_attention_grad(ctx: Lowering, node: Node) -> None:
         return
     refs = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in (dy, q, k, v)]
     of = attention_of(ctx, node, q, k, node.inputs[4:])
-    rows = ctx.scratch(3 * of.count * of.sq * 4)
+    rows = ctx.scratch(4 * of.count * of.sq * 4)
     dq, dk, dv = (ctx.ref(t) for t in grads)
     chosen = choose_gradient(ctx.target, of.problem(stored, ctx.precision, units=False))
     if isinstance(chosen, MatrixGradient):
