@@ -128,6 +128,16 @@ def rows() -> Iterator[Row]:
         )
 
 
+    for d in (128, 64):
+        size, big = f"4x16x2048x{d}", (4, 16, 16, 2048, 2048, d)
+        yield Row(f"backward {size}", big, grad=True)
+        yield Row(f"backward causal {size}", big, attrs={"causal": True}, grad=True)
+        yield Row(f"backward {size}", big, grad=True, force={"algorithm": "tiles"})
+        for deep, keys, deep_keys, queries in ((1, 64, 1, 64), (2, 32, 1, 32), (1, 32, 2, 32), (2, 64, 1, 64)):
+            force = {"deep": deep, "keys": keys, "deep_keys": deep_keys, "queries": queries}
+            yield Row(f"backward {size}", big, force=force, grad=True, devices=only_cuda)
+
+
 def decode_rows() -> Iterator[Row]:
     for keys in (8192, 32768):
         for batch in (1, 8):

@@ -15,7 +15,7 @@ from rlx.conformance.case import cases_of
 from rlx.conformance.tolerances import compare
 from tests.gpu import cuda_host, lowered, test_attention_variants
 from tests.gpu.lowered import Array, lower
-from tests.gpu.test_attention_matrix import _LIMITS, _WORDS
+from tests.gpu.test_attention_matrix import DEVICE, WORDS
 from tests.gpu.test_attention_variants import check, given, launches, outputs
 
 pytestmark = pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
@@ -25,9 +25,9 @@ BF16, F16 = ml_dtypes.bfloat16, np.float16
 @pytest.fixture(autouse=True)
 def matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     def with_limits(*args: Any, **words: Any) -> Any:
-        return lower(*args, **{"limits": _LIMITS, **words})
+        return lower(*args, **{"limits": DEVICE, **words})
 
-    monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES | _WORDS)
+    monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES | WORDS)
     monkeypatch.setattr(test_attention_variants, "lower", with_limits)
 
 

@@ -170,12 +170,14 @@ def choose_gradient(target: Target, problem: Problem) -> Gradient:
 def gradients(target: Target, problem: Problem) -> list[Gradient]:
     """Every pair of kernels that can compute the gradients of an attention on the target, with each of their sizes.
 
-    The matrix kernels rank first where registers hold their sums. Operands of two terms would take four products where
-    f32 takes one.
+    The matrix kernels rank first where registers hold their sums. Operands of two terms would take three products where
+    f32 takes one; and f32 does not become f16, whose range upstream gradients may leave.
     """
     result: list[Gradient] = [Tiles((2,))]
     matrices, wide = matrices_for(problem.stored, problem.precision, problem.sq), math.ceil(problem.d / 16)
     if matrices is None or matrices.terms > 1 or target.matrices.opaque or not multiplies(target, matrices.type):
+        return result
+    if matrices.type != problem.stored and matrices.type == f16:
         return result
     for deep, keys, deep_keys, queries in product((1, 2), (64, 32), (1, 2), (64, 32)):
         sums = max(deep * (8 * wide + keys), deep_keys * (16 * wide + queries))

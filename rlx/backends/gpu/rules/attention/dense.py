@@ -155,7 +155,7 @@ _GRADIENT_MMA: dict[str, Any] = {
     "threads": 128,
     "headers": ("prims", "mma", "attention_words"),
     "variants": {
-        "SMO": ("f16_f16_f16", "bf16_bf16_bf16", "f16_f16_f32", "bf16_bf16_f32"),
+        "SMO": ("f16_f16_f16", "bf16_bf16_bf16", "bf16_bf16_f32"),
         "M": _MASKS,
     },
     "constants": {**_CONSTANTS, "DEEP": 1, "KEYS": 64},
