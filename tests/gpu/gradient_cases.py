@@ -1,6 +1,6 @@
 """The conformance cases of attention's gradient in f16 and bf16 by matrix instructions, with sizes that are forced:
 
-    python -m tests.gpu.gradient_cases [--device cuda] [--sizes 1 64 1 64] [--part 0 4]
+    python -m tests.gpu.gradient_cases [--device cuda] [--scores shared] [--sizes 1 64 1 64] [--part 0 4]
 
 "host" runs the CUDA sources on the CPU. Every case is taken in both dtypes, whatever its own; those that another kernel
 computes are left out. Prints the cases that fail, and how many ran.
@@ -65,6 +65,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="host")
     parser.add_argument("--sizes", type=int, nargs=4, default=(1, 64, 1, 64), metavar=tuple(s.upper() for s in SIZES))
+    parser.add_argument("--scores", choices=("registers", "shared"), help="where scores are kept; as chosen otherwise")
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), help="the cases number I, I + N, …")
     args = parser.parse_args()
     session = None if args.device == "host" else rlx.Session(args.device)
@@ -72,9 +73,9 @@ def main() -> int:
         from tests.gpu.test_attention_matrix import DEVICE, WORDS
 
         lowered.FEATURES = lowered.FEATURES | WORDS
-    ran = failed = 0
+    ran, failed, sizes = 0, 0, dict(zip(SIZES, args.sizes, strict=True))
     for case in list(cases())[args.part[0] :: args.part[1]]:
-        with forcing(algorithm="matrix", **dict(zip(SIZES, args.sizes, strict=True))), np.errstate(all="ignore"):
+        with forcing(algorithm="matrix", scores=args.scores, **sizes), np.errstate(all="ignore"):
             got = on_host(case, DEVICE) if session is None else on_device(case, session)
             verdict = None if got is None else case.check(got)
         ran += verdict is not None

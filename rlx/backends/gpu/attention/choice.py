@@ -20,7 +20,7 @@ Algorithm = Literal["tiles", "decode", "matrix"]
 # Where the matrix kernel keeps its scores, in the order of its constant SCORES: in registers, in shared memory, or in
 # the registers of wgmma, which multiplies 64 queries by 64 keys.
 Scores = Literal["registers", "shared", "warpgroup"]
-_SCORES: tuple[Scores, ...] = ("registers", "shared", "warpgroup")
+SCORES: tuple[Scores, ...] = ("registers", "shared", "warpgroup")
 
 FEW_QUERIES = 16  # up to this many queries of a head, reading the keys takes most of the time
 _MIN_KEYS = 128  # the fewest keys of a part: with fewer, adding up the parts costs more than it saves
@@ -99,7 +99,7 @@ class Matrix:
 
     def constants(self) -> dict[str, int]:
         """Constants of attention_mma beyond those of every attention kernel."""
-        scores = _SCORES.index(self.scores)
+        scores = SCORES.index(self.scores)
         return {"DEEP": self.deep, "KEYS": self.keys, "SCORES": scores, "TERMS": self.operands.terms}
 
 
@@ -111,6 +111,7 @@ class MatrixGradient:
     algorithm: ClassVar[Algorithm] = "matrix"
     cost: Cost
     operands: Matrices
+    scores: Scores
     deep: int
     keys: int
     deep_keys: int
@@ -170,27 +171,33 @@ def choose_gradient(target: Target, problem: Problem) -> Gradient:
 def gradients(target: Target, problem: Problem) -> list[Gradient]:
     """Every pair of kernels that can compute the gradients of an attention on the target, with each of their sizes.
 
-    The matrix kernels rank first where registers hold their sums. Operands of two terms would take three products where
-    f32 takes one; and f32 does not become f16, whose range upstream gradients may leave.
+    The matrix kernels rank first, with their scores where it suits the device best. Operands of two terms would take
+    three products where f32 takes one; and f32 does not become f16, whose range upstream gradients may leave.
     """
     result: list[Gradient] = [Tiles((2,))]
     matrices, wide = matrices_for(problem.stored, problem.precision, problem.sq), math.ceil(problem.d / 16)
-    if matrices is None or matrices.terms > 1 or target.matrices.opaque or not multiplies(target, matrices.type):
+    if matrices is None or matrices.terms > 1 or not multiplies(target, matrices.type):
         return result
     if matrices.type != problem.stored and matrices.type == f16:
         return result
-    for deep, keys, deep_keys, queries in product((1, 2), (64, 32), (1, 2), (64, 32)):
-        sums = max(deep * (8 * wide + keys), deep_keys * (16 * wide + queries))
-        room = max(gradient_bytes(problem.d, deep, keys), gradient_bytes(problem.d, deep_keys, queries))
-        if sums <= _SUMS and room <= target.shared_bytes:
-            order = (deep != 1, keys != 64, deep_keys != 1, queries != 64)
-            result.append(MatrixGradient((1, *map(float, order)), matrices, deep, keys, deep_keys, queries))
+    for scores in SCORES[target.matrices.opaque : 2]:
+        rank = 1 if scores == SCORES[target.matrices.opaque] else 4
+        deeps, columns = ((1, 2), (64, 32)) if scores == "registers" else ((1,), (32, 16))
+        for deep, keys, deep_keys, queries in product(deeps, columns, deeps, columns):
+            sums = max(deep * (8 * wide + keys), deep_keys * (16 * wide + queries))
+            room = max(gradient_bytes(problem.d, scores, *size) for size in ((deep, keys), (deep_keys, queries)))
+            if sums <= _SUMS and room <= target.shared_bytes:
+                order = (deep != 1, keys != columns[0], deep_keys != 1, queries != columns[0])
+                cost = (rank, *map(float, order))
+                result.append(MatrixGradient(cost, matrices, scores, deep, keys, deep_keys, queries))
     return result
 
 
-def gradient_bytes(d: int, deep: int, columns: int) -> int:
+def gradient_bytes(d: int, scores: Scores, deep: int, columns: int) -> int:
     """The bytes of shared memory that either matrix kernel of the gradient needs at most."""
     row = 2 * max(1, math.ceil(d / 16)) + 1
+    if scores == "shared":
+        return 16 * max(64 * row, columns * (2 * row + 1) + 64 * 9)
     return 16 * (2 * 64 * deep * row + 2 * columns * (2 * row + 1))
 
 

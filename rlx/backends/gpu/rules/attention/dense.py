@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from rlx.backends.gpu.attention.choice import Decode, Matrix, MatrixGradient, choose, choose_gradient
+from rlx.backends.gpu.attention.choice import SCORES, Decode, Matrix, MatrixGradient, choose, choose_gradient
 from rlx.backends.gpu.attention.problem import Attention, attention_of
 from rlx.backends.gpu.elementwise.strided import View, launch_tree
 from rlx.backends.gpu.program.casts import cast_ref, fits, quads, stores
@@ -158,9 +158,11 @@ _GRADIENT_MMA: dict[str, Any] = {
         "SMO": ("f16_f16_f16", "bf16_bf16_bf16", "bf16_bf16_f32"),
         "M": _MASKS,
     },
-    "constants": {**_CONSTANTS, "DEEP": 1, "KEYS": 64},
-    "trials": ((8, 1, 0, True, 2, 32), (4, 15, 1, False, 1, 64), (4, 1, 2, True, 2, 64)),
-    "cuda_only": True,
+    "constants": {**_CONSTANTS, "DEEP": 1, "KEYS": 32, "SCORES": 1},
+    "trials": (
+        (8, 1, 0, True, 2, 32, 0), (4, 15, 1, False, 1, 64, 0), (4, 1, 2, True, 2, 64, 0), (4, 15, 2, True, 1, 32, 1),
+    ),
+    "new_compiler": True,
 }
 ATTENTION_DQ_MMA = declare(
     KernelDecl(
@@ -296,6 +298,7 @@ def lower_attention_grad(ctx: Lowering, node: Node) -> None:
         refs = [cast_ref(ctx, r, stored, held, t.size) for r, t in zip(refs, (dy, q, k, v), strict=True)]
         aligned = int(of.d % 8 == 0 and all(r.offset % 16 == 0 for r in (*refs, dq, dk, dv)))
         constants = {"SMO": f"{held}_{held}_{stored}", "M": of.mask_word, **of.constants(aligned)}
+        constants["SCORES"] = SCORES.index(chosen.scores)
         by_queries = ATTENTION_DQ_MMA(**constants, DEEP=chosen.deep, KEYS=chosen.keys)
         by_keys = ATTENTION_DKV_MMA(**constants, DEEP=chosen.deep_keys, KEYS=chosen.queries)
         tiles = TILE * chosen.deep, TILE * chosen.deep_keys

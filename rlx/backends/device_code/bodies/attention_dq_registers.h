@@ -1,0 +1,130 @@
+// The gradient of the queries for a tile of queries of one head, by matrix instructions: attention_dq.h says what is
+// computed, attention_slopes.h how. The keys are read twice, first for the numbers of each row. Shared memory holds the
+// tile's queries and upstream gradients, and two tiles of keys and values: one is multiplied while the other is being
+// loaded (Dao, "FlashAttention-2", 2023).
+#include "attention_slopes_registers.h"
+#define SIDE (2u * KEYS * ROW)
+UNITS(2u * TILE_ROWS * ROW + 2u * SIDE)
+
+// Adds KEYS keys to what a lane knows of its two rows; each lane has a greatest score of its own.
+RLX_FN void count_keys(const float* s, const float* dp, float* top, float* total, float* delta, float* most,
+                       const float factor) {
+    UNROLL for (uint half = 0u; half < 2u; half++) {
+        float best = top[half];
+        UNROLL for (uint n = 0u; n < SCORES / 2u; n++) best = GREATER(s[ELEMENT(n, half)], best);
+        const float base = base_of(best) * factor;
+        const float less = top[half] == -INFINITE ? 0.0f : EXP2(top[half] * factor - base);
+        top[half] = best;
+        total[half] *= less;
+        delta[half] *= less;
+        UNROLL for (uint n = 0u; n < SCORES / 2u; n++) {
+            const float x = s[ELEMENT(n, half)], y = dp[ELEMENT(n, half)], e = EXP2(x * factor - base);
+            total[half] += e;
+            delta[half] = FMA(e, y, delta[half]);
+            if (LIFTED) most[half] = GREATER(x == -INFINITE ? 0.0f : p_abs_f(y), most[half]);
+        }
+    }
+}
+
+RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(O) dq,
+                                  PTR(f32) rows, const uint count, const uint heads, const uint kv_heads,
+                                  const uint sq, const uint sk, const uint d, const uint mb, const uint mh,
+                                  const uint mq, const uint mk, const uint each, const uint window, const float scale,
+                                  const float cap) {
+    const uint q_row = d, k_row = d, v_row = d;
+    PTR(O) y = dq;
+    PLACE_TILE
+    PTR(T) pd = SKIP(T, dy, bh * sq, d);
+    const uint row0 = q0 + WARP * 16u * DEEP + LANE / 4u;  // the first of this lane's two rows of its first matrix
+    const uint upstream = TILE_ROWS * ROW, side0 = 2u * TILE_ROWS * ROW;
+    FETCH_ROWS(pq, 0u, TILE_ROWS, q0, sq, d)
+    FETCH_ROWS(pd, upstream, TILE_ROWS, q0, sq, d)
+    if (begin < end) {
+        FETCH_ROWS(pk, side0, KEYS, uint(begin), uint(len), d)
+        FETCH_ROWS(pv, side0 + KEYS * ROW, KEYS, uint(begin), uint(len), d)
+    }
+
+    float out_[DEEP][OUTPUTS], top[DEEP][2], total[DEEP][2], delta[DEEP][2], most[DEEP][2];
+    START_SUMS
+    UNROLL for (uint i = 0u; i < DEEP; i++) {
+        UNROLL for (uint half = 0u; half < 2u; half++) {
+            delta[i][half] = 0.0f;
+            most[i][half] = 0.0f;
+        }
+    }
+    // Scores become powers of two: exp2(s * factor - top) * total, where these two are at last those of the whole row.
+    const bool bent = CAPPED || MASK == 2u || !(scale > 0.0f);
+    const float factor = bent ? 1.0f : scale * LOG2_E;
+    const Sight sight = {pm, sq, mq, mk, len, shift, reach, scale, cap, inverse_cap, bent};
+    uint side = side0;
+    for (uint pass = 0u; pass < 2u; pass++) {
+        for (int at = begin; at < end; at += int(KEYS)) {
+            const uint k0 = uint(at);
+            COPIES_DONE
+            BARRIER;  // the tile has been loaded, and all warps have read the other one
+            const bool more = at + int(KEYS) < end;
+            if (more || pass == 0u) {
+                const uint other = side0 + SIDE - (side - side0), next = more ? k0 + KEYS : uint(begin);
+                FETCH_ROWS(pk, other, KEYS, next, uint(len), d)
+                FETCH_ROWS(pv, other + KEYS * ROW, KEYS, next, uint(len), d)
+            }
+            float s[DEEP][SCORES], dp[DEEP][SCORES];
+            ROWS_BY_ROWS(s, 0u, side)
+            ROWS_BY_ROWS(dp, upstream, side + KEYS * ROW)
+            const bool some = bent || MASK != 0u || !ALL_SEEN(k0, int(q0), last);
+            const Kept kept = kept_keys(sight, k0);
+            UNROLL for (uint i = 0u; i < DEEP; i++) {
+                if (CAPPED && pass != 0u) {  // before the masks change what the slope is of
+                    UNROLL for (uint n = 0u; n < SCORES; n++)
+                        dp[i][n] = (dp[i][n] - delta[i][n / 2u % 2u]) * slope_of(s[i][n], scale, inverse_cap);
+                }
+                if (some) mask_scores(s[i], sight, kept, row0 + i * 16u, k0);
+                if (pass == 0u) {
+                    count_keys(s[i], dp[i], top[i], total[i], delta[i], most[i], factor);
+                } else {
+                    UNROLL for (uint n = 0u; n < SCORES; n++) {
+                        const uint half = n / 2u % 2u;
+                        const float weight = EXP2(s[i][n] * factor - top[i][half]) * total[i][half];
+                        s[i][n] = weight * (CAPPED ? dp[i][n] : dp[i][n] - delta[i][half]);
+                    }
+                }
+            }
+            if (pass != 0u) {
+                ADD_WEIGHTED(out_, s, side)
+            }
+            side = side0 + SIDE - (side - side0);
+        }
+        if (pass != 0u) break;
+        UNROLL for (uint i = 0u; i < DEEP; i++) {
+            UNROLL for (uint half = 0u; half < 2u; half++) {
+                float best = top[i][half], greatest = most[i][half];
+                UNROLL for (uint step = 1u; step < 4u; step *= 2u) {
+                    best = GREATER(SHUFFLE(best, step), best);
+                    greatest = GREATER(SHUFFLE(greatest, step), greatest);
+                }
+                const float base = base_of(best) * factor;
+                const float less = top[i][half] == -INFINITE ? 0.0f : EXP2(top[i][half] * factor - base);
+                float whole = total[i][half] * less, product = delta[i][half] * less;
+                UNROLL for (uint step = 1u; step < 4u; step *= 2u) {
+                    whole += SHUFFLE(whole, step);
+                    product += SHUFFLE(product, step);
+                }
+                const float share = inverse(whole);
+                const uint row = row0 + i * 16u + half * 8u;
+                if (LANE % 4u == 0u && row < sq) {
+                    STORE(f32, PLANE(rows, 0u), row, base);
+                    STORE(f32, PLANE(rows, 1u), row, share);
+                    STORE(f32, PLANE(rows, 2u), row, product * share);
+                    if (LIFTED) STORE(f32, PLANE(rows, 3u), row, greatest);
+                }
+                const float power = LIFTED ? power_for(greatest) : 1.0f;
+                top[i][half] = base;
+                total[i][half] = share * power;
+                delta[i][half] = product * share;
+                most[i][half] = scale * inverse_power(power);
+            }
+        }
+    }
+    COPIES_DONE
+    UNROLL for (uint i = 0u; i < DEEP; i++) put_sums(ph, out_[i], most[i], row0 + i * 16u, sq, d);
+}
