@@ -34,6 +34,7 @@ from benchmarks.harness import options
 PEAK = 4.3e12  # bytes a second of a large device copy on an H200
 LIMIT_S = 120  # seconds that a row may take
 SAMPLES = 24
+_GRADIENT_SIZES = ("deep", "keys", "deep_keys", "queries")
 
 
 @dataclass
@@ -133,9 +134,12 @@ def rows() -> Iterator[Row]:
         yield Row(f"backward {size}", big, grad=True)
         yield Row(f"backward causal {size}", big, attrs={"causal": True}, grad=True)
         yield Row(f"backward {size}", big, grad=True, force={"algorithm": "tiles"})
-        for deep, keys, deep_keys, queries in ((1, 64, 1, 64), (2, 32, 1, 32), (1, 32, 2, 32), (2, 64, 1, 64)):
-            force = {"deep": deep, "keys": keys, "deep_keys": deep_keys, "queries": queries}
+        for sizes in ((1, 64, 1, 64), (2, 32, 1, 32), (1, 32, 2, 32), (2, 64, 1, 64)):
+            force = {"scores": "registers", **dict(zip(_GRADIENT_SIZES, sizes, strict=True))}
             yield Row(f"backward {size}", big, force=force, grad=True, devices=only_cuda)
+        for sizes in ((1, 32, 1, 16), (1, 16, 1, 32)):
+            force = {"scores": "shared", **dict(zip(_GRADIENT_SIZES, sizes, strict=True))}
+            yield Row(f"backward {size}", big, force=force, grad=True, devices=("vulkan",))
 
 
 def decode_rows() -> Iterator[Row]:
