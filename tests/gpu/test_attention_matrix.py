@@ -157,7 +157,7 @@ def test_f32_in_a_session_of_lower_precision(
         graph, planned, made = lower(
             "attention", inputs, {"scale": 0.3, "causal": False}, "cuda", DEVICE, precision
         )
-        rounding = partial(_rounding, BF16 if precision == "bf16" else F16)
+        rounding = partial(rounding, BF16 if precision == "bf16" else F16)
         got = carried_out(graph, planned, made, inputs, "cuda", rounding)["y0"]
     q, k, v = (a.astype(np.float64) for a in inputs)
     s = np.einsum("bhid,bhjd->bhij", q, k) * 0.3
@@ -165,7 +165,7 @@ def test_f32_in_a_session_of_lower_precision(
     close(got, e / e.sum(-1, keepdims=True) @ v, nmse=nmse, worst=1e-2)
 
 
-def _rounding(dtype: Any, step: Step, segments: dict[str, Array], backend: str) -> None:
+def rounding(dtype: Any, step: Step, segments: dict[str, Array], backend: str) -> None:
     """Runs a step; the only trees here are casts of an operand, done by NumPy."""
     if not isinstance(step, Launch) or not isinstance(step.kernel, TreeKernel):
         lowered.execute(step, segments, backend)

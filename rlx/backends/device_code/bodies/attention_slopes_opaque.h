@@ -20,13 +20,15 @@
     }
 // The rows of this warp of P, from row `first` of the tile on, as matrices.
 #define LOAD_ROWS(matrices, P, first, limit)                                             \
-    FETCH_ROWS(P, 0u, TILE_ROWS, first, limit, d)                                        \
-    COPIES_DONE                                                                          \
-    BARRIER;                                                                             \
-    UNROLL for (uint c = 0u; c < WIDE; c++) {                                            \
-        LOAD_A(matrices[c], WARP * 16u * ROW + c * 2u, ROW, false)                       \
-    }                                                                                    \
-    BARRIER;
+    {                                                                                    \
+        FETCH_ROWS(P, 0u, TILE_ROWS, first, limit, d)                                    \
+        COPIES_DONE                                                                      \
+        BARRIER;                                                                         \
+        UNROLL for (uint c = 0u; c < WIDE; c++) {                                        \
+            LOAD_A(matrices[c], WARP * 16u * ROW + c * 2u, ROW, false)                   \
+        }                                                                                \
+        BARRIER;                                                                         \
+    }
 
 // `work` gets scores and dP of this warp's rows with 16 rows of the tiles at units[0] and units[TILE].
 #define STORE_SCORES(left, right, j)                                                     \
