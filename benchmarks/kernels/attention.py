@@ -134,12 +134,14 @@ def rows() -> Iterator[Row]:
         yield Row(f"backward {size}", big, grad=True)
         yield Row(f"backward causal {size}", big, attrs={"causal": True}, grad=True)
         yield Row(f"backward {size}", big, grad=True, force={"algorithm": "tiles"})
-        for sizes in ((1, 64, 1, 64), (2, 32, 1, 32), (1, 32, 2, 32), (2, 64, 1, 64)):
-            force = {"scores": "registers", **dict(zip(_GRADIENT_SIZES, sizes, strict=True))}
-            yield Row(f"backward {size}", big, force=force, grad=True, devices=only_cuda)
-        for sizes in ((1, 32, 1, 16), (1, 16, 1, 32)):
-            force = {"scores": "shared", **dict(zip(_GRADIENT_SIZES, sizes, strict=True))}
-            yield Row(f"backward {size}", big, force=force, grad=True, devices=("vulkan",))
+        for scores, device, sizes in (
+            ("registers", "cuda", (1, 64, 1, 64)), ("registers", "cuda", (2, 32, 1, 32)),
+            ("registers", "cuda", (1, 32, 2, 32)), ("warpgroup", "cuda", (1, 64, 1, 64)),
+            ("warpgroup", "cuda", (2, 64, 1, 64)), ("shared", "vulkan", (1, 32, 1, 16)),
+            ("shared", "vulkan", (1, 16, 1, 32)),
+        ):  # fmt: skip
+            force = {"algorithm": "matrix", "scores": scores, **dict(zip(_GRADIENT_SIZES, sizes, strict=True))}
+            yield Row(f"backward {size}", big, force=force, grad=True, devices=(device,))
 
 
 def decode_rows() -> Iterator[Row]:

@@ -65,7 +65,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="host")
     parser.add_argument("--sizes", type=int, nargs=4, default=(1, 64, 1, 64), metavar=tuple(s.upper() for s in SIZES))
-    parser.add_argument("--scores", choices=("registers", "shared"), help="where scores are kept; as chosen otherwise")
+    parser.add_argument("--scores", choices=("registers", "shared", "warpgroup"), help="where scores are kept; as chosen otherwise")
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), help="the cases number I, I + N, …")
     args = parser.parse_args()
     session = None if args.device == "host" else rlx.Session(args.device)

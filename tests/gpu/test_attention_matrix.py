@@ -157,8 +157,8 @@ def test_f32_in_a_session_of_lower_precision(
         graph, planned, made = lower(
             "attention", inputs, {"scale": 0.3, "causal": False}, "cuda", DEVICE, precision
         )
-        rounding = partial(rounding, BF16 if precision == "bf16" else F16)
-        got = carried_out(graph, planned, made, inputs, "cuda", rounding)["y0"]
+        cast = partial(rounding, BF16 if precision == "bf16" else F16)
+        got = carried_out(graph, planned, made, inputs, "cuda", cast)["y0"]
     q, k, v = (a.astype(np.float64) for a in inputs)
     s = np.einsum("bhid,bhjd->bhij", q, k) * 0.3
     e = np.exp(s - s.max(-1, keepdims=True))

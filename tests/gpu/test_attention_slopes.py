@@ -1,4 +1,4 @@
-"""The gradient of attention by matrix instructions: both forms of the CUDA source run on the CPU, against the op's
+"""The gradient of attention by matrix instructions: the three forms of the CUDA source run on the CPU, against the op's
 definition in float64. The form with scores in shared memory is the text of Vulkan's module too."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.gpu.test_attention_variants import check, given, launches, outputs
 pytestmark = pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
 BF16, F16 = ml_dtypes.bfloat16, np.float16
 KERNELS = ["attention_dq_mma", "attention_dkv_mma"]
-HELD = pytest.mark.parametrize("scores", ["registers", "shared"])
+HELD = pytest.mark.parametrize("scores", ["registers", "shared", "warpgroup"])
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ def errors(inputs: list[Array], got: list[Array], **attrs: Any) -> list[float]:
 # The place of the scores; the matrices and columns of the queries' kernel, and of the keys'.
 _SIZES = [
     ("registers", 1, 64, 1, 64), ("registers", 2, 32, 2, 32), ("registers", 2, 64, 1, 32), ("shared", 1, 32, 1, 32),
-    ("shared", 1, 16, 1, 16),
+    ("shared", 1, 16, 1, 16), ("warpgroup", 1, 64, 1, 64), ("warpgroup", 2, 64, 1, 64),
 ]  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def test_lengths_widths_and_groups(size: tuple[int, ...], dtype: Any, sizes: tup
 def test_conformance_cases(scores: str) -> None:
     """`python -m tests.gpu.gradient_cases` runs all of them."""
     with forcing(algorithm="matrix", scores=scores), np.errstate(all="ignore"):
-        for case in list(cases()) if full() else sampled(list(cases())[:: 7 if scores == "registers" else 11], most=5):
+        for case in list(cases()) if full() else sampled(list(cases())[:: {"registers": 7, "shared": 11, "warpgroup": 13}[scores]], most=4):
             got = on_host(case, DEVICE)
             assert got is None or case.check(got).ok, case.name
 
@@ -172,7 +172,8 @@ def test_where_it_is_taken() -> None:
 
 
 def _grad(scores: str) -> list[Array]:
-    with forcing(algorithm="matrix", scores=scores, deep=1, keys=32, deep_keys=1, queries=32):
+    columns = {"shared": 16, "registers": 32, "warpgroup": 64}[scores]
+    with forcing(algorithm="matrix", scores=scores, deep=1, keys=columns, deep_keys=1, queries=columns):
         return outputs("attention_grad", with_upstream(1, 2, 1, 70, 66, 24, dtype=F16), "cuda", causal=True)
 
 

@@ -2,10 +2,9 @@
 // is computed, attention_slopes.h how. Scores are products of keys with queries here, so that a lane's weights are
 // the left operand of the next product. Shared memory holds the tile's keys and values, and two tiles of queries,
 // upstream gradients and the numbers of their rows: one is multiplied while the other is being loaded.
-#include "attention_slopes_registers.h"
 #define OF_QUERY(n) ((n) / 4u * 8u + LANE % 4u * 2u + (n) % 2u)  // the query of a lane's score n
-#define SIDE (2u * KEYS * ROW + KEYS)  // the last KEYS units have the numbers of a query each
-UNITS(2u * TILE_ROWS * ROW + 2u * SIDE)
+#define SIDE (2u * AREA(KEYS) + KEYS)  // the last KEYS units have the numbers of a query each
+AREAS(2u * AREA(TILE_ROWS) + 2u * SIDE)
 
 // Masks the scores of keys `key` and key + 8 with the queries from q0 on; bent scores are scaled to powers of two here.
 RLX_FN void mask_columns(float* s, const Sight& sight, const uint key, const uint q0) {
@@ -30,11 +29,11 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
                                    const uint mh, const uint mq, const uint mk, const uint each, const uint window,
                                    const float scale, const float cap) {
     PLACE_KEYS
-    const uint row0 = k0 + WARP * 16u * DEEP + LANE / 4u;  // the first of this lane's two keys of its first matrix
+    const uint row0 = k0 + FIRST_ROW;
     const bool bent = CAPPED || MASK == 2u || !(scale > 0.0f);
     const float factor = bent ? 1.0f : scale * LOG2_E;
 
-    const uint values = TILE_ROWS * ROW, side0 = 2u * TILE_ROWS * ROW;
+    const uint values = AREA(TILE_ROWS), side0 = 2u * AREA(TILE_ROWS);
     float of_k[DEEP][OUTPUTS], of_v[DEEP][OUTPUTS];
     UNROLL for (uint i = 0u; i < DEEP; i++) {
         UNROLL for (uint n = 0u; n < OUTPUTS; n++) {
@@ -49,23 +48,24 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
         const uint bh = batch * heads + head0 + (turn) / turns, first = uint(begin) + (turn) % turns * KEYS; \
         PTR(T) pq = SKIP(T, q, bh * sq, d);                                                               \
         PTR(T) pd = SKIP(T, dy, bh * sq, d);                                                              \
-        FETCH_ROWS(pq, base, KEYS, first, sq, d)                                                          \
-        FETCH_ROWS(pd, (base) + KEYS * ROW, KEYS, first, sq, d)                                           \
+        FETCH_TILE(pq, base, KEYS, first, sq)                                                          \
+        FETCH_TILE(pd, (base) + AREA(KEYS), KEYS, first, sq)                                           \
         NUMBER_OF(number, first)                                                                          \
     }
-    FETCH_ROWS(pk, 0u, TILE_ROWS, k0, uint(len), d)
-    FETCH_ROWS(pv, values, TILE_ROWS, k0, uint(len), d)
+    FETCH_TILE(pk, 0u, TILE_ROWS, k0, uint(len))
+    FETCH_TILE(pv, values, TILE_ROWS, k0, uint(len))
     if (turns > 0u) FETCH_TURN(side0, 0u)
     uint side = side0;
     for (uint turn = 0u; turn < turns * group; turn++) {
-        const uint numbers = side + 2u * KEYS * ROW;
+        const uint numbers = side + 2u * AREA(KEYS);
         if (THREAD < KEYS) units[numbers + THREAD] = number;
-        COPIES_DONE
+        TILE_LOADED
         BARRIER;  // the tile has been loaded, and all warps have read the other one
         if (turn + 1u < turns * group) FETCH_TURN(side0 + SIDE - (side - side0), turn + 1u)
         float s[DEEP][SCORES], dp[DEEP][SCORES];
         ROWS_BY_ROWS(s, 0u, side)
-        ROWS_BY_ROWS(dp, values, side + KEYS * ROW)
+        ROWS_BY_ROWS(dp, values, side + AREA(KEYS))
+        SCORES_READY
         const uint head = head0 + turn / turns, q0 = uint(begin) + turn % turns * KEYS;
         const bool some = bent || MASK != 0u || !SEEN_BY_ALL(q0);
         const Sight sight = {SKIP(M, SKIP(M, mask, batch, mb), head, mh), sq, mq, mk, len, shift, reach, scale, cap,
@@ -75,7 +75,7 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
                 UNROLL for (uint n = 0u; n < SCORES; n++)
                     dp[i][n] = (dp[i][n] - RLX_FLOAT(units[numbers + OF_QUERY(n)].z)) * slope_of(s[i][n], scale, inverse_cap);
             }
-            if (some) mask_columns(s[i], sight, row0 + i * 16u, q0);
+            if (some) mask_columns(s[i], sight, row0 + i * NEXT_ROW, q0);
             UNROLL for (uint n = 0u; n < SCORES; n++) {
                 const uint4 of_row = units[numbers + OF_QUERY(n)];
                 const float slope = CAPPED ? dp[i][n] : dp[i][n] - RLX_FLOAT(of_row.z);
@@ -83,15 +83,17 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
                 dp[i][n] = s[i][n] * (LIFTED ? slope * (power / LIFT) : slope);
             }
         }
-        ADD_WEIGHTED(of_v, s, side + KEYS * ROW)
+        ADD_WEIGHTED(of_v, s, side + AREA(KEYS))
         ADD_WEIGHTED(of_k, dp, side)
+        SUMS_READY(of_v)
+        SUMS_READY(of_k)
         side = side0 + SIDE - (side - side0);
     }
     COPIES_DONE
     const float share_k = LIFTED ? scale * inverse_power(power) : scale;
     const float of_keys[2] = {share_k, share_k}, of_values[2] = {1.0f / LIFT, 1.0f / LIFT};
     UNROLL for (uint i = 0u; i < DEEP; i++) {
-        put_sums(SKIP(O, dk, kv * sk, d), of_k[i], of_keys, row0 + i * 16u, sk, d);
-        put_sums(SKIP(O, dv, kv * sk, d), of_v[i], of_values, row0 + i * 16u, sk, d);
+        put_sums(SKIP(O, dk, kv * sk, d), of_k[i], of_keys, row0 + i * NEXT_ROW, sk, d);
+        put_sums(SKIP(O, dv, kv * sk, d), of_v[i], of_values, row0 + i * NEXT_ROW, sk, d);
     }
 }

@@ -1,10 +1,16 @@
-// attention_dq.h by matrix instructions, in one of two forms, which SCORES names: 0, scores stay in registers; 1, they go
-// through shared memory, since GLSL does not say which thread holds which element of a matrix.
+// attention_dq.h by matrix instructions, in one of three forms, which SCORES names: scores stay in registers, and each warp
+// multiplies for itself (0), or four together (2); or they go through shared memory (1), since GLSL does not say which
+// thread holds which element of a matrix.
 #ifdef __cplusplus
-#if SCORES == 0
-#include "bodies/attention_dq_registers.h"
-#else
+#if SCORES == 1
 #include "bodies/attention_dq_opaque.h"
+#else
+#if SCORES == 0
+#include "bodies/attention_slopes_registers.h"
+#else
+#include "bodies/attention_slopes_wgmma.h"
+#endif
+#include "bodies/attention_dq_registers.h"
 #endif
 #else
 #include "bodies/attention_dq_opaque.h"

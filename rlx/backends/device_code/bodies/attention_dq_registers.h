@@ -2,9 +2,8 @@
 // computed, attention_slopes.h how. The keys are read twice, first for the numbers of each row. Shared memory holds the
 // tile's queries and upstream gradients, and two tiles of keys and values: one is multiplied while the other is being
 // loaded (Dao, "FlashAttention-2", 2023).
-#include "attention_slopes_registers.h"
-#define SIDE (2u * KEYS * ROW)
-UNITS(2u * TILE_ROWS * ROW + 2u * SIDE)
+#define SIDE (2u * AREA(KEYS))
+AREAS(2u * AREA(TILE_ROWS) + 2u * SIDE)
 
 // Adds KEYS keys to what a lane knows of its two rows; each lane has a greatest score of its own.
 RLX_FN void count_keys(const float* s, const float* dp, float* top, float* total, float* delta, float* most,
@@ -35,13 +34,12 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
     PTR(O) y = dq;
     PLACE_TILE
     PTR(T) pd = SKIP(T, dy, bh * sq, d);
-    const uint row0 = q0 + WARP * 16u * DEEP + LANE / 4u;  // the first of this lane's two rows of its first matrix
-    const uint upstream = TILE_ROWS * ROW, side0 = 2u * TILE_ROWS * ROW;
-    FETCH_ROWS(pq, 0u, TILE_ROWS, q0, sq, d)
-    FETCH_ROWS(pd, upstream, TILE_ROWS, q0, sq, d)
+    const uint row0 = q0 + FIRST_ROW, upstream = AREA(TILE_ROWS), side0 = 2u * AREA(TILE_ROWS);
+    FETCH_TILE(pq, 0u, TILE_ROWS, q0, sq)
+    FETCH_TILE(pd, upstream, TILE_ROWS, q0, sq)
     if (begin < end) {
-        FETCH_ROWS(pk, side0, KEYS, uint(begin), uint(len), d)
-        FETCH_ROWS(pv, side0 + KEYS * ROW, KEYS, uint(begin), uint(len), d)
+        FETCH_TILE(pk, side0, KEYS, uint(begin), uint(len))
+        FETCH_TILE(pv, side0 + AREA(KEYS), KEYS, uint(begin), uint(len))
     }
 
     float out_[DEEP][OUTPUTS], top[DEEP][2], total[DEEP][2], delta[DEEP][2], most[DEEP][2];
@@ -60,17 +58,18 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
     for (uint pass = 0u; pass < 2u; pass++) {
         for (int at = begin; at < end; at += int(KEYS)) {
             const uint k0 = uint(at);
-            COPIES_DONE
+            TILE_LOADED
             BARRIER;  // the tile has been loaded, and all warps have read the other one
             const bool more = at + int(KEYS) < end;
             if (more || pass == 0u) {
                 const uint other = side0 + SIDE - (side - side0), next = more ? k0 + KEYS : uint(begin);
-                FETCH_ROWS(pk, other, KEYS, next, uint(len), d)
-                FETCH_ROWS(pv, other + KEYS * ROW, KEYS, next, uint(len), d)
+                FETCH_TILE(pk, other, KEYS, next, uint(len))
+                FETCH_TILE(pv, other + AREA(KEYS), KEYS, next, uint(len))
             }
             float s[DEEP][SCORES], dp[DEEP][SCORES];
             ROWS_BY_ROWS(s, 0u, side)
-            ROWS_BY_ROWS(dp, upstream, side + KEYS * ROW)
+            ROWS_BY_ROWS(dp, upstream, side + AREA(KEYS))
+            SCORES_READY
             const bool some = bent || MASK != 0u || !ALL_SEEN(k0, int(q0), last);
             const Kept kept = kept_keys(sight, k0);
             UNROLL for (uint i = 0u; i < DEEP; i++) {
@@ -78,7 +77,7 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
                     UNROLL for (uint n = 0u; n < SCORES; n++)
                         dp[i][n] = (dp[i][n] - delta[i][n / 2u % 2u]) * slope_of(s[i][n], scale, inverse_cap);
                 }
-                if (some) mask_scores(s[i], sight, kept, row0 + i * 16u, k0);
+                if (some) mask_scores(s[i], sight, kept, row0 + i * NEXT_ROW, k0);
                 if (pass == 0u) {
                     count_keys(s[i], dp[i], top[i], total[i], delta[i], most[i], factor);
                 } else {
@@ -91,6 +90,7 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
             }
             if (pass != 0u) {
                 ADD_WEIGHTED(out_, s, side)
+                SUMS_READY(out_)
             }
             side = side0 + SIDE - (side - side0);
         }
@@ -110,7 +110,7 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
                     product += SHUFFLE(product, step);
                 }
                 const float share = inverse(whole);
-                const uint row = row0 + i * 16u + half * 8u;
+                const uint row = row0 + i * NEXT_ROW + half * 8u;
                 if (LANE % 4u == 0u && row < sq) {
                     STORE(f32, PLANE(rows, 0u), row, base);
                     STORE(f32, PLANE(rows, 1u), row, share);
@@ -126,5 +126,5 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
         }
     }
     COPIES_DONE
-    UNROLL for (uint i = 0u; i < DEEP; i++) put_sums(ph, out_[i], most[i], row0 + i * 16u, sq, d);
+    UNROLL for (uint i = 0u; i < DEEP; i++) put_sums(ph, out_[i], most[i], row0 + i * NEXT_ROW, sq, d);
 }

@@ -1,7 +1,15 @@
-// The gradients of attention whose scores stay in registers: products of tiles, and how results are stored. A lane holds
-// what attention_softmax.h says. CUDA only.
+// The products of attention's gradients whose scores stay in registers, by each warp for itself.
 #include "attention_slopes.h"
-#include "attention_softmax.h"
+#include "attention_slopes_sums.h"
+#define AREA(rows) ((rows) * ROW)
+#define AREAS(n) UNITS(n)
+#define FETCH_TILE(P, base, rows, first, limit) FETCH_ROWS(P, base, rows, first, limit, d)
+#define TILE_LOADED COPIES_DONE
+// The first of a lane's two rows of its first matrix, and the rows from there to the next matrix.
+#define FIRST_ROW (WARP * 16u * DEEP + LANE / 4u)
+#define NEXT_ROW 16u
+#define SCORES_READY
+#define SUMS_READY(out)
 
 // s = the products of this warp's rows of the tile at units[base …] with the KEYS rows at units[other …].
 #define ROWS_BY_ROWS(s, base, other)                                                                      \
@@ -37,22 +45,3 @@
             }                                                                                             \
         }                                                                                                 \
     }
-
-// Writes rows `row` and row + 8 of a head's sums, each times `factor`, unless they lie beyond `limit`.
-RLX_FN void put_sums(PTR(O) head, const float* out, const float* factor, const uint row, const uint limit, const uint d) {
-    UNROLL for (uint half = 0u; half < 2u; half++) {
-        if (row + half * 8u < limit) {
-            PTR(O) p = SKIP(O, head, row + half * 8u, d);
-            UNROLL for (uint n = 0u; n < OUTPUTS / 2u; n += 2u) {
-                const uint column = COLUMN(n);
-                const float a = out[ELEMENT(n, half)] * factor[half], b = out[ELEMENT(n + 1u, half)] * factor[half];
-                if (ALIGNED) {  // and d a multiple of eight
-                    if (n / 2u * 8u < d) STORE_TWO(p, column, a, b);
-                } else {
-                    if (column < d) STORE(O, p, column, a);
-                    if (column + 1u < d) STORE(O, p, column + 1u, b);
-                }
-            }
-        }
-    }
-}

@@ -27,6 +27,8 @@ _MIN_KEYS = 128  # the fewest keys of a part: with fewer, adding up the parts co
 _MAX_SPLITS = 64
 _LONG = 512  # queries from which f32 operands are cast to 16 bits by launches of their own
 _SUMS = 192  # the sums that a thread of the gradient's matrix kernels holds in registers beside all else
+# The matrices of a warp, and the columns at a time, that the gradient's matrix kernels may have.
+_GRADIENT_SIZES = {"registers": ((1, 2), (64, 32)), "shared": ((1,), (32, 16)), "warpgroup": ((1, 2), (64,))}
 # Widths of heads that fill most of one or two panels of 64 columns.
 _PANELS = (*range(49, 65), *range(97, 129))
 
@@ -180,15 +182,16 @@ def gradients(target: Target, problem: Problem) -> list[Gradient]:
         return result
     if matrices.type != problem.stored and matrices.type == f16:
         return result
-    for scores in SCORES[target.matrices.opaque : 2]:
-        rank = 1 if scores == SCORES[target.matrices.opaque] else 4
-        deeps, columns = ((1, 2), (64, 32)) if scores == "registers" else ((1,), (32, 16))
+    for scores in SCORES[target.matrices.opaque : 2 + target.matrices.warpgroups]:
+        suited = scores == SCORES[target.matrices.opaque]
+        wide = math.ceil(problem.d / (64 if scores == "warpgroup" else 16)) * (4 if scores == "warpgroup" else 1)
+        deeps, columns = _GRADIENT_SIZES[scores]
         for deep, keys, deep_keys, queries in product(deeps, columns, deeps, columns):
             sums = max(deep * (8 * wide + keys), deep_keys * (16 * wide + queries))
             room = max(gradient_bytes(problem.d, scores, *size) for size in ((deep, keys), (deep_keys, queries)))
             if sums <= _SUMS and room <= target.shared_bytes:
                 order = (deep != 1, keys != columns[0], deep_keys != 1, queries != columns[0])
-                cost = (rank, *map(float, order))
+                cost = (1.0 if suited else 4.0, *map(float, order))
                 result.append(MatrixGradient(cost, matrices, scores, deep, keys, deep_keys, queries))
     return result
 
@@ -198,6 +201,8 @@ def gradient_bytes(d: int, scores: Scores, deep: int, columns: int) -> int:
     row = 2 * max(1, math.ceil(d / 16)) + 1
     if scores == "shared":
         return 16 * max(64 * row, columns * (2 * row + 1) + 64 * 9)
+    if scores == "warpgroup":
+        row = 8 * math.ceil(d / 64)
     return 16 * (2 * 64 * deep * row + 2 * columns * (2 * row + 1))
 
 

@@ -161,7 +161,9 @@ _GRADIENT_MMA: dict[str, Any] = {
     "constants": {**_CONSTANTS, "DEEP": 1, "KEYS": 32, "SCORES": 1},
     "trials": (
         (8, 1, 0, True, 2, 32, 0), (4, 15, 1, False, 1, 64, 0), (4, 1, 2, True, 2, 64, 0), (4, 15, 2, True, 1, 32, 1),
+        (8, 3, 0, True, 1, 64, 2), (4, 12, 2, False, 2, 64, 2),
     ),
+    "specific": ("SCORES", 2),  # wgmma
     "new_compiler": True,
 }
 ATTENTION_DQ_MMA = declare(
@@ -299,6 +301,8 @@ def lower_attention_grad(ctx: Lowering, node: Node) -> None:
         aligned = int(of.d % 8 == 0 and all(r.offset % 16 == 0 for r in (*refs, dq, dk, dv)))
         constants = {"SMO": f"{held}_{held}_{stored}", "M": of.mask_word, **of.constants(aligned)}
         constants["SCORES"] = SCORES.index(chosen.scores)
+        if chosen.scores == "warpgroup":
+            constants["WIDE"] = math.ceil(constants["WIDE"] / 4) * 4
         by_queries = ATTENTION_DQ_MMA(**constants, DEEP=chosen.deep, KEYS=chosen.keys)
         by_keys = ATTENTION_DKV_MMA(**constants, DEEP=chosen.deep_keys, KEYS=chosen.queries)
         tiles = TILE * chosen.deep, TILE * chosen.deep_keys
