@@ -65,28 +65,36 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
         float s[DEEP][SCORES], dp[DEEP][SCORES];
         ROWS_BY_ROWS(s, 0u, side)
         ROWS_BY_ROWS(dp, values, side + AREA(KEYS))
-        SCORES_READY
         const uint head = head0 + turn / turns, q0 = uint(begin) + turn % turns * KEYS;
         const bool some = bent || MASK != 0u || !SEEN_BY_ALL(q0);
         const Sight sight = {SKIP(M, SKIP(M, mask, batch, mb), head, mh), sq, mq, mk, len, shift, reach, scale, cap,
                              inverse_cap, bent};
-        UNROLL for (uint i = 0u; i < DEEP; i++) {
-            if (CAPPED) {  // before the masks change what the slope is of
+        READY(s, SCORES, CAPPED ? 0u : 1u)
+        if (CAPPED) {  // before the masks change what the slope is of
+            READY(dp, SCORES, 0u)
+            UNROLL for (uint i = 0u; i < DEEP; i++) {
                 UNROLL for (uint n = 0u; n < SCORES; n++)
                     dp[i][n] = (dp[i][n] - RLX_FLOAT(units[numbers + OF_QUERY(n)].z)) * slope_of(s[i][n], scale, inverse_cap);
             }
+        }
+        UNROLL for (uint i = 0u; i < DEEP; i++) {
             if (some) mask_columns(s[i], sight, row0 + i * NEXT_ROW, q0);
             UNROLL for (uint n = 0u; n < SCORES; n++) {
                 const uint4 of_row = units[numbers + OF_QUERY(n)];
-                const float slope = CAPPED ? dp[i][n] : dp[i][n] - RLX_FLOAT(of_row.z);
                 s[i][n] = EXP2(s[i][n] * factor - RLX_FLOAT(of_row.x)) * RLX_FLOAT(of_row.y);
-                dp[i][n] = s[i][n] * (LIFTED ? slope * (power / LIFT) : slope);
             }
         }
         ADD_WEIGHTED(of_v, s, side + AREA(KEYS))
+        if (!CAPPED) READY(dp, SCORES, DEEP)
+        UNROLL for (uint i = 0u; i < DEEP; i++) {
+            UNROLL for (uint n = 0u; n < SCORES; n++) {
+                if (!CAPPED) dp[i][n] -= RLX_FLOAT(units[numbers + OF_QUERY(n)].z);
+                dp[i][n] *= LIFTED ? s[i][n] * (power / LIFT) : s[i][n];
+            }
+        }
         ADD_WEIGHTED(of_k, dp, side)
-        SUMS_READY(of_v)
-        SUMS_READY(of_k)
+        READY(of_v, OUTPUTS, 0u)
+        READY(of_k, OUTPUTS, 0u)
         side = side0 + SIDE - (side - side0);
     }
     COPIES_DONE

@@ -50,7 +50,8 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
             most[i][half] = 0.0f;
         }
     }
-    // Scores become powers of two: exp2(s * factor - top) * total, where these two are at last those of the whole row.
+    // Scores become powers of two: exp2(s * factor - top). In the second pass `total` is the inverse of the row's sum times
+    // the power of two for dS, and delta is times `total`.
     const bool bent = CAPPED || MASK == 2u || !(scale > 0.0f);
     const float factor = bent ? 1.0f : scale * LOG2_E;
     const Sight sight = {pm, sq, mq, mk, len, shift, reach, scale, cap, inverse_cap, bent};
@@ -69,13 +70,14 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
             float s[DEEP][SCORES], dp[DEEP][SCORES];
             ROWS_BY_ROWS(s, 0u, side)
             ROWS_BY_ROWS(dp, upstream, side + AREA(KEYS))
-            SCORES_READY
+            READY(s, SCORES, 0u)
+            READY(dp, SCORES, 0u)
             const bool some = bent || MASK != 0u || !ALL_SEEN(k0, int(q0), last);
             const Kept kept = kept_keys(sight, k0);
             UNROLL for (uint i = 0u; i < DEEP; i++) {
                 if (CAPPED && pass != 0u) {  // before the masks change what the slope is of
                     UNROLL for (uint n = 0u; n < SCORES; n++)
-                        dp[i][n] = (dp[i][n] - delta[i][n / 2u % 2u]) * slope_of(s[i][n], scale, inverse_cap);
+                        dp[i][n] = FMA(dp[i][n], total[i][n / 2u % 2u], -delta[i][n / 2u % 2u]) * slope_of(s[i][n], scale, inverse_cap);
                 }
                 if (some) mask_scores(s[i], sight, kept, row0 + i * NEXT_ROW, k0);
                 if (pass == 0u) {
@@ -83,14 +85,14 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
                 } else {
                     UNROLL for (uint n = 0u; n < SCORES; n++) {
                         const uint half = n / 2u % 2u;
-                        const float weight = EXP2(s[i][n] * factor - top[i][half]) * total[i][half];
-                        s[i][n] = weight * (CAPPED ? dp[i][n] : dp[i][n] - delta[i][half]);
+                        const float slope = CAPPED ? dp[i][n] : FMA(dp[i][n], total[i][half], -delta[i][half]);
+                        s[i][n] = EXP2(s[i][n] * factor - top[i][half]) * slope;
                     }
                 }
             }
             if (pass != 0u) {
                 ADD_WEIGHTED(out_, s, side)
-                SUMS_READY(out_)
+                READY(out_, OUTPUTS, 0u)
             }
             side = side0 + SIDE - (side - side0);
         }
@@ -120,7 +122,7 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
                 const float power = LIFTED ? power_for(greatest) : 1.0f;
                 top[i][half] = base;
                 total[i][half] = share * power;
-                delta[i][half] = product * share;
+                delta[i][half] = product * share * total[i][half];
                 most[i][half] = scale * inverse_power(power);
             }
         }

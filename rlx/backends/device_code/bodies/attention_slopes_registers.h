@@ -8,8 +8,7 @@
 // The first of a lane's two rows of its first matrix, and the rows from there to the next matrix.
 #define FIRST_ROW (WARP * 16u * DEEP + LANE / 4u)
 #define NEXT_ROW 16u
-#define SCORES_READY
-#define SUMS_READY(out)
+#define READY(sums, n, later) {}  // one statement, as by wgmma
 
 // s = the products of this warp's rows of the tile at units[base …] with the KEYS rows at units[other …].
 #define ROWS_BY_ROWS(s, base, other)                                                                      \

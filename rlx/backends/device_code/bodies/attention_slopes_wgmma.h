@@ -28,12 +28,6 @@
         }                                                                                                 \
     }                                                                                                     \
     WG_SENT
-#define SCORES_READY                                                                                      \
-    WG_WAIT(0)                                                                                            \
-    UNROLL for (uint i = 0u; i < DEEP; i++) {                                                             \
-        HOLD(s[i], SCORES)                                                                                \
-        HOLD(dp[i], SCORES)                                                                               \
-    }
 // out += the products of s, rounded to MATRIX, with the KEYS rows at units[other …].
 #define ADD_WEIGHTED(out, s, other)                                                                       \
     UNROLL for (uint i = 0u; i < DEEP; i++) {                                                             \
@@ -45,6 +39,9 @@
             WG_SUMS(out[i], left[j].r, WG_MATRIX((other) + j * 128u, KEYS * 8u));                         \
         WG_SENT                                                                                           \
     }
-#define SUMS_READY(out)                                                                                   \
-    WG_WAIT(0)                                                                                            \
-    UNROLL for (uint i = 0u; i < DEEP; i++) { HOLD(out[i], OUTPUTS) }
+// Waits for the n sums of a thread in each set of `sums`; `later` sets of products may still be on their way.
+#define READY(sums, n, later)                                                                             \
+    {                                                                                                     \
+        WG_WAIT(later)                                                                                    \
+        UNROLL for (uint i = 0u; i < DEEP; i++) { HOLD(sums[i], n) }                                      \
+    }
