@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import rlx
-from rlx.backends.gpu.attention.choice import forcing
+from rlx.backends.gpu.attention.choice import SCORES, forcing
 from rlx.backends.gpu.program.steps import Launch
 from rlx.conformance.case import Case, cases_of
 from rlx.conformance.tolerances import Tolerance
@@ -26,8 +26,8 @@ from rlx.ir.graph import Graph
 from tests.gpu import lowered
 from tests.gpu.lowered import carried_out, lower
 
-# P and dS are rounded to the dtype before they are multiplied: by half an ULP of each term, which may come on top of the
-# one ULP that results of 16 bits have anyway.
+# P and dS are rounded to the dtype before they are multiplied: by half an ULP of each term, which may come on top of
+# the one ULP that results of 16 bits have anyway.
 LIMITS = {bf16: Tolerance("norm", nmse=1e-6, max_error=2e-3), f16: Tolerance("norm", nmse=1.6e-8, max_error=2.5e-4)}
 SIZES = ("deep", "keys", "deep_keys", "queries")
 
@@ -65,7 +65,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="host")
     parser.add_argument("--sizes", type=int, nargs=4, default=(1, 64, 1, 64), metavar=tuple(s.upper() for s in SIZES))
-    parser.add_argument("--scores", choices=("registers", "shared", "warpgroup"), help="where scores are kept; as chosen otherwise")
+    parser.add_argument("--scores", choices=SCORES, help="where scores are kept; as chosen otherwise")
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), help="the cases number I, I + N, …")
     args = parser.parse_args()
     session = None if args.device == "host" else rlx.Session(args.device)

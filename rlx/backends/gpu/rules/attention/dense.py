@@ -299,12 +299,12 @@ def lower_attention_grad(ctx: Lowering, node: Node) -> None:
         held = chosen.operands.type
         refs = [cast_ref(ctx, r, stored, held, t.size) for r, t in zip(refs, (dy, q, k, v), strict=True)]
         aligned = int(of.d % 8 == 0 and all(r.offset % 16 == 0 for r in (*refs, dq, dk, dv)))
-        constants = {"SMO": f"{held}_{held}_{stored}", "M": of.mask_word, **of.constants(aligned)}
-        constants["SCORES"] = SCORES.index(chosen.scores)
+        constants = {**of.constants(aligned), "SCORES": SCORES.index(chosen.scores)}
         if chosen.scores == "warpgroup":
             constants["WIDE"] = math.ceil(constants["WIDE"] / 4) * 4
-        by_queries = ATTENTION_DQ_MMA(**constants, DEEP=chosen.deep, KEYS=chosen.keys)
-        by_keys = ATTENTION_DKV_MMA(**constants, DEEP=chosen.deep_keys, KEYS=chosen.queries)
+        form: dict[str, str | int] = {"SMO": f"{held}_{held}_{stored}", "M": of.mask_word, **constants}
+        by_queries = ATTENTION_DQ_MMA(**form, DEEP=chosen.deep, KEYS=chosen.keys)
+        by_keys = ATTENTION_DKV_MMA(**form, DEEP=chosen.deep_keys, KEYS=chosen.queries)
         tiles = TILE * chosen.deep, TILE * chosen.deep_keys
     else:
         aligned = int(of.d % 4 == 0) and quads(*refs, itemsize=stored.itemsize)
