@@ -16,7 +16,6 @@ from rlx.backends.gpu.attention.choice import (
     Problem,
     choose_gradient,
     forcing,
-    gradient_bytes,
 )
 from rlx.backends.gpu.program.target import MatrixUnits, Target
 from rlx.driver import Limits
@@ -158,21 +157,26 @@ def test_f32_in_a_session_of_bf16() -> None:
     assert all(a.dtype == np.float32 for a in got) and max(errors(inputs, got)) < 1e-4
 
 
-def sizes(d: int, *, stored: Any = bf16, room: int = 227 << 10, precision: str = "f32", **units: bool) -> Any:
+def sizes(
+    d: int, *, sq: int = 2048, stored: Any = bf16, room: int = 227 << 10, precision: str = "f32", **units: bool
+) -> Any:
     """The candidate chosen for heads of d on a device with `room` bytes of shared memory."""
     matrix = MatrixUnits(frozenset({f16, bf16}), **{"opaque": False, **units})
     target = Target(frozenset({"subgroup"}), Limits(shared_bytes=room), matrices=matrix)
-    return choose_gradient(target, Problem(4, 16, 16, 2048, 2048, d, stored, precision))
+    return choose_gradient(target, Problem(4, 16, 16, sq, sq, d, stored, precision))
 
 
 def test_where_it_is_taken() -> None:
-    for d in (20, 64, 128):
-        chosen = sizes(d)
-        assert isinstance(chosen, MatrixGradient) and chosen.scores == "registers"
-        opaque = sizes(d, opaque=True, room=48 << 10)
-        assert isinstance(opaque, MatrixGradient) and opaque.scores == "shared"
-        assert gradient_bytes(d, "shared", 1, opaque.queries) <= 48 << 10
+    def fields(chosen: Any) -> tuple[Any, ...]:
+        return chosen.scores, chosen.deep, chosen.keys, chosen.deep_keys, chosen.queries
+
+    assert fields(sizes(64)) == ("registers", 2, 32, 2, 32) and fields(sizes(128)) == ("registers", 2, 32, 1, 64)
+    assert fields(sizes(64, warpgroups=True)) == fields(sizes(128, warpgroups=True)) == ("warpgroup", 1, 64, 1, 64)
+    assert fields(sizes(64, opaque=True, room=48 << 10)) == ("shared", 1, 32, 1, 32)
+    assert fields(sizes(128, opaque=True, room=48 << 10)) == ("shared", 1, 16, 1, 16)
+    assert fields(sizes(20, sq=64)) == ("registers", 1, 64, 1, 64)
     assert sizes(256).algorithm == sizes(64, stored=f32).algorithm == sizes(64, room=8 << 10).algorithm == "tiles"
+    assert sizes(160, warpgroups=True).scores == sizes(80, warpgroups=True).scores == "registers"
     assert sizes(64, stored=f32, precision="bf16").algorithm == "matrix"
     with forcing(algorithm="tiles"):
         assert sizes(64).algorithm == "tiles"
