@@ -371,6 +371,7 @@ def main() -> int:
     parser.add_argument(
         "--only", action="append", help="only rows whose title contains this; may be repeated"
     )
+    parser.add_argument("--chosen", action="store_true", help="only the rows of the default choice")
     parser.add_argument("--torch", action="store_true", help="torch beside it, where it has the same")
     parser.add_argument("--list", action="store_true", help="names the rows")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -379,6 +380,7 @@ def main() -> int:
         worker()
         return 0
     chosen = [r for r in rows() if not args.only or any(word in r.title for word in args.only)]
+    chosen = [r for r in chosen if not (args.chosen and r.force)]
     if args.list:
         print("\n".join(r.title for r in chosen))
         return 0

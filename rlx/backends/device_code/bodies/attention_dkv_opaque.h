@@ -1,6 +1,6 @@
 // The gradients of keys and values for a tile of 64 keys of one key head, by matrix instructions: attention_dkv.h says
-// what is computed, attention_slopes_opaque.h how. Scores are products of keys with queries here, so that weights are the
-// left operand of the next product.
+// what is computed, attention_slopes_opaque.h how. Scores are products of keys with queries here, so that weights are
+// the left operand of the next product.
 #include "attention_slopes_opaque.h"
 // The keys first, then the values; then a tile of queries, one of upstream gradients, scores, and the queries' numbers.
 #define AFTER (2u * TILE + TILE_ROWS * PITCH + KEYS)
@@ -25,14 +25,14 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
     uvec4 next_q[HELD], next_d[HELD];
     uvec4 number = UVEC4(0u, 0u, 0u, 0u);
 // Asks for turn `turn`'s queries, upstream gradients and numbers of rows.
-#define FETCH_TURN(turn)                                                                 \
-    {                                                                                    \
+#define FETCH_TURN(turn)                                                                                     \
+    {                                                                                                        \
         const uint bh = batch * heads + head0 + (turn) / turns, first = uint(begin) + (turn) % turns * KEYS; \
-        PTR(T) pq = SKIP(T, q, bh * sq, d);                                              \
-        PTR(T) pd = SKIP(T, dy, bh * sq, d);                                             \
-        FETCH_HELD(next_q, pq, first, sq)                                                \
-        FETCH_HELD(next_d, pd, first, sq)                                                \
-        NUMBER_OF(number, first)                                                         \
+        PTR(T) pq = SKIP(T, q, bh * sq, d);                                                                  \
+        PTR(T) pd = SKIP(T, dy, bh * sq, d);                                                                 \
+        FETCH_HELD(next_q, pq, first, sq)                                                                    \
+        FETCH_HELD(next_d, pd, first, sq)                                                                    \
+        NUMBER_OF(number, first)                                                                             \
     }
     if (turns > 0u) FETCH_TURN(0u)
     for (uint turn = 0u; turn < turns * group; turn++) {

@@ -1,5 +1,5 @@
-// The gradients of keys and values for a tile of keys of one key head, by matrix instructions: attention_dkv.h says what
-// is computed, attention_slopes.h how. Scores are products of keys with queries here, so that a lane's weights are
+// The gradients of keys and values for a tile of keys of one key head, by matrix instructions: attention_dkv.h says
+// what is computed, attention_slopes.h how. Scores are products of keys with queries here, so that a lane's weights are
 // the left operand of the next product. Shared memory holds the tile's keys and values, and two tiles of queries,
 // upstream gradients and the numbers of their rows: one is multiplied while the other is being loaded.
 #define OF_QUERY(n) ((n) / 4u * 8u + LANE % 4u * 2u + (n) % 2u)  // the query of a lane's score n
@@ -43,14 +43,14 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
     }
     uint4 number = UVEC4(0u, 0u, 0u, 0u);
 // Asks for turn `turn`'s queries, upstream gradients and numbers of rows.
-#define FETCH_TURN(base, turn)                                                                            \
-    {                                                                                                     \
+#define FETCH_TURN(base, turn)                                                                               \
+    {                                                                                                        \
         const uint bh = batch * heads + head0 + (turn) / turns, first = uint(begin) + (turn) % turns * KEYS; \
-        PTR(T) pq = SKIP(T, q, bh * sq, d);                                                               \
-        PTR(T) pd = SKIP(T, dy, bh * sq, d);                                                              \
-        FETCH_TILE(pq, base, KEYS, first, sq)                                                          \
-        FETCH_TILE(pd, (base) + AREA(KEYS), KEYS, first, sq)                                           \
-        NUMBER_OF(number, first)                                                                          \
+        PTR(T) pq = SKIP(T, q, bh * sq, d);                                                                  \
+        PTR(T) pd = SKIP(T, dy, bh * sq, d);                                                                 \
+        FETCH_TILE(pq, base, KEYS, first, sq)                                                                \
+        FETCH_TILE(pd, (base) + AREA(KEYS), KEYS, first, sq)                                                 \
+        NUMBER_OF(number, first)                                                                             \
     }
     FETCH_TILE(pk, 0u, TILE_ROWS, k0, uint(len))
     FETCH_TILE(pv, values, TILE_ROWS, k0, uint(len))
@@ -74,7 +74,8 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
             READY(dp, SCORES, 0u)
             UNROLL for (uint i = 0u; i < DEEP; i++) {
                 UNROLL for (uint n = 0u; n < SCORES; n++)
-                    dp[i][n] = (dp[i][n] - RLX_FLOAT(units[numbers + OF_QUERY(n)].z)) * slope_of(s[i][n], scale, inverse_cap);
+                    dp[i][n] = (dp[i][n] - RLX_FLOAT(units[numbers + OF_QUERY(n)].z)) *
+                               slope_of(s[i][n], scale, inverse_cap);
             }
         }
         UNROLL for (uint i = 0u; i < DEEP; i++) {

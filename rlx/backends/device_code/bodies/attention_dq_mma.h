@@ -1,6 +1,6 @@
-// attention_dq.h by matrix instructions, in one of three forms, which SCORES names: scores stay in registers, and each warp
-// multiplies for itself (0), or four together (2); or they go through shared memory (1), since GLSL does not say which
-// thread holds which element of a matrix.
+// attention_dq.h by matrix instructions, in one of three forms, which SCORES names: scores stay in registers, and each
+// warp multiplies for itself (0), or four together (2); or they go through shared memory (1), since GLSL does not say
+// which thread holds which element of a matrix.
 #ifdef __cplusplus
 #if SCORES == 1
 #include "bodies/attention_dq_opaque.h"

@@ -50,8 +50,8 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
             most[i][half] = 0.0f;
         }
     }
-    // Scores become powers of two: exp2(s * factor - top). In the second pass `total` is the inverse of the row's sum times
-    // the power of two for dS, and delta is times `total`.
+    // Scores become powers of two: exp2(s * factor - top). In the second pass `total` is the inverse of the row's sum
+    // times the power of two for dS, and delta is times `total`.
     const bool bent = CAPPED || MASK == 2u || !(scale > 0.0f);
     const float factor = bent ? 1.0f : scale * LOG2_E;
     const Sight sight = {pm, sq, mq, mk, len, shift, reach, scale, cap, inverse_cap, bent};
@@ -77,7 +77,8 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
             UNROLL for (uint i = 0u; i < DEEP; i++) {
                 if (CAPPED && pass != 0u) {  // before the masks change what the slope is of
                     UNROLL for (uint n = 0u; n < SCORES; n++)
-                        dp[i][n] = FMA(dp[i][n], total[i][n / 2u % 2u], -delta[i][n / 2u % 2u]) * slope_of(s[i][n], scale, inverse_cap);
+                        dp[i][n] = FMA(dp[i][n], total[i][n / 2u % 2u], -delta[i][n / 2u % 2u]) *
+                                   slope_of(s[i][n], scale, inverse_cap);
                 }
                 if (some) mask_scores(s[i], sight, kept, row0 + i * NEXT_ROW, k0);
                 if (pass == 0u) {

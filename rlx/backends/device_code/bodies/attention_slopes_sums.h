@@ -2,7 +2,8 @@
 #include "attention_softmax.h"
 
 // Writes rows `row` and row + 8 of a head's sums, each times `factor`, unless they lie beyond `limit`.
-RLX_FN void put_sums(PTR(O) head, const float* out, const float* factor, const uint row, const uint limit, const uint d) {
+RLX_FN void put_sums(PTR(O) head, const float* out, const float* factor, const uint row, const uint limit,
+                     const uint d) {
     UNROLL for (uint half = 0u; half < 2u; half++) {
         if (row + half * 8u < limit) {
             PTR(O) p = SKIP(O, head, row + half * 8u, d);
