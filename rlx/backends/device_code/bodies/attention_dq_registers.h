@@ -5,9 +5,8 @@
 #define SIDE (2u * AREA(KEYS))
 AREAS(2u * AREA(TILE_ROWS) + 2u * SIDE)
 
-// Adds KEYS keys to what a lane knows of its two rows; each lane has a greatest score of its own.
-RLX_FN void count_keys(const float* s, const float* dp, float* top, float* total, float* delta, float* most,
-                       const float factor) {
+// Turns scores into weights, beside the greatest that this lane has met in each of its rows, and adds them up.
+RLX_FN void weigh_keys(float* s, float* top, float* total, float* delta, const float factor) {
     UNROLL for (uint half = 0u; half < 2u; half++) {
         float best = top[half];
         UNROLL for (uint n = 0u; n < SCORES / 2u; n++) best = GREATER(s[ELEMENT(n, half)], best);
@@ -17,10 +16,8 @@ RLX_FN void count_keys(const float* s, const float* dp, float* top, float* total
         total[half] *= less;
         delta[half] *= less;
         UNROLL for (uint n = 0u; n < SCORES / 2u; n++) {
-            const float x = s[ELEMENT(n, half)], y = dp[ELEMENT(n, half)], e = EXP2(x * factor - base);
-            total[half] += e;
-            delta[half] = FMA(e, y, delta[half]);
-            if (LIFTED) most[half] = GREATER(x == -INFINITE ? 0.0f : p_abs_f(y), most[half]);
+            s[ELEMENT(n, half)] = EXP2(s[ELEMENT(n, half)] * factor - base);
+            total[half] += s[ELEMENT(n, half)];
         }
     }
 }
@@ -55,6 +52,7 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
     const bool bent = CAPPED || MASK == 2u || !(scale > 0.0f);
     const float factor = bent ? 1.0f : scale * LOG2_E;
     const Sight sight = {pm, sq, mq, mk, len, shift, reach, scale, cap, inverse_cap, bent};
+    LEFT_TILES(queries, 0u, gradients, upstream)
     uint side = side0;
     for (uint pass = 0u; pass < 2u; pass++) {
         for (int at = begin; at < end; at += int(KEYS)) {
@@ -68,12 +66,12 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
                 FETCH_TILE(pv, other + AREA(KEYS), KEYS, next, uint(len))
             }
             float s[DEEP][SCORES], dp[DEEP][SCORES];
-            ROWS_BY_ROWS(s, 0u, side)
-            ROWS_BY_ROWS(dp, upstream, side + AREA(KEYS))
-            READY(s, SCORES, 0u)
-            READY(dp, SCORES, 0u)
+            ROWS_BY_ROWS(s, queries, side)
+            ROWS_BY_ROWS(dp, gradients, side + AREA(KEYS))
             const bool some = bent || MASK != 0u || !ALL_SEEN(k0, int(q0), last);
             const Kept kept = kept_keys(sight, k0);
+            READY(s, SCORES, CAPPED ? 0u : 1u)
+            if (CAPPED) READY(dp, SCORES, 0u)
             UNROLL for (uint i = 0u; i < DEEP; i++) {
                 if (CAPPED && pass != 0u) {  // before the masks change what the slope is of
                     UNROLL for (uint n = 0u; n < SCORES; n++)
@@ -82,12 +80,21 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
                 }
                 if (some) mask_scores(s[i], sight, kept, row0 + i * NEXT_ROW, k0);
                 if (pass == 0u) {
-                    count_keys(s[i], dp[i], top[i], total[i], delta[i], most[i], factor);
+                    weigh_keys(s[i], top[i], total[i], delta[i], factor);
                 } else {
-                    UNROLL for (uint n = 0u; n < SCORES; n++) {
-                        const uint half = n / 2u % 2u;
-                        const float slope = CAPPED ? dp[i][n] : FMA(dp[i][n], total[i][half], -delta[i][half]);
-                        s[i][n] = EXP2(s[i][n] * factor - top[i][half]) * slope;
+                    UNROLL for (uint n = 0u; n < SCORES; n++)
+                        s[i][n] = EXP2(s[i][n] * factor - top[i][n / 2u % 2u]);
+                }
+            }
+            if (!CAPPED) READY(dp, SCORES, 0u)
+            UNROLL for (uint i = 0u; i < DEEP; i++) {
+                UNROLL for (uint n = 0u; n < SCORES; n++) {
+                    const uint half = n / 2u % 2u;
+                    if (pass != 0u) {
+                        s[i][n] *= CAPPED ? dp[i][n] : FMA(dp[i][n], total[i][half], -delta[i][half]);
+                    } else {
+                        delta[i][half] = FMA(s[i][n], dp[i][n], delta[i][half]);
+                        if (LIFTED) most[i][half] = GREATER(s[i][n] == 0.0f ? 0.0f : p_abs_f(dp[i][n]), most[i][half]);
                     }
                 }
             }
