@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from rlx.backends.gpu.attention.choice import (
-    MatrixGradient,
     Problem,
     choose_gradient,
     forcing,

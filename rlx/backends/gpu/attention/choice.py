@@ -201,9 +201,9 @@ def gradients(target: Target, problem: Problem) -> list[Gradient]:
 
 def _suited_gradient(target: Target, problem: Problem, scores: Scores, wide: int) -> tuple[int, ...]:
     """The sizes that suit the gradient's matrix kernels, as `gradients` lists them. Two matrices a warp read the other
-    operand half as often, but need enough rows to fill the device: 616 µs against 650 for dq of 64 heads of 64 and 2,048
-    queries, 447 against 512 for dk and dv (an H200 through CUDA). Through shared memory, 16 columns leave registers for
-    heads of 128 (2.2 ms against 2.9), and 32 are faster for those of 64 (1.37 against 1.51)."""
+    operand half as often, but need enough rows to fill the device: 616 µs against 650 for dq of 64 heads of 64 and
+    2,048 queries, 447 against 512 for dk and dv (an H200 through CUDA). Through shared memory, 16 columns leave
+    registers for heads of 128 (2.2 ms against 2.9), and 32 are faster for those of 64 (1.37 against 1.51)."""
     if scores == "warpgroup":
         return 1, 64, 1, 64
     if scores == "shared":
