@@ -227,8 +227,8 @@ class InferenceSession:
 
     def end_profiling(self) -> str:
         """The name of a file with the time of each run and of its steps, in the format of Chrome's traces, which
-        Perfetto opens; "" without enable_profiling. Of a model that is cut where shapes depend on values, the steps are those
-        before the first cut."""
+        Perfetto opens; "" without enable_profiling. Of a model that is cut where shapes depend on values, only the
+        steps before the first cut are in it."""
         if not getattr(self._options, "enable_profiling", False):
             return ""
         prefix = getattr(self._options, "profile_file_prefix", "") or "onnxruntime_profile_"
