@@ -27,10 +27,7 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
                                   const uint sq, const uint sk, const uint d, const uint mb, const uint mh,
                                   const uint mq, const uint mk, const uint each, const uint window, const float scale,
                                   const float cap) {
-    const uint q_row = d, k_row = d, v_row = d;
-    PTR(O) y = dq;
-    PLACE_TILE
-    PTR(T) pd = SKIP(T, dy, bh * sq, d);
+    PLACE_QUERIES
     const uint row0 = q0 + FIRST_ROW, upstream = AREA(TILE_ROWS), side0 = 2u * AREA(TILE_ROWS);
     FETCH_TILE(pq, 0u, TILE_ROWS, q0, sq)
     FETCH_TILE(pd, upstream, TILE_ROWS, q0, sq)

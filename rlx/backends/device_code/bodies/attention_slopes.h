@@ -27,6 +27,12 @@ RLX_FN float slope_of(const float x, const float scale, const float inverse_cap)
     return 4.0f * r * (1.0f - r);
 }
 
+// For the kernel of the queries' gradient: the tile that a workgroup computes.
+#define PLACE_QUERIES                           \
+    const uint q_row = d, k_row = d, v_row = d; \
+    PTR(O) y = dq;                              \
+    PLACE_TILE                                  \
+    PTR(T) pd = SKIP(T, dy, bh * sq, d);
 // For the kernel of the keys' gradients: the tile that a workgroup computes, the range of queries that see some of its
 // keys, in `turns` parts of each head, and the power of two for dS. With `causal` the first keys, which most queries
 // see, come first.

@@ -221,7 +221,7 @@ def gradient_bytes(d: int, scores: Scores, deep: int, columns: int) -> int:
     """The bytes of shared memory that either matrix kernel of the gradient needs at most."""
     row = 2 * max(1, math.ceil(d / 16)) + 1
     if scores == "shared":
-        return 16 * max(64 * row, columns * (2 * row + 1) + 64 * 9)
+        return 16 * max(64 * row, columns * (2 * row + 1) + 64 * (columns // 2 + 1))
     if scores == "warpgroup":
         row = 8 * math.ceil(d / 64)
     return 16 * (2 * 64 * deep * row + 2 * columns * (2 * row + 1))
