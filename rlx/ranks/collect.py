@@ -1,0 +1,104 @@
+"""Collectives on NumPy arrays: what the ops are by definition, and what the CPU runs.
+
+Sums are taken in the order of the ranks, so all ranks have the same bits, and so do threads and processes; halves are
+added in f32 and rounded once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.ranks.world import CARD_BYTES, Bytes, Tell, World
+
+Array = npt.NDArray[Any]
+_FUNCTIONS = {"sum": np.add, "mean": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+HOWS = tuple(_FUNCTIONS)
+_SMALL = 1 << 14  # bytes up to which each rank takes all arrays, instead of a part of each and then all sums
+
+
+class Group(NamedTuple):
+    """Some ranks of a world, in order, and the one that calls."""
+
+    world: World
+    rank: int
+    ranks: tuple[int, ...]
+
+    @property
+    def place(self) -> int:
+        return self.ranks.index(self.rank)
+
+    def meet(self, tell: Tell, card: bytes | None = None) -> None:
+        """Waits until all ranks have come, with the same card: by default, with the same words."""
+        self.world.meet(self.rank, self.ranks, card_of(tell()) if card is None else card, tell)
+
+    def all_reduce(self, x: Array, how: str) -> Array:
+        """The sums (or what `how` says) of each element over the ranks, for all of them."""
+        n = len(self.ranks)
+        if x.nbytes <= _SMALL:
+            return combined(list(self._gathered(x)), how)
+        flat = np.ascontiguousarray(x).reshape(-1)
+        ends = [flat.size * i // n for i in range(n + 1)]
+        sizes = [b - a for a, b in zip(ends, ends[1:], strict=False)]
+        mine = sizes[self.place]
+        parts = np.empty((n, mine), x.dtype)
+        given, taken = [s * x.itemsize for s in sizes], [mine * x.itemsize] * n
+        self.world.exchange(self.rank, self.ranks, raw(flat), given, raw(parts), taken)
+        whole = np.empty(flat.size, x.dtype)
+        self.world.gather(self.rank, self.ranks, raw(combined(list(parts), how)), raw(whole), given)
+        return whole.reshape(x.shape)
+
+    def all_gather(self, x: Array, axis: int) -> Array:
+        """The arrays of all ranks behind each other along an axis."""
+        return np.concatenate(list(self._gathered(x)), axis)
+
+    def reduce_scatter(self, x: Array, axis: int, how: str) -> Array:
+        """Of the sums over the ranks this rank's part along an axis."""
+        return combined(list(self._exchanged(np.stack(np.split(x, len(self.ranks), axis)))), how)
+
+    def all_to_all(self, x: Array, split: int, concat: int) -> Array:
+        """Of each rank's array this rank's part along `split`, behind each other along `concat`."""
+        return np.concatenate(list(self._exchanged(np.stack(np.split(x, len(self.ranks), split)))), concat)
+
+    def broadcast(self, x: Array, root: int) -> Array:
+        """The array of the rank in place `root`."""
+        result = np.array(x, order="C")
+        self.world.spread(self.rank, self.ranks, raw(result), root)
+        return result
+
+    def _gathered(self, x: Array) -> Array:
+        whole = np.empty((len(self.ranks), *x.shape), x.dtype)
+        counts = [x.nbytes] * len(self.ranks)
+        self.world.gather(self.rank, self.ranks, raw(np.ascontiguousarray(x)), raw(whole), counts)
+        return whole
+
+    def _exchanged(self, blocks: Array) -> Array:
+        parts = np.empty_like(blocks)
+        counts = [blocks.nbytes // len(self.ranks)] * len(self.ranks)
+        self.world.exchange(self.rank, self.ranks, raw(blocks), counts, raw(parts), counts)
+        return parts
+
+
+def combined(parts: Sequence[Array], how: str) -> Array:
+    """Arrays combined element by element, in their order."""
+    dtype = parts[0].dtype
+    narrow = dtype.itemsize == 2 and dtype.kind not in "iu"
+    total = parts[0].astype(np.float32 if narrow else dtype)
+    with np.errstate(all="ignore"):
+        for part in parts[1:]:
+            _FUNCTIONS[how](total, part.astype(total.dtype, copy=False), out=total)
+        if how == "mean":
+            total /= total.dtype.type(len(parts))
+        return total.astype(dtype, copy=False)
+
+
+def card_of(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=CARD_BYTES).digest()
+
+
+def raw(x: Array) -> Bytes:
+    """The bytes of a contiguous array."""
+    return x.reshape(-1).view(np.uint8)
