@@ -51,17 +51,17 @@ class Group(NamedTuple):
         self.world.gather(self.rank, self.ranks, raw(combined(list(parts), how)), raw(whole), given)
         return whole.reshape(x.shape)
 
-    def all_gather(self, x: Array, axis: int) -> Array:
-        """The arrays of all ranks behind each other along an axis."""
-        return np.concatenate(list(self._gathered(x)), axis)
+    def all_gather(self, x: Array) -> Array:
+        """The arrays of all ranks behind each other along the first axis."""
+        return self._gathered(x).reshape(-1, *x.shape[1:]) if x.size else np.repeat(x, len(self.ranks), 0)
 
-    def reduce_scatter(self, x: Array, axis: int, how: str) -> Array:
-        """Of the sums over the ranks this rank's part along an axis."""
-        return combined(list(self._exchanged(np.stack(np.split(x, len(self.ranks), axis)))), how)
+    def reduce_scatter(self, x: Array, how: str) -> Array:
+        """Of the sums over the ranks this rank's part along the first axis."""
+        return combined(list(self._exchanged(x)), how)
 
-    def all_to_all(self, x: Array, split: int, concat: int) -> Array:
-        """Of each rank's array this rank's part along `split`, behind each other along `concat`."""
-        return np.concatenate(list(self._exchanged(np.stack(np.split(x, len(self.ranks), split)))), concat)
+    def all_to_all(self, x: Array) -> Array:
+        """This rank's part along the first axis of each rank's array, behind each other."""
+        return self._exchanged(x).reshape(x.shape)
 
     def broadcast(self, x: Array, root: int) -> Array:
         """The array of the rank in place `root`."""
@@ -75,10 +75,11 @@ class Group(NamedTuple):
         self.world.gather(self.rank, self.ranks, raw(np.ascontiguousarray(x)), raw(whole), counts)
         return whole
 
-    def _exchanged(self, blocks: Array) -> Array:
-        parts = np.empty_like(blocks)
-        counts = [blocks.nbytes // len(self.ranks)] * len(self.ranks)
-        self.world.exchange(self.rank, self.ranks, raw(blocks), counts, raw(parts), counts)
+    def _exchanged(self, x: Array) -> Array:
+        n = len(self.ranks)
+        parts = np.empty((n, x.shape[0] // n, *x.shape[1:]), x.dtype)
+        counts = [x.nbytes // n] * n
+        self.world.exchange(self.rank, self.ranks, raw(np.ascontiguousarray(x)), counts, raw(parts), counts)
         return parts
 
 

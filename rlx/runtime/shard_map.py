@@ -189,6 +189,6 @@ def _joined(mesh: Mesh, leaf: Any, spec: PartitionSpec) -> Any:
             group = Group(mesh.world, mesh.rank, ranks)
             shape, dtype = array.shape, array.dtype
             group.meet(lambda s=shape, d=dtype, p=spec: f"the result {d}{list(s)} of shard_map along {p!r}")
-            array = group.all_gather(array, i)
+            array = np.moveaxis(group.all_gather(np.moveaxis(array, i, 0)), 0, i)
     return array
 

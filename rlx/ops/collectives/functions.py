@@ -12,7 +12,9 @@ from rlx.ir import Tensor, apply, get_op
 from rlx.ir.graph import TRACING, traced_graph
 from rlx.ir.types import normalize_axis
 from rlx.ops.base import TensorLike, tensor
-from rlx.ops.collectives.records import place_of
+from rlx.ops.collectives.records import count_of
+from rlx.ops.composite import moveaxis
+from rlx.ops.movement.strided import reshape
 from rlx.ranks import PLACE
 from rlx.ranks.mesh import Axes, Mesh
 
@@ -37,15 +39,12 @@ def _who(op: str, axis_name: Axes) -> dict[str, Any] | None:
     return who if PLACE.card is None else {**who, "card": PLACE.card}
 
 
-def _applied(op: str, x: TensorLike, axis_name: Axes, attrs: Callable[[Tensor], dict[str, Any]]) -> Tensor:
-    x = tensor(op, x)
-    who = _who(op, axis_name)
-    known = attrs(x)
+def _applied(op: str, x: Tensor, who: dict[str, Any] | None, **attrs: Any) -> Tensor:
     if who is not None:
-        return apply(op, x, **who, **known)
-    # One rank: the type is still checked.
+        return apply(op, x, **who, **attrs)
+    # One rank: the type is checked all the same.
     alone = {"over": ("rank",), "mesh": (("rank", 1),), "world": "", "rank": 0}
-    get_op(op).types([x.type], {**alone, **known})
+    get_op(op).types([x.type], {**alone, **attrs})
     return x
 
 
@@ -58,7 +57,7 @@ def all_reduce(x: TensorLike, axis_name: Axes, op: str = "sum") -> Tensor:
     in f32; the same bits on all ranks. Raises: GraphError outside of a mesh and for an axis that it does not have,
     DTypeError; in a run RanksDisagree and RankLost. As jax.lax.psum, pmean, pmax and pmin.
     """
-    return _applied("all_reduce", x, axis_name, lambda x: {"how": op})
+    return _applied("all_reduce", tensor("all_reduce", x), _who("all_reduce", axis_name), how=op)
 
 
 def all_gather(x: TensorLike, axis_name: Axes, axis: int = 0) -> Tensor:
@@ -67,7 +66,9 @@ def all_gather(x: TensorLike, axis_name: Axes, axis: int = 0) -> Tensor:
     Shape: n times as long along `axis`. Dtype: any. Gradient: the sum over the ranks of this rank's part. Otherwise as
     `all_reduce`. As jax.lax.all_gather with tiled=True.
     """
-    return _applied("all_gather", x, axis_name, lambda x: {"axis": _axis("all_gather", axis, x)})
+    x = tensor("all_gather", x)
+    axis = _axis("all_gather", axis, x)
+    return moveaxis(_applied("all_gather", moveaxis(x, axis, 0), _who("all_gather", axis_name)), 0, axis)
 
 
 def reduce_scatter(x: TensorLike, axis_name: Axes, axis: int = 0, op: str = "sum") -> Tensor:
@@ -76,7 +77,10 @@ def reduce_scatter(x: TensorLike, axis_name: Axes, axis: int = 0, op: str = "sum
     Shape: `axis` is divided by the number of ranks. Gradient: of "sum" and "mean". Otherwise as `all_reduce`. Raises:
     ShapeError where the axis does not divide. As jax.lax.psum_scatter with tiled=True.
     """
-    return _applied("reduce_scatter", x, axis_name, lambda x: {"axis": _axis("reduce_scatter", axis, x), "how": op})
+    x = tensor("reduce_scatter", x)
+    axis = _axis("reduce_scatter", axis, x)
+    who = _who("reduce_scatter", axis_name)
+    return moveaxis(_applied("reduce_scatter", moveaxis(x, axis, 0), who, how=op), 0, axis)
 
 
 def all_to_all(x: TensorLike, axis_name: Axes, split_axis: int, concat_axis: int) -> Tensor:
@@ -86,10 +90,17 @@ def all_to_all(x: TensorLike, axis_name: Axes, split_axis: int, concat_axis: int
     Shape: `split_axis` is divided by the number of ranks, `concat_axis` multiplied. Dtype: any. Gradient: the exchange
     back. Otherwise as `reduce_scatter`. As jax.lax.all_to_all with tiled=True.
     """
-    return _applied(
-        "all_to_all", x, axis_name,
-        lambda x: {"split": _axis("all_to_all", split_axis, x), "concat": _axis("all_to_all", concat_axis, x)},
-    )  # fmt: skip
+    x = tensor("all_to_all", x)
+    split, concat = (_axis("all_to_all", axis, x) for axis in (split_axis, concat_axis))
+    who = _who("all_to_all", axis_name)
+    out = _applied("all_to_all", moveaxis(x, split, 0), who)
+    if who is None or split == concat:
+        return moveaxis(out, 0, split)
+    n = count_of(who)
+    blocks = reshape(out, (n, out.shape[0] // n, *out.shape[1:]))
+    blocks = moveaxis(moveaxis(blocks, 1, split + 1), 0, concat)  # (…, n, the axis that grows, …)
+    shape = blocks.shape
+    return reshape(blocks, (*shape[:concat], n * shape[concat + 1], *shape[concat + 2 :]))
 
 
 def broadcast(x: TensorLike, axis_name: Axes, root: int = 0) -> Tensor:
@@ -102,7 +113,7 @@ def broadcast(x: TensorLike, axis_name: Axes, root: int = 0) -> Tensor:
     n = int(np.prod([mesh.axes[name] for name in mesh.names(axis_name, "broadcast")]))
     if isinstance(root, bool) or not isinstance(root, int | np.integer) or not 0 <= root < n:
         raise ShapeError(f"broadcast: root is {root!r}; expected the place of a rank along {axis_name!r}, 0 to {n - 1}")
-    return _applied("broadcast", x, axis_name, lambda x: {"root": int(root)})
+    return _applied("broadcast", tensor("broadcast", x), _who("broadcast", axis_name), root=int(root))
 
 
 def axis_index(axis_name: Axes) -> Tensor:
@@ -138,17 +149,18 @@ def _instead(function: Callable[..., Tensor]) -> Callable[[Sequence[Any], Mappin
 
 
 def _at_once(function: Callable[..., Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The result for an array, by the definitions of the ops."""
     from rlx.ir import Graph
     from rlx.ops.elementwise.unary import copy
+    from rlx.ops.interpret import evaluate
     from rlx.ops.public import Outside
 
     x, *rest = args if args else (kwargs["x"],)
+    graph = Graph("a collective")
     array = np.asarray(x.numpy() if hasattr(x, "numpy") else x)
-    kwargs = {name: value for name, value in kwargs.items() if name != "x"}
-    out = function(Graph("a collective").constant(array), *rest, **kwargs)
-    if not out.node.op.is_constant:
-        array = out.node.op.reference(out.node.inputs[0].node.attrs["value"], **out.node.attrs)
-    return array if Outside.compute is None else Outside.compute(copy, (array,), {})
+    out = function(graph.input("x", array.shape, array.dtype), *rest, **{k: v for k, v in kwargs.items() if k != "x"})
+    result = evaluate(graph, {"x": array}, upcast=False)[out.id]
+    return result if Outside.compute is None else Outside.compute(copy, (result,), {})
 
 
 for _function in (all_gather, all_reduce, all_to_all, broadcast, reduce_scatter):

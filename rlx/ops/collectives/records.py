@@ -1,4 +1,4 @@
-"""The records of collectives: each rank of a mesh computes from what all ranks of its group have.
+"""The records of collectives: each rank of a mesh computes from what all ranks of its group have, along the first axis.
 
 Gradients are those of the sum of what all ranks compute: the transposed map, which is a collective too."""
 
@@ -14,8 +14,8 @@ import numpy as np
 from rlx.dtypes import i32
 from rlx.errors import DTypeError, GraphError, ShapeError, UnsupportedOp
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Cost, Node, Op, Tensor, TensorType, apply, register_host
-from rlx.ops import batching
-from rlx.ops.base import cast_to, check_axis, check_inputs, written
+from rlx.ir.op import Batch, Infer, Vjp
+from rlx.ops.base import cast_to, check_inputs, written
 from rlx.ops.collectives import cards
 from rlx.ops.numeric import Array
 from rlx.ranks.collect import HOWS, Group
@@ -62,19 +62,16 @@ def _checked(op: str, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return types[0]
 
 
-def _divided(op: str, t: TensorType, axis: int, attrs: Attrs) -> int:
-    """The length of a rank's part of an axis."""
+def _divided(op: str, t: TensorType, attrs: Attrs) -> int:
+    """The length of a rank's part of the first axis."""
     n = count_of(attrs)
-    if t.shape[axis] % n:
+    if not t.shape or t.shape[0] % n:
+        what = f"the axis of {t.shape[0]} elements of {t}" if t.shape else f"{t}, which has no axis,"
         raise ShapeError(
-            f"{op}: axis {axis} of {t} does not divide among {n} ranks (along {', '.join(attrs['over'])}); pad it to a "
-            f"multiple of {n}"
+            f"{op}: {what} does not divide among {n} ranks (along {', '.join(attrs['over'])}); pad it to a multiple "
+            f"of {n}"
         )
-    return t.shape[axis] // n
-
-
-def _resized(t: TensorType, axis: int, size: int) -> TensorType:
-    return TensorType((*t.shape[:axis], size, *t.shape[axis + 1 :]), t.dtype)
+    return t.shape[0] // n
 
 
 def _same(op: str) -> Callable[[Sequence[TensorType], Attrs], TensorType]:
@@ -83,21 +80,20 @@ def _same(op: str) -> Callable[[Sequence[TensorType], Attrs], TensorType]:
 
 def _gather_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     t = _checked("all_gather", types, attrs)
-    axis = check_axis("all_gather", t, attrs)
-    return _resized(t, axis, t.shape[axis] * count_of(attrs))
+    if not t.shape:
+        raise ShapeError(f"all_gather: {t} has no axis; reshape it to (1,) first")
+    return TensorType((t.shape[0] * count_of(attrs), *t.shape[1:]), t.dtype)
 
 
 def _scatter_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     t = _checked("reduce_scatter", types, attrs)
-    axis = check_axis("reduce_scatter", t, attrs)
-    return _resized(t, axis, _divided("reduce_scatter", t, axis, attrs))
+    return TensorType((_divided("reduce_scatter", t, attrs), *t.shape[1:]), t.dtype)
 
 
 def _exchange_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     t = _checked("all_to_all", types, attrs)
-    split, concat = (check_axis("all_to_all", t, {"axis": attrs[name]}) for name in ("split", "concat"))
-    part = _resized(t, split, _divided("all_to_all", t, split, attrs))
-    return _resized(part, concat, part.shape[concat] * count_of(attrs))
+    _divided("all_to_all", t, attrs)
+    return t
 
 
 def _index_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -115,15 +111,15 @@ def _all_reduce(group: Group, x: Array, attrs: Attrs) -> Array:
 
 
 def _all_gather(group: Group, x: Array, attrs: Attrs) -> Array:
-    return group.all_gather(x, attrs["axis"])
+    return group.all_gather(x)
 
 
 def _reduce_scatter(group: Group, x: Array, attrs: Attrs) -> Array:
-    return group.reduce_scatter(x, attrs["axis"], attrs["how"])
+    return group.reduce_scatter(x, attrs["how"])
 
 
 def _all_to_all(group: Group, x: Array, attrs: Attrs) -> Array:
-    return group.all_to_all(x, attrs["split"], attrs["concat"])
+    return group.all_to_all(x)
 
 
 def _broadcast(group: Group, x: Array, attrs: Attrs) -> Array:
@@ -160,7 +156,7 @@ def _reduce_vjp(node: Node, grads: Grads) -> Grads:
 
 def _gather_vjp(node: Node, grads: Grads) -> Grads:
     d = grads[0]
-    return (None if d is None else _beside(node, "reduce_scatter", d, axis=node.attrs["axis"], how="sum"),)
+    return (None if d is None else _beside(node, "reduce_scatter", d, how="sum"),)
 
 
 def _scatter_vjp(node: Node, grads: Grads) -> Grads:
@@ -169,13 +165,13 @@ def _scatter_vjp(node: Node, grads: Grads) -> Grads:
         return (None,)
     if how not in ("sum", "mean"):
         raise _refused(node, "take rlx.all_reduce, and this rank's part of it")
-    whole = _beside(node, "all_gather", d, axis=node.attrs["axis"])
+    whole = _beside(node, "all_gather", d)
     return (whole if how == "sum" else whole / float(count_of(node.attrs)),)
 
 
 def _exchange_vjp(node: Node, grads: Grads) -> Grads:
-    d, attrs = grads[0], node.attrs
-    return (None if d is None else _beside(node, "all_to_all", d, split=attrs["concat"], concat=attrs["split"]),)
+    d = grads[0]
+    return (None if d is None else _beside(node, "all_to_all", d),)
 
 
 def _broadcast_vjp(node: Node, grads: Grads) -> Grads:
@@ -194,9 +190,16 @@ def _refused(node: Node, instead: str) -> UnsupportedOp:
 # -- batches
 
 
-def _exchange_batch(node: Node, inputs: Sequence[Tensor], flags: Sequence[bool], size: int) -> Sequence[Tensor]:
-    attrs = {**node.attrs, "split": node.attrs["split"] + 1, "concat": node.attrs["concat"] + 1}
-    return inputs[0].graph.add(node.op, inputs, attrs, node.label)
+def _each(node: Node, inputs: Sequence[Tensor], flags: Sequence[bool], size: int) -> Sequence[Tensor]:
+    """Batches what combines elements of all ranks at one place."""
+    return inputs[0].graph.add(node.op, inputs, node.attrs, node.label)
+
+
+def _first(node: Node, inputs: Sequence[Tensor], flags: Sequence[bool], size: int) -> Sequence[Tensor]:
+    """Batches what goes along the first axis: the examples stand behind it."""
+    swapped = (1, 0, *range(2, inputs[0].ndim))
+    (out,) = inputs[0].graph.add(node.op, [apply("transpose", inputs[0], perm=swapped)], node.attrs, node.label)
+    return (apply("transpose", out, perm=swapped),)
 
 
 # -- records
@@ -206,7 +209,10 @@ def _cost(node: Node) -> Cost:
     return Cost(2 * written(node), terms=4 * written(node))
 
 
-def _record(name: str, infer: Any, value: Callable[[Group, Array, Attrs], Array], vjp: Any, batch: Any) -> None:
+def _record(
+    name: str, infer: Infer, value: Callable[[Group, Array, Attrs], Array], vjp: Vjp, batch: Batch,
+    inplace: tuple[int, ...] = (),
+) -> None:  # fmt: skip
     def at_once(x: Array, **attrs: Any) -> Array:
         group = group_of(attrs)
         group.meet(lambda: f"{name} of {x.dtype}{list(x.shape)} along {', '.join(attrs['over'])}")
@@ -225,15 +231,16 @@ def _record(name: str, infer: Any, value: Callable[[Group, Array, Attrs], Array]
         return run
 
     register_host(
-        Op(name, FAMILY, infer, at_once, "mpi4py", vjp, batch=batch, fallible=True, cost=_cost, meets=meets)
-    )
+        Op(name, FAMILY, infer, at_once, "mpi4py", vjp, inplace=inplace, batch=batch, fallible=True, cost=_cost,
+           meets=meets)
+    )  # fmt: skip
 
 
-_record("all_reduce", _same("all_reduce"), _all_reduce, _reduce_vjp, batching.along())
-_record("all_gather", _gather_infer, _all_gather, _gather_vjp, batching.along())
-_record("reduce_scatter", _scatter_infer, _reduce_scatter, _scatter_vjp, batching.along())
-_record("all_to_all", _exchange_infer, _all_to_all, _exchange_vjp, _exchange_batch)
-_record("broadcast", _same("broadcast"), _broadcast, _broadcast_vjp, batching.along())
+_record("all_reduce", _same("all_reduce"), _all_reduce, _reduce_vjp, _each, (0,))
+_record("all_gather", _gather_infer, _all_gather, _gather_vjp, _first)
+_record("reduce_scatter", _scatter_infer, _reduce_scatter, _scatter_vjp, _first)
+_record("all_to_all", _exchange_infer, _all_to_all, _exchange_vjp, _first)
+_record("broadcast", _same("broadcast"), _broadcast, _broadcast_vjp, _each, (0,))
 
 
 def _index(zero: Array, **attrs: Any) -> Array:
@@ -241,6 +248,5 @@ def _index(zero: Array, **attrs: Any) -> Array:
 
 
 register_host(
-    Op("axis_index", FAMILY, _index_infer, _index, "mpi4py", NOT_DIFFERENTIABLE, meets=lambda node: _index,
-       batch=batching.along())
-)  # fmt: skip
+    Op("axis_index", FAMILY, _index_infer, _index, "mpi4py", NOT_DIFFERENTIABLE, meets=lambda node: _index)
+)
