@@ -28,12 +28,17 @@ class _Table:
 class Memory:
     """The ranks of one process, each a thread of it."""
 
-    def __init__(self, size: int, timeout: float) -> None:
-        self.name, self.size, self.timeout = f"threads {next(_NUMBERS)}", size, timeout
+    def __init__(self, devices: Sequence[str], timeout: float) -> None:
+        self.name, self.size, self.timeout = f"threads {next(_NUMBERS)}", len(devices), timeout
+        named = [d if ":" in d else f"{d}:0" for d in devices]
+        self.gpus: Sequence[str] | None = [d if d.startswith("cuda") else "" for d in named]
         self._turn = threading.Condition()
         self._tables: dict[tuple[int, ...], _Table] = {}
         self._ended = ""
         WORLDS[self.name] = self
+
+    def ended(self) -> str:
+        return self._ended
 
     def begin(self) -> None:
         """Forgets what ranks that failed left behind. Requires: no thread is a rank now."""

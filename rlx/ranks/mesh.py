@@ -48,7 +48,7 @@ class Mesh:
         self, axes: Mapping[str, int], *, devices: Sequence[str] | None = None, timeout: float | None = None
     ) -> None:
         if not isinstance(axes, Mapping) or not axes:
-            raise GraphError(f'Mesh: axes is {axes!r}; expected names with sizes, such as {{"data": 2}}')
+            raise GraphError(f"Mesh: axes is {axes!r}; expected names with sizes, such as {{'data': 2}}")
         for name, size in axes.items():
             if not isinstance(name, str) or not name.isidentifier():
                 raise GraphError(f"Mesh: {name!r} is not a name that an axis can have")
@@ -70,8 +70,9 @@ class Mesh:
             self._world = mpi if count > 1 else None
         self.axes = _sizes(axes, count, "devices" if devices is not None else "ranks that mpiexec started")
         self.size = count
-        self._memory = Memory(count, self.timeout) if self.devices is not None and count > 1 else None
-        self._world = self._world or self._memory
+        self._memory = Memory(self.devices, self.timeout) if self.devices is not None and count > 1 else None
+        if self._memory is not None:
+            self._world = self._memory
 
     def __repr__(self) -> str:
         kind = f"devices={list(self.devices)}" if self.devices is not None else "MPI" if self._world else "one process"

@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -54,6 +55,7 @@ class Mpi:
         self.rank, self.size = int(self._world.rank), int(self._world.size)
         self.timeout = timeout_of(None)
         self._groups: dict[tuple[int, ...], Any] = {tuple(range(self.size)): self._world}
+        self.gpus: Sequence[str] | None = None
         self._ended = ""
         before = sys.excepthook
 
@@ -67,6 +69,12 @@ class Mpi:
     def local_rank(self) -> int:
         """The caller's number among the ranks of its machine. All ranks ask."""
         return int(self._world.Split_type(self._api.COMM_TYPE_SHARED).rank)
+
+    def ended(self) -> str:
+        if not self._ended:
+            with suppress(RankLost):
+                self._listen()
+        return self._ended
 
     def ending(self, text: str) -> None:
         """Notes that this rank ends by a failure: when it does, the others are told, and end too."""
@@ -145,9 +153,9 @@ class Mpi:
     def exchange(
         self, rank: int, ranks: Sequence[int], blocks: Bytes, given: Sequence[int], whole: Bytes, taken: Sequence[int]
     ) -> None:
-        comm, ends = self._group(ranks), []
+        comm = self._group(ranks)
         for low in range(0, max([*given, *taken, 1]), _CHUNK):
-            ends = []
+            ends: list[Any] = []
             for array, counts in ((blocks, given), (whole, taken)):
                 starts = np.cumsum([0, *counts])
                 sizes = [min(max(n - low, 0), _CHUNK) for n in counts]

@@ -28,6 +28,10 @@ class World(Protocol):
     name: str
     size: int
     timeout: float
+    gpus: Sequence[str] | None  # what each rank's CUDA device is known by; None where nobody has asked yet
+
+    def ended(self) -> str:
+        """Why the ranks cannot meet any more, or nothing."""
 
     def meet(self, rank: int, ranks: Sequence[int], card: bytes, tell: Tell) -> None:
         """Returns when all have come with the same card; `tell` says what the card stands for, a line for each part."""

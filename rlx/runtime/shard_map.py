@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,8 +57,8 @@ class ShardMapped:
     def __call__(self, *args: Any) -> Any:
         if TRACING.graph is not None or TRACING.body is not None:
             raise GraphError(
-                f"{self!r}: called in a traced function, but its ranks have programs of their own; differentiate and map "
-                "the function inside, where rlx.all_reduce and the like belong"
+                f"{self!r}: called in a traced function, but its ranks have programs of their own; differentiate and "
+                "map the function inside"
             )
         specs = self._in
         if isinstance(specs, PartitionSpec) or specs is None:
@@ -69,7 +70,7 @@ class ShardMapped:
     def _on_rank(self, args: Any, specs: Any) -> Any:
         mesh = self._mesh
         own = [
-            _mapped(spec, arg, functools.partial(_cut, mesh, f"argument {i}"), f"in_specs[{i}]")
+            _mapped(spec, arg, partial(_cut, mesh, f"argument {i}"), f"in_specs[{i}]")
             for i, (spec, arg) in enumerate(zip(specs, args, strict=True))
         ]
         with self._lock:
@@ -77,7 +78,7 @@ class ShardMapped:
                 device = device_of(mesh, self._device)
                 self._jitted[mesh.rank] = jit(self._function, device=device, precision=self._precision)
             call = self._jitted[mesh.rank]
-        return _mapped(self._out, call(*own), functools.partial(_joined, mesh), "out_specs")
+        return _mapped(self._out, call(*own), partial(_joined, mesh), "out_specs")
 
 
 @keywords
@@ -96,8 +97,8 @@ def shard_map(
     >>> total = rlx.shard_map(lambda x: rlx.all_reduce(rlx.sum(x), "data"), mesh, rlx.P("data"), rlx.P())
     >>> total(np.arange(10.0))
 
-    `in_specs` is a PartitionSpec (or None, for whole arrays) for all arguments, or a tuple of one for each, which may be
-    dicts, lists and tuples of specs where the argument is. `out_specs` says the same of the results: parts are put
+    `in_specs` is a PartitionSpec (or None, for whole arrays) for all arguments, or a tuple of one for each, which may
+    be dicts, lists and tuples of specs where the argument is. `out_specs` says the same of the results: parts are put
     together along the named axes, on every rank; along others the ranks must compute the same, and each returns its
     own. Where ranks are processes each calls with the same whole arrays. Results are NumPy arrays.
 
@@ -151,7 +152,7 @@ def _mapped(specs: Specs, value: Any, rule: Callable[[Any, PartitionSpec], Any],
     if isinstance(specs, tuple | list) and isinstance(value, tuple | list) and len(specs) == len(value):
         parts = [_mapped(s, v, rule, f"{where}[{i}]") for i, (s, v) in enumerate(zip(specs, value, strict=True))]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    raise GraphError(f"shard_map: {where} is {specs!r}, which does not fit the structure of {type(value).__name__} there")
+    raise GraphError(f"shard_map: {where} is {specs!r}, which does not fit the {type(value).__name__} there")
 
 
 def _cut(mesh: Mesh, what: str, leaf: Any, spec: PartitionSpec) -> Any:
@@ -187,8 +188,8 @@ def _joined(mesh: Mesh, leaf: Any, spec: PartitionSpec) -> Any:
         if names and mesh.world is not None:
             ranks = ranks_along(mesh.axes, mesh.names(names, "shard_map"), mesh.rank)
             group = Group(mesh.world, mesh.rank, ranks)
-            shape, dtype = array.shape, array.dtype
-            group.meet(lambda s=shape, d=dtype, p=spec: f"the result {d}{list(s)} of shard_map along {p!r}")
+            text = f"the result {array.dtype}{list(array.shape)} of shard_map along {spec!r}"
+            group.meet(partial(str, text))
             array = np.moveaxis(group.all_gather(np.moveaxis(array, i, 0)), 0, i)
     return array
 

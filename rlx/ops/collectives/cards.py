@@ -60,7 +60,7 @@ def _lines(graph: Graph) -> list[str]:
 def _value(value: Any) -> str:
     if isinstance(value, np.ndarray):
         data = np.ascontiguousarray(value)
-        digest = hashlib.blake2b(data.reshape(-1).view(np.uint8), digest_size=8).hexdigest()
+        digest = hashlib.blake2b(data.reshape(-1).view(np.uint8).data, digest_size=8).hexdigest()
         return f"{value.item()!r}" if value.size == 1 else f"array{value.shape} {digest}"
     if isinstance(value, Expr):
         return _tree(value)
@@ -77,5 +77,6 @@ def _tree(tree: Expr) -> str:
     parts = []
     for e in linearize([tree]):
         at[e] = len(at)
-        parts.append(f"{e.prim}({' '.join(str(at[a]) for a in e.args)}{'' if e.value is None else repr(e.value)}){e.dtype}")
+        args = " ".join(str(at[a]) for a in e.args)
+        parts.append(f"{e.prim}({args}{'' if e.value is None else repr(e.value)}){e.dtype}")
     return " ".join(parts)

@@ -163,5 +163,6 @@ def _at_once(function: Callable[..., Tensor], args: Sequence[Any], kwargs: Mappi
     return result if Outside.compute is None else Outside.compute(copy, (result,), {})
 
 
-for _function in (all_gather, all_reduce, all_to_all, broadcast, reduce_scatter):
-    _function.instead = _instead(_function)  # type: ignore[attr-defined]
+_COLLECTIVES: tuple[Any, ...] = (all_gather, all_reduce, all_to_all, broadcast, reduce_scatter)
+for _function in _COLLECTIVES:
+    _function.instead = _instead(_function)
