@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from rlx.errors import DeviceUnavailable, RankLost
-from rlx.ranks.world import CARD_BYTES, WORLDS, Bytes, Tell, disagreeing, late, timeout_of
+from rlx.ranks.world import CARD_BYTES, WORLDS, Bytes, Tell, disagreeing, late, listed, timeout_of
 
 _VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PALS_RANKID")  # what launchers set
-_CARD, _TEXT, _ALARM = 11, 12, 13  # tags
+_CARD, _TEXT, _ALARM, _LEFT = 11, 12, 13, 14  # tags
 _SPINS = 200  # questions to MPI before the first pause
 _PAUSE = 1e-3  # seconds at most between two questions
 _LISTEN = 0.02  # seconds between two looks for an alarm
@@ -57,6 +57,7 @@ class Mpi:
         self._groups: dict[tuple[int, ...], Any] = {tuple(range(self.size)): self._world}
         self.gpus: Sequence[str] | None = None
         self._ended = ""
+        self._left: set[int] = set()  # ranks whose process is about to end
         before = sys.excepthook
 
         def said(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -82,7 +83,12 @@ class Mpi:
 
     def _leave(self) -> None:
         """At the end of the process: MPI's own end would wait for ranks that wait for this one."""
-        if not self._ended or self._api.Is_finalized():
+        if self._api.Is_finalized():
+            return
+        if not self._ended:
+            for r in range(self.size):
+                if r != self.rank:
+                    self._send_text("", r, _LEFT)
             return
         waiting = [self._send_text(self._ended, r, _ALARM) for r in range(self.size) if r != self.rank]
         end = time.monotonic() + _LAST
@@ -109,7 +115,7 @@ class Mpi:
                 come[r] = cards[r].tobytes()
             return not coming or any(theirs != card for theirs in come.values())
 
-        self._wait(arrived, lambda: sorted(coming), tell)
+        self._wait(arrived, lambda: sorted(coming), tell, cards=True)
         if any(theirs != card for theirs in come.values()):
             raise self._kept(disagreeing(self._told(rank, others, tell())))
         self._wait(lambda: bool(self._api.Request.Testall(sent)), lambda: others, tell)
@@ -182,8 +188,11 @@ class Mpi:
         others = [r for r in ranks if r != self.rank]
         self._wait(lambda: bool(request.Test()), lambda: others, lambda: f"the end of {what}, one of them at least")
 
-    def _wait(self, arrived: Callable[[], bool], missing: Callable[[], list[int]], tell: Tell) -> None:
-        """Waits until `arrived`. Raises: RankLost for an alarm, and for the ranks that are missing at the timeout."""
+    def _wait(
+        self, arrived: Callable[[], bool], missing: Callable[[], list[int]], tell: Tell, cards: bool = False
+    ) -> None:
+        """Waits until `arrived`. Raises: RankLost for an alarm, for the ranks that are missing at the timeout, and where
+        cards are waited for also for a rank that has ended."""
         if self._ended:
             raise RankLost(self._ended)
         begin = heard = time.monotonic()
@@ -197,6 +206,9 @@ class Mpi:
             if now - heard > _LISTEN:
                 heard = now
                 self._listen()
+                # What a rank gave before it ended is on its way; a card that is missing then never comes.
+                if cards and not arrived() and (gone := self._left.intersection(missing())):
+                    raise self._kept(RankLost(f"{listed(sorted(gone))} ended before {tell().partition(chr(10))[0]}"))
             if now - begin > self.timeout:
                 raise self._kept(late(missing(), tell, self.timeout))
             time.sleep(pause)
@@ -204,6 +216,8 @@ class Mpi:
 
     def _listen(self) -> None:
         """Raises: RankLost where another rank says that it ends."""
+        while (left := self._read_text(self._api.ANY_SOURCE, _LEFT)) is not None:
+            self._left.add(left[0])
         alarm = self._read_text(self._api.ANY_SOURCE, _ALARM)
         if alarm is not None:
             raise self._kept(RankLost(f"rank {alarm[0]} ended: {alarm[1]}"))
