@@ -87,10 +87,10 @@ def combined(parts: Sequence[Array], how: str) -> Array:
     """Arrays combined element by element, in their order."""
     dtype = parts[0].dtype
     narrow = dtype.itemsize == 2 and dtype.kind not in "iu"
-    total = parts[0].astype(np.float32 if narrow else dtype)
+    total = np.array(parts[0], np.float32 if narrow else dtype)  # a number of rank 0 would be none of NumPy's arrays
     with np.errstate(all="ignore"):
         for part in parts[1:]:
-            _FUNCTIONS[how](total, part.astype(total.dtype, copy=False), out=total)
+            _FUNCTIONS[how](total, part.astype(total.dtype), out=total)
         if how == "mean":
             total /= total.dtype.type(len(parts))
         return total.astype(dtype, copy=False)

@@ -24,6 +24,7 @@ class _Place(threading.local):
     mesh: Mesh | None = None
     rank = 0
     card: str | None = None
+    around: Any = None  # mesh and rank, and these again, of the blocks around
 
 
 PLACE = _Place()
@@ -33,8 +34,8 @@ class Mesh:
     """Ranks in named axes, such as `rlx.Mesh({"data": 2, "model": 4})`: the last axis counts fastest.
 
     Ranks are the processes that mpiexec has started, which meet by MPI (`pip install 'rlx[mpi]'`); in a process that
-    nobody started so there is one. With `devices`, such as `("cuda:0", "cuda:1")`, they are threads of this process, one
-    for each device, which meet in memory. One size may be -1: what the others leave. `timeout` is how many seconds a
+    nobody started so there is one. With `devices`, such as `("cuda:0", "cuda:1")`, they are threads of this process,
+    one for each device, which meet in memory. One size may be -1: what the others leave. `timeout` is how many seconds a
     rank waits for others before it says which is missing and ends; 300, or RLX_RANKS_TIMEOUT.
 
     `run(f)` calls f on each rank of this process. Within `with mesh:`, `run` and rlx.shard_map collectives such as
@@ -145,7 +146,8 @@ class Mesh:
                 memory.end(rank, error)
 
         memory.begin()
-        threads = [threading.Thread(target=work, args=(r,), name=f"rlx rank {r}", daemon=True) for r in range(self.size)]
+        named = [(r, f"rlx rank {r}") for r in range(self.size)]
+        threads = [threading.Thread(target=work, args=(r,), name=name, daemon=True) for r, name in named]
         for thread in threads:
             thread.start()
         try:
@@ -161,16 +163,15 @@ class Mesh:
     def __enter__(self) -> Self:
         if self._memory is not None and PLACE.mesh is not self:
             raise GraphError(f"{self!r}: its ranks are threads; mesh.run(f) calls f on each of them")
-        self._before = getattr(self, "_before", [])
-        self._before.append((PLACE.mesh, PLACE.rank))
+        PLACE.around = (PLACE.mesh, PLACE.rank, PLACE.around)
         PLACE.mesh, PLACE.rank = self, self.rank
         return self
 
     def __exit__(self, *_: object) -> None:
-        PLACE.mesh, PLACE.rank = self._before.pop()
+        PLACE.mesh, PLACE.rank, PLACE.around = PLACE.around
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise GraphError(f"{self!r} cannot be pickled or copied: it stands for threads or processes; make another there")
+        raise GraphError(f"{self!r} cannot be pickled or copied: it stands for threads or processes; make another")
 
 
 def ranks_along(sizes: Mapping[str, int], over: Sequence[str], rank: int) -> tuple[int, ...]:

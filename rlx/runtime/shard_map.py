@@ -23,9 +23,9 @@ from rlx.runtime.keywords import keywords
 
 
 class PartitionSpec(tuple[Any, ...]):
-    """How an array is cut among the ranks of a mesh: for each axis of the array the name of an axis of the mesh, a tuple
-    of such names, of which the last counts fastest, or None where it is not cut. `P("data")` cuts the first axis alone,
-    `P()` nothing."""
+    """How an array is cut among the ranks of a mesh: for each axis of the array the name of an axis of the mesh, a
+    tuple of such names, of which the last counts fastest, or None where it is not cut. `P("data")` cuts the first axis
+    alone, `P()` nothing."""
 
     def __new__(cls, *axes: Axes | None) -> PartitionSpec:
         return super().__new__(cls, axes)
