@@ -104,7 +104,8 @@ _PLACES = {
     "quantize": "rlx.runtime.quantize",
     "training": "rlx.train",
     **dict.fromkeys(
-        ("Array", "CompiledGraph", "P", "PartitionSpec", "Session", "State", "Weights", "array", "checkpoint", "custom_jvp", "custom_op",
+        ("Array", "CompiledGraph", "P", "PartitionSpec",
+         "Session", "State", "Weights", "array", "checkpoint", "custom_jvp", "custom_op",
          "custom_vjp", "eval_shape", "from_dlpack", "grad", "hessian", "hvp", "jacfwd", "jacrev", "jit", "jvp",
          "linearize", "shard_map", "value_and_grad", "vjp", "vmap"), "rlx.runtime",
     ),
@@ -114,7 +115,8 @@ _PLACES = {
 }  # fmt: skip
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules stay out, since `from rlx import *` would load them
-        "Array", "CompiledGraph", "Dim", "Graph", "Mesh", "P", "PackedArray", "PartitionSpec", "RlxError", "Session", "State", "Tensor", "Weights",
+        "Array", "CompiledGraph", "Dim", "Graph", "Mesh", "P", "PackedArray",
+        "PartitionSpec", "RlxError", "Session", "State", "Tensor", "Weights",
         "Complex", "array", "asarray", "bf16", "bool_", "checkpoint", "custom_jvp", "custom_op", "custom_vjp",
         "devices", "errors", "eval_shape", "f16", "f32", "f64", "from_dlpack", "from_torch", "grad", "gradients",
         "hessian", "hvp", "i8", "i16", "i32", "i64", "jacfwd", "jacrev", "jit", "jvp", "linearize", "quantize",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ class Group(NamedTuple):
             return combined(list(self._gathered(x)), how)
         flat = np.ascontiguousarray(x).reshape(-1)
         ends = [flat.size * i // n for i in range(n + 1)]
-        sizes = [b - a for a, b in zip(ends, ends[1:], strict=False)]
+        sizes = [b - a for a, b in pairwise(ends)]
         mine = sizes[self.place]
         parts = np.empty((n, mine), x.dtype)
         given, taken = [s * x.itemsize for s in sizes], [mine * x.itemsize] * n

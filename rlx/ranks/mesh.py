@@ -35,8 +35,8 @@ class Mesh:
 
     Ranks are the processes that mpiexec has started, which meet by MPI (`pip install 'rlx[mpi]'`); in a process that
     nobody started so there is one. With `devices`, such as `("cuda:0", "cuda:1")`, they are threads of this process,
-    one for each device, which meet in memory. One size may be -1: what the others leave. `timeout` is how many seconds a
-    rank waits for others before it says which is missing and ends; 300, or RLX_RANKS_TIMEOUT.
+    one for each device, which meet in memory. One size may be -1: what the others leave. `timeout` is how many seconds
+    a rank waits for others before it says which is missing and ends; 300, or RLX_RANKS_TIMEOUT.
 
     `run(f)` calls f on each rank of this process. Within `with mesh:`, `run` and rlx.shard_map collectives such as
     `rlx.all_reduce(x, "data")` know their axes.

@@ -191,8 +191,8 @@ class Mpi:
     def _wait(
         self, arrived: Callable[[], bool], missing: Callable[[], list[int]], tell: Tell, cards: bool = False
     ) -> None:
-        """Waits until `arrived`. Raises: RankLost for an alarm, for the ranks that are missing at the timeout, and where
-        cards are waited for also for a rank that has ended."""
+        """Waits until `arrived`. Raises: RankLost for an alarm, for the ranks that are missing at the timeout, and
+        where cards are waited for also for a rank that has ended."""
         if self._ended:
             raise RankLost(self._ended)
         begin = heard = time.monotonic()

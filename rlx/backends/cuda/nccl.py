@@ -150,7 +150,8 @@ class Collectives:
         with self._turn:
             self._waiting.append((self._device.mark(), time.monotonic() + group.world.timeout, group, step.label))
             if self._watch is None:
-                self._watch = threading.Thread(target=self._look, name=f"rlx ranks of {self._device.info.id}", daemon=True)
+                name = f"rlx ranks of {self._device.info.id}"
+                self._watch = threading.Thread(target=self._look, name=name, daemon=True)
                 self._watch.start()
 
     def _look(self) -> None:

@@ -13,7 +13,17 @@ from rlx.backends.cuda.dependent_launch import launch_early
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.packing import PackedArgs, pack_args
 from rlx.backends.gpu.program.barriers import place_barriers
-from rlx.backends.gpu.program.steps import Collective, ControlCall, Copy, Gemm, HostCall, Launch, Ref, SourceKernel, Step
+from rlx.backends.gpu.program.steps import (
+    Collective,
+    ControlCall,
+    Copy,
+    Gemm,
+    HostCall,
+    Launch,
+    Ref,
+    SourceKernel,
+    Step,
+)
 from rlx.driver import Buffer, DeviceArena
 from rlx.driver.closing import Resources
 from rlx.errors import ArenaError, RlxError, UnsupportedOp
