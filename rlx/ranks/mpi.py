@@ -231,6 +231,12 @@ class Mpi:
 _opened: Mpi | None = None
 
 
+def ending(text: str) -> None:
+    """Notes that this rank, where it is one, ends by a failure."""
+    if _opened is not None:
+        _opened.ending(text)
+
+
 def opened() -> Mpi:
     """MPI's ranks. Raises: DeviceUnavailable with the reason where there is no MPI."""
     global _opened

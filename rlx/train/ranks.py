@@ -79,31 +79,31 @@ def ranks_of(mesh: Any) -> Ranks | None:
 def share_of(ranks: Ranks | None, batch: Leaves, leaves: Sequence[Any]) -> Share:
     """This rank's rows: of each array along its first axis, and numbers as they are.
 
-    Raises: ShapeError where the arrays have different numbers of rows, or none."""
+    Raises: ShapeError for arrays of different numbers of rows that do not divide, and for none."""
     if ranks is None:
         return Share(batch, list(leaves))
+    n, place = ranks.size, ranks.place
     rows = {t.shape[0] for t in batch.types if t.shape}
-    if len(rows) != 1 or 0 in rows:
+    even = all(count % n == 0 for count in rows)
+    if not rows or 0 in rows or not (even or len(rows) == 1):
         there = ", ".join(f"{name} {t}" for name, t in batch.by_name.items())
         raise ShapeError(
-            f"training: the batch has {there}; ranks share its rows, of which all arrays need equally many along their "
-            "first axes, at least one"
+            f"training: the batch has {there}; {n} ranks share its rows, of which all arrays need equally many along "
+            f"their first axes, or a multiple of {n}"
         )
-    (count,) = rows
-    n, index = ranks.size, ranks.place
-    start, end = count * index // n, count * (index + 1) // n
-    if count % n == 0:
-        weight, card = 1.0, None
-    else:
-        weight, card = (end - start) * n / count, f"a training step on {', '.join(map(str, batch.types))}"
-    at = slice(start, end) if end > start else slice(0, 1)  # a row that weighs nothing
-    cut = [_rows(x, at) if t.shape else x for x, t in zip(leaves, batch.types, strict=True)]
-    types, own = taken_apart(unflatten(batch.skeleton, cut), "batch")
+    own: list[Any] = []
+    weight, card = 1.0, None
+    for x, t in zip(leaves, batch.types, strict=True):
+        if not t.shape:
+            own.append(x)
+            continue
+        start, end = t.shape[0] * place // n, t.shape[0] * (place + 1) // n
+        if not even:
+            weight, card = (end - start) * n / t.shape[0], f"a training step on {', '.join(map(str, batch.types))}"
+        at = slice(start, end) if end > start else slice(0, 1)  # a row that weighs nothing
+        own.append((x.numpy() if isinstance(x, Array) else x)[at])
+    types, own = taken_apart(unflatten(batch.skeleton, own), "batch")
     return Share(types, own, weight, card)
-
-
-def _rows(x: Any, at: slice) -> Any:
-    return (x.numpy() if isinstance(x, Array) else x)[at]
 
 
 def mean_gradients(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> list[Tensor]:

@@ -54,8 +54,8 @@ def all_reduce(x: TensorLike, axis_name: Axes, op: str = "sum") -> Tensor:
     op: "sum", "mean", "prod", "max" or "min". Shape and dtype: those of x, the same on all ranks. bool: "max" is any,
     "min" all. Gradient: of the sum of what all ranks compute, so that of a sum is the sum of the ranks' gradients; of
     "max" and "min" ties share it evenly, of "prod" there is none. Numerics: on the CPU in the order of the ranks,
-    halves in f32; the same bits on all ranks. Raises: GraphError outside of a mesh and for an axis that it does not have,
-    DTypeError; in a run RanksDisagree and RankLost. As jax.lax.psum, pmean, pmax and pmin.
+    halves in f32; the same bits on all ranks. Raises: GraphError outside of a mesh and for an axis that it does not
+    have, DTypeError; in a run RanksDisagree and RankLost. As jax.lax.psum, pmean, pmax and pmin.
     """
     return _applied("all_reduce", tensor("all_reduce", x), _who("all_reduce", axis_name), how=op)
 
