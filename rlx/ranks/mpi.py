@@ -22,7 +22,9 @@ import numpy as np
 from rlx.errors import DeviceUnavailable, RankLost
 from rlx.ranks.world import CARD_BYTES, WORLDS, Bytes, Tell, disagreeing, late, listed, timeout_of
 
-_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PALS_RANKID")  # what launchers set
+# What launchers set: the number of ranks, or at least that there are some.
+_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+_RANKS = ("PMIX_RANK", "PALS_RANKID")
 _CARD, _TEXT, _ALARM, _LEFT = 11, 12, 13, 14  # tags
 _SPINS = 200  # questions to MPI before the first pause
 _PAUSE = 1e-3  # seconds at most between two questions
@@ -33,8 +35,10 @@ INSTALL = "pip install 'rlx[mpi]' brings mpi4py and an MPI"
 
 
 def launched() -> bool:
-    """Whether this process was started as a rank of MPI."""
-    return "mpi4py.MPI" in sys.modules or any(name in os.environ for name in _VARIABLES)
+    """Whether this process was started as one of several ranks of MPI."""
+    sizes = [os.environ[name] for name in _SIZES if name in os.environ]
+    several = any(size != "1" for size in sizes) if sizes else any(name in os.environ for name in _RANKS)
+    return several or "mpi4py.MPI" in sys.modules
 
 
 def why_not() -> str:
