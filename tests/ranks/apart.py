@@ -1,7 +1,7 @@
 """Two ranks of MPI of which the last goes another way: `mpiexec -n 2 python -m tests.ranks.apart HOW`.
 
-HOW is raise, stop (SIGSTOP), kill (SIGKILL), exit, or shape, constant, op: another program. The others have to say which
-rank it was, and all end; train: a training of a few steps, whose losses and parameters' digest are printed."""
+HOW is raise, stop (SIGSTOP), kill (SIGKILL), exit, or shape, constant, op: another program. The others have to say
+which rank it was, and all end; train: a training of a few steps, whose losses and parameters' digest are printed."""
 
 from __future__ import annotations
 

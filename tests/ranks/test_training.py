@@ -195,8 +195,8 @@ def test_a_run_that_was_killed_goes_on(n: int, again: int, tmp_path: Path) -> No
             np.testing.assert_array_equal(value, expected[name])
         assert np.abs(value - expected[name]).max() <= 1e-10 * np.abs(expected[name]).max()
     assert len((killed / "metrics.jsonl").read_text().splitlines()) == 6
+    mesh = threads(2)
     with pytest.raises(CheckpointError, match="holds a run already"):
-        mesh = threads(2)
         mesh.run(lambda: rlx.training(loss, parameters("f8"), CLIPPED, device="cpu", mesh=mesh, folder=killed))
 
 
