@@ -1,4 +1,4 @@
-"""Mesh: ranks in named axes; and which mesh and rank a thread works for."""
+"""Mesh: ranks in named axes."""
 
 from __future__ import annotations
 
@@ -12,22 +12,10 @@ import numpy as np
 from rlx.errors import GraphError, ShapeError, meant
 from rlx.ranks.memory import Memory
 from rlx.ranks.mpi import launched, opened
+from rlx.ranks.place import PLACE
 from rlx.ranks.world import World, timeout_of
 
 Axes = str | Sequence[str]
-
-
-class _Place(threading.local):
-    """The mesh that this thread works within, its rank, and what the programs of its ranks are known by where they
-    differ: a text, which takes the place of their graphs."""
-
-    mesh: Mesh | None = None
-    rank = 0
-    card: str | None = None
-    around: Any = None  # mesh and rank, and these again, of the blocks around
-
-
-PLACE = _Place()
 
 
 class Mesh:

@@ -24,7 +24,7 @@ from rlx.ir.graph import TRACING, traced_graph
 from rlx.ir.number import NumberTape, TracedNumber
 from rlx.ops.complex_numbers import conjugated
 from rlx.ops.pytree import flatten, unflatten
-from rlx.ranks.mesh import PLACE
+from rlx.ranks.place import PLACE
 from rlx.runtime.arguments import (
     Call,
     Parameters,

@@ -23,9 +23,10 @@ from rlx.runtime.keywords import keywords
 
 
 class PartitionSpec(tuple[Any, ...]):
-    """How an array is cut among the ranks of a mesh: for each axis of the array the name of an axis of the mesh, a
-    tuple of such names, of which the last counts fastest, or None where it is not cut. `P("data")` cuts the first axis
-    alone, `P()` nothing."""
+    """How an array is cut among the ranks of a mesh.
+
+    For each axis of the array it has the name of an axis of the mesh, a tuple of such names, of which the last counts
+    fastest, or None where it is not cut. `P("data")` cuts the first axis alone, `P()` nothing."""
 
     def __new__(cls, *axes: Axes | None) -> PartitionSpec:
         return super().__new__(cls, axes)
@@ -128,7 +129,7 @@ def device_of(mesh: Mesh, name: str) -> str:
 
     local = opened().local_rank()
     there = [d for d in devices() if name in (d.backend, "auto") and d.kind != "software"]
-    gpus = [d.id for d in there if d.backend == there[0].backend and d.backend != "cpu"]
+    gpus = [d.id for d in there if d.backend == there[0].backend and d.kind != "cpu"]
     return gpus[local % len(gpus)] if gpus else name
 
 

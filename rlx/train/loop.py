@@ -19,7 +19,7 @@ from rlx.ir import Graph, TensorType
 from rlx.ops.pytree import flatten
 from rlx.ops.random.draws import key as key_of
 from rlx.optim import Optimizer
-from rlx.ranks.mesh import PLACE
+from rlx.ranks.place import PLACE
 from rlx.runtime.arguments import is_any_array
 from rlx.runtime.array import Array
 from rlx.runtime.compiled import CompiledGraph

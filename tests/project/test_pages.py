@@ -78,7 +78,7 @@ PAGES: dict[str, Callable[[Path], Names]] = {
     "docs/lengths.md": a_pool, "docs/linalg.md": lambda folder: {}, "docs/reports.md": lambda folder: {},
     "docs/language.md": a_language_model, "docs/transforms.md": lambda folder: {}, "docs/design.md": lambda folder: {},
     "docs/nn.md": lambda folder: {}, "docs/signals.md": lambda folder: {}, "docs/training.md": lambda folder: {},
-    "docs/finetuning.md": a_chat_model, "docs/texts.md": text_models,
+    "docs/ranks.md": lambda folder: {}, "docs/finetuning.md": a_chat_model, "docs/texts.md": text_models,
 }  # fmt: skip
 
 

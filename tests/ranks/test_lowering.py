@@ -21,7 +21,7 @@ from rlx.driver.memory.planner import plan
 from rlx.errors import RlxError
 from rlx.ir import Graph
 from rlx.ir.graph import TRACING
-from rlx.ranks import PLACE
+from rlx.ranks.place import PLACE
 
 
 @contextmanager

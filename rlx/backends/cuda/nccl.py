@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -121,23 +121,14 @@ class Collectives:
 
     def bound(self, step: Collective, address: Callable[[Ref], int]) -> Callable[[int], None]:
         """A step bound to addresses; the result is called with a stream."""
-        communicator, nccl, node = self._known[_key(step)], library(), step.node
-        source, target = address(step.reads[0]), address(step.writes[0])
-        nbytes = step.reads[0].nbytes
-        count, dtype, how = nbytes // step.dtype.itemsize, _TYPES[step.dtype.name], _HOWS[node.attrs.get("how", "sum")]
-        n = len(group_of(node.attrs).ranks)
-        calls: dict[str, Callable[[int], None]] = {
-            "all_reduce": lambda s: communicator.allReduce(source, target, count, dtype, how, s),
-            "reduce_scatter": lambda s: communicator.reduceScatter(source, target, count // n, dtype, how, s),
-            "all_gather": lambda s: communicator.allGather(source, target, nbytes, _BYTES, s),
-            "broadcast": lambda s: communicator.broadcast(source, target, nbytes, _BYTES, node.attrs["root"], s),
-            "all_to_all": lambda s: _exchange(nccl, communicator, source, target, nbytes // n, n, s),
-        }
-        call, device = calls[node.op.name], self._device
+        group = group_of(step.node.attrs)
+        call = getattr(_Bound, step.node.op.name)
+        bound = _Bound(self._known[_key(step)], step, address(step.reads[0]), address(step.writes[0]), len(group.ranks))
+        device = self._device
 
         def enqueue(stream: int) -> None:
             with _Calls(device, f"enqueueing {step.label}"):
-                call(stream)
+                call(bound, stream)
 
         return enqueue
 
@@ -183,6 +174,45 @@ class Collectives:
         known, self._known = self._known, {}
         for communicator in known.values():
             communicator.destroy()
+
+
+class _Bound(NamedTuple):
+    """A step on addresses: a method for each op, by its name."""
+
+    communicator: Any
+    step: Collective
+    source: int
+    target: int
+    n: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.step.reads[0].nbytes
+
+    @property
+    def elements(self) -> int:
+        return self.nbytes // self.step.dtype.itemsize
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """NCCL's numbers of the dtype, and of what is done to elements."""
+        return _TYPES[self.step.dtype.name], _HOWS[self.step.node.attrs["how"]]
+
+    def all_reduce(self, stream: int) -> None:
+        self.communicator.allReduce(self.source, self.target, self.elements, *self.numbers, stream)
+
+    def reduce_scatter(self, stream: int) -> None:
+        self.communicator.reduceScatter(self.source, self.target, self.elements // self.n, *self.numbers, stream)
+
+    def all_gather(self, stream: int) -> None:
+        self.communicator.allGather(self.source, self.target, self.nbytes, _BYTES, stream)
+
+    def broadcast(self, stream: int) -> None:
+        root = self.step.node.attrs["root"]
+        self.communicator.broadcast(self.source, self.target, self.nbytes, _BYTES, root, stream)
+
+    def all_to_all(self, stream: int) -> None:
+        _exchange(library(), self.communicator, self.source, self.target, self.nbytes // self.n, self.n, stream)
 
 
 class _Calls:

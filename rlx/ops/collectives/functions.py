@@ -15,8 +15,8 @@ from rlx.ops.base import TensorLike, tensor
 from rlx.ops.collectives.records import count_of
 from rlx.ops.composite import moveaxis
 from rlx.ops.movement.strided import reshape
-from rlx.ranks import PLACE
 from rlx.ranks.mesh import Axes, Mesh
+from rlx.ranks.place import PLACE
 
 __all__ = ["all_gather", "all_reduce", "all_to_all", "axis_index", "broadcast", "reduce_scatter"]
 
