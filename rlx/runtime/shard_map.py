@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlx import tree
-from rlx.driver.registry import devices
+from rlx.driver.registry import in_turns
 from rlx.errors import GraphError, ShapeError
 from rlx.host.locks import renewed
 from rlx.ir.graph import TRACING
@@ -123,14 +123,11 @@ def device_of(mesh: Mesh, name: str) -> str:
     """The device of the rank that this thread is. All ranks ask."""
     if mesh.devices is not None:
         return mesh.devices[mesh.rank]
-    if mesh.world is None or ":" in name or name == "cpu":
+    if mesh.world is None:
         return name
     from rlx.ranks.mpi import opened  # few processes are ranks of MPI
 
-    local = opened().local_rank()
-    there = [d for d in devices() if name in (d.backend, "auto") and d.kind != "software"]
-    gpus = [d.id for d in there if d.backend == there[0].backend and d.kind != "cpu"]
-    return gpus[local % len(gpus)] if gpus else name
+    return in_turns(name, opened().local_rank())
 
 
 def _specs(specs: Specs, what: str) -> list[PartitionSpec]:

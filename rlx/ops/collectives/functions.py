@@ -84,8 +84,7 @@ def reduce_scatter(x: TensorLike, axis_name: Axes, axis: int = 0, op: str = "sum
 
 
 def all_to_all(x: TensorLike, axis_name: Axes, split_axis: int, concat_axis: int) -> Tensor:
-    """Each rank's array cut along `split_axis`, of which this rank has its part of all, behind each other along
-    `concat_axis`.
+    """This rank's parts, along `split_axis`, of the arrays of all ranks, behind each other along `concat_axis`.
 
     Shape: `split_axis` is divided by the number of ranks, `concat_axis` multiplied. Dtype: any. Gradient: the exchange
     back. Otherwise as `reduce_scatter`. As jax.lax.all_to_all with tiled=True.
