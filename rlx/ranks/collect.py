@@ -5,7 +5,6 @@ added in f32 and rounded once."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rlx.ranks.world import CARD_BYTES, Bytes, Tell, World
+from rlx.ranks.world import Bytes, Tell, World, card_of
 
 Array = npt.NDArray[Any]
 _FUNCTIONS = {"sum": np.add, "mean": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -95,10 +94,6 @@ def combined(parts: Sequence[Array], how: str) -> Array:
         if how == "mean":
             total /= total.dtype.type(len(parts))
         return total.astype(dtype, copy=False)
-
-
-def card_of(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=CARD_BYTES).digest()
 
 
 def raw(x: Array) -> Bytes:

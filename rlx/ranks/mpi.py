@@ -9,6 +9,7 @@ order, has no sums of bf16, and its largest of a NaN and a number may be either.
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import os
 import sys
 import time
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from rlx.errors import DeviceUnavailable, RankLost
-from rlx.ranks.world import CARD_BYTES, WORLDS, Bytes, Tell, disagreeing, late, listed, timeout_of
+from rlx.ranks.world import CARD_BYTES, WORLDS, Bytes, Tell, card_of, disagreeing, late, listed, timeout_of
 
 # What launchers set: the number of ranks, or at least that there are some.
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -30,6 +31,7 @@ _SPINS = 200  # questions to MPI before the first pause
 _PAUSE = 1e-3  # seconds at most between two questions
 _LISTEN = 0.02  # seconds between two looks for an alarm
 _LAST = 1.0  # seconds for the others to say why they end
+_NAME = 256  # bytes of a machine's name
 _CHUNK = 1 << 30  # bytes of one call
 INSTALL = "pip install 'rlx[mpi]' brings mpi4py and an MPI"
 
@@ -55,9 +57,11 @@ class Mpi:
 
     def __init__(self, api: Any) -> None:
         self._api = api
-        self._world = api.COMM_WORLD.Dup()
-        self.rank, self.size = int(self._world.rank), int(self._world.size)
+        self.rank, self.size = int(api.COMM_WORLD.rank), int(api.COMM_WORLD.size)
         self.timeout = timeout_of(None)
+        self._world, begun = api.COMM_WORLD.Idup()  # apart from what the program itself sends
+        self._local: int | None = None
+        self._begun = False
         self._groups: dict[tuple[int, ...], Any] = {tuple(range(self.size)): self._world}
         self.gpus: Sequence[str] | None = None
         self._ended = ""
@@ -70,10 +74,25 @@ class Mpi:
 
         sys.excepthook = said
         atexit.register(self._leave)
+        end = time.monotonic() + self.timeout
+        while not begun.Test():
+            time.sleep(_PAUSE)
+            if time.monotonic() > end:
+                others = [r for r in range(self.size) if r != self.rank]
+                raise self._kept(late(others, lambda: "make an rlx.Mesh, one of them at least", self.timeout))
+        self._begun = True
 
     def local_rank(self) -> int:
-        """The caller's number among the ranks of its machine. All ranks ask."""
-        return int(self._world.Split_type(self._api.COMM_TYPE_SHARED).rank)
+        """The caller's number among the ranks of its machine. All ranks ask, the first time."""
+        if self._local is None:
+            ranks = range(self.size)
+            mine = np.frombuffer(self._api.Get_processor_name().encode()[:_NAME].ljust(_NAME), np.uint8)
+            names = np.empty((self.size, _NAME), np.uint8)
+            text = "telling the machines of the ranks"
+            self.meet(self.rank, ranks, card_of(text), lambda: text)
+            self.gather(self.rank, ranks, mine, names.reshape(-1), [_NAME] * self.size)
+            self._local = sum(bool((names[r] == names[self.rank]).all()) for r in range(self.rank))
+        return self._local
 
     def ended(self) -> str:
         if not self._ended:
@@ -89,6 +108,8 @@ class Mpi:
         """At the end of the process: MPI's own end would wait for ranks that wait for this one."""
         if self._api.Is_finalized():
             return
+        if not self._begun:
+            self._api.COMM_WORLD.Abort(1)
         if not self._ended:
             for r in range(self.size):
                 if r != self.rank:
@@ -101,7 +122,7 @@ class Mpi:
             time.sleep(_LISTEN)
         sys.stdout.flush()
         sys.stderr.flush()
-        self._world.Abort(1)
+        self._api.COMM_WORLD.Abort(1)
 
     # -- meeting
 
@@ -241,14 +262,28 @@ def ending(text: str) -> None:
         _opened.ending(text)
 
 
+def _all_ranks_have_started() -> Any:
+    """MPI's calls. MPI waits in them for all ranks, and for ever for one that has ended before it came here; no thread
+    of Python runs meanwhile. So a process that waits for longer than the timeout ends, with this function's name."""
+    watched = sys.__stderr__ is not None
+    if watched:
+        faulthandler.dump_traceback_later(timeout_of(None), exit=True, file=sys.__stderr__)
+    try:
+        from mpi4py import MPI
+    finally:
+        if watched:
+            faulthandler.cancel_dump_traceback_later()
+    return MPI
+
+
 def opened() -> Mpi:
     """MPI's ranks. Raises: DeviceUnavailable with the reason where there is no MPI."""
     global _opened
     if _opened is None:
         try:
-            from mpi4py import MPI
+            api = _all_ranks_have_started()
         except (ImportError, RuntimeError) as error:
             raise DeviceUnavailable(f"MPI cannot be used: {error}; {INSTALL}") from error
-        _opened = Mpi(MPI)
+        _opened = Mpi(api)
         WORLDS["mpi"] = _opened
     return _opened

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
@@ -73,6 +74,11 @@ def timeout_of(asked: float | None) -> float:
     if not seconds > 0:
         raise RlxError(f"a timeout of {text} seconds (rlx.Mesh's timeout, or {VARIABLE}); expected a positive number")
     return seconds
+
+
+def card_of(text: str) -> bytes:
+    """The card that stands for a text."""
+    return hashlib.blake2b(text.encode(), digest_size=CARD_BYTES).digest()
 
 
 def listed(ranks: Sequence[int]) -> str:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _TYPES = {"i8": 0, "u8": 1, "bool": 1, "i32": 2, "i64": 4, "f16": 6, "f32": 7, "f64": 8, "bf16": 9}
 _HOWS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "mean": 4}
 _BYTES = 1  # the type of what is only moved
-_ID_BYTES = 128
 _UUID = 64  # bytes in which ranks tell what their GPU is known by
 _EACH = 0.2  # seconds between two looks at what was launched
 _CALL = 5.0  # seconds in which ranks that live answer
@@ -72,7 +71,7 @@ class Collectives:
         if library() is None or dtype.name not in _TYPES:
             return False
         if how in ("max", "min") and dtype.is_float:
-            return False  # it may give the number that is beside a NaN
+            return False  # it gives the number that is beside a NaN
         group = group_of(node.attrs)
         world = group.world
         if world.gpus is None:  # ranks are processes, which tell each other
@@ -101,14 +100,14 @@ class Collectives:
         """A new communicator, over which something has gone each way: what NCCL sets up first is in no graph."""
         nccl, device = library(), self._device
         device.enter()
-        number = np.zeros(_ID_BYTES, np.int8)
-        if group.place == 0:
-            number[:] = nccl.get_unique_id()
+        made = nccl.get_unique_id()  # a tuple of numbers, and since CuPy 14 bytes
+        number = np.frombuffer(made, np.int8) if isinstance(made, bytes) else np.array(made, np.int8)
         group.meet(lambda: f"a communicator of {len(group.ranks)} GPUs")
         number = group.broadcast(number, 0)
         n, place = len(group.ranks), group.place
         with _Calls(device, "connecting the GPUs"):
-            communicator = nccl.NcclCommunicator(n, tuple(int(b) for b in number), place)
+            own = number.tobytes() if isinstance(made, bytes) else tuple(int(b) for b in number)
+            communicator = nccl.NcclCommunicator(n, own, place)
             buffer = device.acquire(8 * n)
             try:
                 at = buffer.address

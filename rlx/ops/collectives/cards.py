@@ -13,7 +13,7 @@ import numpy as np
 
 from rlx.ir import Expr, Graph, Node, bodies
 from rlx.ir.expr import linearize
-from rlx.ranks.collect import card_of
+from rlx.ranks.world import card_of
 
 _KNOWN: WeakKeyDictionary[Graph, tuple[int, str]] = WeakKeyDictionary()
 
