@@ -56,7 +56,7 @@ def loss(p: Any, rows: Any) -> Any:
     return gpt.loss(rlx.tree.map(lambda x: rlx.cast(x, "bf16"), p), rows).astype("f32")
 
 
-def tokens(mesh: rlx.Mesh | None, device: str, args: Any, rounds: int = 6) -> tuple[float, float]:
+def tokens(mesh: rlx.Mesh | None, device: str, args: Any) -> tuple[float, float]:
     """The tokens a second of a training, and its last loss."""
     gpt.LENGTH, size = args.length, 1 if mesh is None else mesh.size
     p = gpt.init(args.width, args.layers)
@@ -66,7 +66,7 @@ def tokens(mesh: rlx.Mesh | None, device: str, args: Any, rounds: int = 6) -> tu
     with rlx.training(loss if args.half else gpt.loss, p, optim.adamw(1e-3), device=device, progress=False, mesh=mesh,
                       accumulate=args.accumulate) as run:  # fmt: skip
         best, value = 0.0, 0.0
-        for _ in range(rounds):
+        for _ in range(args.rounds):
             begin = time.perf_counter()
             for i in range(10):
                 metrics = run.step(rows[i % 4])
@@ -84,6 +84,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--f32", dest="half", action="store_false")
     parser.add_argument("--most", type=int, default=SIZES[-1], help="Elements of the largest sum.")
     parser.add_argument("--only", choices=("sums", "training"))
