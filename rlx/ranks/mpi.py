@@ -3,7 +3,8 @@
 A rank that waits asks MPI again and again instead of blocking in it, so that it notices Ctrl-C, its timeout, and what
 others send before they end. Ranks meet by a card of each to each before data moves: so those that are missing are known
 by name, and data is only moved by ranks that agree. Sums are computed here, in the order of the ranks: MPI promises no
-order, has no sums of bf16, and its largest of a NaN and a number may be either.
+order, has no sums of bf16, its largest of a NaN and a number may be another one on each rank, and its sums of 8 and 16
+bits may be saturated in some elements.
 """
 
 from __future__ import annotations

@@ -33,8 +33,15 @@ def ranks_of(attrs: Attrs) -> tuple[int, ...]:
 
 
 def group_of(attrs: Attrs) -> Group:
-    """The ranks that take part as they meet. Raises: GraphError where they are gone."""
-    return Group(world_of(attrs["world"]), attrs["rank"], ranks_of(attrs))
+    """The ranks that take part as they meet. Raises: GraphError where they are gone, or others than the program's."""
+    world, rank, count = world_of(attrs["world"]), attrs["rank"], math.prod(n for _, n in attrs["mesh"])
+    own = getattr(world, "rank", rank)  # threads are each rank in turn
+    if own != rank or world.size != count:
+        raise GraphError(
+            f"the program is that of rank {rank} of {count}, this process is rank {own} of {world.size}; make it, or "
+            "load it, on the rank that it was made on"
+        )
+    return Group(world, rank, ranks_of(attrs))
 
 
 def count_of(attrs: Attrs) -> int:
