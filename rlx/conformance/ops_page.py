@@ -229,8 +229,8 @@ def page(seen: Seen, before: str = "") -> str:
         f"With their judges: {judges}.", "",
         "## collectives", "",
         "The ops of [ranks](ranks.md) run through NCCL on CUDA, each rank on a GPU of its own, and on the host",
-        "elsewhere, where ranks meet in memory or by MPI; the report says so. They take every dtype (means: floats; sums and",
-        "products: numbers), have gradients, tangents and a vmap rule each, and cannot be written as ONNX.",
+        "elsewhere, where ranks meet in memory or by MPI; the report says so. They take every dtype (means: floats;",
+        "sums and products: numbers), have gradients, tangents and a vmap rule each, and cannot be written as ONNX.",
         f"With their judges: {collectives}.", "",
     ]  # fmt: skip
     return "\n".join(lines)

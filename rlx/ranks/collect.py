@@ -42,13 +42,12 @@ class Group(NamedTuple):
             return combined(list(self._gathered(x)), how)
         flat = np.ascontiguousarray(x).reshape(-1)
         ends = [flat.size * i // n for i in range(n + 1)]
-        sizes = [b - a for a, b in pairwise(ends)]
+        sizes = [(b - a) * x.itemsize for a, b in pairwise(ends)]
         mine = sizes[self.place]
-        parts = np.empty((n, mine), x.dtype)
-        given, taken = [s * x.itemsize for s in sizes], [mine * x.itemsize] * n
-        self.world.exchange(self.rank, self.ranks, raw(flat), given, raw(parts), taken)
+        parts = np.empty((n, mine // x.itemsize), x.dtype)
+        self.world.exchange(self.rank, self.ranks, raw(flat), sizes, raw(parts), [mine] * n)
         whole = np.empty(flat.size, x.dtype)
-        self.world.gather(self.rank, self.ranks, raw(combined(list(parts), how)), raw(whole), given)
+        self.world.gather(self.rank, self.ranks, raw(combined(list(parts), how)), raw(whole), sizes)
         return whole.reshape(x.shape)
 
     def all_gather(self, x: Array) -> Array:

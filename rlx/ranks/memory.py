@@ -65,10 +65,10 @@ class Memory:
         self._round(rank, ranks, None)  # a block may be written over when all have read it
 
     def exchange(
-        self, rank: int, ranks: Sequence[int], blocks: Bytes, given: Sequence[int], whole: Bytes, taken: Sequence[int]
+        self, rank: int, ranks: Sequence[int], blocks: Bytes, sent: Sequence[int], whole: Bytes, taken: Sequence[int]
     ) -> None:
         at, mine = 0, list(ranks).index(rank)
-        starts = np.cumsum([0, *given])
+        starts = np.cumsum([0, *sent])
         for (theirs, places), nbytes in zip(self._round(rank, ranks, (blocks, starts)), taken, strict=True):
             whole[at : at + nbytes] = theirs[places[mine] : places[mine] + nbytes]
             at += nbytes

@@ -183,12 +183,12 @@ class Mpi:
             )  # fmt: skip
 
     def exchange(
-        self, rank: int, ranks: Sequence[int], blocks: Bytes, given: Sequence[int], whole: Bytes, taken: Sequence[int]
+        self, rank: int, ranks: Sequence[int], blocks: Bytes, sent: Sequence[int], whole: Bytes, taken: Sequence[int]
     ) -> None:
         comm = self._group(ranks)
-        for low in range(0, max([*given, *taken, 1]), _CHUNK):
+        for low in range(0, max([*sent, *taken, 1]), _CHUNK):
             ends: list[Any] = []
-            for array, counts in ((blocks, given), (whole, taken)):
+            for array, counts in ((blocks, sent), (whole, taken)):
                 starts = np.cumsum([0, *counts])
                 sizes = [min(max(n - low, 0), _CHUNK) for n in counts]
                 places = [int(s) + min(low, n) for s, n in zip(starts, counts, strict=False)]

@@ -41,7 +41,7 @@ class World(Protocol):
         """Fills `whole` with the blocks of all, in the order of `ranks`, which have so many bytes."""
 
     def exchange(
-        self, rank: int, ranks: Sequence[int], blocks: Bytes, given: Sequence[int], whole: Bytes, taken: Sequence[int]
+        self, rank: int, ranks: Sequence[int], blocks: Bytes, sent: Sequence[int], whole: Bytes, taken: Sequence[int]
     ) -> None:
         """Gives the i-th part of `blocks` to the i-th rank, and fills `whole` with the parts for the caller."""
 

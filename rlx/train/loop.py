@@ -595,10 +595,10 @@ def training(
         if ranks is not None:
             settings = [f"rlx {VERSION}", f"optimizer {run._settings}", f"accumulate {accumulate}, go_on {go_on}"]
             settings += [f"{name}: {t}" for part in (theirs, weights) if part for name, t in part.by_name.items()]
-            given = list(zip(names, (*held, *values, *map(_host, start)), strict=True))
-            given += [] if weights is None else zip(weights.names, fixed, strict=True)
-            given += [] if seed is None else [("key", seed)]
-            agree(ranks, "the start of a training run", settings, given)
+            arrays = list(zip(names, (*held, *values, *map(_host, start)), strict=True))
+            arrays += [] if weights is None else zip(weights.names, fixed, strict=True)
+            arrays += [] if seed is None else [("key", seed)]
+            agree(ranks, "the start of a training run", settings, arrays)
         run._begin(dict(zip(names, (*held, *values, *map(_host, start)), strict=True)), weights, fixed)
         run._resume(resume, new_settings)
     return run

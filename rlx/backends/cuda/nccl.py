@@ -100,13 +100,13 @@ class Collectives:
         """A new communicator, over which something has gone each way: what NCCL sets up first is in no graph."""
         nccl, device = library(), self._device
         device.enter()
-        made = nccl.get_unique_id()  # a tuple of numbers, and since CuPy 14 bytes
-        number = np.frombuffer(made, np.int8) if isinstance(made, bytes) else np.array(made, np.int8)
+        fresh = nccl.get_unique_id()  # a tuple of numbers, and since CuPy 14 bytes
+        number = np.frombuffer(fresh, np.int8) if isinstance(fresh, bytes) else np.array(fresh, np.int8)
         group.meet(lambda: f"a communicator of {len(group.ranks)} GPUs")
         number = group.broadcast(number, 0)
         n, place = len(group.ranks), group.place
         with _Calls(device, "connecting the GPUs"):
-            own = number.tobytes() if isinstance(made, bytes) else tuple(int(b) for b in number)
+            own = number.tobytes() if isinstance(fresh, bytes) else tuple(int(b) for b in number)
             communicator = nccl.NcclCommunicator(n, own, place)
             buffer = device.acquire(8 * n)
             try:
