@@ -24,6 +24,7 @@ from rlx.ir.graph import TRACING, traced_graph
 from rlx.ir.number import NumberTape, TracedNumber
 from rlx.ops.complex_numbers import conjugated
 from rlx.ops.pytree import flatten, unflatten
+from rlx.ranks.place import PLACE
 from rlx.runtime.arguments import (
     Call,
     Parameters,
@@ -313,6 +314,8 @@ class Jitted(Generic[P, R]):
         if self._calls is not None:
             return self._calls.program(call, self._traced, lambda graph, _: self._compile(graph))
         key = call.key()
+        if PLACE.mesh is not None:  # a program of collectives is that of one rank
+            key = (key, PLACE.mesh, PLACE.rank)
         with self._lock:
             if key not in self._cache:
                 self._cache[key] = self._made(call)
