@@ -39,6 +39,7 @@ from rlx.runtime.store import State, Store, on_host
 
 if TYPE_CHECKING:
     from rlx.runtime.report import Report
+    from rlx.runtime.timings import Timings
 
 
 class CompiledGraph(Closing):
@@ -424,6 +425,18 @@ class CompiledGraph(Closing):
         with self._lock:
             program = self._ready()
             return report_of(program, self._prepare().decomposed, self.device.info.id, self.plan, self.weights)
+
+    def timings(self) -> Timings:
+        """The time of each step of the last run, with the bytes and operations of each; printing it shows a table,
+        `save` writes a trace for Perfetto. A timed run waits for each of its pieces.
+
+        Raises: UnsupportedOp unless it was compiled in `Session(..., timings=True)`; ArenaError before a run."""
+        from rlx.runtime.timings import Timings
+
+        steps = self.executable.timings(launches=True)
+        device = tuple(step for step in steps if step.track != "launch")
+        launches = tuple(step for step in steps if step.track == "launch")
+        return Timings(self.device.info.id, device, launches)
 
     # -- stages
 

@@ -1,10 +1,8 @@
-"""The server as OpenAI's own client sees it, and its page in a browser."""
+"""The server as OpenAI's own client sees it."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from typing import Any
 
 import pytest
@@ -109,42 +107,3 @@ def test_the_client_of_openai_takes_responses(server: Any) -> None:
             client.responses.retrieve(second.id)
         with pytest.raises(openai.BadRequestError, match="web_search"):
             client.responses.create(**asked, input="a", tools=[{"type": "web_search"}])
-
-
-def test_the_page_talks_in_a_browser(server: Any) -> None:
-    """Chromium types a message, reads the answer as it comes, and says of no violation of the page's policy."""
-    driver = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("needs chromium")
-    said: list[str] = []
-    with driver.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        page = browser.new_page()
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(f"http://127.0.0.1:{server.port}/")
-        expect = driver.expect
-        expect(page.locator("#model")).to_have_text("tiny")
-        page.fill("#temperature", "0")
-        page.fill("#tokens", "12")
-        page.fill("#text", "hello")
-        page.click("#send")
-        expect(page.locator("#state")).to_contain_text("tokens")
-        want = "".join(server.model.chat([{"role": "user", "content": "hello"}], 12))
-        assert page.text_content("#talk .assistant") == want
-        if folder := os.environ.get("RLX_SCREENSHOTS"):
-            page.screenshot(path=f"{folder}/page.png")
-        page.fill("#tokens", "190")
-        page.fill("#text", "<b>again</b>")
-        page.keyboard.press("Control+Enter")
-        page.click("#stop")
-        expect(page.locator("#send")).to_be_enabled()
-        expect(page.locator("#state")).to_have_text("stopped")
-        expect(page.locator("#talk div").nth(2)).to_have_text("<b>again</b>")
-        page.fill("#tokens", "9999")
-        page.fill("#text", "more")
-        page.click("#send")
-        expect(page.locator("#talk .error")).to_contain_text("max_tokens is 9999")
-        browser.close()
-    assert [text for text in said if "400 (Bad Request)" not in text] == []
