@@ -177,10 +177,12 @@ def test_the_engine_runs_all_of_a_step_on_the_cpu(folders: dict[str, Path]) -> N
     """An op that it has no kernel for would take longer than all the others."""
     if not usable("compiled"):
         pytest.skip("needs the compiled engine")
-    with load(folders["gemma2"], "cpu", context=32, engine="compiled") as model, model.batch(2) as batch:
-        for decoder in (model.decoder, batch._decoder):
-            found = decoder.program(1, "next").report().nodes  # type: ignore[union-attr]
-            assert {node.op for node in found if node.by == "numpy"} == set()
+    with load(folders["gemma2"], "cpu", context=32, engine="compiled") as model:
+        with model.batch(2) as batch, model.batch(2, pages=3) as paged:
+            for decoder in (model.decoder, batch._decoder, paged._decoder):
+                for program in (decoder.program(1, "next"), decoder.program(8, "guessed")):
+                    found = program.report().nodes  # type: ignore[union-attr]
+                    assert {node.op for node in found if node.by == "numpy"} == set()
 
 
 def test_chunks_fit_the_context_and_waste_little() -> None:
