@@ -72,15 +72,18 @@ def bind_paged(
 ) -> list[EngineStep] | None:
     q, pools, y = ins[0].swapaxes(1, 2), [x.swapaxes(1, 2) for x in ins[1:3]], outs[0].swapaxes(1, 2)
     table, lengths, *scales = ins[3:]
-    rows = pools[0].shape[2]
-    if scales or q.shape[2] > _PAGED_QUERIES or name_of(q) not in STORED or table.size * rows == 0:
+    rows, by_head = pools[0].shape[2], [x.swapaxes(1, 2) for x in scales]
+    if q.shape[2] > _PAGED_QUERIES or name_of(q) not in STORED or table.size * rows == 0:
+        return None
+    # A scale's place follows from that of its integers.
+    if any([BLOCK * n for n in _steps(s)[:3]] != _steps(x)[:3] for s, x in zip(by_head, pools, strict=False)):
         return None
     if table.strides[-1] != table.itemsize or not all(_steps(a)[3] == 1 for a in (q, *pools, y)):
         return None
     if q.shape[3] > _MAX_HEAD_ELEMENTS:
         raise Declined(f"heads of {q.shape[3]} elements; the kernels take {_MAX_HEAD_ELEMENTS}")
     bound = _Bound(node, q, *(_as_of_each(x, table) for x in pools), y, None, lengths, name_of(q), ctx)
-    bound.table, bound.pools = table, (pools[0], pools[1])
+    bound.table, bound.pools, bound.scales = table, (pools[0], pools[1]), tuple(by_head)
     return [bound.step(0, bound.rows, 0)]
 
 
