@@ -82,7 +82,8 @@ def bind_paged(
         return None
     if q.shape[3] > _MAX_HEAD_ELEMENTS:
         raise Declined(f"heads of {q.shape[3]} elements; the kernels take {_MAX_HEAD_ELEMENTS}")
-    bound = _Bound(node, q, *(_as_of_each(x, table) for x in pools), y, None, lengths, name_of(q), ctx)
+    keys, values = (_as_of_each(x, table) for x in pools)
+    bound = _Bound(node, q, keys, values, y, None, lengths, name_of(q), ctx)
     bound.table, bound.pools, bound.scales = table, (pools[0], pools[1]), tuple(by_head)
     return [bound.step(0, bound.rows, 0)]
 
@@ -197,10 +198,9 @@ class _Bound:
         arrays = {"q": q, "k": k, "v": v, "y": y, "mask": mask, "lengths": self.lengths, **tables}
         pages: dict[str, Any] = {}
         if self.table is not None:
-            by_page = [pool.strides[0] // pool.itemsize for pool in self.pools]
+            apart = (x.strides[0] // x.itemsize for x in (self.table, *self.pools))
             arrays |= {"table": self.table}
-            pages = {"table_row": self.table.strides[0] // self.table.itemsize, "pages": len(self.pools[0]), "k_page": by_page[0],
-                     "v_page": by_page[1]}  # fmt: skip
+            pages = dict(zip(("table_row", "k_page", "v_page"), apart, strict=True), pages=len(self.pools[0]))
         args = spec.args(
             **arrays, **pages, **dict(zip(("k_scales", "v_scales"), self.scales, strict=False)), heads=heads // outer,
             blocks=blocks, group=1 if self.folded else self.group, n_k=n_k, rows=count,
