@@ -181,22 +181,33 @@ def judged_states(model: Any, text: Sequence[int]) -> npt.NDArray[Any]:
     return states
 
 
-def states(files: EncoderFiles, texts: Sequence[Sequence[int]], device: str = "cpu", engine: Any = None) -> list[Any]:
-    """What rlx makes of texts side by side, padded to the longest: the states of each."""
-    longest = max(map(len, texts))
-    ids, mask = np.zeros((len(texts), longest), np.int32), np.zeros((len(texts), longest), np.bool_)
-    for i, text in enumerate(texts):
-        ids[i, : len(text)], mask[i, : len(text)] = text, True
+def states(
+    files: EncoderFiles, texts: Sequence[Sequence[int]], device: str = "cpu", engine: Any = None, share: bool = False
+) -> list[Any]:
+    """What rlx makes of texts side by side, padded to the longest, or with `share` in rows of several, the last of which
+    padding follows: the states of each."""
+    rows, own, longest = [0] * len(texts), [], max(map(len, texts)) + (12 if share else 0)
+    for one in texts:
+        row = next(i for i, used in enumerate(rows) if not used or (share and used + len(one) <= longest))
+        own.append((row, slice(rows[row], rows[row] + len(one))))
+        rows[row] += len(one)
+    shape = (len(rows) - rows.count(0), longest)
+    ids, mask, text = (np.zeros(shape, np.int32) for _ in range(3))
+    for i, place in enumerate(own):
+        ids[place], mask[place], text[place] = texts[i], 1, i + 1
     g = Graph("states")
     params = {name: g.param(name, shape, f32) for name, shape in files.config.weight_shapes().items()}
     made = files.config.encoder(g.input("ids", ids.shape, i32), g.input("mask", ids.shape, bool_), params, f32)
-    made.ends = True  # as in the graph of texts to embed
+    made.ends = not share  # as in the graph of texts to embed
+    if share:
+        made.share(g.input("text", ids.shape, i32), len(texts))
     g.output("states", made.states(None))
     session = Session(device, engine=engine)
     encoder = SentenceEncoder(files.config, files.tensors, files.tokenizer, session)
+    feeds = {"ids": ids, "mask": mask.astype(bool), "text": text}
     with encoder, session.compile(g, weights=encoder.weights) as program:
-        found = program.run({"ids": ids, "mask": mask})["states"]
-    return [rows[: len(text)] for rows, text in zip(found, texts, strict=True)]
+        found = program.run({name: feeds[name] for name in program.graph.inputs})["states"]
+    return [found[place] for place in own]
 
 
 def class_facts() -> dict[str, Any]:
