@@ -473,9 +473,10 @@ def encoder_graph(
     length 1 when `normalize`. With mean pooling a sentence without tokens gives zeros. Without `include_prompt` the
     input `kept`, bool (batch, length), says which tokens are pooled. For the pooling "rank" the input `kinds`,
     i32 (batch, length), tells queries (0) from documents (1) where the model does, and the output is `scores`, f32
-    (batch, labels). With `slots` that many texts may share a row: the input `text`, i32 (batch, length), is 1 for the
-    tokens of a row's first text, 2 for those of its second, and 0 for padding, and the outputs have a row for each slot
-    of each row, (batch · slots, …), those of slots without a text of no meaning. Params carry the names and shapes of BERT's files, and the dtypes of `packed`.
+    (batch, labels). With `slots` so many texts may share a row: the input `text`, i32 (batch, length), is 1 for the
+    tokens of a row's first text, 2 for those of its second, and 0 for padding; outputs have a row for each slot of each
+    row, (batch · slots, …), those of slots without a text of no meaning. Params carry the names and shapes of BERT's
+    files, and the dtypes of `packed`.
     Raises: ShapeError for a batch or length below 1, or a length beyond the model's positions.
     """
     if batch < 1 or not 1 <= length <= config.max_position_embeddings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rlx.records import Record
 
@@ -24,8 +24,9 @@ class Run(Record):
 
 
 def size_of(length: int, longest: int) -> int:
-    """The least size of rows for so many tokens: multiples of 8, and above 64 of an eighth to a quarter of the size."""
-    step = max(8, 1 << max(0, (length - 1).bit_length() - 3))
+    """The least size of rows for so many tokens: multiples of 8, and above 128 of a sixteenth to an eighth of the size.
+    """
+    step = max(8, 1 << max(0, (length - 1).bit_length() - 4))
     return min(-(-max(length, 1) // step) * step, longest)
 
 
@@ -36,10 +37,10 @@ def slots_of(length: int) -> int:
 
 def runs_of(lengths: Sequence[int], longest: int, most: int, at_once: int, share: bool) -> Iterator[Run]:
     """The runs for texts of these lengths, at most `longest`: of at most `most` rows and `at_once` tokens, or of one
-    row. The numbers of rows are powers of two, and no row is empty."""
+    row. The numbers of rows are powers of two, and no row is without a text."""
     alike: defaultdict[tuple[int, bool], list[list[int]]] = defaultdict(list)
-    for row in _rows(lengths, longest) if share else [[i] for i in sorted(range(len(lengths)), key=lengths.__getitem__)]:
-        alike[size_of(sum(lengths[i] for i in row), longest), len(row) > 1].append(row)
+    for row in _rows(lengths, longest) if share else [[i] for i in range(len(lengths))]:
+        alike[size_of(_room(lengths, row), longest), len(row) > 1].append(row)
     for (length, shared), rows in sorted(alike.items()):
         limit = max(1, min(most, at_once // length))
         while rows:
@@ -48,21 +49,26 @@ def runs_of(lengths: Sequence[int], longest: int, most: int, at_once: int, share
             del rows[:count]
 
 
+def _room(lengths: Sequence[int], texts: Iterable[int]) -> int:
+    """The tokens that texts take in a shared row: each two at least, so that there are slots for all."""
+    return sum(max(lengths[i], 2) for i in texts)
+
+
 def _rows(lengths: Sequence[int], longest: int) -> list[list[int]]:
-    """The texts of each row: the longest first, each in the row with the least room that holds it. A text takes the
-    room of two tokens at least, so that there are slots for all."""
-    whole = min(SHARED, size_of(sum(max(n, 2) for n in lengths), longest)) if lengths else 0
+    """The texts of each row: the longest first, each in the row with the least room that holds it. Rows have room for a
+    power of two of tokens, as few sizes of full rows are."""
+    whole = min(SHARED, size_of(_room(lengths, range(len(lengths))), longest))
     rows: list[list[int]] = []
-    room: list[tuple[int, int]] = []  # of rows that are not full, least first
+    rooms: list[tuple[int, int]] = []  # what is left in rows that are not full, least first
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        n = max(lengths[i], 2)
-        at = bisect_left(room, (n, 0))
-        if at < len(room):
-            left, row = room.pop(at)
+        n = _room(lengths, (i,))
+        at = bisect_left(rooms, (n, 0))
+        if at < len(rooms):
+            left, row = rooms.pop(at)
             rows[row].append(i)
         else:
-            left, row = max(whole, size_of(n, longest)), len(rows)
+            left, row = max(whole, min(1 << (n - 1).bit_length(), longest)), len(rows)
             rows.append([i])
         if left - n >= 2:
-            insort(room, (left - n, row))
+            insort(rooms, (left - n, row))
     return rows

@@ -37,7 +37,7 @@ from rlx.packed import PackedArray
 from rlx.records import Record, field, replace
 from rlx.runtime import CompiledGraph, Session, Weights
 
-TOKENS = 32 * 512  # of a run on a GPU
+TOKENS = 16 * 512  # of a run on a GPU
 CPU_TOKENS = 1024  # of a run on the CPU, which more would not make faster
 LOGITS = 1 << 26  # numbers of a batch's logits over the vocabulary
 # Prefixes of weights that published BERT folders contain and the encoder does not use.
@@ -213,7 +213,7 @@ class SentenceEncoder(TextTasks, Closing):
             done = 0
             ids, left_out = self._ids(listed, before)
             for at, result in self._outputs(ids, size, left_out=left_out):
-                out[at] = result[:, :width]
+                out[at] = np.stack(result)[:, :width]
                 done += len(at)
                 report("encoding", done, len(listed))
         return _unit(out) if normalize_embeddings else out
@@ -279,33 +279,36 @@ class SentenceEncoder(TextTasks, Closing):
         width = self._cut_to(truncate_dim)
         out = np.zeros((len(rows), width), np.float32)
         for at, result in self._outputs(list(rows), check_batch_size(batch_size), left_out=left_out):
-            out[at] = result[:, :width]
+            out[at] = np.stack(result)[:, :width]
         return out
 
     def outputs(
         self, tokens: list[TokenIds], batch_size: int = 32, kinds: list[TokenIds] | None = None,
         seen: Sequence[int] | None = None, activation: str | None = None,
-    ) -> Iterator[tuple[list[int], Any]]:
+    ) -> Iterator[tuple[list[int], list[npt.NDArray[Any]]]]:
         return self._outputs(tokens, batch_size, kinds if self._kinds else None, seen=seen, activation=activation)
 
     def _outputs(
         self, tokens: list[TokenIds], batch_size: int, kinds: list[TokenIds] | None = None,
         left_out: Sequence[int] = (), seen: Sequence[int] | None = None, activation: str | None = None,
-    ) -> Iterator[tuple[list[int], Any]]:
-        """The outputs run by run: which texts they are of, and their rows, or the rows of each one's tokens."""
-        name = "embedding" if self.head is None and self.pooling != "rank" else self.task
-        name, by_token = ("scores" if name == "rank" else name), name in ("tokens", "labels")
+    ) -> Iterator[tuple[list[int], list[npt.NDArray[Any]]]]:
+        """The outputs run by run: which texts they are of, and for each a row, or one of each of its tokens."""
+        name = {"embeddings": "embedding", "rank": "scores"}.get(self.task, self.task)
         for run, feeds in self._runs(tokens, batch_size, batch_size > 1, kinds, left_out, seen):
             result = self.compiled(len(run.rows), run.length, activation, run.slots).run(feeds)[name]
-            if by_token:
-                parts = []
-                for row, texts in zip(result, run.rows, strict=True):
-                    ends = np.cumsum([len(tokens[i]) for i in texts])
-                    parts += np.split(row, ends)[: len(texts)]
-                yield run.texts(), parts
-            else:
-                slots = max(run.slots, 1)
-                yield run.texts(), result[[r * slots + k for r, row in enumerate(run.rows) for k in range(len(row))]]
+            texts, slots, values = run.texts(), max(run.slots, 1), []
+            for r, row in enumerate(run.rows):
+                own = result[r * slots : r * slots + len(row)]
+                if name in ("tokens", "labels"):
+                    own = np.split(result[r], np.cumsum([len(tokens[i]) for i in row]))[: len(row)]
+                values += [*own]
+            if not run.slots or all(np.isfinite(value).all() for value in values):
+                yield texts, values
+                continue
+            # What is no number passes from a text to others of its row.
+            of = [[given[i] for i in texts] if given else None for given in (kinds, left_out, seen)]
+            for at, value in self._outputs([tokens[i] for i in texts], 1, of[0], of[1] or (), of[2], activation):
+                yield [texts[i] for i in at], value
 
     def _ids(self, sentences: Sequence[str], before: str) -> tuple[list[TokenIds], list[int]]:
         """The tokens of sentences behind a prompt, and how many of each are not pooled."""

@@ -184,8 +184,8 @@ def judged_states(model: Any, text: Sequence[int]) -> npt.NDArray[Any]:
 def states(
     files: EncoderFiles, texts: Sequence[Sequence[int]], device: str = "cpu", engine: Any = None, share: bool = False
 ) -> list[Any]:
-    """What rlx makes of texts side by side, padded to the longest, or with `share` in rows of several, the last of which
-    padding follows: the states of each."""
+    """What rlx makes of texts side by side, padded to the longest, or with `share` in rows of several, with padding at
+    the end: the states of each."""
     rows, own, longest = [0] * len(texts), [], max(map(len, texts)) + (12 if share else 0)
     for one in texts:
         row = next(i for i, used in enumerate(rows) if not used or (share and used + len(one) <= longest))
