@@ -211,7 +211,7 @@ class SentenceEncoder(TextTasks, Closing):
         out = np.zeros((len(listed), width), np.float32)
         with drawn(show=show_progress, only="encoding"):
             done = 0
-            ids, left_out = self._ids(listed, before)
+            ids, left_out = self.ids(listed, before), [self.left_out(before)] * len(listed)
             for at, result in self._outputs(ids, size, left_out=left_out):
                 out[at] = np.stack(result)[:, :width]
                 done += len(at)
@@ -294,7 +294,7 @@ class SentenceEncoder(TextTasks, Closing):
     ) -> Iterator[tuple[list[int], list[npt.NDArray[Any]]]]:
         """The outputs run by run: which texts they are of, and for each a row, or one of each of its tokens."""
         name = {"embeddings": "embedding", "rank": "scores"}.get(self.task, self.task)
-        for run, feeds in self._runs(tokens, batch_size, batch_size > 1, kinds, left_out, seen):
+        for run, feeds in self.runs(tokens, batch_size, batch_size > 1, kinds, left_out, seen):
             result = self.compiled(len(run.rows), run.length, activation, run.slots).run(feeds)[name]
             texts, slots, values = run.texts(), max(run.slots, 1), []
             for r, row in enumerate(run.rows):
@@ -310,25 +310,25 @@ class SentenceEncoder(TextTasks, Closing):
             for at, value in self._outputs([tokens[i] for i in texts], 1, of[0], of[1] or (), of[2], activation):
                 yield [texts[i] for i in at], value
 
-    def _ids(self, sentences: Sequence[str], before: str) -> tuple[list[TokenIds], list[int]]:
-        """The tokens of sentences behind a prompt, and how many of each are not pooled."""
-        texts = [before + sentence for sentence in sentences] if before else sentences
-        return self._tokenizer.ids(texts), [self.left_out(before)] * len(texts)
+    def ids(self, sentences: Sequence[str], before: str = "") -> list[TokenIds]:
+        """The tokens of sentences behind a prompt, cut to `max_length`."""
+        return self._tokenizer.ids([before + sentence for sentence in sentences] if before else sentences)
 
     def batches(
         self, sentences: Sequence[str], batch_size: int = 32, prompt: str | None = None
     ) -> Iterator[tuple[list[int], dict[str, npt.NDArray[Any]], tuple[int, int]]]:
         """Batches of one sentence a row, shortest first: the sentences' indices, the graph's inputs, and (batch,
         length). Before each sentence stands `prompt`, or the default one."""
-        ids, left_out = self._ids(sentences, self.prompt() if prompt is None else prompt)
-        for run, feeds in self._runs(ids, batch_size, share=False, left_out=left_out):
+        before = self.prompt() if prompt is None else prompt
+        left_out = [self.left_out(before)] * len(sentences)
+        for run, feeds in self.runs(self.ids(sentences, before), batch_size, share=False, left_out=left_out):
             yield run.texts(), feeds, (len(run.rows), run.length)
 
-    def _runs(
-        self, tokens: list[TokenIds], batch_size: int, share: bool, kinds: list[TokenIds] | None = None,
+    def runs(
+        self, tokens: list[TokenIds], batch_size: int = 32, share: bool = True, kinds: list[TokenIds] | None = None,
         left_out: Sequence[int] = (), seen: Sequence[int] | None = None,
     ) -> Iterator[tuple[Run, dict[str, npt.NDArray[Any]]]]:
-        """The texts as rows of tokens, with the graph's inputs."""
+        """The texts as rows of tokens, with the graph's inputs; short texts `share` rows where the model lets them."""
         top = self.config.vocab_size
         for i, numbers in enumerate(tokens):
             if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < top:
