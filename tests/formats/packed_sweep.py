@@ -128,15 +128,15 @@ def fault(case: Case, rng: np.random.Generator) -> str | None:
 
 
 def counted(count: int, seed: int) -> tuple[Counter[str], list[str]]:
-    kinds, found = Counter[str](), []
+    kinds, faults = Counter[str](), []
     for i in range(count):
         rng = np.random.default_rng((seed, i))
         case = Case(rng)
         says = fault(case, rng)
         kinds["right" if says is None else "refused" if says == "" else "wrong"] += 1
         if says:
-            found.append(f"seed {seed}, case {i}: {case.name}: {says}")
-    return kinds, found
+            faults.append(f"seed {seed}, case {i}: {case.name}: {says}")
+    return kinds, faults
 
 
 def main() -> int:
@@ -144,10 +144,10 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
-    kinds, found = counted(asked.count, asked.seed)
-    print("\n".join(found[:20]))
+    kinds, faults = counted(asked.count, asked.seed)
+    print("\n".join(faults[:20]))
     print(f"{asked.count} weights: {dict(kinds)}")
-    return bool(found)
+    return bool(faults)
 
 
 if __name__ == "__main__":

@@ -227,8 +227,8 @@ def test_weights_are_the_numbers_of_their_definition(name: str, tmp_path: Path) 
 
 def test_weights_of_random_shapes() -> None:
     """A sample of `python -m tests.formats.packed_sweep`."""
-    kinds, found = counted(40, 5)
-    assert not found and kinds["right"] >= 15
+    kinds, faults = counted(40, 5)
+    assert not faults and kinds["right"] >= 15
 
 
 @pytest.mark.parametrize("key", ["format", "checkpoint_format"])

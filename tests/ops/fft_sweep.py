@@ -33,7 +33,8 @@ def errors(
         given = wide if name == "rfft" else wide[..., 0] + 1j * wide[..., 1]
         made = getattr(scipy.fft, name)(given, n)
         want[n] = np.stack([made.real, made.imag], -1) if np.iscomplexobj(made) else made
-        graph.output(f"y{n}", getattr(rlx.fft, name)(graph.input(f"x{n}", shape, dtype), n))
+        pairs = {} if name == "rfft" else {"pairs": True}
+        graph.output(f"y{n}", getattr(rlx.fft, name)(graph.input(f"x{n}", shape, dtype), n, **pairs))
     with session.compile(graph) as compiled:
         got = compiled.run(feeds)
     return {

@@ -139,13 +139,13 @@ def stepped(rng: np.random.Generator, device: str) -> str | None:
 
 
 def wrong(device: str, count: int, seed: int) -> list[str]:
-    found = []
+    faults = []
     for i in range(count):
         for case in (paged, stepped):
             rng = np.random.default_rng((seed, i))
             says = case(rng, device)
-            found += [f"seed {seed}, case {i}: {says}"] if says else []
-    return found
+            faults += [f"seed {seed}, case {i}: {says}"] if says else []
+    return faults
 
 
 def main() -> int:
@@ -154,10 +154,10 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
-    found = wrong(asked.device, asked.count, asked.seed)
-    print("\n".join(found[:20]))
-    print(f"{2 * asked.count} cases on {asked.device}, {len(found)} wrong")
-    return bool(found)
+    faults = wrong(asked.device, asked.count, asked.seed)
+    print("\n".join(faults[:20]))
+    print(f"{2 * asked.count} cases on {asked.device}, {len(faults)} wrong")
+    return bool(faults)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import rlx.ir
 import rlx.ops as ops
 from rlx.conformance.oracle import evaluate
 from rlx.dtypes import bf16, bool_, f16, f32, f64, i8, i32, i64, u8
-from rlx.errors import DTypeError, GraphError, ShapeError, TracedValueError
+from rlx.errors import DTypeError, GraphError, RlxError, ShapeError, TracedValueError
 from rlx.ir import Graph, Tensor, apply
 from rlx.ops import places
 
@@ -338,3 +338,29 @@ def test_a_product_names_the_shapes_that_were_given(a: Any, b: Any, text: str) -
     g = Graph("product")
     with pytest.raises(ShapeError, match=text + ": the inner dimensions"):
         g.input("a", a) @ g.input("b", b)
+
+
+_X = np.random.default_rng(5).standard_normal((2, 3, 4))
+_ROW, _TWO = np.array([True, False, True]), np.random.default_rng(6).random((2, 3)) < 0.5
+
+
+@pytest.mark.parametrize("key", [
+    _X > 0, _TWO, (slice(None), _ROW), (..., _X[0, 0] > 0), (0, _ROW), (_TWO, 0), (_TWO, slice(2)), (None, _TWO),
+    (0, _ROW, [0, 1]), [True, False], (slice(None), [True, False, True]), (..., _X[0] > 0), np.zeros(2, bool),
+    (slice(None), None, _ROW), (np.array([1, 0]), _ROW),
+])  # fmt: skip
+def test_masks_that_are_known_select_in_a_trace(key: Any) -> None:
+    want = _X[key]
+    got = rlx.jit(lambda x: x[key])(_X)
+    assert got.shape == want.shape and np.array_equal(got, want)
+    slope = np.zeros_like(_X)
+    np.add.at(slope, key, np.cos(want))
+    np.testing.assert_allclose(rlx.grad(lambda x: rlx.sum(rlx.sin(x[key])))(_X), slope, rtol=1e-12)
+
+
+def test_masks_that_do_not_fit_are_refused() -> None:
+    for key in (_ROW, (..., _ROW), (0, 0, 0, _ROW)):
+        with pytest.raises(RlxError, match=r"index: a mask of \(3,\)|too many"):
+            rlx.jit(lambda x, key=key: x[key])(_X)
+    with pytest.raises(DTypeError, match="a mask selects a number of elements that is known only in a run"):
+        rlx.jit(lambda x: x[x > 0])(_X)

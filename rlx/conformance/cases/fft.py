@@ -108,8 +108,8 @@ def _transforms(b: Builder) -> Made:
     if b.chance(0.5):
         z = transforms.rfft(x, n, axis, norm)
         return z, transforms.irfft(z, 1 + b.below(9), axis, "ortho")
-    z = transforms.fft(pair(x), n, axis, norm)
-    return z, transforms.ifft(z, None, axis, norm)
+    z = transforms.fft(pair(x), n, axis, norm, pairs=True)
+    return z, transforms.ifft(z, None, axis, norm, pairs=True)
 
 
 def _terms(form: str, inputs: Sequence[Array], attrs: Attrs) -> Any:

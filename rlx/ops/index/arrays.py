@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlx.dtypes import as_dtype, i32, i64
-from rlx.errors import DTypeError
+from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Tensor
 from rlx.ir.types import broadcast_shapes, is_index
 from rlx.ops.base import cast_to
@@ -24,11 +24,14 @@ def getitem(x: Tensor, key: Any) -> Tensor:
 
     Among ints, slices, None and Ellipsis the key may hold arrays, lists and tensors of integers, which broadcast with
     each other. Where they stand side by side, their axes take their place, else these come first. Out of range:
-    ShapeError for what is known now; else clamped, as in rlx.gather. Gradient: added where an element was read.
-    Raises: DTypeError for masks, whose result has a shape that is known only in a run.
+    ShapeError for what is known now; else clamped, as in rlx.gather. NumPy's masks select as in NumPy. Gradient: added
+    where an element was read. Raises: DTypeError for masks that are tensors, whose result has a shape that is known
+    only in a run.
     """
     if isinstance(key, Tensor | np.ndarray | list):
         key = (key,)
+    if isinstance(key, tuple):
+        key = _selected(x, key)
     if not isinstance(key, tuple) or not any(isinstance(k, Tensor | np.ndarray | list) for k in key):
         return movement.index(x, key)
     basic: list[Any] = []
@@ -59,6 +62,34 @@ def getitem(x: Tensor, key: Any) -> Tensor:
     )
 
 
+def _mask(key: Any) -> np.ndarray[Any, Any] | None:
+    """A mask whose values are known now."""
+    known = isinstance(key, np.ndarray) or (isinstance(key, list) and all(isinstance(k, bool) for k in key) and key)
+    mask = np.asarray(key) if known else None
+    return mask if mask is not None and mask.dtype == np.bool_ and mask.ndim else None
+
+
+def _selected(x: Tensor, key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The key with the places that its known masks select in their stead. Raises: ShapeError for one that does not fit
+    the axes it stands for."""
+    masks = [_mask(k) for k in key]
+    if all(mask is None for mask in masks):
+        return key
+    axes = [0 if k is None or k is Ellipsis else 1 if m is None else m.ndim for k, m in zip(key, masks, strict=True)]
+    result: list[Any] = []
+    for i, (k, mask) in enumerate(zip(key, masks, strict=True)):
+        if mask is None:
+            result.append(k)
+            continue
+        dots = any(before is Ellipsis for before in key[:i])
+        first = x.ndim - sum(axes[i:]) if dots else sum(axes[:i])
+        own = x.shape[max(first, 0) : max(first, 0) + mask.ndim]
+        if own != mask.shape:
+            raise ShapeError(f"index: a mask of {mask.shape} for the axes {own} of {x.shape}; expected these lengths")
+        result += np.nonzero(mask)
+    return tuple(result)
+
+
 def _index(x: Tensor, key: Any) -> Index:
     index: Any = key.concrete() if isinstance(key, Tensor) else np.asarray(key)
     if not isinstance(index, Tensor) and index.size == 0 and isinstance(key, list):
@@ -67,7 +98,7 @@ def _index(x: Tensor, key: Any) -> Index:
     if dtype.kind == "b":
         raise DTypeError(
             "index: a mask selects a number of elements that is known only in a run, and shapes are static; use "
-            "rlx.where(mask, x, 0) to keep the shape, or for a mask known now x[np.flatnonzero(mask)]"
+            "rlx.where(mask, x, 0) to keep the shape, or for a mask that is known now a NumPy array"
         )
     if not dtype.is_int:
         raise DTypeError(f"index: an index of {dtype} into {x.type}; expected integers")

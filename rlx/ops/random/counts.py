@@ -213,6 +213,3 @@ def orthogonal(
     turn = sign(diagonal(r))
     q = q * moveaxis(turn[..., None], -1, -2)
     return cast_to(q if n >= m else moveaxis(q, -1, -2), kind)
-
-
-__all__ = ["binomial", "multinomial", "orthogonal", "triangular", "wald"]

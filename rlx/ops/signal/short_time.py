@@ -229,7 +229,7 @@ class ShortTimeFFT:
             frames = pad(frames, [(0, 0)] * (frames.ndim - 1) + [(0, self.mfft - self.m_num)])
             frames = arrange.roll(frames, -self._turned(), -1)
         if not self.onesided_fft:
-            z = fft(pair(frames), self.mfft, pairs=True)
+            z: Tensor = fft(pair(frames), self.mfft, pairs=True)
             return fftshift(z, z.ndim - 2, pairs=True) if self.fft_mode == "centered" else z
         z = rfft(frames, self.mfft)
         return self._sides(z, False) if self.fft_mode == "onesided2X" else z

@@ -40,7 +40,8 @@ def _irfft(x: Array, *, n: int, inverse: bool, scale: float) -> Array:
 
 
 def _made(name: str, n: int | None, axis: int = -1, norm: str | None = None) -> Callable[[Tensor], Tensor]:
-    return lambda x: getattr(fft, name)(x, n, axis, norm)
+    pairs = {"pairs": True} if name in ("fft", "ifft") else {}
+    return lambda x: getattr(fft, name)(x, n, axis, norm, **pairs)
 
 
 JUDGES: dict[str, Judge] = {"scipy.fft.fft": _fft, "scipy.fft.rfft": _rfft, "scipy.fft.irfft": _irfft}
