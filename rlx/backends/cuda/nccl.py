@@ -238,7 +238,7 @@ def _missing(group: Group, label: str) -> str:
     world, timeout = group.world, group.world.timeout
     world.timeout = _CALL
     try:
-        group.meet(lambda: f"say that {label} is late")
+        group.meet(lambda: f"{label}, which is late,")
     except RlxError as error:
         return str(error)
     finally:
