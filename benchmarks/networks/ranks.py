@@ -109,10 +109,13 @@ def main() -> None:
                 table.row(f"{size * (4 if dtype == 'f32' else 2):,}", dtype, us, str(right))
     if args.only != "sums":
         alone = tokens(None, names[0] if names else device_of(mesh, args.device), args)
+        said = names or mesh.rank == 0
+        if said:
+            print(f"one rank {alone[0]:,.0f} tokens/s (loss {alone[1]:.4f})", flush=True)
         together = mesh.run(of_training)[0]
-        if names or mesh.rank == 0:
-            print(f"one rank {alone[0]:,.0f} tokens/s (loss {alone[1]:.4f}); {mesh.size} ranks {together[0]:,.0f} "
-                  f"(loss {together[1]:.4f}): {together[0] / alone[0]:.3f} times")  # fmt: skip
+        if said:
+            times = together[0] / alone[0]
+            print(f"{mesh.size} ranks {together[0]:,.0f} tokens/s (loss {together[1]:.4f}): {times:.3f} times")
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ FAMILIES = {
     "Networks": ("norm", "conv", "pool", "resize", "grid_sample", "loss", "recurrent", "scans"),
     "Attention, positions": ("attention", "paged_attention", "rope"),
     "Loops, branches": ("control", "loops"),
+    "Ranks": ("collectives",),
     "Other functions": ("",),
 }  # fmt: skip
 _REFERENCE = """Every public name, from its docstring: what it is, then shapes, dtypes, the gradient, how it is

@@ -266,13 +266,13 @@ def ending(text: str) -> None:
 def _all_ranks_have_started() -> Any:
     """MPI's calls. MPI waits in them for all ranks, and for ever for one that has ended before it came here; no thread
     of Python runs meanwhile. So a process that waits for longer than the timeout ends, with this function's name."""
-    watched = sys.__stderr__ is not None
-    if watched:
-        faulthandler.dump_traceback_later(timeout_of(None), exit=True, file=sys.__stderr__)
+    said = sys.__stderr__
+    if said is not None:
+        faulthandler.dump_traceback_later(timeout_of(None), exit=True, file=said)
     try:
         from mpi4py import MPI
     finally:
-        if watched:
+        if said is not None:
             faulthandler.cancel_dump_traceback_later()
     return MPI
 

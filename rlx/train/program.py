@@ -291,6 +291,8 @@ def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) ->
             for name, x in (*kept, ("kept", g.constant(number, "i32"))):  # those of the first step that failed stay
                 g.update(name, ops.where(failed, g.state(name, x.shape, x.dtype), x))
             failed = ops.logical_or(anywhere, ops.logical_not(fine))
+            if model.ranks is not None:  # a step is also lost where another rank has not looked at its failure yet
+                fine = ops.logical_not(failed)
             g.update("failed", failed)
             replaced = [(name, old, ops.where(failed, old, new)) for name, old, new in replaced]
         for name, _, new in replaced:

@@ -33,7 +33,8 @@ def test_every_device_has_a_whole_row_and_every_missing_backend_a_reason(
     assert sum(" * " in line for line in lines[1 : 1 + len(found)]) == 1
     for backend in reasons:
         assert sum(line.startswith(f"{backend}: not available: ") for line in lines) == 1
-    assert len(lines) == 3 + len(found) + len(reasons)
+    assert len(lines) == 4 + len(found) + len(reasons)
+    assert lines[-1].startswith("ranks: threads meet in memory; ") and "MPI" in lines[-1]
     assert lines[2 + len(found)].startswith(("cpu: kernels compiled by llvmlite", "cpu: NumPy runs programs: "))
 
 

@@ -43,6 +43,33 @@ _SHARED_FAULTS = (
           tests=("tests/planner/test_planner.py", "tests/fuzz/test_fuzz.py::test_cpu")),
 )  # fmt: skip
 
+_VALUES = ("tests/ranks/test_collectives.py",)
+_TRAINED = ("tests/ranks/test_training.py",)
+_RANK_FAULTS = (
+    Fault("both, ranks: halves added as halves", "ranks/collect.py",
+          'narrow = dtype.itemsize == 2 and dtype.kind not in "iu"', "narrow = False", (), CPU, tests=_VALUES),
+    Fault("both, ranks: one rank more or less in the order", "ranks/mesh.py",
+          "[kept.index(name) for name in over]", "range(len(kept))", (), CPU, tests=_VALUES),
+    Fault("both, ranks: the gradient of a mean is a sum", "ops/collectives/records.py",
+          '"all_reduce", d, how=how)', '"all_reduce", d, how="sum")', (), CPU, tests=_VALUES),
+    Fault("both, ranks: equal elements have the whole gradient each", "ops/collectives/records.py",
+          "(largest * (total / count),)", "(largest * total,)", (), CPU, tests=_VALUES),
+    Fault("both, ranks: a root's gradient everywhere", "ops/collectives/records.py",
+          '"i32")), total, total * 0.0),)', '"i32")), total, total),)', (), CPU, tests=_VALUES),
+    Fault("both, ranks: constants are summed while a program is built", "passes/simplify.py",
+          "if bodies(node) or node.op.meets is not None:", "if bodies(node):", (), CPU, tests=_VALUES),
+    Fault("both, ranks: constants are no part of a card", "ops/collectives/cards.py",
+          'f"{value.item()!r}" if value.size == 1', '"number" if value.size == 1', (), CPU, tests=_VALUES),
+    Fault("both, ranks: fewer rows weigh as much", "train/ranks.py",
+          "weight, card = (end - start) * n / t.shape[0],", "weight, card = 1.0,", (), CPU, tests=_TRAINED),
+    Fault("both, ranks: all draw alike", "train/program.py", "key = fold_in(key, ops.axis_index(model.ranks.axis))",
+          "pass", (), CPU, tests=_TRAINED),
+    Fault("both, ranks: a failure elsewhere is not seen", "train/program.py",
+          "result, anywhere = _of_all(", "result, _ = _of_all(", (), CPU, tests=_TRAINED),
+    Fault("both, ranks: parameters are not compared", "train/ranks.py", "sums = [f", "sums = [] and [f", (), CPU,
+          tests=_TRAINED),
+)  # fmt: skip
+
 # In row programs, from which reference, decomposition and kernel follow: only what stands outside them can notice.
 _RECORDS = ("tests/ops/test_row_records.py",)
 _RECORD_FAULTS = (
@@ -94,7 +121,9 @@ _NUMPY_FAULTS = (
           tests=("tests/cpu/test_parts.py",)),
 )  # fmt: skip
 
-CPU_FAULTS = (*ENGINE_FAULTS, *_HEADER_FAULTS, *_SHARED_FAULTS, *_RECORD_FAULTS, *_NUMPY_FAULTS)
+CPU_FAULTS = (
+    *ENGINE_FAULTS, *_HEADER_FAULTS, *_SHARED_FAULTS, *_RANK_FAULTS, *_RECORD_FAULTS, *_NUMPY_FAULTS
+)  # fmt: skip
 
 # What `make late` plants, each with every engine that runs it; `make mutation` plants them all.
 CPU_SAMPLE = (

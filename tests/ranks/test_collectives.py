@@ -91,6 +91,14 @@ def test_gradients_are_those_of_the_sum_over_all_ranks(name: str) -> None:
     assert tangent.sum() == pytest.approx((slopes * direction).sum(), rel=1e-9)
 
 
+def test_equal_elements_share_the_gradient_of_the_largest() -> None:
+    x = np.array([[1.0, 5.0], [2.0, 5.0], [0.0, 5.0]])
+    slopes = rlx.shard_map(
+        rlx.grad(lambda x: rlx.sum(rlx.all_reduce(x, "a", op="max"))), threads(3), P("a"), P("a")
+    )(x)
+    np.testing.assert_allclose(slopes, [[0, 1], [3, 1], [0, 1]])
+
+
 def test_batches_and_second_derivatives() -> None:
     mesh = threads(2)
     x = np.random.default_rng(0).standard_normal((3, 4, 2))

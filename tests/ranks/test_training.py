@@ -145,6 +145,29 @@ def test_a_nan_of_one_rank_stops_all_and_that_rank_names_the_node() -> None:
     assert after == 0.0
 
 
+def test_steps_change_nothing_until_all_ranks_have_looked_at_a_failure() -> None:
+    def work(mesh: rlx.Mesh) -> Any:
+        run = rlx.training(lambda p, b: rlx.mean(rlx.log(b["x"]) @ p["w"]) + rlx.mean(p["w"]), {"w": np.ones(2)},
+                           optim.sgd(0.1), device="cpu", mesh=mesh)  # fmt: skip
+        good, bad = {"x": np.ones((4, 2))}, {"x": np.ones((4, 2))}
+        bad["x"][3, 0] = -1.0
+        last = run.step(bad)
+        if mesh.rank == 0:  # the others look later
+            with pytest.raises(NotFinite):
+                _ = last["loss"]
+        after = run.step(good)
+        with pytest.raises(NotFinite):
+            _ = after["loss"]
+        untouched = run.parameters["w"]
+        return untouched, run.step(good)["loss"], run.parameters["w"], run.steps
+
+    mesh = threads(2)
+    for untouched, loss, w, steps in mesh.run(work, mesh):
+        np.testing.assert_array_equal(untouched, np.ones(2))
+        assert loss == 1.0 and steps == 1
+        np.testing.assert_allclose(w, np.full(2, 0.95))
+
+
 def test_state_is_the_mean_and_draws_differ_among_ranks() -> None:
     def stateful(p: Any, state: Any, batch: Any, key: Any) -> Any:
         draw = rlx.random.uniform(key, (1000,))

@@ -213,6 +213,7 @@ class CudaDevice:
             self._pool: BufferPool[Memory] = BufferPool(
                 self._free, budget=max(DEFAULT_BUDGET, info.memory_bytes // 16)
             )
+            self._held.callback(self._end_collectives)  # after the graphs, which are freed next
             self._held.callback(self._free_all)
 
     def _new_stream(self) -> int:
@@ -526,8 +527,11 @@ class CudaDevice:
                 from rlx.backends.cuda.nccl import Collectives
 
                 self._collectives = Collectives(self)
-                self._held.callback(self._collectives.close)
             return self._collectives
+
+    def _end_collectives(self) -> None:
+        if self._collectives is not None:
+            self._collectives.close()
 
     def _collects(self, node: Node) -> bool:
         return self.collectives.usable(node)

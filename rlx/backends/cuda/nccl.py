@@ -6,6 +6,7 @@ their kernels, and whoever waits for the device gets RankLost."""
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections import deque
@@ -108,6 +109,9 @@ class Collectives:
         with _Calls(device, "connecting the GPUs"):
             own = number.tobytes() if isinstance(fresh, bytes) else tuple(int(b) for b in number)
             communicator = nccl.NcclCommunicator(n, own, place)
+            # NCCL's end of a communicator waits for all graphs with calls of it. As the process ends nobody destroys
+            # these before, so that a communicator must not end with the last reference to it.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(communicator))
             buffer = device.acquire(8 * n)
             try:
                 at = buffer.address
@@ -169,7 +173,7 @@ class Collectives:
             communicator.abort()
 
     def close(self) -> None:
-        """Frees the communicators."""
+        """Frees the communicators. Requires: the graphs with calls of them are destroyed."""
         known, self._known = self._known, {}
         for communicator in known.values():
             communicator.destroy()
@@ -234,7 +238,7 @@ def _missing(group: Group, label: str) -> str:
     world, timeout = group.world, group.world.timeout
     world.timeout = _CALL
     try:
-        group.meet(lambda: f"say that {label} is late")
+        group.meet(lambda: f"{label}, which is late,")
     except RlxError as error:
         return str(error)
     finally:

@@ -18,7 +18,7 @@ def lower_index(ctx: Lowering, node: Node) -> None:
 def lower_collective(ctx: Lowering, node: Node) -> None:
     """Appends the library's call."""
     (x,), (y,) = node.inputs, node.outputs
-    if x.size:  # where it has none the result has none either, on all ranks
+    if x.size:  # an input without elements has a result without any, on all ranks
         ctx.emit(Collective(node, ctx.storage(x), (ctx.ref(x),), (ctx.ref(y),), node.name))
 
 

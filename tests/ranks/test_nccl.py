@@ -1,0 +1,145 @@
+"""Ranks on CUDA with a runtime and an NCCL without effect: how they connect, record, launch and are watched."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.backends.cuda import api, backend, blas, device, libraries, nccl, nvrtc, recorder
+from rlx.errors import RankLost, RlxError
+from tests.cuda.unreal import Library, Raised, Runtime
+
+X = np.ones(6, np.float32)
+
+
+class Two(Runtime):
+    """A runtime of two devices, on which work is done, or where it `hangs` never done."""
+
+    hangs = False
+
+    def getDeviceCount(self) -> int:
+        return 2
+
+    def eventQuery(self, event: int) -> int:
+        return device.NOT_READY if self.hangs else 0
+
+
+class Nccl:
+    """CuPy's module of NCCL; calls are noted, with the rank of their communicator."""
+
+    NcclError = ZeroDivisionError
+
+    def __init__(self, identifier: Any) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self._identifier, module = identifier, self
+
+        class Communicator:
+            def __init__(self, n: int, identifier: Any, rank: int) -> None:
+                assert identifier == module._identifier
+                self.rank = rank
+                module.calls.append(("connect", n, rank))
+
+            def __getattr__(self, name: str) -> Any:
+                return lambda *args: module.calls.append((name, self.rank, *args[2:-1]))
+
+        self.NcclCommunicator = Communicator
+
+    def get_unique_id(self) -> Any:
+        return self._identifier
+
+    def groupStart(self) -> None:
+        pass
+
+    groupEnd = groupStart
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Two]:
+    runtime = Two()
+    loaded = api.Api(runtime, runtime, (Raised,), 13, os.getpid())
+    monkeypatch.setattr(device, "load", lambda: loaded)
+    monkeypatch.setattr(device, "gpu_uuid", lambda index: bytes([index]) * 16)
+    monkeypatch.setattr(backend, "_opened", {})
+    monkeypatch.setattr(backend, "_infos", {})
+    for each in (device, blas, recorder, nvrtc, libraries):
+        monkeypatch.setattr(each, "load_library", Library)
+    nvrtc.nvrtc.cache_clear()
+    monkeypatch.setenv("RLX_CUDA_PTX_CACHE", "off")
+    yield runtime
+    runtime.hangs = False
+    nvrtc.nvrtc.cache_clear()
+
+
+def work(mesh: rlx.Mesh) -> Any:
+    f = rlx.jit(lambda x: rlx.all_reduce(rlx.all_gather(x * 2.0, "r") + 1.0, "r"), device=mesh.devices[mesh.rank])
+    return [f(X).shape for _ in range(3)], str(f.report())
+
+
+@pytest.mark.parametrize("identifier", [bytes(range(128)), tuple(range(128))])
+def test_ranks_connect_once_and_record_their_calls(
+    runtime: Two, monkeypatch: pytest.MonkeyPatch, identifier: Any
+) -> None:
+    module = Nccl(identifier)
+    monkeypatch.setattr(nccl, "library", lambda: module)
+    mesh = rlx.Mesh({"r": 2}, devices=("cuda:0", "cuda:1"), timeout=20)
+    for shapes, report in mesh.run(work, mesh):
+        assert shapes == [(12,)] * 3
+        assert "nccl:all_gather" in report and "nccl:all_reduce" in report
+    for rank in range(2):
+        own = [call for call in module.calls if rank == call[2 if call[0] == "connect" else 1]]
+        assert [call[0] for call in own if call[0] not in ("send", "recv")] == [
+            "connect", "allReduce", "allGather", "allReduce",  # the first sum is NCCL's own start
+        ]  # fmt: skip
+        assert own[-2:] == [("allGather", rank, 24, 1), ("allReduce", rank, 12, 7, 0)]
+
+
+def test_a_launch_that_does_not_end_is_given_up(runtime: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Nccl(bytes(128))
+    monkeypatch.setattr(nccl, "library", lambda: module)
+    monkeypatch.setattr(nccl, "_EACH", 0.02)
+    monkeypatch.setattr(nccl, "_CALL", 0.2)
+    mesh = rlx.Mesh({"r": 2}, devices=("cuda:0", "cuda:1"), timeout=0.5)
+
+    def hung() -> str:
+        f = rlx.jit(lambda x: rlx.all_reduce(x, "r"), device=mesh.devices[mesh.rank])
+        f(X)
+        runtime.hangs = True
+        f(X)
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            time.sleep(0.02)
+            try:
+                f(X)
+            except RankLost as error:
+                return str(error)
+        return "nothing"
+
+    for said in mesh.run(hung):
+        assert "did not" in said
+    assert {call for call in module.calls if call[0] == "abort"} == {("abort", 0), ("abort", 1)}
+
+
+def test_failures_of_nccl_are_typed(runtime: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Nccl(bytes(128))
+    monkeypatch.setattr(nccl, "library", lambda: module)
+
+    def fails(*args: Any) -> None:
+        raise ZeroDivisionError("no connection")
+
+    monkeypatch.setattr(module.NcclCommunicator, "__init__", fails)
+    mesh = rlx.Mesh({"r": 2}, devices=("cuda:0", "cuda:1"), timeout=5)
+    with pytest.raises(RlxError, match="connecting the GPUs: NCCL failed: no connection"):
+        mesh.run(work, mesh)
+
+
+def test_without_nccl_they_are_host_steps(runtime: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl, "library", lambda: None)
+    mesh = rlx.Mesh({"r": 2}, devices=("cuda:0", "cuda:1"), timeout=5)
+    for _, report in mesh.run(work, mesh):
+        assert "host:all_gather" in report and "host:all_reduce" in report
