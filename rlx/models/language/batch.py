@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from functools import reduce
+from functools import cache, reduce
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -76,6 +76,7 @@ class _Sequence(Record, frozen=False):
     constraint: Constraint | None
     penalties: Penalties | None
     scored: bool
+    picking: Picking
     adapter: int  # its number among those of the batch, -1 for none
     priority: int
     prompt: npt.NDArray[np.int32]
@@ -96,10 +97,6 @@ class _Sequence(Record, frozen=False):
     def steps(self) -> bool:
         """Whether its prompt has been taken in, so that steps continue it."""
         return self.taken == len(self.prompt)
-
-    @property
-    def picking(self) -> Picking:
-        return _wanted(self.sampling, self.constraint, self.penalties, self.scored)
 
     @property
     def masked(self) -> bool:
@@ -163,6 +160,7 @@ class Batch(Closing):
         self._ids = np.zeros((slots, 1), np.int32)
         self._count = 0
         self._built: list[Picking] = []  # those whose programs are all there
+        self._least: dict[tuple[int, ...], Picking] = {}  # the least of these for some pickings, by their ids
         self._masking: ThreadPoolExecutor | None = None
         self.steps = 0  # run so far, each of all sequences
         self.lookup, self._pace = lookup, Pace()
@@ -223,8 +221,8 @@ class Batch(Closing):
         then: Ended = "length" if own <= most and max_tokens is not None else "context"
         if penalties is not None:
             penalties.begin(ids)
-        held = _Sequence(self._count, min(own, most), then, sampling, ends, constraint, penalties, scored, chosen,
-                         priority, ids)  # fmt: skip
+        held = _Sequence(self._count, min(own, most), then, sampling, ends, constraint, penalties, scored,
+                         _wanted(sampling, constraint, penalties, scored), chosen, priority, ids)  # fmt: skip
         held.placed = self.pages is None
         self._mask(held)
         self._held[self._slot_for(held)] = held
@@ -558,9 +556,13 @@ class Batch(Closing):
 
     def _picking(self, stepped: Iterable[_Sequence]) -> Picking:
         """How a program picks the tokens of sequences, each in its own way: the least that is built, else just that."""
-        wanted = reduce(Picking.__or__, (held.picking for held in stepped))
-        return min((known for known in [*self._built] if wanted | known == known), key=lambda known: known.extent,
-                   default=wanted)  # fmt: skip
+        each = {id(held.picking): held.picking for held in stepped}
+        if (found := self._least.get(key := tuple(each))) is None:
+            wanted = reduce(Picking.__or__, each.values())
+            found = min((known for known in [*self._built] if wanted | known == known),
+                        key=lambda known: known.extent, default=wanted)  # fmt: skip
+            self._least[key] = found
+        return found
 
     def prepare(self, *pickings: Picking) -> None:
         """Builds the programs of prompts and steps, greedy and with draws, or those that are asked for, so that no
@@ -576,6 +578,7 @@ class Batch(Closing):
                 d.program(1 + GUESSES, "guessed", picking).prepare()
             if picking not in self._built:
                 self._built.append(picking)
+                self._least = {}
 
     def close(self) -> None:
         """Frees the caches and programs; the weights stay with their decoder. Idempotent."""
@@ -598,17 +601,18 @@ def _pages(count: int, decoder: Decoder, context: int) -> int:
 def _wanted(
     sampling: Sampling, constraint: Constraint | None, penalties: Penalties | None, scored: bool
 ) -> Picking:
-    """How a program picks the tokens of one sequence."""
+    """How a program picks the tokens of one sequence; always the same object for the same way."""
     drawn = bool(sampling.temperature)
-    return Picking(
-        greedy=not drawn,
-        top_p=drawn and sampling.top_p is not None,
-        masked=constraint is not None,
-        top_ks=drawn and sampling.top_k is not None,
-        scored=scored,
-        min_p=drawn and sampling.min_p is not None,
-        penalized=penalties is not None,
-    )
+    return _one(not drawn, drawn and sampling.top_p is not None, constraint is not None,
+                drawn and sampling.top_k is not None, scored, drawn and sampling.min_p is not None,
+                penalties is not None)  # fmt: skip
+
+
+@cache
+def _one(
+    greedy: bool, top_p: bool, masked: bool, top_ks: bool, scored: bool, min_p: bool, penalized: bool
+) -> Picking:
+    return Picking(greedy, None, top_p, masked, top_ks, scored, min_p, penalized)
 
 
 def _inputs(stepped: Sequence[_Sequence | None], picking: Picking, vocabulary: int) -> dict[str, Any]:
