@@ -262,8 +262,8 @@ class Batch(Closing):
         assert held is not None
         d.length, d.slot, d.number = held.taken, slot, held.adapter
         rest = held.prompt[held.taken :][:most]
-        if held.taken < self._spoilt < held.kept:
-            rest = rest[: self._spoilt - held.taken]
+        if held.taken < self._spoilt < held.kept:  # as a whole: a padded run would write rows that are kept
+            rest = held.prompt[held.taken : self._spoilt]
         part = rest[: next(d.chunks(len(rest)))]
         if len(part) < len(held.prompt) - held.taken:  # what follows a part that is not the last one is in the prompt
             d.take(part, GREEDY, {})
