@@ -13,8 +13,11 @@ def test_pages_are_shared_and_counted(tmp_path: Path) -> None:
     folder, texts = write_model(tmp_path / "m"), []
     for more in ({}, {"pages": 6}, {"lookup": True}):
         with served(folder, **more) as server:
-            texts += [server.ask("/v1/completions", ASKED)[1]["choices"][0]["text"] for _ in range(2)]
+            answers = [server.ask("/v1/completions", ASKED)[1] for _ in range(2)]
+            texts += [answer["choices"][0]["text"] for answer in answers]
             found = server.metrics()
+            counts = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers]
+            assert counts == [0, found["rlx_tokens_shared"]]
             if "pages" in more:
                 assert (found["rlx_pages"], found["rlx_pages_free"], found["rlx_tokens_shared"]) == (5, 5, 128)
             else:

@@ -50,13 +50,14 @@ class Scores(NamedTuple):
 
 
 class Token(NamedTuple):
-    """A token of a sequence, why it is the last one, where it is, and its scores where they were asked for; logits of
-    NaN end a sequence with the token -1."""
+    """A token of a sequence, why it is the last one, where it is, and its scores where they were asked for; with the
+    first one, how many tokens of the prompt were not computed. Logits of NaN end a sequence with the token -1."""
 
     sequence: int
     token: int
     ended: Ended
     scores: Scores | None = None
+    shared: int = 0
 
 
 class _Kept(NamedTuple):
@@ -81,8 +82,10 @@ class _Sequence(Record, frozen=False):
     priority: int
     prompt: npt.NDArray[np.int32]
     taken: int = 0  # tokens of the prompt that are in the caches
+    shared: int = 0  # those that were not computed, until its first token has told so
     kept: int = 0  # tokens with which it begins that the slot's caches have, but for the first rows
     placed: bool = True  # whether it has the pages of its prompt
+    again: bool = False  # whether its prompt has been computed before
     made: list[int] = field(default_factory=list)  # tokens that were given since its prompt was begun
     fresh: list[tuple[int, Scores | None]] = field(default_factory=list)  # made by its prompt's run, and not given yet
     mask: Future[npt.NDArray[np.int32]] | None = None  # the bits of the tokens that may come next
@@ -234,7 +237,8 @@ class Batch(Closing):
         same = {slot: self._same(slot, held) for slot in free}
         slot = max(free, key=lambda slot: (same[slot], -self._since(slot)))
         held.kept, self._kept[slot] = same[slot], None
-        self._shared += max(held.kept - self._spoilt, 0)
+        held.shared = max(held.kept - self._spoilt, 0)
+        self._shared += held.shared
         return slot
 
     def _since(self, slot: int) -> int:
@@ -295,6 +299,7 @@ class Batch(Closing):
             if taken is None:
                 return None
             held.taken, held.placed = taken, True
+            held.shared = 0 if held.again else taken
         return slot
 
     def _know(self, slot: int, held: _Sequence) -> None:
@@ -368,7 +373,7 @@ class Batch(Closing):
         self.pages.release(slot)
         held.prompt = np.concatenate([held.prompt, np.asarray(held.made, np.int32)])
         held.made.clear()
-        held.taken, held.placed, held.guesser = 0, False, None
+        held.taken, held.placed, held.guesser, held.again = 0, False, None, True
 
     def cancel(self, sequence: int) -> None:
         """Frees the slot of a sequence. Nothing happens for one that has ended."""
@@ -507,7 +512,8 @@ class Batch(Closing):
         if held.penalties is not None and token >= 0:
             held.penalties.take(token)
         held.made.append(token)
-        made.append(Token(held.number, token, ended, scores))
+        made.append(Token(held.number, token, ended, scores, held.shared))
+        held.shared = 0
         if ended:
             self._leave(slot)
 
