@@ -60,7 +60,6 @@ class Answer(Asked, frozen=False, eq=False, slots=False):
     single: bool = False  # whether no more than one call is told
     named: bool = False  # whether the call was required by name, which is no reason of its own
     count: int = 0  # tokens made, without one that ends the text
-    shared: int = 0  # tokens of the prompt that were not computed
     reason: str | None = None
     failure: str | None = None
     status: int = 500  # the response's status, where it failed
@@ -94,8 +93,7 @@ class Answer(Asked, frozen=False, eq=False, slots=False):
             return
         known, ended = self.stream.vocabulary.tokens, tokens[-1].ended
         text_so_far = ""
-        self.shared += tokens[0].shared
-        for _, token, end, scores, _ in tokens:
+        for _, token, end, scores in tokens:
             if end in ("stop", "nan") and (token in self.ends or token < 0):
                 break
             self.count += 1

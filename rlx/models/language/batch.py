@@ -50,14 +50,13 @@ class Scores(NamedTuple):
 
 
 class Token(NamedTuple):
-    """A token of a sequence, why it is the last one, where it is, and its scores where they were asked for; with the
-    first one, how many tokens of the prompt were not computed. Logits of NaN end a sequence with the token -1."""
+    """A token of a sequence, why it is the last one, where it is, and its scores where they were asked for; logits of
+    NaN end a sequence with the token -1."""
 
     sequence: int
     token: int
     ended: Ended
     scores: Scores | None = None
-    shared: int = 0
 
 
 class _Kept(NamedTuple):
@@ -82,7 +81,7 @@ class _Sequence(Record, frozen=False):
     priority: int
     prompt: npt.NDArray[np.int32]
     taken: int = 0  # tokens of the prompt that are in the caches
-    shared: int = 0  # those that were not computed, until its first token has told so
+    shared: int = 0  # those that were not computed
     kept: int = 0  # tokens with which it begins that the slot's caches have, but for the first rows
     placed: bool = True  # whether it has the pages of its prompt
     again: bool = False  # whether its prompt has been computed before
@@ -299,7 +298,7 @@ class Batch(Closing):
             if taken is None:
                 return None
             held.taken, held.placed = taken, True
-            held.shared = 0 if held.again else taken
+            held.shared = held.shared if held.again else taken
         return slot
 
     def _know(self, slot: int, held: _Sequence) -> None:
@@ -323,6 +322,11 @@ class Batch(Closing):
     def shared(self) -> int:
         """Tokens of prompts that were not computed, since pages or slots had them."""
         return self._shared if self.pages is None else self.pages.shared
+
+    def shared_by(self, sequences: Iterable[int]) -> dict[int, int]:
+        """How many of these were of the prompts of sequences that run, by their numbers."""
+        running = {held.number: held.shared for held in self._held if held is not None}
+        return {number: running[number] for number in sequences if number in running}
 
     def _mask(self, held: _Sequence) -> None:
         """Begins to compute the mask of a sequence's next token, where it has a constraint."""
@@ -512,8 +516,7 @@ class Batch(Closing):
         if held.penalties is not None and token >= 0:
             held.penalties.take(token)
         held.made.append(token)
-        made.append(Token(held.number, token, ended, scores, held.shared))
-        held.shared = 0
+        made.append(Token(held.number, token, ended, scores))
         if ended:
             self._leave(slot)
 
