@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 import rlx
+from benchmarks.harness import options
 from rlx.dtypes import DType, as_dtype
 from rlx.models.language.architectures import architecture_of
 from rlx.models.language.architectures.base import same_name
@@ -53,6 +54,16 @@ SHAPES: dict[str, dict[str, Any]] = {
     "small": {**_LLAMA, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 1024,
               "num_key_value_heads": 2, "intermediate_size": 512, "tie_word_embeddings": True},
 }  # fmt: skip
+
+
+def shaped(doc: str | None) -> argparse.ArgumentParser:
+    """Options that say which random model, in which dtypes, and where."""
+    parser = options(doc)
+    parser.add_argument("--shape", choices=SHAPES, default="small")
+    parser.add_argument("--dtype", default="q8_0")
+    parser.add_argument("--activations", default="f32")
+    parser.add_argument("--device", default="cpu")
+    return parser
 
 
 class Random:

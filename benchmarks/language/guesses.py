@@ -18,8 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import rlx
-from benchmarks.harness import options
-from benchmarks.language.decoding import SHAPES, decoder_of
+from benchmarks.language.decoding import decoder_of, shaped
 from rlx.models.language.batch import Batch
 from rlx.models.language.decoder import Sampling
 
@@ -41,11 +40,7 @@ def texts(batch: Batch, slots: int, tokens: int, heat: float, seed: int) -> tupl
 
 
 def main() -> None:
-    parser = options(__doc__)
-    parser.add_argument("--shape", choices=SHAPES, default="small")
-    parser.add_argument("--dtype", default="q8_0")
-    parser.add_argument("--activations", default="f32")
-    parser.add_argument("--device", default="cpu")
+    parser = shaped(__doc__)
     parser.add_argument("--file", help="a model's folder or GGUF file, in place of random weights")
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=300)

@@ -28,8 +28,7 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 
 import rlx  # noqa: E402
-from benchmarks.harness import options  # noqa: E402
-from benchmarks.language.decoding import SHAPES, decoder_of  # noqa: E402
+from benchmarks.language.decoding import SHAPES, decoder_of, shaped  # noqa: E402
 
 CONTEXT = 512
 
@@ -258,11 +257,7 @@ async def clients(port: int, pid: int, a: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = options(__doc__)
-    parser.add_argument("--shape", choices=SHAPES, default="small")
-    parser.add_argument("--dtype", default="q8_0")
-    parser.add_argument("--activations", default="f32")
-    parser.add_argument("--device", default="cpu")
+    parser = shaped(__doc__)
     parser.add_argument("--slots", type=int, default=16)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=300, help="of the load of clients that vanish")

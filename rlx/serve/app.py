@@ -495,9 +495,11 @@ def _address(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
-def _usage(prompt: int, answers: list[Answer]) -> dict[str, int]:
+def _usage(prompt: int, answers: list[Answer]) -> dict[str, Any]:
     generated = sum(answer.count for answer in answers)
-    return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
+    cached = {id(answer.ids): answer.shared for answer in reversed(answers)}  # of each prompt its first choice's
+    return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated,
+            "prompt_tokens_details": {"cached_tokens": sum(cached.values())}}  # fmt: skip
 
 
 def page() -> tuple[str, str]:

@@ -54,6 +54,7 @@ class Asked(Record, frozen=False, eq=False, slots=False):
     since: float = field(default_factory=time.perf_counter)  # the time of its last token, or of the request
     begun: bool = False  # an engine has taken it out of its queue
     first: bool = True  # no token of it has been made
+    shared: int = 0  # tokens of its prompt that were not computed
 
     def push(self, tokens: list[Token]) -> None:
         """Takes its next tokens, in the event loop. The last one says why it has ended, where it has."""
@@ -255,6 +256,9 @@ class Engine:
             self._begin()
             taken = self.fill()
             self.metrics.prompt_tokens += taken
+            if new := [number for number, asked in self._running.items() if asked.first]:
+                for number, count in self.batch.shared_by(new).items():
+                    self._running[number].shared = count
             if self._running:
                 start, before, most = time.perf_counter(), self.batch.steps, 1
                 if seconds and not taken and not parts:

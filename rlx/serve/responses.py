@@ -264,11 +264,11 @@ class Told:
         self._number = 0
         self._part: dict[str, Any] = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
 
-    def response(self, status: str, usage: dict[str, int] | None = None, **more: Any) -> dict[str, Any]:
+    def response(self, status: str, usage: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
         """The response as it is now."""
         counts = None if usage is None else {
             "input_tokens": usage["prompt_tokens"],
-            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "input_tokens_details": {**usage["prompt_tokens_details"], "cache_write_tokens": 0},
             "output_tokens": usage["completion_tokens"], "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": usage["total_tokens"],
         }  # fmt: skip
@@ -331,7 +331,7 @@ class Told:
                          arguments=item["arguments"])  # fmt: skip
         yield self.event("response.output_item.done", output_index=place, item=item)
 
-    def whole(self, reason: str | None, usage: dict[str, int]) -> dict[str, Any]:
+    def whole(self, reason: str | None, usage: dict[str, Any]) -> dict[str, Any]:
         """The response once its last piece was pushed."""
         if reason != "length":
             return self.response("completed", usage)
@@ -352,7 +352,7 @@ class Told:
 
 
 async def events(
-    told: Told, coming: AsyncIterator[Piece], usage: Callable[[], dict[str, int]],
+    told: Told, coming: AsyncIterator[Piece], usage: Callable[[], dict[str, Any]],
     keep: Callable[[dict[str, Any]], None],
 ) -> AsyncIterator[str]:  # fmt: skip
     """The events of a response; `usage` counts at the end, `keep` is given the whole response."""

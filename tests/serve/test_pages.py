@@ -11,12 +11,16 @@ ASKED = {"model": "tiny", "prompt": list(range(3, 133)), "max_tokens": 20, "temp
 
 def test_pages_are_shared_and_counted(tmp_path: Path) -> None:
     folder, texts = write_model(tmp_path / "m"), []
-    for more in ({}, {"pages": 6}):
+    for more in ({}, {"pages": 6}, {"lookup": True}):
         with served(folder, **more) as server:
-            texts += [server.ask("/v1/completions", ASKED)[1]["choices"][0]["text"] for _ in range(2)]
+            answers = [server.ask("/v1/completions", ASKED)[1] for _ in range(2)]
+            texts += [answer["choices"][0]["text"] for answer in answers]
             found = server.metrics()
-            if more:
+            counts = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers]
+            assert counts == [0, found["rlx_tokens_shared"]]
+            if "pages" in more:
                 assert (found["rlx_pages"], found["rlx_pages_free"], found["rlx_tokens_shared"]) == (5, 5, 128)
             else:
-                assert "rlx_pages" not in found and found["rlx_tokens_shared"] == 128
+                assert "rlx_pages" not in found and found["rlx_tokens_shared"] in (128, 113)
+                assert ("rlx_guesses_tried" in found) == ("lookup" in more)
     assert len(set(texts)) == 1

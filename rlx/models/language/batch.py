@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from functools import reduce
+from functools import cache, reduce
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -76,12 +76,15 @@ class _Sequence(Record, frozen=False):
     constraint: Constraint | None
     penalties: Penalties | None
     scored: bool
+    picking: Picking
     adapter: int  # its number among those of the batch, -1 for none
     priority: int
     prompt: npt.NDArray[np.int32]
     taken: int = 0  # tokens of the prompt that are in the caches
+    shared: int = 0  # those that were not computed
     kept: int = 0  # tokens with which it begins that the slot's caches have, but for the first rows
     placed: bool = True  # whether it has the pages of its prompt
+    again: bool = False  # whether its prompt has been computed before
     made: list[int] = field(default_factory=list)  # tokens that were given since its prompt was begun
     fresh: list[tuple[int, Scores | None]] = field(default_factory=list)  # made by its prompt's run, and not given yet
     mask: Future[npt.NDArray[np.int32]] | None = None  # the bits of the tokens that may come next
@@ -96,10 +99,6 @@ class _Sequence(Record, frozen=False):
     def steps(self) -> bool:
         """Whether its prompt has been taken in, so that steps continue it."""
         return self.taken == len(self.prompt)
-
-    @property
-    def picking(self) -> Picking:
-        return _wanted(self.sampling, self.constraint, self.penalties, self.scored)
 
     @property
     def masked(self) -> bool:
@@ -163,6 +162,7 @@ class Batch(Closing):
         self._ids = np.zeros((slots, 1), np.int32)
         self._count = 0
         self._built: list[Picking] = []  # those whose programs are all there
+        self._least: dict[tuple[int, ...], Picking] = {}  # the least of these for some pickings, by their ids
         self._masking: ThreadPoolExecutor | None = None
         self.steps = 0  # run so far, each of all sequences
         self.lookup, self._pace = lookup, Pace()
@@ -223,8 +223,8 @@ class Batch(Closing):
         then: Ended = "length" if own <= most and max_tokens is not None else "context"
         if penalties is not None:
             penalties.begin(ids)
-        held = _Sequence(self._count, min(own, most), then, sampling, ends, constraint, penalties, scored, chosen,
-                         priority, ids)  # fmt: skip
+        held = _Sequence(self._count, min(own, most), then, sampling, ends, constraint, penalties, scored,
+                         _wanted(sampling, constraint, penalties, scored), chosen, priority, ids)  # fmt: skip
         held.placed = self.pages is None
         self._mask(held)
         self._held[self._slot_for(held)] = held
@@ -236,7 +236,8 @@ class Batch(Closing):
         same = {slot: self._same(slot, held) for slot in free}
         slot = max(free, key=lambda slot: (same[slot], -self._since(slot)))
         held.kept, self._kept[slot] = same[slot], None
-        self._shared += max(held.kept - self._spoilt, 0)
+        held.shared = max(held.kept - self._spoilt, 0)
+        self._shared += held.shared
         return slot
 
     def _since(self, slot: int) -> int:
@@ -264,8 +265,8 @@ class Batch(Closing):
         assert held is not None
         d.length, d.slot, d.number = held.taken, slot, held.adapter
         rest = held.prompt[held.taken :][:most]
-        if held.taken < self._spoilt < held.kept:
-            rest = rest[: self._spoilt - held.taken]
+        if held.taken < self._spoilt < held.kept:  # as a whole: a padded run would write rows that are kept
+            rest = held.prompt[held.taken : self._spoilt]
         part = rest[: next(d.chunks(len(rest)))]
         if len(part) < len(held.prompt) - held.taken:  # what follows a part that is not the last one is in the prompt
             d.take(part, GREEDY, {})
@@ -297,6 +298,7 @@ class Batch(Closing):
             if taken is None:
                 return None
             held.taken, held.placed = taken, True
+            held.shared = held.shared if held.again else taken
         return slot
 
     def _know(self, slot: int, held: _Sequence) -> None:
@@ -320,6 +322,11 @@ class Batch(Closing):
     def shared(self) -> int:
         """Tokens of prompts that were not computed, since pages or slots had them."""
         return self._shared if self.pages is None else self.pages.shared
+
+    def shared_by(self, sequences: Iterable[int]) -> dict[int, int]:
+        """How many of these were of the prompts of sequences that run, by their numbers."""
+        running = {held.number: held.shared for held in self._held if held is not None}
+        return {number: running[number] for number in sequences if number in running}
 
     def _mask(self, held: _Sequence) -> None:
         """Begins to compute the mask of a sequence's next token, where it has a constraint."""
@@ -370,7 +377,7 @@ class Batch(Closing):
         self.pages.release(slot)
         held.prompt = np.concatenate([held.prompt, np.asarray(held.made, np.int32)])
         held.made.clear()
-        held.taken, held.placed, held.guesser = 0, False, None
+        held.taken, held.placed, held.guesser, held.again = 0, False, None, True
 
     def cancel(self, sequence: int) -> None:
         """Frees the slot of a sequence. Nothing happens for one that has ended."""
@@ -558,9 +565,13 @@ class Batch(Closing):
 
     def _picking(self, stepped: Iterable[_Sequence]) -> Picking:
         """How a program picks the tokens of sequences, each in its own way: the least that is built, else just that."""
-        wanted = reduce(Picking.__or__, (held.picking for held in stepped))
-        return min((known for known in [*self._built] if wanted | known == known), key=lambda known: known.extent,
-                   default=wanted)  # fmt: skip
+        each = {id(held.picking): held.picking for held in stepped}
+        if (found := self._least.get(key := tuple(each))) is None:
+            wanted = reduce(Picking.__or__, each.values())
+            found = min((known for known in [*self._built] if wanted | known == known),
+                        key=lambda known: known.extent, default=wanted)  # fmt: skip
+            self._least[key] = found
+        return found
 
     def prepare(self, *pickings: Picking) -> None:
         """Builds the programs of prompts and steps, greedy and with draws, or those that are asked for, so that no
@@ -576,6 +587,7 @@ class Batch(Closing):
                 d.program(1 + GUESSES, "guessed", picking).prepare()
             if picking not in self._built:
                 self._built.append(picking)
+                self._least = {}
 
     def close(self) -> None:
         """Frees the caches and programs; the weights stay with their decoder. Idempotent."""
@@ -598,17 +610,18 @@ def _pages(count: int, decoder: Decoder, context: int) -> int:
 def _wanted(
     sampling: Sampling, constraint: Constraint | None, penalties: Penalties | None, scored: bool
 ) -> Picking:
-    """How a program picks the tokens of one sequence."""
+    """How a program picks the tokens of one sequence; always the same object for the same way."""
     drawn = bool(sampling.temperature)
-    return Picking(
-        greedy=not drawn,
-        top_p=drawn and sampling.top_p is not None,
-        masked=constraint is not None,
-        top_ks=drawn and sampling.top_k is not None,
-        scored=scored,
-        min_p=drawn and sampling.min_p is not None,
-        penalized=penalties is not None,
-    )
+    return _one(not drawn, drawn and sampling.top_p is not None, constraint is not None,
+                drawn and sampling.top_k is not None, scored, drawn and sampling.min_p is not None,
+                penalties is not None)  # fmt: skip
+
+
+@cache
+def _one(
+    greedy: bool, top_p: bool, masked: bool, top_ks: bool, scored: bool, min_p: bool, penalized: bool
+) -> Picking:
+    return Picking(greedy, None, top_p, masked, top_ks, scored, min_p, penalized)
 
 
 def _inputs(stepped: Sequence[_Sequence | None], picking: Picking, vocabulary: int) -> dict[str, Any]:

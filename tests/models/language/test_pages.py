@@ -154,6 +154,23 @@ def test_a_talk_that_goes_on_is_not_computed_again(config: str, pages: int | Non
             assert texts(batch, [prompts[0]], [20]) == want[:1]
 
 
+@pytest.mark.parametrize("lookup", [False, True])
+def test_small_parts_leave_what_is_kept(lookup: bool, tmp_path: Path) -> None:
+    """Parts of four tokens, which runs of 16 pad, write into no row that a slot keeps."""
+    folder = tiny.write_language_model(tmp_path, {**tiny.LLAMA, "max_position_embeddings": 512})
+    with load(folder, "cpu", context=300) as model, model.batch(2, lookup=lookup) as batch:
+        prompt = np.concatenate([TOKENS[:100], TOKENS[200:207]])
+        (want,) = alone(model, [prompt], [12])
+        texts(batch, [TOKENS[:100]], [20])
+        number, made = batch.begin(prompt, 12), list[int]()
+        taken = []
+        while batch.free < 2:
+            taken.append(batch.fill(4))
+            made += [token.token for token in batch.step() if token.sequence == number]
+        assert made == want and batch.shared == 100 - (16 if lookup else 1)
+        assert [n for n in taken if n] == [16 if lookup else 1, 4, 3]
+
+
 def texts_beside(batch: Batch, prompt: np.ndarray, count: int, other: int) -> list[int]:
     """The tokens of a prompt that begins while another sequence runs, until both have ended."""
     made = []
