@@ -168,7 +168,7 @@ def casts_through_words(module: Module) -> Module:
     write it. The optimizer removes the words, and SwiftShader crashes on the direct cast."""
     pointers = {i.words[0] for i in module.insts if i.op == Op.TypePointer}
     other = (Op.TypePointer, Op.TypeForwardPointer, Op.Name, Op.Decorate)
-    typed = {i.words[1] for i in module.insts if i.words and i.words[0] in pointers and i.op not in other}
+    typed = {i.words[1] for i in module.insts if len(i.words) > 1 and i.words[0] in pointers and i.op not in other}
     uint = next(i.words[0] for i in module.insts if i.op == Op.TypeInt and i.words[1:] == [32, 0])
     two = next((i.words[0] for i in module.insts if i.op == Op.TypeVector and i.words[1:] == [uint, 2]), None)
     if two is None:

@@ -132,6 +132,11 @@ def carried_out(
         slot = planned.slots[tensor.id]
         raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
         segments[slot.segment][slot.offset : slot.offset + raw.size] = raw
+    for node in graph.nodes:
+        if node.op.is_constant and node.output.id in planned.slots:
+            slot = planned.slots[node.output.id]
+            raw = np.ascontiguousarray(node.attrs["value"]).reshape(-1).view(np.uint8)
+            segments[slot.segment][slot.offset : slot.offset + raw.size] = raw
     for step in lowering.steps:
         (carry_out or execute)(step, segments, backend)
     made = {}

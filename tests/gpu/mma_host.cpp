@@ -59,7 +59,7 @@ static uint rlx_column_value(const uint4* units, rlx_u64 m, uint column, uint k)
 }
 template <float value(uint)>
 static void rlx_wg_rows_of(const uint4* units, uint n, float* c, rlx_u64 a, rlx_u64 b, uint more) {
-    const uint warp = threadIdx.x / 32u, lane = threadIdx.x % 32u;
+    const uint warp = threadIdx.x % 128u / 32u, lane = threadIdx.x % 32u;
     double x[2][16], y[16];
     for (uint h = 0; h < 2; h++)
         for (uint k = 0; k < 16; k++) x[h][k] = value(rlx_row_value(units, a, warp * 16u + lane / 4u + h * 8u, k));

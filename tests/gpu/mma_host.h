@@ -14,6 +14,8 @@ void rlx_wg_rows(const uint4* units, uint n, float* c, rlx_u64 a, rlx_u64 b, uin
 void rlx_wg_held(const uint4* units, uint n, float* c, const uint* a, rlx_u64 b, bool rows, uint more, bool bf16);
 #define rlx_wg_rows_64_f16(c, a, b, more) rlx_wg_rows(units, 64, c, a, b, more, false)
 #define rlx_wg_rows_64_bf16(c, a, b, more) rlx_wg_rows(units, 64, c, a, b, more, true)
+#define rlx_wg_rows_128_f16(c, a, b, more) rlx_wg_rows(units, 128, c, a, b, more, false)
+#define rlx_wg_rows_128_bf16(c, a, b, more) rlx_wg_rows(units, 128, c, a, b, more, true)
 #define rlx_wg_columns_64_f16(c, a, b) rlx_wg_held(units, 64, c, a, b, false, 1, false)
 #define rlx_wg_columns_64_bf16(c, a, b) rlx_wg_held(units, 64, c, a, b, false, 1, true)
 #define rlx_wg_columns_128_f16(c, a, b) rlx_wg_held(units, 128, c, a, b, false, 1, false)

@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LEFT = {"backends": 4, "conformance": 1, "onnx": 6}
 # Tables that rules enter themselves into, each beside its code.
 RULES = {
-    "BINDERS", "COMPOSITIONS", "ENGINE_BINDERS", "HOST", "LOWERINGS", "OVERRIDES", "PADDINGS", "REGISTRY", "WRITERS",
+    "BINDERS", "COMPOSITIONS", "ENGINE_BINDERS", "HOST", "IMAGES", "LOWERINGS", "OVERRIDES", "PADDINGS", "REGISTRY",
+    "WRITERS",
 }  # fmt: skip
 # Names under which code holds the name of an op.
 HOLDERS = {"_name", "kind", "name", "op"}

@@ -45,13 +45,13 @@
 #define RLX_WG_16(c, i) RLX_WG_4(c, i), RLX_WG_4(c, i + 4), RLX_WG_4(c, i + 8), RLX_WG_4(c, i + 12)
 #define RLX_WG_OUT_64(c) RLX_WG_16(c, 0), RLX_WG_16(c, 16)
 #define RLX_WG_OUT_128(c) RLX_WG_OUT_64(c), RLX_WG_16(c, 32), RLX_WG_16(c, 48)
-// c = a b^T, or that and c if `more`: 64 x 64, both in shared memory by rows.
-#define RLX_WG_ROWS(H, TYPE)                                                                                 \
-    RLX_FN void rlx_wg_rows_64_##H(float* c, const rlx_u64 a, const rlx_u64 b, const uint more) {            \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                            \
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " RLX_WG_SUMS_64          \
-                     "%32, %33, p, 1, 1, 0, 0;\n}"                                                           \
-                     : RLX_WG_OUT_64(c)                                                                      \
+// c = a b^T, or that and c if `more`: 64 x N, both in shared memory by rows.
+#define RLX_WG_ROWS(N, A, B, MORE, H, TYPE)                                                                  \
+    RLX_FN void rlx_wg_rows_##N##_##H(float* c, const rlx_u64 a, const rlx_u64 b, const uint more) {         \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " MORE ", 0;\n"                                      \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " " RLX_WG_SUMS_##N     \
+                     A ", " B ", p, 1, 1, 0, 0;\n}"                                                          \
+                     : RLX_WG_OUT_##N(c)                                                                     \
                      : "l"(a), "l"(b), "r"(more));                                                           \
     }
 // c += a b: 64 x N, a in registers, b in shared memory by rows.
@@ -72,8 +72,10 @@
                      : RLX_WG_OUT_64(c)                                                                      \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));                       \
     }
-RLX_WG_ROWS(f16, "f16")
-RLX_WG_ROWS(bf16, "bf16")
+RLX_WG_ROWS(64, "%32", "%33", "%34", f16, "f16")
+RLX_WG_ROWS(64, "%32", "%33", "%34", bf16, "bf16")
+RLX_WG_ROWS(128, "%64", "%65", "%66", f16, "f16")
+RLX_WG_ROWS(128, "%64", "%65", "%66", bf16, "bf16")
 RLX_WG_HELD_ROWS(f16, "f16")
 RLX_WG_HELD_ROWS(bf16, "bf16")
 RLX_WG_COLUMNS(64, "%32", "%33", "%34", "%35", "%36", f16, "f16")

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rlx.backends.gpu.elementwise.tree import PACK, has_functions, heavy, lanes
+from rlx.backends.gpu.program.images import last_shape
 from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import Access, Ref, TreeKernel, TreeOperand
 from rlx.dtypes import DType
-from rlx.ir import Expr
+from rlx.ir import Expr, Tensor
 from rlx.ir import expr as ex
 
 MAX_INDEX = 1 << 31  # element indices in a kernel are 31 bits
@@ -55,6 +56,14 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
         strides.append(step)
         step *= n
     return tuple(reversed(strides))
+
+
+def strides_of(ctx: Lowering, tensor: Tensor) -> tuple[int, ...]:
+    """The distances of elements along each axis of a tensor's shape, as the tensor lies for the node at hand."""
+    if not ctx.lies_last(tensor):
+        return contiguous(tensor.shape)
+    first, *sizes, _ = contiguous(last_shape(tensor.shape))
+    return (first, 1, *sizes)
 
 
 def broadcast(shape: Sequence[int], to: Sequence[int]) -> tuple[int, ...]:

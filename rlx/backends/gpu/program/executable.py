@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rlx.backends.gpu import rules
 from rlx.backends.gpu.program.batches import batched, find_batches
+from rlx.backends.gpu.program.images import set_channels_last
 from rlx.backends.gpu.program.lowering import (
     ARGS,
     SCRATCH,
@@ -111,6 +112,9 @@ def lower_graph(
     """Lowers every node in order, then the state updates, and the bodies of control ops into `Lowering.bodies`. This
     needs no device, only its target. `batches`: alike steps may become one, where the target has it so."""
     lowering = Lowering(graph, plan, target, precision)
+    for family in {node.op.family for node in graph.nodes if not node.op.leaf}:
+        load_rules_of(family)
+    set_channels_last(lowering, lambda node: runs_natively(node, target))
     dispatch: list[Dispatch] = []
     own: dict[int, range] = {}  # the numbers of a node's steps, by its place in `dispatch`
     for node in graph.nodes:
@@ -120,14 +124,14 @@ def lower_graph(
         if is_alias(node, plan):
             dispatch.append(Dispatch(name, node.op.name, "alias"))
             continue
-        load_rules_of(node.op.family)
         count = lowering.lower(node)
         steps = lowering.steps[len(lowering.steps) - count :]
         how: Literal["native", "host", "control"] = "control" if bodies(node) else "native"
         if any(isinstance(s, HostCall) for s in steps):
             how = "host"
         own[len(dispatch)] = range(len(lowering.steps) - count, len(lowering.steps))
-        dispatch.append(Dispatch(name, node.op.name, how, tuple(kernel_name(s) for s in steps)))
+        within = lowering.within.get(node.outputs[0].id, "")
+        dispatch.append(Dispatch(name, node.op.name, how, tuple(kernel_name(s) for s in steps), within))
         for key, body in body_plans(node, plan):
             inner, entries = lower_graph(body.program.graph, body.plan, target, precision)
             lowering.bodies[node.outputs[0].id, key] = inner

@@ -7,6 +7,7 @@ a node that it refuses becomes a reported host step. A plug-in puts a rule of it
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -15,9 +16,11 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from rlx.backends.gpu.program.images import in_any_order
 from rlx.backends.gpu.program.kernel import KERNELS
 from rlx.backends.gpu.program.steps import (
     Arg,
+    Collective,
     ControlCall,
     Copy,
     FileKernel,
@@ -140,17 +143,39 @@ class Lowering:
         self.bodies: dict[tuple[int, str], Lowering] = {}  # bodies of control ops, by first output and attribute
         self.together: dict[int, tuple[Node, ...]] | None = None  # id of a node's result -> the nodes of its batch
         self.made: set[int] = set()  # ids of results that an earlier node of their batch has computed
+        self.last: frozenset[int] = frozenset()  # ids of the tensors that lie with their channels last (`images.py`)
+        self.moved: dict[int, Ref] = {}  # ids of those whose copies the node at hand uses, in the order of shapes
+        self.instead: dict[int, Rule] = {}  # rules of single nodes, by first output, which earlier nodes have set
+        self.within: dict[int, str] = {}  # ids of results that a later node computes along with its own, and its name
         self.trees: dict[Hashable, KnownTree] = {}  # launches of expression trees, by all that they depend on
         self._blocks: dict[bytes, Ref] = {}
         self._scratch_used = 0
         self._label = ""
 
+    @functools.cached_property
+    def readers(self) -> dict[int, list[int]]:
+        """The numbers of the nodes that read each tensor, by its id; the graph's results and updates count as one more
+        node behind all others."""
+        found: dict[int, list[int]] = {}
+        for number, node in enumerate(self.graph.nodes):
+            for i in dict.fromkeys(t.id for t in node.inputs):
+                found.setdefault(i, []).append(number)
+        for t in (*self.graph.outputs.values(), *self.graph.updates.values()):
+            found.setdefault(t.id, []).append(len(self.graph.nodes))
+        return found
+
     # -- tensors
 
     def ref(self, tensor: Tensor) -> Ref:
-        """The whole slot of a tensor (its own bytes, without alignment padding)."""
+        """The whole slot of a tensor (its own bytes, without alignment padding), or its copy for the node at hand."""
+        if tensor.id in self.moved:
+            return self.moved[tensor.id]
         slot = self.plan.slots[tensor.id]
         return Ref(slot.segment, slot.offset, slot.nbytes)
+
+    def lies_last(self, tensor: Tensor) -> bool:
+        """Whether `ref` has a tensor's elements in the order (N, *S, C)."""
+        return tensor.id in self.last and tensor.id not in self.moved
 
     def storage(self, tensor: Tensor) -> DType:
         """The dtype a tensor is stored as."""
@@ -255,11 +280,32 @@ class Lowering:
         self._label = node.name
         self._scratch_used = 0
         rule = rule_for(node, self.target)
-        if rule is None:
+        own = self.instead.get(node.outputs[0].id) if node.outputs else None
+        if own is not None:
+            own(self, node)
+        elif rule is None:
             self.steps.append(self.call(HostCall, node))
-        else:
+        elif self.last.isdisjoint(t.id for t in (*node.inputs, *node.outputs)) or in_any_order(self, node):
             rule(self, node)
+        else:
+            self._in_order_of_shapes(rule, node)
         return len(self.steps) - before
+
+    def _in_order_of_shapes(self, rule: Rule, node: Node) -> None:
+        """Lowers a node whose rule knows tensors in the order of their shapes alone, on transposed copies."""
+        from rlx.backends.gpu.rules.movement import from_last, to_last
+
+        touched = {t.id: t for t in (*node.inputs, *node.outputs) if t.id in self.last}
+        slots = {i: self.ref(t) for i, t in touched.items()}
+        copies = {i: self.scratch(slots[i].nbytes) for i in touched}
+        for i in dict.fromkeys(t.id for t in node.inputs if t.id in touched):
+            from_last(self, touched[i].shape, self.storage(touched[i]), slots[i], copies[i])
+        self.moved = copies
+        rule(self, node)
+        self.moved = {}
+        for t in node.outputs:
+            if t.id in touched:
+                to_last(self, t.shape, self.storage(t), copies[t.id], slots[t.id])
 
     def call(self, kind: type[Call], node: Node) -> Call:
         """A step that runs a whole node: its inputs are read, its outputs written."""
@@ -290,6 +336,8 @@ def kernel_name(step: Step) -> str:
         return "-".join(words)
     if isinstance(step, HostCall | ControlCall):
         return f"{'host' if isinstance(step, HostCall) else 'control'}:{step.node.op.name}"
+    if isinstance(step, Collective):
+        return f"nccl:{step.node.op.name}"
     return type(step).__name__.lower()
 
 

@@ -9,6 +9,7 @@ import rlx.ops  # noqa: F401  the registry must be full when the rules are made
 from rlx.backends.gpu.elementwise.strided import MAX_OPERANDS, View, broadcast, contiguous, launch_tree
 from rlx.backends.gpu.elementwise.tree import computable
 from rlx.backends.gpu.program.casts import THREADS, fits, stores
+from rlx.backends.gpu.program.images import last_shape, last_strides
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, updates, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref
@@ -58,7 +59,14 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 def lower_elementwise(ctx: Lowering, node: Node) -> None:
     """Every output element from the input elements that NumPy's broadcasting pairs with it."""
     shape = node.outputs[0].shape
-    inputs = [View(ctx.ref(t), ctx.storage(t), broadcast(t.shape, shape)) for t in node.inputs]
+    strides = [broadcast(t.shape, shape) for t in node.inputs]
+    if ctx.lies_last(node.outputs[0]):
+        strides = [
+            contiguous(last_shape(shape)) if t.shape == shape else last_strides(s)
+            for t, s in zip(node.inputs, strides, strict=True)
+        ]
+        shape = last_shape(shape)
+    inputs = [View(ctx.ref(t), ctx.storage(t), s) for t, s in zip(node.inputs, strides, strict=True)]
     outputs = [View(ctx.ref(t), ctx.storage(t), contiguous(shape)) for t in node.outputs]
     trees = node_trees(node)
     if not any(_packed(v.storage, ctx.target.features) for v in (*inputs, *outputs)):

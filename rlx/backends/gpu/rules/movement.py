@@ -11,11 +11,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rlx.backends.gpu.elementwise.strided import MAX_INDEX, View, broadcast, collapse, contiguous, launch_tree
+from rlx.backends.gpu.elementwise.strided import (
+    MAX_INDEX,
+    View,
+    collapse,
+    contiguous,
+    launch_tree,
+    strides_of,
+)
 from rlx.backends.gpu.elementwise.tree import RAW16
+from rlx.backends.gpu.program.images import IMAGES, Mover, last_shape, last_strides
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
-from rlx.dtypes import i32, i64, u8
+from rlx.backends.gpu.program.steps import Ref
+from rlx.dtypes import DType, i32, i64, u8
 from rlx.ir import Node, Tensor
 from rlx.ir import expr as ex
 
@@ -90,6 +99,20 @@ def move(ctx: Lowering, shape: Sequence[int], source: View, target: View) -> Non
     launch_tree(ctx, (ex.arg(0, raw),), dims, [a], [b])
 
 
+def to_last(ctx: Lowering, shape: Sequence[int], dtype: DType, source: Ref, target: Ref) -> None:
+    """Moves a tensor of shape (N, C, *S) to where its channels lie last."""
+    turned = last_shape(shape)
+    source_view = View(source, dtype, last_strides(contiguous(shape)))
+    move(ctx, turned, source_view, View(target, dtype, contiguous(turned)))
+
+
+def from_last(ctx: Lowering, shape: Sequence[int], dtype: DType, source: Ref, target: Ref) -> None:
+    """Moves a tensor of shape (N, C, *S) from where its channels lie last to the order of its shape."""
+    n, c, *sizes = shape
+    inner = contiguous((n, *sizes, c))
+    move(ctx, shape, View(source, dtype, (inner[0], 1, *inner[1:-1])), View(target, dtype, contiguous(shape)))
+
+
 def _transposes(ctx: Lowering, dims: Sequence[int], source: View, target: View) -> bool:
     """Transposes by tiles where the two innermost dimensions change places, and says whether it did: reading down the
     columns of a large matrix wastes most of every memory access."""
@@ -146,6 +169,18 @@ def _view(ctx: Lowering, tensor: Tensor, strides: Sequence[int], start: int = 0)
     return View(ctx.ref(tensor), ctx.storage(tensor), tuple(strides), start)
 
 
+def _moves(ctx: Lowering, shape: Sequence[int], source: View, y: Tensor, start: int = 0) -> None:
+    """Moves elements of `shape` into y, from its element `start` on, along memory as y lies there."""
+    target = _view(ctx, y, strides_of(ctx, y), start)
+    if ctx.lies_last(y):
+        source, target = (replace(v, strides=last_strides(v.strides)) for v in (source, target))
+        shape = last_shape(shape)
+    move(ctx, shape, source, target)
+
+
+IMAGES.update(dict.fromkeys(("transpose", "expand", "slice", "concat"), Mover()))
+
+
 @lowers("reshape", when=moves_natively)
 def lower_reshape(ctx: Lowering, node: Node) -> None:
     """A copy, where the planner could not make the output a view."""
@@ -158,34 +193,34 @@ def lower_reshape(ctx: Lowering, node: Node) -> None:
 def lower_transpose(ctx: Lowering, node: Node) -> None:
     """Output axis i has the stride of input axis perm[i]."""
     x, y = node.inputs[0], node.output
-    own = contiguous(x.shape)
-    strides = [own[p] for p in node.attrs["perm"]]
-    move(ctx, y.shape, _view(ctx, x, strides), _view(ctx, y, contiguous(y.shape)))
+    own = strides_of(ctx, x)
+    _moves(ctx, y.shape, _view(ctx, x, [own[p] for p in node.attrs["perm"]]), y)
 
 
 @lowers("expand", when=moves_natively)
 def lower_expand(ctx: Lowering, node: Node) -> None:
     """Repeated axes have stride 0."""
     x, y = node.inputs[0], node.output
-    move(ctx, y.shape, _view(ctx, x, broadcast(x.shape, y.shape)), _view(ctx, y, contiguous(y.shape)))
+    own = [0 if n == 1 else s for n, s in zip(x.shape, strides_of(ctx, x), strict=True)]
+    strides = [0] * (y.ndim - x.ndim) + own
+    _moves(ctx, y.shape, _view(ctx, x, strides), y)
 
 
 @lowers("slice", when=moves_natively)
 def lower_slice(ctx: Lowering, node: Node) -> None:
     """The input's strides times the steps, from the element at `starts`."""
     x, y = node.inputs[0], node.output
-    own = contiguous(x.shape)
+    own = strides_of(ctx, x)
     strides = [s * step for s, step in zip(own, node.attrs["steps"], strict=True)]
     start = sum(s * a for s, a in zip(own, node.attrs["starts"], strict=True))
-    move(ctx, y.shape, _view(ctx, x, strides, start), _view(ctx, y, contiguous(y.shape)))
+    _moves(ctx, y.shape, _view(ctx, x, strides, start), y)
 
 
 @lowers("concat", when=moves_natively)
 def lower_concat(ctx: Lowering, node: Node) -> None:
     """Copies each input into its part of the output."""
     y, axis = node.output, node.attrs["axis"]
-    strides, done = contiguous(y.shape), 0
+    strides, done = strides_of(ctx, y), 0
     for x in node.inputs:
-        start = done * strides[axis]
-        move(ctx, x.shape, _view(ctx, x, contiguous(x.shape)), _view(ctx, y, strides, start))
+        _moves(ctx, x.shape, _view(ctx, x, strides_of(ctx, x)), y, done * strides[axis])
         done += x.shape[axis]

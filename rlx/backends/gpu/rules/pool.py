@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlx.backends.gpu.program.casts import cast_ref, groups_for, native
+from rlx.backends.gpu.program.images import IMAGES, Follower
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref
@@ -22,6 +23,18 @@ POOL = declare(
         variants={"T": ("f32", "f64", "f16", "bf16")},
         constants={"KIND": 0, "PADDING_COUNTS": False},
         trials=((0, False), (1, True), (2, False)),
+    )
+)
+POOL_UNITS = declare(
+    KernelDecl(
+        "pool_units",
+        about="y = the largest element or the mean of each window of x, for halves with channels last.",
+        grid="a thread for eight channels of each window, in groups of 256",
+        args=(*reads(x="T", meta="u32"), *writes(y="T"), *uints("total", "deep")),
+        headers=("rounding", "prims"),
+        variants={"T": ("f16", "bf16")},
+        constants={"KIND": 0, "PADDING_COUNTS": False},
+        trials=((0, False), (1, True)),
     )
 )
 POOL_BACK = declare(
@@ -51,18 +64,31 @@ def _meta(ctx: Lowering, node: Node, x: Tensor, counts: Sequence[int]) -> Ref:
     return ctx.block([*window_meta(x, counts, node.attrs["kernel"], node), *after])
 
 
+def _in_units(node: Node) -> bool:
+    """Whether x and y may both lie with their channels last: these fill whole units of eight halves."""
+    x, y = node.inputs[0], node.output
+    return x.dtype == y.dtype and y.dtype.is_half and y.shape[1] % 8 == 0
+
+
+IMAGES.update(dict.fromkeys(("max_pool", "avg_pool"), Follower(_in_units)))
+
+
 @lowers("max_pool", "avg_pool", when=_native)
 def lower_pool(ctx: Lowering, node: Node) -> None:
-    """A thread for each window."""
+    """A thread for each window, or for eight channels of it."""
     x, y = node.inputs[0], node.output
     if y.size == 0:
         return
     stored, target = ctx.storage(y), ctx.ref(y)
     source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size)
     kind = _LARGEST if node.op.joins == "max" else _MEAN
-    kernel = POOL(T=stored.name, KIND=kind, PADDING_COUNTS=node.attrs.get("count_include_pad", False))
+    words = {"T": stored.name, "KIND": kind, "PADDING_COUNTS": node.attrs.get("count_include_pad", False)}
     meta = _meta(ctx, node, x, y.shape[2:])
-    ctx.launch(kernel, groups_for(ctx, y.size), [source, meta, target, target, y.size])
+    if ctx.lies_last(y):
+        total = y.size // 8
+        ctx.launch(POOL_UNITS(**words), groups_for(ctx, total), [source, meta, target, total, y.shape[1] // 8])
+        return
+    ctx.launch(POOL(**words), groups_for(ctx, y.size), [source, meta, target, target, y.size])
 
 
 @lowers("max_pool_grad", when=_native)

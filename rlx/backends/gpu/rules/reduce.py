@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from rlx.backends.gpu.program.casts import THREADS, cast_ref, convert, fits, stores
+from rlx.backends.gpu.program.images import IMAGES, Reader, last_shape
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref
@@ -60,6 +61,15 @@ def _native(node: Node, features: frozenset[str]) -> bool:
     return all(stores(t.dtype, features, doubles) and fits(t.type) for t in (*node.inputs, *node.outputs))
 
 
+def _by_image(node: Node) -> bool:
+    """Whether an image is reduced over its channels or all its pixels: what is left lies in the same order then."""
+    axes, rank = node.attrs["axes"], node.inputs[0].ndim
+    return 1 in axes or set(range(2, rank)) <= set(axes)
+
+
+IMAGES.update(dict.fromkeys(("sum", "mean", "prod", "max", "min"), Reader(_by_image)))
+
+
 @lowers("sum", "mean", "prod", "max", "min", when=_native)
 def lower_reduction(ctx: Lowering, node: Node) -> None:
     """Reduces one run of neighbouring axes after the other, the last run first. Lowering fixes the order of additions:
@@ -73,7 +83,10 @@ def lower_reduction(ctx: Lowering, node: Node) -> None:
     ref = cast_ref(ctx, ctx.ref(x), stored, work, x.size)
     planes = PLANES if work.is_float and kind < 2 else 1
     parts = 0  # 1 where the elements read are Parts (bodies/extended.h)
-    runs = axis_runs(x.shape, node.attrs["axes"])
+    shape, axes = x.shape, node.attrs["axes"]
+    if ctx.lies_last(x):
+        shape, axes = last_shape(shape), tuple((0, x.ndim - 1, *range(1, x.ndim - 1))[axis] for axis in axes)
+    runs = axis_runs(shape, axes)
     target = ctx.ref(y)
     final = out if out == work or (out.is_float and work.is_float) else work
     if final != out:  # maxima of small integers: computed in i32 and narrowed

@@ -1,7 +1,8 @@
 """The candidates for a convolution and for the gradient to its weights, and their costs.
 
 Both are computed directly, a thread or a workgroup for each element of the result, or by tiles of a matrix product
-whose columns are read out of x; a convolution with a window of one element also by the vendor's library.
+whose columns are read out of x; a convolution of halves also by matrix instructions, with channels last in memory, and
+one with a window of one element by the vendor's library.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType
 
-Algorithm = Literal["library", "direct", "tiles"]
+Algorithm = Literal["library", "direct", "tiles", "matrices", "depthwise"]
 
 _FEW_ROWS = 8  # up to this many output channels of a convolution group, one thread sums each element
 _TILE_N = 64  # columns of a tile
@@ -26,6 +27,20 @@ _ELEMENTS_PER_US = 7e5  # memory moves so many
 _LONG_SUM = 8192  # longer sums are added up in parts
 _MAX_SPLITS = 10  # parts that one tree adds up
 _MIN_CHUNK = 128
+# Of matrix instructions: sides of a tile (pixels and channels), multiply-adds a microsecond of a unit with enough
+# workgroups, and the share of that rate that one workgroup has alone.
+MATRIX_TILES = {"s": (64, 64, 0.6e6, 0.4), "t": (128, 64, 0.8e6, 0.45), "m": (128, 128, 0.95e6, 0.6)}
+# The same of instructions of warpgroups, and the slices that shared memory should hold.
+PANEL_TILES = {"t": (128, 64, 0.9e6, 0.5, 4), "m": (128, 128, 1.4e6, 0.6, 3), "l": (256, 128, 1.7e6, 1.0, 4)}
+_PANEL_DEPTH = 64
+_DEPTH = 32  # terms of a slice
+_TILE_START_TERMS = 96  # the rest of a tile takes as long as so many terms
+_LEAST_TERMS = 256  # of a part
+_PANEL_RANK = 3
+_MATRIX_SHARED_BYTES = 32 << 10
+_LAUNCH_US = 2.0
+_BYTES_PER_US = 3e6
+_STAGES = 4  # slices that asynchronous copies keep in shared memory
 _MANY_GROUPS = 512  # workgroups that a gradient of weights is split into at most, unless its sums are long
 _WEIGHT_CHUNK = 4096
 _SMALL_GROUP = 1024  # up to this many weights of a convolution group, a workgroup computes each weight's gradient
@@ -35,7 +50,10 @@ _SMALL_GROUP = 1024  # up to this many weights of a convolution group, a workgro
 class Problem:
     """The properties on which the candidates depend: of a convolution as matrix products (one for each group and phase)
     their number, and the rows, columns and terms of each; the elements of the result, and the dtype it is computed in.
-    `library`: whether it is one product, without gaps, of operands of one dtype, which a library multiplies."""
+    `library`: whether it is one product, without gaps, of operands of one dtype, which a library multiplies.
+    `matrices`: the 16-bit dtype in which matrix instructions may multiply, None where they may not; then `units` is the
+    number of units of eight channels in a row of weights, over all taps, and `moved` the elements that have to be
+    transposed since they do not lie with their channels last. `alone`: whether each channel is convolved by itself."""
 
     rows: int
     columns: int
@@ -44,6 +62,10 @@ class Problem:
     size: int
     dtype: DType
     library: bool = False
+    matrices: DType | None = None
+    units: int = 0
+    moved: int = 0
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +96,30 @@ class Tiles:
     split_k: int
 
 
-Candidate = Library | Direct | Tiles
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """Tiles of matrix instructions, of a size in MATRIX_TILES or, for instructions of warpgroups, in PANEL_TILES;
+    shared memory holds `stages` slices, and the sum is cut into `split_k` parts of `chunk` slices, which another launch
+    adds up."""
+
+    algorithm: ClassVar[Algorithm] = "matrices"
+    cost: Cost
+    tile: str
+    stages: int
+    chunk: int
+    split_k: int
+    warpgroups: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Depthwise:
+    """Sums of each channel by itself, eight neighbours at a time, of halves with channels last."""
+
+    algorithm: ClassVar[Algorithm] = "depthwise"
+    cost: Cost
+
+
+Candidate = Library | Direct | Tiles | Matrices | Depthwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +129,9 @@ class Forced:
     algorithm: Algorithm | None = None
     tile_m: int | None = None
     split_k: int | None = None
+    tile: str | None = None
+    stages: int | None = None
+    warpgroups: bool | None = None
 
 
 forced = Overrides(Forced())
@@ -97,14 +145,13 @@ def choose(target: Target, problem: Problem) -> Candidate:
 
 def choose_weight(target: Target, problem: Problem) -> Candidate:
     """The candidate that computes the gradient to the weights."""
-    return _chosen(target, problem, weight_candidates(problem))
+    return _chosen(target, problem, weight_candidates(target, problem))
 
 
 def _chosen(target: Target, problem: Problem, kernels: list[Candidate]) -> Candidate:
     wish = forced()
-    return target.choose(
-        problem, narrowed(kernels, algorithm=wish.algorithm, tile_m=wish.tile_m, split_k=wish.split_k)
-    )
+    wishes = {name: getattr(wish, name) for name in Forced.__slots__}
+    return target.choose(problem, narrowed(kernels, **wishes))
 
 
 def candidates(target: Target, problem: Problem) -> list[Candidate]:
@@ -113,7 +160,58 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
     result.append(Direct((1 if problem.rows <= _FEW_ROWS else 3,)))
     if problem.dtype.name != "f64":
         result += _tiles(target, problem)
+    if problem.matrices is not None and multiplies(target, problem.matrices):
+        result += _matrices(target, problem)
+    if problem.alone and problem.matrices is not None and not problem.moved:
+        result.append(Depthwise((0,)))
     return result
+
+
+def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
+    """Tiles of each size, number of parts and of stages, with the time they should take, transpositions included. Where
+    nothing has to be transposed they come before the library, which adds no bias and no activation."""
+    rank = 2 if p.moved or not p.library else -1
+    moving = 4 * p.moved / _BYTES_PER_US + (_LAUNCH_US if p.moved else 0)
+    for name, (high, wide, rate, alone) in MATRIX_TILES.items():
+        for time, chunk, split_k in _parts(target, p, (high, wide, _DEPTH), rate, alone):
+            for n in _stages(target, (high + wide) * (_DEPTH + 8) * 2):
+                yield Matrices((rank, moving + time, -n), name, n, chunk, split_k)
+    if not target.matrices.warpgroups:
+        return
+    for name, (high, wide, rate, alone, stages) in PANEL_TILES.items():
+        if stages * (high + wide) * _PANEL_DEPTH * 2 <= target.shared_bytes:
+            for time, chunk, split_k in _parts(target, p, (high, wide, _PANEL_DEPTH), rate, alone):
+                yield Matrices((_PANEL_RANK, moving + time), name, stages, chunk, split_k, True)
+
+
+def _parts(
+    target: Target, p: Problem, sides: tuple[int, int, int], rate: float, alone: float
+) -> Iterator[tuple[float, int, int]]:
+    """(time, slices of a part, parts) of tiles of these sides, and slices so deep, in each number of parts."""
+    high, wide, depth = sides
+    slices = math.ceil(p.units * 8 / depth)
+    tiles = math.ceil(p.columns / high) * math.ceil(p.rows / wide) * p.products
+    for wanted in range(1, _MAX_SPLITS + 1):
+        if wanted > 1 and slices * depth < wanted * _LEAST_TERMS:
+            return
+        chunk = max(1, math.ceil(slices / wanted))
+        split_k = max(1, math.ceil(slices / chunk))
+        rounds = max(math.ceil(tiles * split_k / target.units), 1 / alone)
+        time = rounds * high * wide * (chunk * depth + _TILE_START_TERMS) / rate
+        if split_k > 1:
+            time += _LEAST_JOIN_US + p.size * (4 * split_k + 2) * 2 / _BYTES_PER_US
+        yield time, chunk, split_k
+
+
+def _stages(target: Target, slice_bytes: int) -> list[int]:
+    """The numbers of slices of so many bytes that shared memory may hold at once."""
+    most = min(_STAGES, target.shared_bytes // slice_bytes) if target.matrices.overlapped else 1
+    return list(range(1, max(1, most) + 1))
+
+
+def multiplies(target: Target, half: DType) -> bool:
+    """Whether the device has matrix instructions for this type, and enough shared memory for a tile."""
+    return half in target.matrices.types and target.limits.shared_bytes >= _MATRIX_SHARED_BYTES
 
 
 def _tiles(target: Target, p: Problem) -> Iterator[Tiles]:
@@ -137,8 +235,8 @@ def _tiles(target: Target, p: Problem) -> Iterator[Tiles]:
             yield Tiles((2, time, tile_m, chunk), tile_m, _TILE_N, chunk, split_k)
 
 
-def weight_candidates(p: Problem) -> list[Candidate]:
-    """Both algorithms for the gradient to the weights, whose terms are the elements of the other gradient: tiles, for
+def weight_candidates(target: Target, p: Problem) -> list[Candidate]:
+    """The algorithms for the gradient to the weights, whose terms are the elements of the other gradient: tiles, for
     which the sum is cut until there are enough workgroups, and, for few weights or f64, the direct one."""
     small = p.rows * p.columns <= _SMALL_GROUP and p.rows <= 4 * _FEW_ROWS
     result: list[Candidate] = [Direct((1 if small else 3,))]
@@ -147,7 +245,23 @@ def weight_candidates(p: Problem) -> list[Candidate]:
         tiles = math.ceil(p.rows / tile_m) * math.ceil(p.columns / tile_n) * p.products
         wanted = max(1, min(_MANY_GROUPS // tiles, p.terms // _MIN_CHUNK), -(-p.terms // _WEIGHT_CHUNK))
         result.append(Tiles((2,), tile_m, tile_n, *_cut(p.terms, wanted)))
+    if p.matrices is not None and multiplies(target, p.matrices):
+        result += _weight_matrices(target, p)
     return result
+
+
+def _weight_matrices(target: Target, p: Problem) -> Iterator[Matrices]:
+    """Tiles of each size and number of stages, in as many parts as fill the units twice."""
+    slices = math.ceil(p.terms / _DEPTH)
+    for name, (high, wide, rate, alone) in MATRIX_TILES.items():
+        tiles = math.ceil(p.rows / high) * math.ceil(p.units * 8 / wide) * p.products
+        wanted = max(1, min(2 * target.units // tiles, slices * _DEPTH // _LEAST_TERMS))
+        chunk = max(1, math.ceil(slices / wanted))
+        split_k = max(1, math.ceil(slices / chunk))
+        rounds = max(math.ceil(tiles * split_k / target.units), 1 / alone)
+        time = rounds * high * wide * (chunk * _DEPTH + _TILE_START_TERMS) / rate
+        for n in _stages(target, _DEPTH * (high + wide + 16) * 2):
+            yield Matrices((1.5, time, -n), name, n, chunk, split_k)
 
 
 def _cut(terms: int, wanted: int) -> tuple[int, int]:

@@ -6,19 +6,34 @@ One launch computes all phases of a transposed convolution (`reading`).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 
 from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
 from rlx.backends.gpu.gemm.choice import stored_pair
 from rlx.backends.gpu.gemm.launch import epilogue_tree
 from rlx.backends.gpu.program.casts import cast_ref, groups_for, native, quads
+from rlx.backends.gpu.program.images import IMAGES, Maker, last_shape
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Gemm, Ref
-from rlx.backends.gpu.rules.conv.choice import Direct, Library, Problem, choose
-from rlx.backends.gpu.rules.conv.reading import Reading, backward_reading, forward_reading
-from rlx.dtypes import DType, f32, promote
-from rlx.ir import Node
+from rlx.backends.gpu.rules.conv.choice import (
+    MATRIX_TILES,
+    PANEL_TILES,
+    Depthwise,
+    Direct,
+    Library,
+    Matrices,
+    Problem,
+    choose,
+)
+from rlx.backends.gpu.rules.conv.reading import Reading, backward_reading, forward_reading, window_meta
+from rlx.backends.gpu.rules.conv.units import in_units, lies_last, pixels_in_units
+from rlx.backends.gpu.rules.movement import from_last
+from rlx.dtypes import DType, bf16, f16, f32, promote
+from rlx.ir import Node, Tensor, get_op
 from rlx.ir import expr as ex
+from rlx.passes.trees import explicit, node_trees
 
 CONV = declare(
     KernelDecl(
@@ -69,6 +84,69 @@ CONV_DIRECT = declare(
     )
 )
 
+_MMA_ABOUT = (
+    "y = act(product of weights w and pixels of x + bias) by matrix instructions, for halves with channels last: "
+    "convolution, transposed convolution, its gradient to x."
+)
+_MMA_GRID = "a group for each tile of BM pixels x BN channels of each group, phase and split"
+# x, w, bias (f32), other, taps, meta (bodies/conv_mma.h), y, batch, groups, rows, phases, columns, deep, chunk, splits.
+_MMA_ARGS = (
+    *reads(x="T", w="T", bias="f32", other="T", taps="b16", meta="u32"),
+    *writes(y="T"),
+    *uints("batch", "groups", "rows", "phases", "columns", "deep", "chunk", "splits"),
+)
+_MMA_CONSTANTS = {
+    "STAGES": 1, "PLACED": False, "ACTIVATION": 0, "BIAS": 0, "RESIDUAL": 0, "C_QUADS": False, "WIDE": False,
+}  # fmt: skip
+CONV_MMA = declare(
+    KernelDecl(
+        "conv_mma",
+        about=_MMA_ABOUT,
+        grid=_MMA_GRID,
+        args=_MMA_ARGS,
+        headers=("prims", "mma"),
+        variants={"T": ("f16", "bf16"), "TILE": ("s", "t", "m")},
+        constants=_MMA_CONSTANTS,
+        trials=((1, True, 2, 1, 0, True, False), (3, False, 0, 0, 0, False, True), (1, False, 0, 2, 2, True, False)),
+        threads=128,
+        resident="2",
+        unroll=True,
+        new_compiler=True,
+    )
+)
+
+CONV_WGMMA = declare(
+    KernelDecl(
+        "conv_wgmma",
+        function="conv_mma_body",
+        about=_MMA_ABOUT,
+        grid=_MMA_GRID,
+        args=_MMA_ARGS,
+        headers=("prims", "mma"),
+        variants={"T": ("f16", "bf16"), "TILE": ("t", "m", "l")},
+        constants={**_MMA_CONSTANTS, "STAGES": 3, "WARPGROUPS": 1},
+        trials=((3, True, 2, 1, 0, True, False, 1), (4, False, 0, 2, 2, True, False, 1)),
+        threads=256,
+        resident="BM > 128u ? 1 : 2",
+        specific=("WARPGROUPS", 1),
+        cuda_only=True,
+    )
+)
+
+CONV_DEPTHWISE = declare(
+    KernelDecl(
+        "conv_depthwise",
+        about="y = act(weights w of each channel times what they lie on in x + bias), for halves with channels last.",
+        grid="a thread for eight channels of four neighbours, in groups of 256",
+        args=(*reads(x="T", w="T", bias="f32", meta="u32"), *writes(y="T"), *uints("batch", "deep")),
+        headers=("rounding", "prims"),
+        variants={"T": ("f16", "bf16")},
+        constants={"ACTIVATION": 0, "BIAS": 0},
+        trials=((2, 1), (0, 0), (1, 2)),
+    )
+)
+
+_PIXELS = 4  # neighbours that a thread of the depthwise kernel adds up
 _CODE = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6}
 
 
@@ -97,8 +175,7 @@ def _library(ctx: Lowering, node: Node, dtype: DType) -> None:
     x, w, y = node.inputs[0], node.inputs[1], node.output
     a, b = (cast_ref(ctx, ctx.ref(t), ctx.storage(t), dtype, t.size) for t in (w, x))
     target, stored = ctx.ref(y), ctx.storage(y)
-    bias = _bias(ctx, node, stored)
-    plain = bias is None and node.attrs["activation"] is None
+    plain = len(node.inputs) < 3 and node.attrs["activation"] is None
     wide = stored if plain or not dtype.is_half else f32
     product = target if wide == stored else ctx.scratch(y.size * wide.itemsize)
     batch, inner, rows, size = x.shape[0], x.shape[1], w.shape[0], math.prod(x.shape[2:])
@@ -111,7 +188,7 @@ def _library(ctx: Lowering, node: Node, dtype: DType) -> None:
         strides = (0, inner * size, rows * size)
         ctx.emit(Gemm(a, b, product, rows, size, inner, *kinds, False, False, batch, *strides, precision, label))
     if not plain:
-        _join(ctx, node, product, wide, 1, bias, target, stored)
+        _join(ctx, node, product, wide, 1, target, stored)
 
 
 @lowers("conv_transpose", "conv_grad_input", when=_native)
@@ -128,8 +205,14 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading, pointwise: bool = Fal
     pair = stored_pair(ctx.storage(x), ctx.storage(w), stored)
     batch, rows, groups, phases = y.shape[0], reading.rows, reading.groups, len(reading.phases)
     columns, products = reading.columns(batch), groups * phases
-    alike = pointwise and pair[0] == pair[1]
-    chosen = choose(ctx.target, Problem(rows, columns, reading.terms, products, y.size, pair[0], alike))
+    chosen = choose(ctx.target, _problem(ctx, node, reading, pointwise))
+    if isinstance(chosen, Matrices):
+        if not _put_off(ctx, node, reading, chosen):
+            _by_matrices(ctx, node, reading, chosen)
+        return
+    if isinstance(chosen, Depthwise):
+        _depthwise(ctx, node)
+        return
     if isinstance(chosen, Library):
         _library(ctx, node, pair[0])
         return
@@ -165,7 +248,176 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading, pointwise: bool = Fal
         )
         ctx.launch(kernel, ctx.groups(tiles * split_k), [*pointers, *sizes, chosen.chunk, split_k])
     if joined:
-        _join(ctx, node, partial, pair[0], split_k, bias, target, stored)
+        _join(ctx, node, partial, pair[0], split_k, target, stored)
+
+
+def _problem(ctx: Lowering, node: Node, reading: Reading, pointwise: bool, wished: bool = False) -> Problem:
+    """What the choice depends on; `wished`: as if x and y lay with their channels last."""
+    x, w, y = node.inputs[0], node.inputs[1], node.output
+    pair = stored_pair(ctx.storage(x), ctx.storage(w), ctx.storage(y))
+    columns, products = reading.columns(y.shape[0]), reading.groups * len(reading.phases)
+    half = _half(ctx, pair)
+    channels = x.shape[1] // reading.groups
+    units = reading.terms // channels * -(-channels // 8) if channels else 0
+    alike = pointwise and pair[0] == pair[1]
+    alone = channels == reading.rows == 1 and reading.places is None and reading.groups % 8 == 0
+    whole = alone or channels % 8 == 0  # whether units hold what lies side by side
+    moved = 0 if whole and (wished or lies_last(ctx, x)) else x.size
+    moved += 0 if wished or lies_last(ctx, y) else y.size
+    return Problem(
+        reading.rows, columns, reading.terms, products, y.size, pair[0], alike, half if units else None, units, moved,
+        alone,
+    )  # fmt: skip
+
+
+def _half(ctx: Lowering, pair: tuple[DType, DType]) -> DType | None:
+    """The 16-bit dtype in which matrix instructions may multiply operands of these dtypes."""
+    return pair[0] if pair[0] == pair[1] and pair[0].is_half else None
+
+
+def _takes_images(ctx: Lowering, node: Node, wished: bool, forward: bool) -> bool:
+    """Whether matrix instructions compute a node, which then reads x and writes y in either order."""
+    x, w, y = node.inputs[0], node.inputs[1], node.output
+    if not y.size or not w.size:
+        return False
+    reading = (forward_reading if forward else backward_reading)(x.shape, w.shape, y.shape, node)
+    problem = _problem(ctx, node, reading, forward and _pointwise(node), wished)
+    return isinstance(choose(ctx.target, problem), Matrices | Depthwise)
+
+
+IMAGES["conv"] = Maker(partial(_takes_images, forward=True))
+IMAGES.update(dict.fromkeys(("conv_transpose", "conv_grad_input"), Maker(partial(_takes_images, forward=False))))
+
+
+def _depthwise(ctx: Lowering, node: Node) -> None:
+    """Each channel by itself, where x and y lie with their channels last; the weights are put in units before."""
+    x, w, y = node.inputs[0], node.inputs[1], node.output
+    half, channels, taps = ctx.storage(y), x.shape[1], math.prod(w.shape[2:])
+    weights = in_units(ctx, ctx.ref(w), half, (1, taps, 1, channels), (0, 1, 0, taps))
+    bias, kind = _narrow_bias(ctx, node, half)
+    meta = ctx.block(window_meta(x, y.shape[2:], w.shape[2:], node))
+    lines = math.prod(y.shape[:-1]) // channels
+    kernel = CONV_DEPTHWISE(T=half.name, ACTIVATION=_CODE[node.attrs["activation"]], BIAS=kind)
+    threads = lines * -(-y.shape[-1] // _PIXELS) * (channels // 8)
+    pointers = [ctx.ref(x), weights, meta if bias is None else bias, meta, ctx.ref(y)]
+    ctx.launch(kernel, groups_for(ctx, threads), [*pointers, x.shape[0], channels // 8])
+
+
+def _narrow_bias(ctx: Lowering, node: Node, half: DType) -> tuple[Ref | None, int]:
+    """The bias as kernels of halves read it, and their constant BIAS."""
+    if len(node.inputs) < 3:
+        return None, 0
+    if ctx.storage(node.inputs[2]) == half:
+        return ctx.ref(node.inputs[2]), 2
+    return _bias(ctx, node, half), 1
+
+
+def _put_off(ctx: Lowering, node: Node, reading: Reading, chosen: Matrices) -> bool:
+    """Leaves a convolution to the one node that reads it, where that adds a tensor and perhaps takes the positive part:
+    then one launch does both. Requires that nothing writes over what the convolution reads until then."""
+    y, number = node.output, ctx.graph.nodes.index(node)
+    readers = ctx.readers.get(y.id, [])
+    if len(readers) != 1 or readers[0] == len(ctx.graph.nodes) or chosen.split_k > 1 or not ctx.lies_last(y):
+        return False
+    end = ctx.graph.nodes[readers[0]]
+    kind = _sums(end, y.dtype)
+    if kind is None or end.output.id in ctx.instead or y.shape != end.output.shape:
+        return False
+    other = next((t for t in end.inputs if t.id != y.id), y)
+    result = ctx.ref(end.output)
+    if other is y or other.shape != y.shape or {other.id, end.output.id} - ctx.last:
+        return False
+    if result.overlaps(ctx.ref(other)) and result != ctx.ref(other):
+        return False
+    between = [t for n in ctx.graph.nodes[number + 1 : readers[0] + 1] for t in n.outputs if t.id in ctx.plan.slots]
+    if any(ctx.ref(t).overlaps(ctx.ref(x)) for t in between for x in node.inputs):
+        return False
+
+    def both(ctx: Lowering, end: Node) -> None:
+        _by_matrices(ctx, node, reading, chosen, (end.output, other, kind))
+
+    ctx.instead[end.output.id] = both
+    ctx.within[y.id] = end.name
+    return True
+
+
+def _sums(node: Node, dtype: DType) -> int | None:
+    """1 where a node adds two tensors of a dtype, 2 where it takes the positive part of that; else None."""
+    if not node.op.elementwise or len(node.inputs) != 2 or len(node.outputs) != 1:
+        return None
+    if any(t.dtype != dtype for t in (*node.inputs, *node.outputs)):
+        return None
+    trees = node_trees(node)  # those of a fusion group are explicit
+    return _SUM_TREES.get(trees if "trees" in node.attrs else explicit(trees))
+
+
+def _sum_trees(dtype: DType) -> dict[tuple[ex.Expr, ...], int]:
+    """The trees of `_sums`, with the arguments in either order; a sum is rounded before its positive part is taken."""
+    relu = get_op("relu").expr
+    assert relu is not None
+    sums = [ex.arg(i, dtype) + ex.arg(1 - i, dtype) for i in (0, 1)]
+    return {explicit((t,)): 1 for t in sums} | {
+        explicit((ex.cast(relu([ex.Expr("cast", (t,), dtype)], {}), dtype),)): 2 for t in sums
+    }
+
+
+_SUM_TREES = {**_sum_trees(f16), **_sum_trees(bf16)}
+
+
+def _by_matrices(
+    ctx: Lowering,
+    node: Node,
+    reading: Reading,
+    chosen: Matrices,
+    sums: tuple[Tensor, Tensor, int] | None = None,
+) -> None:
+    """Matrix instructions over pixels whose channels lie last, in x, in the weights, and in y. `sums`: the result, the
+    tensor that is added, and the kernel's constant RESIDUAL."""
+    x, w, y = node.inputs[0], node.inputs[1], node.output if sums is None else sums[0]
+    stored = ctx.storage(y)
+    half = _half(ctx, stored_pair(ctx.storage(x), ctx.storage(w), stored))
+    assert half is not None
+    groups, rows, batch = reading.groups, reading.rows, y.shape[0]
+    channels, taps = x.shape[1] // groups, math.prod(w.shape[2:])
+    deep = -(-channels // 8)
+    pixels = pixels_in_units(ctx, x, half, groups)
+    weights = cast_ref(ctx, ctx.ref(w), ctx.storage(w), half, w.size)
+    if reading.places is None:  # (groups, rows, channels, taps)
+        strides = (rows * channels * taps, channels * taps, 1, taps)
+    else:  # (groups, channels, rows, taps)
+        strides = (channels * rows * taps, taps, 1, rows * taps)
+    weights = in_units(ctx, weights, half, (groups, rows, taps, channels), strides)
+    block, table = reading.by_pixel(channels, groups * deep, taps * deep, groups * rows)
+    activation = _CODE[node.attrs.get("activation")]
+    bias, kind = _narrow_bias(ctx, node, half)
+    alone, last = chosen.split_k == 1, lies_last(ctx, y)
+    wide = stored if alone else f32
+    whole = ctx.ref(y) if alone and last else ctx.scratch(chosen.split_k * y.size * wide.itemsize)
+    high, across = (PANEL_TILES if chosen.warpgroups else MATRIX_TILES)[chosen.tile][:2]
+    columns = reading.columns(batch)
+    tiles = math.ceil(columns / high) * math.ceil(rows / across) * groups * len(reading.phases)
+    decl = partial(CONV_WGMMA, WARPGROUPS=1) if chosen.warpgroups else CONV_MMA
+    kernel = decl(
+        T=half.name,
+        TILE=chosen.tile,
+        STAGES=chosen.stages,
+        PLACED=not reading.dense,
+        ACTIVATION=activation if alone else 0,
+        BIAS=kind if alone else 0,
+        RESIDUAL=0 if sums is None else sums[2],
+        C_QUADS=rows % 4 == 0 and quads(whole, itemsize=wide.itemsize),
+        WIDE=wide != half,
+    )
+    meta = ctx.block(block)
+    other = meta if sums is None else ctx.ref(sums[1])
+    pointers = [pixels, weights, meta if bias is None else bias, other, ctx.block(table.reshape(-1)), meta, whole]
+    sizes = [batch, groups, rows, len(reading.phases), columns, deep, chosen.chunk, chosen.split_k]
+    ctx.launch(kernel, ctx.groups(tiles * chosen.split_k), [*pointers, *sizes])
+    if not alone:
+        parts, whole = whole, ctx.ref(y) if last else ctx.scratch(y.size * stored.itemsize)
+        _join(ctx, node, parts, wide, chosen.split_k, whole, stored, last_shape(y.shape))
+    if not last:
+        from_last(ctx, y.shape, stored, whole, ctx.ref(y))
 
 
 def _bias(ctx: Lowering, node: Node, stored: DType) -> Ref | None:
@@ -182,25 +434,21 @@ def _join(
     parts: Ref,
     kept: DType,
     splits: int,
-    bias: Ref | None,
     target: Ref,
     stored: DType,
+    last: Sequence[int] = (),
 ) -> None:
-    """Adds up the parts in order, with bias and activation, in one pass."""
-    y, wide = node.output, promote(stored, f32)
-    shape = (y.shape[0], y.shape[1], math.prod(y.shape[2:]))
+    """Adds up the parts in order, with bias and activation, in one pass; `last`: the shape whose channels lie last."""
+    y = node.output
+    shape = last or (y.shape[0], y.shape[1], math.prod(y.shape[2:]))
     nbytes = y.size * kept.itemsize
     inputs = [
         View(Ref(parts.segment, parts.offset + i * nbytes, nbytes), kept, contiguous(shape))
         for i in range(splits)
     ]
-    total = ex.arg(0, kept)
-    for i in range(1, splits):
-        total = total + ex.arg(i, kept)
-    arguments = [total]
-    if bias is not None:
-        arguments.append(ex.arg(splits, wide))
-        inputs.append(View(bias, wide, (0, 1, 0)))
-    plain = epilogue_tree(kept, wide if bias is not None else None, node.attrs.get("activation"), stored)
-    tree = ex.substitute(plain, arguments)
+    kind = None
+    if len(node.inputs) > 2:
+        bias, kind = node.inputs[2], ctx.storage(node.inputs[2])
+        inputs.append(View(ctx.ref(bias), kind, (*[0] * (len(last) - 1), 1) if last else (0, 1, 0)))
+    tree = epilogue_tree(kept, kind, node.attrs.get("activation"), stored, (1.0,) * splits)
     launch_tree(ctx, [tree], shape, inputs, [View(target, stored, contiguous(shape))])

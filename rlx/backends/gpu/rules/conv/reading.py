@@ -44,6 +44,27 @@ class Reading:
         return batch * max(p[2] * p[3] * p[4] for p in self.phases)
 
 
+    @property
+    def dense(self) -> bool:
+        """Whether the pixels of y follow one another as the only phase computes them."""
+        (count, *others), plane = [math.prod(p[2:5]) for p in self.phases], self.meta[8]
+        return not others and count == plane
+
+    def by_pixel(self, channels: int, pixel: int, row: int, out: int) -> tuple[list[int], Table]:
+        """The block and the taps of bodies/conv_mma.h: `channels` of a group of x, the units of a pixel of x and of a
+        row of weights, and the elements of a pixel of y. Behind the taps stands an empty one."""
+        block = [*self.meta[:6], pixel, row, out, *self.meta[8:12], self.meta[14], 0, 0]
+        taps, done = [], 0
+        for terms, first, *rest in self.phases:
+            count = terms // channels
+            block += [count, done, *rest]
+            own = self.taps[first : first + count].copy()
+            own[:, 0] = np.arange(count) if self.places is None else self.places[first : first + count]
+            taps.append(own)
+            done += count
+        return block, np.concatenate([*taps, np.zeros((1, 4), np.int32)]).astype(np.int32)
+
+
 def _axis(values: Sequence[int], axis: int) -> npt.NDArray[np.int64]:
     """Values of one of the axes (channel, and three in space) of a table."""
     shape = [1, 1, 1, 1]

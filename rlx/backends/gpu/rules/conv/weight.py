@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 
+from rlx.backends.gpu.elementwise.strided import View, contiguous
 from rlx.backends.gpu.program.casts import THREADS, cast_ref, native
+from rlx.backends.gpu.program.images import IMAGES, Maker
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
-from rlx.backends.gpu.rules.conv.choice import Problem, Tiles, choose_weight
+from rlx.backends.gpu.program.steps import Ref
+from rlx.backends.gpu.rules.conv.choice import MATRIX_TILES, Matrices, Problem, Tiles, choose_weight
 from rlx.backends.gpu.rules.conv.reading import window_meta
+from rlx.backends.gpu.rules.conv.units import pixels_in_units
+from rlx.backends.gpu.rules.movement import move
 from rlx.backends.gpu.rules.reduce import REDUCE
-from rlx.dtypes import f32
+from rlx.dtypes import DType, f32
 from rlx.ir import Node
 
 CONV_WEIGHT = declare(
@@ -43,6 +48,30 @@ CONV_WEIGHT_DIRECT = declare(
         variants={"T": ("f32", "f64", "f16", "bf16")},
     )
 )
+CONV_WEIGHT_MMA = declare(
+    KernelDecl(
+        "conv_weight_mma",
+        about=(
+            "y = gradient of a convolution's weights, of its input x and the gradient d of its result, by matrix "
+            "instructions, for halves with channels last."
+        ),
+        grid="a group of 128 for each tile of BM rows x BN columns of each group and split",
+        # x, d, meta (bodies/conv_weight_mma.h), y (splits, groups, rows, taps, 8 deep), batch, groups, rows, …
+        args=(
+            *reads(x="T", d="T", meta="u32"),
+            *writes(y="f32"),
+            *uints("batch", "groups", "rows", "deep", "high", "chunk", "splits"),
+        ),
+        headers=("prims", "mma"),
+        variants={"T": ("f16", "bf16"), "TILE": ("s", "t", "m")},
+        constants={"STAGES": 1},
+        trials=((1,), (3,)),
+        threads=128,
+        resident="2",
+        unroll=True,
+        new_compiler=True,
+    )
+)
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
@@ -57,6 +86,10 @@ def lower_conv_grad_weight(ctx: Lowering, node: Node) -> None:
         return
     groups, batch = node.attrs["groups"], x.shape[0]
     target, stored = ctx.ref(y), ctx.storage(y)
+    chosen = choose_weight(ctx.target, _problem(ctx, node))
+    if isinstance(chosen, Matrices):
+        _by_matrices(ctx, node, chosen)
+        return
     a, b = (cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in (x, d))
     counts = d.shape[2:]
     size = math.prod(x.shape[2:])
@@ -64,8 +97,6 @@ def lower_conv_grad_weight(ctx: Lowering, node: Node) -> None:
         [*window_meta(x, counts, node.attrs["kernel"], node), x.shape[1] * size, x.shape[1] // groups * size]
     )
     rows, columns = y.shape[0] // groups, math.prod(y.shape[1:])
-    problem = Problem(rows, columns, batch * math.prod(counts), groups, y.size, stored)
-    chosen = choose_weight(ctx.target, problem)
     sizes = [batch, groups, rows, columns]
     if not isinstance(chosen, Tiles):
         ctx.launch(CONV_WEIGHT_DIRECT(T=stored.name), ctx.groups(y.size), [a, b, meta, target, *sizes])
@@ -76,8 +107,52 @@ def lower_conv_grad_weight(ctx: Lowering, node: Node) -> None:
     kernel = CONV_WEIGHT(IO=f"{stored}_{stored if split_k == 1 else f32}", BM=chosen.tile_m, BN=chosen.tile_n)
     ctx.launch(kernel, ctx.groups(tiles * split_k), [a, b, meta, partial, *sizes, chosen.chunk, split_k])
     if split_k > 1:
-        across, along = 32, THREADS // 32
-        reduce = REDUCE(IO=f"f32_{stored}", ACROSS=across, ALONG=along, KIND=0, READS=0, PARTS=0)
-        ctx.launch(
-            reduce, ctx.groups(math.ceil(y.size / across)), [partial, target, 1, split_k, y.size, split_k, 1, 1.0]
-        )
+        _add_up(ctx, partial, target, stored, split_k, y.size)
+
+
+def _add_up(ctx: Lowering, parts: Ref, target: Ref, stored: DType, count: int, size: int) -> None:
+    """Adds up `count` parts of f32, each of `size` elements, in order."""
+    across, along = 32, THREADS // 32
+    reduce = REDUCE(IO=f"f32_{stored}", ACROSS=across, ALONG=along, KIND=0, READS=0, PARTS=0)
+    ctx.launch(reduce, ctx.groups(math.ceil(size / across)), [parts, target, 1, count, size, count, 1, 1.0])
+
+
+def _problem(ctx: Lowering, node: Node) -> Problem:
+    (x, d), y = node.inputs, node.output
+    groups, stored = node.attrs["groups"], ctx.storage(y)
+    alike = stored.is_half and ctx.storage(x) == ctx.storage(d) == stored
+    units = -(-y.shape[1] // 8) * math.prod(y.shape[2:])
+    rows, columns, terms = y.shape[0] // groups, math.prod(y.shape[1:]), d.shape[0] * math.prod(d.shape[2:])
+    half = stored if alike and units and terms else None
+    return Problem(rows, columns, terms, groups, y.size, stored, matrices=half, units=units)
+
+
+def _takes_images(ctx: Lowering, node: Node, wished: bool) -> bool:
+    """Whether matrix instructions compute a node, which then reads both of its inputs in either order."""
+    return node.output.size > 0 and isinstance(choose_weight(ctx.target, _problem(ctx, node)), Matrices)
+
+
+IMAGES["conv_grad_weight"] = Maker(_takes_images, lambda node: node.inputs)
+
+
+def _by_matrices(ctx: Lowering, node: Node, chosen: Matrices) -> None:
+    """Matrix instructions over pixels whose channels lie last; parts of the sums over pixels are added up in order."""
+    (x, d), y = node.inputs, node.output
+    groups, batch, stored = node.attrs["groups"], x.shape[0], ctx.storage(y)
+    rows, channels, taps = y.shape[0] // groups, y.shape[1], math.prod(y.shape[2:])
+    deep, high = -(-channels // 8), -(-rows // 8)
+    pixels, gradient = (pixels_in_units(ctx, t, stored, groups) for t in (x, d))
+    meta = ctx.block([*window_meta(x, d.shape[2:], node.attrs["kernel"], node), groups * deep, groups * high])
+    size = groups * rows * taps * deep * 8
+    parts, whole = ctx.scratch(chosen.split_k * size * f32.itemsize), ctx.scratch(size * stored.itemsize)
+    up, across = MATRIX_TILES[chosen.tile][:2]
+    tiles = math.ceil(rows / up) * math.ceil(taps * deep * 8 / across) * groups
+    kernel = CONV_WEIGHT_MMA(T=stored.name, TILE=chosen.tile, STAGES=chosen.stages)
+    ctx.launch(
+        kernel, ctx.groups(tiles * chosen.split_k),
+        [pixels, gradient, meta, parts, batch, groups, rows, deep, high, chosen.chunk, chosen.split_k],
+    )  # fmt: skip
+    _add_up(ctx, parts, whole, stored, chosen.split_k, size)
+    inner = View(whole, stored, (taps * deep * 8, 1, deep * 8))
+    dims = (groups * rows, channels, taps)
+    move(ctx, dims, inner, View(ctx.ref(y), stored, contiguous(dims)))

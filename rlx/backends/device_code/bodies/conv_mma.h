@@ -1,0 +1,278 @@
+// y[n, t, g, row] = act(sum over taps and channels of w[g, row, tap, channel] * x[n, t * step + tap, g, channel] + bias):
+// convolution of halves (T: f16 or bf16) with channels last, as a product by matrix instructions: a row of A is what a
+// pixel of y sees of x, never stored; B has the weights of an output channel in a row; products are exact, sums are f32.
+// A unit is sixteen bytes, eight channels of one pixel or tap: every pixel of x has `deep` of them for each group of the
+// convolution, and every tap of w has as many; those beyond the channels are zero in both.
+// TILE: of BM pixels and BN channels; STAGES: see conv_tiles.h.
+// PLACED: the pixels of a phase lie apart in y (else pixel after pixel); ACTIVATION, BIAS: see activation.h, bias.h;
+// C_QUADS: y may be written four at a time; WIDE: y is f32. With several splits the sums of `chunk` slices each go to y
+// one after another, without bias and activation. RESIDUAL: 1: `other`, which lies as y does, is added to the rounded
+// result; 2: and what is negative then becomes zero.
+// meta: input sizes (3), steps (3), units of a pixel of x, units of a row of w, elements of a pixel of y, pixels of an image
+// of y, steps in pixels of y along t (3), pixels of y, 0, 0; then for each phase its taps, the first of them, positions (3),
+// first pixel of y, 0, 0. taps[k]: which tap of w it is, and where it looks along the three axes, as i32.
+#define TA T
+#define TB T
+#define MATRIX T
+#include "conv_tiles.h"
+#define ACROSS (BK / 8u)  // units of a row of a slice
+#ifdef WARPGROUPS
+#define SLICE ((BM + BN) * ACROSS)
+#define CELL_A(row, unit) PANEL_UNIT(row, unit)
+#define CELL_B(row, unit) (BM * ACROSS + PANEL_UNIT(row, unit))
+#else
+#define ROW (ACROSS + 1u)
+#define SLICE ((BM + BN) * ROW)
+#define CELL_A(row, unit) ((row) * ROW + (unit))
+#define CELL_B(row, unit) ((BM + (row)) * ROW + (unit))
+#endif
+#define LOADS_A (BM * ACROSS / THREADS)  // units of a slice for each thread
+#define LOADS_B (BN * ACROSS / THREADS)
+#define LINES (THREADS / ACROSS)  // rows of a slice that the threads load at once
+// Slices that are loaded ahead: warpgroups still read the last one while the next is loaded.
+#ifdef WARPGROUPS
+#define AHEAD (STAGES - 2u)
+#else
+#define AHEAD (STAGES - 1u)
+#endif
+#define PIXELS (128u / WARP_COLUMNS)  // that a warp puts at once
+#define NOWHERE 0xffffffffu
+#define META(i) LOAD(u32, meta, i)
+#define PHASE(i) LOAD(u32, meta, 16u + phase * 8u + (i))
+
+#include "matmul_out.h"
+
+UNITS(STAGES * SLICE > STAGE ? STAGES * SLICE : STAGE)
+
+// Loads the next slice of this thread's units: into the part `side` of shared memory, or into registers, where bit f of
+// `real` says which of them are not zero. Then moves on by a slice.
+#define LOAD_SLICE(side)                                                                                           \
+    {                                                                                                              \
+        const bool inside = tap < tap_end;                                                                         \
+        real = 0u;                                                                                                 \
+        UNROLL for (uint f = 0u; f < LOADS_A; f++) {                                                               \
+            const uint q0 = at[f].x + place.y, q1 = at[f].y + place.z, q2 = at[f].z + place.w;                     \
+            const bool there = inside && q0 < s0 && q1 < s1 && q2 < s2;                                            \
+            const uint i = there ? at[f].w + ((q0 * s1 + q1) * s2 + q2) * pixel + unit : 0u;                       \
+            if (STAGES > 1u) {                                                                                     \
+                LOAD_AHEAD(held_a[f], (side) * SLICE + CELL_A(line + f * LINES, across), x, i, there)              \
+            } else {                                                                                               \
+                held_a[f] = LOAD_UNIT(x, i);                                                                       \
+                real |= there ? 1u << f : 0u;                                                                      \
+            }                                                                                                      \
+        }                                                                                                          \
+        UNROLL for (uint f = 0u; f < LOADS_B; f++) {                                                               \
+            const bool there = inside && n0 + line + f * LINES < rows;                                             \
+            const uint i = there ? row_b + f * (LINES * w_row) + place.x * deep + unit : 0u;                       \
+            if (STAGES > 1u) {                                                                                     \
+                LOAD_AHEAD(held_b[f], (side) * SLICE + CELL_B(line + f * LINES, across), w, i, there)              \
+            } else {                                                                                               \
+                held_b[f] = LOAD_UNIT(w, i);                                                                       \
+                real |= there ? 1u << (LOADS_A + f) : 0u;                                                          \
+            }                                                                                                      \
+        }                                                                                                          \
+        unit += ACROSS;                                                                                            \
+        if (unit >= deep) {                                                                                        \
+            tap += unit / deep;                                                                                    \
+            unit %= deep;                                                                                          \
+            place = taps AT(tap < tap_end ? tap : tap_first);                                                      \
+        }                                                                                                          \
+    }
+
+// Four halves, rounded by instructions in CUDA.
+#ifdef RLX_GLSL
+#define STORE_FOUR(p, i, v) STORE4(T, p, i, v);
+#else
+#define STORE_FOUR(p, i, v) ((uint2*)(p))[i] = make_uint2(pair_bits(v.x, v.y), pair_bits(v.z, v.w));
+#endif
+
+// Puts four channels of a pixel of y from element `at` on, of which `left` are there.
+RLX_FN void put_channels(PTR(T) y, const vec4 sum, const vec4 add, const vec4 other, const uint at, const uint left) {
+    vec4 v = sum;
+    if (HAS_BIAS) ADD_QUAD(v, add)
+    v = VEC4(activated(v.x), activated(v.y), activated(v.z), activated(v.w));
+    if (RESIDUAL != 0u) {
+        const uint xy = pair_bits(v.x, v.y), zw = pair_bits(v.z, v.w);
+        v = VEC4(low_value(xy), high_value(xy), low_value(zw), high_value(zw));
+        ADD_QUAD(v, other)
+        if (RESIDUAL == 2u) v = VEC4(p_max_f(v.x, 0.0f), p_max_f(v.y, 0.0f), p_max_f(v.z, 0.0f), p_max_f(v.w, 0.0f));
+    }
+    if (C_QUADS) {
+        if (WIDE) {
+            STORE4(f32, AS(f32, y), at / 4u, v);
+        } else {
+            STORE_FOUR(y, at / 4u, v)
+        }
+        return;
+    }
+    put_one(y, at, v.x);
+    if (left > 1u) put_one(y, at + 1u, v.y);
+    if (left > 2u) put_one(y, at + 2u, v.z);
+    if (left > 3u) put_one(y, at + 3u, v.w);
+}
+
+// The four channels of `other` from element `at` on, of which `left` are there.
+RLX_FN vec4 other_channels(PTR(T) other, const uint at, const uint left) {
+    if (C_QUADS) return LOAD4(T, other, at / 4u);
+    vec4 v = VEC4(LOAD(T, other, at), 0.0f, 0.0f, 0.0f);
+    if (left > 1u) v.y = LOAD(T, other, at + 1u);
+    if (left > 2u) v.z = LOAD(T, other, at + 2u);
+    if (left > 3u) v.w = LOAD(T, other, at + 3u);
+    return v;
+}
+
+RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b16) taps, PTR(u32) meta, PTR(T) y,
+                          const uint batch, const uint groups, const uint rows, const uint phases, const uint columns,
+                          const uint deep, const uint chunk, const uint splits) {
+    const uint tiles_m = (columns + BM - 1u) / BM, tiles_n = (rows + BN - 1u) / BN;
+    // Tiles of the same pixels follow one another, so that they find x in the cache.
+    const uint z = GROUP / (tiles_m * tiles_n), tile = GROUP % (tiles_m * tiles_n);
+    const uint part = z % splits, phase = z / splits % phases, g = z / (splits * phases);
+    if (g >= groups) return;
+    const uint t1 = PHASE(3u), t2 = PHASE(4u), positions = PHASE(2u) * t1 * t2, count = batch * positions;
+    const uint m0 = tile / tiles_n * BM, n0 = tile % tiles_n * BN;
+    if (m0 >= count) return;
+    const uint s0 = META(0u), s1 = META(1u), s2 = META(2u), pixel = META(6u), w_row = META(7u);
+
+    const uint line = THREAD / ACROSS, across = THREAD % ACROSS;
+    uvec4 at[LOADS_A];
+    UNROLL for (uint f = 0u; f < LOADS_A; f++) {
+        const uint m = m0 + line + f * LINES, image = m / positions, t = m % positions;
+        at[f].x = m < count ? t / (t1 * t2) * META(3u) : 0x80000000u;  // beyond all pixels no tap is inside
+        at[f].y = t / t2 % t1 * META(4u);
+        at[f].z = t % t2 * META(5u);
+        at[f].w = image * (s0 * s1 * s2) * pixel + g * deep;
+    }
+    const uint row_b = (g * rows + n0 + line) * w_row;
+    const uint tap_first = PHASE(1u), tap_end = tap_first + PHASE(0u);
+    const uint slices = (PHASE(0u) * deep + ACROSS - 1u) / ACROSS;
+    const uint begin = part * chunk, end = slices < begin + chunk ? slices : begin + chunk;
+    uint unit = (begin * ACROSS + across) % deep, tap = tap_first + (begin * ACROSS + across) / deep;
+    uvec4 place = taps AT(tap < tap_end ? tap : tap_first);
+
+    uvec4 held_a[LOADS_A];
+    uvec4 held_b[LOADS_B];
+    uint real = 0u, side = 0u, next = AHEAD;
+    if (STAGES > 1u) {
+        UNROLL for (uint s = 0u; s < AHEAD; s++) {
+            if (begin + s < end) LOAD_SLICE(s)
+            LOADS_END
+        }
+    } else {
+        LOAD_SLICE(0u)
+    }
+#ifdef WARPGROUPS
+    float acc[BLOCKS][BN / 2u];
+    UNROLL for (uint i = 0u; i < BLOCKS; i++) {
+        UNROLL for (uint e = 0u; e < BN / 2u; e++) acc[i][e] = 0.0f;
+    }
+    ROLLED for (uint t = begin; t < end; t++) {
+        LOADS_WAIT(AHEAD - 1u)
+        COPIES_SEEN
+        // The slice is there, and all have multiplied the one before the last, whose place the next load takes.
+        BARRIER;
+        WG_READY
+        UNROLL for (uint i = 0u; i < BLOCKS; i++) {
+            UNROLL for (uint kk = 0u; kk < BK / 16u; kk++) {
+                MULTIPLY_PANELS(acc[i], WG_MATRIX(side * SLICE + (WARP / 4u * BLOCKS + i) * 512u + kk * 2u, 1u),
+                                WG_MATRIX(side * SLICE + BM * ACROSS + kk * 2u, 1u), 1u);
+            }
+        }
+        WG_SENT
+        if (t + AHEAD < end) LOAD_SLICE(next)
+        LOADS_END
+        WG_WAIT(1)
+        next = next + 1u == STAGES ? 0u : next + 1u;
+        side = side + 1u == STAGES ? 0u : side + 1u;
+    }
+    WG_WAIT(0)
+    UNROLL for (uint i = 0u; i < BLOCKS; i++) { HOLD(acc[i], BN / 2u) }
+    LOADS_WAIT(0)
+    BARRIER;
+#else
+    const uvec4 zero = UVEC4(0u, 0u, 0u, 0u);
+    SUMS acc[BLOCKS * MATRICES];
+    UNROLL for (uint i = 0u; i < BLOCKS * MATRICES; i++) SUMS_ZERO(acc[i])
+    ROLLED for (uint t = begin; t < end; t++) {
+        if (STAGES > 1u) {
+            LOADS_WAIT(AHEAD - 1u)
+            BARRIER;
+            if (t + AHEAD < end) LOAD_SLICE(next)
+            LOADS_END
+            next = next + 1u == STAGES ? 0u : next + 1u;
+        } else {
+            UNROLL for (uint f = 0u; f < LOADS_A; f++) {
+                units[CELL_A(line + f * LINES, across)] = (real >> f & 1u) != 0u ? held_a[f] : zero;
+            }
+            UNROLL for (uint f = 0u; f < LOADS_B; f++) {
+                units[CELL_B(line + f * LINES, across)] = (real >> (LOADS_A + f) & 1u) != 0u ? held_b[f] : zero;
+            }
+            BARRIER;
+            LOAD_SLICE(0u)
+        }
+        UNROLL for (uint kk = 0u; kk < BK / 16u; kk++) {
+            MATRIX_B mb[MATRICES];
+            UNROLL for (uint j = 0u; j < MATRICES; j++) {
+                LOAD_B(mb[j], side * SLICE + CELL_B(WARP_COLUMN + j * 16u, kk * 2u), ROW, true)
+            }
+            UNROLL for (uint i = 0u; i < BLOCKS; i++) {
+                MATRIX_A ma;
+                LOAD_A(ma, side * SLICE + CELL_A(WARP_ROW(i), kk * 2u), ROW, false)
+                UNROLL for (uint j = 0u; j < MATRICES; j++) {
+                    MULTIPLY(acc[i * MATRICES + j], ma, mb[j])
+                }
+            }
+        }
+        if (STAGES > 1u) {
+            side = side + 1u == STAGES ? 0u : side + 1u;
+        } else {
+            BARRIER;
+        }
+    }
+    if (STAGES > 1u) {
+        LOADS_WAIT(0u)
+        BARRIER;
+    }
+#endif
+
+    // A lane puts the same four channels of every PIXELS-th pixel. What it adds to sixteen of the warp's pixels is loaded
+    // before any of them is stored: the compiler cannot know that these are no elements of y.
+    const uint stage = WARP * 16u * ROW_C, quad = LANE % (WARP_COLUMNS / 4u), pitch = META(8u);
+    const uint column = n0 + WARP_COLUMN + quad * 4u, left = column < rows ? rows - column : 0u;
+    const uint channel = g * rows + column;
+    PTR(T) py = SKIP(T, y, part, WIDE ? 2u * META(13u) : META(13u));
+    const vec4 zeros = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
+    vec4 add = zeros;
+    if (HAS_BIAS && left != 0u) add = bias_quad(bias, channel, channel + left);
+    UNROLL for (uint i = 0u; i < BLOCKS; i++) {
+        uint to[16u / PIXELS];
+        vec4 others[16u / PIXELS];
+        UNROLL for (uint e = 0u; e < 16u / PIXELS; e++) {
+            const uint m = m0 + WARP_ROW(i) + e * PIXELS + LANE / (WARP_COLUMNS / 4u);
+            to[e] = m < count && left != 0u ? m : NOWHERE;
+            if (PLACED && to[e] != NOWHERE) {
+                const uint u = m % positions;
+                to[e] = m / positions * META(9u) + PHASE(5u) + u / (t1 * t2) * META(10u) + u / t2 % t1 * META(11u) +
+                        u % t2 * META(12u);
+            }
+            others[e] = zeros;
+            if (RESIDUAL != 0u && to[e] != NOWHERE) others[e] = other_channels(other, to[e] * pitch + channel, left);
+        }
+        UNROLL for (uint j = 0u; j < MATRICES; j++) {
+#ifdef WARPGROUPS
+            Sums sums;
+            UNROLL for (uint e = 0u; e < 8u; e++) sums.c[e] = acc[i][j * 8u + e];
+            STORE_SUMS(sums, stage + j * 4u, ROW_C)
+#else
+            STORE_SUMS(acc[i * MATRICES + j], stage + j * 4u, ROW_C)
+#endif
+        }
+        SYNC_WARP;
+        UNROLL for (uint e = 0u; e < 16u / PIXELS; e++) {
+            const uvec4 v = units[stage + (e * PIXELS + LANE / (WARP_COLUMNS / 4u)) * ROW_C + quad];
+            const vec4 sum = VEC4(RLX_FLOAT(v.x), RLX_FLOAT(v.y), RLX_FLOAT(v.z), RLX_FLOAT(v.w));
+            if (to[e] != NOWHERE) put_channels(py, sum, add, others[e], to[e] * pitch + channel, left);
+        }
+        SYNC_WARP;
+    }
+}

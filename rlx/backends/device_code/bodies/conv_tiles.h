@@ -1,0 +1,52 @@
+// What convolutions by matrix instructions share. TILE names the sides of a tile, BM and BN, which four warps share, two
+// by two; where WARPGROUPS is a constant two warpgroups do, each with half of the rows. A slice of BK terms of a sum lies in
+// shared memory with 16 bytes of padding in each row, which keeps eight rows in different banks; for warpgroups in panels
+// (wgmma.h). STAGES: 1: the next slice waits in registers; more: shared memory holds so many slices, which asynchronous
+// copies fill ahead.
+#define BM RLX_JOIN(BM_, TILE)
+#define BN RLX_JOIN(BN_, TILE)
+#define BM_s 64u
+#define BN_s 64u
+#define BM_t 128u
+#define BN_t 64u
+#define BM_m 128u
+#define BN_m 128u
+#define BM_l 256u
+#define BN_l 128u
+// Of a warp's part of the tile: how many times it has 16 rows (WARP_ROW is the first of them), and its columns.
+#ifdef WARPGROUPS
+#define BK 64u
+#define THREADS 256u
+#define BLOCKS (BM / 128u)
+#define WARP_ROW(i) (WARP / 4u * (BM / 2u) + (i) * 64u + WARP % 4u * 16u)
+#define WARP_COLUMN 0u
+#define WARP_COLUMNS BN
+#else
+#define BK 32u
+#define THREADS 128u
+#define BLOCKS (BM / 32u)
+#define WARP_ROW(i) ((WARP / 2u * BLOCKS + (i)) * 16u)
+#define WARP_COLUMN (WARP % 2u * WARP_COLUMNS)
+#define WARP_COLUMNS (BN / 2u)
+#endif
+#define MATRICES (WARP_COLUMNS / 16u)  // in 16 of a warp's rows
+// Sums on their way out: the units of a row, and of 16 rows of each warp.
+#define ROW_C (WARP_COLUMNS / 4u + 1u)
+#define STAGE (THREADS / 2u * ROW_C)
+#include "stream.h"
+#include "matmul_ahead.h"
+#ifdef RLX_GLSL
+#define ROLLED [[dont_unroll]]
+#define UNITS(n) shared uvec4 units[n];
+#else
+#define ROLLED _Pragma("unroll 1")
+#endif
+#ifdef WARPGROUPS
+#include "wgmma.h"
+#define MULTIPLY_PANELS RLX_WG_CALL(rows, RLX_JOIN(BN_OF_, TILE), MATRIX)
+#define BN_OF_t 64
+#define BN_OF_m 128
+#define BN_OF_l 128
+#undef UNITS
+#define UNITS(n) PANELS_IN_UNITS(n)
+#endif

@@ -1,0 +1,57 @@
+"""Operands of convolutions by matrix instructions: units of sixteen bytes, eight channels of a pixel or of a tap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rlx.backends.gpu.elementwise.strided import View, contiguous
+from rlx.backends.gpu.program.casts import cast_ref, groups_for
+from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
+from rlx.backends.gpu.program.lowering import Lowering
+from rlx.backends.gpu.program.steps import Ref
+from rlx.backends.gpu.rules.movement import move
+from rlx.dtypes import DType
+from rlx.ir import Tensor
+
+CONV_UNITS = declare(
+    KernelDecl(
+        "conv_units",
+        about="y (n0, n1, n2, units) = elements of sixteen bits of x, `channels` of them `step` apart, in units.",
+        grid="a thread for each unit, in groups of 256",
+        args=(*reads(x="b2"), *writes(y="b16"), *uints("n0", "n1", "n2", "channels", "s0", "s1", "s2", "step")),
+        constants={"NEAR": 1},
+        trials=((1,), (2,)),
+    )
+)
+
+
+def lies_last(ctx: Lowering, t: Tensor) -> bool:
+    """Whether the bytes of a tensor are those of (N, *S, C)."""
+    return (ctx.lies_last(t)) or t.shape[1] == 1 or math.prod(t.shape[2:]) == 1
+
+
+def pixels_in_units(ctx: Lowering, x: Tensor, dtype: DType, groups: int) -> Ref:
+    """The elements of an image as (N, pixels, groups, channels), in units."""
+    batch, channels, size = x.shape[0], x.shape[1] // groups, math.prod(x.shape[2:])
+    source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), dtype, x.size)
+    dims = (batch, size, groups, channels)
+    apart = (x.shape[1] * size, 1, channels * size, size)
+    return in_units(ctx, source, dtype, dims, contiguous(dims) if lies_last(ctx, x) else apart)
+
+
+def in_units(ctx: Lowering, source: Ref, dtype: DType, dims: tuple[int, int, int, int], strides: Sequence[int]) -> Ref:
+    """Elements of these dimensions in row-major order, the last one filled up with zeros to units of 16 bytes."""
+    n0, n1, n2, channels = dims
+    deep = -(-channels // 8)
+    same = all(n == 1 or a == b for n, a, b in zip(dims, strides, contiguous(dims), strict=True))
+    if same and channels == 8 * deep and source.offset % 16 == 0:
+        return source
+    units = n0 * n1 * n2 * deep
+    result = ctx.scratch(16 * units)
+    if channels == 8 * deep and n2 == 1:
+        move(ctx, dims, View(source, dtype, tuple(strides)), View(result, dtype, contiguous(dims)))
+    else:
+        kernel = CONV_UNITS(NEAR=1 if strides[1] <= strides[2] else 2)
+        ctx.launch(kernel, groups_for(ctx, units), [source, result, *dims, *strides])
+    return result

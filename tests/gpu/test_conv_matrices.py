@@ -1,0 +1,297 @@
+"""Convolutions by matrix instructions: the CUDA text run on the CPU, whose body Vulkan's modules share; which tensors
+lie with their channels last between them, and that programs give the same numbers with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import rlx
+from rlx.backends.cuda.target import cuda_target
+from rlx.backends.gpu.program.executable import load_rules, lower_graph
+from rlx.backends.gpu.program.lowering import Lowering, kernel_name, runs_natively
+from rlx.backends.gpu.rules.conv.choice import Problem, choose, forcing
+from rlx.backends.gpu.rules.conv.units import in_units
+from rlx.backends.vulkan.target import vulkan_target
+from rlx.conformance.oracle import evaluate
+from rlx.driver import Limits, MemoryPlan
+from rlx.driver.memory.planner import plan
+from rlx.dtypes import bf16, f16, f32
+from rlx.ir import Graph
+from rlx.passes.pipeline import optimize
+from tests.gpu import cuda_host, lowered
+from tests.gpu.conv_matrices import FEATURES, LIMITS, cases, outcome
+from tests.gpu.lowered import ROUNDED, carried_out, close
+from tests.gpu.missed_barriers import every_barrier_is_missed
+
+on_host = pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+BF16 = ml_dtypes.bfloat16
+
+
+@pytest.fixture(autouse=True)
+def matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowered, "FEATURES", FEATURES)
+    load_rules()
+
+
+NAMES = (
+    "conv-bf16xbf16-n1c2o3-9x13-k2x3-s2x1-d1x2-p0_1_2_0-gelu", "conv-f32xf32-n1c65o66-9x8-k3x3-p1-bias_f32 in f16",
+    "conv-f32xf32-n1c3o17-4x4x4-k2x2x2-s2 in bf16", "conv_grad_input-f16xf16-n2c32o34-6x7-k3x3-s2-g2-p1",
+    "conv_grad_weight-f16xf16-n2c32o34-6x7-k3x3-s2-g2-p1",
+)  # fmt: skip
+
+
+@on_host
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"tile": "s", "stages": 4},
+        {"tile": "t", "stages": 1},
+        {"tile": "m", "stages": 2},
+        {"tile": "l", "warpgroups": True},
+    ],
+)
+@pytest.mark.sample(2)
+def test_cases_of_conformance(wishes: dict[str, Any]) -> None:
+    """A sample of what `python -m tests.gpu.conv_matrices` runs."""
+    named = {c.id: c for c in cases()}
+    for number, name in enumerate(NAMES):
+        ok, _, message = outcome(named[name], "host", None, {**wishes, "split_k": 3 if number == 1 else 1})
+        assert ok, (name, message)
+
+
+@on_host
+def test_every_barrier_is_needed_and_missed() -> None:
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(s).astype(np.float16) for s in ((1, 32, 9, 9), (65, 32, 3, 3)))
+    attrs = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1), "groups": 1, "activation": None}
+
+    def run() -> None:
+        # The last of nine slices, or of four, lies where the sums are put.
+        for wishes in ({"tile": "s", "stages": 1}, {"tile": "s", "stages": 4}, {"tile": "m", "warpgroups": True}):
+            with forcing(algorithm="matrices", split_k=1, **wishes):
+                lowered.run("conv", x, w, limits=LIMITS, backend="cuda", **attrs)
+
+    every_barrier_is_missed("conv_mma.h", run)
+
+
+@on_host
+def test_every_barrier_of_the_gradient_is_needed_and_missed() -> None:
+    rng = np.random.default_rng(0)
+    x, d = (rng.standard_normal(s).astype(np.float16) for s in ((3, 9, 9, 10), (3, 65, 9, 10)))
+    attrs = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1), "groups": 1, "kernel": (3, 3)}
+
+    def run() -> None:
+        for stages in (1, 4):  # the last of nine slices lies where the sums are put
+            with forcing(algorithm="matrices", tile="s", stages=stages, split_k=1):
+                lowered.run("conv_grad_weight", x, d, limits=LIMITS, backend="cuda", **attrs)
+
+    every_barrier_is_missed("conv_weight_mma.h", run)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("backend", ["vulkan", "cuda"])
+@pytest.mark.parametrize("groups, channels", [(1, 3), (3, 8), (2, 11)])
+def test_channels_filled_up_to_units(groups: int, channels: int, backend: str) -> None:
+    """A picture's, and a filter's, whose taps become the slower axis."""
+    graph = Graph("units")
+    x = graph.input("x", (2, groups * channels, 5, 3), "f16")
+    deep = -(-channels // 8)
+    y = rlx.pad(x, [(0, 0), (0, groups * (8 * deep - channels)), (0, 0), (0, 0)])  # a slot of as many bytes
+    graph.output("y", y)
+    planned = plan(graph, planner="bump")
+    value = np.random.default_rng(0).standard_normal(x.shape).astype(np.float16)
+    apart = value.reshape(2, groups, channels, 15)
+    for turned in (apart.transpose(0, 3, 1, 2), apart.transpose(0, 1, 3, 2)):
+        dims = (2, turned.shape[1], turned.shape[2], channels)
+        lowering = Lowering(graph, planned, lowered.target(backend), "f32")
+        strides = tuple(s // 2 for s in turned.strides)
+        lowering.copy(in_units(lowering, lowering.ref(x), f16, dims, strides), lowering.ref(y))
+        got = carried_out(graph, planned, lowering, [value], backend)["y"].reshape(*dims[:3], 8 * deep)
+        assert (got[..., :channels] == turned).all() and not got[..., channels:].any()
+
+
+def program(build: Callable[[Graph], None], planner: str = "reuse") -> tuple[Graph, MemoryPlan, Lowering]:
+    """A graph as it is lowered for a CUDA device with matrix instructions."""
+    graph = Graph("images")
+    build(graph)
+    target = cuda_target(FEATURES, LIMITS, software=True)
+    passed, _ = optimize(graph, support=lambda n: "native" if n.op.leaf or runs_natively(n, target) else "host")
+    planned = plan(passed, planner=planner)
+    return passed, planned, lower_graph(passed, planned, target, "f32", batches=False)[0]
+
+
+def _block(graph: Graph) -> None:
+    """A residual network's parts: a stem, a pool, blocks, a dropout of fixed places, and a mean over the pixels."""
+
+    def weight(*shape: int) -> rlx.Tensor:
+        return graph.input(f"w{len(graph.inputs)}", shape, "bf16")
+
+    def conv(x: rlx.Tensor, channels: int, k: int, stride: int = 1) -> rlx.Tensor:
+        return rlx.conv(x, weight(channels, x.shape[1], k, k), weight(channels), strides=stride, pads=k // 2)
+
+    x = graph.input("x", (2, 3, 11, 10), "bf16")
+    y = rlx.max_pool(rlx.relu(conv(x, 24, 3)), 3, strides=2, pads=1)
+    y = rlx.relu(rlx.conv(y, weight(24, 1, 5, 5), weight(24), pads=2, groups=24))
+    z = conv(rlx.relu(conv(rlx.relu(conv(y, 16, 1)), 16, 3, 2)), 40, 1)
+    y = rlx.relu(z + conv(y, 40, 1, 2))
+    y = y * rlx.sigmoid(conv(rlx.mean(y, axis=(2, 3), keepdims=True), 40, 1))
+    z = rlx.concat([conv(rlx.relu(conv(y, 16, 3)), 16, 3), y], axis=1)
+    graph.output("flat", rlx.sum(z, axis=1))
+    graph.output("y", rlx.relu(conv(rlx.avg_pool(z, 2), 32, 1)))
+
+
+def _feeds(graph: Graph) -> dict[str, Any]:
+    """Normal numbers in bf16, weights so large that a convolution keeps the size of what it reads."""
+    rng = np.random.default_rng(0)
+    scales = {name: np.prod(t.shape[1:]) ** -0.5 for name, t in graph.inputs.items()}
+    return {n: (rng.standard_normal(t.shape) * scales[n]).astype(BF16) for n, t in graph.inputs.items()}
+
+
+def _last(graph: Graph, lowering: Lowering) -> set[str]:
+    """The ops of which a result lies with its channels last."""
+    return {t.node.op.name for node in graph.nodes for t in node.outputs if t.id in lowering.last}
+
+
+@on_host
+@pytest.mark.vulkan
+@pytest.mark.parametrize("planner", ["reuse", "bump"])
+@pytest.mark.sample(1)
+def test_a_network_whose_images_lie_with_their_channels_last(planner: str) -> None:
+    with forcing(algorithm="matrices", tile="s", stages=4):
+        graph, planned, lowering = program(_block, planner)
+    feeds = _feeds(graph)
+    got = carried_out(graph, planned, lowering, [feeds[n] for n in graph.inputs], "cuda")
+    values = evaluate(graph, feeds, upcast=True)
+    for name, t in graph.outputs.items():
+        close(got[name], values[t.id], nmse=2e-5, worst=2e-2)
+    assert {"conv", "max_pool", "fused"} <= _last(graph, lowering)
+    assert not lowering.last & {t.id for t in (*graph.inputs.values(), *graph.outputs.values())}
+    between = [s.label for s in lowering.steps if "transpose" in kernel_name(s)]
+    assert not any("pool" in label or "mean" in label for label in between), between
+
+
+def _gradients(graph: Graph) -> None:
+    """Weights' gradients through convolutions, norms over a batch's pixels, sums, and what joins and cuts channels."""
+    x, first = graph.input("x", (2, 8, 6, 6), "bf16"), graph.input("v", (16, 8, 3, 3), "bf16")
+    weights = [first, *(graph.input(f"w{i}", (16, 16, k, k), "bf16") for i, k in enumerate((3, 1, 3)))]
+
+    def normed(y: rlx.Tensor) -> rlx.Tensor:
+        y = y - rlx.mean(y, axis=(0, 2, 3), keepdims=True)
+        return rlx.relu(y * rlx.rsqrt(rlx.mean(y * y, axis=(0, 2, 3), keepdims=True) + 1e-3))
+
+    y = normed(rlx.conv(x, weights[0], pads=1))
+    y = rlx.max_pool(rlx.relu(normed(rlx.conv(y, weights[1], pads=1)) + rlx.conv(y, weights[2])), 2)
+    z = rlx.concat([y[:, 3:11], rlx.relu(rlx.conv(y, weights[3], pads=1))[:, 8:]], axis=1)
+    loss = rlx.mean(rlx.cast(z * z, "f32"))
+    for i, slope in enumerate(rlx.gradients(loss, weights)):
+        graph.output(f"d{i}", slope)
+
+
+@on_host
+@pytest.mark.vulkan
+def test_gradients_whose_images_lie_with_their_channels_last() -> None:
+    """Within what rounding every result to bf16 leaves of float64."""
+    with forcing(algorithm="matrices", tile="s", stages=4, split_k=1):
+        graph, planned, lowering = program(_gradients)
+    feeds = _feeds(graph)
+    got = carried_out(graph, planned, lowering, [feeds[n] for n in graph.inputs], "cuda")
+    values = evaluate(graph, feeds, upcast=True)
+    for name, t in graph.outputs.items():
+        close(got[name], values[t.id], nmse=3e-4, worst=0.1)
+    assert {"conv", "concat", "conv_grad_input"} <= _last(graph, lowering)
+
+
+def _lying_last(op: str, backend: str, inputs: list[Any], attrs: dict[str, Any]) -> None:
+    """An op whose first input, an image, and result lie with their channels last, beside the reference."""
+    graph = Graph("image")
+    ins = [graph.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(inputs)]
+    y = graph.add(op, ins, attrs)[0]
+    graph.output("y", y)
+    planned = plan(graph, planner="bump")
+    lowering = Lowering(graph, planned, lowered.target(backend, LIMITS), "f32")
+    lowering.last = frozenset({ins[0].id, y.id})
+    lowering.lower(y.node)
+    assert not any("transpose" in kernel_name(s) for s in lowering.steps)
+    feeds = [np.moveaxis(inputs[0], 1, -1), *inputs[1:]]
+    got = carried_out(graph, planned, lowering, feeds, backend)["y"].reshape(y.shape[0], *y.shape[2:], y.shape[1])
+    want = evaluate(graph, {f"x{i}": a for i, a in enumerate(inputs)}, upcast=True)[y.id]
+    close(np.moveaxis(got, -1, 1), want, **ROUNDED[inputs[0].dtype.type])
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("backend", ["vulkan", "cuda"])
+@pytest.mark.parametrize("op, counted", [("max_pool", False), ("avg_pool", False), ("avg_pool", True)])
+def test_pools_with_channels_last(op: str, counted: bool, backend: str) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 16, 7, 6)).astype(np.float16)
+    x[0, 3, 2, 2], x[1, 5] = np.inf, -np.inf
+    attrs = {"kernel": (3, 2), "strides": (2, 1), "pads": ((1, 1), (0, 1)), "dilations": (1, 2), "ceil_mode": False}
+    if op == "avg_pool":
+        x = np.where(np.isfinite(x), x, np.float16(0))
+        attrs = {**attrs, "count_include_pad": counted}
+    _lying_last(op, backend, [x], attrs)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("backend", ["vulkan", "cuda"])
+@pytest.mark.parametrize(
+    "sizes, kernel, strides, dilations, pads, bias",
+    [
+        ((9, 7), (3, 3), (1, 1), (1, 1), ((1, 1), (1, 1)), np.float32),
+        ((8, 11), (5, 2), (2, 3), (1, 2), ((0, 3), (2, 0)), BF16),
+        ((13,), (4,), (1,), (1,), ((0, 0),), None),
+        ((3, 4, 5), (2, 3, 3), (1, 2, 1), (1, 1, 1), ((1, 0), (1, 1), (1, 1)), None),
+    ],
+)
+@pytest.mark.sample(2, vulkan=1)
+def test_channels_convolved_by_themselves(
+    sizes: Any, kernel: Any, strides: Any, dilations: Any, pads: Any, bias: Any, backend: str
+) -> None:
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(s).astype(BF16) for s in ((2, 24, *sizes), (24, 1, *kernel)))
+    attrs = {"strides": strides, "dilations": dilations, "pads": pads, "groups": 24, "activation": "silu"}
+    biases = [] if bias is None else [rng.standard_normal(24).astype(bias)]
+    with forcing(algorithm="depthwise"):
+        _lying_last("conv", backend, [x, w, *biases], attrs)
+
+
+def test_what_depends_on_the_place_of_an_element_keeps_the_order_of_shapes() -> None:
+    def build(graph: Graph) -> None:
+        x, w = graph.input("x", (1, 16, 6, 6), "bf16"), graph.input("w", (16, 16, 3, 3), "bf16")
+        y = rlx.conv(x, w, pads=1)
+        y = rlx.where(rlx.random.bernoulli(rlx.random.key(1), 0.5, y.shape), y, 0.0)
+        graph.output("y", rlx.conv(rlx.conv(y, w, pads=1), w))
+
+    with forcing(algorithm="matrices"):
+        graph, _, lowering = program(build)
+    drawn = {t.id for n in graph.nodes if n.op.name == "fused" for t in n.outputs}
+    assert lowering.last and not lowering.last & drawn
+
+
+def _chosen(backend: str, problem: Problem) -> str:
+    limits = Limits(shared_bytes=48 << 10, dynamic_shared_bytes=227 << 10)
+    target = cuda_target(FEATURES, limits) if backend == "cuda" else vulkan_target(FEATURES, limits, False)
+    return choose(target, problem).algorithm
+
+
+@pytest.mark.parametrize("backend", ["cuda", "vulkan"])
+def test_where_they_are_taken(backend: str) -> None:
+    pixels = 32 * 56 * 56
+    assert _chosen(backend, Problem(64, pixels, 576, 1, 64 * pixels, bf16, False, bf16, 72)) == "matrices"
+    assert _chosen(backend, Problem(64, pixels, 576, 1, 64 * pixels, f32)) == "tiles"
+    assert _chosen(backend, Problem(1, pixels, 9, 64, 64 * pixels, bf16, False, bf16, 9, 128 * pixels)) == "direct"
+    pointwise = Problem(64, pixels, 64, 1, 64 * pixels, bf16, True, bf16, 8)
+    assert _chosen(backend, pointwise) == "matrices"  # nothing has to be transposed
+    apart = Problem(64, pixels, 64, 1, 64 * pixels, bf16, True, bf16, 8, 128 * pixels)
+    assert _chosen(backend, apart) == ("library" if backend == "cuda" else "matrices")
+
+
+def test_a_device_without_matrices_has_no_images_with_channels_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.gpu.test_conv_matrices.FEATURES", FEATURES - {"coopmat", "bf16_coopmat"})
+    _, _, lowering = program(_block)
+    assert not lowering.last
+    assert all("conv_mma" not in kernel_name(s) for s in lowering.steps)
