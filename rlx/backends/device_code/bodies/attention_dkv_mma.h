@@ -8,7 +8,6 @@
 #if SCORES == 0
 #include "bodies/attention_slopes_registers.h"
 #else
-#define HOLDS_LEFT (WIDE == 4)
 #include "bodies/attention_slopes_wgmma.h"
 #endif
 #include "bodies/attention_dkv_registers.h"

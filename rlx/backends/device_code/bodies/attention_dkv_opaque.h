@@ -44,24 +44,30 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
         const uint head = head0 + turn / turns, q0 = uint(begin) + turn % turns * KEYS;
         PTR(M) pm = SKIP(M, SKIP(M, mask, batch, mb), head, mh);
         const bool some = MASK != 0u || !SEEN_BY_ALL(q0);
-        float x[MINE], dp[MINE];
-        FETCH_SCORES(x, dp, keys, values)
-        UNROLL for (uint n = 0u; n < MINE; n++) {
-            const uint i = side * MINE + n;
-            const uvec4 of_row = units[numbers + i];
-            float slope = (dp[n] - RLX_FLOAT(of_row.z)) * (LIFTED ? power / LIFT : 1.0f);
-            if (CAPPED) slope *= slope_of(x[n], scale, inverse_cap);
-            float z = x[n] * scale;
-            if (CAPPED) z = BEND(z);
-            if (some) z = masked(pm, z, q0 + i, key, sq, len, reach, mq, mk);
-            x[n] = EXP2(z * LOG2_E - RLX_FLOAT(of_row.x)) * RLX_FLOAT(of_row.y);
-            dp[n] = x[n] * slope;
+        UNROLL for (uint j = 0u; j < KEYS / 16u; j++) {
+            STORE_SCORES(keys, values, j)
+            float x[8], dp[8];
+            LOAD_EIGHT(x, mine + side * 2u)
+            LOAD_EIGHT(dp, mine + 4u + side * 2u)
+            WARP_MEET;  // all lanes have read their scores, which weights overwrite
+            UNROLL for (uint n = 0u; n < 8u; n++) {
+                const uint i = j * 16u + side * 8u + n;
+                const uvec4 of_row = units[numbers + i];
+                float slope = (dp[n] - RLX_FLOAT(of_row.z)) * (LIFTED ? power / LIFT : 1.0f);
+                if (CAPPED) slope *= slope_of(x[n], scale, inverse_cap);
+                float z = x[n] * scale;
+                if (CAPPED) z = BEND(z);
+                if (some) z = masked(pm, z, q0 + i, key, sq, len, reach, mq, mk);
+                x[n] = EXP2(z * LOG2_E - RLX_FLOAT(of_row.x)) * RLX_FLOAT(of_row.y);
+                dp[n] = x[n] * slope;
+            }
+            STORE_EIGHT(mine + side, x)
+            STORE_EIGHT(mine + 2u + side, dp)
+            WARP_MEET;
+            ADD_WEIGHTED(of_v, work, TILE, j)
+            ADD_WEIGHTED(of_k, work + 2u, 0u, j)
+            WARP_MEET;
         }
-        STORE_MINE(mine, x)
-        STORE_MINE(mine + KEYS / 8u, dp)
-        WARP_MEET;
-        ADD_WEIGHTED(of_v, work, TILE)
-        ADD_WEIGHTED(of_k, work + KEYS / 8u, 0u)
         BARRIER;  // all warps have read the tile
     }
     PTR(O) to_k = SKIP(O, dk, kv * sk, d);

@@ -33,7 +33,7 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
     const bool bent = CAPPED || MASK == 2u || !(scale > 0.0f);
     const float factor = bent ? 1.0f : scale * LOG2_E;
 
-    const uint side0 = 2u * AREA(TILE_ROWS);
+    const uint values = AREA(TILE_ROWS), side0 = 2u * AREA(TILE_ROWS);
     float of_k[DEEP][OUTPUTS], of_v[DEEP][OUTPUTS];
     UNROLL for (uint i = 0u; i < DEEP; i++) {
         UNROLL for (uint n = 0u; n < OUTPUTS; n++) {
@@ -53,9 +53,8 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
         NUMBER_OF(number, first)                                                                             \
     }
     FETCH_TILE(pk, 0u, TILE_ROWS, k0, uint(len))
-    FETCH_TILE(pv, AREA(TILE_ROWS), TILE_ROWS, k0, uint(len))
+    FETCH_TILE(pv, values, TILE_ROWS, k0, uint(len))
     if (turns > 0u) FETCH_TURN(side0, 0u)
-    LEFT_TILES(keys, 0u, values, AREA(TILE_ROWS))
     uint side = side0;
     for (uint turn = 0u; turn < turns * group; turn++) {
         const uint numbers = side + 2u * AREA(KEYS);
@@ -64,7 +63,7 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
         BARRIER;  // the tile has been loaded, and all warps have read the other one
         if (turn + 1u < turns * group) FETCH_TURN(side0 + SIDE - (side - side0), turn + 1u)
         float s[DEEP][SCORES], dp[DEEP][SCORES];
-        ROWS_BY_ROWS(s, keys, side)
+        ROWS_BY_ROWS(s, 0u, side)
         ROWS_BY_ROWS(dp, values, side + AREA(KEYS))
         const uint head = head0 + turn / turns, q0 = uint(begin) + turn % turns * KEYS;
         const bool some = bent || MASK != 0u || !SEEN_BY_ALL(q0);

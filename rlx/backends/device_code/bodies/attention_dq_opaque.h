@@ -36,36 +36,42 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
                 FETCH_HELD(next_v, pv, next, uint(len))
             }
             const bool some = MASK != 0u || !ALL_SEEN(k0, int(q0), last);
-            float x[MINE], dp[MINE];
-            FETCH_SCORES(x, dp, queries, upstream)
-            float best = top;
-            UNROLL for (uint n = 0u; n < MINE; n++) {
-                if (CAPPED && pass != 0u) dp[n] = (dp[n] - delta) * slope_of(x[n], scale, inverse_cap);
-                x[n] *= scale;
-                if (CAPPED) x[n] = BEND(x[n]);
-                if (some) x[n] = masked(pm, x[n], row, k0 + side * MINE + n, sq, len, reach, mq, mk);
-                best = larger(x[n], best);
-            }
-            if (pass == 0u) {
-                const float base = base_of(best) * LOG2_E;
-                const float less = top == -INFINITE ? 0.0f : EXP2(top * LOG2_E - base);
-                top = best;
-                total *= less;
-                delta *= less;
-                UNROLL for (uint n = 0u; n < MINE; n++) {
-                    const float weight = EXP2(x[n] * LOG2_E - base);
-                    total += weight;
-                    delta = FMA(weight, dp[n], delta);
-                    if (LIFTED) most = larger(weight == 0.0f ? 0.0f : p_abs_f(dp[n]), most);
+            UNROLL for (uint j = 0u; j < KEYS / 16u; j++) {
+                STORE_SCORES(queries, upstream, j)
+                float x[8], dp[8];
+                LOAD_EIGHT(x, mine + side * 2u)
+                LOAD_EIGHT(dp, mine + 4u + side * 2u)
+                WARP_MEET;  // all lanes have read their scores, which weights and the next scores overwrite
+                float best = top;
+                UNROLL for (uint n = 0u; n < 8u; n++) {
+                    if (CAPPED && pass != 0u) dp[n] = (dp[n] - delta) * slope_of(x[n], scale, inverse_cap);
+                    x[n] *= scale;
+                    if (CAPPED) x[n] = BEND(x[n]);
+                    if (some) x[n] = masked(pm, x[n], row, k0 + j * 16u + side * 8u + n, sq, len, reach, mq, mk);
+                    best = larger(x[n], best);
                 }
-            } else {
-                UNROLL for (uint n = 0u; n < MINE; n++) {
-                    const float weight = EXP2(x[n] * LOG2_E - top) * total;
-                    x[n] = weight * (CAPPED ? dp[n] : dp[n] - delta);
+                if (pass == 0u) {
+                    const float base = base_of(best) * LOG2_E;
+                    const float less = top == -INFINITE ? 0.0f : EXP2(top * LOG2_E - base);
+                    top = best;
+                    total *= less;
+                    delta *= less;
+                    UNROLL for (uint n = 0u; n < 8u; n++) {
+                        const float weight = EXP2(x[n] * LOG2_E - base);
+                        total += weight;
+                        delta = FMA(weight, dp[n], delta);
+                        if (LIFTED) most = larger(x[n] == -INFINITE ? 0.0f : p_abs_f(dp[n]), most);
+                    }
+                } else {
+                    UNROLL for (uint n = 0u; n < 8u; n++) {
+                        const float weight = EXP2(x[n] * LOG2_E - top) * total;
+                        x[n] = weight * (CAPPED ? dp[n] : dp[n] - delta);
+                    }
+                    STORE_EIGHT(mine + side, x)
+                    WARP_MEET;
+                    ADD_WEIGHTED(out_, work, 0u, j)
+                    WARP_MEET;
                 }
-                STORE_MINE(mine, x)
-                WARP_MEET;
-                ADD_WEIGHTED(out_, work, 0u)
             }
             BARRIER;  // all warps have read the tile
         }

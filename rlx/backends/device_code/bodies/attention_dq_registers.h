@@ -49,7 +49,6 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
     const bool bent = CAPPED || MASK == 2u || !(scale > 0.0f);
     const float factor = bent ? 1.0f : scale * LOG2_E;
     const Sight sight = {pm, sq, mq, mk, len, shift, reach, scale, cap, inverse_cap, bent};
-    LEFT_TILES(queries, 0u, gradients, upstream)
     uint side = side0;
     for (uint pass = 0u; pass < 2u; pass++) {
         for (int at = begin; at < end; at += int(KEYS)) {
@@ -63,8 +62,8 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
                 FETCH_TILE(pv, other + AREA(KEYS), KEYS, next, uint(len))
             }
             float s[DEEP][SCORES], dp[DEEP][SCORES];
-            ROWS_BY_ROWS(s, queries, side)
-            ROWS_BY_ROWS(dp, gradients, side + AREA(KEYS))
+            ROWS_BY_ROWS(s, 0u, side)
+            ROWS_BY_ROWS(dp, upstream, side + AREA(KEYS))
             const bool some = bent || MASK != 0u || !ALL_SEEN(k0, int(q0), last);
             const Kept kept = kept_keys(sight, k0);
             READY(s, SCORES, CAPPED ? 0u : 1u)

@@ -1,11 +1,10 @@
-// The gradients of attention whose scores go through shared memory: a warp stores its scores with the KEYS rows of a tile
-// and dP in its rows of `work`, where two lanes share a row, and loads weights from there. The warp's own 16 rows of
-// both operands stay in registers, and so do the next KEYS rows of the others while these are multiplied. DEEP is 1.
+// The gradients of attention whose scores go through shared memory, 16 columns at a time: a warp stores a matrix of
+// scores and one of dP in its rows of `work`, where two lanes share a row, and loads weights from there. The warp's own
+// 16 rows of both operands stay in registers, and so do the next KEYS rows of the others while these are multiplied.
+// DEEP is 1.
 #include "attention_slopes.h"
-// Units of a row: scores and dP, later their weights; odd, so that rows begin in different banks. A lane has half a row.
-#define OF_DP (KEYS / 4u)
-#define PITCH (2u * OF_DP + 1u)
-#define MINE (KEYS / 2u)
+// Units of a row: 16 scores and 16 of dP, later their weights; odd, so that rows begin in different banks.
+#define PITCH 9u
 #define TILE (KEYS * ROW)
 #define HELD ((KEYS * 2u * WIDE + 127u) / 128u)
 #define FETCH_HELD(to, P, first, limit)                                                   \
@@ -32,47 +31,43 @@
         BARRIER;                                                                          \
     }
 
-// `work` gets scores and dP of this warp's rows with the tiles at units[0] and units[TILE]; x and dp this lane's part.
-#define FETCH_SCORES(x, dp, left, right)                                                  \
-    UNROLL for (uint j = 0u; j < KEYS / 16u; j++) {                                       \
-        SUMS of_x, of_dp;                                                                 \
-        SUMS_ZERO(of_x)                                                                   \
-        SUMS_ZERO(of_dp)                                                                  \
+// `work` gets scores and dP of this warp's rows with 16 rows of the tiles at units[0] and units[TILE].
+#define STORE_SCORES(left, right, j)                                                      \
+    {                                                                                     \
+        SUMS s, dp;                                                                       \
+        SUMS_ZERO(s)                                                                      \
+        SUMS_ZERO(dp)                                                                     \
         UNROLL for (uint c = 0u; c < WIDE; c++) {                                         \
             MATRIX_B one, two;                                                            \
-            LOAD_B(one, j * 16u * ROW + c * 2u, ROW, true)                                \
-            LOAD_B(two, TILE + j * 16u * ROW + c * 2u, ROW, true)                         \
-            MULTIPLY(of_x, left[c], one)                                                  \
-            MULTIPLY(of_dp, right[c], two)                                                \
+            LOAD_B(one, (j) * 16u * ROW + c * 2u, ROW, true)                              \
+            LOAD_B(two, TILE + (j) * 16u * ROW + c * 2u, ROW, true)                       \
+            MULTIPLY(s, left[c], one)                                                     \
+            MULTIPLY(dp, right[c], two)                                                   \
         }                                                                                 \
-        STORE_SUMS(of_x, work + j * 4u, PITCH)                                            \
-        STORE_SUMS(of_dp, work + OF_DP + j * 4u, PITCH)                                   \
-    }                                                                                     \
-    WARP_MEET;                                                                            \
-    LOAD_MINE(x, mine + side * (KEYS / 8u))                                               \
-    LOAD_MINE(dp, mine + OF_DP + side * (KEYS / 8u))                                      \
-    WARP_MEET;
-#define LOAD_MINE(numbers, at)                                                            \
-    UNROLL for (uint n = 0u; n < MINE; n += 4u) {                                         \
-        const uvec4 w = units[(at) + n / 4u];                                             \
-        numbers[n] = RLX_FLOAT(w.x);                                                      \
-        numbers[n + 1u] = RLX_FLOAT(w.y);                                                 \
-        numbers[n + 2u] = RLX_FLOAT(w.z);                                                 \
-        numbers[n + 3u] = RLX_FLOAT(w.w);                                                 \
+        STORE_SUMS(s, work, PITCH)                                                        \
+        STORE_SUMS(dp, work + 4u, PITCH)                                                  \
+        WARP_MEET;                                                                        \
     }
-#define STORE_MINE(at, numbers)                                                           \
-    UNROLL for (uint n = 0u; n < MINE; n += 8u)                                           \
-        units[(at) + side * (KEYS / 16u) + n / 8u] =                                      \
-            UVEC4(two_halves(numbers[n], numbers[n + 1u]), two_halves(numbers[n + 2u], numbers[n + 3u]), \
-                  two_halves(numbers[n + 4u], numbers[n + 5u]), two_halves(numbers[n + 6u], numbers[n + 7u]));
-// sums += the weights of this warp, from unit `at` on, with the rows of the tile at units[base].
-#define ADD_WEIGHTED(sums, at, base)                                                      \
-    UNROLL for (uint j = 0u; j < KEYS / 16u; j++) {                                       \
+// Eight floats of this lane's row, from unit `at` on.
+#define LOAD_EIGHT(eight, at)                                                             \
+    UNROLL for (uint n = 0u; n < 2u; n++) {                                               \
+        const uvec4 w = units[(at) + n];                                                  \
+        eight[n * 4u] = RLX_FLOAT(w.x);                                                   \
+        eight[n * 4u + 1u] = RLX_FLOAT(w.y);                                              \
+        eight[n * 4u + 2u] = RLX_FLOAT(w.z);                                              \
+        eight[n * 4u + 3u] = RLX_FLOAT(w.w);                                              \
+    }
+#define STORE_EIGHT(at, eight)                                                            \
+    units[at] = UVEC4(two_halves(eight[0], eight[1]), two_halves(eight[2], eight[3]),     \
+                      two_halves(eight[4], eight[5]), two_halves(eight[6], eight[7]));
+// sums += the weights of this warp, from unit `at` on, with 16 rows of the tile at units[base].
+#define ADD_WEIGHTED(sums, at, base, j)                                                   \
+    {                                                                                     \
         MATRIX_A weights;                                                                 \
-        LOAD_A(weights, (at) + j * 2u, PITCH, false)                                      \
+        LOAD_A(weights, at, PITCH, false)                                                 \
         UNROLL for (uint c = 0u; c < WIDE; c++) {                                         \
             MATRIX_B other;                                                               \
-            LOAD_B(other, (base) + j * 16u * ROW + c * 2u, ROW, false)                    \
+            LOAD_B(other, (base) + (j) * 16u * ROW + c * 2u, ROW, false)                  \
             MULTIPLY(sums[c], weights, other)                                             \
         }                                                                                 \
     }

@@ -10,9 +10,7 @@
 #define NEXT_ROW 16u
 #define READY(sums, n, later) {}  // one statement, as by wgmma
 
-// The tiles of rows at units[base1 …] and units[base2 …] under names by which ROWS_BY_ROWS takes them.
-#define LEFT_TILES(one, base1, two, base2) const uint one = base1, two = base2;
-// s = the products of this warp's rows of the tile `base` with the KEYS rows at units[other …].
+// s = the products of this warp's rows of the tile at units[base …] with the KEYS rows at units[other …].
 #define ROWS_BY_ROWS(s, base, other)                                                      \
     UNROLL for (uint i = 0u; i < DEEP; i++) {                                             \
         UNROLL for (uint n = 0u; n < SCORES; n++) s[i][n] = 0.0f;                         \

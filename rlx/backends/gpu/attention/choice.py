@@ -183,8 +183,8 @@ def gradients(target: Target, problem: Problem) -> list[Gradient]:
     if matrices.type != problem.stored and matrices.type == f16:
         return result
     kinds: list[Scores] = ["shared"] if units.opaque else ["registers", "shared"]
-    if units.warpgroups and problem.d <= _PANELS[-1]:
-        kinds.insert(0 if problem.d in _PANELS else 1, "warpgroup")
+    if units.warpgroups and problem.d <= _PANELS[-1]:  # first where it was compared with the other on a device
+        kinds.insert(0 if problem.d in _PANELS and problem.d > 64 else 1, "warpgroup")
     for kind, scores in enumerate(kinds):
         panel = 64 if scores == "warpgroup" else 16
         wide = math.ceil(problem.d / panel) * panel // 16
@@ -221,7 +221,7 @@ def gradient_bytes(d: int, scores: Scores, deep: int, columns: int) -> int:
     """The bytes of shared memory that either matrix kernel of the gradient needs at most."""
     row = 2 * max(1, math.ceil(d / 16)) + 1
     if scores == "shared":
-        return 16 * max(64 * row, columns * (2 * row + 1) + 64 * (columns // 2 + 1))
+        return 16 * max(64 * row, columns * (2 * row + 1) + 64 * 9)
     if scores == "warpgroup":
         row = 8 * math.ceil(d / 64)
     return 16 * (2 * 64 * deep * row + 2 * columns * (2 * row + 1))

@@ -175,7 +175,6 @@ ATTENTION_DQ_MMA = declare(
         ),
         grid="a group of 128 for each 64 DEEP queries of each of `count` = b * heads heads",
         args=(*reads(dy="T"), *_READS, *writes(dq="O", rows="f32"), *uints(*_SIZES), *_SCALE),
-        resident="RESIDENT",
         **_GRADIENT_MMA,
     )
 )
