@@ -117,8 +117,8 @@ class LanguageTask:
         what = f"an adapter of {settings.model.name}, by its names" if self.own_names else "a PEFT adapter"
         lines = [f"written: {settings.out}, {what}"]
         if model.function.config.experts is not None and any(module.endswith(_GATED) for module in final):
-            lines.append("PEFT 0.21 may take gate_proj, up_proj and down_proj for those of experts, and pass over their "
-                         "corrections elsewhere; --merge writes the model with them")  # fmt: skip
+            lines.append("PEFT 0.21 may take gate_proj, up_proj and down_proj for those of experts, and pass over "
+                         "corrections of others; --merge writes the model with them")  # fmt: skip
         try:
             write_gguf(settings.out / "adapter.gguf", final, lora, model.config)
             lines.append(f"written: {settings.out / 'adapter.gguf'}, for llama.cpp's --lora")

@@ -306,13 +306,16 @@ class SentenceEncoder(TextTasks, Closing):
                 yield texts, values
                 continue
             # What is no number passes from a text to others of its row.
-            of = [[given[i] for i in texts] if given else None for given in (kinds, left_out, seen)]
-            for at, value in self._outputs([tokens[i] for i in texts], 1, of[0], of[1] or (), of[2], activation):
-                yield [texts[i] for i in at], value
+            for i in texts:
+                kind, own = None if kinds is None else [kinds[i]], None if seen is None else [seen[i]]
+                for _, value in self._outputs([tokens[i]], 1, kind, left_out[i : i + 1], own, activation):
+                    yield [i], value
 
     def ids(self, sentences: Sequence[str], before: str = "") -> list[TokenIds]:
         """The tokens of sentences behind a prompt, cut to `max_length`."""
-        return self._tokenizer.ids([before + sentence for sentence in sentences] if before else sentences)
+        texts = [before + sentence for sentence in sentences] if before else sentences
+        tokens: list[TokenIds] = self._tokenizer.ids(texts)
+        return tokens
 
     def batches(
         self, sentences: Sequence[str], batch_size: int = 32, prompt: str | None = None

@@ -10,8 +10,8 @@
 - `serve`: the likeliest token after a prompt, by `/v1/completions`, beside transformers;
 - `inspect`: `rlx inspect FOLDER` names the family.
 
-It prints for each right, refused (with the message), wrong (with the NMSE) or failed, and writes uses.json, from which a
-part of docs/models.md is made. It needs peft beside torch and transformers. Exit status 1: wrong or failed uses.
+It prints for each right, refused (with the message), wrong (with the NMSE) or failed, and writes uses.json, from which
+a part of docs/models.md is made. It needs peft beside torch and transformers. Exit status 1: wrong or failed uses.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ class Case:
 
 
 def split(case: Case) -> float:
-    sessions = [rlx.Session("cpu", engine="numpy") for _ in range(2)]
-    with load_folder(ModelFolder(case.folder), sessions[0], context=64, split=[(sessions[0], 1), (sessions[1], None)]) as m:
+    first, second = (rlx.Session("cpu", engine="numpy") for _ in range(2))
+    with load_folder(ModelFolder(case.folder), first, context=64, split=[(first, 1), (second, None)]) as m:
         got = m.logits(TOKENS)
         m.decoder.reset()
         steps = np.concatenate([m.decoder.logits(TOKENS[i : i + 1]) for i in range(LONGER)])
         count = next(n for n in range(20, len(TOKENS)) if case.want[n - 1].argmax() > 2)  # no mark that ends a text
-        first = list(m.tokens(TOKENS[:count], 1))
-    assert first == [int(case.want[count - 1].argmax())]
+        token = list(m.tokens(TOKENS[:count], 1))
+    assert token == [int(case.want[count - 1].argmax())]
     return max(error(got, case.want), error(steps, case.want[:LONGER]))
 
 
@@ -93,7 +93,8 @@ def targets(model: Any) -> list[str]:
     from peft.utils import transformers_weight_conversion as peft
 
     kind = model.config.model_type
-    linear, head = (outside("torch").nn.Linear, outside("transformers").pytorch_utils.Conv1D), model.get_output_embeddings()
+    linear = outside("torch").nn.Linear, outside("transformers").pytorch_utils.Conv1D
+    head = model.get_output_embeddings()
     leaves = {name.rpartition(".")[2] for name, one in model.named_modules()
               if isinstance(one, linear) and one is not head} - {"gate", "router"}  # fmt: skip
     if kind in ("falcon_h1", "mamba", "mamba2", "falcon_mamba", "nemotron_h", "jamba"):
@@ -223,7 +224,7 @@ def tried(case: Case) -> Iterator[tuple[str, str]]:
             yield name, f"refused: {caught}".replace(str(case.base), "")[:300]
         except AssertionError as caught:
             yield name, f"wrong: {caught}".replace(str(case.base), "")[:300]
-        except (Exception, SystemExit) as caught:  # noqa: BLE001 - what fails is told, whatever it is
+        except (Exception, SystemExit) as caught:
             if "--raise" in sys.argv:
                 raise
             yield name, f"failed: {type(caught).__name__}: {caught}".replace(str(case.base), "")[:300]
@@ -271,18 +272,17 @@ _PART = """
 
 `python -m tests.models.language.uses` tries each of the {families} language models in a tiny folder: layers in two
 sessions (`layers_on=`); a LoRA adapter of its linear modules that PEFT wrote; gradients by all weights of
-`rlx.models.trainable` beside torch's; `rlx finetune`, whose adapter merged in transformers has the same logits; the same
-adapter in PEFT; `rlx serve`; `rlx inspect`. Of {count} uses {right} are right, beside transformers {transformers} and PEFT
-{peft} in float64, on {date}. The others:
+`rlx.models.trainable` beside torch's; `rlx finetune`, whose adapter merged in transformers has the same logits; the
+same adapter in PEFT; `rlx serve`; `rlx inspect`. Of {count} uses {right} are right, beside transformers
+{transformers} and PEFT {peft} in float64, on {date}. The others:
 
 | use | families |
 |---|---|
 {rows}
 
-Refused are corrections of `kv_b_proj` in latent attention, whose weight rlx takes apart, and of OLMo Hybrid's q, k and v,
-which are one product with their filters. PEFT takes targets that end in `gate_proj`, `up_proj` or `down_proj` for those of
-experts and passes over corrections of dense layers and shared experts, without a word
-([more](finetuning.md)).
+Refused are corrections of `kv_b_proj` in latent attention, whose weight rlx takes apart, and of OLMo Hybrid's q, k
+and v, which have filters behind them. PEFT takes targets that end in `gate_proj`, `up_proj` or `down_proj` for those of
+experts and passes over corrections of dense layers and shared experts, without a word ([more](finetuning.md)).
 """
 
 
