@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,15 +30,16 @@ from rlx.models.encoders import encoder_config
 from rlx.models.encoders.decoders import decoder_config, makes_embeddings
 from rlx.models.heads import Head, head_graph, head_of
 from rlx.models.late import LateTexts
-from rlx.models.rows import Run, runs_of
 from rlx.models.text_tasks import TextTasks
 from rlx.models.weights import Floats, file_names, match_weights
 from rlx.packed import PackedArray
 from rlx.records import Record, field, replace
 from rlx.runtime import CompiledGraph, Session, Weights
 
-TOKENS = 16 * 512  # of a run on a GPU
-CPU_TOKENS = 1024  # of a run on the CPU, which more would not make faster
+if TYPE_CHECKING:
+    from rlx.models.rows import Run
+
+TOKENS, CPU_TOKENS = 16 * 512, 1024  # A run has so many at most: more would not make the CPU faster.
 LOGITS = 1 << 26  # numbers of a batch's logits over the vocabulary
 # Prefixes of weights that published BERT folders contain and the encoder does not use.
 _UNUSED = ("embeddings.position_ids", "pooler.", "cls.")
@@ -332,6 +333,8 @@ class SentenceEncoder(TextTasks, Closing):
         left_out: Sequence[int] = (), seen: Sequence[int] | None = None,
     ) -> Iterator[tuple[Run, dict[str, npt.NDArray[Any]]]]:
         """The texts as rows of tokens, with the graph's inputs; short texts `share` rows where the model lets them."""
+        from rlx.models.rows import runs_of
+
         top = self.config.vocab_size
         for i, numbers in enumerate(tokens):
             if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < top:
