@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 from tokenizers import Tokenizer
 
-from benchmarks.harness import Table, in_turns, options, version
+from benchmarks.harness import Table, once, options, version
 from rlx.models import SentenceEncoder, load
 
 BATCH = 32
@@ -63,6 +63,12 @@ def peer(folder: Path, threads: int) -> Any:
     return SentenceTransformer(str(folder), device="cpu")
 
 
+def turns(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """The times of calls that take turns, each once a round, after a round that warms up."""
+    times = [{name: once(call) for name, call in calls.items()} for _ in range(rounds + 1)][1:]
+    return {name: [found[name] for found in times] for name in calls}
+
+
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("folder", type=Path)
@@ -88,8 +94,7 @@ def main() -> None:
             print(f"largest difference of embeddings: {apart_by:.1e}")
         table = Table({"": "32", "texts/s, batch 32": "18.0f", "one by one": "12.0f"})
         table.head()
-        many = in_turns(batched, asked.rounds, 0.0)
-        few = in_turns(alone, asked.rounds, 0.0)
+        many, few = (turns(calls, asked.rounds) for calls in (batched, alone))
         for name, times in many.items():
             table.row(name, len(texts) / min(times), len(one_by_one) / min(few[name]) if name in few else None)
         print("padding, %: " + ", ".join(f"{name} {value:.1f}" for name, value in padding(encoder, texts).items()))

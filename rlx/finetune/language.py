@@ -24,6 +24,8 @@ from rlx.packed import PackedArray
 from rlx.records import replace
 from rlx.runtime import Session
 
+_GATED = ("gate_proj", "up_proj", "down_proj")
+
 
 class LanguageTask:
     """A language model to train, with the rows of its examples. Raises: as `finetune`."""
@@ -114,6 +116,9 @@ class LanguageTask:
                    model_type=str(model.config.get("model_type")), task="CAUSAL_LM")  # fmt: skip
         what = f"an adapter of {settings.model.name}, by its names" if self.own_names else "a PEFT adapter"
         lines = [f"written: {settings.out}, {what}"]
+        if model.function.config.experts is not None and any(module.endswith(_GATED) for module in final):
+            lines.append("PEFT 0.21 may take gate_proj, up_proj and down_proj for those of experts, and pass over "
+                         "corrections of others; --merge writes the model with them")  # fmt: skip
         try:
             write_gguf(settings.out / "adapter.gguf", final, lora, model.config)
             lines.append(f"written: {settings.out / 'adapter.gguf'}, for llama.cpp's --lora")

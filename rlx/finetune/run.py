@@ -24,6 +24,7 @@ from rlx.formats import safetensors
 from rlx.formats.files import read_json, written_whole
 from rlx.formats.huggingface import ModelFolder
 from rlx.models import encoders
+from rlx.models.encoders.decoders import makes_embeddings
 from rlx.ranks import Mesh
 from rlx.ranks.mpi import launched
 from rlx.records import replace
@@ -106,8 +107,11 @@ def _silent(line: str) -> None:
 
 
 def is_encoder(path: Path) -> bool:
-    """Whether a model is a sentence encoder."""
-    return os.path.isdir(path) and encoders.is_encoder(ModelFolder(path).config)
+    """Whether a model is a sentence encoder, perhaps of a language model's blocks."""
+    if not os.path.isdir(path):
+        return False
+    folder = ModelFolder(path)
+    return encoders.is_encoder(folder.config) or makes_embeddings(folder)
 
 
 def _check_out(settings: Settings) -> None:

@@ -165,8 +165,8 @@ class SentenceTask:
             return [f"written: {target}, as sentence-transformers loads it"]
         lora = self.adapted.lora
         config = self.function.files.config
-        # The names are those of the model's class.
-        named = {module.removeprefix(config.prefix): values for module, values in final.items()}
+        # The names are those of the model's class; a language model's files may have those of the class with a head.
+        named = {module.removeprefix(config.prefix or "model."): values for module, values in final.items()}
         write_peft(settings.out, named, lora, base=str(settings.model), model_type=config.architecture,
                    task="FEATURE_EXTRACTION")  # fmt: skip
         merged = settings.merge or target

@@ -211,7 +211,7 @@ class Encoder:
     texts may share a row (`share`)."""
 
     ends = False
-    text: Tensor | None = None  # which of a row's texts a token is of, where they share rows
+    text: Tensor | None = None  # it says which of a row's texts a token is of, where texts share rows
     slots = 1
 
     def __init__(

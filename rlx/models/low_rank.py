@@ -77,6 +77,10 @@ class Lora(Record, slots=False):
         names = [self.targets] if isinstance(self.targets, str) else list(self.targets)
         if names == ["all-linear"]:
             left = {p.module for name, p in products.items() if name.endswith(_NOT_ADAPTED)}
+            if not every.keys() - left:
+                raise GraphError(
+                    f"{where}: none of its products is by a matrix that an adapter corrects; train all weights"
+                )
             return {m: shape for m, shape in every.items() if m not in left}
         result: dict[str, tuple[int, int]] = {}
         for name in names:

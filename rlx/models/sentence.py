@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,15 +30,16 @@ from rlx.models.encoders import encoder_config
 from rlx.models.encoders.decoders import decoder_config, makes_embeddings
 from rlx.models.heads import Head, head_graph, head_of
 from rlx.models.late import LateTexts
-from rlx.models.rows import Run, runs_of
 from rlx.models.text_tasks import TextTasks
 from rlx.models.weights import Floats, file_names, match_weights
 from rlx.packed import PackedArray
 from rlx.records import Record, field, replace
 from rlx.runtime import CompiledGraph, Session, Weights
 
-TOKENS = 16 * 512  # of a run on a GPU
-CPU_TOKENS = 1024  # of a run on the CPU, which more would not make faster
+if TYPE_CHECKING:
+    from rlx.models.rows import Run
+
+TOKENS, CPU_TOKENS = 16 * 512, 1024  # A run has so many at most: more would not make the CPU faster.
 LOGITS = 1 << 26  # numbers of a batch's logits over the vocabulary
 # Prefixes of weights that published BERT folders contain and the encoder does not use.
 _UNUSED = ("embeddings.position_ids", "pooler.", "cls.")
@@ -306,13 +307,16 @@ class SentenceEncoder(TextTasks, Closing):
                 yield texts, values
                 continue
             # What is no number passes from a text to others of its row.
-            of = [[given[i] for i in texts] if given else None for given in (kinds, left_out, seen)]
-            for at, value in self._outputs([tokens[i] for i in texts], 1, of[0], of[1] or (), of[2], activation):
-                yield [texts[i] for i in at], value
+            for i in texts:
+                kind, own = None if kinds is None else [kinds[i]], None if seen is None else [seen[i]]
+                for _, value in self._outputs([tokens[i]], 1, kind, left_out[i : i + 1], own, activation):
+                    yield [i], value
 
     def ids(self, sentences: Sequence[str], before: str = "") -> list[TokenIds]:
         """The tokens of sentences behind a prompt, cut to `max_length`."""
-        return self._tokenizer.ids([before + sentence for sentence in sentences] if before else sentences)
+        texts = [before + sentence for sentence in sentences] if before else sentences
+        tokens: list[TokenIds] = self._tokenizer.ids(texts)
+        return tokens
 
     def batches(
         self, sentences: Sequence[str], batch_size: int = 32, prompt: str | None = None
@@ -329,6 +333,8 @@ class SentenceEncoder(TextTasks, Closing):
         left_out: Sequence[int] = (), seen: Sequence[int] | None = None,
     ) -> Iterator[tuple[Run, dict[str, npt.NDArray[Any]]]]:
         """The texts as rows of tokens, with the graph's inputs; short texts `share` rows where the model lets them."""
+        from rlx.models.rows import runs_of
+
         top = self.config.vocab_size
         for i, numbers in enumerate(tokens):
             if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < top:

@@ -12,13 +12,15 @@ import pytest
 
 import rlx
 from rlx.errors import DataError, GraphError, RlxError, ShapeError
-from rlx.finetune import finetune
+from rlx.finetune import Settings, finetune
 from rlx.finetune.adapter_files import read_peft
 from rlx.finetune.sentences import SentenceTask
 from rlx.models import Lora, load, trainable
 from tests.finetune.sentence_course import FILE, KINDS, settings_of
 from tests.finetune.tiny import write_lines
-from tests.models.tiny import SENTENCES, write_model
+from tests.models.encoders import families
+from tests.models.encoders.families import case_folder
+from tests.models.tiny import SENTENCES, write_model, write_tokenizer
 
 FROZEN = json.loads(FILE.read_text())["losses"]
 
@@ -125,3 +127,25 @@ def test_what_cannot_be_is_told(tmp_path: Path) -> None:
         function(some, ids, mask)
     with pytest.raises(ShapeError, match=r"mask is bool\[1, 2\]; expected \(1, 3\)"):
         function(weights, ids, mask[:, :2])
+
+
+@pytest.mark.parametrize("case", ["qwen3-0", pytest.param("gemma3_text-0", marks=pytest.mark.late)])
+def test_language_models_that_embed(case: str, tmp_path: Path) -> None:
+    """Their adapters have the names of the class without a head, which sentence-transformers loads."""
+    folder = case_folder(case, tmp_path / "base", json.loads(families.FROZEN.read_text())["cases"])
+    write_tokenizer(folder / "tokenizer.json")
+    pairs = [{"anchor": "the cat", "positive": "a dog runs"}, {"anchor": "a stone", "positive": "the river"}]
+    data, out = write_lines(tmp_path / "data.jsonl", pairs), tmp_path / "out"
+    settings = Settings(model=folder, data=data, out=out, lora=Lora(2, 4), steps=1, batch=2, length=16, device="cpu")
+    finetune(settings, lambda line: None)
+    assert "layers.0.self_attn.q_proj" in read_peft(out)
+    with load(folder, "cpu", engine="numpy") as before, load(out / "model", "cpu", engine="numpy") as after:
+        assert 1e-7 < np.abs(before.encode(["the cat"]) - after.encode(["the cat"])).max() < 1
+
+
+def test_an_encoder_without_products_for_an_adapter(tmp_path: Path) -> None:
+    """SqueezeBERT's are of groups of columns."""
+    folder = case_folder("squeezebert-0", tmp_path / "base", json.loads(families.FROZEN.read_text())["cases"])
+    function, weights = trainable(folder)
+    with pytest.raises(GraphError, match="none of its products is by a matrix that an adapter corrects; train all"):
+        function.adapted(Lora(1), weights)

@@ -130,6 +130,7 @@ class Adapter:
             raise ModelFormatError(f"{self.path} has no adapter_model.safetensors; save the adapter in that format")
         self.bases: dict[str, npt.NDArray[Any]] = {}
         self._full: dict[str, str] = {}  # the base's name of each product
+        self._of_weights: set[str] = set()  # products, or other weights of the model
         self._tensors = self._read(SafetensorsFile(self.path / "adapter_model.safetensors"), bare, products)
         self._ranks = {name: ranks.count(_first(ranks, full), MOST_RANK, rank) for name, full in self._full.items()}
         whole = f.flag("use_rslora", False)
@@ -162,6 +163,7 @@ class Adapter:
             whole = sum(0 if r is None else r.stop - r.start if isinstance(r, slice) else len(r) for _, r in parts)
             if kind == _KINDS[1] and whole not in (0, len(array)):
                 self._wrong(f"tensor {shown(name)} has {len(array)} rows, expected {whole}")
+            self._of_weights |= {part for part, _ in parts}
             for part, rows in parts or [(bare(full), None)]:
                 self._full[part] = full
                 result[part, kind] = np.array(array if rows is None or kind == _KINDS[0] else array[rows])
@@ -184,6 +186,11 @@ class Adapter:
         known = {part for parts, _ in self.low.products.values() for part, _ in parts}
         if odd := sorted(self._ranks.keys() - known):
             more = f" and {len(odd) - 1} more" if odd[1:] else ""
+            if odd[0] in self._of_weights:
+                self._wrong(
+                    f"corrects {shown(self._full[odd[0]])}, whose weight rlx uses otherwise than in a product of "
+                    "its own; merge the adapter into the model, as PEFT's merge_and_unload does"
+                )
             self._wrong(f"{shown(odd[0])}{more} is no product of this model{meant(odd[0], known)}")
         self._check_targets(known)
         for name, (parts, inputs) in self.low.products.items():

@@ -2,10 +2,10 @@
 
 `python -m tests.models.encoders.families [TYPE …]` makes a folder of each `model_type` with settings off their
 defaults, and compares the states behind the last layer of texts of several lengths, side by side, in shared rows and
-alone, with those of each text alone in float64. `--device` names another than the CPU. Without types it does all, and writes the table
-of docs/models.md; `--classes` writes what the configuration classes of transformers take for granted, which the package
-reads; `--keys` which settings rlx reads of each; `--freeze` the cases of the tests. Exit status 1: a family that
-differs.
+alone, with those of each text alone in float64. `--device` names another than the CPU. Without types it does all, and
+writes the table of docs/models.md; `--classes` writes what the configuration classes of transformers take for granted,
+which the package reads; `--keys` which settings rlx reads of each; `--freeze` the cases of the tests. Exit status 1: a
+family that differs.
 """
 
 from __future__ import annotations
@@ -402,11 +402,11 @@ _PART = """
 
 `python -m tests.models.encoders.families` makes this table (and `--device=vulkan` its last column) in the same way, of
 transformers {transformers}, on {date}: the states behind the last layer of texts of several lengths, side by side, in
-rows that they share, and on the CPU alone, beside those of each text alone in float64; NMSE of at most 1e-11. Language models are encoders where their folder has
-the files of sentence-transformers (`modules.json`), or where their tokens attend to later ones (`is_causal: false`,
-Gemma 3's `use_bidirectional_attention`). `bert` has tests of its own. `rlx.models.load(FOLDER).encode(texts)` gives
-vectors, with any of sentence-transformers' poolings, `rlx.models.trainable` the function of the weights, and
-`rlx finetune` trains.
+rows that they share, and on the CPU alone, beside those of each text alone in float64; NMSE of at most 1e-11. Language
+models are encoders where their folder has the files of sentence-transformers (`modules.json`), or where their tokens
+attend to later ones (`is_causal: false`, Gemma 3's `use_bidirectional_attention`). `bert` has tests of its own.
+`rlx.models.load(FOLDER).encode(texts)` gives vectors, with any of sentence-transformers' poolings,
+`rlx.models.trainable` the function of the weights, and `rlx finetune` trains.
 
 A text's vector is that of the text alone, whatever stands beside it. In transformers padding reaches the tokens of FNet
 (whose Fourier transform takes it in), ConvBERT, MobileBERT and Nystromformer (whose convolutions and trigrams do), so

@@ -619,8 +619,9 @@ def page() -> str:
     text = _PAGE.format(rows="\n".join(rows), transformers=held["transformers"], date=held["date"], missing="MISSING")
     text = text.replace("MISSING", textwrap.fill(missing, 120, initial_indent="x" * 76)[76:])
     from tests.models.encoders.families import part_of_page  # which takes functions from here
+    from tests.models.language import uses
 
-    return text + part_of_page()
+    return text + uses.part_of_page() + part_of_page()
 
 
 _PAGE = """# Families of language models
@@ -653,7 +654,7 @@ keeps what the file has, with a warning. llama.cpp leaves the windows of Phi-3 o
 {rows}
 
 Not there, with the nearest family that is and what it lacks: {missing}. Any other `model_type` is refused too, with the
-name that is most alike. Adapters fit the families whose modules have the names of Llama's.
+name that is most alike.
 """
 
 
