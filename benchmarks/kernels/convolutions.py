@@ -1,19 +1,20 @@
 """Convolutions of ResNet-50 in 16 bits on the GPUs of this machine, beside torch: each shape, the network, training.
 
     python benchmarks/kernels/convolutions.py [--device cuda vulkan] [--batch 32] [--dtype bf16]
-        [--part shapes network steps training] [--every] [--alone]
+        [--part shapes network steps training] [--every] [--alone] [--panels]
 
 Shapes: TFLOP/s of a convolution with bias and relu between two others, so that its input and result lie as they do in
 the network; weights as a caller gives them, to repack them is counted. "before": without matrix instructions.
---every: each tile by itself, too; --alone: without torch and without "before". Times are the least of several runs by
-the device's own timestamps; torch's are those of calls in a row, with channels last. The network: milliseconds a run
-with its input on the device, and its NMSE against the same network in float64. Steps: the network's, in µs, the least
-of ten runs. Training: milliseconds a step of a ResNet-18 for pictures of 32 x 32, a batch of 128, with norms of
-batches, weights in 16 bits with masters of f32, AdamW.
+--every: each tile by itself, too; --alone: without torch and without "before"; --panels: all by instructions of
+warpgroups. Times are the least of several runs by the device's own timestamps; torch's are those of calls in a row,
+with channels last. The network: milliseconds a run with its input on the device, and its NMSE against the same network
+in float64. Steps: the network's, in µs, the least of ten runs. Training: milliseconds a step of a ResNet-18 for
+pictures of 32 x 32, a batch of 128, with norms of batches, weights in 16 bits with masters of f32, AdamW.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
@@ -295,7 +296,13 @@ def main() -> None:
     parser.add_argument("--part", nargs="+", default=parts, choices=parts)
     parser.add_argument("--every", action="store_true")
     parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--panels", action="store_true")
     args = parser.parse_args()
+    with choice.forcing(algorithm="matrices", warpgroups=True) if args.panels else contextlib.nullcontext():
+        run(args)
+
+
+def run(args: argparse.Namespace) -> None:
     if "shapes" in args.part:
         shapes(args.device, args.batch, args.dtype, args.every, args.alone)
     if "network" in args.part:
