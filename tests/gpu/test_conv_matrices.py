@@ -301,7 +301,7 @@ def test_what_depends_on_the_place_of_an_element_keeps_the_order_of_shapes() -> 
 def _chosen(backend: str, problem: Problem) -> str:
     limits = Limits(shared_bytes=48 << 10, dynamic_shared_bytes=227 << 10)
     target = cuda_target(FEATURES, limits) if backend == "cuda" else vulkan_target(FEATURES, limits, False)
-    return choose(target, problem).algorithm
+    return choose(target, problem, {}).algorithm
 
 
 @pytest.mark.parametrize("backend", ["cuda", "vulkan"])

@@ -8,7 +8,7 @@ one with a window of one element by the vendor's library.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -138,9 +138,11 @@ forced = Overrides(Forced())
 forcing = forced.forcing
 
 
-def choose(target: Target, problem: Problem) -> Candidate:
-    """The candidate that computes a convolution."""
-    return _chosen(target, problem, candidates(target, problem))
+def choose(target: Target, problem: Problem, known: dict[Hashable, Candidate]) -> Candidate:
+    """The candidate that computes a convolution; `known` keeps those of a program."""
+    if problem not in known:
+        known[problem] = _chosen(target, problem, candidates(target, problem))
+    return known[problem]
 
 
 def choose_weight(target: Target, problem: Problem) -> Candidate:
