@@ -25,6 +25,8 @@
 #define SLICE ((BM + BN) * ROW)
 #define CELL_A(row, unit) ((row) * ROW + (unit))
 #define CELL_B(row, unit) ((BM + (row)) * ROW + (unit))
+#define PLACE_A(i, kk) (side * SLICE + CELL_A(WARP_ROW(i), kk * 2u))
+#define PLACE_B(j, kk) (side * SLICE + CELL_B(WARP_COLUMN + j * 16u, kk * 2u))
 #endif
 #define LOADS_A (BM * ACROSS / THREADS)  // units of a slice for each thread
 #define LOADS_B (BN * ACROSS / THREADS)
@@ -210,19 +212,7 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
             BARRIER;
             LOAD_SLICE(0u)
         }
-        UNROLL for (uint kk = 0u; kk < BK / 16u; kk++) {
-            MATRIX_B mb[MATRICES];
-            UNROLL for (uint j = 0u; j < MATRICES; j++) {
-                LOAD_B(mb[j], side * SLICE + CELL_B(WARP_COLUMN + j * 16u, kk * 2u), ROW, true)
-            }
-            UNROLL for (uint i = 0u; i < BLOCKS; i++) {
-                MATRIX_A ma;
-                LOAD_A(ma, side * SLICE + CELL_A(WARP_ROW(i), kk * 2u), ROW, false)
-                UNROLL for (uint j = 0u; j < MATRICES; j++) {
-                    MULTIPLY(acc[i * MATRICES + j], ma, mb[j])
-                }
-            }
-        }
+        MULTIPLY_SLICE(PLACE_A, ROW, false, PLACE_B, ROW, true)
         if (STAGES > 1u) {
             side = side + 1u == STAGES ? 0u : side + 1u;
         } else {

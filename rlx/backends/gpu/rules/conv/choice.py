@@ -38,7 +38,7 @@ _TILE_START_TERMS = 96  # the rest of a tile takes as long as so many terms
 _LEAST_TERMS = 256  # of a part
 _PANEL_RANK = 3
 _MATRIX_SHARED_BYTES = 32 << 10
-_LAUNCH_US = 2.0
+_MOVING_US = 6.0  # launches that transpose x and y take at least so long
 _BYTES_PER_US = 3e6
 _STAGES = 4  # slices that asynchronous copies keep in shared memory
 _MANY_GROUPS = 512  # workgroups that a gradient of weights is split into at most, unless its sums are long
@@ -173,7 +173,7 @@ def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
     """Tiles of each size, number of parts and of stages, with the time they should take, transpositions included. Where
     nothing has to be transposed they come before the library, which adds no bias and no activation."""
     rank = 2 if p.moved or not p.library else -1
-    moving = 4 * p.moved / _BYTES_PER_US + (_LAUNCH_US if p.moved else 0)
+    moving = 4 * p.moved / _BYTES_PER_US + _MOVING_US if p.moved else 0.0
     for name, (high, wide, rate, alone) in MATRIX_TILES.items():
         for time, chunk, split_k in _parts(target, p, (high, wide, _DEPTH), rate, alone):
             for n in _stages(target, (high + wide) * (_DEPTH + 8) * 2):
