@@ -253,11 +253,11 @@ def weight_candidates(target: Target, p: Problem) -> list[Candidate]:
 
 
 def _weight_matrices(target: Target, p: Problem) -> Iterator[Matrices]:
-    """Tiles of each size and number of stages, in as many parts as fill the units twice."""
+    """Tiles of each size and number of stages, in as many parts as fill the units twice, and as keep sums short."""
     slices = math.ceil(p.terms / _DEPTH)
     for name, (high, wide, rate, alone) in MATRIX_TILES.items():
         tiles = math.ceil(p.rows / high) * math.ceil(p.units * 8 / wide) * p.products
-        wanted = max(1, min(2 * target.units // tiles, slices * _DEPTH // _LEAST_TERMS))
+        wanted = max(1, min(2 * target.units // tiles, p.terms // _LEAST_TERMS), -(-p.terms // _WEIGHT_CHUNK))
         chunk = max(1, math.ceil(slices / wanted))
         split_k = max(1, math.ceil(slices / chunk))
         rounds = max(math.ceil(tiles * split_k / target.units), 1 / alone)
