@@ -10,7 +10,7 @@ MYPY = $(PY) -m mypy --no-error-summary
 # many tests start programs of their own.
 TEST_ENV := RLX_REQUIRE_VULKAN=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: help demo test late test-all judges check conformance onnx-suite mutation shaders bench docs notebooks venv
+.PHONY: help demo test late test-all judges check conformance onnx-suite mutation shaders bench docs docs-venv notebooks venv
 help:
 	@echo "make demo         embed sentences on every device here and compare them with the float64 reference"
 	@echo "make test         lint, types, shipped shaders, tests (installs a software Vulkan driver if there is none)"

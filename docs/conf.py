@@ -22,6 +22,8 @@ exclude_patterns = ["site"]
 python_use_unqualified_type_names = True
 python_display_short_literal_types = True
 html_theme, html_title = "furo", f"{project} {version}"
+highlight_language = "text"  # of blocks that name none: what programs print
+smartquotes_action = "q"  # two dashes are those of options
 html_show_sphinx, html_copy_source = False, False
 
 

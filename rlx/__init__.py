@@ -48,8 +48,11 @@ if TYPE_CHECKING:
     from rlx.ops import *
     from rlx.ops.complex_numbers import Complex as Complex
     from rlx.packed import PackedArray as PackedArray
+    from rlx.ranks import Mesh as Mesh
     from rlx.runtime import Array as Array
     from rlx.runtime import CompiledGraph as CompiledGraph
+    from rlx.runtime import P as P
+    from rlx.runtime import PartitionSpec as PartitionSpec
     from rlx.runtime import Session as Session
     from rlx.runtime import State as State
     from rlx.runtime import Weights as Weights
@@ -69,6 +72,7 @@ if TYPE_CHECKING:
     from rlx.runtime import jit as jit
     from rlx.runtime import jvp as jvp
     from rlx.runtime import linearize as linearize
+    from rlx.runtime import shard_map as shard_map
     from rlx.runtime import value_and_grad as value_and_grad
     from rlx.runtime import vjp as vjp
     from rlx.runtime import vmap as vmap
@@ -89,6 +93,7 @@ _MODULES = (
 _PLACES = {
     "Complex": "rlx.ops.complex_numbers",
     "Dim": "rlx.runtime.dims",
+    "Mesh": "rlx.ranks",
     "PackedArray": "rlx.packed",
     "__version__": "rlx.runtime.version:VERSION",
     "asarray": "rlx.runtime:array",
@@ -99,9 +104,10 @@ _PLACES = {
     "quantize": "rlx.runtime.quantize",
     "training": "rlx.train",
     **dict.fromkeys(
-        ("Array", "CompiledGraph", "Session", "State", "Weights", "array", "checkpoint", "custom_jvp", "custom_op",
+        ("Array", "CompiledGraph", "P", "PartitionSpec",
+         "Session", "State", "Weights", "array", "checkpoint", "custom_jvp", "custom_op",
          "custom_vjp", "eval_shape", "from_dlpack", "grad", "hessian", "hvp", "jacfwd", "jacrev", "jit", "jvp",
-         "linearize", "value_and_grad", "vjp", "vmap"), "rlx.runtime",
+         "linearize", "shard_map", "value_and_grad", "vjp", "vmap"), "rlx.runtime",
     ),
     **dict.fromkeys((*ops.FUNCTIONS, *ops.LATER), "rlx.ops"),
     **{name: f"rlx.dtypes:{own}" for name, own in _DTYPES.items()},
@@ -109,11 +115,12 @@ _PLACES = {
 }  # fmt: skip
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules stay out, since `from rlx import *` would load them
-        "Array", "CompiledGraph", "Dim", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights",
+        "Array", "CompiledGraph", "Dim", "Graph", "Mesh", "P", "PackedArray",
+        "PartitionSpec", "RlxError", "Session", "State", "Tensor", "Weights",
         "Complex", "array", "asarray", "bf16", "bool_", "checkpoint", "custom_jvp", "custom_op", "custom_vjp",
         "devices", "errors", "eval_shape", "f16", "f32", "f64", "from_dlpack", "from_torch", "grad", "gradients",
         "hessian", "hvp", "i8", "i16", "i32", "i64", "jacfwd", "jacrev", "jit", "jvp", "linearize", "quantize",
-        "training", "u8", "u16", "u32", "u64", "value_and_grad", "vjp", "vmap", *ops.FUNCTIONS, *ops.LATER,
+        "shard_map", "training", "u8", "u16", "u32", "u64", "value_and_grad", "vjp", "vmap", *ops.FUNCTIONS, *ops.LATER,
     ]  # fmt: skip
 
 

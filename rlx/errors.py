@@ -95,6 +95,15 @@ class NotFinite(RlxError, ArithmeticError):
     step: int = 0
 
 
+class RanksDisagree(RlxError):
+    """Ranks of a mesh that run different programs, or have other models, versions, seeds or shapes; the message says
+    which rank has what, and the first difference."""
+
+
+class RankLost(RlxError):
+    """A rank of a mesh that ended, or did not arrive within the mesh's timeout; the message says which."""
+
+
 class ArenaError(RlxError):
     """An access to device memory that does not fit its slot; nothing was changed."""
 

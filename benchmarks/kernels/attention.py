@@ -34,6 +34,7 @@ from benchmarks.harness import options
 PEAK = 4.3e12  # bytes a second of a large device copy on an H200
 LIMIT_S = 120  # seconds that a row may take
 SAMPLES = 24
+_GRADIENT_SIZES = ("deep", "keys", "deep_keys", "queries")
 
 
 @dataclass
@@ -126,6 +127,21 @@ def rows() -> Iterator[Row]:
             attrs={"causal": True},
             grad=True,
         )
+
+
+    for d in (128, 64):
+        size, big = f"4x16x2048x{d}", (4, 16, 16, 2048, 2048, d)
+        yield Row(f"backward {size}", big, grad=True)
+        yield Row(f"backward causal {size}", big, attrs={"causal": True}, grad=True)
+        yield Row(f"backward {size}", big, grad=True, force={"algorithm": "tiles"})
+        for scores, device, sizes in (
+            ("registers", "cuda", (1, 64, 1, 64)), ("registers", "cuda", (2, 32, 1, 32)),
+            ("registers", "cuda", (1, 32, 2, 32)), ("warpgroup", "cuda", (1, 64, 1, 64)),
+            ("warpgroup", "cuda", (2, 64, 1, 64)), ("shared", "vulkan", (1, 32, 1, 16)),
+            ("shared", "vulkan", (1, 16, 1, 32)),
+        ):  # fmt: skip
+            force = {"algorithm": "matrix", "scores": scores, **dict(zip(_GRADIENT_SIZES, sizes, strict=True))}
+            yield Row(f"backward {size}", big, force=force, grad=True, devices=(device,))
 
 
 def decode_rows() -> Iterator[Row]:
@@ -355,6 +371,7 @@ def main() -> int:
     parser.add_argument(
         "--only", action="append", help="only rows whose title contains this; may be repeated"
     )
+    parser.add_argument("--chosen", action="store_true", help="only the rows of the default choice")
     parser.add_argument("--torch", action="store_true", help="torch beside it, where it has the same")
     parser.add_argument("--list", action="store_true", help="names the rows")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -363,6 +380,7 @@ def main() -> int:
         worker()
         return 0
     chosen = [r for r in rows() if not args.only or any(word in r.title for word in args.only)]
+    chosen = [r for r in chosen if not (args.chosen and r.force)]
     if args.list:
         print("\n".join(r.title for r in chosen))
         return 0

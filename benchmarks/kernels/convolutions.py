@@ -129,7 +129,7 @@ def shapes(devices: list[str], batch: int, dtype: str, every: bool, alone: bool)
         for title, value in found.items():
             total[title] += times * value
         rates = [flops / found[t] / 1e6 for t in ("torch", *titles)]
-        table.row([f"{times} x {c}>{o} {side} k{k} s{stride}", flops / 1e9, *rates, names[0][:60]])
+        table.row(f"{times} x {c}>{o} {side} k{k} s{stride}", flops / 1e9, *rates, names[0][:60])
     print("µs of all, each as often as the network has it: " + ", ".join(f"{t} {v:.0f}" for t, v in total.items()))
 
 
@@ -235,7 +235,7 @@ def steps(devices: list[str], batch: int, dtype: str) -> None:
         least = [min(t.us for t in same) for same in zip(*runs, strict=True)]
         print(f"steps of {device}: {sum(least):.0f} µs")
         for step, us in zip(runs[0], least, strict=True):
-            rate, speed = step.operations * 2e-6 / us, step.nbytes * 1e-6 / us
+            rate, speed = step.operations * 1e-6 / us, step.nbytes * 1e-6 / us
             print(f"  {us:7.1f} µs {rate:6.0f} TFLOP/s {speed:5.2f} TB/s  {step.name[:90]}")
 
 

@@ -1,5 +1,5 @@
-"""Guesses in a batch: `python benchmarks/language/guesses.py [--shape small] [--dtype q8_0] [--device cpu] [--slots 8]`,
-or with `--file tiny-pages`, the model of examples/train_language.py.
+"""Guesses in a batch: `python benchmarks/language/guesses.py [--shape small] [--dtype q8_0] [--device cpu]
+[--slots 8]`, or with `--file tiny-pages`, the model of examples/train_language.py.
 
 Two batches of one model, with guesses from each sequence's text and without, in turns: tokens a second of greedy texts,
 which a small model repeats, and of draws at temperature 1, which repeat little. Both batches give the same

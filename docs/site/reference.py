@@ -41,7 +41,7 @@ FAMILIES = {
 }  # fmt: skip
 _REFERENCE = """Every public name, from its docstring: what it is, then shapes, dtypes, the gradient, how it is
 computed, and the errors that it raises. The search of this site knows each name; what NumPy, JAX and SciPy call it is
-on [a page of its own](/names.md)."""
+on [a page of its own](/names.md). The command line has [one too](/generated/commands.md)."""
 _LABEL = re.compile(
     r"(?:^|(?<=[.;)] )|(?<=\n))(Shape|Dtype|Gradient|Numerics|Raises|Requires|After|Returns): ", re.M
 )
@@ -159,7 +159,7 @@ def pages() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
         by_family.setdefault(family(value), {})[f"rlx.{name}"] = value
     dtypes = {n: v for n, v in by_family.pop("").items() if type(v).__name__ != "DType"}
     names = ", ".join(f"`{n}`" for n in sorted(n for n, v in top.items() if type(v).__name__ == "DType"))
-    yield "rlx", "Programs, arrays, derivatives", f"The dtypes are, by two names each: {names}.", dtypes
+    yield "rlx", "Programs, arrays, derivatives", f"The dtypes, by NumPy's names too: {names}.", dtypes
     for title in FAMILIES:
         if title in by_family:
             stem = "functions-" + re.sub(r"\W+", "-", title.lower())
@@ -167,6 +167,35 @@ def pages() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
     for module in MODULES:
         intro = markdown(inspect.getdoc(importlib.import_module(f"rlx.{module}")) or "")
         yield module, f"rlx.{module}", intro, {f"rlx.{module}.{n}": v for n, v in public(module).items()}
+
+
+def commands() -> str:
+    """The page of the command line: each command, its arguments and options, from what `--help` shows."""
+    from typer.main import get_command
+
+    from rlx.cli.app import app
+    from rlx.cli.commands import COMMANDS
+
+    group: Any = get_command(app)
+    parts = ["# Commands", "What `rlx COMMAND --help` shows too."]
+    for name in COMMANDS:
+        command = group.get_command(None, name)
+        parts += [f"## rlx {name}", markdown(command.help or "")]
+        rows = [_option(p) for p in command.params if not p.hidden and getattr(p, "help", "")]
+        if rows:
+            parts.append("\n".join(["| | |", "|---|---|", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _option(parameter: Any) -> str:
+    """A row of a table: the names of an option, or of an argument, and what it is for."""
+    is_option = parameter.opts[0].startswith("-")
+    names = [*parameter.opts, *parameter.secondary_opts] if is_option else [parameter.metavar or parameter.name.upper()]
+    default = parameter.default
+    shown = is_option and parameter.show_default is not False and not callable(default)
+    shown = shown and default not in (None, False, True, (), [])
+    text = _prose(parameter.help).replace("\n", " ") + (f" Default: `{default}`." if shown else "")
+    return f"| {', '.join(f'`{n}`' for n in names)} | {text} |"
 
 
 def rewritten(text: str, folder: Path) -> str:
@@ -189,7 +218,7 @@ def rewritten(text: str, folder: Path) -> str:
 def write(folder: Path = DOCS / "generated") -> None:
     """Writes all pages anew; one that has not changed keeps its time, so that Sphinx does not read it again."""
     texts = {f"{name}.md": rewritten((ROOT / file).read_text("utf-8"), ROOT) for file, name in OWN.items()}
-    listed = []
+    listed, texts["commands.md"] = [], commands()
     for stem, title, intro, names in pages():
         listed.append(f"api/{stem}")
         own = "\n".join(entry(name, value) for name, value in names.items())

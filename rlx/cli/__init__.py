@@ -65,6 +65,8 @@ def main() -> None:
         if os.environ.get("RLX_DEBUG") in ("1", "2", "3", "4"):  # another level is itself the error
             raise
         print(f"rlx: {' '.join(str(error).split())}", file=sys.stderr)
+        if (mpi := sys.modules.get("rlx.ranks.mpi")) is not None:
+            mpi.ending(str(error))
         sys.exit(2)
     except OSError as error:
         if error.filename is not None or error.errno not in _UNWRITABLE:

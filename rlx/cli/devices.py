@@ -34,6 +34,7 @@ def devices() -> None:
     print(f"cpu: {who_runs()}")
     for backend, reason in reasons.items():
         print(f"{backend}: not available: {short_reason(backend, reason)}")
+    print(f"ranks: {meeting(found)}")
 
 
 def software(info: DeviceInfo, engine: str | None = None) -> str:
@@ -70,6 +71,18 @@ def who_runs() -> str:
         return f"NumPy runs programs: {why_not() or 'the environment asks for it (RLX_CPU)'}"
     except RlxError as error:
         return str(error)
+
+
+def meeting(found: list[DeviceInfo]) -> str:
+    """How ranks of a mesh meet here, and why not by MPI and NCCL."""
+    from rlx.ranks.mpi import why_not
+
+    parts = [f"no MPI, {why}" if (why := why_not()) else f"MPI by mpi4py {_version('mpi4py')}"]
+    if any(info.backend == "cuda" for info in found):
+        from rlx.backends.cuda.nccl import why_not as without
+
+        parts.append(f"no NCCL, so that CUDA's go through the host: {why}" if (why := without()) else "NCCL on CUDA")
+    return "threads meet in memory; " + "; ".join(parts)
 
 
 def _gib(nbytes: int | None) -> str:

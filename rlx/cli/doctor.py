@@ -25,6 +25,7 @@ _VENDORS = {"0x1002": "AMD", "0x8086": "Intel", "0x10de": "NVIDIA"}
 # What each extra of the package brings, by the packages that it names, and who needs it.
 _EXTRAS = {
     "hf": (("tokenizers", "jinja2"), "model folders, sentences and chats"),
+    "mpi": (("mpi4py",), "ranks that are processes"),
     "onnx": (("onnx",), "ONNX models"),
     "serve": (("starlette", "uvicorn", "llguidance"), "rlx serve, JSON schemas and grammars"),
 }

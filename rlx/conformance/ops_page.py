@@ -220,12 +220,18 @@ def page(seen: Seen, before: str = "") -> str:
         lines += [f"## {family}", "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
         lines += [row(op, cases.get(op.name, []), worst) for op in ops if op.family == family]
         lines.append("")
-    judges = ", ".join(f"`{op.name}` ({op.judge})" for op in HOST.values())
+    judges = ", ".join(f"`{op.name}` ({op.judge})" for op in HOST.values() if op.meets is None)
+    collectives = ", ".join(f"`{op.name}` ({op.judge})" for op in HOST.values() if op.meets is not None)
     lines += [
         "## linalg", "",
         "The ops of `rlx.linalg` have no kernels: NumPy's LAPACK computes them on every device, and the report says",
         "so. They take f32 and f64, have gradients, tangents and a vmap rule each, and cannot be written as ONNX.",
         f"With their judges: {judges}.", "",
+        "## collectives", "",
+        "The ops of [ranks](ranks.md) run through NCCL on CUDA, each rank on a GPU of its own, and on the host",
+        "elsewhere, where ranks meet in memory or by MPI; the report says so. They take every dtype (means: floats;",
+        "sums and products: numbers), have gradients, tangents and a vmap rule each, and cannot be written as ONNX.",
+        f"With their judges: {collectives}.", "",
     ]  # fmt: skip
     return "\n".join(lines)
 

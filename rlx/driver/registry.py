@@ -143,6 +143,16 @@ def find_device(name: str) -> DeviceInfo:
     raise DeviceUnavailable(f"device {name!r}: there is only {', '.join(i.id for i in infos)}")
 
 
+def in_turns(name: str, place: int) -> str:
+    """The id of the device that one of several programs of this machine takes, the one in that place: of a name without
+    a number, the backend's devices in turns. Raises: DeviceUnavailable as `find_device`."""
+    first = find_device(name)
+    if ":" in name or (name == "auto" and ":" in os.environ.get("RLX_DEVICE", "")):
+        return first.id
+    alike = [d.id for d in load_backend(first.backend).probe() if d.kind == first.kind]
+    return alike[place % len(alike)]
+
+
 def _of_maker(name: str, words: tuple[str, ...], number: int) -> DeviceInfo:
     """The GPU of that number among those that have one of the words in their names: under CUDA where that runs it, else
     under Vulkan. Raises: DeviceUnavailable."""

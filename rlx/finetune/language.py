@@ -161,7 +161,7 @@ def batches(settings: Settings, rows: Rows, skip: int) -> Iterator[Batch]:
     for epoch in itertools.count(skip // each):
         order = orders(len(rows), settings.seed, epoch)
         start = skip % each if epoch == skip // each else 0
-        for batch in itertools.islice(rows.batches(settings.batch, order, settings.accumulate), start, None):
+        for batch in itertools.islice(rows.batches(settings.batch, order, settings.parts), start, None):
             yield _without(settings, batch)
 
 

@@ -22,7 +22,7 @@ def batch_of(settings: Settings, length: int) -> dict[str, Any]:
     """A batch of the run's types, of zeros."""
     shape = (settings.batch, length)
     names = ("ids", "targets", "segments") if settings.packed else ("ids", "targets")
-    return {n: np.zeros(shape, np.int32) for n in names} | {"count": np.ones(settings.accumulate, np.float32)}
+    return {n: np.zeros(shape, np.int32) for n in names} | {"count": np.ones(settings.parts, np.float32)}
 
 
 def named(nbytes: float) -> str:
@@ -45,6 +45,7 @@ def _bytes(values: Any) -> int:
 
 def refused(error: OutOfDeviceMemory, settings: Settings, length: int, session: Session) -> OutOfDeviceMemory:
     """The error with what would fit: the first of these that does."""
+    settings = replace(settings, batch=settings.batch // settings.ranks, ranks=1)  # a rank's own rows
     for what, other, shorter in _others(settings, length):
         if _fits(other, shorter, session):
             return OutOfDeviceMemory(f"{error}; it would fit with {what}")

@@ -24,6 +24,9 @@ from rlx.formats import safetensors
 from rlx.formats.files import read_json, written_whole
 from rlx.formats.huggingface import ModelFolder
 from rlx.models import encoders
+from rlx.ranks import Mesh
+from rlx.ranks.mpi import launched
+from rlx.records import replace
 from rlx.runtime import Session
 from rlx.train import checkpoint
 
@@ -64,32 +67,42 @@ def finetune(settings: Settings, say: Say = print) -> dict[str, Any]:
     run, OutOfDeviceMemory with what would fit, RlxError for settings, and as `rlx.models.trainable` and
     `rlx.training`."""
     _check_out(settings)
+    mesh = Mesh({"data": -1}) if launched() else None
+    first = mesh is None or mesh.rank == 0
+    if mesh is not None:
+        settings = replace(settings, ranks=mesh.size, progress=settings.progress if first else False)
+        say = say if first else _silent
     task: Task = SentenceTask(settings, say) if is_encoder(settings.model) else LanguageTask(settings, say)
     total = settings.steps or share(settings.epochs, task.each)
     notes = _notes(settings, task, total)
     trained = sum(np.asarray(x).size for x in tree.leaves(task.parameters))
     say(f"trained: {trained:,} parameters; {total:,} steps of {settings.batch} rows, {task.each:,} an epoch")
-    with _training(settings, task, total) as run:
+    with _training(settings, task, total, mesh) as run:
         free = run.session.device.free_bytes()
         try:
             report = run.prepare(task.types())
         except OutOfDeviceMemory as error:
             raise task.refused(error, run.session) from error
-        with written_whole(settings.out / RUN / NOTES) as file:  # a run that does not fit leaves its folder free
-            file.write(notes)
+        if first:
+            with written_whole(settings.out / RUN / NOTES) as file:  # a run that does not fit leaves its folder free
+                file.write(notes)
         say(said(report, task.frozen, task.parameters, run.optimizer_state, free))
         try:
-            best = _steps(settings, task, run, total, say)
+            best = _steps(settings, task, run, total, say, first)
         except KeyboardInterrupt:
             saved = [path.name for path in checkpoint.listed(settings.out / RUN)][-1:]
             rest = f"--resume goes on from {saved[0]}" if saved else "no checkpoint was saved yet (--save-every)"
             say(f"interrupted in step {run.steps:,} of {total:,}; {rest}")
             raise
         result = {"steps": run.steps, "loss": run.record.last, "evaluation": best.loss}
-        final = best.parameters(run.parameters)
-    for line in task.write(final):
+        final = best.parameters(run.parameters) if first else None
+    for line in task.write(final) if first else ():
         say(line)
     return result
+
+
+def _silent(line: str) -> None:
+    """What ranks say but the first: nothing."""
 
 
 def is_encoder(path: Path) -> bool:
@@ -141,19 +154,20 @@ def _notes(settings: Settings, task: Task, total: int) -> bytes:
     return text.encode()
 
 
-def _training(settings: Settings, task: Task, total: int) -> Any:
+def _training(settings: Settings, task: Task, total: int, mesh: Mesh | None) -> Any:
     optimizer = settings.optimizer(total, settings.lora is None and halves(task.parameters))
     return rlx.train.training(
         task.loss, task.parameters, optimizer, frozen=task.frozen, device=settings.device, folder=settings.out / RUN,
         resume=True, accumulate=settings.accumulate, total=total, progress=settings.progress, tokens=task.tokens,
+        mesh=mesh,
     )  # fmt: skip
 
 
-def _steps(settings: Settings, task: Task, run: Any, total: int, say: Say) -> _Best:
-    """Runs the steps; the best evaluation, if there is any."""
+def _steps(settings: Settings, task: Task, run: Any, total: int, say: Say, first: bool) -> _Best:
+    """Runs the steps; the best evaluation, if there is any. The `first` rank keeps its parameters."""
     every = settings.evaluate_every or task.each
     losses = [(step, values["loss"]) for step, values in run.record.evaluations if step <= run.steps]
-    best = _Best(settings, losses)
+    best = _Best(settings, losses, first)
     if best.over():
         say(f"the run has ended: {settings.patience} evaluations were no better")
         return best
@@ -179,7 +193,8 @@ def _steps(settings: Settings, task: Task, run: Any, total: int, say: Say) -> _B
 class _Best:
     """The best evaluation so far, whose parameters are kept in a file beside the checkpoints."""
 
-    def __init__(self, settings: Settings, losses: Sequence[tuple[int, float]]) -> None:
+    def __init__(self, settings: Settings, losses: Sequence[tuple[int, float]], keeps: bool = True) -> None:
+        self._keeps = keeps
         self._patience, self._path = settings.patience, settings.out / RUN / "best.safetensors"
         self.loss: float | None = None
         self._since = 0
@@ -197,7 +212,7 @@ class _Best:
     def add(self, loss: float, parameters: Any) -> bool:
         """Counts an evaluation; whether it is the best."""
         better = self._count(loss)
-        if better:
+        if better and self._keeps:
             safetensors.save(self._path, {str(i): x for i, x in enumerate(tree.leaves(parameters))})
         return better
 

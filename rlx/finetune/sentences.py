@@ -77,6 +77,9 @@ class SentenceTask:
         if settings.accumulate > 1:
             raise RlxError("finetune: accumulate is for language models: the records of a batch are each other's "
                            "negatives; give a larger or smaller --batch")  # fmt: skip
+        if settings.ranks > 1:
+            raise RlxError("finetune: a sentence encoder is trained by one process: the records of a batch are each "
+                           "other's negatives; start it without mpiexec")  # fmt: skip
         self.each = len(texts.ids) // settings.batch
         self.length = length_of(texts, most)
         self.tokens = self.length * texts.width * settings.batch

@@ -17,7 +17,8 @@ from rlx.records import Record, field, names_of
 Say = Callable[[str], None]
 SCHEDULES = ("linear", "cosine", "constant")
 OPTIONS = {"evaluation": "--eval", "evaluate_every": "--eval-every", "packed": "--pack"}  # named unlike settings
-PLACES = ("model", "data", "out", "device", "resume", "save_every", "steps", "epochs", "merge", "progress")
+PLACES = ("model", "data", "out", "device", "resume", "save_every", "steps", "epochs", "merge", "progress",
+          "ranks")  # fmt: skip
 
 
 def share(part: float, count: int) -> int:
@@ -40,7 +41,8 @@ class Settings(Record, kw_only=True, slots=False):
     rows where they are `packed`. `quantize` is a packed dtype for the base's matrices, `dtype` a float one; with
     `recompute` layers are computed again for the gradient. `evaluation` is a data file, or the part of the examples
     that is kept for it: every `evaluate_every` steps (an epoch by default); after `patience` evaluations that are no
-    better than the best the run stops. What is best is kept. `progress` as in `rlx.training`.
+    better than the best the run stops. What is best is kept. `progress` as in `rlx.training`; `ranks` is how
+    many processes share each batch, which `finetune` sets.
     Raises: RlxError for a setting out of range.
     """
 
@@ -73,6 +75,7 @@ class Settings(Record, kw_only=True, slots=False):
     device: str = "auto"
     merge: Path | None = None
     progress: bool | None = None
+    ranks: int = 1  # that share each batch
 
     def __post_init__(self) -> None:
         for name in ("model", "data", "out", "merge", "evaluation"):
@@ -97,6 +100,8 @@ class Settings(Record, kw_only=True, slots=False):
             self._wrong("schedule", f"one of {', '.join(SCHEDULES)}")
         if self.batch % self.accumulate:
             self._wrong("accumulate", f"a number of equal parts of the batch of {self.batch}")
+        if self.batch % self.parts:
+            self._wrong("batch", f"a multiple of {self.parts}: {self.ranks} ranks have {self.accumulate} parts each")
         part = self.evaluation
         if not (part is None or isinstance(part, Path) or (isinstance(part, float) and 0 < part < 1)):
             self._wrong("evaluation", "a data file, or a part between 0 and 1")
@@ -109,6 +114,11 @@ class Settings(Record, kw_only=True, slots=False):
         lora: Any = self.lora
         if not isinstance(lora, Lora | None):
             self._wrong("lora", "an rlx.models.Lora, or None to train all weights")
+
+    @property
+    def parts(self) -> int:
+        """In how many a batch is worked through, by all ranks."""
+        return self.accumulate * self.ranks
 
     def _wrong(self, name: str, expected: str) -> None:
         raise RlxError(f"finetune: {option(name)} is {getattr(self, name)!r}; expected {expected}")

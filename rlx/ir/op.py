@@ -134,6 +134,8 @@ class Op(Record, eq=False, repr=False):
     - `batch`: how the op works on many examples at once. Without it elementwise ops broadcast, an op that `decompose`
       writes with others is batched as these are, and any other runs once an example, in a scan.
     - `forwards`: the outputs are the first inputs as they are; the op is there for its rules of differentiation alone.
+    - `meets`: the op waits for other ranks; what runs a node, as `reference` is called. It is computed in runs alone,
+      once in each.
     - `cost`: what running a node costs, where that is more than writing its outputs once.
     """
 
@@ -177,6 +179,7 @@ class Op(Record, eq=False, repr=False):
     jvp: Jvp | None = None
     batch: Batch | None = None
     forwards: bool = False
+    meets: Callable[[Node], Reference] | None = None
     cost: Callable[[Node], Cost] | None = None
 
     def __repr__(self) -> str:
@@ -266,7 +269,8 @@ class Registry(dict[str, Op]):
 
 
 REGISTRY = Registry()
-# Ops that no device has a kernel of: every device leaves them to the CPU, as host steps.
+# Ops that no device has a kernel of: every device leaves them to the CPU, as host steps, but for collectives that a
+# library of the device runs.
 HOST = Registry()
 REDEFINED: dict[int, Op] = {}  # users' ops whose name has a later definition, by id; graphs built before hold them
 

@@ -73,6 +73,7 @@ class BertConfig(Record):
     prefix: ClassVar[str] = "bert."  # what may stand before the names in files
     unused: ClassVar[tuple[str, ...]] = ()  # beginnings of names of weights that are left alone
     aliases: ClassVar[Mapping[str, str]] = {}
+    apart: ClassVar[str] = ""  # why texts cannot share a row
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any], where: str, **more: Any) -> BertConfig:
@@ -172,6 +173,8 @@ class EncoderSettings(Protocol):
     def unused(self) -> tuple[str, ...]: ...
     @property
     def aliases(self) -> Mapping[str, str]: ...
+    @property
+    def apart(self) -> str: ...
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]: ...
     def products(self) -> list[str]: ...
@@ -204,9 +207,12 @@ def width_after(config: EncoderSettings, poolings: int) -> int:
 
 class Encoder:
     """The encoder's parts in one graph, over (batch · length, width), of ids, a mask and weights. Vectors are `wide`:
-    f64 where the activations are. `ends`: whether the mask is of texts that padding follows, and no other."""
+    f64 where the activations are. `ends`: whether the mask is of texts that padding follows, and no other. Several
+    texts may share a row (`share`)."""
 
     ends = False
+    text: Tensor | None = None  # which of a row's texts a token is of, where they share rows
+    slots = 1
 
     def __init__(
         self, config: Any, ids: Tensor, mask: Tensor, params: dict[str, Tensor], activations: DType,
@@ -217,6 +223,62 @@ class Encoder:
         self.ids, self.mask, self.params = ids, mask, params
         self.wide = f64 if activations == f64 else f32
         self._correction = correction
+        self.held: dict[str, Tensor] = {}  # values that layers share
+
+    def share(self, text: Tensor, slots: int) -> None:
+        """Says that rows hold up to so many texts, one behind the other: `text`, i32 (batch, length), is 1 for the
+        tokens of a row's first, 2 for those of the second, and 0 behind the last."""
+        self.text, self.slots = text, slots
+        place = self.g.constant(np.arange(self.length, dtype=np.int32))
+        before = ops.pad(text, ((0, 0), (1, 0)))[:, : self.length]
+        self.held["begins"] = begins = ops.logical_or(ops.not_equal(text, before), ops.equal(place, 0))
+        self.held["place"] = place - ops.cummax(ops.where(begins, place, 0), axis=1)
+        rows = (self.batch, 1, self.length)
+        numbers = self.g.constant(np.arange(1, slots + 1, dtype=np.int32).reshape(-1, 1))
+        self.held["own"] = ops.equal(ops.reshape(text, rows), numbers)
+        self.held["same"] = ops.equal(ops.reshape(text, (self.batch, self.length, 1)), ops.reshape(text, rows))
+
+    @property
+    def place(self) -> Tensor | None:
+        """The place of each token in its text, i32 (batch, length); None where that is its place in the row."""
+        return self.held.get("place")
+
+    def placed(self, table: Tensor, first: int = 0) -> Tensor:
+        """The rows of a table for the tokens' places, from the row `first` on: broadcast to (batch, length, width)."""
+        if self.place is None:
+            return table[first : first + self.length]
+        return ops.gather(table, self.place + first if first else self.place)
+
+    def keys(self) -> Tensor:
+        """Which keys a query sees: broadcasts to (batch, heads, length, length)."""
+        if "keys" not in self.held:
+            keep = ops.reshape(self.mask, (self.batch, 1, 1, self.length))
+            if self.text is not None:
+                shape = (self.batch, 1, self.length, self.length)
+                keep = ops.logical_and(ops.reshape(self.held["same"], shape), keep)
+            self.held["keys"] = keep
+        return self.held["keys"]
+
+    def first(self, states: Tensor) -> Tensor:
+        """The states of each text's first token, (batch · slots, width) of (batch, length, width)."""
+        if self.text is None:
+            return states[:, 0]
+        return self._picked(states, ops.argmax(ops.cast(self.held["own"], i32), axis=-1))
+
+    def _picked(self, states: Tensor, at: Tensor) -> Tensor:
+        """The states at places of rows, (batch, slots)."""
+        at = ops.cast(at, i32) + self.g.constant(np.arange(self.batch, dtype=np.int32).reshape(-1, 1) * self.length)
+        return ops.gather(_flat(states), ops.reshape(at, (self.batch * self.slots,)))
+
+    def combined(self, x: Tensor, reduction: str, start: float) -> Tensor:
+        """The rows of each text's tokens added up ("add"), or the largest of each number ("max"): (batch · slots,
+        width) of (batch, length, width), and `start` for a text without tokens."""
+        assert self.text is not None
+        count = self.batch * self.slots
+        first = self.g.constant(np.arange(self.batch, dtype=np.int32).reshape(-1, 1) * self.slots - 1)
+        to = ops.where(ops.greater(self.text, 0), self.text + first, count)  # an index out of range: padding is dropped
+        into = ops.expand(self.g.constant(start, x.dtype), (count, x.shape[-1]))
+        return ops.scatter(into, ops.reshape(to, (self.batch * self.length,)), _flat(x), reduction=reduction)
 
     def norm(self, x: Tensor, name: str) -> Tensor:
         p = self.params
@@ -239,7 +301,7 @@ class Encoder:
         x = ops.dequantize(words) if words.dtype.is_packed else words
         added = []
         if c.positions == "learned":
-            added.append(p["embeddings.position_embeddings.weight"][: self.length])
+            added.append(self.placed(p["embeddings.position_embeddings.weight"]))
         if c.type_vocab_size:
             table = p["embeddings.token_type_embeddings.weight"]
             added.append(table[0] if kinds is None else ops.gather(table, kinds))
@@ -249,7 +311,7 @@ class Encoder:
 
     def seen(self) -> Tensor:
         """Which keys a query sees, or what is added to its scores: broadcasts to (batch, heads, length, length)."""
-        keep = ops.reshape(self.mask, (self.batch, 1, 1, self.length))
+        keep = self.keys()
         if self.config.positions != "alibi":
             return keep
         place = np.arange(self.length, dtype=self.wide.np)
@@ -270,7 +332,7 @@ class Encoder:
         if c.positions == "rotary":
             tables = rope_table(self.length, size, base=c.rope_base, dtype=self.wide)
             cos, sin = (self.g.constant(t) for t in tables)
-            made[:2] = [ops.rope(t, cos, sin, axis=1) for t in made[:2]]
+            made[:2] = [ops.rope(t, cos, sin, self.place, axis=1) for t in made[:2]]
         return [ops.transpose(t, (0, 2, 1, 3)) for t in made]
 
     def layer(self, x: Tensor, index: int, seen: Tensor) -> Tensor:
@@ -290,7 +352,9 @@ class Encoder:
         """One vector a sentence of (batch, length, width) in f32, made of the tokens that `mask` tells. A sentence
         without any gives zeros; -inf for the largest; its first token's vector for cls."""
         if pooling == "rank" or (pooling == "cls" and mask is self.mask):
-            return states[:, 0]
+            return self.first(states)
+        if self.text is not None:
+            return self._shared(states, mask, pooling)
         if pooling == "max":
             return ops.max(ops.where(ops.reshape(mask, (self.batch, self.length, 1)), states, -np.inf), axis=1)
         row = (self.batch, 1, self.length)
@@ -305,9 +369,30 @@ class Encoder:
             made = ops.matmul(ops.cast(ops.equal(place, at), self.wide), states)
         else:
             weight = weight * place if pooling == "weightedmean" else weight
-            count = ops.maximum(ops.sum(weight, axis=-1, keepdims=True), 1e-9)
-            made = ops.matmul(weight, states) / (ops.sqrt(count) if pooling == "mean_sqrt_len" else count)
+            made = _mean(ops.matmul(weight, states), ops.sum(weight, axis=-1, keepdims=True), pooling)
         return ops.reshape(made, (self.batch, self.config.hidden_size))
+
+    def _shared(self, states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
+        """`pooled` where texts share rows. Their states are never multiplied by zeros: what one text has, be it no
+        number, changes no other."""
+        column = ops.reshape(mask, (self.batch, self.length, 1))
+        if pooling == "max":
+            return self.combined(ops.where(column, states, -np.inf), "max", -np.inf)
+        if pooling in ("cls", "last"):
+            own = self.held["own"]
+            kept = ops.cast(ops.logical_and(own, ops.reshape(mask, (self.batch, 1, self.length))), i32)
+            if pooling == "cls":
+                whole = ops.argmax(ops.cast(own, i32), axis=-1)
+                return self._picked(states, ops.where(ops.any(kept, axis=-1), ops.argmax(kept, axis=-1), whole))
+            place = self.g.constant(np.arange(1, self.length + 1, dtype=np.int32))
+            at = ops.max(kept * place, axis=-1)
+            last = self._picked(states, ops.maximum(at - 1, 0))
+            return ops.where(ops.reshape(ops.greater(at, 0), (self.batch * self.slots, 1)), last, 0.0)
+        weight = ops.cast(column, self.wide)
+        if pooling == "weightedmean":
+            weight = weight * ops.cast(ops.reshape(self.held["place"] + 1, column.shape), self.wide)
+        rows = self.combined(ops.where(column, states * weight, 0.0), "add", 0.0)
+        return _mean(rows, self.combined(weight, "add", 0.0), pooling)
 
     def step(self, x: Tensor, step: Step) -> Tensor:
         """What a module after the pooling makes of the embeddings."""
@@ -352,6 +437,17 @@ class Encoder:
         return pooled
 
 
+def _flat(x: Tensor) -> Tensor:
+    """x (batch, length, width) as (batch · length, width)."""
+    return ops.reshape(x, (x.shape[0] * x.shape[1], x.shape[2]))
+
+
+def _mean(total: Tensor, count: Tensor, pooling: Pooling) -> Tensor:
+    """A pooling of the sum over tokens and the sum of their weights."""
+    count = ops.maximum(count, 1e-9)
+    return total / (ops.sqrt(count) if pooling == "mean_sqrt_len" else count)
+
+
 def _at_most(weight: Tensor, x: Tensor) -> Tensor:
     return weight if weight.dtype.is_packed else ops.cast(weight, x.dtype)
 
@@ -368,7 +464,7 @@ def _slopes(heads: int) -> np.ndarray[Any, np.dtype[np.float64]]:
 def encoder_graph(
     config: EncoderSettings, batch: int, length: int, pooling: Pooling | tuple[Pooling, ...] = "mean",
     normalize: bool = True, activations: DType = f32, packed: Mapping[str, DType] | None = None,
-    include_prompt: bool = True,
+    include_prompt: bool = True, slots: int = 0,
 ) -> Graph:  # fmt: skip
     """The encoder for one padded size; tensors between its layers are stored as `activations`, and pooled in f32.
 
@@ -377,7 +473,10 @@ def encoder_graph(
     length 1 when `normalize`. With mean pooling a sentence without tokens gives zeros. Without `include_prompt` the
     input `kept`, bool (batch, length), says which tokens are pooled. For the pooling "rank" the input `kinds`,
     i32 (batch, length), tells queries (0) from documents (1) where the model does, and the output is `scores`, f32
-    (batch, labels). Params carry the names and shapes of BERT's files, and the dtypes of `packed`.
+    (batch, labels). With `slots` so many texts may share a row: the input `text`, i32 (batch, length), is 1 for the
+    tokens of a row's first text, 2 for those of its second, and 0 for padding; outputs have a row for each slot of each
+    row, (batch · slots, …), those of slots without a text of no meaning. Params carry the names and shapes of BERT's
+    files, and the dtypes of `packed`.
     Raises: ShapeError for a batch or length below 1, or a length beyond the model's positions.
     """
     if batch < 1 or not 1 <= length <= config.max_position_embeddings:
@@ -390,7 +489,9 @@ def encoder_graph(
     kept = packed or {}
     params = {name: g.param(name, shape, kept.get(name, f32)) for name, shape in config.weight_shapes().items()}
     e = config.encoder(ids, mask, params, activations)
-    e.ends = True
+    e.ends = not slots
+    if slots:
+        e.share(g.input("text", (batch, length), i32), slots)
     kinds = g.input("kinds", (batch, length), i32) if pooling == "rank" and config.type_vocab_size > 1 else None
     states = e.states(kinds)
     pooled = e.vectors(states, mask if include_prompt else g.input("kept", (batch, length), bool_), pooling, normalize)

@@ -154,7 +154,7 @@ class Head(Record):
             return ops.reshape(x, (batch, length, x.shape[1]))
         x = ops.reshape(states, (batch * length, width))
         if self.first:
-            x = e.pooled(states, e.mask, "mean") if self.mean else states[:, 0]
+            x = e.pooled(states, e.mask, "mean") if self.mean else e.first(states)
 
         def weight(name: str) -> Tensor | None:
             return ops.cast(p[name], x.dtype) if name in p else None
@@ -174,17 +174,19 @@ class Head(Record):
         if self.first:
             return x if activation is None else getattr(ops, activation)(x)
         x = ops.reshape(x, (batch, length, self.out))
-        return self._sparse(x, e.mask) if self.splade is not None else x
+        return self._sparse(x, e) if self.splade is not None else x
 
-    def _sparse(self, logits: Tensor, mask: Tensor) -> Tensor:
+    def _sparse(self, logits: Tensor, e: Encoder) -> Tensor:
         batch, length, _ = logits.shape
         assert self.splade is not None
-        x = ops.where(ops.reshape(mask, (batch, length, 1)), ops.relu(logits), 0.0)
+        x = ops.where(ops.reshape(e.mask, (batch, length, 1)), ops.relu(logits), 0.0)
         if self.splade.pooling == "max":  # logarithms keep the order, so the largest has the largest one
-            x = ops.max(x, axis=1)
+            x = ops.max(x, axis=1) if e.text is None else e.combined(x, "max", 0.0)
         for _ in range(1 + self.splade.twice):
             x = ops.log1p(x)
-        return ops.sum(x, axis=1) if self.splade.pooling == "sum" else x
+        if self.splade.pooling == "max":
+            return x
+        return ops.sum(x, axis=1) if e.text is None else e.combined(x, "add", 0.0)
 
 
 def head_of(task: TextTask, content: Mapping[str, Any], config: EncoderSettings, tensors: Mapping[str, Any],
@@ -268,11 +270,11 @@ def _late(late: LateInteraction, width: int, tensors: Mapping[str, Any]) -> Head
 
 def head_graph(
     config: EncoderSettings, head: Head, batch: int, length: int, activations: DType = f32,
-    packed: Mapping[str, DType] | None = None, kinds: bool = False, activation: str | None = None,
+    packed: Mapping[str, DType] | None = None, kinds: bool = False, activation: str | None = None, slots: int = 0,
 ) -> Graph:  # fmt: skip
     """The encoder with a head for one padded size. Inputs: `ids` and `mask` as of `encoder_graph`, with `kinds` the
-    input of this name too; the output has the name of the head's task. Raises: ShapeError for a size that the model
-    does not take."""
+    input of this name too, with `slots` the input `text`; the output has the name of the head's task. Raises:
+    ShapeError for a size that the model does not take."""
     if batch < 1 or not 1 <= length <= config.max_position_embeddings:
         raise ShapeError(
             f"head_graph: batch {batch}, length {length}: the batch must be at least 1, the length from 1 to the "
@@ -284,6 +286,8 @@ def head_graph(
     shapes = config.weight_shapes() | head.weight_shapes()
     params = {name: g.param(name, shape, kept.get(name, f32)) for name, shape in shapes.items()}
     e = config.encoder(ids, mask, params, activations)
+    if slots:
+        e.share(g.input("text", (batch, length), i32), slots)
     states = e.states(g.input("kinds", (batch, length), i32) if kinds else None)
     g.output(head.task, head.of(e, states, activation))
     return g

@@ -32,6 +32,11 @@ class Product(Record):
     plain: bool = True
 
 
+# The products that "all-linear" leaves out: the output matrix, routers of experts, and those of Mamba's whose weights
+# transformers takes past their modules, so that PEFT refuses corrections of some and passes over those of others.
+_NOT_ADAPTED = ("lm_head", ".mlp.gate", ".mixer.dt_proj", ".mixer.out_proj")
+
+
 class Lora(Record, slots=False):
     """How a model is adapted (Hu et al., 2021): W x becomes W x + s · B (A x) for the products of `targets`.
 
@@ -71,7 +76,8 @@ class Lora(Record, slots=False):
         every = {p.module: (p.outputs, p.inputs) for p in products.values()}
         names = [self.targets] if isinstance(self.targets, str) else list(self.targets)
         if names == ["all-linear"]:
-            return {m: shape for m, shape in every.items() if not m.endswith(("lm_head", ".mlp.gate", ".mlp.router"))}
+            left = {p.module for name, p in products.items() if name.endswith(_NOT_ADAPTED)}
+            return {m: shape for m, shape in every.items() if m not in left}
         result: dict[str, tuple[int, int]] = {}
         for name in names:
             own = {m: shape for m, shape in every.items() if f".{m}".endswith(f".{name}")}

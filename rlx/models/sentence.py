@@ -30,16 +30,15 @@ from rlx.models.encoders import encoder_config
 from rlx.models.encoders.decoders import decoder_config, makes_embeddings
 from rlx.models.heads import Head, head_graph, head_of
 from rlx.models.late import LateTexts
+from rlx.models.rows import Run, runs_of
 from rlx.models.text_tasks import TextTasks
 from rlx.models.weights import Floats, file_names, match_weights
 from rlx.packed import PackedArray
 from rlx.records import Record, field, replace
 from rlx.runtime import CompiledGraph, Session, Weights
-from rlx.runtime.dims import Dim
 
-LENGTHS = (16, 32, 64, 128, 256, 512)
-BATCHES = (1, 8, 32)
-TOKENS = 32 * 512  # sentences of a batch; longer ones come in smaller batches
+TOKENS = 16 * 512  # of a run on a GPU
+CPU_TOKENS = 1024  # of a run on the CPU, which more would not make faster
 LOGITS = 1 << 26  # numbers of a batch's logits over the vocabulary
 # Prefixes of weights that published BERT folders contain and the encoder does not use.
 _UNUSED = ("embeddings.position_ids", "pooler.", "cls.")
@@ -96,7 +95,8 @@ class SentenceEncoder(TextTasks, Closing):
     `rank` the scores of a reranker, `classify` and `classify_tokens` labels. `load` makes an encoder from a folder,
     `rlx.models.load` from a GGUF file too.
 
-    Sizes are padded up to a few lengths and batch sizes; each is compiled when first needed, and all share `weights`.
+    Short texts share rows of tokens, so that next to nothing is padded; each size of rows is compiled when first
+    needed, and all share `weights`.
     Any thread may call `encode`. A `with` block closes it.
     """
 
@@ -140,7 +140,7 @@ class SentenceEncoder(TextTasks, Closing):
         self.where = where
         self._tensors = tensors
         self._tokenizer = tokenizer
-        self._compiled: dict[tuple[int, int, str | None], CompiledGraph] = {}
+        self._compiled: dict[tuple[int, int, str | None, int], CompiledGraph] = {}
         self._lock = renewed(self, "_lock", threading.Lock)
         self._closed = False
         self.activations = check_half(activations) or f32
@@ -211,10 +211,10 @@ class SentenceEncoder(TextTasks, Closing):
         out = np.zeros((len(listed), width), np.float32)
         with drawn(show=show_progress, only="encoding"):
             done = 0
-            for rows, feeds, shape in self.batches(listed, size, before):
-                result = self.compiled(*shape).run(feeds)["embedding"]
-                out[rows] = result[: len(rows), :width]
-                done += len(rows)
+            ids, left_out = self.ids(listed, before), [self.left_out(before)] * len(listed)
+            for at, result in self._outputs(ids, size, left_out=left_out):
+                out[at] = np.stack(result)[:, :width]
+                done += len(at)
                 report("encoding", done, len(listed))
         return _unit(out) if normalize_embeddings else out
 
@@ -278,31 +278,57 @@ class SentenceEncoder(TextTasks, Closing):
         `max_length`; ShapeError as `encode`."""
         width = self._cut_to(truncate_dim)
         out = np.zeros((len(rows), width), np.float32)
-        for at, feeds, shape in self._padded(list(rows), check_batch_size(batch_size), left_out=left_out):
-            out[at] = self.compiled(*shape).run(feeds)["embedding"][: len(at), :width]
+        for at, result in self._outputs(list(rows), check_batch_size(batch_size), left_out=left_out):
+            out[at] = np.stack(result)[:, :width]
         return out
 
     def outputs(
         self, tokens: list[TokenIds], batch_size: int = 32, kinds: list[TokenIds] | None = None,
         seen: Sequence[int] | None = None, activation: str | None = None,
-    ) -> Iterator[tuple[list[int], npt.NDArray[Any]]]:
-        name = "scores" if self.head is None else self.head.task
-        for rows, feeds, shape in self._padded(tokens, batch_size, kinds if self._kinds else None, seen=seen):
-            yield rows, self.compiled(*shape, activation).run(feeds)[name]
+    ) -> Iterator[tuple[list[int], list[npt.NDArray[Any]]]]:
+        return self._outputs(tokens, batch_size, kinds if self._kinds else None, seen=seen, activation=activation)
+
+    def _outputs(
+        self, tokens: list[TokenIds], batch_size: int, kinds: list[TokenIds] | None = None,
+        left_out: Sequence[int] = (), seen: Sequence[int] | None = None, activation: str | None = None,
+    ) -> Iterator[tuple[list[int], list[npt.NDArray[Any]]]]:
+        """The outputs run by run: which texts they are of, and for each a row, or one of each of its tokens."""
+        name = {"embeddings": "embedding", "rank": "scores"}.get(self.task, self.task)
+        for run, feeds in self.runs(tokens, batch_size, batch_size > 1, kinds, left_out, seen):
+            result = self.compiled(len(run.rows), run.length, activation, run.slots).run(feeds)[name]
+            texts, slots, values = run.texts(), max(run.slots, 1), []
+            for r, row in enumerate(run.rows):
+                own = result[r * slots : r * slots + len(row)]
+                if name in ("tokens", "labels"):
+                    own = np.split(result[r], np.cumsum([len(tokens[i]) for i in row]))[: len(row)]
+                values += [*own]
+            if not run.slots or all(np.isfinite(value).all() for value in values):
+                yield texts, values
+                continue
+            # What is no number passes from a text to others of its row.
+            of = [[given[i] for i in texts] if given else None for given in (kinds, left_out, seen)]
+            for at, value in self._outputs([tokens[i] for i in texts], 1, of[0], of[1] or (), of[2], activation):
+                yield [texts[i] for i in at], value
+
+    def ids(self, sentences: Sequence[str], before: str = "") -> list[TokenIds]:
+        """The tokens of sentences behind a prompt, cut to `max_length`."""
+        return self._tokenizer.ids([before + sentence for sentence in sentences] if before else sentences)
 
     def batches(
         self, sentences: Sequence[str], batch_size: int = 32, prompt: str | None = None
     ) -> Iterator[tuple[list[int], dict[str, npt.NDArray[Any]], tuple[int, int]]]:
-        """The padded batches, shortest sentences first: the sentences' indices, the graph's inputs, and (batch,
+        """Batches of one sentence a row, shortest first: the sentences' indices, the graph's inputs, and (batch,
         length). Before each sentence stands `prompt`, or the default one."""
         before = self.prompt() if prompt is None else prompt
-        texts = [before + sentence for sentence in sentences] if before else sentences
-        return self._padded(self._tokenizer.ids(texts), batch_size, left_out=[self.left_out(before)] * len(texts))
+        left_out = [self.left_out(before)] * len(sentences)
+        for run, feeds in self.runs(self.ids(sentences, before), batch_size, share=False, left_out=left_out):
+            yield run.texts(), feeds, (len(run.rows), run.length)
 
-    def _padded(
-        self, tokens: list[TokenIds], batch_size: int, kinds: list[TokenIds] | None = None,
+    def runs(
+        self, tokens: list[TokenIds], batch_size: int = 32, share: bool = True, kinds: list[TokenIds] | None = None,
         left_out: Sequence[int] = (), seen: Sequence[int] | None = None,
-    ) -> Iterator[tuple[list[int], dict[str, npt.NDArray[Any]], tuple[int, int]]]:
+    ) -> Iterator[tuple[Run, dict[str, npt.NDArray[Any]]]]:
+        """The texts as rows of tokens, with the graph's inputs; short texts `share` rows where the model lets them."""
         top = self.config.vocab_size
         for i, numbers in enumerate(tokens):
             if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < top:
@@ -315,52 +341,52 @@ class SentenceEncoder(TextTasks, Closing):
                     f"{self.where}: the tokenizer gives {len(numbers)} tokens for sentence {i}; the model takes "
                     f"{self.max_length}"
                 )
-        order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]))
-        while order:
-            rows = order[:batch_size]
-            while True:
-                length = _bucket("length", self.max_length, LENGTHS, max(len(tokens[rows[-1]]), 1))
-                batch = _bucket("batch", batch_size, BATCHES, len(rows))
-                if batch * length <= max(self._at_once, length):
-                    break
-                rows = rows[: len(rows) // 2]
-            order = order[len(rows) :]
-            ids = np.zeros((batch, length), np.int32)
-            mask = np.zeros((batch, length), np.bool_)
-            feeds: dict[str, npt.NDArray[Any]] = {"ids": ids, "mask": mask}
+        lengths, share = [len(numbers) for numbers in tokens], share and not self.config.apart
+        for run in runs_of(lengths, self.max_length, batch_size, self._at_once, share):
+            shape = (len(run.rows), run.length)
+            feeds: dict[str, npt.NDArray[Any]] = {"ids": np.zeros(shape, np.int32), "mask": np.zeros(shape, np.bool_)}
             if kinds is not None:
-                feeds["kinds"] = np.zeros((batch, length), np.int32)
+                feeds["kinds"] = np.zeros(shape, np.int32)
             if not self.include_prompt and self.head is None:
-                feeds["kept"] = np.zeros((batch, length), np.bool_)
-            for at, i in enumerate(rows):
-                n = len(tokens[i])
-                ids[at, :n] = tokens[i]
-                mask[at, : n if seen is None else seen[i]] = True
-                if "kept" in feeds:
-                    feeds["kept"][at, left_out[i] if left_out else 0 : n] = True
-                if kinds is not None:
-                    feeds["kinds"][at, :n] = kinds[i]
-            yield rows, feeds, (batch, length)
+                feeds["kept"] = np.zeros(shape, np.bool_)
+            if run.slots:
+                feeds["text"] = np.zeros(shape, np.int32)
+            for at, texts in enumerate(run.rows):
+                begin = 0
+                for number, i in enumerate(texts, 1):
+                    end = begin + lengths[i]
+                    feeds["ids"][at, begin:end] = tokens[i]
+                    feeds["mask"][at, begin : end if seen is None else begin + seen[i]] = True
+                    if "kept" in feeds:
+                        feeds["kept"][at, begin + (left_out[i] if left_out else 0) : end] = True
+                    if kinds is not None:
+                        feeds["kinds"][at, begin:end] = kinds[i]
+                    if run.slots:
+                        feeds["text"][at, begin:end] = number
+                    begin = end
+            yield run, feeds
 
     @property
     def _at_once(self) -> int:
-        """How many tokens a batch has at most."""
+        """How many tokens a run of several rows has at most."""
+        most = CPU_TOKENS if self.session.info.backend == "cpu" else TOKENS
         sparse = self.head is not None and self.head.task == "sparse"
-        return min(TOKENS, LOGITS // self.config.vocab_size) if sparse else TOKENS
+        return min(most, LOGITS // self.config.vocab_size) if sparse else most
 
-    def graph(self, batch: int, length: int, activation: str | None = None) -> Graph:
-        """The encoder's graph for one padded size, with its head, if any, and the activation of that."""
+    def graph(self, batch: int, length: int, activation: str | None = None, slots: int = 0) -> Graph:
+        """The encoder's graph for one size, with its head, if any, and the activation of that; with `slots` so many
+        texts may share a row."""
         if self.head is not None:
             return head_graph(self.config, self.head, batch, length, self.activations, self._packed, self._kinds,
-                              activation)  # fmt: skip
+                              activation, slots)  # fmt: skip
         return encoder_graph(
             self.config, batch, length, self.pooling, self.normalize, self.activations, self._packed,
-            self.include_prompt,
+            self.include_prompt, slots,
         )  # fmt: skip
 
-    def compiled(self, batch: int, length: int, activation: str | None = None) -> CompiledGraph:
-        """The executable for one padded size, compiled when first asked for. Raises: GraphError after `close`."""
-        key = (batch, length, activation)
+    def compiled(self, batch: int, length: int, activation: str | None = None, slots: int = 0) -> CompiledGraph:
+        """The executable for one size, compiled when first asked for. Raises: GraphError after `close`."""
+        key = (batch, length, activation, slots)
         with self._lock:
             if self._closed:
                 raise GraphError(f"the encoder of {self.where} is closed; load it again")
@@ -551,7 +577,3 @@ def _unit(vectors: Floats) -> Floats:
     size = np.sqrt(np.sum(np.square(vectors, dtype=np.float64), axis=-1, keepdims=True))
     return np.asarray(vectors / np.maximum(size, 1e-12), np.float32)
 
-
-def _bucket(name: str, longest: int, buckets: tuple[int, ...], n: int) -> int:
-    """The smallest bucket for a length; those above the longest one are left out."""
-    return Dim(name, max=longest, buckets=tuple(b for b in buckets if b <= longest)).bucket(n)

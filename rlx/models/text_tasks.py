@@ -59,8 +59,8 @@ class TextTasks(ABC):
     def outputs(
         self, tokens: list[TokenIds], batch_size: int = 32, kinds: list[TokenIds] | None = None,
         seen: Sequence[int] | None = None, activation: str | None = None,
-    ) -> Iterator[tuple[list[int], npt.NDArray[Any]]]:  # fmt: skip
-        """The head's outputs batch by batch: which texts they are of, and the padded output."""
+    ) -> Iterator[tuple[list[int], list[npt.NDArray[Any]]]]:  # fmt: skip
+        """The head's outputs run by run: which texts they are of, and for each a row, or one of each of its tokens."""
 
     @property
     def task(self) -> Task | Literal["rank"]:
@@ -95,7 +95,7 @@ class TextTasks(ABC):
         before = self.prompt(prompt_name, prompt)
         result: list[Any] = [None] * len(listed)
         for rows, output in self.outputs(self._tokenizer.ids([before + text for text in listed]), size):
-            for i, numbers in zip(rows, output, strict=False):
+            for i, numbers in zip(rows, output, strict=True):
                 indices = np.flatnonzero(numbers)
                 if most is not None and len(indices) > most:
                     indices = np.sort(indices[np.argsort(-numbers[indices], kind="stable")[:most]])
@@ -130,8 +130,8 @@ class TextTasks(ABC):
         made = self._late.rows([before + text for text in listed], task)
         result: list[Any] = [None] * len(listed)
         for rows, output in self.outputs([row.ids for row in made], size, seen=[row.seen for row in made]):
-            for i, vectors in zip(rows, output, strict=False):
-                result[i] = np.asarray(vectors[: len(made[i].ids)][made[i].kept], np.float32)
+            for i, vectors in zip(rows, output, strict=True):
+                result[i] = np.asarray(vectors[made[i].kept], np.float32)
         return result, sum(len(row.ids) for row in made)
 
     def score(
@@ -246,7 +246,7 @@ class TextTasks(ABC):
         out = np.zeros((len(encoded), width), np.float32)
         kinds = [kinds for _, kinds in encoded]
         for rows, output in self.outputs([ids for ids, _ in encoded], size, kinds, activation=activation):
-            out[rows] = output[: len(rows), :width]
+            out[rows] = np.stack(output)[:, :width]
         return out
 
     @property
@@ -302,10 +302,9 @@ class TextTasks(ABC):
         pieces = self._tokenizer.pieces(listed)
         result: list[Any] = [None] * len(listed)
         for rows, output in self.outputs([one.ids for one in pieces], size, [0 * one.ids for one in pieces]):
-            for i, logits in zip(rows, output, strict=False):
-                own = logits[: len(pieces[i].ids)]
+            for i, logits in zip(rows, output, strict=True):
                 labels: Labels = self.head.labels
-                result[i] = entities(listed[i], pieces[i], own, labels, self._tokenizer, aggregation, ignored)
+                result[i] = entities(listed[i], pieces[i], logits, labels, self._tokenizer, aggregation, ignored)
         return result
 
     def _refuse_long(self, texts: Sequence[str | Pair], what: str) -> None:

@@ -24,6 +24,7 @@ from rlx.ops.public import public as _public
 if TYPE_CHECKING:
     from rlx.ops.attention.forward import *
     from rlx.ops.attention.step import *
+    from rlx.ops.collectives.functions import *
     from rlx.ops.complex_numbers import *
     from rlx.ops.composed.aliases import *
     from rlx.ops.composed.arranging import *

@@ -8,6 +8,7 @@ from __future__ import annotations
 _FUNCTIONS = {
     "attention.forward": "attention",
     "attention.step": "attention_step",
+    "collectives.functions": "all_gather all_reduce all_to_all axis_index broadcast reduce_scatter",
     "complex_numbers": "angle complex conj imag real view_as_complex view_as_real",
     "composite": """
         all any expand_dims flatten full_like linear moveaxis normalize ones_like outer permute_dims split square
@@ -76,6 +77,7 @@ _OPS = {
     "attention.forward": "attention",
     "attention.grad": "attention_grad",
     "attention.step": "attention_step",
+    "collectives.records": "all_reduce all_gather reduce_scatter all_to_all broadcast axis_index",
     "control.records": "cond while_loop scan",
     "conv.convolution": "conv conv_grad_input conv_grad_weight conv_transpose",
     "conv.im2col": "im2col",

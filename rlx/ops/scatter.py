@@ -171,7 +171,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         shape = node.inputs[0].shape
         numbers: Any = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
         if node.op.name == "scatter":
-            numbers = numbers.reshape(*shape, *(1,) * (u.ndim - node.attrs["axis"] - len(shape)))
+            numbers = numbers.reshape((*shape, *(1,) * (u.ndim - node.attrs["axis"] - len(shape))))
         ids = u.graph.constant(np.broadcast_to(numbers, u.shape))
         last = apply("equal", _read(node, _write(node, ids, "none")), ids)
         du = _kept(node, apply("where", last, _read(node, d), 0))

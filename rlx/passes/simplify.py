@@ -111,7 +111,7 @@ def _fold(node: Node, inputs: Sequence[Tensor]) -> list[Any] | None:
     for t in inputs:
         if not t.node.op.is_constant:
             return None
-    if bodies(node):
+    if bodies(node) or node.op.meets is not None:
         return None
     if node.op.broadcasts or any(t.dtype.is_packed for t in inputs):
         return None  # reading the source is cheaper than reading the result from memory

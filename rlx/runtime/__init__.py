@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from rlx.runtime.jit import jit as jit
     from rlx.runtime.jit import value_and_grad as value_and_grad
     from rlx.runtime.session import Session as Session
+    from rlx.runtime.shard_map import P as P
+    from rlx.runtime.shard_map import PartitionSpec as PartitionSpec
+    from rlx.runtime.shard_map import shard_map as shard_map
     from rlx.runtime.store import State as State
     from rlx.runtime.store import Store as Store
     from rlx.runtime.store import Weights as Weights
@@ -39,6 +42,7 @@ _NAMES = {
     "exchange": "from_dlpack",
     "jit": "grad jit value_and_grad",
     "session": "Session",
+    "shard_map": "P PartitionSpec shard_map",
     "store": "State Store Weights",
     "transforms": "eval_shape hessian hvp jacfwd jacrev jvp linearize vjp vmap",
 }

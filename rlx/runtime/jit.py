@@ -22,8 +22,10 @@ from rlx.ir import Graph, Tensor, apply
 from rlx.ir.checks import visible
 from rlx.ir.graph import TRACING, traced_graph
 from rlx.ir.number import NumberTape, TracedNumber
+from rlx.ir.types import is_index
 from rlx.ops.complex_numbers import conjugated
 from rlx.ops.pytree import flatten, unflatten
+from rlx.ranks.place import PLACE
 from rlx.runtime.arguments import (
     Call,
     Parameters,
@@ -313,6 +315,8 @@ class Jitted(Generic[P, R]):
         if self._calls is not None:
             return self._calls.program(call, self._traced, lambda graph, _: self._compile(graph))
         key = call.key()
+        if PLACE.mesh is not None:  # a program of collectives is that of one rank
+            key = (key, PLACE.mesh, PLACE.rank)
         with self._lock:
             if key not in self._cache:
                 self._cache[key] = self._made(call)
@@ -592,13 +596,14 @@ def _value_and_grad(
     what: str, function: Callable[P, R], argnums: int | tuple[int, ...], has_aux: bool
 ) -> Callable[P, tuple[R, Any]]:
     _check_function(what, function)
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    numbers = argument_numbers(what, argnums)
     name = getattr(function, "__name__", type(function).__name__)
 
     @functools.wraps(function)
     def made(*args: Any, **kwargs: Any) -> Any:
         wrt: list[Any] = []
         given = list(args)
+        check_twice(what, numbers, len(args))
         skeletons = [_differentiated(what, function, given, i, wrt) for i in numbers]
         runs = TRACING.runs
         returned: Any = function(*given, **kwargs)
@@ -621,9 +626,25 @@ def _value_and_grad(
             )
         found = gradients(result, wrt)
         trees = [conjugated(unflatten(skeleton, found)) for skeleton in skeletons]
-        return returned, trees[0] if isinstance(argnums, int) else tuple(trees)
+        return returned, trees[0] if is_index(argnums) else tuple(trees)
 
     return made
+
+
+def argument_numbers(what: str, argnums: Any) -> tuple[Any, ...]:
+    """The numbers of the arguments that are differentiated. Raises: GraphError for no int, tuple or list."""
+    if is_index(argnums):
+        return (argnums,)
+    if not isinstance(argnums, tuple | list):
+        raise GraphError(f"{what}: argnums is {argnums!r}; expected an int or a tuple of them")
+    return tuple(argnums)
+
+
+def check_twice(what: str, numbers: Sequence[Any], count: int) -> None:
+    """Raises: GraphError where two numbers name one of `count` arguments, whose derivative would be split."""
+    places = [i % count for i in numbers if is_index(i) and count]
+    if len(set(places)) < len(places):
+        raise GraphError(f"{what}: argnums is {tuple(numbers)}, which names an argument twice; name each once")
 
 
 def _own(t: Tensor) -> Tensor:
@@ -659,7 +680,7 @@ def _depends(result: Tensor, wrt: Sequence[Tensor]) -> bool:
 def _differentiated(what: str, function: Callable[..., Any], args: list[Any], i: int, wrt: list[Any]) -> Any:
     """Appends the tensors of an argument to `wrt`, floats as tensors of rank 0; returns the argument's structure."""
     name = getattr(function, "__name__", type(function).__name__)
-    if not isinstance(i, int) or not -len(args) <= i < len(args):
+    if not is_index(i) or not -len(args) <= i < len(args):
         raise GraphError(
             f"{what}: there is no argument {i!r}; {name} was given {len(args)} by position, and argnums counts these "
             "from 0"

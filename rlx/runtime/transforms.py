@@ -25,7 +25,7 @@ from rlx.ops.complex_numbers import beside_pairs, conjugated, refuse_complex
 from rlx.ops.composite import zeros_like
 from rlx.ops.pytree import flatten, is_number, unflatten
 from rlx.runtime.arguments import StaticNames, StaticNums
-from rlx.runtime.jit import Jitted, Shared, Transformed, grad, tracing
+from rlx.runtime.jit import Jitted, Shared, Transformed, argument_numbers, check_twice, grad, tracing
 from rlx.runtime.keywords import keywords
 from rlx.runtime.outs import Out
 from rlx.runtime.session import Target
@@ -59,6 +59,16 @@ def _auxiliary(what: str, function: Any, returned: Any, has_aux: bool) -> tuple[
             f"{what}: with has_aux {name_of(function)} must return two things, the result first; got {returned!r}"
         )
     return returned
+
+
+def _like(derivatives: Any, values: Any) -> Any:
+    """The derivatives of these values, in which Python's numbers have the dtypes of what they are derivatives of."""
+    (tree, ds), (_, xs) = taken(derivatives), taken(values)
+    if len(ds) != len(xs) or not any(type(d) in (int, float) for d in ds):
+        return derivatives
+    kinds = [as_dtype(x.dtype) if hasattr(x, "dtype") else None for x in xs]
+    return unflatten(tree, [d if type(d) not in (int, float) or kind is None else kind.np.type(d)
+                            for d, kind in zip(ds, kinds, strict=True)])  # fmt: skip
 
 
 def _or_zeros(t: Tensor, d: Tensor | None) -> Tensor:
@@ -107,7 +117,7 @@ def jvp(
         both = unflatten(out, ys), unflatten(out, found)
         return (*both, aux) if has_aux else both
 
-    made: tuple[Any, ...] = _now("jvp", pushed, primals, tangents)
+    made: tuple[Any, ...] = _now("jvp", pushed, primals, _like(tuple(tangents), tuple(primals)))
     return made
 
 
@@ -138,8 +148,8 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
     def pulled(
         at: tuple[Any, Any, Any, list[Tensor], list[Any], list[Tensor]], cotangents: Any
     ) -> tuple[Any, ...]:
-        _, out, _, ys, trees, xs = at
-        tree, leaves = taken(conjugated(cotangents))
+        _, out, value, ys, trees, xs = at
+        tree, leaves = taken(conjugated(_like(cotangents, value)))
         same_tree("vjp", f"the result of {name}", out, "the cotangent", tree)
         graph = home("vjp", ys)
         ds: list[Tensor | None] = []
@@ -165,7 +175,11 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
     value = Shared(lambda primals: (lambda at: (at[2], at[0]))(run(primals)), "auto", None, (), (), "vjp")
     back = Shared(lambda primals, cotangents: pulled(run(primals), cotangents), "auto", None, (), (), "vjp")
     result, aux = value(primals)
-    return (result, lambda ct: back(primals, ct), aux) if has_aux else (result, lambda ct: back(primals, ct))
+
+    def at_once(cotangents: Any) -> Any:
+        return back(primals, _like(cotangents, result))
+
+    return (result, at_once, aux) if has_aux else (result, at_once)
 
 
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
@@ -267,7 +281,7 @@ def _jacobian(
     what: str, fun: Any, argnums: Any, has_aux: bool, rule: Any, device: Any, nums: Any, names: Any, out: Any
 ) -> Jitted[..., Any]:
     check_function(what, fun)
-    numbers = (argnums,) if is_index(argnums) else tuple(argnums)
+    numbers = argument_numbers(what, argnums)
     name = name_of(fun)
 
     @functools.wraps(fun)
@@ -275,6 +289,7 @@ def _jacobian(
         given = list(args)
         graph = home(what, taken((args, kwargs))[1])
         trees: list[tuple[Any, list[Tensor]]] = []
+        check_twice(what, numbers, len(args))
         for i in numbers:
             if not is_index(i) or not -len(args) <= i < len(args):
                 raise GraphError(
@@ -421,6 +436,11 @@ def vmap(
             raise GraphError(
                 f"vmap: {what} holds {odd[0]!r}; expected ints and None, alone or in tuples, lists and dicts"
             )
+    if not isinstance(in_axes, int | tuple | list | None):
+        raise GraphError(
+            f"vmap: in_axes is {in_axes!r}; expected an int, None, or a tuple with an entry for each argument, as in "
+            f"in_axes=({in_axes!r},)"
+        )
     if axis_size is not None and not is_index(axis_size):
         raise ShapeError(f"vmap: axis_size is {axis_size!r}; expected the number of examples")
 

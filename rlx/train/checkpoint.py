@@ -41,6 +41,11 @@ def listed(folder: Path) -> list[Path]:
     return [p for _, p in sorted(numbered)]
 
 
+def path_of(folder: Path, step: int) -> Path:
+    """The file of a step's checkpoint."""
+    return folder / f"step-{step:08d}.safetensors"
+
+
 def write(
     folder: Path, tensors: Mapping[str, Any], step: int, position: int, settings: str, keep: int | None
 ) -> Path:
@@ -48,7 +53,7 @@ def write(
     newest, those of later steps, from which the run went back, and what killed processes left behind.
 
     Raises: CheckpointError where it cannot be written; those before it are still there then."""
-    path = folder / f"step-{step:08d}.safetensors"
+    path = path_of(folder, step)
     metadata = {"format": FORMAT, "run": json.dumps({"step": step, "position": position, "optimizer": settings})}
     try:
         folder.mkdir(parents=True, exist_ok=True)

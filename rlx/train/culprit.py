@@ -19,14 +19,17 @@ _TOGETHER = 64  # flags in one output
 _NAN, _INFINITE = 0, 1
 
 
-def culprit(session: Session, store: Store, again: Again, kept: dict[str, str]) -> str:
-    """What made the step's loss or gradients not finite, as part of a sentence; `kept` names the batch's leaves.
+def culprit(session: Session, store: Store, again: Again, kept: dict[str, str], ranks: int = 1) -> str:
+    """What made the step's loss or gradients not finite, as part of a sentence; `kept` names the batch's leaves,
+    and `ranks` are those that share it.
 
     The graph is run as it was written, and each tensor is asked whether it holds NaN or infinity. The first node, in
     the order of the graph, is named that leads to the loss (or to a gradient) and holds what none of its inputs does:
     of NaN first, since infinities may be meant, as in masks, but never those of a parameter."""
     flags = _flags(session, store, again)
     ends = [again.loss] if flags[again.loss.id].any() else [s for s in again.slopes if flags[s.id].any()][:1]
+    if not ends and ranks > 1:
+        return "on this rank it is finite: another rank's rows made it so, and that rank says how"
     if not ends:
         return "run again node by node it is finite, so that only the fused program's rounding made it so"
     what = _NAN if flags[ends[0].id][_NAN] else _INFINITE

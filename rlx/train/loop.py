@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,13 +19,16 @@ from rlx.ir import Graph, TensorType
 from rlx.ops.pytree import flatten
 from rlx.ops.random.draws import key as key_of
 from rlx.optim import Optimizer
+from rlx.ranks.place import PLACE
 from rlx.runtime.arguments import is_any_array
 from rlx.runtime.array import Array
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.keywords import keywords
 from rlx.runtime.report import Report
 from rlx.runtime.session import Session, Target, precision_for
+from rlx.runtime.shard_map import device_of
 from rlx.runtime.store import State
+from rlx.runtime.version import VERSION
 from rlx.train import checkpoint
 from rlx.train.course import course_svg
 from rlx.train.culprit import culprit
@@ -33,6 +36,7 @@ from rlx.train.leaves import Leaves, taken_apart
 from rlx.train.prefetch import Prefetch
 from rlx.train.program import ROWS, Model, evaluation_graph, kept_names, step_again, step_graph
 from rlx.train.progress import Line
+from rlx.train.ranks import Share, agree, gathered_rows, ranks_of, share_of
 from rlx.train.record import NAME, Record
 from rlx.train.settings import settings_of
 
@@ -74,10 +78,10 @@ class Metrics(Mapping[str, float]):
 
 
 class _Program:
-    """A compiled step for batches of one set of types."""
+    """A compiled step for batches of one set of types, of which this rank takes `own`."""
 
-    def __init__(self, number: int, batch: Leaves, compiled: CompiledGraph) -> None:
-        self.number, self.batch, self.compiled = number, batch, compiled
+    def __init__(self, number: int, batch: Leaves, own: Leaves, compiled: CompiledGraph) -> None:
+        self.number, self.batch, self.own, self.compiled = number, batch, own, compiled
 
 
 class Training(Closing):
@@ -110,6 +114,9 @@ class Training(Closing):
         self._ahead: Prefetch | None = None
         self.record = Record(None, 0)
         self._key = key
+        self._ranks = model.ranks
+        if self._ranks is not None and not self._ranks.first:
+            self._progress = False
 
     def _begin(self, states: Mapping[str, Any], frozen: Leaves | None, weights: list[Any]) -> None:
         """Puts everything on the device."""
@@ -130,6 +137,9 @@ class Training(Closing):
         """Goes on from a checkpoint, or begins the record. Raises: CheckpointError for a folder that holds a run which
         is not to be resumed."""
         there = [] if self.folder is None else checkpoint.listed(self.folder)
+        if self._ranks is not None:  # before the first of them writes anything there
+            begun = self.folder is not None and (self.folder / NAME).exists()
+            agree(self._ranks, "the folder of a training run", [f"{resume} {begun} {[p.name for p in there]}"], [])
         if resume is True and self.folder is None:
             raise GraphError("training: resume=True goes on with what is in folder; give a folder, or resume=path")
         if not isinstance(resume, bool) or (resume and there):
@@ -153,7 +163,7 @@ class Training(Closing):
         if self._waiting == ROWS:
             self._read()
         program, leaves = self._program(batch)
-        launch = program.compiled.launch(dict(zip(program.batch.names, leaves, strict=True)))
+        launch = program.compiled.launch(dict(zip(program.own.names, leaves, strict=True)))
         if launch.failed:
             launch.wait()
         self._waiting += 1
@@ -165,24 +175,41 @@ class Training(Closing):
         skeleton = flatten(batch, leaves, is_any_array)
         key = (skeleton, *[(x.shape, x.dtype) for x in leaves])
         program = self._programs.get(key)
-        if program is None:
+        if program is None or self._model.ranks is not None:
             types, leaves = taken_apart(batch, "batch")
+            share = share_of(self._model.ranks, types, leaves)
+            leaves = share.leaves
+        if program is None:
             program = next((p for p in self._programs.values() if p.batch == types), None)
-            self._programs[key] = program = self._compiled(types) if program is None else program
+            self._programs[key] = program = self._compiled(types, share) if program is None else program
         return program, leaves
 
-    def _compiled(self, batch: Leaves) -> _Program:
+    def _compiled(self, batch: Leaves, share: Share) -> _Program:
         there = {p.number: p.batch for p in self._programs.values()}
         if len(there) >= self._shapes:
             _refuse(batch, list(there.values()), self._shapes)
         number = len(there)
-        step = step_graph(self._model, batch, number)
+        with self._within(share.card):
+            step = step_graph(self._model, share.types, number, share.weight)
         names = self.record.names or step.metrics
         if names != step.metrics:
             raise GraphError(f"training: the metrics of this batch are {list(step.metrics)}, before {list(names)}")
         compiled = self._compile(step.graph)
         self.record.names = names
-        return _Program(number, batch, compiled)
+        return _Program(number, batch, share.types, compiled)
+
+    @contextmanager
+    def _within(self, card: str | None = None) -> Iterator[None]:
+        """Within the mesh, where there is one; with a card for what is traced, where ranks have other programs."""
+        if self._ranks is None:
+            yield
+            return
+        with self._ranks.mesh:
+            before, PLACE.card = PLACE.card, card
+            try:
+                yield
+            finally:
+                PLACE.card = before
 
     def _compile(self, graph: Graph) -> CompiledGraph:
         compiled = self.session.compile(graph, weights=self._store, state=self._store)
@@ -210,10 +237,12 @@ class Training(Closing):
     def _failed(self, loss: float) -> NotFinite:
         """The error of the step after `steps`, whose batch is kept; the next step may be another."""
         kept = int(self._store.get("kept"))
-        batch = next(p.batch for p in self._programs.values() if p.number == kept)
+        batch = next(p.own for p in self._programs.values() if p.number == kept)
         try:
-            again = step_again(self._model, batch, kept)
-            why = culprit(self.session, self._store, again, kept_names(kept, batch))
+            with self._within():
+                again = step_again(self._model, batch, kept)
+            count = 1 if self._ranks is None else self._ranks.size
+            why = culprit(self.session, self._store, again, kept_names(kept, batch), count)
         except RlxError as error:  # the device may have no room for it
             why = f"the node that made it cannot be found, {type(error).__name__}: {error}"
         finally:
@@ -325,16 +354,24 @@ class Training(Closing):
         model = self._model if loss is None else self._model._replace(loss=loss, keyed=False)
         rows: list[np.ndarray[Any, Any]] = []
         names: tuple[str, ...] = ()
-        for batch in batches:
+        count, n, index = 0, 1, 0
+        if self._ranks is not None:  # batches in turns, and each rank the first, so that it knows the metrics
+            n, index = self._ranks.size, self._ranks.place
+        for count, batch in enumerate(batches, 1):
+            if count > 1 and (count - 1) % n != index:
+                continue
             types, leaves = taken_apart(batch, "batch")
             at = (model.loss, types)
             if at not in self._evaluations:
-                step = evaluation_graph(model, types)
+                with self._within():
+                    step = evaluation_graph(model, types)
                 self._evaluations[at] = self._compile(step.graph), step.metrics
             program, names = self._evaluations[at]
             rows.append(program.run(dict(zip(types.names, leaves, strict=True)))["values"])
         if not rows:
             raise GraphError("evaluate: there are no batches; give at least one")
+        if self._ranks is not None:
+            rows = gathered_rows(self._ranks, rows, count)
         means: list[float] = list(np.mean(np.stack(rows), axis=0, dtype=np.float64))
         result = {name: float(mean) for name, mean in zip(names, means, strict=True)}
         self._read()
@@ -372,10 +409,12 @@ class Training(Closing):
         """Saves a checkpoint in the run's folder, or another, where all that is there stays, and draws the course;
         returns the checkpoint's path.
 
-        Raises: NotFinite; CheckpointError where it cannot be written, also for a full disk: what was there stays, and
-        the run can go on; GraphError for a run without a folder."""
+        Of several ranks the first writes it. Raises: NotFinite; CheckpointError where it cannot be written, also for a
+        full disk: what was there stays, and the run can go on; GraphError for a run without a folder."""
         into = self._folder("save", folder)
         self._read()
+        if self._ranks is not None and not self._ranks.first:
+            return checkpoint.path_of(into, self.steps)
         tensors = {name: self._store.get(name) for name in self._saved}
         try:
             self.record.write(whole=True)
@@ -389,7 +428,7 @@ class Training(Closing):
 
     def _draw(self) -> None:
         """Draws the course, which a run can go without."""
-        if self.folder is None or not self._picture:
+        if self.folder is None or not self._picture or (self._ranks is not None and not self._ranks.first):
             return
         text = course_svg(self.record.losses(), [(s, v["loss"]) for s, v in self.record.evaluations if "loss" in v])
         with suppress(OSError), written_whole(self.folder / PICTURE) as file:
@@ -408,6 +447,9 @@ class Training(Closing):
             self._store.set("failed", np.bool_(False))
         for name in self._saved:
             self._store.set(name, np.array(saved.tensors[name]))
+        if self._ranks is not None:
+            arrays = [(name, self._store.get(name)) for name in self._saved]
+            agree(self._ranks, "a checkpoint", [f"step {saved.step}, position {saved.position}"], arrays)
         self.steps, self.position, self._skip = saved.step, saved.position, saved.position
         self._leave_ahead()
         self._begin_record()
@@ -416,9 +458,10 @@ class Training(Closing):
     def _begin_record(self) -> None:
         names = self.record.names
         try:
-            if self.folder is not None:
+            writes = self._ranks is None or self._ranks.first
+            if self.folder is not None and writes:
                 self.folder.mkdir(parents=True, exist_ok=True)
-            self.record = Record(self.folder, self.steps)
+            self.record = Record(self.folder, self.steps, writes)
         except OSError as error:
             raise CheckpointError(f"{self.folder}: cannot be used as a run's folder: {error}") from error
         self.record.names = names
@@ -485,6 +528,7 @@ def training(
     picture: bool = True,
     go_on: bool = False,
     shapes: int = 1,
+    mesh: Any = None,
 ) -> Training:
     """A run of training: each step makes `loss` smaller by `optimizer`, in one program that works in place.
 
@@ -508,6 +552,8 @@ def training(
     `progress`: whether that line is shown; None where standard error is a terminal. `shapes`: how many sets of batch
     shapes may be compiled. A step whose loss or gradients are not finite stops the run with NotFinite, before it has
     changed anything; `go_on` takes every step as it comes, and spares the test.
+    `mesh`: the ranks of an rlx.Mesh share each batch, along its axis "data" or its only one (docs/ranks.md). All are
+    given the same batches, parameters and settings; each works on its rows, and the first writes the files.
 
     Raises: GraphError for parameters that are no arrays or that the loss does not use (at the first step), DTypeError
     for parameters that are no floats, ShapeError for a loss of another rank (at the first step), CheckpointError, the
@@ -527,6 +573,9 @@ def training(
             )
     if not held:
         raise GraphError(f"training: parameters are {parameters!r}; expected at least one array")
+    ranks = ranks_of(mesh)
+    if ranks is not None and not isinstance(device, Session):
+        device = device_of(ranks.mesh, device)
     session = device if isinstance(device, Session) else Session(device, precision=precision_for(device, precision))
     held = [_host(p) for p in held]
     own, values = taken_apart(optimizer.init(theirs.tree(held)), "optimizer")
@@ -535,7 +584,7 @@ def training(
     seed = None if key is None else np.asarray(key_of(int(key)) if isinstance(key, int | np.integer) else _host(key))
     if seed is not None and (seed.shape, seed.dtype.kind, seed.dtype.itemsize) not in (((2,), k, 4) for k in "iu"):
         raise DTypeError(f"training: key is {key!r}; expected a seed, an int, or a key of rlx.random.key")
-    model = Model(loss, theirs, weights, carried, optimizer, own, seed is not None, accumulate, not go_on)
+    model = Model(loss, theirs, weights, carried, optimizer, own, seed is not None, accumulate, not go_on, ranks)
     into = None if folder is None else Path(folder)
     run = Training(
         session, model, seed, folder=into, keep=keep, tokens=tokens, total=total, progress=progress, picture=picture,
@@ -543,6 +592,13 @@ def training(
     )  # fmt: skip
     with run._held.unwound():
         names = (*theirs.names, *own.names, *(carried.names if carried else ()))
+        if ranks is not None:
+            settings = [f"rlx {VERSION}", f"optimizer {run._settings}", f"accumulate {accumulate}, go_on {go_on}"]
+            settings += [f"{name}: {t}" for part in (theirs, weights) if part for name, t in part.by_name.items()]
+            arrays = list(zip(names, (*held, *values, *map(_host, start)), strict=True))
+            arrays += [] if weights is None else zip(weights.names, fixed, strict=True)
+            arrays += [] if seed is None else [("key", seed)]
+            agree(ranks, "the start of a training run", settings, arrays)
         run._begin(dict(zip(names, (*held, *values, *map(_host, start)), strict=True)), weights, fixed)
         run._resume(resume, new_settings)
     return run

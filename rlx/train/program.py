@@ -26,6 +26,7 @@ from rlx.ops.pytree import flatten
 from rlx.ops.random.draws import fold_in
 from rlx.runtime.arguments import is_any_array
 from rlx.train.leaves import Leaves
+from rlx.train.ranks import Ranks, mean_gradients, mean_numbers, mean_state
 
 _HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # the folder of rlx
 ROWS = 10  # steps whose metrics stay on the device at most
@@ -45,6 +46,7 @@ class Model(NamedTuple):
     keyed: bool
     parts: int  # a step takes the mean gradient of so many parts of a batch
     guarded: bool  # whether a step that is not finite changes nothing
+    ranks: Ranks | None = None  # those that share a batch's rows
 
 
 class Losses(NamedTuple):
@@ -258,8 +260,9 @@ def kept_names(number: int, batch: Leaves) -> dict[str, str]:
     return {kept_name(number, name): name for name in batch.names}
 
 
-def step_graph(model: Model, batch: Leaves, number: int) -> Step:
-    """The step on batches of these types; `number` tells apart the programs for several of them."""
+def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) -> Step:
+    """The step on batches of these types; `number` tells apart the programs for several of them. `weight` is what this
+    rank's means count where ranks share a batch."""
     g = Graph("training step")
     with _tracing(g):
         parameters, state = _declared(model.parameters, g.state), _declared(model.state, g.state)
@@ -267,6 +270,11 @@ def step_graph(model: Model, batch: Leaves, number: int) -> Step:
         inputs, rest = _declared(batch, g.input), _rest(model, g, g.state, steps)
         states = model.state.tree(state)
         result, slopes = _of_parts(model, parameters, batch, inputs, rest, states)
+        failed = g.state("failed", (), "bool") if model.guarded else None
+        anywhere = failed
+        if model.ranks is not None:
+            slopes = mean_gradients(model.ranks, slopes, weight)
+            result, anywhere = _of_all(model.ranks, result, failed, weight)
         before = model.parameters.tree(parameters)
         updates, after = model.optimizer.update(model.parameters.tree(slopes), states, before)
         news = optim.apply_updates(before, updates)
@@ -277,13 +285,12 @@ def step_graph(model: Model, batch: Leaves, number: int) -> Step:
             ("steps", steps, steps + 1),
         ]
         fine = g.constant(True)
-        if model.guarded:
+        if failed is not None and anywhere is not None:
             fine = _finite(result.loss, [] if isinstance(states, optim.Scaled) else slopes)
-            failed = g.state("failed", (), "bool")
             kept = [(kept_name(number, n), x) for n, x in zip(batch.names, inputs, strict=True)]
             for name, x in (*kept, ("kept", g.constant(number, "i32"))):  # those of the first step that failed stay
                 g.update(name, ops.where(failed, g.state(name, x.shape, x.dtype), x))
-            failed = ops.logical_or(failed, ops.logical_not(fine))
+            failed = ops.logical_or(anywhere, ops.logical_not(fine))
             g.update("failed", failed)
             replaced = [(name, old, ops.where(failed, old, new)) for name, old, new in replaced]
         for name, _, new in replaced:
@@ -295,11 +302,22 @@ def step_graph(model: Model, batch: Leaves, number: int) -> Step:
     return Step(g, tuple(result.metrics))
 
 
+def _of_all(ranks: Ranks, result: Losses, failed: Tensor | None, weight: float) -> tuple[Losses, Tensor | None]:
+    """The means of all ranks' metrics and states, and whether a step has failed on one of them that its host has not
+    looked at yet."""
+    numbers = mean_numbers(ranks, [_real(m) for m in result.metrics.values()], weight)
+    loss, others = ops.cast(numbers[0], result.loss.dtype), dict(zip(result.others, numbers[1:], strict=True))
+    anywhere = None if failed is None else ops.all_reduce(failed, ranks.axis, op="max")
+    return Losses(loss, others, mean_state(ranks, result.carried, weight)), anywhere
+
+
 def _rest(model: Model, g: Graph, declare: Declare, steps: Tensor | int) -> Rest:
     """What a loss function takes beside parameters and batch; `declare` declares what a step replaces."""
     frozen = None if model.frozen is None else model.frozen.tree(_declared(model.frozen, g.param))
     carried = [] if model.carried is None else _declared(model.carried, declare)
     key = fold_in(declare("key", (2,), "i32"), steps) if model.keyed else None
+    if key is not None and model.ranks is not None and not isinstance(steps, int):
+        key = fold_in(key, ops.axis_index(model.ranks.axis))  # so that the rows of each rank have draws of their own
     return Rest(frozen, carried, key)
 
 

@@ -26,10 +26,10 @@ NAME = "metrics.jsonl"
 class Record:
     """The metrics of the steps from `step` on; in a folder they are appended to its file, behind lines of earlier ones.
 
-    A file that goes on after `step`, as that of a killed run may, is cut there."""
+    A file that goes on after `step`, as that of a killed run may, is cut there. Without `writes` it is only read."""
 
-    def __init__(self, folder: Path | None, step: int) -> None:
-        self.path = None if folder is None else folder / NAME
+    def __init__(self, folder: Path | None, step: int, writes: bool = True) -> None:
+        self.path = None if folder is None or not writes else folder / NAME
         self.names: tuple[str, ...] = ()
         self.earlier: list[tuple[int, float]] = []  # steps and losses from before
         self.evaluations: list[tuple[int, dict[str, float]]] = []
@@ -38,8 +38,8 @@ class Record:
         self._lines: list[str] = []  # not written yet
         self._size = 0  # bytes of the file that are whole lines
         self._warned = False
-        if self.path is not None:
-            self._go_on_from(self.path, step)
+        if folder is not None:
+            self._go_on_from(folder / NAME, step)
         self._began = time.monotonic() - self.seconds
 
     def _go_on_from(self, path: Path, step: int) -> None:
@@ -60,7 +60,7 @@ class Record:
                 seconds = _number(at.get("seconds"))
                 self.seconds = seconds if math.isfinite(seconds) else self.seconds
         whole = b"".join(kept)
-        if whole != text:
+        if whole != text and self.path is not None:
             with written_whole(path) as file:
                 file.write(whole)
         self._size = len(whole)

@@ -33,7 +33,7 @@ OPS = (
     "gather scatter transpose concat pad sort top_k packed_matmul dequantize cross_entropy layer_norm_grad exp sin "
     "pow log tanh erf div cast floor_divide bitwise_and atan2 cbrt cumprod fft rfft irfft softmax_grad "
     "group_norm_grad causal_conv selective_scan selective_scan_grad gated_delta_rule gated_delta_rule_grad "
-    "grouped_matmul grouped_packed_matmul grouped_matmul_grad"
+    "grouped_matmul grouped_packed_matmul grouped_matmul_grad paged_attention"
 ).split()
 
 

@@ -30,7 +30,7 @@ OPS = frozenset(
     dynamic_slice dynamic_update_slice max_pool avg_pool resize rope argmax cumsum grid_sample
     attention_grad layer_norm_grad rms_norm_grad cross_entropy cross_entropy_grad conv_transpose conv_grad_input
     conv_grad_weight max_pool_grad sort argsort top_k prod cumprod group_norm_grad selective_scan selective_scan_grad
-    gated_delta_rule gated_delta_rule_grad causal_conv""".split()
+    gated_delta_rule gated_delta_rule_grad causal_conv paged_attention""".split()
 )
 CASES = [c for c in all_cases() if c.op in OPS]
 

@@ -73,8 +73,9 @@ static void rlx_wg_rows_of(const uint4* units, uint n, float* c, rlx_u64 a, rlx_
         }
     }
 }
+// `rows`: b is stored by its rows, transposed.
 template <float value(uint)>
-static void rlx_wg_columns_of(const uint4* units, uint n, float* c, const uint* a, rlx_u64 b) {
+static void rlx_wg_held_of(const uint4* units, uint n, float* c, const uint* a, rlx_u64 b, bool rows, uint more) {
     for (int i = 0; i < 4; i++) rlx_held_a[threadIdx.x][i] = a[i];
     rlx_meet(-6);
     const uint from = threadIdx.x / 32u * 32u + threadIdx.x % 32u / 4u * 4u, lane = threadIdx.x % 32u;
@@ -84,9 +85,10 @@ static void rlx_wg_columns_of(const uint4* units, uint n, float* c, const uint* 
             x[h][k] = value(rlx_held_a[from + k % 8u / 2u][h + k / 8u * 2u] >> k % 2u * 16u & 0xffffu);
     for (uint e = 0; e < n / 2u; e += e % 2u ? 3 : 1) {
         const uint column = e / 4u * 8u + lane % 4u * 2u + e % 2u;
-        for (uint k = 0; k < 16; k++) y[k] = value(rlx_column_value(units, b, column, k));
+        for (uint k = 0; k < 16; k++)
+            y[k] = value(rows ? rlx_row_value(units, b, column, k) : rlx_column_value(units, b, column, k));
         for (uint h = 0; h < 2; h++) {
-            double sum = c[e + 2u * h];
+            double sum = more ? c[e + 2u * h] : 0.0;
             for (uint k = 0; k < 16; k++) sum += x[h][k] * y[k];
             c[e + 2u * h] = float(sum);
         }
@@ -100,6 +102,6 @@ void rlx_mma(float* c, const uint* a, const uint* b, bool bf16) {
 void rlx_wg_rows(const uint4* units, uint n, float* c, rlx_u64 a, rlx_u64 b, uint more, bool bf16) {
     (bf16 ? rlx_wg_rows_of<rlx_bf16> : rlx_wg_rows_of<rlx_f16>)(units, n, c, a, b, more);
 }
-void rlx_wg_columns(const uint4* units, uint n, float* c, const uint* a, rlx_u64 b, bool bf16) {
-    (bf16 ? rlx_wg_columns_of<rlx_bf16> : rlx_wg_columns_of<rlx_f16>)(units, n, c, a, b);
+void rlx_wg_held(const uint4* units, uint n, float* c, const uint* a, rlx_u64 b, bool rows, uint more, bool bf16) {
+    (bf16 ? rlx_wg_held_of<rlx_bf16> : rlx_wg_held_of<rlx_f16>)(units, n, c, a, b, rows, more);
 }

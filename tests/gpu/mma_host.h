@@ -11,12 +11,14 @@ void rlx_mma(float* c, const uint* a, const uint* b, bool bf16);
 
 // wgmma of 64 or 128 columns, whose operands lie in the shared `units`.
 void rlx_wg_rows(const uint4* units, uint n, float* c, rlx_u64 a, rlx_u64 b, uint more, bool bf16);
-void rlx_wg_columns(const uint4* units, uint n, float* c, const uint* a, rlx_u64 b, bool bf16);
+void rlx_wg_held(const uint4* units, uint n, float* c, const uint* a, rlx_u64 b, bool rows, uint more, bool bf16);
 #define rlx_wg_rows_64_f16(c, a, b, more) rlx_wg_rows(units, 64, c, a, b, more, false)
 #define rlx_wg_rows_64_bf16(c, a, b, more) rlx_wg_rows(units, 64, c, a, b, more, true)
 #define rlx_wg_rows_128_f16(c, a, b, more) rlx_wg_rows(units, 128, c, a, b, more, false)
 #define rlx_wg_rows_128_bf16(c, a, b, more) rlx_wg_rows(units, 128, c, a, b, more, true)
-#define rlx_wg_columns_64_f16(c, a, b) rlx_wg_columns(units, 64, c, a, b, false)
-#define rlx_wg_columns_64_bf16(c, a, b) rlx_wg_columns(units, 64, c, a, b, true)
-#define rlx_wg_columns_128_f16(c, a, b) rlx_wg_columns(units, 128, c, a, b, false)
-#define rlx_wg_columns_128_bf16(c, a, b) rlx_wg_columns(units, 128, c, a, b, true)
+#define rlx_wg_columns_64_f16(c, a, b) rlx_wg_held(units, 64, c, a, b, false, 1, false)
+#define rlx_wg_columns_64_bf16(c, a, b) rlx_wg_held(units, 64, c, a, b, false, 1, true)
+#define rlx_wg_columns_128_f16(c, a, b) rlx_wg_held(units, 128, c, a, b, false, 1, false)
+#define rlx_wg_columns_128_bf16(c, a, b) rlx_wg_held(units, 128, c, a, b, false, 1, true)
+#define rlx_wg_held_rows_64_f16(c, a, b, more) rlx_wg_held(units, 64, c, a, b, true, more, false)
+#define rlx_wg_held_rows_64_bf16(c, a, b, more) rlx_wg_held(units, 64, c, a, b, true, more, true)

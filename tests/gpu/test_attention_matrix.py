@@ -25,8 +25,8 @@ from tests.gpu.missed_barriers import every_barrier_is_missed
 from tests.gpu.test_attention_variants import check, given, outputs
 
 pytestmark = pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
-_LIMITS = Limits(shared_bytes=48 << 10, dynamic_shared_bytes=227 << 10)
-_WORDS = {"coopmat", "bf16_coopmat", "subgroup", "wgmma"}
+DEVICE = Limits(shared_bytes=48 << 10, dynamic_shared_bytes=227 << 10)
+WORDS = {"coopmat", "bf16_coopmat", "subgroup", "wgmma"}
 BF16, F16 = ml_dtypes.bfloat16, np.float16
 REGISTERS: dict[str, Any] = {"algorithm": "matrix", "scores": "registers"}
 SHARED: dict[str, Any] = {"algorithm": "matrix", "scores": "shared"}
@@ -44,15 +44,15 @@ WAYS = [
 @pytest.fixture(autouse=True)
 def matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     def with_limits(*args: Any, **words: Any) -> Any:
-        return lower(*args, **{"limits": _LIMITS, **words})
+        return lower(*args, **{"limits": DEVICE, **words})
 
-    monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES | _WORDS)
+    monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES | WORDS)
     monkeypatch.setattr(test_attention_variants, "lower", with_limits)
 
 
 def stems(inputs: list[Array], backend: str = "cuda", **words: Any) -> list[str]:
     attrs = {"scale": 0.3, "causal": False}
-    _, _, made = lower("attention", inputs, attrs, backend, words.pop("limits", _LIMITS), **words)
+    _, _, made = lower("attention", inputs, attrs, backend, words.pop("limits", DEVICE), **words)
     kernels = [s.kernel for s in made.steps if isinstance(s, Launch)]
     return [
         k.stem if isinstance(k, FileKernel) else "tree"
@@ -155,17 +155,17 @@ def test_f32_in_a_session_of_lower_precision(
         casts = ["tree"] * 3 if first else []
         assert stems(inputs, precision=precision) == [*casts, "attention_mma"]
         graph, planned, made = lower(
-            "attention", inputs, {"scale": 0.3, "causal": False}, "cuda", _LIMITS, precision
+            "attention", inputs, {"scale": 0.3, "causal": False}, "cuda", DEVICE, precision
         )
-        rounding = partial(_rounding, BF16 if precision == "bf16" else F16)
-        got = carried_out(graph, planned, made, inputs, "cuda", rounding)["y0"]
+        cast = partial(rounding, BF16 if precision == "bf16" else F16)
+        got = carried_out(graph, planned, made, inputs, "cuda", cast)["y0"]
     q, k, v = (a.astype(np.float64) for a in inputs)
     s = np.einsum("bhid,bhjd->bhij", q, k) * 0.3
     e = np.exp(s - s.max(-1, keepdims=True))
     close(got, e / e.sum(-1, keepdims=True) @ v, nmse=nmse, worst=1e-2)
 
 
-def _rounding(dtype: Any, step: Step, segments: dict[str, Array], backend: str) -> None:
+def rounding(dtype: Any, step: Step, segments: dict[str, Array], backend: str) -> None:
     """Runs a step; the only trees here are casts of an operand, done by NumPy."""
     if not isinstance(step, Launch) or not isinstance(step.kernel, TreeKernel):
         lowered.execute(step, segments, backend)

@@ -14,7 +14,6 @@ import rlx
 from rlx.conformance.compare import distance
 from rlx.conformance.embeddings import reference_embeddings
 from rlx.errors import DTypeError, ModelFormatError, ShapeError
-from rlx.models import sentence
 from tests.models.tiny import SENTENCES, write_model
 from tests.models.variants import VARIANTS
 from tests.threads import at_once
@@ -144,20 +143,22 @@ class TestBuckets:
 
     def test_few_sizes_are_compiled(self, tiny: Path) -> None:
         with rlx.models.load(tiny, "cpu") as encoder:
-            encoder.encode(["dog " * n for n in range(1, 30)])
-            assert self.sizes(encoder) == {(32, 32)}
             encoder.encode(["dog"])
             encoder.encode(["cat river"])
-            assert self.sizes(encoder) == {(32, 32), (1, 16)}
-            encoder.encode(["dog", "dog " * 38])  # 40 positions: the last bucket ends there
-            assert self.sizes(encoder) == {(32, 32), (1, 16), (8, 40)}
+            assert self.sizes(encoder) == {(1, 8)}
+            encoder.encode(["dog", "cat river"])  # 3 and 4 tokens
+            assert len(encoder.executables()) == 2 and self.sizes(encoder) == {(1, 8)}
+            encoder.encode(["dog", "dog " * 38])  # 40 positions: no row is longer
+            assert self.sizes(encoder) == {(1, 8), (1, 40)}
+            encoder.encode(["dog " * n for n in range(1, 30)])
+            assert self.sizes(encoder) == {(1, 8), (1, 16), (1, 40), (4, 40), (8, 40)}
 
     def test_a_size_depends_on_its_own_batch(self, tiny: Path) -> None:
-        """Short and long sentences together: the short ones go in a short batch."""
+        """Short and long sentences, each in a row of its own: the short ones go in a short batch."""
         with rlx.models.load(tiny, "cpu") as encoder:
             given = ["dog"] * 8 + ["dog " * 30] * 8
             sizes = [size for _, _, size in encoder.batches(given[::-1], batch_size=8)]
-        assert sizes == [(8, 16), (8, 32)]
+        assert sizes == [(8, 8), (8, 32)]
 
     @pytest.mark.parametrize("batch_size", [1, 3, 8, 40, 10**9])
     def test_any_batch_size_gives_the_same(self, batch_size: int, golden: dict[str, Any], tiny: Path) -> None:
@@ -315,9 +316,3 @@ class TestFoldersThatDoNotFit:
         encoder.close()
         with pytest.raises(rlx.errors.GraphError, match="is closed; load it again"):
             encoder.encode(["dog"])
-
-
-def test_buckets_end_at_what_is_possible() -> None:
-    batch = rlx.Dim("batch", max=100, buckets=sentence.BATCHES)
-    found = {n: batch.bucket(n) for n in (1, 2, 8, 9, 32, 33, 64, 65, 100)}
-    assert found == {1: 1, 2: 8, 8: 8, 9: 32, 32: 32, 33: 64, 64: 64, 65: 100, 100: 100}

@@ -566,3 +566,13 @@ def test_valid_convolution_beside_axes_of_one() -> None:
     want = np.stack([np.convolve(a[:, 0], b[:, i], "valid") for i in range(5)], 1)
     for first, second in ((a, b), (b, a)):
         np.testing.assert_allclose(rlx.signal.fftconvolve(first, second, "valid"), want, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["convolve", "correlate"])
+@pytest.mark.parametrize("method", ["auto", "direct", "fft"])
+def test_convolutions_of_integers_are_whole(name: str, method: str) -> None:
+    rng = np.random.default_rng(6)
+    for a, b in ((rng.integers(-9, 10, 300), rng.integers(0, 5, 90).astype(np.uint8)),
+                 (rng.integers(0, 2, 200).astype(bool), rng.integers(-3, 4, 70))):  # fmt: skip
+        want = np.convolve(a, b) if name == "convolve" else np.correlate(a, b, "full")
+        assert np.array_equal(getattr(rlx.signal, name)(a, b, method=method), want)

@@ -17,6 +17,7 @@ LAYERS = (
     "records",
     "dtypes",
     "host",
+    "ranks",
     "packed",
     "ir",
     "autodiff",
@@ -44,6 +45,7 @@ TOP = {"__init__", "__main__", "fft", "linalg", "nn", "random", "signal", "splat
 BACKEND_USES = {"cpu": set(), "gpu": {"cpu"}, "cuda": {"gpu", "cpu"}, "vulkan": {"gpu", "cpu"}}
 # Third-party packages and the only part of rlx that may import each.
 FENCED = {
+    "mpi4py": "rlx/ranks/mpi.py",
     "cupy": "rlx/backends/cuda/",
     "cupy_backends": "rlx/backends/cuda/",
     "nvmath": "nowhere",

@@ -52,7 +52,8 @@ NEEDS: dict[str, Callable[[Path], object]] = {
 }  # fmt: skip
 PAGES = (
     "docs/arrays.md", "docs/onnx.md", "docs/onnx-save.md", "docs/lengths.md", "docs/linalg.md", "docs/reports.md",
-    "docs/transforms.md", "docs/design.md", "docs/nn.md", "docs/signals.md", "docs/training.md", *NEEDS,
+    "docs/transforms.md", "docs/design.md", "docs/nn.md", "docs/signals.md", "docs/training.md", "docs/ranks.md",
+    *NEEDS,
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 import rlx
+from rlx.cli.commands import COMMANDS
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +35,13 @@ def test_every_public_name_is_on_a_page_with_a_text(reference: ModuleType) -> No
     missing = [n for n in names if n not in shown and f"`{n.removeprefix('rlx.')}`" not in intro]
     assert missing == [] and len(shown) > 600
     assert [name for name, text in shown.items() if not text.split("\n")[1].strip("`")] == []
+
+
+def test_every_command_and_option_is_on_the_page(reference: ModuleType) -> None:
+    page = reference.commands()
+    assert {f"## rlx {name}" for name in COMMANDS} <= {*page.split("\n")}
+    assert "| `--temperature`" in page and page.count("\n| `--device`") > 8
+    assert re.search(r"^\| `--guesses`, `--draft-max` \| .* Default: `7`\. \|$", page, re.M)
 
 
 def test_a_docstring_as_markdown(reference: ModuleType) -> None:

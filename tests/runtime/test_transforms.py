@@ -347,3 +347,48 @@ def test_there_is_no_tangent_where_the_rule_of_a_custom_vjp_cannot_be_transposed
 def test_bools_and_ints_of_python_have_no_derivative(call: Callable[[Any], Any]) -> None:
     with pytest.raises(DTypeError, match=r"argument 0 of <lambda> is (bool|integer)"):
         call(lambda x: x * 2.0)
+
+
+@pytest.mark.parametrize("place", [1, -1])
+def test_gradients_of_one_element_that_is_replaced(place: int) -> None:
+    """An index that is a number, into a vector: as wide an update as there is none."""
+    weight = np.array([1.0, 2.0, 3.0])
+
+    def f(x: Any, v: Any) -> Any:
+        return rlx.sum(x.at[place].set(v) * weight)
+
+    kept = np.where(np.arange(3) == place % 3, 0, weight)
+    for slopes in (rlx.grad(f, (0, 1))(X, F64(2.0)), rlx.jacfwd(f, (0, 1))(X, F64(2.0))):
+        _close(slopes[0], kept)
+        _close(slopes[1], weight[place])
+    _close(rlx.jacrev(lambda x: x.at[place].set(x[0] * x[1]))(X), rlx.jacfwd(lambda x: x.at[place].set(x[0] * x[1]))(X))
+
+
+def test_python_numbers_are_derivatives_of_any_dtype() -> None:
+    _, pull = rlx.vjp(lambda x: {"a": x * x, "b": rlx.sum(x)}, X)
+    _close(pull({"a": X, "b": 1.0})[0], 2 * X * X + 1)
+    _close(pull({"a": X, "b": 2})[0], 2 * X * X + 2)
+    _close(rlx.jit(lambda x: rlx.vjp(lambda x: rlx.sum(x * x), x)[1](0.1)[0])(X), 0.2 * X)
+    _close(rlx.jvp(lambda x, y: x * y, (X, F64(3.0)), (X, 1.0))[1], X * 3 + X)
+    with pytest.raises(ShapeError, match="cotangent"):
+        pull({"a": 1.0, "b": 1.0})
+
+
+@pytest.mark.parametrize("make", [rlx.grad, rlx.value_and_grad, rlx.jacfwd, rlx.jacrev, rlx.hessian])
+def test_arguments_are_named_once(make: Any) -> None:
+    def f(x: Any, y: Any) -> Any:
+        return rlx.sum(x * y)
+
+    for argnums in ((0, 0), (1, -1)):
+        with pytest.raises(GraphError, match="names an argument twice"):
+            make(f, argnums)(X, X)
+    with pytest.raises(GraphError, match="expected an int or a tuple"):
+        make(f, "x")(X, X)
+    first = make(f, np.int64(0))(X, X)
+    _close((first[1] if make is rlx.value_and_grad else first), X if make is not rlx.hessian else np.zeros((3, 3)))
+
+
+def test_axes_of_arguments_come_in_a_tuple() -> None:
+    with pytest.raises(GraphError, match=r"in_axes is \{'a': 0\}; expected an int, None, or a tuple.*in_axes=\(\{"):
+        rlx.vmap(lambda p: p["a"] + 1, in_axes={"a": 0})({"a": X})
+    _close(rlx.vmap(lambda p: p["a"] + 1, in_axes=({"a": 0},))({"a": X}), X + 1)

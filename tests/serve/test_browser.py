@@ -164,6 +164,20 @@ def test_talks(page: Page, server: Any) -> None:
     assert [talk["title"] for talk in talks(page)] == ["<b>other</b>"] and shown(page, "user") == []
 
 
+def test_what_another_program_keeps_there_is_let_be(page: Page, server: Any) -> None:
+    """Settings and talks of another form are no talks, and not touched."""
+    held = {"rlx.talk.a": "{", "rlx.talk.b": "null", "rlx.talk.c": '{"id": "c", "messages": [{"role": "user"}]}',
+            "rlx.settings": '"x"', "other": "1"}  # fmt: skip
+    page.run(f"Object.entries({json.dumps(held)}).forEach(([key, text]) => localStorage.setItem(key, text))")
+    page.open(f"http://127.0.0.1:{server.port}/")
+    page.until("document.getElementById('model').textContent === 'tiny'")
+    assert page.run("document.querySelectorAll('#talks li').length") == 0
+    assert page.run("document.getElementById('tokens').value") == "200"  # the context's, which is less than 256
+    say(page, "hi")
+    page.until(f"{IDLE} && document.querySelector('#talk .assistant')")
+    assert held.items() <= page.run("({...localStorage})").items()
+
+
 def test_what_is_refused_may_be_sent_again(page: Page) -> None:
     put(page, tokens=9999)
     say(page, "more")

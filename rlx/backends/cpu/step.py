@@ -93,7 +93,7 @@ class EngineContext(Record, frozen=False):
 # ops. Where several modules name one op, the first is asked first. "*" are all elementwise ops without a binder of
 # their own, "rows" those with a row program, behind their own.
 MODULES = {
-    "attention.bind": "attention packed_attention",
+    "attention.bind": "attention packed_attention paged_attention",
     "attention.grad": "attention_grad",
     "attention.step": "attention_step",
     "conv.bind": "conv",

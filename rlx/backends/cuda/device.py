@@ -51,11 +51,12 @@ from rlx.driver.device import CUDA, Borrowed, Support
 from rlx.driver.memory.check_plan import check_nbytes
 from rlx.driver.memory.pool import DEFAULT_BUDGET, BufferPool
 from rlx.dtypes import f32
-from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
+from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RankLost, RlxError
 from rlx.host.background import importing
 from rlx.ir import Graph, Node
 
 if TYPE_CHECKING:
+    from rlx.backends.cuda.nccl import Collectives
     from rlx.backends.gpu.program.call import Enqueued
 
 # The handles of the legacy and the per-thread default stream; what is recorded on the first waits for the second.
@@ -163,6 +164,7 @@ class CudaDevice:
         self._guests: deque[tuple[int, Memory]] = deque()
         self._events: list[int] = []  # events to use again
         self._lost = ""
+        self._why_lost: type[RlxError] = DeviceLost
         self._errors = api.errors
         self._set_device = api.runtime.setDevice
         self._blas: Blas | None = None
@@ -190,7 +192,8 @@ class CudaDevice:
             dynamic_shared_bytes=int(props.get("sharedMemPerBlockOptin", 0)),
         )
         units = int(props.get("multiProcessorCount", UNITS))
-        self.target = cuda_target(info.features, self.limits, units, self.adds_bias)
+        self._collectives: Collectives | None = None
+        self.target = cuda_target(info.features, self.limits, units, self.adds_bias, collects=self._collects)
         self._held = Resources()  # resources that `close` releases in reverse order
         with importing((*PROGRAMS, "rlx.backends.gpu.elementwise.emit_cuda")):
             created = make_context(info.index)
@@ -225,7 +228,7 @@ class CudaDevice:
         if os.getpid() != self.pid:  # asked here too, since making the device's name takes longer than the rest
             check_process(self.pid, self.info.id)
         if self._lost:
-            raise DeviceLost(self._lost)
+            raise self._why_lost(self._lost)
         if self.closed:
             raise DeviceUnavailable(f"{self.info.id} is closed; open it again")
         try:
@@ -248,6 +251,10 @@ class CudaDevice:
         if is_fatal(error):
             self._lost = str(typed)
         return typed
+
+    def lose_ranks(self, text: str) -> None:
+        """Notes that work on the device was given up since another rank is lost: its results are none."""
+        self._why_lost, self._lost = RankLost, text
 
     # -- memory
 
@@ -510,6 +517,20 @@ class CudaDevice:
         with self.lock, self.doing("asking cuBLASLt for a way"):
             blas = self.blas
             return adds_bias(load_library("cublasLt", blas.major), blas.handle, step, self.bias_known)
+
+    @property
+    def collectives(self) -> Collectives:
+        """What works together with other devices; made when it is first asked for, as few programs need it."""
+        with self.lock:
+            if self._collectives is None:
+                from rlx.backends.cuda.nccl import Collectives
+
+                self._collectives = Collectives(self)
+                self._held.callback(self._collectives.close)
+            return self._collectives
+
+    def _collects(self, node: Node) -> bool:
+        return self.collectives.usable(node)
 
     def products(self, steps: Iterable[Step]) -> list[tuple[int | str, ...]]:
         """The keys, for `promising`, of the steps' products to which cuBLASLt adds the bias."""

@@ -13,7 +13,17 @@ from rlx.backends.cuda.dependent_launch import launch_early
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.packing import PackedArgs, pack_args
 from rlx.backends.gpu.program.barriers import place_barriers
-from rlx.backends.gpu.program.steps import ControlCall, Copy, Gemm, HostCall, Launch, Ref, SourceKernel, Step
+from rlx.backends.gpu.program.steps import (
+    Collective,
+    ControlCall,
+    Copy,
+    Gemm,
+    HostCall,
+    Launch,
+    Ref,
+    SourceKernel,
+    Step,
+)
 from rlx.driver import Buffer, DeviceArena
 from rlx.driver.closing import Resources
 from rlx.errors import ArenaError, RlxError, UnsupportedOp
@@ -49,6 +59,7 @@ class Recorded:
         self._exec = exec_
         self._timed = timed
         self._times: list[float] | None = None
+        self._meets = any(isinstance(step, Collective) for step in steps)
         self._graph_launch = device.api.runtime.graphLaunch
         self._synchronize = device.api.runtime.streamSynchronize
 
@@ -73,6 +84,8 @@ class Recorded:
             self._graph_launch(self._exec, device.stream)
         except device.api.errors as error:
             raise device.failed(error, "launching a recorded run") from error
+        if self._meets:
+            device.collectives.begun(self._steps)
 
     def wait(self) -> None:
         """Returns when every run launched so far is complete."""
@@ -82,6 +95,8 @@ class Recorded:
             self._synchronize(device.stream)
         except device.api.errors as error:
             raise device.failed(error, "running recorded steps") from error
+        if self._meets:
+            device.enter()  # other ranks may have been lost meanwhile
 
     def timings(self) -> list[float]:
         """µs of each step in the last run. Requires: recorded with timings, and launched."""
@@ -134,6 +149,8 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
             report("kernels", done, len(steps))
             if isinstance(step, Launch):
                 device.compiler.get(step.kernel)
+    if any(isinstance(step, Collective) for step in steps):
+        device.collectives.prepare(steps)
     with device.lock:
         device.sweep()
         with device.doing("binding steps"):
@@ -255,6 +272,8 @@ def _enqueue(device: CudaDevice, step: Step, arena: DeviceArena) -> Enqueue:
         target, source, nbytes = address(step.target), address(step.source), step.source.nbytes
         kind = runtime.memcpyDeviceToDevice
         return lambda stream: runtime.memcpyAsync(target, source, nbytes, kind, stream)
+    if isinstance(step, Collective):
+        return device.collectives.bound(step, address)
     assert isinstance(step, HostCall | ControlCall)
     raise RlxError(f"{step.label}: a host call cannot be captured; the step list is cut there")
 

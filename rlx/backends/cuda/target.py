@@ -6,6 +6,7 @@ from rlx.backends.gpu.program.steps import Language
 from rlx.backends.gpu.program.target import (
     UNITS,
     AddsBias,
+    Collects,
     GemmLibrary,
     MatrixUnits,
     Target,
@@ -21,6 +22,7 @@ def cuda_target(
     units: int = UNITS,
     adds_bias: AddsBias = adds_any_bias,
     software: bool = False,
+    collects: Collects | None = None,
 ) -> Target:
     """The Target of a device with these features and limits. `software`: tests compile the kernels for the host."""
     return Target(
@@ -33,4 +35,5 @@ def cuda_target(
         matrices=MatrixUnits(matrix_types(features, limits), False, True, "wgmma" in features),
         software=software,
         packs=not software,
+        collects=collects,
     )

@@ -35,7 +35,6 @@ class Blocks(Encoder):
         super().__init__(config, ids, mask, params, activations, correction)
         self.products: list[str] = []
         self.rows = self.batch * self.length
-        self.held: dict[str, Tensor] = {}  # values that layers share
 
     # -- weights
 
@@ -112,8 +111,7 @@ class Blocks(Encoder):
         x = self._word_rows(wide)
         if c.trigram:
             x = ops.reshape(self.kept(self._rows(x)), x.shape)
-            row = ops.pad(x, ((0, 0), (1, 1), (0, 0)))
-            x = ops.concat([row[:, 2:], x, row[:, :-2]], 2)
+            x = ops.concat(self.neighbours(x, 1)[::-1], 2)
         if c.embedding_scale != 1.0:
             x = x * c.embedding_scale
         place = c.widened if "project" in c.names else None
@@ -121,10 +119,7 @@ class Blocks(Encoder):
             x = self._apart(self.product(self._rows(x), "project", None, c.hidden_size))
         added = self._added(kinds, x.shape[-1])
         if added:
-            total = added[0]
-            for t in added[1:]:
-                total = total + t
-            x = x + total
+            x = x + sum_of(added)
         x = self._rows(x)
         if place == "sum":
             x = self.product(x, "project", None, c.hidden_size)
@@ -144,10 +139,13 @@ class Blocks(Encoder):
         if c.places:
             table = self.table("places", c.places, width)
             if c.skipped is None:
-                added.append(table[c.first_place : c.first_place + self.length])
+                added.append(self.placed(table, c.first_place))
             else:
                 counted = ops.cast(ops.not_equal(self.ids, c.skipped), i32)
-                added.append(ops.gather(table, ops.cumsum(counted, axis=1) * counted + (c.first_place - 1)))
+                place = ops.cumsum(counted, axis=1)
+                if self.text is not None:
+                    place = place - ops.cummax(ops.where(self.held["begins"], place - counted, 0), axis=1)
+                added.append(ops.gather(table, place * counted + (c.first_place - 1)))
         if c.type_vocab_size:
             table = self.table("kinds", c.type_vocab_size, width)
             added.append(table[0] if kinds is None else ops.gather(table, kinds))
@@ -178,6 +176,21 @@ class Blocks(Encoder):
             self.held[f"relative {of}"] = ops.reshape(ops.transpose(added, (2, 0, 1)), shape)
         return self.held[f"relative {of}"]
 
+    def neighbours(self, x: Tensor, side: int) -> list[Tensor]:
+        """x (batch, length, …) as its tokens' neighbours in their texts have it, from those `side` places before to
+        those `side` places after them; zeros where there are none."""
+
+        def shifted(x: Tensor) -> list[Tensor]:
+            row = ops.pad(x, ((0, 0), (side, side), *((0, 0),) * (x.ndim - 2)))
+            return [row[:, i : i + self.length] for i in range(2 * side + 1)]
+
+        rows = shifted(x)
+        if self.text is None:
+            return rows
+        shape = (self.batch, self.length, *(1,) * (x.ndim - 2))
+        own = [ops.reshape(ops.equal(text, self.text), shape) for text in shifted(self.text)]
+        return [ops.where(same, row, 0) for same, row in zip(own, rows, strict=True)]
+
     def kept(self, x: Tensor) -> Tensor:
         """The rows of tokens, with zeros in those of padding."""
         return x * ops.cast(ops.reshape(self.mask, (self.rows, 1)), x.dtype)
@@ -190,7 +203,7 @@ class Blocks(Encoder):
         if rope is not None:
             tables = rope_table(self.length, rope.width, base=rope.base, scaling=rope.scaling, dtype=self.wide)
             cos, sin = (self.g.constant(t) for t in tables)
-            q, k = (ops.rope(t, cos, sin, axis=1, interleaved=rope.interleaved) for t in (q, k))
+            q, k = (ops.rope(t, cos, sin, self.place, axis=1, interleaved=rope.interleaved) for t in (q, k))
         return self.mixed(q, k, v, layer)
 
     def mixed(
@@ -207,7 +220,7 @@ class Blocks(Encoder):
         q, k, v = (ops.transpose(t, (0, 2, 1, 3)) for t in (q, k, v))
         if scale is None:
             scale = q.shape[-1] ** -0.5 if c.scale is None else c.scale
-        keep: Tensor | None = ops.reshape(self.mask, (self.batch, 1, 1, self.length))
+        keep: Tensor | None = self.keys()
         added, count = self.scores_of(layer) if added is None else added, None
         if added is not None and self.ends:  # one matrix of scores for all texts
             keep, count = added, ops.sum(ops.cast(self.mask, i32), axis=1)
@@ -278,9 +291,10 @@ def turned(b: Blocks, x: Tensor, layer: int) -> Tensor:
     second. The settings say which of q, k and v are."""
     c = b.config
     parts, size = b.split(x, layer), c.hidden_size // c.num_attention_heads
-    table = b.table("turns", c.max_position_embeddings, size)[: b.length]
+    table = b.table("turns", c.max_position_embeddings, size)
+    table = table[: b.length] if b.place is None else table
     sin, cos = (ops.cast(t, b.wide) for t in (table[:, : size // 2], table[:, size // 2 :]))
-    made = [ops.rope(t, cos, sin, axis=1, interleaved=True) if name in c.extra else t
+    made = [ops.rope(t, cos, sin, b.place, axis=1, interleaved=True) if name in c.extra else t
             for name, t in zip("qkv", parts, strict=True)]  # fmt: skip
     return b.mixed(made[0], made[1], made[2], layer)
 
@@ -294,6 +308,14 @@ def activated(x: Tensor, name: str) -> Tensor:
         made: Tensor = getattr(ops, name)(x)
         return made
     return language.activated(x, name)
+
+
+def sum_of(values: Any) -> Tensor:
+    first, *others = values
+    for value in others:
+        first = first + value
+    result: Tensor = first
+    return result
 
 
 def distances(length: int, buckets: int, most: int) -> npt.NDArray[np.int32]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rlx.dtypes import DType, bool_, f32, i32
 from rlx.formats.sentences import Step
@@ -125,6 +125,7 @@ class EncoderConfig(Record, kw_only=True, slots=False):
     steps: tuple[Step, ...] = ()
     labels: int = 0
     dense_head: bool = False
+    apart: ClassVar[str] = ""  # why texts cannot share a row
 
     def encoder(
         self, ids: Tensor, mask: Tensor, params: dict[str, Tensor], activations: DType,

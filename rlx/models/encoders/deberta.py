@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 import rlx.ops as ops
 from rlx.ir import Tensor
-from rlx.models.encoders.blocks import AFTER_FIRST, MIXERS, Blocks, activated
+from rlx.models.encoders.blocks import AFTER_FIRST, MIXERS, Blocks, activated, sum_of
 from rlx.models.encoders.config import ACTS, PLAIN, EncoderConfig, encoder
 from rlx.models.encoders.roberta import HEADS
 from rlx.models.language.config import MOST_HEADS, MOST_POSITIONS, MOST_WIDTH, Fields
@@ -172,8 +172,14 @@ def beside_first(b: Blocks, x: Tensor, before: Tensor) -> Tensor:
         return x
     kernel = b.weight("encoder.conv.conv.weight", (c.hidden_size, c.hidden_size // d.groups, d.kernel))
     bias = b.weight("encoder.conv.conv.bias", (c.hidden_size,))
-    row = ops.transpose(ops.cast(ops.reshape(before, (b.batch, b.length, c.hidden_size)), b.wide), (0, 2, 1))
-    made = ops.conv(row, ops.cast(kernel, b.wide), ops.cast(bias, b.wide), padding=d.kernel // 2, groups=d.groups)
+    kernel, bias = ops.cast(kernel, b.wide), ops.cast(bias, b.wide)
+    row = ops.cast(ops.reshape(before, (b.batch, b.length, c.hidden_size)), b.wide)
+    if b.text is None:
+        made = ops.conv(ops.transpose(row, (0, 2, 1)), kernel, bias, padding=d.kernel // 2, groups=d.groups)
+    else:  # a convolution with each of the kernel's elements
+        near = [ops.transpose(t, (0, 2, 1)) for t in b.neighbours(row, d.kernel // 2)]
+        made = sum_of(ops.conv(t, kernel[:, :, i : i + 1], groups=d.groups) for i, t in enumerate(near))
+        made = made + ops.reshape(bias, (-1, 1))
     made = ops.reshape(ops.transpose(made, (0, 2, 1)), x.shape)
     made = b.norm(x + ops.cast(activated(made, d.act), x.dtype), "encoder.conv.LayerNorm")
     return b.kept(made)

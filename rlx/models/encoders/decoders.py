@@ -84,6 +84,11 @@ class DecoderConfig(Record, kw_only=True):
         """How many numbers an embedding of so many poolings has."""
         return width_after(self, poolings)
 
+    @property
+    def apart(self) -> str:
+        """Why texts cannot share a row; empty where they can."""
+        return self.function.apart
+
     def encoder(
         self, ids: Tensor, mask: Tensor, params: dict[str, Tensor], activations: DType,
         correction: Callable[[str], Correction | None] = lambda name: None,
@@ -105,8 +110,8 @@ class _States(Encoder):
             product = function.products.get(name)
             return None if product is None else self._correction(product.weight.removesuffix(".weight"))
 
-        blocks = GivenBlocks(self.g, function, self.params, (self.batch, self.length), None, None, correction)
-        blocks.related = ops.reshape(self.mask, (self.batch, 1, 1, self.length))
+        blocks = GivenBlocks(self.g, function, self.params, (self.batch, self.length), None, self.text, correction)
+        blocks.related = self.keys()
         x = blocks.last_norm(through_layers(blocks, self.ids))
         return ops.cast(ops.reshape(x, (self.batch, self.length, self.config.hidden_size)), self.wide)
 

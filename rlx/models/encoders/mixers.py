@@ -10,7 +10,7 @@ import numpy as np
 import rlx.ops as ops
 from rlx.dtypes import i32
 from rlx.ir import Tensor
-from rlx.models.encoders.blocks import LAYERS, MIXERS, Blocks
+from rlx.models.encoders.blocks import LAYERS, MIXERS, Blocks, sum_of
 from rlx.models.encoders.config import BERT, PLAIN, EncoderConfig, encoder
 from rlx.models.encoders.roberta import HEADS, narrow, roberta
 from rlx.models.language.config import MOST_HEADS, MOST_LAYERS, MOST_POSITIONS, MOST_WIDTH, Fields
@@ -61,11 +61,14 @@ def fourier(b: Blocks, x: Tensor, layer: int) -> Tensor:
     c = b.config
     if "waves" not in b.held:
         mask = ops.cast(b.mask, i32)
-        place = ops.cumsum(mask, axis=1) - 1
-        count = ops.reshape(ops.maximum(ops.sum(mask, axis=1), 1), (b.batch, 1, 1))
+        if b.place is None:
+            place, count = ops.cumsum(mask, axis=1) - 1, ops.reshape(ops.sum(mask, axis=1), (b.batch, 1, 1))
+        else:
+            place, count = b.place, ops.sum(ops.cast(b.held["same"], i32), axis=2, keepdims=True)
+        count = ops.maximum(count, 1)
         turn = (ops.reshape(place, (b.batch, -1, 1)) * ops.reshape(place, (b.batch, 1, -1))) % count
         angle = ops.cast(turn, b.wide) * (2 * math.pi) / ops.cast(count, b.wide)
-        keep = ops.reshape(b.mask, (b.batch, -1, 1)) & ops.reshape(b.mask, (b.batch, 1, -1))
+        keep = ops.reshape(b.mask, (b.batch, -1, 1)) & ops.reshape(b.keys(), (b.batch, -1, b.length))
         b.held["waves"] = ops.concat([ops.where(keep, ops.cos(angle), 0.0), ops.where(keep, -ops.sin(angle), 0.0)], 2)
         turns = np.outer(np.arange(c.hidden_size), np.arange(c.hidden_size)) % c.hidden_size
         angles = turns * (2 * np.pi / c.hidden_size)
@@ -108,8 +111,8 @@ def convolved(b: Blocks, x: Tensor, layer: int) -> Tensor:
     q, k, v = b.split(x, layer)
     name, side = b.name("deep", layer), kernel // 2
     deep = ops.reshape(b.weight(f"{name}.depthwise.weight", (c.hidden_size, 1, kernel)), (c.hidden_size, kernel))
-    row = ops.pad(ops.cast(ops.reshape(x, (b.batch, b.length, -1)), b.wide), ((0, 0), (side, side), (0, 0)))
-    near = sum_of(row[:, i : i + b.length] * ops.cast(deep[:, i], b.wide) for i in range(kernel))
+    rows = b.neighbours(ops.cast(ops.reshape(x, (b.batch, b.length, -1)), b.wide), side)
+    near = sum_of(row * ops.cast(deep[:, i], b.wide) for i, row in enumerate(rows))
     point = ops.reshape(b.weight(f"{name}.pointwise.weight", (inner, c.hidden_size, 1)), (inner, c.hidden_size))
     bias = ops.reshape(b.weight(f"{name}.bias", (inner, 1)), (inner,))
     near = ops.matmul(ops.reshape(near, (b.rows, -1)), ops.cast(point, b.wide), ops.cast(bias, b.wide),
@@ -118,19 +121,10 @@ def convolved(b: Blocks, x: Tensor, layer: int) -> Tensor:
     kernels = ops.reshape(b.product(asked, "kernel", layer, heads * kernel), (b.batch, b.length, heads, 1, kernel))
     kernels = ops.softmax(ops.cast(kernels, b.wide))
     spread = b.kept(b.product(x, "spread", layer, inner))
-    rows = ops.pad(ops.cast(ops.reshape(spread, (b.batch, b.length, heads, size)), b.wide),
-                   ((0, 0), (side, side), (0, 0), (0, 0)))  # fmt: skip
-    made = sum_of(rows[:, i : i + b.length] * kernels[..., i] for i in range(kernel))
+    rows = b.neighbours(ops.cast(ops.reshape(spread, (b.batch, b.length, heads, size)), b.wide), side)
+    made = sum_of(row * kernels[..., i] for i, row in enumerate(rows))
     both = [b.heads(q, k, v, layer), ops.cast(ops.reshape(made, (b.rows, inner)), x.dtype)]
     return b.product(ops.concat(both, 1), "out", layer, c.hidden_size)
-
-
-def sum_of(values: Any) -> Tensor:
-    first, *others = values
-    for value in others:
-        first = first + value
-    result: Tensor = first
-    return result
 
 
 class Bottleneck(Record):
@@ -220,10 +214,20 @@ def smoothed(b: Blocks, x: Tensor, layer: int) -> Tensor:
     name = f"encoder.layer.{layer}.attention.self.conv.weight"
     weight = ops.cast(ops.reshape(b.weight(name, (heads, 1, kernel, 1)), (heads, 1, kernel)), b.wide)
     rows = ops.cast(ops.reshape(b.kept(ops.reshape(v, (b.rows, -1))), v.shape), b.wide)
-    row = ops.reshape(ops.transpose(rows, (0, 3, 2, 1)), (b.batch * size, heads, b.length))
-    near = ops.reshape(ops.conv(row, weight, padding=kernel // 2, groups=heads), (b.batch, size, heads, b.length))
+    if b.text is None:
+        row = ops.reshape(ops.transpose(rows, (0, 3, 2, 1)), (b.batch * size, heads, b.length))
+        near = ops.reshape(ops.conv(row, weight, padding=kernel // 2, groups=heads), (b.batch, size, heads, b.length))
+        near = ops.transpose(near, (0, 3, 2, 1))
+    else:  # a product with the kernel's elements at the distances of the text's own tokens
+        apart = np.arange(b.length) - np.arange(b.length)[:, None] + kernel // 2
+        place = b.g.constant(np.where((apart >= 0) & (apart < kernel), apart, kernel).astype(np.int32))
+        band = ops.gather(ops.pad(weight, ((0, 0), (0, 0), (0, 1))), place, axis=2)  # (heads, 1, length, length)
+        band = ops.reshape(band, (1, heads, b.length, b.length))
+        same = ops.reshape(b.held["same"], (b.batch, 1, b.length, b.length))
+        near = ops.matmul(ops.where(same, band, 0), ops.transpose(rows, (0, 2, 1, 3)))
+        near = ops.transpose(near, (0, 2, 1, 3))
     made = b.heads(q, k, v, layer)
-    made = made + ops.cast(ops.reshape(ops.transpose(near, (0, 3, 2, 1)), made.shape), made.dtype)
+    made = made + ops.cast(ops.reshape(near, made.shape), made.dtype)
     return b.product(made, "out", layer, c.hidden_size)
 
 

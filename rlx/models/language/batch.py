@@ -16,7 +16,7 @@ from rlx.errors import DTypeError, GraphError, RlxError
 from rlx.models.language.adapters import Adapter
 from rlx.models.language.decoder import AHEAD, Decoder, Sampling
 from rlx.models.language.graph import GREEDY, LOG, SCORED, Picking, mask_words
-from rlx.models.language.pages import MOST, Pages, pages_for
+from rlx.models.language.pages import MOST, ROWS, Pages, pages_for
 from rlx.models.language.shaping import Constraint, Penalties
 from rlx.models.language.speculation import GUESSES, Guesser, Pace, agreed
 from rlx.records import Record, field
@@ -244,15 +244,15 @@ class Batch(Closing):
         return -1 if kept is None else kept.since
 
     def _same(self, slot: int, held: _Sequence) -> int:
-        """With how many of a prompt's tokens, but the last, the caches of a free slot begin; 0 where these are so few
-        that they are computed anew."""
+        """With how many of a prompt's tokens, but the last, the caches of a free slot begin; 0 for fewer than a page of
+        them, which are computed anew: kernels of other sizes round in other ways."""
         kept = self._kept[slot]
         if kept is None or kept.adapter != held.adapter:
             return 0
         count = min(len(kept.tokens), len(held.prompt) - 1)
         apart = np.flatnonzero(kept.tokens[:count] != held.prompt[:count])
         count = int(apart[0]) if len(apart) else count
-        return count if count > 2 * self._spoilt else 0
+        return count if count >= ROWS else 0
 
     def fill(self, most: int | None = None) -> int:
         """Takes in up to `most` tokens of the prompt that has waited longest, in one run, or as many as a run takes;

@@ -38,7 +38,6 @@ class Size(Record):
     slots: int = 1  # sequences that the caches have room for: as many as a run has, or more where it has one
     pages: int = 0  # pages of the pool that all sequences share; 0: each slot has rows of its own
     longest: int = 0  # tokens of the longest run over the same caches; LONGEST at least
-    gathers: bool = False  # whether a step copies packed pages side by side, as is faster on a CPU, before it attends
 
 
 class Caches:
@@ -70,7 +69,7 @@ class Caches:
         if slopes:
             keys, values = self.keys_and_values(index, k, v, window)
             return self._seeing(q, keys, values, window, scale, softcap, slopes, rounded)
-        if self._table is not None and (not self.packed or (not self.size.gathers and self.size.chunk == 1)):
+        if self._table is not None and (not self.packed or self.size.chunk == 1):
             fresh = self._blocks(index, k, v) if self.packed else self._floats(index, k, v)
             pools = dict(zip((name for name, _ in fresh), self._pools(fresh), strict=True))
             keys, values = pools[f"keys.{index}"], pools[f"values.{index}"]

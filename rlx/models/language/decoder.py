@@ -194,11 +194,7 @@ class Decoder(Closing):
         if head == "next" and layers is not None:  # the host begins each step of a part
             head = "token"
         pages = 0 if self.pages is None else self.pages.count
-        own = self.session if layers is None else next(s.session for s in self.stages if s.layers == layers)
-        gathers = own.info.kind == "cpu"
-        size = Size(
-            batch, chunk, self.context, self.activations, self.cache, self.slots, pages, self.sizes[-1], gathers
-        )
+        size = Size(batch, chunk, self.context, self.activations, self.cache, self.slots, pages, self.sizes[-1])
         return language_graph(self.config, size, self.source, head, picking, self._low, layers)
 
     @property

@@ -96,10 +96,10 @@ def language_graph(
     below 1 for no limit. With several adapters: `adapter`, i32 (batch,), the number of each sequence's, or -1.
     Output: `token`, i32 (batch, 1), the id that follows the last token; or `logits`, f32 (batch, chunk, vocabulary); or
     `hidden`, f32 (batch, chunk, width), after the last norm; or `choices`, i32 (batch, chunk), the likeliest after
-    each; for the head "guessed" `choices` are picked as `token` is, each in its own place, and what draws take has a row
-    for each of the batch · chunk tokens. With `scored` beside a token: `scores`, f32 (batch, 1 + n), the logarithms of the probabilities of that token
-    and of the n = SCORED likeliest, by the logits as they are (no temperature, limit or mask), and `likeliest`, i32
-    (batch, n), which those are.
+    each; for the head "guessed" `choices` are picked as `token` is, each in its own place, and what draws take has a
+    row for each of the batch · chunk tokens. With `scored` beside a token: `scores`, f32 (batch, 1 + n), the logarithms
+    of the probabilities of that token and of the n = SCORED likeliest, by the logits as they are (no temperature, limit
+    or mask), and `likeliest`, i32 (batch, n), which those are.
 
     The head "next" is a step of decoding that needs nothing from the host: `ids`, `at` and what draws take are states,
     of which a run renews the first two (`at` by the state `stride`, which is 0 for sequences that stand still), and it

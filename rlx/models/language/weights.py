@@ -249,7 +249,10 @@ class ModelWeights:
         """The name of the module that has a matrix, as transformers calls it: files may lack what stands before all."""
         name = self._names[bare]
         named = name if name.startswith(self._architecture.prefixes) else f"{self._architecture.prefixes[0]}{name}"
-        return (name if bare == self._head else named).removesuffix(".weight")
+        result = (name if bare == self._head else named).removesuffix(".weight")
+        for file, own in self._architecture.modules:
+            result = result.replace(file, own)
+        return result
 
     def products(self, module: str) -> list[tuple[str, Recipe]]:
         """The products whose weights are, or are rows of, that of a module, by its name in a file without what stands

@@ -196,8 +196,8 @@ def attention(
     causal, after it (a "sliding window" that counts the query's own key is one more). softcap c: scores become
     c·tanh(score / c) before the mask is applied. Dtype: q, k, v promoted. Gradient: to q, k, v and a float mask.
     Numerics: in f32 for halves; devices with matrix instructions round the softmax weights, each at most 1, to the
-    dtype before they multiply v, which costs at most half an ULP of the largest value. A query that sees no key gives
-    zeros.
+    dtype before they multiply v, which costs at most half an ULP of the largest value, and in the gradient also the
+    gradients of the scores, at most half an ULP of each term of its sums. A query that sees no key gives zeros.
     Follows Vaswani et al., 2017; grouped heads Ainslie et al., 2023; windows Beltagy et al., 2020; soft caps Gemma 2.
     """
     q, k, v = tensors("attention", q, k, v)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rlx.dtypes import promote
 from rlx.errors import ShapeError, UnsupportedOp
-from rlx.ir import Tensor
+from rlx.ir import Tensor, apply
 from rlx.ir.types import broadcast_shapes, normalize_axes
 from rlx.ops.base import TensorLike, cast_to, tensors
 from rlx.ops.composite import moveaxis
@@ -163,12 +163,19 @@ def convolve(in1: TensorLike, in2: TensorLike, mode: Mode = "full", method: str 
     """The convolution of two signals along all axes.
 
     method: "direct" multiplies and adds, of one to three axes; "fft" is fftconvolve; "auto" is direct where that is
-    possible and the smaller signal has at most 64 elements. Numerics of "direct": those of rlx.conv. Otherwise as
-    fftconvolve. Raises: UnsupportedOp for "direct" of more axes. Follows scipy.signal.convolve.
+    possible and the smaller signal has at most 64 elements. Numerics of "direct": those of rlx.conv; of integers all
+    methods give whole numbers. Otherwise as fftconvolve. Raises: UnsupportedOp for "direct" of more axes. Follows
+    scipy.signal.convolve.
     """
     op = "signal.convolve"
+    first, second = tensors(op, in1, in2)
+    result = _either(op, first, second, mode, method)
+    return result if first.dtype.is_float or second.dtype.is_float else apply("round", result)
+
+
+def _either(op: str, first: Tensor, second: Tensor, mode: Mode, method: str) -> Tensor:
     choose(op, "method", method, METHODS)
-    a, b = _operands(op, in1, in2, mode)
+    a, b = _operands(op, first, second, mode)
     over = tuple(range(a.ndim))
     if method == "direct" and a.ndim > 3:
         raise UnsupportedOp(f"{op}: method 'direct' of {a.ndim} axes; expected one to three, or use method 'fft'")
@@ -188,7 +195,8 @@ def correlate(in1: TensorLike, in2: TensorLike, mode: Mode = "full", method: str
     Modes, method, dtype and gradient as convolve; correlation_lags gives the lags. Follows scipy.signal.correlate.
     """
     op = "signal.correlate"
-    a, b = _operands(op, in1, in2, mode)
+    a, b = tensors(op, in1, in2)
+    _operands(op, a, b, mode)
     if mode == "valid" and any(n < m for n, m in zip(a.shape, b.shape, strict=True)):
         return arrange.flip(convolve(b, arrange.flip(a), mode, method))
     return convolve(a, arrange.flip(b), mode, method)

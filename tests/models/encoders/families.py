@@ -1,8 +1,8 @@
 """Families of text encoders beside transformers: tiny random folders, compared in float64.
 
 `python -m tests.models.encoders.families [TYPE …]` makes a folder of each `model_type` with settings off their
-defaults, and compares the states behind the last layer of texts of several lengths, side by side and alone, with those
-of each text alone in float64. `--device` names another than the CPU. Without types it does all, and writes the table
+defaults, and compares the states behind the last layer of texts of several lengths, side by side, in shared rows and
+alone, with those of each text alone in float64. `--device` names another than the CPU. Without types it does all, and writes the table
 of docs/models.md; `--classes` writes what the configuration classes of transformers take for granted, which the package
 reads; `--keys` which settings rlx reads of each; `--freeze` the cases of the tests. Exit status 1: a family that
 differs.
@@ -181,22 +181,33 @@ def judged_states(model: Any, text: Sequence[int]) -> npt.NDArray[Any]:
     return states
 
 
-def states(files: EncoderFiles, texts: Sequence[Sequence[int]], device: str = "cpu", engine: Any = None) -> list[Any]:
-    """What rlx makes of texts side by side, padded to the longest: the states of each."""
-    longest = max(map(len, texts))
-    ids, mask = np.zeros((len(texts), longest), np.int32), np.zeros((len(texts), longest), np.bool_)
-    for i, text in enumerate(texts):
-        ids[i, : len(text)], mask[i, : len(text)] = text, True
+def states(
+    files: EncoderFiles, texts: Sequence[Sequence[int]], device: str = "cpu", engine: Any = None, share: bool = False
+) -> list[Any]:
+    """What rlx makes of texts side by side, padded to the longest, or with `share` in rows of several, with padding at
+    the end: the states of each."""
+    rows, own, longest = [0] * len(texts), [], max(map(len, texts)) + (12 if share else 0)
+    for one in texts:
+        row = next(i for i, used in enumerate(rows) if not used or (share and used + len(one) <= longest))
+        own.append((row, slice(rows[row], rows[row] + len(one))))
+        rows[row] += len(one)
+    shape = (len(rows) - rows.count(0), longest)
+    ids, mask, text = (np.zeros(shape, np.int32) for _ in range(3))
+    for i, place in enumerate(own):
+        ids[place], mask[place], text[place] = texts[i], 1, i + 1
     g = Graph("states")
     params = {name: g.param(name, shape, f32) for name, shape in files.config.weight_shapes().items()}
     made = files.config.encoder(g.input("ids", ids.shape, i32), g.input("mask", ids.shape, bool_), params, f32)
-    made.ends = True  # as in the graph of texts to embed
+    made.ends = not share  # as in the graph of texts to embed
+    if share:
+        made.share(g.input("text", ids.shape, i32), len(texts))
     g.output("states", made.states(None))
     session = Session(device, engine=engine)
     encoder = SentenceEncoder(files.config, files.tensors, files.tokenizer, session)
+    feeds = {"ids": ids, "mask": mask.astype(bool), "text": text}
     with encoder, session.compile(g, weights=encoder.weights) as program:
-        found = program.run({"ids": ids, "mask": mask})["states"]
-    return [rows[: len(text)] for rows, text in zip(found, texts, strict=True)]
+        found = program.run({name: feeds[name] for name in program.graph.inputs})["states"]
+    return [found[place] for place in own]
 
 
 def class_facts() -> dict[str, Any]:
@@ -288,6 +299,7 @@ def run(kind: str, device: str) -> Iterator[dict[str, Any]]:
                 files = read_folder(ModelFolder(base), text=False)
                 whole = np.concatenate(want)
                 found = {"together": error(np.concatenate(states(files, TEXTS, device)), whole)}
+                found["shared"] = error(np.concatenate(states(files, TEXTS, device, share=True)), whole)
                 if device == "cpu":
                     alone = np.concatenate([states(files, [text], device)[0] for text in TEXTS])
                     found["alone"] = error(alone, whole)
@@ -376,7 +388,7 @@ def part_of_page() -> str:
     held = json.loads(FOUND.read_text())
     rows = []
     for kind, found in sorted(held["families"].items()):
-        largest = {device: f"{max(case['together'] for case in cases):.0e}" for device, cases in found.items()}
+        largest = {device: f"{max(max(case.values()) for case in cases):.0e}" for device, cases in found.items()}
         as_decoder = "language model" if kind in DECODERS else "encoder"
         rows.append(f"| `{kind}` | {as_decoder} | {len(found['cpu'])} | {largest['cpu']} | {largest['vulkan']} |")
     missing = ", ".join(f"`{kind}` ({near}: {what})" for kind, (near, what) in sorted(MISSING.items()))
@@ -389,8 +401,8 @@ _PART = """
 ## Text encoders
 
 `python -m tests.models.encoders.families` makes this table (and `--device=vulkan` its last column) in the same way, of
-transformers {transformers}, on {date}: the states behind the last layer of texts of several lengths side by side,
-beside those of each text alone in float64; NMSE of at most 1e-11. Language models are encoders where their folder has
+transformers {transformers}, on {date}: the states behind the last layer of texts of several lengths, side by side, in
+rows that they share, and on the CPU alone, beside those of each text alone in float64; NMSE of at most 1e-11. Language models are encoders where their folder has
 the files of sentence-transformers (`modules.json`), or where their tokens attend to later ones (`is_causal: false`,
 Gemma 3's `use_bidirectional_attention`). `bert` has tests of its own. `rlx.models.load(FOLDER).encode(texts)` gives
 vectors, with any of sentence-transformers' poolings, `rlx.models.trainable` the function of the weights, and

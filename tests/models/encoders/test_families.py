@@ -62,6 +62,19 @@ def test_states_as_transformers_has_them(case: str, tmp_path: Path) -> None:
     assert error(np.array(got), np.array(CASES[case]["states"])) <= LIMIT
 
 
+BLOCKS = ("roberta-2", "mpnet-0", "modernbert-1", "roformer-0", "deberta-v2-2", "fnet-0", "convbert-0", "mobilebert-0",
+          "nystromformer-0", "gemma3_text-0")  # fmt: skip
+
+
+@pytest.mark.late(case=tuple(case for case in CASES if case not in BLOCKS))
+@pytest.mark.parametrize("case", CASES)
+def test_states_of_texts_that_share_a_row(case: str, tmp_path: Path) -> None:
+    """Each text's as transformers has it alone."""
+    files = read_folder(ModelFolder(folder_of(case, tmp_path)), text=False)
+    got = kept(states(files, TEXTS, engine="numpy", share=True))
+    assert error(np.array(got), np.array(CASES[case]["states"])) <= LIMIT
+
+
 @pytest.mark.late(case=("modernbert-1", "roformer-0", "deberta-v2-0", "fnet-0", "convbert-0", "gemma3_text-0"))
 @pytest.mark.parametrize(
     "case", ["mpnet-0", "modernbert-1", "roformer-0", "deberta-v2-0", "fnet-0", "convbert-0", "gemma3_text-0"]
@@ -70,8 +83,9 @@ def test_states_on_vulkan(case: str, tmp_path: Path) -> None:
     """One of each block."""
     device_here("vulkan")
     files = read_folder(ModelFolder(folder_of(case, tmp_path)), text=False)
-    got = kept(states(files, TEXTS, "vulkan"))
-    assert error(np.concatenate(got), np.concatenate(CASES[case]["states"])) <= LIMIT
+    for share in (False, True):
+        got = kept(states(files, TEXTS, "vulkan", share=share))
+        assert error(np.concatenate(got), np.concatenate(CASES[case]["states"])) <= LIMIT
 
 
 @pytest.mark.parametrize("case", ["roberta-2", "t5-0", "gte-0"])

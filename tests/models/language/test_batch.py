@@ -341,12 +341,15 @@ def _texts(batch: Batch, prompts: list[list[int]], settings: list[dict[str, Any]
 @pytest.mark.parametrize(
     ("config", "pages"), [("GEMMA", 9), pytest.param("LLAMA", None, marks=pytest.mark.late)]
 )
-def test_guesses_change_no_token(config: str, pages: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guesses_change_no_token(
+    config: str, pages: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every run that can try guesses does: greedy texts and draws, of sequences that begin and end beside each other,
     in caches with windows and without, are those of steps; guesses that are never right too."""
     folder = tiny.write_language_model(tmp_path, {**getattr(tiny, config), "max_position_embeddings": 128})
     prompts = [[4, 7, 33] * 5, [5, 9] * 6 + [11], list(range(3, 40)), [8]]
-    settings: list[dict[str, Any]] = [{}, {"sampling": Sampling(0.3, seed=5)}, {}, {"sampling": Sampling(0.9, 3, seed=1)}]
+    draws = [{"sampling": sampling} for sampling in (Sampling(0.3, seed=5), Sampling(0.9, 3, seed=1))]
+    settings: list[dict[str, Any]] = [{}, draws[0], {}, draws[1]]
     monkeypatch.setattr(Pace, "of", lambda pace, kind: 1.0 if kind == 1 else None)
     with load(folder, "cpu", context=100) as model:
         with model.batch(4, pages=pages) as batch:

@@ -170,12 +170,12 @@ def texts_beside(batch: Batch, prompt: np.ndarray, count: int, other: int) -> li
 def test_slots_are_taken_by_those_that_begin_alike(tmp_path: Path) -> None:
     """The slot that was left longest ago is the one that is lost, and another adapter's rows serve nobody."""
     folder = tiny.write_language_model(tmp_path, {**tiny.LLAMA, "max_position_embeddings": 512})
-    a, b, c = TOKENS[:60], TOKENS[100:160], TOKENS[200:260]
+    a, b, c = TOKENS[:80], TOKENS[100:180], TOKENS[200:280]
     with load(folder, "cpu", context=300) as model, model.batch(2) as batch:
         counted = []
         for prompt in (a, b, a, b, c, b, a, c):
             before = batch.shared
             texts(batch, [prompt], [3])
             counted.append(batch.shared - before)
-        assert counted == [0, 0, 58, 58, 0, 58, 0, 0]
-        texts(batch, [c[:1], c[:2]], [2, 2])
+        assert counted == [0, 0, 78, 78, 0, 78, 0, 0]
+        assert texts(batch, [c[:1], c[:63]], [2, 2]) and batch.shared == 3 * 78

@@ -16,6 +16,8 @@ ARGS = (
     ) + floats("scale", "cap")
 )  # fmt: skip
 SCALES = pointers("k_scales", "v_scales")
+# Of keys and values in pages: which are whose, how many there are, and how far they lie apart.
+PAGES = pointers("table") + sizes("table_row", "pages", "k_page", "v_page")
 LOWEST = -3.4028234663852886e38
 TINY = 1.1754943508222875e-38
 

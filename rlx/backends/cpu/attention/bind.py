@@ -22,6 +22,7 @@ from rlx.ops.packed_attention import BLOCK
 
 _MAX_HEAD_ELEMENTS = 512  # a block's lie on the stack, and a row's are a vector after the other in the code
 _FEW_QUERIES = 2  # so few, of all heads that share keys, leave most lanes of a block empty
+_PAGED_QUERIES = 16  # so few queries read a sequence's pages where they lie; more read a copy
 
 
 @engine("attention")
@@ -65,6 +66,36 @@ def bind_packed(
     return [bound.step(0, bound.rows, 0)]
 
 
+@engine("paged_attention")
+def bind_paged(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    q, pools, y = ins[0].swapaxes(1, 2), [x.swapaxes(1, 2) for x in ins[1:3]], outs[0].swapaxes(1, 2)
+    table, lengths, *scales = ins[3:]
+    rows, by_head = pools[0].shape[2], [x.swapaxes(1, 2) for x in scales]
+    if q.shape[2] > _PAGED_QUERIES or name_of(q) not in STORED or table.size * rows == 0:
+        return None
+    # A scale's place follows from that of its integers.
+    if any([BLOCK * n for n in _steps(s)[:3]] != _steps(x)[:3] for s, x in zip(by_head, pools, strict=False)):
+        return None
+    if table.strides[-1] != table.itemsize or not all(_steps(a)[3] == 1 for a in (q, *pools, y)):
+        return None
+    if q.shape[3] > _MAX_HEAD_ELEMENTS:
+        raise Declined(f"heads of {q.shape[3]} elements; the kernels take {_MAX_HEAD_ELEMENTS}")
+    keys, values = (_as_of_each(x, table) for x in pools)
+    bound = _Bound(node, q, keys, values, y, None, lengths, name_of(q), ctx)
+    bound.table, bound.pools, bound.scales = table, (pools[0], pools[1]), tuple(by_head)
+    return [bound.step(0, bound.rows, 0)]
+
+
+def _as_of_each(pool: Array, table: Array) -> Array:
+    """A pool of pages (pages, heads, rows, size), as if each sequence had all rows that its table names: the shape and
+    the distances that kernels take, of elements that nobody reads here."""
+    (_, heads, rows, size), strides = pool.shape, pool.strides
+    shape = (len(table), heads, table.shape[1] * rows, size)
+    return np.lib.stride_tricks.as_strided(pool, shape, (0, *strides[1:]))
+
+
 def _steps(a: Array) -> list[int]:
     """Strides in elements; 0 along an axis of one element but for the last."""
     strides = [s // a.itemsize if n > 1 else 0 for s, n in zip(a.strides, a.shape, strict=True)]
@@ -94,6 +125,8 @@ class _Bound:
         self.rows = q.shape[2] * (self.group if self.folded else 1)
         self.packed = False
         self.scales: tuple[Array, ...] = ()  # scales of keys and values of 8 bits
+        self.table: Array | None = None  # the pages of each sequence
+        self.pools: tuple[Array, ...] = ()
 
     def steps(self) -> list[EngineStep]:
         lanes = self.ctx.machine.lanes()
@@ -159,11 +192,17 @@ class _Bound:
             self.dtype, size, vectors, name, by_query, *flags, machine.registers, self.packed
         )
         if not vectors:
-            spec = AttentionRow(self.dtype, size, name, ms[3] == 1, *flags, packed=bool(self.scales))
+            page = self.pools[0].shape[2] if self.pools else 0
+            spec = AttentionRow(self.dtype, size, name, ms[3] == 1, *flags, packed=bool(self.scales), page=page)
         outer = self.group if self.folded else 1  # query heads of an item
         arrays = {"q": q, "k": k, "v": v, "y": y, "mask": mask, "lengths": self.lengths, **tables}
+        pages: dict[str, Any] = {}
+        if self.table is not None:
+            apart = (x.strides[0] // x.itemsize for x in (self.table, *self.pools))
+            arrays |= {"table": self.table}
+            pages = dict(zip(("table_row", "k_page", "v_page"), apart, strict=True), pages=len(self.pools[0]))
         args = spec.args(
-            **arrays, **dict(zip(("k_scales", "v_scales"), self.scales, strict=False)), heads=heads // outer,
+            **arrays, **pages, **dict(zip(("k_scales", "v_scales"), self.scales, strict=False)), heads=heads // outer,
             blocks=blocks, group=1 if self.folded else self.group, n_k=n_k, rows=count,
             window=min(window or 0, n_q + n_k), q_batch=qs[0], q_head=qs[1] * outer, k_batch=ks[0], k_head=ks[1],
             k_row=ks[2], v_batch=vs[0], v_head=vs[1], v_row=vs[2], y_batch=ys[0], y_head=ys[1] * outer,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from rlx.backends.cpu.attention.arguments import ARGS, LOWEST, SCALES, TINY, mask_type
+from rlx.backends.cpu.attention.arguments import ARGS, LOWEST, PAGES, SCALES, TINY, mask_type
 from rlx.backends.cpu.formulas import apply
 from rlx.backends.cpu.ir import F32, I8, I16, I32, I64, Arguments, Kernel, Value, Variable
 from rlx.backends.cpu.rowwise import (
@@ -27,7 +27,8 @@ _KEYS_PER_BLOCK = 256  # their scores lie on the stack
 
 class AttentionRow(Record):
     """A kernel with the arguments of `Attention`, whose blocks of queries are one query here. `spread`: the mask
-    differs from key to key. `packed`: k and v are integers, which have scales."""
+    differs from key to key. `packed`: k and v are integers, which have scales. `page`: the rows of a page, where k and
+    v lie in pages that a table names."""
 
     dtype: str
     size: int
@@ -39,10 +40,11 @@ class AttentionRow(Record):
     lengths: bool
     lanes: int
     packed: bool = False
+    page: int = 0
 
     @property
     def args(self) -> Arguments:
-        return ARGS + SCALES if self.packed else ARGS
+        return ARGS + (SCALES if self.packed else Arguments()) + (PAGES if self.page else Arguments())
 
     def ir(self) -> str:
         return _Text(self).k.text()
@@ -54,7 +56,7 @@ class _Text:
     def __init__(self, spec: AttentionRow) -> None:
         self.spec, self.k = spec, Kernel("kernel", spec.args)
         k = self.k
-        self.w = k.all_args("scale", "cap", *SCALES.types)
+        self.w = k.all_args("scale", "cap", *SCALES.types, *([] if spec.page else PAGES.types))
         self.scale = k.splat(k.arg("scale"), spec.lanes)
         self.vector = F32.of(spec.lanes)
         self.scores = room(k, 4 * (_KEYS_PER_BLOCK + spec.lanes))
@@ -81,6 +83,8 @@ class _Text:
         q = k.at(w["q"], b * w["q_batch"] + h * w["q_head"] + offset["q_offsets"], kind)
         y = k.at(w["y"], b * w["y_batch"] + h * w["y_head"] + offset["y_offsets"], kind)
         self.first = {name: b * w[f"{name}_batch"] + kv * w[f"{name}_head"] for name in "kv"}
+        if spec.page:
+            self.pages_of = k.at(w["table"], b * w["table_row"], I32)
         query = [load_wide(k, q, spec.dtype, p, lanes, self._mask_of(p)) for p in self.parts]
         low, high = self._range(b, row)
         best, total = k.variable(k.const(F32, LOWEST)), k.variable(k.const(F32, 0.0))
@@ -122,7 +126,7 @@ class _Text:
         """Pairs of a scale and the vectors (number, f32) of a row of k or v that it still has to multiply: one pair for
         each block; where k and v are floats, one pair of None and all vectors."""
         k, spec = self.k, self.spec
-        offset = self.first[name] + row * self.w[f"{name}_row"]
+        offset = self.first[name] + self._place(name, row)
         base = k.at(self.w[name], offset, self.kept)
         if not spec.packed:
             yield None, [(i, load_wide(k, base, spec.dtype, p, spec.lanes, self._mask_of(p)))
@@ -134,6 +138,17 @@ class _Text:
             vectors = [(i, k.load(I8.of(spec.lanes), k.at(base, p, I8)))
                        for i, p in enumerate(self.parts) if p // BLOCK == block]  # fmt: skip
             yield scale, [(i, k.cast("sitofp", k.cast("sext", v, I32), F32)) for i, v in vectors]
+
+    def _place(self, name: str, row: Value) -> Value:
+        """Where a row of a head of k or v lies."""
+        k, w, rows = self.k, self.w, self.spec.page
+        if not rows:
+            return row * w[f"{name}_row"]
+        number = k.binary("udiv", row, k.const(I64, rows))
+        page = k.cast("sext", k.load(I32, k.at(self.pages_of, number, I32)), I64)
+        page = k.select(k.cmp("slt", page, w["pages"]), page, w["pages"] - 1)
+        page = k.select(k.cmp("sgt", page, 0), page, 0)
+        return page * w[f"{name}_page"] + (row - number * rows) * w[f"{name}_row"]
 
     def _score(self, query: list[Value], b: Value, h: Value, row: Value, start: Value, count: Value) -> Value:
         """Stores the scores of a block of keys, and gives the greatest."""

@@ -80,7 +80,7 @@ def bind_reference(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx:
 
     The step raises ShapeError or DTypeError where a user's function returns something else than its `infer` declares.
     """
-    reference, attrs = node.op.reference, dict(node.attrs)
+    reference, attrs = node.op.meets(node) if node.op.meets is not None else node.op.reference, dict(node.attrs)
 
     def call() -> None:
         result = reference(*ins, **attrs)

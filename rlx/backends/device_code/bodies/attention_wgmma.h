@@ -3,6 +3,7 @@
 // "FlashAttention-3", 2024): the scores of one set of 64 queries become weights while another set is multiplied.
 // Constants: see attention_matrix.h; WIDE is 4 or 8, KEYS 64, TERMS 1, and DEEP is the number of sets of 64 queries of
 // a workgroup.
+#include "attention_panels.h"
 #define SIDE (4u * WIDE * KEYS)
 PANELS_IN_UNITS(2u * WIDE * TILE_ROWS + 2u * SIDE)
 
@@ -12,23 +13,6 @@ PANELS_IN_UNITS(2u * WIDE * TILE_ROWS + 2u * SIDE)
 #else
 #define WG_VALUES RLX_WG_CALL(columns, 64, MATRIX)
 #endif
-
-// The panels from units[base] on = `rows` rows of P, `pitch` elements apart, from row `first` on, zero from row `limit`
-// and column d on. A thread has one unit of every 64 / WIDE-th row.
-#define FETCH_PANELS(P, base, rows, first, limit, pitch)                                                  \
-    {                                                                                                     \
-        const uint r0 = THREAD / (2u * WIDE), c = THREAD % (2u * WIDE);                                   \
-        const size_t step = (pitch) / 8u * (64u / WIDE);                                                  \
-        const uint4* unit = (const uint4*)(P) + size_t((first) + r0) * ((pitch) / 8u) + c;                \
-        UNROLL for (uint f = 0u; f < (rows) * WIDE / 64u; f++) {                                          \
-            const uint r = f * (64u / WIDE) + r0, to = (base) + c / 8u * (rows) * 8u + PANEL_UNIT(r, c);  \
-            if (ALIGNED && COPIES) {                                                                      \
-                COPY_OR_ZERO(to, unit, f * step, (first) + r < (limit) && c * 8u < d)                     \
-            } else {                                                                                      \
-                FETCH_UNIT(P, to, ((first) + r) * (pitch) + c * 8u, c, (first) + r < (limit), 0u)         \
-            }                                                                                             \
-        }                                                                                                 \
-    }
 
 RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(O) y, const uint count,
                            const uint heads, const uint kv_heads, const uint sq, const uint sk, const uint d,

@@ -63,10 +63,21 @@
                      : RLX_WG_OUT_##N(c)                                                                     \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                  \
     }
+// The same with a in registers.
+#define RLX_WG_HELD_ROWS(H, TYPE)                                                                            \
+    RLX_FN void rlx_wg_held_rows_64_##H(float* c, const uint* a, const rlx_u64 b, const uint more) {         \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                                            \
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " RLX_WG_SUMS_64          \
+                     "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}"                                             \
+                     : RLX_WG_OUT_64(c)                                                                      \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));                       \
+    }
 RLX_WG_ROWS(64, "%32", "%33", "%34", f16, "f16")
 RLX_WG_ROWS(64, "%32", "%33", "%34", bf16, "bf16")
 RLX_WG_ROWS(128, "%64", "%65", "%66", f16, "f16")
 RLX_WG_ROWS(128, "%64", "%65", "%66", bf16, "bf16")
+RLX_WG_HELD_ROWS(f16, "f16")
+RLX_WG_HELD_ROWS(bf16, "bf16")
 RLX_WG_COLUMNS(64, "%32", "%33", "%34", "%35", "%36", f16, "f16")
 RLX_WG_COLUMNS(64, "%32", "%33", "%34", "%35", "%36", bf16, "bf16")
 RLX_WG_COLUMNS(128, "%64", "%65", "%66", "%67", "%68", f16, "f16")

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import ClassVar, Literal
 
-from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
+from rlx.backends.gpu.program.candidates import C, Cost, Overrides, narrowed
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
 
@@ -19,12 +20,15 @@ Algorithm = Literal["tiles", "decode", "matrix"]
 # Where the matrix kernel keeps its scores, in the order of its constant SCORES: in registers, in shared memory, or in
 # the registers of wgmma, which multiplies 64 queries by 64 keys.
 Scores = Literal["registers", "shared", "warpgroup"]
-_SCORES: tuple[Scores, ...] = ("registers", "shared", "warpgroup")
+SCORES: tuple[Scores, ...] = ("registers", "shared", "warpgroup")
 
 FEW_QUERIES = 16  # up to this many queries of a head, reading the keys takes most of the time
 _MIN_KEYS = 128  # the fewest keys of a part: with fewer, adding up the parts costs more than it saves
 _MAX_SPLITS = 64
 _LONG = 512  # queries from which f32 operands are cast to 16 bits by launches of their own
+_SUMS = 192  # the sums that a thread of the gradient's matrix kernels holds in registers beside all else
+# The matrices of a warp, and the columns at a time, that the gradient's matrix kernels may have.
+_GRADIENT_SIZES = {"registers": ((1, 2), (64, 32)), "shared": ((1,), (32, 16)), "warpgroup": ((1, 2), (64,))}
 # Widths of heads that fill most of one or two panels of 64 columns.
 _PANELS = (*range(49, 65), *range(97, 129))
 
@@ -97,11 +101,27 @@ class Matrix:
 
     def constants(self) -> dict[str, int]:
         """Constants of attention_mma beyond those of every attention kernel."""
-        scores = _SCORES.index(self.scores)
+        scores = SCORES.index(self.scores)
         return {"DEEP": self.deep, "KEYS": self.keys, "SCORES": scores, "TERMS": self.operands.terms}
 
 
+@dataclass(frozen=True, slots=True)
+class MatrixGradient:
+    """The two matrix kernels of the gradient. In that of the queries a warp has `deep` matrices of 16 queries and reads
+    `keys` keys at a time; in that of the keys it has `deep_keys` matrices of keys and reads `queries` queries."""
+
+    algorithm: ClassVar[Algorithm] = "matrix"
+    cost: Cost
+    operands: Matrices
+    scores: Scores
+    deep: int
+    keys: int
+    deep_keys: int
+    queries: int
+
+
 Candidate = Tiles | Decode | Matrix
+Gradient = Tiles | MatrixGradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +134,8 @@ class Forced:
     lanes: int | None = None
     deep: int | None = None
     keys: int | None = None
+    deep_keys: int | None = None
+    queries: int | None = None
     scores: Scores | None = None
 
 
@@ -141,6 +163,68 @@ def choose_step(target: Target, problem: Problem) -> Decode:
     chosen = target.choose(problem, _with_overrides(kernels))
     assert isinstance(chosen, Decode)
     return chosen
+
+
+def choose_gradient(target: Target, problem: Problem) -> Gradient:
+    """The candidate that computes the gradients of an attention."""
+    return target.choose(problem, _with_wishes(gradients(target, problem)))
+
+
+def gradients(target: Target, problem: Problem) -> list[Gradient]:
+    """Every pair of kernels that can compute the gradients of an attention on the target, with each of their sizes.
+
+    The matrix kernels rank first, with their scores where it suits the device best. Operands of two terms would take
+    three products where f32 takes one; and f32 does not become f16, whose range upstream gradients may leave.
+    """
+    result: list[Gradient] = [Tiles((2,))]
+    matrices, units = matrices_for(problem.stored, problem.precision, problem.sq), target.matrices
+    if matrices is None or matrices.terms > 1 or not multiplies(target, matrices.type):
+        return result
+    if matrices.type != problem.stored and matrices.type == f16:
+        return result
+    kinds: list[Scores] = ["shared"] if units.opaque else ["registers", "shared"]
+    if units.warpgroups and problem.d <= _PANELS[-1]:
+        kinds.insert(0 if problem.d in _PANELS else 1, "warpgroup")
+    for kind, scores in enumerate(kinds):
+        panel = 64 if scores == "warpgroup" else 16
+        wide = math.ceil(problem.d / panel) * panel // 16
+        deeps, columns = _GRADIENT_SIZES[scores]
+        suited = _suited_gradient(target, problem, scores, wide)
+        for size in product(deeps, columns, deeps, columns):
+            sums = max(size[0] * (8 * wide + size[1]), size[2] * (16 * wide + size[3]))
+            room = max(gradient_bytes(problem.d, scores, *half) for half in (size[:2], size[2:]))
+            if sums <= _SUMS and room <= target.shared_bytes:
+                order = (kind, *(a != b for a, b in zip(size, suited, strict=True)))
+                result.append(MatrixGradient((4.0 if kind else 1.0, *map(float, order)), matrices, scores, *size))
+    return result
+
+
+def _suited_gradient(target: Target, problem: Problem, scores: Scores, wide: int) -> tuple[int, ...]:
+    """The sizes that suit the gradient's matrix kernels, as `gradients` lists them. Two matrices a warp read the other
+    operand half as often, but need enough rows to fill the device: 616 µs against 650 for dq of 64 heads of 64 and
+    2,048 queries, 447 against 512 for dk and dv (an H200 through CUDA). Through shared memory, 16 columns leave
+    registers for heads of 128 (2.2 ms against 2.9), and 32 are faster for those of 64 (1.37 against 1.51)."""
+    if scores == "warpgroup":
+        return 1, 64, 1, 64
+    if scores == "shared":
+        columns = 16 if wide > 4 else 32
+        return 1, columns, 1, columns
+    few_queries, few_keys = (
+        n <= 64 or heads * math.ceil(n / 128) < target.units
+        for n, heads in ((problem.sq, problem.count), (problem.sk, problem.batch * problem.kv_heads))
+    )
+    queries = (1, 64) if few_queries else (2, 32)
+    return (*queries, 1, 64) if few_keys or wide > 4 else (*queries, 2, 32)
+
+
+def gradient_bytes(d: int, scores: Scores, deep: int, columns: int) -> int:
+    """The bytes of shared memory that either matrix kernel of the gradient needs at most."""
+    row = 2 * max(1, math.ceil(d / 16)) + 1
+    if scores == "shared":
+        return 16 * max(64 * row, columns * (2 * row + 1) + 64 * (columns // 2 + 1))
+    if scores == "warpgroup":
+        row = 8 * math.ceil(d / 64)
+    return 16 * (2 * 64 * deep * row + 2 * columns * (2 * row + 1))
 
 
 def candidates(target: Target, problem: Problem) -> list[Candidate]:
@@ -270,13 +354,18 @@ def _splits(groups: int, blocks: int, keys: int) -> int:
     return max(1, min(groups // max(blocks, 1), math.ceil(keys / _MIN_KEYS), _MAX_SPLITS))
 
 
-def _with_overrides(kernels: Sequence[Candidate]) -> Sequence[Candidate]:
-    """The candidates that a test or benchmark asks for, with the number of splits that it asks for."""
+def _with_wishes(kernels: Sequence[C]) -> Sequence[C]:
+    """The candidates that a test or benchmark asks for."""
     wish = forced()
     if wish == _NOTHING:
         return kernels
-    fields = ("algorithm", "lanes", "rows", "scores", "keys", "deep")
-    kernels = narrowed(kernels, **{name: getattr(wish, name) for name in fields})
+    fields = ("algorithm", "lanes", "rows", "scores", "keys", "deep", "queries", "deep_keys")
+    return narrowed(kernels, **{name: getattr(wish, name) for name in fields})
+
+
+def _with_overrides(kernels: Sequence[Candidate]) -> Sequence[Candidate]:
+    """The candidates that a test or benchmark asks for, with the number of splits that it asks for."""
+    wish, kernels = forced(), _with_wishes(kernels)
     if wish.splits is None:
         return kernels
     return [replace(c, splits=max(1, wish.splits)) if isinstance(c, Decode) else c for c in kernels]

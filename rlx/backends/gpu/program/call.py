@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from rlx.backends.gpu.program.executable import Records, fill_memory, lower_graph
 from rlx.backends.gpu.program.lowering import kernel_name
-from rlx.backends.gpu.program.steps import ControlCall, HostCall, Ref, Step
+from rlx.backends.gpu.program.steps import Collective, ControlCall, HostCall, Ref, Step
 from rlx.driver import Buffer, BuildOptions, DeviceArena, MemoryPlan
 from rlx.driver.closing import Resources
 from rlx.driver.memory.plan import output_segment
@@ -73,6 +73,8 @@ def build_call(
         if isinstance(step, HostCall | ControlCall):
             how = "runs on the host" if isinstance(step, HostCall) else "is control flow"
             return f"{step.node.op.name} {how}"
+        if isinstance(step, Collective):
+            return f"{step.node.op.name} waits for other ranks"
     if any(ref.segment in segments for _, ref in lowering.addresses):
         return f"{kernel_name(lowering.steps[0])} has a table of addresses"
     held = Resources()

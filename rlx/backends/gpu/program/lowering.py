@@ -20,6 +20,7 @@ from rlx.backends.gpu.program.images import in_any_order
 from rlx.backends.gpu.program.kernel import KERNELS
 from rlx.backends.gpu.program.steps import (
     Arg,
+    Collective,
     ControlCall,
     Copy,
     FileKernel,
@@ -336,6 +337,8 @@ def kernel_name(step: Step) -> str:
         return "-".join(words)
     if isinstance(step, HostCall | ControlCall):
         return f"{'host' if isinstance(step, HostCall) else 'control'}:{step.node.op.name}"
+    if isinstance(step, Collective):
+        return f"nccl:{step.node.op.name}"
     return type(step).__name__.lower()
 
 

@@ -210,4 +210,15 @@ class ControlCall:
     label: str = ""
 
 
-Step = Launch | Gemm | Copy | HostCall | ControlCall
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """Runs a node that waits for other ranks through the device's library (CUDA's NCCL); `dtype` is that in memory."""
+
+    node: Node
+    dtype: DType
+    reads: tuple[Ref, ...]
+    writes: tuple[Ref, ...]
+    label: str = ""
+
+
+Step = Launch | Gemm | Copy | HostCall | ControlCall | Collective

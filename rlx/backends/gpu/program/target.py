@@ -10,9 +10,11 @@ from rlx.backends.gpu.program.candidates import Choose, cheapest
 from rlx.backends.gpu.program.steps import Gemm, Language
 from rlx.driver import Limits
 from rlx.dtypes import DType, bf16, f16
+from rlx.ir import Node
 
 UNITS = 132  # multiprocessors of the device on which costs were measured: assumed where a driver reports no number
 AddsBias = Callable[[Gemm], bool]
+Collects = Callable[[Node], bool]
 
 
 def adds_any_bias(step: Gemm) -> bool:
@@ -82,6 +84,7 @@ class Target:
     language: Language = Language.SPIRV
     batches: bool = True
     choose: Choose = cheapest
+    collects: Collects | None = None
 
     @property
     def shared_bytes(self) -> int:

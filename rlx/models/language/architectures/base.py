@@ -71,7 +71,8 @@ def same_name(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> 
 class Architecture(Record):
     """`read` makes the blocks of config.json; `find` says which tensors of a file a weight of the graph is made of,
     by the names of Llama's files without "model."; `prefixes` may stand before the names in files, and tensors whose
-    names match `unused` are left alone."""
+    names match `unused` are left alone. `modules` are pairs of parts of names: those in published files, and those that
+    transformers' class has for them, as adapters name modules."""
 
     read: Callable[[Fields], LanguageConfig]
     find: Find = same_name
@@ -79,6 +80,7 @@ class Architecture(Record):
     unused: re.Pattern[str] = field(
         default=re.compile(r"rotary_emb\.inv_freq$|\.(attn|attention)\.((masked_)?bias|causal_mask)$")
     )
+    modules: tuple[tuple[str, str], ...] = ()
 
 
 def attention(f: Fields, layers: int, partial: bool = False, **changed: Any) -> Attention:

@@ -178,6 +178,8 @@ _NAMES = renamed(
 ARCHITECTURES = {
     "jamba": Architecture(by_class(jamba), _NAMES),
     "bamba": Architecture(by_class(bamba), _NAMES),
-    "nemotron_h": Architecture(by_class(nemotron_h), one_block, ("backbone.", "model."), MTP),
+    "nemotron_h": Architecture(
+        by_class(nemotron_h), one_block, ("backbone.", "model."), MTP, (("backbone.", "model."),)
+    ),
     "falcon_h1": Architecture(by_class(falcon_h1), _NAMES),
 }

@@ -254,7 +254,14 @@ ARCHITECTURES = {
     "jais2": Architecture(by_class(jais2)),
     "internlm3": Architecture(by_class(plain_llama("internlm3"))),
     "iquestcoder": Architecture(by_class(plain_llama("iquestcoder"))),
-    "exaone": Architecture(by_class(plain_llama("exaone")), exaone_3, ("transformer.", "model.")),
+    "exaone": Architecture(
+        by_class(plain_llama("exaone")), exaone_3, ("transformer.", "model."),
+        modules=(
+            ("transformer.h.", "model.layers."), ("attn.attention.out_proj", "self_attn.o_proj"),
+            ("attn.attention.", "self_attn."), ("mlp.c_fc_0", "mlp.gate_proj"), ("mlp.c_fc_1", "mlp.up_proj"),
+            ("mlp.c_proj", "mlp.down_proj"),
+        ),
+    ),
     "bitnet": Architecture(by_class(bitnet), renamed(_BITNET)),
     "solar_open": Architecture(by_class(solar_open), _ROUTED),
     "exaone_moe": Architecture(by_class(exaone_moe), exaone_names, unused=MTP),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from rlx.backends.gpu.attention.choice import Decode, Matrix, choose
+from rlx.backends.gpu.attention.choice import SCORES, Decode, Matrix, MatrixGradient, choose, choose_gradient
 from rlx.backends.gpu.attention.problem import Attention, attention_of
 from rlx.backends.gpu.elementwise.strided import View, launch_tree
 from rlx.backends.gpu.program.casts import cast_ref, fits, quads, stores
@@ -150,6 +151,53 @@ ATTENTION_DKV = declare(
         trials=_TRIALS,
     )
 )
+_GRADIENT_MMA: dict[str, Any] = {
+    "threads": 128,
+    "headers": ("prims", "mma", "attention_words"),
+    "variants": {
+        "SMO": ("f16_f16_f16", "bf16_bf16_bf16", "bf16_bf16_f32"),
+        "M": _MASKS,
+    },
+    "constants": {**_CONSTANTS, "DEEP": 1, "KEYS": 32, "SCORES": 1},
+    "trials": (
+        (8, 1, 0, True, 2, 32, 0), (4, 15, 1, False, 1, 64, 0), (4, 1, 2, True, 2, 64, 0), (4, 15, 2, True, 1, 32, 1),
+        (8, 3, 0, True, 1, 64, 2), (4, 12, 2, False, 2, 64, 2),
+    ),
+    "specific": ("SCORES", 2),  # wgmma
+    "new_compiler": True,
+}
+ATTENTION_DQ_MMA = declare(
+    KernelDecl(
+        "attention_dq_mma",
+        about=(
+            "the gradient of the queries of attention by matrix instructions, and per query row what attention_dkv_mma "
+            "needs: rows (4, count, sq)."
+        ),
+        grid="a group of 128 for each 64 DEEP queries of each of `count` = b * heads heads",
+        args=(*reads(dy="T"), *_READS, *writes(dq="O", rows="f32"), *uints(*_SIZES), *_SCALE),
+        resident="RESIDENT",
+        **_GRADIENT_MMA,
+    )
+)
+ATTENTION_DKV_MMA = declare(
+    KernelDecl(
+        "attention_dkv_mma",
+        about=(
+            "the gradients of the keys and values of attention by matrix instructions, from the rows that "
+            "attention_dq_mma leaves."
+        ),
+        grid="a group of 128 for each 64 DEEP keys of each of b * kv_heads heads",
+        args=(
+            *reads(dy="T"),
+            *_READS,
+            *reads(rows="f32"),
+            *writes(dk="O", dv="O"),
+            *uints(*_SIZES),
+            *_SCALE,
+        ),
+        **_GRADIENT_MMA,
+    )
+)
 
 MAX_HEAD = 256  # the widest head that fits into registers
 TILE = 64  # queries or keys of a workgroup
@@ -232,8 +280,9 @@ def _matrix(
 
 @lowers("attention_grad", when=_native)
 def lower_attention_grad(ctx: Lowering, node: Node) -> None:
-    """Two launches: a workgroup for each 64 queries of a head computes dq and leaves three numbers a row, with which a
-    workgroup for each 64 keys of a key head computes dk and dv."""
+    """Two launches: a workgroup for each tile of queries of a head computes dq and leaves numbers of each row, with
+    which a workgroup for each tile of keys of a key head computes dk and dv. A tile has 64 rows in f32, and 64 for each
+    matrix of a warp by matrix instructions, whose 16-bit operands f32 is cast to before."""
     dy, q, k, v = node.inputs[:4]
     grads = node.outputs
     stored = ctx.storage(grads[0])
@@ -244,17 +293,32 @@ def lower_attention_grad(ctx: Lowering, node: Node) -> None:
         return
     refs = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in (dy, q, k, v)]
     of = attention_of(ctx, node, q, k, node.inputs[4:])
-    aligned = int(of.d % 4 == 0) and quads(*refs, itemsize=stored.itemsize)
-    rows = ctx.scratch(3 * of.count * of.sq * 4)
+    rows = ctx.scratch(4 * of.count * of.sq * 4)
     dq, dk, dv = (ctx.ref(t) for t in grads)
+    chosen = choose_gradient(ctx.target, of.problem(stored, ctx.precision, units=False))
+    if isinstance(chosen, MatrixGradient):
+        held = chosen.operands.type
+        refs = [cast_ref(ctx, r, stored, held, t.size) for r, t in zip(refs, (dy, q, k, v), strict=True)]
+        aligned = int(of.d % 8 == 0 and all(r.offset % 16 == 0 for r in (*refs, dq, dk, dv)))
+        constants = {**of.constants(aligned), "SCORES": SCORES.index(chosen.scores)}
+        if chosen.scores == "warpgroup":
+            constants["WIDE"] = math.ceil(constants["WIDE"] / 4) * 4
+        form: dict[str, str | int] = {"SMO": f"{held}_{held}_{stored}", "M": of.mask_word, **constants}
+        by_queries = ATTENTION_DQ_MMA(**form, DEEP=chosen.deep, KEYS=chosen.keys)
+        by_keys = ATTENTION_DKV_MMA(**form, DEEP=chosen.deep_keys, KEYS=chosen.queries)
+        tiles = TILE * chosen.deep, TILE * chosen.deep_keys
+    else:
+        aligned = int(of.d % 4 == 0) and quads(*refs, itemsize=stored.itemsize)
+        by_queries, by_keys = (kernel(decl, stored, of, aligned) for decl in (ATTENTION_DQ, ATTENTION_DKV))
+        tiles = TILE, TILE
     ctx.launch(
-        kernel(ATTENTION_DQ, stored, of, aligned),
-        ctx.groups(of.count * math.ceil(of.sq / TILE)),
+        by_queries,
+        ctx.groups(of.count * math.ceil(of.sq / tiles[0])),
         [*of.pointers(refs), dq, rows, *of.sizes()],
     )
     ctx.launch(
-        kernel(ATTENTION_DKV, stored, of, aligned),
-        ctx.groups(of.batch * of.kv_heads * math.ceil(of.sk / TILE)),
+        by_keys,
+        ctx.groups(of.batch * of.kv_heads * math.ceil(of.sk / tiles[1])),
         [*of.pointers(refs), rows, dk, dv, *of.sizes()],
     )
 

@@ -1,0 +1,257 @@
+"""Collectives through NCCL: communicators of a device, calls that graphs capture, and a watch over what waits in them.
+
+A rank that waits for another in a launched graph waits on the device, where no timeout ends it. So a thread watches an
+event behind each such launch. When it is late, or another rank has ended, the communicators are aborted, which ends
+their kernels, and whoever waits for the device gets RankLost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from rlx.backends.gpu.program.steps import Collective, Ref, Step
+from rlx.errors import RlxError
+from rlx.ir import Node
+from rlx.ops.collectives import cards
+from rlx.ops.collectives.records import group_of
+from rlx.ranks.collect import Group
+
+if TYPE_CHECKING:
+    from rlx.backends.cuda.device import CudaDevice, EventMark
+
+# NCCL's numbers (nccl.h: ncclDataType_t, ncclRedOp_t).
+_TYPES = {"i8": 0, "u8": 1, "bool": 1, "i32": 2, "i64": 4, "f16": 6, "f32": 7, "f64": 8, "bf16": 9}
+_HOWS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "mean": 4}
+_BYTES = 1  # the type of what is only moved
+_UUID = 64  # bytes in which ranks tell what their GPU is known by
+_EACH = 0.2  # seconds between two looks at what was launched
+_CALL = 5.0  # seconds in which ranks that live answer
+
+Key = tuple[str, tuple[int, ...]]
+
+
+@cache
+def library() -> Any:
+    """CuPy's module of NCCL; None where there is none."""
+    try:
+        from cupy.cuda import nccl
+    except ImportError:
+        return None
+    return nccl if nccl.available else None
+
+
+def why_not() -> str:
+    """Why collectives of CUDA devices go through the host, or nothing."""
+    if library() is not None:
+        return ""
+    return "CuPy finds no NCCL: pip install nvidia-nccl-cu13 (or -cu12), or python -m cupyx.tools.install_library"
+
+
+class Collectives:
+    """The communicators of one device."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+        self._known: dict[Key, Any] = {}
+        self._waiting: deque[tuple[EventMark, float, Group, str]] = deque()
+        self._turn = threading.Lock()
+        self._watch: threading.Thread | None = None
+
+    # -- compiling
+
+    def usable(self, node: Node) -> bool:
+        """Whether NCCL runs a node: its dtype, and each rank on a GPU of its own."""
+        how, dtype = node.attrs.get("how"), node.inputs[0].dtype
+        if library() is None or dtype.name not in _TYPES:
+            return False
+        if how in ("max", "min") and dtype.is_float:
+            return False  # it gives the number that is beside a NaN
+        group = group_of(node.attrs)
+        world = group.world
+        if world.gpus is None:  # ranks are processes, which tell each other
+            everyone = group._replace(ranks=tuple(range(world.size)))
+            everyone.meet(lambda: "telling the GPUs of the ranks")
+            mine = np.frombuffer(str(self._device.info.uuid).encode().ljust(_UUID)[:_UUID], np.uint8)
+            world.gpus = [row.tobytes().decode() for row in everyone.all_gather(mine[None])]
+        return all(world.gpus) and len(set(world.gpus)) == world.size
+
+    # -- recording
+
+    def prepare(self, steps: Sequence[Step]) -> None:
+        """Makes the communicators that steps need. The ranks compare their programs first: one that never comes would
+        keep the others here."""
+        collectives = [s for s in steps if isinstance(s, Collective)]
+        firsts: dict[Key, Collective] = {}
+        for step in collectives:
+            firsts.setdefault(_key(step), step)
+        for key, step in firsts.items():
+            group = group_of(step.node.attrs)
+            group.meet(partial(cards.told, step.node), cards.card(step.node))
+            if key not in self._known:
+                self._known[key] = self._connected(group)
+
+    def _connected(self, group: Group) -> Any:
+        """A new communicator, over which something has gone each way: what NCCL sets up first is in no graph."""
+        nccl, device = library(), self._device
+        device.enter()
+        fresh = nccl.get_unique_id()  # a tuple of numbers, and since CuPy 14 bytes
+        number = np.frombuffer(fresh, np.int8) if isinstance(fresh, bytes) else np.array(fresh, np.int8)
+        group.meet(lambda: f"a communicator of {len(group.ranks)} GPUs")
+        number = group.broadcast(number, 0)
+        n, place = len(group.ranks), group.place
+        with _Calls(device, "connecting the GPUs"):
+            own = number.tobytes() if isinstance(fresh, bytes) else tuple(int(b) for b in number)
+            communicator = nccl.NcclCommunicator(n, own, place)
+            buffer = device.acquire(8 * n)
+            try:
+                at = buffer.address
+                communicator.allReduce(at, at, 1, _TYPES["f32"], 0, device.stream)
+                _exchange(nccl, communicator, at, at + 4 * n, 4, n, device.stream)
+                device.api.runtime.streamSynchronize(device.stream)
+            finally:
+                buffer.close()
+        return communicator
+
+    def bound(self, step: Collective, address: Callable[[Ref], int]) -> Callable[[int], None]:
+        """A step bound to addresses; the result is called with a stream."""
+        group = group_of(step.node.attrs)
+        call = getattr(_Bound, step.node.op.name)
+        bound = _Bound(self._known[_key(step)], step, address(step.reads[0]), address(step.writes[0]), len(group.ranks))
+        device = self._device
+
+        def enqueue(stream: int) -> None:
+            with _Calls(device, f"enqueueing {step.label}"):
+                call(bound, stream)
+
+        return enqueue
+
+    # -- running
+
+    def begun(self, steps: Sequence[Step]) -> None:
+        """Notes that a run of steps was launched, which is to end within the timeout."""
+        step = next(s for s in steps if isinstance(s, Collective))
+        group = group_of(step.node.attrs)
+        with self._turn:
+            self._waiting.append((self._device.mark(), time.monotonic() + group.world.timeout, group, step.label))
+            if self._watch is None:
+                name = f"rlx ranks of {self._device.info.id}"
+                self._watch = threading.Thread(target=self._look, name=name, daemon=True)
+                self._watch.start()
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(_EACH)
+            try:
+                while self._waiting and self._waiting[0][0].done():
+                    with self._turn:
+                        self._waiting.popleft()
+                if not self._waiting:
+                    continue
+                _, end, group, label = self._waiting[0]
+                if text := group.world.ended():
+                    self._abort(text)
+                    return
+                if time.monotonic() > end:
+                    self._abort(_missing(group, label))
+                    return
+            except RlxError:  # the device is lost or closed: nobody waits for it
+                return
+
+    def _abort(self, text: str) -> None:
+        self._device.lose_ranks(text)
+        for communicator in self._known.values():
+            communicator.abort()
+
+    def close(self) -> None:
+        """Frees the communicators."""
+        known, self._known = self._known, {}
+        for communicator in known.values():
+            communicator.destroy()
+
+
+class _Bound(NamedTuple):
+    """A step on addresses: a method for each op, by its name."""
+
+    communicator: Any
+    step: Collective
+    source: int
+    target: int
+    n: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.step.reads[0].nbytes
+
+    @property
+    def elements(self) -> int:
+        return self.nbytes // self.step.dtype.itemsize
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """NCCL's numbers of the dtype, and of what is done to elements."""
+        return _TYPES[self.step.dtype.name], _HOWS[self.step.node.attrs["how"]]
+
+    def all_reduce(self, stream: int) -> None:
+        self.communicator.allReduce(self.source, self.target, self.elements, *self.numbers, stream)
+
+    def reduce_scatter(self, stream: int) -> None:
+        self.communicator.reduceScatter(self.source, self.target, self.elements // self.n, *self.numbers, stream)
+
+    def all_gather(self, stream: int) -> None:
+        self.communicator.allGather(self.source, self.target, self.nbytes, _BYTES, stream)
+
+    def broadcast(self, stream: int) -> None:
+        root = self.step.node.attrs["root"]
+        self.communicator.broadcast(self.source, self.target, self.nbytes, _BYTES, root, stream)
+
+    def all_to_all(self, stream: int) -> None:
+        _exchange(library(), self.communicator, self.source, self.target, self.nbytes // self.n, self.n, stream)
+
+
+class _Calls:
+    """Makes NCCL's errors typed."""
+
+    def __init__(self, device: CudaDevice, what: str) -> None:
+        self._device, self._what = device, what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: object) -> None:
+        # CuPy has no name for NCCL's newer errors, and raises KeyError for them.
+        if isinstance(error, (library().NcclError, KeyError)):
+            raise RlxError(f"{self._device.info.id}: {self._what}: NCCL failed: {error}") from error
+
+
+def _missing(group: Group, label: str) -> str:
+    """Which ranks are missing: those that do not answer now, where the others are late too."""
+    world, timeout = group.world, group.world.timeout
+    world.timeout = _CALL
+    try:
+        group.meet(lambda: f"say that {label} is late")
+    except RlxError as error:
+        return str(error)
+    finally:
+        world.timeout = timeout
+    return f"{label} did not end within {timeout:g} seconds, though all ranks answer"
+
+
+def _key(step: Collective) -> Key:
+    group = group_of(step.node.attrs)
+    return group.world.name, group.ranks
+
+
+def _exchange(nccl: Any, communicator: Any, source: int, target: int, nbytes: int, n: int, stream: int) -> None:
+    """Sends the i-th part to the i-th rank, and takes its part."""
+    nccl.groupStart()
+    for i in range(n):
+        communicator.send(source + i * nbytes, nbytes, _BYTES, i, stream)
+        communicator.recv(target + i * nbytes, nbytes, _BYTES, i, stream)
+    nccl.groupEnd()
+

@@ -1,0 +1,74 @@
+"""Texts of different lengths as rows of tokens without padding: short texts share a row."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from rlx.records import Record
+
+SHARED = 128  # tokens of a row that short texts share
+
+
+class Run(Record):
+    """Rows of `length` tokens that are computed together: the numbers of the texts in each, one behind the other.
+    `slots` are how many texts a row may have, 0 where each has one."""
+
+    length: int
+    slots: int
+    rows: list[list[int]]
+
+    def texts(self) -> list[int]:
+        return [i for row in self.rows for i in row]
+
+
+def size_of(length: int, longest: int) -> int:
+    """The least size of rows for so many tokens: multiples of 8, and above 128 of a sixteenth to an eighth of the size.
+    """
+    step = max(8, 1 << max(0, (length - 1).bit_length() - 4))
+    return min(-(-max(length, 1) // step) * step, longest)
+
+
+def slots_of(length: int) -> int:
+    """How many texts a row of this size may have."""
+    return max(1, length // 2)
+
+
+def runs_of(lengths: Sequence[int], longest: int, most: int, at_once: int, share: bool) -> Iterator[Run]:
+    """The runs for texts of these lengths, at most `longest`: of at most `most` rows and `at_once` tokens, or of one
+    row. The numbers of rows are powers of two, and no row is without a text."""
+    alike: defaultdict[tuple[int, bool], list[list[int]]] = defaultdict(list)
+    for row in _rows(lengths, longest) if share else [[i] for i in range(len(lengths))]:
+        alike[size_of(_room(lengths, row), longest), len(row) > 1].append(row)
+    for (length, shared), rows in sorted(alike.items()):
+        limit = max(1, min(most, at_once // length))
+        while rows:
+            count = 1 << (min(len(rows), limit).bit_length() - 1)
+            yield Run(length, slots_of(length) if shared else 0, rows[:count])
+            del rows[:count]
+
+
+def _room(lengths: Sequence[int], texts: Iterable[int]) -> int:
+    """The tokens that texts take in a shared row: each two at least, so that there are slots for all."""
+    return sum(max(lengths[i], 2) for i in texts)
+
+
+def _rows(lengths: Sequence[int], longest: int) -> list[list[int]]:
+    """The texts of each row: the longest first, each in the row with the least room that holds it. Rows have room for a
+    power of two of tokens, as few sizes of full rows are."""
+    whole = min(SHARED, size_of(_room(lengths, range(len(lengths))), longest))
+    rows: list[list[int]] = []
+    rooms: list[tuple[int, int]] = []  # what is left in rows that are not full, least first
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        n = _room(lengths, (i,))
+        at = bisect_left(rooms, (n, 0))
+        if at < len(rooms):
+            left, row = rooms.pop(at)
+            rows[row].append(i)
+        else:
+            left, row = max(whole, min(1 << (n - 1).bit_length(), longest)), len(rows)
+            rows.append([i])
+        if left - n >= 2:
+            insort(rooms, (left - n, row))
+    return rows

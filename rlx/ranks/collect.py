@@ -1,0 +1,100 @@
+"""Collectives on NumPy arrays: what the ops are by definition, and what the CPU runs.
+
+Sums are taken in the order of the ranks, so all ranks have the same bits, and so do threads and processes; halves are
+added in f32 and rounded once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.ranks.world import Bytes, Tell, World, card_of
+
+Array = npt.NDArray[Any]
+_FUNCTIONS = {"sum": np.add, "mean": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+HOWS = tuple(_FUNCTIONS)
+_SMALL = 1 << 14  # bytes up to which each rank takes all arrays, instead of a part of each and then all sums
+
+
+class Group(NamedTuple):
+    """Some ranks of a world, in order, and the one that calls."""
+
+    world: World
+    rank: int
+    ranks: tuple[int, ...]
+
+    @property
+    def place(self) -> int:
+        return self.ranks.index(self.rank)
+
+    def meet(self, tell: Tell, card: bytes | None = None) -> None:
+        """Waits until all ranks have come, with the same card: by default, with the same words."""
+        self.world.meet(self.rank, self.ranks, card_of(tell()) if card is None else card, tell)
+
+    def all_reduce(self, x: Array, how: str) -> Array:
+        """The sums (or what `how` says) of each element over the ranks, for all of them."""
+        n = len(self.ranks)
+        if x.nbytes <= _SMALL:
+            return combined(list(self._gathered(x)), how)
+        flat = np.ascontiguousarray(x).reshape(-1)
+        ends = [flat.size * i // n for i in range(n + 1)]
+        sizes = [(b - a) * x.itemsize for a, b in pairwise(ends)]
+        mine = sizes[self.place]
+        parts = np.empty((n, mine // x.itemsize), x.dtype)
+        self.world.exchange(self.rank, self.ranks, raw(flat), sizes, raw(parts), [mine] * n)
+        whole = np.empty(flat.size, x.dtype)
+        self.world.gather(self.rank, self.ranks, raw(combined(list(parts), how)), raw(whole), sizes)
+        return whole.reshape(x.shape)
+
+    def all_gather(self, x: Array) -> Array:
+        """The arrays of all ranks behind each other along the first axis."""
+        return self._gathered(x).reshape(-1, *x.shape[1:]) if x.size else np.repeat(x, len(self.ranks), 0)
+
+    def reduce_scatter(self, x: Array, how: str) -> Array:
+        """Of the sums over the ranks this rank's part along the first axis."""
+        return combined(list(self._exchanged(x)), how)
+
+    def all_to_all(self, x: Array) -> Array:
+        """This rank's part along the first axis of each rank's array, behind each other."""
+        return self._exchanged(x).reshape(x.shape)
+
+    def broadcast(self, x: Array, root: int) -> Array:
+        """The array of the rank in place `root`."""
+        result = np.array(x, order="C")
+        self.world.spread(self.rank, self.ranks, raw(result), root)
+        return result
+
+    def _gathered(self, x: Array) -> Array:
+        whole = np.empty((len(self.ranks), *x.shape), x.dtype)
+        counts = [x.nbytes] * len(self.ranks)
+        self.world.gather(self.rank, self.ranks, raw(np.ascontiguousarray(x)), raw(whole), counts)
+        return whole
+
+    def _exchanged(self, x: Array) -> Array:
+        n = len(self.ranks)
+        parts = np.empty((n, x.shape[0] // n, *x.shape[1:]), x.dtype)
+        counts = [x.nbytes // n] * n
+        self.world.exchange(self.rank, self.ranks, raw(np.ascontiguousarray(x)), counts, raw(parts), counts)
+        return parts
+
+
+def combined(parts: Sequence[Array], how: str) -> Array:
+    """Arrays combined element by element, in their order."""
+    dtype = parts[0].dtype
+    narrow = dtype.itemsize == 2 and dtype.kind not in "iu"
+    total = np.array(parts[0], np.float32 if narrow else dtype)  # a number of rank 0 would be none of NumPy's arrays
+    with np.errstate(all="ignore"):
+        for part in parts[1:]:
+            _FUNCTIONS[how](total, part.astype(total.dtype), out=total)
+        if how == "mean":
+            total /= total.dtype.type(len(parts))
+        return total.astype(dtype, copy=False)
+
+
+def raw(x: Array) -> Bytes:
+    """The bytes of a contiguous array."""
+    return x.reshape(-1).view(np.uint8)

@@ -1,0 +1,180 @@
+"""Data-parallel steps: each rank works on its rows of a batch, and takes the mean of all ranks' gradients.
+
+Every rank is given the whole batch and cuts its own rows out. The means are those of one rank with the whole batch: a
+rank with fewer rows weighs less, and one without any works on a row that weighs nothing. Loss, gradients and state are
+the same bits on all ranks after the mean, so that optimizers, clipping and the test for what is not finite need to know
+nothing of ranks."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlx import ops
+from rlx.dtypes import f32, f64
+from rlx.errors import GraphError, ShapeError
+from rlx.ir import Tensor
+from rlx.ops.pytree import unflatten
+from rlx.packed import PackedArray
+from rlx.ranks.collect import Group
+from rlx.ranks.mesh import Mesh, ranks_along
+from rlx.runtime.array import Array
+from rlx.train.leaves import Leaves, taken_apart
+
+BUCKET_BYTES = 25 << 20  # gradients that are summed together
+
+
+class Ranks(NamedTuple):
+    """The ranks of a mesh along one axis, which share the rows of a batch."""
+
+    mesh: Mesh
+    axis: str
+
+    @property
+    def size(self) -> int:
+        return self.mesh.axes[self.axis]
+
+    @property
+    def place(self) -> int:
+        return self.mesh.index(self.axis)
+
+    @property
+    def first(self) -> bool:
+        """Whether this rank writes what all have in common."""
+        return self.mesh.rank == 0
+
+    def group(self) -> Group:
+        world = self.mesh.world
+        assert world is not None
+        return Group(world, self.mesh.rank, ranks_along(self.mesh.axes, (self.axis,), self.mesh.rank))
+
+
+class Share(NamedTuple):
+    """A rank's rows of a batch; `weight` is what its means count in the mean of all, 1 where all have equally many;
+    `card` stands for the program of such a batch where ranks have others."""
+
+    types: Leaves
+    leaves: list[Any]
+    weight: float = 1.0
+    card: str | None = None
+
+
+def ranks_of(mesh: Any) -> Ranks | None:
+    """The ranks of a mesh that share batches: along "data", or its only axis. None where there is one.
+
+    Raises: GraphError for a mesh of several axes without "data", and for what is no mesh."""
+    if mesh is None:
+        return None
+    if not isinstance(mesh, Mesh):
+        raise GraphError(f"training: mesh is {mesh!r}; expected an rlx.Mesh")
+    if "data" not in mesh.axes and len(mesh.axes) > 1:
+        raise GraphError(f"training: the mesh has axes {', '.join(mesh.axes)}; name the one that shares batches 'data'")
+    axis = "data" if "data" in mesh.axes else next(iter(mesh.axes))
+    return Ranks(mesh, axis) if mesh.axes[axis] > 1 else None
+
+
+def share_of(ranks: Ranks | None, batch: Leaves, leaves: Sequence[Any]) -> Share:
+    """This rank's rows: of each array along its first axis, and numbers as they are.
+
+    Raises: ShapeError for arrays of different numbers of rows that do not divide, and for none."""
+    if ranks is None:
+        return Share(batch, list(leaves))
+    n, place = ranks.size, ranks.place
+    rows = {t.shape[0] for t in batch.types if t.shape}
+    even = all(count % n == 0 for count in rows)
+    if not rows or 0 in rows or not (even or len(rows) == 1):
+        there = ", ".join(f"{name} {t}" for name, t in batch.by_name.items())
+        raise ShapeError(
+            f"training: the batch has {there}; {n} ranks share its rows, of which all arrays need equally many along "
+            f"their first axes, or a multiple of {n}"
+        )
+    own: list[Any] = []
+    weight, card = 1.0, None
+    for x, t in zip(leaves, batch.types, strict=True):
+        if not t.shape:
+            own.append(x)
+            continue
+        start, end = t.shape[0] * place // n, t.shape[0] * (place + 1) // n
+        if not even:
+            weight, card = (end - start) * n / t.shape[0], f"a training step on {', '.join(map(str, batch.types))}"
+        at = slice(start, end) if end > start else slice(0, 1)  # a row that weighs nothing
+        own.append((x.numpy() if isinstance(x, Array) else x)[at])
+    types, own = taken_apart(unflatten(batch.skeleton, own), "batch")
+    return Share(types, own, weight, card)
+
+
+def mean_gradients(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> list[Tensor]:
+    """The mean of each gradient over the ranks, which are summed in buckets; the last gradients, which are computed
+    first, are in the first."""
+    means: list[Tensor] = list(slopes)
+    bucket: list[int] = []
+    for i in reversed(range(len(slopes))):
+        if bucket and (
+            slopes[bucket[0]].dtype != slopes[i].dtype
+            or sum(slopes[j].type.nbytes for j in (*bucket, i)) > BUCKET_BYTES
+        ):
+            _sum(ranks, slopes, bucket, means, weight)
+            bucket = []
+        bucket.append(i)
+    _sum(ranks, slopes, bucket, means, weight)
+    return means
+
+
+def _sum(ranks: Ranks, slopes: Sequence[Tensor], bucket: list[int], means: list[Tensor], weight: float) -> None:
+    if len(bucket) == 1:
+        means[bucket[0]] = _mean(ranks, slopes[bucket[0]], weight)
+        return
+    whole = _mean(ranks, ops.concat([ops.reshape(slopes[i], (-1,)) for i in bucket]), weight)
+    at = 0
+    for i in bucket:
+        means[i] = ops.reshape(whole[at : at + slopes[i].size], slopes[i].shape)
+        at += slopes[i].size
+
+
+def _mean(ranks: Ranks, x: Tensor, weight: float) -> Tensor:
+    x = x if weight == 1.0 else x * weight if weight else ops.zeros_like(x)
+    return ops.all_reduce(x, ranks.axis, op="mean")
+
+
+def mean_numbers(ranks: Ranks, numbers: Sequence[Tensor], weight: float) -> list[Tensor]:
+    """The mean over the ranks of numbers of rank 0, all of them in one sum."""
+    wide = f64 if any(x.dtype == f64 for x in numbers) else f32
+    whole = _mean(ranks, ops.stack([ops.cast(x, wide) for x in numbers]), weight)
+    return [whole[i] for i in range(len(numbers))]
+
+
+def mean_state(ranks: Ranks, leaves: Sequence[Tensor], weight: float) -> list[Tensor]:
+    """What a loss function gives anew: the mean of floats, and of other dtypes the first rank's."""
+    return [_mean(ranks, x, weight) if x.dtype.is_float else ops.broadcast(x, ranks.axis) for x in leaves]
+
+
+def agree(ranks: Ranks, what: str, settings: Sequence[str], arrays: Sequence[tuple[str, Any]]) -> None:
+    """Compares what all ranks must have in common, arrays by their checksums.
+
+    Raises: RanksDisagree with the first line that differs."""
+    sums = [f"{name}: {_checksum(x):08x}" for name, x in arrays]
+    text = "\n".join([what, *settings, *sums])
+    ranks.group().meet(lambda: text)
+
+
+def _checksum(x: Any) -> int:
+    if isinstance(x, Array):
+        x = x.numpy()
+    raw = np.ascontiguousarray(x.data if isinstance(x, PackedArray) else np.asarray(x)).reshape(-1).view(np.uint8)
+    return zlib.crc32(raw.data)
+
+
+def gathered_rows(ranks: Ranks, rows: Sequence[np.ndarray[Any, Any]], count: int) -> list[np.ndarray[Any, Any]]:
+    """The metrics of `count` batches in their order, of which each rank has those of its turns; all have the first."""
+    n, width = ranks.size, rows[0].size
+    own = list(rows) if ranks.place == 0 else list(rows[1:])
+    turns = -(-count // n)
+    table = np.zeros((turns, width), rows[0].dtype)
+    table[: len(own)] = own or table[:0]
+    group = ranks.group()
+    group.meet(lambda: f"the evaluation of {count} batches with {width} metrics")
+    whole = group.all_gather(table).reshape(n, turns, width)
+    return [whole[i % n, i // n] for i in range(count)]

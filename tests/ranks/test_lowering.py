@@ -1,0 +1,145 @@
+"""Collectives on GPUs: steps of the device's library where it serves the ranks, host steps elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.backends.cuda import nccl
+from rlx.backends.cuda.target import cuda_target
+from rlx.backends.gpu.program.barriers import place_barriers
+from rlx.backends.gpu.program.executable import lower_graph
+from rlx.backends.gpu.program.steps import Collective, Copy, HostCall
+from rlx.driver import Limits
+from rlx.driver.memory.planner import plan
+from rlx.errors import RlxError
+from rlx.ir import Graph
+from rlx.ir.graph import TRACING
+from rlx.ranks.place import PLACE
+
+
+@contextmanager
+def traced(mesh: rlx.Mesh, rank: int) -> Iterator[Graph]:
+    """A graph of one rank, into which functions add their nodes."""
+    before, g = (PLACE.mesh, PLACE.rank, TRACING.graph), Graph("ranks")
+    PLACE.mesh, PLACE.rank, TRACING.graph = mesh, rank, g
+    try:
+        yield g
+    finally:
+        PLACE.mesh, PLACE.rank, TRACING.graph = before
+
+
+def graph(mesh: rlx.Mesh, dtype: str = "f32", shape: tuple[int, ...] = (6, 3)) -> Graph:
+    """The program of rank 1."""
+    with traced(mesh, 1) as g:
+        x = g.input("x", shape, dtype)
+        g.output("sum", rlx.all_reduce(x, "r", op="mean" if x.dtype.is_float else "max"))
+        g.output("all", rlx.all_gather(x, "r"))
+        g.output("part", rlx.reduce_scatter(x, "r"))
+        g.output("turned", rlx.all_to_all(x, "r", 0, 0))
+        g.output("first", rlx.broadcast(x, "r", root=1))
+        g.output("index", rlx.axis_index("r"))
+    return g
+
+
+def lowered(g: Graph, collects: Any) -> list[Any]:
+    target = cuda_target(frozenset(), Limits(max_groups=(65535, 65535, 65535)), collects=collects)
+    return lower_graph(g, plan(g), target, "f32")[0].steps
+
+
+@pytest.fixture
+def mesh() -> rlx.Mesh:
+    return rlx.Mesh({"r": 2}, devices=("cuda:0", "cuda:1"))
+
+
+def test_the_library_runs_what_it_can_and_the_host_the_rest(mesh: rlx.Mesh) -> None:
+    steps = lowered(graph(mesh), lambda node: True)
+    kinds = [s.node.op.name for s in steps if isinstance(s, Collective)]
+    assert kinds == ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"]
+    assert not any(isinstance(s, HostCall) for s in steps)
+    steps = lowered(graph(mesh), None)
+    assert [s.node.op.name for s in steps if isinstance(s, HostCall)] == kinds
+    assert any(isinstance(s, Copy) for s in steps)  # the rank's place needs no host
+
+
+def test_nothing_is_sent_of_empty_arrays(mesh: rlx.Mesh) -> None:
+    assert not [s for s in lowered(graph(mesh, shape=(0, 3)), lambda node: True) if isinstance(s, Collective)]
+
+
+def test_a_step_that_reads_a_sum_waits_for_it(mesh: rlx.Mesh) -> None:
+    with traced(mesh, 0) as g:
+        x = g.input("x", (8,), "f32")
+        g.output("y", rlx.all_reduce(rlx.all_reduce(x * 2.0, "r") * 3.0, "r"))
+    steps = lowered(g, lambda node: True)
+    assert [type(s).__name__ for s in steps] == ["Launch", "Collective", "Launch", "Collective"]
+    assert place_barriers(steps) == {1, 2, 3}
+
+
+class Calls:
+    """In place of CuPy's module and a communicator: notes the calls."""
+
+    NcclError = ZeroDivisionError
+
+    def __init__(self) -> None:
+        self.made: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: self.made.append((name, *args))
+
+
+@pytest.mark.parametrize("dtype, number", [("f32", 7), ("bf16", 9), ("f16", 6), ("i8", 0), ("i64", 4)])
+def test_what_nccl_is_asked_for(
+    mesh: rlx.Mesh, monkeypatch: pytest.MonkeyPatch, dtype: str, number: int
+) -> None:
+    calls = Calls()
+    monkeypatch.setattr(nccl, "library", lambda: calls)
+    collectives = nccl.Collectives(SimpleNamespace(info=SimpleNamespace(id="cuda:0")))  # type: ignore[arg-type]
+    steps = [s for s in lowered(graph(mesh, dtype), lambda node: True) if isinstance(s, Collective)]
+    collectives._known = {nccl._key(s): calls for s in steps}
+    size = np.dtype(rlx.dtypes.as_dtype(dtype).np).itemsize
+    for step in steps:
+        collectives.bound(step, lambda ref: ref.offset)(77)
+    asked = [(name, *args[2:]) for name, *args in calls.made]
+    total = 18 * size
+    half = total // 2
+    assert asked == [
+        ("allReduce", 18, number, 4 if dtype[0] in "fb" else 2, 77),
+        ("allGather", total, 1, 77),
+        ("reduceScatter", 9, number, 0, 77),
+        ("groupStart",), ("send", 1, 0, 77), ("recv", 1, 0, 77), ("send", 1, 1, 77), ("recv", 1, 1, 77), ("groupEnd",),
+        ("broadcast", total, 1, 1, 77),
+    ]  # fmt: skip
+    sent = [args for name, *args in calls.made if name == "send"]
+    assert [args[1] for args in sent] == [half, half] and sent[1][0] - sent[0][0] == half
+
+
+def test_failures_of_nccl_are_typed(mesh: rlx.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fails(Calls):
+        def allReduce(self, *args: Any) -> None:
+            raise ZeroDivisionError("unhandled cuda error")
+
+    monkeypatch.setattr(nccl, "library", lambda: Fails())
+    collectives = nccl.Collectives(SimpleNamespace(info=SimpleNamespace(id="cuda:0")))  # type: ignore[arg-type]
+    (step,) = [s for s in lowered(graph(mesh), lambda node: True) if isinstance(s, Collective)][:1]
+    collectives._known = {nccl._key(step): Fails()}
+    with pytest.raises(RlxError, match=r"cuda:0: enqueueing .*: NCCL failed: unhandled cuda error"):
+        collectives.bound(step, lambda ref: 0)(1)
+
+
+def test_which_collectives_nccl_takes(mesh: rlx.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    collectives = nccl.Collectives(SimpleNamespace(info=SimpleNamespace(id="cuda:0")))  # type: ignore[arg-type]
+    node = next(n for n in graph(mesh).nodes if n.op.family == "collectives")
+    monkeypatch.setattr(nccl, "library", lambda: None)
+    assert not collectives.usable(node) and "NCCL" in nccl.why_not()
+    monkeypatch.setattr(nccl, "library", Calls)
+    assert collectives.usable(node)
+    for devices in (("cuda:0", "cpu"), ("cuda", "cuda:0")):  # a device of another kind, and one of two ranks
+        other = rlx.Mesh({"r": 2}, devices=devices)
+        node = next(n for n in graph(other).nodes if n.op.family == "collectives")
+        assert not collectives.usable(node)
