@@ -57,6 +57,22 @@
 #else
 #define ROLLED _Pragma("unroll 1")
 #endif
+// LOAD_AHEAD of what is soon read again, which stays in the cache of the multiprocessor.
+#ifdef RLX_GLSL
+#define LOAD_NEAR(to, at, p, i, there) LOAD_AHEAD(to, at, p, i, there)
+#else
+#define LOAD_NEAR(to, at, p, i, there) rlx_load_near(&units[at], (const uint4*)(p) + (i), there);
+RLX_FN void rlx_load_near(uint4* to, const uint4* from, const bool there) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"((uint)__cvta_generic_to_shared(to)), "l"(from), "r"(there ? 16u : 0u)
+                 : "memory");
+#else
+    *to = there ? *from : make_uint4(0u, 0u, 0u, 0u);
+#endif
+}
+#endif
 #ifdef WARPGROUPS
 #include "wgmma.h"
 #define MULTIPLY_PANELS RLX_WG_CALL(rows, RLX_JOIN(BN_OF_, TILE), MATRIX)

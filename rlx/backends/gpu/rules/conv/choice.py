@@ -31,12 +31,11 @@ _MIN_CHUNK = 128
 # workgroups, and the share of that rate that one workgroup has alone.
 MATRIX_TILES = {"s": (64, 64, 0.6e6, 0.4), "t": (128, 64, 0.8e6, 0.45), "m": (128, 128, 0.95e6, 0.6)}
 # The same of instructions of warpgroups, and the slices that shared memory should hold.
-PANEL_TILES = {"t": (128, 64, 0.9e6, 0.5, 4), "m": (128, 128, 1.4e6, 0.6, 3), "l": (256, 128, 1.7e6, 1.0, 4)}
+PANEL_TILES = {"t": (128, 64, 1.2e6, 0.5, 4), "m": (128, 128, 1.5e6, 0.6, 3), "l": (256, 128, 1.45e6, 1.0, 4)}
 _PANEL_DEPTH = 64
 _DEPTH = 32  # terms of a slice
 _TILE_START_TERMS = 96  # the rest of a tile takes as long as so many terms
 _LEAST_TERMS = 256  # of a part
-_PANEL_RANK = 3
 _MATRIX_SHARED_BYTES = 32 << 10
 _MOVING_US = 6.0  # launches that transpose x and y take at least so long
 _BYTES_PER_US = 3e6
@@ -183,7 +182,7 @@ def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
     for name, (high, wide, rate, alone, stages) in PANEL_TILES.items():
         if stages * (high + wide) * _PANEL_DEPTH * 2 <= target.shared_bytes:
             for time, chunk, split_k in _parts(target, p, (high, wide, _PANEL_DEPTH), rate, alone):
-                yield Matrices((_PANEL_RANK, moving + time), name, stages, chunk, split_k, True)
+                yield Matrices((rank, moving + time), name, stages, chunk, split_k, True)
 
 
 def _parts(
