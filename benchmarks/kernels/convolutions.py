@@ -1,19 +1,20 @@
 """Convolutions of ResNet-50 in 16 bits on the GPUs of this machine, beside torch: each shape, the network, training.
 
     python benchmarks/kernels/convolutions.py [--device cuda vulkan] [--batch 32] [--dtype bf16]
-        [--part shapes network steps training] [--every] [--alone]
+        [--part shapes network steps training] [--every] [--alone] [--panels]
 
 Shapes: TFLOP/s of a convolution with bias and relu between two others, so that its input and result lie as they do in
 the network; weights as a caller gives them, to repack them is counted. "before": without matrix instructions.
---every: each tile by itself, too; --alone: without torch and without "before". Times are the least of several runs by
-the device's own timestamps; torch's are those of calls in a row, with channels last. The network: milliseconds a run
-with its input on the device, and its NMSE against the same network in float64. Steps: the network's, in µs, the least
-of ten runs. Training: milliseconds a step of a ResNet-18 for pictures of 32 x 32, a batch of 128, with norms of
-batches, weights in 16 bits with masters of f32, AdamW.
+--every: each tile by itself, too; --alone: without torch and without "before"; --panels: all by instructions of
+warpgroups. Times are the least of several runs by the device's own timestamps; torch's are those of calls in a row,
+with channels last. The network: milliseconds a run with its input on the device, and its NMSE against the same network
+in float64. Steps: the network's, in µs, the least of ten runs. Training: milliseconds a step of a ResNet-18 for
+pictures of 32 x 32, a batch of 128, with norms of batches, weights in 16 bits with masters of f32, AdamW.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
@@ -128,7 +129,7 @@ def shapes(devices: list[str], batch: int, dtype: str, every: bool, alone: bool)
         for title, value in found.items():
             total[title] += times * value
         rates = [flops / found[t] / 1e6 for t in ("torch", *titles)]
-        table.row([f"{times} x {c}>{o} {side} k{k} s{stride}", flops / 1e9, *rates, names[0][:60]])
+        table.row(f"{times} x {c}>{o} {side} k{k} s{stride}", flops / 1e9, *rates, names[0][:60])
     print("µs of all, each as often as the network has it: " + ", ".join(f"{t} {v:.0f}" for t, v in total.items()))
 
 
@@ -234,7 +235,7 @@ def steps(devices: list[str], batch: int, dtype: str) -> None:
         least = [min(t.us for t in same) for same in zip(*runs, strict=True)]
         print(f"steps of {device}: {sum(least):.0f} µs")
         for step, us in zip(runs[0], least, strict=True):
-            rate, speed = step.operations * 2e-6 / us, step.nbytes * 1e-6 / us
+            rate, speed = step.operations * 1e-6 / us, step.nbytes * 1e-6 / us
             print(f"  {us:7.1f} µs {rate:6.0f} TFLOP/s {speed:5.2f} TB/s  {step.name[:90]}")
 
 
@@ -295,7 +296,13 @@ def main() -> None:
     parser.add_argument("--part", nargs="+", default=parts, choices=parts)
     parser.add_argument("--every", action="store_true")
     parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--panels", action="store_true")
     args = parser.parse_args()
+    with choice.forcing(algorithm="matrices", warpgroups=True) if args.panels else contextlib.nullcontext():
+        run(args)
+
+
+def run(args: argparse.Namespace) -> None:
     if "shapes" in args.part:
         shapes(args.device, args.batch, args.dtype, args.every, args.alone)
     if "network" in args.part:

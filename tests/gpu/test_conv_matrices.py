@@ -175,6 +175,32 @@ def test_a_network_whose_images_lie_with_their_channels_last(planner: str) -> No
     assert not any("pool" in label or "mean" in label for label in between), between
 
 
+def _sums(graph: Graph) -> None:
+    """Sums of convolutions with what was rectified, with what they read, and with what another sum reads too."""
+    x = graph.input("x", (1, 16, 6, 6), "bf16")
+    weights = [graph.input(f"w{i}", (16, 16, 3, 3), "bf16") for i in range(6)]
+
+    def conv(x: rlx.Tensor, i: int) -> rlx.Tensor:
+        return rlx.conv(x, weights[i], pads=1)
+
+    first = conv(rlx.relu(conv(x, 0)), 1)
+    y = rlx.relu(first + rlx.relu(conv(rlx.silu(conv(x, 2)), 3)))
+    z = y + conv(y, 4)
+    graph.output("y", conv(z, 5) + first)
+
+
+@on_host
+@pytest.mark.vulkan
+def test_a_sum_is_part_of_the_convolution_before_it() -> None:
+    with forcing(algorithm="matrices", tile="s", stages=4, split_k=1):
+        graph, planned, lowering = program(_sums)
+    feeds = _feeds(graph)
+    got = carried_out(graph, planned, lowering, [feeds[n] for n in graph.inputs], "cuda")
+    close(got["y"], evaluate(graph, feeds, upcast=True)[graph.outputs["y"].id], nmse=2e-5, worst=2e-2)
+    # The second sum is written where its convolution reads; the first convolution is read twice.
+    assert list(lowering.within.values()) == ["add+relu"]
+
+
 def _gradients(graph: Graph) -> None:
     """Weights' gradients through convolutions, norms over a batch's pixels, sums, and what joins and cuts channels."""
     x, first = graph.input("x", (2, 8, 6, 6), "bf16"), graph.input("v", (16, 8, 3, 3), "bf16")
@@ -275,7 +301,7 @@ def test_what_depends_on_the_place_of_an_element_keeps_the_order_of_shapes() -> 
 def _chosen(backend: str, problem: Problem) -> str:
     limits = Limits(shared_bytes=48 << 10, dynamic_shared_bytes=227 << 10)
     target = cuda_target(FEATURES, limits) if backend == "cuda" else vulkan_target(FEATURES, limits, False)
-    return choose(target, problem).algorithm
+    return choose(target, problem, {}).algorithm
 
 
 @pytest.mark.parametrize("backend", ["cuda", "vulkan"])

@@ -25,6 +25,8 @@
 #define SLICE ((BM + BN) * ROW)
 #define CELL_A(row, unit) ((row) * ROW + (unit))
 #define CELL_B(row, unit) ((BM + (row)) * ROW + (unit))
+#define PLACE_A(i, kk) (side * SLICE + CELL_A(WARP_ROW(i), kk * 2u))
+#define PLACE_B(j, kk) (side * SLICE + CELL_B(WARP_COLUMN + j * 16u, kk * 2u))
 #endif
 #define LOADS_A (BM * ACROSS / THREADS)  // units of a slice for each thread
 #define LOADS_B (BN * ACROSS / THREADS)
@@ -36,6 +38,7 @@
 #define AHEAD (STAGES - 1u)
 #endif
 #define PIXELS (128u / WARP_COLUMNS)  // that a warp puts at once
+#define PUTS (16u / PIXELS)
 #define NOWHERE 0xffffffffu
 #define META(i) LOAD(u32, meta, i)
 #define PHASE(i) LOAD(u32, meta, 16u + phase * 8u + (i))
@@ -48,14 +51,14 @@ UNITS(STAGES * SLICE > STAGE ? STAGES * SLICE : STAGE)
 // `real` says which of them are not zero. Then moves on by a slice.
 #define LOAD_SLICE(side)                                                                                           \
     {                                                                                                              \
-        const bool inside = tap < tap_end;                                                                         \
+        const bool inside = tap < tap_end && unit < deep;                                                          \
         real = 0u;                                                                                                 \
         UNROLL for (uint f = 0u; f < LOADS_A; f++) {                                                               \
             const uint q0 = at[f].x + place.y, q1 = at[f].y + place.z, q2 = at[f].z + place.w;                     \
             const bool there = inside && q0 < s0 && q1 < s1 && q2 < s2;                                            \
             const uint i = there ? at[f].w + ((q0 * s1 + q1) * s2 + q2) * pixel + unit : 0u;                       \
             if (STAGES > 1u) {                                                                                     \
-                LOAD_AHEAD(held_a[f], (side) * SLICE + CELL_A(line + f * LINES, across), x, i, there)              \
+                LOAD_NEAR(held_a[f], (side) * SLICE + CELL_A(line + f * LINES, across), x, i, there)               \
             } else {                                                                                               \
                 held_a[f] = LOAD_UNIT(x, i);                                                                       \
                 real |= there ? 1u << f : 0u;                                                                      \
@@ -71,11 +74,20 @@ UNITS(STAGES * SLICE > STAGE ? STAGES * SLICE : STAGE)
                 real |= there ? 1u << (LOADS_A + f) : 0u;                                                          \
             }                                                                                                      \
         }                                                                                                          \
-        unit += ACROSS;                                                                                            \
-        if (unit >= deep) {                                                                                        \
-            tap += unit / deep;                                                                                    \
-            unit %= deep;                                                                                          \
-            place = taps AT(tap < tap_end ? tap : tap_first);                                                      \
+        if (by_taps) {                                                                                             \
+            tap += 1u;                                                                                             \
+            if (tap == tap_end) {                                                                                  \
+                tap = tap_first;                                                                                   \
+                unit += ACROSS;                                                                                    \
+            }                                                                                                      \
+            place = taps AT(tap);                                                                                  \
+        } else {                                                                                                   \
+            unit += ACROSS;                                                                                        \
+            if (unit >= deep) {                                                                                    \
+                tap += unit / deep;                                                                                \
+                unit %= deep;                                                                                      \
+                place = taps AT(tap < tap_end ? tap : tap_first);                                                  \
+            }                                                                                                      \
         }                                                                                                          \
     }
 
@@ -87,14 +99,15 @@ UNITS(STAGES * SLICE > STAGE ? STAGES * SLICE : STAGE)
 #endif
 
 // Puts four channels of a pixel of y from element `at` on, of which `left` are there.
-RLX_FN void put_channels(PTR(T) y, const vec4 sum, const vec4 add, const vec4 other, const uint at, const uint left) {
+RLX_FN void put_channels(PTR(T) y, const vec4 sum, const vec4 add, const uvec2 other, const uint at, const uint left) {
     vec4 v = sum;
     if (HAS_BIAS) ADD_QUAD(v, add)
     v = VEC4(activated(v.x), activated(v.y), activated(v.z), activated(v.w));
     if (RESIDUAL != 0u) {
         const uint xy = pair_bits(v.x, v.y), zw = pair_bits(v.z, v.w);
         v = VEC4(low_value(xy), high_value(xy), low_value(zw), high_value(zw));
-        ADD_QUAD(v, other)
+        const vec4 more = VEC4(low_value(other.x), high_value(other.x), low_value(other.y), high_value(other.y));
+        ADD_QUAD(v, more)
         if (RESIDUAL == 2u) v = VEC4(p_max_f(v.x, 0.0f), p_max_f(v.y, 0.0f), p_max_f(v.z, 0.0f), p_max_f(v.w, 0.0f));
     }
     if (C_QUADS) {
@@ -111,15 +124,30 @@ RLX_FN void put_channels(PTR(T) y, const vec4 sum, const vec4 add, const vec4 ot
     if (left > 3u) put_one(y, at + 3u, v.w);
 }
 
-// The four channels of `other` from element `at` on, of which `left` are there.
-RLX_FN vec4 other_channels(PTR(T) other, const uint at, const uint left) {
-    if (C_QUADS) return LOAD4(T, other, at / 4u);
-    vec4 v = VEC4(LOAD(T, other, at), 0.0f, 0.0f, 0.0f);
-    if (left > 1u) v.y = LOAD(T, other, at + 1u);
-    if (left > 2u) v.z = LOAD(T, other, at + 2u);
-    if (left > 3u) v.w = LOAD(T, other, at + 3u);
+// The four channels of `other` from element `at` on, of which `left` are there, as they lie.
+RLX_FN uvec2 other_channels(PTR(T) other, const uint at, const uint left) {
+    if (C_QUADS) return AS(b8, other) AT(at / 4u);
+    uvec2 v;
+    v.x = uint(other AT(at));
+    v.y = 0u;
+    if (left > 1u) v.x |= uint(other AT(at + 1u)) << 16;
+    if (left > 2u) v.y = uint(other AT(at + 2u));
+    if (left > 3u) v.y |= uint(other AT(at + 3u)) << 16;
     return v;
 }
+
+// Where this lane puts its part of block i, and what it adds there.
+#define PLACES(i)                                                                                                  \
+    UNROLL for (uint e = 0u; e < PUTS; e++) {                                                                      \
+        const uint k = (i) % 2u * PUTS + e, m = m0 + WARP_ROW(i) + e * PIXELS + LANE / (WARP_COLUMNS / 4u);        \
+        to[k] = m < count && left != 0u ? m : NOWHERE;                                                             \
+        if (PLACED && to[k] != NOWHERE) {                                                                          \
+            const uint u = m % positions;                                                                          \
+            to[k] = m / positions * META(9u) + PHASE(5u) + u / (t1 * t2) * META(10u) + u / t2 % t1 * META(11u) +   \
+                    u % t2 * META(12u);                                                                            \
+        }                                                                                                          \
+        if (RESIDUAL != 0u && to[k] != NOWHERE) others[k] = other_channels(other, to[k] * pitch + channel, left);  \
+    }
 
 RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b16) taps, PTR(u32) meta, PTR(T) y,
                           const uint batch, const uint groups, const uint rows, const uint phases, const uint columns,
@@ -147,7 +175,13 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
     const uint tap_first = PHASE(1u), tap_end = tap_first + PHASE(0u);
     const uint slices = (PHASE(0u) * deep + ACROSS - 1u) / ACROSS;
     const uint begin = part * chunk, end = slices < begin + chunk ? slices : begin + chunk;
+    // Where channels fill slices, the taps of a slice of channels follow one another: neighbouring pixels see the same of x.
+    const bool by_taps = deep % ACROSS == 0u && PHASE(0u) > 1u;
     uint unit = (begin * ACROSS + across) % deep, tap = tap_first + (begin * ACROSS + across) / deep;
+    if (by_taps) {
+        unit = begin / PHASE(0u) * ACROSS + across;
+        tap = tap_first + begin % PHASE(0u);
+    }
     uvec4 place = taps AT(tap < tap_end ? tap : tap_first);
 
     uvec4 held_a[LOADS_A];
@@ -210,19 +244,7 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
             BARRIER;
             LOAD_SLICE(0u)
         }
-        UNROLL for (uint kk = 0u; kk < BK / 16u; kk++) {
-            MATRIX_B mb[MATRICES];
-            UNROLL for (uint j = 0u; j < MATRICES; j++) {
-                LOAD_B(mb[j], side * SLICE + CELL_B(WARP_COLUMN + j * 16u, kk * 2u), ROW, true)
-            }
-            UNROLL for (uint i = 0u; i < BLOCKS; i++) {
-                MATRIX_A ma;
-                LOAD_A(ma, side * SLICE + CELL_A(WARP_ROW(i), kk * 2u), ROW, false)
-                UNROLL for (uint j = 0u; j < MATRICES; j++) {
-                    MULTIPLY(acc[i * MATRICES + j], ma, mb[j])
-                }
-            }
-        }
+        MULTIPLY_SLICE(PLACE_A, ROW, false, PLACE_B, ROW, true)
         if (STAGES > 1u) {
             side = side + 1u == STAGES ? 0u : side + 1u;
         } else {
@@ -236,28 +258,17 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
 #endif
 
     // A lane puts the same four channels of every PIXELS-th pixel. What it adds to sixteen of the warp's pixels is loaded
-    // before any of them is stored: the compiler cannot know that these are no elements of y.
+    // before the sixteen before them are stored: the compiler cannot know that it is no element of y.
     const uint stage = WARP * 16u * ROW_C, quad = LANE % (WARP_COLUMNS / 4u), pitch = META(8u);
     const uint column = n0 + WARP_COLUMN + quad * 4u, left = column < rows ? rows - column : 0u;
     const uint channel = g * rows + column;
     PTR(T) py = SKIP(T, y, part, WIDE ? 2u * META(13u) : META(13u));
-    const vec4 zeros = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
-    vec4 add = zeros;
+    vec4 add = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
     if (HAS_BIAS && left != 0u) add = bias_quad(bias, channel, channel + left);
+    uint to[2u * PUTS];
+    uvec2 others[2u * PUTS];
+    PLACES(0u)
     UNROLL for (uint i = 0u; i < BLOCKS; i++) {
-        uint to[16u / PIXELS];
-        vec4 others[16u / PIXELS];
-        UNROLL for (uint e = 0u; e < 16u / PIXELS; e++) {
-            const uint m = m0 + WARP_ROW(i) + e * PIXELS + LANE / (WARP_COLUMNS / 4u);
-            to[e] = m < count && left != 0u ? m : NOWHERE;
-            if (PLACED && to[e] != NOWHERE) {
-                const uint u = m % positions;
-                to[e] = m / positions * META(9u) + PHASE(5u) + u / (t1 * t2) * META(10u) + u / t2 % t1 * META(11u) +
-                        u % t2 * META(12u);
-            }
-            others[e] = zeros;
-            if (RESIDUAL != 0u && to[e] != NOWHERE) others[e] = other_channels(other, to[e] * pitch + channel, left);
-        }
         UNROLL for (uint j = 0u; j < MATRICES; j++) {
 #ifdef WARPGROUPS
             Sums sums;
@@ -268,10 +279,14 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
 #endif
         }
         SYNC_WARP;
-        UNROLL for (uint e = 0u; e < 16u / PIXELS; e++) {
+        if (i + 1u < BLOCKS) {
+            PLACES(i + 1u)
+        }
+        UNROLL for (uint e = 0u; e < PUTS; e++) {
             const uvec4 v = units[stage + (e * PIXELS + LANE / (WARP_COLUMNS / 4u)) * ROW_C + quad];
             const vec4 sum = VEC4(RLX_FLOAT(v.x), RLX_FLOAT(v.y), RLX_FLOAT(v.z), RLX_FLOAT(v.w));
-            if (to[e] != NOWHERE) put_channels(py, sum, add, others[e], to[e] * pitch + channel, left);
+            const uint k = i % 2u * PUTS + e;
+            if (to[k] != NOWHERE) put_channels(py, sum, add, others[k], to[k] * pitch + channel, left);
         }
         SYNC_WARP;
     }

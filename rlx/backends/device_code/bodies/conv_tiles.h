@@ -30,6 +30,22 @@
 #define WARP_COLUMNS (BN / 2u)
 #endif
 #define MATRICES (WARP_COLUMNS / 16u)  // in 16 of a warp's rows
+// Multiplies a slice into `acc`: the place of 16 terms of block i of A, of 16 columns j of B, the distance of their rows,
+// and whether they lie there transposed.
+#define MULTIPLY_SLICE(PLACE_A, PITCH_A, TURNED_A, PLACE_B, PITCH_B, TURNED_B)   \
+    UNROLL for (uint kk = 0u; kk < BK / 16u; kk++) {                             \
+        MATRIX_B mb[MATRICES];                                                   \
+        UNROLL for (uint j = 0u; j < MATRICES; j++) {                            \
+            LOAD_B(mb[j], PLACE_B(j, kk), PITCH_B, TURNED_B)                     \
+        }                                                                        \
+        UNROLL for (uint i = 0u; i < BLOCKS; i++) {                              \
+            MATRIX_A ma;                                                         \
+            LOAD_A(ma, PLACE_A(i, kk), PITCH_A, TURNED_A)                        \
+            UNROLL for (uint j = 0u; j < MATRICES; j++) {                        \
+                MULTIPLY(acc[i * MATRICES + j], ma, mb[j])                       \
+            }                                                                    \
+        }                                                                        \
+    }
 // Sums on their way out: the units of a row, and of 16 rows of each warp.
 #define ROW_C (WARP_COLUMNS / 4u + 1u)
 #define STAGE (THREADS / 2u * ROW_C)
@@ -40,6 +56,22 @@
 #define UNITS(n) shared uvec4 units[n];
 #else
 #define ROLLED _Pragma("unroll 1")
+#endif
+// LOAD_AHEAD of what is soon read again, which stays in the cache of the multiprocessor.
+#ifdef RLX_GLSL
+#define LOAD_NEAR(to, at, p, i, there) LOAD_AHEAD(to, at, p, i, there)
+#else
+#define LOAD_NEAR(to, at, p, i, there) rlx_load_near(&units[at], (const uint4*)(p) + (i), there);
+RLX_FN void rlx_load_near(uint4* to, const uint4* from, const bool there) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"((uint)__cvta_generic_to_shared(to)), "l"(from), "r"(there ? 16u : 0u)
+                 : "memory");
+#else
+    *to = there ? *from : make_uint4(0u, 0u, 0u, 0u);
+#endif
+}
 #endif
 #ifdef WARPGROUPS
 #include "wgmma.h"

@@ -11,6 +11,8 @@
 #define ROW_A (ACROSS_A + 1u)
 #define ROW_B (ACROSS_B + 1u)
 #define SLICE (BK * (ROW_A + ROW_B))
+#define PLACE_A(i, kk) (side * SLICE + kk * 16u * ROW_A + WARP_ROW(i) / 8u)
+#define PLACE_B(j, kk) (side * SLICE + BK * ROW_A + kk * 16u * ROW_B + (WARP_COLUMN + j * 16u) / 8u)
 #define LINES_A (THREADS / ACROSS_A)  // pixels of a slice that the threads load at once
 #define LINES_B (THREADS / ACROSS_B)
 #define LOADS_A (BK / LINES_A)
@@ -127,19 +129,7 @@ RLX_FN void conv_weight_mma_body(PTR(T) x, PTR(T) d, PTR(u32) meta, PTR(f32) y, 
             BARRIER;
             LOAD_SLICE(0u)
         }
-        UNROLL for (uint kk = 0u; kk < BK / 16u; kk++) {
-            MATRIX_B mb[MATRICES];
-            UNROLL for (uint j = 0u; j < MATRICES; j++) {
-                LOAD_B(mb[j], side * SLICE + BK * ROW_A + kk * 16u * ROW_B + (WARP_COLUMN + j * 16u) / 8u, ROW_B, false)
-            }
-            UNROLL for (uint i = 0u; i < BLOCKS; i++) {
-                MATRIX_A ma;
-                LOAD_A(ma, side * SLICE + kk * 16u * ROW_A + WARP_ROW(i) / 8u, ROW_A, true)
-                UNROLL for (uint j = 0u; j < MATRICES; j++) {
-                    MULTIPLY(acc[i * MATRICES + j], ma, mb[j])
-                }
-            }
-        }
+        MULTIPLY_SLICE(PLACE_A, ROW_A, true, PLACE_B, ROW_B, false)
         if (STAGES > 1u) {
             side = side + 1u == STAGES ? 0u : side + 1u;
         } else {

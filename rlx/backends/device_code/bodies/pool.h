@@ -17,12 +17,7 @@
 #define DIVIDE_bf16(x, n) p_div_f(x, float(n))
 #define DIVIDE_f64(x, n) d_div(x, double(n))
 
-// How many elements a mean over [start, start + k) counts along an axis of n.
-RLX_FN uint counted(const uint start, const uint k, const uint n, const uint before, const uint after) {
-    const int low = int(start), high = low + int(k);
-    const int least = PADDING_COUNTS ? -int(before) : 0, most = PADDING_COUNTS ? int(n + after) : int(n);
-    return uint((high < most ? high : most) - (low > least ? low : least));
-}
+#include "pool_count.h"
 
 RLX_FN void pool_body(PTR(T) x, PTR(u32) meta, PTR(T) y, PTR(u32) index, const uint total) {
     const uint id = GROUP * 256u + THREAD;

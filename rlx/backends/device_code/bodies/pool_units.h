@@ -5,12 +5,7 @@
 #include "prims.h"
 #include "eights.h"
 
-// How many elements a mean over [start, start + k) counts along an axis of n.
-RLX_FN uint counted(const uint start, const uint k, const uint n, const uint before, const uint after) {
-    const int low = int(start), high = low + int(k);
-    const int least = PADDING_COUNTS ? -int(before) : 0, most = PADDING_COUNTS ? int(n + after) : int(n);
-    return uint((high < most ? high : most) - (low > least ? low : least));
-}
+#include "pool_count.h"
 RLX_FN float larger(const float best, const float v) { return v > best || (IS_NAN(v) && !IS_NAN(best)) ? v : best; }
 RLX_FN vec4 joined(const vec4 a, const vec4 v) {
     if (KIND == 0u) return VEC4(larger(a.x, v.x), larger(a.y, v.y), larger(a.z, v.z), larger(a.w, v.w));

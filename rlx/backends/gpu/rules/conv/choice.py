@@ -8,7 +8,7 @@ one with a window of one element by the vendor's library.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -31,14 +31,13 @@ _MIN_CHUNK = 128
 # workgroups, and the share of that rate that one workgroup has alone.
 MATRIX_TILES = {"s": (64, 64, 0.6e6, 0.4), "t": (128, 64, 0.8e6, 0.45), "m": (128, 128, 0.95e6, 0.6)}
 # The same of instructions of warpgroups, and the slices that shared memory should hold.
-PANEL_TILES = {"t": (128, 64, 0.9e6, 0.5, 4), "m": (128, 128, 1.4e6, 0.6, 3), "l": (256, 128, 1.7e6, 1.0, 4)}
+PANEL_TILES = {"t": (128, 64, 1.2e6, 0.5, 4), "m": (128, 128, 1.5e6, 0.6, 3), "l": (256, 128, 1.45e6, 1.0, 4)}
 _PANEL_DEPTH = 64
 _DEPTH = 32  # terms of a slice
 _TILE_START_TERMS = 96  # the rest of a tile takes as long as so many terms
-_LEAST_TERMS = 256  # of a part
-_PANEL_RANK = 3
+_LEAST_TERMS = 256  # a part has so many at least
 _MATRIX_SHARED_BYTES = 32 << 10
-_LAUNCH_US = 2.0
+_MOVING_US = 6.0  # launches that transpose x and y take at least so long
 _BYTES_PER_US = 3e6
 _STAGES = 4  # slices that asynchronous copies keep in shared memory
 _MANY_GROUPS = 512  # workgroups that a gradient of weights is split into at most, unless its sums are long
@@ -138,9 +137,11 @@ forced = Overrides(Forced())
 forcing = forced.forcing
 
 
-def choose(target: Target, problem: Problem) -> Candidate:
-    """The candidate that computes a convolution."""
-    return _chosen(target, problem, candidates(target, problem))
+def choose(target: Target, problem: Problem, known: dict[Hashable, Candidate]) -> Candidate:
+    """The candidate that computes a convolution; `known` keeps those of a program."""
+    if problem not in known:
+        known[problem] = _chosen(target, problem, candidates(target, problem))
+    return known[problem]
 
 
 def choose_weight(target: Target, problem: Problem) -> Candidate:
@@ -171,7 +172,7 @@ def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
     """Tiles of each size, number of parts and of stages, with the time they should take, transpositions included. Where
     nothing has to be transposed they come before the library, which adds no bias and no activation."""
     rank = 2 if p.moved or not p.library else -1
-    moving = 4 * p.moved / _BYTES_PER_US + (_LAUNCH_US if p.moved else 0)
+    moving = 4 * p.moved / _BYTES_PER_US + _MOVING_US if p.moved else 0.0
     for name, (high, wide, rate, alone) in MATRIX_TILES.items():
         for time, chunk, split_k in _parts(target, p, (high, wide, _DEPTH), rate, alone):
             for n in _stages(target, (high + wide) * (_DEPTH + 8) * 2):
@@ -181,7 +182,7 @@ def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
     for name, (high, wide, rate, alone, stages) in PANEL_TILES.items():
         if stages * (high + wide) * _PANEL_DEPTH * 2 <= target.shared_bytes:
             for time, chunk, split_k in _parts(target, p, (high, wide, _PANEL_DEPTH), rate, alone):
-                yield Matrices((_PANEL_RANK, moving + time), name, stages, chunk, split_k, True)
+                yield Matrices((rank, moving + time), name, stages, chunk, split_k, True)
 
 
 def _parts(
@@ -251,11 +252,11 @@ def weight_candidates(target: Target, p: Problem) -> list[Candidate]:
 
 
 def _weight_matrices(target: Target, p: Problem) -> Iterator[Matrices]:
-    """Tiles of each size and number of stages, in as many parts as fill the units twice."""
+    """Tiles of each size and number of stages, in as many parts as fill the units twice, and as keep sums short."""
     slices = math.ceil(p.terms / _DEPTH)
     for name, (high, wide, rate, alone) in MATRIX_TILES.items():
         tiles = math.ceil(p.rows / high) * math.ceil(p.units * 8 / wide) * p.products
-        wanted = max(1, min(2 * target.units // tiles, slices * _DEPTH // _LEAST_TERMS))
+        wanted = max(1, min(2 * target.units // tiles, p.terms // _LEAST_TERMS), -(-p.terms // _WEIGHT_CHUNK))
         chunk = max(1, math.ceil(slices / wanted))
         split_k = max(1, math.ceil(slices / chunk))
         rounds = max(math.ceil(tiles * split_k / target.units), 1 / alone)

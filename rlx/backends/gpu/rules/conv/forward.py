@@ -205,7 +205,7 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading, pointwise: bool = Fal
     pair = stored_pair(ctx.storage(x), ctx.storage(w), stored)
     batch, rows, groups, phases = y.shape[0], reading.rows, reading.groups, len(reading.phases)
     columns, products = reading.columns(batch), groups * phases
-    chosen = choose(ctx.target, _problem(ctx, node, reading, pointwise))
+    chosen = choose(ctx.target, _problem(ctx, node, reading, pointwise), ctx.chosen)
     if isinstance(chosen, Matrices):
         if not _put_off(ctx, node, reading, chosen):
             _by_matrices(ctx, node, reading, chosen)
@@ -282,7 +282,7 @@ def _takes_images(ctx: Lowering, node: Node, wished: bool, forward: bool) -> boo
         return False
     reading = (forward_reading if forward else backward_reading)(x.shape, w.shape, y.shape, node)
     problem = _problem(ctx, node, reading, forward and _pointwise(node), wished)
-    return isinstance(choose(ctx.target, problem), Matrices | Depthwise)
+    return isinstance(choose(ctx.target, problem, ctx.chosen), Matrices | Depthwise)
 
 
 IMAGES["conv"] = Maker(partial(_takes_images, forward=True))

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +19,7 @@ import numpy.typing as npt
 from rlx.ir import Node, Tensor
 
 Table = npt.NDArray[np.int32]
+_KEPT = 64  # readings; a network of many layers has some twenty
 
 
 def three(values: Sequence[int], fill: int) -> list[int]:
@@ -82,29 +85,57 @@ def _table(channels: int, offsets: Sequence[Sequence[int]], sizes: Sequence[int]
     return np.ascontiguousarray(np.stack([p.reshape(-1) for p in parts], axis=1), np.int32)
 
 
-def forward_reading(x: Sequence[int], w: Sequence[int], y: Sequence[int], node: Node) -> Reading:
+Shape = tuple[int, ...]
+
+
+def forward_reading(x: Shape, w: Shape, y: Shape, node: Node) -> Reading:
     """A convolution of shapes x and w into y."""
-    attrs, groups = node.attrs, node.attrs["groups"]
+    return _forward(x, w, y, _Geometry.of(node))
+
+
+def backward_reading(x: Shape, w: Shape, y: Shape, node: Node) -> Reading:
+    """A transposed convolution of shapes x and w into y."""
+    return _backward(x, w, y, _Geometry.of(node))
+
+
+class _Geometry(NamedTuple):
+    """What a convolution's attributes say of its places: networks repeat it, so that readings are kept."""
+
+    groups: int
+    strides: Shape
+    dilations: Shape
+    pads: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, node: Node) -> _Geometry:
+        a = node.attrs
+        pads = tuple((before, after) for before, after in a["pads"])
+        return cls(a["groups"], tuple(a["strides"]), tuple(a["dilations"]), pads)
+
+
+@lru_cache(_KEPT)
+def _forward(x: Shape, w: Shape, y: Shape, at: _Geometry) -> Reading:
+    groups = at.groups
     sizes, kernel, counts = three(x[2:], 1), three(w[2:], 1), three(y[2:], 1)
-    before = three([a for a, _ in attrs["pads"]], 0)
-    dilations = three(attrs["dilations"], 1)
+    before = three([a for a, _ in at.pads], 0)
+    dilations = three(at.dilations, 1)
     offsets = [[k * d - a for k in range(n)] for n, d, a in zip(kernel, dilations, before, strict=True)]
     inner, rows, size = w[1], w[0] // groups, math.prod(sizes)
     terms = inner * math.prod(kernel)
     meta = [
-        *sizes, *three(attrs["strides"], 1), x[1] * size, inner * size, math.prod(counts),
+        *sizes, *three(at.strides, 1), x[1] * size, inner * size, math.prod(counts),
         counts[1] * counts[2], counts[2], 1, rows * terms, terms, math.prod(y), 0,
     ]  # fmt: skip
     phases = [[terms, 0, *counts, 0, 0, 0]]
     return Reading(rows, groups, meta, phases, _table(inner, offsets, sizes), None)
 
 
-def backward_reading(x: Sequence[int], w: Sequence[int], y: Sequence[int], node: Node) -> Reading:
-    """A transposed convolution of shapes x and w into y."""
-    attrs, groups = node.attrs, node.attrs["groups"]
+@lru_cache(_KEPT)
+def _backward(x: Shape, w: Shape, y: Shape, at: _Geometry) -> Reading:
+    groups = at.groups
     sizes, kernel, out = three(x[2:], 1), three(w[2:], 1), three(y[2:], 1)
-    before = three([a for a, _ in attrs["pads"]], 0)
-    strides, dilations = three(attrs["strides"], 1), three(attrs["dilations"], 1)
+    before = three([a for a, _ in at.pads], 0)
+    strides, dilations = three(at.strides, 1), three(at.dilations, 1)
     inner, channels, size, taps = w[1], w[0] // groups, math.prod(sizes), math.prod(kernel)
     lines = (out[1] * out[2], out[2], 1)
     meta = [
