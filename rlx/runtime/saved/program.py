@@ -44,10 +44,10 @@ from rlx.runtime.debug import TIMINGS
 from rlx.runtime.options import CompileOptions
 from rlx.runtime.prepare import Prepared
 from rlx.runtime.saved.container import ProgramFile, Writer, written
-from rlx.runtime.saved.graph_data import GraphsReader, GraphsWriter, array_of
+from rlx.runtime.saved.graph_data import GraphsReader, GraphsWriter, array_of, names_of
 from rlx.runtime.session import PRECISIONS, STORAGES, Session
 from rlx.runtime.store import State, Store, Weights
-from rlx.runtime.version import VERSION
+from rlx.runtime.version import VERSION, described
 
 if TYPE_CHECKING:
     from rlx.backends.gpu.program.steps import Kernel, Step
@@ -96,7 +96,7 @@ def save(
         table.update(
             format=FORMAT,
             rlx=VERSION,
-            device=_described(program.device),
+            device=described(program.device),
             options=chosen,
             program=graphs.add(prepared.graph),
             declared=None if _alike(program.graph, prepared.graph) else graphs.add(program.graph),
@@ -224,27 +224,9 @@ def _path(path: Any) -> Path:
 # -- what a program is
 
 
-def _described(device: Device) -> dict[str, Any]:
-    """What a program depends on, of a device: all but its number."""
-    info = device.info
-    said = {"backend": info.backend, "name": info.name, "driver": info.driver, "kind": info.kind}
-    limits = {name: list(v) if isinstance(v, tuple) else v for name, v in device.limits._asdict().items()}
-    return {
-        **said,
-        "features": sorted(info.features),
-        "subnormals": info.preserves_subnormals,
-        "limits": limits,
-    }
-
-
-def _names(graph: Graph) -> list[list[str]]:
-    """The names that a graph declares, by kind."""
-    return [list(t) for t in (graph.inputs, graph.params, graph.states, graph.outputs, graph.updates)]
-
-
 def _alike(a: Graph, b: Graph) -> bool:
     """Whether two graphs have the same signature, in the same order."""
-    if _names(a) != _names(b):
+    if names_of(a) != names_of(b):
         return False
     tables = ((a.inputs, b.inputs), (a.params, b.params), (a.states, b.states), (a.outputs, b.outputs))
     return all(x[n].type == y[n].type for x, y in tables for n in x)
@@ -344,7 +326,7 @@ def _session_of(file: ProgramFile, device: str | Session | None) -> Session:
             raise ProgramMismatch(
                 f"{file.path}: was saved on {shown(saved.get('name'))} ({shown(backend)}), which is not here: {error}"
             ) from error
-    here = _described(device.device)
+    here = described(device.device)
     asked = {"precision": device.options.precision, "fallback": device.fallback}
     for what, was, now in (
         *((what, saved.get(what), value) for what, value in here.items()),
@@ -378,7 +360,7 @@ def _graphs(file: ProgramFile, trusted: bool = False) -> tuple[Graph, Prepared]:
     labels = table["decomposed"]
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
         raise file.wrong(f"lists no labels but {shown(labels)}")
-    if _names(declared) != _names(program):
+    if names_of(declared) != names_of(program):
         raise file.wrong("has two graphs that differ in what they take and return")
     tables = (
         (declared.inputs, program.inputs),
