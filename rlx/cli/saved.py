@@ -40,7 +40,7 @@ def refuse_options(file: Path, **given: Any) -> None:
 def run_saved(file: Path, device: str, texts: Sequence[str] | None, seed: int, trusted: bool) -> dict[str, Any]:
     """Runs a saved program once: on its own device where `device` is "auto". Inputs without a file are random: normal
     floats, integers 0 and 1."""
-    from rlx.runtime.saved.program import load_program
+    from rlx.runtime.saved.load import load_program
 
     with load_program(file, None if device == "auto" else device, trusted=trusted) as program:
         given, drawn = feeds_of_saved(program, texts, seed)
@@ -93,7 +93,7 @@ def draw_saved(file: Path, nodes: bool, memory: Path | None) -> str:
     """How the program runs each node, where `nodes` asks for it; `memory` is where its memory plan is drawn, as SVG.
     The program is loaded on its own device."""
     from rlx.runtime.plan_svg import plan_svg
-    from rlx.runtime.saved.program import load_program
+    from rlx.runtime.saved.load import load_program
 
     if not nodes and memory is None:
         return ""

@@ -20,7 +20,7 @@ from rlx.backends.cpu.host.elementwise.evaluate import same_place
 from rlx.backends.cpu.host.kernels import bind_reference, binder_of
 from rlx.backends.cpu.quiet import quiet_call, quietly
 from rlx.backends.cpu.threads import available_threads
-from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
+from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan, Slot
 from rlx.driver.device import Bytes, address
 from rlx.driver.memory.plan import CONST, BodyPlan
 from rlx.driver.memory.views import is_alias, update_copies
@@ -34,6 +34,7 @@ from rlx.passes.rewriting import use_counts
 
 if TYPE_CHECKING:
     from rlx.backends.cpu.program import EngineProgram
+    from rlx.backends.cpu.segment import Segment
     from rlx.driver.control import ControlRun, Row
 
 _REFERENCE = "reference:"  # before the name of an op that has no kernel
@@ -327,6 +328,17 @@ class CpuExecutable:
         (step,) = self._steps if len(self._steps) == 1 else (None,)
         return None if step is None else self._engine.table_of(step)
 
+    def whole_run(self) -> tuple[Segment, list[Segment], Callable[[Slot], bool]] | None:
+        """The segment that is a whole run, those that pack the weights before it, and whether steps read the bytes of a
+        weight's slot where it lies; None where NumPy, or Python, has a part in it."""
+        (step,) = self._steps if len(self._steps) == 1 else (None,)
+        if self._engine is None or self._times.wanted or self._written:
+            return None
+        packing, table = self._engine.packing, self._engine.table_of(step)
+        if packing is None or table is None or not table[0].steps:
+            return None
+        return table[0], packing, self._reads.reads
+
     begin = run  # the work of a run is done when it returns
 
     def launch(self) -> None:
@@ -347,7 +359,8 @@ class CpuExecutable:
         """All steps of a scan as one call, where the engine runs the whole body. NumPy would gain nothing from it."""
         if self._engine is None or self._times.wanted or len(self._steps) != 1 or not order:
             return None
-        from rlx.backends.cpu.program import MovingRow, Segment
+        from rlx.backends.cpu.program import MovingRow
+        from rlx.backends.cpu.segment import Segment
 
         (segment,) = self._steps
         if not isinstance(segment, Segment):

@@ -1,0 +1,185 @@
+"""Saved programs that the disk's cache has ready for the CPU: bound tables, what they point to, and machine code.
+
+Only an entry of this user's own cache is run, as only machine code from there is. Its key has the checksum of the
+program's file, which covers every byte, and all that lowering depends on. Whatever else than a run on NumPy arrays is
+asked of such a program, it loads its file as any other.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, cast
+from weakref import finalize
+
+import numpy as np
+
+from rlx.driver.closing import Closing
+from rlx.host.diskcache import Part, shared
+from rlx.host.locks import renewed
+from rlx.host.sources import stamp
+from rlx.ir.graph import TRACING
+from rlx.runtime.saved.container import ProgramFile
+from rlx.runtime.saved.load import session_of
+from rlx.runtime.session import Session
+from rlx.runtime.version import VERSION
+
+if TYPE_CHECKING:
+    from rlx.backends.cpu.thawed import Thawed
+    from rlx.driver.device import BuildOptions, Bytes
+    from rlx.runtime.compiled import CompiledGraph
+    from rlx.runtime.room import Room
+
+KIND = "programs"  # the kind of these records in the disk's cache
+MOST_BYTES = 1 << 28  # of weights: a larger program is bound in a small part of the time that it takes to read them
+_SOURCES = ("backends/cpu", "backends/device_code", "driver", "ir", "ops", "packed", "passes", "runtime")
+
+
+def find(file: ProgramFile, device: str | Session | None) -> CompiledGraph | None:
+    """The program of a file, if the cache has it ready. Raises: ModelFormatError for a damaged file, ProgramMismatch
+    for one of another device or session."""
+    if not _may_be_ready(file):
+        return None
+    session = session_of(file, device)
+    key = _key(file, session.options, session.fallback, session.room, session.stream)
+    data = None if key is None else shared(KIND).get(key)
+    if data is None:
+        return None
+    from rlx.backends.cpu.thawed import Thawed
+
+    listed = {block: name for name, block in file.table["weights"].items()}
+    blocks = {listed[n]: raw for group in file.groups() for n, raw in group if n in listed}
+
+    def fill(name: str, memory: Bytes) -> None:
+        memory[...] = blocks[name]
+
+    try:
+        thawed = Thawed(data, session.device, _threads(session.options), fill)  # type: ignore[arg-type]
+    except Exception:  # noqa: BLE001 whatever is wrong with an entry, the file has the program
+        return None
+    return cast("CompiledGraph", ReadyProgram(file, session, thawed))
+
+
+def keep(file: ProgramFile, program: CompiledGraph) -> None:
+    """Keeps a program that was loaded from a file, where it can be kept."""
+    if not _may_be_ready(file) or program.donated or program.weights.missing(list(program.graph.params)):
+        return
+    options = program.options
+    key = _key(file, options.build, options.fallback, options.room, options.stream)
+    cache = shared(KIND)
+    if key is None or cache.folder is None:
+        return
+    from rlx.backends.cpu.frozen import freeze
+
+    graph, declared = program.program, program.graph
+    data = freeze(program.device, graph, program.plan, options.build, declared.inputs, declared.outputs)  # type: ignore[arg-type]
+    if data is not None:
+        cache.put(key, data)
+
+
+def _may_be_ready(file: ProgramFile) -> bool:
+    """Whether the file's program is one of the CPU without states, whose weights are in the file and are few."""
+    table = file.table
+    weights = table["weights"]
+    if table["device"].get("backend") != "cpu" or table["states"] != {} or not isinstance(weights, dict):
+        return False
+    return sum(file.nbytes(block) for block in weights.values()) <= MOST_BYTES
+
+
+def _key(
+    file: ProgramFile, build: BuildOptions, fallback: str, room: Room, stream: int | None
+) -> list[Part] | None:
+    """What a bound program depends on; None where the engine does not run it, or a session asks for more than runs."""
+    from rlx.backends.cpu.choice import usable
+    from rlx.backends.cpu.machine import this_machine
+
+    machine = this_machine()
+    if build.timed or build.debug or room.limit is not None or stream is not None or not usable(build.engine):
+        return None
+    compiler = find_spec("llvmlite")
+    if machine is None or compiler is None or compiler.origin is None:
+        return None
+    status = os.stat(compiler.origin)
+    return [
+        VERSION, sys.version, np.__version__, compiler.origin, status.st_size, status.st_mtime_ns, stamp(*_SOURCES),
+        machine.arch, machine.llvm_features, machine.looks_ahead, _threads(build), build.precision, fallback,
+        file.digest,
+    ]  # fmt: skip
+
+
+def _threads(build: BuildOptions) -> int:
+    from rlx.backends.cpu.threads import available_threads
+
+    return max(1, build.threads if build.threads is not None else available_threads())
+
+
+class ReadyProgram(Closing):
+    """A CompiledGraph by all that is asked of it. It runs on NumPy arrays by the cache's tables, until something else
+    is asked: then it is loaded from its file, which stays open for that."""
+
+    def __init__(self, file: ProgramFile, session: Session, thawed: Thawed) -> None:
+        self._file, self._session = file, session
+        self._ready: Thawed | None = thawed
+        self._whole: CompiledGraph | None = None
+        self._closed = False
+        self._names = list(thawed.inputs)
+        self._turn = renewed(self, "_turn", threading.RLock)
+        self._file_end, self._ready_end = finalize(self, file.close), finalize(self, thawed.close)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        from rlx.runtime.compiled import CompiledGraph
+
+        return CompiledGraph
+
+    def run(self, inputs: Any = None, out: Any = "host") -> dict[str, Any]:
+        """As `CompiledGraph.run`."""
+        if self._ready is not None and type(inputs) is dict and out == "host" and TRACING.graph is None:
+            with self._turn:
+                ready, arrays = self._ready, [inputs.get(name) for name in self._names]
+                if ready is not None and len(inputs) == len(arrays) and ready.takes(arrays):
+                    return ready.run(arrays)
+        return self._loaded().run(inputs, out)
+
+    def __call__(self, *args: Any, out: Any = "host", **inputs: Any) -> Any:
+        """As `CompiledGraph.__call__`."""
+        names = [n for n in self._names if n not in inputs]
+        if self._ready is None or len(args) != len(names) or any(type(x) is not np.ndarray for x in args):
+            return self._loaded()(*args, out=out, **inputs)
+        outputs = self.run({**dict(zip(names, args, strict=True)), **inputs}, out)
+        return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+
+    def _loaded(self) -> CompiledGraph:
+        """The program as its file says it, closed if this is."""
+        with self._turn:
+            if self._whole is None:
+                from rlx.runtime.saved.program import load
+
+                self._whole = load(self._file, self._session, None, None, trusted=True)  # it was loaded here before
+                self._leave()
+                self._file_end()
+                if self._closed:
+                    self._whole.close()
+            return self._whole
+
+    def _leave(self) -> None:
+        self._ready = None
+        self._ready_end()
+
+    def close(self) -> None:
+        with self._turn:
+            self._closed = True
+            if self._whole is not None:
+                self._whole.close()
+            self._leave()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loaded(), name)
+
+    def __repr__(self) -> str:
+        return repr(self._loaded())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._loaded().__reduce__()
