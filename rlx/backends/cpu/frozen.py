@@ -209,22 +209,24 @@ class _Layout:
 def freeze(
     device: CpuDevice, graph: Graph, plan: MemoryPlan, options: BuildOptions, inputs: Mapping[str, Tensor],
     outputs: Mapping[str, Tensor],
-) -> bytes | None:  # fmt: skip
-    """The program as data, for `Thawed`; None where it cannot be. `inputs` and `outputs` are those that the user
+) -> bytes | str:  # fmt: skip
+    """The program as data, for `Thawed`, or the reason why it cannot be. `inputs` and `outputs` are those that the user
     declares, by name.
 
     Requires: the graph has no states."""
     ports = [(name, t, graph.inputs[name]) for name, t in inputs.items()]
     ports += [(name, t, graph.outputs[name]) for name, t in outputs.items()]
     if any(declared.type != held.type or held.dtype.is_packed for _, declared, held in ports):
-        return None
+        return "an argument or a result is stored in another dtype, or packed"
     bindings: list[_Bound] = []
     try:
         for _ in range(2):
             bindings.append(_Bound(device, graph, plan, options))
-        return marshal.dumps(_data(*bindings, plan, graph, [t for _, _, t in ports], [*inputs, *outputs], len(inputs)))
-    except (_Declined, UnsupportedOp, OSError, MemoryError):
-        return None
+        first, second = bindings
+        names, held = [*inputs, *outputs], [t for _, _, t in ports]
+        return marshal.dumps(_data(first, second, plan, graph, held, names, len(inputs)))
+    except (_Declined, UnsupportedOp, OSError, MemoryError) as error:
+        return str(error)
     finally:
         for bound in bindings:
             bound.close()

@@ -86,7 +86,7 @@ def save(
             decomposed=sorted(prepared.decomposed),
             param_dtypes={name: dtype.name for name, dtype in prepared.param_dtypes.items()},
             plan_bytes=plan.total_bytes,
-            weights={n: file.add(_raw(program.weights.get(n))) for n in program.graph.params}
+            weights={n: file.add(raw_of(program.weights.get(n))) for n in program.graph.params}
             if weights
             else {},
             states=dict(_states(program.state, program.graph, file)),
@@ -181,7 +181,8 @@ def _alike(a: Graph, b: Graph) -> bool:
     return all(x[n].type == y[n].type for x, y in tables for n in x)
 
 
-def _raw(value: Any) -> Bytes:
+def raw_of(value: Any) -> Bytes:
+    """The bytes of a weight or a state, packed or not."""
     data = value.data if isinstance(value, PackedArray) else value
     return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
 
@@ -189,7 +190,7 @@ def _raw(value: Any) -> Bytes:
 def _states(store: Store, graph: Graph, file: Writer) -> Iterator[tuple[str, list[int | None]]]:
     """[block, valid bytes] of each state; no block where all of it is zero, as it is at first."""
     for name in graph.states:
-        raw = _raw(store.get(name))
+        raw = raw_of(store.get(name))
         yield name, [file.add(raw) if raw.any() else None, store.length(name)]
 
 

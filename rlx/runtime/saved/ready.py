@@ -20,6 +20,7 @@ from rlx.driver.closing import Closing
 from rlx.host.diskcache import Part, shared
 from rlx.host.locks import renewed
 from rlx.host.sources import stamp
+from rlx.ir.checks import visible
 from rlx.ir.graph import TRACING
 from rlx.runtime.saved.container import ProgramFile
 from rlx.runtime.saved.load import session_of
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 KIND = "programs"  # the kind of these records in the disk's cache
 MOST_BYTES = 1 << 28  # of weights: a larger program is bound in a small part of the time that it takes to read them
-_SOURCES = ("backends/cpu", "backends/device_code", "driver", "ir", "ops", "packed", "passes", "runtime")
+SOURCES = ("backends/cpu", "backends/device_code", "driver", "ir", "ops", "packed", "passes", "runtime")
 
 
 def find(file: ProgramFile, device: str | Session | None) -> CompiledGraph | None:
@@ -43,7 +44,7 @@ def find(file: ProgramFile, device: str | Session | None) -> CompiledGraph | Non
     if not _may_be_ready(file):
         return None
     session = session_of(file, device)
-    key = _key(file, session.options, session.fallback, session.room, session.stream)
+    key = key_of(session.options, session.fallback, session.room, session.stream, file.digest)
     data = None if key is None else shared(KIND).get(key)
     if data is None:
         return None
@@ -56,7 +57,7 @@ def find(file: ProgramFile, device: str | Session | None) -> CompiledGraph | Non
         memory[...] = blocks[name]
 
     try:
-        thawed = Thawed(data, session.device, _threads(session.options), fill)  # type: ignore[arg-type]
+        thawed = Thawed(data, session.device, threads_of(session.options), fill)  # type: ignore[arg-type]
     except Exception:  # noqa: BLE001 whatever is wrong with an entry, the file has the program
         return None
     return cast("CompiledGraph", ReadyProgram(file, session, thawed))
@@ -67,15 +68,17 @@ def keep(file: ProgramFile, program: CompiledGraph) -> None:
     if not _may_be_ready(file) or program.donated or program.weights.missing(list(program.graph.params)):
         return
     options = program.options
-    key = _key(file, options.build, options.fallback, options.room, options.stream)
+    key = key_of(options.build, options.fallback, options.room, options.stream, file.digest)
     cache = shared(KIND)
     if key is None or cache.folder is None:
         return
     from rlx.backends.cpu.frozen import freeze
 
-    graph, declared = program.program, program.graph
-    data = freeze(program.device, graph, program.plan, options.build, declared.inputs, declared.outputs)  # type: ignore[arg-type]
-    if data is not None:
+    graph, inputs, outputs = program.program, program.graph.inputs, program.graph.outputs
+    if len(visible(outputs)) != len(outputs):  # a run checks its indices
+        return
+    data = freeze(program.device, graph, program.plan, options.build, inputs, outputs)  # type: ignore[arg-type]
+    if isinstance(data, bytes):
         cache.put(key, data)
 
 
@@ -88,10 +91,11 @@ def _may_be_ready(file: ProgramFile) -> bool:
     return sum(file.nbytes(block) for block in weights.values()) <= MOST_BYTES
 
 
-def _key(
-    file: ProgramFile, build: BuildOptions, fallback: str, room: Room, stream: int | None
+def key_of(
+    build: BuildOptions, fallback: str, room: Room, stream: int | None, *program: Part
 ) -> list[Part] | None:
-    """What a bound program depends on; None where the engine does not run it, or a session asks for more than runs."""
+    """What a bound program depends on: a session's settings, and what says which program it is. None where the engine
+    does not run it, or the session asks for more than runs."""
     from rlx.backends.cpu.choice import usable
     from rlx.backends.cpu.machine import this_machine
 
@@ -103,13 +107,13 @@ def _key(
         return None
     status = os.stat(compiler.origin)
     return [
-        VERSION, sys.version, np.__version__, compiler.origin, status.st_size, status.st_mtime_ns, stamp(*_SOURCES),
-        machine.arch, machine.llvm_features, machine.looks_ahead, _threads(build), build.precision, fallback,
-        file.digest,
+        VERSION, sys.version, np.__version__, compiler.origin, status.st_size, status.st_mtime_ns, stamp(*SOURCES),
+        machine.arch, machine.llvm_features, machine.looks_ahead, threads_of(build), build.precision, fallback,
+        *program,
     ]  # fmt: skip
 
 
-def _threads(build: BuildOptions) -> int:
+def threads_of(build: BuildOptions) -> int:
     from rlx.backends.cpu.threads import available_threads
 
     return max(1, build.threads if build.threads is not None else available_threads())
@@ -138,7 +142,7 @@ class ReadyProgram(Closing):
         """As `CompiledGraph.run`."""
         if self._ready is not None and type(inputs) is dict and out == "host" and TRACING.graph is None:
             with self._turn:
-                ready, arrays = self._ready, [inputs.get(name) for name in self._names]
+                ready, arrays = self._ready, [cast(Any, inputs.get(name)) for name in self._names]
                 if ready is not None and len(inputs) == len(arrays) and ready.takes(arrays):
                     return ready.run(arrays)
         return self._loaded().run(inputs, out)
