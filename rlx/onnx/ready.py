@@ -82,18 +82,23 @@ def read(content: Content, options: Mapping[str, Any], **more: Any) -> Model:
     if len(DEPARTED) == departed:
         key = _key(content, options)
         model.keeper = Keeper(key, departed)
-        shared(KIND).put(key, marshal.dumps([info.name for info in model.inputs]))
+        if shared(KIND).get(key) is None:
+            shared(KIND).put(key, marshal.dumps([info.name for info in model.inputs]))
     return model
 
 
 def _key(content: Content, options: Mapping[str, Any]) -> list[Part]:
     """What reading a file depends on."""
-    found = find_spec("onnx")
-    status = None if found is None or found.origin is None else os.stat(found.origin)
-    package = "" if status is None else f"{status.st_size} {status.st_mtime_ns}"
     said = repr(sorted(options.items()))
     digest = hashlib.sha256(content.content).digest()
-    return ["onnx", VERSION, sys.version, np.__version__, package, stamp("onnx", "formats", *SOURCES), said, digest]
+    return ["onnx", VERSION, sys.version, np.__version__, _package(), stamp("onnx", "formats", *SOURCES), said, digest]
+
+
+def _package() -> bytes:
+    """What says which onnx is installed."""
+    found = find_spec("onnx")
+    status = None if found is None or found.origin is None else os.stat(found.origin)
+    return b"" if status is None else b"%d %d" % (status.st_size, status.st_mtime_ns)
 
 
 def _types(arrays: Mapping[str, Any]) -> str:
@@ -118,7 +123,7 @@ class Keeper:
         if len(DEPARTED) != self._departed:  # whoever runs it again is to be warned again
             return
         key = _program_key(self._key, session, arrays)
-        if key is None or program.fixed or program.rounded or not program.plain:
+        if key is None or program.fixed or program.rounded or not program.plain or shared(KIND).get(key) is not None:
             return
         from rlx.backends.cpu.frozen import freeze
         from rlx.runtime.saved.program import raw_of
@@ -181,7 +186,7 @@ class ReadyModel(Closing):
         if (device, precision) not in self._sessions:
             own = device if isinstance(device, Session) else None
             threads = self._options["threads"]
-            self._sessions[device, precision] = own or Session(str(device), precision=precision, threads=threads)
+            self._sessions[device, precision] = own or Session(device, precision=precision, threads=threads)  # type: ignore[arg-type]
         session = self._sessions[device, precision]
         at = session, _types(arrays)
         if at not in self._programs:
@@ -227,6 +232,8 @@ class ReadyModel(Closing):
             self._runs.clear()
 
     def __getattr__(self, name: str) -> Any:
+        if name in ("_turn", "_whole"):  # the constructor has not come to them
+            raise AttributeError(name)
         return getattr(self._loaded(), name)
 
     def __repr__(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,35 +68,57 @@ def load_program(
     program of another version of rlx, another device, driver or precision; ShapeError or DTypeError for stores with
     other tensors of the same names; GraphError for what is no path or no store; DeviceUnavailable, OutOfDeviceMemory.
     """
-    file = ProgramFile(path_of(path))
-    kept = False
-    try:
-        check_table(file)
-        report("reading")
-        if weights is None and state is None:
-            from rlx.runtime.saved import ready
+    if weights is not None or state is not None:
+        return load_whole(path, device, weights, state, trusted)
+    from rlx.runtime.saved import ready
 
-            found = ready.find(file, device)
-            if found is not None:
-                kept = True
-                return found
-        from rlx.runtime.saved.program import load
-
-        program = load(file, device, weights, state, trusted)
-        if weights is None and state is None:
+    with ExitStack() as stack:
+        file = stack.enter_context(opened(path))
+        program = ready.find(file, device)
+        if program is None:
+            program = _whole(file, device, None, None, trusted)
             ready.keep(file, program)
+        else:
+            stack.pop_all()  # it may have to read more of the file
         return program
-    finally:
-        if not kept:
-            file.close()
 
 
-def path_of(path: Any) -> Path:
+def load_whole(
+    path: str | os.PathLike[str],
+    device: str | Session | None = None,
+    weights: Store | None = None,
+    state: Store | None = None,
+    trusted: bool = False,
+) -> CompiledGraph:
+    """As `load_program`, without the programs that the cache has ready, which load their graphs when they are asked for
+    them."""
+    with opened(path) as file:
+        return _whole(file, device, weights, state, trusted)
+
+
+def opened(path: Any) -> ProgramFile:
+    """A saved program's file, whose table is one of this version. Raises: GraphError for what is no path,
+    ModelFormatError, ProgramMismatch."""
     if not isinstance(path, str | os.PathLike):
         raise GraphError(
             f"load_program: expected the path of a file, got {type(path).__name__}; write bytes to a file first"
         )
-    return Path(path)
+    file = ProgramFile(Path(path))
+    try:
+        check_table(file)
+    except BaseException:
+        file.close()
+        raise
+    report("reading")
+    return file
+
+
+def _whole(
+    file: ProgramFile, device: str | Session | None, weights: Store | None, state: Store | None, trusted: bool
+) -> CompiledGraph:
+    from rlx.runtime.saved.program import load
+
+    return load(file, device, weights, state, trusted)
 
 
 @contextmanager

@@ -38,7 +38,7 @@ from rlx.runtime.options import CompileOptions
 from rlx.runtime.prepare import Prepared
 from rlx.runtime.saved.container import ProgramFile, Writer, written
 from rlx.runtime.saved.graph_data import GraphsReader, GraphsWriter, array_of, names_of
-from rlx.runtime.saved.load import FORMAT, OPTIONS, blamed, check_table, path_of, session_of
+from rlx.runtime.saved.load import FORMAT, OPTIONS, blamed, opened, session_of
 from rlx.runtime.session import Session
 from rlx.runtime.store import State, Store, Weights
 from rlx.runtime.version import VERSION, described
@@ -158,8 +158,7 @@ class Contents(Record):
 def read_contents(path: str | os.PathLike[str]) -> Contents:
     """Reads the table of a saved program, on any device. Raises: ModelFormatError, ProgramMismatch for a version of rlx
     other than this one."""
-    with ProgramFile(path_of(path)) as file:
-        check_table(file)
+    with opened(path) as file:
         with blamed(file):
             declared, _ = _graphs(file)
             _check_blocks(file, declared)

@@ -180,6 +180,8 @@ class ReadyProgram(Closing):
             self._leave()
 
     def __getattr__(self, name: str) -> Any:
+        if name in ("_turn", "_whole"):  # the constructor has not come to them
+            raise AttributeError(name)
         return getattr(self._loaded(), name)
 
     def __repr__(self) -> str:
