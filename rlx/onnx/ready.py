@@ -122,6 +122,8 @@ class Keeper:
         """Keeps a program that has run on arrays of these types, where it can be kept."""
         if len(DEPARTED) != self._departed:  # whoever runs it again is to be warned again
             return
+        if not all(type(x) is np.ndarray for x in arrays.values()):
+            return
         key = _program_key(self._key, session, arrays)
         if key is None or program.fixed or program.rounded or not program.plain or shared(KIND).get(key) is not None:
             return
