@@ -26,13 +26,12 @@ from rlx.host.files import read_bytes
 from rlx.host.locks import renewed
 from rlx.host.sources import stamp
 from rlx.ir.graph import TRACING
-from rlx.runtime.saved.ready import KIND, SOURCES, key_of, threads_of
+from rlx.runtime.saved.ready import DECLINED, KIND, SOURCES, key_of, threads_of
 from rlx.runtime.session import Session, Target, precision_for
 from rlx.runtime.version import VERSION
 
 if TYPE_CHECKING:
     from rlx.backends.cpu.thawed import Thawed
-    from rlx.driver.device import Bytes
     from rlx.onnx.model import Model
     from rlx.onnx.program import Program
 
@@ -135,10 +134,13 @@ class Keeper:
         ends = {name: outputs[name] for name in program.types}
         if len(ends) != len(outputs) or any(t.dtype.np != program.types[name] for name, t in ends.items()):
             return
-        data = freeze(session.device, graph, compiled.plan, session.options, compiled.graph.inputs, ends)  # type: ignore[arg-type]
+        weights = {name: raw_of(compiled.weights.get(name)) for name in graph.params}
+        ins, runs = compiled.graph.inputs, compiled.executable
+        data = freeze(runs, graph, compiled.plan, session.options, ins, ends, weights.__getitem__)
+        record = DECLINED
         if isinstance(data, bytes):
-            weights = {name: raw_of(compiled.weights.get(name)).tobytes() for name in graph.params}
-            shared(KIND).put(key, marshal.dumps((data, weights)))
+            record = marshal.dumps((data, {name: raw.tobytes() for name, raw in weights.items()}))
+        shared(KIND).put(key, record)
 
 
 class ReadyModel(Closing):
@@ -200,17 +202,14 @@ class ReadyModel(Closing):
     def _thawed(self, session: Session, arrays: dict[str, Any]) -> Thawed | None:
         key = _program_key(self._key, session, arrays)
         record = None if key is None else shared(KIND).get(key)
-        if record is None:
+        if not record:
             return None
         from rlx.backends.cpu.thawed import Thawed
 
         try:
-            data, weights = marshal.loads(record)
-
-            def fill(name: str, memory: Bytes) -> None:
-                memory[...] = np.frombuffer(weights[name], np.uint8)
-
-            thawed = Thawed(data, session.device, threads_of(session.options), fill)  # type: ignore[arg-type]
+            data, held = marshal.loads(record)
+            weights = ((name, np.frombuffer(raw, np.uint8)) for name, raw in held.items())
+            thawed = Thawed(data, session.device, threads_of(session.options), weights)  # type: ignore[arg-type]
         except Exception:  # noqa: BLE001 whatever is wrong with an entry, the file has the model
             return None
         return thawed

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -328,16 +328,28 @@ class CpuExecutable:
         (step,) = self._steps if len(self._steps) == 1 else (None,)
         return None if step is None else self._engine.table_of(step)
 
-    def whole_run(self) -> tuple[Segment, list[Segment], Callable[[Slot], bool]] | None:
-        """The segment that is a whole run, those that pack the weights before it, and whether steps read the bytes of a
-        weight's slot where it lies; None where NumPy, or Python, has a part in it."""
+    def whole_run(self) -> tuple[Segment, list[Segment]] | None:
+        """The segment that is a whole run, and those that pack the weights before it; None where NumPy has a part in
+        it."""
         (step,) = self._steps if len(self._steps) == 1 else (None,)
         if self._engine is None or self._times.wanted or self._written:
             return None
-        packing, table = self._engine.packing, self._engine.table_of(step)
-        if packing is None or table is None or not table[0].steps:
-            return None
-        return table[0], packing, self._reads.reads
+        table = self._engine.table_of(step)
+        return None if table is None or not table[0].steps else (table[0], self._engine.packing)
+
+    @property
+    def device(self) -> Any:
+        """What it was built on."""
+        return self._device
+
+    def reads(self, slot: Slot) -> bool:
+        """Whether steps read a byte of a weight's slot where it lies."""
+        return self._reads.reads(slot)
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether building it read the values of weights."""
+        return self._engine is not None and self._engine.reads_weights
 
     begin = run  # the work of a run is done when it returns
 

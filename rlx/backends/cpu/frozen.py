@@ -3,6 +3,9 @@
 Nothing says which words of a table are addresses. So the program is bound twice, over memory that is nobody's, and the
 two are compared: a word that is the same in both is a number, and one that lies at the same place of the same piece of
 memory in both is an address. Where any other differs, the program is not frozen. `thawed.py` runs what is.
+
+The weights are not in the data, but for what Python makes of them when a program is bound: the data is that of these
+weights alone.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import marshal
 import mmap
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +37,8 @@ from rlx.records import Record
 _GUARD_BYTES = 1 << 24  # a word may be an address before a tensor's first element or past its last
 _SHARED, _MAPPED = 1 << 40, 1 << 47  # where systems map memory that two programs share
 _WORD = 8
+_READ_BYTES = 1 << 25  # of weights that are bound twice, with their values
+_DATA_BYTES = 1 << 25
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0)
 
 
@@ -81,9 +86,12 @@ class _Ground:
 
 
 class _Bound:
-    """One binding of the program: its segments, and all memory that their words may point to."""
+    """One binding of the program: its segments, and all memory that their words may point to. Weights that are not in
+    `values` are zero."""
 
-    def __init__(self, device: CpuDevice, graph: Graph, plan: MemoryPlan, options: BuildOptions) -> None:
+    def __init__(
+        self, device: CpuDevice, graph: Graph, plan: MemoryPlan, options: BuildOptions, values: Mapping[str, Bytes]
+    ) -> None:
         ground = _Ground(device)
         ends: dict[str, int] = {}
         for slot in plan.slots.values():
@@ -91,6 +99,9 @@ class _Bound:
                 ends[slot.segment] = max(slot.end, ends.get(slot.segment, 1))
         bound = {name: ground.acquire(nbytes) for name, nbytes in ends.items()}
         self.arena = CpuArena(plan, ground, bound)
+        for name, value in values.items():
+            slot = plan.slots[graph.params[name].id]
+            bound[slot.segment].write(slot.offset, value)
         self.places = dict(zip([*ends, *plan.segments], range(len(ground.pieces)), strict=True))
         if CONST in self.places:
             ground.pieces[self.places[CONST]].filled = True
@@ -98,8 +109,8 @@ class _Bound:
         self.executable = CpuExecutable(ground, graph, plan, self.arena, options)
         parts = self.executable.whole_run()
         if parts is None:
-            raise _Declined("NumPy runs a step of it, or Python prepares one")
-        self.main, self.packing, self.kept = parts
+            raise _Declined("NumPy runs a step of it over other memory")
+        self.main, self.packing = parts
         self.pieces = list(ground.pieces)
         self._own(ground)
 
@@ -207,13 +218,20 @@ class _Layout:
 
 
 def freeze(
-    device: CpuDevice, graph: Graph, plan: MemoryPlan, options: BuildOptions, inputs: Mapping[str, Tensor],
-    outputs: Mapping[str, Tensor],
+    executable: object, graph: Graph, plan: MemoryPlan, options: BuildOptions, inputs: Mapping[str, Tensor],
+    outputs: Mapping[str, Tensor], weight: Callable[[str], Bytes],
 ) -> bytes | str:  # fmt: skip
-    """The program as data, for `Thawed`, or the reason why it cannot be. `inputs` and `outputs` are those that the user
-    declares, by name.
+    """A program that was built as data, for `Thawed`, or the reason why it cannot be. `inputs` and `outputs` are those
+    that the user declares, by name; `weight` gives the bytes of a weight by its name.
 
     Requires: the graph has no states."""
+    if not isinstance(executable, CpuExecutable) or executable.whole_run() is None:
+        return "NumPy runs a step of it"
+    values: dict[str, Bytes] = {}
+    if executable.reads_weights:
+        if sum(t.type.nbytes for t in graph.params.values()) > _READ_BYTES:
+            return "Python makes something of weights that are too long to be bound twice"
+        values = {name: weight(name) for name in graph.params}
     ports = [(name, t, graph.inputs[name]) for name, t in inputs.items()]
     ports += [(name, t, graph.outputs[name]) for name, t in outputs.items()]
     if any(declared.type != held.type or held.dtype.is_packed for _, declared, held in ports):
@@ -221,10 +239,11 @@ def freeze(
     bindings: list[_Bound] = []
     try:
         for _ in range(2):
-            bindings.append(_Bound(device, graph, plan, options))
+            bindings.append(_Bound(executable.device, graph, plan, options, values))
         first, second = bindings
         names, held = [*inputs, *outputs], [t for _, _, t in ports]
-        return marshal.dumps(_data(first, second, plan, graph, held, names, len(inputs)))
+        said = _data(first, second, plan, graph, held, names, len(inputs))
+        return marshal.dumps(said) if len(said["data"]) <= _DATA_BYTES else "its tables are long"
     except (_Declined, UnsupportedOp, OSError, MemoryError) as error:
         return str(error)
     finally:
@@ -270,7 +289,7 @@ def _data(
         for name, t, slot in zip(names, ports, slots, strict=True)
     ]
     weights = {
-        name: (places[slot.segment] + slot.offset, slot.nbytes, a.kept(slot))
+        name: (places[slot.segment] + slot.offset, slot.nbytes, a.executable.reads(slot))
         for name, t in graph.params.items()
         if (slot := plan.slots.get(t.id)) is not None
     }

@@ -232,10 +232,15 @@ class EngineProgram:
         return bool(self._prepares) or len(self._ctx.weights) > 0
 
     @property
-    def packing(self) -> list[Segment] | None:
-        """What packs the weights; None where steps depend on weights in other ways, too."""
+    def packing(self) -> list[Segment]:
+        """What packs the weights."""
         packs = [packed.pack for packed in self._ctx.weights.made]
-        return None if self._prepares else [pack for pack in packs if isinstance(pack, Segment)]
+        return [pack for pack in packs if isinstance(pack, Segment)]
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether Python writes what steps read, by the values of the weights."""
+        return bool(self._prepares)
 
     def refresh(self) -> None:
         """Packs the weights anew if any was written since."""

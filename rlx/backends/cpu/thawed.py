@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import marshal
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,11 +24,10 @@ _WORD = 8
 class Thawed:
     """A program, which runs on NumPy arrays of its inputs' types. One thread runs it at a time.
 
-    `data` is what `freeze` returned: trusted as machine code is. `fill` writes a weight, by its name, into memory
-    of its size. Raises: OutOfDeviceMemory, UnsupportedOp where the system refuses executable memory, what `fill`
-    raises."""
+    `data` is what `freeze` returned: trusted as machine code is. `weights` are its weights by name, each once.
+    Raises: OutOfDeviceMemory, UnsupportedOp where the system refuses executable memory."""
 
-    def __init__(self, data: bytes, device: CpuDevice, threads: int, fill: Callable[[str, Bytes], None]) -> None:
+    def __init__(self, data: bytes, device: CpuDevice, threads: int, weights: Iterable[tuple[str, Bytes]]) -> None:
         said: dict[str, Any] = marshal.loads(data)
         self._buffer = device.acquire(said["nbytes"])
         self._segments: list[Segment] = []
@@ -46,8 +45,9 @@ class Thawed:
                 at = place // _WORD
                 segment.run_table(words[at : at + ROW_WORDS * count].reshape(count, ROW_WORDS), lead, work, threads)
                 self._segments.append(segment)
-            for name, (place, nbytes, _) in said["weights"].items():
-                fill(name, memory[place : place + nbytes])
+            for name, raw in weights:
+                place, nbytes, _ = said["weights"][name]
+                memory[place : place + nbytes] = raw
             *packing, self._main = self._segments
             for pack in packing:
                 pack()

@@ -29,12 +29,13 @@ from rlx.runtime.version import VERSION
 
 if TYPE_CHECKING:
     from rlx.backends.cpu.thawed import Thawed
-    from rlx.driver.device import BuildOptions, Bytes
+    from rlx.driver.device import BuildOptions
     from rlx.runtime.compiled import CompiledGraph
     from rlx.runtime.room import Room
 
 KIND = "programs"  # the kind of these records in the disk's cache
-MOST_BYTES = 1 << 28  # of weights: a larger program is bound in a small part of the time that it takes to read them
+DECLINED = b""  # the record of a program that cannot be kept, so that this is not tried at each load
+MOST_BYTES = 1 << 26  # of weights: a larger program is bound in a small part of the time that it takes to read them
 SOURCES = ("backends/cpu", "backends/device_code", "driver", "ir", "ops", "packed", "passes", "runtime")
 
 
@@ -46,19 +47,15 @@ def find(file: ProgramFile, device: str | Session | None) -> CompiledGraph | Non
     session = session_of(file, device)
     key = key_of(session.options, session.fallback, session.room, session.stream, file.digest)
     data = None if key is None else shared(KIND).get(key)
-    if data is None:
+    if not data:
         return None
     from rlx.backends.cpu.thawed import Thawed
 
     listed = {block: name for name, block in file.table["weights"].items()}
-    blocks = {listed[n]: raw for group in file.groups() for n, raw in group if n in listed}
-
-    def fill(name: str, memory: Bytes) -> None:
-        memory[...] = blocks[name]
-
+    weights = ((listed[n], raw) for group in file.groups() for n, raw in group if n in listed)
     try:
-        thawed = Thawed(data, session.device, threads_of(session.options), fill)  # type: ignore[arg-type]
-    except Exception:  # noqa: BLE001 whatever is wrong with an entry, the file has the program
+        thawed = Thawed(data, session.device, threads_of(session.options), weights)  # type: ignore[arg-type]
+    except Exception:  # noqa: BLE001 whatever is wrong with an entry or the file, loading the file says it
         return None
     return cast("CompiledGraph", ReadyProgram(file, session, thawed))
 
@@ -70,16 +67,17 @@ def keep(file: ProgramFile, program: CompiledGraph) -> None:
     options = program.options
     key = key_of(options.build, options.fallback, options.room, options.stream, file.digest)
     cache = shared(KIND)
-    if key is None or cache.folder is None:
+    if key is None or cache.folder is None or cache.get(key) is not None:
         return
     from rlx.backends.cpu.frozen import freeze
+    from rlx.runtime.saved.program import raw_of
 
     graph, inputs, outputs = program.program, program.graph.inputs, program.graph.outputs
     if len(visible(outputs)) != len(outputs):  # a run checks its indices
         return
-    data = freeze(program.device, graph, program.plan, options.build, inputs, outputs)  # type: ignore[arg-type]
-    if isinstance(data, bytes):
-        cache.put(key, data)
+    store, runs = program.weights, program.executable
+    data = freeze(runs, graph, program.plan, options.build, inputs, outputs, lambda name: raw_of(store.get(name)))
+    cache.put(key, data if isinstance(data, bytes) else DECLINED)
 
 
 def _may_be_ready(file: ProgramFile) -> bool:
