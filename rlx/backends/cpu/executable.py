@@ -63,14 +63,15 @@ class CpuExecutable:
 
     def __init__(
         self, device: Acquires, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions,
-        body: bool = False,
+        body: bool = False, runs: bool = True,
     ) -> None:  # fmt: skip
-        """`body`: the graph is a control op's, whose params are captures, which change between runs."""
+        """`body`: the graph is a control op's, whose params are captures, which change between runs. `runs`: it may be
+        run, so that weights are packed; else only its tables are of interest."""
         self._owned: list[Buffer] = []
         self._controls: list[ControlRun] = []
         self._times = Times(options.timed)
         self._device, self._arena, self._plan, self._options = device, arena, plan, options
-        self._reads = FixedRanges(plan, arena)
+        self._reads, self._runs = FixedRanges(plan, arena), runs
         try:
             compiled = usable(options.engine)
             why = why_numpy(options.engine)
@@ -169,7 +170,7 @@ class CpuExecutable:
                     if as_dtype(target.dtype) not in HOST_ONLY:
                         self._engine.copy(source, target)
                 updates = [pair for pair in updates if as_dtype(pair[0].dtype) in HOST_ONLY]
-            self._engine.finish()
+            self._engine.finish(self._runs)
         self._updates = [partial(np.copyto, target, source) for target, source in updates]
         self._steps += self._updates
         states = [arena.buffer(plan.slots[t.id].segment) for t in graph.states.values()]

@@ -106,7 +106,7 @@ class _Bound:
         if CONST in self.places:
             ground.pieces[self.places[CONST]].filled = True
         ground.filled = True
-        self.executable = CpuExecutable(ground, graph, plan, self.arena, options)
+        self.executable = CpuExecutable(ground, graph, plan, self.arena, options, runs=bool(values))
         parts = self.executable.whole_run()
         if parts is None:
             raise _Declined("NumPy runs a step of it over other memory")

@@ -149,8 +149,8 @@ class EngineProgram:
         """Ends the open segment: what follows is NumPy's."""
         self._open = None
 
-    def finish(self) -> None:
-        """Compiles and loads all kernels, and packs weights."""
+    def finish(self, pack: bool = True) -> None:
+        """Compiles and loads all kernels, and packs weights; without `pack`, the program must not run."""
         steps = [step for segment in self._segments for step in segment.steps]
         if not steps:  # no node computes an element
             for segment in self._segments:
@@ -173,7 +173,8 @@ class EngineProgram:
             segment.finish(places[at : at + len(segment.steps)], lead, work, threads)
             at += len(segment.steps)
         self._prepares = [s.prepare for s in steps if s.prepare is not None]
-        self._prepare(LATEST[0], [b.stamp for b in self._sources])
+        if pack:
+            self._prepare(LATEST[0], [b.stamp for b in self._sources])
 
     @property
     def is_open(self) -> bool:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 KIND = "programs"  # the kind of these records in the disk's cache
 DECLINED = b""  # the record of a program that cannot be kept, so that this is not tried at each load
-MOST_BYTES = 1 << 26  # of weights: a larger program is bound in a small part of the time that it takes to read them
+MOST_BYTES = 1 << 28  # of weights: a larger program is bound in a small part of the time that it takes to read them
 SOURCES = ("backends/cpu", "backends/device_code", "driver", "ir", "ops", "packed", "passes", "runtime")
 
 
