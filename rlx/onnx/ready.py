@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rlx.onnx.model import Model
     from rlx.onnx.program import Program
 
-DEPARTED: list[str] = []  # what was warned of: a file of which something was is read again each time
+DEPARTED: list[str] = []  # what was warned of is to be warned of at each load
 MOST_BYTES = 1 << 26  # a larger file is read in a small part of the time that its weights take
 
 
@@ -95,8 +95,8 @@ def _key(content: Content, options: Mapping[str, Any]) -> list[Part]:
 
 def _package() -> bytes:
     """What says which onnx is installed."""
-    found = find_spec("onnx")
-    status = None if found is None or found.origin is None else os.stat(found.origin)
+    spec = find_spec("onnx")
+    status = None if spec is None or spec.origin is None else os.stat(spec.origin)
     return b"" if status is None else b"%d %d" % (status.st_size, status.st_mtime_ns)
 
 

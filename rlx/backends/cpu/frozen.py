@@ -35,9 +35,9 @@ from rlx.ir import Graph, Tensor
 from rlx.records import Record
 
 _GUARD_BYTES = 1 << 24  # a word may be an address before a tensor's first element or past its last
-_SHARED, _MAPPED = 1 << 40, 1 << 47  # where systems map memory that two programs share
+_SHARED, _MAPPED = 1 << 40, 1 << 47  # systems map memory between these addresses, which few numbers look like
 _WORD = 8
-_READ_BYTES = 1 << 25  # of weights that are bound twice, with their values
+_READ_BYTES = 1 << 25  # weights with their values are in memory twice while a program is frozen
 _DATA_BYTES = 1 << 25
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0)
 
@@ -153,7 +153,7 @@ class _Layout:
         self._ranges = [self._sorted(a), self._sorted(b)]
         self._pieces = list(zip(a.pieces, b.pieces, strict=True))
         self._data = bytearray()
-        self.addresses: list[int] = []  # of the data's words, by their places
+        self.addresses: list[int] = []  # the places of those words of the data that are addresses
         self._later: list[tuple[int, Array, Array]] = []
         self.at = [-1] * len(self._pieces)
 
@@ -263,7 +263,7 @@ def _data(
         code += image + bytes(-len(image) % mmap.PAGESIZE)
     place_of = dict(zip(specs, starts[2:], strict=True))
     layout, tables = _Layout(a, b), []
-    calls: list[int] = []  # where the rows are among the data's words
+    calls: list[int] = []  # the places of the rows, each of which begins with a kernel's
     for one, other in zip(a.segments, b.segments, strict=True):
         rows, beside = one.table.copy(), other.table.copy()
         if [s.spec for s in one.steps] != [s.spec for s in other.steps]:

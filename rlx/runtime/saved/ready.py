@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from rlx.runtime.room import Room
 
 KIND = "programs"  # the kind of these records in the disk's cache
-DECLINED = b""  # the record of a program that cannot be kept, so that this is not tried at each load
-MOST_BYTES = 1 << 28  # of weights: a larger program is bound in a small part of the time that it takes to read them
+DECLINED = b""  # the record says that a program cannot be kept, so that this is not tried at each load
+MOST_BYTES = 1 << 28  # with more bytes of weights, a program is bound in a small part of the time that these take
 SOURCES = ("backends/cpu", "backends/device_code", "driver", "ir", "ops", "packed", "passes", "runtime")
 
 
