@@ -97,7 +97,7 @@ def draw_saved(file: Path, nodes: bool, memory: Path | None) -> str:
 
     if not nodes and memory is None:
         return ""
-    with load_whole(file) as program:
+    with load_whole(file, None) as program:
         if memory is not None:
             title = f"{plain(file.name)} on {program.device.info.id}"
             write_picture(memory, plan_svg(program.plan, title, program.program))

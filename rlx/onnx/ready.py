@@ -11,7 +11,6 @@ import hashlib
 import marshal
 import os
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,13 +19,11 @@ from weakref import finalize
 
 import numpy as np
 
-from rlx.driver.closing import Closing
 from rlx.host.diskcache import Part, shared
 from rlx.host.files import read_bytes
-from rlx.host.locks import renewed
 from rlx.host.sources import stamp
 from rlx.ir.graph import TRACING
-from rlx.runtime.saved.ready import DECLINED, KIND, SOURCES, key_of, threads_of
+from rlx.runtime.saved.ready import DECLINED, KIND, SOURCES, Ready, key_of, threads_of
 from rlx.runtime.session import Session, Target, precision_for
 from rlx.runtime.version import VERSION
 
@@ -143,16 +140,15 @@ class Keeper:
         shared(KIND).put(key, record)
 
 
-class ReadyModel(Closing):
+class ReadyModel(Ready):
     """A Model by all that is asked of it, which reads its file when more is asked than runs that the cache knows."""
 
     def __init__(self, content: Content, options: Mapping[str, Any], key: list[Part], names: Sequence[str]) -> None:
+        super().__init__()
         self._content, self._options, self._key, self._names = content, dict(options), key, list(names)
         self._sessions: dict[tuple[Target, str], Session] = {}
         self._programs: dict[tuple[Session, str], Thawed | None] = {}
         self._runs: dict[tuple[Session, str], tuple[dict[str, Any], Target, str]] = {}
-        self._whole: Model | None = None
-        self._turn = renewed(self, "_turn", threading.RLock)
         self._end = finalize(self, _close, self._programs)
 
     @property  # type: ignore[misc]
@@ -171,7 +167,8 @@ class ReadyModel(Closing):
                 ready = self._ready(inputs, device, precision_for(device, precision))
                 if ready is not None:
                     return ready.run([inputs[name] for name in ready.inputs])
-        return self._loaded().run(inputs, device, precision, out)
+        results: dict[str, Any] = self._loaded().run(inputs, device, precision, out)
+        return results
 
     def __call__(
         self, *args: Any, device: Target = "auto", precision: str | None = None, out: Any = "host", **inputs: Any
@@ -214,16 +211,13 @@ class ReadyModel(Closing):
             return None
         return thawed
 
-    def _loaded(self) -> Model:
+    def _read(self) -> Model:
         """The model as its file says it, with the programs that have run."""
-        with self._turn:
-            if self._whole is None:
-                model = read(self._content, self._options)
-                for arrays, device, precision in self._runs.values():
-                    model.prepare(arrays, device, precision)
-                self._whole = model
-                self._end()
-            return self._whole
+        model = read(self._content, self._options)
+        for arrays, device, precision in self._runs.values():
+            model.prepare(arrays, device, precision)
+        self._end()
+        return model
 
     def close(self) -> None:
         with self._turn:
@@ -231,17 +225,6 @@ class ReadyModel(Closing):
                 self._whole.close()
             _close(self._programs)
             self._runs.clear()
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("_turn", "_whole"):  # the constructor has not come to them
-            raise AttributeError(name)
-        return getattr(self._loaded(), name)
-
-    def __repr__(self) -> str:
-        return repr(self._loaded())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self._loaded().__reduce__()
 
 
 def _close(programs: dict[Any, Thawed | None]) -> None:

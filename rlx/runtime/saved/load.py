@@ -68,12 +68,12 @@ def load_program(
     program of another version of rlx, another device, driver or precision; ShapeError or DTypeError for stores with
     other tensors of the same names; GraphError for what is no path or no store; DeviceUnavailable, OutOfDeviceMemory.
     """
-    if weights is not None or state is not None:
-        return load_whole(path, device, weights, state, trusted)
     from rlx.runtime.saved import ready
 
     with ExitStack() as stack:
         file = stack.enter_context(opened(path))
+        if weights is not None or state is not None:
+            return _whole(file, device, weights, state, trusted)
         program = ready.find(file, device)
         if program is None:
             program = _whole(file, device, None, None, trusted)
@@ -83,17 +83,11 @@ def load_program(
         return program
 
 
-def load_whole(
-    path: str | os.PathLike[str],
-    device: str | Session | None = None,
-    weights: Store | None = None,
-    state: Store | None = None,
-    trusted: bool = False,
-) -> CompiledGraph:
+def load_whole(path: Path, device: str | None, trusted: bool = False) -> CompiledGraph:
     """As `load_program`, without the programs that the cache has ready, which load their graphs when they are asked for
     them."""
     with opened(path) as file:
-        return _whole(file, device, weights, state, trusted)
+        return _whole(file, device, None, None, trusted)
 
 
 def opened(path: Any) -> ProgramFile:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from abc import abstractmethod
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 from weakref import finalize
@@ -117,17 +118,45 @@ def threads_of(build: BuildOptions) -> int:
     return max(1, build.threads if build.threads is not None else available_threads())
 
 
-class ReadyProgram(Closing):
+class Ready(Closing):
+    """An object that can do some of what another does, whose file it reads when anything else is asked of it."""
+
+    def __init__(self) -> None:
+        self._whole: Any = None
+        self._turn = renewed(self, "_turn", threading.RLock)
+
+    @abstractmethod
+    def _read(self) -> Any:
+        """The whole object, read from the file; `_turn` is held."""
+
+    def _loaded(self) -> Any:
+        with self._turn:
+            if self._whole is None:
+                self._whole = self._read()
+            return self._whole
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_turn", "_whole"):  # the constructor has not come to them
+            raise AttributeError(name)
+        return getattr(self._loaded(), name)
+
+    def __repr__(self) -> str:
+        return repr(self._loaded())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return cast("tuple[Any, ...]", self._loaded().__reduce__())
+
+
+class ReadyProgram(Ready):
     """A CompiledGraph by all that is asked of it. It runs on NumPy arrays by the cache's tables, until something else
     is asked: then it is loaded from its file, which stays open for that."""
 
     def __init__(self, file: ProgramFile, session: Session, thawed: Thawed) -> None:
+        super().__init__()
         self._file, self._session = file, session
         self._ready: Thawed | None = thawed
-        self._whole: CompiledGraph | None = None
         self._closed = False
         self._names = list(thawed.inputs)
-        self._turn = renewed(self, "_turn", threading.RLock)
         self._file_end, self._ready_end = finalize(self, file.close), finalize(self, thawed.close)
 
     @property  # type: ignore[misc]
@@ -143,7 +172,8 @@ class ReadyProgram(Closing):
                 ready, arrays = self._ready, [cast(Any, inputs.get(name)) for name in self._names]
                 if ready is not None and len(inputs) == len(arrays) and ready.takes(arrays):
                     return ready.run(arrays)
-        return self._loaded().run(inputs, out)
+        results: dict[str, Any] = self._loaded().run(inputs, out)
+        return results
 
     def __call__(self, *args: Any, out: Any = "host", **inputs: Any) -> Any:
         """As `CompiledGraph.__call__`."""
@@ -153,18 +183,15 @@ class ReadyProgram(Closing):
         outputs = self.run({**dict(zip(names, args, strict=True)), **inputs}, out)
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
-    def _loaded(self) -> CompiledGraph:
-        """The program as its file says it, closed if this is."""
-        with self._turn:
-            if self._whole is None:
-                from rlx.runtime.saved.program import load
+    def _read(self) -> CompiledGraph:
+        from rlx.runtime.saved.program import load
 
-                self._whole = load(self._file, self._session, None, None, trusted=True)  # it was loaded here before
-                self._leave()
-                self._file_end()
-                if self._closed:
-                    self._whole.close()
-            return self._whole
+        whole = load(self._file, self._session, None, None, trusted=True)  # it was loaded here before
+        self._leave()
+        self._file_end()
+        if self._closed:
+            whole.close()
+        return whole
 
     def _leave(self) -> None:
         self._ready = None
@@ -176,14 +203,3 @@ class ReadyProgram(Closing):
             if self._whole is not None:
                 self._whole.close()
             self._leave()
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("_turn", "_whole"):  # the constructor has not come to them
-            raise AttributeError(name)
-        return getattr(self._loaded(), name)
-
-    def __repr__(self) -> str:
-        return repr(self._loaded())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self._loaded().__reduce__()
