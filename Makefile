@@ -10,7 +10,7 @@ MYPY = $(PY) -m mypy --no-error-summary
 # many tests start programs of their own.
 TEST_ENV := RLX_REQUIRE_VULKAN=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: help demo test late test-all judges check conformance onnx-suite mutation shaders bench venv
+.PHONY: help demo test late test-all judges check conformance onnx-suite mutation shaders bench docs notebooks venv
 help:
 	@echo "make demo         embed sentences on every device here and compare them with the float64 reference"
 	@echo "make test         lint, types, shipped shaders, tests (installs a software Vulkan driver if there is none)"
@@ -22,6 +22,8 @@ help:
 	@echo "make mutation     faults planted in the kernels, one after the other: which conformance case notices each"
 	@echo "make onnx-suite   onnx's own cases on the CPU and Vulkan; fails where anything but the listed ones does not pass"
 	@echo "make shaders      compile the GLSL sources to the SPIR-V that the wheel ships"
+	@echo "make docs         the site, by Sphinx, into .cache/docs; any warning fails"
+	@echo "make notebooks    the tutorials as Jupyter notebooks, into out/notebooks"
 	@echo "make bench        rlx beside onnxruntime and torch"
 
 venv:
@@ -54,7 +56,7 @@ test: venv
 	wait $$mypy || { status=1; echo "test: mypy"; cat $$types; }; exit $$status
 
 late: venv
-	@tools/system.sh vulkan swiftshader layers glslang cxx
+	@tools/system.sh vulkan swiftshader layers glslang cxx browser
 	@$(TEST_ENV) $(PY) -m pytest -q -n 2 --dist worksteal -m late $(PYTEST_ARGS)
 
 judges: venv
@@ -72,6 +74,19 @@ mutation: venv
 onnx-suite: venv
 	@$(TEST_ENV) $(PY) -m rlx.onnx.suite --device cpu --device vulkan --sets tests/onnx/data/suite-classes.json --expect tests/onnx/data/not-passing.json --docs docs/onnx.md
 	@$(TEST_ENV) $(PY) -m tests.onnx.light cpu vulkan
+
+# Other environments than .venv: make docs DOCS_PY=python3
+DOCS_PY ?= $(PY)
+docs-venv:
+	@[ "$(DOCS_PY)" != "$(PY)" ] || tools/venv.sh docs
+
+docs: docs-venv
+	@$(DOCS_PY) -m sphinx -W --keep-going -q -b html -d .cache/docs/.trees docs .cache/docs
+	@echo "docs: .cache/docs/index.html"
+
+notebooks: docs-venv
+	@$(DOCS_PY) docs/site/notebooks.py out/notebooks
+	@echo "notebooks: out/notebooks"
 
 shaders: venv
 	@tools/system.sh glslang

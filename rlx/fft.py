@@ -3,8 +3,9 @@
 Complex numbers are pairs: a real tensor whose last axis has length 2 and holds (real, imaginary), as
 torch.view_as_real gives and ONNX's DFT takes them. Functions of complex numbers also take NumPy's complex arrays and
 rlx.Complex, and give these back; rlx.view_as_complex shows pairs as such. Axes count as they do on a complex array,
-without the axis of pairs. `fft`, `ifft` and those of several axes take real numbers too, where the last axis is not one
-of 2, which is taken for pairs, and give rlx.Complex; `irfft` and `hfft` of these give real numbers.
+without the axis of pairs. `fft`, `ifft` and those of several axes take real numbers too, and give rlx.Complex of these:
+a tensor whose last axis is one of 2 may be either, so they ask for `pairs=True` or `pairs=False` there. `irfft`, `hfft`
+and their like take it for pairs, which `rfft` gives, unless pairs=False.
 `pair`, `real`, `imag`, `conj`, `multiply`, `absolute` and `power` are the arithmetic of pairs.
 
 >>> @rlx.jit

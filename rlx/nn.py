@@ -74,6 +74,7 @@ def variance_scaling(
         bound = math.sqrt(3 * scale / fan)
         return uniform(-bound, bound)(key, shape, dtype)
 
+    init.__doc__ = f"Numbers, {distribution}, of mean 0 and variance {scale:g} / {mode}: see `variance_scaling`."
     return init
 
 

@@ -25,6 +25,11 @@ from rlx.ops.random.choices import exponential as exponential
 from rlx.ops.random.choices import laplace as laplace
 from rlx.ops.random.choices import multivariate_normal as multivariate_normal
 from rlx.ops.random.choices import truncated_normal as truncated_normal
+from rlx.ops.random.counts import binomial as binomial
+from rlx.ops.random.counts import multinomial as multinomial
+from rlx.ops.random.counts import orthogonal as orthogonal
+from rlx.ops.random.counts import triangular as triangular
+from rlx.ops.random.counts import wald as wald
 from rlx.ops.random.distributions import beta as beta
 from rlx.ops.random.distributions import cauchy as cauchy
 from rlx.ops.random.distributions import chisquare as chisquare
@@ -55,10 +60,11 @@ from rlx.ops.random.draws import threefry2x32 as threefry2x32
 from rlx.ops.random.draws import uniform as uniform
 
 __all__ = [
-    "bernoulli", "beta", "bits", "categorical", "cauchy", "chisquare", "choice", "dirichlet", "dropout",
+    "bernoulli", "beta", "binomial", "bits", "categorical", "cauchy", "chisquare", "choice", "dirichlet", "dropout",
     "exponential", "fold_in", "gamma", "geometric", "gumbel", "key", "laplace", "loggamma", "logistic", "lognormal",
-    "maxwell", "multivariate_normal", "normal", "pareto", "permutation", "poisson", "rademacher", "randint",
-    "rayleigh", "split", "t", "threefry2x32", "truncated_normal", "uniform", "weibull_min",
+    "maxwell", "multinomial", "multivariate_normal", "normal", "orthogonal", "pareto", "permutation", "poisson",
+    "rademacher", "randint", "rayleigh", "split", "t", "threefry2x32", "triangular", "truncated_normal", "uniform",
+    "wald", "weibull_min",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # type checkers read the imports above

@@ -5,6 +5,7 @@
 #            installed; where apt has no such package it is left out, unless RLX_REQUIRE_SWIFTSHADER=1
 #   layers   the Vulkan validation layers
 #   glslang  glslangValidator and spirv-val, which compile and check the shaders
+#   browser  a headless Chromium, where apt has one by itself; elsewhere the tests of pages are left out
 #   cxx      a C++ compiler, which runs the kernels' scalar functions on the host
 # Usage: tools/system.sh vulkan glslang
 set -euo pipefail
@@ -71,10 +72,19 @@ for what in "$@"; do
             ;;
         swiftshader) get_swiftshader ;;
         layers) layers_present || missing+=(vulkan-validationlayers) ;;
+        browser)
+            if ! { has chromium-headless-shell || has chromium || has google-chrome; }; then
+                if apt-cache show chromium-headless-shell >/dev/null 2>&1; then
+                    missing+=(chromium-headless-shell)
+                else
+                    echo "system: apt has no chromium-headless-shell, so no test opens a page"
+                fi
+            fi
+            ;;
         glslang) { has glslangValidator && has spirv-val; } || missing+=(glslang-tools spirv-tools) ;;
         cxx) has g++ || has clang++ || missing+=(g++) ;;
         *)
-            echo "tools/system.sh knows vulkan, swiftshader, layers, glslang and cxx, not $what" >&2
+            echo "tools/system.sh knows vulkan, swiftshader, layers, glslang, browser and cxx, not $what" >&2
             exit 2
             ;;
     esac

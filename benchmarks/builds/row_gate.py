@@ -139,7 +139,7 @@ def on_gpu(op: str, shape: tuple[int, ...], dtype: str, device: str) -> tuple[Ca
 
     def run() -> float:
         program.executable.run()
-        return sum(us for _, us in program.executable.timings()) / 1e6
+        return sum(step.us for step in program.executable.timings()) / 1e6
 
     return run, nbytes
 

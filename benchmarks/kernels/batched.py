@@ -89,7 +89,7 @@ def measured(device: str, graph: rlx.Graph, batches: bool) -> Made:
 
             def once() -> float:
                 timed.run()
-                return float(sum(us for _, us in timed.timings()))
+                return float(sum(step.us for step in timed.timings()))
 
             steps = min(once() for _ in _times(timed.run))
     finally:

@@ -35,7 +35,7 @@ DTYPES = {"f32": rlx.f32, "bf16": rlx.bf16}
 def step_times(exe: rlx.CompiledGraph) -> list[tuple[str, float]]:
     """Runs once more and gives each step's time in µs. Requires: a graph compiled in a session with timings."""
     exe.executable.run()
-    return exe.executable.timings()
+    return [(step.name, step.us) for step in exe.executable.timings()]
 
 
 def per_run(run: Callable[[], object], sync: Callable[[], object], seconds: float = 0.15) -> float:

@@ -142,7 +142,7 @@ def measure(session: Session, row: Row, variant: Variant, seconds: float) -> tup
         best, end = math.inf, time.perf_counter() + seconds
         while time.perf_counter() < end:
             exe.executable.run()
-            best = min(best, sum(us for _, us in exe.executable.timings()) / 1e6)
+            best = min(best, sum(step.us for step in exe.executable.timings()) / 1e6)
         steps = " ".join(kernel for d in exe.report() for kernel in d.steps)
         return best, nmse, steps
 

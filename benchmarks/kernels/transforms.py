@@ -45,7 +45,7 @@ def by_rlx(device: str, form: str, n: int, batch: int) -> float:
         graph = rlx.Graph("fft")
         z = graph.param("z", (batch, n, 2) if form == "fft" else (batch, n))
         for _ in range(count):
-            made = rlx.fft.fft(z, norm="ortho") if form == "fft" else rlx.fft.rfft(z, norm="ortho")
+            made = rlx.fft.fft(z, norm="ortho", pairs=True) if form == "fft" else rlx.fft.rfft(z, norm="ortho")
             z = made if form == "fft" else rlx.fft.irfft(made, n, norm="ortho")
         graph.output("y", z[:1, :1])
         with session.compile(graph) as compiled:

@@ -192,7 +192,7 @@ def show_steps(d: Decoder, session: rlx.Session, args: argparse.Namespace, chunk
         for _ in range(3):
             exe.run(given)
         total, count = Counter[str](), Counter[str]()
-        for label, us in exe.executable.timings():
+        for label, us, *_ in exe.executable.timings():
             kernel = label.split(" ")[0]
             total[kernel] += us
             count[kernel] += 1

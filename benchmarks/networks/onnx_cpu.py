@@ -126,7 +126,7 @@ def spent(program: Any, runs: int = 10) -> list[tuple[str, float, int]]:
         exe.executable.run()
         total: dict[str, float] = defaultdict(float)
         nodes: dict[str, int] = defaultdict(int)
-        for label, us in exe.executable.timings():
+        for label, us, *_ in exe.executable.timings():
             kind = label.split(maxsplit=1)[0]
             total[kind] += us
             nodes[kind] += 1

@@ -106,7 +106,7 @@ def spent(step: Any, feeds: dict[str, Any]) -> list[tuple[str, float, int]]:
     found: dict[str, list[float]] = {}
     for _ in range(10):
         step.run(feeds)
-        for label, us in step.executable.timings():
+        for label, us, *_ in step.executable.timings():
             found.setdefault(label, []).append(us)
     total: dict[str, tuple[float, int]] = {}
     for label, times in found.items():

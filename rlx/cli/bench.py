@@ -94,6 +94,10 @@ def bench(
     max_bytes: MaxBytes = None,
     max_steps: MaxSteps = None,
     json: Annotated[Path | None, typer.Option(help="Write the figures here, as JSON.")] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(help="Instead, time each step of a run on one device, and write a trace for Perfetto here."),
+    ] = None,
 ) -> None:
     """Measure a model's latency on every device, and in ONNX Runtime where that is installed: NumPy arrays in and out;
     of a language model how many tokens a second it reads and writes, with the deviation over the runs.
@@ -109,7 +113,7 @@ def bench(
     of_text = {"--prompt-tokens": prompt_tokens, "--answer-tokens": answer_tokens, "--gpu-layers": gpu_layers,
                "--dtype": dtype, "--cache": cache}  # fmt: skip
     of_graphs = {"--input": input, "--dim": dim, "--strict": strict or None, "--max-bytes": max_bytes,
-                 "--max-steps": max_steps, "--warmup": warmup}  # fmt: skip
+                 "--max-steps": max_steps, "--warmup": warmup, "--profile": profile}  # fmt: skip
     text = makes_text(model)
     if idle := [option for option, value in (of_graphs if text else of_text).items() if value is not None]:
         what = "a language model" if text else "no language model"
@@ -120,6 +124,15 @@ def bench(
         answer = 128 if answer_tokens is None else answer_tokens
         devices = ["auto"] if device is None and gpu_layers is not None else device
         _language(model, devices, loading, prompt, answer, runs or 5, seed, seconds, json)
+        return
+    if profile is not None:
+        idle = [o for o, v in {"--runs": runs, "--warmup": warmup, "--json": json}.items() if v is not None]
+        if idle or len(device or []) > 1:
+            raise RlxError(f"bench --profile shows one run on one device; leave out {', '.join(idle) or 'a --device'}")
+        from rlx.cli.profile import profile as show  # only here: it loads the runtime
+
+        limits = {"strict": strict, "max_bytes": max_bytes, "max_steps": max_steps}
+        show(model, profile, (device or ["auto"])[0], precision, threads, input, dim, seed, limits)
         return
     runs, warmup = runs or 50, 5 if warmup is None else warmup
     n_threads = threads or available_threads()

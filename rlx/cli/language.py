@@ -64,9 +64,9 @@ class Loading(Record, slots=False):
     ] = None
     precision: Precision = "f32"
 
-    def load(self, model: Path, encoders: bool = False) -> Any:
-        """The language model of a command, or the sentence encoder where `encoders`. Raises: RlxError for what makes
-        no text, and as `rlx.models.load`."""
+    def load(self, model: Path, all_kinds: bool = False) -> Any:
+        """The language model of a command, or with `all_kinds` a sentence encoder, or a transcriber. Raises: RlxError
+        for what makes no text, and as `rlx.models.load`."""
         from rlx.models import LanguageModel, SentenceEncoder, load
 
         device, layers_on = self._placed(model)
@@ -78,7 +78,7 @@ class Loading(Record, slots=False):
                 prefill_chunk=self.prefill_chunk, precision=self.precision,
             )  # fmt: skip
         if not isinstance(made, LanguageModel):
-            if encoders and isinstance(made, SentenceEncoder):
+            if all_kinds:
                 return made
             made.close()
             if not isinstance(made, SentenceEncoder):

@@ -39,6 +39,7 @@ def serve(
     pages: Annotated[
         int | None, typer.Option(help="Keep keys and values in so many shared pages of 64 tokens.", min=2)
     ] = None,
+    lookup: Annotated[bool, typer.Option("--lookup", help="Guess from each text; sooner if it repeats.")] = False,
     loading: Loading,
     adapter: Annotated[
         list[str] | None,
@@ -48,18 +49,21 @@ def serve(
         str | None, typer.Option(help='Of embeddings: "mean", "cls" or "last". Default: as the file says, else last.')
     ] = None,
     max_prompt: Annotated[int | None, typer.Option(help="Tokens of a prompt. Default: the context.", min=1)] = None,
-    max_body: Annotated[int, typer.Option(help="Bytes of a request.", min=1024)] = 1 << 20,
+    max_body: Annotated[
+        int | None, typer.Option(help="Bytes of a request. Default: 1 MiB, 25 MiB with a sound.", min=1024)
+    ] = None,
     max_connections: Annotated[int, typer.Option(help="Connections at once.", min=1)] = 256,
     max_waiting: Annotated[int, typer.Option(help="Sequences that wait for a slot.", min=0)] = 64,
     seconds: Annotated[float, typer.Option(help="How long an answer may take.", min=1)] = 600.0,
 ) -> None:
-    """Serve a language model over HTTP, as clients of OpenAI's API expect: completions, chat, embeddings.
+    """Serve a model over HTTP, as clients of OpenAI's API expect: completions, chat, responses, embeddings, and what is
+    said in sounds by Whisper's.
 
     Requests are batched as they come. A page to try it is at the address that the command prints; /metrics has counts
     for Prometheus. Ctrl-C ends it once running answers have had some seconds to end.
     """
     _outlive_pipes()
-    from rlx.models import SentenceEncoder
+    from rlx.models import LanguageModel, SentenceEncoder, Transcriber
     from rlx.models.language.reading import POOLINGS
 
     try:
@@ -67,6 +71,7 @@ def serve(
         from rlx.serve.encoder import EncoderService
         from rlx.serve.http import bound, serve
         from rlx.serve.limits import Limits
+        from rlx.serve.sounds import TranscriberService
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("rlx"):
             raise
@@ -76,25 +81,32 @@ def serve(
     if pooling is not None and kind is None:
         raise RlxError(f"serve: --pooling {pooling!r} is none of {', '.join(POOLINGS)}")
     adapters = _adapters(adapter or [])
+    sizes = {} if max_body is None else {"body_bytes": max_body, "sound_bytes": max_body}
     limits = Limits(
-        body_bytes=max_body, prompt_tokens=max_prompt, connections=max_connections, waiting=max_waiting,
+        **sizes, prompt_tokens=max_prompt, connections=max_connections, waiting=max_waiting,
         request_seconds=seconds,
     )  # fmt: skip
     path = chosen_model("serve", model, file)
-    with bound(host, port, key) as listening, loading.load(path, encoders=True) as made:
+    with bound(host, port, key) as listening, loading.load(path, all_kinds=True) as made:
         called = name or _called(path)
-        if isinstance(made, SentenceEncoder):
+        if not isinstance(made, LanguageModel):
+            what = "an encoder" if isinstance(made, SentenceEncoder) else "a model of speech"
             if any(given is not None for given in (pooling, loading.context, loading.cache, pages)):
-                raise RlxError("serve: --pooling, --context, --cache and --pages are for language models; this is an "
-                               "encoder")  # fmt: skip
-            if adapters:
-                raise RlxError("serve: --adapter is for language models; this is an encoder")
-            service: Service = EncoderService(made, called, limits=limits, key=key)
+                raise RlxError("serve: --pooling, --context, --cache and --pages are for language models; this is "
+                               f"{what}")  # fmt: skip
+            if adapters or lookup:
+                raise RlxError(f"serve: --adapter and --lookup are for language models; this is {what}")
+        if isinstance(made, Transcriber):
+            service: Service = TranscriberService(made, called, limits=limits, key=key)
+            device_name, room = made.session.info.id, "sounds in WAV"
+        elif isinstance(made, SentenceEncoder):
+            service = EncoderService(made, called, limits=limits, key=key)
             device_name, room = made.session.info.id, f"texts of {made.max_length} tokens"
         else:
             for one, folder in adapters.items():
                 made.load_adapter(one, folder)
-            service = Service(made, called, slots=slots, limits=limits, key=key, pooling=kind, pages=pages)
+            service = Service(made, called, slots=slots, limits=limits, key=key, pooling=kind, pages=pages,
+                              lookup=lookup)  # fmt: skip
             with drawn("before the first request"):
                 service.engine.batch.prepare()
             device_name, room = made.decoder.where, f"{slots} slots of {made.context} tokens"

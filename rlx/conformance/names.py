@@ -58,10 +58,10 @@ OTHERS = {
         while_loop"""),
     "jax.nn": ("", """elu gelu hard_sigmoid hard_silu=hard_swish leaky_relu log_softmax logsumexp mish one_hot relu
         relu6 selu sigmoid silu softmax softplus standardize"""),
-    "jax.random": ("random", """PRNGKey bernoulli beta binomial= bits categorical cauchy chisquare choice dirichlet
-        exponential fold_in gamma geometric gumbel key laplace loggamma logistic lognormal maxwell multinomial=
-        multivariate_normal normal orthogonal= pareto permutation poisson rademacher randint rayleigh split t
-        triangular= truncated_normal uniform wald= weibull_min"""),
+    "jax.random": ("random", """PRNGKey bernoulli beta binomial bits categorical cauchy chisquare choice dirichlet
+        exponential fold_in gamma geometric gumbel key laplace loggamma logistic lognormal maxwell multinomial
+        multivariate_normal normal orthogonal pareto permutation poisson rademacher randint rayleigh split t
+        triangular truncated_normal uniform wald weibull_min"""),
     "jax.tree": ("tree", """all flatten leaves map reduce structure transpose unflatten"""),
     "scipy.signal": ("signal", """butter check_COLA=check_cola check_NOLA=check_nola chirp coherence convolve correlate
         csd decimate detrend fftconvolve filtfilt find_peaks firwin get_window hilbert istft lfilter oaconvolve
@@ -103,15 +103,17 @@ DIFFERENCES = {
     "histogram": "`bins` is an int or edges",
     "where": "one argument: `size=` in a traced function", "can_cast": "by rlx's table of promotion",
     "result_type": "by rlx's table of promotion; numbers are no arguments",
+    "softmax": "the last axis unless another is named, as in JAX", "log_softmax":
+    "the last axis unless another is named, as in JAX",
     "conv": "`strides` or `stride`, `pads` or `padding`",
     "choice": "other numbers than JAX's", "categorical": "other numbers than JAX's", "truncated_normal":
     "other numbers than JAX's", "gumbel": "other numbers than JAX's", "normal": "other numbers than JAX's",
     "randint": "other numbers than JAX's", "exponential": "other numbers than JAX's", "laplace":
     "other numbers than JAX's", "multivariate_normal": "other numbers than JAX's",
-    **dict.fromkeys(("beta", "chisquare", "dirichlet", "gamma", "loggamma", "t"),
+    **dict.fromkeys(("beta", "binomial", "chisquare", "dirichlet", "gamma", "loggamma", "multinomial", "t", "wald"),
                     "other numbers than JAX's; no gradient to parameters"),
-    **dict.fromkeys(("geometric", "lognormal", "maxwell", "pareto", "poisson", "rayleigh", "weibull_min", "cauchy",
-                     "logistic"), "other numbers than JAX's"), "eig": "of real matrices",
+    **dict.fromkeys(("geometric", "lognormal", "maxwell", "pareto", "orthogonal", "poisson", "rayleigh", "weibull_min",
+                     "cauchy", "logistic"), "other numbers than JAX's"), "eig": "of real matrices",
     "eigvals": "of real matrices", "linearize": "computes the function anew with each tangent", "lu": "no options",
     "cholesky": "the lower factor, as NumPy", "qr": "`mode=\"reduced\"`, as NumPy",
 }  # fmt: skip
@@ -126,5 +128,4 @@ LACKING = {
     "nanmean": "dtype where", **dict.fromkeys(("nanstd", "nanvar"), "dtype where mean"),
     **dict.fromkeys(("std", "var"), "mean"), "polyfit": "full cov", "unique": "sorted",
     **dict.fromkeys(("quantile", "percentile", "nanquantile", "nanpercentile", "histogram_bin_edges"), "weights"),
-    **dict.fromkeys(("matrix_rank", "pinv"), "hermitian"),
 }  # fmt: skip

@@ -15,6 +15,7 @@ from rlx.records import Record
 if TYPE_CHECKING:
     from rlx.driver.memory.arena import DeviceArena
     from rlx.driver.memory.plan import MemoryPlan
+    from rlx.driver.times import StepTime
 
 Bytes = npt.NDArray[np.uint8]
 DeviceKind = Literal["cpu", "integrated", "discrete", "virtual", "software"]
@@ -251,8 +252,8 @@ class Executable(Protocol):
         """Every step in order, one line each: its kernel or call, its size, and its node."""
         ...
 
-    def timings(self) -> list[tuple[str, float]]:
-        """Each step and its time in µs in the last run.
+    def timings(self, launches: bool = False) -> list[StepTime]:
+        """Each step of the last run, in order; with `launches` also what the host did to launch them.
 
         Raises: UnsupportedOp unless it was built with `timed`, ArenaError before the first run."""
         ...

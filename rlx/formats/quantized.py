@@ -286,7 +286,7 @@ class QuantizedTensors(Mapping[str, Value]):
             self._made[stem] = _Made(shape, kind, make)
 
     def _compressed(self) -> None:
-        """The formats of compressed-tensors for weights: packed int4 without zeros, int8 and fp8."""
+        """The formats of compressed-tensors for weights without zeros: 4 or 8 bits in words, int8 and fp8."""
         groups = self._settings.get("config_groups")
         weights = [
             g.get("weights")
@@ -295,7 +295,9 @@ class QuantizedTensors(Mapping[str, Value]):
         ]
         if len(weights) != 1 or not isinstance(weights[0], dict):
             self._refuse("quantization_config.config_groups has no single group with its weights' settings")
-        self._settings = {**self._settings, "group_size": weights[0].get("group_size") or -1}
+        group = weights[0].get("group_size") or -1
+        blocks = weights[0].get("block_structure") or ([1, group] if group != -1 else None)
+        self._settings = {**self._settings, "group_size": group, "weight_block_size": blocks}
         if self._stems(".weight_zero_point") or self._stems(".weight_g_idx"):
             self._refuse(
                 "weights of compressed-tensors with zero points or ordered groups; rlx reads those without"
@@ -303,22 +305,21 @@ class QuantizedTensors(Mapping[str, Value]):
         for stem in self._stems(".weight_packed"):
             words = self._take(f"{stem}.weight_packed", np.int32)
             shape = self._take(f"{stem}.weight_shape", np.int64, np.int32)
-            if (
-                weights[0].get("num_bits") != 4
-                or words.ndim != 2
-                or shape.tolist() != [len(words), words.shape[1] * 8]
-            ):
-                self._refuse(
-                    f"tensor {shown(stem)}.weight_packed is no matrix of 4 bits of the shape it says"
-                )
-            rows, columns = words.shape[0], words.shape[1] * 8
+            bits = weights[0].get("num_bits")
+            per = 8 if bits == 4 else 4
+            if bits not in (4, 8) or words.ndim != 2 or shape.tolist() != [len(words), words.shape[1] * per]:
+                self._refuse(f"tensor {shown(stem)}.weight_packed is no matrix of 4 or 8 bits of the shape it says")
+            rows, columns = words.shape[0], words.shape[1] * per
             group = self._group(columns)
             floats = (np.float16, bf16.np, np.float32)
             scales = self._take(f"{stem}.weight_scale", *floats, shape=(rows, columns // group))
-            kind = self._block("int4", columns, group, stem)
+            kind = self._block(f"int{bits}", columns, group, stem)
+            offset = np.uint8(0 if bits == 4 else 128)  # words hold codes from 0 on, the dtype int8 signed ones
 
-            def make(words: Array = words, scales: Array = scales, kind: DType = kind) -> PackedArray:
-                return _packed(kind, np.ascontiguousarray(words).view(np.uint8), scales, None)
+            def make(
+                words: Array = words, scales: Array = scales, kind: DType = kind, offset: np.uint8 = offset
+            ) -> PackedArray:
+                return _packed(kind, np.ascontiguousarray(words).view(np.uint8) ^ offset, scales, None)
 
             self._add(stem, (rows, columns), kind, make)
         for stem in self._stems(".weight_scale"):

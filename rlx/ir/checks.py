@@ -17,7 +17,7 @@ from rlx.ir.body import TracedBody
 from rlx.ir.graph import HIDDEN, Graph, Tensor
 
 _INDEX, _LIMITS = f"{HIDDEN}the index of ", f"{HIDDEN}the limits of "
-_NOTHING = -1  # in place of the number of rows
+NOTHING = -1  # in place of the number of rows, where none is written
 _LAST = np.iinfo(np.int32).max
 
 
@@ -47,7 +47,7 @@ def limits_of(count: int, length: int | None, least: int = 0) -> npt.NDArray[np.
 
 def between(least: int, most: int) -> npt.NDArray[np.int32]:
     """The least and the greatest number that an input may have, where nothing is written."""
-    return np.array([least, most, _NOTHING, 0], np.int32)
+    return np.array([least, most, NOTHING, 0], np.int32)
 
 
 def fault(what: str, index: npt.NDArray[Any], limits: npt.NDArray[Any]) -> str | None:
@@ -60,7 +60,7 @@ def fault(what: str, index: npt.NDArray[Any], limits: npt.NDArray[Any]) -> str |
     row = int(place[-1]) if place else 0
     expected = f"{least} to {most}" if most != least else str(least)
     at = int(index[place])
-    if count == _NOTHING:
+    if count == NOTHING:
         return f"{what}: row {row} has {at}; expected {expected}"
     into, expected = (f"a cache of length {length}", expected) if length else ("a ring", f"at least {least}")
     many = "1 position" if count == 1 else f"{count} positions from there on"

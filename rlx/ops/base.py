@@ -43,6 +43,14 @@ def cast_to(x: Tensor, dtype: DType) -> Tensor:
     return x if x.dtype == dtype else apply("cast", x, dtype=dtype)
 
 
+def narrowed(x: Tensor, dtype: DType) -> Tensor:
+    """Integers in the dtype of others: one beyond its range becomes the end of the range, and does not wrap."""
+    have, want = np.iinfo(x.dtype.np), np.iinfo(dtype.np)
+    if have.max > want.max:
+        x = apply("clip", x, min=max(int(have.min), int(want.min)), max=int(want.max))
+    return cast_to(x, dtype)
+
+
 def floating(x: Tensor) -> Tensor:
     """x itself when it is a float, else cast to f32."""
     return x if x.dtype.is_float else cast_to(x, f32)

@@ -439,6 +439,10 @@ _OF_PAIRS = {
     },
     "rlx.signal": {"istft": False}, "rlx.ops.signal.short_time": {"_istft": False},
 }  # fmt: skip
+# Those that are told what a last axis of 2 holds.
+_SAYING_PAIRS = frozenset(
+    ("fft", "fft2", "fftn", "ifft", "ifft2", "ifftn", "fftshift", "ifftshift", "irfft", "irfft2", "irfftn", "hfft")
+)
 
 
 def _dispatched(module: str, name: str, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -461,7 +465,8 @@ def _dispatched(module: str, name: str, call: Callable[..., Any], args: Any, kwa
             "and rlx.fft: take them apart by rlx.real and rlx.imag"
         )
     arguments = [_as(x).pairs if isinstance(x, Complex) or _is_complex(x) else x for x in (*args, *kwargs.values())]
-    result = call(*arguments[: len(args)], **dict(zip(kwargs, arguments[len(args) :], strict=True)))
+    said = {"pairs": True} if name in _SAYING_PAIRS else {}
+    result = call(*arguments[: len(args)], **dict(zip(kwargs, arguments[len(args) :], strict=True)), **said)
     return Complex(result) if gives else result
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtypes import DType, i32, i64, promote
+from rlx.dtypes import DType, i32, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ops import batching
-from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floats, tensors
+from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floats, narrowed, tensors
 from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
 from rlx.ops.matmul import ACTIVATIONS, activated, matmul, product_cost
 from rlx.ops.numeric import Array, computed
@@ -156,10 +156,7 @@ def group_sizes_of(op: str, x: Tensor, group_sizes: TensorLike) -> Tensor:
                 f"{op}: group_sizes {known.ravel()[:8].tolist()} for {x.shape[0]} rows; expected sizes of 0 or more "
                 "that together are at most the rows"
             )
-    if sizes.dtype == i64:
-        # Clamped before the cast to i32, in which a larger size would wrap.
-        sizes = apply("clip", sizes, min=0, max=2**31 - 1)
-    return cast_to(sizes, i32)
+    return narrowed(sizes, i32)
 
 
 # -- lora_matmul

@@ -14,7 +14,7 @@ from rlx.ir.checks import check_writes
 from rlx.ir.graph import apply_multi
 from rlx.ops.attention.forward import attention_attrs, attention_inputs, check_attention
 from rlx.ops.attention.parts import ByToken, attention_cost, softmax_rows, swapped, with_row
-from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, tensors
+from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, narrowed, tensors
 from rlx.ops.numeric import Array, computed
 
 BLOCK = 32  # elements that share a scale
@@ -200,7 +200,7 @@ def q8_0_update(
         raise DTypeError(f"q8_0_update: position is {position.dtype}; expected whole numbers, best i32")
     if checked:
         check_writes("q8_0_update", position, 1, None)
-    codes, scales = apply_multi("q8_0_update", x, codes, scales, cast_to(position, i32))
+    codes, scales = apply_multi("q8_0_update", x, codes, scales, narrowed(position, i32))
     return codes, scales
 
 

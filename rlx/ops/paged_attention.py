@@ -12,7 +12,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Op, Tensor, TensorType, apply, register
 from rlx.ops.attention.forward import attention_attrs, attention_inputs, check_attention
 from rlx.ops.attention.parts import ByToken, attention_cost, softmax_rows, swapped
-from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, tensors
+from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, narrowed, tensors
 from rlx.ops.numeric import Array, computed
 from rlx.ops.packed_attention import BLOCK, dequantized
 
@@ -129,11 +129,12 @@ def paged_attention(
     check_float("paged_attention", q.dtype, "query")
     if not table.dtype.is_int:
         raise DTypeError(f"paged_attention: table is {table.dtype}; expected integers, best i32")
-    (lengths,) = attention_inputs("paged_attention", q, None, kv_len, None)
+    keys = table.shape[1] * k.shape[1] if table.ndim == 2 and k.ndim == 4 else None
+    (lengths,) = attention_inputs("paged_attention", q, None, kv_len, keys)
     attrs = attention_attrs(q, scale, causal, window, softcap)
     if not scales:
         k, v = cast_to(k, q.dtype), cast_to(v, q.dtype)
-    return apply("paged_attention", q, k, v, cast_to(table, i32), lengths, *scales, **attrs)
+    return apply("paged_attention", q, k, v, narrowed(table, i32), lengths, *scales, **attrs)
 
 
 __all__ = ["paged_attention", "paged_rows"]

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from rlx.errors import ShapeError
 from rlx.ir import Attrs, Expr, Node, Tensor, TensorType, apply
 from rlx.ir import expr as ex
 from rlx.ir.rows import Layout, Rows, row_max, row_sum
-from rlx.ir.types import normalize_axes, normalize_axis
+from rlx.ir.types import broadcast_shapes, normalize_axes, normalize_axis
 from rlx.ops import batching
-from rlx.ops.base import cast_to, check_axis, check_float, check_inputs, check_like, floating, tensor
-from rlx.ops.reduce import Axis, kept_shape, working_float
+from rlx.ops.base import (
+    TensorLike,
+    cast_to,
+    check_axis,
+    check_float,
+    check_inputs,
+    check_like,
+    flag,
+    floating,
+    floats,
+    tensor,
+    tensors,
+)
+from rlx.ops.movement import strided as movement
+from rlx.ops.reduce import Axis, chosen, kept_shape, working_float
 from rlx.ops.row_programs import row_op
 
 
@@ -114,46 +128,104 @@ row_op("logsumexp", "softmax", Rows(_logsumexp, _along), "torch.logsumexp", _log
        kernel="logsumexp", batch=batching.along())  # fmt: skip
 
 
-def softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """exp(x) divided by its sum along an axis.
+def _one_axis(op: str, x: Tensor, axis: Axis) -> tuple[Tensor, int, tuple[int, ...], list[int]]:
+    """x with the axes as one, the place of that, the axes, and the order of x's in which they lie side by side."""
+    axes = normalize_axes(axis, x.ndim, op)
+    place, order = axes[0] if axes else 0, list(range(x.ndim))
+    if len(axes) == 1:
+        return x, place, axes, order
+    if axes != tuple(range(place, place + len(axes))):
+        kept = [i for i in order if i not in axes]
+        order, place = [*kept, *axes], len(kept)
+        x = apply("transpose", x, perm=tuple(order))
+    end = place + len(axes)
+    shape = (*x.shape[:place], math.prod(x.shape[place:end]), *x.shape[end:])
+    return apply("reshape", x, shape=shape), place, axes, order
 
-    Shape: x's. Dtype: float; integers and bools become f32. Gradient: y·(d - Σ d·y). Numerics: the greatest element
-    is subtracted first, so nothing overflows; NaN where a row holds NaN, inf, or only -inf. Along the last axis, GPUs
-    compute the exponentials of halves to within 2^-16, and flush those below 2^-126 to 0.
+
+def _normalized(op: str, x: Tensor, axis: Axis, where: TensorLike | None, nothing: float) -> Tensor:
+    """softmax or log_softmax over the axes, of the elements that are chosen; `nothing` for the others."""
+    x, mask = floating(tensor(op, x)), None
+    if where is not None:
+        x, mask = chosen(op, x, where, -math.inf)
+    flat, place, axes, order = _one_axis(op, x, axis)
+    y = apply(op, flat, axis=place)
+    if len(axes) != 1:
+        y = apply("reshape", y, shape=tuple(x.shape[i] for i in order))
+        if order != sorted(order):
+            y = apply("transpose", y, perm=tuple(order.index(i) for i in range(len(order))))
+    return y if mask is None else apply("where", mask, y, y.graph.constant(nothing, y.dtype))
+
+
+def softmax(x: Tensor, axis: Axis = -1, *, where: TensorLike | None = None) -> Tensor:
+    """exp(x) divided by its sum along an axis, or over several (None: all).
+
+    Shape: x's. `where`: bools, which broadcast to x's shape: the elements that count; the others give 0. Dtype: float;
+    integers and bools become f32. Gradient: y·(d - Σ d·y). Numerics: the greatest element is subtracted first, so
+    nothing overflows; NaN where a row holds NaN, inf, or only -inf. Along the last axis, GPUs compute the exponentials
+    of halves to within 2^-16, and flush those below 2^-126 to 0.
     """
-    x = floating(tensor("softmax", x))
-    return apply("softmax", x, axis=normalize_axis(axis, x.ndim, "softmax"))
+    return _normalized("softmax", x, axis, where, 0.0)
 
 
-def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """log(softmax(x)) along an axis.
+def log_softmax(x: Tensor, axis: Axis = -1, *, where: TensorLike | None = None) -> Tensor:
+    """log(softmax(x)) along an axis, or over several (None: all).
 
-    Shape: x's. Dtype: float; integers and bools become f32. Gradient: d - softmax(x)·Σ d. Numerics: computed as x - max
-    - log(Σ exp(x - max)), finite where softmax is 0; NaN where a row holds NaN, inf, or only -inf.
+    Shape: x's. `where`: as in rlx.softmax; the others give -inf. Dtype: float; integers and bools become f32. Gradient:
+    d - softmax(x)·Σ d. Numerics: computed as x - max - log(Σ exp(x - max)), finite where softmax is 0; NaN where a row
+    holds NaN, inf, or only -inf.
     """
-    x = floating(tensor("log_softmax", x))
-    return apply("log_softmax", x, axis=normalize_axis(axis, x.ndim, "log_softmax"))
+    return _normalized("log_softmax", x, axis, where, -math.inf)
 
 
-def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """log(Σ exp(x)) over the axes (None: all).
+def logsumexp(
+    x: Tensor, axis: Axis = None, keepdims: bool = False, *, b: TensorLike | None = None, return_sign: bool = False,
+    where: TensorLike | None = None,
+) -> Any:  # fmt: skip
+    """log(Σ b·exp(x)) over the axes (None: all).
 
-    Dtype: float; integers and bools become f32. Gradient: softmax(x)·d. Numerics: the greatest element is subtracted
+    b: factors, which broadcast with x; of a negative sum the result is NaN, or with `return_sign` a pair, the logarithm
+    of the sum's magnitude and its sign. `where`: bools, which broadcast to x's shape: the elements that count. Dtype:
+    float; integers and bools become f32. Gradient: softmax(x)·d, and to b. Numerics: the greatest element is subtracted
     first and added to the result. An empty axis, or only -inf, gives -inf; a NaN gives NaN, else an inf gives inf.
     """
-    x = floating(tensor("logsumexp", x))
-    axes = normalize_axes(axis, x.ndim, "logsumexp")
-    kept = tuple(i for i in range(x.ndim) if i not in axes)
-    flat, place = x, axes[0] if axes else 0
-    if len(axes) != 1:
-        # The op takes one axis: several become one, in the place of the first, or last where they are not adjacent.
-        if axes != tuple(range(place, place + len(axes))):
-            flat, place = apply("transpose", x, perm=(*kept, *axes)), len(kept)
-        shape = (*flat.shape[:place], math.prod(x.shape[i] for i in axes), *flat.shape[place + len(axes) :])
-        flat = apply("reshape", flat, shape=shape)
-    y = apply("logsumexp", flat, axis=place)
-    shape = kept_shape(x.shape, axes) if keepdims else tuple(x.shape[i] for i in kept)
+    op = "logsumexp"
+    keepdims, return_sign = flag(op, "keepdims", keepdims), flag(op, "return_sign", return_sign)
+    x = floating(tensor(op, x))
+    if where is not None:
+        x, _ = chosen(op, x, where, -math.inf)
+    if b is not None or return_sign:
+        return _signed(op, x, axis, keepdims, b, return_sign)
+    flat, place, axes, _ = _one_axis(op, x, axis)
+    y = apply(op, flat, axis=place)
+    kept = tuple(n for i, n in enumerate(x.shape) if i not in axes)
+    shape = kept_shape(x.shape, axes) if keepdims else kept
     return y if y.shape == shape else apply("reshape", y, shape=shape)
+
+
+def _signed(op: str, x: Tensor, axis: Axis, keepdims: bool, b: TensorLike | None, return_sign: bool) -> Any:
+    """The logarithm of a sum with factors, and with `return_sign` the sum's sign."""
+    factor = None
+    if b is not None:
+        x, factor = floats(*tensors(op, x, b))
+        if factor.dtype != x.dtype:
+            factor = cast_to(factor, x.dtype)
+        shape = broadcast_shapes(x.shape, factor.shape, op=op)
+        x, factor = (movement.expand(t, shape) for t in (x, factor))
+        x = apply("where", apply("equal", factor, 0), -math.inf, x)  # 0 · inf would be NaN
+    axes = normalize_axes(axis, x.ndim, op)
+    attrs = {"axes": axes, "keepdims": keepdims}
+    away, top = x, None
+    if 0 not in (x.shape[i] for i in axes):
+        top = apply("stop_gradient", apply("max", x, axes=axes, keepdims=True))
+        top = apply("where", apply("isinf", top, positive=True, negative=True), 0.0, top)
+        away = x - top
+    terms = apply("exp", away)
+    total = apply("sum", terms if factor is None else factor * terms, **attrs)
+    y = apply("log", apply("abs", total) if return_sign else total)
+    if top is not None:
+        y = y + apply("reshape", top, shape=y.shape)
+    return (y, apply("sign", total)) if return_sign else y
 
 
 __all__ = ["log_softmax", "logsumexp", "softmax"]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from rlx.driver import DeviceArena
 from rlx.errors import CapacityExceeded, GraphError
 from rlx.ir import Graph, Leaf, Node, Tensor, bodies
-from rlx.ir.checks import checks_of, fault
+from rlx.ir.checks import NOTHING, checks_of, fault
 from rlx.runtime.array import Array, again, stored
 from rlx.runtime.custom import FAMILY as CUSTOM
 from rlx.runtime.ports import Given, OutputPort
@@ -92,7 +92,8 @@ def verify(what: str, index: npt.NDArray[Any], limits: npt.NDArray[Any], then: s
     """Raises: CapacityExceeded for an index outside of its limits."""
     wrong = fault(what, index, limits)
     if wrong is not None:
-        raise CapacityExceeded(f"{wrong}; {then}. Give a longer cache, or begin it anew")
+        advice = "" if limits[2] == NOTHING else ". Give a longer cache, or begin it anew"
+        raise CapacityExceeded(f"{wrong}; {then}{advice}")
 
 
 def checks_in(declared: Graph, planned: Graph, arena: DeviceArena) -> list[IndexCheck]:

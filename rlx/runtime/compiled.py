@@ -40,6 +40,7 @@ from rlx.runtime.store import State, Store, on_host
 
 if TYPE_CHECKING:
     from rlx.runtime.report import Report
+    from rlx.runtime.timings import Timings
 
 _KEPT_NODES = 256  # a smaller graph takes the passes about as long as the cache takes to find what they made of it
 
@@ -71,6 +72,7 @@ class CompiledGraph(Closing):
         # The programs of one State take turns by its lock: a donated input and the result that lies in the state's slot
         # belong to one run. In a forked child the State, which is older, gets its new lock first.
         self._lock = renewed(self, "_lock", (lambda: state.turn) if graph.states else threading.RLock)
+        self._building = renewed(self, "_building", threading.RLock)  # taken after `_lock` by who takes both
         self._closed = False
         self._busy = 0  # calls in progress that use the program; all are of the thread that holds the lock
         self._program: Recorded | None = None
@@ -311,9 +313,17 @@ class CompiledGraph(Closing):
         return built if isinstance(built, str) else (built, plan.total_bytes + built.own_bytes)
 
     def prepare(self) -> Self:
-        """Allocates and records now instead of at the first run."""
-        with self._lock:
-            self._ready()
+        """Allocates and records now instead of at the first run. Other programs of its State may run meanwhile."""
+        with self._building:
+            first = self._program is None
+            if first:
+                self._open()
+                self._build()
+        if first:
+            debug.show_built(self)
+        else:  # another thread may run what would be recorded anew
+            with self._lock:
+                self._ready()
         return self
 
     def clone(self) -> CompiledGraph:
@@ -368,7 +378,7 @@ class CompiledGraph(Closing):
 
     def close(self) -> None:
         """Frees the recording and the arena; the weights remain. Idempotent."""
-        with self._lock:
+        with self._lock, self._building:
             self._closed = True
             self._drop()
 
@@ -416,6 +426,18 @@ class CompiledGraph(Closing):
         with self._lock:
             program = self._ready()
             return report_of(program, self._prepare().decomposed, self.device.info.id, self.plan, self.weights)
+
+    def timings(self) -> Timings:
+        """The time of each step of the last run, with the bytes and operations of each; printing it shows a table,
+        `save` writes a trace for Perfetto. A timed run waits for each of its pieces.
+
+        Raises: UnsupportedOp unless it was compiled in `Session(..., timings=True)`; ArenaError before a run."""
+        from rlx.runtime.timings import Timings
+
+        steps = self.executable.timings(launches=True)
+        device = tuple(step for step in steps if step.track != "launch")
+        launches = tuple(step for step in steps if step.track == "launch")
+        return Timings(self.device.info.id, device, launches)
 
     # -- stages
 
@@ -550,9 +572,17 @@ class CompiledGraph(Closing):
                 self._busy -= 1
 
     def _ready(self) -> Recorded:
+        """The recorded program, for who holds `_lock`."""
         self._open()
         if self._program is not None and self._version == self.weights.version:
             return self._program
+        with self._building:
+            result = self._build()
+        debug.show_built(self)
+        return result
+
+    def _build(self) -> Recorded:
+        """Records the program, for who holds `_building`, and `_lock` where it was recorded before."""
         self._unchanged()
         missing = self.weights.missing(list(self.graph.params))
         if missing:
@@ -568,30 +598,31 @@ class CompiledGraph(Closing):
             self._version = self.weights.version
         room = self.options.room
         self.last_used = room.now()
-        room.admit(self, self._plan.total_bytes)  # the lock is not held: programs of other stores may give way
+        room.admit(self, self._plan.total_bytes)  # no lock of a store is held: programs of others may give way
         failed: OutOfDeviceMemory | None = None
+        result: Recorded | None = None
         with self.weights.lock:
             if self._version == self.weights.version:
                 try:
-                    self._program = Recorded(self, prepared, self._plan)
+                    result = Recorded(self, prepared, self._plan)
                 except OutOfDeviceMemory as error:
                     failed = error  # others have taken the memory that was free when this was compiled
                 except BaseException:
                     room.leave(self)
                     raise
-        if self._program is None:
+        if result is None:
             room.leave(self)
             if failed is None or room.evict(self):
-                return self._ready()
+                return self._build()
             if self.options.smaller is not None:
                 debug.say(f"RLX_DEBUG: results are not compared: {failed}")
                 self.options = self.options.smaller
-                return self._ready()
+                return self._build()
             need = f"needs {self._plan.total_bytes:,} bytes now, and got an error: {failed}"
             raise out_of_memory(need, prepared.graph, self.graph.name, room) from failed
-        self._count_own(self._program)
-        debug.show_built(self)
-        return self._program
+        self._program = result
+        self._count_own(result)
+        return result
 
     def _count_own(self, program: Recorded) -> None:
         """Counts what the executable has beside the plan. Raises: OutOfDeviceMemory where it cannot fit."""

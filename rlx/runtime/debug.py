@@ -58,10 +58,7 @@ def show_run(compiled: CompiledGraph, before: Values) -> None:
     """Prints a run; `before` is the result of `before_run`."""
     level = compiled.options.build.debug
     if level >= TIMINGS:
-        timings = compiled.executable.timings()
-        total = sum(us for _, us in timings)
-        say("\n".join(f"{us:10.1f} µs {us / total if total else 0:5.0%}  {name}" for name, us in timings))
-        say(f"{total:10.1f} µs in {len(timings)} steps on {compiled.device.info.id}")
+        say(compiled.timings())
     if level >= VALUES:
         for node in compiled.program.nodes:
             if not node.op.leaf:

@@ -22,6 +22,7 @@ from rlx import ops
 from rlx.driver import Call, Device
 from rlx.driver.device import CUDA
 from rlx.driver.memory.plan import ALIGNMENT
+from rlx.driver.memory.views import view_offset
 from rlx.driver.registry import open_device
 from rlx.dtypes import DType, bool_
 from rlx.errors import GraphError, RlxError, ShapeError
@@ -397,6 +398,9 @@ def _runner(exe: CompiledGraph, traced: Traced, leaves: Sequence[Any], name: str
     if not plain or users or exe.options.build.debug or not kept or traced.tape.steps:
         return Program(partial(_run_checked, exe, traced, name), exe.plan.total_bytes, "its arguments are checked")
     by_name = _sources(traced, leaves)
+    view = _view(exe, traced, by_name, leaves)
+    if view is not None:
+        return Program(view, 0, "")
     call = exe.build_call(list(exe.graph.inputs))
     on_host = hasattr(device, "fresh")
     if not isinstance(call, str):
@@ -409,6 +413,38 @@ def _runner(exe: CompiledGraph, traced: Traced, leaves: Sequence[Any], name: str
     sources = [by_name[p.name] for p in program.inputs]
     run = _on_host(exe, traced, sources, leaves) if on_host else _on_device(exe, traced, sources)
     return Program(run, exe.plan.total_bytes, call)
+
+
+def _view(
+    exe: CompiledGraph, traced: Traced, by_name: Mapping[str, tuple[int, Any]], leaves: Sequence[Any]
+) -> Run | None:
+    """Gives an Array's own memory with another shape, where the only result lies at the first byte of an argument."""
+    results = list(visible(exe.graph.outputs).values())
+    makers = {t.id: node for node in exe.graph.nodes for t in node.outputs}
+    t = results[0]
+    while view_offset(makers[t.id]) == 0:
+        t = makers[t.id].inputs[0]
+    i = next((by_name[n][0] for n, x in exe.graph.inputs.items() if x.id == t.id), None)
+    if len(results) > 1 or traced.out[0] != "leaf" or t.type.dtype.is_packed:
+        return None
+    if i is None or type(leaves[i]) is not Array:
+        return None
+    made = results[0].type
+    return lambda given: _sharing(given[i], made, 0)
+
+
+def _sharing(x: Array, t: TensorType, at: int) -> Array:
+    """An Array in the memory of another, from its byte `at` on."""
+    buffer = x._buffer
+    if buffer is None or x._lender is not None:
+        buffer = x._held()
+    result = Array._of(x.device, t, buffer)
+    result._offset = x._offset + at
+    if x._unread is not None:
+        result._unread = x._unread
+    if x._borrowed:
+        result._borrowed = True
+    return result
 
 
 def _in_host_memory(
@@ -495,6 +531,7 @@ def _in_device_memory(
     fresh = None if call.fresh is None else call.fresh([nbytes for _, nbytes in outputs])
     checked = partial(_run_checked, exe, traced, "a call")
     known: dict[Hashable, Any] = {}  # numbers that calls gave, in the device's memory
+    last: dict[int, tuple[Any, Any]] = {}  # the last of each argument, which a loop gives again
 
     def of_number(i: int, number: Any, t: TensorType, given: Sequence[Any]) -> Any:
         value = given[i]
@@ -549,7 +586,13 @@ def _in_device_memory(
                     return run(given)
                 places.append(place)
             else:
-                buffer = of_number(i, number, t, given) if number is not None else array(x, t.dtype, device)._buffer
+                if number is None:
+                    buffer = array(x, t.dtype, device)._buffer
+                elif (pair := last.get(i)) is not None and pair[0] is x:
+                    buffer = pair[1]
+                else:
+                    buffer = of_number(i, number, t, given)
+                    last[i] = x, buffer
                 kept.append(buffer)
                 places.append(buffer.address)
         return results(fresh(places))  # type: ignore[misc]  # it is there where this is called
@@ -741,7 +784,8 @@ def _getitem(self: Array, key: Any) -> Any:
 
 def _cut(x: Array, parts: tuple[Any, ...]) -> Array | None:
     """What a key of ints, slices, None and Ellipsis selects, where it lies in one piece or on the CPU: a copy, which
-    takes no program. None of anything else, also of what the key must not have."""
+    takes no program, or on a GPU the array's own memory, where programs can take that without a copy. None of anything
+    else, also of what the key must not have."""
     t = x.type
     if x._buffer is None or x._lender is not None:
         x._held()
@@ -776,8 +820,11 @@ def _cut(x: Array, parts: tuple[Any, ...]) -> Array | None:
         return Array._of(x.device, result, x.device.holding(data))  # type: ignore[attr-defined]
     if not in_one:
         return None
-    copy = x.device.acquire(result.nbytes, False)
-    copy.copy_from(buffer, x._offset + at, 0, result.nbytes)
+    if not (x._offset + at) % ALIGNMENT:  # other places would be copied by each call that takes them
+        return _sharing(x, result, at)
+    nbytes = result.nbytes
+    copy = x.device.acquire(nbytes, False)
+    copy.copy_from(buffer, x._offset + at, 0, nbytes)
     array = Array._of(x.device, result, copy)
     if x._unread is not None:
         array._unread = x._unread

@@ -35,7 +35,7 @@ class Session:
     compile. `threads` limits the CPU's threads. `engine` chooses on the CPU between NumPy's kernels ("numpy") and the
     compiled ones, with NumPy's where there are none ("compiled"); None is what the environment's RLX_CPU says, or the
     default of `rlx.backends.cpu.choice`. `timings` measures each step of each run, for
-    `CompiledGraph.executable.timings()`.
+    `CompiledGraph.timings()`.
 
     `memory_limit` is how many bytes of the device the session's programs may take together, with their weights and
     states: several models can share a device. Where a program does not fit, those whose last run is the longest ago

@@ -28,13 +28,13 @@ from rlx.models.language.model import LanguageModel
 from rlx.models.language.reading import Pooled
 from rlx.models.language.shaping import Penalties
 from rlx.models.language.text import StopTexts
-from rlx.serve import protocol
+from rlx.serve import protocol, responses
 from rlx.serve.answers import Answer, Piece, pieces
 from rlx.serve.engine import Busy, Engine
 from rlx.serve.guard import Guard, Left, Receive, Send
 from rlx.serve.limits import Limits
 from rlx.serve.metrics import Metrics
-from rlx.serve.protocol import Chat, Completion, Refused, Settings
+from rlx.serve.protocol import Chat, Completion, Refused, Settings, busy
 from rlx.serve.shapes import CHAT, TEXT, Shape
 from rlx.serve.tools import ToolText, format_of
 
@@ -47,7 +47,7 @@ class Service:
 
     def __init__(
         self, model: LanguageModel, name: str, *, slots: int, limits: Limits, key: str | None = None,
-        pooling: Pooled | None = None, pages: int | None = None,
+        pooling: Pooled | None = None, pages: int | None = None, lookup: bool = False,
     ) -> None:  # fmt: skip
         self.model, self.name, self.limits = model, name, limits
         self.pooling = None if model.reading.rows is not None else pooling or model.pooling
@@ -57,7 +57,8 @@ class Service:
         self.tokenizer = model.tokenizer
         self.key = None if key is None else key.encode()
         self.metrics = Metrics()
-        self.engine = Engine(model, slots, limits.waiting, self.metrics, pages=pages)
+        self.engine = Engine(model, slots, limits.waiting, self.metrics, pages=pages, lookup=lookup)
+        self.talks = responses.Talks(limits.responses, limits.response_bytes)
         self.created = int(time.time())
         self.most = min(limits.prompt_tokens or model.context, model.context)
         # More sequences than can run and wait would be refused at any time.
@@ -114,7 +115,7 @@ class Service:
         schema = {"type": "object"} if response.kind == "json_object" else response.schema
         return self.grammars().json_schema(schema)
 
-    def prepared(self, asked: Completion | Chat) -> tuple[list[Answer], int]:
+    def prepared(self, asked: Completion | Chat, address: str = "") -> tuple[list[Answer], int]:
         """The sequences of a request, and how many tokens its prompts have. Raises: Refused, RlxError."""
         tools: list[dict[str, Any]] = []
         if isinstance(asked, Chat):
@@ -150,7 +151,8 @@ class Service:
                     Answer(
                         prompt, settings.max_tokens, _sampling(settings, choice), self.tokenizer.special.ends,
                         None if constraint is None else constraint.copy(), adapter,
-                        penalties, settings.logprobs is not None, index=len(answers), engine=self.engine,
+                        penalties, settings.logprobs is not None, client=(address, settings.user),
+                        priority=settings.priority, index=len(answers), engine=self.engine,
                         logprobs=settings.logprobs,
                         stream=self.tokenizer.stream(special=format is not None and format.special),
                         stops=StopTexts(settings.stop), tools=tool_text,
@@ -174,8 +176,47 @@ class Service:
             raise Refused(400, "the model has no chat template; /v1/completions takes a prompt", "messages")
         return await self._answered(request, asked, CHAT)
 
+    async def responses(self, request: Request) -> Response:
+        body = await self.body(request)
+        turn = responses.turn(body, self.names, self.model.context, self.talks)
+        if self.tokenizer.chat_template is None:
+            raise Refused(400, "the model has no chat template; /v1/completions takes a prompt", "input")
+        try:
+            answers, count = await self.in_thread(self.prepared, turn.chat, _address(request))
+        except Refused as error:
+            raise responses.renamed(error) from None
+        wake, told = asyncio.Event(), responses.Told(turn)
+        answers[0].begin(wake, "")
+
+        def keep(response: dict[str, Any]) -> None:
+            if turn.stored:
+                self.talks.keep(response, told.messages)
+
+        self._ask(answers)
+        if turn.chat.settings.stream:
+            coming = pieces(answers, wake, self._pause)
+            events = responses.events(told, coming, lambda: _usage(count, answers), keep)
+            return Events(self, events, lambda: self._cancel(answers))
+        try:
+            (piece,) = await self.attended(request.receive, _gathered(answers, wake, self._pause))
+        finally:
+            self._cancel(answers)
+        for _ in told.push(piece):  # nobody reads the events
+            pass
+        response = told.whole(piece.reason, _usage(count, answers))
+        keep(response)
+        return JSONResponse(response)
+
+    async def response(self, request: Request) -> Response:
+        """A response that is kept, which DELETE forgets."""
+        id = request.path_params["id"]
+        if request.method == "DELETE":
+            self.talks.forget(id)
+            return JSONResponse({"id": id, "object": "response", "deleted": True})
+        return JSONResponse(self.talks.get(id).response)
+
     async def _answered(self, request: Request, asked: Completion | Chat, shape: Shape) -> Response:
-        answers, count = await self.in_thread(self.prepared, asked)
+        answers, count = await self.in_thread(self.prepared, asked, _address(request))
         head = {
             "id": f"{shape.prefix}-{secrets.token_hex(12)}", "object": shape.object, "created": int(time.time()),
             "model": asked.model,
@@ -315,6 +356,9 @@ class Service:
                 raise Refused(503, str(error)) from error
         return result
 
+    async def transcriptions(self, request: Request) -> Response:
+        raise Refused(400, "the model hears nothing; a folder of Whisper's is served for sounds", "model")
+
     async def models(self, request: Request) -> Response:
         return self.listed(request, self.model.context, self.tokenizer.chat_template is not None)
 
@@ -345,10 +389,17 @@ class Service:
 
     async def body(self, request: Request) -> dict[str, Any]:
         """The JSON object of a request. Raises: Refused, Left."""
+        content = await self.content(request, "application/json", self.limits.body_bytes)
+        if len(content) > 1 << 16:
+            return await self.in_thread(protocol.parsed, content)
+        return protocol.parsed(content)
+
+    async def content(self, request: Request, expected: str, most: int) -> bytes:
+        """The bytes of a request's body. Raises: Refused, Left."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            raise Refused(415, f"the body is {kind[:60] or 'of no type'}; send it with Content-Type: application/json")
-        most, length = self.limits.body_bytes, request.headers.get("content-length", "0")
+        if kind != expected:
+            raise Refused(415, f"the body is {kind[:60] or 'of no type'}; send it with Content-Type: {expected}")
+        length = request.headers.get("content-length", "0")
         too_large = Refused(413, f"the body has more than the {most:,} bytes that this server takes")
         if not length.isdecimal() or len(length) > 18 or int(length) > most:
             raise too_large
@@ -363,9 +414,7 @@ class Service:
             raise Refused(408, f"the body took more than {self.limits.body_seconds:g} s") from None
         except ClientDisconnect:
             raise Left from None
-        if len(content) > 1 << 16:
-            return await self.in_thread(protocol.parsed, bytes(content))
-        return protocol.parsed(bytes(content))
+        return bytes(content)
 
     async def attended(self, receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         """What work gives, which is given up when the client leaves, or it takes too long. Raises: Left, Refused."""
@@ -425,10 +474,6 @@ def cut(vector: Any, dimensions: int | None, unit: bool) -> Any:
     return (kept / max(size, 1e-12)).astype(np.float32)
 
 
-def busy(waiting: int) -> Refused:
-    return Refused(429, f"{waiting} requests wait already; try again later", code="server_busy")
-
-
 def _sampling(settings: Settings, choice: int) -> Sampling:
     if settings.temperature == 0:
         return Sampling()
@@ -444,6 +489,10 @@ async def _gathered(answers: list[Answer], wake: asyncio.Event, pause: Callable[
         one.reason, one.calls = piece.reason, piece.calls
         one.scored = piece.scored if one.scored is None else [*one.scored, *(piece.scored or [])]
     return whole
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
 
 
 def _usage(prompt: int, answers: list[Answer]) -> dict[str, int]:
@@ -486,11 +535,15 @@ def make_app(service: Service) -> Guard:
         "/v1/models/{name:path}": ("GET", service.models),
         "/v1/completions": ("POST", service.completions),
         "/v1/chat/completions": ("POST", service.chat),
+        "/v1/responses": ("POST", service.responses),
+        "/v1/responses/{id}": ("GET DELETE", service.response),
+        "/v1/audio/transcriptions": ("POST", service.transcriptions),
+        "/v1/audio/translations": ("POST", service.transcriptions),
         "/v1/embeddings": ("POST", service.embeddings),
         "/v1/rerank": ("POST", service.rerank),
         "/v2/rerank": ("POST", service.rerank),
     }
-    listed = [Route(path, endpoint, methods=[method]) for path, (method, endpoint) in routes.items()]
+    listed = [Route(path, endpoint, methods=method.split()) for path, (method, endpoint) in routes.items()]
     # The bare router, since Starlette's own handlers of errors would answer before `Guard` sees them.
     app = Router(listed, lifespan=lifespan, redirect_slashes=False)
     return Guard(app, service, frozenset(routes))

@@ -16,10 +16,11 @@ from starlette.responses import Response
 from rlx.errors import RlxError, ShapeError
 from rlx.models import SentenceEncoder
 from rlx.serve import protocol
-from rlx.serve.app import Service, busy, cut
+from rlx.serve.app import Service, cut
 from rlx.serve.limits import Limits
 from rlx.serve.metrics import Metrics
 from rlx.serve.protocol import Refused
+from rlx.serve.turns import Turns
 
 T = TypeVar("T")
 ROUTES = dict.fromkeys(("rank", "scores", "tokens"), "/v1/rerank") | {"embeddings": "/v1/embeddings"}
@@ -27,20 +28,13 @@ TEXTS_AT_ONCE = 32  # the encoder takes so many too
 _ONLY = "the model is a sentence encoder, which makes no text; {} takes texts"
 
 
-class _Engine:
+class _Engine(Turns):
     """What a service needs of an engine. Embeddings are computed one request after the other, in a thread of their
     own."""
 
-    failure: str | None = None
-    failed: Callable[[], None] = staticmethod(lambda: None)
-
     def __init__(self, encoder: SentenceEncoder, waiting: int, metrics: Metrics) -> None:
-        self.encoder, self.running = encoder, 0
-        self._most = waiting
-        self._turn = asyncio.Lock()
-        metrics.gauges |= {
-            "rlx_embeddings_waiting": ("Requests for embeddings that wait or run.", lambda: self.running)
-        }
+        super().__init__(waiting, metrics, "rlx_embeddings_waiting", "Requests for embeddings that wait or run.")
+        self.encoder = encoder
 
     async def embed(
         self, rows: list[npt.NDArray[np.int32]], left_out: Sequence[int] = (), dimensions: int | None = None
@@ -53,22 +47,11 @@ class _Engine:
         return await self._in_turn(lambda left: self._scores(query, documents, left))
 
     async def _in_turn(self, compute: Callable[[threading.Event], T]) -> T:
-        """What `compute` gives, when it is the request's turn. A request whose client leaves gives up its turn while it
-        waits; one that is being computed keeps it until its thread has ended, with the texts of a batch. Raises:
-        Refused where too many requests wait, RlxError."""
-        if self.running > self._most:
-            raise busy(self._most)
-        self.running += 1
-        try:
-            await self._turn.acquire()
-        except BaseException:
-            self.running -= 1
-            raise
+        """What `compute` gives, when it is the request's turn; it is told when the client has left, and ends with the
+        texts of a batch. Raises: as `turn`."""
         left = threading.Event()
-        work = asyncio.ensure_future(asyncio.to_thread(compute, left))
-        work.add_done_callback(self._computed)
         try:
-            return await asyncio.shield(work)
+            return await self.turn(compute, left)
         finally:
             left.set()
 
@@ -104,19 +87,6 @@ class _Engine:
                 result[i] = vector
         return result
 
-    def _computed(self, work: asyncio.Future[Any]) -> None:
-        """Gives the turn to the next request."""
-        self.running -= 1
-        self._turn.release()
-        if not work.cancelled():
-            work.exception()  # nobody may be left who would ask for it
-
-    def start(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
 
 class EncoderService(Service):
     """What the routes share for a sentence encoder: embeddings are answered, completions and chat refused."""
@@ -139,8 +109,7 @@ class EncoderService(Service):
     async def completions(self, request: Request) -> Response:
         raise Refused(400, _ONLY.format(ROUTES[self.encoder.task]), "model")
 
-    async def chat(self, request: Request) -> Response:
-        raise Refused(400, _ONLY.format(ROUTES[self.encoder.task]), "model")
+    chat = responses = response = completions
 
     async def embeddings(self, request: Request) -> Response:
         body, encoder = await self.body(request), self.encoder

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,14 @@ import numpy.typing as npt
 from rlx.errors import RlxError
 from rlx.models.language.batch import Batch, Scores, Token
 from rlx.models.language.decoder import Sampling
+from rlx.models.language.graph import Picking
 from rlx.models.language.model import LanguageModel
 from rlx.models.language.pages import ROWS
 from rlx.models.language.reading import Pooled, pooled
 from rlx.models.language.shaping import Constraint, Penalties
 from rlx.records import Record, field
 from rlx.serve.metrics import Metrics
+from rlx.serve.queue import Client, FairQueue
 
 TURN_SECONDS = 0.02  # after steps of so long, tokens go out and new sequences come in, where steps are quick
 SCORED_PART = 64  # tokens of a prompt whose logits, a row of the vocabulary each, are there at once
@@ -44,6 +47,8 @@ class Asked(Record, frozen=False, eq=False, slots=False):
     adapter: str | None = None
     penalties: Penalties | None = None
     scored: bool = False  # whether its tokens are to have scores
+    client: Client = ("", "")
+    priority: int = 0  # those of the least one begin first
     cancelled: bool = False
     number: int = 0  # the number in the batch
     since: float = field(default_factory=time.perf_counter)  # the time of its last token, or of the request
@@ -72,15 +77,16 @@ class Engine:
     """Steps the sequences of clients on one model, in a thread of its own.
 
     `ask`, `embed` and `cancel` are called in the event loop. A prompt is taken in by `part` tokens between two steps,
-    so that sequences that run go on. What waits is bounded by `waiting`, what has been made and not been taken by the
-    event loop by `MAX_HANDOVERS` handovers: then the model waits."""
+    so that sequences that run go on; for the first sequence of a kind, another thread builds its programs, on which it
+    waits. Whose turn it is says a `FairQueue`. What waits is bounded by `waiting`, what has been made and not been
+    taken by the event loop by `MAX_HANDOVERS` handovers: then the model waits."""
 
     def __init__(
         self, model: LanguageModel, slots: int, waiting: int, metrics: Metrics, part: int | None = None,
-        pages: int | None = None,
+        pages: int | None = None, lookup: bool = False,
     ) -> None:  # fmt: skip
         self.model, self.slots, self.metrics = model, slots, metrics
-        self.batch: Batch = model.batch(slots, pages=pages)
+        self.batch: Batch = model.batch(slots, pages=pages, lookup=lookup)
         # A part of a prompt takes a GPU as long as a step or two; on a CPU each of its tokens takes its time.
         sizes = self.batch.sizes
         self.part = part or sizes[min(1, len(sizes) - 1) if model.session.info.kind == "cpu" else -1]
@@ -88,7 +94,9 @@ class Engine:
         self.failed: Callable[[], None] = lambda: None  # called in the event loop after a failure
         self._most_waiting = waiting
         self._changed = threading.Condition()
-        self._waiting: deque[Asked] = deque()
+        self._waiting: FairQueue[Asked] = FairQueue()
+        self._builder = ThreadPoolExecutor(1, "rlx-programs")
+        self._building: dict[Picking, Future[None]] = {}
         self._readings: deque[_Reading] = deque()
         self._reading: _Reading | None = None  # the one at work
         self._running: dict[int, Asked] = {}
@@ -103,11 +111,17 @@ class Engine:
             "rlx_sequences_waiting": ("Sequences that wait for a slot.", lambda: len(self._waiting)),
             "rlx_embeddings_waiting": ("Texts that wait for an embedding or logarithms.", lambda: len(self._readings)),
         }
+        what = "Tokens of prompts that were not computed, since pages or slots had them, so far."
+        metrics.gauges["rlx_tokens_shared"] = (what, lambda: self.batch.shared)
+        if lookup:
+            metrics.gauges |= {
+                "rlx_guesses_tried": ("Guesses of tokens that runs tried, so far.", lambda: self.batch.tried),
+                "rlx_guesses_right": ("Guesses that were the tokens that came, so far.", lambda: self.batch.right),
+            }
         if (held := self.batch.pages) is not None:
             metrics.gauges |= {
                 "rlx_pages": (f"Pages of keys and values, of {ROWS} tokens each.", lambda: held.count - 1),
                 "rlx_pages_free": ("Pages that a sequence may take now.", lambda: held.free),
-                "rlx_tokens_shared": ("Tokens of prompts that others' pages had, so far.", lambda: held.shared),
             }
 
     # -- in the event loop
@@ -128,7 +142,8 @@ class Engine:
             self._check()
             if len(self._waiting) + len(asked) - self.batch.free > self._most_waiting:
                 raise Busy
-            self._waiting.extend(asked)
+            for one in asked:
+                self._waiting.add(one)
             self._changed.notify()
 
     def embed(self, ids: npt.NDArray[np.int32], pooling: Pooled) -> asyncio.Future[Any]:
@@ -178,7 +193,7 @@ class Engine:
                 return
             asked.cancelled = True
             if asked in self._waiting:
-                self._waiting.remove(asked)
+                self._waiting.end(asked)
             elif asked.begun:
                 self._left = True
                 self._changed.notify()
@@ -194,6 +209,7 @@ class Engine:
     def close(self) -> None:
         """Ends the thread, and frees the batch."""
         self.stop()
+        self._builder.shutdown(cancel_futures=True)
         self.batch.close()
 
     # -- in the thread
@@ -209,10 +225,11 @@ class Engine:
         sys.setswitchinterval(before)
         with self._changed:
             self._stop = True
-            asked = [*self._running.values(), *self._waiting]
+            asked = [*self._running.values(), *self._waiting.order]
             readings = [*self._readings, *([] if self._reading is None else [self._reading])]
             self._reading = None
-            for held in (self._running, self._waiting, self._readings):
+            self._waiting = FairQueue()
+            for held in (self._running, self._readings):
                 held.clear()
         self._call(_fail, asked, readings, why, 503 if self.failure is None else 500)
         if self.failure is not None:
@@ -223,23 +240,19 @@ class Engine:
         seconds = 0.0  # the time of the last step
         while True:
             with self._changed:
-                while not (self._stop or self._waiting or self._readings or self._running or parts):
+                while not (self._stop or self._running or self._readings or parts or self._next() is not None):
                     self._changed.wait()
                 if self._stop:
                     return
                 gone = [asked for asked in self._running.values() if asked.cancelled] if self._left else []
                 self._left = False
-                begun: list[Asked] = []
-                while self._waiting and self.batch.free + len(gone) > len(begun):
-                    begun.append(self._waiting.popleft())
-                    begun[-1].begun = True
                 if parts is None and self._readings:
                     self._reading = self._readings.popleft()
                     parts = self._read_parts(self._reading)
             for asked in gone:
                 self.batch.cancel(asked.number)
-                del self._running[asked.number]
-            self._begin(begun)
+                self._end(asked)
+            self._begin()
             taken = self.fill()
             self.metrics.prompt_tokens += taken
             if self._running:
@@ -278,18 +291,55 @@ class Engine:
             taken += more
         return taken
 
-    def _begin(self, asked: list[Asked]) -> None:
-        for one in asked:
-            if one.cancelled:
+    def _next(self) -> Asked | None:
+        """The sequence whose turn it is, of those whose programs are built; programs that are not are begun to be, and
+        the sequences that wait for one that cannot be built are failed."""
+        for one in self._waiting.order:
+            lacks = self.batch.lacks(one.sampling, one.constraint, one.penalties, one.scored)
+            if lacks is None:
+                return one
+            built = self._building.get(lacks)
+            if built is None:
+                built = self._building[lacks] = self._builder.submit(self.batch.prepare, lacks)
+                built.add_done_callback(self._notify)
+            if not built.done():
                 continue
+            del self._building[lacks]
+            if (error := built.exception()) is None:
+                return one
+            self._waiting.end(one)
+            self._call(one.fail, str(error))
+        return None
+
+    def _notify(self, _: Any) -> None:
+        with self._changed:
+            self._changed.notify()
+
+    def _begin(self) -> None:
+        """Gives free slots to those whose turn it is."""
+        while self.batch.free:
+            with self._changed:
+                one = self._next()
+                if one is None:
+                    return
+                self._waiting.begin(one)
+                self._waiting.charge(one, len(one.ids))
+                one.begun = True
             try:
                 one.number = self.batch.begin(one.ids, one.max_tokens, one.sampling, one.ends, one.constraint,
-                                              adapter=one.adapter, scored=one.scored,
-                                              penalties=one.penalties)  # fmt: skip
+                                              adapter=one.adapter, scored=one.scored, penalties=one.penalties,
+                                              priority=one.priority)  # fmt: skip
             except RlxError as error:
+                with self._changed:
+                    self._waiting.end(one)
                 self._call(one.fail, str(error))
             else:
                 self._running[one.number] = one
+
+    def _end(self, asked: Asked) -> None:
+        with self._changed:
+            del self._running[asked.number]
+            self._waiting.end(asked)
 
     def _hand_over(self, new_tokens: list[Token]) -> None:
         """Tells the event loop of tokens, those of one sequence together."""
@@ -302,9 +352,11 @@ class Engine:
             if entry is None:
                 entry = told[token.sequence] = (self._running[token.sequence], [])
             entry[1].append(token)
-            if token.ended:
-                del self._running[token.sequence]
         for asked, tokens in told.values():
+            with self._changed:
+                self._waiting.charge(asked, len(tokens))
+            if tokens[-1].ended:
+                self._end(asked)
             count, passed = len(tokens), now - asked.since
             asked.since = now
             m.generated_tokens += count

@@ -9,11 +9,14 @@ class Limits(Record):
     """Bytes, counts and seconds beyond which a request is refused or ended."""
 
     body_bytes: int = 1 << 20
+    sound_bytes: int = 25 << 20  # a form with a sound
     prompt_tokens: int | None = None  # None: as many as the context holds
     connections: int = 256
     waiting: int = 64  # sequences that wait for a slot
     choices: int = 16  # sequences of one request
     inputs: int = 256  # texts of one request for embeddings
+    responses: int = 256  # those that are kept for the ones that go on from them, and the bytes of their talks
+    response_bytes: int = 16 << 20
     header_seconds: float = 10.0  # until a request's headers have come
     body_seconds: float = 30.0
     send_seconds: float = 30.0  # the time in which a client has to read what was sent

@@ -33,6 +33,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MAX_JSON_DEPTH = 100
 _MAX_TOOLS = 128
 _MAX_BIASED_TOKENS = 1024
+MOST_PRIORITY = 1000
+MOST_USER = 256  # characters of a user's name that count
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 _OWN = {"self", "messages", "tools", "documents", "now", "add_generation_prompt"}  # what a template has of the server
 
@@ -54,6 +56,10 @@ class Refused(Exception):
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
 
+def busy(waiting: int) -> Refused:
+    return Refused(429, f"{waiting} requests wait already; try again later", code="server_busy")
+
+
 class Settings(Record):
     """How sequences are made, whatever their prompt is."""
 
@@ -72,6 +78,8 @@ class Settings(Record):
     presence: float = 0.0
     frequency: float = 0.0
     bias: Mapping[int, float] | None = None
+    priority: int = 0  # sequences of the least one begin first
+    user: str = ""  # whom the request names as the one who asks
 
     @property
     def penalized(self) -> bool:
@@ -136,7 +144,7 @@ def parsed(body: bytes) -> dict[str, Any]:
     except ValueError as error:  # errors of JSON, of UTF-8, and of integers with thousands of digits
         raise Refused(400, f"the body is no JSON: {error}") from None
     if not isinstance(document, dict):
-        raise Refused(400, f"the body is {_shown(document)}; expected a JSON object")
+        raise Refused(400, f"the body is {shown(document)}; expected a JSON object")
     _check_depth(document)
     return document
 
@@ -173,11 +181,14 @@ def named(param: str) -> Iterator[None]:
         raise Refused(400, f"{param}: {' '.join(str(error).split())[:1000]}", param) from error
 
 
-class _Fields:
-    """The members of an object, each taken by name and checked; what is left is not known."""
+class Fields:
+    """The members of an object, each taken by name and checked; what is left is not known, or has to be one of its
+    `neutral` values."""
 
-    def __init__(self, held: Mapping[str, Any], where: str = "") -> None:
-        self._held, self._where, self._known = held, where, set[str]()
+    def __init__(
+        self, held: Mapping[str, Any], where: str = "", neutral: Mapping[str, tuple[Any, ...]] = _NEUTRAL
+    ) -> None:
+        self._held, self._where, self._neutral, self._known = held, where, neutral, set[str]()
 
     def take(self, name: str) -> Any:
         """The member, None where there is none."""
@@ -188,7 +199,7 @@ class _Fields:
         return f"{self._where}{name}"
 
     def wrong(self, name: str, expected: str) -> Refused:
-        return Refused(400, f"{self.at(name)} is {_shown(self._held.get(name))}; expected {expected}", self.at(name))
+        return Refused(400, f"{self.at(name)} is {shown(self._held.get(name))}; expected {expected}", self.at(name))
 
     def integer(self, name: str, low: int, high: int, default: int | None = None) -> int | None:
         value = self.take(name)
@@ -226,24 +237,24 @@ class _Fields:
             raise self.wrong(name, "a text")
         return value
 
-    def object(self, name: str) -> _Fields | None:
+    def object(self, name: str) -> Fields | None:
         value = self.take(name)
         if value is None:
             return None
         if not isinstance(value, dict):
             raise self.wrong(name, "an object")
-        return _Fields(value, f"{self.at(name)}.")
+        return Fields(value, f"{self.at(name)}.")
 
     def done(self) -> None:
         """Raises: Refused for members that are not known, or are not there yet."""
         for name, value in self._held.items():
             if name in self._known or name in _IGNORED or value is None:
                 continue
-            if name in _NEUTRAL:
-                if not any(value == v and isinstance(value, bool) == isinstance(v, bool) for v in _NEUTRAL[name]):
+            if (values := self._neutral.get(name)) is not None:
+                if not any(value == v and isinstance(value, bool) == isinstance(v, bool) for v in values):
                     raise Refused(400, f"{name} is not there yet in this server; leave it out", name, "unsupported")
                 continue
-            known = meant(name, self._known | {*_NEUTRAL})
+            known = meant(name, self._known | {*self._neutral})
             raise Refused(400, f"{self.at(name)[:80]} is not known{known}", self.at(name)[:80], "unknown_parameter")
 
 
@@ -317,7 +328,7 @@ def rerank(body: dict[str, Any], models: Sequence[str], most: int) -> Rerank:
     for i, one in enumerate(held):
         text = one
         if isinstance(one, dict):
-            inner = _Fields(one, f"documents[{i}].")
+            inner = Fields(one, f"documents[{i}].")
             text = inner.text("text", needed=True)
             inner.done()
         if not isinstance(text, str):
@@ -329,19 +340,24 @@ def rerank(body: dict[str, Any], models: Sequence[str], most: int) -> Rerank:
     return Rerank(query or "", documents, top, texts)
 
 
-def _checked_model(body: dict[str, Any], models: Sequence[str]) -> tuple[_Fields, str]:
+def _checked_model(body: dict[str, Any], models: Sequence[str]) -> tuple[Fields, str]:
     """The members of a body, and the model that it names."""
-    fields = _Fields(body)
+    fields = Fields(body)
+    return fields, check_model(fields, models)
+
+
+def check_model(fields: Fields, models: Sequence[str]) -> str:
+    """The model that a request names. Raises: Refused."""
     asked, known = fields.text("model"), ", ".join(map(repr, models))
     if asked is None:
         raise Refused(400, f"model is missing; this server has {known}", "model")
     if asked not in models:
-        raise Refused(404, f"the model {_shown(asked)} is not here; this server has {known}", "model",
+        raise Refused(404, f"the model {shown(asked)} is not here; this server has {known}", "model",
                       "model_not_found")  # fmt: skip
-    return fields, asked
+    return asked
 
 
-def _texts(fields: _Fields, name: str, context: int, most: int) -> list[str | list[int]]:
+def _texts(fields: Fields, name: str, context: int, most: int) -> list[str | list[int]]:
     value = fields.take(name)
     ids = isinstance(value, list) and bool(value) and all(type(v) is int for v in value)
     texts = [value] if isinstance(value, str) or ids else value
@@ -364,7 +380,7 @@ def too_long(tokens: int, limit: int, param: str) -> Refused:
 
 
 def _settings(
-    fields: _Fields, context: int, choices: int, tokens: int | None, logprobs: int | None
+    fields: Fields, context: int, choices: int, tokens: int | None, logprobs: int | None
 ) -> Settings:
     n = fields.integer("n", 1, choices, 1)
     most = fields.integer("max_tokens", 0, context, tokens)
@@ -395,27 +411,35 @@ def _settings(
         presence=fields.number("presence_penalty", -2, 2, 0.0),
         frequency=fields.number("frequency_penalty", -2, 2, 0.0),
         bias=_bias(fields),
+        priority=fields.integer("priority", -MOST_PRIORITY, MOST_PRIORITY, 0) or 0,
+        user=_user(fields),
     )
 
 
-def _bias(fields: _Fields) -> dict[int, float] | None:
+def _user(fields: Fields) -> str:
+    """The one of a client's users who asks, by a digest of a service or in the client's own words."""
+    named = (fields.take("safety_identifier"), fields.take("user"))
+    return next((name[:MOST_USER] for name in named if isinstance(name, str)), "")
+
+
+def _bias(fields: Fields) -> dict[int, float] | None:
     """What is added to the logits of tokens, by their ids."""
     held = fields.take("logit_bias")
     if held is None:
         return None
     if not isinstance(held, dict) or len(held) > _MAX_BIASED_TOKENS:
         raise fields.wrong("logit_bias", f"an object of at most {_MAX_BIASED_TOKENS} token ids and numbers")
-    result, inner = {}, _Fields(held, "logit_bias.")
+    result, inner = {}, Fields(held, "logit_bias.")
     for id, value in held.items():
         if not (id.isascii() and id.isdecimal() and len(id) < 10) or str(int(id)) != id:  # 5 and 05 are one token
-            raise Refused(400, f"logit_bias has {_shown(id)}; expected the id of a token", "logit_bias")
+            raise Refused(400, f"logit_bias has {shown(id)}; expected the id of a token", "logit_bias")
         if value is None:
             raise inner.wrong(id, "a number from -100 to 100")
         result[int(id)] = inner.number(id, -100, 100, 0.0)
     return result
 
 
-def _template(fields: _Fields) -> dict[str, Any]:
+def _template(fields: Fields) -> dict[str, Any]:
     """What a chat template gets by name."""
     held = fields.take("chat_template_kwargs")
     if held is not None and (not isinstance(held, dict) or not all(name.isidentifier() for name in held)):
@@ -425,7 +449,7 @@ def _template(fields: _Fields) -> dict[str, Any]:
     return held or {}
 
 
-def _stops(fields: _Fields) -> tuple[str, ...]:
+def _stops(fields: Fields) -> tuple[str, ...]:
     value = fields.take("stop")
     stops = [] if value is None else [value] if isinstance(value, str) else value
     few = isinstance(stops, list) and len(stops) <= 16
@@ -434,7 +458,7 @@ def _stops(fields: _Fields) -> tuple[str, ...]:
     return tuple(stops)
 
 
-def _format(fields: _Fields) -> Format:
+def _format(fields: Fields) -> Format:
     format_fields = fields.object("response_format")
     if format_fields is None:
         return Format()
@@ -457,8 +481,8 @@ def _format(fields: _Fields) -> Format:
 
 def _message(message: Any, where: str) -> dict[str, Any]:
     if not isinstance(message, dict):
-        raise Refused(400, f"{where} is {_shown(message)}; expected an object with role and content", where)
-    fields = _Fields(message, f"{where}.")
+        raise Refused(400, f"{where} is {shown(message)}; expected an object with role and content", where)
+    fields = Fields(message, f"{where}.")
     role = fields.choice("role", _ROLES)
     result: dict[str, Any] = {"role": "system" if role == "developer" else role}
     calls = fields.take("tool_calls") if role == "assistant" else None
@@ -484,8 +508,8 @@ def _message(message: Any, where: str) -> dict[str, Any]:
 
 def _part(part: Any, where: str) -> str:
     if not isinstance(part, dict):
-        raise Refused(400, f"{where[:-1]} is {_shown(part)}; expected a part of text", where[:-1])
-    fields = _Fields(part, where)
+        raise Refused(400, f"{where[:-1]} is {shown(part)}; expected a part of text", where[:-1])
+    fields = Fields(part, where)
     kind = fields.choice("type", ("text", "refusal"))
     text = fields.text(kind, needed=True)
     fields.done()
@@ -495,8 +519,8 @@ def _part(part: Any, where: str) -> str:
 def _call(call: Any, where: str) -> dict[str, Any]:
     """A tool call as templates take it: with its arguments as an object, where they are one."""
     if not isinstance(call, dict):
-        raise Refused(400, f"{where[:-1]} is {_shown(call)}; expected a tool call", where[:-1])
-    fields = _Fields(call, where)
+        raise Refused(400, f"{where[:-1]} is {shown(call)}; expected a tool call", where[:-1])
+    fields = Fields(call, where)
     fields.choice("type", ("function",), "function")
     fields.integer("index", 0, 1 << 31)
     id, function = fields.text("id"), fields.object("function")
@@ -514,7 +538,7 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     return {"type": "function", "id": id or "", "function": {"name": name, "arguments": held}}
 
 
-def _tools(fields: _Fields) -> tuple[list[dict[str, Any]], str | None]:
+def _tools(fields: Fields) -> tuple[list[dict[str, Any]], str | None]:
     """The tools to tell the model of, and which it must call: "" for any, None for none."""
     value, choice = fields.take("tools"), fields.take("tool_choice")
     if value is not None and (not isinstance(value, list) or len(value) > _MAX_TOOLS):
@@ -524,7 +548,7 @@ def _tools(fields: _Fields) -> tuple[list[dict[str, Any]], str | None]:
     if len({*names}) < len(names):
         raise Refused(400, "two tools have one name", "tools")
     if isinstance(choice, dict):
-        inner = _Fields(choice, "tool_choice.")
+        inner = Fields(choice, "tool_choice.")
         inner.choice("type", ("function",))
         function = inner.object("function")
         if function is None:
@@ -541,8 +565,8 @@ def _tools(fields: _Fields) -> tuple[list[dict[str, Any]], str | None]:
 
 def _tool(tool: Any, where: str) -> dict[str, Any]:
     if not isinstance(tool, dict):
-        raise Refused(400, f"{where[:-1]} is {_shown(tool)}; expected a tool", where[:-1])
-    fields = _Fields(tool, where)
+        raise Refused(400, f"{where[:-1]} is {shown(tool)}; expected a tool", where[:-1])
+    fields = Fields(tool, where)
     fields.choice("type", ("function",))
     function = fields.object("function")
     if function is None:
@@ -561,7 +585,7 @@ def _tool(tool: Any, where: str) -> dict[str, Any]:
     return {"type": "function", "function": result}
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """A value in a message, cut where it is long."""
     try:
         text = json.dumps(value)

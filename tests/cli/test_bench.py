@@ -54,6 +54,18 @@ def test_a_device_and_the_figures(
     assert 0 < row["min_ms"] <= row["p50_ms"] <= row["p90_ms"] <= row["p99_ms"]
 
 
+def test_a_profile_has_each_step_and_a_trace(rlx: Rlx, file: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    ran = rlx("bench", file, "--device", "cpu", "--dim", "n=4", "--threads", "1", "--profile", trace)
+    assert ran.status == 0 and "matmul" in ran.out and "GFLOP/s" in ran.out and str(trace) in ran.out
+    assert any(e.get("cat") == "device" for e in json.loads(trace.read_text())["traceEvents"])
+    refused = rlx("bench", file, "--profile", trace, "--runs", "3", "--json", trace)
+    assert refused.status and "leave out --runs, --json" in refused.err
+    (tmp_path / "folder").mkdir()
+    refused = rlx("bench", file, "--device", "cpu", "--dim", "n=4", "--profile", tmp_path / "folder")
+    assert refused.status and "cannot be written" in refused.err
+
+
 @pytest.mark.judged
 def test_onnxruntime_beside(rlx: Rlx, file: Path, tmp_path: Path) -> None:
     outside("onnxruntime")

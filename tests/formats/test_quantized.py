@@ -19,6 +19,7 @@ from rlx.formats.huggingface import ModelFolder
 from rlx.models.language.architectures.gpt2 import ARCHITECTURES
 from rlx.packed import PackedArray
 from tests.formats.gguf.test_convert import LLAMA, folder
+from tests.formats.packed_sweep import counted
 from tests.packed.tables import FP4, NF4
 
 RNG = np.random.default_rng(3)
@@ -159,21 +160,23 @@ def test_four_bits_that_no_packed_dtype_holds_become_floats(more: Any, dtype: An
     assert np.array_equal(found, want.astype(dtype))
 
 
-def compressed(bits: int, group: int | None) -> tuple[Arrays, dict[str, Any], Any]:
+def compressed(bits: int, group: int | None, packed: bool = False) -> tuple[Arrays, dict[str, Any], Any]:
     weights = {"num_bits": bits, "group_size": group, "symmetric": True}
     settings = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}}
     s = scales((ROWS, COLUMNS // group if group else 1), ml_dtypes.bfloat16)
     spread = np.repeat(s.astype(float), group or COLUMNS, 1)
-    if bits == 8:
-        w = (codes(256) - 128).astype(np.int8)
-        return {"q.weight": w, "q.weight_scale": s}, settings, w * spread
-    q = codes(16)
-    shape = np.array([ROWS, COLUMNS])
-    return (
-        {"q.weight_packed": words(q, 4), "q.weight_scale": s, "q.weight_shape": shape},
-        settings,
-        (q - 8) * spread,
-    )
+    q = codes(1 << bits)
+    signed = q - (1 << bits - 1)
+    if bits == 8 and not packed:
+        return {"q.weight": signed.astype(np.int8), "q.weight_scale": s}, settings, signed * spread
+    arrays = {"q.weight_packed": words(q, bits), "q.weight_scale": s, "q.weight_shape": np.array([ROWS, COLUMNS])}
+    return arrays, settings, signed * spread
+
+
+def compressed_blocks(rows: int, columns: int) -> tuple[Arrays, dict[str, Any], Any]:
+    arrays, _, want = fp8((rows, columns), "weight_scale")
+    weights = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [rows, columns]}
+    return arrays, {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}}, want
 
 
 FORMATS: dict[str, tuple[Any, str]] = {
@@ -195,6 +198,9 @@ FORMATS: dict[str, tuple[Any, str]] = {
     "bitsandbytes fp4, double quantization": (lambda: four_bits(True, "fp4"), "fp4_64"),
     "compressed int4": (lambda: compressed(4, 128), "int4_128"),
     "compressed int8": (lambda: compressed(8, None), "int8_128"),
+    "compressed int8 in groups": (lambda: compressed(8, 64), "int8"),
+    "compressed int8 in words": (lambda: compressed(8, 128, True), "int8_128"),
+    "compressed fp8 in blocks": (lambda: compressed_blocks(8, 128), "fp8_e4m3_128"),
 }
 
 
@@ -217,6 +223,12 @@ def test_weights_are_the_numbers_of_their_definition(name: str, tmp_path: Path) 
     assert np.array_equal(found.dequantize("f64"), expected.astype(np.float32))
     with pytest.raises(KeyError):
         tensors["q.scales"]
+
+
+def test_weights_of_random_shapes() -> None:
+    """A sample of `python -m tests.formats.packed_sweep`."""
+    kinds, found = counted(40, 5)
+    assert not found and kinds["right"] >= 15
 
 
 @pytest.mark.parametrize("key", ["format", "checkpoint_format"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.errors import ModelFormatError, UnsupportedOp
+from rlx.errors import CapacityExceeded, ModelFormatError, UnsupportedOp
 from tests.onnx.microsoft import attended, beside, by_heads, judged, microsoft
 
 RNG = np.random.default_rng(15)
@@ -193,6 +193,47 @@ def test_what_a_cache_has_room_for_is_not_read(sunk: bool, device: str) -> None:
             for b, start in enumerate(case.starts):
                 case.given[name][b, :, start:] = np.nan
         judged(device, KIND, case.given, {"y": case.wanted()["y"]}, case.names, **case.attributes)
+
+
+SHORT: dict[str, tuple[dict[str, Any], int, str]] = {
+    "one row": ({"lengths": (5,), "new": 1, "total": 5, "room": 4}, 4, "row 0 has 4; expected 0 to 3"),
+    "one of several rows": ({"lengths": (5, 7), "new": 1, "total": 7, "room": 10}, 6, "row 1 has 6; expected 0 to 5"),
+    "several new": ({"lengths": (8,), "new": 3, "total": 8, "room": 10}, 7, "row 0 has 5; expected 0 to 4"),
+    "a prompt": ({"lengths": (5, 5), "new": 5, "total": 5}, 4, "the tables hold 4 positions; the sequence of 5"),
+    "places of their own": ({"lengths": (5, 7), "new": 2, "total": 7, "room": 10, "places": True}, 6,
+                            "position_ids: row 1 has 6; expected 0 to 5"),
+    "no table": ({"lengths": (5,), "new": 1, "total": 5, "room": 4}, 0, "the tables hold 0 positions"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("name", SHORT)
+def test_positions_beyond_the_tables_are_refused(name: str, known: bool, device: str) -> None:
+    """At a run where only that knows the lengths, and when the model is loaded where they are constants."""
+    rules, rows, says = SHORT[name]
+    case = Case(**rules, turns=H)
+    judged(device, KIND, case.given, case.wanted(), case.names, "y ok ov", **case.attributes)
+    for table in ("c", "s"):
+        case.given[table] = case.given[table][:rows]
+    loaded = rlx.onnx.load(microsoft(KIND, case.given, case.names, "y ok ov", **case.attributes))
+    values = {n: case.given[n] for n in ("t", *(("n", "at") if known else ())) if n in case.given}
+    fed = {n: a for n, a in case.given.items() if n not in values}
+
+    def compiled_and_run() -> None:
+        loaded.compile({n: a.shape for n, a in fed.items()}, values=values, device=device).run(fed)
+
+    with pytest.raises((CapacityExceeded, ModelFormatError), match=says):
+        compiled_and_run()
+
+
+def test_places_of_their_own_may_share_a_short_table(device: str) -> None:
+    case = Case((8,), 4, 8, 10, turns=H, places=True)
+    case.given["at"] = np.array([[0, 1, 1, 0]])
+    long = rlx.onnx.load(microsoft(KIND, case.given, case.names, **case.attributes)).run(case.given, device=device)
+    for table in ("c", "s"):
+        case.given[table] = case.given[table][:2]
+    short = rlx.onnx.load(microsoft(KIND, case.given, case.names, **case.attributes)).run(case.given, device=device)
+    assert np.array_equal(short["y"], long["y"])
 
 
 def test_only_the_total_is_part_of_the_program() -> None:

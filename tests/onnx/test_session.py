@@ -190,7 +190,14 @@ def test_profiles(tmp_path: Path) -> None:
     path = session.end_profiling()
     assert session.end_profiling() != path
     events = json.loads(Path(path).read_text())
-    assert [e["name"] for e in events] == ["model_run"] * 3 and all(e["dur"] >= 0 for e in events)
+    assert all(e["dur"] >= 0 and e["ph"] == "X" for e in events)
+    runs = [e for e in events if e["cat"] == "Session"]
+    nodes = [e for e in events if e["cat"] == "Node"]
+    assert [e["name"] for e in runs] == ["model_run"] * 3 and len(runs) + len(nodes) == len(events)
+    assert len(nodes) % 3 == 0 and nodes
+    assert all(e["name"].endswith("_kernel_time") and e["args"]["provider"] == "cpu" for e in nodes)
+    spans = [(r["ts"], r["ts"] + r["dur"] + 1) for r in runs]
+    assert all(any(a <= e["ts"] <= b for a, b in spans) for e in nodes)
 
 
 @pytest.mark.judged

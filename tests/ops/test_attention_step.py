@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.errors import DTypeError, ShapeError
+from rlx.errors import CapacityExceeded, DTypeError, ShapeError
+from tests.ops.paged_sweep import wrong
 
 
 def test_a_ring_gives_what_a_cache_of_all_tokens_gives() -> None:
@@ -71,3 +72,37 @@ def test_pages_of_8_bits_need_scales_that_fit(dtype: str, shapes: list[Any], err
         rlx.paged_attention(q, k, k, table, lengths, *scales)
     with pytest.raises(DTypeError, match="scales f16, f32; expected"):
         rlx.paged_attention(q, k, k, table, lengths, scales[0], g.input("wide", (5, 4, 1, 1)))
+
+
+def test_random_tables_lengths_and_steps_beside_float64() -> None:
+    """A sample of `python -m tests.ops.paged_sweep`."""
+    assert not wrong("cpu", 12, 3)
+
+
+def test_positions_beyond_the_tables_of_a_rope_are_refused() -> None:
+    q, cache = np.ones((2, 1, 8), np.float32), np.zeros((2, 6, 1, 8), np.float32)
+    cos, sin = rlx.rope_table(4, 8)
+
+    def step(at: Any) -> Any:
+        return rlx.attention_step(q, q, q, cache, cache, at, cos, sin)
+
+    assert np.asarray(step(np.array([3, 0]))[0]).shape == q.shape
+    with pytest.raises((CapacityExceeded, ShapeError), match="in tables of 4 positions: row 1 has 4; expected 0 to 3"):
+        step(np.array([3, 4]))
+    with pytest.raises(CapacityExceeded, match="row 0 has 5"):
+        rlx.jit(step, device="cpu")(np.array([5, 0], np.int64))
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.int64, np.uint64])
+def test_integers_beyond_32_bits_do_not_wrap(dtype: Any) -> None:
+    """Into a length, a page or an index that is there: they count as the end of the range."""
+    top = np.iinfo(dtype).max - np.arange(3, dtype=dtype)[None]
+    q, pool = np.ones((1, 1, 1, 4), np.float32), np.arange(24, dtype=np.float32).reshape(2, 3, 1, 4)
+    paged: Any = rlx.jit(lambda *t: rlx.paged_attention(*t), device="cpu")
+    want = paged(q, pool, pool, np.array([[1]]), np.array([3]))
+    assert np.array_equal(paged(q, pool, pool, top[:, :1], np.array([3])), want)
+    assert np.array_equal(paged(q, pool, pool, np.array([[1]]), top[0, :1]), want)
+    take: Any = rlx.jit(lambda x, at: rlx.gather(x, at), device="cpu")
+    assert np.array_equal(take(np.arange(5.0), top[0]), [4, 4, 4])
+    with pytest.raises(ShapeError, match=r"kv_len .* is outside 0\.\.3"):
+        rlx.jit(lambda q: rlx.paged_attention(q, pool, pool, np.array([[1]]), np.array([4], dtype)), device="cpu")(q)

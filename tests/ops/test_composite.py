@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import scipy.special
 
+import rlx
 import rlx.ops as ops
 from rlx.conformance.oracle import evaluate
+from rlx.errors import DTypeError
 from rlx.ir import Graph, Tensor
 from rlx.ops.elementwise.special import erf, erfc
 
@@ -108,3 +110,41 @@ def test_error_function_agrees_with_scipy() -> None:
     np.testing.assert_array_equal(erf([math.nan, math.inf, -math.inf, 0.0]), [math.nan, 1, -1, 0])
     assert np.signbit(erf(np.array(-0.0)))
     assert erf(np.float32([0.5])).dtype == np.float32
+
+
+@pytest.mark.parametrize("axis", [None, -1, 0, (0, 1), (2, 0), (0, 1, 2)])
+def test_softmax_over_several_axes_and_chosen_elements(axis: Any) -> None:
+    x = np.random.default_rng(8).standard_normal((2, 3, 4))
+    chosen = np.random.default_rng(9).random((2, 3, 4)) < 0.6
+    chosen[0] = False
+    for where in (None, chosen, np.array([True, False, True, True])):
+        e = np.exp(x) * (True if where is None else where)
+        total = e.sum(axis, keepdims=True)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            want = np.where(e > 0, e / total, 0)
+            logs = np.where(e > 0, np.log(want), -np.inf)
+            sums = np.log(e.sum(axis))
+        np.testing.assert_allclose(rlx.softmax(x, axis, where=where), want, rtol=1e-12)
+        np.testing.assert_allclose(rlx.log_softmax(x, axis, where=where), logs, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(rlx.logsumexp(x, axis, where=where), sums, rtol=1e-9, atol=1e-12)
+        slope = rlx.grad(lambda x: rlx.sum(rlx.softmax(x, axis, where=where) ** 2))(x)  # noqa: B023
+        assert np.isfinite(slope).all() and not slope[e == 0].any()
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axis", [None, 1, (0, 1)])
+def test_logsumexp_with_factors_and_sign(axis: Any, keepdims: bool) -> None:
+    rng = np.random.default_rng(10)
+    x, b = rng.standard_normal((3, 4)) * 300, rng.standard_normal(4)
+    b[1], x[:, 1] = 0, np.inf  # a factor of 0 leaves an element out
+    size, sign = rlx.logsumexp(x, axis, keepdims, b=b, return_sign=True)
+    scale = np.where(b == 0, -np.inf, x).max(axis, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        total = np.where(b == 0, 0, b * np.exp(x - scale)).sum(axis, keepdims=keepdims)
+    np.testing.assert_allclose(size, np.log(abs(total)) + scale.reshape(total.shape), rtol=1e-12)
+    assert np.array_equal(sign, np.sign(total))
+    alone = np.asarray(rlx.logsumexp(x, axis, keepdims, b=b))
+    assert np.array_equal(np.isnan(alone), total < 0)
+    assert float(rlx.logsumexp(np.zeros((0,)), return_sign=True)[0]) == -np.inf
+    with pytest.raises(DTypeError, match="keepdims is"):
+        rlx.logsumexp(x, 0, b)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 from collections.abc import Callable
@@ -32,6 +33,11 @@ def _normal(*shape: int, dtype: Any = np.float64) -> Array:
     return RNG.standard_normal(shape).astype(dtype)
 
 
+def _said(name: str) -> dict[str, bool]:
+    """That the last axis of 2 holds pairs, where a function takes both these and real numbers."""
+    return {} if name.startswith(("rfft", "ihfft")) else {"pairs": True}
+
+
 def _same(made: Any, want: Array, tolerance: float = 1e-12) -> None:
     want = _pairs(want) if np.iscomplexobj(want) else want
     assert made.shape == want.shape
@@ -46,7 +52,7 @@ def test_one_axis(name: str, norm: Any) -> None:
     given = x if name in ("rfft", "ihfft") else _complex(x)
     pairs = list(itertools.product((0, 1, -1, -3), (None, 1, 4, 9, 5)))
     for axis, n in sampled(pairs, most=10):
-        made = rlx.jit(lambda t, n=n, axis=axis: getattr(rlx.fft, name)(t, n, axis, norm))(x)
+        made = rlx.jit(lambda t, n=n, axis=axis: getattr(rlx.fft, name)(t, n, axis, norm, **_said(name)))(x)
         _same(made, getattr(np.fft, name)(given, n, axis, norm))
 
 
@@ -58,13 +64,14 @@ def test_several_axes(name: str) -> None:
     for s, axes in ((None, None), (None, (0, 1)), ((2, 6), (0, 2)), ((7, 3), (-1, 0)), ((4,), (1,))):
         keys: dict[str, Any] = {} if axes is None else {"s": s, "axes": axes}
         for norm in (None, "ortho"):
-            made = rlx.jit(lambda t, keys=keys, norm=norm: getattr(rlx.fft, name)(t, **keys, norm=norm))(x)
+            call = functools.partial(getattr(rlx.fft, name), **keys, norm=norm, **_said(name))
+            made = rlx.jit(lambda t, call=call: call(t))(x)
             _same(made, getattr(np.fft, name)(given, **keys, norm=norm))
 
 
 def test_lengths_alone_are_those_of_the_last_axes() -> None:
     x = _normal(2, 3, 4, 2)
-    made = rlx.jit(lambda t: rlx.fft.fftn(t, (5, 2)))(x)
+    made = rlx.jit(lambda t: rlx.fft.fftn(t, (5, 2), pairs=True))(x)
     _same(made, np.fft.fftn(_complex(x), (5, 2), (-2, -1)))
 
 
@@ -83,7 +90,7 @@ def test_every_kind_of_length_is_within_rounding_of_the_judge(dtype: Any, tolera
     lengths = [*range(1, 70), *range(70, 4097, 97), 509, 1021, 2048, 4093, 4096, 65537, 1 << 17]
     for n in lengths if dtype == np.float32 else sampled(lengths, most=40):
         x = _normal(1, n, 2, dtype=dtype)
-        made = rlx.jit(rlx.fft.fft)(x)
+        made = rlx.jit(lambda t: rlx.fft.fft(t, pairs=True))(x)
         want = _pairs(judge.fft(_complex(x.astype(np.float64))))
         assert np.linalg.norm(made - want) <= tolerance * (1 + np.log2(n)) * np.linalg.norm(want), n
 
@@ -99,7 +106,7 @@ def test_the_cpu_takes_either_library(library: str, monkeypatch: pytest.MonkeyPa
             _same(z, np.fft.rfft(x.astype(np.float64), norm=norm), tolerance)
             _same(rlx.jit(lambda t, norm=norm: rlx.fft.irfft(t, norm=norm))(z), x, tolerance)
             _same(
-                rlx.jit(lambda t, norm=norm: rlx.fft.ifft(t, norm=norm))(z),
+                rlx.jit(lambda t, norm=norm: rlx.fft.ifft(t, norm=norm, pairs=True))(z),
                 np.fft.ifft(_complex(z), norm=norm),
                 tolerance,
             )
@@ -109,7 +116,7 @@ def test_a_transform_and_its_inverse_are_the_identity_and_its_gradient() -> None
     x = _normal(3, 7, 2)
 
     def there_and_back(t: Tensor) -> Tensor:
-        return rlx.fft.ifft(rlx.fft.fft(t, norm="ortho"), norm="ortho")
+        return rlx.fft.ifft(rlx.fft.fft(t, norm="ortho", pairs=True), norm="ortho", pairs=True)
 
     _same(rlx.jit(there_and_back)(x), x)
     weight = _normal(3, 7, 2)
@@ -124,10 +131,9 @@ def test_frequencies_and_shifts() -> None:
         np.testing.assert_array_equal(rlx.fft.rfftfreq(n, 0.1, "f64"), np.fft.rfftfreq(n, 0.1))
     x = _normal(4, 5, 2)
     for axes in (None, 0, 1, (0, -1)):
-        _same(rlx.jit(lambda t, axes=axes: rlx.fft.fftshift(t, axes))(x), np.fft.fftshift(_complex(x), axes))
-        _same(
-            rlx.jit(lambda t, axes=axes: rlx.fft.ifftshift(t, axes))(x), np.fft.ifftshift(_complex(x), axes)
-        )
+        for name in ("fftshift", "ifftshift"):
+            moved = rlx.jit(lambda t, axes=axes, name=name: getattr(rlx.fft, name)(t, axes, pairs=True))(x)
+            _same(moved, getattr(np.fft, name)(_complex(x), axes))
     _same(rlx.jit(lambda t: rlx.fft.fftshift(t, pairs=False))(x), np.fft.fftshift(x))
     np.testing.assert_array_equal(rlx.fft.fftshift(rlx.fft.fftfreq(5)), np.fft.fftshift(rlx.fft.fftfreq(5)))
 
@@ -180,23 +186,23 @@ def _made(call: Callable[[Tensor], Any], *shape: int) -> Any:
     "call, shape, error, message",
     [
         (rlx.fft.fft, (), ShapeError, "as pairs"),
-        (rlx.fft.fft, (0, 2), ShapeError, "at least one element along axis -1"),
-        (lambda x: rlx.fft.fft(x, 4), (0, 2), ShapeError, "at least one element"),
-        (lambda x: rlx.fft.fft(x, 0), (4, 2), ShapeError, "expected an integer from 1"),
-        (lambda x: rlx.fft.fft(x, 2.5), (4, 2), ShapeError, "length of the transform is 2.5"),
-        (lambda x: rlx.fft.fft(x, -3), (4, 2), ShapeError, "length of the transform is -3"),
-        (lambda x: rlx.fft.fft(x, axis=1), (4, 2), ShapeError, "axis 1 is out of range"),
-        (lambda x: rlx.fft.fft(x, norm="unit"), (4, 2), ShapeError, "norm is 'unit'"),
+        (lambda x: rlx.fft.fft(x, pairs=True), (0, 2), ShapeError, "at least one element along axis -1"),
+        (lambda x: rlx.fft.fft(x, 4, pairs=True), (0, 2), ShapeError, "at least one element"),
+        (lambda x: rlx.fft.fft(x, 0, pairs=True), (4, 2), ShapeError, "expected an integer from 1"),
+        (lambda x: rlx.fft.fft(x, 2.5, pairs=True), (4, 2), ShapeError, "length of the transform is 2.5"),
+        (lambda x: rlx.fft.fft(x, -3, pairs=True), (4, 2), ShapeError, "length of the transform is -3"),
+        (lambda x: rlx.fft.fft(x, axis=1, pairs=True), (4, 2), ShapeError, "axis 1 is out of range"),
+        (lambda x: rlx.fft.fft(x, norm="unit", pairs=True), (4, 2), ShapeError, "norm is 'unit'"),
         (rlx.fft.irfft, (1, 2), ShapeError, r"give n \(n=1 for a single one\)"),
-        (rlx.fft.fft, (2,), ShapeError, r"one pair.*reshape it to \(1, 2\)"),
-        (rlx.fft.fft2, (2,), ShapeError, r"one pair.*reshape it to \(1, 2\)"),
+        (lambda x: rlx.fft.fft(x, pairs=True), (2,), ShapeError, r"one pair.*reshape it to \(1, 2\)"),
+        (lambda x: rlx.fft.fft2(x, pairs=True), (2,), ShapeError, r"one pair.*reshape it to \(1, 2\)"),
         (rlx.fft.rfft, (), ShapeError, r"a single number.*reshape it to \(1,\)"),
-        (lambda x: rlx.fft.fftn(x, axes=(0, 0)), (4, 4, 2), ShapeError, "twice"),
-        (lambda x: rlx.fft.fftn(x, axes=(0, -2)), (4, 4, 2), ShapeError, "twice"),
-        (lambda x: rlx.fft.fftn(x, axes=()), (4, 4, 2), ShapeError, "at least one axis"),
-        (lambda x: rlx.fft.fftn(x, (1, 2, 3)), (4, 4, 2), ShapeError, "3 lengths"),
-        (lambda x: rlx.fft.fftn(x, (1, 2), (0,)), (4, 4, 2), ShapeError, "2 lengths for 1 axes"),
-        (lambda x: rlx.fft.fft2(x), (4, 2), ShapeError, "out of range"),
+        (lambda x: rlx.fft.fftn(x, axes=(0, 0), pairs=True), (4, 4, 2), ShapeError, "twice"),
+        (lambda x: rlx.fft.fftn(x, axes=(0, -2), pairs=True), (4, 4, 2), ShapeError, "twice"),
+        (lambda x: rlx.fft.fftn(x, axes=(), pairs=True), (4, 4, 2), ShapeError, "at least one axis"),
+        (lambda x: rlx.fft.fftn(x, (1, 2, 3), pairs=True), (4, 4, 2), ShapeError, "3 lengths"),
+        (lambda x: rlx.fft.fftn(x, (1, 2), (0,), pairs=True), (4, 4, 2), ShapeError, "2 lengths for 1 axes"),
+        (lambda x: rlx.fft.fft2(x, pairs=True), (4, 2), ShapeError, "out of range"),
         (lambda x: rlx.fft.fftshift(x, pairs=True), (4, 3), ShapeError, "as pairs"),
         (lambda x: rlx.fft.fftfreq(0), (4,), ShapeError, "expected an integer from 1"),
         (lambda x: rlx.fft.fftfreq(4, 0.0), (4,), ShapeError, "spacing"),
@@ -209,6 +215,30 @@ def _made(call: Callable[[Tensor], Any], *shape: int) -> Any:
 def test_refused(call: Any, shape: tuple[int, ...], error: type[RlxError], message: str) -> None:
     with pytest.raises(error, match=message):
         _made(call, *shape)
+
+
+@pytest.mark.parametrize("name", ["fft", "ifft", "fftn", "ifftn", "fft2", "ifft2", "fftshift", "ifftshift"])
+def test_a_last_axis_of_two_is_pairs_or_real_numbers_as_the_caller_says(name: str) -> None:
+    """It may be either, and NumPy's users mean real numbers: nothing is guessed, eagerly, traced or mapped."""
+    function, theirs = getattr(rlx.fft, name), getattr(np.fft, name)
+    x = _normal(3, 4, 2)
+    for call in (function, rlx.jit(function), rlx.vmap(function)):
+        if call is function and name.endswith("shift"):
+            continue  # of NumPy arrays it is NumPy's
+        with pytest.raises(ShapeError, match=r"may hold pairs .* write pairs=True or pairs=False"):
+            call(x)
+    want = theirs(x)
+    np.testing.assert_allclose(np.asarray(rlx.jit(lambda t: function(t, pairs=False))(x)), want, atol=1e-12)
+    _same(rlx.jit(lambda t: function(t, pairs=True))(x), theirs(_complex(x)))
+    np.testing.assert_allclose(np.asarray(function(_complex(x))), theirs(_complex(x)), atol=1e-12)
+    np.testing.assert_allclose(np.asarray(function(rlx.view_as_complex(rlx.array(x)))), theirs(_complex(x)), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["irfft", "hfft", "irfftn", "irfft2"])
+def test_halves_of_spectra_are_pairs_unless_they_are_said_to_be_real(name: str) -> None:
+    x = _normal(3, 4, 2)
+    np.testing.assert_allclose(getattr(rlx.fft, name)(x), getattr(np.fft, name)(_complex(x)), atol=1e-12)
+    np.testing.assert_allclose(getattr(rlx.fft, name)(x, pairs=False), getattr(np.fft, name)(x), atol=1e-12)
 
 
 def test_the_op_itself_takes_f32_and_f64_alone() -> None:

@@ -317,3 +317,56 @@ def test_the_report_says_that_the_host_computes(device: str, said: str) -> None:
             with pytest.raises(LinAlgError, match="not positive definite"):
                 program.run({"x": -np.eye(2, dtype=np.float32)})
             np.testing.assert_array_equal(program.run({"x": 4 * np.eye(2, dtype=np.float32)})["y"], [[3, 1], [1, 3]])
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 3), (2, 0, 0), (3, 0), (0, 3), (2, 0, 3), (0,)])
+@pytest.mark.parametrize("order", [None, 1, 2, np.inf, "fro", "nuc", 0, 3, np.int64(1), np.float32(3)])
+def test_norms_of_nothing_are_numpys(shape: tuple[int, ...], order: Any) -> None:
+    x = np.zeros(shape)
+    for axis in (None, 0, -1, (-2, -1), (0, 1)):
+        for keepdims in (False, True):
+            try:
+                want = np.linalg.norm(x, order, axis, keepdims)
+            except ValueError:
+                with pytest.raises((ShapeError, DTypeError)):
+                    linalg.norm(x, order, axis, keepdims)
+            else:
+                got = np.asarray(linalg.norm(x, order, axis, keepdims))
+                assert got.shape == want.shape and np.array_equal(got, want), (axis, keepdims)
+
+
+def test_a_rank_takes_a_tolerance_for_each_matrix() -> None:
+    x = np.stack([np.diag([3.0, 1.0, 1e-2]), np.diag([30.0, 10.0, 0.0]), np.diag([5.0, 1e-3, 1e-4])])
+    for of in ({"tol": np.array([0.1, 20.0, 1e-5])}, {"rtol": np.array([0.1, 0.5, 1e-5])}, {"tol": 0.5}, {}):
+        assert np.array_equal(linalg.matrix_rank(x, **of), np.linalg.matrix_rank(x, **of)), of
+    for vector in ([1.0, 0.0], [0.0, 0.0], 3.0, 0.0, []):
+        assert int(linalg.matrix_rank(vector)) == np.linalg.matrix_rank(vector)
+    assert int(linalg.matrix_rank(np.zeros((0, 3)))) == 0
+
+
+def test_least_squares_of_a_deficient_matrix_with_the_old_rcond() -> None:
+    x = np.array([[1.0, 2, 1], [1, 2, 1], [1, 2, 1], [1, 2, 1]])
+    got, want = linalg.lstsq(x, np.arange(4.0), -1), np.linalg.lstsq(x, np.arange(4.0), -1)
+    np.testing.assert_allclose(got[0], want[0], rtol=1e-12)
+    assert int(got[2]) == want[2] == 1
+    assert np.asarray(linalg.lstsq(np.zeros((3, 0)), np.ones(3))[0]).shape == (0,)
+
+
+def test_powers_and_chains_of_integers_stay_integers() -> None:
+    steps = np.array([[1, 1], [1, 0]])
+    assert np.array_equal(linalg.matrix_power(steps, 80), np.linalg.matrix_power(steps, 80))
+    big = np.array([[2**30, 1], [1, 1]])
+    assert np.array_equal(linalg.multi_dot([big, big.T, steps]), np.linalg.multi_dot([big, big.T, steps]))
+    half = np.eye(2, dtype=np.float16) * 3
+    assert np.asarray(linalg.matrix_power(half, 2)).dtype == np.asarray(linalg.norm(half)).dtype == np.float16
+    assert float(linalg.norm(np.full(4, 60000, np.float16) / 4)) == 30000
+
+
+def test_right_sides_in_lists() -> None:
+    a = np.array([[2.0, 1.0], [1.0, 3.0]])
+    for b in ([np.array([1.0, 2.0]), np.array([3.0, 4.0])], [1.0, 2.0], (1, 2), ((1, 2), (3, 4))):
+        np.testing.assert_allclose(linalg.solve(a, b), np.linalg.solve(a, np.asarray(b)))
+    assert np.asarray(linalg.solve(np.zeros((0, 0)), [])).shape == (0,)
+    assert np.asarray(linalg.expm(np.zeros((0, 0)))).shape == (0, 0)
+    with pytest.raises(ShapeError, match="at least one element"):
+        linalg.cond(np.zeros((2, 0, 0)), "fro")

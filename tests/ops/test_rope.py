@@ -197,7 +197,9 @@ def test_what_is_refused() -> None:
     with pytest.raises(ShapeError, match="from position 1 needs 6"):
         rlx.rope(x, cos, sin, offset=1)
     with pytest.raises(ShapeError, match="hold 4 positions"):
-        rlx.rope(x, cos[:4], sin[:4], np.zeros(5, np.int32))
+        rlx.rope(x, cos[:4], sin[:4], g.input("first", (), "i32"))
+    with pytest.raises(ShapeError, match="hold 0 positions"):
+        rlx.rope(x, cos[:0], sin[:0], g.input("each", (5,), "i32"))
     with pytest.raises(ShapeError, match="positions 0 to 7 lie outside the tables of 5"):
         rlx.rope(x, cos, sin, np.array([0, 1, 2, 3, 7]))
     with pytest.raises(ShapeError, match="positions 1 to 5 lie outside"):
@@ -229,6 +231,12 @@ def test_what_is_refused() -> None:
         rlx.rope_table(4, 8, base=1.0)
     with pytest.raises(DTypeError, match="low_freq_factor"):
         rlx.rope_table(4, 8, scaling=Llama3Scaling(8.0, 4.0, 1.0, 8192))
+
+
+def test_positions_of_each_element_may_share_a_short_table() -> None:
+    cos, sin = rlx.rope_table(8, 8)
+    x, at = np.arange(80, dtype=np.float32).reshape(2, 5, 8), np.array([0, 1, 1, 0, 1])
+    assert np.array_equal(rlx.rope(x, cos[:2], sin[:2], at), rlx.rope(x, cos, sin, at))
 
 
 def test_positions_of_64_bits_saturate() -> None:

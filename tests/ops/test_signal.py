@@ -557,3 +557,12 @@ def test_nan_and_infinity_stay_near(session: rlx.Session) -> None:
     assert found == {15, 16}
     at = np.isnan(y).nonzero()[0]
     assert 2000 in at and at.min() > 2000 - 2 * 256 and at.max() < 2030 + 2 * 256
+
+
+def test_valid_convolution_beside_axes_of_one() -> None:
+    """An axis of one element multiplies, whichever operand has it."""
+    rng = np.random.default_rng(4)
+    a, b = rng.standard_normal((7, 1)), rng.standard_normal((2, 5))
+    want = np.stack([np.convolve(a[:, 0], b[:, i], "valid") for i in range(5)], 1)
+    for first, second in ((a, b), (b, a)):
+        np.testing.assert_allclose(rlx.signal.fftconvolve(first, second, "valid"), want, rtol=1e-9, atol=1e-12)

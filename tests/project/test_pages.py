@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
 
@@ -18,7 +19,6 @@ from tests.finetune.tiny import write_base
 from tests.formats.gguf.test_convert import LLAMA
 from tests.formats.gguf.test_convert import folder as written
 from tests.models import sentence_folders, task_folders
-from tests.onnx.models import model, node
 
 Names = dict[str, Any]
 
@@ -27,59 +27,33 @@ def snippets(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
 
 
-def a_model(folder: Path) -> Names:
-    """A network of one input, of pictures; the array is a small one."""
-    proto = model([node("GlobalAveragePool", "x", "y")], {"x": ["batch", 3, 224, 224]}, {"y": ["batch", 3, 1, 1]}, {})
-    onnx.save(proto, folder / "model.onnx")
-    return {"array": np.ones((1, 3, 224, 224), np.float32)}
-
-
-def a_pool(folder: Path) -> Names:
-    """A network of pictures, any number of them in a run."""
-    proto = model([node("GlobalAveragePool", "x", "y")], {"x": ["batch", 3, 4, 4]}, {"y": ["batch", 3, 1, 1]}, {})
-    onnx.save(proto, folder / "model.onnx")
-    return {}
-
-
-def a_graph(folder: Path) -> Names:
-    """A graph with a weight, compiled too, and a function; what is saved last is checked by ONNX."""
-    graph = rlx.Graph("page")
-    graph.output("y", graph.input("x", (2, 3)) @ graph.param("w", (3, 4)))
-    array = np.ones((3, 4), np.float32)
-    compiled = rlx.Session(device="cpu").compile(graph)
-    compiled.set_params({"w": array})
-    return {"graph": graph, "array": array, "compiled": compiled, "function": lambda x: rlx.exp(x)}
-
-
-def a_language_model(folder: Path) -> Names:
+def a_language_model(folder: Path) -> None:
     """The name of what an example of the repository trains, for a model of a few numbers."""
     written(folder / "tiny-pages", LLAMA, text=True)
     folder_to_gguf(folder / "tiny-pages", folder / "tiny-pages-q4_k.gguf", None)
-    return {}
 
 
-def a_chat_model(folder: Path) -> Names:
+def a_chat_model(folder: Path) -> None:
     """The name of what an example trains, for a tiny model with a template."""
     write_base(folder / "tiny-pages")
-    return {}
 
 
-def text_models(folder: Path) -> Names:
+def text_models(folder: Path) -> None:
     """A folder of each task, around the tiny BERT."""
     sentence_folders.write(folder / "sentences", "mean")
     for name, kind in (("splade", "splade"), ("colbert", "late interaction"), ("reranker", "cross-encoder"),
                        ("classifier", "cross-encoder of three labels"), ("entities", "labels of tokens")):  # fmt: skip
         task_folders.write(folder / name, kind)
-    return {}
 
 
-PAGES: dict[str, Callable[[Path], Names]] = {
-    "docs/arrays.md": lambda folder: {}, "docs/onnx.md": a_model, "docs/onnx-save.md": a_graph,
-    "docs/lengths.md": a_pool, "docs/linalg.md": lambda folder: {}, "docs/reports.md": lambda folder: {},
-    "docs/language.md": a_language_model, "docs/transforms.md": lambda folder: {}, "docs/design.md": lambda folder: {},
-    "docs/nn.md": lambda folder: {}, "docs/signals.md": lambda folder: {}, "docs/training.md": lambda folder: {},
-    "docs/finetuning.md": a_chat_model, "docs/texts.md": text_models,
+# What a page's snippets need, which its first one says; the others need nothing.
+NEEDS: dict[str, Callable[[Path], object]] = {
+    "docs/language.md": a_language_model, "docs/finetuning.md": a_chat_model, "docs/texts.md": text_models,
 }  # fmt: skip
+PAGES = (
+    "docs/arrays.md", "docs/onnx.md", "docs/onnx-save.md", "docs/lengths.md", "docs/linalg.md", "docs/reports.md",
+    "docs/transforms.md", "docs/design.md", "docs/nn.md", "docs/signals.md", "docs/training.md", *NEEDS,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -90,10 +64,43 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     os.chdir(before)
 
 
+TUTORIALS = ("run-a-model", "fine-tune", "write-an-op", "read-a-report")
+
+
+@pytest.mark.late
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_a_tutorial_runs_as_pasted(
+    repo: Path, folder: Path, name: str, capsys: pytest.CaptureFixture[str], clean_env: dict[str, str]
+) -> None:
+    """Its Python in one process, its commands in a shell between, where the page has them."""
+    if name == "fine-tune":
+        write_base(folder / "tiny-pages")
+    command = folder / "bin/rlx"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -W error -m rlx "$@"\n')
+    command.chmod(0o755)
+    env = {**clean_env, "PATH": f"{command.parent}:{clean_env['PATH']}", "PYTHONPATH": str(repo)}
+    page, names = (repo / f"docs/tutorials/{name}.md").read_text("utf-8"), dict[str, Any]()
+    for language, text in re.findall(r"^```(python|sh)\n(.*?)^```", page, re.M | re.S):
+        if language == "python":
+            exec(text, names)
+        else:
+            done = subprocess.run(["bash", "-euc", text], env=env, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{text}{done.stdout}{done.stderr}"
+    said = capsys.readouterr().out
+    for printed in re.findall(r"^prints\n\n```\n(.*?)^```", page, re.M | re.S):
+        assert printed in said
+    for held in names.values():
+        if isinstance(held, rlx.CompiledGraph):
+            held.close()
+
+
 def test_every_page_with_snippets_is_known(repo: Path) -> None:
     """README's is run by test_readme.py, the one that needs torch by test_from_torch.py."""
     with_snippets = {str(p.relative_to(repo)) for p in (repo / "docs").glob("*.md") if snippets(p)}
-    assert with_snippets == {*PAGES, "docs/torch.md"}
+    assert with_snippets == {*PAGES, "docs/torch.md", "docs/index.md"}
+    assert snippets(repo / "docs/index.md") == snippets(repo / "README.md")[:1]
+    assert {p.stem for p in (repo / "docs/tutorials").glob("*.md")} == set(TUTORIALS)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -102,9 +109,13 @@ def test_the_snippets_run(
 ) -> None:
     """And print what the page shows next, where it says that they print something."""
     monkeypatch.setenv("RLX_CPU", "numpy")  # reports name kernels that every installation has
-    names = PAGES[page](folder)
-    for text in snippets(repo / page):
-        exec(text.replace('"vulkan"', '"cpu"'), names)  # devices are tried elsewhere
+    names: Names = {}
+    texts = snippets(repo / page)
+    assert (page in NEEDS) == texts[0].startswith("# Needs ")
+    if page in NEEDS:
+        NEEDS[page](folder)
+    for text in texts:
+        exec(text, names)
     said = capsys.readouterr().out
     for printed in re.findall(r"^prints\n\n```\n(.*?)^```", (repo / page).read_text("utf-8"), re.M | re.S):
         assert printed in said

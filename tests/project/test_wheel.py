@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from rlx.backends.gpu.modules import Modules
+
+INSTALLED = 20 * 2**20  # what the wheel's own files may take, bytes, without bytecode
 USE = """
 import json, sys
 from pathlib import Path
@@ -57,18 +60,41 @@ def wheel(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.late
 def test_the_wheel_holds_all_that_is_read_at_run_time_and_nothing_else(repo: Path, wheel: Path) -> None:
-    names = set(zipfile.ZipFile(wheel).namelist())
+    entries = zipfile.ZipFile(wheel).infolist()
+    names = {entry.filename for entry in entries}
     package = {
         p.relative_to(repo).as_posix()
         for p in (repo / "rlx").rglob("*")
-        if p.suffix in {".py", ".typed", ".spv", ".cu", ".h", ".inc"} or p.name == "manifest.json"
+        if p.suffix in {".py", ".typed", ".cu", ".h", ".inc", ".html"}
     }
     assert package - names == set(), "in the source tree and missing from the wheel"
-    assert any(n.endswith(".spv") for n in names)
     assert any(n.startswith("rlx/backends/device_code/bodies/") for n in names)
-    assert {"rlx/py.typed", "rlx/backends/vulkan/spirv/manifest.json"} <= names
+    assert "rlx/backends/vulkan/spirv.pack" in names and not [n for n in names if "/spirv/" in n]
+    assert sum(entry.file_size for entry in entries) <= INSTALLED
     assert {n.split("/")[0] for n in names} == {"rlx", f"{wheel.name.split('-py3')[0]}.dist-info"}
     assert any(n.endswith("licenses/LICENSE") for n in names)
+
+
+@pytest.mark.late
+def test_the_wheels_archive_holds_every_module(repo: Path, wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extract("rlx/backends/vulkan/spirv.pack", tmp_path)
+    packed = Modules(tmp_path / "rlx/backends/vulkan")
+    files = sorted((repo / "rlx/backends/vulkan/spirv").glob("*.spv"))
+    assert len(files) > 500
+    assert [file.name for file in files if packed.read(file.stem) != file.read_bytes()] == []
+
+
+def test_links_of_the_page_of_an_index_are_absolute(repo: Path) -> None:
+    core = pytest.importorskip("hatchling.metadata.core", reason="hatchling is not installed")
+    manager = pytest.importorskip("hatchling.plugin.manager").PluginManager()
+    metadata = core.ProjectMetadata(str(repo), manager).core
+    assert {"Documentation", "Source", "Changelog"} <= set(metadata.urls)
+    links = re.findall(r"\]\(([^)\s]+)\)", metadata.readme)
+    source = metadata.urls["Source"]
+    assert f"{source}/raw/HEAD/docs/flow.svg" in links and len(links) > 20
+    for link in links:
+        place = re.fullmatch(rf"{re.escape(source)}/(?:raw|blob)/HEAD/([^#]+)(?:#.*)?", link)
+        assert (place and (repo / place[1]).exists()) or link.startswith("https://"), link
 
 
 def test_the_sdist_holds_what_a_contributor_needs(repo: Path) -> None:

@@ -222,7 +222,7 @@ def test_parameters_beyond_the_limit_come_in_several_stacks(monkeypatch: pytest.
         parts = optimizer.update(params, optimizer.init(params), params)[0]
         monkeypatch.undo()
         for key in params:
-            np.testing.assert_allclose(whole[key], parts[key], rtol=1e-14)
+            np.testing.assert_allclose(whole[key], parts[key], rtol=1e-12)  # BLAS may sum a stack in another order.
 
 
 def test_global_norm_of_many_arrays_of_several_dtypes() -> None:

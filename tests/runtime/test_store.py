@@ -130,3 +130,38 @@ def test_lengths_and_declarations_of_many_threads(session: rlx.Session) -> None:
         places = {store.slot(f"s{k}.{i}") for k in range(4) for i in range(20)}
         assert len(places) == 80
         assert all(store.length(f"s{k}.{i}") == 4 * i % 64 for k in range(4) for i in range(20))
+
+
+def test_programs_are_recorded_while_others_of_their_state_run(
+    session: rlx.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`prepare` in another thread takes no turn: a program of the same State runs meanwhile, with the right result."""
+    from rlx.runtime import compiled
+
+    state = rlx.State(session.device)
+
+    def counts(by: int) -> rlx.CompiledGraph:
+        g = rlx.Graph(f"count-{by}")
+        total = g.state("total", (2,), rlx.f32)
+        g.update("total", total + by)
+        g.output("y", total * 1.0)
+        return session.compile(g, state=state)
+
+    one, ten = counts(1), counts(10)
+    one.prepare()
+    begun, go_on, recorded = threading.Event(), threading.Event(), compiled.Recorded
+
+    def later(*args: Any) -> Any:
+        begun.set()
+        assert go_on.wait(60)
+        return recorded(*args)
+
+    monkeypatch.setattr(compiled, "Recorded", later)
+    thread = threading.Thread(target=ten.prepare)
+    thread.start()
+    assert begun.wait(60)
+    runs = [one.run()["y"].tolist() for _ in range(3)]
+    go_on.set()
+    thread.join(60)
+    assert runs == [[0, 0], [1, 1], [2, 2]]
+    assert [exe.run()["y"].tolist() for exe in (ten, one)] == [[3, 3], [13, 13]]

@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlx.models import LanguageModel, SentenceEncoder, load
+from rlx.models import LanguageModel, SentenceEncoder, Transcriber, load
 from rlx.serve import http as serving
 from rlx.serve.app import Service
 from rlx.serve.encoder import EncoderService
 from rlx.serve.limits import Limits
+from rlx.serve.sounds import TranscriberService
 from tests.models.language import tiny
 
 CONFIG = {**tiny.LLAMA, "vocab_size": 140, "max_position_embeddings": 512}
@@ -47,8 +48,10 @@ class Served:
         self.model: LanguageModel = load(folder, "cpu", context=context)
         for name, path in (adapters or {}).items():
             self.model.load_adapter(name, path)
-        if isinstance(self.model, SentenceEncoder):
-            self.service: Service = EncoderService(self.model, "tiny", limits=limits or Limits(), **more)
+        if isinstance(self.model, Transcriber):
+            self.service: Service = TranscriberService(self.model, "tiny", limits=limits or Limits(), **more)
+        elif isinstance(self.model, SentenceEncoder):
+            self.service = EncoderService(self.model, "tiny", limits=limits or Limits(), **more)
         else:
             self.service = Service(self.model, "tiny", slots=slots, limits=limits or Limits(), **more)
         listening = serving.bound("127.0.0.1", 0, None)
@@ -78,8 +81,9 @@ class Served:
         """The status, and what came as JSON, or as text where it is none."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        given = {"Content-Type": "application/json"} if body is not None else {}
-        given |= {name.replace("_", "-"): value for name, value in headers.items()}
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        if body is not None:
+            given = {"Content-Type": "application/json", **given}
         try:
             connection.request(method or ("GET" if body is None else "POST"), path, sent, given)
             response = connection.getresponse()
@@ -99,15 +103,22 @@ class Served:
 
     def begun(self, body: dict[str, Any], path: str = "/v1/completions") -> socket.socket:
         """A connection whose stream has begun."""
-        data = json.dumps({**body, "stream": True}).encode()
-        made = socket.create_connection(("127.0.0.1", self.port), timeout=60)
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        made.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
-        held = b""
+        made, held = self.sent({**body, "stream": True}, path), b""
         while b"data: " not in held:
             part = made.recv(65536)
             assert part, held
             held += part
+        return made
+
+    def sent(self, body: dict[str, Any], path: str = "/v1/completions") -> socket.socket:
+        """A connection on which a request was sent."""
+        return self.connected(path, "Content-Type: application/json\r\n", json.dumps(body).encode())
+
+    def connected(self, path: str, headers: str, body: bytes) -> socket.socket:
+        """A connection on which a request of these bytes was sent."""
+        made = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {len(body)}\r\n\r\n"
+        made.sendall(head.encode() + body)
         return made
 
     def metrics(self) -> dict[str, float]:

@@ -1,10 +1,8 @@
-"""The server as OpenAI's own client sees it, and its page in a browser."""
+"""The server as OpenAI's own client sees it."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from typing import Any
 
 import pytest
@@ -70,40 +68,42 @@ def test_the_client_of_openai_takes_every_answer(server: Any) -> None:
                 client.completions.create(**body)
 
 
-def test_the_page_talks_in_a_browser(server: Any) -> None:
-    """Chromium types a message, reads the answer as it comes, and says of no violation of the page's policy."""
-    driver = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("needs chromium")
-    said: list[str] = []
-    with driver.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        page = browser.new_page()
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(f"http://127.0.0.1:{server.port}/")
-        expect = driver.expect
-        expect(page.locator("#model")).to_have_text("tiny")
-        page.fill("#temperature", "0")
-        page.fill("#tokens", "12")
-        page.fill("#text", "hello")
-        page.click("#send")
-        expect(page.locator("#state")).to_contain_text("tokens")
-        want = "".join(server.model.chat([{"role": "user", "content": "hello"}], 12))
-        assert page.text_content("#talk .assistant") == want
-        if folder := os.environ.get("RLX_SCREENSHOTS"):
-            page.screenshot(path=f"{folder}/page.png")
-        page.fill("#tokens", "190")
-        page.fill("#text", "<b>again</b>")
-        page.keyboard.press("Control+Enter")
-        page.click("#stop")
-        expect(page.locator("#send")).to_be_enabled()
-        expect(page.locator("#state")).to_have_text("stopped")
-        expect(page.locator("#talk div").nth(2)).to_have_text("<b>again</b>")
-        page.fill("#tokens", "9999")
-        page.fill("#text", "more")
-        page.click("#send")
-        expect(page.locator("#talk .error")).to_contain_text("max_tokens is 9999")
-        browser.close()
-    assert [text for text in said if "400 (Bad Request)" not in text] == []
+@pytest.mark.judged
+def test_the_client_of_openai_takes_responses(server: Any) -> None:
+    """Its types take every field that is sent (`to_dict` of a strict model names what they do not know), and what it
+    puts together from a stream is the whole response."""
+    openai = outside("openai")
+    tool = {"type": "function", "name": "f", "parameters": SCHEMA, "strict": True}
+    asked: dict[str, Any] = {"model": "tiny", "temperature": 0}
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0) as client:
+        first = client.responses.create(**asked, input="hello", max_output_tokens=9, instructions="be brief")
+        talk = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
+        assert first.output_text == "".join(server.model.chat(talk, 9)) and first.usage.output_tokens == 9
+        assert first.status == "incomplete" and first.incomplete_details.reason == "max_output_tokens"
+        type(first).model_validate(first.to_dict())
+        second = client.responses.create(**asked, input="more", max_output_tokens=9, previous_response_id=first.id)
+        assert client.responses.retrieve(second.id).output_text == second.output_text
+        events = list(client.responses.create(**asked, input="hello", max_output_tokens=9, stream=True))
+        for event in events:
+            type(event).model_validate(event.to_dict())
+        whole = client.responses.create(**asked, input="hello", max_output_tokens=9).output_text
+        assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == whole
+        with client.responses.stream(**asked, input="hello", tools=[tool], tool_choice="required",
+                                     max_output_tokens=120) as stream:  # fmt: skip
+            kinds = [event.type for event in stream]
+            made = stream.get_final_response()
+        assert kinds[-1] == "response.completed" and "response.function_call_arguments.delta" in kinds
+        assert json.loads(made.output[0].arguments)["x"] in (3, 4) and made.output[0].name == "f"
+        again = [{"role": "user", "content": "hello"}, made.output[0],
+                 {"type": "function_call_output", "call_id": made.output[0].call_id, "output": "4"}]  # fmt: skip
+        assert client.responses.create(**asked, input=again, max_output_tokens=5).output_text
+        held = client.responses.create(
+            **asked, input="hello", max_output_tokens=60,
+            text={"format": {"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": True}},
+        )  # fmt: skip
+        assert json.loads(held.output_text)["x"] in (3, 4)
+        client.responses.delete(second.id)
+        with pytest.raises(openai.NotFoundError, match="not here, or not any more"):
+            client.responses.retrieve(second.id)
+        with pytest.raises(openai.BadRequestError, match="web_search"):
+            client.responses.create(**asked, input="a", tools=[{"type": "web_search"}])

@@ -24,7 +24,7 @@ from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan, 
 from rlx.driver.device import Bytes, address
 from rlx.driver.memory.plan import CONST, BodyPlan
 from rlx.driver.memory.views import is_alias, update_copies
-from rlx.driver.times import Times
+from rlx.driver.times import StepTime, Times, credited, operations
 from rlx.dtypes import HOST_ONLY, as_dtype
 from rlx.ir import Graph, Node, Tensor, bodies
 from rlx.ir import expr as ex
@@ -70,6 +70,7 @@ class CpuExecutable:
         self._owned: list[Buffer] = []
         self._controls: list[ControlRun] = []
         self._times = Times(options.timed)
+        self._work = operations(graph) if options.timed else {}
         self._device, self._arena, self._plan, self._options = device, arena, plan, options
         self._reads, self._runs = FixedRanges(plan, arena), runs
         try:
@@ -409,20 +410,31 @@ class CpuExecutable:
     def listing(self) -> list[str]:
         return [f"{node.op.name:16} {len(steps)} calls  {node.name}" for node, steps in self.node_steps]
 
-    def timings(self) -> list[tuple[str, float]]:
-        return self._times.last()
+    def timings(self, launches: bool = False) -> list[StepTime]:
+        return self._times.last(launches)
 
-    def _run_timed(self) -> Iterator[tuple[str, float]]:
-        """Runs the steps, and yields each node's time in microseconds."""
+    def _run_timed(self) -> list[StepTime]:
+        """Runs the steps, and gives the time of each node."""
+        begun = time.perf_counter()
+        return credited(self._nodes_timed(begun), self._work)
+
+    def _nodes_timed(self, begun: float) -> Iterator[tuple[str, StepTime]]:
         try:
             if self._engine is not None and self._engine.prepares:
                 self._engine.refresh()
-            parts = [(f"{node.op.name} {node.name}", steps) for node, steps in self.node_steps]
-            for name, steps in [*parts, *([("updates of states", self._updates)] if self._updates else [])]:
+            parts = [
+                (node.name, f"{node.op.name} {node.name}", steps, _moved(node))
+                for node, steps in self.node_steps
+                if steps  # else another node's step does its work
+            ]
+            if self._updates:
+                parts.append(("", "updates of states", self._updates, 0))
+            for node, name, steps, nbytes in parts:
                 start = time.perf_counter()
                 for step in steps:
                     step()
-                yield name, 1e6 * (time.perf_counter() - start)
+                end = time.perf_counter()
+                yield node, StepTime(name, 1e6 * (end - start), 1e6 * (start - begun), nbytes)
         finally:
             for note in self._written:
                 note()
@@ -441,6 +453,11 @@ class CpuExecutable:
         self._owned = []
         self._controls = []
         self._reads.close()
+
+
+def _moved(node: Node) -> int:
+    """The bytes that a node reads and writes."""
+    return sum(t.type.nbytes for t in {*node.inputs, *node.outputs})
 
 
 def _array(t: Tensor, plan: MemoryPlan, arena: DeviceArena, place: Tensor | None = None) -> Array:

@@ -228,8 +228,11 @@ class CudaBuffer:
         runtime, stream = self._device.api.runtime, self._device.stream
         kind = runtime.memcpyDeviceToDevice
         if nbytes <= abs(target - start):
-            with self._device.doing("copying on the device"):
+            self._device.enter()
+            try:
                 runtime.memcpyAsync(target, start, nbytes, kind, stream)
+            except self._device.api.errors as error:
+                raise self._device.failed(error, "copying on the device") from error
             return
         if target == start:
             return

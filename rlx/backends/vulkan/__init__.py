@@ -23,7 +23,7 @@ class VulkanBackend:
     name = "vulkan"
     needed = (
         *PROGRAMS, "rlx.backends.vulkan.recorder", "rlx.backends.vulkan.arena",
-        "rlx.backends.gpu.elementwise.emit_spirv", "importlib.readers",
+        "rlx.backends.gpu.elementwise.emit_spirv",
     )  # fmt: skip
 
     def __init__(self) -> None:

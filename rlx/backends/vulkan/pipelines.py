@@ -8,10 +8,10 @@ import threading
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from rlx.backends.gpu.elementwise.spirv import float_modes
+from rlx.backends.gpu.modules import modules
 from rlx.backends.gpu.program.steps import FileKernel, Kernel, SourceKernel
 from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
@@ -210,19 +210,13 @@ def shuffles(features: frozenset[str], subgroup: int) -> bool:
 
 
 def has_spirv(name: str) -> bool:
-    """Whether this installation has the module `spirv/<name>.spv`."""
-    return resources.files("rlx.backends.vulkan").joinpath("spirv", f"{name}.spv").is_file()
+    """Whether this installation has the module `name`."""
+    return name in modules()
 
 
 def load_spirv(name: str) -> bytes:
-    """The shipped SPIR-V `spirv/<name>.spv`. Raises: UnsupportedOp when there is none."""
-    file = resources.files("rlx.backends.vulkan").joinpath("spirv", f"{name}.spv")
-    try:
-        return file.read_bytes()
-    except FileNotFoundError:
-        raise UnsupportedOp(
-            f"kernel {name!r} has no SPIR-V in this installation; from a source tree, `make shaders` compiles it"
-        ) from None
+    """The shipped SPIR-V module `name`. Raises: UnsupportedOp when there is none, or where it is damaged."""
+    return modules().read(name)
 
 
 def check_capabilities(name: str, code: bytes, features: frozenset[str]) -> None:

@@ -62,6 +62,8 @@ def _cases() -> Iterator[Case]:
         yield case(((2, 9, 4, 24), 1, 24, 9), sections=sections, positions=(2, 9))
         yield case(((2, 9, 4, 24), 1, 24, 9), sections=sections, interleaved=True)
     yield case(((2, 9, 64), 1, 48, 9), sections=2)
+    for positions in ((5,), (2, 5)):  # tables shorter than the sequence
+        yield case(((2, 3, 5, 16), 2, 12, 3), positions=positions, reach="wild")
     for dtype in FLOATS:
         for domain in ("holes", "large", "zeros"):
             yield case(((2, 7, 2, 16), 1, 16, 7), dtype, domain=domain)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import reduce
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,9 +18,12 @@ from rlx.models.language.decoder import AHEAD, Decoder, Sampling
 from rlx.models.language.graph import GREEDY, LOG, SCORED, Picking, mask_words
 from rlx.models.language.pages import MOST, Pages, pages_for
 from rlx.models.language.shaping import Constraint, Penalties
+from rlx.models.language.speculation import GUESSES, Guesser, Pace, agreed
 from rlx.records import Record, field
 
 Ended = Literal["", "stop", "length", "context", "nan"]
+MASK_SECONDS = 0.002  # a step waits so long for masks; sequences without theirs then stand still in it
+_MASKING = 2  # threads that compute masks
 
 
 class Scores(NamedTuple):
@@ -53,6 +59,14 @@ class Token(NamedTuple):
     scores: Scores | None = None
 
 
+class _Kept(NamedTuple):
+    """What a slot without a sequence has in its caches: the rows of these tokens, by the adapter of that number."""
+
+    tokens: npt.NDArray[np.int32]
+    adapter: int
+    since: int  # sequences that had begun when it was left
+
+
 class _Sequence(Record, frozen=False):
     number: int
     left: int  # tokens that may still come
@@ -63,16 +77,34 @@ class _Sequence(Record, frozen=False):
     penalties: Penalties | None
     scored: bool
     adapter: int  # its number among those of the batch, -1 for none
+    priority: int
     prompt: npt.NDArray[np.int32]
     taken: int = 0  # tokens of the prompt that are in the caches
+    kept: int = 0  # tokens with which it begins that the slot's caches have, but for the first rows
     placed: bool = True  # whether it has the pages of its prompt
     made: list[int] = field(default_factory=list)  # tokens that were given since its prompt was begun
     fresh: list[tuple[int, Scores | None]] = field(default_factory=list)  # made by its prompt's run, and not given yet
+    mask: Future[npt.NDArray[np.int32]] | None = None  # the bits of the tokens that may come next
+    guesser: Guesser | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether its next tokens take nothing from the host."""
+        return self.constraint is None and self.penalties is None and not self.scored
 
     @property
     def steps(self) -> bool:
         """Whether its prompt has been taken in, so that steps continue it."""
         return self.taken == len(self.prompt)
+
+    @property
+    def picking(self) -> Picking:
+        return _wanted(self.sampling, self.constraint, self.penalties, self.scored)
+
+    @property
+    def masked(self) -> bool:
+        """Whether its mask is there, or it needs none."""
+        return self.mask is None or self.mask.done()
 
 
 class Batch(Closing):
@@ -85,13 +117,26 @@ class Batch(Closing):
     kept and computed once. A prompt waits until there are pages for it; where those that run need more than there are,
     the one that came last gives its own back and waits, and then goes on from its tokens, which are computed again.
 
+    Masks of constraints are computed by other threads while the batch runs; a sequence whose mask takes long stands
+    still in the steps of the others.
+
+    Without pages a sequence takes a slot whose last one began with the same tokens, and computes only what is new; the
+    slot that was left longest ago is taken where none did. `shared` counts the tokens that were not computed.
+
+    With `lookup`, tokens are guessed from what has stood in each sequence's text before, and several are taken in one
+    run where that is expected to give more tokens a second: the same tokens, draws too, since a draw depends on its
+    place and not on what guessed it. `tried` and `right` count the guesses. Recurrent models take nothing back.
+
     Not for use by several threads at once. Raises: OutOfDeviceMemory where the caches do not fit; DTypeError for fewer
     pages than one sequence may need, and for caches that have none."""
 
     def __init__(
         self, decoder: Decoder, slots: int, context: int | None = None, adapters: Mapping[str, Adapter] | None = None,
-        pages: int | None = None,
+        pages: int | None = None, lookup: bool = False,
     ) -> None:  # fmt: skip
+        if lookup and (decoder.config.recurrent or len(decoder.stages) > 1):
+            why = "is recurrent, and cannot take back wrong guesses" if decoder.config.recurrent else "is split"
+            raise DTypeError(f"lookup: the model {why}; leave it out")
         if type(slots) is not int or slots < 2:
             raise DTypeError(f"slots is {slots!r}; expected an integer from 2")
         if context is not None and (type(context) is not int or not 1 <= context <= decoder.context):
@@ -110,10 +155,18 @@ class Batch(Closing):
                 self._decoder.close()
                 raise
         self._held: list[_Sequence | None] = [None] * slots
+        self._kept: list[_Kept | None] = [None] * slots
+        self._shared = 0
+        # A slot without a sequence stands still at its first row, which each run writes: those rows are computed anew.
+        self._spoilt = decoder.sizes[0] if lookup else 1
         self._at = np.zeros(slots, np.int32)
         self._ids = np.zeros((slots, 1), np.int32)
         self._count = 0
+        self._built: list[Picking] = []  # those whose programs are all there
+        self._masking: ThreadPoolExecutor | None = None
         self.steps = 0  # run so far, each of all sequences
+        self.lookup, self._pace = lookup, Pace()
+        self.tried = self.right = 0  # guesses that runs tried, and those that were the tokens that came
 
     @property
     def free(self) -> int:
@@ -123,17 +176,21 @@ class Batch(Closing):
     def add(
         self, prompt: Sequence[int] | npt.NDArray[Any], max_tokens: int | None = None, sampling: Sampling | None = None,
         ends: frozenset[int] = frozenset(), constraint: Constraint | None = None, *, adapter: str | None = None,
-        scored: bool = False, penalties: Penalties | None = None,
+        scored: bool = False,
+        penalties: Penalties | None = None, priority: int = 0,
     ) -> int:  # fmt: skip
         """Takes in a prompt; the number of the sequence, by which `step` calls it. `adapter` names one of the batch;
-        with `scored` its tokens have `Scores`; `penalties` are of this sequence alone.
+        with `scored` its tokens have `Scores`; `penalties` are of this sequence alone. Of prompts that wait those of
+        the least `priority` are taken in first, and keep their pages longest.
 
         Raises: GraphError where no slot is free, or too few pages, DTypeError, ShapeError for a prompt that cannot be
         taken, RlxError for an adapter that the batch has not."""
         number = self.begin(prompt, max_tokens, sampling, ends, constraint, adapter=adapter, scored=scored,
-                            penalties=penalties)  # fmt: skip
+                            penalties=penalties, priority=priority)  # fmt: skip
         try:
-            while any(held is not None and held.number == number and not held.steps for held in self._held):
+            while held := next((h for h in self._held if h is not None and h.number == number and not h.steps), None):
+                if held.mask is not None:
+                    held.mask.result()
                 if not self.fill():
                     raise GraphError("there are too few free pages for this prompt now; step() until a sequence has "
                                      "ended, or begin() it, so that it waits")  # fmt: skip
@@ -145,7 +202,8 @@ class Batch(Closing):
     def begin(
         self, prompt: Sequence[int] | npt.NDArray[Any], max_tokens: int | None = None, sampling: Sampling | None = None,
         ends: frozenset[int] = frozenset(), constraint: Constraint | None = None, *, adapter: str | None = None,
-        scored: bool = False, penalties: Penalties | None = None,
+        scored: bool = False,
+        penalties: Penalties | None = None, priority: int = 0,
     ) -> int:  # fmt: skip
         """A slot for a sequence, whose prompt `fill` takes in; its number. Raises: as `add`."""
         sampling, d = sampling or Sampling(), self._decoder
@@ -165,10 +223,36 @@ class Batch(Closing):
         then: Ended = "length" if own <= most and max_tokens is not None else "context"
         if penalties is not None:
             penalties.begin(ids)
-        held = _Sequence(self._count, min(own, most), then, sampling, ends, constraint, penalties, scored, chosen, ids)
+        held = _Sequence(self._count, min(own, most), then, sampling, ends, constraint, penalties, scored, chosen,
+                         priority, ids)  # fmt: skip
         held.placed = self.pages is None
-        self._held[self._held.index(None)] = held
+        self._mask(held)
+        self._held[self._slot_for(held)] = held
         return self._count
+
+    def _slot_for(self, held: _Sequence) -> int:
+        """The free slot that a sequence takes."""
+        free = [slot for slot, other in enumerate(self._held) if other is None]
+        same = {slot: self._same(slot, held) for slot in free}
+        slot = max(free, key=lambda slot: (same[slot], -self._since(slot)))
+        held.kept, self._kept[slot] = same[slot], None
+        self._shared += max(held.kept - self._spoilt, 0)
+        return slot
+
+    def _since(self, slot: int) -> int:
+        kept = self._kept[slot]
+        return -1 if kept is None else kept.since
+
+    def _same(self, slot: int, held: _Sequence) -> int:
+        """With how many of a prompt's tokens, but the last, the caches of a free slot begin; 0 where these are so few
+        that they are computed anew."""
+        kept = self._kept[slot]
+        if kept is None or kept.adapter != held.adapter:
+            return 0
+        count = min(len(kept.tokens), len(held.prompt) - 1)
+        apart = np.flatnonzero(kept.tokens[:count] != held.prompt[:count])
+        count = int(apart[0]) if len(apart) else count
+        return count if count > 2 * self._spoilt else 0
 
     def fill(self, most: int | None = None) -> int:
         """Takes in up to `most` tokens of the prompt that has waited longest, in one run, or as many as a run takes;
@@ -180,18 +264,18 @@ class Batch(Closing):
         assert held is not None
         d.length, d.slot, d.number = held.taken, slot, held.adapter
         rest = held.prompt[held.taken :][:most]
+        if held.taken < self._spoilt < held.kept:
+            rest = rest[: self._spoilt - held.taken]
         part = rest[: next(d.chunks(len(rest)))]
         if len(part) < len(held.prompt) - held.taken:  # what follows a part that is not the last one is in the prompt
             d.take(part, GREEDY, {})
             held.taken += len(part)
+            if held.taken == self._spoilt:
+                held.taken = max(held.taken, held.kept)
             self._know(slot, held)
             return len(part)
-        mask = {}
-        if held.constraint is not None:
-            mask["mask"] = np.empty((1, mask_words(d.config.vocabulary)), np.int32)
-            held.constraint.mask(mask["mask"][0])
-        picking = _picking([held])
-        found = d.take(part, picking, {**_inputs([held], picking, d.config.vocabulary), **mask})
+        picking = self._picking([held])
+        found = d.take(part, picking, _inputs([held], picking, d.config.vocabulary))
         held.taken += len(part)
         held.fresh.append((int(found["token"][0, 0]), _scores(found, 0) if held.scored else None))
         self._at[slot], self._ids[slot] = held.taken, found["token"][0, 0]
@@ -199,12 +283,13 @@ class Batch(Closing):
         return len(part)
 
     def _waiting(self) -> int | None:
-        """The slot of the prompt to take in next: of those that have their pages, else of all, the first to come."""
-        waiting = [(not held.placed, held.number, slot) for slot, held in enumerate(self._held)
-                   if held is not None and not held.steps]  # fmt: skip
+        """The slot of the prompt to take in next: of those that have their pages, else of all, one of the least
+        priority, the first to come."""
+        waiting = [(not held.placed, held.priority, held.number, slot) for slot, held in enumerate(self._held)
+                   if held is not None and not held.steps and held.masked]  # fmt: skip
         if not waiting:
             return None
-        (absent, _, slot), pages = min(waiting), self.pages
+        (absent, _, _, slot), pages = min(waiting), self.pages
         held = self._held[slot]
         assert held is not None
         if absent and pages is not None:
@@ -219,24 +304,61 @@ class Batch(Closing):
             self.pages.know(slot, held.prompt[: held.taken], held.adapter)
 
     def _leave(self, slot: int) -> None:
-        """Frees a slot."""
-        self._held[slot] = None
+        """Frees a slot, whose rows may serve a sequence that begins alike."""
+        held, self._held[slot] = self._held[slot], None
+        assert held is not None
+        # The row of the last token is written by a run over it, and the last row by those that run on.
+        count = held.taken + max(len(held.made) - 1, 0) if held.steps else held.taken
+        tokens = np.concatenate([held.prompt, np.asarray(held.made, np.int32)])[: min(count, self._decoder.context - 1)]
         if self.pages is not None:
+            self.pages.know(slot, tokens, held.adapter)
             self.pages.release(slot)
+        elif self._spoilt <= held.taken and self._decoder.straight(len(tokens)):
+            self._kept[slot] = _Kept(tokens, held.adapter, self._count)
 
-    def _grow(self, count: int) -> None:
-        """Gives the sequences that step pages for so many tokens more; those that came last wait where these lack."""
+    @property
+    def shared(self) -> int:
+        """Tokens of prompts that were not computed, since pages or slots had them."""
+        return self._shared if self.pages is None else self.pages.shared
+
+    def _mask(self, held: _Sequence) -> None:
+        """Begins to compute the mask of a sequence's next token, where it has a constraint."""
+        if held.constraint is None:
+            return
+        if self._masking is None:
+            self._masking = ThreadPoolExecutor(_MASKING, "rlx-masks")
+        words, constraint = np.empty(mask_words(self._decoder.config.vocabulary), np.int32), held.constraint
+
+        def computed() -> npt.NDArray[np.int32]:
+            constraint.mask(words)
+            return words
+
+        held.mask = self._masking.submit(computed)
+
+    def _going(self) -> list[_Sequence | None]:
+        """The sequences that take part in a step, by slot: those without a mask do not, but where no other could."""
+        pending = [held.mask for held in self._held if held is not None and held.mask is not None]
+        if pending:
+            wait(pending, MASK_SECONDS)
+            if not any(held is not None and held.masked for held in self._held):
+                wait(pending, return_when=FIRST_COMPLETED)
+        return [held if held is not None and held.steps and held.masked else None for held in self._held]
+
+    def _grow(self, going: Sequence[_Sequence | None], count: int) -> None:
+        """Gives the sequences that step pages for so many tokens more; those of the greatest priority, the last to come
+        of them, wait where these lack."""
         pages = self.pages
         if pages is None:
             return
-        order = sorted((held.number, slot) for slot, held in enumerate(self._held) if held is not None and held.placed)
-        for _, slot in [*order]:
+        order = sorted((held.priority, held.number, slot) for slot, held in enumerate(self._held)
+                       if held is not None and held.placed)  # fmt: skip
+        for _, _, slot in [*order]:
             held = self._held[slot]
-            if held is None or not held.placed or not held.steps:
+            if going[slot] is None or held is None or not held.placed:
                 continue
             most = min(int(self._at[slot]) + min(count, held.left), self._decoder.context)
             while not pages.grow(slot, most):
-                _, last = order.pop()
+                *_, last = order.pop()
                 self._wait(last)
                 if last == slot:
                     break
@@ -248,7 +370,7 @@ class Batch(Closing):
         self.pages.release(slot)
         held.prompt = np.concatenate([held.prompt, np.asarray(held.made, np.int32)])
         held.made.clear()
-        held.taken, held.placed = 0, False
+        held.taken, held.placed, held.guesser = 0, False, None
 
     def cancel(self, sequence: int) -> None:
         """Frees the slot of a sequence. Nothing happens for one that has ended."""
@@ -269,25 +391,111 @@ class Batch(Closing):
                 self._take(slot, token, scores, made)
             if (held := self._held[slot]) is not None:
                 held.fresh.clear()
-        lasting = [held for held in self._held if held is not None and held.steps]
+        first, going = len(made), self._going()
+        lasting = [held for held in going if held is not None]
         if not lasting:
             return made
-        if any(held.constraint is not None or held.penalties is not None or held.scored for held in lasting):
-            most = 1
+        plain = all(held.plain for held in lasting)
+        most = most if plain else 1
+        if self.lookup and plain and (rows := self._guesses(going)) is not None:
+            self._try(going, rows, made)
+            return made
         # A sequence that ends on the way runs on: its slot's rows are written anew by the next one's prompt.
         count = min(most, AHEAD, LOG, max(held.left for held in lasting))
-        self._grow(count)
-        if not any(held is not None and held.steps for held in self._held):
+        self._grow(going, count)
+        going = [held if held is not None and held.steps else None for held in going]
+        if not any(going):
             return made
-        log, found = self._run(count)
+        start = time.perf_counter()
+        log, found = self._run(going, count)
+        self._pace.add(1, (time.perf_counter() - start) / count)
         for i in range(count):
-            for slot, held in enumerate(self._held):
-                if held is not None and held.steps:
+            for slot, held in enumerate(going):
+                if held is not None and self._held[slot] is held:
                     token = int(log[slot, (self._at[slot] + i) % LOG])
                     self._ids[slot] = token
                     self._take(slot, token, _scores(found, slot) if held.scored else None, made)
-        self._at += count
+        self._at += np.array([count if held is not None else 0 for held in going], np.int32)
+        self._learn(going, made[first:])
         return made
+
+    def _guesses(self, going: Sequence[_Sequence | None]) -> list[list[int]] | None:
+        """Guesses of the next tokens of each slot; None where a step is expected to give more tokens a second."""
+        size, rows = 1 + GUESSES, list[list[int]]()
+        if max(self._rows_held(slot) for slot in range(len(self._held))) + size > self._decoder.context:
+            return None  # a run's rows would reach those of the next slot
+        expected = 0.0
+        for held in going:
+            rows.append([])
+            if held is None:
+                continue
+            if held.guesser is None:
+                held.guesser = Guesser([*held.prompt.tolist(), *held.made])
+            rows[-1] = held.guesser.guess(min(GUESSES, held.left - 1))
+            expected += held.guesser.expected(len(rows[-1]))
+        one, several, count = self._pace.of(1), self._pace.of(size), sum(held is not None for held in going)
+        if not expected or one is None:
+            return None
+        return rows if several is None or (count + expected) * one > count * several else None
+
+    def _rows_held(self, slot: int) -> int:
+        """Where a slot's next row is written."""
+        held = self._held[slot]
+        return 0 if held is None else int(self._at[slot]) if held.steps else held.taken
+
+    def _try(self, going: Sequence[_Sequence | None], rows: list[list[int]], made: list[Token]) -> None:
+        """One run over each sequence's last token and its guesses: those that are right, and a token after them."""
+        d, start = self._decoder, time.perf_counter()
+        self._grow(going, 1)
+        going = [held if held is not None and held.steps else None for held in going]
+        lasting = [held for held in going if held is not None]
+        if not lasting:
+            return
+        size = 1 + GUESSES
+        picking = self._picking(lasting)
+        drawn = _inputs(going, picking, d.config.vocabulary)
+        ids = np.zeros((len(going), size), np.int32)
+        for slot, held in enumerate(going):
+            self._at[slot] = self._rows_held(slot)
+            if held is None:
+                continue
+            if self.pages is not None:  # guesses take no pages from those that run
+                rows[slot] = rows[slot][: self.pages.room(slot, int(self._at[slot]) + 1, len(rows[slot]))]
+            ids[slot, 0] = self._ids[slot, 0]
+            ids[slot, 1 : 1 + len(rows[slot])] = rows[slot]
+        given = {"ids": ids, "at": self._at, **{name: np.repeat(value, size, 0) for name, value in drawn.items()}}
+        if self.pages is not None:
+            given["table"] = np.where([[held is not None] for held in going], self.pages.table, 0)
+        if self._adapters:
+            given["adapter"] = np.array([-1 if held is None else held.adapter for held in going], np.int32)
+        choices = d.program(size, "guessed", picking).run(given)["choices"]
+        self.steps += 1
+        first = len(made)
+        for slot, held in enumerate(going):
+            if held is None:
+                continue
+            right = agreed(rows[slot], choices[slot].tolist())
+            self.tried += len(rows[slot])
+            self.right += right
+            for token in choices[slot, : right + 1].tolist():
+                self._at[slot] += 1
+                self._ids[slot] = token
+                self._take(slot, token, None, made)
+                if self._held[slot] is not held:
+                    break
+        self._learn(going, made[first:])
+        self._pace.add(size, time.perf_counter() - start)
+
+    def _learn(self, going: Sequence[_Sequence | None], made: Sequence[Token]) -> None:
+        """Tells the guessers of sequences that go on what came."""
+        if not self.lookup:
+            return
+        came: dict[int, list[int]] = {}
+        for token in made:
+            came.setdefault(token.sequence, []).append(token.token)
+        for held in going:
+            if held is not None and held.guesser is not None and held.number in came:
+                held.guesser.take(came[held.number])
 
     def _take(self, slot: int, token: int, scores: Scores | None, made: list[Token]) -> None:
         held = self._held[slot]
@@ -296,6 +504,8 @@ class Batch(Closing):
         ended: Ended = "nan" if token < 0 else "stop" if token in held.ends else "" if held.left else held.then
         if held.constraint is not None and ended not in ("nan", "stop") and held.constraint.take(token):
             ended = "stop"
+        if not ended:
+            self._mask(held)
         if held.penalties is not None and token >= 0:
             held.penalties.take(token)
         held.made.append(token)
@@ -303,28 +513,23 @@ class Batch(Closing):
         if ended:
             self._leave(slot)
 
-    def _run(self, count: int) -> tuple[npt.NDArray[np.int32], dict[str, Any]]:
+    def _run(self, going: Sequence[_Sequence | None], count: int) -> tuple[npt.NDArray[np.int32], dict[str, Any]]:
         """So many steps of all slots: their tokens, and the outputs of the last one. Slots without a sequence stand
-        still at their first row, those whose prompts are being taken in at the row that the next part writes."""
+        still at their first row, those whose prompts are being taken in, or that wait for a mask, at the row that they
+        write next."""
         d = self._decoder
-        stepped = [held if held is not None and held.steps else None for held in self._held]
-        picking = _picking([held for held in stepped if held is not None])
-        given = _inputs(stepped, picking, d.config.vocabulary)
-        given["stride"] = np.array([held is not None for held in stepped], np.int32)
-        given["adapter"] = np.array([-1 if held is None else held.adapter for held in stepped], np.int32)
-        if picking.masked:
-            given["mask"] = np.full((len(stepped), mask_words(d.config.vocabulary)), -1, np.int32)
-        for slot, held in enumerate(stepped):
-            if held is None:
-                waits = self._held[slot]
-                self._at[slot] = 0 if waits is None else waits.taken
+        picking = self._picking([held for held in going if held is not None])
+        given = _inputs(going, picking, d.config.vocabulary)
+        given["stride"] = np.array([held is not None for held in going], np.int32)
+        given["adapter"] = np.array([-1 if held is None else held.adapter for held in going], np.int32)
+        for slot, held in enumerate(self._held):
+            if held is None or not held.steps:
+                self._at[slot] = 0 if held is None else held.taken
                 self._ids[slot] = 0
-            elif held.constraint is not None:
-                held.constraint.mask(given["mask"][slot])
         programs = [d.program(1, "next", picking, turn) for turn in range(d.turns)]
         states = programs[0].graph.states
         if self.pages is not None:
-            own = [[held is not None] for held in stepped]  # others write their row into nobody's page
+            own = [[held is not None] for held in going]  # others write their row into nobody's page
             given["table"] = np.where(own, self.pages.table, 0)
         for name, value in {"ids": self._ids, "at": self._at, **given}.items():
             if name in states:
@@ -341,18 +546,41 @@ class Batch(Closing):
         """The sizes of the runs over its prompts."""
         return self._decoder.sizes
 
-    def prepare(self) -> None:
-        """Builds the programs of prompts and steps, greedy and with draws, so that no sequence waits for them."""
+    def lacks(
+        self, sampling: Sampling, constraint: Constraint | None = None, penalties: Penalties | None = None,
+        scored: bool = False,
+    ) -> Picking | None:  # fmt: skip
+        """What `prepare` builds, so that a sequence of these settings may join with no wait for a compilation; None
+        where all is built. Not for several threads at once."""
+        wanted = _wanted(sampling, constraint, penalties, scored)
+        wanted = reduce(Picking.__or__, (held.picking for held in self._held if held is not None), wanted)
+        return None if any(wanted | known == known for known in self._built) else wanted | Picking(False, None, True)
+
+    def _picking(self, stepped: Iterable[_Sequence]) -> Picking:
+        """How a program picks the tokens of sequences, each in its own way: the least that is built, else just that."""
+        wanted = reduce(Picking.__or__, (held.picking for held in stepped))
+        return min((known for known in [*self._built] if wanted | known == known), key=lambda known: known.extent,
+                   default=wanted)  # fmt: skip
+
+    def prepare(self, *pickings: Picking) -> None:
+        """Builds the programs of prompts and steps, greedy and with draws, or those that are asked for, so that no
+        sequence waits for them. Another thread may do so while this one steps."""
         d = self._decoder
-        for picking in (Picking(), Picking(False, None, True)):
+        for picking in pickings or (Picking(), Picking(False, None, True)):
             for size in (1, *d.sizes):
                 if size <= d.context:
                     d.program(size, "token", picking).prepare()
             for turn in range(d.turns):
                 d.program(1, "next", picking, turn).prepare()
+            if self.lookup and not (picking.masked or picking.penalized or picking.scored):
+                d.program(1 + GUESSES, "guessed", picking).prepare()
+            if picking not in self._built:
+                self._built.append(picking)
 
     def close(self) -> None:
         """Frees the caches and programs; the weights stay with their decoder. Idempotent."""
+        if self._masking is not None:
+            self._masking.shutdown(cancel_futures=True)
         self._decoder.close()
 
 
@@ -367,17 +595,19 @@ def _pages(count: int, decoder: Decoder, context: int) -> int:
     return count
 
 
-def _picking(stepped: Sequence[_Sequence]) -> Picking:
-    """How a program picks the tokens of sequences, each in its own way."""
-    drawn = [held.sampling for held in stepped if held.sampling.temperature]
+def _wanted(
+    sampling: Sampling, constraint: Constraint | None, penalties: Penalties | None, scored: bool
+) -> Picking:
+    """How a program picks the tokens of one sequence."""
+    drawn = bool(sampling.temperature)
     return Picking(
         greedy=not drawn,
-        top_p=any(sampling.top_p is not None for sampling in drawn),
-        masked=any(held.constraint is not None for held in stepped),
-        top_ks=any(sampling.top_k is not None for sampling in drawn),
-        scored=any(held.scored for held in stepped),
-        min_p=any(sampling.min_p is not None for sampling in drawn),
-        penalized=any(held.penalties is not None for held in stepped),
+        top_p=drawn and sampling.top_p is not None,
+        masked=constraint is not None,
+        top_ks=drawn and sampling.top_k is not None,
+        scored=scored,
+        min_p=drawn and sampling.min_p is not None,
+        penalized=penalties is not None,
     )
 
 
@@ -395,7 +625,11 @@ def _inputs(stepped: Sequence[_Sequence | None], picking: Picking, vocabulary: i
     if picking.penalized:
         given["scale"] = np.ones((len(stepped), vocabulary), np.float32)
         given["shift"] = np.zeros((len(stepped), vocabulary), np.float32)
+    if picking.masked:
+        given["mask"] = np.full((len(stepped), mask_words(vocabulary)), -1, np.int32)
     for row, held in enumerate(stepped):
+        if held is not None and held.mask is not None:
+            given["mask"][row] = held.mask.result()
         if held is not None and held.penalties is not None:
             given["scale"][row], given["shift"][row] = held.penalties.scale, held.penalties.shift
         if held is not None and not picking.greedy:

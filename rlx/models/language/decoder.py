@@ -190,7 +190,7 @@ class Decoder(Closing):
     def graph(
         self, chunk: int, head: Head = "token", picking: Picking = GREEDY, layers: range | None = None
     ) -> Any:
-        batch = self.slots if head == "next" else 1
+        batch = self.slots if head in ("next", "guessed") else 1
         if head == "next" and layers is not None:  # the host begins each step of a part
             head = "token"
         pages = 0 if self.pages is None else self.pages.count
@@ -250,13 +250,22 @@ class Decoder(Closing):
         """The program for one chunk size; another for another `turn`, since a device may run two programs one after the
         other with no wait of the host between them. Raises: GraphError after `close`."""
         key = (chunk, head, picking, turn, self._low)
+        if (result := self._known(key)) is None:
+            made = self._compiled(chunk, head, picking)  # other threads use other programs meanwhile
+            result = self._known(key, made)
+            if result is not made:
+                made.close()
+        assert result is not None
+        return result
+
+    def _known(self, key: _Key, new: CompiledGraph | SplitProgram | None = None) -> CompiledGraph | SplitProgram | None:
+        """The program of a key, which is `new` from now on where there was none. Raises: GraphError after `close`."""
         with self._lock:
-            if self._closed:
-                raise GraphError("the model is closed; load it again")
-            result = self._programs.get(key)
-            if result is None:
-                result = self._programs[key] = self._compiled(chunk, head, picking)
-            return result
+            if not self._closed:
+                return self._programs.get(key) if new is None else self._programs.setdefault(key, new)
+        if new is not None:
+            new.close()
+        raise GraphError("the model is closed; load it again")
 
     def _compiled(self, chunk: int, head: Head, picking: Picking) -> CompiledGraph | SplitProgram:
         def one(graph: Any, stage: Stage) -> CompiledGraph:
@@ -349,6 +358,15 @@ class Decoder(Closing):
             if window is not None and rows < self.context and max(0, length - window) < self._top - rows:
                 return False
         return True
+
+    def straight(self, length: int) -> bool:
+        """Whether caches that hold so many tokens have each in the row of its number, whatever was run beyond them: no
+        ring has begun anew, and no state stands for them all."""
+        a = self.config.attention
+        if self.config.recurrent or a is None:
+            return False
+        rows = min(ring_rows(window, self.context, self.sizes[-1]) for window in a.windows)
+        return rows == self.context or length + max(self.sizes[-1], AHEAD) <= rows
 
     def reset(self, length: int = 0) -> None:
         """Forgets all but the first tokens. Raises: GraphError for a recurrent model, which cannot go back, and where

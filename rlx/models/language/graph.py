@@ -19,7 +19,7 @@ from rlx.models.language.pages import pages_for
 from rlx.models.language.recurrent import conv, delta, hybrid, lightning, mamba, mamba2
 from rlx.records import Record
 
-Head = Literal["token", "next", "choices", "logits", "hidden"]
+Head = Literal["token", "next", "choices", "guessed", "logits", "hidden"]
 LOG = 64  # tokens that the state `log` holds
 SCORED = 20  # the likeliest tokens, whose probabilities are told where they are asked for
 MIXERS: dict[Mixer, Callable[[Blocks, Tensor, int], Tensor]] = {
@@ -51,7 +51,18 @@ class Picking(Record):
     min_p: bool = False
     penalized: bool = False
 
+    def __or__(self, other: Picking) -> Picking:
+        """How a program picks that can do what each of two does; neither has a `top_k`."""
+        flags = {name: getattr(self, name) or getattr(other, name) for name in _FLAGS}
+        return Picking(self.greedy and other.greedy, **flags)
 
+    @property
+    def extent(self) -> int:
+        """How much there is to do beside taking the greatest logit, to choose among pickings."""
+        return sum(map(bool, (not self.greedy, *(getattr(self, name) for name in _FLAGS))))
+
+
+_FLAGS = ("top_p", "masked", "top_ks", "scored", "min_p", "penalized")
 GREEDY = Picking()
 
 
@@ -85,7 +96,8 @@ def language_graph(
     below 1 for no limit. With several adapters: `adapter`, i32 (batch,), the number of each sequence's, or -1.
     Output: `token`, i32 (batch, 1), the id that follows the last token; or `logits`, f32 (batch, chunk, vocabulary); or
     `hidden`, f32 (batch, chunk, width), after the last norm; or `choices`, i32 (batch, chunk), the likeliest after
-    each. With `scored` beside a token: `scores`, f32 (batch, 1 + n), the logarithms of the probabilities of that token
+    each; for the head "guessed" `choices` are picked as `token` is, each in its own place, and what draws take has a row
+    for each of the batch · chunk tokens. With `scored` beside a token: `scores`, f32 (batch, 1 + n), the logarithms of the probabilities of that token
     and of the n = SCORED likeliest, by the logits as they are (no temperature, limit or mask), and `likeliest`, i32
     (batch, n), which those are.
 
@@ -129,7 +141,12 @@ def language_graph(
             g.output("token", token)
         return g
     x = blocks.last_norm(x)
-    if head == "choices":
+    if head == "guessed":
+        step = g.constant(np.arange(size.chunk, dtype=np.int32).reshape(1, -1))
+        places = ops.reshape(ops.reshape(at, (size.batch, 1)) + step, (-1,))
+        chosen = _picked(given, blocks.logits(x), places, picking)
+        g.output("choices", ops.reshape(chosen, (size.batch, size.chunk)))
+    elif head == "choices":
         chosen = ops.cast(ops.argmax(blocks.logits(x), axis=-1), i32)
         g.output("choices", ops.reshape(chosen, (size.batch, size.chunk)))
     elif head == "logits":

@@ -444,10 +444,12 @@ class LanguageModel(Closing):
         """Says which tokens the caches have after runs of the decoder; for who has `lent`."""
         self._held = tokens
 
-    def batch(self, slots: int, context: int | None = None, pages: int | None = None) -> Batch:
-        """Room for several sequences at once, beside the one of `generate`, with the adapters that are loaded now, and
-        caches in `pages`, if any. Raises: as `Batch`."""
-        return Batch(self.decoder, slots, context, self._adapters, pages)
+    def batch(
+        self, slots: int, context: int | None = None, pages: int | None = None, lookup: bool = False
+    ) -> Batch:
+        """Room for several sequences at once, beside the one of `generate`, with the adapters that are loaded now,
+        caches in `pages`, if any, and with `lookup` guesses from each sequence's own text. Raises: as `Batch`."""
+        return Batch(self.decoder, slots, context, self._adapters, pages, lookup)
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], max_tokens: int | None = None, **settings: Any

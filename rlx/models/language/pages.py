@@ -79,6 +79,11 @@ class Pages:
             self._give(slot, page)
         return True
 
+    def room(self, slot: int, length: int, more: int) -> int:
+        """For how many of so many tokens beyond a length a slot has pages, after it was given those that are free."""
+        self.grow(slot, length + more)
+        return min(more, len(self._held[slot]) * ROWS - length)
+
     def _give(self, slot: int, page: int) -> None:
         self._users[page] += 1
         self.table[slot, len(self._held[slot])] = page

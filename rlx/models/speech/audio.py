@@ -6,7 +6,7 @@ import math
 import os
 import struct
 import wave
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,13 +24,13 @@ _BETA = 9.0  # the Kaiser window's β: side lobes 90 dB down
 _SAMPLES_AT_ONCE = 1 << 14
 
 
-def read_wav(path: str | os.PathLike[str], rate: int) -> F32:
+def read_wav(path: str | os.PathLike[str], rate: int, held: IO[bytes] | None = None) -> F32:
     """The samples of a WAV file of integers (PCM of 8, 16, 24 or 32 bits), its channels averaged, at `rate` samples a
-    second: f32 (samples,), within ±1.
+    second: f32 (samples,), within ±1; of what is `held` open where that is given, which errors call `path`.
 
     Raises: ModelFormatError for a file that cannot be read, or is damaged, cut off, empty or of another kind."""
     try:
-        with wave.open(os.fspath(path), "rb") as file:
+        with wave.open(os.fspath(path) if held is None else held, "rb") as file:
             channels, width, file_rate, count = file.getparams()[:4]
             if not RATES_HZ[0] <= file_rate <= RATES_HZ[1] or count * channels * width > MAX_WAV_BYTES:
                 raise ModelFormatError(f"{path}: {count:,} frames of {file_rate:,} a second; expected {RATES_HZ[0]:,} "

@@ -158,7 +158,8 @@ class Transcriber(Closing):
         "translate" gives English. A chunk of 30 s after the other is transcribed, each token the likeliest; with
         `timestamps` a chunk begins where the last whole segment ended. Raises: as `segments`."""
         heard: list[str | None] = [None]
-        parts = tuple(self._asked(sound, language, task, timestamps, heard))
+        chunks = self.hear(sound, heard, language=language, task=task, timestamps=timestamps)
+        parts = tuple(part for chunk in chunks for part in chunk)
         return Transcript("".join(part.text for part in parts).strip(), heard[-1], parts)
 
     @keywords
@@ -169,19 +170,21 @@ class Transcriber(Closing):
 
         Raises, all at once: ModelFormatError for a file that cannot be read, is no WAV of integers or damaged,
         DTypeError and ShapeError for odd samples, RlxError for an unknown language or task."""
-        return self._asked(sound, language, task, timestamps, [])
+        chunks = self.hear(sound, [], language=language, task=task, timestamps=timestamps)
+        return (part for chunk in chunks for part in chunk)
 
     # -- the parts of it
 
-    def _asked(
-        self, sound: Sound, language: str | None, task: str, timestamps: bool, heard: list[str | None]
-    ) -> Iterator[Segment]:
-        """Does what `segments` does; `heard` gets the code of the language."""
+    def hear(
+        self, sound: Sound, heard: list[str | None], *, language: str | None, task: str, timestamps: bool
+    ) -> Iterator[list[Segment]]:
+        """The segments of each chunk, of which there may be none; `heard` gets the code of the language. Raises: as
+        `segments`."""
         samples = self._samples(sound)
         asked = None if language is None else self.prompts.language(language)
         self.prompts.prompt(asked if asked is not None else 0, task, timestamps)
         self.tokenizer.encode("")
-        return self._segments(samples, asked, task, timestamps, heard)
+        return self._chunks(samples, asked, task, timestamps, heard)
 
     def _samples(self, sound: Sound) -> F32:
         if isinstance(sound, str | os.PathLike):
@@ -238,9 +241,9 @@ class Transcriber(Closing):
             result.append(token)
         return result
 
-    def _segments(
+    def _chunks(
         self, samples: F32, language: int | None, task: str, timestamps: bool, heard: list[str | None]
-    ) -> Iterator[Segment]:
+    ) -> Iterator[list[Segment]]:
         at, rate = 0, self.mel.rate
         self.language = self._code(language)
         heard.append(self.language)
@@ -253,12 +256,14 @@ class Transcriber(Closing):
                     self.language = self._code(language)
                     heard.append(self.language)
                 answer = self.tokens(language, task, timestamps)
+            segments = []
             cuts, used = _cut(answer, self.prompts.times, len(part) / rate) if timestamps else ([answer], None)
             for tokens in cuts:
                 start, end = _times(tokens if timestamps else [], self.prompts.times, len(part) / rate)
                 text = self.tokenizer.decode(t for t in tokens if t < self.prompts.times)
                 if text.strip():
-                    yield Segment(round(at / rate + start, 2), round(at / rate + end, 2), text)
+                    segments.append(Segment(round(at / rate + start, 2), round(at / rate + end, 2), text))
+            yield segments
             at += len(part) if used is None else max(1, round(used * rate))
 
     def close(self) -> None:

@@ -54,19 +54,24 @@ def _three(c: Call, count: int, kv_count: int) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def _rotated(c: Call, x: Tensor, start: Tensor | None) -> Tensor:
-    """x rotated by the angles of the given positions, or of those from `start` of each row on."""
-    cos, sin = c.x(7), c.x(8)
-    batch, length = x.shape[0], x.shape[2]
+def _positions(c: Call, start: Tensor | None, batch: int, length: int) -> Tensor | None:
+    """The positions of the new tokens, the given ones or those from `start` of each row on; None where they are 0, 1, …
+    in all rows. A run whose positions the tables lack fails; `rope` refuses tables that are too short for any."""
+    rows = c.x(7).shape[0] if c.x(7).ndim else 0
     if c.has(9):
-        at: Tensor | None = c.x(9)
-        if c.x(9).shape != (batch, length):
-            raise c.bad(f"position_ids are {c.x(9).shape}; expected {(batch, length)}")
-    elif start is None or batch == 1:
-        at = None if start is None else o.reshape(start, ())
-    else:
-        at = o.add(o.reshape(start, (batch, 1)), np.arange(length, dtype=np.int32))
-    return o.rope(x, cos, sin, at, axis=2, interleaved=flag(c, "rotary_interleaved"))
+        at = c.x(9)
+        if at.shape != (batch, length):
+            raise c.bad(f"position_ids are {at.shape}; expected {(batch, length)}")
+        if rows:
+            c.limited(at, "position_ids", rows - 1)
+        return at
+    if start is None:
+        return None
+    if rows >= length:
+        c.limited(start, f"the first position by seqlens_k, for {length} in tables of {rows}", rows - length)
+    if batch == 1:
+        return o.reshape(start, ())
+    return o.add(o.reshape(start, (batch, 1)), np.arange(length, dtype=np.int32))
 
 
 def _kept(c: Call, past: Tensor | None, x: Tensor, start: Tensor | None, room: int) -> Tensor:
@@ -188,7 +193,8 @@ def group_query_attention(c: Call) -> tuple[Result, ...]:
     if flag(c, "do_rotary"):
         if not (c.has(7) and c.has(8)):
             raise c.bad("do_rotary without cos_cache and sin_cache")
-        q, k = _rotated(c, q, start), _rotated(c, k, start)
+        at, interleaved = _positions(c, start, batch, length), flag(c, "rotary_interleaved")
+        q, k = (o.rope(t, c.x(7), c.x(8), at, axis=2, interleaved=interleaved) for t in (q, k))
     room = max(before, total)
     if start is None:
         c.writes(o.sub(lengths, 1), 1, room)

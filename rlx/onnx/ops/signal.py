@@ -49,8 +49,8 @@ def transformed(c: Call, x: Tensor, length: int, inverse: bool, onesided: bool) 
         return _of_reals(x[..., 0], length, onesided)
     z = x if x.shape[-1] == 2 else pair(x[..., 0])
     if inverse:
-        return fft.irfft(z, length) if onesided else fft.ifft(z, length)
-    spectrum = fft.fft(z, length)
+        return fft.irfft(z, length) if onesided else fft.ifft(z, length, pairs=True)
+    spectrum = fft.fft(z, length, pairs=True)
     first: Tensor = spectrum[..., : length // 2 + 1, :]
     return first if onesided else spectrum
 

@@ -29,6 +29,7 @@ from rlx.onnx.session.options import (
 from rlx.runtime.dims import Dim, Otherwise
 from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out
+from rlx.runtime.session import Session
 
 PROVIDERS = {"CUDAExecutionProvider": "cuda", "VulkanExecutionProvider": "vulkan", "CPUExecutionProvider": "cpu"}
 Providers = str | Sequence[str | tuple[str] | tuple[str, Mapping[str, Any]]]
@@ -79,6 +80,8 @@ class InferenceSession:
         self._options = SessionOptions() if sess_options is None else sess_options
         self._profile: list[dict[str, Any]] = []
         self._started = time.perf_counter_ns()
+        self._threads = threads
+        self._clock: Session | None = None
 
     # -- what the model is
 
@@ -164,12 +167,26 @@ class InferenceSession:
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any, out: Out
     ) -> list[Any]:
         names, input_feed = self._checked(output_names, input_feed, run_options)
+        if not getattr(self._options, "enable_profiling", False):
+            results = self.model.run(input_feed, self.device, self.precision, out)
+            return [results[n] for n in names]
+        timed = self._timed()
         start = time.perf_counter_ns()
-        results = self.model.run(input_feed, self.device, self.precision, out)
-        if getattr(self._options, "enable_profiling", False):
-            took = time.perf_counter_ns() - start
-            self._profile.append({"ts": (start - self._started) // 1000, "dur": took // 1000})
+        results = self.model.run(input_feed, timed, self.precision, out)
+        took, begun = (time.perf_counter_ns() - start) // 1000, (start - self._started) // 1000
+        self._profile.append({"cat": "Session", "name": "model_run", "ts": begun, "dur": took, "tid": 0, "args": {}})
+        for step in self.model.programs[-1].graph.timings():
+            args = {"op_name": step.name.partition(" ")[0], "provider": timed.info.id, "bytes": step.nbytes}
+            when = {"ts": begun + round(step.start, 3), "dur": round(step.us, 3)}
+            self._profile.append({"cat": "Node", "name": f"{step.name}_kernel_time", **when, "tid": 1, "args": args})
         return [results[n] for n in names]
+
+    def _timed(self) -> Session:
+        """The session of a model whose steps are timed, for its profile."""
+        if self._clock is None:
+            device = self.device.info.id if isinstance(self.device, Session) else self.device
+            self._clock = Session(device, precision=self.precision, threads=self._threads, timings=True)
+        return self._clock
 
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
@@ -209,13 +226,14 @@ class InferenceSession:
         return self._started
 
     def end_profiling(self) -> str:
-        """The name of a file with the time of each run, in the format of Chrome's traces; "" without enable_profiling.
-        `model.compile(…).report()` and RLX_DEBUG=3 tell of nodes."""
+        """The name of a file with the time of each run and of its steps, in the format of Chrome's traces, which
+        Perfetto opens; "" without enable_profiling. Of a model that is cut where shapes depend on values, only the
+        steps before the first cut are in it."""
         if not getattr(self._options, "enable_profiling", False):
             return ""
         prefix = getattr(self._options, "profile_file_prefix", "") or "onnxruntime_profile_"
         path = f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}_{os.getpid()}_{next(_PROFILES)}.json"
-        common = {"cat": "Session", "name": "model_run", "ph": "X", "pid": os.getpid(), "tid": 0}
+        common = {"ph": "X", "pid": os.getpid()}
         with open(path, "x", encoding="utf-8") as file:
             json.dump([{**common, **each} for each in self._profile], file)
         self._profile.clear()

@@ -28,7 +28,7 @@ from rlx.ops.attention.parts import (
     tensor_probabilities,
     wide,
 )
-from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, tensors, unbroadcast
+from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, narrowed, tensors, unbroadcast
 from rlx.ops.numeric import F32_MAX, Array, computed
 
 
@@ -234,13 +234,13 @@ def _lengths(op: str, kv_len: TensorLike, q: Tensor, keys: int | None) -> Tensor
     if isinstance(kv_len, Tensor):
         if not kv_len.dtype.is_int:
             raise DTypeError(f"{op}: kv_len is {kv_len.dtype}; expected whole numbers, best i32")
-        return cast_to(kv_len, i32)
+        return narrowed(kv_len, i32)
     value = np.asarray(kv_len)
     if value.dtype.kind not in "iu":
         raise DTypeError(f"{op}: kv_len is {kv_len!r}; expected a whole number, or a tensor of them")
     if keys is not None and value.size and not 0 <= value.min() <= value.max() <= keys:
         raise ShapeError(f"{op}: kv_len {kv_len!r} is outside 0..{keys}, the keys there are")
-    return q.graph.constant(value.astype(np.int32))
+    return q.graph.constant(np.clip(value, 0, np.iinfo(np.int32).max).astype(np.int32))
 
 
 __all__ = ["attention"]

@@ -13,10 +13,10 @@ from rlx.autodiff.pullback import pullback
 from rlx.dtypes import i32, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
-from rlx.ir.checks import check_writes
+from rlx.ir.checks import between, check_limits, check_writes
 from rlx.ir.graph import apply_multi
 from rlx.ops.attention.parts import seen_keys, softmax_rows, tensor_probabilities, with_row
-from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, tensors, written
+from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, narrowed, tensors, written
 from rlx.ops.numeric import F32_MAX, Array, widened
 
 T = TypeVar("T")
@@ -199,8 +199,9 @@ def attention_step(
     cos, sin (positions, n): the first 2 n elements of q's and k's heads are turned by
     the angles of `position`, as rlx.rope does (`interleaved`). sinks (H,): the score of a key without a value, which
     each head's softmax counts too and softcap leaves as it is. scale, window, softcap: as in rlx.attention.
-    A position outside of the rows, in a ring one below 0, is refused: a constant by ShapeError; any other fails the run
-    with CapacityExceeded, but with `checked=False`, for callers who know better, is brought into them.
+    A position outside of the rows, in a ring one below 0, or one outside of the tables, is refused: a constant by
+    ShapeError; any other fails the run with CapacityExceeded, but with `checked=False`, for callers who know better, is
+    brought into them.
     Dtype: q, k, v promoted, which is y's; the caches' own. Integers: position becomes i32. Gradient: to all but the
     position. Numerics: the turned query, the new rows and y are rounded to the caches' dtype. As states, the caches are
     written in place: a step costs the rows that it reads and one that it writes.
@@ -213,15 +214,22 @@ def attention_step(
         raise DTypeError(f"{_OP}: position is {position.dtype}; expected whole numbers, best i32")
     if checked and keys.ndim == 4:
         check_writes(_OP, position, 1, None if ring else keys.shape[1])
+        _check_tables(position, more[0].shape if cos is not None else (), _LAST if ring else keys.shape[1])
     dtype = promote(q.dtype, k.dtype, v.dtype)
     q, k, v = (cast_to(t, dtype) for t in (q, k, v))
     if scale is None:
         scale = 1.0 / math.sqrt(q.shape[-1]) if q.ndim and q.shape[-1] else 1.0
     y, keys, values = apply_multi(
-        _OP, q, k, v, keys, values, cast_to(position, i32), *more, scale=float(scale), window=window,
+        _OP, q, k, v, keys, values, narrowed(position, i32), *more, scale=float(scale), window=window,
         softcap=None if softcap is None else float(softcap), interleaved=bool(interleaved), ring=bool(ring),
     )  # fmt: skip
     return y, keys, values
+
+
+def _check_tables(position: Tensor, table: tuple[int, ...], rows: int) -> None:
+    """Lets runs fail whose position is outside of tables that have fewer positions than the cache has rows."""
+    if len(table) == 2 and 0 < table[0] < rows:
+        check_limits(f"{_OP} in tables of {table[0]} positions", position, between(0, table[0] - 1))
 
 
 __all__ = ["attention_step"]

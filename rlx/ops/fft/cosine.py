@@ -44,7 +44,7 @@ def _cosine(x: Tensor, kind: int) -> Tensor:
     if kind == 3:
         z = multiply(pair(x), _turns(x, np.pi * k / (2 * n)))
         return irfft(z, 2 * n, norm="forward")[..., :n]
-    z = fft(multiply(pair(x), _turns(x, -np.pi * k / (2 * n))), 2 * n)[..., :n, :]
+    z = fft(multiply(pair(x), _turns(x, -np.pi * k / (2 * n))), 2 * n, pairs=True)[..., :n, :]
     return real(multiply(z, _turns(x, -np.pi * (2 * k + 1) / (4 * n)))) * 2.0
 
 

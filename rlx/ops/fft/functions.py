@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +14,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Tensor
 from rlx.ir.types import as_items, normalize_axes, normalize_axis
 from rlx.ops import composite
-from rlx.ops.base import TensorLike, tensor
+from rlx.ops.base import TensorLike, flag, tensor
 from rlx.ops.fft.pairs import complex_numbers, numbers, pair
 from rlx.ops.fft.transform import TYPES, check_length, transform
 from rlx.ops.movement import arrange
@@ -23,23 +22,32 @@ from rlx.ops.public import Complexes
 from rlx.ops.reduce import Axis
 
 NORMS = ("backward", "ortho", "forward")
-P = ParamSpec("P")
 
 
-def _of_real_numbers_too(function: Callable[Concatenate[Any, P], Tensor]) -> Callable[Concatenate[Any, P], Tensor]:
-    """A function of pairs, which takes real numbers too: a tensor whose last axis is not one of 2 holds these.
+def _read(
+    op: str, z: TensorLike, pairs: bool | None, asks: bool = True
+) -> tuple[Tensor, Callable[[Tensor], Any]]:
+    """The numbers as pairs, and what makes a result of theirs: of real numbers rlx.Complex, of NumPy's shape.
 
-    What it gives of these, where it is complex, is a rlx.Complex, of NumPy's shape."""
-    gives_pairs = function.__name__ not in ("irfft", "irfftn", "hfft")
+    Where `pairs` does not say what a last axis of 2 holds, `asks` refuses it; else it holds pairs. Raises: ShapeError,
+    DTypeError."""
+    x = numbers(op, z)
+    if pairs is None and not asks:
+        pairs = x.shape[-1:] == (2,)
+    if not x.ndim or _has_pairs(op, x, pairs):
+        return complex_numbers(op, x), lambda result: result
+    Complexes.load()
+    return pair(x), Complexes.type
 
-    def call(z: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
-        x = numbers(f"fft.{function.__name__}", z)
-        if not x.ndim or x.shape[-1] == 2:
-            return function(x, *args, **kwargs)
-        result = function(pair(x), *args, **kwargs)
-        return Complexes.type(result) if gives_pairs else result
 
-    return functools.wraps(function)(call)  # type: ignore[return-value]  # a Complex stands for its tensor of pairs
+def _has_pairs(op: str, x: Tensor, pairs: bool | None) -> bool:
+    """Whether a tensor holds pairs, which a last axis of 2 does not say by itself. Raises: ShapeError."""
+    if pairs is None and x.shape[-1:] == (2,):
+        raise ShapeError(
+            f"{op}: the input is {x.type}, and a last axis of 2 may hold pairs (real, imaginary) or two real numbers; "
+            "write pairs=True or pairs=False, or give complex numbers, which rlx.view_as_complex makes of pairs"
+        )
+    return pairs is not None and flag(op, "pairs", pairs)
 
 
 def _scale(op: str, norm: str | None, n: int, inverse: bool) -> float:
@@ -113,29 +121,33 @@ def _over(
     return z
 
 
-@_of_real_numbers_too
-def fft(z: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
+def fft(
+    z: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None, *, pairs: bool | None = None
+) -> Any:
     """The discrete Fourier transform along an axis: Z[k] = Σ z[j] exp(-2πi jk / n).
 
-    Shape: z holds complex numbers as pairs, (..., 2), and so does the result; `axis` counts as it does on a complex
-    array, without the axis of pairs. A tensor whose last axis is not one of 2 holds real numbers, and gives rlx.Complex
-    of NumPy's shape; of real numbers of which the last axis is one of 2 make pairs (rlx.fft.pair). `n`: the length of
-    the transform, to which z is cut or filled with zeros; its own
-    unless given; any length from 1. norm: "backward" (None) divides the inverse by n, "forward" this one, "ortho" both
-    by √n. Dtype: f64 stays; all others are computed, and given, in f32. Gradient: the inverse of d, without its
-    division. Numerics: a relative error of about 1e-7 log2(n) of the whole in f32 (f64: 2e-16 log2(n)), with tables of
-    roots of unity computed in f64; an infinity or NaN makes any results of its line infinite or NaN. Raises:
-    ShapeError for a single number, a length or an axis below 1, an unknown norm. Follows numpy.fft.fft.
+    Shape: z holds complex numbers, or pairs of their parts (..., 2), which give pairs, or real numbers, which give
+    rlx.Complex of NumPy's shape; `axis` counts as it does on a complex array, without the axis of pairs. `pairs` says
+    whether a tensor holds these; None: real numbers, but a last axis of 2 is refused, for it may be either. `n`: the
+    length of the transform, to which z is cut or filled with zeros; its own unless given; any length from 1. norm:
+    "backward" (None) divides the inverse by n, "forward" this one, "ortho" both by √n. Dtype: f64 stays; all others are
+    computed, and given, in f32. Gradient: the inverse of d, without its division. Numerics: a relative error of about
+    1e-7 log2(n) of the whole in f32 (f64: 2e-16 log2(n)), with tables of roots of unity computed in f64; an infinity or
+    NaN makes any results of its line infinite or NaN. Raises: ShapeError for a single number, a length or an axis below
+    1, an unknown norm. Follows numpy.fft.fft.
     """
     op = "fft.fft"
-    return _along(op, "fft", complex_numbers(op, z), n, axis, False, norm)
+    x, of = _read(op, z, pairs)
+    return of(_along(op, "fft", x, n, axis, False, norm))
 
 
-@_of_real_numbers_too
-def ifft(z: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
+def ifft(
+    z: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None, *, pairs: bool | None = None
+) -> Any:
     """The inverse of `fft`: z[j] = Σ Z[k] exp(2πi jk / n) / n. Otherwise as `fft`. Follows numpy.fft.ifft."""
     op = "fft.ifft"
-    return _along(op, "fft", complex_numbers(op, z), n, axis, True, norm)
+    x, of = _read(op, z, pairs)
+    return of(_along(op, "fft", x, n, axis, True, norm))
 
 
 def rfft(x: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
@@ -147,23 +159,28 @@ def rfft(x: TensorLike, n: int | None = None, axis: int = -1, norm: str | None =
     return _along(op, "rfft", numbers(op, x), n, axis, False, norm)
 
 
-@_of_real_numbers_too
-def irfft(z: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
+def irfft(
+    z: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None, *, pairs: bool | None = None
+) -> Tensor:
     """The inverse of `rfft`: real numbers, from the elements 0 to ⌊n/2⌋ of their transform.
 
     Shape: pairs (..., m, ..., 2) give (..., n, ...), with n = 2 (m - 1) unless given: an odd n has to be given. The
-    imaginary parts of element 0, and of element n/2 of an even n, count as 0. Otherwise as `fft`. Raises: ShapeError
+    imaginary parts of element 0, and of element n/2 of an even n, count as 0. A last axis of 2 holds pairs unless
+    pairs=False says that the numbers are real, as those of another length are. Otherwise as `fft`. Raises: ShapeError
     also for m = 1 without n. Follows numpy.fft.irfft.
     """
     op = "fft.irfft"
-    return _along(op, "irfft", complex_numbers(op, z), n, axis, True, norm)
+    x, _ = _read(op, z, pairs, False)
+    return _along(op, "irfft", x, n, axis, True, norm)
 
 
-@_of_real_numbers_too
-def hfft(z: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
+def hfft(
+    z: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None, *, pairs: bool | None = None
+) -> Tensor:
     """The transform of a signal that is conjugate-symmetric, given by its first half: real. Follows numpy.fft.hfft."""
     op = "fft.hfft"
-    return _along(op, "irfft", complex_numbers(op, z), n, axis, False, norm)
+    x, _ = _read(op, z, pairs, False)
+    return _along(op, "irfft", x, n, axis, False, norm)
 
 
 def ihfft(x: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
@@ -172,8 +189,10 @@ def ihfft(x: TensorLike, n: int | None = None, axis: int = -1, norm: str | None 
     return _along(op, "rfft", numbers(op, x), n, axis, True, norm)
 
 
-@_of_real_numbers_too
-def fftn(z: TensorLike, s: Sequence[int] | None = None, axes: Axis = None, norm: str | None = None) -> Tensor:
+def fftn(
+    z: TensorLike, s: Sequence[int] | None = None, axes: Axis = None, norm: str | None = None, *,
+    pairs: bool | None = None,
+) -> Any:  # fmt: skip
     """`fft` along several axes: all of them, or `axes`, cut or filled with zeros to the lengths `s`.
 
     Shape: pairs (..., 2) give pairs; without axes, as many lengths as s has are those of the last axes. Otherwise as
@@ -181,32 +200,34 @@ def fftn(z: TensorLike, s: Sequence[int] | None = None, axes: Axis = None, norm:
     numpy.fft.fftn.
     """
     op = "fft.fftn"
-    z = complex_numbers(op, z)
-    return _over(op, z, _several(op, z, s, axes, z.ndim - 1), False, norm)
+    x, of = _read(op, z, pairs)
+    return of(_over(op, x, _several(op, x, s, axes, x.ndim - 1), False, norm))
 
 
-@_of_real_numbers_too
 def ifftn(
-    z: TensorLike, s: Sequence[int] | None = None, axes: Axis = None, norm: str | None = None
-) -> Tensor:
+    z: TensorLike, s: Sequence[int] | None = None, axes: Axis = None, norm: str | None = None, *,
+    pairs: bool | None = None,
+) -> Any:  # fmt: skip
     """The inverse of `fftn`. Follows numpy.fft.ifftn."""
     op = "fft.ifftn"
-    z = complex_numbers(op, z)
-    return _over(op, z, _several(op, z, s, axes, z.ndim - 1), True, norm)
+    x, of = _read(op, z, pairs)
+    return of(_over(op, x, _several(op, x, s, axes, x.ndim - 1), True, norm))
 
 
 def fft2(
-    z: TensorLike, s: Sequence[int] | None = None, axes: Axis = (-2, -1), norm: str | None = None
-) -> Tensor:
+    z: TensorLike, s: Sequence[int] | None = None, axes: Axis = (-2, -1), norm: str | None = None, *,
+    pairs: bool | None = None,
+) -> Any:  # fmt: skip
     """`fftn` of two axes, the last two unless given. Follows numpy.fft.fft2."""
-    return fftn(z, s, axes, norm)
+    return fftn(z, s, axes, norm, pairs=pairs)
 
 
 def ifft2(
-    z: TensorLike, s: Sequence[int] | None = None, axes: Axis = (-2, -1), norm: str | None = None
-) -> Tensor:
+    z: TensorLike, s: Sequence[int] | None = None, axes: Axis = (-2, -1), norm: str | None = None, *,
+    pairs: bool | None = None,
+) -> Any:  # fmt: skip
     """The inverse of `fft2`. Follows numpy.fft.ifft2."""
-    return ifftn(z, s, axes, norm)
+    return ifftn(z, s, axes, norm, pairs=pairs)
 
 
 def rfftn(
@@ -223,15 +244,15 @@ def rfftn(
     return _over(op, _along(op, "rfft", x, n, last, False, norm), others, False, norm)
 
 
-@_of_real_numbers_too
 def irfftn(
-    z: TensorLike, s: Sequence[int] | None = None, axes: Axis = None, norm: str | None = None
-) -> Tensor:
+    z: TensorLike, s: Sequence[int] | None = None, axes: Axis = None, norm: str | None = None, *,
+    pairs: bool | None = None,
+) -> Tensor:  # fmt: skip
     """The inverse of `rfftn`: `ifft` along all axes but the last, then `irfft`. Follows numpy.fft.irfftn."""
     op = "fft.irfftn"
-    z = complex_numbers(op, z)
-    *others, (last, n) = _several(op, z, s, axes, z.ndim - 1)
-    return _along(op, "irfft", _over(op, z, others, True, norm), n, last, True, norm)
+    x, _ = _read(op, z, pairs, False)
+    *others, (last, n) = _several(op, x, s, axes, x.ndim - 1)
+    return _along(op, "irfft", _over(op, x, others, True, norm), n, last, True, norm)
 
 
 def rfft2(
@@ -242,10 +263,11 @@ def rfft2(
 
 
 def irfft2(
-    z: TensorLike, s: Sequence[int] | None = None, axes: Axis = (-2, -1), norm: str | None = None
-) -> Tensor:
+    z: TensorLike, s: Sequence[int] | None = None, axes: Axis = (-2, -1), norm: str | None = None, *,
+    pairs: bool | None = None,
+) -> Tensor:  # fmt: skip
     """The inverse of `rfft2`. Follows numpy.fft.irfft2."""
-    return irfftn(z, s, axes, norm)
+    return irfftn(z, s, axes, norm, pairs=pairs)
 
 
 def _frequencies(op: str, n: int, d: float, dtype: DTypeLike) -> tuple[int, Any]:
@@ -276,10 +298,10 @@ def rfftfreq(n: int, d: float = 1.0, dtype: DTypeLike = f32) -> npt.NDArray[Any]
 def _shifted(op: str, x: Any, axes: Axis, pairs: bool | None, back: bool) -> Any:
     if not isinstance(x, Tensor):
         array = np.asarray(x)
-        return (np.fft.ifftshift if back else np.fft.fftshift)(array, normalize_axes(axes, array.ndim, op))
+        own = pairs is not None and flag(op, "pairs", pairs) and array.ndim > 0
+        return (np.fft.ifftshift if back else np.fft.fftshift)(array, normalize_axes(axes, array.ndim - own, op))
     x = tensor(op, x)
-    if pairs is None:
-        pairs = x.ndim > 0 and x.shape[-1] == 2
+    pairs = _has_pairs(op, x, pairs)
     if pairs and (not x.ndim or x.shape[-1] != 2):
         raise ShapeError(
             f"{op}: the input is {x.type}; expected complex numbers as pairs (real, imaginary) along a last axis of 2; "
@@ -293,10 +315,10 @@ def _shifted(op: str, x: Any, axes: Axis, pairs: bool | None, back: bool) -> Any
 def fftshift(x: TensorLike, axes: Axis = None, *, pairs: bool | None = None) -> Any:
     """Moves the element of frequency 0 to the middle of each axis.
 
-    Shape: x's. Of pairs their own axis stays as it is and does not count; `pairs` says whether x holds these: None,
-    where its last axis is one of 2. axes: all unless given. Dtype: any. A NumPy array (of `fftfreq`) has no axis of
-    pairs and gives one. Gradient: d moved back. Raises: ShapeError for a tensor without pairs that is to have them, an
-    axis out of range or named twice. Follows numpy.fft.fftshift.
+    Shape: x's. Of pairs their own axis stays as it is and does not count; `pairs` says whether x holds these: None: no,
+    but a last axis of 2 is refused, for it may be either. axes: all unless given. Dtype: any. A NumPy array (of
+    `fftfreq`) has no axis of pairs and gives one. Gradient: d moved back. Raises: ShapeError for a tensor without pairs
+    that is to have them, an axis out of range or named twice. Follows numpy.fft.fftshift.
     """
     return _shifted("fft.fftshift", x, axes, pairs, False)
 

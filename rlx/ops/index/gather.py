@@ -19,7 +19,7 @@ from rlx.ir.graph import TRACING
 from rlx.ir.op import Leaf
 from rlx.ir.types import is_index, normalize_axis
 from rlx.ops import batching
-from rlx.ops.base import TensorLike, cast_to, check_axis, check_inputs, tensors
+from rlx.ops.base import TensorLike, check_axis, check_inputs, narrowed, tensors
 from rlx.ops.numeric import Array, convert
 
 
@@ -105,7 +105,7 @@ def index_tensor(op: str, indices: Tensor) -> Tensor:
     """The indices as i32 or i64. Raises: DTypeError for floats and bools."""
     if not indices.dtype.is_int:
         raise DTypeError(f"{op}: the indices are {indices.dtype}; expected integers (for masks: rlx.where)")
-    return cast_to(indices, i64 if indices.dtype in (i64, u32, u64) else i32)
+    return narrowed(indices, i64 if indices.dtype in (i64, u32, u64) else i32)
 
 
 def check_constants_in_range(op: str, indices: Tensor, n: int, what: str) -> None:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from rlx.dtypes import DTypeLike, f32, f64, i32, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Tensor, apply
@@ -70,9 +72,10 @@ def cholesky(a: TensorLike, *, upper: bool = False) -> Tensor:
     return transposed(low) if upper else low
 
 
-def _systems(op: str, a: TensorLike, b: TensorLike, vector: bool) -> tuple[Tensor, Tensor]:
-    """Matrices and right sides of one batch; a vector becomes a column."""
+def _systems(op: str, a: TensorLike, b: TensorLike) -> tuple[Tensor, Tensor, bool]:
+    """Matrices and right sides of one batch, and whether b is a vector, which becomes a column."""
     left, right = _numbers(op, a, b)
+    vector = right.ndim == 1
     if left.ndim < 2 or left.shape[-1] != left.shape[-2]:
         raise ShapeError(f"{op}: a is {left.type}; expected square matrices, (..., n, n)")
     if vector:
@@ -80,11 +83,8 @@ def _systems(op: str, a: TensorLike, b: TensorLike, vector: bool) -> tuple[Tenso
     if right.ndim < 2 or right.shape[-2] != left.shape[-1]:
         raise ShapeError(f"{op}: a is {left.type} and b {right.type}; expected as many rows in b")
     lead = broadcast_shapes(left.shape[:-2], right.shape[:-2], op=op)
-    return movement.expand(left, (*lead, *left.shape[-2:])), movement.expand(right, (*lead, *right.shape[-2:]))
-
-
-def _is_vector(x: TensorLike) -> bool:
-    return len(getattr(x, "shape", ())) == 1 or (isinstance(x, list | tuple) and not isinstance(x[0], list | tuple))
+    left, right = (movement.expand(t, (*lead, *t.shape[-2:])) for t in (left, right))
+    return left, right, vector
 
 
 def solve(a: TensorLike, b: TensorLike) -> Tensor:
@@ -93,8 +93,7 @@ def solve(a: TensorLike, b: TensorLike) -> Tensor:
     Shape: (..., n, n) and (..., n, k), or b (n,); leading axes broadcast. Dtype: f64 where one is, else f32. Gradient:
     to both. Raises: ShapeError; LinAlgError for a singular matrix, from a run. Follows numpy.linalg.solve.
     """
-    vector = _is_vector(b)
-    left, right = _systems("linalg.solve", a, b, vector)
+    left, right, vector = _systems("linalg.solve", a, b)
     result = apply("solve", left, right)
     return movement.reshape(result, result.shape[:-1]) if vector else result
 
@@ -110,8 +109,7 @@ def solve_triangular(
     op = "linalg.solve_triangular"
     if trans not in (0, 1, 2, "N", "T", "C"):
         raise ShapeError(f"{op}: trans is {trans!r}; expected 0, 1, 2, 'N', 'T' or 'C'")
-    vector = _is_vector(b)
-    left, right = _systems(op, a, b, vector)
+    left, right, vector = _systems(op, a, b)
     result = triangular(left, right, bool(lower), trans not in (0, "N"), bool(unit_diagonal))
     return movement.reshape(result, result.shape[:-1]) if vector else result
 
@@ -197,12 +195,14 @@ def eigvalsh(a: TensorLike, UPLO: str = "L") -> Tensor:
     return eigh(a, UPLO).eigenvalues
 
 
-def pinv(a: TensorLike, rcond: float | None = None, *, rtol: float | None = None) -> Tensor:
+def pinv(
+    a: TensorLike, rcond: float | None = None, hermitian: bool = False, *, rtol: float | None = None
+) -> Tensor:
     """The pseudo-inverse (..., n, m) of matrices (..., m, n).
 
     Singular values of at most rcond (or rtol) times the greatest count as 0; None: max(m, n) times the dtype's eps
-    (NumPy's own is 1e-15 in f32 too). Gradient: of matrices whose rank does not change nearby. Follows
-    numpy.linalg.pinv.
+    (NumPy's own is 1e-15 in f32 too). hermitian: the matrices are symmetric, which changes nothing here. Gradient: of
+    matrices whose rank does not change nearby. Follows numpy.linalg.pinv.
     """
     cutoff = rtol if rcond is None else rcond
     if cutoff is not None and not isinstance(cutoff, int | float):
@@ -211,12 +211,13 @@ def pinv(a: TensorLike, rcond: float | None = None, *, rtol: float | None = None
 
 
 def matrix_power(a: TensorLike, n: int) -> Tensor:
-    """The n-th power of square matrices; n < 0: of the inverse. Follows numpy.linalg.matrix_power."""
+    """The n-th power of square matrices; n < 0: of the inverse, in f32 or f64. Otherwise the dtype is a's, whose
+    integers wrap. Follows numpy.linalg.matrix_power."""
     op = "linalg.matrix_power"
-    x = _matrix(op, a)
+    (x,) = tensors(op, a)
     if isinstance(n, bool) or not is_index(n):
         raise DTypeError(f"{op}: n is {n!r}; expected an int")
-    if x.shape[-1] != x.shape[-2]:
+    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise ShapeError(f"{op}: the input is {x.type}; expected square matrices, (..., n, n)")
     if n < 0:
         return matrix_power(inv(x), -n)
@@ -229,26 +230,47 @@ def matrix_power(a: TensorLike, n: int) -> Tensor:
     return eye(x, x.shape[-1]) if result is None else result
 
 
-def matrix_rank(a: TensorLike, tol: float | None = None, *, rtol: float | None = None) -> Tensor:
+def matrix_rank(
+    A: TensorLike, tol: TensorLike | None = None, hermitian: bool = False, *, rtol: TensorLike | None = None
+) -> Tensor:
     """How many singular values are greater than `tol`, or than rtol (max(m, n) eps) times the greatest; i32.
 
-    Follows numpy.linalg.matrix_rank."""
-    x = _matrix("linalg.matrix_rank", a)
+    Shape: A (..., m, n) gives (...), which tol and rtol broadcast with; a vector or a number has the rank 1, of zeros
+    alone 0. hermitian: the matrices are symmetric, which changes nothing here. Follows numpy.linalg.matrix_rank."""
+    op = "linalg.matrix_rank"
+    (x,) = _numbers(op, A)
+    if x.ndim < 2:
+        return select.cast(composite.any(x != 0), i32)
     s = svdvals(x)
-    limit: Any = tol
     if tol is None:
-        import numpy as np
-
-        by = max(x.shape[-2:]) * float(np.finfo(x.dtype.np).eps) if rtol is None else rtol
-        limit = reduce.max(s, -1, keepdims=True) * by
+        by = max(x.shape[-2:]) * _eps(x) if rtol is None else _column(op, x, rtol)
+        limit = _greatest(s, -1) * by
+    else:
+        limit = _column(op, x, tol)
     return reduce.sum(select.cast(s > limit, i32), -1)
+
+
+def _eps(x: Tensor) -> float:
+    return float(np.finfo(x.dtype.np).eps)
+
+
+def _column(op: str, x: Tensor, limit: TensorLike) -> Any:
+    """A number, or one for each matrix of a batch, beside the singular values of each."""
+    return limit if isinstance(limit, int | float) else composite.expand_dims(tensors(op, x, limit)[1], -1)
+
+
+def _greatest(size: Tensor, axes: Any) -> Tensor:
+    """The greatest of numbers from 0 on, which of none is 0; the axes are kept."""
+    if 0 not in (size.shape[a] for a in normalize_axes(axes, size.ndim, "linalg")):
+        return reduce.max(size, axes, True)
+    return reduce.sum(size, axes, True)
 
 
 def lstsq(a: TensorLike, b: TensorLike, rcond: float | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The least squares solution of a x = b of least norm: (x, sums of squared residuals, rank, singular values).
 
     Shape: a (..., m, n), b (m,) or (..., m, k). Residuals are there for every rank (NumPy gives none of a deficient
-    one, since its shapes may depend on values). rcond: as `pinv`. Gradient: to both, as `pinv`. Follows
+    one, nor where m <= n). rcond: as `pinv`; below 0: the dtype's eps. Gradient: to both, as `pinv`. Follows
     numpy.linalg.lstsq.
     """
     op = "linalg.lstsq"
@@ -257,6 +279,7 @@ def lstsq(a: TensorLike, b: TensorLike, rcond: float | None = None) -> tuple[Ten
     right = movement.reshape(right, (*right.shape, 1)) if vector else right
     if left.ndim < 2 or right.ndim < 2 or left.shape[-2] != right.shape[-2]:
         raise ShapeError(f"{op}: a is {left.type} and b {right.type}; expected (..., m, n) and (..., m, k)")
+    rcond = _eps(left) if rcond is not None and rcond < 0 else rcond
     x = pinv(left, rcond) @ right
     rest = right - left @ x
     residuals = reduce.sum(rest * rest, -2)
@@ -264,24 +287,31 @@ def lstsq(a: TensorLike, b: TensorLike, rcond: float | None = None) -> tuple[Ten
     return (movement.reshape(x, x.shape[:-1]) if vector else x), residuals, rank, svdvals(left)
 
 
-def vector_norm(x: TensorLike, axis: Any = None, keepdims: bool = False, ord: float = 2) -> Tensor:
-    """The norm of vectors along `axis` (None: of all elements): ord 2, 1, inf, -inf, 0, or any number.
+def vector_norm(x: TensorLike, axis: Any = None, keepdims: bool = False, ord: float | None = 2) -> Tensor:
+    """The norm of vectors along `axis` (None: of all elements): ord 2 (None), 1, inf, -inf, 0, or any number.
 
     Gradient: 0 where a vector is 0. Numerics: numbers are divided by the greatest first, so that squares neither
     overflow nor vanish. Follows numpy.linalg.vector_norm.
     """
     op = "linalg.vector_norm"
-    (t,) = _numbers(op, x)
+    (t,) = tensors(op, x)
+    if t.dtype.is_half:
+        return cast_to(vector_norm(cast_to(t, f32), axis, keepdims, ord), t.dtype)
+    (t,) = _numbers(op, t)
     axes = normalize_axes(axis, t.ndim, op)
-    if isinstance(ord, bool) or not isinstance(ord, int | float):
+    ord = 2 if ord is None else ord
+    if isinstance(ord, bool) or not isinstance(ord, int | float | np.integer | np.floating):
         raise ShapeError(f"{op}: ord is {ord!r}; expected a number or an infinity")
+    ord = float(ord)
     size = unary.abs(t)
     if ord == 0:
         return reduce.sum(cast_to(t != 0, t.dtype), axes, keepdims)
     if ord == 1:
         return reduce.sum(size, axes, keepdims)
-    if math.isinf(ord):
-        return (reduce.max if ord > 0 else reduce.min)(size, axes, keepdims)
+    if ord == math.inf:
+        return _kept(_greatest(size, axes), axes, keepdims)
+    if ord == -math.inf:
+        return reduce.min(size, axes, keepdims)
     if ord < 0 or 0 in t.shape:
         total = reduce.sum(size**ord if ord != 2 else t * t, axes, keepdims)
         return total ** (1.0 / ord)
@@ -292,12 +322,19 @@ def vector_norm(x: TensorLike, axis: Any = None, keepdims: bool = False, ord: fl
     some = total > 0.0
     safe = select.where(some, total, 1.0)
     result = select.where(some, scale * (unary.sqrt(safe) if ord == 2 else safe ** (1.0 / ord)), total)
-    return result if keepdims else composite.squeeze(result, axes) if axes else result
+    return _kept(result, axes, keepdims)
+
+
+def _kept(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    return x if keepdims or not axes else composite.squeeze(x, axes)
 
 
 def matrix_norm(x: TensorLike, keepdims: bool = False, ord: Any = "fro") -> Tensor:
     """The norm of matrices (..., m, n): "fro", "nuc", 1, -1, 2, -2, inf, -inf. Follows numpy.linalg.matrix_norm."""
-    return norm(_matrix("linalg.matrix_norm", x), ord, (-2, -1), keepdims)
+    (t,) = tensors("linalg.matrix_norm", x)
+    if t.ndim < 2:
+        raise ShapeError(f"linalg.matrix_norm: the input is {t.type}; expected matrices, (..., m, n)")
+    return norm(t, ord, (-2, -1), keepdims)
 
 
 def norm(x: TensorLike, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
@@ -308,7 +345,7 @@ def norm(x: TensorLike, ord: Any = None, axis: Any = None, keepdims: bool = Fals
     numpy.linalg.norm.
     """
     op = "linalg.norm"
-    (t,) = _numbers(op, x)
+    (t,) = tensors(op, x)
     if axis is None and ord is None:
         return vector_norm(t, None, keepdims)
     axes = tuple(range(t.ndim)) if axis is None else tuple(
@@ -325,20 +362,23 @@ def norm(x: TensorLike, ord: Any = None, axis: Any = None, keepdims: bool = Fals
     row, column = axes
     if ord in (1, -1, math.inf, -math.inf):
         over, then = (row, column) if abs(ord) == 1 else (column, row)
-        sums = reduce.sum(unary.abs(t), over, True)
-        result = (reduce.max if ord > 0 else reduce.min)(sums, then, True)
-        return result if keepdims else composite.squeeze(result, axes)
+        sums = reduce.sum(unary.abs(t if t.dtype.is_float else _numbers(op, t)[0]), over, True)
+        result = _greatest(sums, then) if ord > 0 else reduce.min(sums, then, True)
+        return _kept(result, axes, keepdims)
     if ord not in ("nuc", 2, -2):
         raise ShapeError(f"{op}: ord is {ord!r}; of matrices expected 'fro', 'nuc', 1, -1, 2, -2, inf or -inf")
     rest = [i for i in range(t.ndim) if i not in axes]
     s = svdvals(movement.transpose(t, [*rest, row, column]))
-    result = {"nuc": reduce.sum, 2: reduce.max, -2: reduce.min}[ord](s, -1)
+    result = _greatest(s, -1) if ord == 2 else (reduce.sum if ord == "nuc" else reduce.min)(s, -1, True)
+    result = composite.squeeze(result, -1)
     return composite.expand_dims(result, sorted(axes)) if keepdims else result
 
 
 def cond(x: TensorLike, p: Any = None) -> Tensor:
     """The condition number of matrices, by the norm p (None: 2). Follows numpy.linalg.cond."""
     t = _matrix("linalg.cond", x)
+    if 0 in t.shape[-2:]:
+        raise ShapeError(f"linalg.cond: the input is {t.type}; expected matrices of at least one element")
     if p in (None, 2, -2):
         s = svdvals(t)
         first, last = s[..., 0], s[..., -1]
@@ -351,9 +391,9 @@ def multi_dot(arrays: Sequence[TensorLike]) -> Tensor:
 
     Follows numpy.linalg.multi_dot."""
     op = "linalg.multi_dot"
-    matrices = list(_numbers(op, *arrays))
-    if len(matrices) < 2:
-        raise ShapeError(f"{op}: {len(matrices)} arrays; expected at least two")
+    if len(arrays) < 2:
+        raise ShapeError(f"{op}: {len(arrays)} arrays; expected at least two")
+    matrices = list(tensors(op, *arrays))
     if any(t.ndim != 2 for t in matrices[1:-1]) or not {matrices[0].ndim, matrices[-1].ndim} <= {1, 2}:
         raise ShapeError(f"{op}: the inputs are {', '.join(str(t.type) for t in matrices)}; expected matrices")
     sizes = [1 if matrices[0].ndim == 1 else matrices[0].shape[0], *(t.shape[0] for t in matrices[1:]),

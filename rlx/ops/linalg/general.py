@@ -12,7 +12,7 @@ from rlx.ops import reduce
 from rlx.ops.base import TensorLike
 from rlx.ops.complex_numbers import Complex
 from rlx.ops.elementwise import select, unary
-from rlx.ops.linalg.functions import _matrix
+from rlx.ops.linalg.functions import _greatest, _matrix
 from rlx.ops.linalg.lapack import eye
 from rlx.ops.movement import strided as movement
 
@@ -76,7 +76,7 @@ def expm(A: TensorLike) -> Tensor:
     x = _square("linalg.expm", A)
     n = x.shape[-1]
     one = eye(x, n)
-    norm = apply("stop_gradient", reduce.max(reduce.sum(unary.abs(x), -2, True), -1, True))
+    norm = apply("stop_gradient", _greatest(reduce.sum(unary.abs(x), -2, True), -1))
     times = unary.ceil(unary.log(apply("maximum", norm / _REACH, 1.0)) / math.log(2.0))
     x = x / unary.exp(select.where(times <= _SQUARINGS, times, math.nan) * math.log(2.0))
     x2 = x @ x

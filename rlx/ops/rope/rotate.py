@@ -13,7 +13,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import normalize_axis
 from rlx.ops import batching
-from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floats, tensors
+from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floats, narrowed, tensors
 from rlx.ops.norm.channels import first_dtype
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import working_float
@@ -44,7 +44,8 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
             raise DTypeError(f"rope: {name} is {attrs[name]!r}; expected a bool")
     if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset < MAX_POSITIONS:
         raise ShapeError(f"rope: offset is {offset!r}; expected an int from 0")
-    n = x.shape[axis]
+    # Elements that each have a position of their own may share the rows of a short table.
+    n = min(x.shape[axis], 1) if len(types) == 4 and types[3].rank else x.shape[axis]
     if cos.shape[0] > MAX_POSITIONS or cos.shape[0] < offset + n:
         raise ShapeError(
             f"rope: the tables hold {cos.shape[0]} positions; the sequence of {n} from position {offset} needs "
@@ -238,8 +239,9 @@ def rope(
     `sections` the width is divided into that many parts, each split into halves by itself. Element i of the sequence
     has position offset + i; with `positions` of shape () positions + offset + i; of shape (sequence,) or (batch,
     sequence) positions + offset. `inverse` rotates by the negative angles. Dtype: x's; positions i32 or i64.
-    Gradient: to x and the tables. Numerics: in f32 for halves. Tables shorter than offset + sequence are refused;
-    positions outside the tables are an error where they are constant, else they are clamped to the tables.
+    Gradient: to x and the tables. Numerics: in f32 for halves. Tables shorter than offset + sequence are refused, or
+    than offset + 1 where each element has its position; positions outside the tables are an error where they are
+    constant, else they are clamped to the tables.
     Follows Su et al., RoFormer, 2021. Raises: ShapeError, DTypeError.
     """
     arguments = [t if isinstance(t, Tensor) else np.asarray(t) for t in (x, cos, sin)]
@@ -265,7 +267,7 @@ def _narrowed(p: Tensor, offset: int, table: tuple[int, ...], shape: tuple[int, 
             high += max(shape[axis] - 1, 0)
         if low < 0 or high >= table[0]:
             raise ShapeError(f"rope: positions {low} to {high} lie outside the tables of {table[0]} positions")
-    return cast_to(apply("clip", p, min=-(2**31), max=2**31 - 1), i32) if p.dtype == i64 else p
+    return narrowed(p, i32)
 
 
 def axial_rope(

@@ -72,7 +72,7 @@ def _kept(full: Tensor, a: Tensor, b: Tensor, axes: Sequence[int], mode: str) ->
         return full
     cut = [slice(None)] * full.ndim
     for i in axes:
-        size = a.shape[i] if mode == "same" else a.shape[i] - b.shape[i] + 1
+        size = a.shape[i] if mode == "same" else abs(a.shape[i] - b.shape[i]) + 1
         start = (full.shape[i] - size) // 2
         cut[i] = slice(start, start + size)
     return full[tuple(cut)]
@@ -108,8 +108,8 @@ def fftconvolve(
     op = "signal.fftconvolve"
     a, b = _operands(op, in1, in2, mode)
     over = _axes(op, a, b, axes)
-    a, b = _ordered(op, a, b, over, mode)
     long = [i for i in over if a.shape[i] != 1 and b.shape[i] != 1]
+    a, b = _ordered(op, a, b, long, mode)
     if not long:
         return _kept(a * b, a, b, over, mode)
     full = [a.shape[i] + b.shape[i] - 1 for i in long]

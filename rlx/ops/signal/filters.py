@@ -319,7 +319,8 @@ def hilbert(x: TensorLike, N: int | None = None, axis: int = -1) -> Tensor:
     weight[0] = 1
     if n % 2 == 0:
         weight[n // 2] = 1
-    analytic = ifft(fft(pair(signal), n) * signal.graph.constant(weight[:, None], signal.dtype))
+    spectrum = fft(pair(signal), n, pairs=True) * signal.graph.constant(weight[:, None], signal.dtype)
+    analytic = ifft(spectrum, pairs=True)
     return analytic if at == analytic.ndim - 2 else composite.moveaxis(analytic, -2, at)
 
 

@@ -124,7 +124,7 @@ def transformed(op: str, x: Tensor, cut: Segments, factor: float, detrend: Detre
         frames = apply("windowed_frames", x, weight, hop=cut.step)
     else:
         frames = detrended(apply("frame", x, length=cut.nperseg, hop=cut.step), detrend) * weight
-    return rfft(frames, cut.nfft) if onesided else fft(pair(frames), cut.nfft)
+    return rfft(frames, cut.nfft) if onesided else fft(pair(frames), cut.nfft, pairs=True)
 
 
 def frequencies(cut: Segments, x: Tensor, onesided: bool) -> Array:

@@ -229,8 +229,8 @@ class ShortTimeFFT:
             frames = pad(frames, [(0, 0)] * (frames.ndim - 1) + [(0, self.mfft - self.m_num)])
             frames = arrange.roll(frames, -self._turned(), -1)
         if not self.onesided_fft:
-            z = fft(pair(frames), self.mfft)
-            return fftshift(z, z.ndim - 2) if self.fft_mode == "centered" else z
+            z = fft(pair(frames), self.mfft, pairs=True)
+            return fftshift(z, z.ndim - 2, pairs=True) if self.fft_mode == "centered" else z
         z = rfft(frames, self.mfft)
         return self._sides(z, False) if self.fft_mode == "onesided2X" else z
 
@@ -335,7 +335,8 @@ def _istft(S: TensorLike, of: ShortTimeFFT, k0: int, k1: int | None, f_axis: int
     if of.onesided_fft:
         frames = irfft(z, of.mfft)
     else:
-        z = ifft(ifftshift(z, z.ndim - 2) if of.fft_mode == "centered" else z, of.mfft)
+        z = ifftshift(z, z.ndim - 2, pairs=True) if of.fft_mode == "centered" else z
+        z = ifft(z, of.mfft, pairs=True)
         frames = movement.transpose(z, [*range(z.ndim - 3), z.ndim - 1, z.ndim - 3, z.ndim - 2])
     if of.phase_shift is not None:
         frames = arrange.roll(frames, of._turned(), -1)

@@ -176,7 +176,7 @@ def istft(
         x = segment_signal(z, window, cut.step, cut.nfft, trim, kept)
     else:
         z = composite.moveaxis(z, -2, -3)
-        frames = (irfft(z, cut.nfft) if input_onesided else real(ifft(z, cut.nfft)))[..., : cut.nperseg]
+        frames = (irfft(z, cut.nfft) if input_onesided else real(ifft(z, cut.nfft, pairs=True)))[..., : cut.nperseg]
         x = apply("overlap_add", frames * frames.graph.constant(window, frames.dtype), hop=cut.step, size=size)
         if not repeats:
             squares = movement.expand(frames.graph.constant(cut.window**2, frames.dtype), (count, cut.nperseg))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from rlx.errors import OutOfDeviceMemory, RlxError
+from rlx.errors import DTypeError, OutOfDeviceMemory, RlxError
 from rlx.models import load
 from rlx.models.language.batch import Batch, Token
 from rlx.models.language.decoder import Sampling
+from rlx.models.language.graph import Picking
+from rlx.models.language.shaping import Penalties
+from rlx.models.language.speculation import Guesser, Pace
 from tests.models.language import tiny
 from tests.models.language.test_adapters import LARGE, SMALL, matrices, write
 
@@ -209,3 +213,178 @@ def test_steps_are_those_that_were_run(tmp_path: Path) -> None:
         batch.add([4, 7], 20, scored=True)
         batch.step(4)  # one of all
         assert batch.steps == 5
+
+
+class Slow(Multiples):
+    """Multiples whose masks are there once a test lets them."""
+
+    def __init__(self, factor: int) -> None:
+        super().__init__(factor)
+        self.free = threading.Event()
+
+    def mask(self, words: npt.NDArray[np.int32]) -> None:
+        assert self.free.wait(60)
+        super().mask(words)
+
+
+@pytest.mark.parametrize("pages", [pytest.param(None, marks=pytest.mark.late), 4])
+def test_a_slow_mask_delays_its_own_sequence_alone(pages: int | None, tmp_path: Path) -> None:
+    """Others run on while a mask is computed, before a prompt's last part and between two steps; the texts are those of
+    masks that are there at once."""
+    folder = tiny.write_language_model(tmp_path, tiny.GEMMA)
+    prompt = [4, 7, 33]
+    with load(folder, "cpu", context=32) as model:
+        with model.batch(2) as batch:
+            number = batch.add(prompt, 12, constraint=Multiples(7))
+            want = [token for token in _until_free(batch) if token.sequence == number]
+        alone = list(model.tokens([5, 9], 29))
+        slow = Slow(7)
+        with model.batch(2, pages=pages) as batch:
+            first, other = batch.begin(prompt, 12, constraint=slow), batch.add([5, 9], 29)
+            assert batch.fill() == 0
+            made = [*batch.step(3), *batch.step(4)]
+            slow.free.set()
+            while not batch.fill():
+                pass
+            slow.free.clear()
+            made += batch.step(2)
+            slow.free.set()
+            made += batch.step()
+            slow.free.clear()
+            made += [token for _ in range(3) for token in batch.step(2)]
+            slow.free.set()
+            made += _until_free(batch)
+    assert [token.token for token in made if token.sequence == other] == alone
+    assert [(t.token, t.ended) for t in made if t.sequence == first] == [(t.token, t.ended) for t in want]
+
+
+def _until_free(batch: Batch) -> list[Token]:
+    made = []
+    while batch.free < 2:
+        made += batch.step()
+    return made
+
+
+def test_more_than_a_sequence_needs_changes_no_token(tmp_path: Path) -> None:
+    """Sequences that come to programs for masks, draws, limits, penalties and scores get what those made for them
+    alone give, and wait for no compilation."""
+    folder = tiny.write_language_model(tmp_path, tiny.GEMMA)
+    everything = Picking(False, None, True, True, True, True, True, True)
+    settings: list[dict[str, Any]] = [
+        {}, {"sampling": Sampling(0.8, seed=3)}, {"sampling": Sampling(0.8, 5, 0.9, 4, 0.05)},
+        {"constraint": Multiples(7)}, {"penalties": Penalties(60, 1.3, 0.5, 0.25, {9: 2.0})}, {"scored": True},
+    ]  # fmt: skip
+
+    def tokens(batch: Batch) -> list[Token]:
+        numbers = [batch.add([4, 7, 33], 9, **_again(one)) for one in settings]
+        made = []
+        while batch.free < len(settings):
+            made += batch.step()
+        return sorted(made, key=lambda token: numbers.index(token.sequence))
+
+    with load(folder, "cpu", context=32) as model:
+        with model.batch(6) as batch:
+            want = []
+            for one in settings:
+                number = batch.add([4, 7, 33], 9, **_again(one))
+                while batch.free < 6:
+                    want += [(t.token, t.ended) for t in batch.step() if t.sequence == number]
+        with model.batch(6) as batch:
+            assert batch.lacks(Sampling()) == Picking(False, None, True)
+            batch.prepare(everything)
+            assert batch.lacks(Sampling(0.8, 5, 0.9, 4, 0.05), Multiples(7)) is None
+            known = {*batch._decoder._programs}
+            assert [(token.token, token.ended) for token in tokens(batch)] == want
+            assert {key for key in batch._decoder._programs if key not in known} == set()
+
+
+def _again(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings whose constraint and penalties are at their beginning."""
+    made = dict(settings)
+    if "constraint" in made:
+        made["constraint"] = Multiples(7)
+    if "penalties" in made:
+        made["penalties"] = Penalties(60, 1.3, 0.5, 0.25, {9: 2.0})
+    return made
+
+
+def test_the_last_of_the_least_urgent_gives_its_pages_back(tmp_path: Path) -> None:
+    """Where those that run need more pages than there are, the greatest priority waits, whenever it came."""
+    folder = tiny.write_language_model(tmp_path, {**tiny.GEMMA, "max_position_embeddings": 256})
+    prompts = [list(range(3, 53)), list(range(5, 55)), list(range(4, 54))]
+    with load(folder, "cpu", context=192) as model:
+        alone = [list(model.tokens(prompt, 60)) for prompt in prompts]
+        with model.batch(3, pages=5) as batch:
+            numbers = [batch.add(p, 60, priority=priority) for p, priority in zip(prompts, (2, 0, 1), strict=True)]
+            made: dict[int, list[int]] = {number: [] for number in numbers}
+            ended = []
+            while batch.free < 3:
+                batch.fill()
+                for token in batch.step():
+                    made[token.sequence].append(token.token)
+                    ended += [numbers.index(token.sequence)] if token.ended else []
+    assert [made[number] for number in numbers] == alone
+    assert ended == [1, 2, 0]
+
+
+def _texts(batch: Batch, prompts: list[list[int]], settings: list[dict[str, Any]], most: int = 4) -> list[list[int]]:
+    """The tokens of prompts that all begin at once."""
+    numbers = [batch.begin(prompt, 24, **_again(one)) for prompt, one in zip(prompts, settings, strict=True)]
+    made: dict[int, list[int]] = {number: [] for number in numbers}
+    while batch.free < len(batch._held):
+        batch.fill()
+        for token in batch.step(most):
+            made[token.sequence].append(token.token)
+    return [made[number] for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("config", "pages"), [("GEMMA", 9), pytest.param("LLAMA", None, marks=pytest.mark.late)]
+)
+def test_guesses_change_no_token(config: str, pages: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run that can try guesses does: greedy texts and draws, of sequences that begin and end beside each other,
+    in caches with windows and without, are those of steps; guesses that are never right too."""
+    folder = tiny.write_language_model(tmp_path, {**getattr(tiny, config), "max_position_embeddings": 128})
+    prompts = [[4, 7, 33] * 5, [5, 9] * 6 + [11], list(range(3, 40)), [8]]
+    settings: list[dict[str, Any]] = [{}, {"sampling": Sampling(0.3, seed=5)}, {}, {"sampling": Sampling(0.9, 3, seed=1)}]
+    monkeypatch.setattr(Pace, "of", lambda pace, kind: 1.0 if kind == 1 else None)
+    with load(folder, "cpu", context=100) as model:
+        with model.batch(4, pages=pages) as batch:
+            want = _texts(batch, prompts, settings)
+        with model.batch(4, pages=pages, lookup=True) as batch:
+            assert _texts(batch, prompts, settings) == want
+            assert batch.tried > batch.right > 0
+            monkeypatch.setattr(Guesser, "guess", lambda one, most: [59 - t for t in one.history[-most:]][:most])
+            assert _texts(batch, prompts, settings) == want
+            with_masks = [*settings[:3], {"constraint": Multiples(7)}]
+            again = _texts(batch, prompts, with_masks)
+        with model.batch(4, pages=pages) as batch:
+            assert again == _texts(batch, prompts, with_masks)
+
+
+def test_guesses_are_tried_where_they_pay() -> None:
+    """By what was right of late and what runs took: not where a run of several rows takes too long, nor where guesses
+    are wrong; what came without a run tells too."""
+    one = Guesser([1, 2, 3, 1, 2, 3, 1])
+    assert one.guess(3) == [2, 3, 1] and one.expected(0) == 0
+    before = one.expected(3)
+    one.take([2, 3, 1])
+    assert one.expected(3) > before and one.history[-3:] == [2, 3, 1]
+    one.guess(3)
+    after = one.expected(3)
+    one.take([9, 9])
+    assert one.guess(3) == [] and one.expected(3) < after
+    for _ in range(30):
+        one.guesses = [5, 5]
+        one.take([6])
+    assert one.expected(7) < 0.1
+    pace = Pace()
+    for seconds in (100.0, 1.0, 1.0, 2.0):
+        pace.add(8, seconds)
+    assert pace.of(1) is None and 1.0 < (pace.of(8) or 0) < 2.0
+
+
+def test_guesses_of_models_that_take_nothing_back_are_refused(tmp_path: Path) -> None:
+    folder = tiny.write_mamba(tmp_path)
+    with load(folder, "cpu", context=32) as model, pytest.raises(DTypeError, match="lookup: the model is recurrent"):
+        model.batch(2, lookup=True)

@@ -125,3 +125,57 @@ def test_pages_that_do_not_fit_name_how_many_would(folder: Path, monkeypatch: py
         monkeypatch.setattr(CpuDevice, "free_bytes", lambda self: 4 * each)  # too few for a context
         with pytest.raises(OutOfDeviceMemory, match="close other programs"):
             model.batch(2, pages=9)
+
+
+@pytest.mark.parametrize("pages", [None, 30])
+@pytest.mark.parametrize("config", ["LLAMA", pytest.param("GEMMA", marks=pytest.mark.late)])
+def test_a_talk_that_goes_on_is_not_computed_again(config: str, pages: int | None, tmp_path: Path) -> None:
+    """The next prompts begin with an earlier one and its answer, or with a part of them, while other sequences run:
+    only what is new is computed, and each text is that of the model alone."""
+    folder = tiny.write_language_model(tmp_path, {**getattr(tiny, config), "max_position_embeddings": 512})
+    with load(folder, "cpu", context=400) as model:
+        prompt = TOKENS[:100]
+        (answer,) = alone(model, [prompt], [80])
+        talk = np.concatenate([prompt, np.asarray(answer, np.int32)])
+        prompts = [np.concatenate([talk, TOKENS[200:210]]), np.concatenate([talk[:170], TOKENS[210:215]]),
+                   TOKENS[300:320]]  # fmt: skip
+        want = alone(model, prompts, [20, 20, 20])
+        with model.batch(3, pages=pages) as batch:
+            assert texts(batch, [prompt], [80]) == [answer] and batch.shared == 0
+            for own, text in zip(prompts, want, strict=True):
+                other = batch.begin(TOKENS[350:370], 60)
+                before = batch.shared
+                assert texts_beside(batch, own, 20, other) == text
+                at_most = 0 if own is prompts[2] else 179 if own is prompts[0] else 170
+                assert at_most - 64 < batch.shared - before <= at_most
+            cut = batch.begin(talk, 20)
+            batch.fill(40)
+            batch.cancel(cut)
+            assert texts(batch, [prompts[0]], [20]) == want[:1]
+
+
+def texts_beside(batch: Batch, prompt: np.ndarray, count: int, other: int) -> list[int]:
+    """The tokens of a prompt that begins while another sequence runs, until both have ended."""
+    made = []
+    while batch.fill():
+        pass
+    batch.step(4)
+    number = batch.begin(prompt, count)
+    while batch.free < len(batch._held):
+        batch.fill()
+        made += [token.token for token in batch.step(4) if token.sequence == number]
+    return made
+
+
+def test_slots_are_taken_by_those_that_begin_alike(tmp_path: Path) -> None:
+    """The slot that was left longest ago is the one that is lost, and another adapter's rows serve nobody."""
+    folder = tiny.write_language_model(tmp_path, {**tiny.LLAMA, "max_position_embeddings": 512})
+    a, b, c = TOKENS[:60], TOKENS[100:160], TOKENS[200:260]
+    with load(folder, "cpu", context=300) as model, model.batch(2) as batch:
+        counted = []
+        for prompt in (a, b, a, b, c, b, a, c):
+            before = batch.shared
+            texts(batch, [prompt], [3])
+            counted.append(batch.shared - before)
+        assert counted == [0, 0, 58, 58, 0, 58, 0, 0]
+        texts(batch, [c[:1], c[:2]], [2, 2])

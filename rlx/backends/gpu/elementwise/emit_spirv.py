@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from importlib import resources
 
 from rlx.backends.gpu.elementwise.spirv import Module, Op, float_modes
 from rlx.backends.gpu.elementwise.spirv_template import PUSH_CONSTANT, Builder, Template
@@ -28,6 +27,7 @@ from rlx.backends.gpu.elementwise.tree import (
     literal_bits,
     program,
 )
+from rlx.backends.gpu.modules import modules
 from rlx.backends.gpu.program.steps import TreeKernel, TreeOperand
 
 # Functions of one lane, and those of the template that do the same for four lanes in fewer instructions.
@@ -39,8 +39,7 @@ def template(wide: bool = False, fused: bool = False) -> Template:
     """The shipped template: that of f64 (`wide`), that of devices with the feature "fused_fma" (`fused`), or the common
     one. Each is read once."""
     name = "tree64" if wide else "tree_fused" if fused else "tree"
-    file = resources.files("rlx.backends.vulkan").joinpath("spirv", f"{name}.spv")
-    return Template(Module.parse(file.read_bytes()))
+    return Template(Module.parse(modules().read(name)))
 
 
 def emit_spirv(kernel: TreeKernel, features: frozenset[str], packs: bool = True) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from rlx.backends.gpu.program.executable import Records, fill_memory, lower_graph
@@ -13,6 +14,11 @@ from rlx.driver.closing import Resources
 from rlx.driver.memory.plan import output_segment
 from rlx.driver.memory.views import results_elsewhere
 from rlx.ir import Graph
+from rlx.ops.control.steps import cost_of
+
+# Multiplications of a product that a kernel of rlx computes: a library's call takes the host some 15 µs more than a
+# launch, more than the device can gain by it.
+SMALL_PRODUCT = 1 << 22
 
 Memory = Sequence[tuple[Buffer, int]]
 Begin = Callable[[Memory], None]
@@ -56,7 +62,9 @@ def build_call(
     """See Device.build_call."""
     if options.timed:
         return "its steps are timed"
-    lowering, _ = lower_graph(graph, plan, device.target, "f32" if options.precision == "int8" else options.precision,
+    small = all(cost_of(node).multiplications <= SMALL_PRODUCT for node in graph.nodes if node.op.contracts)
+    target = replace(device.target, library=None) if small else device.target
+    lowering, _ = lower_graph(graph, plan, target, "f32" if options.precision == "int8" else options.precision,
                               batches=False)  # fmt: skip
     for name, t in results_elsewhere(graph, plan).items():
         source = lowering.ref(t)

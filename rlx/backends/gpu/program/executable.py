@@ -40,7 +40,7 @@ from rlx.driver.closing import Resources
 from rlx.driver.control import ControlRun, Row, body_plans
 from rlx.driver.memory.plan import BodyPlan
 from rlx.driver.memory.views import is_alias
-from rlx.driver.times import Times
+from rlx.driver.times import StepTime, Times, Track, credited, operations
 from rlx.errors import UnsupportedOp
 from rlx.host.collector import paused
 from rlx.ir import Graph, Node, Tensor, bodies
@@ -188,7 +188,8 @@ def _assemble(
     owned = Resources()
     with owned.unwound():
         fill_memory(device, lowering, arena, owned)
-        return GpuExecutable(device, lowering.steps, arena, plan, dispatch, owned, options.timed, control)
+        work = operations(lowering.graph) if options.timed else None
+        return GpuExecutable(device, lowering.steps, arena, plan, dispatch, owned, options.timed, control, work)
 
 
 def fill_memory(device: Records, lowering: Lowering, arena: DeviceArena, owned: Resources) -> None:
@@ -225,8 +226,11 @@ class GpuExecutable:
         owned: Resources | None = None,
         timed: bool = False,
         control: Callable[[Node], ControlRun] = _no_control,
+        work: Mapping[str, int] | None = None,
     ) -> None:
+        """`work`: the operations of each node, by its name, for the times of steps."""
         self.dispatch = dispatch
+        self._work = work or {}
         self.steps = steps
         self._device = device
         self._arena = arena
@@ -323,36 +327,53 @@ class GpuExecutable:
         lines = [f"{step_text(step):64} {step.label}" for step in self.steps]
         return lines + [f"  {line}" for body in self._bodies() for line in body.listing()]
 
-    def _run_timed(self) -> Iterator[tuple[str, float]]:
-        """Runs piece by piece, and yields the time of each step."""
-        for piece in self._pieces:
-            self._device.settle()
-            start = time.perf_counter()
-            piece.launch()
-            if isinstance(piece, _HostPiece | ControlRun):
-                kind, node = (
-                    ("control", piece.node) if isinstance(piece, ControlRun) else ("host", piece.call.node)
-                )
-                yield f"{kind}:{node.op.name} {node.name}", 1e6 * (time.perf_counter() - start)
-                continue
-            piece.wait()
-            together = 1e6 * (time.perf_counter() - start)
-            steps = piece.schedule[0]
-            try:
-                each = piece.timings()
-            except UnsupportedOp:  # no clock on this device's queue
-                yield f"{len(steps)} steps together", together
-            else:
-                yield from zip((f"{kernel_name(s)} {s.label}" for s in steps), each, strict=True)
+    def _run_timed(self) -> list[StepTime]:
+        """Runs piece by piece, and gives the time of each step."""
+        begun = time.perf_counter()
+        return credited((pair for piece in self._pieces for pair in self._piece_timed(piece, begun)), self._work)
 
-    def timings(self) -> list[tuple[str, float]]:
-        return self._times.last()
+    def _piece_timed(
+        self, piece: Recorded | _HostPiece | ControlRun, begun: float
+    ) -> Iterator[tuple[str, StepTime]]:
+        """Runs a piece, and yields the name of each step's node with the step's time."""
+        self._device.settle()
+        start = time.perf_counter()
+        at = 1e6 * (start - begun)
+        piece.launch()
+        launched = 1e6 * (time.perf_counter() - start)
+        if isinstance(piece, _HostPiece | ControlRun):
+            node = piece.node if isinstance(piece, ControlRun) else piece.call.node
+            kind = "control" if isinstance(piece, ControlRun) else "host"
+            nbytes = sum(t.type.nbytes for t in (*node.inputs, *node.outputs))
+            track: Track = "device" if kind == "control" else "host"
+            yield node.name, StepTime(f"{kind}:{node.op.name} {node.name}", launched, at, nbytes, 0, track)
+            return
+        piece.wait()
+        together = 1e6 * (time.perf_counter() - start)
+        steps = piece.schedule[0]
+        yield "", StepTime(f"launching {len(steps)} steps", launched, at, track="launch")
+        try:
+            each = piece.timings()
+        except UnsupportedOp:  # no clock on this device's queue
+            yield "", StepTime(f"{len(steps)} steps together", together, at, sum(map(_moved, steps)))
+            return
+        for step, us in zip(steps, each, strict=True):
+            yield step.label, StepTime(f"{kernel_name(step)} {step.label}", us, at, _moved(step))
+            at += us
+
+    def timings(self, launches: bool = False) -> list[StepTime]:
+        return self._times.last(launches)
 
     def close(self) -> None:
         """Frees the recordings, then the memory they refer to. Idempotent."""
         self._held.close()
         self._pieces.clear()
         self._along = None
+
+
+def _moved(step: Step) -> int:
+    """The bytes that a step reads and writes."""
+    return sum(ref.nbytes for ref in {*step.reads, *step.writes})
 
 
 def step_text(step: Step) -> str:

@@ -1,0 +1,34 @@
+"""Sphinx's settings: `make docs` builds the site into .cache/docs."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE / "site")]
+
+import reference  # noqa: E402 - of this folder
+
+_project = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+project, version = _project["name"], _project["version"]
+release, author, copyright = version, "The rlx authors", "The rlx authors, Apache-2.0"
+extensions = ["myst_parser"]
+myst_heading_anchors = 3
+exclude_patterns = ["site"]
+# Annotations are shown as they are written; those of the type checker's own names would be links to nowhere.
+python_use_unqualified_type_names = True
+python_display_short_literal_types = True
+html_theme, html_title = "furo", f"{project} {version}"
+html_show_sphinx, html_copy_source = False, False
+
+
+def _rewrite(app: Any, name: str, source: list[str]) -> None:
+    source[0] = reference.rewritten(source[0], (HERE / name).parent)
+
+
+def setup(app: Any) -> None:
+    reference.write()
+    app.connect("source-read", _rewrite)
