@@ -26,6 +26,7 @@ def outcome(process: Any, ctx: Any, value: Any) -> Any:
     return type(result), repr(result)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_plain_values_are_what_typer_makes_of_them(command: str) -> None:
     group: Any = typer.main.get_command(app)

@@ -208,6 +208,7 @@ SAMPLE = (
 )  # fmt: skip
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("op", SAMPLE)
 def test_ops_as_ready_programs(op: str, tmp_path: Path) -> None:
     """Some of what `python -m tests.cpu.frozen_sweep` does with each op in two processes."""

