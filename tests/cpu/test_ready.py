@@ -114,6 +114,18 @@ def test_what_else_a_run_may_take_and_give(saved: Any) -> None:
     assert program.graph.name == "network"
 
 
+def test_programs_that_are_dropped_leave_nothing(saved: Any) -> None:
+    path, made, _ = saved
+    device = session().device
+
+    def held() -> tuple[int, int]:
+        for _ in range(3):
+            rlx.load_program(path, session()).run(made.inputs)
+        return len(os.listdir("/proc/self/fd")), device.taken_bytes()
+
+    assert held() == held()
+
+
 def test_who_writes_the_file_anew_meanwhile_changes_nothing(saved: Any, tmp_path: Path) -> None:
     path, made, wanted = saved
     program = rlx.load_program(path, session())

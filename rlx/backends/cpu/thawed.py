@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import marshal
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from rlx.dtypes import as_dtype
 
 Array = npt.NDArray[Any]
 _WORD = 8
+_PLACED: dict[bytes, int] = {}  # where machine code lies, by its digest
 
 
 class Thawed:
@@ -33,7 +35,7 @@ class Thawed:
         self._segments: list[Segment] = []
         try:
             memory = self._buffer.memory()
-            (code,) = map_code([said["code"]])
+            code = _placed(said["code"])
             lead, work = (code + place for place in said["runner"])
             initial = np.frombuffer(said["data"], np.int64)
             words = memory[: initial.nbytes].view(np.int64)
@@ -81,6 +83,14 @@ class Thawed:
             segment.end()
         self._segments = []
         self._buffer.close()
+
+
+def _placed(code: bytes) -> int:
+    """The address of machine code, which stays for the process: once for all programs with the same."""
+    digest = hashlib.sha256(code).digest()
+    if digest not in _PLACED:
+        (_PLACED[digest],) = map_code([code])
+    return _PLACED[digest]
 
 
 def _array(memory: Bytes, dtype: str, shape: tuple[int, ...], place: int) -> Array:
