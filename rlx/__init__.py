@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from rlx.runtime import vmap as vmap
     from rlx.runtime.dims import Dim as Dim
     from rlx.runtime.quantize import quantize as quantize
-    from rlx.runtime.saved.program import load_program as load_program
+    from rlx.runtime.saved.load import load_program as load_program
     from rlx.runtime.version import VERSION as __version__  # noqa: F401 - a public name
     from rlx.train import training as training
 
@@ -100,7 +100,7 @@ _PLACES = {
     "devices": "rlx.driver.registry",
     "from_torch": "rlx.aten",
     "gradients": "rlx.autodiff",
-    "load_program": "rlx.runtime.saved.program",
+    "load_program": "rlx.runtime.saved.load",
     "quantize": "rlx.runtime.quantize",
     "training": "rlx.train",
     **dict.fromkeys(

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from rlx.cli.commands import COMMANDS, function_of
 from rlx.cli.habits import Command
+from rlx.cli.values import plainly_taken
 
 
 def _paragraphs(text: str) -> str:
@@ -19,6 +20,9 @@ def _paragraphs(text: str) -> str:
 
 class _Commands(TyperGroup):
     """The commands, each imported when it is asked for."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return plainly_taken(super().get_params(ctx))
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)

@@ -248,10 +248,10 @@ def _saved(
     stack: ExitStack, file: Path, device: Sequence[str] | None, input: Sequence[str] | None, seed: int, first: First
 ) -> bool:  # fmt: skip
     """A saved program on the devices that are named, which must be of its kind; on its own where none is."""
-    from rlx.runtime.saved.program import load_program
+    from rlx.runtime.saved.load import load_whole
 
     def one(name: str) -> None:
-        program = stack.enter_context(load_program(file, None if name == "auto" else name))
+        program = stack.enter_context(load_whole(file, None if name == "auto" else name))
         feeds = feeds_of_saved(program, input, seed)[0]
         first(contenders.of_program(program, feeds), feeds)
 

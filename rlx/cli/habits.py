@@ -8,6 +8,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
+from rlx.cli.values import plainly_taken
 from rlx.errors import RlxError
 
 _ELSEWHERE = {
@@ -47,6 +48,9 @@ ELSEWHERE = {name: what for names, what in _ELSEWHERE.items() for name in names}
 
 class Command(TyperCommand):
     """A command that says what to give in place of llama.cpp's options that it has not."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return plainly_taken(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         own = {name: parameter for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)}

@@ -42,7 +42,7 @@ def _timings(
     threads: int | None, limits: Mapping[str, Any],
 ) -> Timings:  # fmt: skip
     if is_saved(file):
-        from rlx.runtime.saved.program import load_program
+        from rlx.runtime.saved.load import load_program
 
         with load_program(file, session) as program:
             return _last(program, feeds_of_saved(program, input, seed)[0])

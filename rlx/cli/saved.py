@@ -40,9 +40,9 @@ def refuse_options(file: Path, **given: Any) -> None:
 def run_saved(file: Path, device: str, texts: Sequence[str] | None, seed: int, trusted: bool) -> dict[str, Any]:
     """Runs a saved program once: on its own device where `device` is "auto". Inputs without a file are random: normal
     floats, integers 0 and 1."""
-    from rlx.runtime.saved.program import load_program
+    from rlx.runtime.saved.load import load_whole
 
-    with load_program(file, None if device == "auto" else device, trusted=trusted) as program:
+    with load_whole(file, None if device == "auto" else device, trusted=trusted) as program:
         given, drawn = feeds_of_saved(program, texts, seed)
         for name in drawn:
             print(f"input {plain(name)}: random, {said(given[name])}", file=sys.stderr)
@@ -93,11 +93,11 @@ def draw_saved(file: Path, nodes: bool, memory: Path | None) -> str:
     """How the program runs each node, where `nodes` asks for it; `memory` is where its memory plan is drawn, as SVG.
     The program is loaded on its own device."""
     from rlx.runtime.plan_svg import plan_svg
-    from rlx.runtime.saved.program import load_program
+    from rlx.runtime.saved.load import load_whole
 
     if not nodes and memory is None:
         return ""
-    with load_program(file) as program:
+    with load_whole(file, None) as program:
         if memory is not None:
             title = f"{plain(file.name)} on {program.device.info.id}"
             write_picture(memory, plan_svg(program.plan, title, program.program))

@@ -7,17 +7,16 @@ Needs the `onnx` package (`pip install rlx[onnx]`).
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if importlib.util.find_spec("onnx") is None:
     raise ImportError("reading ONNX models needs the onnx package: pip install 'rlx[onnx]'")
-from onnx import __version__ as _FOUND
+from rlx.onnx.installed import check as _check
 
-if tuple(int(n) for n in _FOUND.split(".")[:2]) < (1, 20):
-    raise ImportError(
-        f"reading ONNX models needs onnx 1.20 or newer, {_FOUND} is installed: pip install -U onnx"
-    )
+if "onnx" in sys.modules:  # else the first module that needs it checks
+    _check()
 
 from rlx.lazy import by_need as _by_need
 
@@ -87,12 +86,15 @@ def load(
     every operator that rlx lacks, with domain, version and node; GraphError naming the model's dimensions, for a name
     in `dims` that is none of them.
     """
-    from rlx.onnx.model import Model  # the first model imports it
+    from rlx.onnx import ready  # the first model imports them
 
-    return Model(
-        source, dims=dims, threads=threads, progress=progress, strict=strict, max_bytes=max_bytes,
-        max_steps=max_steps, otherwise=otherwise,
-    )  # fmt: skip
+    options: dict[str, Any] = {"threads": threads, "strict": strict, "max_bytes": max_bytes, "max_steps": max_steps}
+    content = None if dims or progress is not None or otherwise != "error" else ready.content_of(source)
+    if content is not None:
+        return ready.find(content, options) or ready.read(content, options)
+    from rlx.onnx.model import Model
+
+    return Model(source, dims=dims, progress=progress, otherwise=otherwise, **options)
 
 
 __all__ = [

@@ -59,6 +59,7 @@ from rlx.runtime.session import Target, precision_for
 
 if TYPE_CHECKING:
     from rlx.onnx.function import OnnxFunction
+    from rlx.onnx.ready import Keeper
 
 KEPT_PROGRAMS = 16  # a model keeps so many; the least recently used is closed first
 KEPT_BUCKETS = 64  # programs of rounded lengths that a model keeps behind a cut, or beside lengths that are free
@@ -105,6 +106,7 @@ class Model(Closing):
         self._constants: dict[str, Array] = {}
         self._sessions: dict[tuple[Target, str], tuple[Session, Weights]] = {}
         self._around = self
+        self.keeper: Keeper | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -229,6 +231,11 @@ class Model(Closing):
                 self._running[id(program)] -= 1
                 self._drop(program)
 
+    def prepare(self, inputs: Mapping[str, Any], device: Target, precision: str) -> None:
+        """Compiles the program for inputs of these types, where there is none. Raises: as run."""
+        with self._used(self.accept(inputs), device, precision):
+            pass
+
     def run_part(
         self, arrays: Mapping[str, Any], device: Target, precision: str, parts: list[Part], out: Out = "host"
     ) -> dict[str, Any]:
@@ -239,6 +246,8 @@ class Model(Closing):
             start = time.perf_counter()
             result = program.run(arrays, out)
             parts.append(program.part(time.perf_counter() - start, compiled))
+            if compiled is not None and self.keeper is not None:
+                self.keeper.keep(program, self.session(device, precision)[0], arrays)
             return result
 
     def compile(
@@ -555,7 +564,7 @@ class Model(Closing):
         result.dims, result.inputs, result.outputs = {}, list(result._declared.values()), []
         result._varying, result._axes, result._buckets = {}, {}, Buckets("the rest of the model", ())
         result._constants = dict(constants)
-        result._around, result._sessions = self._around, {}
+        result._around, result._sessions, result.keeper = self._around, {}, None
         result._begin()
         result._seen = SeenLengths()
         return result

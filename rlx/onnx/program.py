@@ -126,12 +126,25 @@ class Program(Closing):
 
         Raises: UnsupportedOp for a program with strings, sequences or random numbers of its own, which this object adds
         to its graph."""
-        nested = [n for n, s in (*self._inputs.items(), *self._outputs.items()) if s != n]
-        strings = [n for n, dtype in self._types.items() if dtype == STRING]
-        if nested or strings or self.draws or visible(self.graph.graph.outputs).keys() != self._outputs.keys():
-            said = ", ".join(map(shown, nested + strings)) or "random numbers drawn for each run"
+        if not self.plain:
+            said = ", ".join(map(shown, self._odd())) or "random numbers drawn for each run"
             raise UnsupportedOp(f"save: {said}: only a program of plain arrays can be saved; load the model itself")
         self.graph.save(path, weights=weights)
+
+    @property
+    def plain(self) -> bool:
+        """Whether inputs and outputs are those of the graph: no strings, sequences, nor random numbers of its own."""
+        outputs = self.graph.graph.outputs
+        return not self._odd() and not self.draws and visible(outputs).keys() == self._outputs.keys()
+
+    def _odd(self) -> list[str]:
+        nested = [n for n, s in (*self._inputs.items(), *self._outputs.items()) if s != n]
+        return nested + [n for n, dtype in self._types.items() if dtype == STRING]
+
+    @property
+    def types(self) -> dict[str, np.dtype[Any]]:
+        """The types of the outputs, in the model's order."""
+        return {n: self._types[n] for n in self._outputs if n in self._types}
 
     def part(self, seconds: float, compiled: float | None) -> Part:
         """This program as a part of a run that took so many seconds."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
@@ -15,7 +16,7 @@ from rlx.driver import Call, Device, DeviceArena, Executable, MemoryPlan, Slot
 from rlx.driver.closing import Closing, Resources
 from rlx.driver.memory.plan import SPARED_BYTES, input_segment, output_segment
 from rlx.driver.memory.typed import whole
-from rlx.dtypes import DTypeLike
+from rlx.dtypes import DType, DTypeLike
 from rlx.errors import GraphError, OutOfDeviceMemory, meant
 from rlx.host.locks import renewed
 from rlx.host.progress import report
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from rlx.runtime.report import Report
     from rlx.runtime.timings import Timings
 
+_KEPT_NODES = 256  # a smaller graph takes the passes about as long as the cache takes to find what they made of it
+
 
 class CompiledGraph(Closing):
     """A graph ready to run on one device, made by `Session.compile`.
@@ -59,8 +62,6 @@ class CompiledGraph(Closing):
         self, graph: Graph, device: Device, weights: Store, state: Store, options: CompileOptions,
         donate: Mapping[str, str] | None = None, prepared: Prepared | None = None,
     ) -> None:  # fmt: skip
-        if prepared is None:
-            verify(graph)
         self.graph = graph
         self.donated = dict(donate or {})  # the states that are donated inputs, each with the output that replaces it
         self.device = device
@@ -447,15 +448,26 @@ class CompiledGraph(Closing):
         declared = self.graph.params
         kept = {n: d for n, d in self.weights.dtypes().items() if n in declared and d != declared[n].dtype}
         if self._prepared is None or kept != self._prepared.param_dtypes:
-            o = self.options
-            report("optimizing")
-            self._prepared = prepare(
-                self.graph, support=self.device.support, param_dtypes=kept, storage=o.storage,
-                packed=self.device.info.packed, optimize=o.optimize, fallback=o.fallback, precision=o.build.precision,
-                launches=self.device.info.kind != "cpu",
-            )  # fmt: skip
-            self._prepared = self._with_repeats(self._prepared)
+            make = partial(self._optimized, kept)
+            if len(self.graph.nodes) < _KEPT_NODES or self.options.build.debug:  # then each pass is verified, too
+                self._prepared = make()
+            else:
+                from rlx.runtime.kept import prepared  # few programs are large
+
+                self._prepared = prepared(self.graph, self.device, self.options, kept, make)
         return self._prepared
+
+    def _optimized(self, param_dtypes: Mapping[str, DType]) -> Prepared:
+        """What the passes make of the graph, with nodes repeated to save memory. Raises: GraphError for a graph that
+        makes no sense."""
+        verify(self.graph)
+        o = self.options
+        report("optimizing")
+        return self._with_repeats(prepare(
+            self.graph, support=self.device.support, param_dtypes=param_dtypes, storage=o.storage,
+            packed=self.device.info.packed, optimize=o.optimize, fallback=o.fallback, precision=o.build.precision,
+            launches=self.device.info.kind != "cpu",
+        ))  # fmt: skip
 
     def _with_repeats(self, prepared: Prepared) -> Prepared:
         """The graph with nodes repeated where it has a budget, or is large, which the planner that shares no bytes

@@ -20,11 +20,13 @@ import numpy.typing as npt
 from rlx.ir import Node, bodies
 from rlx.ir.text import node_text
 from rlx.packed import PackedArray
+from rlx.runtime.session import TIMINGS as TIMINGS
+from rlx.runtime.session import VALUES as VALUES
 
 if TYPE_CHECKING:
     from rlx.runtime.compiled import CompiledGraph
 
-PLAN, LAUNCHES, TIMINGS, VALUES = 1, 2, 3, 4
+PLAN, LAUNCHES = 1, 2
 MAX_STEPS = 4096  # limit on the steps of loops in a reference
 Values = dict[int, npt.NDArray[Any]]
 

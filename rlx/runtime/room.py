@@ -62,7 +62,8 @@ class Room:
     A program that is recorded takes the memory of its plan, and what the compiled engine adds on the CPU (`own_bytes`).
     Where it would not fit below `limit`, or the device has no more, the program whose last run is the longest ago gives
     its memory back, and so on; it records itself anew at its next run, with the same results. Programs that run now or
-    are bound (`CompiledGraph.bind`) do not give way, and neither do weights and states. rlx.Arrays are not counted.
+    are bound (`CompiledGraph.bind`) do not give way, and neither do weights and states. rlx.Arrays are not counted, nor
+    are programs that the disk's cache has ready, as long as they only run; with a `limit` there are none of these.
     """
 
     def __init__(self, device: Device, limit: int | None = None) -> None:

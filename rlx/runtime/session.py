@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlx.driver import BuildOptions, Device, DeviceInfo
 from rlx.driver.registry import open_device
 from rlx.errors import DeviceUnavailable, DTypeError, GraphError, OutOfDeviceMemory, RlxError, meant
 from rlx.ir import Graph
-from rlx.runtime.compiled import CompiledGraph
-from rlx.runtime.debug import TIMINGS, VALUES, say
-from rlx.runtime.donation import Donate, donated
 from rlx.runtime.keywords import keywords
 from rlx.runtime.options import CompileOptions
 from rlx.runtime.room import Room
-from rlx.runtime.store import State, Store, Weights
+
+if TYPE_CHECKING:
+    from rlx.runtime.compiled import CompiledGraph
+    from rlx.runtime.donation import Donate
+    from rlx.runtime.store import Store
+
+TIMINGS, VALUES = 3, 4  # levels of RLX_DEBUG
 
 PRECISIONS = ("f32", "tf32", "f16", "bf16", "int8")
 STORAGES = ("typed", "f32")
@@ -126,6 +129,13 @@ class Session:
 
         Raises: GraphError, ShapeError, DTypeError, UnsupportedOp, OutOfDeviceMemory (before anything is allocated).
         """
+        from rlx.runtime.compiled import (
+            CompiledGraph,  # a saved program that the cache has ready needs none of them
+        )
+        from rlx.runtime.debug import say
+        from rlx.runtime.donation import donated
+        from rlx.runtime.store import State, Store, Weights
+
         if not isinstance(graph, Graph):
             raise GraphError(
                 f"compile: expected a Graph, got {type(graph).__name__}; rlx.jit compiles functions"

@@ -15,7 +15,7 @@ from rlx.backends.cpu.compile import addresses
 from rlx.backends.cpu.ir import I64, Kernel, pointers, sizes
 from rlx.backends.cpu.machine import this_machine
 from rlx.backends.cpu.movement import RowCopy
-from rlx.backends.cpu.program import Segment
+from rlx.backends.cpu.segment import Segment
 from rlx.backends.cpu.step import EngineStep
 
 pytestmark = pytest.mark.skipif(

@@ -1,4 +1,4 @@
-"""What each start imports: `import rlx`, a saved program, `rlx run` and `rlx generate`.
+"""What each start imports: `import rlx`, a saved program, an ONNX model, `rlx run` and `rlx generate`.
 
 `start.json` lists the modules of rlx, and the packages of others, that each may bring along; what is imported besides
 makes every start slower, so that it is a decision: `python -m tests.project.test_start` writes the lists anew.
@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,9 @@ COMMAND = "import sys\nfrom rlx.cli import main\nsys.argv = ['rlx', *{!r}]\ntry:
 STARTS = {
     "import rlx": ("import rlx", "compiled"),
     "load_program": ("import rlx\nrlx.load_program('net.rlx').run({'x': numpy.ones((2, 8), 'f4')})", "compiled"),
+    "onnx.load": (
+        "import rlx\nrlx.onnx.load('net.onnx').run({'x': numpy.ones((2, 8), 'f4')}, device='cpu')", "compiled"
+    ),
     "rlx run": (COMMAND.format(["run", "net.rlx"]), "compiled"),
     "rlx generate": (COMMAND.format(["generate", "tiny", "-p", "ab", "-n", "1", "--device", "cpu"]), "numpy"),
 }
@@ -48,6 +52,9 @@ def write_files(folder: Path) -> Path:
     with rlx.Session("cpu", engine="compiled").compile(graph) as program:
         program.set_param("w", np.ones((8, 4), np.float32))
         program.save(folder / "net.rlx")
+    if find_spec("onnx") is not None:
+        rlx.onnx.save(graph, folder / "net.onnx", weights={"w": np.ones((8, 4), np.float32)})
+        started("onnx.load", folder)
     tiny.write_language_model(folder / "tiny", {**tiny.LLAMA, "vocab_size": 300}, text=True)
     started("load_program", folder)  # compiles the kernels
     return folder
@@ -72,6 +79,8 @@ def packages(modules: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("name", STARTS)
 def test_a_start_imports_what_is_listed(name: str, folder: Path) -> None:
+    if name == "onnx.load":
+        pytest.importorskip("onnx")
     modules = started(name, folder)
     assert "typer" in modules or not HEAVY & set(modules)
     listed = json.loads(LISTS.read_text())[name]

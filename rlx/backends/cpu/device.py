@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlx.backends.cpu.arena import RECENT, Block, CpuArena, CpuBuffer, Foreign, Slabs, SmallBuffer
-from rlx.backends.cpu.executable import CpuExecutable
 from rlx.backends.cpu.forms import freed_bytes, give_back
 from rlx.driver import Buffer, BuildOptions, DeviceArena, DeviceInfo, Limits, MemoryPlan
 from rlx.driver.device import HOST, Borrowed, Bytes, Support, no_streams
@@ -25,6 +24,7 @@ from rlx.ir import Graph, Node
 
 if TYPE_CHECKING:
     from rlx.backends.cpu.call import CpuCall
+    from rlx.backends.cpu.executable import CpuExecutable
 
 _FEATURES = frozenset({"f64", "f16", "bf16", "i64", "i8"})
 _UNASKED_BYTES = 1 << 20  # so many may be acquired before the system is asked again how much is free
@@ -197,6 +197,10 @@ class CpuDevice:
     def build(
         self, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions
     ) -> CpuExecutable:
+        from rlx.backends.cpu.executable import (
+            CpuExecutable,  # imported where it is used, not with the device
+        )
+
         return CpuExecutable(self, graph, plan, arena, options)
 
     def build_call(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from rlx.backends.cpu.host.elementwise.evaluate import same_place
 from rlx.backends.cpu.host.kernels import bind_reference, binder_of
 from rlx.backends.cpu.quiet import quiet_call, quietly
 from rlx.backends.cpu.threads import available_threads
-from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
+from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan, Slot
 from rlx.driver.device import Bytes, address
 from rlx.driver.memory.plan import CONST, BodyPlan
 from rlx.driver.memory.views import is_alias, update_copies
@@ -34,6 +34,7 @@ from rlx.passes.rewriting import use_counts
 
 if TYPE_CHECKING:
     from rlx.backends.cpu.program import EngineProgram
+    from rlx.backends.cpu.segment import Segment
     from rlx.driver.control import ControlRun, Row
 
 _REFERENCE = "reference:"  # before the name of an op that has no kernel
@@ -62,15 +63,16 @@ class CpuExecutable:
 
     def __init__(
         self, device: Acquires, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions,
-        body: bool = False,
+        body: bool = False, runs: bool = True,
     ) -> None:  # fmt: skip
-        """`body`: the graph is a control op's, whose params are captures, which change between runs."""
+        """`body`: the graph is a control op's, whose params are captures, which change between runs. `runs`: it may be
+        run, so that weights are packed; else only its tables are of interest."""
         self._owned: list[Buffer] = []
         self._controls: list[ControlRun] = []
         self._times = Times(options.timed)
         self._work = operations(graph) if options.timed else {}
         self._device, self._arena, self._plan, self._options = device, arena, plan, options
-        self._reads = FixedRanges(plan, arena)
+        self._reads, self._runs = FixedRanges(plan, arena), runs
         try:
             compiled = usable(options.engine)
             why = why_numpy(options.engine)
@@ -169,7 +171,7 @@ class CpuExecutable:
                     if as_dtype(target.dtype) not in HOST_ONLY:
                         self._engine.copy(source, target)
                 updates = [pair for pair in updates if as_dtype(pair[0].dtype) in HOST_ONLY]
-            self._engine.finish()
+            self._engine.finish(self._runs)
         self._updates = [partial(np.copyto, target, source) for target, source in updates]
         self._steps += self._updates
         states = [arena.buffer(plan.slots[t.id].segment) for t in graph.states.values()]
@@ -328,6 +330,29 @@ class CpuExecutable:
         (step,) = self._steps if len(self._steps) == 1 else (None,)
         return None if step is None else self._engine.table_of(step)
 
+    def whole_run(self) -> tuple[Segment, list[Segment]] | None:
+        """The segment that is a whole run, and those that pack the weights before it; None where NumPy has a part in
+        it."""
+        (step,) = self._steps if len(self._steps) == 1 else (None,)
+        if self._engine is None or self._times.wanted or self._written:
+            return None
+        table = self._engine.table_of(step)
+        return None if table is None or not table[0].steps else (table[0], self._engine.packing)
+
+    @property
+    def device(self) -> Any:
+        """What it was built on."""
+        return self._device
+
+    def reads(self, slot: Slot) -> bool:
+        """Whether steps read a byte of a weight's slot where it lies."""
+        return self._reads.reads(slot)
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether building it read the values of weights."""
+        return self._engine is not None and self._engine.reads_weights
+
     begin = run  # the work of a run is done when it returns
 
     def launch(self) -> None:
@@ -348,7 +373,8 @@ class CpuExecutable:
         """All steps of a scan as one call, where the engine runs the whole body. NumPy would gain nothing from it."""
         if self._engine is None or self._times.wanted or len(self._steps) != 1 or not order:
             return None
-        from rlx.backends.cpu.program import MovingRow, Segment
+        from rlx.backends.cpu.program import MovingRow
+        from rlx.backends.cpu.segment import Segment
 
         (segment,) = self._steps
         if not isinstance(segment, Segment):

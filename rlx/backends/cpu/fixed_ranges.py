@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rlx.backends.cpu.arena import CpuBuffer
 from rlx.backends.cpu.forms import Forms
-from rlx.driver import Buffer, DeviceArena, MemoryPlan
+from rlx.driver import Buffer, DeviceArena, MemoryPlan, Slot
 from rlx.driver.device import Bytes
 from rlx.driver.memory.plan import CONST, OuterSegment
 from rlx.ir import Tensor
@@ -48,6 +48,10 @@ class FixedRanges:
                 forms = buffer.forms
                 forms.keep(slot.offset, slot.end)  # first: `close` must not take back what another has kept
                 self._kept[key] = forms
+
+    def reads(self, slot: Slot) -> bool:
+        """Whether a byte of the slot is read where it lies."""
+        return any(name == slot.segment and a < slot.end and slot.offset < b for name, a, b in self._kept)
 
     def close(self) -> None:
         """The program reads nothing any more. Idempotent."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -17,9 +14,11 @@ from rlx.backends.cpu.compile import KernelSpec, addresses, code_bytes
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.elementwise import tree_step
 from rlx.backends.cpu.fixed_ranges import Range
+from rlx.backends.cpu.job import ROW_WORDS
 from rlx.backends.cpu.layout import in_memory_order
 from rlx.backends.cpu.machine import this_machine
 from rlx.backends.cpu.movement import RowCopy, copies
+from rlx.backends.cpu.segment import Segment
 from rlx.backends.cpu.step import (
     TAKES_EPILOGUE,
     Declined,
@@ -29,24 +28,15 @@ from rlx.backends.cpu.step import (
     binders_of,
 )
 from rlx.backends.cpu.weights import PackedWeights
-from rlx.backends.cpu.workers import POOL
 from rlx.driver.device import Bytes, address
 from rlx.dtypes import HOST_ONLY, as_dtype
-from rlx.errors import RlxError, UnsupportedOp
+from rlx.errors import UnsupportedOp
 from rlx.ir import Node, Tensor
 from rlx.ir import expr as ex
 from rlx.records import Record
 
-_LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
-# Less work is not handed to another thread. One that still spins takes 0.3 µs to begin; one that sleeps costs its waker
-# 12 µs, once in a run as a rule, since it then spins until the next step comes.
-_WORTH_A_THREAD_NS = 2_500.0
-_WORTH_IN_A_CROWD_NS = 15_000.0  # others want the cores too
 _MAX_TABLE_ROWS = 1 << 17  # they take eight megabytes
-_CHUNKS_PER_THREAD = 4  # some chunks of a step end sooner than others
-_UNDER_WAY = [runner.STEP, runner.ITEM, runner.SHARED, runner.OWNS]
 _NO_KERNELS = (UnsupportedOp, RuntimeError)  # none can be made then: llvmlite raises RuntimeError
-_PAUSE_NS = 2_000_000.0  # a thread looks up from its work about as often, to see whether a signal waits
 
 
 class MovingRow(Record):
@@ -57,87 +47,6 @@ class MovingRow(Record):
     nbytes: int
     source_step: int
     target_step: int
-
-
-class Segment:
-    """Consecutive steps of the engine, as one table that one call runs."""
-
-    def __init__(self) -> None:
-        self.steps: list[EngineStep] = []
-        self.keep: list[Any] = []
-        self.nbytes = 0  # the tables' bytes
-        self._lead: Callable[[], int] = _unfinished
-        self._job = np.zeros(runner.JOB_WORDS, np.int64)
-
-    def __call__(self) -> None:
-        # A signal's handler may raise between any two instructions: no other thread may be in the steps then.
-        try:
-            state = self._lead()
-            if state:
-                self._on(state)
-        except BaseException:
-            self.end()
-            raise
-
-    def finish(self, places: Sequence[int], lead: int, work: int, threads: int) -> None:
-        """Makes the table; `places` are the kernels' addresses, `lead` and `work` the runner's functions."""
-        table = np.zeros((len(self.steps), runner.ROW_WORDS), np.int64)
-        for row, step, place in zip(table, self.steps, places, strict=True):
-            words = np.array([w if w < 1 << 63 else w - (1 << 64) for w in step.words] or [0], np.int64)
-            most, cost = min(threads, -(-step.items // step.grain)), step.cost_ns * step.items
-            wanted = min(most, int(cost / _WORTH_A_THREAD_NS))
-            if wanted > 1:
-                size = max(step.grain, -(-step.items // (wanted * _CHUNKS_PER_THREAD)))
-            else:
-                size = max(step.grain, min(step.items, int(_PAUSE_NS / max(step.cost_ns, 1e-3))), 1)
-            row[:6] = place, address(words), step.items, size, max(wanted, 1), -(-step.items // size)
-            row[6] = min(most, int(cost / _WORTH_IN_A_CROWD_NS))
-            self.keep.append((words, step.keep))
-            own = (x for x in step.keep if isinstance(x, np.ndarray) and x.base is None)  # tables of addresses
-            self.nbytes += words.nbytes + sum(x.nbytes for x in own)
-        self.run_table(table, lead, work, threads)
-
-    def run_table(self, table: Any, lead: int, work: int, threads: int) -> None:
-        """What a call runs: the rows of a table. `lead` and `work` are the runner's functions."""
-        self.table = table
-        self.nbytes += table.nbytes
-        job = self._job
-        job[runner.STEPS], job[runner.TABLE] = len(table), address(table)
-        job[runner.POOL_CELL], job[runner.THREADS] = address(POOL.cell), threads
-        call = _LEAD(lead)
-        self._lead = partial(call, address(job))
-        self._threads, self._work = threads, work
-
-    def leave_empty(self) -> None:
-        """Lets calls run nothing, as there are no steps."""
-        self._lead = int
-
-    def _on(self, state: int) -> None:
-        """Goes on with a run that returned before its end."""
-        while state:
-            if state == runner.UNFINISHED:
-                self.end()
-            elif state == runner.NO_POOL:
-                POOL.grow(self._threads, self._work)
-            if state == runner.PAUSED and self._orphaned():
-                raise RlxError("the process was forked within a run: the child cannot finish it")
-            self._job[runner.RESUMES] = state != runner.UNFINISHED
-            state = self._lead()
-
-    def end(self) -> None:
-        """Ends a run that was left, once no thread is in its steps. Idempotent."""
-        while self._job[runner.CANCEL] or self._job[_UNDER_WAY].any():
-            with suppress(BaseException):  # another signal, while the exception of the first is on its way
-                if self._orphaned():
-                    self._job[_UNDER_WAY] = 0
-                self._job[runner.CANCEL] = 1
-                while self._lead():
-                    pass
-                self._job[runner.CANCEL] = 0
-
-    def _orphaned(self) -> bool:
-        """Whether the run that is under way shares a step with threads of the parent, which a fork has left behind."""
-        return bool(self._job[runner.OWNS]) and self._job[runner.POOL] != POOL.cell[0]
 
 
 class EngineProgram:
@@ -240,8 +149,8 @@ class EngineProgram:
         """Ends the open segment: what follows is NumPy's."""
         self._open = None
 
-    def finish(self) -> None:
-        """Compiles and loads all kernels, and packs weights."""
+    def finish(self, pack: bool = True) -> None:
+        """Compiles and loads all kernels, and packs weights; without `pack`, the program must not run."""
         steps = [step for segment in self._segments for step in segment.steps]
         if not steps:  # no node computes an element
             for segment in self._segments:
@@ -264,7 +173,8 @@ class EngineProgram:
             segment.finish(places[at : at + len(segment.steps)], lead, work, threads)
             at += len(segment.steps)
         self._prepares = [s.prepare for s in steps if s.prepare is not None]
-        self._prepare(LATEST[0], [b.stamp for b in self._sources])
+        if pack:
+            self._prepare(LATEST[0], [b.stamp for b in self._sources])
 
     @property
     def is_open(self) -> bool:
@@ -287,7 +197,7 @@ class EngineProgram:
         each = len(before) + len(own) + len(after)
         if count * each > _MAX_TABLE_ROWS:
             return None
-        table = np.zeros((count, each, runner.ROW_WORDS), np.int64)
+        table = np.zeros((count, each, ROW_WORDS), np.int64)
         turns = np.asarray(order, np.int64)
         kept = []
         places = (*range(len(before)), *range(each - len(after), each))
@@ -302,7 +212,7 @@ class EngineProgram:
         table[:, len(before) : each - len(after)] = own
         launched = Segment()
         launched.keep += [segment, *kept]
-        launched.run_table(table.reshape(-1, runner.ROW_WORDS), *self._runner, self._ctx.threads)
+        launched.run_table(table.reshape(-1, ROW_WORDS), *self._runner, self._ctx.threads)
         self._segments.append(launched)
         return launched
 
@@ -322,6 +232,17 @@ class EngineProgram:
         """Whether steps depend on packed weights: `refresh` has to be called before each run."""
         return bool(self._prepares) or len(self._ctx.weights) > 0
 
+    @property
+    def packing(self) -> list[Segment]:
+        """What packs the weights."""
+        packs = [packed.pack for packed in self._ctx.weights.made]
+        return [pack for pack in packs if isinstance(pack, Segment)]
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether Python writes what steps read, by the values of the weights."""
+        return bool(self._prepares)
+
     def refresh(self) -> None:
         """Packs the weights anew if any was written since."""
         latest = LATEST[0]
@@ -338,7 +259,3 @@ class EngineProgram:
         for prepare in self._prepares:
             prepare()
         self._seen = latest, stamps
-
-
-def _unfinished() -> int:
-    raise AssertionError("a segment is run before its program is finished")

@@ -7,7 +7,7 @@ that is left. Since all are one word, a late worker cannot take a chunk of one s
 does not go on before all chunks are done. The leader and every other worker take chunks from the front, the rest from
 the back: what a thread wrote in one step it mostly reads in the next, from its own core's cache. Who waits spins for a
 moment, then sleeps on a futex. After some milliseconds the leader returns to Python, which handles signals and calls
-again.
+again. `job` names the words that the text reads by their numbers.
 
 A thread that finds a gap in its own spinning was put aside by the system, and so was one that holds up the leader for
 long: others want the cores. For some milliseconds from then on threads spin for a shorter time, so that they keep their
@@ -20,20 +20,6 @@ from __future__ import annotations
 from rlx.backends.cpu.ir import Arguments
 from rlx.backends.cpu.machine import Machine
 from rlx.records import Record
-
-# A row of a table: kernel, args, items, items of a chunk, threads at most, chunks, threads where others want the cores.
-ROW_WORDS = 8
-# Words of a job.
-STEP, ITEM, STEPS, TABLE, POOL_CELL, SHARED, OWNS, CANCEL, THREADS, RESUMES, POOL = range(11)
-JOB_WORDS = 16
-# Words of the pool, a cache line each.
-CLAIM, DONE, ROW, BELL, SLEEPERS, LEADER_SLEEPS, OWNER, LIMIT = range(0, 64, 8)
-POOL_WORDS = 64
-# Behind the limit of threads: how long a leader sleeps at once, the time until which others want the cores, the number
-# of the core that the leader published the step on, and the address of C's `int sched_getcpu(void)`, or 0.
-SLEEP_S, SLEEP_NS, CROWDED, CORE, GET_CORE = range(LIMIT + 1, LIMIT + 6)
-# What `lead` gives back. A job is left unfinished where an exception comes between two calls.
-FINISHED, PAUSED, NO_POOL, UNFINISHED = range(4)
 
 _X86 = {
     "pause": 'call void asm sideeffect "pause", "~{memory}"()',

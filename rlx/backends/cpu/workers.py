@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.backends.cpu.code_memory import never_freed
-from rlx.backends.cpu.runner import GET_CORE, POOL_WORDS, SLEEP_NS, SLEEP_S
+from rlx.backends.cpu.job import GET_CORE, POOL_WORDS, SLEEP_NS, SLEEP_S
 from rlx.driver.device import address
 
 _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)

@@ -16,6 +16,7 @@ ALIGNMENT = 256  # bytes; every slot begins on a multiple of it, except aliases 
 # "const" holds the graph's constants and the kernels' argument blocks. Weights and states lie in stores that several
 # executables share: "store3.0", "half3.0", … are segments of store 3.
 CONST = "const"
+PLANNERS = ("reuse", "bump")
 SPARED_BYTES = 1 << 28  # arenas from here on are made smaller by repeating cheap nodes (`planner/spare.py`)
 
 

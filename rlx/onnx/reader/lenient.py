@@ -16,12 +16,14 @@ from rlx.formats.files import shown
 from rlx.onnx.reader.read import MAX_DEPTH, all_nodes, called, node_name, subgraphs
 from rlx.onnx.reader.table import MICROSOFT, ML
 from rlx.onnx.reader.wire import MAX_NODES
+from rlx.onnx.ready import DEPARTED
 
 
 def departs(said: str, taken: str, strict: bool) -> None:
     """Warns that a file departs from its format, and how it is taken. Raises: ModelFormatError where `strict`."""
     if strict:
         raise ModelFormatError(f"{said}; rlx.onnx.load(…, strict=False), or --no-strict, {taken}")
+    DEPARTED.append(said)
     warnings.warn(f"{said}; rlx {taken}, and strict=True refuses it", ModelWarning, stacklevel=2)
 
 

@@ -14,6 +14,7 @@ from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.formats.files import plain, read_bytes, shown
 from rlx.formats.kinds import other_kind
 from rlx.onnx.reader.wire import check_parsable
+from rlx.onnx.ready import Content
 from rlx.runtime.saved.container import MAGIC
 
 MAX_BYTES = (1 << 31) - 1  # the largest protobuf file; larger models keep their weights in files beside it
@@ -31,7 +32,9 @@ def parse(source: Any) -> tuple[Any, Path | None]:
     if isinstance(source, onnx.ModelProto):
         return source, None
     folder = None
-    if isinstance(source, bytes | bytearray | memoryview):
+    if isinstance(source, Content):
+        content, what, folder = source
+    elif isinstance(source, bytes | bytearray | memoryview):
         content, what = bytes(source), "the model"
     elif isinstance(source, str | os.PathLike):
         path = Path(os.fspath(source))

@@ -107,7 +107,8 @@ def _digest(at: int, text: bytes) -> bytes:
 
 
 class ProgramFile(Closing):
-    """A saved program's file, open for reading: `table`, and the blocks as they are asked for.
+    """A saved program's file, open for reading: `table`, and the blocks as they are asked for. `digest` is that of the
+    whole file, since the table has those of all blocks.
 
     Raises: ModelFormatError for what is no such file, or a damaged one."""
 
@@ -152,6 +153,7 @@ class ProgramFile(Closing):
         if length > MAX_TABLE_BYTES:
             raise self.wrong(f"has a table of {length:,} bytes; expected at most {MAX_TABLE_BYTES:,}")
         text = self._bytes(at, length).tobytes()
+        self.digest: bytes = digest
         if _digest(at, text) != digest:
             raise self.wrong("is damaged: the checksum of its table is wrong")
         table = parse_json(text, self.path, OBJECT_BYTES + PER_BYTE * length)
@@ -194,6 +196,13 @@ class ProgramFile(Closing):
         if self._last[0] != group:
             self._last = group, self._group(group)
         return self._block_of(number, self._last[1])
+
+    def groups(self) -> Iterator[list[tuple[int, Bytes]]]:
+        """All blocks of the file, checked, each with its number: those that share a checksum together."""
+        blocks = enumerate(self._places)
+        for group, members in groupby(blocks, lambda block: block[1][0]):
+            data = self._group(group)
+            yield [(number, self._block_of(number, data)) for number, _ in members]
 
     def _block_of(self, number: int, group: Bytes) -> Bytes:
         _, at, nbytes = self._places[number]

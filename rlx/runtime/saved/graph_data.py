@@ -358,6 +358,11 @@ def array_of(t: TensorType, raw: Bytes, where: str) -> np.ndarray[Any, Any]:
     return array
 
 
+def names_of(graph: Graph) -> list[list[str]]:
+    """The names that a graph declares, by kind."""
+    return [list(t) for t in (graph.inputs, graph.params, graph.states, graph.outputs, graph.updates)]
+
+
 def _listed(value: Any, what: str, where: str, limit: int = 1 << 22) -> list[Any]:
     if not isinstance(value, list) or len(value) > limit:
         raise ModelFormatError(

@@ -1,4 +1,4 @@
-"""A compiled program as a file: `save` writes it, `load_program` brings it back on the same kind of device.
+"""A compiled program as a file: `save` writes it, `load` brings it back on the same kind of device.
 
 The file holds the graph as the passes left it, the bytes of weights and states, and the kernels' machine code. What
 decides where kernels read and write is not in it: slots and launches are made again from the checked graph, by the code
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,23 +19,16 @@ import numpy as np
 from rlx.driver import Device, MemoryPlan
 from rlx.driver.closing import Resources
 from rlx.driver.device import Bytes
-from rlx.driver.memory.planner import PLANNERS
 from rlx.dtypes import as_dtype
 from rlx.errors import (
-    DeviceLost,
-    DeviceUnavailable,
     GraphError,
-    ModelFormatError,
     OutOfDeviceMemory,
-    ProgramMismatch,
-    RlxError,
     UnsupportedOp,
 )
 from rlx.host.background import aside
 from rlx.host.collector import paused
 from rlx.host.diskcache import DiskCache
 from rlx.host.files import shown
-from rlx.host.progress import report
 from rlx.ir import REGISTRY, Graph, TensorType
 from rlx.packed import PackedArray
 from rlx.records import Record
@@ -44,27 +37,14 @@ from rlx.runtime.debug import TIMINGS
 from rlx.runtime.options import CompileOptions
 from rlx.runtime.prepare import Prepared
 from rlx.runtime.saved.container import ProgramFile, Writer, written
-from rlx.runtime.saved.graph_data import GraphsReader, GraphsWriter, array_of
-from rlx.runtime.session import PRECISIONS, STORAGES, Session
+from rlx.runtime.saved.graph_data import GraphsReader, GraphsWriter, array_of, names_of
+from rlx.runtime.saved.load import FORMAT, OPTIONS, blamed, opened, session_of
+from rlx.runtime.session import Session
 from rlx.runtime.store import State, Store, Weights
-from rlx.runtime.version import VERSION
+from rlx.runtime.version import VERSION, described
 
 if TYPE_CHECKING:
     from rlx.backends.gpu.program.steps import Kernel, Step
-
-FORMAT = 2
-_KEYS = frozenset({"format", "rlx", "device", "options", "exprs", "graphs", "program", "declared", "donated",
-                   "decomposed", "param_dtypes", "plan_bytes", "weights", "states", "kernels",
-                   "products"})  # fmt: skip
-_OPTIONS: Mapping[str, tuple[Any, ...]] = {
-    "planner": PLANNERS, "storage": STORAGES, "optimize": (True, False), "fallback": ("host", "error"),
-    "precision": PRECISIONS,
-}  # fmt: skip
-# What a graph that makes no sense lets ops, planner, lowering and NumPy raise.
-_FAULTS = (RlxError, ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError,
-           TypeError, ValueError)  # fmt: skip
-_NOT_THE_FILES = (ModelFormatError, DeviceUnavailable, DeviceLost, OutOfDeviceMemory)
-
 
 class CompiledKernels(Protocol):
     """What a GPU's device has as `kernels`."""
@@ -90,13 +70,13 @@ def save(
         graphs = GraphsWriter(file.shared)
         options = program.options
         chosen = {
-            **{name: getattr(options, name, None) for name in _OPTIONS},
+            **{name: getattr(options, name, None) for name in OPTIONS},
             "precision": options.build.precision,
         }
         table.update(
             format=FORMAT,
             rlx=VERSION,
-            device=_described(program.device),
+            device=described(program.device),
             options=chosen,
             program=graphs.add(prepared.graph),
             declared=None if _alike(program.graph, prepared.graph) else graphs.add(program.graph),
@@ -106,7 +86,7 @@ def save(
             decomposed=sorted(prepared.decomposed),
             param_dtypes={name: dtype.name for name, dtype in prepared.param_dtypes.items()},
             plan_bytes=plan.total_bytes,
-            weights={n: file.add(_raw(program.weights.get(n))) for n in program.graph.params}
+            weights={n: file.add(raw_of(program.weights.get(n))) for n in program.graph.params}
             if weights
             else {},
             states=dict(_states(program.state, program.graph, file)),
@@ -115,31 +95,10 @@ def save(
         )
 
 
-def load_program(
-    path: str | os.PathLike[str],
-    device: str | Session | None = None,
-    *,
-    weights: Store | None = None,
-    state: Store | None = None,
-    trusted: bool = False,
+def load(
+    file: ProgramFile, device: str | Session | None, weights: Store | None, state: Store | None, trusted: bool
 ) -> CompiledGraph:
-    """A program that `CompiledGraph.save` wrote, ready to run: nothing is traced or optimized again.
-
-    `device` is one of the kind that the program was saved on, None for the very same; or a session on it, of the
-    precision that the program was compiled for. Tensors that are in `weights` and `state` already stay as they are, so
-    that several programs share one copy; the others are read from the file, all or, where loading fails, none. Its
-    contents are checked like those of any
-    file from elsewhere. Machine code cannot be checked: unless the file is `trusted`, kernels come from this machine's
-    own cache (RLX_CACHE_DIR), and those that are not in it are compiled anew. With `trusted=True` they come from the
-    file, and its graphs may be larger than what is read and planned in some seconds; give it for files whose writer you
-    trust.
-
-    >>> rlx.Session("cuda").compile(graph).save("model.rlx")
-    >>> program = rlx.load_program("model.rlx")
-
-    Raises: ModelFormatError for a file that is damaged or contradicts itself; ProgramMismatch, one of these, for a
-    program of another version of rlx, another device, driver or precision; ShapeError or DTypeError for stores with
-    other tensors of the same names; GraphError for what is no path or no store; DeviceUnavailable, OutOfDeviceMemory.
+    """The program of an open file whose table is one of this version; arguments and errors as those of `load_program`.
     """
     for what, store, kind in (("weights", weights, Weights), ("state", state, State)):
         if store is not None and not isinstance(store, Store):
@@ -148,16 +107,14 @@ def load_program(
                 f"rlx.{kind.__name__}; set_params and set_state of what load_program returns take arrays"
             )
     resources = Resources()
-    with ProgramFile(_path(path)) as file, paused(), resources.unwound(), ExitStack() as threads:
-        _check_table(file)
-        report("reading")
+    with paused(), resources.unwound(), ExitStack() as threads:
         listed = file.table["weights"] if isinstance(file.table["weights"], dict) else {}
         wanted = [name for name in listed if weights is None or weights.find(name) is None]
-        with _blamed(file):  # threads begin to read, while the device is opened
+        with blamed(file):  # threads begin to read, while the device is opened
             blocks = threads.enter_context(file.reading(listed[name] for name in wanted))
-        session = _session_of(file, device)
+        session = session_of(file, device)
         threads.callback(_warm_up(session.device, file))
-        with _blamed(file):
+        with blamed(file):
             declared, prepared = _graphs(file, trusted)
             _check_support(file, session, prepared.graph)
         own = weights is None
@@ -169,7 +126,7 @@ def load_program(
         resources.callback(state.taking_back(declared.states))
         weights.check({name: t.type for name, t in declared.params.items()})
         state.check({name: t.type for name, t in declared.states.items()}, states=True)
-        with _blamed(file):
+        with blamed(file):
             _check_blocks(file, declared)
             held = {name for name in declared.states if state.find(name) is not None}
             write = _place_weights(str(file.path), declared, prepared, weights, wanted, blocks, own)
@@ -201,9 +158,8 @@ class Contents(Record):
 def read_contents(path: str | os.PathLike[str]) -> Contents:
     """Reads the table of a saved program, on any device. Raises: ModelFormatError, ProgramMismatch for a version of rlx
     other than this one."""
-    with ProgramFile(_path(path)) as file:
-        _check_table(file)
-        with _blamed(file):
+    with opened(path) as file:
+        with blamed(file):
             declared, _ = _graphs(file)
             _check_blocks(file, declared)
             table = file.table
@@ -213,44 +169,19 @@ def read_contents(path: str | os.PathLike[str]) -> Contents:
         )
 
 
-def _path(path: Any) -> Path:
-    if not isinstance(path, str | os.PathLike):
-        raise GraphError(
-            f"load_program: expected the path of a file, got {type(path).__name__}; write bytes to a file first"
-        )
-    return Path(path)
-
-
 # -- what a program is
-
-
-def _described(device: Device) -> dict[str, Any]:
-    """What a program depends on, of a device: all but its number."""
-    info = device.info
-    said = {"backend": info.backend, "name": info.name, "driver": info.driver, "kind": info.kind}
-    limits = {name: list(v) if isinstance(v, tuple) else v for name, v in device.limits._asdict().items()}
-    return {
-        **said,
-        "features": sorted(info.features),
-        "subnormals": info.preserves_subnormals,
-        "limits": limits,
-    }
-
-
-def _names(graph: Graph) -> list[list[str]]:
-    """The names that a graph declares, by kind."""
-    return [list(t) for t in (graph.inputs, graph.params, graph.states, graph.outputs, graph.updates)]
 
 
 def _alike(a: Graph, b: Graph) -> bool:
     """Whether two graphs have the same signature, in the same order."""
-    if _names(a) != _names(b):
+    if names_of(a) != names_of(b):
         return False
     tables = ((a.inputs, b.inputs), (a.params, b.params), (a.states, b.states), (a.outputs, b.outputs))
     return all(x[n].type == y[n].type for x, y in tables for n in x)
 
 
-def _raw(value: Any) -> Bytes:
+def raw_of(value: Any) -> Bytes:
+    """The bytes of a weight or a state, packed or not."""
     data = value.data if isinstance(value, PackedArray) else value
     return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
 
@@ -258,7 +189,7 @@ def _raw(value: Any) -> Bytes:
 def _states(store: Store, graph: Graph, file: Writer) -> Iterator[tuple[str, list[int | None]]]:
     """[block, valid bytes] of each state; no block where all of it is zero, as it is at first."""
     for name in graph.states:
-        raw = _raw(store.get(name))
+        raw = raw_of(store.get(name))
         yield name, [file.add(raw) if raw.any() else None, store.length(name)]
 
 
@@ -295,69 +226,6 @@ def _steps(program: CompiledGraph) -> list[Step]:
 # -- what a file says
 
 
-@contextmanager
-def _blamed(file: ProgramFile) -> Iterator[None]:
-    """Whatever goes wrong inside is the file's fault, but for the device's own troubles."""
-    try:
-        yield
-    except _NOT_THE_FILES:
-        raise
-    except _FAULTS as error:
-        said = " ".join(str(error).split())
-        raise file.wrong(f"contradicts itself: {shown(said, 400)[1:-1]}") from error
-
-
-def _check_table(file: ProgramFile) -> None:
-    """Raises: ProgramMismatch for a file of another version, whose table may be another one; ModelFormatError."""
-    number, version = file.table.get("format"), file.table.get("rlx")
-    if number != FORMAT or version != VERSION:
-        raise ProgramMismatch(
-            f"{file.path}: was saved by rlx {shown(version)} in format {shown(number)}; this is rlx {VERSION}, "
-            f"format {FORMAT}: compile the model with this version and save it anew"
-        )
-    table = file.table
-    if (
-        table.keys() != _KEYS
-        or not isinstance(table["options"], dict)
-        or not isinstance(table["device"], dict)
-    ):
-        raise file.wrong(f"has a table of {shown(sorted(table))}")
-    options = table["options"]
-    if options.keys() != _OPTIONS.keys() or any(options[n] not in known for n, known in _OPTIONS.items()):
-        raise file.wrong(f"has options that rlx does not have: {shown(options)}")
-
-
-def _session_of(file: ProgramFile, device: str | Session | None) -> Session:
-    """The session to build in. Raises: ProgramMismatch where the program was not made for it."""
-    options, saved = file.table["options"], file.table["device"]
-    if not isinstance(device, Session):
-        backend = saved.get("backend")
-        try:
-            device = Session(
-                str(backend) if device is None else device,
-                precision=options["precision"],
-                fallback=options["fallback"],
-            )
-        except DeviceUnavailable as error:
-            if device is not None:
-                raise
-            raise ProgramMismatch(
-                f"{file.path}: was saved on {shown(saved.get('name'))} ({shown(backend)}), which is not here: {error}"
-            ) from error
-    here = _described(device.device)
-    asked = {"precision": device.options.precision, "fallback": device.fallback}
-    for what, was, now in (
-        *((what, saved.get(what), value) for what, value in here.items()),
-        *((what, options[what], value) for what, value in asked.items()),
-    ):
-        if type(was) is not type(now) or was != now:
-            raise ProgramMismatch(
-                f"{file.path}: was saved for {what} {shown(was, 300)}, and {device.info.id} has {shown(now, 300)}: "
-                "compile the model here and save it anew"
-            )
-    return device
-
-
 def _graphs(file: ProgramFile, trusted: bool = False) -> tuple[Graph, Prepared]:
     """The graph that the user gave, which stands for its own signature, and the one that runs."""
     table = file.table
@@ -378,7 +246,7 @@ def _graphs(file: ProgramFile, trusted: bool = False) -> tuple[Graph, Prepared]:
     labels = table["decomposed"]
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
         raise file.wrong(f"lists no labels but {shown(labels)}")
-    if _names(declared) != _names(program):
+    if names_of(declared) != names_of(program):
         raise file.wrong("has two graphs that differ in what they take and return")
     tables = (
         (declared.inputs, program.inputs),

@@ -6,15 +6,22 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TypedDict, Unpack
 
 from rlx.driver.device import UNLIMITED
-from rlx.driver.memory.plan import ALIGNMENT, CONST, MemoryPlan, Slot, align, input_segment, output_segment
+from rlx.driver.memory.plan import (
+    ALIGNMENT,
+    CONST,
+    PLANNERS,
+    MemoryPlan,
+    Slot,
+    align,
+    input_segment,
+    output_segment,
+)  # fmt: skip
 from rlx.driver.memory.planner.control_bodies import DraftedBodies, draft_bodies, place_bodies
 from rlx.driver.memory.planner.packing import Block, Packing, max_live, pack, pack_apart
 from rlx.driver.memory.planner.storage import Layout, Sharing, Storage, lay_out, tensor_live_ranges
 from rlx.dtypes import u8
 from rlx.errors import GraphError, OutOfDeviceMemory
 from rlx.ir import Graph, Leaf, Tensor, bodies
-
-PLANNERS = ("reuse", "bump")
 
 
 class PlanOptions(TypedDict, total=False):

@@ -1,0 +1,13 @@
+"""Whether the onnx package that is installed is one that rlx reads models with."""
+
+from __future__ import annotations
+
+
+def check() -> None:
+    """Raises: ImportError for a version that is too old."""
+    from onnx import __version__  # it takes longer than all that a program needs that the cache has ready
+
+    if tuple(int(n) for n in __version__.split(".")[:2]) < (1, 20):
+        raise ImportError(
+            f"reading ONNX models needs onnx 1.20 or newer, {__version__} is installed: pip install -U onnx"
+        )

@@ -1,0 +1,234 @@
+"""ONNX models that the disk's cache has ready for the CPU: the programs of earlier runs, by the file's own bytes.
+
+A file that was read once without a warning is not read again before something else is asked of the model than runs that
+the cache knows: on NumPy arrays of the same types, in a session of the same settings. What is asked else, a model does
+that reads those bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import marshal
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from weakref import finalize
+
+import numpy as np
+
+from rlx.host.diskcache import Part, shared
+from rlx.host.files import read_bytes
+from rlx.host.sources import stamp
+from rlx.ir.graph import TRACING
+from rlx.runtime.saved.ready import DECLINED, KIND, SOURCES, Ready, key_of, threads_of
+from rlx.runtime.session import Session, Target, precision_for
+from rlx.runtime.version import VERSION
+
+if TYPE_CHECKING:
+    from rlx.backends.cpu.thawed import Thawed
+    from rlx.onnx.model import Model
+    from rlx.onnx.program import Program
+
+DEPARTED: list[str] = []  # what was warned of is to be warned of at each load
+MOST_BYTES = 1 << 26  # a larger file is read in a small part of the time that its weights take
+
+
+class Content(NamedTuple):
+    """The bytes of a file, what errors call it, and the folder that its external data lies in."""
+
+    content: bytes
+    what: str
+    folder: Path | None
+
+
+def content_of(source: Any) -> Content | None:
+    """The bytes of a file that may be ready; None for one that is large, and for what is no file."""
+    if not isinstance(source, str | os.PathLike) or shared(KIND).folder is None:
+        return None
+    path = Path(os.fspath(source))
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            return None
+        content = read_bytes(path, MOST_BYTES)
+    except Exception:  # noqa: BLE001 the model's own reading says what is wrong
+        return None
+    return None if b"location" in content else Content(content, str(path), path.parent)  # no external data
+
+
+def find(content: Content, options: Mapping[str, Any]) -> Model | None:
+    """The model of a file that was read before with these options, if the cache knows it."""
+    key = _key(content, options)
+    record = shared(KIND).get(key)
+    try:
+        names = None if record is None else [str(name) for name in marshal.loads(record)]
+    except (EOFError, ValueError, TypeError):
+        names = None
+    return None if names is None else cast("Model", ReadyModel(content, options, key, names))
+
+
+def read(content: Content, options: Mapping[str, Any], **more: Any) -> Model:
+    """The model of a file, whose programs are kept where nothing was warned of. Raises: as Model."""
+    from rlx.onnx.model import Model
+
+    departed = len(DEPARTED)
+    model = Model(content, **options, **more)
+    if len(DEPARTED) == departed:
+        key = _key(content, options)
+        model.keeper = Keeper(key, departed)
+        if shared(KIND).get(key) is None:
+            shared(KIND).put(key, marshal.dumps([info.name for info in model.inputs]))
+    return model
+
+
+def _key(content: Content, options: Mapping[str, Any]) -> list[Part]:
+    """What reading a file depends on."""
+    said = repr(sorted(options.items()))
+    digest = hashlib.sha256(content.content).digest()
+    return ["onnx", VERSION, sys.version, np.__version__, _package(), stamp("onnx", "formats", *SOURCES), said, digest]
+
+
+def _package() -> bytes:
+    """What says which onnx is installed."""
+    spec = find_spec("onnx")
+    status = None if spec is None or spec.origin is None else os.stat(spec.origin)
+    return b"" if status is None else b"%d %d" % (status.st_size, status.st_mtime_ns)
+
+
+def _types(arrays: Mapping[str, Any]) -> str:
+    return repr(sorted((name, x.dtype.name, x.shape) for name, x in arrays.items()))
+
+
+def _program_key(key: Sequence[Part], session: Session, arrays: Mapping[str, Any]) -> list[Part] | None:
+    """The key of a program of a model; None for a session whose programs are not kept."""
+    if session.info.backend != "cpu":
+        return None
+    return key_of(session.options, session.fallback, session.room, session.stream, *key, _types(arrays))
+
+
+class Keeper:
+    """Keeps the programs of a model that was read without a warning; `key` is that of its file."""
+
+    def __init__(self, key: list[Part], departed: int) -> None:
+        self._key, self._departed = key, departed
+
+    def keep(self, program: Program, session: Session, arrays: Mapping[str, Any]) -> None:
+        """Keeps a program that has run on arrays of these types, where it can be kept."""
+        if len(DEPARTED) != self._departed:  # whoever runs it again is to be warned again
+            return
+        if not all(type(x) is np.ndarray for x in arrays.values()):
+            return
+        key = _program_key(self._key, session, arrays)
+        if key is None or program.fixed or program.rounded or not program.plain or shared(KIND).get(key) is not None:
+            return
+        from rlx.backends.cpu.frozen import freeze
+        from rlx.runtime.saved.program import raw_of
+
+        compiled = program.graph
+        graph, outputs = compiled.program, compiled.graph.outputs
+        ends = {name: outputs[name] for name in program.types}
+        if len(ends) != len(outputs) or any(t.dtype.np != program.types[name] for name, t in ends.items()):
+            return
+        weights = {name: raw_of(compiled.weights.get(name)) for name in graph.params}
+        ins, runs = compiled.graph.inputs, compiled.executable
+        data = freeze(runs, graph, compiled.plan, session.options, ins, ends, weights.__getitem__)
+        record = DECLINED
+        if isinstance(data, bytes):
+            record = marshal.dumps((data, {name: raw.tobytes() for name, raw in weights.items()}))
+        shared(KIND).put(key, record)
+
+
+class ReadyModel(Ready):
+    """A Model by all that is asked of it, which reads its file when more is asked than runs that the cache knows."""
+
+    def __init__(self, content: Content, options: Mapping[str, Any], key: list[Part], names: Sequence[str]) -> None:
+        super().__init__()
+        self._content, self._options, self._key, self._names = content, dict(options), key, list(names)
+        self._sessions: dict[tuple[Target, str], Session] = {}
+        self._programs: dict[tuple[Session, str], Thawed | None] = {}
+        self._runs: dict[tuple[Session, str], tuple[dict[str, Any], Target, str]] = {}
+        self._end = finalize(self, _close, self._programs)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        from rlx.onnx.model import Model
+
+        return Model
+
+    def run(
+        self, inputs: Any = None, device: Target = "auto", precision: str | None = None, out: Any = "host"
+    ) -> dict[str, Any]:
+        """As `Model.run`."""
+        simple = type(inputs) is dict and out == "host" and all(type(x) is np.ndarray for x in inputs.values())
+        if simple and self._whole is None and TRACING.graph is None:
+            with self._turn:
+                ready = self._ready(inputs, device, precision_for(device, precision))
+                if ready is not None:
+                    return ready.run([inputs[name] for name in ready.inputs])
+        results: dict[str, Any] = self._loaded().run(inputs, device, precision, out)
+        return results
+
+    def __call__(
+        self, *args: Any, device: Target = "auto", precision: str | None = None, out: Any = "host", **inputs: Any
+    ) -> Any:
+        """As `Model.__call__`."""
+        names = [n for n in self._names if n not in inputs]
+        if self._whole is not None or len(args) != len(names) or any(type(x) is not np.ndarray for x in args):
+            return self._loaded()(*args, device=device, precision=precision, out=out, **inputs)
+        results = self.run({**dict(zip(names, args, strict=True)), **inputs}, device, precision, out)
+        return next(iter(results.values())) if len(results) == 1 else results
+
+    def _ready(self, arrays: dict[str, Any], device: Target, precision: str) -> Thawed | None:
+        """The program for arrays of these types, if the cache has it."""
+        if self._whole is not None:
+            return None
+        if (device, precision) not in self._sessions:
+            own = device if isinstance(device, Session) else None
+            threads = self._options["threads"]
+            self._sessions[device, precision] = own or Session(device, precision=precision, threads=threads)  # type: ignore[arg-type]
+        session = self._sessions[device, precision]
+        at = session, _types(arrays)
+        if at not in self._programs:
+            self._programs[at] = self._thawed(session, arrays)
+            if self._programs[at] is not None:
+                self._runs[at] = {n: np.zeros(x.shape, x.dtype) for n, x in arrays.items()}, device, precision
+        return self._programs[at]
+
+    def _thawed(self, session: Session, arrays: dict[str, Any]) -> Thawed | None:
+        key = _program_key(self._key, session, arrays)
+        record = None if key is None else shared(KIND).get(key)
+        if not record:
+            return None
+        from rlx.backends.cpu.thawed import Thawed
+
+        try:
+            data, held = marshal.loads(record)
+            weights = ((name, np.frombuffer(raw, np.uint8)) for name, raw in held.items())
+            thawed = Thawed(data, session.device, threads_of(session.options), weights)  # type: ignore[arg-type]
+        except Exception:  # noqa: BLE001 whatever is wrong with an entry, the file has the model
+            return None
+        return thawed
+
+    def _read(self) -> Model:
+        """The model as its file says it, with the programs that have run."""
+        model = read(self._content, self._options)
+        for arrays, device, precision in self._runs.values():
+            model.prepare(arrays, device, precision)
+        self._end()
+        return model
+
+    def close(self) -> None:
+        with self._turn:
+            if self._whole is not None:
+                self._whole.close()
+            _close(self._programs)
+            self._runs.clear()
+
+
+def _close(programs: dict[Any, Thawed | None]) -> None:
+    while programs:
+        thawed = programs.popitem()[1]
+        if thawed is not None:
+            thawed.close()
