@@ -99,7 +99,7 @@ class _Reader:
         least, most, ways, bounded = 0, 0.0, 1, 1
         while self._next() not in ("", "|", ")"):
             item = self._item(depth)
-            if most == inf and item.least:
+            if most == inf and (item.least or not item.most):
                 raise ValueError(
                     "what follows a repeat without end may fail, so that a text is read again and again"
                 )
@@ -148,6 +148,9 @@ class _Reader:
                 raise ValueError("a group is not closed")
             self.at += 1
             return inner
+        if self.text.startswith((r"\A", r"\z"), self.at):  # where the text begins or ends
+            self.at += 2
+            return Cost(0, 0, 1)
         found = _ATOM.match(self.text, self.at)
         if found is None:
             raise ValueError(f"{self.text[self.at : self.at + 4]!r} at character {self.at} is not known")
