@@ -85,6 +85,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
+        self.bounds = 0  # how many bounds of a text were read, which may fail though they match no character
 
     def alternatives(self, depth: int) -> Cost:
         if depth > _MAX_DEPTH:
@@ -98,8 +99,9 @@ class _Reader:
     def _sequence(self, depth: int) -> Cost:
         least, most, ways, bounded = 0, 0.0, 1, 1
         while self._next() not in ("", "|", ")"):
+            bounds = self.bounds
             item = self._item(depth)
-            if most == inf and (item.least or not item.most):
+            if most == inf and (item.least or self.bounds > bounds):
                 raise ValueError(
                     "what follows a repeat without end may fail, so that a text is read again and again"
                 )
@@ -150,6 +152,7 @@ class _Reader:
             return inner
         if self.text.startswith((r"\A", r"\z"), self.at):  # where the text begins or ends
             self.at += 2
+            self.bounds += 1
             return Cost(0, 0, 1)
         found = _ATOM.match(self.text, self.at)
         if found is None:
