@@ -59,8 +59,8 @@ class TestRegularExpressions:
     def test_what_is_taken_is_linear(self) -> None:
         """Patterns put together by chance: those that are taken must match long texts at once, in a process that may
         use few seconds."""
-        parts = ("a", "b?", "[ab]+", r"\s*", "(?:a|b+)", "|", "a{1,3}", r"\p{L}", ".", "(a)?", "[^a]*", "c+", r"\A", r"\z",
-                 r"(?:\z|a?)")  # fmt: skip
+        parts = ("a", "b?", "[ab]+", r"\s*", "(?:a|b+)", "|", "a{1,3}", r"\p{L}", ".", "(a)?", "[^a]*", "c+",
+                 r"\A", r"\z", r"(?:\z|a?)")  # fmt: skip
         pick = random.Random(7)
         patterns = ["".join(pick.choice(parts) for _ in range(pick.randrange(1, 9))) for _ in range(1500)]
         taken = []

@@ -292,7 +292,7 @@ class _Spec:
             text = base64.b64encode(content).decode()
             steps.append({"type": "Precompiled", "precompiled_charsmap": text})
         if self._flag("remove_extra_whitespaces", False):
-            for spaces, one in ((" {2,}", " "), (r"\A | \z", "")):  # spaces alone: a Strip takes tabs too
+            for spaces, one in ((" {2,}", " "), (r"\A | \z", "")):  # a Strip would take tabs too
                 steps.append({"type": "Replace", "pattern": {"Regex": spaces}, "content": one})
         if self.space_first():
             steps.append({"type": "Prepend", "prepend": " "})

@@ -85,7 +85,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
-        self.bounds = 0  # how many bounds of a text were read, which may fail though they match no character
+        self.bounds = 0  # how many \A and \z were read: they match no character, and may fail
 
     def alternatives(self, depth: int) -> Cost:
         if depth > _MAX_DEPTH:
