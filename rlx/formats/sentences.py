@@ -28,7 +28,8 @@ _FLAGS: dict[str, Pooling] = {
 # Activations of a Dense module: the classes of torch.nn, with what they do unless told otherwise, by rlx's names.
 ACTIVATIONS = {
     "Identity": None, "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "SiLU": "silu", "Sigmoid": "sigmoid",
-    "Mish": "mish", "ReLU6": "relu6", "SELU": "selu",
+    "Mish": "mish", "ReLU6": "relu6", "SELU": "selu", "ELU": "elu", "CELU": "elu", "LeakyReLU": "leaky_relu",
+    "Softplus": "softplus", "Hardswish": "hard_swish",
 }  # fmt: skip
 _MAX_WIDTH = 1 << 16
 SETTINGS = "sentence_bert_config.json"  # the Transformer module's file

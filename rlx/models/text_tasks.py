@@ -37,7 +37,7 @@ _METHODS = {  # what a model of each task is, what it has, and the methods for t
     "labels": ("a classifier of tokens", "labels of tokens", "classify_tokens"),
     "rank": ("a reranker", "scores of documents", "rank"),
 }  # fmt: skip
-_NAMES = ("identity", *sorted(name for name in ACTIVATIONS.values() if name is not None))
+_NAMES = ("identity", *sorted({name for name in ACTIVATIONS.values() if name is not None}))
 
 
 class TextTasks(ABC):

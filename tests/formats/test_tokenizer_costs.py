@@ -45,6 +45,12 @@ class TestRegularExpressions:
             2,
         ]
 
+    @pytest.mark.parametrize("pattern", [r" +\z", r"a+(?:\z|b?)", r"a*\A", r"\A", r"\A\z", r"\A+a"])
+    def test_bounds_of_a_text_behind_a_repeat_are_refused(self, pattern: str) -> None:
+        assert least_match(r"\A | \z") == least_match(r"\A +") == 1
+        with pytest.raises(ValueError, match="without end may fail|nothing at all|only single characters"):
+            least_match(pattern)
+
     @pytest.mark.parametrize("pattern", [p for p in h.HOSTILE_PATTERNS if p != r"\p{Nope}"])
     def test_hostile_ones_are_refused(self, pattern: str) -> None:
         with pytest.raises(ValueError, match=r"\w"):
@@ -53,7 +59,8 @@ class TestRegularExpressions:
     def test_what_is_taken_is_linear(self) -> None:
         """Patterns put together by chance: those that are taken must match long texts at once, in a process that may
         use few seconds."""
-        parts = ("a", "b?", "[ab]+", r"\s*", "(?:a|b+)", "|", "a{1,3}", r"\p{L}", ".", "(a)?", "[^a]*", "c+")
+        parts = ("a", "b?", "[ab]+", r"\s*", "(?:a|b+)", "|", "a{1,3}", r"\p{L}", ".", "(a)?", "[^a]*", "c+",
+                 r"\A", r"\z", r"(?:\z|a?)")  # fmt: skip
         pick = random.Random(7)
         patterns = ["".join(pick.choice(parts) for _ in range(pick.randrange(1, 9))) for _ in range(1500)]
         taken = []

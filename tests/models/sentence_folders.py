@@ -53,6 +53,10 @@ FOLDERS: dict[str, dict[str, Any]] = {
     },
     "two dense": {"steps": [dense(24, 9, "activation.SiLU", use_residual=True),
                             dense(9, 9, "linear.Identity", use_residual=True)]},
+    **{
+        name: {"steps": [dense(24, 8, f"activation.{name}")], "texts": 2}
+        for name in ("ELU", "CELU", "LeakyReLU", "Softplus", "Hardswish", "ReLU6", "SELU", "Mish")
+    },
     "truncated": {"modes": ["mean", "cls"], "steps": [NORMALIZE], "prompts": {"truncate_dim": 30}, "texts": 3},
     "truncated beyond the width": {"prompts": {"truncate_dim": 30}, "texts": 1},
     "length of the tokenizer": {"tokenizer_config": {"model_max_length": 7}, "texts": 5},

@@ -265,7 +265,9 @@ def test_external_data_stays_in_the_folder_of_the_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "made, text",
     [
-        (node("Relu", "x x", "y", name="n"), "'n'.*has 2 inputs; expected 1 to 1"),
+        (node("Relu", "x x", "y", name="n"), "'n'.*has 2 inputs; expected 1$"),
+        (node("Conv", "x", "y", name="n"), "'n'.*has 1 input; expected at least 2$"),
+        (node("Clip", "x x x x", "y", name="n"), "'n'.*has 4 inputs; expected at most 3$"),
         (node("Relu", "_", "y", name="n"), "'n'.*left out"),
         (node("Relu", "x", "y z", name="n"), "'n'.*has 2 outputs"),
         (node("Relu", "x", "y", name="n", alpha=1.0), "'n'.*no attribute 'alpha'"),

@@ -292,8 +292,8 @@ class _Spec:
             text = base64.b64encode(content).decode()
             steps.append({"type": "Precompiled", "precompiled_charsmap": text})
         if self._flag("remove_extra_whitespaces", False):
-            steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
-            steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+            for spaces, one in ((" {2,}", " "), (r"\A | \z", "")):  # a Strip would take tabs too
+                steps.append({"type": "Replace", "pattern": {"Regex": spaces}, "content": one})
         if self.space_first():
             steps.append({"type": "Prepend", "prepend": " "})
         cut = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never", "split": False}

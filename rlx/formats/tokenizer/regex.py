@@ -85,6 +85,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
+        self.bounds = 0  # how many \A and \z were read: they match no character, and may fail
 
     def alternatives(self, depth: int) -> Cost:
         if depth > _MAX_DEPTH:
@@ -98,8 +99,9 @@ class _Reader:
     def _sequence(self, depth: int) -> Cost:
         least, most, ways, bounded = 0, 0.0, 1, 1
         while self._next() not in ("", "|", ")"):
+            bounds = self.bounds
             item = self._item(depth)
-            if most == inf and item.least:
+            if most == inf and (item.least or self.bounds > bounds):
                 raise ValueError(
                     "what follows a repeat without end may fail, so that a text is read again and again"
                 )
@@ -148,6 +150,10 @@ class _Reader:
                 raise ValueError("a group is not closed")
             self.at += 1
             return inner
+        if self.text.startswith((r"\A", r"\z"), self.at):  # where the text begins or ends
+            self.at += 2
+            self.bounds += 1
+            return Cost(0, 0, 1)
         found = _ATOM.match(self.text, self.at)
         if found is None:
             raise ValueError(f"{self.text[self.at : self.at + 4]!r} at character {self.at} is not known")

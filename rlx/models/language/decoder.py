@@ -333,11 +333,13 @@ class Decoder(Closing):
             odd = int(given.min()) if given.min() < 0 else int(given.max())
             raise ShapeError(f"token {odd} is out of range; the model has the tokens 0 to {top - 1}")
         if len(given) + more > self.context:
+            longest = self.config.positions
+            larger = f", or load the model with a larger context (it was made for {longest})"
             raise ShapeError(
                 f"{len(given)} tokens" + (f" and {more} to come" if more else "") + f" are more than the context of "
-                f"{self.context}; shorten the prompt, or load the model with a larger context (it was made for "
-                f"{self.config.positions})"
-            )
+                f"{self.context}" + (f"; shorten the prompt{larger}" if self.context < longest else
+                                     ", all that the model was made for; shorten the prompt")
+            )  # fmt: skip
         return given.astype(np.int32)
 
     @property

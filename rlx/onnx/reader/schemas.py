@@ -45,14 +45,13 @@ def check_call(
 
     Raises: ModelFormatError.
     """
-    if not schema.min_input <= len(inputs) <= schema.max_input:
-        raise ModelFormatError(
-            f"{where}: has {len(inputs)} inputs; expected {schema.min_input} to {schema.max_input}"
-        )
-    if not schema.min_output <= len(node.output) <= schema.max_output:
-        raise ModelFormatError(
-            f"{where}: has {len(node.output)} outputs; expected {schema.min_output} to {schema.max_output}"
-        )
+    for what, count, least, most in (
+        ("input", len(inputs), schema.min_input, schema.max_input),
+        ("output", len(node.output), schema.min_output, schema.max_output),
+    ):
+        if not least <= count <= most:
+            wanted = f"{least}" if least == most else f"at least {least}" if count < least else f"at most {most}"
+            raise ModelFormatError(f"{where}: has {count} {what}{'' if count == 1 else 's'}; expected {wanted}")
     for name, proto in list(protos.items()):
         declared = schema.attributes.get(name)
         if declared is None:

@@ -30,7 +30,7 @@ ROPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 TOKENS = ["<pad>", "</s>", "<unk>", "▁a", "a", "▁", "b", "▁b", "ab", "▁▁", "▁ab", "c", *(f"x{i}" for i in range(20))]
 SCORES = [0.0, 0.0, 0.0, -2.0, -3.0, -2.5, -3.5, -3.0, -4.0, -4.5, -4.2, -5.0, *[-9.0] * 20]
-TEXTS = ("a b", "  a  b ", "ab", "", "a   c", "b  ", "ca")
+TEXTS = ("a b", "  a  b ", "ab", "", "a   c", "b  ", "ca", "\tb", "a\t  ", "  \n a\t\tb")
 LONG = " ".join(TEXTS[i * 5 % 7] for i in range(40))
 # Texts with a mark before them, and without.
 BEGINNINGS: list[dict[str, Any]] = [

@@ -360,11 +360,18 @@ def test_answers_may_be_interleaved(folders: dict[str, Path]) -> None:
 def test_what_cannot_be_generated_is_refused_at_once(folders: dict[str, Path], tmp_path: Path) -> None:
     onnx = tmp_path / "m.onnx"
     onnx.write_bytes(b"abc")
+    positions = tiny.LLAMA["max_position_embeddings"]
+    with (
+        load(folders["llama"], "cpu", context=2 * positions) as whole,
+        pytest.raises(ShapeError, match=f"the context of {positions}, all that the model was made for; shorten"),
+    ):
+        whole.generate("a" * (positions + 1))
     with load(folders["llama"], "cpu", context=20) as model:
         for error, what, call in [
             (DTypeError, "3 is no path", lambda: load(3)),  # type: ignore[arg-type]
             (ModelFormatError, "rlx.onnx.load takes ONNX", lambda: load(onnx)),
-            (ShapeError, "21 tokens are more than the context of 20", lambda: model.generate("a" * 21)),
+            (ShapeError, f"21 tokens are more than the context of 20; .* larger context .it was made for {positions}",
+             lambda: model.generate("a" * 21)),
             (ShapeError, "token 60 is out of range", lambda: model.logits([60])),
             (ShapeError, "token -1 is out of range", lambda: model.tokens([-1])),
             (ShapeError, f"token {1 << 80} is out of range", lambda: model.tokens([3, 1 << 80])),
