@@ -33,7 +33,7 @@ from rlx.train import checkpoint
 
 RUN = "training"  # the folder of checkpoints, within that of the adapter
 NOTES = "finetune.json"
-WRITTEN = ("adapter_config.json", "adapter_model.safetensors", "adapter.gguf", "model")  # at the end of a run
+WRITTEN = ("adapter_config.json", "adapter_model.safetensors", "adapter.gguf", "model")  # a run ends with these
 
 
 class Task(Protocol):

@@ -73,7 +73,7 @@ class FairQueue(Generic[W]):
         """Forgets one that has ended, or is given up while it waits."""
         self._waiting = [other for other in self._waiting if other is not one]
         self._active.subtract(_keys(one))
-        self._active += Counter()  # without those of none
+        self._active += Counter()  # this drops users who have none
         if not self._active:  # nobody is here to compare with
             self._had.clear()
             self._floor.clear()

@@ -20,7 +20,7 @@ from rlx.dtypes import as_dtype
 
 Array = npt.NDArray[Any]
 _WORD = 8
-_PLACED: dict[bytes, int] = {}  # where machine code lies, by its digest
+_PLACED: dict[bytes, int] = {}  # the place of machine code, by its digest
 
 
 class Thawed:
