@@ -279,3 +279,9 @@ def test_the_table_of_architectures_is_that_of_their_modules() -> None:
     found = {name: list(importlib.import_module(f"{architectures.__name__}.{name}").ARCHITECTURES) for name in names}
     assert found == {name: names.split() for name, names in architectures._MODULES.items()}
     assert len(ARCHITECTURES) == sum(map(len, found.values()))
+
+
+def test_an_activation_that_stands_behind_filters_too(tmp_path: Path) -> None:
+    """That of OLMo Hybrid's class, whose filters rlx has with silu alone."""
+    with pytest.raises(ModelFormatError, match="hidden_act is 'gelu', expected 'silu'"):
+        load(folder_of("olmo_hybrid-1", tmp_path, hidden_act="gelu"), "cpu")

@@ -78,6 +78,7 @@ def olmo3(f: Fields) -> LanguageConfig:
 
 def olmo_hybrid(f: Fields) -> LanguageConfig:
     """OLMo Hybrid (2026): the gated delta rule in most layers, whose norms stand before blocks."""
+    f.must_be("hidden_act", "silu")  # another would be behind the filters too
     layers, width = f.count("num_hidden_layers", MOST_LAYERS), f.count("hidden_size", MOST_WIDTH)
     heads = f.count("num_attention_heads", MOST_HEADS)
     kinds = f.kinds(layers) or ["linear_attention" if i % 4 != 3 else "full_attention" for i in range(layers)]
