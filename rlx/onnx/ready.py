@@ -99,7 +99,7 @@ def _package() -> bytes:
 
 
 def _types(arrays: Mapping[str, Any]) -> str:
-    return repr(sorted((name, x.dtype.name, x.shape) for name, x in arrays.items()))
+    return repr(sorted((name, x.dtype.name, x.dtype.isnative, x.shape) for name, x in arrays.items()))
 
 
 def _program_key(key: Sequence[Part], session: Session, arrays: Mapping[str, Any]) -> list[Part] | None:

@@ -142,7 +142,8 @@ def test_what_is_warned_of_is_warned_of_each_time(tmp_path: Path) -> None:
 def test_errors_are_those_of_the_model(file: Any) -> None:
     path, _ = file
     cases: list[tuple[Any, type[Exception]]] = [
-        ({}, GraphError), ({"z": X}, GraphError), ({"x": X[0]}, ShapeError), ({"x": X.astype(np.int64)}, DTypeError)
+        ({}, GraphError), ({"z": X}, GraphError), ({"x": X[0]}, ShapeError), ({"x": X.astype(np.int64)}, DTypeError),
+        ({"x": X.astype(X.dtype.newbyteorder())}, DTypeError),
     ]  # fmt: skip
     with rlx.onnx.load(path, threads=1) as whole:
         for given, error in cases:
