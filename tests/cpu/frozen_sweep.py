@@ -3,8 +3,9 @@
     python -m tests.cpu.frozen_sweep [OP …] [--cases 2] [--start 0]
 
 Conformance cases of each op, with the inputs as they are and with all but the first as weights or as constants, are
-saved and loaded, so that they are kept. Another process loads the files again and runs each twice: the bits must be those that the first
-process computed. Printed is how many programs the cache had ready, how many it declined, and which gave other bits.
+saved and loaded, so that they are kept. Another process loads the files again and runs each twice: the bits must be
+those that the first process computed. Printed is how many programs the cache had ready, how many it declined, and which
+gave other bits.
 """
 
 from __future__ import annotations

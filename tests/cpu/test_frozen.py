@@ -13,8 +13,8 @@ from rlx.backends.cpu import choice
 if choice.why_not() is not None:
     pytest.skip(str(choice.why_not()), allow_module_level=True)
 
-from rlx.backends.cpu.frozen import _Declined, _Layout, _Piece  # noqa: E402
-from rlx.driver.device import address  # noqa: E402
+from rlx.backends.cpu.frozen import _Declined, _Layout, _Piece
+from rlx.driver.device import address
 
 
 def laid(first: Any, second: Any, words: tuple[int, int]) -> tuple[list[int], list[int]]:
