@@ -139,6 +139,18 @@ def test_what_is_warned_of_is_warned_of_each_time(tmp_path: Path) -> None:
             model.run({"x": X}, device=session())
 
 
+def test_lengths_of_one_name_that_differ_are_warned_of_each_time(tmp_path: Path) -> None:
+    path, port = tmp_path / "sum.onnx", helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["a", "b"], ["y"])], "sum",
+        [port(name, TensorProto.FLOAT, ("N",)) for name in "ab"], [port("y", TensorProto.FLOAT, ("N",))],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    for _ in range(3):
+        with rlx.onnx.load(path) as model, pytest.warns(ModelWarning, match="dimension 'N'"):
+            model.run({"a": X[0, 0, 0], "b": X[0, 0, 0, :1]}, device=session())
+
+
 def test_errors_are_those_of_the_model(file: Any) -> None:
     path, _ = file
     cases: list[tuple[Any, type[Exception]]] = [
