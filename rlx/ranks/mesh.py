@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from rlx.errors import GraphError, ShapeError, meant
+from rlx.host.locks import renewed
 from rlx.ranks.memory import Memory
 from rlx.ranks.mpi import launched, opened
 from rlx.ranks.place import PLACE
@@ -66,6 +67,7 @@ class Mesh:
         self._memory = Memory(self.devices, self.timeout) if self.devices is not None and count > 1 else None
         if self._memory is not None:
             self._world = self._memory
+        self._turn = renewed(self, "_turn", threading.Lock)
 
     def __repr__(self) -> str:
         kind = f"devices={list(self.devices)}" if self.devices is not None else "MPI" if self._world else "one process"
@@ -123,11 +125,19 @@ class Mesh:
         """Calls function(*args) on each rank of this process, within the mesh, and returns what each gave, in order: in
         threads at once, and where ranks are processes on this one alone.
 
-        Raises: what a rank raises; of several ranks the error of the one that failed first."""
+        Calls of several threads take turns where ranks are threads.
+
+        Raises: what a rank raises; of several ranks the error of the one that failed first. GraphError in a thread
+        that is one of the ranks already."""
         if self._memory is None:
             with self:
                 return [function(*args)]
-        memory = self._memory
+        if PLACE.mesh is self:
+            raise GraphError(f"{self!r}: run or shard_map within one of its ranks; call the function itself")
+        with self._turn:
+            return self._run(self._memory, function, args)
+
+    def _run(self, memory: Memory, function: Callable[..., Any], args: Sequence[Any]) -> list[Any]:
         results: list[Any] = [None] * self.size
         errors: list[tuple[int, BaseException]] = []
 

@@ -264,6 +264,29 @@ def test_a_rank_that_fails_ends_the_others() -> None:
     assert seen == ["rank 1 ended: ValueError: bad data"]
 
 
+def test_calls_of_several_threads_take_turns() -> None:
+    """Their ranks would meet one another's otherwise."""
+    mesh, wrong = threads(2), list[Any]()
+    f = rlx.shard_map(lambda x: rlx.all_reduce(rlx.sum(x), "a"), mesh, P("a"), P())
+
+    def work(k: int) -> None:
+        for _ in range(20):
+            try:
+                wrong.extend(x for x in [float(f(np.arange(8.0) + k))] if x != 28 + 8 * k)
+            except rlx.errors.RlxError as error:
+                wrong.append(error)
+                return
+
+    callers = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert wrong == []
+    with pytest.raises(GraphError, match="call the function itself"):
+        mesh.run(f, np.arange(8.0))
+
+
 def test_a_rank_that_does_not_come_is_named() -> None:
     over = threading.Event()
     error = _apart(threads(2, timeout=0.2), lambda: _until(over), lambda: over.wait(20))
