@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
@@ -40,12 +39,14 @@ class Mesh:
     ) -> None:
         if not isinstance(axes, Mapping) or not axes:
             raise GraphError(f"Mesh: axes is {axes!r}; expected names with sizes, such as {{'data': 2}}")
-        sizes = {name: _whole(size) for name, size in axes.items()}
-        for name, size in sizes.items():
+        sizes: dict[str, int] = {}
+        for name, asked in axes.items():
             if not isinstance(name, str) or not name.isidentifier():
                 raise GraphError(f"Mesh: {name!r} is not a name that an axis can have")
-            if size is None or (size < 1 and size != -1):
-                raise ShapeError(f"Mesh: axis {name!r} has size {axes[name]!r}; expected an int of at least 1, or -1")
+            size = 0 if isinstance(asked, bool) or not isinstance(asked, int | np.integer) else int(asked)
+            if size < 1 and size != -1:
+                raise ShapeError(f"Mesh: axis {name!r} has size {asked!r}; expected an int of at least 1, or -1")
+            sizes[name] = size
         self.timeout = timeout_of(timeout)
         if devices is not None and (isinstance(devices, str) or not isinstance(devices, Iterable)):
             raise GraphError(f"Mesh: devices is {devices!r}; expected a name for each rank, such as ('cpu', 'cpu')")
@@ -189,13 +190,6 @@ def ranks_along(sizes: Mapping[str, int], over: Sequence[str], rank: int) -> tup
     return tuple(int(r) for r in grid[at].transpose([kept.index(name) for name in over]).reshape(-1))
 
 
-def _whole(size: object) -> int | None:
-    try:
-        return None if isinstance(size, bool | np.bool_) else operator.index(size)  # type: ignore[arg-type]
-    except TypeError:
-        return None
-
-
 def _counted(n: int, what: str) -> str:
     """Such as "1 device", "2 ranks that mpiexec started"."""
     noun, _, more = what.partition(" ")
@@ -209,7 +203,8 @@ def _sizes(axes: Mapping[str, int], count: int, what: str) -> dict[str, int]:
         raise ShapeError(f"Mesh: {', '.join(open_ones)} are both -1; one size at most follows from the others")
     if count % known or (not open_ones and known != count):
         raise ShapeError(
-            f"Mesh: {dict(axes)} are {_counted(known, 'rank')}; there {'is' if count == 1 else 'are'} {_counted(count, what)}"
+            f"Mesh: {dict(axes)} are {_counted(known, 'rank')}; there {'is' if count == 1 else 'are'} "
+            + _counted(count, what)
             + ("; start the program by mpiexec -n N, or give devices" if count == 1 else "")
         )
     return {name: count // known if n == -1 else n for name, n in axes.items()}

@@ -85,7 +85,7 @@ def _whole(x: Tensor, key: tuple[Any, ...]) -> list[Any]:
         raise ShapeError(f"at: {used} indices and {len(dots)} Ellipsis for {x.type}; expected one for each axis")
     at = dots[0] if dots else len(key)
     # Arrays whose values an eager call builds in come as numbers and lists.
-    known = [np.asarray(k) if is_index(k) or isinstance(k, list) else k for k in key]
+    known: list[Any] = [np.asarray(k) if is_index(k) or isinstance(k, list) else k for k in key]
     parts = [*known[:at], *[slice(None)] * (x.ndim - used), *known[at + 1 :]]
     for k in parts:
         if not (k is None or isinstance(k, slice) or _is_array(k)) or (_is_array(k) and not as_dtype(k.dtype).is_int):
