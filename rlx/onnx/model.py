@@ -584,6 +584,8 @@ class Model(Closing):
         for done, name in enumerate(missing):
             report("weights", done, len(missing))
             weights.set(name, held[name])
+        if self.keeper is not None:
+            self.keeper.compare(weights, {name: value for name, value in held.items() if name not in missing})
         return compiled.prepare()
 
     def _exact(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rlx.backends.cpu.thawed import Thawed
     from rlx.onnx.model import Model
     from rlx.onnx.program import Program
+    from rlx.runtime.store import Store
 
 DEPARTED: list[str] = []  # what was warned of is to be warned of at each load
 MOST_BYTES = 1 << 26  # a larger file is read in a small part of the time that its weights take
@@ -98,7 +99,7 @@ def _package() -> bytes:
 
 
 def _types(arrays: Mapping[str, Any]) -> str:
-    return repr(sorted((name, x.dtype.name, x.shape) for name, x in arrays.items()))
+    return repr(sorted((name, x.dtype.name, x.dtype.isnative, x.shape) for name, x in arrays.items()))
 
 
 def _program_key(key: Sequence[Part], session: Session, arrays: Mapping[str, Any]) -> list[Part] | None:
@@ -112,11 +113,19 @@ class Keeper:
     """Keeps the programs of a model that was read without a warning; `key` is that of its file."""
 
     def __init__(self, key: list[Part], departed: int) -> None:
-        self._key, self._departed = key, departed
+        self._key, self._departed, self._changed = key, departed, False
+
+    def compare(self, store: Store, held: Mapping[str, Any]) -> None:
+        """Notes whether a device has other weights than `held`, those of the file: the user has replaced some."""
+        from rlx.runtime.saved.program import raw_of
+
+        for name, value in held.items():
+            own = store.get(name)
+            self._changed |= own.dtype != value.dtype or not np.array_equal(raw_of(own), raw_of(value))
 
     def keep(self, program: Program, session: Session, arrays: Mapping[str, Any]) -> None:
         """Keeps a program that has run on arrays of these types, where it can be kept."""
-        if len(DEPARTED) != self._departed:  # whoever runs it again is to be warned again
+        if self._changed or len(DEPARTED) != self._departed:  # whoever runs it again is to be warned again
             return
         if not all(type(x) is np.ndarray for x in arrays.values()):
             return

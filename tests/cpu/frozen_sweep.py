@@ -2,9 +2,10 @@
 
     python -m tests.cpu.frozen_sweep [OP …] [--cases 2] [--start 0]
 
-Conformance cases of each op, with the inputs as they are and with all but the first as weights, are saved and loaded,
-so that they are kept. Another process loads the files again and runs each twice: the bits must be those that the first
-process computed. Printed is how many programs the cache had ready, how many it declined, and which gave other bits.
+Conformance cases of each op, with the inputs as they are and with all but the first as weights or as constants, are
+saved and loaded, so that they are kept. Another process loads the files again and runs each twice: the bits must be
+those that the first process computed. Printed is how many programs the cache had ready, how many it declined, and which
+gave other bits.
 """
 
 from __future__ import annotations
@@ -28,18 +29,19 @@ from rlx.runtime.saved import ready
 from tests.runtime.saved_programs import Saved, of_op, ops
 
 
-def with_weights(saved: Saved) -> Saved | None:
-    """The program with all inputs but the first as weights; None where there are no others."""
+def with_weights(saved: Saved, constant: bool = False) -> Saved | None:
+    """The program with all inputs but the first as weights, or as constants; None where there are no others."""
     names = list(saved.graph.inputs)[1:]
 
     def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         if not node.op.declared or node.attrs["name"] not in names:
             return None
-        return (new.graph.param(node.attrs["name"], node.output.shape, node.output.dtype),)
+        name, t = node.attrs["name"], node.output
+        return (new.graph.constant(saved.inputs[name]) if constant else new.graph.param(name, t.shape, t.dtype),)
 
     if not names:
         return None
-    return Saved(rebuild(saved.graph, rewrite), {n: saved.inputs[n] for n in names},
+    return Saved(rebuild(saved.graph, rewrite), {} if constant else {n: saved.inputs[n] for n in names},
                  {n: x for n, x in saved.inputs.items() if n not in names})  # fmt: skip
 
 
@@ -103,7 +105,8 @@ def main() -> None:
         for op in args.ops or ops():
             for number in range(args.start, args.start + args.cases):
                 plain = of_op(op, number)
-                for what, saved in (("inputs", plain), ("weights", with_weights(plain))):
+                kinds = {"inputs": plain, "weights": with_weights(plain), "constants": with_weights(plain, True)}
+                for what, saved in kinds.items():
                     path = folder / f"{op}-{number}-{what}.rlx"
                     try:
                         wanted = None if saved is None else keep(saved, path)

@@ -216,7 +216,7 @@ def test_in_another_process_nothing_of_graphs_is_imported(saved: Any, tmp_path: 
 
 SAMPLE = (
     "matmul", "conv", "conv_transpose", "attention", "layer_norm", "gather", "resize", "cumsum", "top_k",
-    "packed_matmul",
+    "packed_matmul", "integer_matmul", "integer_conv", "causal_conv",
 )  # fmt: skip
 
 
@@ -225,7 +225,8 @@ SAMPLE = (
 def test_ops_as_ready_programs(op: str, tmp_path: Path) -> None:
     """Some of what `python -m tests.cpu.frozen_sweep` does with each op in two processes."""
     plain = of_op(op, 0)
-    for n, made in enumerate(m for m in (plain, with_weights(plain)) if m is not None):
+    kinds = plain, with_weights(plain), with_weights(plain, constant=True)
+    for n, made in enumerate(m for m in kinds if m is not None):
         path = tmp_path / f"{n}.rlx"
         wanted = keep(made, path)
         with rlx.load_program(path, session()) as program:

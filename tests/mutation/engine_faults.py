@@ -441,7 +441,7 @@ ENGINE_FAULTS = (
             tests=(f"{_ENGINE}::test_any_number_of_threads_gives_the_same_bits",
                    f"{_ROWS}::test_any_number_of_threads_gives_the_same_bits",
                    "tests/cpu/test_engine_memory.py")),
-    _engine("threads: a chunk too few", "program.py", "max(wanted, 1), -(-step.items // size)",
+    _engine("threads: a chunk too few", "segment.py", "max(wanted, 1), -(-step.items // size)",
             "max(wanted, 1), step.items // size", tests=(f"{_ENGINE}::test_any_number_of_threads_gives_the_same_bits",
                                                         f"{_ROWS}::test_any_number_of_threads_gives_the_same_bits")),
     _engine("threads: the last chunk for the first", "runner.py", "select i1 %back, i64 %last, i64 %first",

@@ -137,7 +137,7 @@ FAULTS = (
     Fault("maximum: NaN of the first operand lost", "prims.h", "a >= b || m_is_nan(a) ? a : b",
           "a >= b ? a : b", ("maximum",)),
     Fault("activation: a constant of gelu", "bodies/activation.h", "0.044715f", "0.44715f", ("matmul",)),
-    Fault("average pool: padding counted before and not after", "bodies/pool.h", "int(n + after)", "int(n)",
+    Fault("average pool: padding counted before and not after", "bodies/pool_count.h", "int(n + after)", "int(n)",
           ("avg_pool",)),
     Fault("grid sample: reflection about the wrong edge", "bodies/grid_sample.h", "ALIGNED ? 0.0f : -0.5f", "0.0f",
           ("grid_sample",)),

@@ -139,10 +139,23 @@ def test_what_is_warned_of_is_warned_of_each_time(tmp_path: Path) -> None:
             model.run({"x": X}, device=session())
 
 
+def test_lengths_of_one_name_that_differ_are_warned_of_each_time(tmp_path: Path) -> None:
+    path, port = tmp_path / "sum.onnx", helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["a", "b"], ["y"])], "sum",
+        [port(name, TensorProto.FLOAT, ("N",)) for name in "ab"], [port("y", TensorProto.FLOAT, ("N",))],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    for _ in range(3):
+        with rlx.onnx.load(path) as model, pytest.warns(ModelWarning, match="dimension 'N'"):
+            model.run({"a": X[0, 0, 0], "b": X[0, 0, 0, :1]}, device=session())
+
+
 def test_errors_are_those_of_the_model(file: Any) -> None:
     path, _ = file
     cases: list[tuple[Any, type[Exception]]] = [
-        ({}, GraphError), ({"z": X}, GraphError), ({"x": X[0]}, ShapeError), ({"x": X.astype(np.int64)}, DTypeError)
+        ({}, GraphError), ({"z": X}, GraphError), ({"x": X[0]}, ShapeError), ({"x": X.astype(np.int64)}, DTypeError),
+        ({"x": X.astype(X.dtype.newbyteorder())}, DTypeError),
     ]  # fmt: skip
     with rlx.onnx.load(path, threads=1) as whole:
         for given, error in cases:
@@ -178,3 +191,34 @@ def test_in_another_process_onnx_is_not_imported(file: Any, tmp_path: Path) -> N
     text = subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=120, stdout=subprocess.PIPE)
     assert text.stdout.strip() == b""
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), wanted)
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+def test_integer_products_with_small_weights_give_the_same_bits(tmp_path: Path, zero: int) -> None:
+    path, rng = tmp_path / "integers.onnx", np.random.default_rng(0)
+    w = rng.integers(-128, 128, (24, 20)).astype(np.int8)  # so few bytes are a constant of the graph
+    x = rng.integers(0, 256, (5, 24)).astype(np.uint8)
+    port = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("MatMulInteger", ["x", "w", "", "z"], ["y"])], "integers",
+        [port("x", TensorProto.UINT8, x.shape)], [port("y", TensorProto.INT32, (5, 20))],
+        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(np.int8(zero), "z")],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    for _ in range(2):
+        with rlx.onnx.load(path) as model:
+            y = model.run({"x": x}, device=session())["y"]
+        np.testing.assert_array_equal(y, x.astype(np.int32) @ (w.astype(np.int32) - zero))
+
+
+def test_weights_that_the_user_replaced_are_not_kept_as_those_of_the_file(tmp_path: Path) -> None:
+    path, device = written(tmp_path / "net.onnx"), session()
+    with rlx.onnx.load(path, threads=2) as whole:
+        wanted = whole.run({"x": X}, device=device)["y"]
+    with rlx.onnx.load(path) as model:
+        program = model.compile({"x": (1, 3, 8, 8)}, device=device).graph
+        for name, t in program.graph.params.items():
+            program.set_param(name, np.zeros(t.shape, np.float32))
+        np.testing.assert_allclose(model.run({"x": X}, device=device)["y"], 1 / 40)
+    with rlx.onnx.load(path) as model:
+        np.testing.assert_array_equal(model.run({"x": X}, device=device)["y"], wanted)

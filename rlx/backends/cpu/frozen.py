@@ -34,7 +34,7 @@ from rlx.ir import Graph, Tensor
 from rlx.records import Record
 
 _GUARD_BYTES = 1 << 24  # a word may be an address before a tensor's first element or past its last
-_SHARED, _MAPPED = 1 << 40, 1 << 47  # systems map memory between these addresses, which few numbers look like
+_SHARED, _MAPPED = 1 << 40, 1 << 48  # systems map memory between these addresses, which few numbers look like
 _WORD = 8
 _READ_BYTES = 1 << 25  # weights with their values are in memory twice while a program is frozen
 _DATA_BYTES = 1 << 25
@@ -86,11 +86,12 @@ class _Ground:
 
 class _Bound:
     """One binding of the program: its segments, and all memory that their words may point to. Weights that are not in
-    `values` are zero."""
+    `values` are zero. `runs`: Python makes what it makes of weights and constants when a program is built."""
 
     def __init__(
-        self, device: CpuDevice, graph: Graph, plan: MemoryPlan, options: BuildOptions, values: Mapping[str, Bytes]
-    ) -> None:
+        self, device: CpuDevice, graph: Graph, plan: MemoryPlan, options: BuildOptions, values: Mapping[str, Bytes],
+        runs: bool,
+    ) -> None:  # fmt: skip
         ground = _Ground(device)
         ends: dict[str, int] = {}
         for slot in plan.slots.values():
@@ -105,7 +106,7 @@ class _Bound:
         if CONST in self.places:
             ground.pieces[self.places[CONST]].filled = True
         ground.filled = True
-        self.executable = CpuExecutable(ground, graph, plan, self.arena, options, runs=bool(values))
+        self.executable = CpuExecutable(ground, graph, plan, self.arena, options, runs=runs)
         parts = self.executable.whole_run()
         if parts is None:
             raise _Declined("NumPy runs a step of it over other memory")
@@ -204,10 +205,11 @@ class _Layout:
             numbers, offsets = self._places(0, a)
             beside, others = self._places(1, b)
             moved = a != b
-            if (moved & ((numbers < 0) | (numbers != beside) | (offsets != others))).any():
+            elsewhere = (numbers < 0) | (numbers != beside) | (offsets != others)
+            if (moved & elsewhere).any():
                 raise _Declined("a word that differs is no address in its memory")
             same = ~moved & (a >= _SHARED) & (a < _MAPPED)
-            if (same & (numbers < 0)).any():
+            if (same & elsewhere).any():
                 raise _Declined("a word looks like an address and lies in no memory of the program")
             moved |= same  # both bindings read one array
             words = np.where(moved, at[numbers] + offsets, a)
@@ -238,7 +240,7 @@ def freeze(
     bindings: list[_Bound] = []
     try:
         for _ in range(2):
-            bindings.append(_Bound(executable.device, graph, plan, options, values))
+            bindings.append(_Bound(executable.device, graph, plan, options, values, executable.reads_weights))
         first, second = bindings
         names, held = [*inputs, *outputs], [t for _, _, t in ports]
         said = _data(first, second, plan, graph, held, names, len(inputs))

@@ -14,6 +14,7 @@ from rlx.onnx.reader.elements import NAMES, STRING, Array, ElementType, key_name
 from rlx.onnx.reader.held import Held, held
 from rlx.onnx.reader.schemas import declared_type
 from rlx.onnx.reader.string_table import as_array, check_strings
+from rlx.onnx.ready import DEPARTED
 from rlx.records import Record
 
 Dim = int | str | None
@@ -130,6 +131,7 @@ def _tensor(info: TensorInfo, what: str, value: Any, symbols: dict[str, int], st
             said = f"{what}: dimension {d!r} is {n} in shape {array.shape}, but {symbols[d]} elsewhere"
             if strict:
                 raise ShapeError(said)
+            DEPARTED.append(said)
             warnings.warn(
                 f"{said}; rlx computes with both, and strict=True refuses it", ModelWarning, stacklevel=2
             )

@@ -183,8 +183,8 @@ def gradients(target: Target, problem: Problem) -> list[Gradient]:
     if matrices.type != problem.stored and matrices.type == f16:
         return result
     kinds: list[Scores] = ["shared"] if units.opaque else ["registers", "shared"]
-    if units.warpgroups and problem.d <= _PANELS[-1]:  # first where it was compared with the other on a device
-        kinds.insert(0 if problem.d in _PANELS and problem.d > 64 else 1, "warpgroup")
+    if units.warpgroups and problem.d <= _PANELS[-1]:
+        kinds.insert(0 if problem.d in _PANELS else 1, "warpgroup")
     for kind, scores in enumerate(kinds):
         panel = 64 if scores == "warpgroup" else 16
         wide = math.ceil(problem.d / panel) * panel // 16
