@@ -25,6 +25,9 @@ def profile(
     dim: Sequence[str] | None, seed: int, limits: Mapping[str, Any],
 ) -> None:  # fmt: skip
     """Prints the timings of a model's run on a device and writes their trace."""
+    if file.is_dir() or not file.parent.is_dir():
+        what = "a folder has this name" if file.is_dir() else f"there is no folder {file.parent}"
+        raise RlxError(f"--profile: {file} cannot be written: {what}")
     session = Session(device, precision=precision, threads=threads, timings=True)
     with drawn(session.info.id):
         timings = _timings(model, session, input, dim, seed, threads, limits)

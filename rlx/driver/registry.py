@@ -126,6 +126,8 @@ def find_device(name: str) -> DeviceInfo:
         return _of_maker(name, _MAKERS[backend.lower()], int(number or 0))
     if (backend not in _BUILTIN and backend not in backend_names()) or (number and not number.isdecimal()):
         near = meant(name, ("auto", *backend_names(), *_MAKERS))
+        if backend.lower() == "gpu":  # whose nearest name is the CPU's
+            near = ' (did you mean "auto", which takes a GPU where there is one?)'
         raise DeviceUnavailable(
             f'device {name!r} is not understood{near}; give "auto", "cpu", "vulkan", "cuda" or one with a number, '
             '"cuda:1" (rlx.devices() lists them, each with its id)'

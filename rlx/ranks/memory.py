@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlx.errors import RankLost
-from rlx.ranks.world import WORLDS, Bytes, Tell, disagreeing, late
+from rlx.ranks.world import WORLDS, Bytes, Tell, disagreeing, late, left
 
 _NUMBERS = count(1)
 
@@ -35,6 +35,7 @@ class Memory:
         self._turn = threading.Condition()
         self._tables: dict[tuple[int, ...], _Table] = {}
         self._ended = ""
+        self._left: set[int] = set()
         WORLDS[self.name] = self
 
     def ended(self) -> str:
@@ -43,12 +44,18 @@ class Memory:
     def begin(self) -> None:
         """Forgets what ranks that failed left behind. Requires: no thread is a rank now."""
         with self._turn:
-            self._tables, self._ended = {}, ""
+            self._tables, self._ended, self._left = {}, "", set()
 
     def end(self, rank: int, error: BaseException) -> None:
         """Tells the others that a rank has failed."""
         with self._turn:
             self._ended = self._ended or f"rank {rank} ended: {type(error).__name__}: {error}"
+            self._turn.notify_all()
+
+    def leave(self, rank: int) -> None:
+        """Tells the others that a rank has done its work, and comes no more."""
+        with self._turn:
+            self._left.add(rank)
             self._turn.notify_all()
 
     def meet(self, rank: int, ranks: Sequence[int], card: bytes, tell: Tell) -> None:
@@ -93,8 +100,13 @@ class Memory:
             while table.rounds == number:
                 if self._ended:
                     raise RankLost(self._ended)
-                if not self._turn.wait(max(end - time.monotonic(), 0.0)) and table.rounds == number:
-                    error = late([r for r in ranks if r not in table.brought], tell, self.timeout)
+                missing = [r for r in ranks if r not in table.brought]
+                error = None
+                if gone := self._left.intersection(missing):
+                    error = left(sorted(gone), tell)
+                elif not self._turn.wait(max(end - time.monotonic(), 0.0)) and table.rounds == number:
+                    error = late(missing, tell, self.timeout)
+                if error is not None:
                     self._ended = str(error)
                     self._turn.notify_all()
                     raise error

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 
 from rlx.errors import GraphError, ShapeError, meant
+from rlx.host.locks import renewed
 from rlx.ranks.memory import Memory
 from rlx.ranks.mpi import launched, opened
 from rlx.ranks.place import PLACE
@@ -38,12 +39,17 @@ class Mesh:
     ) -> None:
         if not isinstance(axes, Mapping) or not axes:
             raise GraphError(f"Mesh: axes is {axes!r}; expected names with sizes, such as {{'data': 2}}")
-        for name, size in axes.items():
+        sizes: dict[str, int] = {}
+        for name, asked in axes.items():
             if not isinstance(name, str) or not name.isidentifier():
                 raise GraphError(f"Mesh: {name!r} is not a name that an axis can have")
-            if type(size) is not int or (size < 1 and size != -1):
-                raise ShapeError(f"Mesh: axis {name!r} has size {size!r}; expected an int of at least 1, or -1")
+            size = 0 if isinstance(asked, bool) or not isinstance(asked, int | np.integer) else int(asked)
+            if size < 1 and size != -1:
+                raise ShapeError(f"Mesh: axis {name!r} has size {asked!r}; expected an int of at least 1, or -1")
+            sizes[name] = size
         self.timeout = timeout_of(timeout)
+        if devices is not None and (isinstance(devices, str) or not isinstance(devices, Iterable)):
+            raise GraphError(f"Mesh: devices is {devices!r}; expected a name for each rank, such as ('cpu', 'cpu')")
         self.devices = None if devices is None else tuple(devices)
         self._world: World | None = None
         self._rank = 0
@@ -57,11 +63,12 @@ class Mesh:
             count, self._rank = mpi.size, mpi.rank
             mpi.timeout = self.timeout
             self._world = mpi if count > 1 else None
-        self.axes = _sizes(axes, count, "devices" if devices is not None else "ranks that mpiexec started")
+        self.axes = _sizes(sizes, count, "device" if devices is not None else "rank that mpiexec started")
         self.size = count
         self._memory = Memory(self.devices, self.timeout) if self.devices is not None and count > 1 else None
         if self._memory is not None:
             self._world = self._memory
+        self._turn = renewed(self, "_turn", threading.Lock)
 
     def __repr__(self) -> str:
         kind = f"devices={list(self.devices)}" if self.devices is not None else "MPI" if self._world else "one process"
@@ -101,6 +108,8 @@ class Mesh:
 
     def names(self, axes: Axes, what: str) -> tuple[str, ...]:
         """The names of some axes. Raises: GraphError for one that the mesh does not have, or that comes twice."""
+        if not isinstance(axes, str | tuple | list):
+            raise GraphError(f"{what}: the axis is {axes!r}; expected a name of {', '.join(self.axes)}, or several")
         names = (axes,) if isinstance(axes, str) else tuple(axes)
         for name in names:
             if name not in self.axes:
@@ -117,11 +126,19 @@ class Mesh:
         """Calls function(*args) on each rank of this process, within the mesh, and returns what each gave, in order: in
         threads at once, and where ranks are processes on this one alone.
 
-        Raises: what a rank raises; of several ranks the error of the one that failed first."""
+        Calls of several threads take turns where ranks are threads.
+
+        Raises: what a rank raises; of several ranks the error of the one that failed first. GraphError in a thread
+        that is one of the ranks already."""
         if self._memory is None:
             with self:
                 return [function(*args)]
-        memory = self._memory
+        if PLACE.mesh is self:
+            raise GraphError(f"{self!r}: run or shard_map within one of its ranks; call the function itself")
+        with self._turn:
+            return self._run(self._memory, function, args)
+
+    def _run(self, memory: Memory, function: Callable[..., Any], args: Sequence[Any]) -> list[Any]:
         results: list[Any] = [None] * self.size
         errors: list[tuple[int, BaseException]] = []
 
@@ -129,6 +146,7 @@ class Mesh:
             PLACE.mesh, PLACE.rank = self, rank
             try:
                 results[rank] = function(*args)
+                memory.leave(rank)
             except BaseException as error:  # noqa: BLE001 it is raised in the caller's thread
                 errors.append((rank, error))
                 memory.end(rank, error)
@@ -172,6 +190,12 @@ def ranks_along(sizes: Mapping[str, int], over: Sequence[str], rank: int) -> tup
     return tuple(int(r) for r in grid[at].transpose([kept.index(name) for name in over]).reshape(-1))
 
 
+def _counted(n: int, what: str) -> str:
+    """Such as "1 device", "2 ranks that mpiexec started"."""
+    noun, _, more = what.partition(" ")
+    return f"{n} {noun}{'' if n == 1 else 's'} {more}".rstrip()
+
+
 def _sizes(axes: Mapping[str, int], count: int, what: str) -> dict[str, int]:
     known = math.prod(n for n in axes.values() if n != -1)
     open_ones = [name for name, n in axes.items() if n == -1]
@@ -179,7 +203,8 @@ def _sizes(axes: Mapping[str, int], count: int, what: str) -> dict[str, int]:
         raise ShapeError(f"Mesh: {', '.join(open_ones)} are both -1; one size at most follows from the others")
     if count % known or (not open_ones and known != count):
         raise ShapeError(
-            f"Mesh: {dict(axes)} are {known} ranks; there {'is' if count == 1 else 'are'} {count} {what}"
+            f"Mesh: {dict(axes)} are {_counted(known, 'rank')}; there {'is' if count == 1 else 'are'} "
+            + _counted(count, what)
             + ("; start the program by mpiexec -n N, or give devices" if count == 1 else "")
         )
     return {name: count // known if n == -1 else n for name, n in axes.items()}

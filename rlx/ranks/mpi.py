@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from rlx.errors import DeviceUnavailable, RankLost
-from rlx.ranks.world import CARD_BYTES, WORLDS, Bytes, Tell, card_of, disagreeing, late, listed, timeout_of
+from rlx.ranks.world import CARD_BYTES, WORLDS, Bytes, Tell, card_of, disagreeing, late, left, timeout_of
 
 # What launchers set: the number of ranks, or at least that there are some.
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -234,7 +234,7 @@ class Mpi:
                 self._listen()
                 # What a rank gave before it ended is on its way; a card that is missing then never comes.
                 if cards and not arrived() and (gone := self._left.intersection(missing())):
-                    raise self._kept(RankLost(f"{listed(sorted(gone))} ended before {tell().partition(chr(10))[0]}"))
+                    raise self._kept(left(sorted(gone), tell))
             if now - begin > self.timeout:
                 raise self._kept(late(missing(), tell, self.timeout))
             time.sleep(pause)

@@ -96,6 +96,11 @@ def late(ranks: Sequence[int], tell: Tell, timeout: float) -> RankLost:
     )
 
 
+def left(ranks: Sequence[int], tell: Tell) -> RankLost:
+    """The error for ranks that ended, and did not come."""
+    return RankLost(f"{listed(ranks)} ended before {_first(tell())}")
+
+
 def disagreeing(told: dict[int, str]) -> RanksDisagree:
     """The error for ranks that came with different cards, by what each tells."""
     first, *others = sorted(told)

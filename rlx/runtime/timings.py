@@ -70,7 +70,7 @@ class Timings(Record, repr=False):
                 memory, arithmetic = self.shares(step)
                 line += f"{memory:5.0%} {arithmetic:5.0%} {self.bound(step) or '':10} "
             lines.append(f"{line} {step.name}")
-        lines.append(f"{total:10.1f} µs in {len(self.steps)} steps on {self.device}")
+        lines.append(f"{total:10.1f} µs in {len(self.steps)} step{'s' * (len(self.steps) != 1)} on {self.device}")
         if known:
             assert self.bandwidth is not None and self.rate is not None
             lines[-1] += f"; it copies {self.bandwidth / 1e9:,.0f} GB/s and multiplies {self.rate / 1e9:,.0f} GFLOP/s"

@@ -88,8 +88,8 @@ def share_of(ranks: Ranks | None, batch: Leaves, leaves: Sequence[Any]) -> Share
     if not rows or 0 in rows or not (even or len(rows) == 1):
         there = ", ".join(f"{name} {t}" for name, t in batch.by_name.items())
         raise ShapeError(
-            f"training: the batch has {there}; {n} ranks share its rows, of which all arrays need equally many along "
-            f"their first axes, or a multiple of {n}"
+            f"training: the batch has {there}; {n} ranks share its rows: give at least one, and along the first axis "
+            f"of all arrays equally many, or a multiple of {n}"
         )
     own: list[Any] = []
     weight, card = 1.0, None

@@ -62,8 +62,9 @@ def test_a_profile_has_each_step_and_a_trace(rlx: Rlx, file: Path, tmp_path: Pat
     refused = rlx("bench", file, "--profile", trace, "--runs", "3", "--json", trace)
     assert refused.status and "leave out --runs, --json" in refused.err
     (tmp_path / "folder").mkdir()
-    refused = rlx("bench", file, "--device", "cpu", "--dim", "n=4", "--profile", tmp_path / "folder")
-    assert refused.status and "cannot be written" in refused.err
+    for place in (tmp_path / "folder", tmp_path / "none" / "trace.json"):
+        refused = rlx("bench", file, "--device", "cpu", "--dim", "n=4", "--profile", place)
+        assert refused.status and "cannot be written" in refused.err and not refused.out  # before anything runs
 
 
 @pytest.mark.judged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -156,6 +157,7 @@ def test_calls_outside_a_trace() -> None:
     "error, text, call",
     [
         (GraphError, "no axis 'data'", lambda x: rlx.all_reduce(x, "data")),
+        (GraphError, "the axis is None; expected a name of a", lambda x: rlx.all_reduce(x, None)),
         (GraphError, "each once", lambda x: rlx.all_reduce(x, ("a", "a"))),
         (ShapeError, "op is 'median'", lambda x: rlx.all_reduce(x, "a", op="median")),
         (ShapeError, "does not divide among 2", lambda x: rlx.reduce_scatter(x, "a")),
@@ -187,6 +189,13 @@ def test_specs_and_meshes_that_do_not_fit() -> None:
         _ = mesh.rank
     with pytest.raises(ShapeError, match="are 3 ranks; there are 2 devices"):
         rlx.Mesh({"a": 3}, devices=("cpu", "cpu"))
+    with pytest.raises(ShapeError, match="are 2 ranks; there is 1 device;"):
+        rlx.Mesh({"a": 2}, devices=("cpu",))
+    with pytest.raises(GraphError, match="devices is 'cpu'; expected a name for each rank"):
+        rlx.Mesh({"a": 3}, devices="cpu")
+    with pytest.raises(ShapeError, match="axis 'a' has size True"):
+        rlx.Mesh({"a": True})
+    assert rlx.Mesh({"a": np.int64(2)}, devices=("cpu", "cpu")).axes == {"a": 2}
     with pytest.raises(ShapeError, match="start the program by mpiexec"):
         rlx.Mesh({"a": 2})
     with pytest.raises(ShapeError, match="both -1"):
@@ -255,9 +264,49 @@ def test_a_rank_that_fails_ends_the_others() -> None:
     assert seen == ["rank 1 ended: ValueError: bad data"]
 
 
+def test_calls_of_several_threads_take_turns() -> None:
+    """Their ranks would meet one another's otherwise."""
+    mesh, wrong = threads(2), list[Any]()
+    f = rlx.shard_map(lambda x: rlx.all_reduce(rlx.sum(x), "a"), mesh, P("a"), P())
+
+    def work(k: int) -> None:
+        for _ in range(20):
+            try:
+                wrong.extend(x for x in [float(f(np.arange(8.0) + k))] if x != 28 + 8 * k)
+            except rlx.errors.RlxError as error:
+                wrong.append(error)
+                return
+
+    callers = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert wrong == []
+    with pytest.raises(GraphError, match="call the function itself"):
+        mesh.run(f, np.arange(8.0))
+
+
 def test_a_rank_that_does_not_come_is_named() -> None:
-    error = _apart(threads(3, timeout=0.2), _program(2.0), lambda: None, _program(2.0))
+    over = threading.Event()
+    error = _apart(threads(2, timeout=0.2), lambda: _until(over), lambda: over.wait(20))
     assert isinstance(error, RankLost) and "rank 1 did not come to all_reduce of f32[3]" in str(error)
+
+
+def _until(over: threading.Event) -> None:
+    try:
+        _program(2.0)()
+    finally:
+        over.set()
+
+
+def test_a_rank_that_has_returned_is_not_waited_for() -> None:
+    """As one of MPI that has ended; what it gave before counts."""
+    mesh, begin = threads(3), time.monotonic()
+    error = _apart(mesh, _program(2.0), lambda: None, _program(2.0))
+    assert isinstance(error, RankLost) and str(error).startswith("rank 1 ended before all_reduce of f32[3]")
+    assert time.monotonic() - begin < 60
+    assert len(mesh.run(_program(2.0))) == 3
 
 
 def test_collectives_are_computed_in_runs_alone() -> None:

@@ -92,6 +92,8 @@ def test_a_loop_over_places_compiles_once(monkeypatch: pytest.MonkeyPatch) -> No
         (lambda x: x.at[0, 0, 0].set(1.0), ShapeError, "3 indices"),
         (lambda x: x.at[:3].set(np.ones(4)), ShapeError, "broadcast"),
         (lambda x: x.at[np.ones(3, bool)].set(1.0), ShapeError, "a mask of shape"),
+        (lambda x: x.at[0].set(np.ones(9)), ShapeError, "broadcast"),
+        (lambda x: x.at[np.array([0, 1])].add(np.ones(9)), ShapeError, "broadcast"),
         (lambda x: x.at[1.5].set(1.0), DTypeError, "an index is 1.5"),
         (lambda x: x.astype("i32").at[0].set(1.5), DTypeError, "cast one"),
         (lambda x: x.at[0].put(1.0), AttributeError, "it has set, add"),

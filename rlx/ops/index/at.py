@@ -84,7 +84,9 @@ def _whole(x: Tensor, key: tuple[Any, ...]) -> list[Any]:
     if len(dots) > 1 or used > x.ndim:
         raise ShapeError(f"at: {used} indices and {len(dots)} Ellipsis for {x.type}; expected one for each axis")
     at = dots[0] if dots else len(key)
-    parts = [*key[:at], *[slice(None)] * (x.ndim - used), *key[at + 1 :]]
+    # Arrays whose values an eager call builds in come as numbers and lists.
+    known: list[Any] = [np.asarray(k) if is_index(k) or isinstance(k, list) else k for k in key]
+    parts = [*known[:at], *[slice(None)] * (x.ndim - used), *known[at + 1 :]]
     for k in parts:
         if not (k is None or isinstance(k, slice) or _is_array(k)) or (_is_array(k) and not as_dtype(k.dtype).is_int):
             raise DTypeError(f"at: an index is {k!r}; expected integers, slices, None, Ellipsis and arrays of integers")
