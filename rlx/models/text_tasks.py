@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
-from rlx.errors import RlxError, ShapeError, meant
+from rlx.errors import DTypeError, RlxError, ShapeError, meant
 from rlx.formats.heads import Labels, Task
 from rlx.formats.sentences import ACTIVATIONS
 from rlx.formats.tokenizer import TextTokenizer, TokenIds
@@ -199,6 +199,8 @@ class TextTasks(ABC):
         first, of equal ones the first: {"corpus_id": its place, "score": …}, with "text" where asked.
         Raises: RlxError for a model that ranks nothing, or of several labels, ShapeError for a query that leaves a
         document no room and a `top_k` below 1; as `encode`."""
+        if not isinstance(query, str):
+            raise DTypeError(f"rank: the query is a {type(query).__name__}, expected str; call it for each query")
         listed, (asked,) = check_sentences(documents, "rank"), check_sentences([query], "rank")
         size = check_batch_size(batch_size, "rank")
         if top_k is not None:

@@ -83,6 +83,8 @@ def test_what_callers_get_wrong(tmp_path: Path) -> None:
                 model.rank("a", ["b"], top_k=top)
         with pytest.raises(DTypeError, match="write"):
             model.rank("a", "b")
+        with pytest.raises(DTypeError, match="the query is a list, expected str"):
+            model.rank(["a"], ["b"])
         with pytest.raises(ShapeError, match="text 1 has more than the 40 tokens"):
             model.classify(["a", "cat " * 60])
         assert len(model.classify(["a", "cat " * 60], truncate=True)) == 2
