@@ -39,12 +39,6 @@ class Adding(Runtime):
 
         return call
 
-    def malloc(self, nbytes: int) -> int:
-        made = np.empty(nbytes + 512, np.uint8)
-        address = made.ctypes.data + -made.ctypes.data % 512  # as the driver's memory lies
-        self._memory[address] = made
-        return address
-
     def launchKernel(self, *args: Any) -> None:
         pointers = (ctypes.c_void_p * 3).from_address(args[9])
         a, b, c = (

@@ -55,9 +55,10 @@ class Runtime:
         return 0
 
     def malloc(self, nbytes: int) -> int:
-        made = np.empty(nbytes, np.uint8)  # a workspace of many megabytes takes no time: nobody writes it
-        self._memory[made.ctypes.data] = made
-        return made.ctypes.data
+        made = np.empty(nbytes + 512, np.uint8)  # a workspace of many megabytes takes no time: nobody writes it
+        address = made.ctypes.data + -made.ctypes.data % 512  # as the driver's memory lies
+        self._memory[address] = made
+        return address
 
     def hostAlloc(self, nbytes: int, flags: int) -> int:
         return self.malloc(nbytes)
