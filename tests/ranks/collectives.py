@@ -152,7 +152,7 @@ def _mpi(mesh: Mesh) -> Callable[[str, Array, Array], Array | None]:
         if x.dtype.name in ("bfloat16", "float16", "bool") or how == "mean" or how.isdigit() or " " in how:
             return None
         if how in ("max", "min") and x.dtype.kind == "f":
-            return None  # of a NaN and a number MPI may take either
+            return None  # MPI may take either of a NaN and a number
         if how == "sum" and x.dtype.itemsize < 4 and "Open MPI" in MPI.Get_library_version():
             return None  # its sums of 8 and 16 bits are saturated in vectors, and wrap in what is left
         out = np.empty(like.shape, x.dtype)

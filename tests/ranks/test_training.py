@@ -114,7 +114,7 @@ def test_an_overflow_of_one_rank_skips_the_step_of_all() -> None:
         run = rlx.training(steep, {"w": np.ones(2, np.float32)}, optim.scale_loss(optim.sgd(1e-3)), device="cpu",
                            mesh=mesh)  # fmt: skip
         x = np.ones((4, 2), np.float32)
-        x[3] = 41  # of the last rank: e^82, which overflows once it is multiplied by the scale
+        x[3] = 41  # the last rank gets e^82, which overflows once it is multiplied by the scale
         run.step({"x": x})
         run.step({"x": np.ones((4, 2), np.float32)})
         return run.parameters["w"], run.optimizer_state.scale
