@@ -270,7 +270,7 @@ class Call(Protocol):
 
     def begin(self, memory: Sequence[tuple[Buffer, int]]) -> None:
         """Begins a run on memory in the order of the segments that the program was built for: buffers of the device
-        with the offsets at which the tensors lie, multiples of ALIGNMENT. On the CPU the run is complete when this
+        with the offsets at which the tensors lie, multiples of VIEW_ALIGNMENT. On the CPU the run is complete when this
         returns; elsewhere later work of the device follows it, and the buffers may be dropped at once: their memory is
         used again only by work behind it. Any thread may call. Requires: no output overlaps another or an input."""
         ...

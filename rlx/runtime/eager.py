@@ -21,8 +21,7 @@ import numpy as np
 from rlx import ops
 from rlx.driver import Call, Device
 from rlx.driver.device import CUDA
-from rlx.driver.memory.plan import ALIGNMENT
-from rlx.driver.memory.views import view_offset
+from rlx.driver.memory.views import VIEW_ALIGNMENT, view_offset
 from rlx.driver.registry import open_device
 from rlx.dtypes import DType, bool_
 from rlx.errors import GraphError, RlxError, ShapeError
@@ -154,7 +153,12 @@ def compute(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     parts: list[Any] = [function]
     try:
         for x in args:
-            parts.append(_part(x, leaves, numbers))
+            if type(x) is Array:
+                leaves.append(x)
+                t = x.type
+                parts.append((t.shape, t.dtype.name))
+            else:
+                parts.append(_part(x, leaves, numbers))
         for name in kwargs:
             parts += (name, _part(kwargs[name], leaves, numbers))
     except _InGraph:
@@ -563,7 +567,7 @@ def _in_device_memory(
                 return checked(given)
             else:
                 buffer, offset = x._held(), x._offset
-                if (buffer.address + offset) % ALIGNMENT:
+                if (buffer.address + offset) % VIEW_ALIGNMENT:
                     aligned = acquire(max(t.nbytes, 1), clear=False)
                     aligned.copy_from(buffer, offset, 0, t.nbytes)
                     buffer, offset = aligned, 0
@@ -582,7 +586,7 @@ def _in_device_memory(
                 if buffer is None or x._lender is not None or x._unread is not None:
                     return run(given)
                 place = buffer.address + x._offset
-                if place % ALIGNMENT:
+                if place % VIEW_ALIGNMENT:
                     return run(given)
                 places.append(place)
             else:
@@ -820,12 +824,15 @@ def _cut(x: Array, parts: tuple[Any, ...]) -> Array | None:
         return Array._of(x.device, result, x.device.holding(data))  # type: ignore[attr-defined]
     if not in_one:
         return None
-    if not (x._offset + at) % ALIGNMENT:  # other places would be copied by each call that takes them
+    if not (x._offset + at) % VIEW_ALIGNMENT:  # other places would be copied by each call that takes them
         return _sharing(x, result, at)
-    nbytes = result.nbytes
-    copy = x.device.acquire(nbytes, False)
-    copy.copy_from(buffer, x._offset + at, 0, nbytes)
-    array = Array._of(x.device, result, copy)
+    device: Any = x.device
+    if hasattr(device, "copied"):
+        copy = device.copied(buffer, x._offset + at, result.nbytes)
+    else:
+        copy = device.acquire(result.nbytes, False)
+        copy.copy_from(buffer, x._offset + at, 0, result.nbytes)
+    array = Array._of(device, result, copy)
     if x._unread is not None:
         array._unread = x._unread
     return array

@@ -20,27 +20,35 @@ if TYPE_CHECKING:
 Places = Sequence[int]
 
 
-def bind(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, segments: Sequence[str]) -> Enqueued | str:
-    """See Enqueues. Memory that is dropped is used again only by later work on the same stream, so that a call keeps
+def bind(
+    device: CudaDevice, steps: Sequence[Step], arena: DeviceArena | None, segments: Sequence[str]
+) -> Enqueued | str:
+    """See Enqueues; without an arena all memory is that of the segments. Memory that is dropped is used again only by later work on the same stream, so that a call keeps
     none of its buffers."""
     number = {name: n for n, name in enumerate(segments)}
     words: list[tuple[Any, int, int]] = []  # arguments that are addresses: the number of a segment, and where in it
 
-    def fixed(ref: Ref) -> int:
-        return 0 if ref.segment in number else arena.buffer(ref.segment).address + ref.offset
+    now: list[int] = [0] * len(segments)  # the addresses of the call that is enqueued
 
-    def place(ref: Ref) -> Callable[[Places], int]:
+    def fixed(ref: Ref) -> int:
+        if ref.segment in number:
+            return 0
+        assert arena is not None
+        return arena.buffer(ref.segment).address + ref.offset
+
+    def place(ref: Ref) -> Callable[[], int]:
         n, offset = number.get(ref.segment), ref.offset
         if n is None:
             address = fixed(ref)
-            return lambda places: address
-        return lambda places: places[n] + offset
+            return lambda: address
+        return lambda: now[n] + offset
 
     with device.doing("loading kernels"):  # before the lock, which another thread may hold while cuBLAS starts
         for step in steps:
             if isinstance(step, Launch):
                 device.compiler.get(step.kernel)
-    launches: list[Callable[[Places], None]] = []
+    launches: list[Callable[[], object]] = []
+    arguments = []  # of the kernels, which they are launched with by address
     stream, runtime = device.stream, device.api.runtime
     products = [step for step in steps if isinstance(step, Gemm)]
     if any(step.bias is not None for step in products):
@@ -48,11 +56,12 @@ def bind(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, segments
     with device.lock, device.doing("binding steps"):
         for step in steps:
             if isinstance(step, Launch):
-                enqueue, packed = bound_launch(device, step, fixed)
-                for arg, value in zip(step.args, packed.values, strict=True):
+                bound = bound_launch(device, step, fixed)
+                arguments.append(bound.arguments)
+                for arg, value in zip(step.args, bound.arguments.values, strict=True):
                     if isinstance(arg, Ref) and arg.segment in number:
                         words.append((value, number[arg.segment], arg.offset))
-                launches.append(lambda places, enqueue=enqueue: enqueue(stream))  # type: ignore[misc]
+                launches.append(bound.on(stream))
             elif isinstance(step, Gemm):
                 launches.append(_product(device, step, *(place(ref) for ref in (step.a, step.b, step.c))))
             else:
@@ -63,34 +72,44 @@ def bind(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, segments
     blas = device.blas if products else None
     lock: Any = device.lock if products else nullcontext()
 
-    def several(places: Places) -> None:
+    def several() -> None:
         with lock:
             if blas is not None:
                 blas.use_stream(stream)
             for launch in launches:
-                launch(places)
+                launch()
 
     def put(places: Places) -> None:
         try:
             with turn:
+                if not only:
+                    now[:] = places
                 for value, n, offset in words:
                     value.value = places[n] + offset
-                work(places)
+                work()
         except device.api.errors as error:
             raise device.failed(error, "launching a call") from error
+
+    put.arguments = arguments  # type: ignore[attr-defined]  # kept as long as it is
 
     def begin(memory: Memory) -> None:
         device.enter()
         put([buffer.address + offset for buffer, offset in memory])
 
     def fresh(sizes: Sequence[int]) -> Callable[[list[int]], list[Buffer]]:
-        wanted = [(nbytes, granules(nbytes)) for nbytes in sizes]
+        wanted = [(nbytes, granules(nbytes), device.spares_of(granules(nbytes))) for nbytes in sizes]
 
         def begin_fresh(places: list[int]) -> list[Buffer]:
-            device.enter()
+            enter()
             results: list[Buffer] = []
-            for nbytes, whole in wanted:
-                memory = device.take_whole(whole)
+            for nbytes, whole, spares in wanted:
+                if spares:
+                    try:
+                        memory = spares.pop()
+                    except IndexError:  # another thread took it
+                        memory = take_whole(whole, True)
+                else:
+                    memory = take_whole(whole, spares is not None)
                 results.append(CudaBuffer(device, memory, nbytes))
                 places.append(memory.address)
             put(places)
@@ -98,19 +117,21 @@ def bind(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, segments
 
         return begin_fresh
 
+    enter, take_whole = device.enter, device.take_whole
+    only = len(arguments) == len(steps)  # kernels
     work = launches[0] if len(launches) == 1 and not products else several
     return Enqueued(begin, fresh)
 
 
 def _product(
-    device: CudaDevice, step: Gemm, a: Callable[[Places], int], b: Callable[[Places], int], c: Callable[[Places], int]
-) -> Callable[[Places], None]:
+    device: CudaDevice, step: Gemm, a: Callable[[], int], b: Callable[[], int], c: Callable[[], int]
+) -> Callable[[], None]:
     enqueue = device.blas.prepared(gemm_call(step), step.label)
-    return lambda places: enqueue(a(places), b(places), c(places))
+    return lambda: enqueue(a(), b(), c())
 
 
 def _copy(
-    runtime: Any, stream: int, step: Copy, target: Callable[[Places], int], source: Callable[[Places], int]
-) -> Callable[[Places], None]:
+    runtime: Any, stream: int, step: Copy, target: Callable[[], int], source: Callable[[], int]
+) -> Callable[[], object]:
     nbytes, kind = step.source.nbytes, runtime.memcpyDeviceToDevice
-    return lambda places: runtime.memcpyAsync(target(places), source(places), nbytes, kind, stream)
+    return lambda: runtime.memcpyAsync(target(), source(), nbytes, kind, stream)

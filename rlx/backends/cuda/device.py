@@ -6,6 +6,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from rlx.backends.cuda.dependent_launch import may_begin_early
 from rlx.backends.cuda.imported import ImportedMemory, gpu_uuid
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.management import free_bytes
-from rlx.backends.cuda.memory import CudaArena, CudaBuffer, Foreign, Memory, Staging, granules
+from rlx.backends.cuda.memory import SPARE_BYTES, CudaArena, CudaBuffer, Foreign, Memory, Staging, granules
 from rlx.backends.cuda.nvrtc import nvrtc
 from rlx.backends.cuda.recorder import Recorded, record
 from rlx.backends.cuda.start import drop_context, make_context
@@ -56,6 +57,7 @@ from rlx.host.background import importing
 from rlx.ir import Graph, Node
 
 if TYPE_CHECKING:
+    from rlx.backends.cuda.copies import Copies
     from rlx.backends.cuda.nccl import Collectives
     from rlx.backends.gpu.program.call import Enqueued
 
@@ -158,6 +160,8 @@ class CudaDevice:
         self.lock = threading.RLock()
         # Memory and graphs whose owners were garbage-collected; freed at the next `acquire` or `record`.
         self.orphans: deque[Memory | int] = deque()
+        # Small memory that was dropped, by size, which calls take for their results without a way through the pool.
+        self.spares: dict[int, deque[Memory]] = {}
         self._allocated: dict[int, Memory] = {}  # all allocations by address, free ones in the pool included
         self._graphs: set[int] = set()
         # Memory of other libraries that was closed, each with an event after its last use.
@@ -193,6 +197,7 @@ class CudaDevice:
         )
         units = int(props.get("multiProcessorCount", UNITS))
         self._collectives: Collectives | None = None
+        self._copies: Copies | None = None
         self.target = cuda_target(info.features, self.limits, units, self.adds_bias, collects=self._collects)
         self._held = Resources()  # resources that `close` releases in reverse order
         with importing((*PROGRAMS, "rlx.backends.gpu.elementwise.emit_cuda")):
@@ -276,6 +281,18 @@ class CudaDevice:
         self.sweep()  # a loop may borrow without ever acquiring memory
         return CudaBuffer(self, Foreign(address, nbytes, owner), nbytes)
 
+    def copied(self, source: Buffer, offset: int, nbytes: int) -> Buffer:
+        """Bytes of one of the device's buffers in memory of their own, which later work finds written."""
+        if self._copies is None:
+            from rlx.backends.cuda.copies import Copies
+
+            self._copies = Copies(self)
+        copy = self._copies.of(source.address + offset, nbytes)
+        if copy is None:
+            copy = self.acquire(nbytes, clear=False)
+            copy.copy_from(source, offset, 0, nbytes)
+        return copy
+
     def borrow(self, source: Any) -> Borrowed:
         from rlx.backends.cuda.exchange import borrow
 
@@ -310,15 +327,18 @@ class CudaDevice:
         self.enter()
         return self.take_whole(granules(check_nbytes(nbytes, self.info.id)))
 
-    def take_whole(self, wanted: int) -> Memory:
-        """As `take`, of a size that `granules` gave. Requires: `enter` was called."""
+    def take_whole(self, wanted: int, exact: bool = False) -> Memory:
+        """As `take`, of a size that `granules` gave; with `exact` no larger one, whose size has no spares. Requires:
+        `enter` was called."""
         memory = self._again(wanted)
         if memory is not None:
             return memory
         self.sweep()
         memory = self._pool.take(wanted)
         if memory is not None:
-            return memory
+            if memory.nbytes == wanted or not exact:
+                return memory
+            self._pool.give(memory)
         for last in (False, True):
             try:
                 memory = Memory(int(self.api.runtime.malloc(wanted)), wanted)
@@ -328,12 +348,32 @@ class CudaDevice:
                 typed = self.failed(error, f"acquiring {wanted:,} bytes")
                 if not isinstance(typed, OutOfDeviceMemory):
                     raise typed from error
-                if last or not self._pool.trim():
+                if last or not self._give_spares() + self._pool.trim():
                     raise OutOfDeviceMemory(
                         f"{self.info.id}: {wanted:,} bytes are needed, {self.free_bytes():,} of "
                         f"{self.info.memory_bytes:,} are free; close what is not used, or take a smaller batch"
                     ) from error
         raise AssertionError("unreachable")
+
+    def spares_of(self, nbytes: int) -> deque[Memory] | None:
+        """Where memory of this size, which `granules` gave, is put when it is dropped; None of large memory."""
+        return self.spares.setdefault(nbytes, deque()) if nbytes <= SPARE_BYTES else None
+
+    def _give_spares(self) -> int:
+        """Gives the spares back to the pool. Returns: their bytes."""
+        given = 0
+        for spares in tuple(self.spares.values()):
+            with suppress(IndexError):
+                while True:
+                    memory = spares.pop()
+                    given += memory.nbytes
+                    self._pool.give(memory)
+        return given
+
+    @property
+    def _waiting_bytes(self) -> int:
+        """The bytes that nobody uses, of the pool and of the spares."""
+        return self._pool.nbytes + sum(n * len(spares) for n, spares in tuple(self.spares.items()))
 
     def _again(self, nbytes: int) -> Memory | None:
         """The memory that was dropped last, where it is of this size: of a loop that drops a result for each that it
@@ -408,14 +448,14 @@ class CudaDevice:
         """Bytes that could still be acquired: those free on the device and those in the pool."""
         self.enter()  # CUDA answers for the thread's current device
         with self.doing("asking for free memory"):
-            return int(self.api.runtime.memGetInfo()[0]) + self._pool.nbytes
+            return int(self.api.runtime.memGetInfo()[0]) + self._waiting_bytes
 
     def taken_bytes(self) -> int:
         if not self.usable:
             return 0
         self.enter()
         self.sweep()
-        return sum(memory.nbytes for memory in tuple(self._allocated.values())) - self._pool.nbytes
+        return sum(memory.nbytes for memory in tuple(self._allocated.values())) - self._waiting_bytes
 
     def sweep(self) -> None:
         """Frees the memory and graphs of owners that were garbage-collected."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rlx.backends.cuda.device import CudaDevice
 
 GRANULE_BYTES = 512  # allocations are multiples of it, so that the pool can reuse them for slightly different sizes
+SPARE_BYTES = 32 << 10  # the largest memory of which spares are kept
+_SPARES_BYTES = 512 << 10  # the most of one size
 STAGING_BYTES = 8 << 20
 _BOUNCE_BYTES = 32 << 20
 _PINNED_FROM_BYTES = 1 << 20  # asking whether so much memory of a caller is pinned costs less than it may save
@@ -267,7 +269,13 @@ class CudaBuffer:
         memory = self._memory
         if memory is not None:
             self._memory = None
-            self._device.orphans.append(memory)
+            device = self._device
+            spares = device.spares.get(memory.nbytes)
+            if spares is not None and type(memory) is Memory and not memory.lent:
+                if len(spares) * memory.nbytes < _SPARES_BYTES:
+                    spares.append(memory)
+                    return
+            device.orphans.append(memory)
 
     def _live(self) -> Memory:
         if self._memory is None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rlx.backends.cuda.blas import gemm_call
 from rlx.backends.cuda.blas_lt import lt_gemm
@@ -257,7 +258,7 @@ def _enqueue(device: CudaDevice, step: Step, arena: DeviceArena) -> Enqueue:
         return arena.buffer(ref.segment).address + ref.offset
 
     if isinstance(step, Launch):
-        return bound_launch(device, step, address)[0]
+        return bound_launch(device, step, address).enqueue
     if isinstance(step, Gemm):
         blas = device.blas
         if step.bias is not None:
@@ -278,10 +279,16 @@ def _enqueue(device: CudaDevice, step: Step, arena: DeviceArena) -> Enqueue:
     raise RlxError(f"{step.label}: a host call cannot be captured; the step list is cut there")
 
 
-def bound_launch(
-    device: CudaDevice, step: Launch, address: Callable[[Ref], int]
-) -> tuple[Enqueue, PackedArgs]:
-    """A launch bound to addresses, and its arguments, which may be changed between two launches."""
+class BoundLaunch(NamedTuple):
+    """A launch bound to addresses. Its `arguments` may be changed between two launches; `on` gives a stream's launch,
+    with which the caller keeps them."""
+
+    enqueue: Enqueue
+    arguments: PackedArgs
+    on: Callable[[int], Callable[[], object]]
+
+
+def bound_launch(device: CudaDevice, step: Launch, address: Callable[[Ref], int]) -> BoundLaunch:
     kernel = device.compiler.get(step.kernel)
     packed = pack_args(step, address)
     limits, threads = device.limits, kernel.block[0] * kernel.block[1] * kernel.block[2]
@@ -304,4 +311,4 @@ def bound_launch(
         else:
             launch(*what, stream, pointer, 0)
 
-    return enqueue, packed
+    return BoundLaunch(enqueue, packed, lambda stream: partial(launch, *what, stream, pointer, 0))
