@@ -23,7 +23,7 @@ from rlx.driver import Call, Device
 from rlx.driver.device import CUDA
 from rlx.driver.memory.views import VIEW_ALIGNMENT, view_offset
 from rlx.driver.registry import open_device
-from rlx.dtypes import DType, bool_
+from rlx.dtypes import DType
 from rlx.errors import GraphError, RlxError, ShapeError
 from rlx.host.locks import renewed
 from rlx.ir import Tensor, TensorType
@@ -533,7 +533,7 @@ def _in_device_memory(
     steps = [(i, number, t) for (i, number), t in zip(sources, types, strict=True)]
     acquire, begin, of = device.acquire, call.begin, Array._of
     fresh = None if call.fresh is None else call.fresh([nbytes for _, nbytes in outputs])
-    checked = partial(_run_checked, exe, traced, "a call")
+    checked, first = partial(_run_checked, exe, traced, "a call"), outputs[0][0]
     known: dict[Hashable, Any] = {}  # numbers that calls gave, in the device's memory
     last: dict[int, tuple[Any, Any]] = {}  # the last of each argument, which a loop gives again
 
@@ -551,7 +551,7 @@ def _in_device_memory(
 
     def results(buffers: Sequence[Any]) -> Any:
         if single:
-            return of(device, outputs[0][0], buffers[0])
+            return of(device, first, buffers[0])
         made = {n: of(device, t, buffer) for n, (t, _), buffer in zip(names, outputs, buffers, strict=True)}
         return traced.result((), made)
 
@@ -599,7 +599,8 @@ def _in_device_memory(
                     last[i] = x, buffer
                 kept.append(buffer)
                 places.append(buffer.address)
-        return results(fresh(places))  # type: ignore[misc]  # it is there where this is called
+        made = fresh(places)  # type: ignore[misc]  # it is there where this is called
+        return of(device, first, made[0]) if single else results(made)
 
     if fresh is not None:
         run_fresh.owner, run_fresh.call = exe, call  # type: ignore[attr-defined]
@@ -729,6 +730,7 @@ def _put_number(view: Any, number: Any, dtype: DType, value: int | float) -> Non
 def _binary(name: str, method: Callable[[Any, Any], Any]) -> Callable[[Array, Any], Any]:
     """An operator. Between two Arrays on one device it looks its program up itself: everything else `compute` does."""
     op, swap = method.applies  # type: ignore[attr-defined]
+    numbers = op.__name__ in _NUMBERS
 
     def operator(self: Array, other: Any) -> Any:
         if TRACING.graph is not None or TRACING.body is not None:
@@ -741,6 +743,14 @@ def _binary(name: str, method: Callable[[Any, Any], Any]) -> Callable[[Array, An
             if type(program) is Program:
                 program.used = next(CACHE.clock)
                 return program.run((a, b))
+        elif (kind := type(other)) is float or kind is int:
+            if numbers:
+                t = self.type
+                array = t.shape, t.dtype.name
+                program = CACHE.programs.get((op, kind, array, self.device) if swap else (op, array, kind, self.device))
+                if type(program) is Program:
+                    program.used = next(CACHE.clock)
+                    return program.run((a, b))
         elif any_complex((other,)):
             return Complexes.now(op.__name__, (a, b))
         elif not isinstance(other, _BESIDE) and not is_foreign(other):
@@ -777,16 +787,32 @@ def _getitem(self: Array, key: Any) -> Any:
     if TRACING.graph is not None or TRACING.body is not None:
         return getitem(self, key)  # type: ignore[arg-type]
     parts = key if isinstance(key, tuple) else (key,)
-    if all(type(k) in _BASIC for k in parts):
-        found = _cut(self, parts)
-        if found is not None:
-            return found
-    else:
-        key = _with_arrays(self, parts)
-    return compute(getitem, (self, key), {})
+    t = self.type
+    known: list[Any] = [getitem, t.shape, t.dtype.name, self.device]
+    for k in parts:
+        kind: Any = type(k)
+        if kind is slice:
+            ends = k.start, k.stop, k.step
+            for v in ends:
+                if v is not None and type(v) is not int:  # 1.0 equals 1, and is refused
+                    return compute(getitem, (self, key), {})
+            known.append(ends)
+        elif kind in _BASIC:
+            known.append(k)
+        else:
+            return compute(getitem, (self, _with_arrays(self, parts)), {})
+    call = tuple(known)
+    found = _cut(self, parts, call)
+    if found is not None:
+        return found
+    program = CACHE.programs.get(call)
+    if type(program) is Program:
+        program.used = next(CACHE.clock)
+        return program.run((self,))
+    return _others(call, getitem, (self, key), {}, _Leaves((self,)), self.device)
 
 
-def _cut(x: Array, parts: tuple[Any, ...]) -> Array | None:
+def _cut(x: Array, parts: tuple[Any, ...], known: Hashable) -> Array | None:
     """What a key of ints, slices, None and Ellipsis selects, where it lies in one piece or on the CPU: a copy, which
     takes no program, or on a GPU the array's own memory, where programs can take that without a copy. None of anything
     else, also of what the key must not have."""
@@ -797,24 +823,12 @@ def _cut(x: Array, parts: tuple[Any, ...]) -> Array | None:
     host = buffer.settled() if hasattr(buffer, "settled") else None
     if host is not None:
         x._checked()
-    key: list[Any] = [t.shape, t.dtype.name]
-    for k in parts:
-        if type(k) is slice:
-            ends = k.start, k.stop, k.step
-            if not all(v is None or type(v) is int for v in ends):  # 1.0 equals 1, and is refused
-                key = []
-                break
-            key.append(ends)
-        else:
-            key.append(k)
-    known = tuple(key)
     piece = _PIECES.get(known, _PIECES)
     if piece is _PIECES:
         piece = _piece(t, parts)
         if len(_PIECES) >= PROGRAMS:
             _PIECES.clear()
-        if key:
-            _PIECES[known] = piece
+        _PIECES[known] = piece
     if piece is None:
         return None
     at, result, in_one = piece
@@ -875,7 +889,7 @@ def _with_arrays(x: Array, parts: tuple[Any, ...]) -> tuple[Any, ...]:
     for k in parts:
         if isinstance(k, list):
             k = np.asarray(k, None if k else np.int64)
-        if isinstance(k, np.ndarray | Array) and k.dtype in (np.dtype(bool), bool_):
+        if (type(k) is Array and k.dtype.name == "bool") or (isinstance(k, np.ndarray) and k.dtype.kind == "b"):
             mask = np.asarray(k)
             if any(p is Ellipsis for p in parts[: len(made)]):
                 axis = x.ndim - sum(getattr(p, "ndim", 1) for p in parts[len(made) :] if p is not None)

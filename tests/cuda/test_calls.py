@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.cuda import api, backend, blas, device, libraries, nvrtc, recorder
+from rlx.backends.cuda import api, backend, blas, copies, device, libraries, nvrtc, recorder
 from rlx.runtime import eager
 from tests.cuda.unreal import Library, Raised, Runtime
 
@@ -21,16 +21,18 @@ Y = np.linspace(0.5, 2, 12, dtype=np.float32).reshape(3, 4)
 
 
 class Adding(Runtime):
-    """A runtime whose every kernel adds its first two arguments, of twelve f32, and that notes the calls."""
+    """A runtime whose every kernel adds its first two arguments, of twelve f32, but for that of copies, and that notes
+    the calls."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.copier = -1  # the function that copies words
         self.calls: list[str] = []
         self.addresses: list[int] = []  # the first argument of each launch
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        if name.startswith("_") or name in ("addresses", "calls", "setDevice") or not callable(found):
+        if name.startswith("_") or name in ("addresses", "calls", "copier", "setDevice") or not callable(found):
             return found
 
         def call(*args: Any) -> Any:
@@ -41,6 +43,10 @@ class Adding(Runtime):
 
     def launchKernel(self, *args: Any) -> None:
         pointers = (ctypes.c_void_p * 3).from_address(args[9])
+        if args[0] == self.copier:
+            source, target = (ctypes.c_uint64.from_address(p or 0).value for p in pointers[:2])
+            ctypes.memmove(target, source, 4 * ctypes.c_uint32.from_address(pointers[2] or 0).value)
+            return
         a, b, c = (
             np.ctypeslib.as_array((ctypes.c_float * 12).from_address(ctypes.c_uint64.from_address(p or 0).value))
             for p in pointers
@@ -98,20 +104,56 @@ def test_a_number_is_known_by_its_bits(runtime: Adding) -> None:
     assert runtime.calls == ["launchKernel"] * 5
 
 
-def test_reshaped_arrays_take_no_call_and_parts_one_copy(runtime: Adding) -> None:
+def test_reshaped_arrays_and_rows_take_no_call_and_other_parts_one_launch(runtime: Adding) -> None:
     x = rlx.array(X, device="cuda:0")
-    for view in (lambda: x.reshape(12), lambda: x.reshape(2, 6), lambda: x[None, :2], lambda: x[0]):
+    runtime.copier = backend.open(0).compiler.get(copies._KERNEL).function
+    for view in (lambda: x.reshape(12), lambda: x.reshape(2, 6), lambda: x[None, :2], lambda: x[1], lambda: x[1:3]):
         view()
         del runtime.calls[:]
         assert view()._buffer is x._buffer and not runtime.calls
-    for part in (lambda: x[1], lambda: x[1:3], lambda: x[None, 2]):
-        part()
+    for key in (np.s_[1, 1:], np.s_[0, 3], np.s_[None, 2, 2]):
+        x[key]
         del runtime.calls[:]
-        assert part()._buffer is not x._buffer
-        assert runtime.calls == ["memcpyAsync"]
-    np.testing.assert_array_equal(x.reshape(2, 6).numpy(), X.reshape(2, 6))
+        part = x[key]
+        assert part._buffer is not x._buffer and runtime.calls == ["launchKernel"]
+        np.testing.assert_array_equal(part.numpy(), X[key])
     np.testing.assert_array_equal(x[1:3].numpy(), X[1:3])
     np.testing.assert_array_equal((x[1:].reshape(8)).numpy(), X[1:].reshape(8))
+    halves = rlx.array(X.astype(np.float16), device="cuda:0")
+    np.testing.assert_array_equal(halves[0, 1:].numpy(), X[0, 1:])  # no whole words
+
+
+def test_results_of_other_sizes_between_do_not_send_memory_through_the_pool(runtime: Adding) -> None:
+    device = backend.open(0)
+    x, y = (rlx.array(a, device="cuda:0") for a in (X, np.ones((64, 12), np.float32)))
+    for i in range(20):
+        several = [x + x for _ in range(3)], y + y
+        if i == 3:
+            taken = device.taken_bytes()
+            del runtime.calls[:]
+    assert set(runtime.calls) == {"launchKernel"}
+    assert device.taken_bytes() == taken
+    del several
+    gc.collect()
+    assert device.taken_bytes() < taken
+
+
+def test_spare_memory_is_freed_where_the_device_has_no_more(
+    runtime: Adding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = backend.open(0)
+    x = rlx.array(X, device="cuda:0")
+    kept = [x + x for _ in range(40)]
+    del kept
+    free, malloc = len(device._allocated), runtime.malloc
+
+    def full(nbytes: int) -> int:
+        if len(device._allocated) >= free:
+            raise Raised(2)  # cudaErrorMemoryAllocation
+        return malloc(nbytes)
+
+    monkeypatch.setattr(runtime, "malloc", full)
+    assert device.acquire(1 << 20).nbytes == 1 << 20
 
 
 def test_dropped_results_are_used_again_by_later_work_alone(runtime: Adding) -> None:

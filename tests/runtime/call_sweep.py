@@ -1,7 +1,8 @@
 """`python -m tests.runtime.call_sweep --device cpu [--cases 2] [OP …]`: conformance cases as calls on given memory.
 
 Each case is built as calls outside a trace are (`CompiledGraph.build_call`), run twice on memory of its own, at other
-places each time, and judged as the case has it. Prints for each op how many cases ran so, and why others did not.
+places each time, and judged as the case has it: once at the start of an allocation, once where a row of an array may
+begin (`VIEW_ALIGNMENT`). Prints for each op how many cases ran so, and why others did not.
 """
 
 from __future__ import annotations
@@ -16,8 +17,16 @@ import numpy as np
 import rlx
 from rlx.conformance.case import Case, all_cases
 from rlx.conformance.runner import pick, sample
+from rlx.driver.memory.views import VIEW_ALIGNMENT
 from rlx.errors import RlxError
 from rlx.ir.checks import visible
+
+
+def placed(x: rlx.Array, place: int) -> rlx.Array:
+    """The array so many bytes behind the start of its memory."""
+    buffer = x.device.acquire(x.nbytes + place or 1)
+    buffer.copy_from(x._held(), 0, place, x.nbytes)
+    return rlx.Array(x.device, buffer, x.shape, x.dtype, place)
 
 
 def called(session: rlx.Session, case: Case) -> tuple[list[dict[str, Any]], str]:
@@ -29,8 +38,8 @@ def called(session: rlx.Session, case: Case) -> tuple[list[dict[str, Any]], str]
             return [], built
         call, device, feeds = built[0], session.device, case.feeds()
         results, kept = [], []
-        for _ in range(2):
-            given = [rlx.array(feeds[n], t.dtype, device=session) for n, t in graph.inputs.items()]
+        for place in (0, VIEW_ALIGNMENT):
+            given = [placed(rlx.array(feeds[n], t.dtype, device=session), place) for n, t in graph.inputs.items()]
             outs = [
                 rlx.array(np.zeros(t.type.array_shape, t.dtype.np), t.dtype, device=session)
                 for t in visible(graph.outputs).values()

@@ -76,7 +76,7 @@ def test_a_reshaped_array_shares_memory_that_outlives_either(session: Session, c
 
 
 def test_rows_of_an_array_on_a_gpu_share_its_memory_where_programs_can_take_them(session: Session) -> None:
-    values = np.arange(4 * 64, dtype=np.float32).reshape(4, 64)
+    values = np.arange(4 * 68, dtype=np.float32).reshape(4, 68)  # rows of 272 bytes, 16 beyond a multiple of 256
     x = rlx.array(values, device=session)
     rows, part = x[1:3], x[1, 3:]
     on_gpu = session.info.kind != "cpu"
@@ -84,7 +84,8 @@ def test_rows_of_an_array_on_a_gpu_share_its_memory_where_programs_can_take_them
     del x
     np.testing.assert_array_equal((rows * 2).numpy(), values[1:3] * 2)
     np.testing.assert_array_equal((part + 1).numpy(), values[1, 3:] + 1)
-    np.testing.assert_array_equal(rows[1, 64 - 5 :].numpy(), values[2, -5:])
+    np.testing.assert_array_equal(rows[1, 68 - 5 :].numpy(), values[2, -5:])
+    np.testing.assert_array_equal((rows[1] @ rows.T).numpy(), values[2] @ values[1:3].T)
 
 
 def test_one_array_twice_and_arguments_dropped_or_closed_at_once(session: Session) -> None:

@@ -23,11 +23,10 @@ Places = Sequence[int]
 def bind(
     device: CudaDevice, steps: Sequence[Step], arena: DeviceArena | None, segments: Sequence[str]
 ) -> Enqueued | str:
-    """See Enqueues; without an arena all memory is that of the segments. Memory that is dropped is used again only by later work on the same stream, so that a call keeps
-    none of its buffers."""
+    """See Enqueues; without an arena all memory is that of the segments. Memory that is dropped is used again only by
+    later work on the same stream, so that a call keeps none of its buffers."""
     number = {name: n for n, name in enumerate(segments)}
     words: list[tuple[Any, int, int]] = []  # arguments that are addresses: the number of a segment, and where in it
-
     now: list[int] = [0] * len(segments)  # the addresses of the call that is enqueued
 
     def fixed(ref: Ref) -> int:

@@ -270,12 +270,12 @@ class CudaBuffer:
         if memory is not None:
             self._memory = None
             device = self._device
-            spares = device.spares.get(memory.nbytes)
-            if spares is not None and type(memory) is Memory and not memory.lent:
-                if len(spares) * memory.nbytes < _SPARES_BYTES:
-                    spares.append(memory)
-                    return
-            device.orphans.append(memory)
+            nbytes = memory.nbytes
+            spares = device.spares.get(nbytes)
+            if spares is None or type(memory) is not Memory or memory.lent or len(spares) * nbytes >= _SPARES_BYTES:
+                device.orphans.append(memory)
+            else:
+                spares.append(memory)
 
     def _live(self) -> Memory:
         if self._memory is None:
