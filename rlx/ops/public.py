@@ -81,7 +81,7 @@ def public(module: str, name: str, function: Function) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
-            kwargs = dict(respelled(name, function, kwargs))
+            kwargs = respelled(name, function, kwargs)  # type: ignore[assignment]  # which makes dicts
         try:
             arguments = (*args, *kwargs.values()) if kwargs else args
             if any_complex(arguments) and (name not in _TAKING or module != "rlx.ops"):

@@ -788,7 +788,9 @@ def _getitem(self: Array, key: Any) -> Any:
         return getitem(self, key)  # type: ignore[arg-type]
     parts = key if isinstance(key, tuple) else (key,)
     t = self.type
-    known: list[Any] = [getitem, t.shape, t.dtype.name, self.device]
+    device = self.device
+    known: list[Any] = [getitem, t.shape, t.dtype.name, device]
+    leaves = _Leaves((self,))
     for k in parts:
         kind: Any = type(k)
         if kind is slice:
@@ -799,17 +801,21 @@ def _getitem(self: Array, key: Any) -> Any:
             known.append(ends)
         elif kind in _BASIC:
             known.append(k)
+        elif kind is Array and k.device is device and k.dtype.is_int:
+            known.append((k.shape, k.dtype.name))
+            leaves.append(k)
         else:
             return compute(getitem, (self, _with_arrays(self, parts)), {})
     call = tuple(known)
-    found = _cut(self, parts, call)
-    if found is not None:
-        return found
+    if len(leaves) == 1:
+        found = _cut(self, parts, call)
+        if found is not None:
+            return found
     program = CACHE.programs.get(call)
     if type(program) is Program:
         program.used = next(CACHE.clock)
-        return program.run((self,))
-    return _others(call, getitem, (self, key), {}, _Leaves((self,)), self.device)
+        return program.run(leaves)
+    return _others(call, getitem, (self, key), {}, leaves, device)
 
 
 def _cut(x: Array, parts: tuple[Any, ...], known: Hashable) -> Array | None:

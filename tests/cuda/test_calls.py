@@ -106,7 +106,7 @@ def test_a_number_is_known_by_its_bits(runtime: Adding) -> None:
 
 def test_reshaped_arrays_and_rows_take_no_call_and_other_parts_one_launch(runtime: Adding) -> None:
     x = rlx.array(X, device="cuda:0")
-    runtime.copier = backend.open(0).compiler.get(copies._KERNEL).function
+    runtime.copier = backend.open(0).compiler.get(copies.KERNEL).function
     for view in (lambda: x.reshape(12), lambda: x.reshape(2, 6), lambda: x[None, :2], lambda: x[1], lambda: x[1:3]):
         view()
         del runtime.calls[:]

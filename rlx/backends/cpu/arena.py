@@ -27,7 +27,7 @@ from rlx.ir import Tensor
 
 ALIGNMENT = 64  # a cache line, and the widest vector
 _SLAB_BYTES = 1 << 24
-_RECENT_BYTES, _RECENT_EACH, _RECENT_SIZES = 1 << 12, 8, 64  # what `Recent` keeps
+_RECENT_BYTES, _RECENT_EACH, _RECENT_SIZES = 1 << 14, 8, 64  # what `Recent` keeps
 _UNSHARED = 3  # references to an array that only a buffer has, as its finalizer counts them: two and the count's own
 _NONE = np.empty(0, np.uint8)
 _STAMPS = count(1)

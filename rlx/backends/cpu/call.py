@@ -27,7 +27,7 @@ _GUARD_BYTES = 1 << 24  # a word may be an address before a tensor's first eleme
 
 # An address among a step's words, and those among a table: where, the number of the segment, and the places in that.
 _Word = tuple[Any, int, int, int]
-_Table = tuple[Array, Array, int, Array]
+_Table = tuple[Array, Array | None, int, Array]  # without places the whole array
 
 
 class Nowhere:
@@ -78,7 +78,10 @@ class CpuCall:
         for table, i, segment, offset in self._words:
             table[i] = places[segment] + offset
         for flat, at, segment, offsets in self._tables:
-            flat[at] = offsets + places[segment]
+            if at is None:
+                np.add(offsets, places[segment], flat)
+            else:
+                flat[at] = offsets + places[segment]
         self._run()
 
     @property
@@ -157,7 +160,11 @@ def _addresses(
             at, segments, offsets = among(flat)
             if at.size and not np.may_share_memory(flat, x):
                 return None
-            tables += [
-                (flat, at[segments == n], int(n), offsets[segments == n]) for n in np.unique(segments)
-            ]
+            for n in np.unique(segments):
+                mine = at[segments == n]
+                alike = offsets[segments == n]
+                if mine[-1] - mine[0] + 1 == mine.size:  # one after the other: written without a copy
+                    tables.append((flat[mine[0] : mine[-1] + 1], None, int(n), alike))
+                else:
+                    tables.append((flat, mine, int(n), alike))
     return words, tables

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from rlx.backends.cuda.blas import gemm_call
+from rlx.backends.cuda.copies import copy_launch
 from rlx.backends.cuda.memory import CudaBuffer, granules
 from rlx.backends.cuda.recorder import bound_launch
 from rlx.backends.gpu.program.call import Enqueued, Memory
@@ -25,6 +26,7 @@ def bind(
 ) -> Enqueued | str:
     """See Enqueues; without an arena all memory is that of the segments. Memory that is dropped is used again only by
     later work on the same stream, so that a call keeps none of its buffers."""
+    steps = [copy_launch(s.source, s.target, s.label) or s if isinstance(s, Copy) else s for s in steps]
     number = {name: n for n, name in enumerate(segments)}
     words: list[tuple[Any, int, int]] = []  # arguments that are addresses: the number of a segment, and where in it
     now: list[int] = [0] * len(segments)  # the addresses of the call that is enqueued

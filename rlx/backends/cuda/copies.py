@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rlx.backends.cuda.call import bind
 from rlx.backends.gpu.program.steps import Launch, Ref, TreeKernel, TreeOperand
 from rlx.driver import Buffer
 from rlx.dtypes import i32
@@ -17,12 +16,22 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 64 << 10
 _WORD, _THREADS = 4, 256
-_KERNEL = TreeKernel((ex.arg(0, i32),), (TreeOperand(i32, "flat"),), (TreeOperand(i32, "flat"),), 0)
+KERNEL = TreeKernel((ex.arg(0, i32),), (TreeOperand(i32, "flat"),), (TreeOperand(i32, "flat"),), 0)
 _KNOWN = 256  # sizes whose launches are kept
 
 
+def copy_launch(source: Ref, target: Ref, label: str) -> Launch | None:
+    """The copy of few whole words as a launch; None of other bytes."""
+    nbytes = source.nbytes
+    if not 0 < nbytes <= MAX_BYTES or any(n % _WORD for n in (nbytes, source.offset, target.offset)):
+        return None
+    words = nbytes // _WORD
+    groups = math.ceil(words / _THREADS), 1, 1
+    return Launch(KERNEL, groups, (source, target, words), (source,), (target,), label)
+
+
 class Copies:
-    """The launches of a device's copies, by their size."""
+    """Copies in memory of their own: the launches, by their size."""
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
@@ -30,21 +39,16 @@ class Copies:
 
     def of(self, address: int, nbytes: int) -> Buffer | None:
         """A copy of bytes of the device, which later work finds written; None where these are no few whole words."""
-        begin = self._known.get(nbytes)
-        if address % _WORD:
+        begin = self._known.get(nbytes) or self._begin(nbytes)
+        if begin is None or address % _WORD:
             return None
-        if begin is None:
-            if nbytes % _WORD or not 0 < nbytes <= MAX_BYTES:
-                return None
-            begin = self._begin(nbytes)
         return begin([address])[0]
 
-    def _begin(self, nbytes: int) -> Callable[[list[int]], list[Buffer]]:
-        source, target, words = Ref("source", 0, nbytes), Ref("target", 0, nbytes), nbytes // _WORD
-        step = Launch(
-            _KERNEL, (math.ceil(words / _THREADS), 1, 1), (source, target, words), (source,), (target,), "a copy"
-        )
-        enqueued = bind(self._device, [step], None, ["source", "target"])
+    def _begin(self, nbytes: int) -> Callable[[list[int]], list[Buffer]] | None:
+        step = copy_launch(Ref("source", 0, nbytes), Ref("target", 0, nbytes), "a copy")
+        if step is None:
+            return None
+        enqueued = self._device.bind([step], None, ["source", "target"])
         assert not isinstance(enqueued, str) and enqueued.fresh is not None
         if len(self._known) >= _KNOWN:
             self._known.clear()

@@ -545,8 +545,8 @@ class CudaDevice:
         self.enter()
         return build_call(self, graph, plan, bound, options, segments)
 
-    def bind(self, steps: Sequence[Step], arena: DeviceArena, segments: Sequence[str]) -> Enqueued | str:
-        """See Enqueues."""
+    def bind(self, steps: Sequence[Step], arena: DeviceArena | None, segments: Sequence[str]) -> Enqueued | str:
+        """See Enqueues; without an arena all memory is that of the segments."""
         from rlx.backends.cuda.call import bind
 
         return bind(self, steps, arena, segments)
