@@ -34,6 +34,7 @@ from rlx.ir.types import MAX_RANK
 from rlx.ir.values import as_array, is_foreign
 from rlx.ops import composite, operators
 from rlx.ops.index.arrays import getitem
+from rlx.ops.index.dynamic import dynamic_slice
 from rlx.ops.index.gather import check_in_range
 from rlx.ops.operators import users_line
 from rlx.ops.places import METHODS
@@ -815,7 +816,46 @@ def _getitem(self: Array, key: Any) -> Any:
     if type(program) is Program:
         program.used = next(CACHE.clock)
         return program.run(leaves)
+    if len(leaves) == 1 and _PIECES.get(call) is not None:
+        window = _window(t, parts)
+        if window is not None and (t, device, *window[1:]) in _WINDOWS:
+            starts, sizes, steps = window
+            return compute(_moved, (self, np.array(starts), sizes, steps), {})
+        if len(_WINDOWS) >= PROGRAMS:
+            _WINDOWS.clear()
+        if window is not None:
+            _WINDOWS.add((t, device, *window[1:]))
     return _others(call, getitem, (self, key), {}, leaves, device)
+
+
+def _window(t: TensorType, parts: tuple[Any, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[Any, ...]] | None:
+    """Where a key begins on each axis, how many elements it spans there, and what it takes of these: None for a new
+    axis, 0 for an axis that it drops, else the step. None of steps backwards. Requires: the key selects something."""
+    there = sum(k is not None and k is not Ellipsis for k in parts)
+    at = parts.index(Ellipsis) if Ellipsis in parts else len(parts)
+    whole = (slice(None),) * (len(t.shape) - there)
+    lengths = iter(t.shape)
+    starts: list[int] = []
+    sizes: list[int] = []
+    steps: list[int | None] = []
+    for k in (*parts[:at], *whole, *parts[at + 1 :]):
+        if k is None:
+            steps.append(None)
+            continue
+        n = next(lengths)
+        chosen = range(*k.indices(n)) if isinstance(k, slice) else range(k % n, k % n + 1)
+        if chosen.step < 0:
+            return None
+        starts.append(chosen[0])
+        sizes.append(chosen[-1] - chosen[0] + 1)
+        steps.append(chosen.step if isinstance(k, slice) else 0)
+    return tuple(starts), tuple(sizes), tuple(steps)
+
+
+def _moved(x: Any, starts: Any, sizes: tuple[int, ...], steps: tuple[int | None, ...]) -> Any:
+    """x[key] for all keys that differ in where they begin; see `_window`."""
+    key = tuple(None if n is None else slice(None, None, n) if n else 0 for n in steps)
+    return getitem(dynamic_slice(x, starts, sizes), key)
 
 
 def _cut(x: Array, parts: tuple[Any, ...], known: Hashable) -> Array | None:
@@ -942,6 +982,7 @@ _BESIDE = (Tensor, bool, int, float, np.ndarray, np.generic)
 _BASIC = (int, slice, type(None), type(Ellipsis))
 _NOTHING = np.zeros(1, np.complex128)
 _PIECES: dict[Any, Any] = {}  # what `_piece` gave
+_WINDOWS: set[Any] = set()  # what `_window` gave of keys with a program of their own, but for where they begin
 _OWN = ("__getitem__", "__iter__", "__contains__", "__int__", "__float__", "__bool__", "__index__", "__format__",
         "__setitem__", "__array__", "__array_ufunc__", "__array_function__", "copy", "__pos__")  # fmt: skip
 

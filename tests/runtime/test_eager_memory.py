@@ -208,3 +208,15 @@ def test_the_place_of_errors(session: Session) -> None:
     x.close()
     with pytest.raises(rlx.RlxError, match="was closed"):
         x + 1
+
+
+def test_an_index_that_moves_compiles_no_program_for_each_place(session: Session, cache: eager.Cache) -> None:
+    values = np.random.default_rng(0).standard_normal((7, 6, 5)).astype(np.float32)
+    x = rlx.array(values, device=session)
+    for first in (True, False):
+        for k in range(2 if first else 6):
+            for key in (np.s_[:, k], np.s_[..., k % 5, None], np.s_[k % 4 : k % 4 + 3, :, 1::2], np.s_[::-1, 5]):
+                np.testing.assert_array_equal(x[key].numpy(), values[key])
+        if first:
+            programs = len(cache.programs)
+    assert len(cache.programs) == programs
