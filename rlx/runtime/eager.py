@@ -53,6 +53,7 @@ from rlx.runtime.session import Session
 PROGRAMS = 1024  # the most that are kept
 PROGRAM_BYTES = 256 << 20  # their memory, but for the last one's
 _KNOWN_NUMBERS = 16  # so many scalars of a program stay on a GPU
+_MOVES = 4  # so often a key is computed by the program that serves all places before it gets one of its own
 _AS_VALUES = 1 << 12  # elements of the largest array that may be built into a program, such as a shape
 # Functions whose Python numbers each call gives anew, as jit's; other functions have theirs built in.
 _NUMBERS = frozenset(
@@ -818,14 +819,20 @@ def _getitem(self: Array, key: Any) -> Any:
         return program.run(leaves)
     if len(leaves) == 1 and _PIECES.get(call) is not None:
         window = _window(t, parts)
-        if window is not None and (t, device, *window[1:]) in _WINDOWS:
-            starts, sizes, steps = window
-            return compute(_moved, (self, np.array(starts), sizes, steps), {})
-        if len(_WINDOWS) >= PROGRAMS:
-            _WINDOWS.clear()
         if window is not None:
-            _WINDOWS.add((t, device, *window[1:]))
+            starts, sizes, steps = window
+            if _uses((t, device, sizes, steps)) and _uses(call) < _MOVES:
+                return compute(_moved, (self, np.array(starts), sizes, steps), {})
     return _others(call, getitem, (self, key), {}, leaves, device)
+
+
+def _uses(key: Hashable) -> int:
+    """How often this was asked of the key before."""
+    if len(_USES) >= PROGRAMS:
+        _USES.clear()
+    before = _USES.get(key, 0)
+    _USES[key] = before + 1
+    return before
 
 
 def _window(t: TensorType, parts: tuple[Any, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[Any, ...]] | None:
@@ -982,7 +989,7 @@ _BESIDE = (Tensor, bool, int, float, np.ndarray, np.generic)
 _BASIC = (int, slice, type(None), type(Ellipsis))
 _NOTHING = np.zeros(1, np.complex128)
 _PIECES: dict[Any, Any] = {}  # what `_piece` gave
-_WINDOWS: set[Any] = set()  # what `_window` gave of keys with a program of their own, but for where they begin
+_USES: dict[Any, int] = {}
 _OWN = ("__getitem__", "__iter__", "__contains__", "__int__", "__float__", "__bool__", "__index__", "__format__",
         "__setitem__", "__array__", "__array_ufunc__", "__array_function__", "copy", "__pos__")  # fmt: skip
 
