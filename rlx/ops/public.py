@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from rlx.errors import meant
 from rlx.ir import Tensor
 from rlx.ir.graph import TRACING
-from rlx.ops.spellings import respelled
+from rlx.ops.spellings import parameters, respelled
 
 Function = Callable[..., Any]
 _COMPLEX = frozenset((complex, np.complex64, np.complex128, np.clongdouble))
@@ -56,7 +56,7 @@ class Complexes:
         import_module("rlx.ops.complex_numbers")
 
 
-def any_complex(args: Sequence[Any]) -> bool:
+def any_complex(args: Iterable[Any]) -> bool:
     """Whether an argument is a complex number or an array of these."""
     for x in args:
         kind: Any = type(x)
@@ -77,14 +77,14 @@ def public(module: str, name: str, function: Function) -> Any:
     # Of a result whose length the values decide (rlx.ops.composed.selecting.sized), and of calls that mean another
     # function.
     sizes, instead = getattr(function, "sizes", None), getattr(function, "instead", None)
+    takes_complex = name in _TAKING and module == "rlx.ops"
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if kwargs:
-            kwargs = respelled(name, function, kwargs)  # type: ignore[assignment]  # which makes dicts
+        if kwargs and not kwargs.keys() <= parameters(function):
+            kwargs = dict(respelled(name, function, kwargs))
         try:
-            arguments = (*args, *kwargs.values()) if kwargs else args
-            if any_complex(arguments) and (name not in _TAKING or module != "rlx.ops"):
+            if (any_complex(args) or (kwargs and any_complex(kwargs.values()))) and not takes_complex:
                 result = Complexes.called(module, name, call, args, kwargs)
                 if result is not NotImplemented:
                     return result
