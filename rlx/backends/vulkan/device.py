@@ -253,20 +253,43 @@ class VulkanDevice:
 
     def _acquire(self, nbytes: int, clear: bool, exported: bool) -> VulkanBuffer:
         self.alive()
-        self.bury()
         nbytes = check_nbytes(nbytes, self.info.id)
         if nbytes < 1:
             raise ArenaError(f"{self.info.id}: a buffer of {nbytes} bytes; it has at least one byte, ask for 1")
+        memory = None if exported else self._again(nbytes)
+        if memory is None:
+            self.bury()
+            pool = self.exported_pool if exported else self.pool
+            memory = pool.take(nbytes) or allocate(self, nbytes, exported)
         # From here on only the buffer returns its memory: memory returned twice would be given to two buffers.
-        pool = self.exported_pool if exported else self.pool
-        buffer = VulkanBuffer(self, pool.take(nbytes) or allocate(self, nbytes, exported), nbytes)
+        buffer = VulkanBuffer(self, memory, nbytes)
+        if not clear:
+            self._buffers.add(buffer)
+            return buffer
         undo = Resources()
         undo.callback(buffer.close)
         with undo.unwound():
             self._buffers.add(buffer)
-            if clear:
-                buffer.fill(0, nbytes, 0)
+            buffer.fill(0, nbytes, 0)
         return buffer
+
+    def _again(self, nbytes: int) -> Allocation | None:
+        """The memory of the buffer that was dropped last, where it is of this size and nothing uses it: of a loop that
+        drops a result for each that it makes, without a way through the pool."""
+        self.transfer.settle()
+        try:
+            last = self.orphans.pop()
+        except IndexError:
+            return None
+        if (
+            not isinstance(last, VulkanBuffer) or last.nbytes != nbytes or last.users or last.pinned is not None
+            or last.memory.exported
+        ):  # fmt: skip
+            self.orphans.append(last)
+            return None
+        last.closed = True
+        self._buffers.discard(last)
+        return last.memory
 
     def foreign(self, address: int, nbytes: int, owner: object) -> VulkanBuffer:
         """Refuses: kernels take the addresses of this device's own buffers only."""

@@ -341,8 +341,9 @@ class VulkanBuffer:
         if self.closed:
             return
         if self.device.dead is None:
-            for recorded in tuple(self.users):
-                recorded.retire("memory it was recorded over was closed")
+            if self.users:  # going through them takes long
+                for recorded in tuple(self.users):
+                    recorded.retire("memory it was recorded over was closed")
             self.device.transfer.settle()
         self.closed = True  # set after the waits: if an interrupt ends one, the next call closes the buffer
         self.device.release(self)
@@ -360,7 +361,7 @@ class VulkanBuffer:
     @property
     def under_way(self) -> bool:
         """Whether a recording over the memory may be running."""
-        return any(recorded.under_way for recorded in tuple(self.users))
+        return bool(self.users) and any(recorded.under_way for recorded in tuple(self.users))
 
     def live(self) -> None:
         """Raises: ArenaError when the buffer is closed, or why the device cannot be used."""

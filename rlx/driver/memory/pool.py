@@ -8,6 +8,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -51,6 +52,7 @@ class BufferPool(Generic[T]):
         self._free = free
         self._lock = renewed(self, "_lock", threading.Lock)
         self._waiting: list[T] = []  # kept in ascending order of capacity
+        self._nbytes = 0  # theirs
         self._left: deque[T] = deque()
         self._closed = False
 
@@ -61,7 +63,7 @@ class BufferPool(Generic[T]):
     @property
     def nbytes(self) -> int:
         """The bytes of the waiting buffers."""
-        return sum(map(_capacity, tuple(self._waiting)))
+        return self._nbytes
 
     def take(self, nbytes: int) -> T | None:
         """The smallest waiting buffer of at least `nbytes`, or None if the caller has to allocate."""
@@ -73,6 +75,7 @@ class BufferPool(Generic[T]):
             capacity = self._waiting[at].nbytes
             if capacity > max(_SMALL, _MAX_WASTE * nbytes):
                 return None
+            self._nbytes -= capacity
             return self._waiting.pop(at)
 
     def give(self, buffer: T) -> None:
@@ -83,8 +86,10 @@ class BufferPool(Generic[T]):
                 evicted.append(buffer)
             else:
                 insort(self._waiting, buffer, key=_capacity)
-                while len(self._waiting) > self.max_buffers or self.nbytes > self.budget:
+                self._nbytes += buffer.nbytes
+                while len(self._waiting) > self.max_buffers or self._nbytes > self.budget:
                     evicted.append(self._waiting.pop(0))
+                    self._nbytes -= evicted[-1].nbytes
         self._free_all(evicted)
 
     def leave(self, buffer: T) -> None:
@@ -109,7 +114,7 @@ class BufferPool(Generic[T]):
         """Frees all waiting buffers. Returns the bytes freed; if not 0, retry a failed allocation."""
         self.sweep()
         with self._lock:
-            evicted, self._waiting = self._waiting, []
+            evicted, self._waiting, self._nbytes = self._waiting, [], 0
         nbytes = sum(map(_capacity, evicted))
         self._free_all(evicted)
         return nbytes
@@ -167,5 +172,4 @@ def kept_alive(raw: Bytes, pin: object) -> Bytes:
     return np.asarray(_Exporter(raw, pin))
 
 
-def _capacity(buffer: Sized) -> int:
-    return buffer.nbytes
+_capacity: Callable[[Any], int] = attrgetter("nbytes")
