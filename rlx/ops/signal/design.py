@@ -19,7 +19,11 @@ from rlx.ops.signal.windows import F64, Window, get_window, is_number
 
 Complex = npt.NDArray[np.complex128]
 Zpk = tuple[Complex, Complex, float]
-BANDS = {"low": "lowpass", "high": "highpass", "pass": "bandpass", "stop": "bandstop"}
+BANDS = {
+    "low": "lowpass", "l": "lowpass", "lp": "lowpass", "high": "highpass", "h": "highpass", "hp": "highpass",
+    "pass": "bandpass", "band": "bandpass", "bp": "bandpass", "stop": "bandstop", "bands": "bandstop",
+    "bs": "bandstop",
+}  # fmt: skip
 OUTPUTS = ("ba", "zpk", "sos")
 _REAL = 100 * np.finfo(np.float64).eps  # an imaginary part up to this part of the magnitude counts as 0
 
@@ -97,7 +101,7 @@ def _given(op: str, z: Any, p: Any, k: float, output: str) -> Any:
 def _edges(op: str, Wn: Any, btype: str, analog: bool, fs: float | None) -> tuple[str, F64]:
     """The kind of band and its edges, in parts of the Nyquist frequency, or as radians a second of analog ones."""
     kind = BANDS.get(btype, btype)
-    choose(op, "btype", kind, tuple(BANDS.values()))
+    choose(op, "btype", kind, tuple(dict.fromkeys(BANDS.values())))
     edges = np.atleast_1d(np.asarray(Wn, np.float64))
     wanted = 2 if kind in ("bandpass", "bandstop") else 1
     if edges.shape != (wanted,):
