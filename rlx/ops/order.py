@@ -13,7 +13,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer, Reference
-from rlx.ir.types import is_index, normalize_axes, normalize_axis
+from rlx.ir.types import is_length, normalize_axes, normalize_axis
 from rlx.ops import batching
 from rlx.ops.base import cast_to, check_axis, check_inputs, flag, floating, tensor, written
 from rlx.ops.movement.strided import index
@@ -222,7 +222,7 @@ def top_k(
     """
     x = tensor("top_k", x)
     axis = normalize_axis(axis, x.ndim, "top_k")
-    if isinstance(k, bool) or not is_index(k):
+    if not is_length(k):
         raise ShapeError(f"top_k: k is {k!r}; expected an int")
     values, indices = apply_multi("top_k", x, k=int(k), axis=axis, largest=flag("top_k", "largest", largest))
     return values, indices

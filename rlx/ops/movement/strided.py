@@ -12,7 +12,7 @@ import numpy as np
 from rlx.dtypes import promote
 from rlx.errors import DTypeError, ShapeError, TracedValueError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
-from rlx.ir.types import as_items, as_shape, broadcast_shapes, normalize_axis
+from rlx.ir.types import as_items, as_shape, broadcast_shapes, is_length, normalize_axis
 from rlx.ops import batching, identities, views
 from rlx.ops.base import TensorLike, cast_to, check_inputs, tensor, tensors, unbroadcast
 from rlx.ops.numeric import Array
@@ -214,10 +214,10 @@ def reshape(x: Tensor, shape: Sequence[int] | int) -> Tensor:
     """
     x = tensor("reshape", x)
     dims = list(as_items(shape, "reshape: shape"))
-    if dims.count(-1) > 1:
+    open_places = [i for i, d in enumerate(dims) if is_length(d) and d == -1]
+    if len(open_places) > 1:
         raise ShapeError(f"reshape: {tuple(dims)} leaves more than one dimension to be worked out")
-    if -1 in dims:
-        i = dims.index(-1)
+    for i in open_places:
         rest = math.prod(as_shape(dims[:i] + dims[i + 1 :], "reshape: dimensions beside -1"))
         if rest == 0 or x.size % rest:
             raise ShapeError(f"reshape: -1 in {tuple(dims)} has no answer for {x.shape} ({x.size} elements)")
