@@ -15,7 +15,7 @@ from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer, Reference
 from rlx.ir.types import is_length, normalize_axes, normalize_axis
 from rlx.ops import batching
-from rlx.ops.base import cast_to, check_axis, check_inputs, flag, floating, tensor, written
+from rlx.ops.base import cast_to, check_axis, check_inputs, flag, flat_or_axis, floating, tensor, written
 from rlx.ops.movement.strided import index
 from rlx.ops.numeric import Array, widened
 from rlx.ops.reduce import Axis, working_float
@@ -189,24 +189,23 @@ register(Op("top_k", "order", _top_k_infer, _top_k, _JUDGE, _chosen_vjp, kernel=
             batch=batching.along()))
 
 
-def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
-    """x sorted along an axis, stably.
+def sort(x: Tensor, axis: int | None = -1, descending: bool = False) -> Tensor:
+    """x sorted along an axis (None: all elements, flat), stably.
 
     Shape, dtype: x's; any dtype. NaN is the greatest, as in NumPy: last when ascending, first when descending.
     0.0 and -0.0 are equal. Gradient: each element's goes to where the element was in x. Numerics: exact.
     """
-    x = tensor("sort", x)
-    axis = normalize_axis(axis, x.ndim, "sort")
+    x, axis = flat_or_axis("sort", tensor("sort", x), axis)
     return apply_multi("sort", x, axis=axis, descending=flag("sort", "descending", descending))[0]
 
 
-def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
-    """The indices that sort x along an axis; equal elements stay in their order, also when descending.
+def argsort(x: Tensor, axis: int | None = -1, descending: bool = False) -> Tensor:
+    """The indices that sort x along an axis (None: all elements, flat).
 
+    Equal elements stay in their order, also when descending.
     Dtype: any; gives i64. NaN is the greatest. Gradient: none.
     """
-    x = tensor("argsort", x)
-    axis = normalize_axis(axis, x.ndim, "argsort")
+    x, axis = flat_or_axis("argsort", tensor("argsort", x), axis)
     return apply("argsort", x, axis=axis, descending=flag("argsort", "descending", descending))
 
 

@@ -325,15 +325,17 @@ def _slice_part(part: builtins.slice, n: int, axis: int) -> tuple[int, int, int]
         raise ShapeError(f"index: {part} on axis {axis}: {error}") from None
 
 
-def concat(xs: Sequence[TensorLike], axis: int = 0) -> Tensor:
-    """The tensors joined along an existing axis.
+def concat(xs: Sequence[TensorLike], axis: int | None = 0) -> Tensor:
+    """The tensors joined along an existing axis (None: all elements of each, flat).
 
     Shape: equal except along that axis. Dtype: promoted. Gradient: to each tensor its part of d.
     """
     inputs = tensors("concat", *xs)
     dtype = promote(*(t.dtype for t in inputs))
+    if axis is None:
+        inputs, axis = tuple(apply("reshape", t, shape=(t.size,)) for t in inputs), 0
     if inputs[0].ndim == 0:
-        raise ShapeError("concat: scalars have no axis to join along; use rlx.stack")
+        raise ShapeError("concat: scalars have no axis to join along; use rlx.stack, or axis=None")
     return apply(
         "concat", *(cast_to(t, dtype) for t in inputs), axis=normalize_axis(axis, inputs[0].ndim, "concat")
     )
