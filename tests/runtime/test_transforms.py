@@ -169,6 +169,11 @@ def test_custom_rules_replace_derivatives_wherever_they_are_called() -> None:
     _close(rlx.jvp(lambda x: g(x, 3), (F64(2.0),), (F64(1.0),))[1], 10.0)
     _close(rlx.vmap(rlx.grad(lambda x: g(x, 3)))(X), 5 * X)
     _close(rlx.hessian(lambda x: g(x, 3))(F64(2.0)), 5.0)
+    h = rlx.custom_jvp(lambda x, y, z: {"a": x * y, "b": z * 1.0})
+    h.defjvps(lambda t, out, x, y, z: {"a": 2 * t * y, "b": t * out["a"]}, None, lambda t, *_: {"a": t, "b": t})
+    out, moved = rlx.jvp(h, (F64(2.0), F64(3.0), F64(4.0)), (F64(1.0), F64(10.0), F64(100.0)))
+    assert out == {"a": 6.0, "b": 4.0} and moved == {"a": 106.0, "b": 106.0}
+    _close(rlx.grad(lambda x: rlx.grad(lambda x: h(x, 3 * x, x)["a"])(x))(F64(2.0)), 6.0)
 
 
 def test_checkpoint_saves_memory_and_changes_no_value() -> None:
