@@ -111,6 +111,16 @@ def test_derivatives_go_through_loops_and_branches() -> None:
     _close(rlx.grad(summed)(F64(2.0)), 4 * 2**3 + 2 * 2 + 2)  # of x⁴ + x² + 2x + 3
 
 
+@pytest.mark.parametrize("low", [np.int64(1 << 40), np.uint32((1 << 32) - 9), np.int64(-5), np.int16(3)])
+def test_a_loop_counts_between_all_bounds_that_its_dtypes_hold(low: Any) -> None:
+    counted = lambda a, b: rlx.fori_loop(a, b, lambda i, c: c + rlx.cast(i, "f64"), F64(0))  # noqa: E731
+    want = float(sum(range(int(low), int(low) + 3)))
+    assert counted(int(low), int(low) + 3) == want
+    assert rlx.jit(counted, device="cpu")(low, low + type(low)(3)) == want
+    with pytest.raises(DTypeError, match="expected an int of 64 bits"):
+        counted(0, 1 << 70)
+
+
 def test_vmap_axes_trees_and_nesting() -> None:
     a = np.arange(24.0).reshape(2, 3, 4)
     _close(rlx.vmap(rlx.sum, in_axes=1)(a), a.sum((0, 2)))
