@@ -21,6 +21,7 @@ import numpy.typing as npt
 from rlx.errors import DTypeError, ShapeError, meant
 from rlx.records import Record, field
 
+_BYTES = re.compile("[iu][124]|f[248]")  # NumPy's codes of dtypes that no name of rlx's is
 _LENGTH = re.compile(r"_(64|128)$")  # blocks that are not the family's shortest have theirs after its name
 Kind = Literal["f", "i", "u", "b", "q"]
 
@@ -241,7 +242,7 @@ def as_dtype(dtype: DTypeLike) -> DType:
     """The DType that a name ("f32", or "q4_k" in letters of either case), a NumPy dtype or a DType stands for.
 
     The name "int8" is the packed dtype, as "int4" is; the integer of 8 bits is "i8", or NumPy's dtype itself.
-    Raises: DTypeError for a type that has no rlx dtype.
+    Raises: DTypeError for a type that has no rlx dtype, and for NumPy's codes, which count bytes ("i4").
     """
     if isinstance(dtype, DType):
         return dtype
@@ -251,6 +252,11 @@ def as_dtype(dtype: DTypeLike) -> DType:
         return PACKED[dtype.lower()]
     if isinstance(dtype, str) and dtype == "bfloat16":  # NumPy knows the name once ml_dtypes is there
         return bf16
+    if isinstance(dtype, str) and _BYTES.fullmatch(dtype):
+        raise DTypeError(
+            f"{dtype!r} counts bytes, as NumPy's codes do, where rlx's names count bits and i8 has one byte; write "
+            f"{_BY_NP[np.dtype(dtype)].name!r}"
+        )
     try:
         result = None if dtype is None else _known(np.dtype(dtype))  # np.dtype(None) would be float64
     except (TypeError, ValueError):

@@ -245,18 +245,22 @@ class Accumulated(NamedTuple):
 
 
 def accumulate(optimizer: Optimizer, every: int) -> Optimizer:
-    """The optimizer, which makes a step with the mean of `every` gradients; other updates are zeros."""
+    """The optimizer, which makes a step with the mean of `every` gradients; other updates are zeros.
+
+    Gradients of halves are added up in f32. The mean has their dtype, but for `with_masters`, which takes it in f32.
+    """
     if not isinstance(every, int) or every < 1:
         raise GraphError(f"optim.accumulate: every is {every!r}; expected how many gradients a step takes, 1 or more")
 
     def init(params: PyTree) -> Accumulated:
-        return Accumulated(_count(), _zeros(params), optimizer.init(params))
+        return Accumulated(_count(), _wide_zeros(params), optimizer.init(params))
 
     def update(gradients: PyTree, state: Accumulated, params: PyTree = None) -> tuple[PyTree, Accumulated]:
         _paired(gradients, state.total, "the state")
         count = state.count + 1
-        total = tree.map(lambda t, g: t + g, state.total, gradients)
-        updates, inner = optimizer.update(tree.map(lambda t: t / every, total), state.inner, params)
+        total = tree.map(lambda t, g: t + _wide(g), state.total, gradients)
+        mean = _narrowed(tree.map(lambda t: t / every, total), gradients, state.inner)
+        updates, inner = optimizer.update(mean, state.inner, params)
         done = count >= every
         updates = tree.map(lambda u: ops.where(done, u, 0.0), updates)
         inner = tree.map(lambda a, b: ops.where(done, a, b), inner, state.inner)
@@ -264,6 +268,13 @@ def accumulate(optimizer: Optimizer, every: int) -> Optimizer:
         return updates, Accumulated(ops.where(done, 0, count), total, inner)
 
     return Optimizer(init, update)
+
+
+def _narrowed(wide: PyTree, gradients: PyTree, inner: PyTree) -> PyTree:
+    """Numbers made of gradients in f32 or f64, in the dtypes of these, unless an optimizer of masters takes them."""
+    if any(isinstance(x, Masters) for x in tree.leaves(inner, is_leaf=_is_masters)):
+        return wide
+    return tree.map(lambda n, g: ops.cast(n, g.dtype), wide, gradients)
 
 
 # -- weights of few bits, and averages
@@ -325,14 +336,11 @@ def scale_loss(
         return Scaled(np.array(init_scale, np.float32), _count(), optimizer.init(params))
 
     def update(gradients: PyTree, state: Scaled, params: PyTree = None) -> tuple[PyTree, Scaled]:
-        masters = any(isinstance(x, Masters) for x in tree.leaves(state.inner, is_leaf=_is_masters))
         finite: Any = True
         for g in _joined(gradients):
             finite = ops.logical_and(ops.all(ops.isfinite(g)), finite)
         plain = tree.map(lambda g: _wide(g) / ops.cast(state.scale, _working(g)), gradients)
-        if not masters:
-            plain = tree.map(lambda n, g: ops.cast(n, g.dtype), plain, gradients)
-        updates, inner = optimizer.update(plain, state.inner, params)
+        updates, inner = optimizer.update(_narrowed(plain, gradients, state.inner), state.inner, params)
         updates = tree.map(lambda u: ops.where(finite, u, 0.0), updates)
         inner = tree.map(lambda a, b: ops.where(finite, a, b), inner, state.inner)
         steps = state.steps + 1

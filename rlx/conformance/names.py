@@ -79,8 +79,7 @@ DTYPES = """bool_ uint8=u8 uint16=u16 uint32=u32 uint64=u64 int8=i8 int16=i16 in
 DIFFERENCES = {
     "around": "gives integers as they are", "argsort": "`descending=`; always stable",
     "bincount": "`length=` in a traced function; numbers below 0 count as 0 there",
-    "broadcast_to": "copies nothing, but the result is no view", "cumsum": "an axis is asked for beyond one axis",
-    "cumprod": "an axis is asked for beyond one axis", "divide": "integers give f32",
+    "broadcast_to": "copies nothing, but the result is no view", "divide": "integers give f32",
     "true_divide": "integers give f32", "empty": "gives zeros", "empty_like": "gives zeros",
     "geomspace": "f32", "logspace": "f32",
     "eye": "f32", "floor": "integers become f32", "ceil": "integers become f32",

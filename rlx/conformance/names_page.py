@@ -19,11 +19,12 @@ Written by `{command}`; do not edit. What goes by a name in numpy goes by it in 
 dash is a hole. Scalars, lists and arrays are taken outside a traced function and inside.
 
 What differs throughout: Python's numbers take the dtype of the arrays beside them, lists of floats are f32, integers
-and bools that have to become floats become f32, sums of small integers are i32. Functions whose result is as long as
-the values ask for take `size=` in a traced function, as in JAX. Keywords may have NumPy's, JAX's or SciPy's names
-(`ddof=`, `num=`, `axes=`). There is no `out=`, nothing is changed in place, and elementwise functions have no `where=`.
-i16, u16, u32 and u64 are computed by NumPy: on a GPU as steps on the host, which the report lists, and which
-`Session(fallback="error")` refuses. u64 beside a signed integer is a DTypeError, where NumPy gives float64.
+and bools that have to become floats become f32. Sums and products (`matmul`, `dot`) of integers of 8 and 16 bits are
+i32, and so is u8 beside i8. Functions whose result is as long as the values ask for take `size=` in a traced function,
+as in JAX. Keywords may have NumPy's, JAX's or SciPy's names (`ddof=`, `num=`, `axes=`). There is no `out=`, nothing is
+changed in place, and elementwise functions have no `where=`. i16, u16, u32 and u64 are computed by NumPy: on a GPU as
+steps on the host, which the report lists, and which `Session(fallback="error")` refuses. u64 beside a signed integer is
+a DTypeError, where NumPy gives float64.
 
 """
 

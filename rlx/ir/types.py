@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rlx.dtypes import DType
-from rlx.errors import ShapeError
+from rlx.errors import ShapeError, TracedValueError
 from rlx.records import Record
 
 MAX_RANK = 32  # NumPy 1's limit; NumPy 2 holds 64, but the definitions of ops add axes to a tensor's own
@@ -71,9 +71,24 @@ def is_index(value: Any) -> bool:
     return True
 
 
+def is_length(value: Any) -> bool:
+    """Whether the value is an integer, which a bool is not.
+
+    Raises: TracedValueError for a value that is known only in a run, since lengths and axes are static."""
+    try:
+        operator.index(value)
+    except TracedValueError:
+        raise
+    except TypeError:
+        return False
+    return not isinstance(value, bool)
+
+
 def as_items(value: Any, what: str) -> tuple[Any, ...]:
-    """The items of a sequence, or one integer as a tuple. Raises: ShapeError for any other value."""
-    if is_index(value):
+    """The items of a sequence, or one integer as a tuple.
+
+    Raises: ShapeError for any other value, TracedValueError for one that is known only in a run."""
+    if is_length(value) or isinstance(value, bool):
         return (value,)
     if not isinstance(value, Iterable):
         raise ShapeError(f"{what}: {value!r} is neither an int nor a sequence of ints")
@@ -84,7 +99,7 @@ def as_shape(shape: Sequence[int] | int, what: str = "shape") -> tuple[int, ...]
     """The shape as a tuple of Python ints. Raises: ShapeError for a negative or non-integer dimension."""
     dims = as_items(shape, what)
     for d in dims:
-        if isinstance(d, bool) or not is_index(d):
+        if not is_length(d):
             raise ShapeError(f"{what}: {d!r} is not an integer dimension")
         if d < 0:
             raise ShapeError(
@@ -115,7 +130,7 @@ def broadcast_shapes(*shapes: tuple[int, ...], op: str = "broadcast") -> tuple[i
 
 def normalize_axis(axis: int, rank: int, op: str, what: str = "axis") -> int:
     """The axis counted from the front. Raises: ShapeError naming `op` when it is out of range."""
-    if isinstance(axis, bool) or not is_index(axis):
+    if not is_length(axis):
         raise ShapeError(f"{op}: {what} {axis!r} is not an integer")
     if not rank:
         raise ShapeError(f"{op}: {what} {axis} of a scalar, which has no axes; expected an array of one axis or more")

@@ -79,6 +79,13 @@ def check_axis(op: str, x: TensorType, attrs: Attrs) -> int:
     return axis
 
 
+def flat_or_axis(op: str, x: Tensor, axis: int | None) -> tuple[Tensor, int]:
+    """The tensor and its axis, counted from the front; of None, all elements in row-major order, and 0."""
+    if axis is None:
+        return x if x.ndim == 1 else apply("reshape", x, shape=(x.size,)), 0
+    return x, normalize_axis(axis, x.ndim, op)
+
+
 def check_float(op: str, dtype: DType, what: str = "input") -> None:
     if not dtype.is_float:
         raise DTypeError(

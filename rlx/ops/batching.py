@@ -7,6 +7,7 @@ part by part where it has a decomposition, and else runs once an example, in a s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -19,9 +20,8 @@ from rlx.ir.op import Batch
 from rlx.ops.control.functions import cond, scan, while_loop
 
 Flags = Sequence[bool]
-Known = dict[
-    int, tuple[Tensor, bool]
-]  # the tensor outside, and whether it has examples, by the id of a body's tensor
+# The tensor outside, and whether it has examples, by the id of a body's tensor.
+Known = dict[int, tuple[Tensor, bool]]
 
 
 def batched(
@@ -252,17 +252,10 @@ def gather(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Seq
                 "take them along axis 0, or dequantize first"
             )
         return (apply("transpose", y, perm=(axis, *range(axis), *range(axis + 1, rank + 1))),)
-    flat = apply("reshape", indices, shape=(size, _count(indices.shape[1:])))
+    flat = apply("reshape", indices, shape=(size, math.prod(indices.shape[1:])))
     there = _placed(flat, x.shape[:1], x.shape[1 : axis + 1], x.shape[axis + 2 :])
     y = apply("gather_elements", x, there, axis=axis + 1)
     return (apply("reshape", y, shape=(size, *node.outputs[0].shape)),) if n != 1 else (y,)
-
-
-def _count(shape: Sequence[int]) -> int:
-    n = 1
-    for size in shape:
-        n *= size
-    return n
 
 
 def _placed(flat: Tensor, examples: Sequence[int], before: Sequence[int], after: Sequence[int]) -> Tensor:
@@ -280,7 +273,7 @@ def scatter(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Se
         return _add(node, [inputs[0], *spread_[1:]], axis=axis + 1)
     updates = spread_[1]
     before, after = updates.shape[1 : axis + 1], updates.shape[axis + 1 + k :]
-    flat = apply("reshape", spread_[0], shape=(size, _count(node.inputs[0].shape)))
+    flat = apply("reshape", spread_[0], shape=(size, math.prod(node.inputs[0].shape)))
     rows = apply("reshape", updates, shape=(size, *before, flat.shape[1], *after))
     operands = (_placed(flat, (size,), before, after), rows, *spread_[2:])
     return (apply("scatter_elements", *operands, **{**node.attrs, "axis": axis + 1}),)

@@ -16,7 +16,7 @@ import numpy as np
 from rlx.dtypes import f32, f64, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Tensor, apply
-from rlx.ir.types import broadcast_shapes, normalize_axes
+from rlx.ir.types import as_items, broadcast_shapes, normalize_axes, normalize_axis
 from rlx.ops import composite, reduce
 from rlx.ops.base import TensorLike, cast_to, tensors
 from rlx.ops.elementwise import select, trig
@@ -370,20 +370,14 @@ add, subtract, multiply, divide, matmul = (_binary(f) for f in (_ADD, _SUB, _MUL
 
 
 def reshape(z: Any, shape: Any) -> Complex:
-    complex_z = _as(z)
-    sizes = [shape] if isinstance(shape, int) else list(shape)
-    if -1 in sizes:
-        rest = int(np.prod([n for n in sizes if n != -1], dtype=np.int64))
-        sizes[sizes.index(-1)] = complex_z.size // max(rest, 1)
-    return Complex(_RESHAPE(complex_z.pairs, (*sizes, 2)))
+    return Complex(_RESHAPE(_as(z).pairs, (*as_items(shape, "reshape: shape"), 2)))
 
 
 def transpose(z: Any, perm: Any = None) -> Complex:
     complex_z = _as(z)
-    order = normalize_axes(list(range(complex_z.ndim))[::-1] if perm is None else perm, complex_z.ndim, "transpose")
-    listed = list(range(complex_z.ndim))[::-1] if perm is None else [a % complex_z.ndim for a in perm]
-    assert len(order) == complex_z.ndim
-    return Complex(_TRANSPOSE(complex_z.pairs, (*listed, complex_z.ndim)))
+    rank = complex_z.ndim
+    order = range(rank)[::-1] if perm is None else [normalize_axis(a, rank, "transpose") for a in perm]
+    return Complex(_TRANSPOSE(complex_z.pairs, (*order, rank)))
 
 
 def _unary(function: Callable[..., Any]) -> Callable[[Any], Complex]:

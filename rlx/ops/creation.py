@@ -11,7 +11,7 @@ from rlx.dtypes import DTypeLike, as_dtype, f32, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Graph, Tensor
 from rlx.ir.graph import traced_graph
-from rlx.ir.types import as_shape
+from rlx.ir.types import as_shape, is_length
 from rlx.ops.elementwise import binary, select
 from rlx.ops.movement import strided as movement
 
@@ -103,7 +103,9 @@ def arange(
     first, end = (0, start) if stop is None else (start, stop)
     arguments: dict[str, Any] = {"start": first, "stop": end, "step": step}
     for name, value in arguments.items():
-        if not isinstance(value, Tensor) and (np.ndim(value) or np.asarray(value).dtype.kind not in "biuf"):
+        if isinstance(value, Tensor):
+            is_length(value)  # raises: only a run knows it
+        if np.ndim(value) or np.asarray(value).dtype.kind not in "biuf":
             raise DTypeError(f"arange: {name} is {value!r}; expected one real number of at most 64 bits")
     try:
         values: Any = np.arange(first, end, step)

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 
 from rlx.dtypes import DTypeLike, as_dtype
-from rlx.errors import ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.op import Infer
-from rlx.ir.types import normalize_axis
 from rlx.ops import batching, extended
-from rlx.ops.base import cast_to, check_axis, check_inputs, check_number, flag, tensor
+from rlx.ops.base import cast_to, check_axis, check_inputs, check_number, flag, flat_or_axis, tensor
 from rlx.ops.numeric import Array, computed
 from rlx.ops.order import check_flag
 from rlx.ops.reduce import sum_dtype, working_float
@@ -118,26 +116,18 @@ register(
 def _call(
     op: str, x: Tensor, axis: int | None, exclusive: bool, reverse: bool, dtype: DTypeLike | None
 ) -> Tensor:
-    x = tensor(op, x)
+    x, axis = flat_or_axis(op, tensor(op, x), axis)
     flags = {"exclusive": flag(op, "exclusive", exclusive), "reverse": flag(op, "reverse", reverse)}
     if dtype is None:
-        return apply(op, x, axis=_axis(op, x, axis), **flags)
-    return cast_to(apply(op, cast_to(x, as_dtype(dtype)), axis=_axis(op, x, axis), **flags), as_dtype(dtype))
-
-
-def _axis(op: str, x: Tensor, axis: int | None) -> int:
-    if axis is None and x.ndim > 1:
-        raise ShapeError(
-            f"{op}: axis is None for shape {x.shape}; give the axis, or flatten the tensor first"
-        )
-    return normalize_axis(0 if axis is None else axis, x.ndim, op)
+        return apply(op, x, axis=axis, **flags)
+    return cast_to(apply(op, cast_to(x, as_dtype(dtype)), axis=axis, **flags), as_dtype(dtype))
 
 
 def cumsum(
     x: Tensor, axis: int | None = None, exclusive: bool = False, reverse: bool = False,
     dtype: DTypeLike | None = None,
 ) -> Tensor:  # fmt: skip
-    """The running sum along an axis: each element plus all before it (axis None: the only axis x has).
+    """The running sum along an axis: each element plus all before it (axis None: all elements, flat).
 
     `exclusive` leaves out the element itself (0 comes first); `reverse` sums from the end. Dtype: floats and i64 keep
     theirs; bool, u8, i8 and i32 give i32, which wraps, as in rlx.sum. Gradient: the running sum of d from the other
@@ -151,7 +141,7 @@ def cumprod(
     x: Tensor, axis: int | None = None, exclusive: bool = False, reverse: bool = False,
     dtype: DTypeLike | None = None,
 ) -> Tensor:  # fmt: skip
-    """The running product along an axis: each element times all before it (axis None: the only axis x has).
+    """The running product along an axis: each element times all before it (axis None: all elements, flat).
 
     `exclusive` leaves out the element itself (1 comes first); `reverse` multiplies from the end. Dtype: as rlx.prod.
     Gradient: computed without division, so right where factors are zero. Numerics: as rlx.prod.
@@ -162,7 +152,7 @@ def cumprod(
 def cummax(x: Tensor, axis: int | None = None, reverse: bool = False) -> Tensor:
     """The running maximum along an axis: the greatest of each element and all before it, NaN from the first NaN on.
 
-    `reverse` runs from the end; axis None: the only axis x has. Dtype: any but bool. Gradient: each element's d to the
+    `reverse` runs from the end; axis None: all elements, flat. Dtype: any but bool. Gradient: each element's d to the
     element that is the maximum, the last of equal ones, as in torch. Numerics: exact.
     """
     return _extreme("cummax", x, axis, reverse, "maximum")
@@ -174,9 +164,8 @@ def cummin(x: Tensor, axis: int | None = None, reverse: bool = False) -> Tensor:
 
 
 def _extreme(op: str, x: Tensor, axis: int | None, reverse: bool, choose: str) -> Tensor:
-    x = tensor(op, x)
+    x, axis = flat_or_axis(op, tensor(op, x), axis)
     check_number(op, x.dtype)
-    axis = _axis(op, x, axis)
     if not x.size:
         return x
     span = np.iinfo(x.dtype.np) if x.dtype.is_int else None

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtypes import i32
+from rlx.dtypes import DType, i32, i64, promote
 from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Tensor, apply
 from rlx.ir.graph import graph_of, traced_into
-from rlx.ir.types import is_index, normalize_axis
+from rlx.ir.types import is_length, normalize_axis
 from rlx.ops.control.functions import scan, while_loop
 from rlx.ops.pytree import flatten, is_number, unflatten
 
@@ -23,31 +23,45 @@ def fori_loop(
 ) -> PyTree:
     """The last value of `v = init_val; for i in range(lower, upper): v = body_fun(i, v)`.
 
-    init_val is a pytree of tensors and numbers, which the body returns with the same structure and types; i is an i32
-    of rank 0. Gradient: of bounds that are Python ints, that of a scan; of bounds that are tensors, none: the loop is a
-    while_loop without a limit. Raises: DTypeError for bounds that are no integers; as scan and while_loop.
+    init_val is a pytree of tensors and numbers, which the body returns with the same structure and types; i is of rank
+    0, an i32, or an i64 where a bound is an i64 or u32 tensor or an int beyond 32 bits. Gradient: of bounds that are
+    Python ints, that of a scan; of bounds that are tensors, none: the loop is a while_loop without a limit. Raises:
+    DTypeError for bounds that are no integers; as scan and while_loop.
     """
     if not callable(body_fun):
         raise GraphError(
             f"fori_loop: body_fun is {type(body_fun).__name__}; expected a function of i and the value"
         )
-    if is_index(lower) and is_index(upper) and not isinstance(lower, bool) and not isinstance(upper, bool):
-        steps = np.arange(int(lower), max(int(lower), int(upper)), dtype=np.int32)
+    dtype = _counter(lower, upper)
+    if not isinstance(lower, Tensor) and not isinstance(upper, Tensor):
+        steps = np.arange(int(lower), max(int(lower), int(upper)), dtype=dtype.np)
         return scan(lambda v, i: (body_fun(i, v), None), init_val, steps)[0]
-    for name, bound in (("lower", lower), ("upper", upper)):
-        kind = bound.dtype.kind if isinstance(bound, Tensor) else "i" if is_index(bound) else "?"
-        if kind not in "iu" or (isinstance(bound, Tensor) and bound.shape != ()):
-            raise DTypeError(
-                f"fori_loop: {name} is {bound.type if isinstance(bound, Tensor) else repr(bound)}; expected an int or "
-                "an integer of rank 0"
-            )
-    first, last = (b if not isinstance(b, Tensor) else apply("cast", b, dtype=i32) for b in (lower, upper))
-    graph = next(b.graph for b in (first, last) if isinstance(b, Tensor))
-    first, last = (b if isinstance(b, Tensor) else graph.constant(int(b), i32) for b in (first, last))
+    graph = graph_of("fori_loop", (lower, upper))
+    first, last = (
+        apply("cast", b, dtype=dtype) if isinstance(b, Tensor) else graph.constant(int(b), dtype)
+        for b in (lower, upper)
+    )
     carry = while_loop(
         lambda at: at[0] < last, lambda at: (at[0] + 1, body_fun(at[0], at[1])), (first, init_val)
     )
     return carry[1]
+
+
+def _counter(lower: Any, upper: Any) -> DType:
+    """The dtype of the loop's i, which holds all values of its bounds."""
+    held = i32
+    for name, bound in (("lower", lower), ("upper", upper)):
+        if isinstance(bound, Tensor):
+            if not bound.dtype.is_int or bound.shape != ():
+                raise DTypeError(f"fori_loop: {name} is {bound.type}; expected an int or an integer of rank 0")
+            if bound.weak is None:  # a number of a traced call is an i32, which each call checks
+                held = promote(held, bound.dtype)
+            continue
+        if not is_length(bound) or not -(1 << 63) <= bound < 1 << 63:
+            raise DTypeError(f"fori_loop: {name} is {bound!r}; expected an int of 64 bits or an integer of rank 0")
+        if not -(1 << 31) <= bound < 1 << 31:
+            held = i64
+    return held
 
 
 def map(f: Callable[[PyTree], PyTree], xs: PyTree) -> PyTree:

@@ -15,6 +15,7 @@ from rlx.ir.graph import leaked
 from rlx.ir.number import TracedNumber
 from rlx.ir.values import is_foreign
 from rlx.ops import composite
+from rlx.ops.base import tensors
 from rlx.ops.elementwise import binary, bits, division, select, unary
 from rlx.ops.index.arrays import getitem
 from rlx.ops.matmul import matmul
@@ -37,26 +38,27 @@ def _both(op: Callable[[Any, Any], Tensor], swap: bool = False) -> Callable[[Ten
     return method
 
 
-def _logic(op: Callable[[Any, Any], Tensor], sign: str) -> Callable[[Tensor, Any], Any]:
+def _bits(of_bools: Callable[[Any, Any], Tensor], of_integers: Callable[[Any, Any], Tensor], sign: str) -> Any:
     def method(self: Tensor, other: Any) -> Any:
         if not isinstance(other, _TAKEN) and not is_foreign(other):
             return NotImplemented
-        for x in (self, other):
-            name = str(getattr(x, "dtype", type(x).__name__))
-            if name != "bool":
-                raise DTypeError(
-                    f"operator {sign}: takes bool on both sides, got {name}; compare it first (`x != 0`)"
-                )
-        return op(self, other)
+        both = tensors(method.__name__, self, other)
+        for x in both:
+            _check_bits(method.__name__, x)
+        return (of_bools if all(x.dtype.kind == "b" for x in both) else of_integers)(*both)
 
     method.__name__ = f"operator {sign}"
     return method
 
 
+def _check_bits(operator: str, x: Tensor) -> None:
+    if x.dtype.is_float:
+        raise DTypeError(f"{operator}: takes bools or integers, got {x.dtype}; compare it first (`x != 0`)")
+
+
 def _invert(self: Tensor) -> Tensor:
-    if self.dtype.kind != "b":
-        raise DTypeError(f"operator ~: takes bool, got {self.dtype}; compare it first (`x != 0`)")
-    return unary.logical_not(self)
+    _check_bits("operator ~", self)
+    return unary.logical_not(self) if self.dtype.kind == "b" else bits.bitwise_not(self)
 
 
 def users_line() -> str:
@@ -160,6 +162,10 @@ def _same(self: Tensor) -> Tensor:
     return self
 
 
+_and = _bits(binary.logical_and, bits.bitwise_and, "&")
+_or = _bits(binary.logical_or, bits.bitwise_or, "|")
+_xor = _bits(binary.logical_xor, bits.bitwise_xor, "^")
+
 TENSOR_METHODS: dict[str, Any] = {
     "__add__": _both(binary.add), "__radd__": _both(binary.add, swap=True),
     "__sub__": _both(binary.sub), "__rsub__": _both(binary.sub, swap=True),
@@ -175,9 +181,7 @@ TENSOR_METHODS: dict[str, Any] = {
     "__eq__": _both(binary.equal), "__ne__": _both(binary.not_equal),
     "__lt__": _both(binary.less), "__le__": _both(binary.less_equal),
     "__gt__": _both(binary.greater), "__ge__": _both(binary.greater_equal),
-    "__and__": _logic(binary.logical_and, "&"), "__rand__": _logic(binary.logical_and, "&"),
-    "__or__": _logic(binary.logical_or, "|"), "__ror__": _logic(binary.logical_or, "|"),
-    "__xor__": _logic(binary.logical_xor, "^"), "__rxor__": _logic(binary.logical_xor, "^"),
+    "__and__": _and, "__rand__": _and, "__or__": _or, "__ror__": _or, "__xor__": _xor, "__rxor__": _xor,
     "__invert__": _invert, "__getitem__": getitem,
     "reshape": _reshape, "transpose": _transpose, "flatten": _flatten, "squeeze": _squeeze, "astype": _astype,
     "T": property(movement.transpose), "mT": property(_swap_last),
@@ -186,8 +190,10 @@ TENSOR_METHODS: dict[str, Any] = {
     "__contains__": _refuse("the `in` test", "use rlx.any(x == value)"),
     "__int__": _refuse("int()", "use rlx.cast(x, 'i32')"),
     "__float__": _refuse("float()", "use rlx.cast(x, 'f32') for a dtype, rlx.exp(x) and the like for math's functions"),
-    "__index__": _refuse("use as an index or a count", "use rlx.gather to index, rlx.while_loop to repeat",
-                         "; a list times a tensor means it too: make the list a NumPy array"),
+    "__index__": _refuse("use as an index or a count",
+                         "use rlx.gather to index, rlx.dynamic_slice to cut, rlx.while_loop to repeat",
+                         "; a length or an axis is fixed in a trace: make it a static argument of jit; a list times a "
+                         "tensor means it too: make the list a NumPy array"),
     "__format__": _format,
     "__array__": _refuse("conversion to an array", "name it with Graph.output and run the graph"),
     "__array_ufunc__": _array_ufunc, "__array_function__": _array_function,

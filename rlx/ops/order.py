@@ -13,9 +13,9 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer, Reference
-from rlx.ir.types import is_index, normalize_axes, normalize_axis
+from rlx.ir.types import is_length, normalize_axes, normalize_axis
 from rlx.ops import batching
-from rlx.ops.base import cast_to, check_axis, check_inputs, flag, floating, tensor, written
+from rlx.ops.base import cast_to, check_axis, check_inputs, flag, flat_or_axis, floating, tensor, written
 from rlx.ops.movement.strided import index
 from rlx.ops.numeric import Array, widened
 from rlx.ops.reduce import Axis, working_float
@@ -189,24 +189,23 @@ register(Op("top_k", "order", _top_k_infer, _top_k, _JUDGE, _chosen_vjp, kernel=
             batch=batching.along()))
 
 
-def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
-    """x sorted along an axis, stably.
+def sort(x: Tensor, axis: int | None = -1, descending: bool = False) -> Tensor:
+    """x sorted along an axis (None: all elements, flat), stably.
 
     Shape, dtype: x's; any dtype. NaN is the greatest, as in NumPy: last when ascending, first when descending.
     0.0 and -0.0 are equal. Gradient: each element's goes to where the element was in x. Numerics: exact.
     """
-    x = tensor("sort", x)
-    axis = normalize_axis(axis, x.ndim, "sort")
+    x, axis = flat_or_axis("sort", tensor("sort", x), axis)
     return apply_multi("sort", x, axis=axis, descending=flag("sort", "descending", descending))[0]
 
 
-def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
-    """The indices that sort x along an axis; equal elements stay in their order, also when descending.
+def argsort(x: Tensor, axis: int | None = -1, descending: bool = False) -> Tensor:
+    """The indices that sort x along an axis (None: all elements, flat).
 
+    Equal elements stay in their order, also when descending.
     Dtype: any; gives i64. NaN is the greatest. Gradient: none.
     """
-    x = tensor("argsort", x)
-    axis = normalize_axis(axis, x.ndim, "argsort")
+    x, axis = flat_or_axis("argsort", tensor("argsort", x), axis)
     return apply("argsort", x, axis=axis, descending=flag("argsort", "descending", descending))
 
 
@@ -222,7 +221,7 @@ def top_k(
     """
     x = tensor("top_k", x)
     axis = normalize_axis(axis, x.ndim, "top_k")
-    if isinstance(k, bool) or not is_index(k):
+    if not is_length(k):
         raise ShapeError(f"top_k: k is {k!r}; expected an int")
     values, indices = apply_multi("top_k", x, k=int(k), axis=axis, largest=flag("top_k", "largest", largest))
     return values, indices

@@ -11,7 +11,7 @@ import numpy as np
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
-from rlx.ir.types import is_index
+from rlx.ir.types import is_length
 from rlx.ops import batching
 from rlx.ops.base import TensorLike, cast_to, check_inputs, floating, floats, tensor, tensors, written
 from rlx.ops.numeric import Array, computed
@@ -344,7 +344,7 @@ def adaptive_avg_pool(x: TensorLike, size: int | Sequence[int | None] | None) ->
     x = floating(tensor("adaptive_avg_pool", x))
     axes = spatial_axes("adaptive_avg_pool", x)
     sizes: list[Any] = list(size) if isinstance(size, Iterable) else [size] * axes
-    known = (s is None or (is_index(s) and not isinstance(s, bool) and s > 0) for s in sizes)
+    known = (s is None or (is_length(s) and s > 0) for s in sizes)
     if len(sizes) != axes or not all(known):
         raise ShapeError(
             f"adaptive_avg_pool: size is {size!r} for {x.shape}; expected {axes} numbers of windows"

@@ -16,7 +16,7 @@ import numpy as np
 from rlx.dtypes import DType, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
-from rlx.ir.types import is_index, normalize_axis
+from rlx.ir.types import is_length, normalize_axis
 from rlx.ops import batching
 from rlx.ops.base import TensorLike, cast_to, check_inputs, tensors
 from rlx.ops.index.dynamic import dynamic_update_slice
@@ -268,7 +268,7 @@ def segment_sum(updates: TensorLike, indices: TensorLike, length: int, axis: int
     """
     updates, indices = tensors("segment_sum", updates, integers(indices))
     indices = index_tensor("segment_sum", indices)
-    if isinstance(length, bool) or not is_index(length) or length < 0:
+    if not is_length(length) or length < 0:
         raise ShapeError(f"segment_sum: length is {length!r}; expected an int ≥ 0")
     axis = normalize_axis(axis, max(updates.ndim - indices.ndim + 1, 1), "segment_sum")
     check_constants_in_range("segment_sum", indices, int(length), f"{length} segments")

@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Tensor, TensorType
-from rlx.ir.types import as_items, is_index
+from rlx.ir.types import as_items, is_length
 from rlx.ops.numeric import Array
 
 Ints = tuple[int, ...]
@@ -65,17 +65,17 @@ def check_groups(op: str, groups: Any, channels: int, what: str) -> None:
 
 def per_axis(op: str, what: str, value: Any, n: int) -> Ints:
     """An argument that is an int for all axes, or a sequence of one for each, as a tuple of n ints."""
-    values = (value,) * n if is_index(value) else as_items(value, f"{op}: {what}")
-    if len(values) != n or not all(is_index(v) and not isinstance(v, bool) for v in values):
+    values = (value,) * n if is_length(value) else as_items(value, f"{op}: {what}")
+    if len(values) != n or not all(map(is_length, values)):
         raise ShapeError(f"{op}: {what} is {value!r}; expected an int or {n} ints, one for each spatial axis")
     return tuple(int(v) for v in values)
 
 
 def pads_of(op: str, pads: Any, n: int) -> Pads:
     """Pads as n pairs (begin, end), from an int, one int for each axis (both ends), or a pair for each axis."""
-    values = (pads,) * n if is_index(pads) else as_items(pads, f"{op}: pads")
-    pairs = [(v, v) if is_index(v) else as_items(v, f"{op}: pads") for v in values]
-    if len(pairs) != n or not all(len(p) == 2 and all(map(is_index, p)) for p in pairs):
+    values = (pads,) * n if is_length(pads) else as_items(pads, f"{op}: pads")
+    pairs = [(v, v) if is_length(v) else as_items(v, f"{op}: pads") for v in values]
+    if len(pairs) != n or not all(len(p) == 2 and all(map(is_length, p)) for p in pairs):
         raise ShapeError(
             f"{op}: pads is {pads!r}; expected an int, an int for each of {n} spatial axes, or a (begin, end) for each"
         )

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rlx import tree
 from rlx.errors import GraphError
 from rlx.ir import Tensor, apply
 from rlx.ir.body import TracedBody
@@ -180,6 +181,31 @@ class custom_jvp(_Custom):
         check_function("custom_jvp.defjvp", jvp)
         self.jvp = jvp
         return jvp
+
+    def defjvps(self, *rules: Callable[..., Any] | None) -> None:
+        """Gives a rule for each argument: rule(its tangent, the result, *primals) -> its part of the result's tangent.
+
+        The parts are added; None stands for an argument that moves nothing. Raises: GraphError with nondiff_argnums,
+        as JAX does, and where the function is called with another number of arguments than there are rules.
+        """
+        name = name_of(self.fun)
+        if self.nondiff_argnums:
+            raise GraphError(f"custom_jvp.defjvps: {name} has nondiff_argnums; write {name}.defjvp(rule)")
+        for rule in rules:
+            if rule is not None:
+                check_function("custom_jvp.defjvps", rule)
+
+        def jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+            if len(rules) != len(primals):
+                raise GraphError(
+                    f"custom_jvp.defjvps: {name} has {len(rules)} rules and was given {len(primals)} arguments; "
+                    "expected a rule, or None, for each"
+                )
+            result = self(*primals)
+            parts = [r(t, result, *primals) for r, t in zip(rules, tangents, strict=True) if r is not None]
+            return result, tree.map(lambda y, *ds: sum(ds, zeros_like(y)), result, *parts)
+
+        self.jvp = jvp
 
     def _rule(
         self, args: list[Any], places: list[int], tree: Any, out: Any, results: Sequence[Tensor]

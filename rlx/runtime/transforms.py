@@ -7,8 +7,9 @@ inside a traced function, where it adds nodes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -132,7 +133,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
     check_function("vjp", fun)
     name = name_of(fun)
 
-    def run(primals: Sequence[Any]) -> tuple[Any, Any, Any, list[Tensor], list[Any], list[Tensor]]:
+    def run(primals: Sequence[Any]) -> _Run:
         leaves = taken(primals)[1]
         graph = home("vjp", leaves)
         xs: list[Tensor] = []
@@ -143,43 +144,50 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
             xs += sources("vjp", name, i, as_leaves(graph, own))
         result, aux = _auxiliary("vjp", fun, fun(*unflatten(taken(primals)[0], xs)), has_aux)
         out, ys = outputs_of("vjp", fun, graph, result)
-        return aux, out, unflatten(out, ys), ys, trees, xs
+        return _Run(trees, xs, out, ys, unflatten(out, ys), aux)
 
-    def pulled(
-        at: tuple[Any, Any, Any, list[Tensor], list[Any], list[Tensor]], cotangents: Any
-    ) -> tuple[Any, ...]:
-        _, out, value, ys, trees, xs = at
-        tree, leaves = taken(conjugated(_like(cotangents, value)))
-        same_tree("vjp", f"the result of {name}", out, "the cotangent", tree)
-        graph = home("vjp", ys)
+    def pulled(at: _Run, cotangents: Any) -> tuple[Any, ...]:
+        tree, leaves = taken(conjugated(_like(cotangents, at.value)))
+        same_tree("vjp", f"the result of {name}", at.out, "the cotangent", tree)
+        graph = home("vjp", at.ys)
         ds: list[Tensor | None] = []
-        for y, d in zip(ys, leaves, strict=True):
+        for y, leaf in zip(at.ys, leaves, strict=True):
             if not y.dtype.is_float:
                 ds.append(None)
                 continue
-            ds += as_leaves(graph, [d])
-            same_types(
-                "vjp", f"the result of {name}", [y], "the cotangent", [d for d in ds[-1:] if d is not None]
-            )
-        found = [_or_zeros(x, d) for x, d in zip(xs, pullback(ys, ds, xs), strict=True)]
-        made, start = [], 0
-        for tree, count in trees:
-            made.append(conjugated(unflatten(tree, found[start : start + count])))
-            start += count
-        return tuple(made)
+            (d,) = as_leaves(graph, [leaf])
+            same_types("vjp", f"the result of {name}", [y], "the cotangent", [d])
+            ds.append(d)
+        found = iter([_or_zeros(x, d) for x, d in zip(at.xs, pullback(at.ys, ds, at.xs), strict=True)])
+        return tuple(conjugated(unflatten(tree, list(islice(found, count)))) for tree, count in at.trees)
 
     if tracing() or any(isinstance(x, Tensor) for x in taken(primals)[1]):
         at = run(primals)
         pull: Callable[[Any], Any] = functools.partial(pulled, at)
-        return (at[2], pull, at[0]) if has_aux else (at[2], pull)
-    value = Shared(lambda primals: (lambda at: (at[2], at[0]))(run(primals)), "auto", None, (), (), "vjp")
+        return (at.value, pull, at.aux) if has_aux else (at.value, pull)
+
+    def valued(primals: Sequence[Any]) -> tuple[Any, Any]:
+        at = run(primals)
+        return at.value, at.aux
+
+    result, aux = Shared(valued, "auto", None, (), (), "vjp")(primals)
     back = Shared(lambda primals, cotangents: pulled(run(primals), cotangents), "auto", None, (), (), "vjp")
-    result, aux = value(primals)
 
     def at_once(cotangents: Any) -> Any:
         return back(primals, _like(cotangents, result))
 
     return (result, at_once, aux) if has_aux else (result, at_once)
+
+
+class _Run(NamedTuple):
+    """What vjp's function gave: of each primal its structure and count of leaves, all their tensors, and the result."""
+
+    trees: list[tuple[Any, int]]
+    xs: list[Tensor]
+    out: Any
+    ys: list[Tensor]
+    value: Any
+    aux: Any
 
 
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
@@ -446,62 +454,13 @@ def vmap(
 
     @functools.wraps(fun)
     def mapped(*args: Any, **kwargs: Any) -> Any:
-        if not isinstance(in_axes, int | None) and len(in_axes) != len(args):
-            raise GraphError(
-                f"vmap: in_axes is {in_axes!r}, {len(in_axes)} entries, and {name} was given {len(args)} arguments by "
-                "position; expected one entry for each"
-            )
-        axes: list[int | None] = []
-        labels: list[str] = []
         tree, leaves = taken((args, kwargs))
-        parts = [
-            (i, a, in_axes if isinstance(in_axes, int | None) else in_axes[i]) for i, a in enumerate(args)
-        ]
-        for at, value, entry in (*parts, *((k, kwargs[k], 0) for k in sorted(kwargs))):
-            skeleton, own = taken(value)
-            found = prefixed(f"vmap: the entry of in_axes for argument {at} of {name}", skeleton, entry, _is_axis,
-                             "give an int or None, or a container like the argument's")  # fmt: skip
-            axes += beside_pairs(found, skeleton, [np.ndim(x) if not hasattr(x, "ndim") else x.ndim for x in own])
-            labels += [f"argument {at} of {name}"] * len(own)
+        labels, axes = _sliced(name, in_axes, args, kwargs)
         graph = home("vmap", leaves)
         tensors = as_leaves(graph, leaves)
-        for i, (t, axis, label) in enumerate(zip(tensors, axes, labels, strict=True)):
-            if axis is None:
-                continue
-            if not -t.ndim <= axis < t.ndim:
-                raise ShapeError(
-                    f"vmap: {label} is {t.type}, which has no axis {axis}; write its axis of examples in in_axes, or "
-                    "None to share it"
-                )
-            if t.dtype.is_packed:
-                raise DTypeError(
-                    f"vmap: {label} is {t.type}: packed weights are not sliced; write None for it in in_axes"
-                )
-            axes[i] = axis % t.ndim
-        sizes: dict[int, str] = {}
-        for t, axis, label in zip(tensors, axes, labels, strict=True):
-            if axis is not None:
-                sizes[t.shape[axis]] = f"{label}, {t.type} along axis {axis}"
-        if axis_size is not None:
-            sizes.setdefault(int(axis_size), "axis_size")
-        if len(sizes) > 1:
-            said = "; ".join(f"{n}: {where}" for n, where in sizes.items())
-            raise ShapeError(f"vmap: there are different numbers of examples: {said}; expected one")
-        if not sizes:
-            raise GraphError(
-                f"vmap: no argument of {name} is sliced; give in_axes an int for one, or axis_size"
-            )
-        size = next(iter(sizes))
-        xs, types = [], []
-        for t, axis in zip(tensors, axes, strict=True):
-            if axis is not None:
-                moved = (
-                    t
-                    if axis == 0
-                    else apply("transpose", t, perm=(axis, *(i for i in range(t.ndim) if i != axis)))
-                )
-                xs.append(moved)
-                types.append(TensorType(moved.shape[1:], t.dtype))
+        axes = [_checked_axis(*of) for of in zip(tensors, axes, labels, strict=True)]
+        size = _examples(name, tensors, axes, labels, axis_size)
+        xs = [_first(t, axis) for t, axis in zip(tensors, axes, strict=True) if axis is not None]
         state: dict[str, Any] = {}
 
         def one(given: list[Tensor]) -> list[Any]:
@@ -513,7 +472,7 @@ def vmap(
                 raise GraphError(f"vmap: {name} gave no array; return what it computes")
             return result
 
-        outs, flags = _traced_once(graph, types, xs, size, one)
+        outs, flags = _traced_once(graph, [TensorType(x.shape[1:], x.dtype) for x in xs], xs, size, one)
         places = prefixed(f"vmap: out_axes of {name}", state["tree"], out_axes, _is_axis,
                           "give an int or None, or a container like the result's")  # fmt: skip
         places = beside_pairs(places, state["tree"], [t.ndim + (not f) for t, f in zip(outs, flags, strict=True)])
@@ -522,6 +481,67 @@ def vmap(
         )
 
     return Transformed(mapped, device, None, static_argnums, static_argnames, "vmap", out)
+
+
+def _sliced(
+    name: str, in_axes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[str], list[int | None]]:
+    """For each leaf of the arguments what errors call it, and the axis along which in_axes slices it."""
+    if not isinstance(in_axes, int | None) and len(in_axes) != len(args):
+        raise GraphError(
+            f"vmap: in_axes is {in_axes!r}, {len(in_axes)} entries, and {name} was given {len(args)} arguments by "
+            "position; expected one entry for each"
+        )
+    entries = [in_axes] * len(args) if isinstance(in_axes, int | None) else in_axes
+    labels: list[str] = []
+    axes: list[int | None] = []
+    for at, value, entry in (
+        *zip(range(len(args)), args, entries, strict=True), *((k, kwargs[k], 0) for k in sorted(kwargs))
+    ):  # fmt: skip
+        skeleton, own = taken(value)
+        found = prefixed(f"vmap: the entry of in_axes for argument {at} of {name}", skeleton, entry, _is_axis,
+                         "give an int or None, or a container like the argument's")  # fmt: skip
+        axes += beside_pairs(found, skeleton, [np.ndim(x) if not hasattr(x, "ndim") else x.ndim for x in own])
+        labels += [f"argument {at} of {name}"] * len(own)
+    return labels, axes
+
+
+def _checked_axis(t: Tensor, axis: int | None, label: str) -> int | None:
+    """An axis of in_axes, counted from the front."""
+    if axis is None:
+        return None
+    if not -t.ndim <= axis < t.ndim:
+        raise ShapeError(
+            f"vmap: {label} is {t.type}, which has no axis {axis}; write its axis of examples in in_axes, or "
+            "None to share it"
+        )
+    if t.dtype.is_packed:
+        raise DTypeError(f"vmap: {label} is {t.type}: packed weights are not sliced; write None for it in in_axes")
+    return axis % t.ndim
+
+
+def _examples(
+    name: str, tensors: Sequence[Tensor], axes: Sequence[int | None], labels: Sequence[str], axis_size: int | None
+) -> int:
+    """How many examples there are, on which all sliced arguments and axis_size must agree."""
+    sizes = {
+        t.shape[axis]: f"{label}, {t.type} along axis {axis}"
+        for t, axis, label in zip(tensors, axes, labels, strict=True)
+        if axis is not None
+    }
+    if axis_size is not None:
+        sizes.setdefault(int(axis_size), "axis_size")
+    if len(sizes) > 1:
+        said = "; ".join(f"{n}: {where}" for n, where in sizes.items())
+        raise ShapeError(f"vmap: there are different numbers of examples: {said}; expected one")
+    if not sizes:
+        raise GraphError(f"vmap: no argument of {name} is sliced; give in_axes an int for one, or axis_size")
+    return next(iter(sizes))
+
+
+def _first(t: Tensor, axis: int) -> Tensor:
+    """The tensor with this axis in front of the others."""
+    return t if axis == 0 else apply("transpose", t, perm=(axis, *(i for i in range(t.ndim) if i != axis)))
 
 
 def _is_axis(value: Any) -> bool:

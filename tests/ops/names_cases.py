@@ -172,6 +172,11 @@ CASES = [
     case("percentile", I, [10, 50], axis=0), case("quantile", N, 0.5, axis=1), case("nanmedian", N, axis=0),
     case("nanpercentile", N, 30.0), case("quantile", np.array([1.0, np.inf]), [0.0, 1.0], judge=lambda x, q: x),
     *(case(f"nan{n}", N, axis=1) for n in ("sum", "prod", "max", "min", "mean", "cumsum", "cumprod", "var", "std")),
+    *(case(n, M) for n in ("cumsum", "cumprod", "nancumsum", "nancumprod")), case("concatenate", [M, V], axis=None),
+    *(case(n, M, axis=None) for n in ("sort", "argsort", "cumsum")),
+    *(case(n, C, judge=j) for n, j in (
+        ("cummax", lambda x: np.maximum.accumulate(x.ravel())),
+        ("cummin", lambda x: np.minimum.accumulate(x.ravel())))),
     *(case(f"nan{n}", N) for n in ("sum", "prod", "max", "min", "mean", "var", "std")), case("nanmax", I),
     case("nanvar", N, axis=0, correction=1, judge=plain(np.nanvar, correction="ddof")), case("nanargmax", M),
     *(case(f"nanarg{n}", N, axis=1, judge=lambda x, axis, n=n: _nanarg(x, axis, getattr(np, f"nanarg{n}")))

@@ -147,6 +147,10 @@ def test_trees_loops_and_vmap() -> None:
 
 
 BAD: list[tuple[Callable[[], Any], type[RlxError], str]] = [
+    (lambda: rlx.reshape(Z, (-1, -1)), ShapeError, "more than one dimension"),
+    (lambda: rlx.reshape(Z, (5, -1)), ShapeError, "no answer"),
+    (lambda: rlx.transpose(Z, (0,)), ShapeError, "transpose"),
+    (lambda: rlx.transpose(Z, (0, 0)), ShapeError, "transpose"),
     (lambda: rlx.softmax(Z), DTypeError, "softmax: an argument is complex128"),
     (lambda: rlx.jit(lambda z: rlx.sin(z))(Z), DTypeError, "sin: an argument is complex128"),
     (lambda: rlx.jit(lambda z: rlx.max(z, axis=0))(Z.astype(np.complex64)), DTypeError, "max: .* complex64"),

@@ -56,12 +56,15 @@ def test_matmul_and_unary_operators() -> None:
     np.testing.assert_array_equal(run(lambda t: -t + abs(+t), X), -X + abs(X))
 
 
-def test_logic_takes_bools_only() -> None:
+def test_logic_of_bools_and_bits_of_integers() -> None:
     a, b = X > 0, X < 1
     np.testing.assert_array_equal(run(lambda p, q: ~p & q | (p ^ True), a, b), ~a & b | (a ^ True))
+    n, m = np.arange(-6, 6, dtype=np.int32), np.arange(12, dtype=np.uint8)
+    wanted = ~n & m | (5 ^ n) & 3 | (n > 0)
+    np.testing.assert_array_equal(run(lambda p, q: ~p & q | (5 ^ p) & 3 | (p > 0), n, m), wanted)
     x = Graph().input("x", (3,))
-    for use in (lambda: x & x, lambda: ~x, lambda: (x > 0) & 1, lambda: x | np.ones(3)):
-        with pytest.raises(DTypeError, match="bool"):
+    for use in (lambda: x & x, lambda: ~x, lambda: (x > 0) & 1.0, lambda: (x > 0) | np.ones(3)):
+        with pytest.raises(DTypeError, match="takes bools or integers, got f"):
             use()
 
 

@@ -39,7 +39,7 @@ def close(found: Any, wanted: Any, limit: float = 1e-10) -> None:
 
 
 @pytest.mark.parametrize("output", ["ba", "zpk", "sos"])
-@pytest.mark.parametrize("btype", ["low", "highpass", "bandpass", "bandstop"])
+@pytest.mark.parametrize("btype", ["low", "highpass", "band", "bandstop"])
 def test_designs(btype: str, output: str) -> None:
     edges = [0.2, 0.45] if btype.startswith("band") else 0.3
     limit = 1e-9 if output == "ba" else 1e-11
@@ -54,6 +54,12 @@ def test_designs(btype: str, output: str) -> None:
             close(signal.butter(n, 3.0, "low", True, "ba"), scipy.signal.butter(n, 3.0, "low", True, "ba"))
     close(signal.butter(4, np.multiply(edges, 500), btype, fs=1000, output=output),
           signal.butter(4, edges, btype, output=output))  # fmt: skip
+
+
+@pytest.mark.parametrize("btype", ["l", "lp", "h", "hp", "bp", "bs", "pass", "stop", "bands"])
+def test_other_names_of_bands(btype: str) -> None:
+    edges = [0.2, 0.45] if btype in ("bp", "bs", "pass", "stop", "bands") else 0.3
+    close(signal.butter(2, edges, btype), scipy.signal.butter(2, edges, btype), 1e-11)
 
 
 FIRS: list[dict[str, Any]] = [
@@ -170,18 +176,28 @@ def test_cosine_and_sine_transforms(name: str, type: int) -> None:
 PEAKS: list[dict[str, Any]] = [
     {}, {"height": 0.5}, {"height": (0.0, 1.0)}, {"threshold": 0.3}, {"threshold": (0.1, 1.5)}, {"distance": 4},
     {"prominence": 1.0}, {"prominence": (0.5, 2), "wlen": 9}, {"width": 1.5}, {"width": (1, 4), "rel_height": 0.8},
+    {"prominence": 0, "width": 0, "wlen": 15}, {"distance": 6.5},
     {"plateau_size": 1}, {"plateau_size": (2, 5)}, {"height": 0, "distance": 3, "prominence": 0.2, "width": 0},
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("how", PEAKS)
 def test_find_peaks(how: dict[str, Any]) -> None:
-    for line in (X[0], np.round(X[1]), X[0] * 0, X[0, :2], np.arange(9.0)):
+    holes = np.where(np.arange(120) % 23 == 7, np.nan, X[1])
+    for line in (X[0], np.round(X[1]), X[0] * 0, X[0, :2], np.arange(9.0), holes, np.cumsum(X[0])):
         found, wanted = signal.find_peaks(line, **how), scipy.signal.find_peaks(line, **how)
         np.testing.assert_array_equal(found[0], wanted[0])
         assert found[1].keys() == wanted[1].keys()
         for name, values in wanted[1].items():
             np.testing.assert_allclose(found[1][name], values, rtol=1e-14)
+
+
+def test_peaks_of_a_long_signal() -> None:
+    """Tens of thousands of peaks: the work grows with the samples, not with their product with the peaks."""
+    line = np.random.default_rng(0).standard_normal(200_000)
+    found, wanted = (m.find_peaks(line, distance=2, prominence=0.5) for m in (signal, scipy.signal))
+    np.testing.assert_array_equal(found[0], wanted[0])
+    np.testing.assert_array_equal(found[1]["left_bases"], wanted[1]["left_bases"])
 
 
 LOSSES: list[Callable[[Any], Any]] = [

@@ -157,6 +157,9 @@ def test_names_of_packed_dtypes() -> None:
     assert len(GGUF) == 24
     with pytest.raises(DTypeError, match=r"'q4_9'.*rlx.dtypes.PACKED"):
         as_dtype("q4_9")
+    for code, name in (("i4", "i32"), ("u2", "u16"), ("f8", "f64")):  # beside "i8", which has 8 bits here
+        with pytest.raises(DTypeError, match=f"'{code}' counts bytes.*write '{name}'"):
+            as_dtype(code)
     with pytest.raises(DTypeError, match="no bytes per element: a block of 256 has 144"):
         _ = PACKED["q4_k"].itemsize
 

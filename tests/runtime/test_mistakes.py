@@ -346,3 +346,18 @@ def test_a_list_times_a_tensor_and_a_number_in_a_slice_say_what_to_write() -> No
         traced(lambda x: x * [1.0, 2.0], ONES)
     with pytest.raises(TracedValueError, match='static_argnames="n" builds a program for each value'):
         traced(lambda x, n: x[:n], ONES, 1)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, n: x.reshape(n, 2), lambda x, n: x.reshape(-1, n), lambda x, n: x[:n], lambda x, n: rlx.arange(n),
+        lambda x, n: rlx.zeros(n), lambda x, n: rlx.full((n, 2), 1.0), lambda x, n: rlx.sum(x, axis=n),
+        lambda x, n: rlx.sort(x, axis=n), lambda x, n: rlx.random.normal(rlx.random.key(0), (n,)),
+        lambda x, n: rlx.one_hot(np.array([1]), n), lambda x, n: rlx.top_k(x, n), lambda x, n: rlx.split(x, n),
+        lambda x, n: rlx.tile(x, n), lambda x, n: rlx.scan(lambda c, _: (c, c), x, length=n),
+    ],
+)  # fmt: skip
+def test_a_length_or_an_axis_that_a_run_gives_is_refused_by_what_to_write(use: Callable[[Any, Any], Any]) -> None:
+    with pytest.raises(TracedValueError, match="a length or an axis is fixed in a trace: make it a static argument"):
+        rlx.jit(use, device="cpu")(ONES, np.int32(2))

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -103,6 +104,21 @@ def test_accumulate_steps_with_the_mean() -> None:
     first, second = np.mean(gradients[:3], 0), np.mean(gradients[3:], 0)
     want = [0 * first, 0 * first, -0.5 * first, 0 * first, 0 * first, -0.5 * (0.9 * first + second)]
     np.testing.assert_allclose(seen, want, rtol=1e-14)
+
+
+@pytest.mark.parametrize("masters", [False, True])
+def test_gradients_of_halves_are_added_up_in_f32(masters: bool) -> None:
+    """1 + 8 · 2⁻⁹: a sum in bf16, whose place at 1 is 2⁻⁷, would stay 1."""
+    gradients = [np.full(2, v, ml_dtypes.bfloat16) for v in (1.0, *(2.0**-9,) * 8)]
+    inner = optim.with_masters(optim.sgd(1.0)) if masters else optim.sgd(1.0)
+    opt, params = optim.accumulate(inner, 9), np.zeros(2, ml_dtypes.bfloat16)
+    update, state = rlx.jit(opt.update, device="cpu"), opt.init(params)
+    for g in gradients:
+        updates, state = update(g, state, params)
+    mean = (1 + 2.0**-6) / 9
+    np.testing.assert_allclose(np.asarray(updates, np.float64), -mean, rtol=1e-6 if masters else 2.0**-9)
+    if masters:
+        np.testing.assert_allclose(state.inner.weights, -mean, rtol=1e-6)
 
 
 def test_the_first_steps_of_adam_in_f32_are_those_of_float64() -> None:

@@ -111,6 +111,16 @@ def test_derivatives_go_through_loops_and_branches() -> None:
     _close(rlx.grad(summed)(F64(2.0)), 4 * 2**3 + 2 * 2 + 2)  # of x⁴ + x² + 2x + 3
 
 
+@pytest.mark.parametrize("low", [np.int64(1 << 40), np.uint32((1 << 32) - 9), np.int64(-5), np.int16(3)])
+def test_a_loop_counts_between_all_bounds_that_its_dtypes_hold(low: Any) -> None:
+    counted = lambda a, b: rlx.fori_loop(a, b, lambda i, c: c + rlx.cast(i, "f64"), F64(0))  # noqa: E731
+    want = float(sum(range(int(low), int(low) + 3)))
+    assert counted(int(low), int(low) + 3) == want
+    assert rlx.jit(counted, device="cpu")(low, low + type(low)(3)) == want
+    with pytest.raises(DTypeError, match="expected an int of 64 bits"):
+        counted(0, 1 << 70)
+
+
 def test_vmap_axes_trees_and_nesting() -> None:
     a = np.arange(24.0).reshape(2, 3, 4)
     _close(rlx.vmap(rlx.sum, in_axes=1)(a), a.sum((0, 2)))
@@ -169,6 +179,11 @@ def test_custom_rules_replace_derivatives_wherever_they_are_called() -> None:
     _close(rlx.jvp(lambda x: g(x, 3), (F64(2.0),), (F64(1.0),))[1], 10.0)
     _close(rlx.vmap(rlx.grad(lambda x: g(x, 3)))(X), 5 * X)
     _close(rlx.hessian(lambda x: g(x, 3))(F64(2.0)), 5.0)
+    h = rlx.custom_jvp(lambda x, y, z: {"a": x * y, "b": z * 1.0})
+    h.defjvps(lambda t, out, x, y, z: {"a": 2 * t * y, "b": t * out["a"]}, None, lambda t, *_: {"a": t, "b": t})
+    out, moved = rlx.jvp(h, (F64(2.0), F64(3.0), F64(4.0)), (F64(1.0), F64(10.0), F64(100.0)))
+    assert out == {"a": 6.0, "b": 4.0} and moved == {"a": 106.0, "b": 106.0}
+    _close(rlx.grad(lambda x: rlx.grad(lambda x: h(x, 3 * x, x)["a"])(x))(F64(2.0)), 6.0)
 
 
 def test_checkpoint_saves_memory_and_changes_no_value() -> None:

@@ -73,10 +73,7 @@ def column_stack(tup: Sequence[TensorLike]) -> Tensor:
 
 def append(arr: TensorLike, values: TensorLike, axis: int | None = None) -> Tensor:
     """Two arrays joined along an axis; without one, flattened before. Dtype: promoted. Gradient: to both."""
-    x, y = tensors("append", arr, values)
-    if axis is None:
-        return movement.concat([movement.reshape(t, (t.size,)) for t in (x, y)])
-    return movement.concat([x, y], axis)
+    return movement.concat(tensors("append", arr, values), axis)
 
 
 def array_split(ary: TensorLike, indices_or_sections: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:

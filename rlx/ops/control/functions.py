@@ -13,7 +13,7 @@ from rlx.ir import Graph, Tensor, TensorType, apply
 from rlx.ir.body import TracedBody
 from rlx.ir.checks import add_check
 from rlx.ir.graph import graph_of, traced_into
-from rlx.ir.types import is_index
+from rlx.ir.types import is_length
 from rlx.ir.values import is_foreign
 from rlx.ops.pytree import flatten, is_number, unflatten
 
@@ -319,7 +319,7 @@ def _carried(op: str, body: TracedBody, result: PyTree, skeleton: Any, start: _S
 
 
 def _is_count(n: Any) -> bool:
-    return is_index(n) and not isinstance(n, bool) and n >= 0
+    return is_length(n) and n >= 0
 
 
 def _length(rows: Sequence[Tensor], length: int | None) -> int:

@@ -13,13 +13,19 @@ from rlx.records import Record
 
 STEP_BYTES = 1 << 13  # bytes that a node writes in about the time that one call of a node takes
 STEP_PRODUCTS = 1 << 18  # multiplications that a matrix product makes in about that time
-_THREAD = threading.local()  # .budget: the steps left to the loops of this thread; None or absent: no limit
 
 
 class _Budget(Record, frozen=False):
     steps: int
     left: int
     weighed: bool
+
+
+class _Thread(threading.local):
+    budget: _Budget | None = None  # the steps left to the loops of this thread; None: no limit
+
+
+_THREAD = _Thread()
 
 
 @contextlib.contextmanager
@@ -29,7 +35,7 @@ def step_budget(steps: int | None, weighed: bool = False) -> Iterator[None]:
     Every step of a loop within a loop counts too; one step more raises StepLimitExceeded. None sets no limit. With
     `weighed`, a step of a loop counts as many times as `weight` says of its body.
     """
-    before = getattr(_THREAD, "budget", None)
+    before = _THREAD.budget
     _THREAD.budget = None if steps is None else _Budget(steps, steps, weighed)
     try:
         yield
@@ -39,7 +45,7 @@ def step_budget(steps: int | None, weighed: bool = False) -> Iterator[None]:
 
 def spend(name: str, steps: int, weight: int = 1) -> None:
     """Takes steps from the budget, if there is one. Raises: StepLimitExceeded."""
-    budget = getattr(_THREAD, "budget", None)
+    budget = _THREAD.budget
     if budget is None:
         return
     taken = steps * weight if budget.weighed else steps

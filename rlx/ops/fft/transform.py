@@ -12,7 +12,7 @@ from rlx.dtypes import DType, f32, f64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.op import Cost, Infer
-from rlx.ir.types import MAX_DIM, is_index
+from rlx.ir.types import MAX_DIM, is_length
 from rlx.ops import batching
 from rlx.ops.base import check_inputs, written
 from rlx.ops.numeric import Array
@@ -27,7 +27,7 @@ def half(n: int) -> int:
 
 def check_length(op: str, n: Any) -> int:
     """The length of a transform. Raises: ShapeError for one that is no integer of at least 1."""
-    if isinstance(n, bool) or not is_index(n) or not 1 <= n <= MAX_DIM:
+    if not is_length(n) or not 1 <= n <= MAX_DIM:
         raise ShapeError(
             f"{op}: the length of the transform is {n!r}; expected an integer from 1 to {MAX_DIM}"
         )

@@ -17,7 +17,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import TRACING
 from rlx.ir.op import Leaf
-from rlx.ir.types import is_index, normalize_axis
+from rlx.ir.types import is_length, normalize_axis
 from rlx.ops import batching
 from rlx.ops.base import TensorLike, check_axis, check_inputs, narrowed, tensors
 from rlx.ops.numeric import Array, convert
@@ -331,7 +331,7 @@ def one_hot(
             raise DTypeError(f"one_hot: {what} is {value}, which {kind} does not hold; give another dtype")
     axis = normalize_axis(axis, indices.ndim + 1, "one_hot")
     numbers = {k: float(v) if kind.is_float else int(v) for k, v in (("on", on), ("off", off))}
-    if isinstance(depth, bool) or not is_index(depth):
+    if not is_length(depth):
         raise ShapeError(f"one_hot: depth is {depth!r}; expected an int ≥ 0")
     return apply("one_hot", indices, depth=int(depth), axis=axis, dtype=kind, **numbers)
 

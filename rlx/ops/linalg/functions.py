@@ -12,7 +12,7 @@ from rlx.dtypes import DTypeLike, f32, f64, i32, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Tensor, apply
 from rlx.ir.graph import apply_multi
-from rlx.ir.types import as_items, broadcast_shapes, is_index, normalize_axes, normalize_axis
+from rlx.ir.types import as_items, broadcast_shapes, is_length, normalize_axes, normalize_axis
 from rlx.ops import composite, reduce
 from rlx.ops.base import TensorLike, cast_to, tensors
 from rlx.ops.composed import products
@@ -215,7 +215,7 @@ def matrix_power(a: TensorLike, n: int) -> Tensor:
     integers wrap. Follows numpy.linalg.matrix_power."""
     op = "linalg.matrix_power"
     (x,) = tensors(op, a)
-    if isinstance(n, bool) or not is_index(n):
+    if not is_length(n):
         raise DTypeError(f"{op}: n is {n!r}; expected an int")
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise ShapeError(f"{op}: the input is {x.type}; expected square matrices, (..., n, n)")

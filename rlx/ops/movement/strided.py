@@ -12,7 +12,7 @@ import numpy as np
 from rlx.dtypes import promote
 from rlx.errors import DTypeError, ShapeError, TracedValueError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
-from rlx.ir.types import as_items, as_shape, broadcast_shapes, normalize_axis
+from rlx.ir.types import as_items, as_shape, broadcast_shapes, is_length, normalize_axis
 from rlx.ops import batching, identities, views
 from rlx.ops.base import TensorLike, cast_to, check_inputs, tensor, tensors, unbroadcast
 from rlx.ops.numeric import Array
@@ -214,10 +214,10 @@ def reshape(x: Tensor, shape: Sequence[int] | int) -> Tensor:
     """
     x = tensor("reshape", x)
     dims = list(as_items(shape, "reshape: shape"))
-    if dims.count(-1) > 1:
+    open_places = [i for i, d in enumerate(dims) if is_length(d) and d == -1]
+    if len(open_places) > 1:
         raise ShapeError(f"reshape: {tuple(dims)} leaves more than one dimension to be worked out")
-    if -1 in dims:
-        i = dims.index(-1)
+    for i in open_places:
         rest = math.prod(as_shape(dims[:i] + dims[i + 1 :], "reshape: dimensions beside -1"))
         if rest == 0 or x.size % rest:
             raise ShapeError(f"reshape: -1 in {tuple(dims)} has no answer for {x.shape} ({x.size} elements)")
@@ -325,15 +325,17 @@ def _slice_part(part: builtins.slice, n: int, axis: int) -> tuple[int, int, int]
         raise ShapeError(f"index: {part} on axis {axis}: {error}") from None
 
 
-def concat(xs: Sequence[TensorLike], axis: int = 0) -> Tensor:
-    """The tensors joined along an existing axis.
+def concat(xs: Sequence[TensorLike], axis: int | None = 0) -> Tensor:
+    """The tensors joined along an existing axis (None: all elements of each, flat).
 
     Shape: equal except along that axis. Dtype: promoted. Gradient: to each tensor its part of d.
     """
     inputs = tensors("concat", *xs)
     dtype = promote(*(t.dtype for t in inputs))
+    if axis is None:
+        inputs, axis = tuple(apply("reshape", t, shape=(t.size,)) for t in inputs), 0
     if inputs[0].ndim == 0:
-        raise ShapeError("concat: scalars have no axis to join along; use rlx.stack")
+        raise ShapeError("concat: scalars have no axis to join along; use rlx.stack, or axis=None")
     return apply(
         "concat", *(cast_to(t, dtype) for t in inputs), axis=normalize_axis(axis, inputs[0].ndim, "concat")
     )

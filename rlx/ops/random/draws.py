@@ -17,7 +17,7 @@ import numpy.typing as npt
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32, f64, i8, i32, i64, rounded, u8
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Tensor, apply
-from rlx.ir.types import as_shape, broadcast_shapes, is_index, normalize_axis
+from rlx.ir.types import as_shape, broadcast_shapes, is_index, is_length, normalize_axis
 from rlx.ops.base import TensorLike, cast_to, tensor, tensors
 from rlx.ops.composite import stack
 from rlx.ops.elementwise.binary import maximum
@@ -42,7 +42,7 @@ def key(seed: int | Tensor) -> npt.NDArray[np.int32] | Tensor:
     if isinstance(seed, Tensor):
         (low,) = _words("random.key", "seeds", seed)
         return stack([low * 0, low], -1)
-    if isinstance(seed, bool) or not is_index(seed) or not 0 <= int(seed) < 1 << 64:
+    if not is_length(seed) or not 0 <= int(seed) < 1 << 64:
         raise ShapeError(f"random.key: the seed is {seed!r}; expected an int from 0 to 2**64 - 1")
     return np.array([int(seed) >> 32, int(seed) & 0xFFFFFFFF], np.uint32).view(np.int32)
 
@@ -56,7 +56,7 @@ def split(key: TensorLike, n: int = 2) -> Tensor:
     >>> x, y = rlx.random.normal(keys[0], 5), rlx.random.normal(keys[1], 5)
     """
     key = key_tensor("random.split", key)
-    if isinstance(n, bool) or not is_index(n):
+    if not is_length(n):
         raise ShapeError(f"random.split: n is {n!r}; expected an int")
     shape = as_shape(n, "random.split: n")
     return _draw("random.split", key, (*shape, 2), 0, "both")
@@ -309,7 +309,7 @@ def _is_number(value: Any) -> bool:
 def key_tensor(op: str, key: TensorLike, what: str = "key") -> Tensor:
     words = tensor(op, key)
     if words.dtype != i32:
-        raise DTypeError(f"{op}: the {what} is {words.dtype}; expected i32, as rlx.random.key gives it")
+        raise DTypeError(f"{op}: the {what} is {words.type}; expected i32, as rlx.random.key(seed) gives it")
     if not words.shape or words.shape[-1] != 2:
         raise ShapeError(
             f"{op}: the {what} has shape {words.shape}; expected (..., 2), as rlx.random.key gives it"
@@ -360,7 +360,7 @@ def _draw(
         (first,) = _words(op, "offset", offset)
         first = reshape(first, (*first.shape, *(1,) * len(shape)))
     else:
-        if isinstance(offset, bool) or not is_index(offset) or not 0 <= offset <= (1 << 32) - size:
+        if not is_length(offset) or not 0 <= offset <= (1 << 32) - size:
             raise ShapeError(
                 f"{op}: offset {offset!r} for {size} elements; expected an int from 0, and no more than 2**32"
             )

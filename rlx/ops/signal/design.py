@@ -13,13 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.errors import ShapeError, UnsupportedOp
-from rlx.ir.types import is_index
+from rlx.ir.types import is_length
 from rlx.ops.signal.segments import choose
 from rlx.ops.signal.windows import F64, Window, get_window, is_number
 
 Complex = npt.NDArray[np.complex128]
 Zpk = tuple[Complex, Complex, float]
-BANDS = {"low": "lowpass", "high": "highpass", "pass": "bandpass", "stop": "bandstop"}
+BANDS = {
+    "low": "lowpass", "l": "lowpass", "lp": "lowpass", "high": "highpass", "h": "highpass", "hp": "highpass",
+    "pass": "bandpass", "band": "bandpass", "bp": "bandpass", "stop": "bandstop", "bands": "bandstop",
+    "bs": "bandstop",
+}  # fmt: skip
 OUTPUTS = ("ba", "zpk", "sos")
 _REAL = 100 * np.finfo(np.float64).eps  # an imaginary part up to this part of the magnitude counts as 0
 
@@ -97,7 +101,7 @@ def _given(op: str, z: Any, p: Any, k: float, output: str) -> Any:
 def _edges(op: str, Wn: Any, btype: str, analog: bool, fs: float | None) -> tuple[str, F64]:
     """The kind of band and its edges, in parts of the Nyquist frequency, or as radians a second of analog ones."""
     kind = BANDS.get(btype, btype)
-    choose(op, "btype", kind, tuple(BANDS.values()))
+    choose(op, "btype", kind, tuple(dict.fromkeys(BANDS.values())))
     edges = np.atleast_1d(np.asarray(Wn, np.float64))
     wanted = 2 if kind in ("bandpass", "bandstop") else 1
     if edges.shape != (wanted,):
@@ -143,7 +147,7 @@ def _designed(op: str, prototype: Zpk, Wn: Any, btype: str, analog: bool, output
 
 
 def _order(op: str, N: Any) -> int:
-    if isinstance(N, bool) or not is_index(N) or N < 1:
+    if not is_length(N) or N < 1:
         raise ShapeError(f"{op}: N is {N!r}; expected an int of at least 1, the order")
     return int(N)
 
@@ -199,7 +203,7 @@ def firwin(
     scipy.signal.firwin.
     """
     op = "signal.firwin"
-    if isinstance(numtaps, bool) or not is_index(numtaps) or numtaps < 1:
+    if not is_length(numtaps) or numtaps < 1:
         raise ShapeError(f"{op}: numtaps is {numtaps!r}; expected an int of at least 1")
     half = 1.0 if fs is None else fs / 2
     edges = np.atleast_1d(np.asarray(cutoff, np.float64)) / half
@@ -250,13 +254,13 @@ def fitted(window_length: int, polyorder: int, deriv: int, delta: float, at: Any
 
 
 def check_savgol(op: str, window_length: Any, polyorder: Any, deriv: Any) -> None:
-    if isinstance(window_length, bool) or not is_index(window_length) or window_length < 1:
+    if not is_length(window_length) or window_length < 1:
         raise ShapeError(f"{op}: window_length is {window_length!r}; expected an odd int of at least 1")
     if window_length % 2 == 0:
         raise UnsupportedOp(f"{op}: window_length is {window_length}; expected an odd number, which has a middle")
-    if isinstance(polyorder, bool) or not is_index(polyorder) or not 0 <= polyorder < window_length:
+    if not is_length(polyorder) or not 0 <= polyorder < window_length:
         raise ShapeError(f"{op}: polyorder is {polyorder!r}; expected an int below window_length, {window_length}")
-    if isinstance(deriv, bool) or not is_index(deriv) or deriv < 0:
+    if not is_length(deriv) or deriv < 0:
         raise ShapeError(f"{op}: deriv is {deriv!r}; expected an int of at least 0")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlx.errors import ShapeError, UnsupportedOp
 from rlx.ir import Tensor
-from rlx.ir.types import broadcast_shapes, is_index
+from rlx.ir.types import broadcast_shapes, is_length
 from rlx.ops import composite, reduce
 from rlx.ops.base import TensorLike, cast_to, tensors
 from rlx.ops.control.functions import scan
@@ -196,7 +196,7 @@ def _both_ways(op: str, x: Tensor, filters: Any, padtype: str | None, padlen: in
     choose(op, "padtype", padtype, PADS)
     n = x.shape[-1]
     around = 0 if padtype is None else edge if padlen is None else padlen
-    if isinstance(around, bool) or not is_index(around) or around < 0 or (around and around >= n):
+    if not is_length(around) or around < 0 or (around and around >= n):
         raise ShapeError(f"{op}: padlen is {around!r}; expected less than the {n} samples, or padtype=None")
     wide = extended(op, x, int(around), str(padtype)) if around else x
     for _ in range(2):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -49,27 +50,62 @@ def _far(peaks: Array, size: Array, distance: float) -> Array:
     """Which peaks stay where, from the highest on, each removes those nearer than the distance."""
     kept = np.ones(len(peaks), bool)
     reach = math.ceil(distance)
+    first, stop = np.searchsorted(peaks, peaks - reach, "right"), np.searchsorted(peaks, peaks + reach, "left")
     for i in np.argsort(size)[::-1]:  # equal ones stand as NumPy's sort puts them, as in SciPy
         if kept[i]:
-            kept &= (np.abs(peaks - peaks[i]) >= reach) | (np.arange(len(peaks)) == i)
+            kept[first[i] : stop[i]] = False
+            kept[i] = True
     return kept
 
 
-def _prominence(x: Array, peak: int, wlen: int | None) -> tuple[float, int, int]:
-    first, last = (0, len(x) - 1) if wlen is None else (max(peak - wlen // 2, 0), min(peak + wlen // 2, len(x) - 1))
+def _lowest_before(x: Array) -> tuple[Array, Array]:
+    """For each sample the lowest one from it back to where the signal is higher, and its place, the last of equal ones.
 
-    def base(line: Array, step: int) -> tuple[float, int]:
+    One pass: on the stack lie the samples that no later one has reached, each with the lowest of its stretch. A NaN
+    ends every stretch.
+    """
+    lows, places = x.tolist(), list(range(len(x)))
+    stack: list[tuple[float, float, int]] = []
+    for i, height in enumerate(lows):
+        if height != height:
+            stack.clear()
+            continue
+        low, place = height, i
+        while stack and stack[-1][0] <= height:
+            _, below, at = stack.pop()
+            if below < low:
+                low, place = below, at
+        stack.append((height, low, place))
+        lows[i], places[i] = low, place
+    return np.array(lows), np.array(places, np.intp)
+
+
+def _lowest_in_windows(x: Array, peaks: Array, wlen: int) -> tuple[Array, Array]:
+    """As `_lowest_before` at the peaks, within the half of a window before each."""
+    lows, places = np.empty(len(peaks)), np.empty(len(peaks), np.intp)
+    for i, peak in enumerate(peaks):
+        line = x[max(peak - wlen // 2, 0) : peak + 1][::-1]
         stop = np.flatnonzero(~(line <= x[peak]))
-        line = line[: stop[0]] if len(stop) else line
-        at = int(np.argmin(line))
-        return float(line[at]), peak + step * at
-
-    low, left = base(x[first : peak + 1][::-1], -1)
-    other, right = base(x[peak : last + 1], 1)
-    return float(x[peak]) - max(low, other), left, right
+        at = int(np.argmin(line[: stop[0]] if len(stop) else line))
+        lows[i], places[i] = line[at], peak - at
+    return lows, places
 
 
-def _width(x: Array, peak: int, height: float, left: int, right: int) -> tuple[float, float]:
+def _prominences(x: Array, peaks: Array, wlen: int | None) -> dict[str, Array]:
+    """How far each peak stands above the higher one of the lowest samples on its two sides, and where these are."""
+    back, last = x[::-1], len(x) - 1
+    if wlen is None:
+        (before, left), (after, right) = (
+            (lows[at], places[at])
+            for (lows, places), at in ((_lowest_before(x), peaks), (_lowest_before(back), last - peaks))
+        )
+    else:
+        before, left = _lowest_in_windows(x, peaks, wlen)
+        after, right = _lowest_in_windows(back, last - peaks, wlen)
+    return {"prominences": x[peaks] - np.maximum(before, after), "left_bases": left, "right_bases": last - right}
+
+
+def _width(x: Sequence[float], peak: int, height: float, left: int, right: int) -> tuple[float, float]:
     """Where the signal crosses a height on both sides of a peak, between samples by a line."""
     i = peak
     while left < i and height < x[i]:
@@ -79,9 +115,10 @@ def _width(x: Array, peak: int, height: float, left: int, right: int) -> tuple[f
     while i < right and height < x[i]:
         i += 1
     end = i - (height - x[i]) / (x[i - 1] - x[i]) if x[i] < height else float(i)
-    return float(begin), float(end)
+    return begin, end
 
 
+@np.errstate(all="ignore")  # infinite peaks have NaN among their properties
 def find_peaks(
     x: Any, height: Any = None, threshold: Any = None, distance: float | None = None, prominence: Any = None,
     width: Any = None, wlen: float | None = None, rel_height: float = 0.5, plateau_size: Any = None,
@@ -132,16 +169,15 @@ def find_peaks(
     if distance is not None:
         keep(_far(peaks, line[peaks], distance))
     if prominence is not None or width is not None:
-        rows = [_prominence(line, int(p), window) for p in peaks]
-        for i, name in enumerate(("prominences", "left_bases", "right_bases")):
-            properties[name] = np.array([row[i] for row in rows], np.float64 if i == 0 else np.intp)
+        properties.update(_prominences(line, peaks, window))
     if prominence is not None:
         keep(_within(properties["prominences"], _bounds(op, "prominence", prominence, line, peaks)))
     if width is not None:
         heights = line[peaks] - properties["prominences"] * rel_height
-        ends = [_width(line, int(p), float(h), int(a), int(b)) for p, h, a, b in
-                zip(peaks, heights, properties["left_bases"], properties["right_bases"], strict=True)]  # fmt: skip
-        begin, end = (np.array([e[i] for e in ends], np.float64) for i in (0, 1))
+        places = peaks, heights, properties["left_bases"], properties["right_bases"]
+        samples = line.tolist()
+        ends = [_width(samples, *of) for of in zip(*(part.tolist() for part in places), strict=True)]
+        begin, end = np.array(ends, np.float64).reshape(-1, 2).T
         properties.update(widths=end - begin, width_heights=heights, left_ips=begin, right_ips=end)
         keep(_within(properties["widths"], _bounds(op, "width", width, line, peaks)))
     return peaks, properties

@@ -8,7 +8,7 @@ import numpy as np
 
 from rlx.errors import ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
-from rlx.ir.types import is_index, normalize_axis
+from rlx.ir.types import is_length, normalize_axis
 from rlx.ops import batching
 from rlx.ops.base import TensorLike, check_float, check_inputs, floating, tensor, unbroadcast, written
 from rlx.ops.composite import moveaxis
@@ -167,7 +167,7 @@ register(
 
 def whole(op: str, what: str, value: object, least: int = 1) -> int:
     """An argument that is an int. Raises: ShapeError for anything else, or a smaller one."""
-    if isinstance(value, bool) or not is_index(value) or int(value) < least:  # type: ignore[call-overload]
+    if not is_length(value) or int(value) < least:  # type: ignore[call-overload]
         raise ShapeError(f"{op}: {what} is {value!r}; expected an int ≥ {least}")
     return int(value)  # type: ignore[call-overload,no-any-return]
 

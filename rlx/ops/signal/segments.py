@@ -8,7 +8,7 @@ import numpy as np
 
 from rlx.errors import ShapeError
 from rlx.ir import Tensor, apply
-from rlx.ir.types import is_index, normalize_axis
+from rlx.ir.types import is_length, normalize_axis
 from rlx.ops import composite, reduce
 from rlx.ops.base import TensorLike
 from rlx.ops.fft.functions import fft, fftfreq, rfft, rfftfreq
@@ -95,7 +95,7 @@ def segments_of(
 def sizes(op: str, fs: Any, window: Window, nperseg: int, noverlap: int | None, nfft: int | None) -> Segments:
     """Segments of `nperseg` samples, with the rest checked. Raises: ShapeError as `segments_of`."""
     overlap = nperseg // 2 if noverlap is None else noverlap
-    if isinstance(overlap, bool) or not is_index(overlap) or not 0 <= overlap < nperseg:
+    if not is_length(overlap) or not 0 <= overlap < nperseg:
         raise ShapeError(f"{op}: noverlap is {overlap!r}; expected an int from 0 to {nperseg - 1}, less than nperseg")
     length = nperseg if nfft is None else whole(op, "nfft", nfft)
     if length < nperseg:

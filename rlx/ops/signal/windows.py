@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rlx.errors import ShapeError
 from rlx.ir import Tensor
-from rlx.ir.types import is_index
+from rlx.ir.types import is_length
 
 F64 = npt.NDArray[np.float64]
 Window = Any  # a name, a name with its parameters in a tuple, the β of a Kaiser window, or an array of one axis
@@ -122,7 +122,7 @@ def get_window(window: Window, n: int, fftbins: bool = True) -> F64:
     for spectra; else it is symmetric. Raises: ShapeError for a name that is not known, an n or parameters that do not
     fit.
     """
-    if isinstance(n, bool) or not is_index(n) or n < 1:
+    if not is_length(n) or n < 1:
         raise ShapeError(f"get_window: n is {n!r}; expected an int ≥ 1, the number of samples")
     n = int(n)
     if isinstance(window, int | float | np.number) and not isinstance(window, bool):

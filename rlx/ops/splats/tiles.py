@@ -17,7 +17,7 @@ import numpy as np
 from rlx.dtypes import f32, i32, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Op, Tensor, TensorType, apply, register
-from rlx.ir.types import is_index
+from rlx.ir.types import is_length
 from rlx.ops.base import cast_to, check_inputs
 from rlx.ops.numeric import Array
 from rlx.ops.order import order
@@ -30,7 +30,7 @@ _LARGEST_SIDE = 1 << 12  # tiles; with it 31 bits count the tiles of a picture
 
 def check_size(op: str, name: str, value: object, low: int, high: int) -> int:
     """A size among the attributes. Raises: ShapeError."""
-    if isinstance(value, bool) or not is_index(value) or not low <= int(value) <= high:  # type: ignore[call-overload]
+    if not is_length(value) or not low <= int(value) <= high:  # type: ignore[call-overload]
         raise ShapeError(f"{op}: {name} is {value!r}; expected an int from {low} to {high}")
     return int(value)  # type: ignore[call-overload, no-any-return]
 
