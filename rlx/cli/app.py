@@ -9,8 +9,9 @@ import typer
 from typer.core import TyperGroup
 
 from rlx.cli.commands import COMMANDS, function_of
-from rlx.cli.habits import Command
+from rlx.cli.habits import Command, no_command
 from rlx.cli.values import plainly_taken
+from rlx.errors import RlxError
 
 
 def _paragraphs(text: str) -> str:
@@ -26,6 +27,11 @@ class _Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS and not ctx.resilient_parsing:
+            raise RlxError(no_command(args[0]))
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:

@@ -139,7 +139,8 @@ def read_lines(file: str) -> list[str]:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         text = data.decode("utf-8-sig")
     except OSError as error:
-        raise RlxError(f"{name}: cannot be read: {error.strerror or error}") from error
+        hint = "; a text itself comes by a pipe: echo \"a sentence\" | rlx …" if not Path(file).suffix else ""
+        raise RlxError(f"{name}: cannot be read: {error.strerror or error}{hint}") from error
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise RlxError(f"{name}: line {line} is not UTF-8 text: {error.reason}") from error
