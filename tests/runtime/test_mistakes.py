@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -346,3 +347,28 @@ def test_a_list_times_a_tensor_and_a_number_in_a_slice_say_what_to_write() -> No
         traced(lambda x: x * [1.0, 2.0], ONES)
     with pytest.raises(TracedValueError, match='static_argnames="n" builds a program for each value'):
         traced(lambda x, n: x[:n], ONES, 1)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "said"),
+    [
+        ("rlx", "load", "rlx.onnx.load, rlx.models.load or rlx.load_program"),
+        ("rlx", "tensor", "in rlx: rlx.array"),
+        ("rlx", "svd", "did you mean rlx.linalg.svd"),
+        ("rlx", "Softmax", "did you mean 'softmax'"),
+        ("rlx", "is_available", "in rlx: rlx.devices()"),
+        ("rlx.nn", "Linear", "did you mean 'linear'"),
+        ("rlx.nn", "relu", "did you mean rlx.relu"),
+        ("rlx.optim", "Adam", "did you mean 'adam'"),
+        ("rlx.signal", "spectogram", "did you mean 'spectrogram'"),
+        ("rlx.random", "randn", "a key, as in rlx.random.normal"),
+        ("rlx.tree", "tree_map", "in rlx: rlx.tree.map"),
+        ("rlx.onnx", "InferenceSesion", "did you mean 'InferenceSession'"),
+    ],
+)
+def test_names_that_a_module_has_not(module: str, name: str, said: str) -> None:
+    found = importlib.import_module(module)
+    assert not hasattr(found, name)
+    with pytest.raises(AttributeError, match=f"module '{module}' has no attribute '{name}'") as refused:
+        getattr(found, name)
+    assert said in str(refused.value)

@@ -154,7 +154,7 @@ def test_a_variable_that_hides_all_drivers_is_named(monkeypatch: pytest.MonkeyPa
     with pytest.raises(DeviceUnavailable, match=r"found no driver.*\(VkResult -9\)$"):
         api.check(-9, "vkCreateInstance")
     monkeypatch.setenv("VK_ICD_FILENAMES", "/none.json")
-    with pytest.raises(DeviceUnavailable, match="VK_ICD_FILENAMES=/none.json in the environment names the only ones"):
+    with pytest.raises(DeviceUnavailable, match=r"VK_ICD_FILENAMES=/none\.json in the environment names the only ones"):
         api.check(-9, "vkCreateInstance")
 
 
