@@ -12,6 +12,7 @@ import numpy.typing as npt
 import typer
 
 from rlx.cli.options import Device
+from rlx.cli.outputs import check_file
 from rlx.errors import RlxError
 from rlx.host.progress import drawn
 
@@ -51,6 +52,7 @@ def embed(
     """
     from rlx.models import LanguageModel, Transcriber, load
 
+    check_file("--out", out)
     sentences = read_lines(file)
     listed = [i for i, sentence in enumerate(sentences) if sentence.strip()]  # a blank line cannot be an answer
     if query is None and query_prompt_name is not None:

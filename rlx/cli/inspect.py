@@ -16,6 +16,7 @@ from rlx.cli.gguf import inspect_gguf, is_gguf
 from rlx.cli.inputs import COMPUTED, feeds_of, load_model
 from rlx.cli.long_commands import each_device, kept
 from rlx.cli.options import Devices, Dims, Inputs, MaxBytes, MaxSteps, Strict
+from rlx.cli.outputs import check_file
 from rlx.cli.saved import draw_saved, inspect_saved, is_saved, refuse_options, write_picture
 from rlx.cli.table import Rows, format_table
 from rlx.errors import RlxError, UnsupportedOp
@@ -52,6 +53,7 @@ def inspect(
     tensor with --nodes, and on which devices it fits."""
     if not file.exists():
         raise RlxError(f"{file} does not exist")
+    check_file("--memory", memory)
     if is_gguf(file) or file.suffix == ".gguf" or (file / "config.json").exists():
         kind = "a Hugging Face folder" if file.is_dir() else "a GGUF file"
         given = {"input": input, "dim": dim, "strict": strict or None, "max-bytes": max_bytes, "max-steps": max_steps,

@@ -11,6 +11,7 @@ import typer
 
 from rlx.cli.inputs import feeds_of, load_model, said
 from rlx.cli.options import Device, Dims, Inputs, MaxBytes, MaxSteps, OnnxOrSaved, Precision, Seed, Strict
+from rlx.cli.outputs import check_folder
 from rlx.cli.saved import is_saved, refuse_options, run_saved
 from rlx.driver.registry import open_device
 from rlx.errors import RlxError
@@ -36,6 +37,7 @@ def run(
     ] = False,
 ) -> None:
     """Run an ONNX model, or a program that `save` wrote, once and say what comes out: name, type, shape, range."""
+    check_folder("--out", out)
     if is_saved(file):
         other = None if precision == "f32" else precision
         refuse_options(file, dim=dim, precision=other, strict=strict, max_bytes=max_bytes, max_steps=max_steps)

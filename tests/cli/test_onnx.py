@@ -437,3 +437,18 @@ def test_a_model_of_which_devices_run_nothing_is_not_called_ok(rlx: Rlx, tmp_pat
     assert ran.status == 0 and ran.out.splitlines()[-1].endswith("nothing") and "nothing to compare: all" in ran.err
     ran = rlx("inspect", tmp_path / "m.onnx", "--device", "cpu")
     assert ran.status == 0 and "cpu runs nothing: all operators were computed" in ran.err
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "--out"), ("inspect", "--memory"), ("bench", "--json"), ("bench", "--profile")], ids="".join
+)
+def test_outputs_that_cannot_be_written_are_refused_before_the_work(
+    rlx: Rlx, file: Path, tmp_path: Path, words: tuple[str, str]
+) -> None:
+    command, option = words
+    (tmp_path / "taken").touch()
+    place = tmp_path / "taken" / "out"
+    ran = rlx(command, file, "--device", "cpu", option, place)
+    assert (ran.status, ran.out) == (2, "") and f"rlx: {option}: {place} cannot be written: " in ran.err, ran
+    if command == "run":
+        assert rlx(command, file, "--device", "cpu", option, tmp_path / "new" / "folder").status == 0
