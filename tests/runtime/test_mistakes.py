@@ -201,7 +201,11 @@ def test_declarations(declare: Callable[[rlx.Graph], Any], error: type[Exception
         (lambda x: np.mean(x), r"np\.mean of Tensor.*use rlx\.mean"),
         (lambda x: np.arctan2(ONES, x), r"np\.arctan2 of Tensor.*use rlx\.atan2"),
         (lambda x: np.vstack([x, x]), r"np\.vstack of Tensor.*use rlx\.vstack"),
-        (lambda x: np.linalg.norm(x), "np.norm of Tensor.*use rlx's own functions"),
+        (lambda x: np.linalg.norm(x), r"np\.linalg\.norm of Tensor.*use rlx\.linalg\.norm"),
+        (lambda x: np.fft.rfft(x), r"np\.fft\.rfft of Tensor.*use rlx\.fft\.rfft"),
+        (lambda x: x.item(), r"item\(\) of Tensor.*return it from the function"),
+        (lambda x: x.tolist(), r"tolist\(\) of Tensor.*return it from the function"),
+        (eval("lambda x: float(x)"), r"float\(\) of .*\(<string>:1\)$"),
         (lambda x: range(x[0, 0]), r"rlx\.while_loop to repeat"),
     ],
 )
@@ -338,6 +342,7 @@ def test_what_is_printed_tells_what_it_is() -> None:
         assert repr(exe.state) == "State(empty on cpu)"
         assert repr(exe.report()).startswith("device cpu: ")
         assert repr(exe.graph) == "Graph('double': 3 nodes, inputs ['x'], params ['two'], outputs ['y'])"
+    assert repr(rlx.Session("cpu").device).startswith("CpuDevice(cpu: ")
     assert repr(rlx.Session("cpu")) == "Session(cpu, precision=f32, fallback=host)"
     assert repr(rlx.jit(assigned, device="cpu")) == "jit(assigned, device='cpu', 0 programs cached)"
 
