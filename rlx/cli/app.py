@@ -13,6 +13,8 @@ from rlx.cli.habits import Command, no_command
 from rlx.cli.values import plainly_taken
 from rlx.errors import RlxError
 
+_HELP = {"help_option_names": ["--help", "-h"]}
+
 
 def _paragraphs(text: str) -> str:
     """A docstring with each paragraph as one line, which the terminal's width breaks."""
@@ -37,12 +39,12 @@ class _Commands(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         function = function_of(cmd_name)
-        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=_HELP)
         alone.command(cmd_name, cls=Command, help=_paragraphs(function.__doc__ or ""))(function)
         return typer.main.get_command(alone)
 
 
-app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, context_settings=_HELP)
 
 
 def _version(asked: bool) -> None:

@@ -33,6 +33,7 @@ _COMMANDS = {
     ("compare", "diff", "validate"): "rlx check model.onnx",
     ("list", "ls", "gpus", "device", "list-devices"): "rlx devices",
     ("env", "status", "diagnose", "version"): "rlx doctor; rlx --version",
+    ("help",): "rlx --help; rlx COMMAND --help",
     ("whisper", "asr", "whisper-cli"): "rlx transcribe FOLDER talk.wav",
 }
 _INSTEAD = {name: what for names, what in _COMMANDS.items() for name in names}

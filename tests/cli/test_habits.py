@@ -205,6 +205,7 @@ def test_names_of_devices_that_rlx_has_not(name: str, words: str) -> None:
         (("inspct", "m.onnx"), "there is no command 'inspct' (did you mean 'inspect'?)"),
         (("quantize", "m.gguf"), "there is no command 'quantize': rlx convert MODEL --to Q4_K_M"),
         (("llama-server",), "rlx serve model.gguf"),
+        (("help",), "there is no command 'help': rlx --help; rlx COMMAND --help"),
         (("frobnicate",), "there is no command 'frobnicate'; `rlx --help` lists them"),
         (("m.gguf",), "a model's file follows a command, as in rlx generate m.gguf"),
         (("m.onnx",), "a model's file follows a command, as in rlx run m.onnx"),
@@ -255,3 +256,9 @@ def test_what_is_missing_is_called_missing(rlx: Rlx, model: Path, tmp_path: Path
     ):
         ran = rlx(*words)
         assert ran.status == 2 and f"{tmp_path / 'none'} does not exist; give " in ran.err, ran
+
+
+@pytest.mark.parametrize("words", [(), ("generate",), ("devices",)], ids=str)
+def test_help_by_its_short_name(rlx: Rlx, words: tuple[str, ...]) -> None:
+    ran = rlx(*words, "-h")
+    assert ran.status == 0 and ran.err == "" and ran == rlx(*words, "--help")
