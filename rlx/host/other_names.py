@@ -34,6 +34,9 @@ _EXPLAINED = {
     ("Module", "Sequential", "Layer"): "functions and pytrees of arrays (docs/nn.md)",
     ("Linear", "Dense"): "rlx.linear",
     ("Trainer", "fit"): "rlx.training",
+    ("save_ply",): "rlx.splats.write_ply",
+    ("load_ply", "read"): "rlx.splats.read_ply for splats, scipy.io.wavfile.read for sounds",
+    ("read_wav", "load_wav", "wavfile"): "scipy.io.wavfile.read, or the module wave of Python",
     ("finetune",): "import rlx.finetune",
 }  # fmt: skip
 _OTHERS = {name: what for names, what in _EXPLAINED.items() for name in names}
