@@ -65,7 +65,7 @@ def _show(results: dict[str, Any], out: Path | None) -> None:
 
 
 def _save(folder: Path, results: dict[str, Any]) -> None:
-    """Each array as a file of its own; items of a sequence are numbered."""
+    """Each array as a file of its own; items of a sequence are numbered, but for the rows of a ZipMap."""
     arrays: dict[str, Any] = {}
     for name, value in results.items():
         stem = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)
@@ -82,6 +82,8 @@ def _save(folder: Path, results: dict[str, Any]) -> None:
 
 
 def _leaves(label: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, list) and value and all(isinstance(v, dict) and [*v] == [*value[0]] for v in value):
+        return [(label, np.array([list(v.values()) for v in value]))]  # a ZipMap: a row for each example
     if isinstance(value, list):
         return [leaf for k, item in enumerate(value) for leaf in _leaves(f"{label}.{k}", item)]
     if isinstance(value, dict):  # a row of a ZipMap, whose keys are the model's

@@ -452,3 +452,19 @@ def test_outputs_that_cannot_be_written_are_refused_before_the_work(
     assert (ran.status, ran.out) == (2, "") and f"rlx: {option}: {place} cannot be written: " in ran.err, ran
     if command == "run":
         assert rlx(command, file, "--device", "cpu", option, tmp_path / "new" / "folder").status == 0
+
+
+def test_the_rows_of_a_zip_map_are_one_file(rlx: Rlx, tmp_path: Path) -> None:
+    zipped = onnx.helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_strings=["no", "yes"])
+    one = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [3, 2])
+    kind = onnx.helper.make_map_type_proto(onnx.TensorProto.STRING, onnx.helper.make_tensor_type_proto(1, []))
+    rows = onnx.helper.make_value_info("y", onnx.helper.make_sequence_type_proto(kind))
+    graph = onnx.helper.make_graph([zipped], "zip", [one], [rows])
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("ai.onnx.ml", 3)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "m.onnx")
+    x = np.arange(6, dtype=np.float32).reshape(3, 2)
+    np.save(tmp_path / "x.npy", x)
+    out = tmp_path / "out"
+    ran = rlx("run", tmp_path / "m.onnx", "--device", "cpu", "--input", tmp_path / "x.npy", "--out", out)
+    assert ran.status == 0 and [p.name for p in out.iterdir()] == ["y.npy"], ran
+    np.testing.assert_array_equal(np.load(out / "y.npy"), x)
