@@ -57,7 +57,10 @@ def start() -> dict[str, np.ndarray]:
 def pages() -> str:
     """The text of the repository's pages."""
     root = Path(__file__).resolve().parent.parent
-    return "\n".join(page.read_text("utf-8") for page in sorted([*root.glob("*.md"), *root.glob("docs/*.md")]))
+    files = sorted([*root.glob("*.md"), *root.glob("docs/*.md")])
+    if not files:
+        raise SystemExit(f"the pages to learn, README.md and docs, are not in {root}: run the example of a clone")
+    return "\n".join(page.read_text("utf-8") for page in files)
 
 
 def tokenizer_of(text: str) -> Any:

@@ -124,22 +124,6 @@ if not TYPE_CHECKING:  # type checkers read the imports above
     ]  # fmt: skip
 
 
-class _Unknown(AttributeError):
-    """A name that rlx does not have. What was meant is looked for when the error is shown: `hasattr` shows none. A
-    traceback calls it by the name of its kind."""
-
-    __module__, __qualname__ = "builtins", "AttributeError"
-
-    def __str__(self) -> str:
-        import rlx
-
-        return f"module 'rlx' has no attribute {self.args[0]!r}{errors.meant(self.args[0], dir(rlx))}"
-
-
-def _unknown(name: str) -> AttributeError:
-    return _Unknown(name)
-
-
 def _compute(*call: Any) -> Any:
     """Computes a call outside a trace, by what the first one loads."""
     from rlx.runtime.eager import compute  # it takes the place of this function
@@ -148,4 +132,4 @@ def _compute(*call: Any) -> Any:
 
 
 ops.public.Outside.compute = _compute
-_lazy.by_need(__name__, _PLACES, unknown=_unknown)
+_lazy.by_need(__name__, _PLACES)

@@ -9,6 +9,30 @@ from types import ModuleType
 from typing import Any
 
 
+class UnknownName(AttributeError):
+    """A name that a module does not have. What was meant is looked for when the error is shown: `hasattr` shows none. A
+    traceback calls it by the name of its kind."""
+
+    __module__, __qualname__ = "builtins", "AttributeError"
+
+    def __init__(self, module: str, name: str) -> None:
+        super().__init__(module, name)
+
+    def __str__(self) -> str:
+        module, name = self.args
+        hint = import_module("rlx.host.other_names").in_place_of(module, name)
+        return f"module {module!r} has no attribute {name!r}{hint}"
+
+
+def unknown_in(module: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a module, whose errors say what was meant."""
+
+    def __getattr__(name: str) -> Any:
+        raise UnknownName(module, name)
+
+    return __getattr__
+
+
 class Package(ModuleType):
     """A package whose names load from the modules that `by_need` was given.
 
@@ -18,12 +42,11 @@ class Package(ModuleType):
 
     _places: Mapping[str, str]
     _made: Callable[[str, Any], Any] | None
-    _unknown: Callable[[str], AttributeError]
 
     def __getattr__(self, name: str) -> Any:
         place = self._places.get(name)
         if place is None:
-            raise self._unknown(name)
+            raise UnknownName(self.__name__, name)
         module, _, attribute = place.partition(":")
         value: Any = import_module(module)
         if attribute != ".":
@@ -39,24 +62,18 @@ class Package(ModuleType):
         super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        return sorted({*self.__dict__, *self._places} - {"Any", "TYPE_CHECKING", "_places", "_made", "_unknown"})
+        return sorted({*self.__dict__, *self._places} - {"Any", "TYPE_CHECKING", "_places", "_made"})
 
 
 def by_need(
     package: str,
     places: Mapping[str, str],
     made: Callable[[str, Any], Any] | None = None,
-    unknown: Callable[[str], AttributeError] | None = None,
 ) -> None:
     """Lets a package have these names: each with its module, with "module:attribute" where it has another name there,
-    or with "module:." where it is the module. `made` is what the package has in place of a value; `unknown` makes the
-    error for a name that it does not have."""
-
-    def no_such(name: str) -> AttributeError:
-        return AttributeError(f"module {package!r} has no attribute {name!r}")
-
+    or with "module:." where it is the module. `made` is what the package has in place of a value."""
     module = sys.modules[package]
-    module.__dict__.update(_places=places, _made=made, _unknown=unknown or no_such)
+    module.__dict__.update(_places=places, _made=made)
     module.__class__ = Package
 
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from rlx import ops, random
 from rlx.dtypes import DTypeLike, as_dtype, f32
 from rlx.errors import DTypeError, GraphError, ShapeError
+from rlx.lazy import unknown_in as _unknown_in
 
 Params = Mapping[str, Any]
 Init = Callable[..., Any]  # (key, shape, dtype) -> weights
@@ -351,3 +352,7 @@ def dropout(key: Any, x: Any, rate: float, training: bool = True) -> Any:
     if key is None:
         raise DTypeError("nn.dropout: the key is None; in training give a random key: rlx.random.key(0)")
     return random.dropout(x, rate, key)
+
+
+if not TYPE_CHECKING:  # type checkers would then take any name
+    __getattr__ = _unknown_in(__name__)

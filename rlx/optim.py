@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from rlx import ops, tree
 from rlx.dtypes import DType, as_dtype, f32
 from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Tensor
+from rlx.lazy import unknown_in as _unknown_in
 
 PyTree = Any
 Schedule = Callable[[Any], Any]
@@ -816,3 +817,7 @@ def warmup_cosine_decay_schedule(
 
 def _real(count: Any) -> Any:
     return ops.cast(count, "f64")
+
+
+if not TYPE_CHECKING:  # type checkers would then take any name
+    __getattr__ = _unknown_in(__name__)

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlx.errors import GraphError
+from rlx.lazy import unknown_in as _unknown_in
 from rlx.ops.control.functions import _text
 from rlx.ops.pytree import flatten as _flatten
 from rlx.ops.pytree import is_array
@@ -172,3 +173,7 @@ def transpose(outer_treedef: Structure, inner_treedef: Structure, pytree_to_tran
         )
     rows = [leaves_list[i * m : (i + 1) * m] for i in range(n)]
     return inner_treedef.unflatten([outer_treedef.unflatten([row[j] for row in rows]) for j in range(m)])
+
+
+if not TYPE_CHECKING:  # type checkers would then take any name
+    __getattr__ = _unknown_in(__name__)

@@ -9,8 +9,11 @@ import typer
 from typer.core import TyperGroup
 
 from rlx.cli.commands import COMMANDS, function_of
-from rlx.cli.habits import Command
+from rlx.cli.habits import Command, no_command
 from rlx.cli.values import plainly_taken
+from rlx.errors import RlxError
+
+_HELP = {"help_option_names": ["--help", "-h"]}
 
 
 def _paragraphs(text: str) -> str:
@@ -27,16 +30,21 @@ class _Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS and not ctx.resilient_parsing:
+            raise RlxError(no_command(args[0]))
+        return super().resolve_command(ctx, args)
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
         function = function_of(cmd_name)
-        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=_HELP)
         alone.command(cmd_name, cls=Command, help=_paragraphs(function.__doc__ or ""))(function)
         return typer.main.get_command(alone)
 
 
-app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, context_settings=_HELP)
 
 
 def _version(asked: bool) -> None:

@@ -36,6 +36,7 @@ from rlx.cli.options import (
     Seed,
     Strict,
 )
+from rlx.cli.outputs import check_file
 from rlx.cli.saved import feeds_of_saved, is_saved, refuse_options
 from rlx.cli.table import format_table
 from rlx.errors import RlxError
@@ -110,6 +111,7 @@ def bench(
     model = chosen_model("bench", model, name)
     if not model.exists():
         raise RlxError(f"{model} does not exist; give an ONNX model, a saved program, a GGUF file or a folder")
+    check_file("--json", json)
     of_text = {"--prompt-tokens": prompt_tokens, "--answer-tokens": answer_tokens, "--gpu-layers": gpu_layers,
                "--dtype": dtype, "--cache": cache}  # fmt: skip
     of_graphs = {"--input": input, "--dim": dim, "--strict": strict or None, "--max-bytes": max_bytes,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlx.cli.inputs import feeds_of, load_model, said
+from rlx.cli.inputs import COMPUTED, feeds_of, load_model, said
 from rlx.cli.long_commands import each_device, kept
 from rlx.cli.options import Devices, Dims, FileOrFolder, Inputs, MaxBytes, MaxSteps, Seconds, Seed, Strict
 from rlx.cli.table import Rows
@@ -51,7 +51,8 @@ def check(
 ) -> None:
     """Run a model on every device and compare each node's result with the float64 reference of the same program.
 
-    Nodes behind a cut, where shapes depend on values, are not compared; the verdict is then "part", not "ok".
+    Nodes behind a cut, where shapes depend on values, are not compared; the verdict is then "part", not "ok", and
+    "nothing" where devices run no node at all.
     Exit status 1 when a node strays; the first one is named, with its error. 2 when a device could not run the model,
     or not in time; Ctrl-C, with what was compared so far: 130.
     """
@@ -75,6 +76,8 @@ def check(
                 info = find_device(name)
                 strays.extend((info.id, d) for d in seen if not d.ok)
                 rows.add(_row(info, seen, host, later))
+                if host is not None and not seen and not later:
+                    print(f"{name}: nothing to compare: {COMPUTED}", file=sys.stderr)
 
     limits = {"strict": strict, "max_bytes": max_bytes, "max_steps": max_steps}
     def explain() -> None:
@@ -145,7 +148,7 @@ def _row(info: DeviceInfo, found: Sequence[NodeDistance], host: int | None, late
     """A row of the table. `host`: how many nodes the host ran; None where the check was stopped. `later`: how many
     nodes were left out."""
     strays = sum(not d.ok for d in found)
-    verdict = f"FAIL: {strays} stray" if strays else "part" if later else "ok"
+    verdict = f"FAIL: {strays} stray" if strays else "part" if later else "ok" if found else "nothing"
     if host is None:
         verdict += ", stopped there"
     if not found:  # every result was computed at build time

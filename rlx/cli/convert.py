@@ -8,13 +8,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
 from rlx.cli.gguf import is_gguf
 from rlx.errors import RlxError
 from rlx.host.progress import drawn
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -52,12 +54,28 @@ def _mixed(folder: Path, output: Path, mixture: str) -> list[str]:
             return [*notes, *requantize(file, output, mixture)]
 
 
+def _one_of(word: T | None, option: T | None, name: str) -> T | None:
+    """What a word or an option gives. Raises: RlxError for both."""
+    if word is not None and option is not None:
+        raise RlxError(f"convert: {word}, and {name} {option}: give one of them")
+    return word if option is None else option
+
+
 def convert(
     source: Annotated[Path, typer.Argument(help="A Hugging Face folder, or a GGUF file.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The GGUF file, or the new folder.")],
+    target: Annotated[
+        Path | None, typer.Argument(metavar="OUTPUT", help="The GGUF file, or the new folder.", show_default=False)
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Argument(metavar="TYPE", help="As --to, as llama.cpp's commands take it.", show_default=False)
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", "--outfile", help="In place of the second word.")
+    ] = None,
     to: Annotated[
         str | None,
         typer.Option(
+            "--to", "--outtype",
             help="Of matrices: F32, F16, BF16, in a GGUF file also Q8_0, Q4_K …, or llama.cpp's mixtures Q4_K_M, "
             "Q5_K_M, Q4_K_S, Q5_K_S. Default: as they are, in a folder F16."
         ),
@@ -74,10 +92,13 @@ def convert(
     from rlx.formats.gguf.to_folder import gguf_to_folder
     from rlx.models.language.written import folder_to_gguf
 
+    output, to = _one_of(target, output, "--output"), _one_of(kind, to, "--to")
     if not source.exists():
         raise RlxError(f"{source} does not exist; give a Hugging Face folder, or a GGUF file")
     if not (source.is_dir() or is_gguf(source)):
         raise RlxError(f"{source} is no GGUF file; give one, or the folder of config.json and the weights")
+    if output is None:
+        raise RlxError(f"convert: no output; rlx convert {source} -o model.gguf names the file to write")
     for left in left_behind(output):
         print(f"rlx: {left} was left by a conversion that was killed; it may be deleted", file=sys.stderr)
     try:

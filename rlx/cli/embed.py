@@ -12,6 +12,7 @@ import numpy.typing as npt
 import typer
 
 from rlx.cli.options import Device
+from rlx.cli.outputs import check_file
 from rlx.errors import RlxError
 from rlx.host.progress import drawn
 
@@ -51,6 +52,7 @@ def embed(
     """
     from rlx.models import LanguageModel, Transcriber, load
 
+    check_file("--out", out)
     sentences = read_lines(file)
     listed = [i for i, sentence in enumerate(sentences) if sentence.strip()]  # a blank line cannot be an answer
     if query is None and query_prompt_name is not None:
@@ -139,7 +141,8 @@ def read_lines(file: str) -> list[str]:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         text = data.decode("utf-8-sig")
     except OSError as error:
-        raise RlxError(f"{name}: cannot be read: {error.strerror or error}") from error
+        hint = "; a text itself comes by a pipe: echo \"a sentence\" | rlx …" if not Path(file).suffix else ""
+        raise RlxError(f"{name}: cannot be read: {error.strerror or error}{hint}") from error
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise RlxError(f"{name}: line {line} is not UTF-8 text: {error.reason}") from error

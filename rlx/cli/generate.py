@@ -47,7 +47,8 @@ def generate(
         str | None, typer.Option("--prompt", "-p", help="The text to go on from; - reads standard input.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="A file with that text; a line break at its end is left out.")
+        Path | None,
+        typer.Option("--file", "-f", help="A file with that text, - standard input, less a line break at its end."),
     ] = None,
     *,
     name: ModelName = None,
@@ -177,15 +178,18 @@ def _prompt(text: str | None, prompt: str | None, file: Path | None) -> str:
     if len(given) > 1:
         raise RlxError(f"generate: {' and '.join(given)} both give a prompt; leave one out")
     if not given:
-        raise RlxError('generate: no prompt; give it as the second word, by -p "Once upon a time", or as a file by -f '
-                       "(rlx chat talks with a model)")  # fmt: skip
+        raise RlxError('generate: no prompt; give it as the second word, by -p "Once upon a time", or as a file by -f, '
+                       "where - reads standard input (rlx chat talks with a model)")  # fmt: skip
     if file is not None:
-        whole = text_of(file)
+        whole = _read() if str(file) == "-" else text_of(file)
         return whole[:-1] if whole.endswith("\n") else whole
     words = prompt if text is None else text
     assert words is not None
-    if prompt != "-":
-        return _checked(words, given[0])
+    return _read() if prompt == "-" else _checked(words, given[0])
+
+
+def _read() -> str:
+    """What standard input gives."""
     if sys.stdin.isatty():
         print("reading the prompt from the terminal; end with Ctrl-D", file=sys.stderr)
     return _checked(sys.stdin.read(), "standard input")

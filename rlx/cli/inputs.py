@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from rlx.cli.array_files import loaded
+from rlx.cli.array_files import arrays_of, dtype_said, shape_said
 from rlx.errors import RlxError
 from rlx.formats.files import beginning, plain, shown
 from rlx.formats.kinds import other_kind
@@ -29,6 +29,7 @@ SECONDS = 5.0
 MAX_INDICES = 4096  # Larger integer inputs are not taken for lengths or indices.
 MAX_BYTES = 1 << 32  # bytes of a random input, whose shape comes from the file and the command line
 Array = npt.NDArray[Any]
+COMPUTED = "all operators were computed as the program was built, of constants and of the values of texts"
 _WORDS = ("one", "two", "Three", "a sentence of words")
 
 
@@ -98,15 +99,15 @@ def feeds_of(model: Model, texts: Sequence[str] | None, seed: int) -> tuple[dict
 
     given: dict[str, Any] = {}
     sequences = {i.name for i in model.inputs if i.around[-1:] == ("seq",)}
-    declared = {i.name: (i.dtype, i.shape) for i in model.inputs if i.dtype is not None and i.shape is not None}
+    declared = {i.name: (None if i.shape is None else i.dtype, i.shape or ()) for i in model.inputs}
     for text in texts or ():
-        name, array = loaded(text, declared)
-        if name in sequences:
-            given.setdefault(name, []).append(array)
-        elif name in given:
-            raise RlxError(f"--input {text}: {name} has a file already")
-        else:
-            given[name] = array
+        for name, array in arrays_of(text, declared).items():
+            if name in sequences:
+                given.setdefault(name, []).append(array)
+            elif name in given:
+                raise RlxError(f"--input {text}: {name} has a file already")
+            else:
+                given[name] = array
     model.accept(given, partly=True)
     lengths: dict[str, int] = {}
     for info in model.inputs:
@@ -212,7 +213,7 @@ def said(value: Any) -> str:
         )
     if isinstance(value, dict):  # a row of a ZipMap
         return shown(value)
-    head = f"{value.dtype} {list(value.shape)}"
+    head = f"{dtype_said(value.dtype)} {shape_said(value.shape)}"
     if not value.size:
         return head
     if value.size == 1 and value.dtype.kind != "O":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlx.cli.array_files import dtype_said, shape_said
 from rlx.cli.folder import inspect_folder
 from rlx.cli.gguf import inspect_gguf, is_gguf
-from rlx.cli.inputs import feeds_of, load_model
+from rlx.cli.inputs import COMPUTED, feeds_of, load_model
 from rlx.cli.long_commands import each_device, kept
 from rlx.cli.options import Devices, Dims, Inputs, MaxBytes, MaxSteps, Strict
+from rlx.cli.outputs import check_file
 from rlx.cli.saved import draw_saved, inspect_saved, is_saved, refuse_options, write_picture
 from rlx.cli.table import Rows, format_table
 from rlx.errors import RlxError, UnsupportedOp
@@ -50,6 +53,7 @@ def inspect(
     tensor with --nodes, and on which devices it fits."""
     if not file.exists():
         raise RlxError(f"{file} does not exist")
+    check_file("--memory", memory)
     if is_gguf(file) or file.suffix == ".gguf" or (file / "config.json").exists():
         kind = "a Hugging Face folder" if file.is_dir() else "a GGUF file"
         given = {"input": input, "dim": dim, "strict": strict or None, "max-bytes": max_bytes, "max-steps": max_steps,
@@ -87,6 +91,8 @@ def inspect(
     def one(name: str) -> None:
         with drawn(name):
             rows.add(_dispatch(model, name, feeds))
+        if not model.programs[-1].report().nodes:
+            print(f"{name} runs nothing: {COMPUTED}", file=sys.stderr)
         graph = model.programs[-1].graph
         plans.append(plan_svg(graph.plan, f"{plain(file.name)} on {name}", graph.program))
         if nodes:
@@ -103,9 +109,8 @@ def inspect(
 
 def _signature(kind: str, infos: list[TensorInfo]) -> list[str]:
     def said(info: TensorInfo) -> str:
-        dims = [plain(d) if isinstance(d, str) else "?" if d is None else str(d) for d in info.shape or ()]
-        shape = "any shape" if info.shape is None else f"[{', '.join(dims)}]"
-        return f"{kind} {plain(info.name)}: {info.type if info.around else info.dtype} {shape}"
+        shape = "any shape" if info.shape is None else shape_said(info.shape)
+        return f"{kind} {plain(info.name)}: {info.type if info.around else dtype_said(info.dtype)} {shape}"
 
     return [said(info) for info in infos]
 

@@ -233,6 +233,8 @@ def _biases(texts: Any) -> dict[int, float]:
 
 def _text_or_file(option: str, text: str | None, file: Path | None) -> str | None:
     if file is None:
+        if text is not None and (Path(text).suffix in (".json", ".gbnf", ".lark") or text[:1] == "@"):
+            raise RlxError(f"{option} {text}: expected the text itself; {option}-file FILE reads it from a file")
         return text
     if text is not None:
         raise RlxError(f"{option} and {option}-file both say what the answer is; give one of them")

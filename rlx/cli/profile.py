@@ -10,6 +10,7 @@ from rlx.cli import contenders
 from rlx.cli.bandwidth import product_rate, read_bandwidth
 from rlx.cli.gguf import is_gguf
 from rlx.cli.inputs import dims_of, feeds_of, load_model
+from rlx.cli.outputs import check_file
 from rlx.cli.saved import feeds_of_saved, is_saved
 from rlx.errors import RlxError
 from rlx.host.progress import drawn
@@ -25,9 +26,7 @@ def profile(
     dim: Sequence[str] | None, seed: int, limits: Mapping[str, Any],
 ) -> None:  # fmt: skip
     """Prints the timings of a model's run on a device and writes their trace."""
-    if file.is_dir() or not file.parent.is_dir():
-        what = "a folder has this name" if file.is_dir() else f"there is no folder {file.parent}"
-        raise RlxError(f"--profile: {file} cannot be written: {what}")
+    check_file("--profile", file)
     session = Session(device, precision=precision, threads=threads, timings=True)
     with drawn(session.info.id):
         timings = _timings(model, session, input, dim, seed, threads, limits)

@@ -15,6 +15,8 @@ from rlx.errors import RlxError
 # What rlx reads of a folder: no pickles, no code.
 FILES = ("*.safetensors", "*.json", "tokenizer.model", "*.tiktoken", "vocab.txt", "merges.txt", "*.jinja")
 _MISSING = "pull needs the package `huggingface_hub`: pip install huggingface_hub"
+# What the clients of HTTP call a server that is not reached, in the package's several versions.
+_UNREACHED = ("ConnectError", "ConnectTimeout", "ReadTimeout")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
 
@@ -53,7 +55,11 @@ def pull(
     except RlxError:
         raise
     except Exception as error:  # the package's errors, and those of its client of HTTP, have no base of their own
-        raise RlxError(f"pull: {name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
+        hint = ""
+        if isinstance(error, ConnectionError) or type(error).__name__ in _UNREACHED:
+            where = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+            hint = f"; {where} is not reached from here: a folder copied from another machine does as well"
+        raise RlxError(f"pull: {name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}{hint}") from error
     print(made)
 
 

@@ -11,6 +11,7 @@ import typer
 
 from rlx.cli.inputs import feeds_of, load_model, said
 from rlx.cli.options import Device, Dims, Inputs, MaxBytes, MaxSteps, OnnxOrSaved, Precision, Seed, Strict
+from rlx.cli.outputs import check_folder
 from rlx.cli.saved import is_saved, refuse_options, run_saved
 from rlx.driver.registry import open_device
 from rlx.errors import RlxError
@@ -36,6 +37,7 @@ def run(
     ] = False,
 ) -> None:
     """Run an ONNX model, or a program that `save` wrote, once and say what comes out: name, type, shape, range."""
+    check_folder("--out", out)
     if is_saved(file):
         other = None if precision == "f32" else precision
         refuse_options(file, dim=dim, precision=other, strict=strict, max_bytes=max_bytes, max_steps=max_steps)
@@ -63,7 +65,7 @@ def _show(results: dict[str, Any], out: Path | None) -> None:
 
 
 def _save(folder: Path, results: dict[str, Any]) -> None:
-    """Each array as a file of its own; items of a sequence are numbered."""
+    """Each array as a file of its own; items of a sequence are numbered, but for the rows of a ZipMap."""
     arrays: dict[str, Any] = {}
     for name, value in results.items():
         stem = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)
@@ -80,6 +82,8 @@ def _save(folder: Path, results: dict[str, Any]) -> None:
 
 
 def _leaves(label: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, list) and value and all(isinstance(v, dict) and [*v] == [*value[0]] for v in value):
+        return [(label, np.array([list(v.values()) for v in value]))]  # a ZipMap: a row for each example
     if isinstance(value, list):
         return [leaf for k, item in enumerate(value) for leaf in _leaves(f"{label}.{k}", item)]
     if isinstance(value, dict):  # a row of a ZipMap, whose keys are the model's

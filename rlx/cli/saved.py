@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.cli.array_files import loaded
+from rlx.cli.array_files import arrays_of
 from rlx.cli.devices import short_reason, who_runs
 from rlx.cli.inputs import MAX_BYTES, said
 from rlx.driver.registry import find_device
@@ -54,8 +54,8 @@ def run_saved(file: Path, device: str, texts: Sequence[str] | None, seed: int, t
 def feeds_of_saved(program: Any, texts: Sequence[str] | None, seed: int) -> tuple[dict[str, Any], list[str]]:
     """The inputs of a program by name, and which of them are random: those without a file."""
     inputs = {name: t.type for name, t in program.graph.inputs.items()}
-    declared = {name: (kind.dtype, kind.shape) for name, kind in inputs.items()}
-    given = dict(loaded(text, declared) for text in texts or ())
+    declared = {name: (kind.dtype.np, kind.shape) for name, kind in inputs.items()}
+    given = {name: array for text in texts or () for name, array in arrays_of(text, declared).items()}
     if unknown := sorted(given.keys() - inputs.keys()):
         raise GraphError(f"--input: the program has no inputs {unknown}; it takes {sorted(inputs)}")
     rng, drawn = np.random.default_rng(seed), [name for name in inputs if name not in given]

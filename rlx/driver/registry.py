@@ -26,6 +26,15 @@ _MAKERS = {
     **dict.fromkeys(("intel", "arc"), ("intel",)),
     **dict.fromkeys(("nvidia", "geforce"), ("nvidia", "geforce")),
 }
+# What else people give as a device, and what to give in its place.
+_OTHERS = {
+    **dict.fromkeys(("metal", "mps", "apple", "coreml"), 'GPUs of Apple run by MoltenVK, as "vulkan"'),
+    **dict.fromkeys(("opencl", "sycl", "oneapi", "xpu", "directml", "dml", "webgpu", "wgpu", "opengl"),
+                    'GPUs of every maker run as "vulkan"'),
+    "gpu": 'did you mean "auto", which takes a GPU where there is one?',
+    "all": "one name means one device; `rlx check`, `bench` and `inspect` take all that are no software drivers where "
+    "none is named",
+}  # fmt: skip
 
 
 @cache
@@ -125,12 +134,9 @@ def find_device(name: str) -> DeviceInfo:
     if backend.lower() in _MAKERS and (not number or number.isdecimal()):
         return _of_maker(name, _MAKERS[backend.lower()], int(number or 0))
     if (backend not in _BUILTIN and backend not in backend_names()) or (number and not number.isdecimal()):
-        near = meant(name, ("auto", *backend_names(), *_MAKERS))
-        if backend.lower() == "gpu":  # whose nearest name is the CPU's
-            near = ' (did you mean "auto", which takes a GPU where there is one?)'
         raise DeviceUnavailable(
-            f'device {name!r} is not understood{near}; give "auto", "cpu", "vulkan", "cuda" or one with a number, '
-            '"cuda:1" (rlx.devices() lists them, each with its id)'
+            f'device {name!r} is not understood{_instead_of(name)}; give "auto", "cpu", "vulkan", "cuda" or one with a '
+            'number, "cuda:1" (rlx.devices() lists them, each with its id)'
         )
     infos = load_backend(backend).probe()
     if not infos:
@@ -143,6 +149,18 @@ def find_device(name: str) -> DeviceInfo:
         if info.index == int(number):
             return info
     raise DeviceUnavailable(f"device {name!r}: there is only {', '.join(i.id for i in infos)}")
+
+
+def _instead_of(name: str) -> str:
+    """In parentheses, what to give in place of a name that means no device; nothing where that is not known."""
+    backend = name.partition(":")[0].lower()
+    if backend in _OTHERS:
+        return f" ({_OTHERS[backend]})"
+    if "," in name:
+        return " (one name means one device; commands that take several have a --device for each)"
+    if name.isdecimal():
+        return f' (a number follows a backend, as in "vulkan:{name}")'
+    return meant(name, ("auto", *backend_names(), *_MAKERS))
 
 
 def in_turns(name: str, place: int) -> str:
@@ -162,8 +180,12 @@ def _of_maker(name: str, words: tuple[str, ...], number: int) -> DeviceInfo:
     gpus = [i for i in infos if i.kind in ("discrete", "integrated", "virtual")]
     named = [i for i in gpus if any(word in f"{i.name} {i.driver}".lower() for word in words)]
     if len(named) <= number:
-        here = ", ".join(f"{i.id} ({i.name})" for i in gpus) or "no GPU"
-        why = "".join(f"; {backend}: {reason}" for backend, reason in reasons.items())
+        seen = gpus or [i for i in infos if i.kind == "software"]
+        here = ", ".join(f"{i.id} ({i.name})" for i in seen) or "no GPU"
+        if seen and not gpus:
+            here = f"no GPU but the software driver {here}"
+        backends = backend_names() if "nvidia" in words else [n for n in backend_names() if n != "cuda"]
+        why = "".join(f"; {backend}: {reasons[backend]}" for backend in backends if backend in reasons)
         raise DeviceUnavailable(f"device {name!r}: rlx finds {here} here{why}; `rlx doctor` says what to install")
     return named[number]
 

@@ -23,6 +23,7 @@ from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.ir import Tensor
 from rlx.models import trainable
 from rlx.models.language.functions import AdaptedFunction, LanguageFunction
+from rlx.models.loading import check_path
 from rlx.packed import PackedArray
 from rlx.runtime.quantize import quantize
 
@@ -127,7 +128,8 @@ def own_names(path: Path) -> bool:
 
 
 def tokenizer_of(path: Path) -> LanguageTokenizer:
-    """The tokenizer of a model's files. Raises: RlxError for a model without one."""
+    """The tokenizer of a model's files. Raises: RlxError for a model without one; FileMissing."""
+    check_path("finetune", path)
     if not os.path.isfile(path):
         if not os.path.exists(path / "tokenizer.json"):
             raise RlxError(f"{path} has no tokenizer.json, which text needs")

@@ -25,6 +25,7 @@ from rlx.formats.files import read_json, written_whole
 from rlx.formats.huggingface import ModelFolder
 from rlx.models import encoders
 from rlx.models.encoders.decoders import makes_embeddings
+from rlx.models.loading import check_path
 from rlx.ranks import Mesh
 from rlx.ranks.mpi import launched
 from rlx.records import replace
@@ -67,6 +68,7 @@ def finetune(settings: Settings, say: Say = print) -> dict[str, Any]:
     Raises: DataError for data that cannot be read or leave nothing, CheckpointError for a folder that holds another
     run, OutOfDeviceMemory with what would fit, RlxError for settings, and as `rlx.models.trainable` and
     `rlx.training`."""
+    check_path("finetune", settings.model)
     _check_out(settings)
     mesh = Mesh({"data": -1}) if launched() else None
     first = mesh is None or mesh.rank == 0

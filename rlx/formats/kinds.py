@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rlx.runtime.saved.container import MAGIC
 
 DOWNLOADED = {  # what lies in the place of weights, by its first four bytes
@@ -9,6 +11,24 @@ DOWNLOADED = {  # what lies in the place of weights, by its first four bytes
     b"vers": "a pointer of Git LFS: download the file itself",
     b"<!DO": "an HTML page: the download failed",
 }
+PICTURES = {
+    b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG", b"GIF8": "GIF", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF",
+}  # fmt: skip
+SOUNDS = {b"ID3": "MP3", b"\xff\xfb": "MP3", b"OggS": "Ogg", b"fLaC": "FLAC"}
+
+
+def picture(start: bytes) -> str | None:
+    """The format of a picture by a file's first bytes; None where they are none's."""
+    return _of(start, PICTURES) or ("WebP" if start[8:12] == b"WEBP" else None)
+
+
+def sound(start: bytes) -> str | None:
+    """The format of a sound by a file's first bytes; None where they are none's."""
+    return "WAV" if start[8:12] == b"WAVE" else _of(start, SOUNDS)
+
+
+def _of(start: bytes, known: Mapping[bytes, str]) -> str | None:
+    return next((name for magic, name in known.items() if start.startswith(magic)), None)
 
 
 def other_kind(content: bytes) -> str | None:
@@ -32,4 +52,19 @@ def other_kind(content: bytes) -> str | None:
         return "it is a safetensors file; rlx.models.load and `rlx inspect` take the folder that holds it"
     if content.lstrip().startswith(b"{"):
         return "it is JSON; give the model's own file, or the folder that holds a config.json beside its weights"
-    return None
+    if content.startswith(b"\x93NUMPY"):
+        return "it is an array that NumPy has saved; --input NAME=FILE.npy of `rlx run` gives it to a model"
+    if content.startswith((b"ply\n", b"ply\r")):
+        return "it is a PLY file; rlx.splats.read_ply reads those of splats"
+    if kind := picture(content):
+        return f"it is a {kind} picture; `rlx run model.onnx --input NAME=FILE` says how a model takes it"
+    if kind := sound(content):
+        return f"it is a {kind} sound; `rlx transcribe` takes WAV files"
+    if content[:64].lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml")):
+        return "it is a page of HTML or XML, as a download leaves that failed; fetch the file itself"
+    try:
+        text = content[:64].decode("ascii")
+    except UnicodeDecodeError:
+        return None
+    line = (text.splitlines() or [""])[0]
+    return f"it is a text, which begins with {line[:40]!r}" if text.replace("\n", "").isprintable() else None

@@ -17,7 +17,7 @@ from rlx.runtime import Session
 from rlx.runtime.keywords import keywords
 
 _ELSEWHERE = {  # files that other functions take, by their endings
-    ".onnx": "rlx.onnx.load takes ONNX models",
+    ".onnx": "rlx.onnx.load and `rlx run` take ONNX models",
     ".rlx": "rlx.load_program takes saved programs",
     ".safetensors": "give the folder that holds it beside config.json",
     ".json": "give the folder that holds it beside the weights",

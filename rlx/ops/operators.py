@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any, NoReturn
 
 import numpy as np
@@ -67,7 +68,7 @@ def users_line() -> str:
 
     for frame in reversed(traceback.extract_stack()):
         if not frame.filename.startswith(_PACKAGE):
-            return f"{frame.filename}:{frame.lineno}: {frame.line}"
+            return f"{frame.filename}:{frame.lineno}" + (f": {frame.line}" if frame.line else "")
     return "unknown line"
 
 
@@ -116,9 +117,12 @@ def _array_function(self: Tensor, func: Any, types: Any, args: Any, kwargs: Any)
         return func.__wrapped__(*args, **kwargs)
     import rlx.ops as ops
 
-    name = _NUMPY_NAMES.get(func.__name__, func.__name__)
-    advice = f"use rlx.{name}" if callable(getattr(ops, name, None)) else "use rlx's own functions"
-    return _refuse(f"np.{func.__name__}", advice)(self)
+    name, part = _NUMPY_NAMES.get(func.__name__, func.__name__), ""
+    if (module := getattr(func, "__module__", "")) in ("numpy.linalg", "numpy.fft"):
+        part = module.removeprefix("numpy.") + "."
+    own = import_module(f"rlx.{part[:-1]}") if part else ops
+    advice = f"use rlx.{part}{name}" if callable(getattr(own, name, None)) else "use rlx's own functions"
+    return _refuse(f"np.{part}{func.__name__}", advice)(self)
 
 
 def _args(values: tuple[Any, ...]) -> Any:
@@ -194,6 +198,8 @@ TENSOR_METHODS: dict[str, Any] = {
                          "use rlx.gather to index, rlx.dynamic_slice to cut, rlx.while_loop to repeat",
                          "; a length or an axis is fixed in a trace: make it a static argument of jit; a list times a "
                          "tensor means it too: make the list a NumPy array"),
+    "item": _refuse("item()", "return it from the function, whose results have numbers"),
+    "tolist": _refuse("tolist()", "return it from the function, whose results have numbers"),
     "__format__": _format,
     "__array__": _refuse("conversion to an array", "name it with Graph.output and run the graph"),
     "__array_ufunc__": _array_ufunc, "__array_function__": _array_function,

@@ -172,5 +172,5 @@ OPERATORS = (
     "__le__", "__gt__", "__ge__", "__and__", "__rand__", "__or__", "__ror__", "__xor__", "__rxor__", "__invert__",
     "__getitem__", "reshape", "transpose", "flatten", "squeeze", "astype", "T", "mT", "__bool__", "__iter__",
     "__contains__", "__int__", "__float__", "__index__", "__format__", "__array__", "__array_ufunc__",
-    "__array_function__", "__setitem__", "at",
+    "__array_function__", "__setitem__", "item", "tolist", "at",
 )  # fmt: skip

@@ -991,7 +991,8 @@ _NOTHING = np.zeros(1, np.complex128)
 _PIECES: dict[Any, Any] = {}  # what `_piece` gave
 _USES: dict[Any, int] = {}
 _OWN = ("__getitem__", "__iter__", "__contains__", "__int__", "__float__", "__bool__", "__index__", "__format__",
-        "__setitem__", "__array__", "__array_ufunc__", "__array_function__", "copy", "__pos__")  # fmt: skip
+        "__setitem__", "__array__", "__array_ufunc__", "__array_function__", "copy", "item", "tolist", "__pos__"
+        )  # fmt: skip
 
 
 def _attach() -> None:

@@ -13,12 +13,20 @@ from typing import Any, TypeAlias
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
+from rlx.errors import meant
 from rlx.serve.protocol import Refused
 
 Receive: TypeAlias = Callable[[], Awaitable[Any]]
 Send: TypeAlias = Callable[[Any], Awaitable[None]]
 _OPEN = {"/", "/health"}  # routes that need no key
 _ALWAYS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
+# Paths of llama.cpp's and Ollama's servers, each with the one that does it here.
+_ELSEWHERE = {
+    "/completion": "/v1/completions", "/api/generate": "/v1/completions", "/api/chat": "/v1/chat/completions",
+    "/embedding": "/v1/embeddings", "/api/embed": "/v1/embeddings", "/rerank": "/v1/rerank",
+    "/reranking": "/v1/rerank", "/v1/reranking": "/v1/rerank", "/api/tags": "/v1/models", "/slots": "/metrics",
+    "/healthz": "/health",
+}  # fmt: skip
 _LOOPBACK = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?", re.IGNORECASE)
 
 
@@ -62,7 +70,7 @@ class Guard:
                 if not status:
                     await refusal(Refused(503, "the server is stopping"))(scope, receive, counted)
             except HTTPException as error:
-                message = f"{scope['method'][:20]} {path[:80]}: {error.detail}"
+                message = f"{scope['method'][:20]} {path[:80]}: {error.detail}{self._instead(path)}"
                 await refusal(Refused(error.status_code, message))(scope, receive, counted)
             except Left:
                 metrics.left += 1
@@ -74,6 +82,15 @@ class Guard:
         finally:
             name = path if path in self.routes else "other"
             metrics.requests[name, status] += 1
+
+    def _instead(self, path: str) -> str:
+        """What else to ask for, after a path or a method that there is not."""
+        if path in self.routes:
+            return ""
+        if (other := _ELSEWHERE.get(path, f"/v1{path}")) in self.routes:
+            return f"; {other} has it here"
+        names = [route for route in self.routes if "{" not in route]
+        return meant(path, names) or f"; this server has {', '.join(sorted(names))}"
 
     def _check(self, scope: Any, path: str) -> None:
         headers = dict(scope["headers"])

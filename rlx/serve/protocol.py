@@ -347,10 +347,12 @@ def _checked_model(body: dict[str, Any], models: Sequence[str]) -> tuple[Fields,
 
 
 def check_model(fields: Fields, models: Sequence[str]) -> str:
-    """The model that a request names. Raises: Refused."""
+    """The model that a request names, or the only one there is. Raises: Refused."""
     asked, known = fields.text("model"), ", ".join(map(repr, models))
     if asked is None:
-        raise Refused(400, f"model is missing; this server has {known}", "model")
+        if len(models) > 1:
+            raise Refused(400, f"model is missing; this server has {known}", "model")
+        return models[0]
     if asked not in models:
         raise Refused(404, f"the model {shown(asked)} is not here; this server has {known}", "model",
                       "model_not_found")  # fmt: skip

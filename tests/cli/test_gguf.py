@@ -151,7 +151,7 @@ def test_files_that_are_no_onnx_models_are_named_without_that_package(
     rlx: Rlx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "rlx.onnx", None)  # importing it fails
-    for content, words in ((b"GGUF", "it is a GGUF file"), (b"\n{}", "it is JSON"), (b"ab", "rlx.onnx")):
+    for content, words in ((b"GGUF", "it is a GGUF file"), (b"\n{}", "it is JSON"), (b"\x08\x0c", "rlx.onnx")):
         (tmp_path / "m").write_bytes(content)
         ran = rlx("run", tmp_path / "m")
         assert ran.status == 2 and words in ran.err

@@ -173,3 +173,92 @@ def test_gpus_by_their_makers(monkeypatch: pytest.MonkeyPatch) -> None:
         registry.find_device("amd")
     with pytest.raises(DeviceUnavailable, match="did you mean 'radeon'"):
         registry.find_device("radeom")
+    monkeypatch.setattr(registry, "probe_all", lambda: ([infos[1], infos[-1]], {"cuda": "CuPy is not installed"}))
+    with pytest.raises(DeviceUnavailable) as refused:  # what CUDA lacks is nothing to its owner
+        registry.find_device("amd")
+    assert "no GPU but the software driver vulkan:0 (llvmpipe)" in str(refused.value)
+    assert "CuPy" not in str(refused.value)
+    with pytest.raises(DeviceUnavailable, match="CuPy is not installed"):
+        registry.find_device("nvidia")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("metal", 'run by MoltenVK, as "vulkan"'),
+        ("DirectML:0", 'GPUs of every maker run as "vulkan"'),
+        ("all", "take all that are no software drivers"),
+        ("cpu,vulkan", "commands that take several have a --device for each"),
+        ("1", 'as in "vulkan:1"'),
+        ("vulcan", "did you mean 'vulkan'"),
+    ],
+)
+def test_names_of_devices_that_rlx_has_not(name: str, words: str) -> None:
+    with pytest.raises(DeviceUnavailable, match="is not understood") as refused:
+        registry.find_device(name)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("inspct", "m.onnx"), "there is no command 'inspct' (did you mean 'inspect'?)"),
+        (("quantize", "m.gguf"), "there is no command 'quantize': rlx convert MODEL --to Q4_K_M"),
+        (("llama-server",), "rlx serve model.gguf"),
+        (("help",), "there is no command 'help': rlx --help; rlx COMMAND --help"),
+        (("frobnicate",), "there is no command 'frobnicate'; `rlx --help` lists them"),
+        (("m.gguf",), "a model's file follows a command, as in rlx generate m.gguf"),
+        (("m.onnx",), "a model's file follows a command, as in rlx run m.onnx"),
+        (("run", "m.onnx", "x=x.npy"), "an input is given by --input x=x.npy"),
+        (("run", "m.onnx", "x.npy"), "an input is given by --input NAME=x.npy"),
+        (("run", "m.onnx", "batch=8"), "a length is given by --dim batch=8"),
+        (("check", "m.onnx", "--dim", "batch", "4"), "a length is one word with its dimension, as in --dim batch=4"),
+        (("devices", "cpu"), "devices: cpu is one word too many; `rlx devices --help` lists"),
+        (("convert", "m.gguf", "a.gguf", "-o", "b.gguf"), "convert: a.gguf, and --output b.gguf: give one of them"),
+        (("chat", "m.gguf", "-p", "hi"), "chat: there is no -p: `rlx generate` goes on from a prompt"),
+        (("generate", "m.gguf", "-p", "a", "-np", "4"), "generate: there is no -np: `rlx serve` answers several"),
+        (("generate", "m.gguf", "-p", "a", "-mli"), "generate: there is no -mli: `rlx chat`"),
+        (("generate", "m.gguf", "-p", "a", "--json-schema", "s.json"), "--json-schema-file FILE reads it from a file"),
+        (("embed", "m.gguf", "a sentence"), 'a text itself comes by a pipe: echo "a sentence" | rlx'),
+    ],
+    ids=str,
+)
+def test_words_that_stand_where_none_is_taken(
+    rlx: Rlx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("m.gguf", "m.onnx"):
+        Path(name).touch()
+    ran = rlx(*words)
+    assert ran.status == 2 and ran.err.count("\n") == 1 and said in ran.err, ran
+
+
+def test_convert_takes_its_words_as_llama_cpps_does(rlx: Rlx, model: Path, tmp_path: Path) -> None:
+    for name, words in (("a", ("-o", tmp_path / "a.gguf", "--to", "q8_0")), ("b", (tmp_path / "b.gguf", "Q8_0")),
+                        ("c", ("--outfile", tmp_path / "c.gguf", "--outtype", "q8_0"))):  # fmt: skip
+        assert rlx("convert", model, *words).status == 0, name
+    whole = (tmp_path / "a.gguf").read_bytes()
+    assert (tmp_path / "b.gguf").read_bytes() == whole == (tmp_path / "c.gguf").read_bytes()
+    assert "convert: no output; rlx convert" in rlx("convert", model).err
+
+
+def test_a_prompt_from_a_pipe_as_a_file(rlx: Rlx, model: Path) -> None:
+    more = ("-n", 4, "--device", "cpu")
+    want = answer(rlx, "generate", model, "abc", *more)
+    assert answer(rlx, "generate", model, "-f", "-", *more, stdin=b"abc") == want
+
+
+def test_what_is_missing_is_called_missing(rlx: Rlx, model: Path, tmp_path: Path) -> None:
+    for words in (
+        ("generate", model, "abc", "--lora", tmp_path / "none", "--device", "cpu"),
+        ("finetune", tmp_path / "none", tmp_path / "talks.jsonl", "--show-example"),
+        ("finetune", tmp_path / "none", tmp_path / "talks.jsonl", "--out", tmp_path / "out"),
+    ):
+        ran = rlx(*words)
+        assert ran.status == 2 and f"{tmp_path / 'none'} does not exist; give " in ran.err, ran
+
+
+@pytest.mark.parametrize("words", [(), ("generate",), ("devices",)], ids=str)
+def test_help_by_its_short_name(rlx: Rlx, words: tuple[str, ...]) -> None:
+    ran = rlx(*words, "-h")
+    assert ran.status == 0 and ran.err == "" and ran == rlx(*words, "--help")

@@ -85,10 +85,13 @@ def test_files_that_are_no_arrays_say_what_makes_one(
     monkeypatch.chdir(tmp_path)
     x, rest = np.arange(8, dtype=np.float32).reshape(2, 4), ("--dim", "k=1", "--device", "cpu")
     np.savetxt("x.csv", x, delimiter=",")
-    np.savez("x.npz", first=x)
-    for name, words in (("x.csv", "but text"), ("x.npz", "holds several arrays, first")):
+    np.savetxt("head.csv", x, delimiter=";", header="a;b;c;d", comments="")
+    np.savez("x.npz", first=x, second=x)
+    for name, words in (("x.csv", "but text"), ("head.csv", "but text"), ("x.npz", "holds first, second, and none by")):
         ran = rlx("run", file, "--input", f"x={name}", *rest)
-        assert ran.status == 2 and words in ran.err and "x is float32 ['n', 4]" in ran.err, ran
+        assert ran.status == 2 and words in ran.err and "x is float32 [n, 4]" in ran.err, ran
+        if name == "head.csv":
+            ran = ran._replace(err=ran.err.replace("head.npy", "x.npy"))
         code = shlex.split(ran.err[ran.err.index("python -c") : ran.err.index(" makes x.npy")])[2]
         subprocess.run([sys.executable, "-c", code], check=True)
         assert rlx("run", file, "--input", "x=x.npy", *rest).status == 0
@@ -190,6 +193,12 @@ def test_inspect(rlx: Rlx, file: Path, tmp_path: Path, device: str) -> None:
         (b"GGUF\x03\x00\x00\x00" + bytes(60), "is a GGUF file"),
         (b"\x1c\x00\x00\x00TFL3" + bytes(60), "TensorFlow Lite"),
         (b"\x02" + bytes(7) + b'{"a": 1}', "take the folder that holds it"),
+        (b"<!DOCTYPE html>\n<html>Not found", "a page of HTML or XML, as a download leaves that failed"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(60), "a PNG picture; `rlx run model.onnx --input NAME=FILE` says"),
+        (b"RIFF\0\0\0\0WAVEfmt ", "a WAV sound; `rlx transcribe`"),
+        (b"ply\nformat binary_little_endian 1.0\n", "a PLY file; rlx.splats.read_ply"),
+        (b"a,b,c\n1,2,3\n", "it is a text, which begins with 'a,b,c'"),
+        (b"\x93NUMPY\x01\0" + bytes(60), "an array that NumPy has saved; --input"),
     ],
 )
 def test_files_that_are_taken_for_onnx_models(rlx: Rlx, tmp_path: Path, content: bytes, text: str) -> None:
@@ -253,7 +262,7 @@ def test_words_in_and_out(rlx: Rlx, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array(["a", "ß"]))
     again = ("run", tmp_path / "m.onnx", "--device", "cpu", "--out", tmp_path / "out")
     ran = rlx(*again, "--input", f"x={tmp_path / 'x.npy'}")
-    assert ran == (0, "y: object [2], first 'a'\n", "")
+    assert ran == (0, "y: string [2], first 'a'\n", "")
     assert np.load(tmp_path / "out" / "y.npy").tolist() == ["a", "ß"]
     assert rlx(*again, "--dim", "n=3").status == 0
 
@@ -370,3 +379,92 @@ def test_random_lengths_and_indices_are_those_that_operators_take(rlx: Rlx, tmp_
         for seed in (0, 1, 2):
             ran = rlx("run", tmp_path / f"{name}.onnx", "--seed", seed, "--device", "cpu")
             assert ran.status == 0, ran.err
+
+
+def test_inputs_without_a_name_and_of_several_arrays(
+    rlx: Rlx, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    x, i = np.arange(8, dtype=np.float32).reshape(2, 4), np.array([1, 0, 1])
+    np.save("i.npy", i)
+    np.savez("xi.npz", x=x, i=i)
+    np.savez("one.npz", first=x)
+    np.savez("odd.npz", x=x, I=i)
+    np.save("pickled.npy", np.array(["a"], object))
+    for given in (("xi.npz",), ("x=one.npz", "i.npy"), ("x=xi.npz", "i=xi.npz")):
+        texts = [t if "=" in t or t.endswith(".npz") else f"i={t}" for t in given]
+        ran = rlx("run", file, "--device", "cpu", *(word for text in texts for word in ("--input", text)))
+        assert ran == (0, "y: float32 [3, 3], 6 to 22, mean 16.6667\n", ""), ran
+    for text, words in (
+        ("i.npy", "--input i.npy: expected name=file.npy, of the inputs x, i"),
+        ("x=", "expected name=file.npy, of the inputs x, i"),
+        ("odd.npz", "odd.npz holds x, I, and the model has no input 'I' (did you mean 'i'?); it takes x, i"),
+        ("x=pickled.npy", "pickled.npy holds Python objects as a pickle"),
+    ):
+        ran = rlx("run", file, "--device", "cpu", "--input", text)
+        assert ran.status == 2 and words in ran.err and ran.err.count("\n") == 1, ran
+    onnx.save(model([node("Relu", "x", "y")], {"x": [2, 4]}, {"y": [2, 4]}), "single.onnx")
+    np.save("x.npy", x)
+    for name in ("one.npz", "x.npy"):
+        ran = rlx("run", "single.onnx", "--device", "cpu", "--input", name)
+        assert ran == (0, "y: float32 [2, 4], 0 to 7, mean 3.5\n", "")
+
+
+def test_texts_come_from_files(rlx: Rlx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a message says makes a file of texts, of a list in a text file, and of none."""
+    from onnx import TensorProto
+
+    monkeypatch.chdir(tmp_path)
+    kind = TensorProto.STRING
+    onnx.save(model([node("Identity", "x", "y")], {"x": (["n", 1], kind)}, {"y": (["n", 1], kind)}), "m.onnx")
+    Path("list.txt").write_text("a text\nanother\n")
+    for given, made, count in (("list.txt", "list.npy", 2), ("cats meow", "texts.npy", 1)):
+        ran = rlx("run", "m.onnx", "--device", "cpu", "--input", f"x={given}")
+        assert ran.status == 2 and ran.err.endswith("x is string [n, 1]\n"), ran
+        code = shlex.split(ran.err[ran.err.index("python -c") : ran.err.index(f" makes {made}")])[2]
+        subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+        ran = rlx("run", "m.onnx", "--device", "cpu", "--input", f"x={made}")
+        assert ran == (0, f"y: string [{count}, 1], first 'a text'\n", ""), ran
+
+
+def test_a_model_of_which_devices_run_nothing_is_not_called_ok(rlx: Rlx, tmp_path: Path) -> None:
+    from onnx import TensorProto
+
+    kind = TensorProto.STRING
+    proto = model([node("StringConcat", "x x", "y")], {"x": ([2], kind)}, {"y": ([2], kind)}, opset=20)
+    onnx.save(proto, tmp_path / "m.onnx")
+    ran = rlx("check", tmp_path / "m.onnx", "--device", "cpu")
+    assert ran.status == 0 and ran.out.splitlines()[-1].endswith("nothing") and "nothing to compare: all" in ran.err
+    ran = rlx("inspect", tmp_path / "m.onnx", "--device", "cpu")
+    assert ran.status == 0 and "cpu runs nothing: all operators were computed" in ran.err
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "--out"), ("inspect", "--memory"), ("bench", "--json"), ("bench", "--profile")], ids="".join
+)
+def test_outputs_that_cannot_be_written_are_refused_before_the_work(
+    rlx: Rlx, file: Path, tmp_path: Path, words: tuple[str, str]
+) -> None:
+    command, option = words
+    (tmp_path / "taken").touch()
+    place = tmp_path / "taken" / "out"
+    ran = rlx(command, file, "--device", "cpu", option, place)
+    assert (ran.status, ran.out) == (2, "") and f"rlx: {option}: {place} cannot be written: " in ran.err, ran
+    if command == "run":
+        assert rlx(command, file, "--device", "cpu", option, tmp_path / "new" / "folder").status == 0
+
+
+def test_the_rows_of_a_zip_map_are_one_file(rlx: Rlx, tmp_path: Path) -> None:
+    zipped = onnx.helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_strings=["no", "yes"])
+    one = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [3, 2])
+    kind = onnx.helper.make_map_type_proto(onnx.TensorProto.STRING, onnx.helper.make_tensor_type_proto(1, []))
+    rows = onnx.helper.make_value_info("y", onnx.helper.make_sequence_type_proto(kind))
+    graph = onnx.helper.make_graph([zipped], "zip", [one], [rows])
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("ai.onnx.ml", 3)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "m.onnx")
+    x = np.arange(6, dtype=np.float32).reshape(3, 2)
+    np.save(tmp_path / "x.npy", x)
+    out = tmp_path / "out"
+    ran = rlx("run", tmp_path / "m.onnx", "--device", "cpu", "--input", tmp_path / "x.npy", "--out", out)
+    assert ran.status == 0 and [p.name for p in out.iterdir()] == ["y.npy"], ran
+    np.testing.assert_array_equal(np.load(out / "y.npy"), x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -121,6 +122,15 @@ def test_what_is_refused(
 ) -> None:
     ran = rlx("pull", *arguments, "--out", tmp_path / "m")
     assert ran.status == 2 and words in ran.err and ran.err.count("\n") == 1 and not hub.asked, ran
+
+
+def test_a_hub_that_is_not_reached(rlx: Rlx, hub: type[Hub], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with socket.socket() as closed:  # bound, and not listening
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        ran = rlx("pull", "own/model", "--out", tmp_path / "m")
+    assert ran.status == 2 and ran.err.count("\n") == 1, ran
+    assert "is not reached from here: a folder copied from another machine does as well" in ran.err
 
 
 def test_without_the_package(rlx: Rlx, monkeypatch: pytest.MonkeyPatch) -> None:

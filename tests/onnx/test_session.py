@@ -215,3 +215,12 @@ def test_the_objects_of_onnx_runtime() -> None:
     bound.bind_ortvalue_output("y", taker)
     session.run_with_iobinding(bound, runtime.RunOptions())
     np.testing.assert_allclose(taker.numpy(), WANT)
+
+
+def test_providers_of_other_makers_name_the_one_that_serves_them() -> None:
+    words = "VulkanExecutionProvider is for the GPUs of every maker, in place of 'ROCMExecutionProvider'"
+    with pytest.raises(GraphError, match=words):
+        rlx.onnx.InferenceSession(affine(), providers=["ROCMExecutionProvider"])
+    with pytest.warns(UserWarning, match=words):
+        session = rlx.onnx.InferenceSession(affine(), providers=["ROCMExecutionProvider", *CPU])
+    assert session.get_providers() == CPU

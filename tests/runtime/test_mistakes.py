@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -200,7 +201,11 @@ def test_declarations(declare: Callable[[rlx.Graph], Any], error: type[Exception
         (lambda x: np.mean(x), r"np\.mean of Tensor.*use rlx\.mean"),
         (lambda x: np.arctan2(ONES, x), r"np\.arctan2 of Tensor.*use rlx\.atan2"),
         (lambda x: np.vstack([x, x]), r"np\.vstack of Tensor.*use rlx\.vstack"),
-        (lambda x: np.linalg.norm(x), "np.norm of Tensor.*use rlx's own functions"),
+        (lambda x: np.linalg.norm(x), r"np\.linalg\.norm of Tensor.*use rlx\.linalg\.norm"),
+        (lambda x: np.fft.rfft(x), r"np\.fft\.rfft of Tensor.*use rlx\.fft\.rfft"),
+        (lambda x: x.item(), r"item\(\) of Tensor.*return it from the function"),
+        (lambda x: x.tolist(), r"tolist\(\) of Tensor.*return it from the function"),
+        (eval("lambda x: float(x)"), r"float\(\) of .*\(<string>:1\)$"),
         (lambda x: range(x[0, 0]), r"rlx\.while_loop to repeat"),
     ],
 )
@@ -337,6 +342,7 @@ def test_what_is_printed_tells_what_it_is() -> None:
         assert repr(exe.state) == "State(empty on cpu)"
         assert repr(exe.report()).startswith("device cpu: ")
         assert repr(exe.graph) == "Graph('double': 3 nodes, inputs ['x'], params ['two'], outputs ['y'])"
+    assert repr(rlx.Session("cpu").device).startswith("CpuDevice(cpu: ")
     assert repr(rlx.Session("cpu")) == "Session(cpu, precision=f32, fallback=host)"
     assert repr(rlx.jit(assigned, device="cpu")) == "jit(assigned, device='cpu', 0 programs cached)"
 
@@ -361,3 +367,28 @@ def test_a_list_times_a_tensor_and_a_number_in_a_slice_say_what_to_write() -> No
 def test_a_length_or_an_axis_that_a_run_gives_is_refused_by_what_to_write(use: Callable[[Any, Any], Any]) -> None:
     with pytest.raises(TracedValueError, match="a length or an axis is fixed in a trace: make it a static argument"):
         rlx.jit(use, device="cpu")(ONES, np.int32(2))
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "said"),
+    [
+        ("rlx", "load", "rlx.onnx.load, rlx.models.load or rlx.load_program"),
+        ("rlx", "tensor", "in rlx: rlx.array"),
+        ("rlx", "svd", "did you mean rlx.linalg.svd"),
+        ("rlx", "Softmax", "did you mean 'softmax'"),
+        ("rlx", "is_available", "in rlx: rlx.devices()"),
+        ("rlx.nn", "Linear", "did you mean 'linear'"),
+        ("rlx.nn", "relu", "did you mean rlx.relu"),
+        ("rlx.optim", "Adam", "did you mean 'adam'"),
+        ("rlx.signal", "spectogram", "did you mean 'spectrogram'"),
+        ("rlx.random", "randn", "a key, as in rlx.random.normal"),
+        ("rlx.tree", "tree_map", "in rlx: rlx.tree.map"),
+        ("rlx.onnx", "InferenceSesion", "did you mean 'InferenceSession'"),
+    ],
+)
+def test_names_that_a_module_has_not(module: str, name: str, said: str) -> None:
+    found = importlib.import_module(module)
+    assert not hasattr(found, name)
+    with pytest.raises(AttributeError, match=f"module '{module}' has no attribute '{name}'") as refused:
+        getattr(found, name)
+    assert said in str(refused.value)

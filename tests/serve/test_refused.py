@@ -26,7 +26,11 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (TEXT, b'{"seed": ' + b"9" * 5000 + b"}", 400, "no JSON"),
     (TEXT, b'{"prompt": ' + DEEP + b"}", 400, "nested"),
     (TEXT, b"[" * 100_000, 400, "nested too deeply"),
-    (TEXT, {"prompt": "a"}, 400, "model is missing; this server has 'tiny'"),
+    (TEXT, {"prompt": ""}, 400, "no tokens"),  # the one model is meant
+    ("/v1/chat/completion", PROMPT, 404, "did you mean '/v1/chat/completions'?"),
+    ("/chat/completions", PROMPT, 404, "/v1/chat/completions has it here"),
+    ("/completion", PROMPT, 404, "/v1/completions has it here"),
+    ("/infill", PROMPT, 404, "this server has /, /health, "),
     (TEXT, {**PROMPT, "model": "gpt-4o"}, 404, "this server has 'tiny'"),
     (TEXT, {"model": "tiny"}, 400, "prompt is null"),
     (TEXT, {**PROMPT, "prompt": ""}, 400, "no tokens"),

@@ -146,6 +146,8 @@ def test_an_adapter_is_chosen_by_the_models_name(folder: Path, tmp_path: Path) -
         listed = server.ask("/v1/models")[1]["data"]
         assert [(one["id"], one.get("parent")) for one in listed] == [("tiny", None), ("law", "tiny")]
         assert server.ask("/v1/models/law")[1]["id"] == "law"
+        status, refused = server.ask(TEXT, {name: value for name, value in body.items() if name != "model"})
+        assert status == 400 and "model is missing; this server has 'tiny', 'law'" in refused["error"]["message"]
         status, refused = server.ask(TEXT, {**body, "model": "lawyer"})
         assert status == 404 and "this server has 'tiny', 'law'" in refused["error"]["message"]
         status, refused = server.ask(VECTORS, {"model": "law", "input": "a"})

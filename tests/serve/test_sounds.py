@@ -158,7 +158,7 @@ def test_bodies_that_are_no_sounds_are_refused(heard: Served, wav: Path, server:
         assert status == 400 and said in answer["error"]["message"], answer
     kind = "multipart/form-data; boundary=b0undary"
     status, answer = heard.ask(HEARD, form([("file", "x.wav", b"")]), Content_Type=kind)
-    assert status == 400 and "model is missing" in answer["error"]["message"]
+    assert status == 400 and "no WAV file" in answer["error"]["message"]
     assert heard.ask(HEARD, {"model": "tiny"})[0] == 415
     status, answer = heard.ask(CHAT, {**GREEDY, "messages": HELLO})
     assert status == 400 and "takes sounds" in answer["error"]["message"]

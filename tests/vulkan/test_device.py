@@ -148,6 +148,16 @@ def test_results_become_typed_errors() -> None:
         api.check(-13, "doing this")
 
 
+def test_a_variable_that_hides_all_drivers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(DeviceUnavailable, match=r"found no driver.*\(VkResult -9\)$"):
+        api.check(-9, "vkCreateInstance")
+    monkeypatch.setenv("VK_ICD_FILENAMES", "/none.json")
+    with pytest.raises(DeviceUnavailable, match=r"VK_ICD_FILENAMES=/none\.json in the environment names the only ones"):
+        api.check(-9, "vkCreateInstance")
+
+
 def test_structures_keep_what_they_point_to() -> None:
     made = [
         api.struct(

@@ -92,6 +92,9 @@ class CpuDevice:
         self._slabs = Slabs()
         self._taken: dict[int, int] = {}  # bytes of the blocks in use, by the blocks' ids
 
+    def __repr__(self) -> str:
+        return f"CpuDevice({self.info.id}: {self.info.name})"
+
     def acquire(self, nbytes: int, clear: bool = True) -> CpuBuffer:
         return self._acquire(nbytes, clear, Block)
 

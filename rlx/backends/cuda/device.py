@@ -221,6 +221,9 @@ class CudaDevice:
             self._held.callback(self._end_collectives)  # after the graphs, which are freed next
             self._held.callback(self._free_all)
 
+    def __repr__(self) -> str:
+        return f"CudaDevice({self.info.id}: {self.info.name})"
+
     def _new_stream(self) -> int:
         runtime = self.api.runtime
         stream = int(runtime.streamCreateWithFlags(runtime.streamNonBlocking))

@@ -28,6 +28,7 @@ API_1_2, API_1_3 = 1 << 22 | 2 << 12, 1 << 22 | 3 << 12
 TIMEOUT = 2  # VK_TIMEOUT, a success code
 
 _DEVICE_LOST = -4
+_NO_DRIVER = -9
 # Results that are no fault of the call: it may succeed once other objects are closed.
 _EXHAUSTED = {
     -1: "out of host memory",
@@ -43,12 +44,20 @@ _UNAVAILABLE = {
     -6: "a layer is missing",
     -7: "an extension is missing",
     -8: "a feature is missing",
-    -9: "the loader found no driver; install the GPU vendor's, or mesa-vulkan-drivers for a software one",
+    _NO_DRIVER: "the loader found no driver; install the GPU vendor's, or mesa-vulkan-drivers for a software one",
 }
 
 
 class VkError(RlxError):
     """A Vulkan call failed with a result that has no typed error: a bug in rlx or in the driver."""
+
+
+def _hidden(result: int) -> str:
+    """The variable that keeps the loader from the machine's drivers, where it found none."""
+    named = next((name for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES") if name in os.environ), None)
+    if result != _NO_DRIVER or named is None:
+        return ""
+    return f"; {named}={os.environ[named]} in the environment names the only ones that it may take: unset or mend it"
 
 
 def check(result: int, what: str) -> int:
@@ -63,7 +72,7 @@ def check(result: int, what: str) -> int:
             "shapes"
         )
     if result in _UNAVAILABLE:
-        raise DeviceUnavailable(f"{what}: {_UNAVAILABLE[result]} (VkResult {result})")
+        raise DeviceUnavailable(f"{what}: {_UNAVAILABLE[result]} (VkResult {result}){_hidden(result)}")
     raise VkError(f"{what} failed with VkResult {result}")
 
 

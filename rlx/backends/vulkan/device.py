@@ -112,6 +112,9 @@ class VulkanDevice:
             self._held.callback(self.exported_pool.close)
             OPENED.add(self)
 
+    def __repr__(self) -> str:
+        return f"VulkanDevice({self.info.id}: {self.info.name})"
+
     def _description(self) -> Handle:
         chain = FeatureChain(self.physical.api_version, self.physical.extensions)
         self.lib.vkGetPhysicalDeviceFeatures2(self.physical.handle, chain.head)

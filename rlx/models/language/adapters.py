@@ -116,7 +116,8 @@ class Adapter:
         self.path = Path(folder)
         file = self.path / "adapter_config.json"
         if not os.path.exists(file):
-            raise FileMissing(f"{self.path} has no adapter_config.json; give the folder of a PEFT adapter", file)
+            what = "has no adapter_config.json" if self.path.exists() else "does not exist"
+            raise FileMissing(f"{self.path} {what}; give the folder of a PEFT adapter", file)
         self._fields = f = Fields(read_json(file), str(file))
         f.must_be("peft_type", "LORA")
         if f.content.get("use_dora") is True:

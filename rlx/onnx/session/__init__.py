@@ -260,6 +260,13 @@ def set_default_logger_severity(severity: int) -> None:
     """Nothing changes: rlx logs nothing, it warns with Python's warnings."""
 
 
+def _other(unknown: Sequence[str]) -> str:
+    """Which provider does what some others are asked for."""
+    gpus = ("ROCM", "MIGraphX", "Dml", "OpenVINO", "CoreML", "WebGpu", "JS", "XNNPACK")
+    named = [name for name in unknown if name.removesuffix("ExecutionProvider") in gpus]
+    return f" (VulkanExecutionProvider is for the GPUs of every maker, in place of {named[0]!r})" if named else ""
+
+
 def _device_of(providers: Providers, options: Options | None = None) -> str:
     """The device of the first provider that this machine has; of the options only `device_id` is read."""
     providers = [providers] if isinstance(providers, str) else list(providers)
@@ -269,9 +276,9 @@ def _device_of(providers: Providers, options: Options | None = None) -> str:
     pairs = [_pair(p, more) for p, more in zip(providers, apart, strict=True)]
     unknown = [n for n, _ in pairs if n not in PROVIDERS]
     if len(unknown) == len(pairs):
-        raise GraphError(f"providers: rlx has nothing for {unknown}; it has {list(PROVIDERS)}")
+        raise GraphError(f"providers: rlx has nothing for {unknown}{_other(unknown)}; it has {list(PROVIDERS)}")
     if unknown:
-        warnings.warn(f"providers: rlx has nothing for {unknown}, which are left out", stacklevel=3)
+        warnings.warn(f"providers: rlx has nothing for {unknown}, which are left out{_other(unknown)}", stacklevel=3)
     reasons = []
     for name, more in pairs:
         if name in PROVIDERS:
