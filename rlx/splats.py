@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rlx.formats.ply import Splats as Splats
 from rlx.formats.ply import read_ply as read_ply
 from rlx.formats.ply import write_ply as write_ply
+from rlx.formats.splats_page import write_page as write_page
 from rlx.ops.public import make_public as _make_public
 from rlx.ops.splats.camera import Camera as Camera
 from rlx.ops.splats.project import Projected as Projected
@@ -24,7 +25,7 @@ from rlx.ops.splats.render import render as render
 
 __all__ = [
     "Camera", "Projected", "Rendered", "Splats", "check_pairs", "default_pairs", "project", "read_ply", "render",
-    "write_ply",
+    "write_page", "write_ply",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # type checkers read the imports above
