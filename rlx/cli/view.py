@@ -18,7 +18,8 @@ def view(
     force: Annotated[bool, typer.Option("--force", help="Replace a page that is there.")] = False,
 ) -> None:
     """Write a page that shows the splats of a .ply file, for any browser with WebGL 2, and offline too."""
-    from rlx.splats import read_ply, write_page
+    from rlx.formats.ply import read_ply
+    from rlx.formats.splats_page import write_page
 
     splats = read_ply(file)
     page = Path(f"{file.stem}.html") if out is None else out
