@@ -40,7 +40,7 @@ def _write_splats(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     splats = rlx.splats.read_ply(HERE / "site/splats.ply")
     title = "Splats that learned a picture"
-    rlx.splats.write_page(folder / "splats.html", *splats, camera=CAMERA, background=BACKGROUND, title=title)
+    rlx.splats.write_page(folder / "learned-splats.html", *splats, camera=CAMERA, background=BACKGROUND, title=title)
 
 
 def setup(app: Any) -> None:
