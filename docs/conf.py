@@ -18,6 +18,7 @@ release, author, copyright = version, "The rlx authors", "The rlx authors, Apach
 extensions = ["myst_parser"]
 myst_heading_anchors = 3
 exclude_patterns = ["site"]
+html_static_path, html_css_files = ["site/static"], ["site.css"]
 html_extra_path = ["generated/live"]  # pages of their own
 # Annotations are shown as they are written; those of the type checker's own names would be links to nowhere.
 python_use_unqualified_type_names = True
