@@ -131,7 +131,7 @@ def _in_pairs(head: Any) -> list[Any]:
 
 @pytest.mark.parametrize("packed", [False, True], ids=["folder", "gguf"])
 def test_llama_cpps_files_of_adapters(packed: bool, tmp_path: Path) -> None:
-    """Beside a folder and beside a GGUF file; products of several ranks, and an alpha of 0, which means a scale of 1."""
+    """Beside a folder and a GGUF file; products of several ranks, and an alpha of 0, which means a scale of 1."""
     if packed:
         config, held = tiny.PACKED, tiny.write_gguf(tmp_path / "model", "q8_0")
     else:
