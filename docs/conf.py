@@ -18,6 +18,8 @@ release, author, copyright = version, "The rlx authors", "The rlx authors, Apach
 extensions = ["myst_parser"]
 myst_heading_anchors = 3
 exclude_patterns = ["site"]
+html_static_path, html_css_files = ["site/static"], ["site.css"]
+html_extra_path = ["generated/live"]  # pages of their own
 # Annotations are shown as they are written; those of the type checker's own names would be links to nowhere.
 python_use_unqualified_type_names = True
 python_display_short_literal_types = True
@@ -31,6 +33,18 @@ def _rewrite(app: Any, name: str, source: list[str]) -> None:
     source[0] = reference.rewritten(source[0], (HERE / name).parent)
 
 
+def _write_splats(folder: Path) -> None:
+    """The page of the gallery's splats, which examples/splats.py has learned."""
+    import rlx
+    from examples.splats import BACKGROUND, CAMERA
+
+    folder.mkdir(parents=True, exist_ok=True)
+    splats = rlx.splats.read_ply(HERE / "site/splats.ply")
+    title = "Splats that learned a picture"
+    rlx.splats.write_page(folder / "learned-splats.html", *splats, camera=CAMERA, background=BACKGROUND, title=title)
+
+
 def setup(app: Any) -> None:
     reference.write()
+    _write_splats(HERE / "generated/live")
     app.connect("source-read", _rewrite)

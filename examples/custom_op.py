@@ -1,16 +1,14 @@
-"""A custom op: soft shrinkage, sign(x)·max(|x| - t, 0), in NumPy, in CUDA C++, and in GLSL compiled to SPIR-V.
+"""A custom op: soft shrinkage, sign(x)·max(|x| - t, 0), in NumPy, in CUDA C++ and in GLSL.
 
 The NumPy function alone is enough: it runs on the CPU, and on a GPU as a host step that `report()` shows. The GLSL is
-compiled here with glslangValidator (Debian: glslang-tools); a program of yours would ship the compiled bytes.
+compiled by glslangValidator (Debian: glslang-tools) where that is installed; a program that is to run elsewhere too
+brings the compiled module, as `spirv`.
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
-import subprocess
-import tempfile
-from pathlib import Path
 
 import numpy as np
 
@@ -36,22 +34,6 @@ void main() {
 """
 
 
-def compile_glsl(text: str) -> bytes | None:
-    """The SPIR-V of a compute shader, or None without a compiler."""
-    compiler = shutil.which("glslangValidator")
-    if compiler is None:
-        return None
-    with tempfile.TemporaryDirectory() as folder:
-        source, module = Path(folder) / "op.comp", Path(folder) / "op.spv"
-        source.write_text(text)
-        subprocess.run(
-            [compiler, "-V", "--target-env", "vulkan1.2", source, "-o", module],
-            check=True,
-            capture_output=True,
-        )
-        return module.read_bytes()
-
-
 def shrink(x, *, t):
     return np.sign(x) * np.maximum(np.abs(x) - t, 0).astype(x.dtype)
 
@@ -67,7 +49,7 @@ soft_shrink = rlx.custom_op(
     infer=lambda types, attrs: types[0],
     vjp=gradient,
     cuda=CUDA,
-    spirv=compile_glsl(GLSL),
+    glsl=GLSL if shutil.which("glslangValidator") else None,
     arguments=lambda types, attrs: [float(attrs["t"])],
 )
 

@@ -3,9 +3,10 @@
     python examples/splats.py [FOLDER]
 
 Writes target.png, result.png, course.png (the target, then the splats over the steps), devices.png (each device's
-picture, and below it how far it is from the learned one, 100,000 times as bright) and splats.ply, a file for any viewer
-of splats, into FOLDER, or the folder where it runs. The splats are states of a graph on the CPU: each run draws them,
-and moves them down the gradient of the difference, by Adam. It takes some ten seconds.
+picture, and below it how far it is from the learned one, 100,000 times as bright), splats.ply, a file for any viewer
+of splats, and splats.html, a page that shows it, into FOLDER, or the folder where it runs. The splats are states of a
+graph on the CPU: each run draws them, and moves them down the gradient of the difference, by Adam. It takes some ten
+seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 import rlx
 
 WIDTH, HEIGHT, COUNT, STEPS, SHOWN = 96, 72, 250, 120, (0, 10, 30)
-CAMERA = {"fx": 100.0, "fy": 100.0, "cx": WIDTH / 2, "cy": HEIGHT / 2, "width": WIDTH, "height": HEIGHT}
+CAMERA = rlx.splats.Camera(np.eye(4, dtype=np.float32), 100.0, 100.0, WIDTH / 2, HEIGHT / 2, WIDTH, HEIGHT)
 RATES = {"means": 0.006, "sizes": 0.03, "rotations": 0.03, "covers": 0.06, "colors": 0.03}
 BRIGHTER = 1e5  # how much of a difference between devices is shown
 BACKGROUND = np.array([0.05, 0.05, 0.08], np.float32)
@@ -57,9 +58,8 @@ def start() -> dict[str, np.ndarray]:
 
 def drawn(p: dict[str, rlx.Tensor]) -> rlx.splats.Rendered:
     scales, opacities = rlx.exp(p["sizes"]), rlx.sigmoid(p["covers"])
-    view, back = (p["means"].graph.constant(a) for a in (np.eye(4, dtype=np.float32), BACKGROUND))
     return rlx.splats.render(
-        p["means"], scales, p["rotations"], opacities, p["colors"], view, background=back, **CAMERA
+        p["means"], scales, p["rotations"], opacities, p["colors"], **CAMERA, background=BACKGROUND
     )
 
 
@@ -130,17 +130,16 @@ def main() -> int:
     write_png(folder / "target.png", picture)
     write_png(folder / "result.png", shots[-1])
     write_png(folder / "course.png", np.concatenate([picture, *shots], axis=1))
-    print(
-        f"error {errors[0]:.5f}, after {STEPS} steps {errors[-1]:.5f}; pictures and splats.ply are in {folder}"
-    )
+    print(f"error {errors[0]:.5f}, after {STEPS} steps {errors[-1]:.5f}; pictures, file and page are in {folder}")
 
     splats = rlx.splats.read_ply(folder / "splats.ply")
+    rlx.splats.write_page(
+        folder / "splats.html", *splats, camera=CAMERA, background=BACKGROUND, title="Splats that learned a picture"
+    )
     apart, pictures = [], []
     for info in rlx.devices():
-        show = rlx.jit(
-            lambda s, v, back: rlx.splats.render(*s, v, background=back, **CAMERA).image, device=info.id
-        )
-        made = show(splats, np.eye(4, dtype=np.float32), BACKGROUND)
+        show = rlx.jit(lambda s: rlx.splats.render(*s, **CAMERA, background=BACKGROUND).image, device=info.id)
+        made = show(splats)
         difference = np.abs(made - shots[-1])
         apart.append(float(difference.max()))
         pictures.append(np.concatenate([made, BRIGHTER * difference], axis=0))

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+WEBGL = ("--use-angle=swiftshader", "--enable-unsafe-swiftshader")  # by Chromium's own software driver
 _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 
@@ -23,9 +24,10 @@ def chromium() -> str | None:
 
 
 class Page:
-    """A browser with one page. Requests of the page, and what its console and its scripts complain of, are kept."""
+    """A browser with one page; `options` are more of its own.
+    Requests of the page, and what its console and its scripts complain of, are kept."""
 
-    def __init__(self, width: int = 1200, height: int = 900) -> None:
+    def __init__(self, width: int = 1200, height: int = 900, *options: str) -> None:
         program = chromium()
         if program is None:
             raise RuntimeError("no Chromium here; Debian: apt install chromium-headless-shell")
@@ -43,7 +45,7 @@ class Page:
 
         self._process = subprocess.Popen(
             [program, "--headless", "--no-sandbox", "--remote-debugging-pipe", "--disable-gpu", "--hide-scrollbars",
-             f"--user-data-dir={self._folder.name}", "about:blank"],
+             f"--user-data-dir={self._folder.name}", *options, "about:blank"],
             preexec_fn=places, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         os.close(theirs)

@@ -1,10 +1,12 @@
-"""Hatchling's hooks: a wheel has the SPIR-V modules in one archive; its page on an index has no relative links."""
+"""Hatchling's hooks: a wheel has the SPIR-V modules in one archive; its page on an index has addresses, no relative
+links."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +17,28 @@ ROOT = Path(__file__).resolve().parents[1]
 _LINK = re.compile(r"(!?)(\[[^\]]*\])\((?![a-z]+:|#)([^)\s]+)\)")
 
 
+def repository() -> str:
+    """The address of the repository, which pyproject.toml has in one place."""
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        address: str = tomllib.load(file)["tool"]["rlx"]["repository"]
+    return address
+
+
 def absolute_links(text: str, source: str) -> str:
     """Markdown whose links into the repository are addresses: `source` is that of the repository."""
     return _LINK.sub(lambda m: f"{m[1]}{m[2]}({source}/{'raw' if m[1] else 'blob'}/HEAD/{m[3]})", text)
 
 
-class Readme(MetadataHookInterface):
-    """The README, whose links work beside it, with links that work on a page elsewhere."""
+class Addresses(MetadataHookInterface):
+    """The addresses of the project, and the README, whose links work beside it, with links that work elsewhere."""
 
     PLUGIN_NAME = "custom"
 
     def update(self, metadata: dict[str, Any]) -> None:
-        text = (ROOT / "README.md").read_text(encoding="utf-8")
-        metadata["readme"] = {
-            "content-type": "text/markdown", "text": absolute_links(text, metadata["urls"]["Source"]),
-        }  # fmt: skip
+        text, source = (ROOT / "README.md").read_text(encoding="utf-8"), repository()
+        pages = {"Documentation": "docs/index.md", "Changelog": "CHANGELOG.md"}
+        metadata["urls"] = {"Source": source, **{name: f"{source}/blob/HEAD/{at}" for name, at in pages.items()}}
+        metadata["readme"] = {"content-type": "text/markdown", "text": absolute_links(text, source)}
 
 
 class PackedModules(BuildHookInterface):  # type: ignore[type-arg]

@@ -19,7 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-SOURCE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"]
+SOURCE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["rlx"]["repository"]
 MODULES = ("fft", "linalg", "signal", "random", "nn", "optim", "tree", "splats", "onnx", "models", "errors")
 # Pages of the repository that stand outside docs/, and their names in the site.
 OWN = {"CONTRIBUTING.md": "contributing", "SECURITY.md": "security", "CHANGELOG.md": "changelog"}

@@ -12,6 +12,7 @@ COMMANDS = {
     "generate": "generate", "chat": "generate", "serve": "serve", "transcribe": "transcribe", "finetune": "finetune",
     "run": "run", "inspect": "inspect", "convert": "convert", "check": "check", "bench": "bench",
     "perplexity": "perplexity", "selftest": "selftest", "pull": "pull",
+    "view": "view",
 }  # fmt: skip
 
 

@@ -84,6 +84,10 @@ def _cpu() -> Finding:
 
     try:
         if usable(None) or not (why := why_not()):
+            from rlx.backends.cpu.compile import too_old
+
+            if why := too_old():
+                return Finding("cpu", "missing", f"NumPy runs programs: {why}", "pip install -U llvmlite")
             return Finding("cpu", "ok", who_runs())
     except RlxError as error:
         return Finding("cpu", "missing", str(error), "unset RLX_CPU")

@@ -32,7 +32,7 @@ MaxTokens = Annotated[
     ),
 ]  # fmt: skip
 AdapterFolder = Annotated[
-    Path | None, typer.Option("--adapter", "--lora", help="A LoRA adapter's folder, as PEFT saves it.")
+    Path | None, typer.Option("--adapter", "--lora", help="A LoRA adapter: PEFT's folder, or llama.cpp's .gguf.")
 ]
 Show = Annotated[bool, typer.Option("--stats", help="Print counts and speeds at the end, on standard error.")]
 

@@ -50,7 +50,7 @@ def read_ply(path: str | os.PathLike[str]) -> Splats:
 
     Raises: ModelFormatError for a file that is damaged, is of another kind, or lacks a property.
     """
-    path = _path("read_ply", path)
+    path = path_of("read_ply", path)
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         rows = _rows(file, size, path)
@@ -94,30 +94,13 @@ def write_ply(
     is written as its absolute value, of which `render` draws the same.
     Raises: ShapeError for arrays that are no splats, and for opacities outside [0, 1]; DTypeError; OSError.
     """
-    arrays = []
-    arguments = {"means": means, "scales": scales, "rotations": rotations, "opacities": opacities, "colors": colors}
-    for name, values in arguments.items():
-        try:
-            arrays.append(np.asarray(values))
-        except ValueError as error:  # lists of unequal lengths
-            raise ShapeError(f"write_ply: {name} are lists of unequal lengths; expected an array") from error
-    n, k = len(arrays[0]) if arrays[0].ndim else 0, arrays[4].shape[1] if arrays[4].ndim == 3 else 0
-    shapes = [(n, 3), (n, 3), (n, 4), (n,), (n, k, 3)]
-    if [a.shape for a in arrays] != shapes or k not in (1, 4, 9, 16):
-        raise ShapeError(
-            f"write_ply: the arrays are {', '.join(str(a.shape) for a in arrays)}; expected (n, 3), (n, 3), (n, 4), "
-            "(n,) and (n, k, 3) with k of 1, 4, 9 or 16"
-        )
-    if any(a.dtype.kind not in "fiu" for a in arrays):
-        raise DTypeError(
-            f"write_ply: the arrays are {', '.join(str(a.dtype) for a in arrays)}; expected floats"
-        )
-    place, sizes, turns, covers, coefficients = (a.astype(np.float64) for a in arrays)
+    place, sizes, turns, covers, coefficients = splat_arrays("write_ply", means, scales, rotations, opacities, colors)
     if not ((covers >= 0) & (covers <= 1)).all():
         raise ShapeError(
             f"write_ply: the opacities go from {np.nanmin(covers):g} to {np.nanmax(covers):g}; expected numbers from 0 "
             "to 1, since files hold their logits"
         )
+    n, k = coefficients.shape[:2]
     rest = 3 * (k - 1)
     names = ["x", "y", "z", "nx", "ny", "nz"]
     names += [*(f"f_dc_{i}" for i in range(3)), *(f"f_rest_{i}" for i in range(rest))]
@@ -137,12 +120,36 @@ def write_ply(
         f"element vertex {n}",
         *(f"property float {k}" for k in names),
     ]
-    with written_whole(_path("write_ply", path)) as file:
+    with written_whole(path_of("write_ply", path)) as file:
         file.write("".join(f"{line}\n" for line in (*lines, "end_header")).encode("ascii"))
         file.write(table.tobytes())
 
 
-def _path(what: str, path: Any) -> Path:
+def splat_arrays(
+    what: str, means: Any, scales: Any, rotations: Any, opacities: Any, colors: Any, plain: bool = False
+) -> tuple[Array, Array, Array, Array, Array]:
+    """The arrays of splats in float64; `plain` takes colors (n, 3) too. Raises: ShapeError, DTypeError."""
+    arrays = []
+    arguments = {"means": means, "scales": scales, "rotations": rotations, "opacities": opacities, "colors": colors}
+    for name, values in arguments.items():
+        try:
+            arrays.append(np.asarray(values))
+        except ValueError as error:  # lists of unequal lengths
+            raise ShapeError(f"{what}: {name} are lists of unequal lengths; expected an array") from error
+    n, hues = len(arrays[0]) if arrays[0].ndim else 0, arrays[4].shape
+    expected = [(n, 3), *([(n, k, 3) for k in (1, 4, 9, 16)])][0 if plain else 1 :]
+    if [a.shape for a in arrays[:4]] != [(n, 3), (n, 3), (n, 4), (n,)] or hues not in expected:
+        raise ShapeError(
+            f"{what}: the arrays are {', '.join(str(a.shape) for a in arrays)}; expected (n, 3), (n, 3), (n, 4), "
+            f"(n,) and {'(n, 3) or ' if plain else ''}(n, k, 3) with k of 1, 4, 9 or 16"
+        )
+    if any(a.dtype.kind not in "fiu" for a in arrays):
+        raise DTypeError(f"{what}: the arrays are {', '.join(str(a.dtype) for a in arrays)}; expected floats")
+    place, sizes, turns, covers, coefficients = (a.astype(np.float64) for a in arrays)
+    return place, sizes, turns, covers, coefficients
+
+
+def path_of(what: str, path: Any) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise ModelFormatError(f"{what}: path is {path!r:.60}; expected a path, as in {what}('splats.ply')")
     return Path(path)

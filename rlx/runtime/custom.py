@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from rlx.ir.op import REDEFINED, Infer, Vjp, _NotDifferentiable
 from rlx.ops.public import Outside
 
 FAMILY = "custom"
+_LOCAL_SIZE = 17  # SPIR-V's execution mode of that name
 Arguments = Callable[[Sequence[TensorType], Attrs], Sequence[int | float]]
 
 
@@ -55,6 +57,7 @@ def custom_op(
     vjp: Vjp | _NotDifferentiable = NOT_DIFFERENTIABLE,
     cuda: str | None = None,
     spirv: bytes | None = None,
+    glsl: str | None = None,
     threads: int = 256,
     arguments: Arguments | None = None,
 ) -> CustomOp:
@@ -65,7 +68,8 @@ def custom_op(
     raises an error. `vjp(node, grads)` returns the gradients, written with rlx ops.
 
     `cuda` is CUDA C++ with `extern "C" __global__ void <name>(…)`; `spirv` is a compute module with entry point
-    "main" and its arguments in push constants. The arguments of both are the addresses of the inputs and of the
+    "main" and its arguments in push constants, and `glsl` the text of one, which glslangValidator compiles, where that
+    is installed, before the first run on Vulkan. The arguments of all are the addresses of the inputs and of the
     outputs, then u32 n, the number of elements of the first output, then what `arguments(types, attrs)` lists (ints
     as u32, floats as f32), at most 128 bytes. The launch has ceil(n / threads) workgroups of `threads`. If the device
     allows fewer along X, they continue along Y: take the group's number from x + y · (groups along x), and do nothing
@@ -74,8 +78,10 @@ def custom_op(
     A name of the user's own may be defined anew, as when a notebook's cell runs twice: graphs built before keep the
     definition that they were built with, and what the name means from now on is the new one.
 
-    Raises: ShapeError for the name of an op of rlx's or no identifier, UnsupportedOp for bytes that are not SPIR-V. A
-    run raises ShapeError or DTypeError if the result of `numpy` is not of the types that `infer` returns.
+    Raises: ShapeError for the name of an op of rlx's or no identifier, and for a module whose workgroups are not of
+    `threads`; UnsupportedOp for bytes that are not SPIR-V, and for `spirv` beside `glsl`. A run raises
+    UnsupportedOp for `glsl` where nothing compiles it, RlxError for text with mistakes, each with its line, and
+    ShapeError or DTypeError if the result of `numpy` is not of the types that `infer` returns.
     """
     if not name.isidentifier():
         raise ShapeError(f"custom_op: {name!r} is not a name that kernels can have (letters, digits, _)")
@@ -83,8 +89,10 @@ def custom_op(
         raise ShapeError(f"custom_op: rlx has an op {name!r} already; choose another name")
     if spirv is not None and (len(spirv) % 4 or spirv[:4] != b"\x03\x02\x23\x07"):
         raise UnsupportedOp(
-            f"custom_op {name}: `spirv` does not begin like a SPIR-V module; give the compiled bytes"
+            f"custom_op {name}: `spirv` does not begin like a SPIR-V module; give the compiled bytes, or text as `glsl`"
         )
+    if spirv is not None and glsl is not None:
+        raise UnsupportedOp(f"custom_op {name}: `spirv` and `glsl` are two kernels for one device; give one of them")
     if not 1 <= threads <= 1024:
         raise ShapeError(f"custom_op {name}: {threads} threads a workgroup; expected 1 to 1024")
 
@@ -94,8 +102,23 @@ def custom_op(
     reference.__doc__ = numpy.__doc__
     op = Op(name, FAMILY, _checked(name, infer), reference, "the user's own function", vjp, fallible=True)
     register(op, redefines=True)
-    native = cuda is not None or spirv is not None
-    return CustomOp(op, _add_rule(op, cuda, spirv, threads, arguments) if native else lambda: None)
+    if spirv is not None:
+        _check_workgroup(name, spirv, threads)
+    native = any(kernel is not None for kernel in (cuda, spirv, glsl))
+    return CustomOp(op, _add_rule(op, cuda, spirv, glsl, threads, arguments) if native else lambda: None)
+
+
+def _check_workgroup(name: str, module: bytes, threads: int) -> None:
+    """Raises: ShapeError where a module says that its workgroups have another size."""
+    from rlx.backends.gpu.elementwise.spirv import Module, Op
+
+    for inst in Module.parse(module).insts:
+        if inst.op == Op.ExecutionMode and inst.words[1] == _LOCAL_SIZE and inst.words[2:] != [threads, 1, 1]:
+            size = " x ".join(map(str, inst.words[2:]))
+            raise ShapeError(
+                f"custom_op {name}: the module's workgroups are {size}, and threads is {threads}; make them equal "
+                f"(layout(local_size_x = {threads}) in)"
+            )
 
 
 def _checked(name: str, infer: Infer) -> Infer:
@@ -114,14 +137,23 @@ def _checked(name: str, infer: Infer) -> Infer:
 
 
 def _add_rule(
-    op: Op, cuda: str | None, spirv: bytes | None, threads: int, arguments: Arguments | None
+    op: Op, cuda: str | None, spirv: bytes | None, glsl: str | None, threads: int, arguments: Arguments | None
 ) -> Callable[[], None]:
     from rlx.backends.gpu.program.lowering import Lowering, override
     from rlx.backends.gpu.program.steps import Language, SourceKernel
     from rlx.backends.gpu.program.target import Target
 
-    kernel = SourceKernel(op.name, cuda, spirv, threads)
-    sources = {Language.CUDA: cuda, Language.SPIRV: spirv}
+    sources = {Language.CUDA: cuda, Language.SPIRV: spirv if glsl is None else glsl}
+
+    @functools.cache
+    def kernel_for(language: Language) -> SourceKernel:
+        if language is not Language.SPIRV or glsl is None:
+            return SourceKernel(op.name, cuda, spirv, threads)
+        from rlx.runtime.glsl import spirv_of
+
+        module = spirv_of(op.name, glsl)
+        _check_workgroup(op.name, module, threads)
+        return SourceKernel(op.name, cuda, module, threads)
 
     def when(node: Node, target: Target) -> bool:
         return node.op is op and sources[target.language] is not None  # another definition has its own rule
@@ -132,6 +164,6 @@ def _add_rule(
         extra = list(arguments([t.type for t in node.inputs], node.attrs)) if arguments is not None else []
         if n:
             groups = ctx.groups(math.ceil(n / threads))
-            ctx.launch(kernel, groups, [*refs, n, *extra], outputs=len(node.outputs))
+            ctx.launch(kernel_for(ctx.target.language), groups, [*refs, n, *extra], outputs=len(node.outputs))
 
     return override(op.name, rule, when)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from rlx import Graph, Session, exp
+from rlx.backends.cpu import compile
 from rlx.cli import doctor
 from tests.cli.conftest import Rlx
 
@@ -79,3 +82,22 @@ def test_a_shell_completes(rlx: Rlx, monkeypatch: pytest.MonkeyPatch, words: str
     monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
     ran = rlx()
     assert ran.status == 0 and set(ran.out.split()) == offered, ran
+
+
+def test_an_llvmlite_that_is_too_old(rlx: Rlx, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy runs programs then, and the report says why."""
+    binding = pytest.importorskip("llvmlite.binding")
+    monkeypatch.delenv("RLX_CPU", raising=False)
+    monkeypatch.setattr(binding, "llvm_version_info", (20, 1, 8))
+    for cached in (compile.too_old, compile._target):
+        monkeypatch.setattr(compile, cached.__name__, cached.__wrapped__)
+    monkeypatch.setattr(doctor, "probe_all", lambda: ([], REASONS))
+    ran = rlx("doctor")
+    words = "has LLVM 20, and kernels need 22 (pip install -U llvmlite)"
+    assert ran.status == 1 and words in ran.out and "\n  pip install -U llvmlite   # cpu" in ran.out
+    graph = Graph("old")
+    graph.output("y", exp(graph.input("x", (3, 101, 7)) * 0.12347) - 0.7713)
+    monkeypatch.setattr(compile, "_LOADED", compile._Loaded())
+    with Session("cpu", engine="compiled").compile(graph) as program:
+        program.run({"x": np.zeros((3, 101, 7), np.float32)})
+        assert words in str(program.report())

@@ -13,7 +13,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def blended(fields: Sequence[Sequence[float]], x: float, y: float) -> tuple[list[float], float]:
     """The colour at a point from splats (x, y, a, b, c, opacity, colour), nearest first, and the light that is left."""
-    color, light = [0.0, 0.0, 0.0], 1.0
+    color, light = [0.0] * (len(fields[0]) - 6 if fields else 5), 1.0
     for u, v, a, b, c, opacity, *rgb in fields:
         dx, dy = x - u, y - v
         q = a * dx * dx + 2 * b * dx * dy + c * dy * dy
@@ -64,8 +64,8 @@ def picture(
     height: int,
     near: float = 0.01,
     background: Any = (0, 0, 0),
-) -> tuple[Array, Array]:
-    """The picture and its light, splat by splat and pixel by pixel."""
+) -> tuple[Array, Array, Array]:
+    """The picture, its light, and the mean depth of what is seen, splat by splat and pixel by pixel."""
     turn, shift = view[:3, :3], view[:3, 3]
     centre = -np.linalg.inv(turn) @ shift
     found = []
@@ -83,10 +83,11 @@ def picture(
             color = np.maximum(harmonics(away, len(color)) @ color + 0.5, 0)
         place = (fx * x / z + cx, fy * y / z + cy)
         found.append(
-            (float(np.float32(z)), len(found), (*place, *inverse.ravel()[[0, 1, 3]], opacity, *color))
+            (float(np.float32(z)), len(found), (*place, *inverse.ravel()[[0, 1, 3]], opacity, *color, z, 1.0))
         )
     fields = [[float(t) for t in row] for _, _, row in sorted(found)]
-    image, light = np.zeros((height, width, 3)), np.ones((height, width))
+    sums, light = np.zeros((height, width, 5)), np.ones((height, width))
     for y, x in np.ndindex(height, width):
-        image[y, x], light[y, x] = blended(fields, x + 0.5, y + 0.5)
-    return image + light[..., None] * np.asarray(background, np.float64), light
+        sums[y, x], light[y, x] = blended(fields, x + 0.5, y + 0.5)
+    depth = np.divide(sums[..., 3], sums[..., 4], out=np.zeros_like(light), where=sums[..., 4] > 0)
+    return sums[..., :3] + light[..., None] * np.asarray(background, np.float64), light, depth

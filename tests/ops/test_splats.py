@@ -57,12 +57,15 @@ def _render(device: str, **more: Any) -> Any:
 @pytest.mark.full(coefficients=(1, 9))
 def test_a_picture_is_that_of_the_plain_loop(coefficients: int) -> None:
     splats, camera = scene(30, coefficients, coefficients), view(coefficients)
-    image, light = picture(**splats, view=camera, background=BACK, **CAMERA)
+    image, light, depth = picture(**splats, view=camera, background=BACK, **CAMERA)
+    assert (depth == 0).any() and depth.max() > 2
     for dtype, limit in ((np.float64, 1e-13), (np.float32, 1e-5)):
-        made = drawn(splats, camera, dtype=dtype)
-        assert made.image.dtype == dtype
+        made = drawn(splats, camera, dtype=dtype, depth=True)
+        assert {a.dtype for a in (made.image, made.light, made.alpha, made.depth)} == {np.dtype(dtype)}
         np.testing.assert_allclose(made.image, image, atol=limit)
         np.testing.assert_allclose(made.light, light, atol=limit)
+        np.testing.assert_allclose(made.alpha, 1 - light, atol=limit)
+        np.testing.assert_allclose(made.depth, depth, rtol=limit, atol=limit)
 
 
 @pytest.mark.parametrize("device", ["vulkan", "cuda"])
@@ -72,12 +75,13 @@ def test_a_picture_is_that_of_the_plain_loop(coefficients: int) -> None:
 def test_a_picture_on_a_gpu(device: str, coefficients: int) -> None:
     session_here(device)
     splats, camera = scene(30, coefficients, 1), view(1)
-    image, light = picture(**splats, view=camera, background=BACK, **CAMERA)
+    image, light, depth = picture(**splats, view=camera, background=BACK, **CAMERA)
     for dtype, limit in ((np.float32, 1e-5), (np.float64, 1e-13)):
-        made = drawn(splats, camera, device, dtype)
+        made = drawn(splats, camera, device, dtype, depth=True)
         assert made.image.dtype == dtype
         np.testing.assert_allclose(made.image, image, atol=limit)
         np.testing.assert_allclose(made.light, light, atol=limit)
+        np.testing.assert_allclose(made.depth, depth, rtol=limit, atol=limit)
 
 
 def test_gradients_are_finite_differences() -> None:
@@ -90,8 +94,8 @@ def test_gradients_are_finite_differences() -> None:
     size = {**CAMERA, "width": 8, "height": 6, "fx": 6.0, "fy": 6.5, "cx": 4.2, "cy": 3.1}
 
     def value(p: dict[str, Any], w: Any) -> Any:
-        made = rlx.splats.render(**p, background=np.array(BACK), **size)
-        return rlx.sum(made.image * w) + rlx.sum(made.light)
+        made = rlx.splats.render(**p, background=np.array(BACK), depth=True, **size)
+        return rlx.sum(made.image * w) + rlx.sum(made.light) + rlx.sum(made.depth * w[..., 0])
 
     given = {**splats, "view": camera}
     slopes = rlx.grad(value, device="cpu")(given, weights)
@@ -122,8 +126,8 @@ def test_splats_that_are_not_drawn(dtype: Any) -> None:
     """The picture is that of the others, and so are the gradients; those of what is not drawn are zero."""
 
     def value(p: dict[str, Any], v: Any) -> Any:
-        made = rlx.splats.render(**p, view=v, **CAMERA)
-        return rlx.sum(made.image * made.image)
+        made = rlx.splats.render(**p, view=v, depth=True, **CAMERA)
+        return rlx.sum(made.image * made.image) + rlx.mean(made.depth)
 
     whole = {k: a.astype(dtype) for k, a in scene(10 + len(ODD), 4, 3).items()}
     for row, (key, number) in enumerate(ODD.values(), 10):
@@ -142,7 +146,7 @@ def test_points_and_flat_splats_are_drawn() -> None:
     splats, camera = scene(30, 0, 4), view(4)
     splats["scales"][:6] = 0
     splats["scales"][6:, 2] = 0
-    image, _ = picture(**splats, view=camera, background=BACK, **CAMERA)
+    image, _, _ = picture(**splats, view=camera, background=BACK, **CAMERA)
     np.testing.assert_allclose(drawn(splats, camera).image, image, atol=1e-13)
 
 
@@ -159,8 +163,8 @@ def test_gradients_at_the_least_depth_are_numbers() -> None:
 
 
 def test_no_splats_are_the_background() -> None:
-    made = drawn(scene(0), view(0))
-    assert made.pairs == 0
+    made = drawn(scene(0), view(0), depth=True)
+    assert made.pairs == 0 and not made.alpha.any() and not made.depth.any()
     np.testing.assert_array_equal(made.image, np.broadcast_to(BACK, (24, 40, 3)))
     np.testing.assert_array_equal(made.light, 1)
 
@@ -180,7 +184,7 @@ def test_a_camera_inside_of_splats() -> None:
     splats["means"] = splats["means"] * [1, 1, 0] + [0, 0, 0.4]
     splats["scales"] = splats["scales"] + 2
     splats["opacities"] *= 0.1
-    image, light = picture(**splats, view=camera, background=BACK, **CAMERA)
+    image, light, _ = picture(**splats, view=camera, background=BACK, **CAMERA)
     made = drawn(splats, camera)
     assert made.light.max() < 0.9
     np.testing.assert_allclose(made.image, image, atol=1e-13)
@@ -232,8 +236,8 @@ def test_too_many_pairs_are_seen() -> None:
     rlx.splats.check_pairs(pairs, pairs)
     exact = drawn(splats, camera, max_pairs=pairs)
     assert np.array_equal(exact.image, drawn(splats, camera).image)
-    over = drawn(splats, camera, max_pairs=pairs - 1)
-    assert over.pairs == pairs and np.isnan(over.image).all() and np.isnan(over.light).all()
+    over = drawn(splats, camera, max_pairs=pairs - 1, depth=True)
+    assert over.pairs == pairs and all(np.isnan(a).all() for a in (over.image, over.light, over.alpha, over.depth))
     with pytest.raises(
         CapacityExceeded, match=f"touch {pairs} tiles.*room for {pairs - 1}.*max_pairs={pairs}"
     ):
@@ -276,6 +280,7 @@ def test_pairs_beyond_31_bits_are_counted_as_many() -> None:
         ({"view": np.eye(4) + 0.1}, ShapeError, "no rotation"),
         ({"view": np.eye(3)}, ShapeError, "view is"),
         ({"max_pairs": 0}, ShapeError, "max_pairs is 0"),
+        ({"depth": 1}, DTypeError, "depth is 1; expected True or False"),
         ({"max_pairs": 1 << 29}, ShapeError, "max_pairs is 536870912"),
         ({"fx": np.zeros(2)}, ShapeError, "fx"),
         ({"background": np.zeros(4)}, ShapeError, "background"),
@@ -287,7 +292,7 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], error: type[Except
     tensors = {k: g.constant(v) if isinstance(v, np.ndarray) else v for k, v in given.items()}
     with pytest.raises(error, match=f"^splats.render: .*{words}"):
         rlx.splats.render(**tensors)
-    if not change.keys() & {"max_pairs", "background"}:
+    if not change.keys() & {"max_pairs", "background", "depth"}:
         with pytest.raises(error, match=f"^splats.project: .*{words}"):
             rlx.splats.project(**tensors)
 

@@ -13,7 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
-from tests.browser import Page
+from tests.browser import WEBGL, Page
 
 WIDTHS = (1280, 390)
 SHOWN = ("index.html", "gallery.html", "tutorials/read-a-report.html", "generated/api/rlx.html", "ops.html")
@@ -31,7 +31,7 @@ def main(folder: Path, pictures: Path | None) -> int:
     home = f"http://127.0.0.1:{server.server_port}/"
     pages = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*.html"))
     wrong = []
-    with Page() as page:
+    with Page(1280, 900, *WEBGL) as page:
         for width in WIDTHS:
             page.resize(width, 900)
             for name in pages:

@@ -53,6 +53,7 @@ NEEDS: dict[str, Callable[[Path], object]] = {
 PAGES = (
     "docs/arrays.md", "docs/onnx.md", "docs/onnx-save.md", "docs/lengths.md", "docs/linalg.md", "docs/reports.md",
     "docs/transforms.md", "docs/design.md", "docs/nn.md", "docs/signals.md", "docs/training.md", "docs/ranks.md",
+    "docs/splats.md",
     *NEEDS,
 )  # fmt: skip
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -95,6 +96,16 @@ def test_links_of_the_page_of_an_index_are_absolute(repo: Path) -> None:
     for link in links:
         place = re.fullmatch(rf"{re.escape(source)}/(?:raw|blob)/HEAD/([^#]+)(?:#.*)?", link)
         assert (place and (repo / place[1]).exists()) or link.startswith("https://"), link
+
+
+def test_the_repositorys_address_stands_in_one_place(repo: Path) -> None:
+    address = tomllib.loads((repo / "pyproject.toml").read_text("utf-8"))["tool"]["rlx"]["repository"]
+    host = address.split("/")[2]
+    folders = ("rlx", "docs", "examples", "tools", "tests")
+    files = [p for name in folders for p in (repo / name).rglob("*") if p.suffix in {".md", ".py", ".sh", ".svg"}]
+    files += [repo / "pyproject.toml", *repo.glob("*.md"), repo / "Makefile"]
+    named = [p.name for p in files if "generated" not in p.parts for _ in range(p.read_text("utf-8").count(host))]
+    assert sorted(named) == ["CONTRIBUTING.md", "pyproject.toml"]
 
 
 def test_the_sdist_holds_what_a_contributor_needs(repo: Path) -> None:

@@ -113,8 +113,9 @@ def test_array_converts_as_numpy_does() -> None:
         held.item()
     with pytest.raises(ShapeError, match="is not one number"):
         bool(held)
-    with pytest.raises(ValueError, match="only as a copy"):
-        np.array(held, copy=False)
+    if np.lib.NumpyVersion(np.__version__) >= "2.0.0":  # before, False is "where a copy is needed"
+        with pytest.raises(ValueError, match="only as a copy"):
+            np.array(held, copy=False)
     with pytest.raises(DTypeError, match=r"other order: \.astype\('int32'\)"):
         rlx.array(np.arange(3, dtype=np.dtype("i4").newbyteorder()), device="cpu")
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
 import rlx
-from rlx.errors import DTypeError, ShapeError, UnsupportedOp
+from rlx.errors import DTypeError, RlxError, ShapeError, UnsupportedOp
 from rlx.runtime.custom import CustomOp
 
 
@@ -33,7 +35,7 @@ def test_the_example_runs_natively_on_every_device(session, example):
         y = exe.run({"x": x})["y"]
         counts = exe.report().counts
     np.testing.assert_array_equal(y, np.sign(x) * np.maximum(np.abs(x) - np.float32(0.5), 0) + 1)
-    if session.info.backend != "vulkan" or example.compile_glsl(example.GLSL):
+    if session.info.backend != "vulkan" or shutil.which("glslangValidator"):
         assert counts == {"native": 2}
 
 
@@ -104,6 +106,67 @@ def test_a_redefined_op_leaves_graphs_built_before_as_they_were(session):
                 assert [made[name][0] for name in ("same", "first", "changed")] == [2, 2, 5]
     with pytest.raises(rlx.errors.GraphError, match="registered"):
         session.compile(before)
+
+
+_HEAD = """#version 460
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_scalar_block_layout : require
+layout(local_size_x = %s) in;
+layout(buffer_reference, scalar) buffer F32 { float v[]; };
+layout(push_constant, scalar) uniform Args { F32 x; F32 y; uint n; };
+"""
+_GLSL = _HEAD + "void main() { uint i = gl_GlobalInvocationID.x; if (i < n) y.v[i] = x.v[i] * x.v[i] + 1.0; }"
+
+
+def _squared_and_one(glsl: str | None, **settings: Any) -> CustomOp:
+    return rlx.custom_op(
+        "squared_and_one", lambda x: x * x + np.float32(1), infer=lambda types, attrs: types[0], glsl=glsl, **settings
+    )
+
+
+def _compiled(op: CustomOp) -> rlx.CompiledGraph:
+    """The op's program for Vulkan, in which no step of the host stands for it."""
+    g = rlx.Graph("squares")
+    g.output("y", op(g.input("x", (1000,))))
+    return rlx.Session("vulkan", fallback="error").compile(g)
+
+
+@pytest.mark.vulkan
+@pytest.mark.skipif(shutil.which("glslangValidator") is None, reason="no glslangValidator here: package glslang-tools")
+def test_a_kernel_from_glsl_rounds_each_operation() -> None:
+    x = np.random.default_rng(1).standard_normal(1000).astype(np.float32)
+    with _squared_and_one(_GLSL % 64, threads=64) as op, _compiled(op) as exe:
+        np.testing.assert_array_equal(exe.run({"x": x})["y"], x * x + np.float32(1))
+
+
+@pytest.mark.vulkan
+@pytest.mark.skipif(shutil.which("glslangValidator") is None, reason="no glslangValidator here: package glslang-tools")
+@pytest.mark.parametrize(
+    "glsl, error, words",
+    [
+        (_GLSL.replace("y.v[i]", "z.v[i]") % 256, RlxError, r"line 7: 'z' : undeclared identifier\n    void main"),
+        (_GLSL % "256, oops", RlxError, "line 4: 'oops' : unrecognized layout"),
+        (_HEAD % 256, RlxError, "Missing entry point"),
+        (_GLSL % 64, ShapeError, "workgroups are 64 x 1 x 1, and threads is 256"),
+    ],
+    ids=["name", "layout", "no main", "size"],
+)
+def test_glsl_with_mistakes_names_their_lines(glsl: str, error: type[Exception], words: str) -> None:
+    with _squared_and_one(glsl) as op, _compiled(op) as exe, pytest.raises(error, match=f"squared(?s:.*){words}"):
+        exe.run({"x": np.ones(1000, np.float32)})
+
+
+@pytest.mark.vulkan
+def test_glsl_without_a_compiler_says_what_compiles_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a program needs it, and only there."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("GLSLANG", raising=False)
+    with _squared_and_one(_GLSL % 256) as op:
+        with _compiled(op) as exe, pytest.raises(UnsupportedOp, match=r"apt install glslang-tools.*`spirv`"):
+            exe.run({"x": np.ones(1000, np.float32)})
+        np.testing.assert_array_equal(rlx.jit(op, device="cpu")(np.ones(3, np.float32)), [2, 2, 2])
+    with pytest.raises(UnsupportedOp, match="give one of them"):
+        _squared_and_one(_GLSL % 256, spirv=b"\x03\x02\x23\x07" + bytes(16))
 
 
 def test_wrong_custom_ops_are_refused(divmod_op):

@@ -16,6 +16,7 @@ from rlx.backends.cpu.code_memory import map_code
 from rlx.backends.cpu.elf import link
 from rlx.backends.cpu.ir import Arguments
 from rlx.backends.cpu.machine import Machine
+from rlx.errors import UnsupportedOp
 from rlx.host.diskcache import Part, shared
 from rlx.host.locks import renewed
 from rlx.host.progress import report
@@ -31,6 +32,7 @@ _PASSES = (
 )  # fmt: skip
 _TOGETHER = 6  # kernels of a program that has a record of its own
 SYMBOL = "kernel"  # the function that each module defines
+LEAST_LLVM = 22  # as products of bytes are written; llvmlite 0.48 is the first with it
 
 
 class KernelSpec(Protocol):
@@ -195,9 +197,24 @@ def machine_code(text: str, machine: Machine) -> bytes:
 
 
 @cache
-def _target(machine: Machine) -> tuple[Any, Any]:
+def too_old() -> str | None:
+    """Why llvmlite cannot compile the kernels, if its LLVM is older than they need; None where it can."""
+    import llvmlite
     import llvmlite.binding as binding  # imported where it is used: what the cache holds needs no compiler
 
+    version = binding.llvm_version_info[0]
+    if version >= LEAST_LLVM:
+        return None
+    held = f"llvmlite {llvmlite.__version__} has LLVM {version}"
+    return f"{held}, and kernels need {LEAST_LLVM} (pip install -U llvmlite)"
+
+
+@cache
+def _target(machine: Machine) -> tuple[Any, Any]:
+    import llvmlite.binding as binding
+
+    if why := too_old():
+        raise UnsupportedOp(why)
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
     binding.initialize_native_asmparser()  # `runner`'s system calls need it

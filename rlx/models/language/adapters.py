@@ -1,4 +1,4 @@
-"""Adapter: the low-rank corrections of a model's products that a PEFT folder holds."""
+"""Adapter: the low-rank corrections of a model's products that a PEFT folder, or a GGUF file, holds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlx.errors import FileMissing, ModelFormatError, meant
 from rlx.formats.files import read_json, shown
 from rlx.formats.safetensors import SafetensorsFile
 from rlx.models.language.architectures.base import Recipe
-from rlx.models.language.config import Fields
+from rlx.models.language.config import Attention, Fields
 from rlx.packed import PackedArray
 from rlx.records import Record, field
 
@@ -99,7 +99,8 @@ class LowRanks:
 
 
 class Adapter:
-    """A LoRA adapter (Hu et al., 2021) of a PEFT folder: adapter_config.json and adapter_model.safetensors.
+    """A LoRA adapter (Hu et al., 2021) of a PEFT folder, adapter_config.json and adapter_model.safetensors, or of the
+    GGUF file that llama.cpp takes, whose names and order of rows are those of a model of this `attention`.
 
     A product W x becomes W x + s · B (A x), with s = alpha / r, or alpha / √r with `use_rslora` (Kalajdzievski, 2023);
     patterns give products ranks and alphas of their own. `bare` gives the model's own name of a product for that of a
@@ -110,15 +111,27 @@ class Adapter:
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], bare: Callable[[str], str],
+        self, path: str | os.PathLike[str], bare: Callable[[str], str],
         products: Callable[[str], Sequence[tuple[str, Recipe]]] = lambda module: (),
+        attention: Attention | None = None,
     ) -> None:  # fmt: skip
-        self.path = Path(folder)
-        file = self.path / "adapter_config.json"
-        if not os.path.exists(file):
-            what = "has no adapter_config.json" if self.path.exists() else "does not exist"
-            raise FileMissing(f"{self.path} {what}; give the folder of a PEFT adapter", file)
-        self._fields = f = Fields(read_json(file), str(file))
+        self.path = Path(path)
+        held: Mapping[str, npt.NDArray[Any]] | None = None
+        if self.path.is_file():
+            from rlx.models.language.gguf_adapters import read_adapter
+
+            config, held = read_adapter(self.path, attention)
+            self._file, self._fields = self.path, Fields(config, str(self.path))
+        else:
+            file, self._file = self.path / "adapter_config.json", self.path / "adapter_model.safetensors"
+            if not os.path.exists(file):
+                what = "has no adapter_config.json" if self.path.exists() else "does not exist"
+                raise FileMissing(
+                    f"{self.path} {what}; give the folder of a PEFT adapter, or llama.cpp's .gguf "
+                    "of one", file,
+                )  # fmt: skip
+            self._fields = Fields(read_json(file), str(file))
+        f = self._fields
         f.must_be("peft_type", "LORA")
         if f.content.get("use_dora") is True:
             f.wrong("use_dora", "False: rlx runs DoRA merged; `rlx finetune … --resume --merge FOLDER` writes the model"
@@ -127,12 +140,12 @@ class Adapter:
             f.must_be(name, *allowed)
         rank, alpha = f.count("r", MOST_RANK, 8), f.number("lora_alpha", 0.0, 1e6, 8.0)
         ranks, alphas = _patterns(f, "rank_pattern"), _patterns(f, "alpha_pattern")
-        if not os.path.exists(self.path / "adapter_model.safetensors"):
+        if not os.path.exists(self._file):
             raise ModelFormatError(f"{self.path} has no adapter_model.safetensors; save the adapter in that format")
         self.bases: dict[str, npt.NDArray[Any]] = {}
         self._full: dict[str, str] = {}  # the base's name of each product
         self._of_weights: set[str] = set()  # products, or other weights of the model
-        self._tensors = self._read(SafetensorsFile(self.path / "adapter_model.safetensors"), bare, products)
+        self._tensors = self._read(SafetensorsFile(self._file) if held is None else held, bare, products)
         self._ranks = {name: ranks.count(_first(ranks, full), MOST_RANK, rank) for name, full in self._full.items()}
         whole = f.flag("use_rslora", False)
         self._scales = {
@@ -176,7 +189,7 @@ class Adapter:
         return result
 
     def _wrong(self, what: str) -> NoReturn:
-        raise ModelFormatError(f"{self.path / 'adapter_model.safetensors'}: {what}")
+        raise ModelFormatError(f"{self._file}: {what}")
 
     def make(self, dtype: DType, multiplier: Callable[[str], npt.NDArray[Any] | None]) -> None:
         """Makes of each product the stacked A, (rank, inputs), and s · B, (outputs, rank), where the parts of a product

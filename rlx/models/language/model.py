@@ -110,15 +110,16 @@ class LanguageModel(Closing):
         """The names of the adapters that are loaded."""
         return tuple(self._adapters)
 
-    def load_adapter(self, name: str, folder: str | os.PathLike[str]) -> None:
-        """Loads the LoRA adapter of a PEFT folder beside the model, for calls with `adapter=name`; one of that name
-        before is replaced. The weights stay as they are, packed ones too; adapters of one rank share their programs.
+    def load_adapter(self, name: str, path: str | os.PathLike[str]) -> None:
+        """Loads a LoRA adapter beside the model, from a PEFT folder or from the GGUF file that llama.cpp's --lora
+        takes, for calls with `adapter=name`; one of that name before is replaced. The weights stay as they are, packed
+        ones too; adapters of one rank share their programs.
 
         Raises: ModelFormatError for an adapter that is damaged, of another model, or of a kind that is not there (DoRA,
         modules_to_save, ranks that differ); DTypeError for a name that is no text."""
         if not isinstance(name, str) or not name:
             raise DTypeError(f"an adapter's name is {name!r:.40}; expected a text")
-        adapter = Adapter(folder, self.decoder.source.bare, self.decoder.source.products)
+        adapter = Adapter(path, self.decoder.source.bare, self.decoder.source.products, self.config.attention)
         with self._lock:
             self.decoder.fit(adapter)
             self._adapters[name] = adapter

@@ -125,13 +125,22 @@ def project(
     Rendering", 2023.
     """
     splats = (means, scales, rotations, opacities, colors, view)
-    return seen_by("splats.project", splats, (fx, fy, cx, cy), width, height, near)[0]
+    return seen_by("splats.project", splats, (fx, fy, cx, cy), width, height, near).projected
+
+
+class Seen(NamedTuple):
+    """What `render` needs of a projection: `ahead` (n, 1) are the depths, with gradients, 1 for a splat that is not
+    drawn; `usable` (1, 1) says whether the camera is one, known in a run."""
+
+    projected: Projected
+    ahead: Tensor
+    usable: Tensor
 
 
 def seen_by(
     op: str, splats: Sequence[TensorLike], camera: Sequence[Any], width: int, height: int, near: Any
-) -> tuple[Projected, Tensor]:
-    """The projection for the public function `op`, and whether the camera is one: (1, 1), known in a run."""
+) -> Seen:
+    """The projection for the public function `op`."""
     width, height = (check_size(op, k, v, 1, MAX_SIDE_PIXELS) for k, v in (("width", width), ("height", height)))
     for name, value in zip((*_GIVEN, *_NUMBERS), (*splats, *camera), strict=True):
         if value is None or isinstance(value, str | dict | complex):
@@ -216,7 +225,8 @@ def seen_by(
     rects = _tiles(
         place, [apply("sqrt", power * v) * 1.0001 + 0.01 for v in (xx, yy)], (width, height), drawn
     )
-    return Projected(fields, apply("reshape", cast_to(depth, f32), shape=(n,)), rects), usable
+    projected = Projected(fields, apply("reshape", cast_to(depth, f32), shape=(n,)), rects)
+    return Seen(projected, apply("reshape", z, shape=(n, 1)), usable)
 
 
 def _tiles(place: Sequence[Any], reach: Sequence[Any], sides: tuple[int, int], drawn: Tensor) -> Tensor:

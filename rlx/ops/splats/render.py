@@ -11,7 +11,7 @@ from rlx.ir import Tensor, apply
 from rlx.ir.graph import apply_multi
 from rlx.ops.base import TensorLike, cast_to, tensors
 from rlx.ops.elementwise.select import where
-from rlx.ops.splats.blend import MAX_SIDE_PIXELS, tiles_of
+from rlx.ops.splats.blend import FIELDS, MAX_SIDE_PIXELS, tiles_of
 from rlx.ops.splats.project import seen_by
 from rlx.ops.splats.tiles import COUNT_LIMIT, MAX_PAIRS, check_size
 
@@ -21,12 +21,19 @@ _PAIRS_PER_SPLAT = 8  # unless the caller says more
 
 
 class Rendered(NamedTuple):
-    """A picture: `image` (height, width, 3); `light` (height, width), the share that passes all splats; `pairs`, the
-    number of pairs of a splat and a tile, an i32 without axes."""
+    """A picture: `image` (height, width, 3); `light` (height, width), the share that passes all splats, and `alpha`,
+    the rest; `pairs`, the number of pairs of a splat and a tile, an i32 without axes; `depth` (height, width) where it
+    was asked for."""
 
     image: Tensor
     light: Tensor
     pairs: Tensor
+    depth: Tensor | None = None
+
+    @property
+    def alpha(self) -> Tensor:
+        """1 - light: how much of what is behind the splats they hide."""
+        return 1.0 - self.light
 
 
 def default_pairs(count: int, width: int, height: int) -> int:
@@ -56,6 +63,7 @@ def render(
     near: float = 0.01,
     background: TensorLike | None = None,
     max_pairs: int | None = None,
+    depth: bool = False,
 ) -> Rendered:
     """A picture of 3-D Gaussians, blended front to back.
 
@@ -84,11 +92,17 @@ def render(
     max_pairs: the pairs of a splat and a tile of 16 x 16 pixels that the program has room for, at most 2²⁸;
     `default_pairs` says how many there are unless given. Where a run has more, image and light are NaN throughout, and
     `check_pairs(pairs, max_pairs)` says how many are needed; gradients are then those of the splats that the lists
-    hold. Raises: ShapeError, DTypeError.
+    hold.
+
+    depth: whether there is to be a `depth`: the mean of the depths z of the splats that a pixel takes, each weighed by
+    its share of the pixel's colour; 0 where a pixel takes none. The background is no part of it, and it takes a second
+    blending. Raises: ShapeError, DTypeError.
     Follows Kerbl et al., "3D Gaussian Splatting for Real-Time Radiance Field Rendering", 2023.
     """
     splats = (means, scales, rotations, opacities, colors, view)
-    seen, usable = seen_by(_OP, splats, (fx, fy, cx, cy), width, height, near)
+    if not isinstance(depth, bool):
+        raise DTypeError(f"{_OP}: depth is {depth!r:.40}; expected True or False")
+    seen, ahead, usable = seen_by(_OP, splats, (fx, fy, cx, cy), width, height, near)
     n, dtype = seen.splats.shape[0], seen.splats.dtype
     capacity = (
         default_pairs(n, width, height)
@@ -99,18 +113,32 @@ def render(
     *lists, pairs = apply_multi(
         "splat_tiles", seen.depth, seen.rects, across=across, down=down, max_pairs=capacity
     )
-    blended = apply("splat_blend", seen.splats, *lists, width=int(width), height=int(height))
-    image = apply("slice", blended, starts=(0, 0, 0), stops=(height, width, 3), steps=(1, 1, 1))
-    light = apply("slice", blended, starts=(0, 0, 3), stops=(height, width, 4), steps=(1, 1, 1))
+
+    def blended(fields: Tensor) -> Tensor:
+        return apply("splat_blend", fields, *lists, width=int(width), height=int(height))
+
+    def channels(picture: Tensor, first: int, last: int) -> Tensor:
+        return apply("slice", picture, starts=(0, 0, first), stops=(height, width, last), steps=(1, 1, 1))
+
+    picture = blended(seen.splats)
+    image, light = channels(picture, 0, 3), channels(picture, 3, 4)
     if background is not None:
-        behind, _ = tensors(_OP, background, blended)
+        behind, _ = tensors(_OP, background, picture)
         if behind.shape != (3,):
             raise ShapeError(f"{_OP}: background is {behind.type}; expected (3,)")
         image = image + light * cast_to(behind, dtype)
     whole = apply("logical_and", apply("reshape", usable, shape=()), pairs <= capacity)
     missing = where(whole, np.zeros((), dtype.np), np.asarray(np.nan, dtype.np))
     light = apply("reshape", light, shape=(height, width)) + missing
-    return Rendered(image + missing, light, pairs)
+    if not depth:
+        return Rendered(image + missing, light, pairs)
+    # Depths and ones in place of colours: their sums have the same weights.
+    ellipses = apply("slice", seen.splats, starts=(0, 0), stops=(n, FIELDS - 3), steps=(1, 1))
+    sums = blended(apply("concat", ellipses, ahead, ahead * 0.0 + 1.0, ahead * 0.0, axis=1))
+    weights = channels(sums, 1, 2)
+    taken = weights > 0
+    mean = where(taken, channels(sums, 0, 1) / where(taken, weights, 1.0), 0.0)
+    return Rendered(image + missing, light, pairs, apply("reshape", mean, shape=(height, width)) + missing)
 
 
 def check_pairs(pairs: Any, max_pairs: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 from rlx import Session
 from rlx.cli.app import app
 from rlx.errors import DTypeError, ModelFormatError, RlxError
-from rlx.formats import safetensors
+from rlx.formats import gguf, safetensors
 from rlx.formats.huggingface import ModelFolder
 from rlx.models import load
 from rlx.models.language.model import load_folder
@@ -104,6 +105,90 @@ def test_texts_with_an_adapter_are_those_of_merged_weights(tmp_path: Path) -> No
     asked = ["generate", str(folder), "-p", "hello", "-n", "9", "--device", "cpu", "--engine", "numpy"]
     got = CliRunner().invoke(app, [*asked, "--adapter", str(adapter)])
     assert got.exit_code == 0 and got.stdout == text + "\n"
+
+
+def gguf_adapter(path: Path, arrays: dict[str, Any], alpha: float, heads: tuple[int, int], **more: Any) -> Path:
+    """The arrays as llama.cpp has them: by its names, and the rows of q and k in pairs of neighbours."""
+    names = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+             "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+             "mlp.down_proj": "ffn_down"}  # fmt: skip
+    tensors = {}
+    for name, array in arrays.items():
+        layer, part, kind = re.findall(r"layers\.(\d+)\.(.*)\.lora_([AB])\.weight", name)[0]
+        if kind == "B" and part[-6:] in ("q_proj", "k_proj"):
+            count = heads[part[-6:] == "k_proj"]
+            array = np.concatenate([half for head in np.split(array, count) for half in _in_pairs(head)])
+        tensors[f"blk.{layer}.{names[part]}.weight.lora_{kind.lower()}"] = np.ascontiguousarray(array, np.float32)
+    gguf.write(path, {"general.type": "adapter", "general.architecture": "llama", "adapter.type": "lora",
+                      "adapter.lora.alpha": alpha, **more}, tensors)  # fmt: skip
+    return path
+
+
+def _in_pairs(head: Any) -> list[Any]:
+    half = len(head) // 2
+    return [head[[i, half + i]] for i in range(half)]
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["folder", "gguf"])
+def test_llama_cpps_files_of_adapters(packed: bool, tmp_path: Path) -> None:
+    """Beside a folder and a GGUF file; products of several ranks, and an alpha of 0, which means a scale of 1."""
+    if packed:
+        config, held = tiny.PACKED, tiny.write_gguf(tmp_path / "model", "q8_0")
+    else:
+        config, held = tiny.LLAMA, tiny.weights()
+        tiny.write_language_model(tmp_path / "model", text=True)
+    heads = (config["num_attention_heads"], config["num_key_value_heads"])
+    few = matrices(config, ("mlp.up_proj",), 2, "f")
+    with load(tmp_path / "model", "cpu", context=40, engine="numpy") as model:
+        for name, arrays, alpha, scales in (
+            ("one", matrices(config, LARGE, 3, "g"), 6.0, {3: 2.0}),
+            ("ranks", matrices(config, SMALL, 4, "g") | few, 6.0, {4: 1.5, 2: 3.0}),
+            ("no alpha", matrices(config, SMALL, 4, "g") | few, 0.0, {4: 1.0, 2: 1.0}),
+        ):
+            model.load_adapter(name, gguf_adapter(tmp_path / f"{name}.gguf", arrays, alpha, heads))
+            want = held
+            for rank, scale in scales.items():
+                own = {n: a for n, a in arrays.items() if rank in a.shape[:: -1 if "lora_B" in n else 1][:1]}
+                want = merged(want, own, scale)
+            got = model.logits(tiny.TOKENS, adapter=name)
+            assert nmse(got, tiny.logits(config, given=want)) <= 1e-11, name
+    if not packed:
+        asked = ["generate", str(tmp_path / "model"), "-p", "hello", "-n", "3", "--device", "cpu", "--engine", "numpy"]
+        assert CliRunner().invoke(app, [*asked, "--lora", str(tmp_path / "one.gguf")]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "settings, change, message",
+    [
+        ({"general.type": "model"}, None, "general.type is 'model', expected 'adapter'"),
+        ({"adapter.type": "control_vector"}, None, "adapter.type is 'control_vector', expected 'lora'"),
+        ({"adapter.lora.alpha": float("nan")}, None, "adapter.lora.alpha is nan"),
+        ({"general.architecture": "qwen35"}, None, "general.architecture is 'qwen35', of which rlx reads no adapters"),
+        ({"adapter.alora.invocation_tokens": [1]}, None, "alora"),
+        ({}, ("blk.0.attn_q.weight.lora_a", None), "has lora_B alone"),
+        ({}, ("token_embd.weight.lora_a", (3, 3)), "corrects embeddings"),
+        ({}, ("blk.0.attn_q.bias.lora_a", (3, 3)), "is not of a matrix that a model of llama has"),
+        ({}, ("blk.0.attn_q.weight.lora_b", (21, 3)), "has 21 rows, which 4 heads do not divide"),
+        ({}, ("blk.0.attn_q.weight.lora_a", (24, 3)), r"lora_A.weight has shape \(24, 3\), expected \(3, 24\)"),
+        ({}, ("blk.0.ffn_up_exps.weight.lora_a", (2, 3, 24)), "is no matrix lora_a or lora_b"),
+    ],
+)
+def test_llama_cpps_files_that_are_refused(
+    settings: dict[str, Any], change: tuple[str, Any] | None, message: str, tmp_path: Path
+) -> None:
+    heads = (tiny.LLAMA["num_attention_heads"], tiny.LLAMA["num_key_value_heads"])
+    path = gguf_adapter(tmp_path / "a.gguf", matrices(tiny.LLAMA, SMALL, 3, "g"), 6.0, heads, **settings)
+    if change is not None:
+        with gguf.read(path) as file:
+            tensors, metadata = {n: t.read() for n, t in file.tensors.items()}, dict(file.metadata)
+        name, shape = change
+        tensors.pop(name, None)
+        if shape is not None:
+            tensors[name] = np.zeros(shape, np.float32)
+        gguf.write(path, metadata, tensors)
+    folder = tiny.write_language_model(tmp_path / "model")
+    with load(folder, "cpu", context=24, engine="numpy") as model, pytest.raises(ModelFormatError, match=message):
+        model.load_adapter("a", path)
 
 
 PEFT: dict[str, Any] = json.loads(peft_adapters.FILE.read_text(encoding="utf-8"))["cases"]

@@ -1,0 +1,30 @@
+"""`rlx view`: a page for browsers that shows the splats of a .ply file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlx.errors import RlxError
+
+
+def view(
+    file: Annotated[Path, typer.Argument(help="A .ply file of splats.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The page. Default: the file's name with .html, here.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a page that is there.")] = False,
+) -> None:
+    """Write a page that shows the splats of a .ply file, for any browser with WebGL 2, and offline too."""
+    from rlx.formats.ply import read_ply
+    from rlx.formats.splats_page import write_page
+
+    splats = read_ply(file)
+    page = Path(f"{file.stem}.html") if out is None else out
+    if page.is_dir() or (page.exists() and not force):
+        what = "is a folder; give the name of a file" if page.is_dir() else "exists already; --force replaces it"
+        raise RlxError(f"view: {page} {what}")
+    write_page(page, *splats, title=file.name)
+    print(f"{page}: {len(splats.means):,} splats, {page.stat().st_size:,} bytes; open it in a browser")
