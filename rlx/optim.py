@@ -326,9 +326,8 @@ def scale_loss(
 
     def update(gradients: PyTree, state: Scaled, params: PyTree = None) -> tuple[PyTree, Scaled]:
         masters = any(isinstance(x, Masters) for x in tree.leaves(state.inner, is_leaf=_is_masters))
-        finite: Any = True
-        for g in _joined(gradients):
-            finite = ops.logical_and(ops.all(ops.isfinite(g)), finite)
+        given = tree.leaves(gradients)
+        finite: Any = ops.all_finite(*given) if given else True
         plain = tree.map(lambda g: _wide(g) / ops.cast(state.scale, _working(g)), gradients)
         if not masters:
             plain = tree.map(lambda n, g: ops.cast(n, g.dtype), plain, gradients)
