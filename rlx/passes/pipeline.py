@@ -18,6 +18,7 @@ from rlx.passes.hoist import hoist
 from rlx.passes.integers import use_integers
 from rlx.passes.isolate import isolate_results
 from rlx.passes.legalize import PassReport, legalize
+from rlx.passes.pad_classes import pad_classes
 from rlx.passes.params import sink_casts
 from rlx.passes.recognize import recognize
 from rlx.passes.renew_last import renew_last
@@ -65,6 +66,10 @@ def optimize(
         stage("simplify", lambda g: hoist(begun))
         stage("recognize", lambda g: recognize(g, support))
         stage("sink_casts", lambda g: sink_casts(g, support))
+        if launches:
+            padded = pad_classes(graph, support)
+            simple = simple if padded is graph else None
+            stage("pad_classes", lambda g: padded)
     if precision == "int8":
         stage("use_integers", use_integers)
     graph, report = legalize(graph, support, fallback)

@@ -138,7 +138,8 @@ def _finite() -> Iterator[Case]:
                 inputs = tuple(InputSpec(s, dtype, kind) for s, kind in zip(shapes, kinds, strict=True))
                 yield Case("all_finite", name, inputs, {}, EQUAL)
     for domain in ("any", "zeros", "top"):
-        yield Case("all_finite", f"f32-3_5x4-{domain}", (InputSpec((3,), f32, domain), InputSpec((5, 4), f32)), {}, EQUAL)
+        inputs = InputSpec((3,), f32, domain), InputSpec((5, 4), f32)
+        yield Case("all_finite", f"f32-3_5x4-{domain}", inputs, {}, EQUAL)
     mixed = tuple(InputSpec((129,), dtype) for dtype in FLOATS)
     yield Case("all_finite", "mixed", mixed, {}, EQUAL)
     yield Case("all_finite", "empty", (InputSpec((0,), f32), InputSpec((), f32)), {}, EQUAL)
