@@ -17,6 +17,7 @@ from rlx.passes.fuse_normed import fuse_normed
 from rlx.passes.hoist import hoist
 from rlx.passes.integers import use_integers
 from rlx.passes.isolate import isolate_results
+from rlx.passes.join_transpositions import join_transpositions
 from rlx.passes.legalize import PassReport, legalize
 from rlx.passes.pad_classes import pad_classes
 from rlx.passes.params import sink_casts
@@ -82,6 +83,7 @@ def optimize(
         stage("fuse_epilogues", lambda g: fuse_epilogues(g, support))
         stage("fuse_heads", lambda g: fuse_heads(g, support))
         if launches:
+            stage("join_transpositions", join_transpositions)
             stage("fuse_normed", lambda g: fuse_normed(g, support))
         stage("fuse_norms", lambda g: fuse_norms(g, support))
         stage("sink_casts", lambda g: sink_casts(g, support))

@@ -226,7 +226,7 @@ def lower_all_finite(ctx: Lowering, node: Node) -> None:
     found = [(ctx.ref(t), ctx.storage(t), t.size) for t in node.inputs if t.size]
     sizes: list[int] = []
     groups = 0
-    for ref, stored, n in found:
+    for _, stored, n in found:
         mask = _EXPONENTS[stored.name]
         high = mask << 16 if stored.itemsize == 2 else mask
         nbytes = n * stored.itemsize
