@@ -20,8 +20,8 @@ class _Part(NamedTuple):
 
 
 def join_transpositions(graph: Graph) -> Graph:
-    """Where a tensor is cut into equal parts along an axis and each is transposed alike, alone or as heads, the whole is
-    transposed with the parts in front; those are then contiguous, and no copies."""
+    """Where a tensor is cut into equal parts along an axis and each is transposed alike, alone or as heads, the whole
+    is transposed with the parts in front; those are then contiguous, and no copies."""
     groups: dict[int, dict[int, _Part]] = {}  # id of the tensor -> id of a transposition -> what it does
     readers: dict[int, int] = {}
     for node in graph.nodes:
@@ -41,10 +41,10 @@ def join_transpositions(graph: Graph) -> Graph:
     new = Rewriter(graph)
     made: dict[int, Tensor] = {}
     for node in graph.nodes:
-        x = joint.get(node.outputs[0].id) if node.outputs else None
-        if x is None:
+        if not node.outputs or node.outputs[0].id not in joint:
             new.keep(node)
             continue
+        x = joint[node.output.id]
         part = groups[x.id][node.output.id]
         if x.id not in made:
             made[x.id] = _transposed(new, x, part, len(groups[x.id]), node.label)
