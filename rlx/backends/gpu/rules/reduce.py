@@ -68,6 +68,7 @@ FINITE_ALL = declare(
 
 _KIND: dict[str | None, int] = {"add": 0, "mul": 1, "max": 2, "min": 3}  # the kind by the primitive that joins elements
 _SERIAL = 64  # the most terms that a thread joins one by one before a tree joins the threads, where the work is split
+_LEAST_SERIAL = 16
 _LONG = 1 << 16  # the longest row of one workgroup when there are enough rows to fill the device
 _WORKGROUPS_TO_FILL = 1024  # so many fill a device
 PLANES = 3  # planes of a Part of a float sum or product (bodies/extended.h)
@@ -163,7 +164,7 @@ def reduce_middle(
     across = min(power(places), 32)
     along = min(power(-(-terms // each)), THREADS // across) if terms > 4 else 1
     groups = math.ceil(outer / (THREADS // (across * along))) * math.ceil(places / across)
-    chunk = along * _SERIAL
+    chunk = part_of(n, along, groups)
     if groups >= _WORKGROUPS_TO_FILL:
         chunk = max(chunk, min(n, _LONG))
     splits = max(1, -(-n // chunk))
@@ -181,6 +182,12 @@ def reduce_middle(
         reduce_middle(ctx, kind, sums, part, y, target, (outer, splits, inner), divisor, parts & 2 | int(planes > 1))
     else:
         _launch(ctx, constants, x, source, y, target, (outer, n, inner), (n, 1), divisor)
+
+
+def part_of(n: int, along: int, groups: int) -> int:
+    """The terms of a part of a line of n, of `groups` workgroups whose threads lie `along` it: few enough to fill the
+    device, but so many for each thread that its tree is a small part of its work."""
+    return min(along * _SERIAL, max(along * _LEAST_SERIAL, math.ceil(n * groups / _WORKGROUPS_TO_FILL)))
 
 
 def _launch(

@@ -8,7 +8,7 @@ from rlx.backends.gpu.program.casts import THREADS, cast_ref, native, quads
 from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Arg, Ref
-from rlx.backends.gpu.rules.reduce import REDUCE
+from rlx.backends.gpu.rules.reduce import REDUCE, part_of
 from rlx.backends.gpu.rules.rows import power, row_groups, row_shape
 from rlx.dtypes import DType, f32
 from rlx.ir import Node, Tensor
@@ -53,9 +53,6 @@ NORM_COLUMNS = declare(
         trials=((32, 8, True), (1, 256, False)),
     )
 )
-
-_SERIAL = 64  # the most terms that a thread adds up one by one before a tree joins the threads
-
 
 @lowers("layer_norm_grad", "rms_norm_grad", "group_norm_grad", when=native)
 def lower_norm_grad(ctx: Lowering, node: Node) -> None:
@@ -106,7 +103,8 @@ def _weights(
     outer, n, inner = dims
     across = min(power(inner), 32)
     along = min(power(-(-n // 4)), THREADS // across) if n > 4 else 1
-    splits = max(1, -(-n // (along * _SERIAL)))
+    alone = math.ceil(outer / (THREADS // (across * along))) * math.ceil(inner / across)
+    splits = max(1, -(-n // part_of(n, along, alone)))
     chunk = -(-n // splits)
     parts = [ctx.scratch(4 * outer * splits * inner) for _ in outs]
     count = math.ceil(outer * splits / (THREADS // (across * along))) * math.ceil(inner / across)
