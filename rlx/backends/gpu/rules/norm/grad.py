@@ -58,7 +58,7 @@ NORM_COLUMNS = declare(
 @lowers("layer_norm_grad", "rms_norm_grad", "group_norm_grad", when=native)
 def lower_norm_grad(ctx: Lowering, node: Node) -> None:
     """dx row by row, which also leaves each row's mean and deviation; with these dgamma and dbeta as sums over the rows
-    of a chunk; then the sums over the chunks: by the last workgroup of each block of columns, or launches of their own."""
+    of a chunk; then the sums over the chunks, by the last workgroup of a block of columns, or by launches."""
     d, x, gamma = node.inputs
     weights = node.outputs[1:]
     if x.size == 0:
