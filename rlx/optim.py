@@ -326,8 +326,8 @@ def scale_loss(
 
     def update(gradients: PyTree, state: Scaled, params: PyTree = None) -> tuple[PyTree, Scaled]:
         masters = any(isinstance(x, Masters) for x in tree.leaves(state.inner, is_leaf=_is_masters))
-        given = tree.leaves(gradients)
-        finite: Any = ops.all_finite(*given) if given else True
+        leaves = tree.leaves(gradients)
+        finite: Any = ops.all_finite(*leaves) if leaves else True
         plain = tree.map(lambda g: _wide(g) / ops.cast(state.scale, _working(g)), gradients)
         if not masters:
             plain = tree.map(lambda n, g: ops.cast(n, g.dtype), plain, gradients)

@@ -30,9 +30,9 @@ def join_transpositions(graph: Graph) -> Graph:
     results = {t.id for t in graph.results()}
     sources: dict[int, Tensor] = {}
     for node in graph.nodes:
-        found = _part(node, readers, results)
-        if found is not None:
-            x, part = found
+        cut = _part(node, readers, results)
+        if cut is not None:
+            x, part = cut
             groups.setdefault(x.id, {})[node.output.id] = part
             sources[node.output.id] = x
     joint = {i: x for i, x in sources.items() if _whole(x, groups[x.id])}

@@ -34,17 +34,17 @@ def pad_classes(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
     for node in graph.nodes:
         if _makes_logits(node):
             logits, bias = _biased(node, users)
-            found = None if node.output.id in results else _reached(logits, users, results)
-            if found is not None:
-                chosen |= dict.fromkeys((node.output.id, *found), logits.shape[-1])
+            reached = None if node.output.id in results else _reached(logits, users, results)
+            if reached is not None:
+                chosen |= dict.fromkeys((node.output.id, *reached), logits.shape[-1])
                 products[logits.id] = node, bias
     if not chosen:
         return graph
     new = _Padding(graph, chosen, products)
     for node in graph.nodes:
         new.take(node)
-    made = new.rewriter.finish()
-    return remove_dead(made, graph) if all(support(n) == "native" for n in new.added) else graph
+    padded = new.rewriter.finish()
+    return remove_dead(padded, graph) if all(support(n) == "native" for n in new.added) else graph
 
 
 def _makes_logits(node: Node) -> bool:
@@ -70,7 +70,7 @@ def _biased(product: Node, users: dict[int, list[Node]]) -> tuple[Tensor, Tensor
 def _reached(logits: Tensor, users: dict[int, list[Node]], results: set[int]) -> list[int] | None:
     """The ids of the logits, of their gradients and of what has the elements of these in other shapes; None where
     anything else reads one of them, or no cross entropy does."""
-    found, waiting, loses = [logits.id], [logits], False
+    reached, waiting, loses = [logits.id], [logits], False
     while waiting:
         t = waiting.pop()
         if t.id in results:
@@ -80,9 +80,9 @@ def _reached(logits: Tensor, users: dict[int, list[Node]], results: set[int]) ->
             if more is None:
                 return None
             loses = loses or user.op is get_op("cross_entropy")
-            waiting += [x for x in more if x.id not in found]
-            found += [x.id for x in more]
-    return found if loses else None
+            waiting += [x for x in more if x.id not in reached]
+            reached += [x.id for x in more]
+    return reached if loses else None
 
 
 def _of_user(user: Node, t: Tensor) -> Sequence[Tensor] | None:
@@ -91,8 +91,8 @@ def _of_user(user: Node, t: Tensor) -> Sequence[Tensor] | None:
     if user.op.reshapes:
         return user.outputs if user.output.shape[-1:] == (classes,) else None
     if user.op is get_op("cross_entropy") or user.op is get_op("cross_entropy_grad"):
-        made = user.outputs if user.op is get_op("cross_entropy_grad") else ()
-        return None if user.attrs["ignore_index"] == classes - 1 else made
+        more = user.outputs if user.op is get_op("cross_entropy_grad") else ()
+        return None if user.attrs["ignore_index"] == classes - 1 else more
     if user.op is get_op("sum"):
         return () if t.ndim - 1 not in user.attrs["axes"] else None
     if user.op is get_op("matmul"):
@@ -146,8 +146,8 @@ class _Padding:
             new.put(node.outputs, (self._first(whole, whole.ndim - 1, node.output.shape[-1]),))
         else:
             *before, labels = node.inputs
-            given = [self.made[t.id] if t.id in self.made else new.inputs((t,))[0] for t in before]
-            inputs = (*given, self._labels(labels, node.attrs["ignore_index"], before[-1].shape[-1]))
+            logits = [self.made[t.id] if t.id in self.made else new.inputs((t,))[0] for t in before]
+            inputs = (*logits, self._labels(labels, node.attrs["ignore_index"], before[-1].shape[-1]))
             result = self._add(node, node.op.name, inputs, node.attrs)
             if node.output.id in self.chosen:
                 self.made[node.output.id] = result

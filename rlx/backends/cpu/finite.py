@@ -35,8 +35,8 @@ class FiniteParts(Record):
                 sums[u].value = sums[u].value + load_wide(k, x, self.source, start + i, self.lanes, mask) * 0.0
 
             blocks(k, k.min(n - start, length), self.lanes, add)
-            made = total(k, sums)
-            k.store(made if kind == F64 else k.cast("fpext", made, F64), k.at(y, item, F64))
+            zero = total(k, sums)
+            k.store(zero if kind == F64 else k.cast("fpext", zero, F64), k.at(y, item, F64))
         return k.text()
 
 

@@ -230,10 +230,10 @@ def _finds(node: Node, features: frozenset[str]) -> bool:
 @lowers("all_finite", when=_finds)
 def lower_all_finite(ctx: Lowering, node: Node) -> None:
     """A launch over all inputs, whose groups each look at a part of one, and a launch that joins what they found."""
-    found = [(ctx.ref(t), ctx.storage(t), t.size) for t in node.inputs if t.size]
+    tensors = [(ctx.ref(t), ctx.storage(t), t.size) for t in node.inputs if t.size]
     sizes: list[int] = []
     groups = 0
-    for _, stored, n in found:
+    for _, stored, n in tensors:
         mask = _EXPONENTS[stored.name]
         high = mask << 16 if stored.itemsize == 2 else mask
         nbytes = n * stored.itemsize
@@ -241,9 +241,9 @@ def lower_all_finite(ctx: Lowering, node: Node) -> None:
         groups += math.ceil(nbytes / _GROUP_BYTES)
     parts = ctx.scratch(4 * groups)
     if groups:
-        refs = [ref for ref, _, _ in found]
+        refs = [ref for ref, _, _ in tensors]
         table, block = ctx.table(refs), ctx.block(sizes)
-        ctx.launch(FINITE_PARTS(), ctx.groups(groups), [table, block, parts, groups, len(found)])
+        ctx.launch(FINITE_PARTS(), ctx.groups(groups), [table, block, parts, groups, len(tensors)])
         launch = ctx.steps[-1]
         assert isinstance(launch, Launch)
         ctx.steps[-1] = replace(launch, reads=(*launch.reads, *refs))
