@@ -337,9 +337,8 @@ def scale_loss(
         return Scaled(np.array(init_scale, np.float32), _count(), optimizer.init(params))
 
     def update(gradients: PyTree, state: Scaled, params: PyTree = None) -> tuple[PyTree, Scaled]:
-        finite: Any = True
-        for g in _joined(gradients):
-            finite = ops.logical_and(ops.all(ops.isfinite(g)), finite)
+        leaves = tree.leaves(gradients)
+        finite: Any = ops.all_finite(*leaves) if leaves else True
         plain = tree.map(lambda g: _wide(g) / ops.cast(state.scale, _working(g)), gradients)
         updates, inner = optimizer.update(_narrowed(plain, gradients, state.inner), state.inner, params)
         updates = tree.map(lambda u: ops.where(finite, u, 0.0), updates)

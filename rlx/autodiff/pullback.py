@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from rlx.errors import GraphError, UnsupportedOp
-from rlx.ir import NOT_DIFFERENTIABLE, Node, Tensor
+from rlx.ir import NOT_DIFFERENTIABLE, Node, Tensor, apply, get_op
 from rlx.ir.graph import traced_into
 from rlx.ir.op import Decompose, Vjp, _NotDifferentiable
 
@@ -76,7 +78,50 @@ def no_gradient(node: Node) -> UnsupportedOp:
 
 
 def _accumulate(total: dict[int, Tensor], t: Tensor, d: Tensor) -> None:
-    total[id(t)] = d if id(t) not in total else total[id(t)] + d
+    before = total.get(id(t))
+    if before is not None:
+        joint = _joined(before, d)
+        d = before + d if joint is None else joint
+    total[id(t)] = d
+
+
+def _joined(a: Tensor, b: Tensor) -> Tensor | None:
+    """a + b where both are parts along one axis, such as the gradients of slices, and each has zeros where the other
+    has its own: those parts side by side, so that no zero is written, read or added. None elsewhere."""
+    concat = get_op("concat")
+    if a.node.op is not concat or b.node.op is not concat or a.node.attrs != b.node.attrs or a.graph is not b.graph:
+        return None
+    axis = a.node.attrs["axis"]
+    own = sorted((*_own_parts(a, axis), *_own_parts(b, axis)), key=lambda part: part[0])
+    parts: list[Tensor] = []
+    end = 0
+    for start, x in [*own, (a.shape[axis], None)]:
+        if start < end:
+            return None  # both have a value there
+        if start > end:
+            shape = (*a.shape[:axis], start - end, *a.shape[axis + 1 :])
+            parts.append(apply("expand", a.graph.constant(0, a.dtype), shape=shape))
+        if x is not None:
+            parts.append(x)
+            end = start + x.shape[axis]
+    return apply("concat", *parts, axis=axis)
+
+
+def _own_parts(t: Tensor, axis: int) -> Iterator[tuple[int, Tensor]]:
+    """The parts of a concat that are not all zeros, and where each begins."""
+    start = 0
+    for x in t.node.inputs:
+        if not _zeros(x):
+            yield start, x
+        start += x.shape[axis]
+
+
+def _zeros(t: Tensor) -> bool:
+    """Whether t is a number 0 that is repeated."""
+    if not t.node.op.broadcasts:
+        return False
+    value = t.node.inputs[0].node
+    return value.op.is_constant and not np.any(value.attrs["value"])
 
 
 def nodes_between(

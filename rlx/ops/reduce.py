@@ -1,8 +1,9 @@
-"""Reductions over any axes: sum, mean, prod, max, min."""
+"""Reductions over any axes: sum, mean, prod, max, min; and whether all elements of several tensors are finite."""
 
 from __future__ import annotations
 
 import builtins
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from rlx.dtypes import DType, DTypeLike, as_dtype, bool_, f32, f64, i32, i64, u32, u64
 from rlx.errors import DTypeError, ShapeError
-from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.op import Decompose, Infer, Vjp
 from rlx.ir.types import broadcast_shapes, normalize_axes
 from rlx.ops import batching, extended
@@ -203,6 +204,48 @@ _register("max", _max, _extremum_rule, _same, empty=False, joins="max", picks=Tr
 _register("min", _min, _extremum_rule, _same, empty=False, joins="min", picks=True)
 
 
+def _finite_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    if not types:
+        raise ShapeError("all_finite: needs at least one input")
+    for t in types:
+        check_float("all_finite", t.dtype)
+    return TensorType((), bool_)
+
+
+def _finite(*arrays: Array) -> Any:
+    return np.asarray(builtins.all(bool(np.isfinite(x).all()) for x in arrays))
+
+
+def _finite_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    """The largest magnitude of each dtype is finite."""
+    largest: dict[DType, list[Tensor]] = {}
+    for x in inputs:
+        if x.size:
+            size = apply("max", apply("abs", x), axes=tuple(range(x.ndim)), keepdims=False)
+            largest.setdefault(x.dtype, []).append(apply("reshape", size, shape=(1,)))
+    if not largest:
+        return inputs[0].graph.constant(True)
+    ends = [apply("max", apply("concat", *sizes, axis=0), axes=(0,), keepdims=False) for sizes in largest.values()]
+    return functools.reduce(lambda a, b: apply("logical_and", a, b), [apply("isfinite", m) for m in ends])
+
+
+def _of_narrower(node: Node, inputs: Sequence[Tensor], add: Callable[..., Tensor]) -> Tensor | None:
+    """The same of what the inputs were widened from, so that the wide tensors need not be in memory for it."""
+    narrow = [_before_widening(x) for x in inputs]
+    widened = any(a is not b for a, b in zip(narrow, inputs, strict=True))
+    return add("all_finite", narrow, node.attrs) if widened else None
+
+
+def _before_widening(x: Tensor) -> Tensor:
+    while x.node.op.converts and x.node.inputs[0].dtype.is_float and x.node.inputs[0].dtype.itemsize < x.dtype.itemsize:
+        x = x.node.inputs[0]
+    return x
+
+
+register(Op("all_finite", "reduce", _finite_infer, _finite, "numpy.isfinite, all", NOT_DIFFERENTIABLE,
+            kernel="finite_parts", decompose=_finite_decompose, identity=_of_narrower))  # fmt: skip
+
+
 def first_of(x: Tensor, axes: Sequence[int]) -> Tensor:
     """The first element along the axes, which keep the length 1."""
     stops = kept_shape(x.shape, tuple(axes))
@@ -325,4 +368,13 @@ def min(
     return _call("min", x, axis, keepdims, None, where, initial)
 
 
-__all__ = ["max", "mean", "min", "prod", "sum"]
+def all_finite(*tensors: TensorLike) -> Tensor:
+    """Whether no element of any of the tensors is an infinity or a NaN, as one bool; True of no elements.
+
+    Shape: (). Dtype: floats. Not differentiable. GPUs read all of them in one launch.
+    Raises: ShapeError where none is given, DTypeError for a tensor that is no float.
+    """
+    return apply("all_finite", *[tensor("all_finite", x) for x in tensors])
+
+
+__all__ = ["all_finite", "max", "mean", "min", "prod", "sum"]

@@ -18,6 +18,7 @@ from rlx.records import Record, field
 MAX_INPUTS = 8
 MAX_TENSORS = 12  # limit on inputs and outputs together: pointers of one launch
 MAX_COST = 64  # limit on distinct computed nodes of the trees
+_FAR = 32  # so many nodes behind one another are looked at
 MAX_SPREAD = 4096  # limit on one tree's nodes, shared parts counted at each use: printing and comparing take as long
 
 
@@ -95,7 +96,9 @@ class FusionGroupFinder:
         for i, node in enumerate(self.nodes):
             if i in self.region:
                 for x, repeat, producer, _ in self._ports[i]:
-                    if producer in self.region and repeat is None and not self._stays_narrow(node, x):
+                    if producer not in self.region or repeat is not None or self._stays_narrow(node, x):
+                        continue
+                    if not self._would_part(i, x):
                         self._try(self.region[producer], self.region[i])
         return list({id(r): r for r in self.region.values()}.values())
 
@@ -105,6 +108,33 @@ class FusionGroupFinder:
         if not (x.dtype.is_int and x.dtype.itemsize == 1 and node.outputs[0].dtype.itemsize > 1):
             return False
         return x.id in self.results or any(i not in self.region for i in self._readers(x))
+
+    def _would_part(self, i: int, x: Tensor) -> bool:
+        """Whether node i would be parted from one that reads what it makes if it joined the maker of x: one that needs
+        x by way of a node in no group, too, and so has to run behind that. x is in memory for that node in any case."""
+        outside = [j for j in self._readers(x) if j not in self.region]
+        if not outside or x.id in self.results:
+            return False
+        shape, behind = self.nodes[i].outputs[0].shape, [i]
+        for at in behind:  # the loop appends to the list
+            for t in self.nodes[at].outputs:
+                behind += [
+                    j for j in self._readers(t)
+                    if j in self.region and self.nodes[j].outputs[0].shape == shape and j not in behind
+                ]  # fmt: skip
+            if len(behind) > _FAR:
+                break
+        end, wanted = max(behind), set(behind)
+        seen = set(outside)
+        for at in outside:
+            if at in wanted:
+                return at != i
+            new = [j for j in self._feeds[at] if j <= end and j not in seen]
+            seen.update(new)
+            outside += new
+            if len(seen) > _FAR**2:
+                break
+        return False
 
     def _try(self, producer: FusionGroup, consumer: FusionGroup) -> None:
         if producer is consumer or not self._fits(producer, consumer):

@@ -17,7 +17,9 @@ from rlx.passes.fuse_normed import fuse_normed
 from rlx.passes.hoist import hoist
 from rlx.passes.integers import use_integers
 from rlx.passes.isolate import isolate_results
+from rlx.passes.join_transpositions import join_transpositions
 from rlx.passes.legalize import PassReport, legalize
+from rlx.passes.pad_classes import pad_classes
 from rlx.passes.params import sink_casts
 from rlx.passes.recognize import recognize
 from rlx.passes.renew_last import renew_last
@@ -65,6 +67,10 @@ def optimize(
         stage("simplify", lambda g: hoist(begun))
         stage("recognize", lambda g: recognize(g, support))
         stage("sink_casts", lambda g: sink_casts(g, support))
+        if launches:
+            padded = pad_classes(graph, support)
+            simple = simple if padded is graph else None
+            stage("pad_classes", lambda g: padded)
     if precision == "int8":
         stage("use_integers", use_integers)
     graph, report = legalize(graph, support, fallback)
@@ -77,6 +83,7 @@ def optimize(
         stage("fuse_epilogues", lambda g: fuse_epilogues(g, support))
         stage("fuse_heads", lambda g: fuse_heads(g, support))
         if launches:
+            stage("join_transpositions", join_transpositions)
             stage("fuse_normed", lambda g: fuse_normed(g, support))
         stage("fuse_norms", lambda g: fuse_norms(g, support))
         stage("sink_casts", lambda g: sink_casts(g, support))

@@ -12,9 +12,9 @@ from weakref import WeakSet
 import numpy as np
 import numpy.typing as npt
 
-from rlx.driver import Call, Device, DeviceArena, Executable, MemoryPlan, Slot
+from rlx.driver import Call, Device, DeviceArena, DeviceInfo, Executable, MemoryPlan, Slot
 from rlx.driver.closing import Closing, Resources
-from rlx.driver.memory.plan import SPARED_BYTES, input_segment, output_segment
+from rlx.driver.memory.plan import SPARED_BYTES, SPARED_PART, input_segment, output_segment
 from rlx.driver.memory.typed import whole
 from rlx.dtypes import DType, DTypeLike
 from rlx.errors import GraphError, OutOfDeviceMemory, meant
@@ -43,6 +43,11 @@ if TYPE_CHECKING:
     from rlx.runtime.timings import Timings
 
 _KEPT_NODES = 256  # a smaller graph takes the passes about as long as the cache takes to find what they made of it
+
+
+def _least_spared(info: DeviceInfo) -> int:
+    """The bytes of an arena from which on it is worth some time to make it smaller."""
+    return SPARED_BYTES if info.kind == "cpu" else max(SPARED_BYTES, info.memory_bytes // SPARED_PART)
 
 
 class CompiledGraph(Closing):
@@ -480,7 +485,7 @@ class CompiledGraph(Closing):
             return self._make_plan(prepared._replace(graph=graph))
 
         plan = plan_of(prepared.graph)
-        if budget is None and plan.arena_bytes < SPARED_BYTES:
+        if budget is None and plan.arena_bytes < _least_spared(self.device.info):
             return prepared
         from rlx.driver.memory.planner import recompute, spare  # few programs need them
 

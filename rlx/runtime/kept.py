@@ -66,7 +66,8 @@ def key_parts(
     if data is None:
         return None
     o, info = options, device.info
-    chosen = [o.planner, o.storage, o.optimize, o.fallback, o.build.precision, o.build.engine, info.packed]
+    ours = [info.packed, info.memory_bytes]
+    chosen = [o.planner, o.storage, o.optimize, o.fallback, o.build.precision, o.build.engine, *ours]
     dtypes = sorted((name, dtype.name) for name, dtype in param_dtypes.items())
     said = json.dumps([described(device), chosen, dtypes], sort_keys=True)
     return [VERSION, sys.version, np.__version__, stamp(*_PASSES), said.encode(), *data]

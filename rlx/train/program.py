@@ -286,7 +286,7 @@ def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) ->
         ]
         fine = g.constant(True)
         if failed is not None and anywhere is not None:
-            fine = _finite(result.loss, [] if isinstance(states, optim.Scaled) else slopes)
+            fine = ops.all_finite(result.loss, *([] if isinstance(states, optim.Scaled) else slopes))
             kept = [(kept_name(number, n), x) for n, x in zip(batch.names, inputs, strict=True)]
             for name, x in (*kept, ("kept", g.constant(number, "i32"))):  # those of the first step that failed stay
                 g.update(name, ops.where(failed, g.state(name, x.shape, x.dtype), x))
@@ -357,13 +357,3 @@ def step_again(model: Model, batch: Leaves, number: int) -> Again:
         rest = _rest(model, g, g.param, g.param("steps", (), "i32"))
         result, slopes = _of_parts(model, parameters, batch, inputs, rest, model.state.tree(state), unrolled=True)
     return Again(g, result.loss, slopes)
-
-
-def _finite(loss: Tensor, slopes: Sequence[Tensor]) -> Tensor:
-    """Whether the loss and all gradients are finite: their largest magnitudes are."""
-    largest = [_real(ops.max(ops.abs(s))) for s in slopes if s.size]
-    wholes = [ops.stack([m for m in largest if m.dtype == d]) for d in dict.fromkeys(m.dtype for m in largest)]
-    fine = ops.isfinite(loss)
-    for whole in wholes:
-        fine = ops.logical_and(fine, ops.all(ops.isfinite(whole)))
-    return fine

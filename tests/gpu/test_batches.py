@@ -82,18 +82,21 @@ def six(shapes: Sequence[tuple[int, ...]], dtype: str = "f32") -> Graph:
     return g
 
 
-def adam(shapes: Sequence[tuple[int, ...]], dtype: str = "f32") -> Graph:
-    """A step of Adam (Kingma and Ba, 2014) over parameters of these shapes, which are states as their moments are."""
+def adam(shapes: Sequence[tuple[int, ...]], dtype: str = "f32", guarded: bool = False) -> Graph:
+    """A step of Adam (Kingma and Ba, 2014) over parameters of these shapes, which are states as their moments are.
+    `guarded`: nothing changes where a gradient, of bf16 before, is not finite."""
     g = Graph("adam")
     rate, t = g.input("rate", (), dtype), g.input("t", (), dtype)
-    for k, shape in enumerate(shapes):
+    slopes = [g.input(f"g{k}", shape, "bf16" if guarded else dtype) for k, shape in enumerate(shapes)]
+    slopes = [rlx.cast(slope, dtype) for slope in slopes]
+    fine = rlx.all_finite(*slopes) if guarded else None
+    for k, (shape, slope) in enumerate(zip(shapes, slopes, strict=True)):
         p, m, v = (g.state(f"{name}{k}", shape, dtype) for name in "pmv")
-        slope = g.input(f"g{k}", shape, dtype)
         m1, v1 = 0.9 * m + 0.1 * slope, 0.999 * v + 0.001 * slope * slope
-        g.update(f"m{k}", m1)
-        g.update(f"v{k}", v1)
         small = rlx.sqrt(v1 / (1 - rlx.pow(0.999, t))) + 1e-8
-        g.update(f"p{k}", p - rate * (m1 / (1 - rlx.pow(0.9, t))) / small)
+        p1 = p - rate * (m1 / (1 - rlx.pow(0.9, t))) / small
+        for name, old, new in zip("pmv", (p, m, v), (p1, m1, v1), strict=True):
+            g.update(f"{name}{k}", new if fine is None else rlx.where(fine, new, old))
     return g
 
 
@@ -114,6 +117,8 @@ def test_adam_is_a_launch_for_each_size(backend: str) -> None:
     shapes = [(16, 8), (32,), (8, 8, 3)] * 4
     assert sorted(trees(steps(adam(shapes), backend))) == [1, 1, 4, 4, 4]  # two of numbers alone
     assert len(steps(adam(shapes), backend, on=False)) == 14
+    found = steps(adam(shapes, guarded=True), backend)
+    assert sorted(trees(found)) == [1, 1, 4, 4, 4] and len(found) == 7  # all gradients are looked at by two
 
 
 def test_only_equal_launches_become_one() -> None:

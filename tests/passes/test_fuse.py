@@ -342,3 +342,15 @@ def test_bfloat16_weights_are_read_as_they_are() -> None:
     g.output("y", ops.sin(x) * ops.cast(w, f32))
     node = fused(check(g, {"x": np.ones((4, 8), np.float32), "w": np.ones(8, ml_dtypes.bfloat16)}))[0]
     assert [t.dtype for t in node.inputs] == [f32, bf16]
+
+
+def test_a_node_joins_those_that_read_it_rather_than_what_is_in_memory_anyway() -> None:
+    """An update reads a gradient that a check of all gradients reads too, and the choice of old or new waits for the
+    check: the update and the choice are one, and the update is never in memory."""
+    g = Graph()
+    a, b, old = (g.input(n, (4, 5)) for n in ("a", "b", "old"))
+    gradient = a + b
+    new = old - gradient * 0.1
+    g.output("kept", ops.where(ops.all_finite(gradient), new, old))
+    after = check(g, data(g))
+    assert names(after) == ["add", "all_finite", "fused"]

@@ -15,6 +15,7 @@ from rlx.driver.memory.planner import plan, spare
 from rlx.ir import Graph, verify
 from rlx.passes import optimize
 from rlx.runtime import compiled
+from tests.devices import session_here
 from tests.passes.values import differences, results
 
 
@@ -85,9 +86,19 @@ def test_a_programs_results_keep_their_bits(dtype: str, request: pytest.FixtureR
 
 
 @pytest.mark.usefixtures("no_limits")
+def test_a_gpu_repeats_nothing_while_it_has_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = [(np.ones((8, 32), np.float32), np.ones((32, 8), np.float32))] * 3
+    graph = rlx.grad(_loss).graph(weights, np.ones((16, 8), np.float32))
+    session = session_here("vulkan")
+    plain = session.compile(graph)
+    monkeypatch.setattr(compiled, "SPARED_PART", 1 << 62)
+    assert len(session.compile(graph).program.nodes) > len(plain.program.nodes)
+
+
+@pytest.mark.usefixtures("no_limits")
 def test_random_graphs_keep_their_results() -> None:
     repeated = 0
-    for seed in range(3000, 3024):
+    for seed in range(3036, 3064):
         made = random_graph(seed, nodes=60, smooth=True)
         graph = optimize(made.graph, fuse=False)[0]  # where nodes are not fused there are more to repeat
         smaller = spare.spared(graph, _planned(graph), _planned)

@@ -103,6 +103,7 @@ MODULES = {
     "cumulative": "cumsum cumprod",
     "elementwise": "*",
     "fft": "fft rfft irfft",
+    "finite": "all_finite",
     "gemm.matmul": "matmul",
     "grid_sample": "grid_sample",
     "group_norm_grad": "group_norm_grad",

@@ -127,7 +127,31 @@ def _mean(inputs: Sequence[Array], attrs: Attrs) -> Any:
     return _sum(inputs, attrs) / max(count, 1)
 
 
+def _finite() -> Iterator[Case]:
+    """Of some all elements are finite; of others a few, in the first or the last tensor, or at an end, are not."""
+    for dtype in FLOATS:
+        for sizes in ((1,), (7,), (9, 65), (4, 3, 8), (33_001,), (2, 70_000)):
+            shapes: list[Shape] = [(n,) for n in sizes]
+            for fill in ("normal", "holes"):
+                name = f"{dtype}-{'_'.join(map(str, sizes))}-{fill}"
+                kinds = [fill if i == len(shapes) - 1 else "normal" for i in range(len(shapes))]
+                inputs = tuple(InputSpec(s, dtype, kind) for s, kind in zip(shapes, kinds, strict=True))
+                yield Case("all_finite", name, inputs, {}, EQUAL)
+    for domain in ("any", "zeros", "top"):
+        inputs = InputSpec((3,), f32, domain), InputSpec((5, 4), f32)
+        yield Case("all_finite", f"f32-3_5x4-{domain}", inputs, {}, EQUAL)
+    mixed = tuple(InputSpec((129,), dtype) for dtype in FLOATS)
+    yield Case("all_finite", "mixed", mixed, {}, EQUAL)
+    yield Case("all_finite", "empty", (InputSpec((0,), f32), InputSpec((), f32)), {}, EQUAL)
+    yield Case("all_finite", "nothing", (InputSpec((0,), f32),), {}, EQUAL)
+
+
+def _all_finite(b: Builder) -> Made:
+    return (ops.all_finite(b.floating(), b.floating()),)
+
+
 OPS = (
+    Conformance("all_finite", (_finite,), (Rule("all_finite", _all_finite),)),
     Conformance("sum", (partial(_of, "sum"),), (_reduced("sum"),), terms=_sum),
     Conformance("mean", (partial(_of, "mean"),), (_reduced("mean"),), terms=_mean),
     Conformance("prod", (partial(_of, "prod"),), (_reduced("prod", rough=True),)),

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlx.dtypes import DType, bool_
+from rlx.dtypes import DType, bool_, f32
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir import expr as ex
@@ -18,6 +18,7 @@ from rlx.ops import identities, views
 from rlx.ops.base import (
     TensorLike,
     anything,
+    cast_to,
     check_float,
     check_inputs,
     check_number,
@@ -169,23 +170,29 @@ def _gelu_infer() -> Infer:
 
 
 def _gelu_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    d, x = grads[0], node.inputs[0]
-    if d is None:
+    if grads[0] is None:
         return (None,)
-    if node.attrs["approximate"] == "tanh":
+    # In f32 for halves: rounding each of a dozen values takes a device longer than computing it.
+    d, x = (cast_to(t, f32) if t.dtype.is_half else t for t in (grads[0], node.inputs[0]))
+    return (cast_to(d * _gelu_slope(x, node.attrs["approximate"]), grads[0].dtype),)
+
+
+def _gelu_slope(x: Tensor, approximate: str) -> Tensor:
+    if approximate == "tanh":
         t = apply("tanh", GELU_TANH_SCALE * (x + GELU_TANH_CUBE * (x * x * x)))
         # For large |x|, 1 - t² is 0 and x² may be infinite; their product would be NaN.
         near = apply("maximum", apply("minimum", x, 64), -64)
         slope = GELU_TANH_SCALE * (1 + 3 * GELU_TANH_CUBE * (near * near))
-        return (d * (0.5 * (1 + t) + 0.5 * near * (1 - t * t) * slope),)
+        return 0.5 * (1 + t) + 0.5 * near * (1 - t * t) * slope
     cdf = 0.5 * (1 + apply("erf", x * SQRT_HALF))
     pdf = apply("exp", -0.5 * (x * x)) * (1 / math.sqrt(2 * math.pi))
-    return (d * (cdf + x * pdf),)
+    return cdf + x * pdf
 
 
 def _silu_rule(d: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    s = apply("sigmoid", x)
-    return d * (s * (1 + x * (1 - s)))
+    wide, own = (cast_to(t, f32) if t.dtype.is_half else t for t in (d, x))
+    s = apply("sigmoid", own)
+    return cast_to(wide * (s * (1 + own * (1 - s))), d.dtype)
 
 
 register_unary("sigmoid", _sigmoid, _sigmoid_expr, local_vjp(lambda d, x, y: d * y * (1 - y)), "scipy.special.expit")

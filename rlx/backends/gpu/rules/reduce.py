@@ -1,14 +1,15 @@
-"""Lowering of sum, mean, prod, max and min over any axes."""
+"""Lowering of sum, mean, prod, max and min over any axes, and of all_finite."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from rlx.backends.gpu.program.casts import THREADS, cast_ref, convert, fits, stores
 from rlx.backends.gpu.program.images import IMAGES, Reader, last_shape
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
-from rlx.backends.gpu.program.steps import Ref
+from rlx.backends.gpu.program.steps import Launch, Ref
 from rlx.backends.gpu.rules.rows import power
 from rlx.dtypes import DType, f32, i32, promote
 from rlx.ir import Node
@@ -47,9 +48,27 @@ REDUCE = declare(
         trials=((1, 256, 0, 0, 0), (1, 64, 0, 1, 0), (32, 8, 1, 0, 3), (32, 8, 2, 0, 0), (32, 8, 3, 2, 0)),
     )
 )
+FINITE_PARTS = declare(
+    KernelDecl(
+        "finite_parts",
+        about="Whether each group's part of the tensors in `table` holds an infinity or a NaN.",
+        grid="a group for each 64 KiB of each tensor",
+        args=(*reads(table="b8", sizes="u32"), *writes(parts="u32"), *uints("groups", "tensors")),
+        headers=("rounding",),
+    )
+)
+FINITE_ALL = declare(
+    KernelDecl(
+        "finite_all",
+        about="Whether all n words of `parts` are 0.",
+        grid="one group",
+        args=(*reads(parts="u32"), *writes(y="bool"), *uints("n")),
+    )
+)
 
 _KIND: dict[str | None, int] = {"add": 0, "mul": 1, "max": 2, "min": 3}  # the kind by the primitive that joins elements
 _SERIAL = 64  # the most terms that a thread joins one by one before a tree joins the threads, where the work is split
+_LEAST_SERIAL = 16
 _LONG = 1 << 16  # the longest row of one workgroup when there are enough rows to fill the device
 _WORKGROUPS_TO_FILL = 1024  # so many fill a device
 PLANES = 3  # planes of a Part of a float sum or product (bodies/extended.h)
@@ -145,7 +164,7 @@ def reduce_middle(
     across = min(power(places), 32)
     along = min(power(-(-terms // each)), THREADS // across) if terms > 4 else 1
     groups = math.ceil(outer / (THREADS // (across * along))) * math.ceil(places / across)
-    chunk = along * _SERIAL
+    chunk = part_of(n, along, groups)
     if groups >= _WORKGROUPS_TO_FILL:
         chunk = max(chunk, min(n, _LONG))
     splits = max(1, -(-n // chunk))
@@ -163,6 +182,12 @@ def reduce_middle(
         reduce_middle(ctx, kind, sums, part, y, target, (outer, splits, inner), divisor, parts & 2 | int(planes > 1))
     else:
         _launch(ctx, constants, x, source, y, target, (outer, n, inner), (n, 1), divisor)
+
+
+def part_of(n: int, along: int, groups: int) -> int:
+    """The terms of a part of a line of n, of `groups` workgroups whose threads lie `along` it: few enough to fill the
+    device, but so many for each thread that its tree is a small part of its work."""
+    return min(along * _SERIAL, max(along * _LEAST_SERIAL, math.ceil(n * groups / _WORKGROUPS_TO_FILL)))
 
 
 def _launch(
@@ -191,3 +216,35 @@ def _at_once(x: Ref, source: DType, n: int, inner: int) -> int:
     if inner == 1:
         return int(n % 8 == 0 and x.offset % 16 == 0)
     return 2 if inner % 2 == 0 and x.offset % 4 == 0 else 0
+
+
+_GROUP_BYTES = 1 << 16  # what a group of finite_parts reads
+_EXPONENTS = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000}  # of infinities and NaNs all these bits are set
+
+
+def _finds(node: Node, features: frozenset[str]) -> bool:
+    kinds = all(t.dtype.name in _EXPONENTS and stores(t.dtype, features) and fits(t.type) for t in node.inputs)
+    return kinds and {"8bit_storage", "16bit_storage"} <= features
+
+
+@lowers("all_finite", when=_finds)
+def lower_all_finite(ctx: Lowering, node: Node) -> None:
+    """A launch over all inputs, whose groups each look at a part of one, and a launch that joins what they found."""
+    tensors = [(ctx.ref(t), ctx.storage(t), t.size) for t in node.inputs if t.size]
+    sizes: list[int] = []
+    groups = 0
+    for _, stored, n in tensors:
+        mask = _EXPONENTS[stored.name]
+        high = mask << 16 if stored.itemsize == 2 else mask
+        nbytes = n * stored.itemsize
+        sizes += (groups, nbytes // 4, nbytes % 4 // 2, mask, high)
+        groups += math.ceil(nbytes / _GROUP_BYTES)
+    parts = ctx.scratch(4 * groups)
+    if groups:
+        refs = [ref for ref, _, _ in tensors]
+        table, block = ctx.table(refs), ctx.block(sizes)
+        ctx.launch(FINITE_PARTS(), ctx.groups(groups), [table, block, parts, groups, len(tensors)])
+        launch = ctx.steps[-1]
+        assert isinstance(launch, Launch)
+        ctx.steps[-1] = replace(launch, reads=(*launch.reads, *refs))
+    ctx.launch(FINITE_ALL(), (1, 1, 1), [parts, ctx.ref(node.output), groups])

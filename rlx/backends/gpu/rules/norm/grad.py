@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from rlx.backends.gpu.program.casts import THREADS, cast_ref, native, quads
-from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
+from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, updates, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Arg, Ref
-from rlx.backends.gpu.rules.reduce import REDUCE
+from rlx.backends.gpu.rules.reduce import REDUCE, part_of
 from rlx.backends.gpu.rules.rows import power, row_groups, row_shape
 from rlx.dtypes import DType, f32
 from rlx.ir import Node, Tensor
@@ -45,22 +45,20 @@ NORM_COLUMNS = declare(
         grid="a group of 256 for each ACROSS places of inner, for each 256 / (ACROSS ALONG) of outer * splits",
         args=(
             *reads(d="T", x="T", stats="f32"),
-            *writes(dgamma="f32", dbeta="f32"),
+            *writes(dgamma="f32", dbeta="f32", whole_gamma="W", whole_beta="W"),
+            *updates(counters="u32"),
             *uints("outer", "n", "inner", "chunk", "splits", "channels", "length"),
         ),
-        variants={"T": FLOATS},
-        constants={"ACROSS": 32, "ALONG": 8, "WITH_BETA": True},
-        trials=((32, 8, True), (1, 256, False)),
+        variants={"T": FLOATS, "W": FLOATS},
+        constants={"ACROSS": 32, "ALONG": 8, "WITH_BETA": True, "JOINED": False},
+        trials=((32, 8, True, True), (1, 256, False, False)),
     )
 )
 
-_SERIAL = 64  # the most terms that a thread adds up one by one before a tree joins the threads
-
-
 @lowers("layer_norm_grad", "rms_norm_grad", "group_norm_grad", when=native)
 def lower_norm_grad(ctx: Lowering, node: Node) -> None:
-    """Three stages: dx row by row, which also leaves each row's mean and deviation; with these dgamma and dbeta as sums
-    over the rows of a chunk; then the sums over the chunks."""
+    """dx row by row, which also leaves each row's mean and deviation; with these dgamma and dbeta as sums over the rows
+    of a chunk; then the sums over the chunks, by the last workgroup of a block of columns, or by launches."""
     d, x, gamma = node.inputs
     weights = node.outputs[1:]
     if x.size == 0:
@@ -106,13 +104,24 @@ def _weights(
     outer, n, inner = dims
     across = min(power(inner), 32)
     along = min(power(-(-n // 4)), THREADS // across) if n > 4 else 1
-    splits = max(1, -(-n // (along * _SERIAL)))
+    alone = math.ceil(outer / (THREADS // (across * along))) * math.ceil(inner / across)
+    splits = max(1, -(-n // part_of(n, along, alone)))
     chunk = -(-n // splits)
     parts = [ctx.scratch(4 * outer * splits * inner) for _ in outs]
     count = math.ceil(outer * splits / (THREADS // (across * along))) * math.ceil(inner / across)
-    kernel = NORM_COLUMNS(T=stored.name, ACROSS=across, ALONG=along, WITH_BETA=len(outs) == 2)
-    args: list[Arg] = [*refs, stats, parts[0], parts[-1], outer, n, inner, chunk, splits, channels, length]
-    ctx.launch(kernel, ctx.groups(count), args)
+    kinds = {ctx.storage(out) for out in outs}
+    joined = outer == channels == 1 and len(kinds) == 1 and outs[0].size == inner
+    # What is not joined is neither read nor written: its place is another's.
+    whole = [ctx.ref(out) for out in outs] if joined else parts
+    counters = ctx.counters(math.ceil(inner / across)) if joined else parts[0]
+    kernel = NORM_COLUMNS(
+        T=stored.name, W=kinds.pop().name if joined else f32.name, ACROSS=across, ALONG=along,
+        WITH_BETA=len(outs) == 2, JOINED=joined,
+    )  # fmt: skip
+    args: list[Arg] = [*refs, stats, parts[0], parts[-1], whole[0], whole[-1], counters]
+    ctx.launch(kernel, ctx.groups(count), [*args, outer, n, inner, chunk, splits, channels, length])
+    if joined:
+        return
     for part, out in zip(parts, outs, strict=True):
         _sum_rows(ctx, part, outer * splits * inner // out.size, out)
 
