@@ -170,19 +170,19 @@ class RanksProgram:
     rank's, which all have."""
 
     def __init__(self, team: Team, parts: Sequence[CompiledGraph]) -> None:
-        self._team, self._parts = team, parts
+        self._team, self.parts = team, parts
         self.graph: Graph = parts[0].graph
 
     def prepare(self) -> None:
-        self._team.each(lambda rank: self._parts[rank].prepare())
+        self._team.each(lambda rank: self.parts[rank].prepare())
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Runs all parts; as `CompiledGraph.run`."""
-        return self._team.each(lambda rank: self._parts[rank].run(inputs, out="host" if rank == 0 else "device"))[0]
+        return self._team.each(lambda rank: self.parts[rank].run(inputs, out="host" if rank == 0 else "device"))[0]
 
     def launch(self) -> RanksLaunch:
-        return RanksLaunch(self._team, self._team.begin(lambda rank: self._parts[rank].launch()))
+        return RanksLaunch(self._team, self._team.begin(lambda rank: self.parts[rank].launch()))
 
     def close(self) -> None:
-        for part in self._parts:
+        for part in self.parts:
             part.close()
