@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlx.dtypes import DTypeLike, f32
 from rlx.errors import DTypeError, FileMissing, ModelFormatError, ShapeError
@@ -13,9 +13,11 @@ from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.huggingface import ModelFolder
 from rlx.models.language.model import Split, half_or_full, load_folder, load_gguf
 from rlx.models.language.placement import shares_of
-from rlx.models.language.ranks import Meeting, meeting_of
 from rlx.runtime import Session
 from rlx.runtime.keywords import keywords
+
+if TYPE_CHECKING:
+    from rlx.models.language.ranks import Meeting
 
 _ELSEWHERE = {  # files that other functions take, by their endings
     ".onnx": "rlx.onnx.load takes ONNX models",
@@ -94,6 +96,8 @@ def load(
             return None
         if layers_on is not None:
             raise DTypeError("load: tensor_parallel and layers_on both say where a model goes; give one of them")
+        from rlx.models.language.ranks import meeting_of  # most models are loaded without
+
         added = f32 if sums is None else half_or_full("sums", sums)
         return meeting_of(tensor_parallel, device, added, opened)
 

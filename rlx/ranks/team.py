@@ -23,7 +23,7 @@ class Calls(Generic[T]):
     def __init__(self, call: Callable[[int], T], size: int) -> None:
         self._call = call
         self.futures: list[Future[T]] = [Future() for _ in range(size)]
-        self.errors: list[BaseException] = []  # in the order of time: the first is why others failed
+        self.errors: list[BaseException] = []  # the first in time is why others failed
 
     def make(self, rank: int, world: Memory) -> None:
         """Makes the call of a rank."""

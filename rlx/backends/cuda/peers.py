@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from rlx.backends.cuda.device import CudaDevice
 
 MOST = 1 << 18  # bytes of a sum up to which this is faster than NCCL
-RANKS = 8  # at most
-THREADS = 256  # of a block
-BLOCKS = 64  # at most; each is a channel of its own
-EACH = 4  # units of 8 bytes of a thread, at most
+RANKS = 8
+# The threads of a block, the most blocks of a launch (each a channel), and the most units of 8 bytes of a thread.
+THREADS, BLOCKS, EACH = 256, 64, 4
 _KINDS = {"f32": 0, "bf16": 1, "f16": 2}
 _ENABLED = 704  # the status of a peer's access that was enabled before
 _GIVEN_UP = 0xFFFFFFFF  # what the host writes
@@ -196,10 +195,10 @@ class Peers:
 
     @staticmethod
     def takes(step: Collective) -> bool:
-        """Whether a step is a sum that is made here."""
-        (x,), attrs = step.node.inputs, step.node.attrs
-        small = attrs.get("how") == "sum" and 0 < step.reads[0].nbytes <= min(MOST, BLOCKS * THREADS * EACH * 8)
-        return step.node.op.name == "all_reduce" and small and x.dtype.name in _KINDS
+        """Whether a step is a sum that is made here: a small one, of which each rank has all."""
+        (x,), nbytes = step.node.inputs, step.reads[0].nbytes
+        whole = step.node.attrs.get("how") == "sum" and nbytes == step.writes[0].nbytes
+        return whole and 0 < nbytes <= min(MOST, BLOCKS * THREADS * EACH * 8) and x.dtype.name in _KINDS
 
     def kernel(self, dtype: str, aligned: bool) -> SourceKernel:
         return kernel_of(dtype, aligned, self._place, len(self._inboxes))

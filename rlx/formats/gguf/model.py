@@ -202,7 +202,7 @@ class GgufModel:
         order = self._halves(tensor, change)
         if axis != 0:
             return taken(tensor.part(axis, start, stop), order)
-        order = order[start:stop] - start  # within heads, which a range has whole
+        order = order[start:stop] - start  # rows change places within heads, and a range has whole heads
         return taken(tensor.part(axis, start, stop), order)
 
     def read_into(self, name: str, out: npt.NDArray[np.uint8]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,9 @@ from rlx.ir import Graph, Tensor
 from rlx.models.language.adapters import LowRank, LowRanks
 from rlx.models.language.caches import Caches, Size, turned
 from rlx.models.language.config import Attention, Experts, LanguageConfig, Rope
-from rlx.models.language.parallel import TensorParallel
+
+if TYPE_CHECKING:
+    from rlx.models.language.parallel import TensorParallel
 
 
 class WeightTypes(Protocol):

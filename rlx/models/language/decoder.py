@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,17 +22,20 @@ from rlx.models.language.config import LanguageConfig
 from rlx.models.language.graph import GREEDY, LOG, Head, Picking, language_graph
 from rlx.models.language.pages import Pages
 from rlx.models.language.placement import Room, check_room, check_rooms, room_of
-from rlx.models.language.ranks import Ranks, RanksProgram, RanksStates
 from rlx.models.language.shaping import Shaping
 from rlx.models.language.speculation import Speculation
 from rlx.models.language.split import SplitProgram, SplitStates, Stage
 from rlx.models.language.weights import ModelWeights
 from rlx.ops.random.draws import key as key_of
-from rlx.ranks.team import Team
 from rlx.records import Record
 from rlx.runtime import CompiledGraph, Session, State, Store, Weights
 
-_Program = CompiledGraph | SplitProgram | RanksProgram
+if TYPE_CHECKING:
+    from rlx.models.language.ranks import Ranks, RanksProgram, RanksStates
+    from rlx.ranks.team import Team
+
+    _Program = CompiledGraph | SplitProgram | RanksProgram
+
 Ids = npt.NDArray[np.int32]
 AHEAD = 16  # runs begun before their tokens are read
 _Key = tuple[int, Head, Picking, int, LowRank | LowRanks | None]  # a program's chunk, head, picking, turn and adapters
@@ -157,9 +160,12 @@ class Decoder(Closing):
         # On Vulkan the host waits for a program's last run before it begins another, but not for other programs.
         self.turns = 2 if self._whole and session.info.id.startswith("vulkan") else 1
         self.state: State | SplitStates | RanksStates = self.stages[0].state
-        if len(self.stages) > 1:
-            states = [stage.state for stage in self.stages]
-            self.state = SplitStates(self.stages) if self._team is None else RanksStates(self._team, states)
+        if self._team is not None:
+            from rlx.models.language.ranks import RanksStates  # most models have none
+
+            self.state = RanksStates(self._team, [stage.state for stage in self.stages])
+        elif not self._whole:
+            self.state = SplitStates(self.stages)
         self._lends = like is None  # whether the weights are this decoder's own
         if like is not None:
             return
@@ -307,6 +313,8 @@ class Decoder(Closing):
             return stage.session.compile(graph, weights=stage.weights, state=stage.state)
 
         if self._team is not None:
+            from rlx.models.language.ranks import RanksProgram
+
             graphs = (self.graph(chunk, head, picking, rank=rank) for rank in range(len(self.stages)))
             return RanksProgram(self._team, [one(g, stage) for g, stage in zip(graphs, self.stages, strict=True)])
         whole = self.graph(chunk, head, picking)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -16,9 +16,11 @@ from rlx.models.language.caches import Size
 from rlx.models.language.config import LanguageConfig, Mixer
 from rlx.models.language.latent import latent
 from rlx.models.language.pages import pages_for
-from rlx.models.language.parallel import TensorParallel
 from rlx.models.language.recurrent import conv, delta, hybrid, lightning, mamba, mamba2
 from rlx.records import Record
+
+if TYPE_CHECKING:
+    from rlx.models.language.parallel import TensorParallel
 
 Head = Literal["token", "next", "choices", "guessed", "logits", "hidden"]
 LOG = 64  # tokens that the state `log` holds

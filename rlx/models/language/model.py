@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,6 @@ from rlx.models.language.config import Fields, LanguageConfig
 from rlx.models.language.decoder import Decoder, Sampling
 from rlx.models.language.draft import speculation
 from rlx.models.language.grammar import Grammars
-from rlx.models.language.ranks import Meeting, Ranks
 from rlx.models.language.reading import (
     POOLINGS,
     ChatReading,
@@ -47,6 +46,9 @@ from rlx.models.language.text import StopTexts
 from rlx.models.language.weights import Arrays, ModelWeights, architecture_for
 from rlx.runtime import Session
 from rlx.runtime.keywords import keywords
+
+if TYPE_CHECKING:
+    from rlx.models.language.ranks import Meeting
 
 FLOATS = ("f32", "f16", "bf16")
 Split = Sequence[tuple[Session, int | None]]
@@ -551,6 +553,8 @@ def made_of(
     weights = ModelWeights(source, architecture, config, context, matrices)
     ranks = None
     if meeting is not None:
+        from rlx.models.language.ranks import Ranks  # most models have none
+
         told = [f"context {context}, activations {work}, cache {kept}, dtype {matrices}, sums {meeting.sums}"]
         ranks = Ranks.of(meeting, weights, told, lambda part: ModelWeights(
             source, architecture, weights.config, context, matrices, parallel=part))  # fmt: skip

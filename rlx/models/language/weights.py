@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,12 +34,14 @@ from rlx.models.language.architectures.base import (
 )
 from rlx.models.language.blocks import table_names
 from rlx.models.language.config import Fields, LanguageConfig, Rope
-from rlx.models.language.parallel import Part, TensorParallel
 from rlx.ops.rope.table import rope_table
 from rlx.packed import PackedArray
 from rlx.packed.array import copy_into, part_of
 from rlx.records import Record, replace
 from rlx.runtime import Store
+
+if TYPE_CHECKING:
+    from rlx.models.language.parallel import Part, TensorParallel
 
 Scale = npt.NDArray[np.float32]
 _LEAST_TENSORS = 6  # tensors of a layer, in any architecture
@@ -281,7 +283,7 @@ class ModelWeights:
             if recipe.make is alone and shapes == [part.whole]:
                 return (part,)
             if recipe.make is stack and part.axis > 0 and set(shapes) == {part.whole[1:]}:
-                return (Part(part.whole[1:], part.axis - 1, part.start, part.stop),) * len(shapes)
+                return (replace(part, whole=part.whole[1:], axis=part.axis - 1),) * len(shapes)
         return (None,) * len(shapes)
 
     def recipe(self, name: str) -> Recipe:
