@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from _queue import SimpleQueue
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from rlx.errors import GraphError, ShapeError
 from rlx.host.threads import Future
@@ -15,6 +16,8 @@ from rlx.ranks.memory import Memory
 from rlx.ranks.mesh import Mesh
 
 T = TypeVar("T")
+_TEAMS: WeakValueDictionary[Any, Team] = WeakValueDictionary()
+_LOCK = threading.Lock()
 
 
 class Calls(Generic[T]):
@@ -54,7 +57,7 @@ class Calls(Generic[T]):
 
 class Team:
     """A thread for each rank of a mesh of threads. Each makes its calls one after the other, in the order in which they
-    were given, which is the same on all.
+    were given, which is the same on all; they end with the last reference to the team.
 
     Raises: ShapeError for a mesh whose ranks are no threads."""
 
@@ -95,12 +98,20 @@ class Team:
         self._queues[0].put(calls)
         return calls
 
-    def close(self) -> None:
-        """Ends the threads after the calls that were begun. Idempotent."""
+    def __del__(self) -> None:
         if queues := getattr(self, "_queues", None):
             queues[0].put(None)
 
-    __del__ = close
+
+def team_of(axes: Mapping[str, int], devices: Sequence[str]) -> Team:
+    """The team of ranks on these devices: the same one as long as there is any, also for other threads. Two teams could
+    give two devices their sums in different orders, in which each device would wait for the other."""
+    key = tuple(axes.items()), tuple(devices), os.getpid()
+    with _LOCK:
+        team = _TEAMS.get(key)
+        if team is None:
+            team = _TEAMS[key] = Team(Mesh(axes, devices=devices))
+        return team
 
 
 def _work(queues: list[SimpleQueue[Calls[Any] | None]], rank: int, world: Memory) -> None:

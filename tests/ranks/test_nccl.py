@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,9 @@ import pytest
 import rlx
 from rlx.backends.cuda import api, backend, blas, device, libraries, nccl, nvrtc, peers, recorder
 from rlx.errors import RankLost, RlxError
+from rlx.models import load
 from tests.cuda.unreal import Library, Raised, Runtime
+from tests.models.language import tiny
 
 X = np.ones(6, np.float32)
 
@@ -146,6 +150,20 @@ def test_small_sums_go_through_memory_that_the_gpus_share(runtime: Two, monkeypa
     kept = [call for call in module.calls if call[0] == "allReduce" and call[2] > 1]
     assert sorted(kept) == sorted(("allReduce", r, n, kind, how) for r in range(2)
                                   for n, kind, how in ((1001, 7, 0), (9, 2, 0), (1000, 7, 4)))  # fmt: skip
+
+
+def test_caches_are_written_in_place_between_sums(
+    runtime: Two, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A copy of all caches in each step, so that a lost rank leaves the old ones, could take longer than the step."""
+    monkeypatch.setattr(nccl, "library", lambda: Nccl(bytes(128)))
+    folder = tiny.write_language_model(tmp_path / "m")
+    with load(folder, "cuda:0", context=40, tensor_parallel=2) as model:
+        program = model.decoder.program(1, "next")
+        program.prepare()
+        for part in program.parts:
+            kinds = Counter(type(step).__name__ for step in part.executable.steps)
+            assert kinds["Collective"] == 5 and not kinds["Copy"]
 
 
 def test_a_launch_that_does_not_end_is_given_up(runtime: Two, monkeypatch: pytest.MonkeyPatch) -> None:

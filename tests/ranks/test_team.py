@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import rlx
 from rlx.errors import RankLost, ShapeError
 from rlx.ranks.collect import Group
-from rlx.ranks.team import Team
+from rlx.ranks.team import Team, team_of
 
 
 def test_each_rank_makes_its_calls_in_order() -> None:
@@ -19,7 +20,6 @@ def test_each_rank_makes_its_calls_in_order() -> None:
         team.begin(lambda rank, i=i: seen[rank].append(i))  # type: ignore[misc]
     assert team.each(lambda rank: (rank, threading.current_thread().name)) == [(r, f"rlx rank {r}") for r in range(3)]
     assert seen == [list(range(20))] * 3
-    team.close()
 
 
 def test_an_error_of_one_rank_ends_the_call_of_all_and_no_later_one() -> None:
@@ -39,7 +39,18 @@ def test_an_error_of_one_rank_ends_the_call_of_all_and_no_later_one() -> None:
     with pytest.raises(ValueError, match="no"):  # also of calls that nobody waited for
         team.each(meet)
     assert [type(e) for e in begun.errors] == [ValueError, RankLost]
-    team.close()
+
+
+def test_the_same_devices_have_one_team_as_long_as_somebody_has_it() -> None:
+    """So programs of two models begin in one order on all ranks, whatever threads they are begun by."""
+    team = team_of({"r": 2}, ("cpu", "cpu"))
+    assert team_of({"r": 2}, ["cpu", "cpu"]) is team and team_of({"r": 3}, ("cpu",) * 3) is not team
+    threads = team.each(lambda rank: threading.current_thread())
+    del team
+    gc.collect()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_ranks_that_are_no_threads_have_no_team() -> None:

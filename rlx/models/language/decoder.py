@@ -558,8 +558,6 @@ class Decoder(Closing):
                 stage.state.close()
                 if self._lends:
                     stage.weights.close()
-            if self._team is not None and self._lends:
-                self._team.close()
 
 
 def _picking(sampling: Sampling, shaping: Shaping | None) -> Picking:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 import rlx.ops as ops
-from rlx.dtypes import DType
+from rlx.dtypes import DType, bf16, f16, f32
 from rlx.errors import ShapeError, UnsupportedOp
 from rlx.ir import Tensor, apply
 from rlx.models.language.config import Attention, LanguageConfig
@@ -123,8 +123,10 @@ class TensorParallel(Record):
     # -- in a graph
 
     def summed(self, x: Tensor) -> Tensor:
-        """The sum of a block's result over the ranks, in x's dtype."""
-        wide = x if self.sums is None else ops.cast(x, self.sums)
+        """The sum of a block's result over the ranks, in x's dtype. Of two halves the sum in f32, rounded, is that in
+        halves: where the exact sum has more bits than f32, it is far from the middle between two halves."""
+        alike = x.dtype in (f16, bf16) and self.sums == f32 and self.count == 2
+        wide = x if alike or self.sums is None else ops.cast(x, self.sums)
         return ops.cast(apply("all_reduce", wide, how="sum", **dict(self.who)), x.dtype)
 
     def mean_of_rows(self, mean: Tensor, norm: str) -> Tensor:

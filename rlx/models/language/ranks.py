@@ -18,7 +18,7 @@ from rlx.packed import PackedArray
 from rlx.ranks.collect import Group
 from rlx.ranks.mesh import Mesh
 from rlx.ranks.mpi import launched
-from rlx.ranks.team import Calls, Team
+from rlx.ranks.team import Calls, Team, team_of
 from rlx.ranks.world import World, card_of
 from rlx.records import Record
 from rlx.runtime import CompiledGraph, Session, State
@@ -35,6 +35,7 @@ class Meeting(Record, slots=False):
     world: World
     sessions: Sequence[Session]
     sums: DType | None
+    team: Team | None  # where ranks are threads
 
     @property
     def own(self) -> range:
@@ -58,28 +59,32 @@ def meeting_of(count: int, device: str, sums: DType | None, open: Callable[[str]
         raise UnsupportedOp(f"tensor_parallel={count} on {info.id}: through Vulkan each layer's sums would go through "
                             "the host; layers_on= places layers on several such devices")  # fmt: skip
     if processes > 1:
-        mesh = Mesh({AXIS: count})
-        world: Any = mesh.world
+        world: Any = Mesh({AXIS: count}).world
         infos = [find_device(in_turns(device, world.local_rank()))]
     else:
         first = info.index
         infos = [info if info.kind == "cpu" else find_device(f"{info.backend}:{first + i}") for i in range(count)]
-        mesh = Mesh({AXIS: count}, devices=[i.id for i in infos])
-        world = mesh.world
     if len({i.name for i in infos}) > 1:
         told = ", ".join(f"{i.id} is {i.name}" for i in infos)
         raise UnsupportedOp(f"tensor_parallel={count}: {told}; devices that share a model must be alike, since a "
                             "token's experts follow from the last digits; name others, or take layers_on=")  # fmt: skip
-    return Meeting(mesh, world, [open(i.id) for i in infos], sums)
+    team = team_of({AXIS: count}, [i.id for i in infos]) if processes == 1 else None
+    mesh = Mesh({AXIS: count}) if team is None else team.mesh
+    assert mesh.world is not None
+    return Meeting(mesh, mesh.world, [open(i.id) for i in infos], sums, team)
 
 
 class Ranks(Record, slots=False):
-    """The ranks of this process: their parts of the model, weights and sessions; `team` where they are threads."""
+    """The ranks of this process: their parts of the model, and weights."""
 
     meeting: Meeting
     parts: Sequence[TensorParallel]
     weights: Sequence[ModelWeights]
-    team: Team | None
+
+    @property
+    def team(self) -> Team | None:
+        """The threads of the ranks, where they are threads."""
+        return self.meeting.team
 
     @classmethod
     def of(
@@ -98,12 +103,13 @@ class Ranks(Record, slots=False):
             card = f"model {card_of(text).hex()[:8]}"
 
         def who(rank: int) -> Mapping[str, Any]:
-            return {"over": (AXIS,), "mesh": ((AXIS, count),), "world": meeting.world.name, "rank": rank, "card": card}
+            """Caches may be written at once: a run that fails leaves rows that the next one writes again."""
+            return {"over": (AXIS,), "mesh": ((AXIS, count),), "world": meeting.world.name, "rank": rank, "card": card,
+                    "spoils": True}  # fmt: skip
 
         every = parts_of(config, source.where, whole.block_of, count, who, meeting.sums)
         parts = [every[rank] for rank in meeting.own]
-        team = Team(meeting.mesh) if meeting.mesh.threads else None
-        return cls(meeting, parts, [part(p) for p in parts], team)
+        return cls(meeting, parts, [part(p) for p in parts])
 
     @property
     def text(self) -> str:
