@@ -14,20 +14,21 @@ import numpy as np
 from rlx.backends.cuda.api import status_of
 from rlx.backends.cuda.packing import PackedArgs
 from rlx.backends.gpu.program.steps import Collective, SourceKernel
+from rlx.ops.collectives.records import count_of
 from rlx.ranks.collect import Group
 from rlx.ranks.memory import Memory
 
 if TYPE_CHECKING:
     from rlx.backends.cuda.device import CudaDevice
 
-MOST = 1 << 18  # bytes of a sum up to which this is faster than NCCL
+MOST = 1 << 19  # bytes that a rank sends, up to which this is faster than NCCL
 RANKS = 8
 # The threads of a block, the most blocks of a launch (each a channel), and the most units of 8 bytes of a thread.
 THREADS, BLOCKS, EACH = 256, 64, 4
 _KINDS = {"f32": 0, "bf16": 1, "f16": 2}
 _ENABLED = 704  # the status of a peer's access that was enabled before
 _GIVEN_UP = 0xFFFFFFFF  # what the host writes
-_SLACK = 2.0  # seconds that a kernel waits longer than the host, which knows better who is missing
+_SLACK = 2.0  # seconds that a kernel waits longer than the mesh's timeout, which the host keeps
 
 TEXT = r"""
 typedef unsigned int word;
@@ -185,7 +186,7 @@ class Peers:
 
     def __init__(self, device: CudaDevice, group: Group, inboxes: list[int]) -> None:
         self._device, self._place, self._inboxes = device, group.place, inboxes
-        self._limit = int((group.world.timeout + _SLACK) * 1e9)
+        self._timeout = group.world.timeout
         self._ranks = group.ranks
         runtime = device.api.runtime
         self._state = device.acquire(4 * (BLOCKS + 1))
@@ -196,9 +197,10 @@ class Peers:
     @staticmethod
     def takes(step: Collective) -> bool:
         """Whether a step is a sum that is made here: a small one, of which each rank has all."""
-        (x,), nbytes = step.node.inputs, step.reads[0].nbytes
-        whole = step.node.attrs.get("how") == "sum" and nbytes == step.writes[0].nbytes
-        return whole and 0 < nbytes <= min(MOST, BLOCKS * THREADS * EACH * 8) and x.dtype.name in _KINDS
+        (x,), nbytes, attrs = step.node.inputs, step.reads[0].nbytes, step.node.attrs
+        whole = attrs.get("how") == "sum" and nbytes == step.writes[0].nbytes
+        most = min(MOST // max(count_of(attrs) - 1, 1), BLOCKS * THREADS * EACH * 8)
+        return whole and 0 < nbytes <= most and x.dtype.name in _KINDS
 
     def kernel(self, dtype: str, aligned: bool) -> SourceKernel:
         return kernel_of(dtype, aligned, self._place, len(self._inboxes))
@@ -209,7 +211,7 @@ class Peers:
         loaded = device.compiler.get(self.kernel(step.dtype.name, source % 8 == target % 8 == 0))
         inboxes = (ctypes.c_uint64 * RANKS)(*self._inboxes)
         numbers = (source, target, nbytes // step.dtype.itemsize)
-        more = (self._state.address, self._told, self._limit)
+        more = (self._state.address, self._told, int((self._timeout + _SLACK) * 1e9))
         values = (*map(ctypes.c_uint64, numbers), inboxes, *map(ctypes.c_uint64, more))
         packed = PackedArgs(values, (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values)))
         blocks = min(BLOCKS, -(-nbytes // (8 * THREADS)))
@@ -226,7 +228,7 @@ class Peers:
         value = self._word.value
         if value in (0, _GIVEN_UP):
             return ""
-        return f"rank {self._ranks[value - 1]} did not come to a sum within {self._limit / 1e9:g} seconds"
+        return f"rank {self._ranks[value - 1]} did not come to a sum within {self._timeout:g} seconds"
 
     def abort(self) -> None:
         """Ends the kernels that wait."""
