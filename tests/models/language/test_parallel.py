@@ -53,7 +53,7 @@ def test_tokens_of_ranks_are_those_of_one(ranks: int, folder: Path) -> None:
         assert f"(matrices cut in {ranks}, sums in f32)" in repr(model)
 
 
-@pytest.mark.late(case=seldom(CASES, 17))
+@pytest.mark.late(case=seldom(CASES, 42))
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.late)])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.filterwarnings("ignore::rlx.errors.ModelWarning")
