@@ -5,7 +5,8 @@ weights once a token takes, launches a token, the time of a prompt, and with `--
 shapes are those of Llama 3.2 1B ("1b"), of models of half a billion ("half", "0.5b"), of Llama 3.1 8B ("8b"), a small
 one, and a mixture of 64 experts as in Qwen3-MoE, 8 of which a token uses ("experts": 1.3 billion weights in all).
 Weights are random, the same rows again and again, so that making them takes no time. `--file model.gguf` (or a folder)
-times that model instead, and its loading.
+times that model instead, and its loading. With `--tensor-parallel N` its matrices are cut over N devices from each
+device on, and adding them up takes part in all times; `--text` prints the tokens that follow a prompt, to be compared.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ from rlx.models.language.batch import Batch
 from rlx.models.language.config import Fields, LanguageConfig
 from rlx.models.language.decoder import Decoder, Sampling
 from rlx.models.language.model import LanguageModel
+from rlx.models.language.ranks import Meeting, Ranks, meeting_of
 from rlx.models.language.weights import ModelWeights
 from rlx.models.loading import load as load_model
 from rlx.packed import PackedArray
-from rlx.packed.array import copy_into
+from rlx.packed.array import copy_into, part_of
 
 _LLAMA = {"model_type": "llama", "vocab_size": 128256, "max_position_embeddings": 8192, "rope_theta": 5e5,
           "head_dim": 64, "num_key_value_heads": 8, "rms_norm_eps": 1e-5}  # fmt: skip
@@ -97,13 +99,17 @@ class Random:
                 self._made[shape] = np.resize((self._some * 0.02).astype(kind.np), shape)
         return self._made[shape]
 
+    def read_part(self, name: str, axis: int, start: int, stop: int) -> Any:
+        return part_of(self.read(name), axis, start, stop)
+
     def read_into(self, name: str, out: npt.NDArray[np.uint8]) -> None:
         copy_into(self.read(name), out)
 
 
 def decoder_of(
-    shape: str, kind: str, session: rlx.Session, context: int, activations: str, cache: str, chunk: int | None = None
-) -> Decoder:
+    shape: str, kind: str, session: rlx.Session, context: int, activations: str, cache: str, chunk: int | None = None,
+    meeting: Meeting | None = None,
+) -> Decoder:  # fmt: skip
     fields = Fields(SHAPES[shape], shape)
     architecture = replace(architecture_of(fields), find=same_name)  # of an expert's weights too
     config = architecture.read(fields)
@@ -112,7 +118,8 @@ def decoder_of(
     class Weights(ModelWeights):
         def dtype_of(self, name: str, shape: tuple[int, ...]) -> DType:
             if not any(name in known for known in (self._tables, self._names, self._wanted)):
-                source.add(name, shape)
+                part = None if self.parallel is None else self.parallel.part(name, shape)
+                source.add(name, shape if part is None else part.whole)
                 self._names[name] = name
             return super().dtype_of(name, shape)
 
@@ -127,28 +134,42 @@ def decoder_of(
 
     weights = Weights(source, architecture, config, context, None)
     kinds = {"activations": as_dtype(activations), "cache": as_dtype(cache)}
-    return Decoder(config, weights, session, context, **kinds, prefill_chunk=chunk)
+    ranks = None
+    if meeting is not None:
+        ranks = Ranks.of(meeting, weights, [], lambda part: Weights(source, architecture, config, context, None,
+                                                                    parallel=part))  # fmt: skip
+        weights = ranks.weights[0]
+    return Decoder(config, weights, session, context, **kinds, prefill_chunk=chunk, ranks=ranks)
 
 
 def measure(device: str, args: argparse.Namespace) -> None:
-    session = rlx.Session(device, precision=args.precision)
+    def opened(name: str) -> rlx.Session:
+        return rlx.Session(name, precision=args.precision)
+
+    meeting, sums = None, as_dtype(args.sums)
+    if args.tensor_parallel:
+        meeting = meeting_of(args.tensor_parallel, device, sums, opened)
+    session = opened(device) if meeting is None else meeting.sessions[0]
     start = time.perf_counter()
     kinds = (args.activations, args.cache, args.prefill_chunk)
     if args.file:
         loaded = load_model(args.file, device, context=args.context, prefill_chunk=args.prefill_chunk,
-                            precision=args.precision, activations=args.activations, cache=args.cache)  # fmt: skip
+                            precision=args.precision, activations=args.activations, cache=args.cache,
+                            tensor_parallel=args.tensor_parallel or None,
+                            sums=args.sums if args.tensor_parallel else None)  # fmt: skip
         if not isinstance(loaded, LanguageModel):
             raise SystemExit(f"{args.file} is no language model")
         made, what = loaded.decoder, Path(args.file).name
     else:
-        made, what = decoder_of(args.shape, args.dtype, session, args.context, *kinds), f"{args.shape} {args.dtype}"
+        made = decoder_of(args.shape, args.dtype, session, args.context, *kinds, meeting)
+        what = f"{args.shape} {args.dtype}"
     with made as d:
         load = time.perf_counter() - start
         start = time.perf_counter()
         for turn in range(2):
             d.program(1, "next", turn=turn).prepare()
         build = time.perf_counter() - start
-        exe = d.program(1, "next")
+        exe: Any = d.program(1, "next")
         nbytes = d.token_bytes
         rates = []
         for _ in range(3):
@@ -157,11 +178,16 @@ def measure(device: str, args: argparse.Namespace) -> None:
             for _token in d.decode(5, Sampling(), most=args.tokens):
                 count += 1
             rates.append(count / (time.perf_counter() - start))
-        steps = len(getattr(exe.executable, "steps", ()))
+        steps = len(getattr((exe if meeting is None else exe.parts[0]).executable, "steps", ()))
         share = f", {100 * max(rates) * nbytes / args.bandwidth:.0f} % of the bandwidth" if args.bandwidth else ""
-        print(f"{device} {what} x {args.activations}: {max(rates):.1f} tok/s "
+        print(f"{d.where} {what} x {args.activations}: {max(rates):.1f} tok/s "
               f"({', '.join(f'{r:.0f}' for r in rates)}){share}; {steps} steps, {nbytes / 1e9:.2f} GB a token; "
               f"load {load:.1f} s, build {build:.1f} s", flush=True)  # fmt: skip
+        if args.text:
+            d.reset()
+            ids = np.random.default_rng(2).integers(0, d.config.vocabulary, 40).astype(np.int32)
+            begun = d.prefill(ids, Sampling())
+            print("  text:", begun, *(token for token in d.decode(begun, Sampling(), most=args.text)), flush=True)
         if args.steps:
             show_steps(d, session, args)
             show_steps(d, session, args, max((c for c in d.sizes if c <= args.prompt), default=d.sizes[0]))
@@ -228,6 +254,9 @@ def main() -> None:
     parser.add_argument("--bandwidth", type=float, default=0.0, help="bytes a second, to compare with")
     parser.add_argument("--batch", type=int, default=0, help="time so many sequences at once too")
     parser.add_argument("--steps", action="store_true")
+    parser.add_argument("--tensor-parallel", type=int, default=0, help="cut the matrices over so many devices")
+    parser.add_argument("--sums", default="f32", help="the dtype in which they add")
+    parser.add_argument("--text", type=int, default=0, help="print so many tokens")
     args = parser.parse_args()
     for device in args.devices:
         measure(device, args)

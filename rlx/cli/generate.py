@@ -106,6 +106,9 @@ def chat(
     messages = begun[:]
     with loading.load(path) as made, loading.load_draft(guessing.draft) as drafting:
         ChatTemplate.of(made.tokenizer)  # a model without one is refused before anything is asked
+        if made.decoder.ranks is not None and made.decoder.ranks.team is None:
+            raise RlxError("chat: lines come to one process alone, not to all that mpiexec started; without mpiexec "
+                           "--tensor-parallel takes devices of one process")  # fmt: skip
         named = _with_adapter(made, adapter)
         if sys.stdin.isatty():
             print("end with Ctrl-D or /exit; /help lists what else there is", file=sys.stderr)
@@ -215,11 +218,15 @@ def show_stats(model: Any) -> None:
     from rlx.cli.bandwidth import read_bandwidth
     from rlx.models.language.stats import named_bytes
 
-    stages = model.decoder.stages
-    for stage in stages:
+    stages, ranks = model.decoder.stages, model.decoder.ranks
+    for i, stage in enumerate(stages):
         info, engine = stage.session.info, stage.session.options.engine
         where = stage.where if stages[1:] else info.id
+        if ranks is not None:
+            where = f"{info.id} (rank {ranks.meeting.own[i]} of {ranks.meeting.mesh.size})"
         print(f"device: {where}, {full_name(info, engine)}", file=sys.stderr)
+    if ranks is not None:
+        print(f"sums: in {ranks.meeting.sums}, behind each block", file=sys.stderr)
     print(model.stats, file=sys.stderr)
     stats = model.stats
     # Guesses take several tokens for one reading of the weights, and small weights stay in the caches of processors.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from contextlib import nullcontext
@@ -58,6 +59,16 @@ class Loading(Record, slots=False):
         typer.Option(help='Layers on several devices, such as "cuda:0=20,cpu"; without a number as many as fit.'),
     ] = None
     gpu_layers: GpuLayers = None
+    tensor_parallel: Annotated[
+        int | None,
+        typer.Option(
+            "--tensor-parallel", "--tensor-parallel-size", "-tp", metavar="N",
+            help="Cut the matrices over N GPUs, or ranks of the CPU; under mpiexec -n N a rank a process.", min=1,
+        ),
+    ] = None  # fmt: skip
+    sums: Annotated[
+        str | None, typer.Option(help='In which --tensor-parallel adds: "f32", "f16" or "bf16". Default: f32.')
+    ] = None
     prefill_chunk: Annotated[
         int | None,
         typer.Option(help="Tokens of a prompt in one run. Default: 512; 2048 on a GPU of 40 GB and more.", min=16),
@@ -75,7 +86,8 @@ class Loading(Record, slots=False):
             made = load(
                 model, device, context=cast(int, context), dtype=self.dtype, activations=self.activations,
                 cache=self.cache, engine=cast(Any, self.engine), threads=self.threads, layers_on=layers_on,
-                prefill_chunk=self.prefill_chunk, precision=self.precision,
+                prefill_chunk=self.prefill_chunk, precision=self.precision, tensor_parallel=self.tensor_parallel,
+                sums=self.sums,
             )  # fmt: skip
         if not isinstance(made, LanguageModel):
             if all_kinds:
@@ -87,11 +99,16 @@ class Loading(Record, slots=False):
         if self.context is not None and made.context < self.context:
             what = f"was made for {made.context:,} tokens, which is its context now, not {self.context:,}"
             print(f"rlx: {model} {what}", file=sys.stderr)
+        if made.decoder.rank:  # a process of mpiexec beside the first, which prints
+            sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 it lasts as long as the process
         return made
 
     def load_draft(self, model: Path | None) -> Any:
         """A context with the model that guesses, None where there is none: all of it on one device."""
-        return nullcontext() if model is None else replace(self, layers_on=None, gpu_layers=None).load(model)
+        return nullcontext() if model is None else self._whole().load(model)
+
+    def _whole(self) -> Loading:
+        return replace(self, layers_on=None, gpu_layers=None, tensor_parallel=None, sums=None)
 
     def _placed(self, model: Path) -> tuple[str, str | None]:
         """The device, and `layers_on`, as `rlx.models.load` takes them. Raises: RlxError for a --gpu-layers that is no

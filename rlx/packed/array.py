@@ -132,6 +132,25 @@ def _check_shape(what: str, shape: Any) -> tuple[int, ...]:
     return sizes
 
 
+def part_of(value: npt.NDArray[Any] | PackedArray, axis: int, start: int, stop: int) -> npt.NDArray[Any] | PackedArray:
+    """A range of one axis; of the last one of a packed array it is one of whole blocks.
+
+    Raises: ShapeError for a range that divides blocks."""
+    if not isinstance(value, PackedArray):
+        return value[(slice(None),) * axis + (slice(start, stop),)]
+    shape, kind = (*value.shape[:axis], stop - start, *value.shape[axis + 1 :]), value.dtype
+    if axis < value.ndim - 1:
+        return PackedArray(kind, shape, value.data[(slice(None),) * axis + (slice(start, stop),)])
+    each = kind.storage.elements
+    if start % each or stop % each:
+        raise ShapeError(f"part_of: elements {start} to {stop} of {value!r} are no whole blocks of {each}")
+    data = np.empty(kind.array_shape(shape), np.uint8)
+    whole = split_planes(kind, value.data.reshape(-1, value.data.shape[-1]))
+    for name, plane in split_planes(kind, data.reshape(-1, data.shape[-1])).items():
+        np.copyto(plane, whole[name][:, start // each : stop // each])
+    return PackedArray(kind, shape, data)
+
+
 def copy_into(value: npt.NDArray[Any] | PackedArray, out: Bytes) -> None:
     """Writes the value's bytes, in the layout of the devices, into memory of that size."""
     data = value.data if isinstance(value, PackedArray) else np.asarray(value)

@@ -62,7 +62,7 @@ class Shadow:
                     self._write(t)
                 for t in node.outputs:
                     self._read(t, f"{node} wrote")
-                if node.op.fallible and self.failsafe:
+                if node.op.fallible and not node.attrs.get("spoils") and self.failsafe:
                     for t in self.graph.states.values():
                         self._read(t, f"{node} fails and leaves")
         self._finish()

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.cuda import api, backend, blas, device, libraries, nccl, nvrtc, recorder
+from rlx.backends.cuda import api, backend, blas, device, libraries, nccl, nvrtc, peers, recorder
 from rlx.errors import RankLost, RlxError
+from rlx.models import load
 from tests.cuda.unreal import Library, Raised, Runtime
+from tests.models.language import tiny
 
 X = np.ones(6, np.float32)
 
@@ -22,6 +26,20 @@ class Two(Runtime):
     """A runtime of two devices, on which work is done, or where it `hangs` never done."""
 
     hangs = False
+    reach = False  # whether the devices reach each other's memory
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launched: list[tuple[Any, ...]] = []
+
+    def deviceCanAccessPeer(self, device: int, peer: int) -> bool:
+        return self.reach
+
+    def deviceEnablePeerAccess(self, peer: int) -> None:
+        raise Raised(704)  # enabled before
+
+    def launchKernel(self, function: int, *args: Any) -> None:
+        self.launched.append(args)
 
     def getDeviceCount(self) -> int:
         return 2
@@ -97,6 +115,55 @@ def test_ranks_connect_once_and_record_their_calls(
             "connect", "allReduce", "allGather", "allReduce",  # the first sum is NCCL's own start
         ]  # fmt: skip
         assert own[-2:] == [("allGather", rank, 24, 1), ("allReduce", rank, 12, 7, 0)]
+
+
+def test_small_sums_go_through_memory_that_the_gpus_share(runtime: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL keeps those of more bytes, of other dtypes, and what is no sum; a kernel that gave up loses the device."""
+    module = Nccl(bytes(128))
+    monkeypatch.setattr(nccl, "library", lambda: module)
+    monkeypatch.setattr(peers, "MOST", 4000)
+    runtime.reach = True
+    mesh = rlx.Mesh({"r": 2}, devices=("cuda:0", "cuda:1"), timeout=20)
+
+    def sums() -> str:
+        f = rlx.jit(
+            lambda a, b, c: [rlx.all_reduce(a, "r"), rlx.all_reduce(b, "r"), rlx.all_reduce(c, "r"),
+                             rlx.all_reduce(a, "r", op="mean")],
+            device=mesh.devices[mesh.rank] if mesh.devices else "",
+        )  # fmt: skip
+        given = np.ones(1000, np.float32), np.ones(1001, np.float32), np.ones(9, np.int32)
+        f(*given)
+        (peers_of,) = f_collectives(mesh.rank)
+        peers_of._word.value = 2
+        try:
+            f(*given)
+        except RankLost as error:
+            return str(error)
+        return "nothing"
+
+    def f_collectives(rank: int) -> list[Any]:
+        return [p for p in backend._opened[rank].collectives._peers.values() if p is not None]
+
+    assert mesh.run(sums) == ["rank 1 did not come to a sum within 20 seconds"] * 2
+    own = [args for args in runtime.launched if args[3:6] == (peers.THREADS, 1, 1)]
+    assert [args[:3] for args in own] == [(2, 1, 1)] * 2  # 500 units of 8 bytes, on each rank
+    kept = [call for call in module.calls if call[0] == "allReduce" and call[2] > 1]
+    assert sorted(kept) == sorted(("allReduce", r, n, kind, how) for r in range(2)
+                                  for n, kind, how in ((1001, 7, 0), (9, 2, 0), (1000, 7, 4)))  # fmt: skip
+
+
+def test_caches_are_written_in_place_between_sums(
+    runtime: Two, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A copy of all caches in each step, so that a lost rank leaves the old ones, could take longer than the step."""
+    monkeypatch.setattr(nccl, "library", lambda: Nccl(bytes(128)))
+    folder = tiny.write_language_model(tmp_path / "m")
+    with load(folder, "cuda:0", context=40, tensor_parallel=2) as model:
+        program = model.decoder.program(1, "next")
+        program.prepare()
+        for part in program.parts:
+            kinds = Counter(type(step).__name__ for step in part.executable.steps)
+            assert kinds["Collective"] == 5 and not kinds["Copy"]
 
 
 def test_a_launch_that_does_not_end_is_given_up(runtime: Two, monkeypatch: pytest.MonkeyPatch) -> None:

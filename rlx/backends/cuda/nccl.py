@@ -1,4 +1,5 @@
 """Collectives through NCCL: communicators of a device, calls that graphs capture, and a watch over what waits in them.
+Small sums of GPUs that reach each other's memory are a kernel of rlx (`peers.py`), under the same watch.
 
 A rank that waits for another in a launched graph waits on the device, where no timeout ends it. So a thread watches an
 event behind each such launch. When it is late, or another rank has ended, the communicators are aborted, which ends
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from rlx.backends.cuda.peers import Peers, connected
 from rlx.backends.gpu.program.steps import Collective, Ref, Step
 from rlx.errors import RlxError
 from rlx.ir import Node
@@ -60,6 +62,7 @@ class Collectives:
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
         self._known: dict[Key, Any] = {}
+        self._peers: dict[Key, Peers | None] = {}
         self._waiting: deque[tuple[EventMark, float, Group, str]] = deque()
         self._turn = threading.Lock()
         self._watch: threading.Thread | None = None
@@ -96,6 +99,8 @@ class Collectives:
             group.meet(partial(cards.told, step.node), cards.card(step.node))
             if key not in self._known:
                 self._known[key] = self._connected(group)
+            if key not in self._peers and any(_key(s) == key and Peers.takes(s) for s in collectives):
+                self._peers[key] = connected(self._device, group)
 
     def _connected(self, group: Group) -> Any:
         """A new communicator, over which something has gone each way: what NCCL sets up first is in no graph."""
@@ -124,6 +129,9 @@ class Collectives:
 
     def bound(self, step: Collective, address: Callable[[Ref], int]) -> Callable[[int], None]:
         """A step bound to addresses; the result is called with a stream."""
+        peers = self._peers.get(_key(step))
+        if peers is not None and peers.takes(step):
+            return peers.bound(step, address(step.reads[0]), address(step.writes[0]))
         group = group_of(step.node.attrs)
         call = getattr(_Bound, step.node.op.name)
         bound = _Bound(self._known[_key(step)], step, address(step.reads[0]), address(step.writes[0]), len(group.ranks))
@@ -155,6 +163,7 @@ class Collectives:
                 while self._waiting and self._waiting[0][0].done():
                     with self._turn:
                         self._waiting.popleft()
+                    self.check()
                 if not self._waiting:
                     continue
                 _, end, group, label = self._waiting[0]
@@ -167,8 +176,17 @@ class Collectives:
             except RlxError:  # the device is lost or closed: nobody waits for it
                 return
 
+    def check(self) -> None:
+        """Gives the device up where a kernel has given up waiting for another rank."""
+        for peers in self._peers.values():
+            if peers is not None and (text := peers.failure):
+                self._device.lose_ranks(text)
+
     def _abort(self, text: str) -> None:
         self._device.lose_ranks(text)
+        for peers in self._peers.values():
+            if peers is not None:
+                peers.abort()
         for communicator in self._known.values():
             communicator.abort()
 

@@ -97,6 +97,7 @@ class Recorded:
         except device.api.errors as error:
             raise device.failed(error, "running recorded steps") from error
         if self._meets:
+            device.collectives.check()
             device.enter()  # other ranks may have been lost meanwhile
 
     def timings(self) -> list[float]:

@@ -21,13 +21,14 @@ from rlx.formats.gguf.reader import GgufFile, GgufTensor
 from rlx.formats.gguf.tokenizer import read_tokenizer
 from rlx.formats.tokenizer.language import LanguageTokenizer
 from rlx.packed import PackedArray
-from rlx.packed.array import copy_into
+from rlx.packed.array import copy_into, part_of
 
 Value = npt.NDArray[Any] | PackedArray
 MAX_LAYERS = 1 << 12
 MAX_EXPERTS = 1 << 12
 # Tensors that are settings: factors of the frequencies of the rotary embedding.
 _SETTINGS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+_PAIRS = {"pairs of q": "num_attention_heads", "pairs of k": "num_key_value_heads"}  # changes, and whose heads
 SCORES = "cls.output.weight"  # the weight of a reranker made of a decoder: rows that give the logits of its answers
 
 # Settings of YaRN that llama.cpp does not read either, with the values that change nothing.
@@ -168,14 +169,8 @@ class GgufModel:
         change = self.family.change(tensor.name)
         if change is None or (change == "one row" and isinstance(value, PackedArray)):
             return value
-        if change in ("pairs of q", "pairs of k"):
-            heads = self.config["num_attention_heads" if change == "pairs of q" else "num_key_value_heads"]
-            rows = halves_of_pairs(tensor.shape[0], heads)
-            if rows is None:
-                self._refuse(
-                    f"tensor {shown(tensor.name)} has {tensor.shape[0]:,} rows, which {heads} heads do not divide"
-                )
-            return taken(value, rows)
+        if change in _PAIRS:
+            return taken(value, self._halves(tensor, change))
         plain = np.asarray(value.dequantize() if isinstance(value, PackedArray) else value)
         if change == "transposed":
             return np.ascontiguousarray(plain.T)
@@ -184,6 +179,31 @@ class GgufModel:
         plain = plain.astype(np.float32)
         with np.errstate(all="ignore"):
             return plain - 1 if change == "one more" else np.log(-plain)
+
+    def _halves(self, tensor: GgufTensor, change: str) -> npt.NDArray[np.int64]:
+        """The rows of a tensor of pairs in the order of halves."""
+        heads = self.config[_PAIRS[change]]
+        rows = halves_of_pairs(tensor.shape[0], heads)
+        if rows is None:
+            self._refuse(
+                f"tensor {shown(tensor.name)} has {tensor.shape[0]:,} rows, which {heads} heads do not divide"
+            )
+        return rows
+
+    def read_part(self, name: str, axis: int, start: int, stop: int) -> Value:
+        """A range of one axis of the tensor that a folder calls so, as `read` gives it. Raises: as `read`."""
+        tensor, expert = self._found.get(name, (None, None))
+        change = None if tensor is None else self.family.change(tensor.name)
+        scaled = tensor is not None and tensor.name in self._factors and not self.kinds[name][1].is_packed
+        if tensor is None or scaled or (expert is None and change is not None and change not in _PAIRS):
+            return part_of(self.read(name), axis, start, stop)
+        if expert is not None or change is None:
+            return tensor.part(axis, start, stop, expert)
+        order = self._halves(tensor, change)
+        if axis != 0:
+            return taken(tensor.part(axis, start, stop), order)
+        order = order[start:stop] - start  # rows change places within heads, and a range has whole heads
+        return taken(tensor.part(axis, start, stop), order)
 
     def read_into(self, name: str, out: npt.NDArray[np.uint8]) -> None:
         """Writes the tensor that a folder calls so into memory of its size, as `read` gives it. Raises: as `read`."""

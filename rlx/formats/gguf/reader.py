@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.dtypes import DType
-from rlx.errors import ModelFormatError
+from rlx.errors import ModelFormatError, ShapeError
 from rlx.formats.file_source import FileSource
 from rlx.formats.files import file_inside, open_regular, plain, shown
 from rlx.formats.gguf.types import ARRAY, BOOL, NUMBERS, STRING, TENSOR_TYPES, UNREAD_TYPES, type_name
@@ -97,20 +97,56 @@ class GgufTensor(Record):
                 lambda i, j: self._source.read_into(flat[i:j], offset + i, self.name), flat.size, flat.size
             )
             return result
-        rows = result.reshape(-1, result.shape[-1]) if result.size else result.reshape(0, 1)
-        width = rows.shape[1]
-
-        def fill(first: int, last: int) -> None:
-            step = max(1, _PIECE_BYTES // width)
-            piece = np.empty(min(step, last - first) * width, np.uint8)
-            for at in range(first, last, step):
-                part = rows[at : min(at + step, last)]
-                raw = piece[: part.size]
-                self._source.read_into(raw, offset + at * width, self.name)
-                move_blocks(self.dtype, part, raw, into_planes=True)
-
-        spread(fill, len(rows), result.size)
+        self._fill(result.reshape(-1, result.shape[-1]) if result.size else result.reshape(0, 1), offset)
         return PackedArray(self.dtype, shape, result)
+
+    def part(
+        self, axis: int, start: int, stop: int, one: int | None = None
+    ) -> npt.NDArray[Any] | PackedArray:
+        """A range of one axis, or of an axis of the array that stands at `one` along the outermost. Along the last axis
+        it is one of whole blocks of a packed dtype: rows are read piece by piece, and the range is kept. Of other axes
+        the range alone is read.
+
+        Raises: as `read`; ShapeError for a range that divides blocks."""
+        kind, whole, offset = self.dtype, self.shape, self.offset
+        if one is not None:
+            whole, offset = whole[1:], offset + one * (self.nbytes // self.shape[0])
+        each, block = (kind.storage.elements, kind.storage.nbytes) if kind.is_packed else (1, kind.itemsize)
+        shape = (*whole[:axis], stop - start, *whole[axis + 1 :])
+        if axis == len(whole) - 1 and (start % each or stop % each):
+            raise ShapeError(f"{shown(self.name)}: elements {start} to {stop} are no whole blocks of {each}")
+        result = np.empty(kind.array_shape(shape), kind.np)
+        flat = result.reshape(-1, result.shape[-1])
+        width = whole[-1] // each * block  # bytes of a row in the file
+        if axis == len(whole) - 1:
+            self._fill(flat, offset, width, start // each * block)
+        else:
+            inner = math.prod(whole[axis + 1 : -1])
+            rows = (stop - start) * inner
+            for i in range(math.prod(whole[:axis])):
+                self._fill(flat[i * rows : (i + 1) * rows], offset + (i * whole[axis] + start) * inner * width)
+        return PackedArray(kind, shape, result) if kind.is_packed else result
+
+    def _fill(self, rows: npt.NDArray[Any], offset: int, width: int = 0, first: int = 0) -> None:
+        """Reads rows from so many bytes into the file on; `width` are the bytes of a row there, of which those from
+        `first` on are taken, if not just all of them."""
+        taken = rows.shape[1] * rows.itemsize
+        width = width or taken
+
+        def fill(begin: int, end: int) -> None:
+            step = max(1, _PIECE_BYTES // width)
+            piece = np.empty((min(step, end - begin), width), np.uint8)
+            for at in range(begin, end, step):
+                part = rows[at : min(at + step, end)]
+                raw = piece[: len(part)]
+                self._source.read_into(raw.reshape(-1), offset + at * width, self.name)
+                raw = raw[:, first : first + taken]
+                if self.dtype.is_packed:
+                    move_blocks(self.dtype, part, raw, into_planes=True)
+                else:
+                    part.view(np.uint8)[:] = raw
+
+        spread(fill, len(rows), rows.nbytes)
 
 
 class GgufFile:

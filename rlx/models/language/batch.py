@@ -133,7 +133,10 @@ class Batch(Closing):
         self, decoder: Decoder, slots: int, context: int | None = None, adapters: Mapping[str, Adapter] | None = None,
         pages: int | None = None, lookup: bool = False,
     ) -> None:  # fmt: skip
-        if lookup and (decoder.config.recurrent or len(decoder.stages) > 1):
+        if decoder.ranks is not None and decoder.ranks.team is None:
+            raise GraphError("a batch goes by the clock, which ranks that are processes do not share; load the model "
+                             "with tensor_parallel in one process, on its own devices")  # fmt: skip
+        if lookup and (decoder.config.recurrent or (decoder.ranks is None and len(decoder.stages) > 1)):
             why = "is recurrent, and cannot take back wrong guesses" if decoder.config.recurrent else "is split"
             raise DTypeError(f"lookup: the model {why}; leave it out")
         if type(slots) is not int or slots < 2:

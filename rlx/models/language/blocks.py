@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ from rlx.ir import Graph, Tensor
 from rlx.models.language.adapters import LowRank, LowRanks
 from rlx.models.language.caches import Caches, Size, turned
 from rlx.models.language.config import Attention, Experts, LanguageConfig, Rope
+
+if TYPE_CHECKING:
+    from rlx.models.language.parallel import TensorParallel
 
 
 class WeightTypes(Protocol):
@@ -38,7 +41,7 @@ class Blocks:
     """The blocks of one graph. Values between blocks are (batch · chunk, width). The matrices of an adapter, whose
     products `adapter` knows, are states, so that adapters of one shape take turns in one program; of several adapters
     side by side each sequence has the one of its `number`, i32 (batch,). `stride`, i32 (batch,), is 0 for sequences
-    that stand still in a step.
+    that stand still in a step. With `parallel` they are those of one rank, and `config` the rank's own.
 
     `at`, i32 (batch,), is the position of each sequence's first token in this run. Key and value caches are states
     (slots, rows, kv_heads, head_size), of which a run writes `chunk` rows of a sequence in place. The rows are as many
@@ -48,9 +51,10 @@ class Blocks:
     def __init__(
         self, g: Graph, config: LanguageConfig, size: Size, weights: WeightTypes, at: Tensor,
         slot: Tensor | None = None, adapter: LowRank | LowRanks | None = None, number: Tensor | None = None,
-        stride: Tensor | None = None, table: Tensor | None = None,
+        stride: Tensor | None = None, table: Tensor | None = None, parallel: TensorParallel | None = None,
     ) -> None:  # fmt: skip
         self.g = g
+        self.parallel = parallel
         self.config = config
         self.size = size
         self.rows = size.batch * size.chunk
@@ -185,7 +189,11 @@ class Blocks:
         name, vocabulary = "embed_tokens" if c.tied else "lm_head", c.vocabulary
         if c.embedding_width:
             x = self.linear(x, "project_out", c.embedding_width, dtype=self.wide)
-        logits = self.linear(x, name, vocabulary, dtype=self.wide, parts=[("lm_head", vocabulary)])
+        p = self.parallel
+        if p is None:
+            logits = self.linear(x, name, vocabulary, dtype=self.wide, parts=[("lm_head", vocabulary)])
+        else:
+            logits = p.gathered(self.linear(x, "lm_head", p.vocabulary[1] - p.vocabulary[0], dtype=self.wide))
         if c.head_bias:
             logits = logits + self.weight("lm_head.bias", (vocabulary,))
         if c.logit_scale != 1.0:
@@ -194,6 +202,10 @@ class Blocks:
         return logits if cap is None else ops.tanh(logits / cap) * cap
 
     # -- the parts of a layer
+
+    def summed(self, x: Tensor) -> Tensor:
+        """What a block gives, of what it gives here: the sum over the ranks, where there are some."""
+        return x if self.parallel is None else self.parallel.summed(x)
 
     def mlp(self, x: Tensor, name: str, inner: int = 0) -> Tensor:
         """An MLP of the model's inner width, or of another."""
@@ -314,10 +326,20 @@ class Blocks:
         return q, k, v
 
     def _normed(self, q: Tensor, k: Tensor, name: str, a: Attention) -> list[Tensor]:
+        if a.qk_norm == "row" and self.parallel is not None:
+            return [self._norm_of_ranks(t, f"{name}.{which}_norm") for t, which in ((q, "q"), (k, "k"))]
         return [
             self.norm(t, f"{name}.{which}_norm", a.qk_norm_bias, a.qk_norm == "heads")
             for t, which in ((q, "q"), (k, "k"))
         ]
+
+    def _norm_of_ranks(self, x: Tensor, name: str) -> Tensor:
+        """The RMS norm of rows of which each rank has a part: (rows, heads · head_size)."""
+        assert self.parallel is not None
+        gamma = self.weight(f"{name}.weight", x.shape[-1:]) if self.config.norm_weight else 1.0
+        x32 = ops.cast(x, self.wide)
+        square = self.parallel.mean_of_rows(ops.mean(x32 * x32, axis=-1, keepdims=True), name)
+        return ops.cast(x32 * ops.rsqrt(square + self.config.eps) * gamma, x.dtype)
 
     def _heat(self, heat: tuple[float, float]) -> Tensor:
         """What each query is multiplied by, by its position: f32 (batch, chunk, 1, 1)."""

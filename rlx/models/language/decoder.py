@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rlx.driver.closing import Closing
 from rlx.dtypes import DType, f32
-from rlx.errors import DTypeError, GraphError, ModelFormatError, ShapeError
+from rlx.errors import DTypeError, GraphError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.files import shown
 from rlx.host.locks import renewed
 from rlx.ir import TensorType
@@ -21,7 +21,7 @@ from rlx.models.language.caches import Size, cache_bytes, ring_rows
 from rlx.models.language.config import LanguageConfig
 from rlx.models.language.graph import GREEDY, LOG, Head, Picking, language_graph
 from rlx.models.language.pages import Pages
-from rlx.models.language.placement import Room, check_room, room_of
+from rlx.models.language.placement import Room, check_room, check_rooms, room_of
 from rlx.models.language.shaping import Shaping
 from rlx.models.language.speculation import Speculation
 from rlx.models.language.split import SplitProgram, SplitStates, Stage
@@ -29,6 +29,12 @@ from rlx.models.language.weights import ModelWeights
 from rlx.ops.random.draws import key as key_of
 from rlx.records import Record
 from rlx.runtime import CompiledGraph, Session, State, Store, Weights
+
+if TYPE_CHECKING:
+    from rlx.models.language.ranks import Ranks, RanksProgram, RanksStates
+    from rlx.ranks.team import Team
+
+    _Program = CompiledGraph | SplitProgram | RanksProgram
 
 Ids = npt.NDArray[np.int32]
 AHEAD = 16  # runs begun before their tokens are read
@@ -95,10 +101,10 @@ class Decoder(Closing):
     `context` is how many tokens the caches hold; `length` how many are in them. `split` has the sessions whose devices
     take the layers, in order, and how many each: None for as many as fit there, for the last the rest. With `slots`
     there are caches for several sequences, which `Batch` fills, or the `pages` that these share; `like` is a decoder of
-    the same model, whose weights are used. `prefill_chunk` is how many tokens of a prompt one run takes at most. Where
-    it is None that is 512, or 2,048 for one sequence on a GPU of 40 GB and more of which the model leaves an eighth:
-    smaller ones could take seconds for a large model, which some drivers end, and other sequences would wait. Not for
-    use by several threads at once.
+    the same model, whose weights are used. `ranks` are those that share the model, `weights` those of the first here.
+    `prefill_chunk` is how many tokens of a prompt one run takes at most. Where it is None that is 512, or 2,048 for one
+    sequence on a GPU of 40 GB and more of which the model leaves an eighth: smaller ones could take seconds for a large
+    model, which some drivers end, and other sequences would wait. Not for use by several threads at once.
     Raises: OutOfDeviceMemory, before anything is read, for a model that does not fit; ShapeError for a `split` that is
     not one of the model's layers.
     """
@@ -107,9 +113,10 @@ class Decoder(Closing):
         self, config: LanguageConfig, weights: ModelWeights, session: Session, context: int, *,
         activations: DType = f32, cache: DType = f32, slots: int = 1, like: Decoder | None = None,
         split: Sequence[tuple[Session, int | None]] = (), pages: Pages | None = None,
-        prefill_chunk: int | None = None,
+        prefill_chunk: int | None = None, ranks: Ranks | None = None,
     ) -> None:  # fmt: skip
         self.config = config
+        self.ranks: Ranks | None = ranks if like is None else like.ranks
         self.pages = pages
         self.slots = slots
         self.session = session
@@ -126,11 +133,13 @@ class Decoder(Closing):
         self.number = -1  # the number of the adapter of a prompt's sequence, where `place` put several side by side
         self._several: LowRanks | None = None
         self._placed: dict[str, Adapter] = {}  # adapters whose matrices the states hold
-        self._programs: dict[_Key, CompiledGraph | SplitProgram] = {}
+        self._programs: dict[_Key, _Program] = {}
         self._lock = renewed(self, "_lock", threading.Lock)
         self._closed = False
-        self.graph(1)
-        weights.check()
+        self._weights = (weights,) if self.ranks is None else self.ranks.weights
+        for rank, each in enumerate(self._weights):
+            self.graph(1, rank=rank)
+            each.check()
         if prefill_chunk is None and long:  # what is left must hold the tensors of a long run
             need = sum(self.room(context).need(range(config.layers), like is not None))
             if need > session.device.free_bytes() // 8 * 7:
@@ -139,48 +148,78 @@ class Decoder(Closing):
         if like is not None:
             sessions = [(stage.session, len(stage.layers)) for stage in like.stages]
         count = 0 if pages is None else pages.count
-        layers = check_room(self.room, sessions, self.slots, context, like is not None, count)
+        if self.ranks is not None:
+            sessions = [(session, None) for session in self.ranks.meeting.sessions]
+            layers = check_rooms(self.room, sessions, self.slots, context, like is not None, count)
+        else:
+            layers = check_room(self.room, sessions, self.slots, context, like is not None, count)
         self.stages: list[Stage] = []
         for (own, _), part in zip(sessions, layers, strict=True):
             held = Weights(own.device) if like is None else like.stages[len(self.stages)].weights
             self.stages.append(Stage(own, part, held, State(own.device)))
         # On Vulkan the host waits for a program's last run before it begins another, but not for other programs.
         self.turns = 2 if self._whole and session.info.id.startswith("vulkan") else 1
-        self.state: State | SplitStates = self.stages[0].state if self._whole else SplitStates(self.stages)
+        self.state: State | SplitStates | RanksStates = self.stages[0].state
+        if self._team is not None:
+            from rlx.models.language.ranks import RanksStates  # most models have none
+
+            self.state = RanksStates(self._team, [stage.state for stage in self.stages])
+        elif not self._whole:
+            self.state = SplitStates(self.stages)
         self._lends = like is None  # whether the weights are this decoder's own
         if like is not None:
             return
         try:
-            stores: dict[str, list[Store]] = {}
-            for stage in self.stages:
-                params = self.graph(1, layers=stage.layers).params
-                stage.weights.declare({name: t.type for name, t in params.items()})
-                for name in params:
-                    stores.setdefault(name, []).append(stage.weights)
-            weights.load(stores)
+            if self.ranks is None:
+                self._load(weights, self.stages)
+            for rank, each in enumerate(() if self.ranks is None else self._weights):
+                self._load(each, self.stages[rank : rank + 1], rank)
         except BaseException:
             self.close()
             raise
 
+    def _load(self, weights: ModelWeights, stages: Sequence[Stage], rank: int = 0) -> None:
+        """Reads the weights of some stages."""
+        stores: dict[str, list[Store]] = {}
+        for stage in stages:
+            params = self.graph(1, layers=stage.layers, rank=rank).params
+            stage.weights.declare({name: t.type for name, t in params.items()})
+            for name in params:
+                stores.setdefault(name, []).append(stage.weights)
+        weights.load(stores)
+
     @property
     def _whole(self) -> bool:
-        """Whether all layers are on one device."""
-        return len(self.stages) == 1
+        """Whether each program has all layers."""
+        return len(self.stages) == 1 or self.ranks is not None
+
+    @property
+    def rank(self) -> int:
+        """The number of the rank that this process is, of several that share the model."""
+        return 0 if self.ranks is None else self.ranks.meeting.own[0]
+
+    @property
+    def _team(self) -> Team | None:
+        """The threads of the ranks, where these are threads."""
+        return None if self.ranks is None else self.ranks.team
 
     @property
     def where(self) -> str:
         """The device, or how many layers are on each."""
+        if self.ranks is not None:
+            return self.ranks.text
         return self.session.info.id if self._whole else ", ".join(stage.where for stage in self.stages)
 
     def room(self, context: int) -> Room:
-        """What the layers need with caches for so many tokens."""
+        """What the layers need with caches for so many tokens, of ranks on one device."""
+        config = self.config if self.ranks is None else self.ranks.parts[0].local()
         if self.pages is not None:
-            caches = cache_bytes(self.config, context, self.cache, self.pages.count)
+            caches = cache_bytes(config, context, self.cache, self.pages.count)
         else:
-            one = cache_bytes(self.config, context, self.cache, longest=self.sizes[-1])
+            one = cache_bytes(config, context, self.cache, longest=self.sizes[-1])
             caches = tuple(self.slots * n for n in one)
         where = self.source.source.where
-        return room_of(self.config, where, self.source.sizes, self.source.table_bytes, caches)
+        return room_of(config, where, self.source.sizes, self.source.table_bytes, caches)
 
     @property
     def cache_bytes(self) -> int:
@@ -188,14 +227,17 @@ class Decoder(Closing):
         return sum(self.room(self.context).caches)
 
     def graph(
-        self, chunk: int, head: Head = "token", picking: Picking = GREEDY, layers: range | None = None
+        self, chunk: int, head: Head = "token", picking: Picking = GREEDY, layers: range | None = None, rank: int = 0
     ) -> Any:
         batch = self.slots if head in ("next", "guessed") else 1
         if head == "next" and layers is not None:  # the host begins each step of a part
             head = "token"
         pages = 0 if self.pages is None else self.pages.count
         size = Size(batch, chunk, self.context, self.activations, self.cache, self.slots, pages, self.sizes[-1])
-        return language_graph(self.config, size, self.source, head, picking, self._low, layers)
+        if self.ranks is None:
+            return language_graph(self.config, size, self.source, head, picking, self._low, layers)
+        part = self.ranks.parts[rank]
+        return language_graph(part.local(), size, self._weights[rank], head, picking, layers=layers, parallel=part)
 
     @property
     def _low(self) -> LowRank | LowRanks | None:
@@ -204,7 +246,10 @@ class Decoder(Closing):
     def fit(self, adapter: Adapter) -> None:
         """Makes the matrices of an adapter for this model; they come onto the device when it is used.
 
-        Raises: ModelFormatError for an adapter of another model."""
+        Raises: ModelFormatError for an adapter of another model, UnsupportedOp where ranks share the model."""
+        if self.ranks is not None:
+            raise UnsupportedOp(f"{adapter.path}: a model that tensor_parallel cuts takes no adapters; "
+                                "layers_on= does, and so does one device")  # fmt: skip
         kept, self.adapter = self.adapter, adapter
         try:
             self.graph(1)
@@ -242,7 +287,7 @@ class Decoder(Closing):
 
     def program(
         self, chunk: int, head: Head = "token", picking: Picking = GREEDY, turn: int = 0
-    ) -> CompiledGraph | SplitProgram:
+    ) -> _Program:
         """The program for one chunk size; another for another `turn`, since a device may run two programs one after the
         other with no wait of the host between them. Raises: GraphError after `close`."""
         key = (chunk, head, picking, turn, self._low)
@@ -254,7 +299,7 @@ class Decoder(Closing):
         assert result is not None
         return result
 
-    def _known(self, key: _Key, new: CompiledGraph | SplitProgram | None = None) -> CompiledGraph | SplitProgram | None:
+    def _known(self, key: _Key, new: _Program | None = None) -> _Program | None:
         """The program of a key, which is `new` from now on where there was none. Raises: GraphError after `close`."""
         with self._lock:
             if not self._closed:
@@ -263,14 +308,20 @@ class Decoder(Closing):
             new.close()
         raise GraphError("the model is closed; load it again")
 
-    def _compiled(self, chunk: int, head: Head, picking: Picking) -> CompiledGraph | SplitProgram:
+    def _compiled(self, chunk: int, head: Head, picking: Picking) -> _Program:
         def one(graph: Any, stage: Stage) -> CompiledGraph:
             return stage.session.compile(graph, weights=stage.weights, state=stage.state)
 
+        if self._team is not None:
+            from rlx.models.language.ranks import RanksProgram
+
+            graphs = (self.graph(chunk, head, picking, rank=rank) for rank in range(len(self.stages)))
+            return RanksProgram(self._team, [one(g, stage) for g, stage in zip(graphs, self.stages, strict=True)])
         whole = self.graph(chunk, head, picking)
         if isinstance(self.state, State):
             return one(whole, self.stages[0])
         parts = [one(self.graph(chunk, head, picking, stage.layers), stage) for stage in self.stages]
+        assert isinstance(self.state, SplitStates)
         return SplitProgram(whole, parts, self.state, self.context)
 
     # -- chunks
@@ -391,6 +442,8 @@ class Decoder(Closing):
         return self._all(ids, "hidden", self.config.width)
 
     def _all(self, ids: Ids, head: Head, width: int) -> npt.NDArray[np.float32]:
+        if self.ranks is not None:
+            self.ranks.agree(ids, {})
         out, done = np.empty((len(ids), width), np.float32), 0
         for part, size in self._runs(ids):
             found = self.program(size, head).run(self._inputs(part, size))[head]
@@ -424,6 +477,8 @@ class Decoder(Closing):
         """Takes in tokens; the outputs of the last run, which picks the token that follows. `more` are the inputs of
         its draws and masks."""
         result: dict[str, Any] = {}
+        if self.ranks is not None:
+            self.ranks.agree(ids, more)
         for part, size in self._runs(ids):
             inputs = {**self._inputs(part, size), **more}
             if size > 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from rlx.models.language.latent import latent
 from rlx.models.language.pages import pages_for
 from rlx.models.language.recurrent import conv, delta, hybrid, lightning, mamba, mamba2
 from rlx.records import Record
+
+if TYPE_CHECKING:
+    from rlx.models.language.parallel import TensorParallel
 
 Head = Literal["token", "next", "choices", "guessed", "logits", "hidden"]
 LOG = 64  # tokens that the state `log` holds
@@ -81,11 +84,12 @@ def only(logits: Tensor, words: Tensor) -> Tensor:
 
 def language_graph(
     config: LanguageConfig, size: Size, weights: WeightTypes, head: Head = "token", picking: Picking = GREEDY,
-    adapter: LowRank | LowRanks | None = None, layers: range | None = None,
+    adapter: LowRank | LowRanks | None = None, layers: range | None = None, parallel: TensorParallel | None = None,
 ) -> Graph:  # fmt: skip
     """A run over `size.chunk` tokens of each of `size.batch` sequences, through all layers, or through those of
     `layers`: then a part that does not begin with the first layer has the input `x`, (batch · chunk, width) in the
-    dtype of activations, in place of `ids`, and one that does not end with the last has the output `x` alone.
+    dtype of activations, in place of `ids`, and one that does not end with the last has the output `x` alone. With
+    `parallel` it is one rank's, `config` the settings of its part.
 
     Inputs: `ids`, i32 (batch, chunk); `at`, i32 (batch,), the position of each sequence's first token here. For the
     head "token" and chunks of several tokens: `last`, i32 (batch,), the place in the chunk of the last token that is
@@ -118,7 +122,9 @@ def language_graph(
     strides = head == "next" or (config.recurrent and size.batch > 1)
     stride = given("stride", (size.batch,), i32) if strides else None
     number = given("adapter", (size.batch,), i32) if isinstance(adapter, LowRanks) else None
-    blocks = Blocks(g, config, size, weights, at, slot, adapter, number, stride, table)
+    if parallel is not None:
+        parallel = parallel.within(f"{g.name} ({size!r}, {picking!r})")
+    blocks = Blocks(g, config, size, weights, at, slot, adapter, number, stride, table, parallel)
     if x is None:
         x = g.input("x", (blocks.rows, config.width), size.activations)
     x = through_layers(blocks, x, layers)
@@ -175,7 +181,7 @@ def layer(b: Blocks, x: Tensor, index: int) -> Tensor:
 
     def around(x: Tensor, block: Callable[[Tensor], Tensor], before: str, after: str, skip: float) -> Tensor:
         normed = x if placement in ("after", "post") else b.norm(x, f"{name}.{before}")
-        result = block(normed)
+        result = b.summed(block(normed))
         x = normed if placement == "inside" else x
         if placement in ("after", "around"):
             result = b.norm(result, f"{name}.{after}")
@@ -187,7 +193,8 @@ def layer(b: Blocks, x: Tensor, index: int) -> Tensor:
         first = second = b.norm(x, f"{name}.input_layernorm")
         if c.parallel == 2:
             second = b.norm(x, f"{name}.post_attention_layernorm")
-        return x + mixer(b, first, index) + mlp(second, f"{name}.mlp")
+        mixed, made = mixer(b, first, index), mlp(second, f"{name}.mlp")
+        return x + mixed + made if b.parallel is None else x + b.summed(mixed + made)
     skips = c.skips[index] if c.skips else (1.0, 1.0)
     x = around(x, lambda t: mixer(b, t, index), "input_layernorm", "post_attention_layernorm", skips[0])
     if c.alone or (not c.inner and c.experts is None):

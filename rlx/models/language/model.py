@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,9 @@ from rlx.models.language.text import StopTexts
 from rlx.models.language.weights import Arrays, ModelWeights, architecture_for
 from rlx.runtime import Session
 from rlx.runtime.keywords import keywords
+
+if TYPE_CHECKING:
+    from rlx.models.language.ranks import Meeting
 
 FLOATS = ("f32", "f16", "bf16")
 Split = Sequence[tuple[Session, int | None]]
@@ -504,14 +507,14 @@ def _cache_dtype(dtype: DTypeLike, config: LanguageConfig, where: str) -> DType:
 def load_folder(
     folder: ModelFolder, session: Session, *, context: int = 4096, dtype: DTypeLike | None = None,
     activations: DTypeLike | None = None, cache: DTypeLike | None = None,
-    split: Split = (), prefill_chunk: int | None = None,
+    split: Split = (), prefill_chunk: int | None = None, meeting: Meeting | None = None,
 ) -> LanguageModel:  # fmt: skip
     """The language model of a Hugging Face folder. Raises: as `rlx.models.load`."""
     fields = Fields(folder.config, str(folder.path / "config.json"))
     architecture_of(fields)  # an unknown one is told of before weights that are missing
     told, tensors = folder.logit_score(), folder.tensors()
     result = made_of(fields, Arrays(tensors, str(folder.path)), _tokenizer(folder.path), session, context, dtype,
-                     activations, cache, split, prefill_chunk)  # fmt: skip
+                     activations, cache, split, prefill_chunk, meeting)  # fmt: skip
     if told is not None:
         result.reading = chat_reading(told, tensors, result.config, result.where)
     return result
@@ -520,14 +523,15 @@ def load_folder(
 def load_gguf(
     file: GgufFile, session: Session, *, context: int = 4096, dtype: DTypeLike | None = None,
     activations: DTypeLike | None = None, cache: DTypeLike | None = None,
-    split: Split = (), prefill_chunk: int | None = None,
+    split: Split = (), prefill_chunk: int | None = None, meeting: Meeting | None = None,
 ) -> LanguageModel:  # fmt: skip
     """The language model of an open GGUF file. Raises: as `rlx.models.load`."""
     model, head = GgufModel(file), reading_of(file)
     speaks = file.metadata.get("tokenizer.ggml.model", "no_vocab") != "no_vocab"
     tokenizer = (model.tokenizer(), "") if speaks else (None, "the file has no tokenizer, which text needs")
     fields = Fields({**model.config, "rope_partial": True}, model.where)
-    result = made_of(fields, model, tokenizer, session, context, dtype, activations, cache, split, prefill_chunk)
+    result = made_of(fields, model, tokenizer, session, context, dtype, activations, cache, split, prefill_chunk,
+                     meeting)  # fmt: skip
     result.reading = head
     return result
 
@@ -535,9 +539,10 @@ def load_gguf(
 def made_of(
     fields: Fields, source: Any, tokenizer: tuple[LanguageTokenizer | None, str], session: Session, context: int,
     dtype: DTypeLike | None, activations: DTypeLike | None, cache: DTypeLike | None, split: Split = (),
-    prefill_chunk: int | None = None,
+    prefill_chunk: int | None = None, meeting: Meeting | None = None,
 ) -> LanguageModel:  # fmt: skip
-    """A language model of settings and tensors, of whatever files they are; `split` as `Decoder` takes it."""
+    """A language model of settings and tensors, of whatever files they are; `split` as `Decoder` takes it, `meeting`
+    the ranks that share the model."""
     architecture = architecture_for(fields, source)
     config = architecture.read(fields)
     if type(context) is not int or context < 1:
@@ -547,8 +552,16 @@ def made_of(
     kept = work if cache is None else _cache_dtype(cache, config, source.where)
     matrices = None if dtype is None else half_or_full("dtype", dtype)
     weights = ModelWeights(source, architecture, config, context, matrices)
+    ranks = None
+    if meeting is not None:
+        from rlx.models.language.ranks import Ranks  # most models have none
+
+        told = [f"context {context}, activations {work}, cache {kept}, dtype {matrices}, sums {meeting.sums}"]
+        ranks = Ranks.of(meeting, weights, told, lambda part: ModelWeights(
+            source, architecture, weights.config, context, matrices, parallel=part))  # fmt: skip
+        weights = ranks.weights[0]
     decoder = Decoder(weights.config, weights, session, context, activations=work, cache=kept, split=split,
-                      prefill_chunk=prefill_chunk)  # fmt: skip
+                      prefill_chunk=prefill_chunk, ranks=ranks)  # fmt: skip
     return LanguageModel(decoder, tokenizer[0], source.where, tokenizer[1])
 
 

@@ -68,6 +68,11 @@ class Room(Record, slots=False):
         held += first * self.before + last * self.after - (first and last) * self.both
         return 0 if loaded else held, sum(self.caches[layers.start : layers.stop])
 
+    def times(self, n: int) -> Room:
+        """What so many of such models need."""
+        weights, caches = (tuple(n * size for size in sizes) for sizes in (self.weights, self.caches))
+        return Room(self.where, weights, caches, n * self.before, n * self.after, n * self.tables, n * self.both)
+
     def fitting(self, start: int, free: int) -> int:
         """How many layers from `start` on fit into so many bytes."""
         ends = range(len(self.weights), start, -1)
@@ -151,6 +156,19 @@ def check_room(
             f"{free[i]:,} free: {', or '.join(hints) or 'close other programs of the device'}"
         )
     return layers
+
+
+def check_rooms(
+    room: Callable[[int], Room], sessions: Sequence[tuple[Session, int | None]], slots: int, context: int, loaded: bool,
+    pages: int = 0,
+) -> list[range]:  # fmt: skip
+    """All layers for each session, of which each has its part of every layer, which `room` tells; several may be on one
+    device. Raises: OutOfDeviceMemory as `check_room`."""
+    result: list[range] = []
+    for session, _ in sessions:
+        beside = sum(other.device is session.device for other, _ in sessions)
+        result += check_room(lambda c, n=beside: room(c).times(n), [(session, None)], slots, context, loaded, pages)  # type: ignore[misc]
+    return result
 
 
 def _longest(room: Callable[[int], Room], layers: range, context: int, loaded: bool, free: int) -> int:

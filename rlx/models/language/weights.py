@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,14 +30,18 @@ from rlx.models.language.architectures.base import (
     alone,
     joined,
     plain_names,
+    stack,
 )
 from rlx.models.language.blocks import table_names
 from rlx.models.language.config import Fields, LanguageConfig, Rope
 from rlx.ops.rope.table import rope_table
 from rlx.packed import PackedArray
-from rlx.packed.array import copy_into
+from rlx.packed.array import copy_into, part_of
 from rlx.records import Record, replace
 from rlx.runtime import Store
+
+if TYPE_CHECKING:
+    from rlx.models.language.parallel import Part, TensorParallel
 
 Scale = npt.NDArray[np.float32]
 _LEAST_TENSORS = 6  # tensors of a layer, in any architecture
@@ -56,6 +60,9 @@ class Source(Protocol):
     def scales(self) -> Mapping[str, Scale]: ...
 
     def read(self, name: str) -> Stored: ...
+    def read_part(self, name: str, axis: int, start: int, stop: int) -> Stored:
+        """A range of one axis of the tensor, of the last one of a packed tensor one of whole blocks."""
+
     def read_into(self, name: str, out: Bytes) -> None:
         """Writes the tensor into memory of its size, in the layout of the devices. Another thread may call it while
         the one that loads does something else."""
@@ -82,6 +89,9 @@ class Arrays:
         result: Stored = self._tensors[name]
         return result
 
+    def read_part(self, name: str, axis: int, start: int, stop: int) -> Stored:
+        return part_of(self.read(name), axis, start, stop)
+
     def read_into(self, name: str, out: Bytes) -> None:
         if isinstance(self._tensors, SafetensorsFile | ShardedTensors):
             self._tensors.read_into(name, out)
@@ -101,27 +111,36 @@ def architecture_for(fields: Fields, source: Source) -> Architecture:
 class _Wanted(Record):
     """A weight. `plain`: tensors of the file, by their names here, that one after the other are its bytes; none where
     it has to be made of them. `scale`: what products with it are multiplied by, a number for all or each expert, or for
-    each row of joined weights."""
+    each row of joined weights. `part`: which part it is of what the recipe gives; `reads`: which part of each of the
+    recipe's tensors is read, None for all of it."""
 
     shape: tuple[int, ...]
     dtype: DType
     recipe: Recipe
     plain: tuple[str, ...] = ()
     scale: Scale | None = None
+    part: Part | None = None
+    reads: tuple[Part | None, ...] = ()
+
+    @property
+    def whole(self) -> tuple[int, ...]:
+        """The shape of what it is part of."""
+        return self.shape if self.part is None else self.part.whole
 
 
 class ModelWeights:
     """The weights of a model: the graph asks for each by name and shape (`dtype_of`), `load` puts them into a Store.
 
     Matrices keep the file's dtype, packed ones too, unless `dtype` names another; vectors are f32. Unless it `joins`,
-    no weight is one of several. Tables of ropes are made here.
+    no weight is one of several. Tables of ropes are made here. `parallel` says which part a rank has of a weight.
     Raises: ModelFormatError naming each weight that is missing or of a wrong shape.
     """
 
     def __init__(
         self, source: Source, architecture: Architecture, config: LanguageConfig, context: int, dtype: DType | None,
-        joins: bool = True,
+        joins: bool = True, parallel: TensorParallel | None = None,
     ) -> None:  # fmt: skip
+        self.parallel = parallel
         self.source: Source = source
         self._joins = joins
         self.positions = context
@@ -178,8 +197,22 @@ class ModelWeights:
         """What products with a weight that was asked for are multiplied by: a number, or one for each row or expert."""
         return self._wanted[name].scale if name in self._wanted else None
 
-    def _scale(self, name: str, recipe: Recipe, packed: bool) -> Scale | None:
+    def _part(self, name: str, shape: tuple[int, ...]) -> Part | None:
+        return None if self.parallel is None else self.parallel.part(name, shape)
+
+    def block_of(self, name: str) -> int:
+        """How many elements along the last axis of a weight stay together: those of a block, where the files have it
+        packed."""
+        files = [self._names[n] for n in self._architecture.find(name, self.config, self._names).files
+                 if n in self._names]  # fmt: skip
+        return math.lcm(*(kind.storage.elements for _, kind in map(self.source.kinds.__getitem__, files)
+                          if kind.is_packed))  # fmt: skip
+
+    def _scale(self, name: str, recipe: Recipe, packed: bool, shape: tuple[int, ...]) -> Scale | None:
         own = self.config.multiplier(name.removesuffix(".weight"))
+        part = self._part(name, shape)
+        if own is not None and own.ndim and part is not None and part.axis == 0:
+            own = own[part.start : part.stop]
         held = [self.source.scales.get(self._names[n]) if packed else None for n in recipe.files]
         if all(s is None for s in held):
             return own
@@ -206,22 +239,27 @@ class ModelWeights:
         rows = sum(w.shape[0] for w in found)
         derived = any(w.recipe.derived for w in found)
         recipe = Recipe(files, join, derived=derived)
+        reads = tuple(part for w in found for part in w.reads)
         plain = tuple(n for w in found for n in w.plain) if all(w.plain for w in found) else ()
         scale = None
         if any(w.scale is not None for w in found):
             scale = np.concatenate([np.full(w.shape[0], 1 if w.scale is None else w.scale, np.float32) for w in found])
-        self._wanted[name] = _Wanted((rows, *found[0].shape[1:]), found[0].dtype, recipe, plain, scale)
+        self._wanted[name] = _Wanted((rows, *found[0].shape[1:]), found[0].dtype, recipe, plain, scale, None, reads)
         return True
 
     def _find(self, name: str, shape: tuple[int, ...]) -> _Wanted:
         recipe = self._architecture.find(name, self.config, self._names)
         if name == "embed_tokens.weight" and self.config.tied and self._table not in self._names:
             recipe = Recipe((self._head,)) if self._head in self._names else recipe
+        if name == "lm_head.weight" and self.config.tied:  # a rank's rows of it beside all embeddings
+            recipe = Recipe((self._table if self._table in self._names else self._head,))
+        part = self._part(name, shape)
+        shape, own = shape if part is None else part.whole, shape
         self._recipes[name] = recipe
         missing = [n for n in recipe.files if n not in self._names]
         if missing:
             self._problems.append(f"missing {missing[0]!r}" + (f" and {len(missing) - 1} more" if missing[1:] else ""))
-            return _Wanted(shape, f32, recipe)
+            return _Wanted(own, f32, recipe, part=part, reads=(None,) * len(recipe.files))
         held = {self.source.kinds[self._names[n]][1] for n in recipe.files}
         dtype = held.pop()
         if held or not (dtype.is_packed or dtype.name in ("f32", "f16", "bf16", "f64")):
@@ -234,8 +272,19 @@ class ModelWeights:
         elif self._dtype is not None and not dtype.is_packed:
             dtype = self._dtype
         same = recipe.make is alone and self.source.kinds[self._names[recipe.files[0]]] == (shape, dtype)
-        scale = self._scale(name, recipe, dtype.is_packed)
-        return _Wanted(shape, dtype, recipe, recipe.files if same else (), scale)
+        scale = self._scale(name, recipe, dtype.is_packed, own)
+        plain = recipe.files if same and part is None else ()
+        return _Wanted(own, dtype, recipe, plain, scale, part, self._reads(recipe, part))
+
+    def _reads(self, recipe: Recipe, part: Part | None) -> tuple[Part | None, ...]:
+        """Which part of each tensor is read: where these are the weight, or a stack of them is."""
+        shapes = [self.source.kinds[self._names[n]][0] for n in recipe.files]
+        if part is not None and part.axis is not None and not recipe.derived:
+            if recipe.make is alone and shapes == [part.whole]:
+                return (part,)
+            if recipe.make is stack and part.axis > 0 and set(shapes) == {part.whole[1:]}:
+                return (replace(part, whole=part.whole[1:], axis=part.axis - 1),) * len(shapes)
+        return (None,) * len(shapes)
 
     def recipe(self, name: str) -> Recipe:
         """How a weight that was asked for is made of the file's tensors."""
@@ -309,7 +358,7 @@ class ModelWeights:
     def value(self, name: str) -> Value:
         """A weight that was asked for, made of the file's tensors. Raises: ModelFormatError."""
         wanted = self._wanted[name]
-        values = [self.source.read(self._names[n]) for n in wanted.recipe.files]
+        values = self._read(wanted)
         if wanted.recipe.derived:
             values = [v.dequantize() if isinstance(v, PackedArray) else v for v in values]
         return _shaped(wanted, values)
@@ -332,8 +381,8 @@ class ModelWeights:
             recipe = wanted.recipe
             if recipe.make is alone and recipe.files[0] in self._names:  # others are checked when they are made
                 shape = self.source.kinds[self._names[recipe.files[0]]][0]
-                if shape != wanted.shape:
-                    problems.append(f"{recipe.files[0]!r} has shape {shape}, expected {wanted.shape}")
+                if shape != wanted.whole:
+                    problems.append(f"{recipe.files[0]!r} has shape {shape}, expected {wanted.whole}")
         if problems:
             rest = len(problems) - _MAX_NAMED
             listed = problems[:_MAX_NAMED] + ([f"and {rest} more"] if rest > 0 else [])
@@ -365,7 +414,7 @@ class ModelWeights:
         of experts those in use."""
         total, experts = 0, self.config.experts
         for name, w in self._wanted.items():
-            if name == "embed_tokens.weight" and not self.config.tied:
+            if name == "embed_tokens.weight" and (not self.config.tied or "lm_head.weight" in self._wanted):
                 continue
             part = experts.used / experts.count if experts is not None and ".experts." in name else 1.0
             total += math.ceil(part * w.dtype.nbytes(w.shape))
@@ -413,7 +462,7 @@ class ModelWeights:
             room = rooms.next(wanted.dtype.nbytes(wanted.shape))
             self._write(wanted, room)
             return room
-        values = [self.source.read(self._names[n]) for n in wanted.recipe.files]
+        values = self._read(wanted)
         if wanted.recipe.derived or not wanted.dtype.is_packed:
             values = [
                 times(v.dequantize(), self.source.scales.get(self._names[n])) if isinstance(v, PackedArray) else v
@@ -426,6 +475,15 @@ class ModelWeights:
         if not isinstance(result, PackedArray):
             result = rounded(np.asarray(result), wanted.dtype.np)
         return result
+
+    def _read(self, wanted: _Wanted) -> list[Stored]:
+        """The tensors that a weight is made of, or the parts of them that it needs."""
+        names = [self._names[n] for n in wanted.recipe.files]
+        return [
+            self.source.read(name) if part is None or part.axis is None
+            else self.source.read_part(name, part.axis, part.start, part.stop)
+            for name, part in zip(names, wanted.reads, strict=True)
+        ]  # fmt: skip
 
     def _write(self, wanted: _Wanted, out: Bytes) -> None:
         """Reads a weight that is tensors of the file one after the other."""
@@ -446,6 +504,9 @@ class _Loaded(Record):
 
     def read(self, name: str) -> Stored:
         raise RlxError(f"{self.where}: tensor {shown(name)} cannot be read: the model was loaded")
+
+    def read_part(self, name: str, axis: int, start: int, stop: int) -> Stored:
+        return self.read(name)
 
     def read_into(self, name: str, out: Bytes) -> None:
         self.read(name)
@@ -475,6 +536,8 @@ def _shaped(wanted: _Wanted, values: Sequence[Value]) -> Stored:
         made = cast(Stored, wanted.recipe.make(values))  # stored values make no tensor
     except (ValueError, IndexError) as error:
         raise ModelFormatError(f"{where}, of which no {wanted.shape} is made") from error
+    if wanted.part is not None and tuple(made.shape) == wanted.part.whole:
+        made = wanted.part.of(made)
     if tuple(made.shape) != wanted.shape:
         raise ModelFormatError(f"{where}; it gives {tuple(made.shape)}, expected {wanted.shape}")
     return made

@@ -23,7 +23,8 @@ from rlx.ranks.mesh import ranks_along
 from rlx.ranks.world import world_of
 
 FAMILY = "collectives"
-PLACE = ("over", "mesh", "world", "rank", "card")  # the attributes that say who takes part
+# The attributes that say who takes part. With `spoils` states may be written before, and are lost where a rank is.
+PLACE = ("over", "mesh", "world", "rank", "card", "spoils")
 Grads = Sequence["Tensor | None"]
 
 

@@ -168,8 +168,9 @@ def after_last_failure(graph: Graph) -> int:
 
 
 def _may_fail(node: Node) -> bool:
-    """Whether the node runs a user's function, or a loop, which may reach its limit of steps."""
-    if node.op.fallible or (node.op.control is not None and node.op.control.repeats):
+    """Whether the node runs a user's function, or a loop, which may reach its limit of steps, or waits for ranks, with
+    whose loss states are not lost too."""
+    if (node.op.fallible and not node.attrs.get("spoils")) or (node.op.control is not None and node.op.control.repeats):
         return True
     return any(_may_fail(inner) for body in bodies(node).values() for inner in body.nodes)
 

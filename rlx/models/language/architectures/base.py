@@ -303,17 +303,18 @@ def plain_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -
 
 def stacked(names: Sequence[str]) -> Recipe:
     """Tensors of one shape as one, with a new first axis."""
-
-    def stack(values: Sequence[Value]) -> Value:
-        first = values[0]
-        if isinstance(first, PackedArray):
-            data = np.stack([v.data for v in values if isinstance(v, PackedArray) and v.dtype == first.dtype])
-            return PackedArray(first.dtype, (len(values), *first.shape), data)
-        if isinstance(first, Tensor):
-            return ops.stack([v for v in values if isinstance(v, Tensor)])
-        return np.stack([np.asarray(v) for v in values])
-
     return Recipe(tuple(names), stack)
+
+
+def stack(values: Sequence[Value]) -> Value:
+    """The tensors one above the other, along a new first axis."""
+    first = values[0]
+    if isinstance(first, PackedArray):
+        data = np.stack([v.data for v in values if isinstance(v, PackedArray) and v.dtype == first.dtype])
+        return PackedArray(first.dtype, (len(values), *first.shape), data)
+    if isinstance(first, Tensor):
+        return ops.stack([v for v in values if isinstance(v, Tensor)])
+    return np.stack([np.asarray(v) for v in values])
 
 
 def turned(value: npt.NDArray[Any] | Tensor) -> Value:
