@@ -139,17 +139,18 @@ forcing = forced.forcing
 
 def choose(target: Target, problem: Problem, known: dict[Hashable, Candidate]) -> Candidate:
     """The candidate that computes a convolution; `known` keeps those of a program."""
-    if problem not in known:
-        known[problem] = _chosen(target, problem, candidates(target, problem))
+    if problem in known:
+        return target.choose(problem, (known[problem],))
+    known[problem] = _chosen(target, problem, candidates(target, problem))
     return known[problem]
 
 
 def choose_weight(target: Target, problem: Problem) -> Candidate:
     """The candidate that computes the gradient to the weights."""
-    return _chosen(target, problem, weight_candidates(target, problem))
+    return _chosen(target, ("weight", problem), weight_candidates(target, problem))
 
 
-def _chosen(target: Target, problem: Problem, kernels: list[Candidate]) -> Candidate:
+def _chosen(target: Target, problem: Hashable, kernels: list[Candidate]) -> Candidate:
     wish = forced()
     wishes = {name: getattr(wish, name) for name in Forced.__slots__}
     return target.choose(problem, narrowed(kernels, **wishes))
