@@ -19,7 +19,18 @@ from rlx.cli.gguf import is_gguf
 from rlx.cli.inputs import dims_of, feeds_of, load_model
 from rlx.cli.language import Loading
 from rlx.cli.long_commands import each_device, kept, limit
-from rlx.cli.options import AnyModel, Devices, Dims, Inputs, MaxBytes, MaxSteps, Precision, Seconds, Seed, Strict
+from rlx.cli.options import (
+    AnyModel,
+    Devices,
+    Dims,
+    Inputs,
+    MaxBytes,
+    MaxSteps,
+    Precision,
+    Seconds,
+    Seed,
+    Strict,
+)
 from rlx.cli.saved import feeds_of_saved, is_saved, refuse_options
 from rlx.cli.table import format_table
 from rlx.errors import RlxError
