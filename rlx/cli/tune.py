@@ -178,8 +178,9 @@ def _language(model: Path, device: str, precision: str, seed: int) -> _Programs:
         token = decoder.prefill(ids, greedy)
         for _ in decoder.decode(token, greedy, most=2):
             pass
-        programs = [p for p in decoder.programs if isinstance(p, CompiledGraph)]
-        yield [(p, _of_length(p, length)) for p in programs]
+        # Two programs of one graph take turns.
+        programs = {str(p.graph): p for p in decoder.programs if isinstance(p, CompiledGraph)}
+        yield [(p, _of_length(p, length)) for p in programs.values()]
 
 
 def _of_length(program: CompiledGraph, length: int) -> dict[str, Any]:
