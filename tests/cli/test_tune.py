@@ -73,7 +73,7 @@ def test_where_a_run_gains_nothing_nothing_is_kept(
         (("none.onnx",), "none.onnx does not exist"),
         (("model.rlx", "--precision", "bf16"), "it takes no --precision"),
         (("text.txt", "--out", "a.rlx"), "--out writes one saved program anew"),
-        (("model.rlx", "--out", "a.rlx", "--device", "vulkan", "--device", "cpu"), "--out writes one saved program anew"),
+        (("model.rlx", "--out", "a", "--device", "vulkan", "--device", "cpu"), "--out writes one saved program anew"),
         (("text.txt", "--device", "vulkan"), "is not"),
     ],
 )  # fmt: skip
