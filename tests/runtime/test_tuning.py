@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,15 @@ def test_a_search_ends_in_time(program) -> None:
     result = search.search(program, {"x": X}, 0, clock(4.0), halves)
     assert result.tried == 0 and result.left == 1 and result.choices == {}
     assert time.monotonic() - begun < 60
+
+
+def test_likely_sizes_come_before_other_algorithms_and_these_before_what_is_alike() -> None:
+    def candidate(algorithm: str, *cost: float) -> Any:
+        return SimpleNamespace(algorithm=algorithm, cost=cost)
+
+    a = [candidate("a", 1, 5), candidate("a", 1, 6, 0), candidate("a", 1, 6, 1), candidate("a", 1, 7)]
+    b = [candidate("b", 2, 1), candidate("b", 2, 2), candidate("b", 2, 2)]
+    assert search._in_turn([*b, *a]) == [a[0], a[1], a[3], b[0], b[1], a[2], b[2]]
 
 
 def test_real_clocks_say_something(program) -> None:

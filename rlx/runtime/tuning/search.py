@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 LEAST_GAIN = 1.03  # what gains less is within what such times are off
 MOST = 24  # candidates of a problem, those of the least estimated cost
 _WARM_UPS, _RUNS = 2, 5
+_ENOUGH = 0.25  # seconds of warming up, and half of those in which a program is timed
 _TURNS = 10  # runs of either program that are compared as a whole
 _NOISE = 1.005  # what such runs are off
 _CONFIRMING = 3  # what follows the rounds takes as long as so many of them
@@ -66,9 +67,7 @@ class _Problem:
         self.rule = text_of(decision.chosen)
         self.best, self.share = self.rule, 1.0
         self.us = self.rule_us = 0.0
-        first = {c.algorithm: c for c in sorted(decision.candidates, key=lambda c: c.cost, reverse=True)}
-        order = sorted(first.values(), key=lambda c: c.cost) + sorted(decision.candidates, key=lambda c: c.cost)
-        lines = dict.fromkeys(map(text_of, order))
+        lines = dict.fromkeys(map(text_of, _in_turn(decision.candidates)))
         lines.pop(self.rule, None)
         self.left = deque(list(lines)[: MOST - 1])
 
@@ -110,19 +109,42 @@ def search(
     return _confirmed(program, feeds, clock, whole, problems, (tried, left))
 
 
+def _in_turn(candidates: Sequence[Any]) -> list[Any]:
+    """The candidates in the order in which they are measured: sizes of the likeliest algorithm, then the likeliest of
+    each other, then all others. Those whose costs differ in the third number and later are much alike, and come late.
+    """
+    likely = sorted(candidates, key=lambda c: c.cost)
+    order: dict[int, Any] = {}
+    for of in (
+        [(c.cost[:2], c) for c in likely if c.algorithm == likely[0].algorithm],
+        [(c.algorithm, c) for c in likely],
+        [(c.cost[:2], c) for c in likely],
+        [(id(c), c) for c in likely],
+    ):
+        first: list[Any] = list(dict(reversed(of)).values())
+        order |= {id(c): c for c in sorted(first, key=lambda c: c.cost)}
+    return list(order.values())
+
+
 def node_times(program: CompiledGraph, feeds: Feeds) -> dict[str, float]:
-    """The µs of each node, by its name: the least of a few runs. Raises: UnsupportedOp where steps have no clock."""
+    """The µs of each node, by its name: the least of a few runs, of fewer where they take long.
+
+    Raises: UnsupportedOp where steps have no clock."""
     least: dict[str, float] = {}
     executable: Any = program.executable
+    begun = time.monotonic()
     for turn in range(_WARM_UPS + _RUNS):
         program.run(feeds)
-        if turn < _WARM_UPS:
+        spent = time.monotonic() - begun
+        if turn < _WARM_UPS and spent < _ENOUGH:
             continue
         now: dict[str, float] = {}
         for piece in executable.recorded:
             for step, us in zip(piece.schedule[0], piece.timings(), strict=True):
                 now[step.label] = now.get(step.label, 0.0) + us
         least = {node: min(us, least.get(node, math.inf)) for node, us in now.items()}
+        if spent > 2 * _ENOUGH:
+            break
     return least
 
 
