@@ -12,11 +12,16 @@ from rlx.backends.gpu.attention import choice as attention
 from rlx.backends.gpu.gemm import choice as gemm
 from rlx.backends.gpu.gemm.product import Product
 from rlx.backends.gpu.program.candidates import Chooser, cheapest, text_of
+from rlx.backends.gpu.program.executable import lower_graph
 from rlx.backends.gpu.program.target import MatrixUnits, Target
 from rlx.backends.gpu.rules.conv import choice as conv
 from rlx.backends.vulkan.target import vulkan_target
 from rlx.driver import Limits
+from rlx.driver.memory.planner import plan
 from rlx.dtypes import bf16, f16, f32
+from rlx.ir import Graph
+from rlx.ops import conv as conv2d
+from rlx.ops import relu
 
 LIMITS = Limits(subgroup=32, shared_bytes=48 << 10, dynamic_shared_bytes=227 << 10)
 FEATURES = frozenset("subgroup coopmat bf16_coopmat 16bit_storage wgmma".split())
@@ -79,3 +84,16 @@ def test_choices_go_before_the_rules_where_they_name_a_candidate() -> None:
 def test_a_target_without_choices_is_asked_itself() -> None:
     target = Target(matrices=MatrixUnits(), choose=lambda problem, candidates: candidates[-1])
     assert Chooser(target.choose)(PROBLEM, KERNELS) is KERNELS[2]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=["cuda", "vulkan"])
+def test_each_node_is_chosen_for_with_all_its_candidates(target: Target) -> None:
+    """Also where the same problem was asked about before: by another layer, or for the order of elements."""
+    graph = Graph("network")
+    h = graph.input("x", (2, 16, 12, 12), "bf16")
+    for layer in range(3):
+        h = relu(conv2d(h, graph.input(f"w{layer}", (16, 16, 3, 3), "bf16"), pads=1))
+    graph.output("y", h)
+    lowering, _ = lower_graph(graph, plan(graph), target, "bf16")
+    asked = [d for d in lowering.chooser.decisions if d.node.startswith("conv")]
+    assert len({d.node for d in asked}) == 3 and min(len(d.candidates) for d in asked) > 4

@@ -30,7 +30,7 @@ _WARM_UPS, _RUNS = 2, 5
 _ENOUGH = 0.25  # seconds of warming up, and half of those in which a program is timed
 _TURNS = 10  # runs of either program that are compared as a whole
 _NOISE = 1.005  # what such runs are off
-_CONFIRMING = 3  # what follows the rounds takes as long as so many of them
+_CONFIRMING = 3  # what follows the rounds takes as long as so many runs by the rules
 
 Feeds = Mapping[str, Any]
 Clock = Callable[[CompiledGraph, Feeds], Mapping[str, float]]
@@ -86,10 +86,10 @@ def search(
     rules = _Run(program, {}, feeds, clock)
     problems = _problems(rules)
     total = sum(len(p.left) for p in problems.values())
-    tried, longest, alone = 0, 0.0, deque[tuple[str, str]]()
+    tried, last, alone = 0, 0.0, deque[tuple[str, str]]()
     while True:
         begun = time.monotonic()
-        if begun + (1 + _CONFIRMING) * longest > end:
+        if begun + last + _CONFIRMING * rules.seconds > end:
             break
         wanted = {text: p.left.popleft() for text, p in problems.items() if p.left}
         together = bool(wanted)
@@ -104,7 +104,7 @@ def search(
             tried += measured or not together
             if not measured and together:
                 alone.append((text, line))
-        longest = max(longest, time.monotonic() - begun)
+        last = time.monotonic() - begun
     left = sum(len(p.left) for p in problems.values()) + len(alone)
     return _confirmed(program, feeds, clock, whole, problems, (tried, left))
 
@@ -151,21 +151,25 @@ def node_times(program: CompiledGraph, feeds: Feeds) -> dict[str, float]:
 def run_times(a: CompiledGraph, b: CompiledGraph, feeds: Feeds) -> tuple[float, float]:
     """The µs of a run of two programs, which take turns: the least of each."""
     best = [math.inf, math.inf]
-    for turn in range(_WARM_UPS + _TURNS):
-        for k, program in enumerate((a, b)):
-            begun = time.perf_counter()
-            program.run(feeds, "device")
-            program.device.synchronize()
-            if turn >= _WARM_UPS:
-                best[k] = min(best[k], 1e6 * (time.perf_counter() - begun))
+    with a.bind() as first, b.bind() as second:
+        for bound in (first, second):
+            for name, value in feeds.items():
+                bound.inputs[name] = value
+        for turn in range(_WARM_UPS + _TURNS):
+            for k, bound in enumerate((first, second)):
+                begun = time.perf_counter()
+                bound.run()
+                if turn >= _WARM_UPS:
+                    best[k] = min(best[k], 1e6 * (time.perf_counter() - begun))
     return best[0], best[1]
 
 
 class _Run:
     """A timed run by some choices: the µs of nodes, what was chosen for them, and the node with which each is computed
-    where it is computed with a later one."""
+    where it is computed with a later one. `seconds`: how long all of it took."""
 
     def __init__(self, program: CompiledGraph, choices: Mapping[str, str], feeds: Feeds, clock: Clock) -> None:
+        begun = time.monotonic()
         twin = program.chosen_by(choices, timed=True)
         try:
             self.us = dict(clock(twin, feeds))
@@ -176,6 +180,7 @@ class _Run:
             self.within = {d.node: d.within for d in executable.dispatch if d.within}
         finally:
             _close(twin)
+        self.seconds = time.monotonic() - begun
 
     def of(self, nodes: Iterable[str]) -> float:
         """The µs of these nodes."""

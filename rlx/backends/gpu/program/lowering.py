@@ -149,7 +149,7 @@ class Lowering:
         self.made: set[int] = set()  # ids of results that an earlier node of their batch has computed
         self.last: frozenset[int] = frozenset()  # ids of the tensors that lie with their channels last (`images.py`)
         self.moved: dict[int, Ref] = {}  # ids of those whose copies the node at hand uses, in the order of shapes
-        self.chosen: dict[Hashable, Any] = {}  # what rules have chosen for a problem, which layers repeat
+        self.chosen: dict[Hashable, Any] = {}  # the candidates for a problem, which layers repeat
         self.instead: dict[int, Rule] = {}  # rules of single nodes, by first output, which earlier nodes have set
         self.within: dict[int, str] = {}  # ids of results that a later node computes along with its own, and its name
         self.trees: dict[Hashable, KnownTree] = {}  # launches of expression trees, by all that they depend on
