@@ -17,9 +17,9 @@ import numpy as np
 
 from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
+from rlx.backends.vulkan.clock import Clock, lasting
 from rlx.backends.vulkan.commands import Fence
 from rlx.backends.vulkan.discovery import EXPORT, FeatureChain, Physical
-from rlx.backends.vulkan.heartbeat import Heartbeat, lasting
 from rlx.backends.vulkan.memory import (
     MEMORY_ENV,
     USAGE,
@@ -112,8 +112,8 @@ class VulkanDevice:
             # Memory that other drivers can use, apart from all that they never see.
             self.exported_pool: BufferPool[Allocation] = BufferPool(Allocation.free, budget)
             self._held.callback(self.exported_pool.close)
-            self.heartbeat = Heartbeat(self, lasting(self.info.kind == "software"))
-            self._held.callback(self.heartbeat.close)
+            self.clock = Clock(self, lasting(self.info.kind == "software"))
+            self._held.callback(self.clock.stop)
             OPENED.add(self)
 
     def _description(self) -> Handle:
@@ -199,7 +199,7 @@ class VulkanDevice:
 
     def started(self, work: Recorded | Submission) -> None:
         self._under_way.add(work)
-        self.heartbeat.worked()
+        self.clock.worked()
 
     def finished(self, work: Recorded | Submission) -> None:
         self._under_way.discard(work)
@@ -464,7 +464,7 @@ class VulkanDevice:
         """
         if not self.usable:
             return
-        self.heartbeat.stop()
+        self.clock.stop()
         with self.submitting:
             try:
                 self.drain()

@@ -38,7 +38,7 @@ def close_at_exit() -> bool:
     left = False
     for device in tuple(OPENED):
         if device.usable:
-            device.heartbeat.stop()
+            device.clock.stop()
     for device in tuple(OPENED):
         if device.usable and not device.forked:
             with contextlib.suppress(RlxError, KeyboardInterrupt):
