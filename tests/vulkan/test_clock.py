@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,12 @@ from tests.vulkan.conftest import child
 def held(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What a stand-in for CUDA's driver is asked for."""
     asked: list[object] = []
-    monkeypatch.setattr(clock, "held_by_cuda", lambda uuid: asked.append(uuid) or 3)
-    monkeypatch.setattr(clock, "let_go", asked.append)
+
+    def hold(uuid: bytes) -> Callable[[], None]:
+        asked.append(uuid)
+        return lambda: asked.append("let go")
+
+    monkeypatch.setattr(clock, "held_by_cuda", hold)
     return asked
 
 
@@ -49,7 +54,7 @@ def test_it_begins_with_a_run_and_ends_with_the_device(device: VulkanDevice, hel
     ran(device)
     assert len(threads()) == 1
     device.close()
-    assert threads() == [] and held == [device.info.uuid, 3]
+    assert threads() == [] and held == [device.info.uuid, "let go"]
 
 
 def test_it_ends_by_itself_and_begins_again(device: VulkanDevice, held: list[object]) -> None:
@@ -58,7 +63,7 @@ def test_it_ends_by_itself_and_begins_again(device: VulkanDevice, held: list[obj
         device.clock.worked()
         for thread in threads():
             thread.join()
-    assert held == [device.info.uuid, 3] * 2
+    assert held == [device.info.uuid, "let go"] * 2
 
 
 def test_where_nothing_keeps_it_up_a_warning_says_so(
@@ -90,8 +95,7 @@ def test_the_environment_says_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 EXIT = """
 from rlx.backends.vulkan import backend, clock
-clock.held_by_cuda = lambda uuid: 0
-clock.let_go = lambda index: print("let go")
+clock.held_by_cuda = lambda uuid: lambda: print("let go")
 device = backend.open(0)
 device.clock.lasts = 600.0
 buffer = device.acquire(64)

@@ -9,11 +9,15 @@ the card's memory.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
+import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from rlx.errors import RlxError
 from rlx.host.locks import renewed
@@ -42,27 +46,23 @@ def lasting(software: bool) -> float:
     return 0.0 if software else seconds
 
 
-def held_by_cuda(uuid: bytes) -> int | None:
-    """Holds a CUDA context on the device of this UUID. Returns its number there, None where CUDA has no such device."""
-    from rlx.backends.cuda.imported import gpu_uuid
-    from rlx.backends.cuda.start import driver_library, make_context
-
+def held_by_cuda(uuid: bytes) -> Callable[[], object] | None:
+    """Holds the primary context of CUDA on the device of this UUID. Returns what ends that; None where CUDA is not
+    here or has no such device. Source: CUDA Driver API, Primary Context Management."""
     try:
-        if driver_library().cuInit(0):
+        driver: Any = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        count, device = ctypes.c_int(), ctypes.c_int()
+        if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
             return None
+        for number in range(count.value):
+            own, context = (ctypes.c_ubyte * 16)(), ctypes.c_void_p()
+            if driver.cuDeviceGet(ctypes.byref(device), number) or driver.cuDeviceGetUuid_v2(own, device):
+                continue
+            if bytes(own) == uuid and driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0:
+                return partial(driver.cuDevicePrimaryCtxRelease_v2, device)
     except (OSError, AttributeError):
-        return None
-    index = 0
-    while (one := gpu_uuid(index)) and one != uuid:
-        index += 1
-    return index if one and make_context(index) else None
-
-
-def let_go(index: int) -> None:
-    """Ends what `held_by_cuda` began."""
-    from rlx.backends.cuda.start import drop_context
-
-    drop_context(index)
+        pass
+    return None
 
 
 class Clock:
@@ -89,8 +89,8 @@ class Clock:
 
     def _run(self) -> None:
         info = self._device.info
-        index = held_by_cuda(info.uuid)
-        if index is None:
+        let_go = held_by_cuda(info.uuid)
+        if let_go is None:
             _log.warning(
                 "%s: CUDA has no such device, and nothing else keeps its clock up: unset %s", info.id, CLOCK_ENV
             )
@@ -101,7 +101,7 @@ class Clock:
                 if self._stop.wait(left):
                     break
         finally:
-            let_go(index)
+            let_go()
             self._thread = None
 
     def stop(self) -> None:
