@@ -3,8 +3,8 @@
 With nothing to do for a second or two a driver lowers the clocks, and raises them again only under load: on an H200
 (driver 580) runs of 3.2 ms took 14.5 after a pause of 3 s, and went on doing so for tens of milliseconds. Small
 submissions in the pause, 4 KB written or a dispatch each 0.25 s, changed nothing; nor did a product of 0.7 ms each
-second. A CUDA context on the card keeps the clocks up, whether it is used or not, and takes some hundred megabytes of
-the card's memory.
+second. CUDA's own runs take as long after any pause, since a context keeps the clocks up; it takes memory of the
+card, and power.
 """
 
 from __future__ import annotations
