@@ -129,5 +129,9 @@ class EnvironmentWarning(UserWarning):
     """An environment variable that begins as those of rlx do and is none of them."""
 
 
+class TuningWarning(UserWarning):
+    """A table of measured choices that cannot be followed; the message says why, and what to do."""
+
+
 class ModelWarning(UserWarning):
     """A model file that departs from its format; the message says how it is taken. `strict` makes it an error."""

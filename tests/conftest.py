@@ -48,7 +48,7 @@ _QUICK_DRIVER = ("GALLIVM_PERF", "nopt")
 _COLLECTED_AFTER = 20_000  # objects more than there were before
 
 # What a developer may have set for their own work and would change what the tests see.
-_USER_SETTINGS = ("RLX_DEVICE", "RLX_DEBUG", "RLX_CUDA_PTX_CACHE")
+_USER_SETTINGS = ("RLX_DEVICE", "RLX_DEBUG", "RLX_CUDA_PTX_CACHE", "RLX_TUNING")
 
 
 class VulkanCount:

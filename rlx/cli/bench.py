@@ -26,6 +26,7 @@ from rlx.cli.inputs import dims_of, feeds_of, load_model, said
 from rlx.cli.language import GpuLayers, Loading, ModelName
 from rlx.cli.long_commands import each_device, kept, limit
 from rlx.cli.options import (
+    AnyModel,
     Devices,
     Dims,
     Inputs,
@@ -48,13 +49,7 @@ ROUNDS = 5  # the contenders take turns in each, so that other load and heat aff
 
 
 def bench(
-    model: Annotated[
-        Path | None,
-        typer.Argument(
-            help="An ONNX model, a saved program, a language model or a sentence encoder (a GGUF file or a folder).",
-            show_default=False,
-        ),
-    ] = None,
+    model: AnyModel = None,
     device: Devices = None,
     runs: Annotated[
         int | None,

@@ -10,7 +10,7 @@ from typing import cast
 COMMANDS = {
     "devices": "devices", "doctor": "doctor", "embed": "embed", "rerank": "rerank", "classify": "classify",
     "generate": "generate", "chat": "generate", "serve": "serve", "transcribe": "transcribe", "finetune": "finetune",
-    "run": "run", "inspect": "inspect", "convert": "convert", "check": "check", "bench": "bench",
+    "run": "run", "inspect": "inspect", "convert": "convert", "check": "check", "bench": "bench", "tune": "tune",
     "perplexity": "perplexity", "selftest": "selftest", "pull": "pull",
     "view": "view",
 }  # fmt: skip

@@ -8,6 +8,13 @@ from typing import Annotated
 import typer
 
 OnnxOrSaved = Annotated[Path, typer.Argument(help="An ONNX model, or a program that CompiledGraph.save wrote.")]
+AnyModel = Annotated[
+    Path | None,
+    typer.Argument(
+        help="An ONNX model, a saved program, a language model or a sentence encoder (a GGUF file or a folder).",
+        show_default=False,
+    ),
+]
 FileOrFolder = Annotated[
     Path, typer.Argument(help="An ONNX file, or a Hugging Face folder with a BERT sentence encoder.")
 ]

@@ -154,14 +154,16 @@ class Mark(Protocol):
 class BuildOptions(NamedTuple):
     """Options for lowering a graph to steps.
 
-    They are the `precision` of products, `threads` and `engine` of the CPU, the RLX_DEBUG level, and whether each step
-    of a run is `timed`, which costs a little."""
+    They are the `precision` of products, `threads` and `engine` of the CPU, the RLX_DEBUG level, whether each step of a
+    run is `timed`, which costs a little, and the `choices` of algorithms that were measured, by problem (see
+    `rlx.backends.gpu.program.candidates`); what is not in them is chosen by rules."""
 
     precision: str = "f32"
     threads: int | None = None
     debug: int = 0
     timed: bool = False
     engine: str | None = None
+    choices: Mapping[str, str] | None = None
 
 
 class Dispatch(NamedTuple):

@@ -29,6 +29,7 @@ STAGES = {
     "cases": "running cases",
     "checking": "comparing nodes",
     "measuring": "measuring",
+    "tuning": "measuring candidates",
     "loading": "loading weights",
     "encoding": "encoding sentences",
     "writing": "writing the file",

@@ -335,6 +335,14 @@ class CompiledGraph(Closing):
         """A copy with its own arena and its own copy of the state, contents included; the weights stay shared.
 
         Of a state the valid rows are copied, the others are zero."""
+        return self._clone(self.options)
+
+    def chosen_by(self, choices: Mapping[str, str] | None, *, timed: bool = False) -> CompiledGraph:
+        """As `clone`, with algorithms by these choices; `timed`: the steps of its runs are timed."""
+        build = self.options.build._replace(choices=choices, timed=timed)
+        return self._clone(self.options._replace(build=build, smaller=None))
+
+    def _clone(self, options: CompileOptions) -> CompiledGraph:
         with self._lock:
             self._open()
             self._unchanged()
@@ -347,7 +355,7 @@ class CompiledGraph(Closing):
                     self.options.room.bind(state)
                     self.state.copy_to(state, self.graph.states)
                     twin = CompiledGraph(
-                        self.graph, self.device, self.weights, state, self.options, self.donated,
+                        self.graph, self.device, self.weights, state, options, self.donated,
                         self._prepared,
                     )
                     resources.callback(twin.close)

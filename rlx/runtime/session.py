@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlx.driver import BuildOptions, Device, DeviceInfo
@@ -46,6 +47,10 @@ class Session:
     on it when they are begun, and work that is put on it after a run which left Arrays (`out="device"`, `launch`)
     begins after that run. The caller keeps the stream alive.
 
+    `choices` are algorithms for the problems of a GPU's programs, as another session has them in `options.choices`,
+    that of a mesh's first rank, say. None takes those of the tables that `rlx tune` keeps and that rlx ships, as they
+    are now. A program keeps the choices that it was compiled with.
+
     Raises: DeviceUnavailable with the reason; UnsupportedOp for a stream on another device than CUDA.
     """
 
@@ -61,6 +66,7 @@ class Session:
         timings: bool = False,
         memory_limit: int | None = None,
         stream: Any = None,
+        choices: Mapping[str, str] | None = None,
     ) -> None:
         if precision not in PRECISIONS:
             near = meant(precision, PRECISIONS)
@@ -78,7 +84,12 @@ class Session:
         self.fallback = fallback
         self.stream = None if stream is None else stream_address(stream, self.device)
         debug = debug_level()
-        self.options = BuildOptions(precision, threads, debug, timed=timings or debug >= TIMINGS, engine=engine)
+        if choices is None and self.device.info.kind != "cpu":
+            from rlx.runtime.tuning.table import choices_for  # the CPU needs none of it
+
+            choices = choices_for(self.device)
+        timed = timings or debug >= TIMINGS
+        self.options = BuildOptions(precision, threads, debug, timed, engine, choices)
 
     def __repr__(self) -> str:
         return f"Session({self.info.id}, precision={self.options.precision}, fallback={self.fallback})"

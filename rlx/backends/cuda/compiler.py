@@ -6,7 +6,7 @@ import ctypes
 import logging
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rlx.backends.cuda.api import Api
@@ -15,10 +15,13 @@ from rlx.backends.cuda.sources import SHARED_SYMBOL, Source, kernel_source
 from rlx.backends.gpu.program.steps import Kernel
 from rlx.driver.closing import Resources
 from rlx.host.diskcache import DiskCache, key_of
+from rlx.host.progress import report
+from rlx.host.threads import Threads
 
 _log = logging.getLogger(__name__)
 
 CACHE_ENV = "RLX_CUDA_PTX_CACHE"
+AT_ONCE = 8  # kernels that are compiled at a time, each by a thread that takes some 100 MB
 # CUfunction_attribute (driver API).
 _ATTRIBUTE_REGISTERS = 4
 _ATTRIBUTE_MAX_DYNAMIC_SHARED = 8
@@ -62,23 +65,32 @@ class Compiler:
     def get(self, kernel: Kernel) -> Loaded:
         """The kernel, compiled and loaded. Raises: RlxError with NVRTC's log."""
         with self._lock:
-            result = self._loaded.get(kernel)
-            if result is None:
-                source = kernel_source(kernel)
-                result = self._loaded[kernel] = self._load(source, self._code(source))
-            return result
+            if kernel not in self._loaded:
+                self._add([kernel])
+            return self._loaded[kernel]
+
+    def get_all(self, kernels: Iterable[Kernel]) -> None:
+        """Compiles several kernels at a time, and loads them. Raises: as `get`."""
+        with self._lock:
+            self._add([kernel for kernel in dict.fromkeys(kernels) if kernel not in self._loaded])
+
+    def _add(self, kernels: Sequence[Kernel]) -> None:
+        sources = [kernel_source(kernel) for kernel in kernels]
+        for kernel, source, code in zip(kernels, sources, self._codes(sources), strict=True):
+            self._loaded[kernel] = self._load(source, code)
 
     def provide(self, kernel: Kernel, source: Source) -> Loaded:
         """Compiles and loads the given source in place of the kernel's own."""
         with self._lock:
-            result = self._loaded[kernel] = self._load(source, self._code(source))
+            result = self._loaded[kernel] = self._load(source, self._codes([source])[0])
             return result
 
     def codes(self, kernels: Iterable[Kernel]) -> dict[bytes, bytes]:
         """The machine code of kernels, by the hash of its key in the cache."""
         with self._lock:
             sources = [kernel_source(kernel) for kernel in kernels]
-            return {key_of(self._key(source)): self._code(source) for source in sources}
+            keys = [key_of(self._key(source)) for source in sources]
+            return dict(zip(keys, self._codes(sources), strict=True))
 
     def close(self) -> None:
         """Unloads every kernel. Idempotent."""
@@ -89,18 +101,25 @@ class Compiler:
         arch = source.arch(self._capability, self._archs)
         return (*source.key(self._nvrtc.identity, arch, self._nvrtc.include), self._driver)
 
-    def _code(self, source: Source) -> bytes:
-        key = self._key(source)
-        code = self.cache.get(key)
-        if code is not None:
-            self.from_disk += 1
-            return code
+    def _codes(self, sources: Sequence[Source]) -> list[bytes]:
+        """Machine code, from the cache or compiled."""
+        keys = [self._key(source) for source in sources]
+        codes = [self.cache.get(key) for key in keys]
+        missing = [i for i, code in enumerate(codes) if code is None]
+        self.from_disk += len(codes) - len(missing)
+        with Threads(min(AT_ONCE, len(missing), os.cpu_count() or 1)) as threads:
+            compiled = threads.map(self._compiled, [sources[i] for i in missing])
+            for done, (i, code) in enumerate(zip(missing, compiled, strict=True)):
+                report("kernels", done, len(missing))
+                codes[i] = code
+                self.compiled += 1
+                self.cache.put(keys[i], code)
+        return [code for code in codes if code is not None]
+
+    def _compiled(self, source: Source) -> bytes:
         arch = source.arch(self._capability, self._archs)
         _log.debug("compiling %s for %s", source.name, arch)
-        code = self._nvrtc.compile(source.text, source.name, source.options, dict(source.headers), arch)
-        self.compiled += 1
-        self.cache.put(key, code)
-        return code
+        return self._nvrtc.compile(source.text, source.name, source.options, dict(source.headers), arch)
 
     def _load(self, source: Source, code: bytes) -> Loaded:
         driver = self._driver_api

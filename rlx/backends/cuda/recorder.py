@@ -28,7 +28,6 @@ from rlx.backends.gpu.program.steps import (
 from rlx.driver import Buffer, DeviceArena
 from rlx.driver.closing import Resources
 from rlx.errors import ArenaError, RlxError, UnsupportedOp
-from rlx.host.progress import report
 
 if TYPE_CHECKING:
     from rlx.backends.cuda.device import CudaDevice
@@ -147,10 +146,7 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
     device.enter()
     runtime = device.api.runtime
     with device.doing("loading kernels"):  # before the lock, which another thread may hold while cuBLAS starts
-        for done, step in enumerate(steps):
-            report("kernels", done, len(steps))
-            if isinstance(step, Launch):
-                device.compiler.get(step.kernel)
+        device.compiler.get_all(step.kernel for step in steps if isinstance(step, Launch))
     if any(isinstance(step, Collective) for step in steps):
         device.collectives.prepare(steps)
     with device.lock:

@@ -17,6 +17,7 @@ import numpy as np
 
 from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
+from rlx.backends.vulkan.clock import Clock, lasting
 from rlx.backends.vulkan.commands import Fence
 from rlx.backends.vulkan.discovery import EXPORT, FeatureChain, Physical
 from rlx.backends.vulkan.memory import (
@@ -43,6 +44,7 @@ from rlx.driver.device import Borrowed, BuildOptions, Executable, Support, no_st
 from rlx.driver.memory.check_plan import check_nbytes
 from rlx.driver.memory.pool import DEFAULT_BUDGET, BufferPool, Pin
 from rlx.errors import ArenaError, DeviceLost, DeviceUnavailable, RlxError, UnsupportedOp
+from rlx.host.locks import renewed
 
 if TYPE_CHECKING:
     from rlx.backends.gpu.program.call import Enqueued
@@ -81,7 +83,7 @@ class VulkanDevice:
         self.orphans: deque[VulkanBuffer | Recorded] = deque()
         self._forced = memory
         self._heaps = program_heaps(physical, memory)
-        self.submitting = threading.RLock()
+        self.submitting = renewed(self, "submitting", threading.RLock)
         self._count_lock = threading.Lock()
         self._in_use: Counter[int] = Counter()  # bytes allocated, by heap
         self._buffers: WeakSet[VulkanBuffer] = WeakSet()
@@ -110,6 +112,8 @@ class VulkanDevice:
             # Memory that other drivers can use, apart from all that they never see.
             self.exported_pool: BufferPool[Allocation] = BufferPool(Allocation.free, budget)
             self._held.callback(self.exported_pool.close)
+            self.clock = Clock(self, lasting(self.info.kind == "software"))
+            self._held.callback(self.clock.stop)
             OPENED.add(self)
 
     def __repr__(self) -> str:
@@ -198,6 +202,7 @@ class VulkanDevice:
 
     def started(self, work: Recorded | Submission) -> None:
         self._under_way.add(work)
+        self.clock.worked()
 
     def finished(self, work: Recorded | Submission) -> None:
         self._under_way.discard(work)
@@ -485,6 +490,7 @@ class VulkanDevice:
         """
         if not self.usable:
             return
+        self.clock.stop()
         with self.submitting:
             try:
                 self.drain()

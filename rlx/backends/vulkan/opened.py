@@ -37,6 +37,9 @@ def close_at_exit() -> bool:
     """
     left = False
     for device in tuple(OPENED):
+        if device.usable:
+            device.clock.stop()
+    for device in tuple(OPENED):
         if device.usable and not device.forked:
             with contextlib.suppress(RlxError, KeyboardInterrupt):
                 # The lock is never released: other threads submit nothing from here on.

@@ -285,6 +285,12 @@ class Decoder(Closing):
             self.state.reserve({name: TensorType(array.shape, self.activations)})
             self.state.set(name, array)
 
+    @property
+    def programs(self) -> list[CompiledGraph | SplitProgram]:
+        """The programs compiled so far."""
+        with self._lock:
+            return list(self._programs.values())
+
     def program(
         self, chunk: int, head: Head = "token", picking: Picking = GREEDY, turn: int = 0
     ) -> _Program:

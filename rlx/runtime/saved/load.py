@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from rlx.runtime.compiled import CompiledGraph
     from rlx.runtime.store import Store
 
-FORMAT = 2
+FORMAT = 3
 _KEYS = frozenset({"format", "rlx", "device", "options", "exprs", "graphs", "program", "declared", "donated",
                    "decomposed", "param_dtypes", "plan_bytes", "weights", "states", "kernels",
-                   "products"})  # fmt: skip
+                   "products", "choices"})  # fmt: skip
 OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "planner": PLANNERS, "storage": STORAGES, "optimize": (True, False), "fallback": ("host", "error"),
     "precision": PRECISIONS,

@@ -92,6 +92,7 @@ def save(
             states=dict(_states(program.state, program.graph, file)),
             kernels=[] if missing else _kernels(program, file),
             products=[] if missing else _products(program),
+            choices=_choices(program, built=not missing),
         )
 
 
@@ -215,6 +216,12 @@ def _products(program: CompiledGraph) -> list[Any]:
     return [] if products is None else products(_steps(program))
 
 
+def _choices(program: CompiledGraph, built: bool) -> dict[str, str]:
+    """The measured choices that the program follows, or that it will."""
+    held = program.executable if built else program.options.build
+    return dict(getattr(held, "choices", None) or {})
+
+
 def _steps(program: CompiledGraph) -> list[Step]:
     from rlx.backends.gpu.program.executable import GpuExecutable
 
@@ -286,9 +293,13 @@ def _built(
     """The program, planned; weights are in the store, states are not set yet."""
     table, chosen = file.table, file.table["options"]
     _check_donated(file, declared)
+    choices = table["choices"]
+    if not isinstance(choices, dict) or not all(isinstance(line, str) for line in choices.values()):
+        raise file.wrong(f"chooses by {shown(choices)}")
+    build = session.options._replace(debug=min(session.options.debug, TIMINGS), choices=choices)
     options = CompileOptions(
-        chosen["planner"], chosen["storage"], chosen["optimize"], chosen["fallback"],
-        session.options._replace(debug=min(session.options.debug, TIMINGS)), session.room, stream=session.stream,
+        chosen["planner"], chosen["storage"], chosen["optimize"], chosen["fallback"], build, session.room,
+        stream=session.stream,
     )  # fmt: skip
     try:
         program = CompiledGraph(declared, session.device, weights, state, options, table["donated"], prepared)

@@ -160,14 +160,14 @@ def choose_step(target: Target, problem: Problem) -> Decode:
         splits = _splits(2 * target.units, blocks, problem.sk)
         lanes = problem.d * problem.stored.itemsize // 16
         kernels.append(Decode((float(rows != suited),), rows, splits, lanes))
-    chosen = target.choose(problem, _with_overrides(kernels))
+    chosen = target.choose(("step", problem), _with_overrides(kernels))
     assert isinstance(chosen, Decode)
     return chosen
 
 
 def choose_gradient(target: Target, problem: Problem) -> Gradient:
     """The candidate that computes the gradients of an attention."""
-    return target.choose(problem, _with_wishes(gradients(target, problem)))
+    return target.choose(("gradient", problem), _with_wishes(gradients(target, problem)))
 
 
 def gradients(target: Target, problem: Problem) -> list[Gradient]:

@@ -252,7 +252,7 @@ def choose_row(target: Target, problem: PackedProblem, gated: bool) -> PackedLin
     wish = forced()
     by = wish.algorithm or ("line" if "denorm_preserve" in target.features else "digits")
     kernel = digits(target, problem) if by == "digits" else line(target, problem, gated=gated)
-    chosen = target.choose(problem, [_resized(kernel, wish)])
+    chosen = target.choose(("row", problem), [_resized(kernel, wish)])
     assert isinstance(chosen, PackedLine | PackedDigits)
     return chosen
 

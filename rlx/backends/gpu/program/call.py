@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
+from rlx.backends.gpu.program.candidates import Chooser
 from rlx.backends.gpu.program.executable import Records, fill_memory, lower_graph
 from rlx.backends.gpu.program.lowering import kernel_name
 from rlx.backends.gpu.program.steps import Collective, ControlCall, HostCall, Ref, Step
@@ -65,7 +66,7 @@ def build_call(
     small = all(cost_of(node).multiplications <= SMALL_PRODUCT for node in graph.nodes if node.op.contracts)
     target = replace(device.target, library=None) if small else device.target
     lowering, _ = lower_graph(graph, plan, target, "f32" if options.precision == "int8" else options.precision,
-                              batches=False)  # fmt: skip
+                              batches=False, chooser=Chooser(target.choose, options.choices))  # fmt: skip
     for name, t in results_elsewhere(graph, plan).items():
         source = lowering.ref(t)
         lowering.copy(source, Ref(output_segment(name), 0, source.nbytes))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from dataclasses import fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+
+from rlx.dtypes import DType
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -30,8 +32,9 @@ C = TypeVar("C", bound=Candidate)
 
 
 class Choose(Protocol):
-    """Chooses one of the candidates for a problem, a record of all that they depend on besides the target. A tuner may
-    also return one of them with other sizes (`dataclasses.replace`)."""
+    """Chooses one of the candidates for a problem, a record of all that they depend on besides the target; where a
+    record is the problem of several choices, a tuple of a word and the record. A tuner may also return one of them with
+    other sizes (`dataclasses.replace`)."""
 
     def __call__(self, problem: Hashable, candidates: Sequence[C], /) -> C: ...
 
@@ -39,6 +42,71 @@ class Choose(Protocol):
 def cheapest(problem: Hashable, candidates: Sequence[C], /) -> C:
     """The candidate of the least estimated cost, the first of several."""
     return min(candidates, key=lambda candidate: candidate.cost)
+
+
+def text_of(record: object) -> str:
+    """A problem or a candidate as a line that is the same in every process: the family or the algorithm, then the
+    fields that are neither zero nor absent, without the cost. The candidates of a problem differ in their lines."""
+    if isinstance(record, tuple):
+        word, problem = record
+        family, _, rest = text_of(problem).partition(" ")
+        return f"{family} {word} {rest}"
+    words = [w for w in type(record).__module__.split(".") if w != "choice"]
+    return " ".join([getattr(record, "algorithm", words[-1]), *_fields(record)])
+
+
+def _fields(record: Any) -> Iterator[str]:
+    for field in fields(record):
+        name, value = field.name, getattr(record, field.name)
+        if name == "cost" or not value:
+            continue
+        if is_dataclass(value) and not isinstance(value, DType):
+            yield from _fields(value)
+        else:
+            yield name if value is True else f"{name}={_value(value)}"
+
+
+def _value(value: object) -> str:
+    return "x".join(map(_value, value)) if isinstance(value, tuple) else str(value)
+
+
+class Decision(NamedTuple):
+    """A choice that lowering made: for the node of this name, of which candidates, and which one."""
+
+    node: str
+    problem: Hashable
+    candidates: Sequence[Any]
+    chosen: Any
+
+
+class Chooser:
+    """Chooses as `choices` say, which have for lines of problems the line of a candidate (`text_of`), and by `rule`
+    where they say nothing or what they name is no candidate.
+
+    `node`: the name of the node being lowered. `decisions`: all that were made; `applied`: those that `choices` made.
+    """
+
+    def __init__(self, rule: Choose, choices: Mapping[str, str] | None = None) -> None:
+        self._rule, self._choices = rule, choices or {}
+        self._known: dict[Hashable, str | None] = {}
+        self.node = ""
+        self.decisions: list[Decision] = []
+        self.applied: dict[str, str] = {}
+
+    def __call__(self, problem: Hashable, candidates: Sequence[C], /) -> C:
+        wanted = self._wanted(problem) if self._choices else None
+        chosen = None if wanted is None else next((c for c in candidates if text_of(c) == wanted), None)
+        if chosen is None:
+            chosen = self._rule(problem, candidates)
+        elif wanted is not None:
+            self.applied[text_of(problem)] = wanted
+        self.decisions.append(Decision(self.node, problem, candidates, chosen))
+        return chosen
+
+    def _wanted(self, problem: Hashable) -> str | None:
+        if problem not in self._known:
+            self._known[problem] = self._choices.get(text_of(problem))
+        return self._known[problem]
 
 
 def narrowed(candidates: Sequence[C], **wanted: object) -> Sequence[C]:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rlx.backends.gpu import rules
 from rlx.backends.gpu.program.batches import batched, find_batches
+from rlx.backends.gpu.program.candidates import Chooser, Decision
 from rlx.backends.gpu.program.images import set_channels_last
 from rlx.backends.gpu.program.lowering import (
     ARGS,
@@ -107,11 +108,13 @@ def support(device: Records, node: Node) -> Literal["native", "host"]:
 
 
 def lower_graph(
-    graph: Graph, plan: MemoryPlan, target: Target, precision: str, batches: bool = True
-) -> tuple[Lowering, list[Dispatch]]:
+    graph: Graph, plan: MemoryPlan, target: Target, precision: str, batches: bool = True,
+    chooser: Chooser | None = None,
+) -> tuple[Lowering, list[Dispatch]]:  # fmt: skip
     """Lowers every node in order, then the state updates, and the bodies of control ops into `Lowering.bodies`. This
-    needs no device, only its target. `batches`: alike steps may become one, where the target has it so."""
-    lowering = Lowering(graph, plan, target, precision)
+    needs no device, only its target. `batches`: alike steps may become one, where the target has it so. `chooser`:
+    chooses instead of the target."""
+    lowering = Lowering(graph, plan, target, precision, chooser)
     for family in {node.op.family for node in graph.nodes if not node.op.leaf}:
         load_rules_of(family)
     set_channels_last(lowering, lambda node: runs_natively(node, target))
@@ -133,7 +136,10 @@ def lower_graph(
         within = lowering.within.get(node.outputs[0].id, "")
         dispatch.append(Dispatch(name, node.op.name, how, tuple(kernel_name(s) for s in steps), within))
         for key, body in body_plans(node, plan):
-            inner, entries = lower_graph(body.program.graph, body.plan, target, precision)
+            inner, entries = lower_graph(
+                body.program.graph, body.plan, target, precision, chooser=lowering.chooser
+            )
+            lowering.chooser.node = name
             lowering.bodies[node.outputs[0].id, key] = inner
             dispatch += [d._replace(node=f"{body_name(node, key)}/{d.node}") for d in entries]
     lowering.lower_updates()
@@ -167,7 +173,8 @@ def build(
     # "int8" has its own ops (`passes/integers.py`); the products that are left are honest f32.
     precision = "f32" if options.precision == "int8" else options.precision
     with paused():
-        lowering, dispatch = lower_graph(graph, plan, device.target, precision)
+        chooser = Chooser(device.target.choose, options.choices)
+        lowering, dispatch = lower_graph(graph, plan, device.target, precision, chooser=chooser)
     return _assemble(device, lowering, dispatch, arena, options)
 
 
@@ -193,7 +200,10 @@ def _assemble(
     with owned.unwound():
         fill_memory(device, lowering, arena, owned)
         work = operations(lowering.graph) if options.timed else None
-        return GpuExecutable(device, lowering.steps, arena, plan, dispatch, owned, options.timed, control, work)
+        executable = GpuExecutable(device, lowering.steps, arena, plan, dispatch, owned, options.timed, control, work)
+        executable.choices = lowering.chooser.applied
+        executable.decisions = lowering.chooser.decisions if options.timed else ()
+        return executable
 
 
 def fill_memory(device: Records, lowering: Lowering, arena: DeviceArena, owned: Resources) -> None:
@@ -233,6 +243,8 @@ class GpuExecutable:
         work: Mapping[str, int] | None = None,
     ) -> None:
         """`work`: the operations of each node, by its name, for the times of steps."""
+        self.choices: Mapping[str, str] = {}  # of those that the program was built with, those that were followed
+        self.decisions: Sequence[Decision] = ()  # where steps are timed, what was chosen for each node
         self.dispatch = dispatch
         self._work = work or {}
         self.steps = steps

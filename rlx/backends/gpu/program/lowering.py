@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from rlx.backends.gpu.program.candidates import Chooser
 from rlx.backends.gpu.program.images import in_any_order
 from rlx.backends.gpu.program.kernel import KERNELS
 from rlx.backends.gpu.program.steps import (
@@ -128,13 +129,16 @@ def rule_for(node: Node, target: Target) -> Rule | None:
 class Lowering:
     """The context of lowering rules: it gives refs of tensors, argument blocks, workspace, grids, and collects steps.
 
-    `target` describes the device; `precision` is the session's.
+    `target` describes the device, and chooses by `chooser`, which keeps what was chosen; `precision` is the session's.
     """
 
-    def __init__(self, graph: Graph, plan: MemoryPlan, target: Target, precision: str) -> None:
+    def __init__(
+        self, graph: Graph, plan: MemoryPlan, target: Target, precision: str, chooser: Chooser | None = None
+    ) -> None:
         self.graph = graph
         self.plan = plan
-        self.target = target
+        self.chooser = chooser or Chooser(target.choose)
+        self.target = replace(target, choose=self.chooser)
         self.precision = precision
         self.steps: list[Step] = []
         self.args = bytearray()
@@ -145,7 +149,7 @@ class Lowering:
         self.made: set[int] = set()  # ids of results that an earlier node of their batch has computed
         self.last: frozenset[int] = frozenset()  # ids of the tensors that lie with their channels last (`images.py`)
         self.moved: dict[int, Ref] = {}  # ids of those whose copies the node at hand uses, in the order of shapes
-        self.chosen: dict[Hashable, Any] = {}  # what rules have chosen for a problem, which layers repeat
+        self.chosen: dict[Hashable, Any] = {}  # the candidates for a problem, which layers repeat
         self.instead: dict[int, Rule] = {}  # rules of single nodes, by first output, which earlier nodes have set
         self.within: dict[int, str] = {}  # ids of results that a later node computes along with its own, and its name
         self.trees: dict[Hashable, KnownTree] = {}  # launches of expression trees, by all that they depend on
@@ -278,7 +282,7 @@ class Lowering:
     def lower(self, node: Node) -> int:
         """Lowers one node (natively where a rule takes it, else as a host call). Returns how many steps it became."""
         before = len(self.steps)
-        self._label = node.name
+        self._label = self.chooser.node = node.name
         self._scratch_used = 0
         rule = rule_for(node, self.target)
         own = self.instead.get(node.outputs[0].id) if node.outputs else None

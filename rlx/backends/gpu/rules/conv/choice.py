@@ -8,7 +8,7 @@ one with a window of one element by the vendor's library.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -137,22 +137,22 @@ forced = Overrides(Forced())
 forcing = forced.forcing
 
 
-def choose(target: Target, problem: Problem, known: dict[Hashable, Candidate]) -> Candidate:
-    """The candidate that computes a convolution; `known` keeps those of a program."""
+def choose(target: Target, problem: Problem, known: dict[Hashable, Sequence[Candidate]]) -> Candidate:
+    """The candidate that computes a convolution; `known` keeps the lists of a program."""
     if problem not in known:
-        known[problem] = _chosen(target, problem, candidates(target, problem))
-    return known[problem]
+        known[problem] = _wished(candidates(target, problem))
+    return target.choose(problem, known[problem])
 
 
 def choose_weight(target: Target, problem: Problem) -> Candidate:
     """The candidate that computes the gradient to the weights."""
-    return _chosen(target, problem, weight_candidates(target, problem))
+    return target.choose(("weight", problem), _wished(weight_candidates(target, problem)))
 
 
-def _chosen(target: Target, problem: Problem, kernels: list[Candidate]) -> Candidate:
+def _wished(kernels: Sequence[Candidate]) -> Sequence[Candidate]:
+    """The candidates that a test or benchmark asks for."""
     wish = forced()
-    wishes = {name: getattr(wish, name) for name in Forced.__slots__}
-    return target.choose(problem, narrowed(kernels, **wishes))
+    return narrowed(kernels, **{name: getattr(wish, name) for name in Forced.__slots__})
 
 
 def candidates(target: Target, problem: Problem) -> list[Candidate]:

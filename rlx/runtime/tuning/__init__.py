@@ -1,0 +1,1 @@
+"""Choices of algorithms by measurement: the search, and the tables that keep what it found."""
