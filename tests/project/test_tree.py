@@ -18,7 +18,7 @@ FOREIGN = {
     "issue number": re.compile(r"\bissues?\s+#?\d+\b|\(#\d+\)", re.IGNORECASE),
 }
 SETTING = re.compile(r"\bRLX_[A-Z][A-Z0-9_]*[A-Z0-9]\b")
-BINARY = {".spv", ".png", ".npy", ".npz", ".safetensors", ".gz"}
+BINARY = {".spv", ".ply", ".png", ".npy", ".npz", ".safetensors", ".gz"}
 
 
 @pytest.fixture(scope="module")

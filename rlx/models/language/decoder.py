@@ -286,7 +286,7 @@ class Decoder(Closing):
             self.state.set(name, array)
 
     @property
-    def programs(self) -> list[CompiledGraph | SplitProgram]:
+    def programs(self) -> list[_Program]:
         """The programs compiled so far."""
         with self._lock:
             return list(self._programs.values())
