@@ -382,11 +382,11 @@ def error(got: Any, want: Any) -> float:
     return float(((got - want) ** 2).sum() / (want**2).sum())
 
 
-def judged(folder: Path, want: Any, tokens: Any) -> dict[str, Any]:
+def judged(folder: Path, want: Any, tokens: Any, device: str = "cpu") -> dict[str, Any]:
     """How a model of a folder or of a file computes the logits of tokens: errors, and which greatest ones differ."""
     found: dict[str, Any] = {}
     ids = tokens.astype(np.int32)
-    with load(folder, "cpu", context=64, engine="numpy") as model:
+    with load(folder, device, context=64, engine="numpy" if device == "cpu" else None) as model:
         got = model.logits(ids)
         found["error"], found["argmax"] = error(got, want), int((got.argmax(1) != want.argmax(1)).sum())
         model.decoder.reset()
@@ -496,11 +496,21 @@ def write_keys() -> int:
 
 
 def formula_model(folder: Path, kind: str, settings: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """A folder whose weights a formula gives, with a config.json of these settings alone; its tensors' shapes."""
+    """A folder whose weights a formula gives, with a config.json of these settings alone (`written`); its tensors'
+    shapes."""
     random_model(folder, kind, settings)
     shapes = {name: tuple(array.shape) for name, array in safetensors.load(folder).items()}
-    write_formula(folder, kind, settings, shapes)
+    write_formula(folder, kind, written(folder, kind, settings), shapes)
     return shapes
+
+
+def written(folder: Path, kind: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that a config.json needs: those given, or where rlx knows no defaults of the class all that it
+    wrote."""
+    if kind in FAMILIES:
+        return settings
+    held: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return {k: v for k, v in held.items() if k not in ("architectures", "dtype", "transformers_version")}
 
 
 def write_formula(folder: Path, kind: str, settings: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
@@ -542,20 +552,25 @@ def unpacked_names(groups: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def freeze() -> int:
-    """Writes what transformers makes of folders whose weights a formula gives."""
-    torch, asked = outside("torch"), [a for a in sys.argv[1:] if not a.startswith("--")] or list(FAMILIES)
+    """Writes what transformers makes of folders whose weights a formula gives, and torch's own error in f32 where that
+    is large."""
+    torch, asked = outside("torch"), [a for a in sys.argv[1:] if not a.startswith("--")] or list(EVERY)
     made = json.loads(FROZEN.read_text())["cases"] if FROZEN.exists() else {}
-    made = {case: row for case, row in made.items() if case.rpartition("-")[0] in {*FAMILIES} - {*asked}}
+    made = {case: row for case, row in made.items() if case.rpartition("-")[0] in {*EVERY} - {*asked}}
     ids = torch.tensor(IDS_ASKED)[None]
     for kind in asked:
-        for i, settings in enumerate(FAMILIES[kind]):
+        for i, settings in enumerate(EVERY[kind]):
             with tempfile.TemporaryDirectory() as base, torch.no_grad():
                 shapes = formula_model(Path(base), kind, settings)
                 logits = judge(Path(base), kind)(ids).logits[0].numpy()
+                single = error(judge(Path(base), kind).float()(ids).logits[0, -1, :16].numpy(), logits[-1, :16])
+                own = {} if kind in FAMILIES else {"config": written(Path(base), kind, settings)}
             made[f"{kind}-{i}"] = {
-                "tensors": packed_names(shapes), "logits": [float(f"{v:.10g}") for v in logits[-1, :16]],
+                **own, "tensors": packed_names(shapes), "logits": [float(f"{v:.10g}") for v in logits[-1, :16]],
                 "likeliest": logits.argmax(1).tolist(),
             }  # fmt: skip
+            if 4 * single > LIMIT:  # as recurrences have it that amplify rounding
+                made[f"{kind}-{i}"]["torch"] = float(f"{single:.2g}")
             print(kind, i, flush=True)
     version = outside("transformers").__version__
     rows = ",\n".join(f" {json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(made.items()))
