@@ -235,9 +235,9 @@ class Blocks:
         assert a is not None
         q, k, v = self._heads(x, name, a)
         window, rope = a.windows[index], a.ropes[index]
-        if a.heat is not None:
+        if a.heat is not None and (not a.heated or index in a.heated):
             q = ops.cast(q * self._heat(a.heat), q.dtype)
-        if a.late_norm:
+        if a.late_norm and (rope is not None or a.qk_norm != "plain"):
             q, k = self.rotated(q, k, rope)
             (q, k), rope = self._normed(q, k, name, a), None
         if self._steps and self.caches.plain and not a.alibi:
@@ -326,6 +326,8 @@ class Blocks:
         return q, k, v
 
     def _normed(self, q: Tensor, k: Tensor, name: str, a: Attention) -> list[Tensor]:
+        if a.qk_norm == "plain":
+            return [ops.rms_norm(t, self._filled(1.0, t.shape[-1:]), eps=self.config.eps) for t in (q, k)]
         if a.qk_norm == "row" and self.parallel is not None:
             return [self._norm_of_ranks(t, f"{name}.{which}_norm") for t, which in ((q, "q"), (k, "k"))]
         return [
@@ -341,10 +343,10 @@ class Blocks:
         square = self.parallel.mean_of_rows(ops.mean(x32 * x32, axis=-1, keepdims=True), name)
         return ops.cast(x32 * ops.rsqrt(square + self.config.eps) * gamma, x.dtype)
 
-    def _heat(self, heat: tuple[float, float]) -> Tensor:
+    def _heat(self, heat: tuple[float, float, float]) -> Tensor:
         """What each query is multiplied by, by its position: f32 (batch, chunk, 1, 1)."""
-        growth, length = heat
-        return ops.log(ops.floor(self._numbers() / length) + 1.0) * growth + 1.0
+        growth, length, shift = heat
+        return ops.log(ops.floor((self._numbers() + shift) / length) + 1.0) * growth + 1.0
 
     def _numbers(self) -> Tensor:
         """The positions of this run's tokens: f32 (batch, chunk, 1, 1)."""
@@ -378,6 +380,8 @@ class Blocks:
         counts = ops.sum(ops.cast(ops.equal(numbers, ops.reshape(flat, (1, -1))), i32), axis=1)
         of = (counts, ops.gather(flat, order))
         taken = ops.gather(x, order // e.used)
+        if e.before:
+            taken = ops.cast(taken * ops.gather(ops.reshape(parts, (-1, 1)), order), x.dtype)
         inner, outer = (e.count, e.inner, self.config.width), (e.count, self.config.width, e.inner)
         parts_of = ("gate", "up") if self.config.gated else ("up",)
         *gates, up = (self._expert(taken, f"{name}.experts.{part}_proj", inner, *of) for part in parts_of)
@@ -391,13 +395,14 @@ class Blocks:
         result = self._expert(hidden, f"{name}.experts.down_proj", outer, *of)
         back = ops.cast(ops.argsort(order, axis=0), i32)
         result = ops.reshape(ops.cast(ops.gather(result, back), self.wide), (self.rows, e.used, self.config.width))
-        result = ops.cast(ops.sum(result * ops.reshape(parts, (self.rows, e.used, 1)), axis=1), x.dtype)
+        result = result if e.before else result * ops.reshape(parts, (self.rows, e.used, 1))
+        result = ops.cast(ops.sum(result, axis=1), x.dtype)
         if e.shared:
             shared = self.mlp(x, f"{name}.shared_expert", e.shared)
             if e.shared_gated:
                 shared = ops.sigmoid(self.linear(x, f"{name}.shared_expert_gate", 1)) * shared
             result = result + shared
-        return result
+        return self.norm(result, f"{name}.out_norm") if e.normed else result
 
     def _expert(self, x: Tensor, name: str, shape: tuple[int, ...], counts: Tensor, numbers: Tensor) -> Tensor:
         """The product of each row with its expert's weight; `numbers` are the rows' experts."""

@@ -56,10 +56,11 @@ class Attention(Record):
     keys before a query's own.
 
     `qk_norm` normalizes q and k head by head, with one weight for all or ("heads") one for each, or each as a whole
-    row; after the rope where `late_norm`. `sinks` adds a learned logit a head to the softmax, which takes a part of the
-    weight and gives no value; `gated` multiplies the result by another product's sigmoid. `clip` limits q, k and v;
-    `alibi` has what each head's scores lose a token of distance; `heat` are a and n of the factor
-    1 + a·log(1 + ⌊p / n⌋) of a query at position p. With `latent` there is one key for all heads, of its rank and
+    row, or ("plain") head by head without weights on the layers that have a rope; after the rope where `late_norm`.
+    `sinks` adds a learned logit a head to the softmax, which takes a part of the weight and gives no value; `gated`
+    multiplies the result by another product's sigmoid. `clip` limits q, k and v; `alibi` has what each head's scores
+    lose a token of distance; `heat` are a, n and s of the factor 1 + a·log(1 + ⌊(p + s) / n⌋) of a query at position p,
+    on the layers `heated`, or on all where that is empty. With `latent` there is one key for all heads, of its rank and
     turned numbers.
     """
 
@@ -70,7 +71,7 @@ class Attention(Record):
     windows: tuple[int | None, ...]
     scale: float
     softcap: float | None = None
-    qk_norm: Literal["head", "heads", "row"] | None = None
+    qk_norm: Literal["head", "heads", "row", "plain"] | None = None
     qkv_bias: bool = False
     out_bias: bool = False
     sinks: bool = False
@@ -81,7 +82,8 @@ class Attention(Record):
     alibi: tuple[float, ...] = ()
     causal: bool = True  # whether no token attends to later ones; of encoders, which have no caches, tokens may
     alibi_rounded: bool = False  # whether scores gain by the keys' positions, rounded to bf16, as Falcon's do
-    heat: tuple[float, float] | None = None
+    heat: tuple[float, float, float] | None = None
+    heated: tuple[int, ...] = ()
     latent: Latent | None = None
     out_norm: bool = False  # whether what the heads give has a norm before the last product
 
@@ -95,7 +97,8 @@ class Experts(Record):
     largest left than twice `jitter` of it. Where `corrected`, a learned number is added to each expert's part for the
     choice alone. Of `groups` of experts those in `groups_used` may be chosen: the groups with the largest sums of their
     `group_top` largest. `floor` is what the sum is at least, or with `added` what is added to it, where parts are
-    divided by their sum; `scaling` multiplies the parts.
+    divided by their sum; `scaling` multiplies the parts. They multiply what experts give, or what they take with
+    `before`.
 
     `shared` is the inner width of an MLP that all tokens use besides, by the sigmoid of a logit of its own where
     `shared_gated`."""
@@ -117,6 +120,8 @@ class Experts(Record):
     floor: float = 0.0
     added: bool = False
     jitter: float = 0.0
+    before: bool = False
+    normed: bool = False  # whether a norm follows the sum of all
 
 
 class Recurrence(Record):

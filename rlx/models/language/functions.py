@@ -270,10 +270,12 @@ def function_of(
     for product, (name, inputs) in listed.products.items():
         recipe = held.recipe(f"{name}.weight")
         if len(recipe.files) == 1:
-            whole = held.numel(recipe.files[0]) // inputs
-            module = product if product == "lm_head" else held.module(recipe.files[0])
+            whole, rows = held.numel(recipe.files[0]) // inputs, recipe.rows
+            module = product if product == "lm_head" else held.module(recipe.files[0], product)
+            if held.apart(recipe.files[0]):
+                whole, rows = len(np.arange(whole)[rows]), None
             file = held.file_name(recipe.files[0])
-            products[product] = Product(module, whole, inputs, file, recipe.rows, recipe.make is alone)
+            products[product] = Product(module, whole, inputs, file, rows, recipe.make is alone)
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
     most = min(config.positions, CONTEXT if context is None else context)
     return LanguageFunction(held, shapes, own, products, activations, most, again), weights

@@ -294,20 +294,31 @@ class ModelWeights:
         """The name in the file of a tensor by its name without what stands before all names."""
         return self._names[bare]
 
-    def module(self, bare: str) -> str:
-        """The name of the module that has a matrix, as transformers calls it: files may lack what stands before all."""
+    def module(self, bare: str, product: str) -> str:
+        """The name of the module that has a matrix of a product, as transformers calls it: files may lack what stands
+        before all."""
         name = self._names[bare]
+        if self.apart(bare):
+            return f"{self._architecture.prefixes[0]}{product}"
         named = name if name.startswith(self._architecture.prefixes) else f"{self._architecture.prefixes[0]}{name}"
         result = (name if bare == self._head else named).removesuffix(".weight")
+        return self._own(result)
+
+    def apart(self, bare: str) -> bool:
+        """Whether a matrix holds those of several modules of transformers' class."""
+        return self._architecture.apart is not None and self._architecture.apart in bare
+
+    def _own(self, name: str) -> str:
         for file, own in self._architecture.modules:
-            result = result.replace(file, own)
-        return result
+            name = name.replace(file, own)
+        return name
 
     def products(self, module: str) -> list[tuple[str, Recipe]]:
         """The products whose weights are, or are rows of, that of a module, by its name in a file without what stands
         before all; each with its recipe."""
         found = ((name.removesuffix(".weight"), r) for name, r in self._recipes.items() if name.endswith(".weight"))
-        return [(name, recipe) for name, recipe in found if recipe.files == (f"{module}.weight",)]
+        weight = f"{module}.weight"
+        return [(n, r) for n, r in found if r.files == (weight,) or [self._own(file) for file in r.files] == [weight]]
 
     def numel(self, bare: str) -> int:
         """How many elements a tensor of the file has."""

@@ -9,6 +9,7 @@ rlx reads of each. Exit status 1: a family that differs.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import itertools
@@ -46,6 +47,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 IDS_ASKED = [i * 7 % 96 for i in range(1, 34)]
 GGUF = {**BY_MODEL_TYPE, **PLAIN}
 CPP: list[Any] = []  # llama.cpp's libraries, where the command has their folder
+DELTA = ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "olmo_hybrid")  # whose class has a recurrence in f32
 LIMIT = 1e-11  # the most that squared errors beside float64 may be of the sum of squares
 
 BASE: dict[str, Any] = {
@@ -225,6 +227,23 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
     "minimax_m2": ({**BASE, **PART, "head_dim": 12, "num_local_experts": 6, "num_experts_per_tok": 2},),
     "vaultgemma": ({**BASE, "head_dim": 12, "sliding_window": 7, "query_pre_attn_scalar": 9},),
     "nanochat": ({**BASE, **ROPE},),
+    "sarvam_moe": ({**ROUTED, **ROPE, "head_dim": 12, "use_qk_norm": True, "attention_bias": True},
+                   {**ROUTED, "num_key_value_heads": 2, "head_dim": 8, "use_qk_norm": False, "norm_topk_prob": False}),
+    "sarvam_mla": ({**ROUTED, **LATENT, **ROPE}, {**ROUTED, **LATENT, "q_lora_rank": None, "n_group": 1,
+                                                  "topk_group": 1, "rope_interleave": False}),
+    "hy_v3": ({**BASE, **ROPE, **MOE, "head_dim": 12, "num_shared_experts": 2, "attention_bias": True,
+               "router_scaling_factor": 1.7},
+              {**BASE, **MOE, "head_dim": 8, "mlp_bias": True, "mlp_layer_types": ["sparse", "dense", "sparse"]}),
+    "axk1": ({**ROUTED, **LATENT, **ROPE}, {**ROUTED, **LATENT, "attention_bias": True, "rope_interleave": False,
+                                            "mlp_layer_types": ["sparse", "dense", "sparse"]}),
+    "llama4_text": ({**BASE, **ROPE, "head_dim": 12, "num_hidden_layers": 4, "num_local_experts": 6,
+                     "num_experts_per_tok": 2, "interleave_moe_layer_step": 2, "intermediate_size_mlp": 40,
+                     "floor_scale": 8, "attn_scale": 0.4},
+                    {**BASE, "head_dim": 8, "num_local_experts": 4, "use_qk_norm": False, "attention_bias": True,
+                     "no_rope_layers": [1, 0, 0], "moe_layers": [1], "intermediate_size_mlp": 40,
+                     "attention_chunk_size": 100, "attn_temperature_tuning": False}),
+    "aria_text": ({**BASE, **ROPE, "head_dim": 12, "moe_num_experts": 6, "moe_topk": 3, "moe_num_shared_experts": 1},
+                  {**BASE, "moe_num_experts": 6, "attention_bias": True}),
 }  # fmt: skip
 
 _OLDER = {"llama3": "llama", "gemma3": "gemma3_text", "phi3_short": "phi3", "phi3_long": "phi3",
@@ -276,6 +295,23 @@ def pretrained(folder: Path, kind: str, **more: Any) -> tuple[Any, dict[str, Any
     except (TypeError, ValueError):
         made, told = model.from_pretrained(folder, **more)
     return made.eval(), told
+
+
+@contextlib.contextmanager
+def wholly_float64() -> Iterator[None]:
+    """Casts of float64 to f32, as classes have them in norms and recurrences, do nothing meanwhile: where a recurrence
+    amplifies rounding, they make a reference no better than what it judges."""
+    torch = outside("torch")
+    single, to = torch.Tensor.float, torch.Tensor.to
+
+    def kept(x: Any, *args: Any, **more: Any) -> Any:
+        narrows = x.dtype == torch.float64 and torch.float32 in (*args, more.get("dtype"))
+        return x if narrows else to(x, *args, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "float", lambda x: x if x.dtype == torch.float64 else single(x))
+        patch.setattr(torch.Tensor, "to", kept)
+        yield
 
 
 def class_facts() -> dict[str, Any]:
@@ -382,11 +418,11 @@ def error(got: Any, want: Any) -> float:
     return float(((got - want) ** 2).sum() / (want**2).sum())
 
 
-def judged(folder: Path, want: Any, tokens: Any) -> dict[str, Any]:
+def judged(folder: Path, want: Any, tokens: Any, device: str = "cpu") -> dict[str, Any]:
     """How a model of a folder or of a file computes the logits of tokens: errors, and which greatest ones differ."""
     found: dict[str, Any] = {}
     ids = tokens.astype(np.int32)
-    with load(folder, "cpu", context=64, engine="numpy") as model:
+    with load(folder, device, context=64, engine="numpy" if device == "cpu" else None) as model:
         got = model.logits(ids)
         found["error"], found["argmax"] = error(got, want), int((got.argmax(1) != want.argmax(1)).sum())
         model.decoder.reset()
@@ -496,11 +532,21 @@ def write_keys() -> int:
 
 
 def formula_model(folder: Path, kind: str, settings: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """A folder whose weights a formula gives, with a config.json of these settings alone; its tensors' shapes."""
+    """A folder whose weights a formula gives, with a config.json of these settings alone (`written`); its tensors'
+    shapes."""
     random_model(folder, kind, settings)
     shapes = {name: tuple(array.shape) for name, array in safetensors.load(folder).items()}
-    write_formula(folder, kind, settings, shapes)
+    write_formula(folder, kind, written(folder, kind, settings), shapes)
     return shapes
+
+
+def written(folder: Path, kind: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that a config.json needs: those given, or where rlx knows no defaults of the class all that it
+    wrote."""
+    if kind in FAMILIES:
+        return settings
+    held: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return {k: v for k, v in held.items() if k not in ("architectures", "dtype", "transformers_version")}
 
 
 def write_formula(folder: Path, kind: str, settings: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
@@ -542,20 +588,26 @@ def unpacked_names(groups: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def freeze() -> int:
-    """Writes what transformers makes of folders whose weights a formula gives."""
-    torch, asked = outside("torch"), [a for a in sys.argv[1:] if not a.startswith("--")] or list(FAMILIES)
+    """Writes what transformers makes of folders whose weights a formula gives, and torch's own error in f32 where that
+    is large."""
+    torch, asked = outside("torch"), [a for a in sys.argv[1:] if not a.startswith("--")] or list(EVERY)
     made = json.loads(FROZEN.read_text())["cases"] if FROZEN.exists() else {}
-    made = {case: row for case, row in made.items() if case.rpartition("-")[0] in {*FAMILIES} - {*asked}}
+    made = {case: row for case, row in made.items() if case.rpartition("-")[0] in {*EVERY} - {*asked}}
     ids = torch.tensor(IDS_ASKED)[None]
     for kind in asked:
-        for i, settings in enumerate(FAMILIES[kind]):
+        for i, settings in enumerate(EVERY[kind]):
             with tempfile.TemporaryDirectory() as base, torch.no_grad():
                 shapes = formula_model(Path(base), kind, settings)
-                logits = judge(Path(base), kind)(ids).logits[0].numpy()
+                with wholly_float64() if kind in DELTA else contextlib.nullcontext():
+                    logits = judge(Path(base), kind)(ids).logits[0].numpy()
+                single = error(judge(Path(base), kind).float()(ids).logits[0, -1, :16].numpy(), logits[-1, :16])
+                own = {} if kind in FAMILIES else {"config": written(Path(base), kind, settings)}
             made[f"{kind}-{i}"] = {
-                "tensors": packed_names(shapes), "logits": [float(f"{v:.10g}") for v in logits[-1, :16]],
+                **own, "tensors": packed_names(shapes), "logits": [float(f"{v:.10g}") for v in logits[-1, :16]],
                 "likeliest": logits.argmax(1).tolist(),
             }  # fmt: skip
+            if 4 * single > LIMIT:  # as recurrences have it that amplify rounding
+                made[f"{kind}-{i}"]["torch"] = float(f"{single:.2g}")
             print(kind, i, flush=True)
     version = outside("transformers").__version__
     rows = ",\n".join(f" {json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(made.items()))
@@ -632,7 +684,8 @@ rlx computes in f32 on the CPU: one run over the text, a run a token, a prompt i
 same of the GGUF file that `rlx convert` makes of it. Made on {date}; each case has NMSE of at most 1e-11, or
 of four times torch's own in f32, and the same likeliest token everywhere. The last column is the NMSE of the logits of
 llama.cpp v0.5.0 of that file, with caches of f32 and without flash attention, whose sums there are halves. Other
-devices run the same graphs, of the same ops.
+devices run the same graphs, of the same ops: `python -m tests.models.language.on_devices cuda vulkan` compares all
+families there, encoders too, with stored logits, and needs no transformers.
 
 Settings that the class of a family reads and that change numbers are followed or refused by name, which a list of each
 family's settings says (`tests/models/language/families_keys.json`). A tensor that the family does not have is refused
@@ -647,14 +700,17 @@ others (`rope_parameters` for all layers are refused, since releases differ in w
 attention written out (`eager`) adds it twice, `sdpa`, the default, once: so does rlx. Where rlx does not follow them:
 DBRX's class passes over `rope_theta` of `attn_config`, which the published models have and rlx takes; Youtu's makes the
 embedding of `pad_token_id` 0 as it loads, Falcon-Mamba's makes weights anew where `rescale_prenorm_residual`, and rlx
-keeps what the file has, with a warning. llama.cpp leaves the windows of Phi-3 out, and computes Phi-3.5-MoE otherwise.
+keeps what the file has, with a warning. Llama 4's layers with ropes attend within chunks of `attention_chunk_size`
+tokens (8,192): rlx takes texts of one chunk, and refuses longer ones. llama.cpp leaves the windows of Phi-3 out, and
+computes Phi-3.5-MoE otherwise.
 
 | `model_type` | folders | NMSE | served in | GGUF | llama.cpp |
 |---|---|---|---|---|---|
 {rows}
 
-Not there, with the nearest family that is and what it lacks: {missing}. Any other `model_type` is refused too, with the
-name that is most alike.
+Not there, with the nearest family that is and what it lacks: {missing}.
+
+Any other `model_type` is refused too, with the name that is most alike.
 """
 
 

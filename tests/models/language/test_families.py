@@ -53,7 +53,7 @@ def seldom(names: Iterable[str], every: int) -> tuple[str, ...]:
 def folder_of(case: str, folder: Path, **changed: Any) -> Path:
     kind, _, i = case.rpartition("-")
     folder.mkdir(exist_ok=True)
-    settings = {**FAMILIES[kind][int(i)], **changed}
+    settings = {**CASES[case].get("config", EVERY[kind][int(i)]), **changed}
     write_formula(folder, kind, settings, unpacked_names(CASES[case]["tensors"]))
     return folder
 
@@ -65,7 +65,8 @@ def test_a_window_that_gguf_has_not_is_told_with_its_length(tmp_path: Path) -> N
 
 
 def test_every_family_has_cases() -> None:
-    assert {case.rpartition("-")[0] for case in CASES} == set(FAMILIES) == set(json.loads(KEYS.read_text())["families"])
+    assert {case.rpartition("-")[0] for case in CASES} == set(EVERY)
+    assert set(FAMILIES) == set(json.loads(KEYS.read_text())["families"])
     assert set(FAMILIES) <= set(ARCHITECTURES)
 
 
@@ -75,7 +76,7 @@ def test_logits_as_transformers_has_them(case: str, tmp_path: Path) -> None:
     """config.json says what differs from the class alone; the names of tensors are those of the published folders."""
     with load(folder_of(case, tmp_path), "cpu", context=64, engine="numpy") as model:
         got = model.logits(IDS_ASKED)
-    assert error(got[-1, :16], np.asarray(CASES[case]["logits"])) <= LIMIT
+    assert error(got[-1, :16], np.asarray(CASES[case]["logits"])) <= max(LIMIT, 4 * CASES[case].get("torch", 0.0))
     assert got.argmax(1).tolist() == CASES[case]["likeliest"]
 
 

@@ -13,7 +13,7 @@ from rlx.models.language.config import Fields
 # The modules of this folder, each with the values of `model_type` that it has an architecture for: a model imports its
 # own.
 _MODULES = {
-    "llama": "llama mistral",
+    "llama": "llama mistral cwm jais2 internlm3 iquestcoder",
     "qwen": "qwen2 qwen2_moe qwen3 qwen3_moe",
     "gemma": "gemma vaultgemma gemma2 gemma3_text",
     "phi3": "phi3",
@@ -24,8 +24,7 @@ _MODULES = {
     "qwen_next": "qwen3_next qwen3_5_text qwen3_5_moe_text qwen3_5 qwen3_5_moe",
     "mixtral": "mixtral phimoe minimax minimax_m2",
     "variants": """
-        smollm3 exaone4 seed_oss arcee apertus helium ernie4_5 ernie4_5_moe hunyuan_v1_dense hunyuan_v1_moe
-        ministral ministral3 nanochat""",
+        smollm3 seed_oss arcee apertus helium ernie4_5 ernie4_5_moe ministral ministral3 nanochat""",
     "phi": "phi stablelm starcoder2 nemotron",
     "neox": "gpt_neox persimmon",
     "gptj": "gptj codegen gpt_neo gpt_bigcode",
@@ -33,13 +32,17 @@ _MODULES = {
     "opt": "opt biogpt",
     "cohere": "cohere cohere2 cohere2_moe",
     "granite": "granite granitemoe granitemoeshared hyperclovax granite_swa granitemoe_swa granitemoehybrid",
-    "glm": "glm glm4 glm4_moe",
-    "deepseek": "deepseek_v2 deepseek_v3 dots1",
+    "glm": "glm glm4 glm4_moe sarvam_moe glm4_moe_lite",
+    "deepseek": "deepseek_v2 deepseek_v3 sarvam_mla axk1 dots1",
     "lfm2": "lfm2 lfm2_moe",
     "hybrid": "jamba bamba nemotron_h falcon_h1",
-    "latest": """
-        cwm jais2 internlm3 iquestcoder exaone bitnet solar_open exaone_moe glm4_moe_lite youtu minicpm3 mellum
-        afmoe dbrx""",
+    "exaone": "exaone exaone4 exaone_moe",
+    "hunyuan": "hunyuan_v1_dense hunyuan_v1_moe hy_v3",
+    "latent": "youtu minicpm3",
+    "mixtures": "solar_open mellum afmoe",
+    "dbrx": "dbrx",
+    "bitnet": "bitnet",
+    "llama4": "llama4_text aria_text",
 }
 
 
@@ -68,7 +71,6 @@ MISSING = {
     "deepseek_v32": ("deepseek_v3", "the indexer of sparse attention"),
     "gemma3n_text": ("gemma3_text", "embeddings of each layer, AltUp, and caches that layers share"),
     "gemma4_text": ("gemma3_text", "embeddings of each layer, and caches that layers share"),
-    "llama4_text": ("llama", "chunks of attention, and weights of experts on their inputs"),
     "doge": ("llama", "masks that it computes"),
     "jetmoe": ("mixtral", "attention with experts"),
     "xglm": ("opt", "positions of sines"),

@@ -72,7 +72,8 @@ class Architecture(Record):
     """`read` makes the blocks of config.json; `find` says which tensors of a file a weight of the graph is made of,
     by the names of Llama's files without "model."; `prefixes` may stand before the names in files, and tensors whose
     names match `unused` are left alone. `modules` are pairs of parts of names: those in published files, and those that
-    transformers' class has for them, as adapters name modules."""
+    transformers' class has for them, as adapters name modules; `apart` is the part of the name of a matrix in files
+    that holds q, k and v, for which the class has a module each."""
 
     read: Callable[[Fields], LanguageConfig]
     find: Find = same_name
@@ -81,6 +82,7 @@ class Architecture(Record):
         default=re.compile(r"rotary_emb\.inv_freq$|\.(attn|attention)\.((masked_)?bias|causal_mask)$")
     )
     modules: tuple[tuple[str, str], ...] = ()
+    apart: str | None = None
 
 
 def attention(f: Fields, layers: int, partial: bool = False, **changed: Any) -> Attention:
@@ -112,6 +114,16 @@ def windows_of(f: Fields, layers: int, otherwise: Callable[[int], bool]) -> tupl
     if size is None and any(slides):
         f.wrong("sliding_window", "a number: some layers have a window")
     return tuple(size if s else None for s in slides)
+
+
+def with_ropes(f: Fields, layers: int) -> list[bool]:
+    """Which layers have a rope: those of 1 in `no_rope_layers`, whatever its name says, or by number."""
+    every, given = f.count("no_rope_layer_interval", MOST_LAYERS), f.content.get("no_rope_layers")
+    if not given:
+        return [(i + 1) % every != 0 for i in range(layers)]
+    if not isinstance(given, list) or len(given) != layers or not set(given) <= {0, 1}:
+        f.wrong("no_rope_layers", f"a list of {layers} numbers, 0 or 1")
+    return [bool(one) for one in given]
 
 
 def llama_like(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:

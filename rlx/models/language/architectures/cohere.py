@@ -14,7 +14,7 @@ from rlx.models.language.architectures.base import (
     renamed,
     windows_of,
 )
-from rlx.models.language.architectures.latest import dense_layers
+from rlx.models.language.architectures.deepseek import dense_layers
 from rlx.models.language.config import (
     MOST_EXPERTS,
     MOST_INNER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlx.models.language.architectures.base import (
@@ -35,6 +35,7 @@ from rlx.models.language.config import (
 from rlx.records import replace
 
 MTP = re.compile(r"rotary_emb\.inv_freq$|^mtp\.")  # layers that guess further tokens
+_DENSE_NORMS = re.compile(rf"{MTP.pattern}|^layers\.\d+\.post_mlp_layernorm\.weight$")  # of layers with an MLP
 SHARED = {"mlp.shared_expert": "mlp.shared_experts", "mlp.gate.correction": "mlp.gate.e_score_correction_bias"}
 
 
@@ -55,6 +56,16 @@ def routed(f: Fields, layers: int, **changed: Any) -> tuple[Experts, frozenset[i
     if experts.used > count // groups * experts.groups_used:
         f.wrong("num_experts_per_tok", f"at most the experts of {experts.groups_used} groups")
     return experts, frozenset(range(f.count("first_k_dense_replace", MOST_LAYERS, 0, least=0)))
+
+
+def dense_layers(f: Fields, otherwise: Callable[[int], bool]) -> frozenset[int]:
+    """The layers that have an MLP in a model of experts: those that `mlp_layer_types` calls dense, or by number."""
+    layers, kinds = f.count("num_hidden_layers", MOST_LAYERS), f.content.get("mlp_layer_types")
+    if kinds is None:
+        return frozenset(i for i in range(layers) if otherwise(i))
+    if not isinstance(kinds, list) or len(kinds) != layers or not {"dense", "sparse"}.issuperset(map(str, kinds)):
+        f.wrong("mlp_layer_types", f"a list of {layers} words, dense or sparse")
+    return frozenset(i for i, kind in enumerate(kinds) if kind == "dense")
 
 
 def latent_attention(f: Fields, layers: int, interleaved: bool) -> Attention:
@@ -110,6 +121,13 @@ def dots1(f: Fields) -> LanguageConfig:
     return llama_like(f, "dots1", attention=mixed, experts=experts, dense=dense)
 
 
+def axk1(f: Fields) -> LanguageConfig:
+    """A.X K1 (SK Telecom, 2026): a norm behind the experts."""
+    experts, dense = routed(f, 0, normed=True)
+    own = dense_layers(f, lambda i: i in dense or i % f.count("moe_layer_freq", MOST_LAYERS, 1) != 0)
+    return _read(f, "axk1", experts, own, f.flag("rope_interleave", True))
+
+
 def absorbed(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
     """Each head's part for keys and that for values, which one matrix holds by turns."""
     before, mark, part = name.partition(".kv_b_")
@@ -126,5 +144,9 @@ def absorbed(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> R
 ARCHITECTURES = {
     "deepseek_v2": Architecture(by_class(deepseek_v2), renamed(SHARED, absorbed)),
     "deepseek_v3": Architecture(by_class(deepseek_v3), renamed(SHARED, absorbed)),
+    "sarvam_mla": Architecture(by_class(deepseek_v3), renamed(SHARED, absorbed)),
+    "axk1": Architecture(
+        by_class(axk1), renamed({**SHARED, "mlp.out_norm": "post_mlp_layernorm"}, absorbed), unused=_DENSE_NORMS
+    ),
     "dots1": Architecture(by_class(dots1), renamed(SHARED, experts_in())),
 }

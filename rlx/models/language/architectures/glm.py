@@ -1,18 +1,24 @@
 """GLM-4 (2024; neighbours of half of each head turned together), its second (2025; norms on both sides of a block),
-and GLM-4.5 (2025), with experts."""
+GLM-4.5 (2025), with experts, as Sarvam's (2026) has them, and GLM-4.7 Flash (2026), with latent attention."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from rlx.models.language.architectures.base import (
     Architecture,
+    Recipe,
     attention,
     by_class,
     experts_in,
+    fused,
     gate_above,
     llama_like,
     renamed,
 )
-from rlx.models.language.architectures.deepseek import SHARED, routed
+from rlx.models.language.architectures.deepseek import SHARED, absorbed, dense_layers, routed
+from rlx.models.language.architectures.latent import latent_like
 from rlx.models.language.config import MOST_LAYERS, Attention, Fields, LanguageConfig
 
 
@@ -37,11 +43,36 @@ def glm4_moe(f: Fields) -> LanguageConfig:
     return llama_like(f, "glm4_moe", attention=mixed, experts=experts, dense=dense, heads_beyond=True)
 
 
+def glm4_moe_lite(f: Fields) -> LanguageConfig:
+    experts, _ = routed(f, f.count("num_hidden_layers", MOST_LAYERS))
+    return latent_like(
+        f, "glm4_moe_lite", f.flag("rope_interleave", True), experts=experts, dense=dense_layers(f, lambda i: i == 0),
+        heads_beyond=True,
+    )  # fmt: skip
+
+
+def fused_or_apart(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+    """Sarvam's names, or those of GLM-4.5's class."""
+    return (renamed(_SARVAM, _FUSED) if "word_embeddings.weight" in tensors else _APART)(name, config, tensors)
+
+
 _AROUND = {"post_attention_layernorm": "post_self_attn_layernorm",
            "pre_feedforward_layernorm": "post_attention_layernorm",
            "post_feedforward_layernorm": "post_mlp_layernorm"}  # fmt: skip
+_SARVAM = {
+    **SHARED, "embed_tokens": "word_embeddings", "self_attn.o_proj": "attention.dense",
+    "self_attn.q_norm": "attention.query_layernorm", "self_attn.k_norm": "attention.key_layernorm",
+    "mlp.gate.correction": "mlp.gate.expert_bias",
+}  # fmt: skip
+_FUSED = fused("attention.query_key_value", "apart", experts_in())
+_APART = renamed(SHARED, experts_in())
 ARCHITECTURES = {
     "glm": Architecture(by_class(glm), gate_above),
     "glm4": Architecture(by_class(glm4), renamed(_AROUND, gate_above)),
-    "glm4_moe": Architecture(by_class(glm4_moe), renamed(SHARED, experts_in())),
+    "glm4_moe": Architecture(by_class(glm4_moe), _APART),
+    "sarvam_moe": Architecture(
+        by_class(glm4_moe), fused_or_apart, modules=(("attention.dense", "self_attn.o_proj"),),
+        apart="attention.query_key_value",
+    ),
+    "glm4_moe_lite": Architecture(by_class(glm4_moe_lite), renamed(SHARED, absorbed)),
 }
