@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -363,8 +363,8 @@ class Tracing(threading.local):
     body: Graph | None = None
     graph: Graph | None = None
     runs = 0  # programs that this thread has made while it traced a function
-    # What a call that computes at once has to check of its inputs: their names, with the ranges of indices.
-    ranges: list[tuple[str, str, int, str]] | None = None
+    # What a call that computes at once has to check of its inputs: their names, each with a check of an array.
+    checks: list[tuple[str, Callable[[Any], None]]] | None = None
 
 
 TRACING = Tracing()

@@ -10,8 +10,8 @@ import numpy as np
 from rlx.dtypes import DType, f32, f64, promote
 from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Attrs, Node, Tensor, TensorType, apply
-from rlx.ir.graph import as_tensors, graph_of
-from rlx.ir.op import Infer
+from rlx.ir.graph import TRACING, as_tensors, graph_of
+from rlx.ir.op import Infer, Leaf
 from rlx.ir.types import broadcast_shapes, normalize_axis
 
 TensorLike = Any  # a Tensor, a Python scalar, or an array of NumPy, rlx or another library
@@ -60,6 +60,18 @@ def floats(*xs: Tensor) -> tuple[Tensor, ...]:
     """The tensors, with integers and bools cast to f32, or to f64 when another tensor is f64."""
     work = f64 if any(x.dtype == f64 for x in xs) else f32
     return tuple(x if x.dtype.is_float else cast_to(x, work) for x in xs)
+
+
+def check_known(x: Tensor, check: Callable[[Any], None]) -> None:
+    """Checks the values of x, or of what it was cast from, where the host knows them: a constant's now, and those of an
+    input of a call that computes at once before each run."""
+    node = x.node
+    if node.op.name == "cast":
+        node = node.inputs[0].node
+    if node.op.name == "constant":
+        check(node.attrs["value"])
+    elif node.op.leaf is Leaf.INPUT and node.output.graph is TRACING.graph and TRACING.checks is not None:
+        TRACING.checks.append((node.attrs["name"], check))
 
 
 def check_inputs(op: str, types: Sequence[TensorType], low: int, high: int | None = None) -> None:

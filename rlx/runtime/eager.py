@@ -35,7 +35,6 @@ from rlx.ir.values import as_array, is_foreign
 from rlx.ops import composite, operators
 from rlx.ops.index.arrays import getitem
 from rlx.ops.index.dynamic import dynamic_slice
-from rlx.ops.index.gather import check_in_range
 from rlx.ops.operators import users_line
 from rlx.ops.places import METHODS
 from rlx.ops.public import Complexes, Function, Outside, any_complex
@@ -313,29 +312,29 @@ def _compiled(
     static: Sequence[int] = (),
 ) -> Program:  # fmt: skip
     call = _arranged(function, args, kwargs, leaves, static)
-    before, TRACING.ranges = TRACING.ranges, []
+    before, TRACING.checks = TRACING.checks, []
     try:
         traced = trace(function, call, Parameters("call", function, (), ()))
-        ranges = TRACING.ranges
+        checks = TRACING.checks
     finally:
-        TRACING.ranges = before
+        TRACING.checks = before
     _say_f64(call.leaves, device)
     exe = Session(device.info.id).compile(traced.graph)
     places = {name: i for i, name in enumerate(traced.names)}
     program = _runner(exe, traced, call.leaves, function.__name__)
-    checked = [(places[name], op, n, what) for name, op, n, what in ranges
+    checked = [(places[name], check) for name, check in checks
                if name in places and isinstance(call.leaves[places[name]], np.ndarray)]  # fmt: skip
     if checked:
         program.run = _checking(program.run, checked)
     return program
 
 
-def _checking(run: Run, checked: Sequence[tuple[int, str, int, str]]) -> Run:
-    """A run before which indices that the host knows are checked."""
+def _checking(run: Run, checked: Sequence[tuple[int, Callable[[Any], None]]]) -> Run:
+    """A run before which arguments that the host knows are checked."""
 
     def work(leaves: Sequence[Any]) -> Any:
-        for i, op, n, what in checked:
-            check_in_range(op, leaves[i], n, what)
+        for i, check in checked:
+            check(leaves[i])
         return run(leaves)
 
     return work

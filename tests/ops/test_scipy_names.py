@@ -245,6 +245,13 @@ BAD: list[tuple[Callable[[], Any], type[RlxError], str]] = [
     (lambda: signal.firwin(10, 0.3, pass_zero=False), ShapeError, "odd number"),
     (lambda: signal.lfilter([1.0], [], X), ShapeError, "a is"),
     (lambda: signal.sosfilt(np.ones((2, 5)), X), ShapeError, r"\(n, 6\)"),
+    *[(lambda kind=kind: signal.lfilter(kind([1.0, 2.0]), kind([0.0, 1.0]), X), ShapeError, r"a\[0\] is 0")
+      for kind in (list, np.array)],
+    *[(lambda kind=kind: signal.sosfilt(kind(SOS * [1, 1, 1, 0, 1, 1]), X), ShapeError, r"sos\[:, 3\] is \[0\.0, ")
+      for kind in (np.ndarray.tolist, np.float32)],
+    (lambda: signal.filtfilt([1.0], np.array([0.0, 1.0]), X), ShapeError, r"a\[0\] is 0"),
+    (lambda: signal.lfilter(1.0, np.float32(0), X), ShapeError, r"a\[0\] is 0"),
+    (lambda: rlx.jit(lambda x: signal.sosfilt(SOS * [1, 1, 1, 0, 1, 1], x))(X), ShapeError, r"sos\[:, 3\] is"),
     (lambda: signal.filtfilt(*BA, X[:, :9]), ShapeError, "padlen is 12"),
     (lambda: signal.filtfilt(*BA, X, method="gust"), UnsupportedOp, "gust"),
     (lambda: signal.savgol_filter(X, 4, 2), UnsupportedOp, "odd number"),

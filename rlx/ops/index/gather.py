@@ -15,11 +15,9 @@ import numpy as np
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32, i32, i64, u32, u64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, apply, register
-from rlx.ir.graph import TRACING
-from rlx.ir.op import Leaf
 from rlx.ir.types import is_length, normalize_axis
 from rlx.ops import batching
-from rlx.ops.base import TensorLike, check_axis, check_inputs, narrowed, tensors
+from rlx.ops.base import TensorLike, check_axis, check_inputs, check_known, narrowed, tensors
 from rlx.ops.numeric import Array, convert
 
 
@@ -109,16 +107,8 @@ def index_tensor(op: str, indices: Tensor) -> Tensor:
 
 
 def check_constants_in_range(op: str, indices: Tensor, n: int, what: str) -> None:
-    """Checks constant indices, and notes the range of those that each call of an op outside a trace gives anew.
-
-    Raises: ShapeError where one is outside -n..n-1."""
-    node = indices.node
-    if node.op.name == "cast":
-        node = node.inputs[0].node
-    if node.op.name == "constant":
-        check_in_range(op, node.attrs["value"], n, what)
-    elif node.op.leaf is Leaf.INPUT and node.output.graph is TRACING.graph and TRACING.ranges is not None:
-        TRACING.ranges.append((node.attrs["name"], op, n, what))
+    """Raises: ShapeError where an index that the host knows is outside -n..n-1."""
+    check_known(indices, lambda value: check_in_range(op, value, n, what))
 
 
 def check_in_range(op: str, value: Array, n: int, what: str) -> None:

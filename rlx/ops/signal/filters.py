@@ -13,7 +13,7 @@ from rlx.errors import ShapeError, UnsupportedOp
 from rlx.ir import Tensor
 from rlx.ir.types import broadcast_shapes, is_length
 from rlx.ops import composite, reduce
-from rlx.ops.base import TensorLike, cast_to, tensors
+from rlx.ops.base import TensorLike, cast_to, check_known, tensors
 from rlx.ops.control.functions import scan
 from rlx.ops.conv.convolution import conv
 from rlx.ops.fft.functions import fft, ifft, irfft, rfft
@@ -45,16 +45,29 @@ def _coefficients(op: str, what: str, c: TensorLike, x: Tensor, rank: int) -> Te
     return coefficients
 
 
+def _check_divisor(op: str, what: str, c: TensorLike, x: Tensor, at: int) -> None:
+    """Raises: ShapeError where coefficients that the others are divided by are 0, in the signal's dtype."""
+
+    def check(value: Any) -> None:
+        first = np.atleast_1d(value)[..., at]
+        if (first.astype(x.dtype.np) == 0).any():
+            raise ShapeError(f"{op}: {what} is {first.tolist()}; the others are divided by it: expected no 0")
+
+    check_known(tensors(op, x, c)[1], check)
+
+
 def _sections(op: str, sos: TensorLike, x: Tensor) -> list[tuple[list[Tensor], list[Tensor]]]:
     rows = _coefficients(op, "sos", sos, x, 2)
     if rows.shape[1] != 6:
         raise ShapeError(f"{op}: sos is {rows.type}; expected (n, 6), sections of second order")
+    _check_divisor(op, "sos[:, 3]", sos, x, 3)
     return [([rows[i, j] / rows[i, 3] for j in range(3)], [rows[i, j] / rows[i, 3] for j in (4, 5)])
             for i in range(rows.shape[0])]  # fmt: skip
 
 
 def _polynomials(op: str, b: TensorLike, a: TensorLike, x: Tensor) -> list[tuple[list[Tensor], list[Tensor]]]:
     over, under = (_coefficients(op, what, c, x, 1) for what, c in (("b", b), ("a", a)))
+    _check_divisor(op, "a[0]", a, x, 0)
     n = max(over.shape[0], under.shape[0])
     zero = x.graph.constant(0.0, x.dtype)
     first = under[0]
@@ -107,8 +120,8 @@ def lfilter(b: TensorLike, a: TensorLike, x: TensorLike, axis: int = -1, zi: Ten
     Shape: x's. zi: the states before the first sample, as lfilter_zi gives them, of x's shape with max(len(a), len(b))
     - 1 in place of the samples; then (y, zf) is given, with those behind the last. Dtype: x's, f32 for what is no float
     of 32 or 64 bits; coefficients are rounded to it. Gradient: to x, b, a and zi. Numerics: a scan over the samples on
-    the device in the transposed direct form II; a convolution where a has one element. Raises: ShapeError. Follows
-    scipy.signal.lfilter.
+    the device in the transposed direct form II; a convolution where a has one element. Raises: ShapeError, also
+    where the host knows that a[0] is 0. Follows scipy.signal.lfilter.
     """
     op = "signal.lfilter"
     signal, at = signal_of(op, tensors(op, b, a, x)[2], axis)
