@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rlx.cli.outputs import check_file
 from rlx.errors import RlxError
 
 
@@ -23,8 +24,8 @@ def view(
 
     splats = read_ply(file)
     page = Path(f"{file.stem}.html") if out is None else out
-    if page.is_dir() or (page.exists() and not force):
-        what = "is a folder; give the name of a file" if page.is_dir() else "exists already; --force replaces it"
-        raise RlxError(f"view: {page} {what}")
+    check_file("--out", page)
+    if page.exists() and not force:
+        raise RlxError(f"view: {page} exists already; --force replaces it")
     write_page(page, *splats, title=file.name)
     print(f"{page}: {len(splats.means):,} splats, {page.stat().st_size:,} bytes; open it in a browser")

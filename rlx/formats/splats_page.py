@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.errors import ShapeError
+from rlx.errors import DTypeError, ShapeError
 from rlx.formats.files import written_whole
 from rlx.formats.ply import path_of, splat_arrays
 from rlx.ops.splats.blend import ALPHA_MIN
@@ -49,7 +49,14 @@ def write_page(
     if (np.abs(hues) > _HALF).any():
         most = np.abs(hues).max()
         raise ShapeError(f"write_page: colors go to {most:g}; pages hold them as f16, at most {_HALF:,.0f}")
-    backdrop = np.asarray(background, np.float64)
+    if not isinstance(camera, Camera) or np.shape(camera.view) != (4, 4):
+        raise ShapeError(f"write_page: camera is {camera!r:.60}; expected a rlx.splats.Camera, whose view is (4, 4)")
+    if not isinstance(title, str):
+        raise DTypeError(f"write_page: title is {title!r:.60}; expected a text")
+    try:
+        backdrop = np.asarray(background, np.float64)
+    except (TypeError, ValueError):
+        backdrop = np.empty(0)
     if backdrop.shape != (3,) or not np.isfinite(backdrop).all():
         raise ShapeError(f"write_page: background is {background!r:.60}; expected three numbers")
     shapes = np.zeros((len(place), 12), "<f4")

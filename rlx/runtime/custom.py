@@ -91,6 +91,9 @@ def custom_op(
         raise UnsupportedOp(
             f"custom_op {name}: `spirv` does not begin like a SPIR-V module; give the compiled bytes, or text as `glsl`"
         )
+    for what, text in (("cuda", cuda), ("glsl", glsl)):
+        if text is not None and not isinstance(text, str):
+            raise UnsupportedOp(f"custom_op {name}: `{what}` is {text!r:.40}; expected the text of a kernel")
     if spirv is not None and glsl is not None:
         raise UnsupportedOp(f"custom_op {name}: `spirv` and `glsl` are two kernels for one device; give one of them")
     if not 1 <= threads <= 1024:

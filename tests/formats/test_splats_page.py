@@ -87,7 +87,8 @@ def test_the_command_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     rlx.splats.write_ply("ring.ply", **splats(1))
     for words, status, said in (
         ((), 0, "ring.html: 40 splats, "), ((), 1, "ring.html exists already; --force replaces it"),
-        (("--force",), 0, "40 splats"), (("--out", "."), 1, "is a folder"),
+        (("--force",), 0, "40 splats"), (("--out", "."), 1, "a folder has this name"),
+        (("--out", "no/page.html"), 1, "there is no folder no"),
     ):  # fmt: skip
         done = CliRunner().invoke(app, ["view", "ring.ply", *words])
         assert done.exit_code == status and said in (done.output or str(done.exception)), done
@@ -101,6 +102,10 @@ def test_the_command_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ({"colors": np.full((40, 1, 3), 1e5)}, ShapeError, "colors go to 100000; pages hold them as f16"),
         ({"colors": np.full((40, 3), "red")}, DTypeError, "expected floats"),
         ({"background": 1.0}, ShapeError, "background is 1.0; expected three numbers"),
+        ({"background": "red"}, ShapeError, "background is 'red'; expected three numbers"),
+        ({"camera": {"fx": 1.0}}, ShapeError, r"expected a rlx\.splats\.Camera"),
+        ({"camera": rlx.splats.Camera(np.eye(3), 1, 1, 1, 1, 4, 4)}, ShapeError, r"whose view is \(4, 4\)"),
+        ({"title": 3}, DTypeError, "title is 3; expected a text"),
         ({"means": np.full((40, 3), np.nan)}, ShapeError, "no splats to see"),
     ],
 )

@@ -78,8 +78,15 @@ def test_looks_that_are_refused(change: dict[str, Any], error: type[Exception], 
 
 
 @pytest.mark.parametrize(
-    "means, words", [(np.zeros((0, 3)), "no splats"), (np.zeros((4, 2)), r"the shape \(4, 2\); expected \(n, 3\)")]
+    "means, height, error, words",
+    [
+        (np.zeros((0, 3)), 16, ShapeError, "no splats"),
+        (np.zeros((4, 2)), 16, ShapeError, r"the shape \(4, 2\); expected \(n, 3\)"),
+        ([["a"]], 16, DTypeError, "means are no array of numbers"),
+        ((np.zeros((4, 3)), np.zeros(4)), 16, DTypeError, "means are no array of numbers"),
+        (np.zeros((4, 3)), 0, ShapeError, "height is 0"),
+    ],
 )
-def test_splats_that_are_not_faced(means: Any, words: str) -> None:
-    with pytest.raises(ShapeError, match=words):
-        Camera.facing(means, width=16, height=16)
+def test_splats_that_are_not_faced(means: Any, height: int, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        Camera.facing(means, width=16, height=height)

@@ -202,3 +202,9 @@ def test_a_function_that_gives_something_else_than_infer_says_is_refused(session
         g.output("y", strays(g.input("x", (3,))))
         with session.compile(g) as exe, pytest.raises(error, match=f"strays%1: .*{text}"):
             exe.run({"x": np.ones(3, np.float32)})
+
+
+@pytest.mark.parametrize("kernel", ["cuda", "glsl"])
+def test_a_kernel_is_text(kernel: str) -> None:
+    with pytest.raises(UnsupportedOp, match=f"`{kernel}` is b'void main.*expected the text of a kernel"):
+        rlx.custom_op("not_text", numpy=np.abs, infer=lambda types, attrs: types[0], **{kernel: b"void main() {}"})

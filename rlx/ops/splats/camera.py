@@ -48,7 +48,7 @@ class Camera(Record, eq=False):
         Raises: ShapeError where target is eye, or lies above or below it, along `up`; DTypeError.
         """
         eye, target, up = (_point(name, p) for name, p in (("eye", eye), ("target", target), ("up", up)))
-        width, height = (check_size(_OP, k, v, 1, MAX_SIDE_PIXELS) for k, v in (("width", width), ("height", height)))
+        width, height = _sides(width, height)
         focal = 0.5 * height / math.tan(0.5 * _angle(fov))
         ahead, upward = (_unit(name, p) for name, p in (("target - eye", target - eye), ("up", up)))
         right = np.cross(ahead, upward)
@@ -74,7 +74,11 @@ class Camera(Record, eq=False):
         """
         if isinstance(means, Tensor):
             raise DTypeError(f"{_OP}: means is a tensor of a graph, {means.type}; expected an array")
-        points = np.asarray(means, np.float64)
+        width, height = _sides(width, height)
+        try:
+            points = np.asarray(means, np.float64)
+        except (TypeError, ValueError) as error:
+            raise DTypeError(f"{_OP}: means are no array of numbers; expected (n, 3)") from error
         if points.ndim != 2 or points.shape[1] != 3:
             raise ShapeError(f"{_OP}: means has the shape {points.shape}; expected (n, 3)")
         points = points[(np.abs(points) <= 1e9).all(1)]
@@ -98,6 +102,11 @@ class Camera(Record, eq=False):
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
+
+
+def _sides(width: Any, height: Any) -> tuple[int, int]:
+    """The sides of a picture. Raises: ShapeError."""
+    return check_size(_OP, "width", width, 1, MAX_SIDE_PIXELS), check_size(_OP, "height", height, 1, MAX_SIDE_PIXELS)
 
 
 def _point(name: str, value: Any) -> npt.NDArray[np.float64]:
