@@ -40,6 +40,8 @@ def arrays_of(text: str, declared: Mapping[str, tuple[Any, Sequence[Any]]]) -> d
         with open(path, "rb") as file:
             start = file.read(512)
             file.seek(0)
+            if not start:
+                raise RlxError(f"{path} is an empty file; expected an array that NumPy's save has written{what}")
             if start.startswith(b"PK\x03\x04") and path.endswith(".npz"):
                 return _held(path, name, declared, what)
             if not start.startswith(np.lib.format.MAGIC_PREFIX) and (hint := _instead(start, Path(path), kind, shape)):

@@ -44,6 +44,8 @@ class ModelFolder:
             raise ModelFormatError(f"{self.path} cannot be entered: permission denied")
         if not os.path.exists(self.path / "config.json"):
             what = f"{self.path} has no config.json; is this a Hugging Face model folder?"
+            if os.path.exists(self.path / "adapter_config.json"):
+                what = f"{self.path} holds an adapter; give the model that it was made for, and this as --adapter"
             raise FileMissing(what, self.path / "config.json")
         # Before version 5 transformers wrote Mamba-2's time_step_limit as [0.0, Infinity].
         self.config: dict[str, Any] = read_json(self.path / "config.json", infinity=True)

@@ -55,7 +55,7 @@ def other_kind(content: bytes) -> str | None:
     if content.startswith(b"\x93NUMPY"):
         return "it is an array that NumPy has saved; --input NAME=FILE.npy of `rlx run` gives it to a model"
     if content.startswith((b"ply\n", b"ply\r")):
-        return "it is a PLY file; rlx.splats.read_ply reads those of splats"
+        return "it is a PLY file; `rlx view` and rlx.splats.read_ply take those of splats"
     if kind := picture(content):
         return f"it is a {kind} picture; `rlx run model.onnx --input NAME=FILE` says how a model takes it"
     if kind := sound(content):

@@ -64,6 +64,7 @@ def test_run_with_random_inputs_is_seeded(rlx: Rlx, file: Path) -> None:
         (("--input", "x"), "expected name=file.npy"),
         (("--input", "x=absent.npy"), "cannot be read"),
         (("--input", f"x={__file__}"), "is no array that NumPy's save has written"),
+        (("--input", "x={empty}"), "is an empty file; expected an array"),
         (("--input", "x={x}", "--input", "x={x}"), "x has a file already"),
         (("--input", "z={x}"), "no input 'z'; it takes ['x', 'i']"),
         (("--input", "i={x}"), "input 'i': is float32, expected int64"),
@@ -73,7 +74,9 @@ def test_run_with_bad_arguments(
     rlx: Rlx, file: Path, tmp_path: Path, arguments: tuple[str, ...], text: str
 ) -> None:
     np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
-    ran = rlx("run", file, *(a.replace("{x}", str(tmp_path / "x.npy")) for a in arguments))
+    (empty := tmp_path / "empty.npy").touch()
+    given = (a.replace("{x}", str(tmp_path / "x.npy")).replace("{empty}", str(empty)) for a in arguments)
+    ran = rlx("run", file, *given)
     assert ran.status == 2 and text in ran.err and ran.out == ""
     assert len(ran.err.splitlines()) == 1, "nothing is drawn before that is known"
 
@@ -196,7 +199,7 @@ def test_inspect(rlx: Rlx, file: Path, tmp_path: Path, device: str) -> None:
         (b"<!DOCTYPE html>\n<html>Not found", "a page of HTML or XML, as a download leaves that failed"),
         (b"\x89PNG\r\n\x1a\n" + bytes(60), "a PNG picture; `rlx run model.onnx --input NAME=FILE` says"),
         (b"RIFF\0\0\0\0WAVEfmt ", "a WAV sound; `rlx transcribe`"),
-        (b"ply\nformat binary_little_endian 1.0\n", "a PLY file; rlx.splats.read_ply"),
+        (b"ply\nformat binary_little_endian 1.0\n", "a PLY file; `rlx view` and rlx.splats.read_ply"),
         (b"a,b,c\n1,2,3\n", "it is a text, which begins with 'a,b,c'"),
         (b"\x93NUMPY\x01\0" + bytes(60), "an array that NumPy has saved; --input"),
     ],

@@ -47,6 +47,8 @@ class GgufModel:
     def __init__(self, file: GgufFile) -> None:
         self.file, self.where = file, str(file.path)
         name = file.value("general.architecture", str)
+        if file.metadata.get("general.type") == "adapter":
+            self._refuse("is an adapter; give the model that it was made for, and this file as --lora (load_adapter)")
         family = family_of(name, file.metadata) or self.families.get(name)
         if family is None:
             known = ", ".join({**self.families, **PLAIN})

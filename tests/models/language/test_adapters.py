@@ -191,6 +191,16 @@ def test_llama_cpps_files_that_are_refused(
         model.load_adapter("a", path)
 
 
+def test_an_adapter_is_no_model(tmp_path: Path) -> None:
+    heads = (tiny.LLAMA["num_attention_heads"], tiny.LLAMA["num_key_value_heads"])
+    path = gguf_adapter(tmp_path / "a.gguf", matrices(tiny.LLAMA, SMALL, 3, "g"), 6.0, heads)
+    with pytest.raises(ModelFormatError, match=r"is an adapter; give the model that it was made for, .*--lora"):
+        load(path, "cpu")
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelFormatError, match=r"holds an adapter; give the model that it was made for, .*--adapter"):
+        load(tmp_path, "cpu")
+
+
 PEFT: dict[str, Any] = json.loads(peft_adapters.FILE.read_text(encoding="utf-8"))["cases"]
 NOT_THERE = {
     "embeddings": "embed_tokens.lora_embedding_A' corrects embeddings", "modules_to_save": "modules_to_save is",

@@ -369,7 +369,7 @@ def test_what_cannot_be_generated_is_refused_at_once(folders: dict[str, Path], t
     with load(folders["llama"], "cpu", context=20) as model:
         for error, what, call in [
             (DTypeError, "3 is no path", lambda: load(3)),  # type: ignore[arg-type]
-            (ModelFormatError, "rlx.onnx.load takes ONNX", lambda: load(onnx)),
+            (ModelFormatError, "rlx.onnx.load and `rlx run` take ONNX", lambda: load(onnx)),
             (ShapeError, f"21 tokens are more than the context of 20; .* larger context .it was made for {positions}",
              lambda: model.generate("a" * 21)),
             (ShapeError, "token 60 is out of range", lambda: model.logits([60])),

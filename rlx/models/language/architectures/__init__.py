@@ -93,6 +93,13 @@ def architecture_of(fields: Fields) -> Architecture:
     kind = fields.content.get("model_type")
     result = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
     if result is None:
+        inner = fields.content.get("text_config")
+        inner = inner.get("model_type") if isinstance(inner, dict) else None
+        if isinstance(inner, str) and inner in ARCHITECTURES:
+            raise ModelFormatError(
+                f"{fields.where}: model_type is {shown(kind)}, of which rlx has the text model alone, {inner!r}: give "
+                "a folder whose config.json is text_config, with the weights of that part"
+            )
         raise ModelFormatError(f"{fields.where}: model_type is {shown(kind)}; {_nearest(kind)}")
     fields.must_be("is_causal", True)
     fields.must_be("use_bidirectional_attention", False, None)

@@ -121,7 +121,7 @@ def with_ropes(f: Fields, layers: int) -> list[bool]:
     every, given = f.count("no_rope_layer_interval", MOST_LAYERS), f.content.get("no_rope_layers")
     if not given:
         return [(i + 1) % every != 0 for i in range(layers)]
-    if not isinstance(given, list) or len(given) != layers or not set(given) <= {0, 1}:
+    if not isinstance(given, list) or len(given) != layers or not all(one in (0, 1) for one in given):
         f.wrong("no_rope_layers", f"a list of {layers} numbers, 0 or 1")
     return [bool(one) for one in given]
 
