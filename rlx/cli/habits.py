@@ -26,7 +26,7 @@ _COMMANDS = {
     ("llama-perplexity", "ppl"): "rlx perplexity model.gguf -f text.txt",
     ("embedding", "embeddings", "llama-embedding", "encode"): "rlx embed FOLDER sentences.txt",
     ("infer", "inference", "predict", "exec", "execute", "forward"): "rlx run model.onnx --input x=x.npy",
-    ("show", "info", "view", "cat", "describe", "summary", "gguf-dump", "dump"): "rlx inspect MODEL",
+    ("show", "info", "cat", "describe", "summary", "gguf-dump", "dump"): "rlx inspect MODEL",
     ("download", "get", "fetch"): "rlx pull NAME",
     ("train", "lora", "fine-tune", "sft"): "rlx finetune FOLDER talks.jsonl --out adapter",
     ("test", "selfcheck", "verify", "self-test"): "rlx selftest, of this machine; rlx check MODEL, of a model",

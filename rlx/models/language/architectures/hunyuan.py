@@ -10,9 +10,7 @@ from rlx.models.language.architectures.base import (
     llama_like,
     renamed,
 )
-from rlx.models.language.architectures.deepseek import (
-    dense_layers,
-)
+from rlx.models.language.architectures.deepseek import dense_layers
 from rlx.models.language.architectures.variants import plain
 from rlx.models.language.config import (
     MOST_EXPERTS,
