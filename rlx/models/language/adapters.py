@@ -18,7 +18,7 @@ from rlx.errors import FileMissing, ModelFormatError, meant
 from rlx.formats.files import read_json, shown
 from rlx.formats.safetensors import SafetensorsFile
 from rlx.models.language.architectures.base import Recipe
-from rlx.models.language.config import Attention, Fields
+from rlx.models.language.config import Fields, LanguageConfig
 from rlx.packed import PackedArray
 from rlx.records import Record, field
 
@@ -100,7 +100,7 @@ class LowRanks:
 
 class Adapter:
     """A LoRA adapter (Hu et al., 2021) of a PEFT folder, adapter_config.json and adapter_model.safetensors, or of the
-    GGUF file that llama.cpp takes, whose names and order of rows are those of a model of this `attention`.
+    GGUF file that llama.cpp takes, whose names and order of rows are those of this `model`.
 
     A product W x becomes W x + s · B (A x), with s = alpha / r, or alpha / √r with `use_rslora` (Kalajdzievski, 2023);
     patterns give products ranks and alphas of their own. `bare` gives the model's own name of a product for that of a
@@ -113,14 +113,14 @@ class Adapter:
     def __init__(
         self, path: str | os.PathLike[str], bare: Callable[[str], str],
         products: Callable[[str], Sequence[tuple[str, Recipe]]] = lambda module: (),
-        attention: Attention | None = None,
+        model: LanguageConfig | None = None,
     ) -> None:  # fmt: skip
         self.path = Path(path)
         held: Mapping[str, npt.NDArray[Any]] | None = None
         if self.path.is_file():
             from rlx.models.language.gguf_adapters import read_adapter
 
-            config, held = read_adapter(self.path, attention)
+            config, held = read_adapter(self.path, model)
             self._file, self._fields = self.path, Fields(config, str(self.path))
         else:
             file, self._file = self.path / "adapter_config.json", self.path / "adapter_model.safetensors"

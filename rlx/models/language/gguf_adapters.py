@@ -12,27 +12,29 @@ import numpy.typing as npt
 from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
 from rlx.formats.gguf.model import halves_of_pairs, taken
-from rlx.formats.gguf.names import BY_ARCHITECTURE, Family
+from rlx.formats.gguf.names import BY_ARCHITECTURE, BY_MODEL_TYPE, Family
+from rlx.formats.gguf.plain import BY_MODEL_TYPE as PLAIN
 from rlx.formats.gguf.plain import family_of
 from rlx.formats.gguf.reader import GgufFile, GgufTensor, read
-from rlx.models.language.config import Attention
+from rlx.models.language.config import LanguageConfig
 from rlx.packed import PackedArray
 
 _KINDS = {".lora_a": ".lora_A.weight", ".lora_b": ".lora_B.weight"}  # GGUF's endings, and PEFT's
 
 
-def read_adapter(path: Path, attention: Attention | None) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    """What adapter_config.json and adapter_model.safetensors would hold of the adapter, for a model of this attention.
+def read_adapter(path: Path, model: LanguageConfig | None) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """What adapter_config.json and adapter_model.safetensors would hold of the adapter, for this model.
 
     A product has s = alpha / rank, or 1 where alpha is 0. Where GGUF has the rows of q and k in pairs they are put
     back. Raises: ModelFormatError for a file that is damaged or no such adapter."""
     with read(path) as file:
-        return _Reader(path, file, attention).result()
+        return _Reader(path, file, model).result()
 
 
 class _Reader:
-    def __init__(self, path: Path, file: GgufFile, attention: Attention | None) -> None:
-        self.path, self.file, self.attention = path, file, attention
+    def __init__(self, path: Path, file: GgufFile, model: LanguageConfig | None) -> None:
+        self.path, self.file, self.model = path, file, model
+        self.attention = None if model is None else model.attention
 
     def result(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         held = self.file.metadata
@@ -47,6 +49,10 @@ class _Reader:
         family = family_of(str(architecture), held) or BY_ARCHITECTURE.get(str(architecture))
         if family is None or family.tiled:
             self._wrong(f"general.architecture is {shown(architecture)}, of which rlx reads no adapters as GGUF")
+        own = None if self.model is None else {**BY_MODEL_TYPE, **PLAIN}.get(self.model.architecture)
+        if own is not None and own.architecture != architecture:
+            self._wrong(f"general.architecture is {shown(architecture)}, and the model's is {own.architecture!r}: give "
+                        "an adapter that was made for this model")  # fmt: skip
         tensors, ranks = dict[str, npt.NDArray[Any]](), dict[str, int]()
         for tensor in self.file.tensors.values():
             stem, ending = tensor.name[:-7], tensor.name[-7:]

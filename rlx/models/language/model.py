@@ -122,7 +122,7 @@ class LanguageModel(Closing):
         modules_to_save, ranks that differ); DTypeError for a name that is no text."""
         if not isinstance(name, str) or not name:
             raise DTypeError(f"an adapter's name is {name!r:.40}; expected a text")
-        adapter = Adapter(path, self.decoder.source.bare, self.decoder.source.products, self.config.attention)
+        adapter = Adapter(path, self.decoder.source.bare, self.decoder.source.products, self.config)
         with self._lock:
             self.decoder.fit(adapter)
             self._adapters[name] = adapter

@@ -164,6 +164,7 @@ def test_llama_cpps_files_of_adapters(packed: bool, tmp_path: Path) -> None:
         ({"adapter.type": "control_vector"}, None, "adapter.type is 'control_vector', expected 'lora'"),
         ({"adapter.lora.alpha": float("nan")}, None, "adapter.lora.alpha is nan"),
         ({"general.architecture": "qwen35"}, None, "general.architecture is 'qwen35', of which rlx reads no adapters"),
+        ({"general.architecture": "qwen2"}, None, "is 'qwen2', and the model's is 'llama'"),
         ({"adapter.alora.invocation_tokens": [1]}, None, "alora"),
         ({}, ("blk.0.attn_q.weight.lora_a", None), "has lora_B alone"),
         ({}, ("token_embd.weight.lora_a", (3, 3)), "corrects embeddings"),
