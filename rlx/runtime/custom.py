@@ -79,9 +79,9 @@ def custom_op(
     definition that they were built with, and what the name means from now on is the new one.
 
     Raises: ShapeError for the name of an op of rlx's or no identifier, and for a module whose workgroups are not of
-    `threads`; UnsupportedOp for bytes that are not SPIR-V, and for `spirv` beside `glsl`. A run raises
-    UnsupportedOp for `glsl` where nothing compiles it, RlxError for text with mistakes, each with its line, and
-    ShapeError or DTypeError if the result of `numpy` is not of the types that `infer` returns.
+    `threads`; UnsupportedOp for bytes that are not SPIR-V, for other kernels that are no text, and for `spirv` beside
+    `glsl`. A run raises UnsupportedOp for `glsl` where nothing compiles it, RlxError for text with mistakes, each with
+    its line, and ShapeError or DTypeError if the result of `numpy` is not of the types that `infer` returns.
     """
     if not name.isidentifier():
         raise ShapeError(f"custom_op: {name!r} is not a name that kernels can have (letters, digits, _)")
