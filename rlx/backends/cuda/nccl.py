@@ -163,7 +163,6 @@ class Collectives:
                 while self._waiting and self._waiting[0][0].done():
                     with self._turn:
                         self._waiting.popleft()
-                    self.check()
                 if not self._waiting:
                     continue
                 _, end, group, label = self._waiting[0]
@@ -178,16 +177,16 @@ class Collectives:
 
     def check(self) -> None:
         """Gives the device up where a kernel has given up waiting for another rank."""
-        for peers in self._peers.values():
+        for peers in tuple(self._peers.values()):
             if peers is not None and (text := peers.failure):
                 self._device.lose_ranks(text)
 
     def _abort(self, text: str) -> None:
         self._device.lose_ranks(text)
-        for peers in self._peers.values():
+        for peers in tuple(self._peers.values()):
             if peers is not None:
                 peers.abort()
-        for communicator in self._known.values():
+        for communicator in tuple(self._known.values()):
             communicator.abort()
 
     def close(self) -> None:
