@@ -59,16 +59,26 @@ class _Threads:
 
     def __init__(self, mesh: Mesh) -> None:
         assert isinstance(mesh.world, Memory)
-        self.mesh = mesh
+        self.mesh, self._world = mesh, mesh.world
         self._pid = os.getpid()
-        self._queues: list[SimpleQueue[Calls[Any]]] = [SimpleQueue() for _ in range(mesh.size)]
-        for rank in range(mesh.size):
-            name = f"rlx rank {rank}"
-            threading.Thread(target=_work, args=(self._queues, rank, mesh.world), name=name, daemon=True).start()
+        self._queues: list[SimpleQueue[Calls[Any]]] = []
+
+    def _start(self) -> None:
+        """Starts the threads, at the first call: a model that so many ranks cannot share starts none."""
+        with _LOCK:
+            if self._queues:
+                return
+            queues: list[SimpleQueue[Calls[Any]]] = [SimpleQueue() for _ in range(self.mesh.size)]
+            for rank in range(self.mesh.size):
+                name = f"rlx rank {rank}"
+                threading.Thread(target=_work, args=(queues, rank, self._world), name=name, daemon=True).start()
+            self._queues = queues
 
     def hand(self, call: Callable[[int], T]) -> Calls[T]:
         if os.getpid() != self._pid:
             raise GraphError("the ranks are threads of the parent process; load the model in this one")
+        if not self._queues:
+            self._start()
         calls = Calls(call, self.mesh.size)
         # One call of C, which no interrupt divides: the first rank hands it on.
         self._queues[0].put(calls)
