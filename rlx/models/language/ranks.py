@@ -35,7 +35,7 @@ class Meeting(Record, slots=False):
     world: World
     sessions: Sequence[Session]
     sums: DType | None
-    team: Team | None  # where ranks are threads
+    team: Team | None  # the threads of the ranks; None where these are processes
 
     @property
     def own(self) -> range:
