@@ -30,10 +30,14 @@ class Future(Generic[T]):
             self._error = error
         self._done.release()
 
-    def result(self) -> T:
-        """The call's result, once it is there. Raises: the call's error."""
+    def wait(self) -> None:
+        """Returns when the call has ended."""
         with self._done:
             pass
+
+    def result(self) -> T:
+        """The call's result, once it is there. Raises: the call's error."""
+        self.wait()
         if self._error is not None:
             raise self._error
         return self._values[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -36,13 +36,19 @@ class Memory:
         self._tables: dict[tuple[int, ...], _Table] = {}
         self._ended = ""
         self._left: set[int] = set()
+        self.settling: list[Callable[[], None]] = []  # each returns when a device has ended or given up what waits
         WORLDS[self.name] = self
 
     def ended(self) -> str:
         return self._ended
 
     def begin(self) -> None:
-        """Forgets what ranks that failed left behind. Requires: no thread is a rank now."""
+        """Forgets what ranks that failed left behind. Requires: no thread is a rank now.
+
+        What a device runs for a rank that waits for a failed one is over before: it would take what is sent next."""
+        if self._ended:
+            for settle in tuple(self.settling):
+                settle()
         with self._turn:
             self._tables, self._ended, self._left = {}, "", set()
 

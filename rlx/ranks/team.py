@@ -6,17 +6,16 @@ import os
 import threading
 from _queue import SimpleQueue
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Generic, TypeVar
-from weakref import WeakValueDictionary
+from weakref import ReferenceType, ref
 
-from rlx.errors import GraphError, ShapeError
+from rlx.errors import GraphError
 from rlx.host.threads import Future
 from rlx.ranks.memory import Memory
 from rlx.ranks.mesh import Mesh
 
 T = TypeVar("T")
-_TEAMS: WeakValueDictionary[Any, Team] = WeakValueDictionary()
+_KNOWN: dict[Any, _Threads] = {}
 _LOCK = threading.Lock()
 
 
@@ -44,8 +43,7 @@ class Calls(Generic[T]):
     def done(self) -> None:
         """Returns when all calls have ended."""
         for future in self.futures:
-            with suppress(BaseException):
-                future.result()
+            future.wait()
 
     def results(self) -> list[T]:
         """What each rank gave, once all have. Raises: the first error."""
@@ -55,76 +53,91 @@ class Calls(Generic[T]):
         return [future.result() for future in self.futures]
 
 
-class Team:
-    """A thread for each rank of a mesh of threads. Each makes its calls one after the other, in the order in which they
-    were given, which is the same on all; they end with the last reference to the team.
-
-    Raises: ShapeError for a mesh whose ranks are no threads."""
+class _Threads:
+    """A thread for each rank of a mesh, which makes its calls one after the other, in the order in which they were
+    given, which is the same on all."""
 
     def __init__(self, mesh: Mesh) -> None:
-        if not isinstance(mesh.world, Memory):
-            raise ShapeError(f"{mesh!r}: its ranks are no threads of this process")
-        self.mesh, self.size = mesh, mesh.size
+        assert isinstance(mesh.world, Memory)
+        self.mesh, self._world = mesh, mesh.world
         self._pid = os.getpid()
+        self._queues: list[SimpleQueue[Calls[Any]]] = []
+
+    def _start(self) -> None:
+        """Starts the threads, at the first call: a model that so many ranks cannot share starts none."""
+        with _LOCK:
+            if self._queues:
+                return
+            queues: list[SimpleQueue[Calls[Any]]] = [SimpleQueue() for _ in range(self.mesh.size)]
+            for rank in range(self.mesh.size):
+                name = f"rlx rank {rank}"
+                threading.Thread(target=_work, args=(queues, rank, self._world), name=name, daemon=True).start()
+            self._queues = queues
+
+    def hand(self, call: Callable[[int], T]) -> Calls[T]:
+        if os.getpid() != self._pid:
+            raise GraphError("the ranks are threads of the parent process; load the model in this one")
+        if not self._queues:
+            self._start()
+        calls = Calls(call, self.mesh.size)
+        # One call of C, which no interrupt divides: the first rank hands it on.
+        self._queues[0].put(calls)
+        return calls
+
+
+class Team:
+    """What one user of the threads of a mesh's ranks calls on them, and the errors of its calls alone."""
+
+    def __init__(self, threads: _Threads) -> None:
+        self.mesh, self.size = threads.mesh, threads.mesh.size
+        self._threads = threads
         self._begun: list[Calls[Any]] = []
-        self._queues: list[SimpleQueue[Calls[Any] | None]] = [SimpleQueue() for _ in range(self.size)]
-        for rank in range(self.size):
-            name = f"rlx rank {rank}"
-            threading.Thread(target=_work, args=(self._queues, rank, mesh.world), name=name, daemon=True).start()
 
     def begin(self, call: Callable[[int], T]) -> Calls[T]:
         """Has each rank make a call of its number, without waiting; the next `each` raises its error.
 
         Raises: GraphError in a forked child, which has no such threads."""
-        calls = self._handed(call)
+        calls = self._threads.hand(call)
         self._begun.append(calls)
         return calls
 
     def each(self, call: Callable[[int], T]) -> list[T]:
         """What a call of its number gives on each rank. Raises: the first error, also of calls that were begun before;
         GraphError as `begin`."""
-        calls = self._handed(call)
+        calls = self._threads.hand(call)
         calls.done()
         begun, self._begun = self._begun, []
         for before in begun:
             before.results()
         return calls.results()
 
-    def _handed(self, call: Callable[[int], T]) -> Calls[T]:
-        if os.getpid() != self._pid:
-            raise GraphError("the ranks are threads of the parent process; load the model in this one")
-        calls = Calls(call, self.size)
-        # One call of C, which no interrupt divides: the first rank hands it on.
-        self._queues[0].put(calls)
-        return calls
-
-    def __del__(self) -> None:
-        if queues := getattr(self, "_queues", None):
-            queues[0].put(None)
-
 
 def team_of(axes: Mapping[str, int], devices: Sequence[str]) -> Team:
-    """The team of ranks on these devices: the same one as long as there is any, also for other threads. Two teams could
-    give two devices their sums in different orders, in which each device would wait for the other."""
+    """A team of ranks on these devices. The teams of the same devices share threads: two threads could give two devices
+    their sums in different orders, in which each device would wait for the other. The threads last as long as the
+    process, as what connects GPUs does. Raises: as `Mesh`."""
     key = tuple(axes.items()), tuple(devices), os.getpid()
     with _LOCK:
-        team = _TEAMS.get(key)
-        if team is None:
-            team = _TEAMS[key] = Team(Mesh(axes, devices=devices))
-        return team
+        threads = _KNOWN.get(key)
+        if threads is None:
+            threads = _KNOWN[key] = _Threads(Mesh(axes, devices=devices))
+        return Team(threads)
 
 
-def _work(queues: list[SimpleQueue[Calls[Any] | None]], rank: int, world: Memory) -> None:
-    """The calls of one rank; the first rank also hands them on, once a failure before is over everywhere."""
-    calls: Calls[Any] | None = None
+def _work(queues: list[SimpleQueue[Calls[Any]]], rank: int, world: Memory) -> None:
+    """The calls of one rank; the first rank also hands them on, once a failure before is over everywhere. While it
+    waits a rank refers to no calls, which would keep models in memory: calls that nobody has any more are over."""
+    last: ReferenceType[Calls[Any]] | None = None
     while True:
-        before, calls = calls, queues[rank].get()
+        calls = queues[rank].get()
         if rank == 0:
-            if world.ended() and before is not None:
-                before.done()
+            if last is not None and world.ended():
+                if (before := last()) is not None:
+                    before.done()
+                del before
                 world.begin()
             for other in queues[1:]:
                 other.put(calls)
-        if calls is None:
-            return
+        last = ref(calls)
         calls.make(rank, world)
+        del calls

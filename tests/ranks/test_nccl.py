@@ -192,6 +192,48 @@ def test_a_launch_that_does_not_end_is_given_up(runtime: Two, monkeypatch: pytes
     assert {call for call in module.calls if call[0] == "abort"} == {("abort", 0), ("abort", 1)}
 
 
+def test_no_wait_ends_well_where_the_work_was_given_up(runtime: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read of a state, as decoding reads tokens, waits until the kernels of a lost rank are ended."""
+    monkeypatch.setattr(nccl, "library", lambda: Nccl(bytes(128)))
+    mesh = rlx.Mesh({"r": 2}, devices=("cuda:0", "cuda:1"), timeout=20)
+    mesh.run(lambda: rlx.jit(lambda x: rlx.all_reduce(x, "r"), device=mesh.devices[mesh.rank])(X))
+    own, buffer = backend._opened[0], backend._opened[0].acquire(8)
+    mark = own.mark()
+
+    def ended(at: int) -> None:
+        own.lose_ranks("rank 1 is lost")
+
+    for name in ("streamSynchronize", "eventSynchronize"):
+        monkeypatch.setattr(runtime, name, ended)
+    for wait in (lambda: buffer.read(0, np.empty(8, np.uint8)), mark.wait, own.synchronize):
+        own._lost = ""
+        with pytest.raises(RankLost, match="rank 1 is lost"):
+            wait()
+
+
+def test_what_waits_for_a_rank_that_failed_is_given_up_before_the_next_run(
+    runtime: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or it would take the next run's numbers for its own."""
+    monkeypatch.setattr(nccl, "library", lambda: Nccl(bytes(128)))
+    monkeypatch.setattr(nccl, "_EACH", 0.05)
+    monkeypatch.setattr(nccl, "_GRACE", 0.1)
+    mesh = rlx.Mesh({"r": 2}, devices=("cuda:0", "cuda:1"), timeout=20)
+    fs = [rlx.jit(lambda x: rlx.all_reduce(x, "r"), device=f"cuda:{i}") for i in range(2)]
+    mesh.run(lambda: fs[mesh.rank](X))
+    runtime.hangs = True
+
+    def half() -> None:
+        if mesh.rank == 1:
+            raise ValueError("no")
+        fs[0](X)
+
+    with pytest.raises(ValueError, match="no"):
+        mesh.run(half)
+    with pytest.raises(RankLost, match="rank 1 ended: ValueError: no"):
+        mesh.run(lambda: fs[mesh.rank](X))
+
+
 def test_failures_of_nccl_are_typed(runtime: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     module = Nccl(bytes(128))
     monkeypatch.setattr(nccl, "library", lambda: module)

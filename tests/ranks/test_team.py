@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import gc
+import signal
 import threading
+import weakref
 
 import pytest
 
-import rlx
-from rlx.errors import RankLost, ShapeError
+from rlx.errors import RankLost
 from rlx.ranks.collect import Group
 from rlx.ranks.team import Team, team_of
 
 
 def test_each_rank_makes_its_calls_in_order() -> None:
-    team = Team(rlx.Mesh({"r": 3}, devices=("cpu",) * 3))
+    team = team_of({"r": 3}, ("cpu",) * 3)
     seen: list[list[int]] = [[], [], []]
     for i in range(20):
         team.begin(lambda rank, i=i: seen[rank].append(i))  # type: ignore[misc]
@@ -23,7 +24,7 @@ def test_each_rank_makes_its_calls_in_order() -> None:
 
 
 def test_an_error_of_one_rank_ends_the_call_of_all_and_no_later_one() -> None:
-    team = Team(rlx.Mesh({"r": 2}, devices=("cpu",) * 2, timeout=20))
+    team = team_of({"r": 2}, ("cpu",) * 2)
 
     def meet(rank: int, fails: bool = False) -> str:
         if fails and rank == 1:
@@ -41,18 +42,51 @@ def test_an_error_of_one_rank_ends_the_call_of_all_and_no_later_one() -> None:
     assert [type(e) for e in begun.errors] == [ValueError, RankLost]
 
 
-def test_the_same_devices_have_one_team_as_long_as_somebody_has_it() -> None:
+def test_teams_of_the_same_devices_share_threads_but_no_errors() -> None:
     """So programs of two models begin in one order on all ranks, whatever threads they are begun by."""
-    team = team_of({"r": 2}, ("cpu", "cpu"))
-    assert team_of({"r": 2}, ["cpu", "cpu"]) is team and team_of({"r": 3}, ("cpu",) * 3) is not team
-    threads = team.each(lambda rank: threading.current_thread())
-    del team
+    team, other = team_of({"r": 2}, ("cpu", "cpu")), team_of({"r": 2}, ["cpu", "cpu"])
+    three = team_of({"r": 3}, ("cpu",) * 3)
+
+    def threads(of: Team) -> list[threading.Thread]:
+        return of.each(lambda rank: threading.current_thread())
+
+    assert threads(team) == threads(other) != threads(three)[:2]
+    team.begin(lambda rank: 1 // 0)
+    assert other.each(lambda rank: rank) == [0, 1]
+    with pytest.raises(ZeroDivisionError):
+        team.each(lambda rank: rank)
+
+
+def test_threads_that_wait_keep_nothing_of_their_last_call() -> None:
+    class Model:
+        pass
+
+    model, team = Model(), team_of({"r": 2}, ("cpu", "cpu"))
+    team.each(lambda rank, model=model: rank)  # type: ignore[misc]
+    known = weakref.ref(model)
+    team_of({"r": 2}, ("cpu", "cpu")).each(lambda rank: rank)
+    del model
     gc.collect()
-    for thread in threads:
-        thread.join(10)
-        assert not thread.is_alive()
+    assert known() is None
 
 
-def test_ranks_that_are_no_threads_have_no_team() -> None:
-    with pytest.raises(ShapeError, match="no threads"):
-        Team(rlx.Mesh({"r": 1}))
+def test_an_interrupt_while_a_call_is_under_way_reaches_the_caller() -> None:
+    team, go = team_of({"r": 2}, ("cpu", "cpu")), threading.Event()
+
+    def call(rank: int) -> None:
+        if rank == 0:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        go.wait(1)  # an interrupt just before the caller waits comes when this ends
+
+    with pytest.raises(KeyboardInterrupt):
+        team.each(call)
+    go.set()
+    assert team.each(lambda rank: rank) == [0, 1]  # after what was under way
+
+
+def test_no_thread_starts_before_the_first_call() -> None:
+    begun = threading.active_count()
+    team = team_of({"r": 7}, ("cpu",) * 7)
+    assert threading.active_count() == begun
+    team.each(lambda rank: rank)
+    assert threading.active_count() == begun + 7

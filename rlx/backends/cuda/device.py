@@ -265,6 +265,14 @@ class CudaDevice:
         """Notes that work on the device was given up since another rank is lost: its results are none."""
         self._why_lost, self._lost = RankLost, text
 
+    def waited(self) -> None:
+        """To be called behind a wait for the device, which ends too where its work is given up.
+
+        Raises: RankLost where it was, since results are none then."""
+        if self._collectives is not None:
+            self._collectives.check()
+            self.enter()
+
     # -- memory
 
     def acquire(self, nbytes: int, clear: bool = True) -> CudaBuffer:
@@ -642,6 +650,7 @@ class CudaDevice:
         """Waits for everything under way on the device's stream."""
         with self.doing("waiting for the device"):
             self.api.runtime.streamSynchronize(self.stream)
+            self.waited()
 
     def close(self) -> None:
         """Frees everything. Buffers and recordings of this device are unusable afterwards. Idempotent."""
@@ -687,11 +696,14 @@ class EventMark:
             status = int(self._device.api.runtime.eventQuery(self._event))
         if status not in (0, NOT_READY):
             self.wait()  # it raises what failed
+        elif status == 0:
+            self._device.waited()
         return status == 0
 
     def wait(self) -> None:
         with self._device.doing("running launched programs"):
             self._device.api.runtime.eventSynchronize(self._event)
+            self._device.waited()
 
     def __del__(self) -> None:
         self._device.free_event(self._event)

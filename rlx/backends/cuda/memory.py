@@ -210,6 +210,7 @@ class CudaBuffer:
         address = self._live().address + offset
         with self._device.doing("reading from the device"):
             self._device.staging.read(address, out)
+            self._device.waited()
 
     def write_by(self, offset: int, nbytes: int, work: Callable[[Bytes], None]) -> bool:
         return False

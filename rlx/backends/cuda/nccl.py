@@ -24,6 +24,7 @@ from rlx.ir import Node
 from rlx.ops.collectives import cards
 from rlx.ops.collectives.records import group_of
 from rlx.ranks.collect import Group
+from rlx.ranks.memory import Memory
 
 if TYPE_CHECKING:
     from rlx.backends.cuda.device import CudaDevice, EventMark
@@ -34,6 +35,7 @@ _HOWS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "mean": 4}
 _BYTES = 1  # the type of what is only moved
 _UUID = 64  # bytes in which ranks tell what their GPU is known by
 _EACH = 0.2  # seconds between two looks at what was launched
+_GRACE = 2.0  # seconds in which launches end, once a rank has failed, that do not wait for it
 _CALL = 5.0  # seconds in which ranks that live answer
 
 Key = tuple[str, tuple[int, ...]]
@@ -149,6 +151,8 @@ class Collectives:
         """Notes that a run of steps was launched, which is to end within the timeout."""
         step = next(s for s in steps if isinstance(s, Collective))
         group = group_of(step.node.attrs)
+        if isinstance(group.world, Memory) and self._settle not in group.world.settling:
+            group.world.settling.append(self._settle)
         with self._turn:
             self._waiting.append((self._device.mark(), time.monotonic() + group.world.timeout, group, step.label))
             if self._watch is None:
@@ -157,17 +161,20 @@ class Collectives:
                 self._watch.start()
 
     def _look(self) -> None:
+        failed = 0.0  # when a rank's failure was seen
         while True:
             time.sleep(_EACH)
             try:
                 while self._waiting and self._waiting[0][0].done():
                     with self._turn:
                         self._waiting.popleft()
-                    self.check()
                 if not self._waiting:
+                    failed = 0.0
                     continue
                 _, end, group, label = self._waiting[0]
-                if text := group.world.ended():
+                text = group.world.ended()
+                failed = (failed or time.monotonic()) if text else 0.0
+                if text and time.monotonic() - failed > _GRACE:
                     self._abort(text)
                     return
                 if time.monotonic() > end:
@@ -176,18 +183,23 @@ class Collectives:
             except RlxError:  # the device is lost or closed: nobody waits for it
                 return
 
+    def _settle(self) -> None:
+        """Returns when all launches are done, or the watch has given them up."""
+        while self._waiting and self._device.usable:
+            time.sleep(_EACH / 10)
+
     def check(self) -> None:
         """Gives the device up where a kernel has given up waiting for another rank."""
-        for peers in self._peers.values():
+        for peers in tuple(self._peers.values()):
             if peers is not None and (text := peers.failure):
                 self._device.lose_ranks(text)
 
     def _abort(self, text: str) -> None:
         self._device.lose_ranks(text)
-        for peers in self._peers.values():
+        for peers in tuple(self._peers.values()):
             if peers is not None:
                 peers.abort()
-        for communicator in self._known.values():
+        for communicator in tuple(self._known.values()):
             communicator.abort()
 
     def close(self) -> None:

@@ -95,9 +95,7 @@ class Recorded:
             self._synchronize(device.stream)
         except device.api.errors as error:
             raise device.failed(error, "running recorded steps") from error
-        if self._meets:
-            device.collectives.check()
-            device.enter()  # other ranks may have been lost meanwhile
+        device.waited()
 
     def timings(self) -> list[float]:
         """µs of each step in the last run. Requires: recorded with timings, and launched."""

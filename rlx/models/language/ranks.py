@@ -35,7 +35,7 @@ class Meeting(Record, slots=False):
     world: World
     sessions: Sequence[Session]
     sums: DType | None
-    team: Team | None  # where ranks are threads
+    team: Team | None  # the threads of the ranks; None where these are processes
 
     @property
     def own(self) -> range:
@@ -178,15 +178,25 @@ class RanksProgram:
     def __init__(self, team: Team, parts: Sequence[CompiledGraph]) -> None:
         self._team, self.parts = team, parts
         self.graph: Graph = parts[0].graph
+        self._prepared = False
 
     def prepare(self) -> None:
         self._team.each(lambda rank: self.parts[rank].prepare())
+        self._prepared = True
+
+    def _ready(self) -> None:
+        """All parts are built before any runs: a rank that has no memory for its part would leave the others waiting on
+        their devices, which are lost then."""
+        if not self._prepared:
+            self.prepare()
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Runs all parts; as `CompiledGraph.run`."""
+        self._ready()
         return self._team.each(lambda rank: self.parts[rank].run(inputs, out="host" if rank == 0 else "device"))[0]
 
     def launch(self) -> RanksLaunch:
+        self._ready()
         return RanksLaunch(self._team, self._team.begin(lambda rank: self.parts[rank].launch()))
 
     def close(self) -> None:

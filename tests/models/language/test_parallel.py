@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rlx.cli.app import app
-from rlx.errors import DeviceUnavailable, DTypeError, ShapeError, UnsupportedOp
+from rlx.errors import DeviceUnavailable, DTypeError, OutOfDeviceMemory, ShapeError, UnsupportedOp
 from rlx.formats.gguf.model import GgufModel
 from rlx.formats.gguf.reader import GgufFile
 from rlx.models import load
@@ -51,6 +51,33 @@ def test_tokens_of_ranks_are_those_of_one(ranks: int, folder: Path) -> None:
         assert drawn == list(model.generate("ab", 8, temperature=0.7, seed=3))
         np.testing.assert_allclose(model.logits(tiny.TOKENS), once, atol=2e-5)
         assert f"(matrices cut in {ranks}, sums in f32)" in repr(model)
+
+
+@pytest.mark.parametrize("begin", ["run", "launch"])
+def test_no_rank_begins_before_all_are_built(begin: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with load(folder, "cpu", context=40, engine="numpy", tensor_parallel=2) as model:
+        program: Any = model.decoder.program(1, "logits")
+        begun: list[int] = []
+
+        class Part:
+            def __init__(self, rank: int) -> None:
+                self.rank = rank
+
+            def prepare(self) -> None:
+                if self.rank == 1:
+                    raise OutOfDeviceMemory("no room")
+
+            def run(self, *args: Any, **kinds: Any) -> None:
+                begun.append(self.rank)
+
+            launch = run
+
+        monkeypatch.setattr(program, "parts", [Part(0), Part(1)])
+        with pytest.raises(OutOfDeviceMemory, match="no room"):
+            program.launch() if begin == "launch" else program.run({})
+        assert not begun
+        monkeypatch.undo()
+        assert model.logits([1, 2]).shape == (2, model.config.vocabulary)
 
 
 @pytest.mark.late(case=seldom(CASES, 42))
