@@ -81,13 +81,15 @@ def tune(
     saved = is_saved(model)
     if out is not None and (not saved or len(device or []) > 1):
         raise RlxError("tune --out writes one saved program anew; give one, or leave --out out")
+    from rlx.runtime.tuning.table import Measured, keep, place
+
+    place()  # before anything is measured
     limits = {"strict": strict, "max_bytes": max_bytes, "max_steps": max_steps}
     end = time.monotonic() + limit(seconds)
     left = [len(device or [None])]
 
     def one(name: str) -> None:
         from rlx.runtime.tuning.search import search
-        from rlx.runtime.tuning.table import Measured, keep
 
         fastest: dict[str, Measured] = {}
         until = time.monotonic() + (end - time.monotonic()) / max(1, left[0])

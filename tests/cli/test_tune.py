@@ -86,6 +86,17 @@ def test_what_it_cannot_do_is_said(
     assert status == 2 and why in err
 
 
+@pytest.mark.parametrize("where, why", [("off", "RLX_CACHE_DIR is off"), ("file", "tuning: cannot be written")])
+def test_nothing_is_measured_where_it_could_not_be_kept(
+    rlx: Rlx, saved: Path, monkeypatch: pytest.MonkeyPatch, where: str, why: str
+) -> None:
+    file = saved.with_name("file")
+    file.touch()
+    monkeypatch.setenv("RLX_CACHE_DIR", "off" if where == "off" else str(file))
+    status, out, err = rlx("tune", saved, "--device", "vulkan")
+    assert (status, out) == (2, "") and why in err
+
+
 @pytest.mark.late
 @pytest.mark.parametrize("kind", ["encoder", "language", "onnx"])
 def test_each_kind_of_model_is_measured(rlx: Rlx, timed: Path, kind: str) -> None:

@@ -95,6 +95,11 @@ def test_what_gains_nothing_is_by_the_rules(program, us, whole) -> None:
     assert search.search(program, {"x": X}, 600, clock(us), whole).choices == {}
 
 
+def test_steps_shorter_than_the_clock_can_tell(program) -> None:
+    (best,) = search.search(program, {"x": X}, 600, clock(0.0), halves).choices.values()
+    assert best == Measured(TILES, 0.0, "direct", 10.0)
+
+
 def test_what_gains_once_and_not_again_is_by_the_rules(program) -> None:
     times = iter([10.0, 4.0, 10.0, 12.0])  # by the rules, by tiles, and again
 

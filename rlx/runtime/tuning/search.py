@@ -228,7 +228,8 @@ def _measure(p: _Problem, text: str, line: str, rules: _Run, run: _Run) -> bool:
     before = rules.of(group)
     share = run.of(group) / before if before else 1.0
     if share < p.share:
-        p.best, p.share, p.us = line, share, run.of(group) / len(p.nodes)
+        p.best, p.share = line, share
+        p.us, p.rule_us = run.of(group) / len(p.nodes), before / len(p.nodes)
     return True
 
 
@@ -248,7 +249,7 @@ def _confirmed(
             p.best, p.share, p.us = p.rule, 1.0, p.rule_us
     chosen = {text: p.best for text, p in problems.items() if p.best != p.rule}
     rule_us, us = _whole(program, chosen, feeds, whole)
-    results = {text: Measured(p.best, p.us, p.rule, p.us / p.share) for text, p in problems.items()}
+    results = {text: Measured(p.best, p.us, p.rule, p.rule_us) for text, p in problems.items()}
     nodes = {text: len(p.nodes) for text, p in problems.items()}
     return Found(results, nodes, rule_us, us, us <= _NOISE * rule_us, *counts)
 
