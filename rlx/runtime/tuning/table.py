@@ -14,10 +14,11 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rlx.driver import Device
@@ -99,8 +100,11 @@ def place() -> Path:
     return folder
 
 
-def keep(device: Device, measured: Mapping[str, Measured]) -> Path:
-    """Adds choices to the user's table for a device, whole or not at all. Returns its file.
+def keep(
+    device: Device, measured: Mapping[str, Measured], tried: Mapping[str, Collection[str]] = MappingProxyType({})
+) -> Path:
+    """Adds choices to the user's table for a device, whole or not at all, and removes those of before that were tried
+    again, by problem, and are not the fastest any more. Returns its file.
 
     Raises: RlxError where the cache is off or cannot be written."""
     path = _path(place(), device)
@@ -108,9 +112,10 @@ def keep(device: Device, measured: Mapping[str, Measured]) -> Path:
         old = _read(path) if path.exists() else {}
     except ModelFormatError:  # `read` has warned of it
         old = {}
+    others = {problem: one for problem, one in old.items() if one.chosen not in tried.get(problem, ())}
     try:
         with written_whole(path) as file:
-            file.write(written(device, {**old, **measured}))
+            file.write(written(device, {**others, **measured}))
     except OSError as error:
         raise _unwritable(path, error) from error
     return path
