@@ -117,6 +117,12 @@ def test_a_search_ends_in_time(program) -> None:
     assert time.monotonic() - begun < 60
 
 
+@pytest.mark.parametrize("choices", ["direct", [TILES], {"a": 1}])
+def test_choices_are_lines_by_lines(choices: Any) -> None:
+    with pytest.raises(RlxError, match="is no mapping of the lines of problems"):
+        rlx.Session("cpu", choices=choices)
+
+
 def test_likely_sizes_come_before_other_algorithms_and_these_before_what_is_alike() -> None:
     def candidate(algorithm: str, *cost: float) -> Any:
         return SimpleNamespace(algorithm=algorithm, cost=cost)
