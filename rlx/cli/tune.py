@@ -39,6 +39,7 @@ from rlx.host.progress import drawn
 if TYPE_CHECKING:
     from rlx.runtime import CompiledGraph
     from rlx.runtime.tuning.search import Found
+    from rlx.runtime.tuning.table import Measured
 
 PROMPT = 512  # tokens of a language model's prompt
 _Programs = Iterator[list[tuple["CompiledGraph", Mapping[str, Any]]]]
@@ -81,15 +82,20 @@ def tune(
     saved = is_saved(model)
     if out is not None and (not saved or len(device or []) > 1):
         raise RlxError("tune --out writes one saved program anew; give one, or leave --out out")
+    if out is not None and not out.absolute().parent.is_dir():
+        raise RlxError(f"{out}: cannot be written: there is no such folder")
+    from rlx.runtime.tuning.table import keep, place, read
+
+    place()  # before anything is measured
     limits = {"strict": strict, "max_bytes": max_bytes, "max_steps": max_steps}
     end = time.monotonic() + limit(seconds)
     left = [len(device or [None])]
 
     def one(name: str) -> None:
         from rlx.runtime.tuning.search import search
-        from rlx.runtime.tuning.table import Measured, keep
 
         fastest: dict[str, Measured] = {}
+        tried: dict[str, set[str]] = {}
         until = time.monotonic() + (end - time.monotonic()) / max(1, left[0])
         left[0] -= 1
         with drawn(name), _programs(model, name, precision, input, dim, seed, limits) as programs:
@@ -98,13 +104,20 @@ def tune(
                 result = search(program, feeds, part)
                 print("\n".join([f"{model} on {full_name(program.device.info)}", *_lines(result), ""]), flush=True)
                 fastest |= result.choices
-            if fastest:
-                print(f"kept in {keep(programs[0][0].device, fastest)}")
+                for problem, lines in result.lines.items():
+                    tried.setdefault(problem, set()).update(lines)
+            if fastest or (tried and _loses(read(programs[0][0].device), tried)):
+                print(f"kept in {keep(programs[0][0].device, fastest, tried)}")
             if out is not None:
                 program = programs[0][0]
-                own = {**(program.options.build.choices or {}), **{p: m.chosen for p, m in fastest.items()}}
-                with program.chosen_by(own) as chosen:
-                    chosen.save(out)
+                before = program.options.build.choices or {}
+                own = {p: line for p, line in before.items() if line not in tried.get(p, ())}
+                own |= {p: m.chosen for p, m in fastest.items()}
+                try:
+                    with program.chosen_by(own) as chosen:
+                        chosen.save(out)
+                except OSError as error:
+                    raise RlxError(f"{out}: cannot be written: {error.strerror or error}") from error
                 print(f"{out} follows it")
 
     if saved:
@@ -114,6 +127,11 @@ def tune(
         able = each_device(device, one)
     if not able:
         raise typer.Exit(2)
+
+
+def _loses(kept: Mapping[str, Measured], tried: Mapping[str, set[str]]) -> bool:
+    """Whether a choice of before was measured again."""
+    return any(one.chosen in tried.get(problem, ()) for problem, one in kept.items())
 
 
 def _forget(name: str) -> None:

@@ -17,7 +17,7 @@ from rlx.ir.body import TracedBody
 from rlx.ir.graph import HIDDEN, Graph, Tensor
 
 _INDEX, _LIMITS = f"{HIDDEN}the index of ", f"{HIDDEN}the limits of "
-NOTHING = -1  # in place of the number of rows, where none is written
+NOTHING = -1  # stands for the number of rows where none is written
 _LAST = np.iinfo(np.int32).max
 
 

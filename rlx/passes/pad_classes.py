@@ -3,7 +3,7 @@ begin at multiples of 16 bytes, and a language model's vocabulary (50,257) often
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Container, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +17,8 @@ _LEAST_CLASSES, _LEAST_ROWS = 1024, 64  # below, the copy of the weights would c
 
 
 def pad_classes(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
-    """Pads the classes of 16-bit logits that are a product, where nothing but a cross entropy of classes in whole units
-    and products with its gradient reads them.
+    """Pads the classes of 16-bit logits that are a product, where nothing but a cross entropy of classes, sums and
+    products over rows, and products with its gradient read them.
 
     Weights are padded with zeros and the bias with -inf, so that the other classes' probabilities and gradients are
     exactly 0. Labels beyond the classes still count as the last of them."""
@@ -34,7 +34,7 @@ def pad_classes(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
     for node in graph.nodes:
         if _makes_logits(node):
             logits, bias = _biased(node, users)
-            reached = None if node.output.id in results else _reached(logits, users, results)
+            reached = None if node.output.id in results else _reached(logits, users, results, chosen)
             if reached is not None:
                 chosen |= dict.fromkeys((node.output.id, *reached), logits.shape[-1])
                 products[logits.id] = node, bias
@@ -67,26 +67,32 @@ def _biased(product: Node, users: dict[int, list[Node]]) -> tuple[Tensor, Tensor
     return logits, product.inputs[2] if len(product.inputs) > 2 else None
 
 
-def _reached(logits: Tensor, users: dict[int, list[Node]], results: set[int]) -> list[int] | None:
+def _reached(
+    logits: Tensor, users: dict[int, list[Node]], results: set[int], chosen: Container[int]
+) -> Collection[int] | None:
     """The ids of the logits, of their gradients and of what has the elements of these in other shapes; None where
-    anything else reads one of them, or no cross entropy does."""
-    reached, waiting, loses = [logits.id], [logits], False
+    anything else reads one of them, no cross entropy does, or a product reads two of them or of the chosen ones."""
+    reached, waiting, loses = {logits.id: False}, [logits], False  # whether each is a gradient
     while waiting:
         t = waiting.pop()
         if t.id in results:
             return None
         for user in users[t.id]:
-            more = _of_user(user, t)
+            more = _of_user(user, t, reached[t.id])
             if more is None:
                 return None
             loses = loses or user.op is get_op("cross_entropy")
             waiting += [x for x in more if x.id not in reached]
-            reached += [x.id for x in more]
+            reached |= {x.id: reached[t.id] or not user.op.reshapes for x in more}
+    for product in (user for i in reached for user in users[i] if user.op is get_op("matmul")):
+        if sum(x.id in reached or x.id in chosen for x in product.inputs) > 1:
+            return None
     return reached if loses else None
 
 
-def _of_user(user: Node, t: Tensor) -> Sequence[Tensor] | None:
-    """What a user makes that is padded too; None where it cannot read a padded tensor."""
+def _of_user(user: Node, t: Tensor, slope: bool) -> Sequence[Tensor] | None:
+    """What a user makes that is padded too; None where it cannot read a padded tensor. `slope`: t is a gradient, padded
+    with zeros. Logits are padded with -inf, and no product can sum over those."""
     classes = t.shape[-1]
     if user.op.reshapes:
         return user.outputs if user.output.shape[-1:] == (classes,) else None
@@ -98,7 +104,9 @@ def _of_user(user: Node, t: Tensor) -> Sequence[Tensor] | None:
     if user.op is get_op("matmul"):
         a, b = user.inputs[:2]
         plain = len(user.inputs) == 2 and user.attrs["activation"] is None and a is not b
-        return () if plain and (b if a is t else a).ndim == 2 and (t.ndim == 2 or a is t) else None
+        over = _sides(user)[0 if a is t else 1].summed == -1
+        fits = (b if a is t else a).ndim == 2 and (t.ndim == 2 or a is t)
+        return () if plain and fits and (slope or not over) else None
     return None
 
 

@@ -73,6 +73,13 @@ class Session:
             raise DTypeError(f"precision {precision!r} is not one of {', '.join(PRECISIONS)}{near}")
         if fallback not in ("host", "error"):
             raise RlxError(f'fallback {fallback!r} is neither "host" nor "error"')
+        if choices is not None and not (
+            isinstance(choices, Mapping) and all(isinstance(x, str) for pair in choices.items() for x in pair)
+        ):
+            raise RlxError(
+                f"choices {choices!r:.80} is no mapping of the lines of problems to those of candidates, as "
+                "session.options.choices of another session is"
+            )
         if threads is not None and (not isinstance(threads, int) or threads < 1):
             raise RlxError(
                 f"threads {threads!r} is not a number of threads: 1 or more, None for all processors"

@@ -74,6 +74,7 @@ def test_where_a_run_gains_nothing_nothing_is_kept(
         (("model.rlx", "--precision", "bf16"), "it takes no --precision"),
         (("text.txt", "--out", "a.rlx"), "--out writes one saved program anew"),
         (("model.rlx", "--out", "a", "--device", "vulkan", "--device", "cpu"), "--out writes one saved program anew"),
+        (("model.rlx", "--out", "none/a.rlx"), "a.rlx: cannot be written: there is no such folder"),
         (("text.txt", "--device", "vulkan"), "is not"),
     ],
 )  # fmt: skip
@@ -84,6 +85,31 @@ def test_what_it_cannot_do_is_said(
     Path("text.txt").write_text("no model")
     status, _, err = rlx("tune", *arguments)
     assert status == 2 and why in err
+
+
+def test_what_is_the_fastest_no_more_is_followed_no_more(
+    rlx: Rlx, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    better = saved.with_name("better.rlx")
+    rlx("tune", saved, "--device", "vulkan", "--seconds", 600, "--out", better)
+    rlx("tune", saved, "--device", "vulkan", "--seconds", 0.001)  # nothing is measured again
+    assert table.choices_for(Session("vulkan").device)
+    monkeypatch.setattr(search, "node_times", clock(20.0))
+    rlx("tune", better, "--device", "vulkan", "--seconds", 600, "--out", better)
+    assert table.choices_for(Session("vulkan").device) is None
+    with load_program(better) as program:
+        assert chosen(program) == "direct"
+
+
+@pytest.mark.parametrize("where, why", [("off", "RLX_CACHE_DIR is off"), ("file", "tuning: cannot be written")])
+def test_nothing_is_measured_where_it_could_not_be_kept(
+    rlx: Rlx, saved: Path, monkeypatch: pytest.MonkeyPatch, where: str, why: str
+) -> None:
+    file = saved.with_name("file")
+    file.touch()
+    monkeypatch.setenv("RLX_CACHE_DIR", "off" if where == "off" else str(file))
+    status, out, err = rlx("tune", saved, "--device", "vulkan")
+    assert (status, out) == (2, "") and why in err
 
 
 @pytest.mark.late

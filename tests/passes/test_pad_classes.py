@@ -34,6 +34,13 @@ def graph_of(form: str = "", dtype: str = "bf16", classes: int = CLASSES, ignore
         g.output(f"d{i}", slope)
     if form == "read":
         g.output("logits", logits)
+    if form == "mixed":
+        g.output("mixed", logits @ w)
+    if form == "rows":
+        g.output("rows", logits.reshape((ROWS, classes)).T @ x.reshape((ROWS, WIDTH)))
+    if form == "met":
+        flat = logits.reshape((ROWS, classes))
+        g.output("met", flat @ rlx.gradients(loss, [flat])[0].T)
     return simplify(g)
 
 
@@ -49,7 +56,7 @@ def padded(g: Graph) -> bool:
     return any(1088 in t.shape for t in g.tensors())
 
 
-@pytest.mark.parametrize("form, ignored", [("", -100), ("plain", 4000), ("bias", 7)])
+@pytest.mark.parametrize("form, ignored", [("", -100), ("plain", 4000), ("bias", 7), ("rows", -100)])
 def test_results_are_those_of_the_classes_that_are_there(form: str, ignored: int) -> None:
     given = graph_of(form, ignored=ignored)
     made = pad_classes(given)
@@ -78,7 +85,10 @@ def test_a_gpu_pads() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"form": "read"}, {"dtype": "f32"}, {"classes": 1032}, {"classes": 515}, {"ignored": CLASSES - 1}],
+    [
+        {"form": "read"}, {"form": "mixed"}, {"form": "met"}, {"dtype": "f32"}, {"classes": 1032}, {"classes": 515},
+        {"ignored": CLASSES - 1},
+    ],
 )  # fmt: skip
 def test_what_would_gain_nothing_or_differ_is_left_alone(change: dict[str, Any]) -> None:
     given = graph_of(**change)

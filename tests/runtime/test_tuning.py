@@ -95,6 +95,11 @@ def test_what_gains_nothing_is_by_the_rules(program, us, whole) -> None:
     assert search.search(program, {"x": X}, 600, clock(us), whole).choices == {}
 
 
+def test_steps_shorter_than_the_clock_can_tell(program) -> None:
+    (best,) = search.search(program, {"x": X}, 600, clock(0.0), halves).choices.values()
+    assert best == Measured(TILES, 0.0, "direct", 10.0)
+
+
 def test_what_gains_once_and_not_again_is_by_the_rules(program) -> None:
     times = iter([10.0, 4.0, 10.0, 12.0])  # by the rules, by tiles, and again
 
@@ -110,6 +115,12 @@ def test_a_search_ends_in_time(program) -> None:
     result = search.search(program, {"x": X}, 0, clock(4.0), halves)
     assert result.tried == 0 and result.left == 1 and result.choices == {}
     assert time.monotonic() - begun < 60
+
+
+@pytest.mark.parametrize("choices", ["direct", [TILES], {"a": 1}])
+def test_choices_are_lines_by_lines(choices: Any) -> None:
+    with pytest.raises(RlxError, match="is no mapping of the lines of problems"):
+        rlx.Session("cpu", choices=choices)
 
 
 def test_likely_sizes_come_before_other_algorithms_and_these_before_what_is_alike() -> None:

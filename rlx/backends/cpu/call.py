@@ -27,7 +27,7 @@ _GUARD_BYTES = 1 << 24  # a word may be an address before a tensor's first eleme
 
 # An address among a step's words, and those among a table: where, the number of the segment, and the places in that.
 _Word = tuple[Any, int, int, int]
-_Table = tuple[Array, Array | None, int, Array]  # without places the whole array
+_Table = tuple[Array, Array | None, int, Array]  # the whole array without places
 
 
 class Nowhere:

@@ -18,7 +18,7 @@ ALIGNMENT = 256  # bytes; every slot begins on a multiple of it, except aliases 
 CONST = "const"
 PLANNERS = ("reuse", "bump")
 SPARED_BYTES = 1 << 28  # arenas from here on are made smaller by repeating cheap nodes (`planner/spare.py`)
-SPARED_PART = 8  # on a GPU, those alone that take one of so many parts of its memory, or more
+SPARED_PART = 8  # those alone that take one of so many parts of a GPU's memory, or more
 
 
 

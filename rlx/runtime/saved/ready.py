@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 KIND = "programs"  # the kind of these records in the disk's cache
 DECLINED = b""  # the record says that a program cannot be kept, so that this is not tried at each load
-MOST_BYTES = 1 << 28  # with more bytes of weights, a program is bound in a small part of the time that these take
+MOST_BYTES = 1 << 28  # a program with more bytes of weights is bound in a small part of the time that these take
 SOURCES = ("backends/cpu", "backends/device_code", "driver", "ir", "ops", "packed", "passes", "runtime")
 
 

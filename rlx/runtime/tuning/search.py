@@ -40,7 +40,7 @@ Whole = Callable[[CompiledGraph, CompiledGraph, Feeds], tuple[float, float]]
 class Found(Record):
     """What a search found: of each problem with several candidates what was measured, the µs of its nodes together by
     the rules and now, and the µs of a whole run. `kept`: whether the choices are worth it. `tried` counts candidates
-    that were measured, `left` those for which there was no time."""
+    that were measured, `left` those for which there was no time, and `lines` are the lines of the former by problem."""
 
     problems: Mapping[str, Measured]
     nodes: Mapping[str, int]
@@ -49,6 +49,7 @@ class Found(Record):
     kept: bool
     tried: int
     left: int
+    lines: Mapping[str, frozenset[str]]
 
     @property
     def choices(self) -> dict[str, Measured]:
@@ -67,6 +68,7 @@ class _Problem:
         self.rule = text_of(decision.chosen)
         self.best, self.share = self.rule, 1.0
         self.us = self.rule_us = 0.0
+        self.tried: set[str] = set()
         lines = dict.fromkeys(map(text_of, _in_turn(decision.candidates)))
         lines.pop(self.rule, None)
         self.left = deque(list(lines)[: MOST - 1])
@@ -224,11 +226,13 @@ def _measure(p: _Problem, text: str, line: str, rules: _Run, run: _Run) -> bool:
     done = {d.node for d in run.decisions if text_of(d.chosen) == line and text_of(d.problem) == text}
     if not done >= p.nodes:
         return False
+    p.tried.add(line)
     group = _group(p.nodes, rules, run)
     before = rules.of(group)
     share = run.of(group) / before if before else 1.0
     if share < p.share:
-        p.best, p.share, p.us = line, share, run.of(group) / len(p.nodes)
+        p.best, p.share = line, share
+        p.us, p.rule_us = run.of(group) / len(p.nodes), before / len(p.nodes)
     return True
 
 
@@ -248,9 +252,10 @@ def _confirmed(
             p.best, p.share, p.us = p.rule, 1.0, p.rule_us
     chosen = {text: p.best for text, p in problems.items() if p.best != p.rule}
     rule_us, us = _whole(program, chosen, feeds, whole)
-    results = {text: Measured(p.best, p.us, p.rule, p.us / p.share) for text, p in problems.items()}
+    results = {text: Measured(p.best, p.us, p.rule, p.rule_us) for text, p in problems.items()}
     nodes = {text: len(p.nodes) for text, p in problems.items()}
-    return Found(results, nodes, rule_us, us, us <= _NOISE * rule_us, *counts)
+    lines = {text: frozenset(p.tried) for text, p in problems.items()}
+    return Found(results, nodes, rule_us, us, us <= _NOISE * rule_us, *counts, lines)
 
 
 def _whole(

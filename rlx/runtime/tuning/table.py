@@ -8,15 +8,17 @@ program wrong.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rlx.driver import Device
@@ -82,24 +84,38 @@ def read(device: Device) -> dict[str, Measured]:
         return {}
 
 
-def keep(device: Device, measured: Mapping[str, Measured]) -> Path:
-    """Adds choices to the user's table for a device, whole or not at all. Returns its file.
+def place() -> Path:
+    """The folder of the user's tables, which is made where it is not there.
 
-    Raises: RlxError where the cache is off or cannot be written."""
+    Raises: RlxError where the cache is off, or no file can be written there."""
     folder = DiskCache(KIND).folder
     if folder is None:
-        raise RlxError(f"{ROOT_ENV} is off, so that there is no place for what was measured; set it to a folder")
-    path = _path(folder, device)
+        raise RlxError(f"{ROOT_ENV} is off, so that there is no place for what is measured; set it to a folder")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _unwritable(folder, OSError(errno.EACCES, os.strerror(errno.EACCES)))
+    return folder
+
+
+def keep(
+    device: Device, measured: Mapping[str, Measured], tried: Mapping[str, Collection[str]] = MappingProxyType({})
+) -> Path:
+    """Adds choices to the user's table for a device, whole or not at all, and removes those of before that were tried
+    again, by problem, and are not the fastest any more. Returns its file.
+
+    Raises: RlxError where the cache is off or cannot be written."""
+    path = _path(place(), device)
+    try:
         old = _read(path) if path.exists() else {}
     except ModelFormatError:  # `read` has warned of it
         old = {}
-    except OSError as error:
-        raise _unwritable(path, error) from error
+    others = {problem: one for problem, one in old.items() if one.chosen not in tried.get(problem, ())}
     try:
         with written_whole(path) as file:
-            file.write(written(device, {**old, **measured}))
+            file.write(written(device, {**others, **measured}))
     except OSError as error:
         raise _unwritable(path, error) from error
     return path

@@ -243,8 +243,8 @@ class GpuExecutable:
         work: Mapping[str, int] | None = None,
     ) -> None:
         """`work`: the operations of each node, by its name, for the times of steps."""
-        self.choices: Mapping[str, str] = {}  # of those that the program was built with, those that were followed
-        self.decisions: Sequence[Decision] = ()  # where steps are timed, what was chosen for each node
+        self.choices: Mapping[str, str] = {}  # the choices of the program that were followed
+        self.decisions: Sequence[Decision] = ()  # what was chosen for each node, where steps are timed
         self.dispatch = dispatch
         self._work = work or {}
         self.steps = steps

@@ -219,7 +219,7 @@ def _at_once(x: Ref, source: DType, n: int, inner: int) -> int:
 
 
 _GROUP_BYTES = 1 << 16  # what a group of finite_parts reads
-_EXPONENTS = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000}  # of infinities and NaNs all these bits are set
+_EXPONENTS = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000}  # all these bits of infinities and NaNs are set
 
 
 def _finds(node: Node, features: frozenset[str]) -> bool:
