@@ -116,7 +116,7 @@ def bench(
         what = "a language model" if text else "no language model"
         raise RlxError(f"bench: {model} is {what}, for which {', '.join(idle)} means nothing; leave it out")
     if text:
-        loading = Loading("auto", None, dtype, None, cache, None, threads, None, gpu_layers, None, precision)
+        loading = Loading(dtype=dtype, cache=cache, threads=threads, gpu_layers=gpu_layers, precision=precision)
         prompt = 512 if prompt_tokens is None else prompt_tokens
         answer = 128 if answer_tokens is None else answer_tokens
         devices = ["auto"] if device is None and gpu_layers is not None else device

@@ -32,7 +32,7 @@ GpuLayers = Annotated[
 ]  # fmt: skip
 
 
-class Loading(Record, slots=False):
+class Loading(Record, slots=False, kw_only=True):
     """Where and how a language model is loaded."""
 
     device: Device = "auto"
