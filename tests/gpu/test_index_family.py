@@ -215,7 +215,7 @@ _BAD: list[tuple[Any, type[Exception], str]] = [
     (lambda: rlx.argsort(Graph().input("x", ()), 0), ShapeError, "argsort: axis 0"),
     (lambda: rlx.top_k(_x(), 5), ShapeError, "top_k: k is 5; expected an int from 0 to 4"),
     (lambda: rlx.top_k(_x(), 1.5), ShapeError, "top_k: k is 1.5"),
-    (lambda: rlx.cumsum(_x()), ShapeError, "cumsum: axis is None"),
+    (lambda: rlx.cumsum(_x(), -3), ShapeError, "cumsum: axis -3"),
     (lambda: rlx.cumprod(_x(), 2), ShapeError, "cumprod: axis 2"),
     (lambda: rlx.log_softmax(_x(), 3), ShapeError, "log_softmax: axis 3"),
     (lambda: rlx.logsumexp(_x(), (0, 0)), ShapeError, "logsumexp: axes"),

@@ -11,9 +11,11 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def blended(fields: Sequence[Sequence[float]], x: float, y: float) -> tuple[list[float], float]:
+def blended(
+    fields: Sequence[Sequence[float]], x: float, y: float, channels: int = 3
+) -> tuple[list[float], float]:
     """The colour at a point from splats (x, y, a, b, c, opacity, colour), nearest first, and the light that is left."""
-    color, light = [0.0] * (len(fields[0]) - 6 if fields else 5), 1.0
+    color, light = [0.0] * channels, 1.0
     for u, v, a, b, c, opacity, *rgb in fields:
         dx, dy = x - u, y - v
         q = a * dx * dx + 2 * b * dx * dy + c * dy * dy
@@ -88,6 +90,6 @@ def picture(
     fields = [[float(t) for t in row] for _, _, row in sorted(found)]
     sums, light = np.zeros((height, width, 5)), np.ones((height, width))
     for y, x in np.ndindex(height, width):
-        sums[y, x], light[y, x] = blended(fields, x + 0.5, y + 0.5)
+        sums[y, x], light[y, x] = blended(fields, x + 0.5, y + 0.5, 5)
     depth = np.divide(sums[..., 3], sums[..., 4], out=np.zeros_like(light), where=sums[..., 4] > 0)
     return sums[..., :3] + light[..., None] * np.asarray(background, np.float64), light, depth
