@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -33,11 +33,13 @@ from rlx.models.language.batch import Batch
 from rlx.models.language.config import Fields, LanguageConfig
 from rlx.models.language.decoder import Decoder, Sampling
 from rlx.models.language.model import LanguageModel
-from rlx.models.language.ranks import Meeting, Ranks, meeting_of
 from rlx.models.language.weights import ModelWeights
 from rlx.models.loading import load as load_model
 from rlx.packed import PackedArray
-from rlx.packed.array import copy_into, part_of
+from rlx.packed.array import copy_into
+
+if TYPE_CHECKING:
+    from rlx.models.language.ranks import Meeting
 
 _LLAMA = {"model_type": "llama", "vocab_size": 128256, "max_position_embeddings": 8192, "rope_theta": 5e5,
           "head_dim": 64, "num_key_value_heads": 8, "rms_norm_eps": 1e-5}  # fmt: skip
@@ -100,6 +102,10 @@ class Random:
         return self._made[shape]
 
     def read_part(self, name: str, axis: int, start: int, stop: int) -> Any:
+        from rlx.packed.array import (
+            part_of,  # other builds than this one, which builds.py runs, may not have it
+        )
+
         return part_of(self.read(name), axis, start, stop)
 
     def read_into(self, name: str, out: npt.NDArray[np.uint8]) -> None:
@@ -118,7 +124,7 @@ def decoder_of(
     class Weights(ModelWeights):
         def dtype_of(self, name: str, shape: tuple[int, ...]) -> DType:
             if not any(name in known for known in (self._tables, self._names, self._wanted)):
-                part = None if self.parallel is None else self.parallel.part(name, shape)
+                part = None if meeting is None or self.parallel is None else self.parallel.part(name, shape)
                 source.add(name, shape if part is None else part.whole)
                 self._names[name] = name
             return super().dtype_of(name, shape)
@@ -134,12 +140,13 @@ def decoder_of(
 
     weights = Weights(source, architecture, config, context, None)
     kinds = {"activations": as_dtype(activations), "cache": as_dtype(cache)}
-    ranks = None
-    if meeting is not None:
-        ranks = Ranks.of(meeting, weights, [], lambda part: Weights(source, architecture, config, context, None,
-                                                                    parallel=part))  # fmt: skip
-        weights = ranks.weights[0]
-    return Decoder(config, weights, session, context, **kinds, prefill_chunk=chunk, ranks=ranks)
+    if meeting is None:
+        return Decoder(config, weights, session, context, **kinds, prefill_chunk=chunk)
+    from rlx.models.language.ranks import Ranks
+
+    ranks = Ranks.of(meeting, weights, [], lambda part: Weights(source, architecture, config, context, None,
+                                                                parallel=part))  # fmt: skip
+    return Decoder(config, ranks.weights[0], session, context, **kinds, prefill_chunk=chunk, ranks=ranks)
 
 
 def measure(device: str, args: argparse.Namespace) -> None:
@@ -148,6 +155,8 @@ def measure(device: str, args: argparse.Namespace) -> None:
 
     meeting, sums = None, as_dtype(args.sums)
     if args.tensor_parallel:
+        from rlx.models.language.ranks import meeting_of
+
         meeting = meeting_of(args.tensor_parallel, device, sums, opened)
     session = opened(device) if meeting is None else meeting.sessions[0]
     start = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from rlx.backends.cpu import choice
 if choice.why_not() is not None:
     pytest.skip(str(choice.why_not()), allow_module_level=True)
 
+from rlx.backends.cpu import frozen
 from rlx.backends.cpu.frozen import _Declined, _Layout, _Piece
 from rlx.driver.device import address
 
@@ -26,8 +28,15 @@ def laid(first: Any, second: Any, words: tuple[int, int]) -> tuple[list[int], li
     return np.frombuffer(layout.data(), np.int64)[place // 8 :][:1].tolist(), layout.addresses
 
 
+def mapped() -> Any:
+    """Memory of a mapping of its own, whose address no heap has."""
+    memory = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.uint8)[:64]
+    memory[:] = range(64)
+    return memory
+
+
 def test_numbers_and_addresses() -> None:
-    first, second = np.arange(64, dtype=np.uint8), np.arange(64, dtype=np.uint8)
+    first, second = mapped(), mapped()
     assert laid(first, second, (7, 7)) == ([7], [])
     assert laid(first, second, (-7, -7)) == ([-7], [])
     assert laid(first, second, (address(first) + 8, address(second) + 8)) == ([72], [0])
@@ -42,8 +51,17 @@ def test_a_number_that_may_be_an_address_elsewhere_is_not_frozen(number: int) ->
 
 
 def test_a_word_that_is_an_address_in_one_binding_alone_is_not_frozen() -> None:
-    first, second = np.arange(64, dtype=np.uint8), np.arange(64, dtype=np.uint8)
+    first, second = mapped(), mapped()
     for words in ((address(first), address(first)), (address(second), address(second)), (address(first), 3),
                   (address(first), address(second) + 8)):  # fmt: skip
         with pytest.raises(_Declined):
             laid(first, second, words)
+
+
+def test_an_address_of_a_heap_that_lies_low_is_not_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where Python is no position-independent program."""
+    monkeypatch.setattr(frozen, "_heap", lambda: range(0x1234_0000, 0x1235_0000))
+    first, second = mapped(), mapped()
+    assert laid(first, second, (0x1235_0000, 0x1235_0000)) == ([0x1235_0000], [])
+    with pytest.raises(_Declined, match="looks like an address"):
+        laid(first, second, (0x1234_5678, 0x1234_5678))

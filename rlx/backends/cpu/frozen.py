@@ -14,6 +14,7 @@ import marshal
 import mmap
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -142,6 +143,17 @@ class _Bound:
         self.arena.close()
 
 
+def _heap() -> range:
+    """The addresses of small allocations, which begin far below `_SHARED` where Python is no position-independent
+    program; none where the system does not say."""
+    with suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
+        for line in maps:
+            if line.rstrip().endswith("[heap]"):
+                low, high = line.split(maxsplit=1)[0].split("-")
+                return range(int(low, 16), int(high, 16))
+    return range(0)
+
+
 class _Layout:
     """Where the pieces lie in the one block of a thawed program: those with contents first, behind what `put` adds."""
 
@@ -156,6 +168,7 @@ class _Layout:
         self.addresses: list[int] = []  # the places of those words of the data that are addresses
         self._later: list[tuple[int, Array, Array]] = []
         self.at = [-1] * len(self._pieces)
+        self._heap = _heap()
 
     @staticmethod
     def _sorted(bound: _Bound) -> tuple[Array, Array, Array, Array]:
@@ -208,7 +221,7 @@ class _Layout:
             elsewhere = (numbers < 0) | (numbers != beside) | (offsets != others)
             if (moved & elsewhere).any():
                 raise _Declined("a word that differs is no address in its memory")
-            same = ~moved & (a >= _SHARED) & (a < _MAPPED)
+            same = ~moved & ((a >= _SHARED) & (a < _MAPPED) | (a >= self._heap.start) & (a < self._heap.stop))
             if (same & elsewhere).any():
                 raise _Declined("a word looks like an address and lies in no memory of the program")
             moved |= same  # both bindings read one array
