@@ -143,7 +143,7 @@ class Transform(Record):
             square(plain, k.tail(size - plain, lanes))
 
     def _write_across(self, k: Kernel, source: Value, y: Value, first: Value, lines: Value, count: Value) -> None:
-        """Number after number of all lines."""
+        """Writes y as (count, lines): each number of all lines, then the next number."""
         lanes = self.lanes
         left = k.min(lines - first, lanes) * 2
         masks = [k.tail(k.min(k.max(left - shift, 0), lanes), lanes) for shift in (0, lanes)]
