@@ -17,7 +17,7 @@ _MAX_BOXES = 256  # a short axis that is mirrored many times has more
 
 
 def boxes(node: Node, x: Array, out: Array) -> list[tuple[Array, Array]] | None:
-    """Pairs of a part of the output and the array that is copied into it; None where there are too many."""
+    """Pairs of an array and the part of the output that it is copied into; None where there are too many."""
     pads, mode = node.attrs["pads"], node.attrs["mode"]
     if mode == "constant":
         return _constant(x, out, pads, filling(node.attrs["value"], node.output.dtype))
@@ -36,7 +36,7 @@ def boxes(node: Node, x: Array, out: Array) -> list[tuple[Array, Array]] | None:
 def _constant(
     x: Array, out: Array, pads: Sequence[tuple[int, int]], value: Array
 ) -> list[tuple[Array, Array]]:
-    """The border, two slabs for each axis, paired with the pad value, and the inner box paired with x."""
+    """The pad value with each slab of the border, two for each axis, and x with the inner box."""
     pairs = []
     rest = out
     for axis, ((before, _), n) in enumerate(zip(pads, x.shape, strict=True)):

@@ -45,7 +45,7 @@ def multiplied(k: Kernel, a: Part, b: Part) -> Part:
 class RunningProduct:
     """A running product: an f64, or the sum of two where `wide`, times a power of two, which is kept as two factors,
     since one f64 could not hold it. The number is scaled back into [1, 2) where it has left the middle of f64's range
-    and is not zero, infinite or NaN; scaling is exact."""
+    and is not zero, infinite or NaN; rounding does not depend on it."""
 
     def __init__(self, k: Kernel, kind: Type, wide: bool) -> None:
         self.k, self.wide = k, wide
