@@ -634,7 +634,7 @@ def _bound(
     trees: Sequence[Expr], places: Sequence[Place], layout: Layout, ins: Sequence[Array], outs: Sequence[Array],
     ctx: EngineContext, columns: int = 0,
 ) -> list[EngineStep] | None:  # fmt: skip
-    """The kernel of lowered trees. `columns`: the vectors in a block of columns; None to choose."""
+    """The kernel of lowered trees. `columns`: the vectors in a block of columns; 0 to choose."""
     varying = elements_of(trees, places)
     elements = [a for a, place in zip(ins, places, strict=True) if place == "element"]
     work = f64 if any(e.dtype == f64 for e in linearize(trees)) else f32
