@@ -17,7 +17,7 @@ ASKED = f'engine="numpy" or {ENGINE_ENV} asks for it'
 
 
 class CannotCompile(Exception):
-    """The engine has no machine code for a program, which NumPy then runs."""
+    """The engine cannot make machine code for a program; NumPy runs it instead."""
 
 
 def usable(engine: str | None) -> bool:

@@ -106,7 +106,7 @@ class BindContext:
             self._scratch[thread].back_to(mark[thread] if thread < len(mark) else (0, 0))
 
     def threads_for(self, work_ns: float, pieces: int) -> int:
-        """How many threads to use for `work_ns` of work in `pieces` pieces."""
+        """How many threads to use for `work_ns` nanoseconds of work in `pieces` pieces."""
         return max(1, min(self.threads, pieces, int(work_ns / _WORTH_A_THREAD_NS)))
 
     def split(self, pieces: int, work_ns: float, bind: Callable[[int, int], Sequence[Step]]) -> list[Step]:

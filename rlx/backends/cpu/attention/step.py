@@ -58,7 +58,7 @@ def _place(k: Kernel, position: Value, b: Value, rows: Value, ring: bool) -> tup
 
 
 def _rounded(k: Kernel, v: Value, dtype: str) -> Value:
-    """f32 rounded to a value of the dtype, still as f32."""
+    """f32 values rounded to the dtype, kept as f32."""
     return v if dtype == "f32" else widened(k, narrowed(k, v, dtype), dtype)
 
 
