@@ -73,7 +73,7 @@ def room_for_rows(node: Node, x: Array, kernel: Ints, counts: Ints) -> list[tupl
 
 
 def from_channels_last(image: Array, out: Array, ctx: EngineContext) -> EngineStep:
-    """(N, *S, C) copied to (N, C, *S), both contiguous."""
+    """The step that copies (N, *S, C) to (N, C, *S), both contiguous."""
     n, c, *sizes = out.shape
     return transpose_step(image, out, ctx, math.prod(sizes), c, image.itemsize * c, out.strides[1], n,
                       (1, 0, image.strides[0]), (0, out.strides[0]))  # fmt: skip

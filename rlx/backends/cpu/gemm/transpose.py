@@ -120,9 +120,8 @@ def transpose_step(
     x: Array, out: Array, ctx: EngineContext, rows: int, columns: int, x_row: int, out_row: int, batch: int,
     x_batch: tuple[int, int, int], out_batch: tuple[int, int],
 ) -> EngineStep:  # fmt: skip
-    """out[j, i] = x[i, j] for a batch of matrices. `x_batch` are the matrices of the inner level and the steps of both
-    levels, in bytes;
-    `out_batch` are both steps of the results."""
+    """out[j, i] = x[i, j] for a batch of matrices. `x_batch` has the number of matrices of the inner level and the
+    steps of both levels in bytes; `out_batch` has both steps of the results."""
     lanes = ctx.machine.lanes()
     inner, x_inner, x_outer = x_batch
     places: dict[str, Any] = {

@@ -30,7 +30,7 @@ _COLUMNS = 384
 # operand.)
 _UNPACKED = (950_000, 400_000)
 _FEW_ROWS = 96
-_MIN_COLUMNS = 96  # a skinny GEMM of a batched call has at least so many columns
+_MIN_COLUMNS = 96  # least columns of a skinny GEMM in a batched call
 _HALF_TILE_ELEMENTS = 1 << 19  # elements of a 16-bit operand that are widened at once
 
 
