@@ -1,8 +1,8 @@
 """Pytrees: which classes are containers of arrays, and functions of nested containers, as in jax.tree.
 
-Tuples, lists, dicts, named tuples and dataclasses are: of a dataclass the fields are its children, those with
-`dataclasses.field(metadata={"static": True})` built in. A frozen dataclass without arrays is a value, as a string is.
-Other classes are made known here, under the names that `jax.tree_util` has.
+Containers are tuples, lists, dicts, named tuples and dataclasses: a dataclass's fields are its children, except those
+with `dataclasses.field(metadata={"static": True})`, which are part of the structure. A frozen dataclass without arrays
+is a value, as a string is. Other classes are registered here, by functions with the names of `jax.tree_util`.
 
 >>> rlx.tree.register_pytree_node(Layer, lambda x: ((x.w, x.b), x.name), lambda name, items: Layer(*items, name))
 """
@@ -92,7 +92,7 @@ def structure(tree: Any, is_leaf: IsLeaf = None) -> Structure:
 
 
 def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
-    """The tree with f(leaf, …) for each leaf; f also gets what the other trees have in its place.
+    """The tree with f(leaf, …) for each leaf; f also gets the values of the other trees at the same position.
 
     These have the first one's structure, or containers where it has leaves. Raises: GraphError where they do not fit.
     """
@@ -106,7 +106,7 @@ def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) ->
 
 
 def _like(treedef: Structure, other: Any, number: int) -> list[Any]:
-    """What a tree has in the places of a structure's leaves."""
+    """The parts of a tree at the positions of a structure's leaves."""
     parts: list[Any] = []
 
     def walk(skeleton: Any, value: Any) -> None:

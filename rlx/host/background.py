@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 
 def aside(call: Callable[[], T]) -> Callable[[], T]:
-    """Begins a call in another thread. What is returned waits for it, and returns what it does or raises its error."""
+    """Begins a call in another thread. Returns a function that waits for it, and returns its result or raises its
+    error."""
     future: Future[T] = Future()
     context = copy_context()  # long work reports its stages in it
     thread = threading.Thread(target=future.run, args=(partial(context.run, call),), daemon=True)
@@ -32,9 +33,10 @@ def aside(call: Callable[[], T]) -> Callable[[], T]:
 
 @contextmanager
 def importing(names: Iterable[str]) -> Iterator[None]:
-    """Imports modules while the block is at work. Where one cannot be imported, its next import says why.
+    """Imports modules in another thread while the block runs. If one cannot be imported, the next import of it raises
+    the error.
 
-    Requires: they and what the block imports do not import each other in a circle."""
+    Requires: no circular imports among these modules and those that the block imports."""
     missing = [name for name in names if name not in sys.modules]
 
     def run() -> None:

@@ -11,7 +11,7 @@ from rlx.host.locks import renewed
 
 
 class _Pauses:
-    """How many blocks of all threads want the collector to pause, and whether it was running before the first."""
+    """The number of `paused` blocks in all threads, and whether the collector was running before the first."""
 
     def __init__(self) -> None:
         self.running = False
@@ -31,8 +31,8 @@ _pauses = _Pauses()
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Within this context no cycles are collected. Each full collection would look at every object of the process, to
-    free none of the new ones: a fifth of the time that a saved program takes to load."""
+    """Within this context no cycles are collected. Each full collection would visit every object of the process and
+    free none of the new ones: a fifth of a saved program's loading time."""
     with _pauses.lock:
         if not _pauses.count:
             _pauses.running = gc.isenabled()

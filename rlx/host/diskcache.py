@@ -27,7 +27,7 @@ _MAGIC = b"rlxcache1\n"
 _HEAD = struct.Struct(f"<{len(_MAGIC)}s32s32sQ")
 _MAX_PAYLOAD = 1 << 30
 _STALE_SECONDS = 3600  # a temporary file this old belongs to a process that was killed
-_KEPT = 0.9  # fraction of the limit that eviction leaves, so that not every later record causes a read of the folder
+_KEPT = 0.9  # fraction of the limit that eviction leaves, so that the folder is not read again at each later record
 _RECORD = re.compile(r"[0-9a-f]{64}\.bin")
 
 # Where the system has these flags: O_NOFOLLOW refuses links; O_NONBLOCK keeps a pipe in the record's place from
@@ -223,8 +223,8 @@ class DiskCache:
 
 
 def shared(kind: str) -> DiskCache:
-    """The process's cache of this kind, one for each setting of the environment. It knows how much room there is, where
-    a new one reads the folder first: a third of a second with the records of some ten thousand kernels."""
+    """The process's cache of this kind, one for each setting of the environment. It remembers how much room there is,
+    while a new one would read the folder first: a third of a second with some ten thousand records."""
     return _shared(kind, os.environ.get(ROOT_ENV) or _user_folder(), _limit())
 
 

@@ -15,9 +15,9 @@ _OF_TESTS = ("RLX_TEST_", "RLX_REQUIRE_")
 
 
 def unknown_variables() -> list[str]:
-    """A line for each variable that begins as those of rlx do and is none of them."""
+    """A line for each variable that begins with RLX_ but is not one of rlx's."""
     odd = [name for name in os.environ if name.startswith("RLX_") and name not in KNOWN]
-    ends = [name.removeprefix("RLX_") for name in KNOWN]  # what all begin with would make any two alike
+    ends = [name.removeprefix("RLX_") for name in KNOWN]  # the common prefix would make any two names look similar
     return [
         f"the environment variable {name} is none of rlx's and changes nothing"
         f"{meant(name.removeprefix('RLX_'), ends).replace(chr(39), chr(39) + 'RLX_', 1)}; docs/env.md lists them"
@@ -27,6 +27,6 @@ def unknown_variables() -> list[str]:
 
 
 def warn_unknown_variables() -> None:
-    """Warns of each, once in a process."""
+    """Warns of each unknown variable, once in a process."""
     for line in unknown_variables():
         warnings.warn(line, EnvironmentWarning, stacklevel=1)

@@ -84,12 +84,12 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     Raises: OSError; IsADirectoryError before anything is written."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a folder; give the name of a file in it", str(path))
-    import secrets  # what only reads needs none
+    import secrets  # not needed by code that only reads
 
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
         opened = temporary.open("xb")
-    except OSError as error:  # it would name the temporary file
+    except OSError as error:  # the original error would name the temporary file
         if isinstance(error, FileNotFoundError):
             raise FileNotFoundError(error.errno, "there is no such folder", str(path.parent)) from None
         raise type(error)(error.errno, error.strerror, str(path)) from None

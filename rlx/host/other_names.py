@@ -1,4 +1,4 @@
-"""Which name of rlx does what NumPy, JAX, torch or ONNX Runtime do by another one. Errors alone need it."""
+"""rlx's names for what NumPy, JAX, torch or ONNX Runtime call otherwise. Used by error messages alone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ _OTHERS = {name: what for names, what in _EXPLAINED.items() for name in names}
 
 
 def in_place_of(module: str, name: str) -> str:
-    """What to write in place of a name that a module of rlx does not have, in parentheses; nothing where nobody knows.
+    """What to write in place of a name that a module of rlx does not have, in parentheses; empty where that is not
+    known.
     """
     explained = f" (in rlx: {_OTHERS[name]})" if name in _OTHERS else ""
     if explained and module == "rlx":

@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 from rlx.host.threads import Threads
 
-_PER_THREAD, _MOST_THREADS = 4 << 20, 8  # bytes that are worth a thread, and how many copy
+_PER_THREAD, _MOST_THREADS = 4 << 20, 8  # bytes that are worth a thread, and the most threads
 
 
 def spread(work: Callable[[int, int], None], count: int, nbytes: int) -> None:
-    """Calls `work` with ranges that make up 0..count and move `nbytes` in all, on threads where that is worth it."""
+    """Calls `work` with ranges that together cover 0 … count - 1 and move `nbytes`, on several threads where that is
+    worth it."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     n = min(_MOST_THREADS, cores, nbytes // _PER_THREAD)
     if n < 2:

@@ -45,7 +45,7 @@ class TimeUp(Exception):
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Within this context, work that reports ends after so many seconds, by TimeUp at its next report."""
+    """Within this context, work raises TimeUp at its first report after `seconds` have passed."""
     token = _end.set(min(_end.get(), time.monotonic() + seconds))
     try:
         yield
@@ -79,9 +79,9 @@ def listening(listener: Listener | None) -> Iterator[None]:
 def drawn(what: str = "", show: bool | None = None, only: str | None = None) -> Iterator[None]:
     """Draws the progress of the work within this context, named `what`, on standard error.
 
-    It draws at once if `show` says so, else on a terminal, and there nothing of work that ends within `DRAWN_AFTER`
-    seconds. `only` is the one stage to draw, for work that reports other stages for each part of it. If there is a
-    listener already, that one keeps getting the reports, and nothing is drawn."""
+    `show`: True draws at once, False not at all; by default it draws on a terminal alone, and only work that takes
+    longer than `DRAWN_AFTER` seconds. `only` is the one stage to draw, for work that reports other stages for each part
+    of it. If there is a listener already, that one keeps getting the reports, and nothing is drawn."""
     if not (sys.stderr.isatty() if show is None else show) or _listener.get() is not None:
         yield
         return
@@ -127,7 +127,7 @@ class Picture:
                 TimeElapsedColumn(),
                 console=console,
                 transient=console.is_terminal,
-                redirect_stdout=sys.stdout.isatty(),  # into a pipe, prints of the program must go as they are
+                redirect_stdout=sys.stdout.isatty(),  # prints into a pipe must stay unchanged
             )
             self._progress.start()
             self._task = self._progress.add_task(self._head + "starting", total=None)
@@ -147,7 +147,7 @@ class Picture:
             self._progress.update(self._task, description=said, completed=done, total=total or None)
 
     def end(self) -> None:
-        """Takes the picture away."""
+        """Removes the drawing."""
         with self._lock:
             self._ended = True
             if self._progress is not None:

@@ -1,4 +1,4 @@
-"""What rlx's own sources are, so that nothing that other sources made is taken for theirs."""
+"""A stamp of rlx's own sources, so that cached results of other versions of them are not used."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _ROOT = os.path.dirname(os.path.dirname(__file__))
 @cache
 def stamp(*folders: str) -> bytes:
     """A digest of the places, sizes and times of the sources in these folders of rlx, such as "backends/cpu", and of
-    the files beside its folders. To read the sources takes ten times as long; Python knows by the same whether its
-    bytecode is stale."""
+    the files beside its folders. Reading the sources would take ten times as long; Python uses the same data to tell
+    whether its bytecode is stale."""
     listed: list[str] = []
     left = [_ROOT, *(os.path.join(_ROOT, *folder.split("/")) for folder in folders)]
     while left:

@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 class Future(Generic[T]):
-    """What a call that a thread makes will give: concurrent.futures.Future in its simplest form, whose module takes
-    longer to import than most calls take."""
+    """The result, later, of a call in a thread: a minimal concurrent.futures.Future, whose own module takes longer to
+    import than most calls take."""
 
     def __init__(self) -> None:
         self._done = threading.Lock()
@@ -70,7 +70,7 @@ class Threads:
             thread.join()
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
-        """Has a thread make the call."""
+        """Makes the call in a thread."""
         future: Future[T] = Future()
         self._calls.put((future, call))
         if len(self._threads) < self._count:
@@ -79,7 +79,7 @@ class Threads:
         return future
 
     def map(self, call: Callable[..., T], *each: Iterable[Any]) -> Iterator[T]:
-        """The results, in order, of calls with the items of `each`."""
+        """The results, in order, of `call` with the items of `each`."""
         futures = [self.submit(partial(call, *items)) for items in zip(*each, strict=False)]
         return (future.result() for future in futures)
 

@@ -35,8 +35,8 @@ LATEST = [0]  # the stamp of the latest write to any buffer
 
 
 def _zeros(nbytes: int) -> tuple[Bytes, int]:
-    """Zeros, and where among them so many bytes lie aligned. The system maps zero pages lazily: memory is committed
-    only where it is used."""
+    """An array of zeros, and the offset in it at which `nbytes` aligned bytes begin. The system maps zero pages lazily:
+    memory is committed only where it is used."""
     raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
     return raw, -address(raw) % ALIGNMENT
 
@@ -69,7 +69,8 @@ class Block:
 class Slabs:
     """Blocks that live long, such as packed weights, side by side in large allocations. NumPy asks for pages of 2 MB
     for these alone, and a product of few rows reads its weight from such pages in less time. An allocation lives as
-    long as any of its blocks; who drops one gives its pages back (`give_back`). Any thread may call."""
+    long as any of its blocks; whoever drops a block gives its pages back to the system (`give_back`). Any thread may
+    call."""
 
     def __init__(self) -> None:
         self._lock = renewed(self, "_lock", threading.Lock)
@@ -78,7 +79,8 @@ class Slabs:
 
     @staticmethod
     def takes(nbytes: int) -> bool:
-        """Whether so many bytes are worth it: not if they are few, or have large pages by themselves."""
+        """Whether a block of `nbytes` should be here: not if it is small, or large enough to get large pages by
+        itself."""
         return _SLAB_BYTES >> 8 <= nbytes < _SLAB_BYTES >> 2
 
     def block(self, nbytes: int) -> Block:
@@ -88,7 +90,7 @@ class Slabs:
             if slab is None or slab.nbytes - self._taken < nbytes:
                 slab, first = _zeros(_SLAB_BYTES)
                 latest = weakref.ref(slab)
-                # Without a call in between: a signal's handler that raises there would leave a place in the old slab.
+                # No call in between: a signal handler that raises there would leave an offset into the old slab.
                 self._latest, self._taken = latest, first
             start = self._taken
             self._taken += -(-nbytes // ALIGNMENT) * ALIGNMENT
@@ -114,8 +116,8 @@ class Foreign:
 
 
 class _Making:
-    """The lock under which a buffer gets its forms. There is one for all buffers, since one for each would take half as
-    long to make as the buffer."""
+    """The lock under which a buffer gets its forms. All buffers share one, since making a lock takes half as long as
+    making a buffer."""
 
     def __init__(self) -> None:
         self.lock = renewed(self, "lock", threading.RLock)
@@ -125,15 +127,16 @@ _MAKING = _Making()
 
 
 class CpuBuffer:
-    """Host memory behind the Buffer contract. Once it is closed or dropped, and no view of it is left, `leave` gets the
-    memory, in a finalizer; `close` then calls `sweep`. `stamp` changes with every write, so that who has made something
-    from the contents, such as packed weights, sees that they are others; `exposed` says that the host has a view of the
-    contents, through which it may write at any time, so that no stamp tells. Weights may lie in another order than
-    their tensors' (`forms`): the methods read and write them as if they did not. Any thread may call.
+    """Host memory behind the Buffer contract. Once it is closed or dropped, and no view of it is left, a finalizer
+    passes the memory to `leave`; `close` then calls `sweep`. `stamp` changes with every write, so that what was derived
+    from the contents, such as packed weights, is known to be out of date; `exposed` says that the host has a view of
+    the contents, through which it may write at any time without a new stamp. Weights may be stored in another order
+    than their tensors' (`forms`); the methods read and write them in their tensors' order all the same. Any thread may
+    call.
 
-    A buffer gets forms once, at any time, and most never do. So a method reads or writes the memory without a lock
-    while there are none, and then looks again. If there are forms by now it does its work once more, by way of them:
-    a program may have filled one and given pages back meanwhile."""
+    A buffer gets forms once, at any time, and most never do. So while there are none, a method reads or writes the
+    memory without a lock, and then checks again. If there are forms by now, it repeats its work through them: meanwhile
+    a program may have filled a form and given the buffer's pages back."""
 
     __slots__ = ("_bytes", "_forms", "_own", "_pin", "_place", "_sweep", "_viewed", "exposed", "stamp")
 
@@ -160,7 +163,7 @@ class CpuBuffer:
 
     @property
     def forms(self) -> Forms:
-        """The contents in other orders, and who needs them in their own."""
+        """The copies of the contents in other orders, and which ranges are needed in their own order."""
         forms = self._forms
         if forms is None:
             with _MAKING.lock:
@@ -174,17 +177,17 @@ class CpuBuffer:
 
     @property
     def extra_bytes(self) -> int:
-        """Bytes that the contents take in other orders, less those of the buffer that take no memory meanwhile."""
+        """Bytes of the forms, less the buffer's own bytes that were given back to the system."""
         return 0 if self._forms is None else self._forms.extra_bytes
 
     def written(self) -> None:
-        """Notes a write by addresses. Requires: it is done."""
+        """Notes a write that was made through addresses. Requires: the write is complete."""
         if self._forms is not None:
             self._forms.written()
         self._stamped()
 
     def _stamped(self) -> None:
-        # The stamp comes first: who sees the new latest write, in another thread, must see whose it is.
+        # The buffer's stamp is set first: a thread that sees the new `LATEST` must also see which buffer has it.
         stamp = self.stamp = next(_STAMPS)
         LATEST[0] = stamp
 
@@ -246,7 +249,7 @@ class CpuBuffer:
             self._stamped()
 
     def _write(self, offset: int, nbytes: int, work: Callable[[], object]) -> None:
-        """Does work that writes a range, twice if forms come meanwhile."""
+        """Does work that writes a range; does it again if the buffer gets forms meanwhile."""
         try:
             if self._forms is None:
                 work()
@@ -256,8 +259,8 @@ class CpuBuffer:
             self._stamped()
 
     def _change(self, work: Callable[[], object]) -> None:
-        """Writes, while nobody can fill a form. The stamp before it is for writes that a signal breaks off before the
-        stamp behind it; that one is for steps that read by addresses, which wait for nobody."""
+        """Writes while no form can be filled. The stamp before the write counts if a signal breaks it off; the stamp
+        after it is for steps that read by addresses, which take no lock and may have read in between."""
         self._stamped()
         work()
 
@@ -266,23 +269,23 @@ class CpuBuffer:
 
     def view(self) -> Bytes:
         if not self._viewed:
-            with _MAKING.lock:  # whoever makes the forms sees that there is a view, or they are seen here
+            with _MAKING.lock:  # either the thread that makes the forms sees the view, or this one sees the forms
                 self._viewed = True
         if self._forms is not None:
             self._forms.keep_all()
         return self._open()
 
     def memory(self) -> Bytes:
-        """The buffer's memory, whose contents may lie in another order: who reads them calls `forms.keep`."""
+        """The buffer's memory, whose contents may be stored in another order: call `forms.keep` before reading them."""
         return self._open()
 
     def settled(self) -> Bytes | None:
-        """The memory, for who reads it at once; None where its contents may lie in another order."""
+        """The memory, to be read at once; None where its contents may be stored in another order."""
         return self._open() if self._forms is None else None
 
     def place(self) -> int:
-        """The address of the memory, for who holds the buffer and reads or writes at once; 0 where the contents may lie
-        in another order."""
+        """The memory's address, for a caller that holds the buffer and reads or writes at once; 0 where the contents
+        may be stored in another order."""
         if self._forms is not None:
             return 0
         place = self._place
@@ -319,7 +322,7 @@ class CpuBuffer:
 
 
 class _Unpinned:
-    """The pin of memory that goes to no pool."""
+    """The pin of memory that does not return to a pool."""
 
     memory = None
 
@@ -331,8 +334,8 @@ _UNPINNED = _Unpinned()
 
 
 class SmallBuffer(CpuBuffer):
-    """A buffer over fresh memory of NumPy's, aligned or not, that goes to no pool: it is made and dropped in a third of
-    the time. `taken` counts its bytes by its id."""
+    """A buffer over new NumPy memory, aligned or not, that does not return to a pool: it is made and dropped in a third
+    of a CpuBuffer's time. `taken` has its bytes under its id."""
 
     __slots__ = ("_taken",)
 
@@ -361,14 +364,14 @@ class SmallBuffer(CpuBuffer):
 
 
 class Recent:
-    """Small memory that buffers have left and nobody has a view of, with its address: asking for that takes longer than
-    an op on few numbers. Any thread may call, and finalizers."""
+    """Small memory that dropped buffers have left and no view refers to, with its address: asking NumPy for an address
+    takes longer than a small op. Any thread may call, and so may finalizers."""
 
     def __init__(self) -> None:
         self._by_size: dict[int, list[tuple[Bytes, int]]] = {}
 
     def leave(self, memory: Bytes, place: int) -> None:
-        """Keeps memory for `take`, as far as there is room."""
+        """Keeps memory for `take` while there is room."""
         waiting = self._by_size.get(memory.nbytes)
         if waiting is None:
             if len(self._by_size) >= _RECENT_SIZES:
@@ -391,7 +394,7 @@ RECENT = Recent()
 
 
 def _nothing(memory: object) -> None:
-    """What happens to memory that goes to no pool."""
+    """Takes back memory that does not return to a pool: does nothing."""
 
 
 class CpuArena(BufferArena):

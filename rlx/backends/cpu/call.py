@@ -1,7 +1,7 @@
-"""CpuCall: a program of the engine whose inputs and outputs lie where each call says.
+"""CpuCall: a program of the engine that gets the addresses of its inputs and outputs with each call.
 
-It is bound to addresses that nobody uses, of which each range is one tensor's. A word of its tables in such a range is
-an address in that tensor, and gets the memory of the call before the run.
+It is bound to reserved addresses without memory, a range for each tensor. A word of its tables that lies in such a
+range is an address in that tensor; before each run it is replaced by the address that the call gives.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from rlx.ir import Graph
 _GUARD_BYTES = 1 << 24  # a word may be an address before a tensor's first element or past its last
 
 
-# An address among a step's words, and those among a table: where, the number of the segment, and the places in that.
+# An address among a step's words, and the addresses in a table: where they are, the segment's number, and the offsets
+# in the segment.
 _Word = tuple[Any, int, int, int]
 _Table = tuple[Array, Array | None, int, Array]  # the whole array without places
 
 
 class Nowhere:
-    """Addresses behind which there is nobody's memory; any number of programs may be bound to the same ones."""
+    """Reserved addresses without memory behind them; any number of programs may be bound to the same ones."""
 
     def __init__(self) -> None:
         self._lock = renewed(self, "_lock", threading.Lock)
         self._held: Array = np.empty(0, np.uint8)
 
     def reserve(self, nbytes: int) -> Array | None:
-        """So many bytes, which must never be written; None where the system refuses them."""
+        """`nbytes` of address space, which must never be written; None where the system refuses it."""
         with self._lock:
             if self._held.nbytes < nbytes:
                 try:  # pages of zeros, which take no memory
@@ -74,7 +75,7 @@ class CpuCall:
             self.at(places)
 
     def at(self, places: Sequence[int]) -> None:
-        """Runs on these addresses, at which the caller keeps the memory. Requires: `turn` is held."""
+        """Runs on the tensors at these addresses, whose memory the caller keeps alive. Requires: `turn` is held."""
         for table, i, segment, offset in self._words:
             table[i] = places[segment] + offset
         for flat, at, segment, offsets in self._tables:
@@ -134,14 +135,14 @@ def _addresses(
     steps: Sequence[tuple[Array, Sequence[object]]], starts: Sequence[int], base: int, end: int
 ) -> tuple[list[_Word], list[_Table]] | None:
     """The words of the steps, and of the tables that they keep, that are addresses between base and end; None where a
-    table cannot be written in place. `steps`: for each its words, and what it keeps."""
+    table cannot be written in place. `steps`: the words of each, and the objects it keeps."""
     words: list[_Word] = []
     tables: list[_Table] = []
     seen: set[int] = set()
     edges = np.array(starts) - _GUARD_BYTES // 2
 
     def among(flat: Array) -> tuple[Array, Array, Array]:
-        """Where addresses are in an array, the numbers of their segments, and where in these they are."""
+        """The positions of addresses in an array, the numbers of their segments, and their offsets in these."""
         at = np.flatnonzero((flat >= base) & (flat < end))
         segments = np.searchsorted(edges, flat[at], "right") - 1
         return at, segments, flat[at] - np.array(starts)[segments]
@@ -163,7 +164,7 @@ def _addresses(
             for n in np.unique(segments):
                 mine = at[segments == n]
                 alike = offsets[segments == n]
-                if mine[-1] - mine[0] + 1 == mine.size:  # one after the other: written without a copy
+                if mine[-1] - mine[0] + 1 == mine.size:  # consecutive words: written without a copy
                     tables.append((flat[mine[0] : mine[-1] + 1], None, int(n), alike))
                 else:
                     tables.append((flat, mine, int(n), alike))

@@ -1,4 +1,4 @@
-"""Whether a program on the CPU uses the compiled engine: what was asked for, and what there is."""
+"""Whether a program on the CPU uses the compiled engine: what was asked for, and what is available."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rlx.errors import RlxError, UnsupportedOp
 
 ENGINE_ENV = "RLX_CPU"
 ENGINES = ("numpy", "compiled")
-# What programs use where neither Session(engine=) nor RLX_CPU says it.
+# The engine where neither Session(engine=) nor RLX_CPU names one.
 DEFAULT = "compiled"
 ASKED = f'engine="numpy" or {ENGINE_ENV} asks for it'
 
 
 class CannotCompile(Exception):
-    """The engine has no machine code for a program, which NumPy then runs."""
+    """The engine cannot make machine code for a program; NumPy runs it instead."""
 
 
 def usable(engine: str | None) -> bool:
@@ -36,7 +36,7 @@ def usable(engine: str | None) -> bool:
 
 @cache
 def _warn(why: str) -> None:
-    """Says once why who asked for kernels gets NumPy's: its results are right, but late."""
+    """Says once why NumPy runs although the compiled engine was asked for: results are right, but slow."""
     import logging  # only a fault needs it
 
     logging.getLogger(__name__).warning("%s; NumPy runs programs on the CPU", why)

@@ -1,7 +1,7 @@
 """Executable memory that is never writable at the same time.
 
 Code is written to a file in memory, which is sealed and then mapped to be read and executed. Where the system has no
-such files, it is written to memory that then gets another protection.
+such files, it is written to ordinary memory, whose protection is then changed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _kept: list[Any] = []
 
 
 def never_freed(held: list[Any]) -> None:
-    """Keeps what the list holds until the process ends. Workers may be in it while the interpreter ends, when modules
-    lose their contents."""
+    """Keeps what the list holds until the process ends. Workers may still execute it while the interpreter shuts down
+    and clears its modules."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
 
 

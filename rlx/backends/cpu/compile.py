@@ -25,14 +25,14 @@ from rlx.ir.expr import linearize
 from rlx.records import Record, names_of
 
 KIND = "cpu"  # the kind of these files in the disk's cache
-# LLVM's own pipeline takes five times as long, and no kernel was faster for it: they are written as they should run.
+# LLVM's default pipeline takes five times as long and made no kernel faster: they are written as they should run.
 _PASSES = (
     "always_inliner", "sroa", "instruction_combine", "simplify_cfg", "new_gvn", "instruction_combine", "simplify_cfg",
     "aggressive_dce",
 )  # fmt: skip
-_TOGETHER = 6  # kernels of a program that has a record of its own
+_TOGETHER = 6  # a program with so many kernels or more has a record of its own
 SYMBOL = "kernel"  # the function that each module defines
-LEAST_LLVM = 22  # as products of bytes are written; llvmlite 0.48 is the first with it
+LEAST_LLVM = 22  # its intrinsics for byte products are the ones used here; llvmlite 0.48 is the first with it
 
 
 class KernelSpec(Protocol):
@@ -61,8 +61,8 @@ _LOADED = _Loaded()
 
 
 def addresses(specs: Sequence[KernelSpec], machine: Machine) -> list[int]:
-    """The address of each kernel, loaded or compiled for the machine where it is not in memory yet. They stay for the
-    process."""
+    """The address of each kernel; those not in memory yet are loaded from the cache or compiled for the machine. They
+    stay until the process ends."""
     with _LOADED.lock:
         known = _LOADED.addresses
         missing = [s for s in dict.fromkeys(specs) if (s, machine) not in known]
@@ -80,7 +80,8 @@ def code_bytes(specs: Iterable[KernelSpec], machine: Machine) -> int:
 
 
 def images(specs: Sequence[KernelSpec], machine: Machine) -> list[bytes]:
-    """The machine code of each kernel, from the cache or compiled. Those of a larger program lie in one record, too."""
+    """The machine code of each kernel, from the cache or compiled. The kernels of a larger program are also in one
+    record."""
     store = shared(KIND)
     keys = [key_parts(s, machine) for s in specs]
     together: list[Part] = ["together", *(part for key in keys for part in key)]
@@ -92,7 +93,7 @@ def images(specs: Sequence[KernelSpec], machine: Machine) -> list[bytes]:
     for done, n in enumerate(missing):
         report("kernels", done, len(missing))
         text = specs[n].ir()
-        # A spec's key changes with any source of the engine, its text seldom does.
+        # A spec's key changes with every edit of the engine's sources; the text of its kernel seldom does.
         by_text: list[Part] = [_digest("compile.py", "elf.py"), machine.arch, machine.llvm_features, text]
         made = store.get(by_text)
         if made is None:
@@ -122,12 +123,12 @@ def key_parts(spec: KernelSpec, machine: Machine) -> list[Part]:
 
 @cache
 def _digest(*names: str) -> bytes:
-    """A digest of llvmlite's version and of the sources that make kernels: these files of this folder, or all of it and
-    the headers of the formulas. It is kept by the sizes and times of these files, since to read them takes longer than
-    to load a program's kernels."""
+    """A digest of llvmlite's version and of the sources that make kernels: the named files of this folder, or, without
+    names, the whole folder and the headers of the formulas. It is cached by these files' sizes and times, since reading
+    them takes longer than loading a program's kernels."""
     found = find_spec("llvmlite")
     assert found is not None and found.origin is not None
-    # Its version, without the third of all time that importlib.metadata would take here.
+    # Read from this file, since importlib.metadata would take a third of the whole time here.
     stated = os.path.join(os.path.dirname(found.origin), "_version.py")
     sources = [(path, os.stat(path)) for path in ([stated] if os.path.exists(stated) else [])] + _sources(names)
     kept: list[Part] = ["sources", *names]
@@ -166,7 +167,8 @@ def _sources(names: Collection[str]) -> list[tuple[str, os.stat_result]]:
 
 
 def canonical(x: Any) -> str:
-    """A text that is equal for equal specs only. Expressions are lists of their nodes, since their parts are shared."""
+    """A text that is the same for equal specs only. Expressions are written as lists of their nodes, since subtrees are
+    shared."""
     if isinstance(x, Expr):
         order = linearize([x])
         number = {e: n for n, e in enumerate(order)}

@@ -67,18 +67,18 @@ class BindContext:
 
     @cached_property
     def blas(self) -> blas_library.Blas | None:
-        """The single-threaded BLAS, loaded with the first node that asks for it; None where there is none."""
+        """The single-threaded BLAS, loaded when the first node asks for it; None where there is none."""
         return blas_library.load()[0]
 
     @property
     def team(self) -> blas_library.BlasTeam | None:
-        """The BLAS of several threads; None unless this executable uses exactly as many."""
+        """The multi-threaded BLAS; None unless it has exactly this executable's number of threads."""
         team = blas_library.load_team() if self.threads > 1 else None
         return team if team is not None and team.threads == self.threads else None
 
     def begin(self, batch_invariant: bool = False) -> None:
-        """Starts a node, whose scratch may overwrite other nodes'. `batch_invariant`: all its rows are summed in one
-        order."""
+        """Starts a node, whose scratch may overwrite that of other nodes. `batch_invariant`: all its rows are summed in
+        the same order."""
         self.batch_invariant = batch_invariant
         for scratch in self._scratch:
             scratch.reset()
@@ -92,7 +92,7 @@ class BindContext:
         return self._scratch[thread].take(nbytes).view(kind).reshape(tuple(shape))
 
     def kept(self, shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
-        """An uninitialized array that no other node's scratch overlaps."""
+        """An uninitialized array that overlaps no other node's scratch."""
         kind = np.dtype(dtype)
         return self._acquire(int(np.prod(shape, dtype=np.int64)) * kind.itemsize).view(kind).reshape(tuple(shape))
 
@@ -106,7 +106,7 @@ class BindContext:
             self._scratch[thread].back_to(mark[thread] if thread < len(mark) else (0, 0))
 
     def threads_for(self, work_ns: float, pieces: int) -> int:
-        """How many threads to use for `work_ns` of work in `pieces` pieces."""
+        """How many threads to use for `work_ns` nanoseconds of work in `pieces` pieces."""
         return max(1, min(self.threads, pieces, int(work_ns / _WORTH_A_THREAD_NS)))
 
     def split(self, pieces: int, work_ns: float, bind: Callable[[int, int], Sequence[Step]]) -> list[Step]:

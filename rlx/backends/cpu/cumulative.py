@@ -1,6 +1,6 @@
 """cumsum and cumprod. Floats of up to 32 bits are added in f64, whose range no sum of them leaves, and multiplied in
-f64 beside a power of two. Sums of f64 have a second sum, of scaled-down terms, where they leave the range;
-their products have a mantissa of two f64 (Dekker, 1971). Integers wrap."""
+f64 beside a power of two. Where a sum of f64 leaves the range, a second sum of scaled-down terms takes its place;
+products of f64 have a mantissa of two f64 (Dekker, 1971). Integers wrap."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class _WideSum(_Plain):
 
 
 class Running(Record):
-    """(before, n, after) elements along n: an item is a vector of columns, or one row. For results from the end `start`
-    is the last element and `step` -1."""
+    """(before, n, after) elements along n: an item is a vector of columns, or one row. For reverse order `start` is the
+    last element and `step` is -1."""
 
     join: str
     source: str
@@ -84,7 +84,7 @@ class Running(Record):
             held = self._held(k)
             with k.loop(0, n) as i:
                 at = base + (start + i * step) * after
-                x = self._load(k, at, mask)  # before the result is stored, which may lie over it
+                x = self._load(k, at, mask)  # before the result is stored, which may overwrite x
                 if self.exclusive:
                     self._store(k, held.value(), at, mask)
                     held.join(x)

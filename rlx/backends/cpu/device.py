@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from rlx.backends.cpu.executable import CpuExecutable
 
 _FEATURES = frozenset({"f64", "f16", "bf16", "i64", "i8"})
-_UNASKED_BYTES = 1 << 20  # so many may be acquired before the system is asked again how much is free
-_POOLED_BYTES = 1 << 14  # less memory is made in the time that the pool takes
-_COPIED_BYTES = 1 << 16  # NumPy copies so many in less time than the pool takes to find memory for them
+_UNASKED_BYTES = 1 << 20  # bytes that may be acquired before the system is asked again how much is free
+_POOLED_BYTES = 1 << 14  # allocating less than this is as fast as the pool
+_COPIED_BYTES = 1 << 16  # NumPy copies so many bytes in less time than the pool takes to find memory for them
 _POOL_SHARE = 8  # the pool keeps at most an eighth of all memory for the next arena
 
 
@@ -72,7 +72,7 @@ class CpuBackend:
 
 
 class Done:
-    """The mark behind work that is complete: calls return when it is."""
+    """The event that marks the end of work: always complete, since calls return when their work is done."""
 
     def done(self) -> bool:
         return True
@@ -99,7 +99,7 @@ class CpuDevice:
         return self._acquire(nbytes, clear, Block)
 
     def acquire_lasting(self, nbytes: int) -> CpuBuffer:
-        """Zeros, as `acquire` gives them, that are read often and kept for long (`Slabs`)."""
+        """A zeroed buffer as from `acquire`, for contents that are read often and kept for long (`Slabs`)."""
         return self._acquire(nbytes, True, self._slabs.block if Slabs.takes(nbytes) else Block)
 
     def _acquire(self, nbytes: int, clear: bool, make: Callable[[int], Block]) -> CpuBuffer:
@@ -129,7 +129,7 @@ class CpuDevice:
         return CpuBuffer(block, nbytes, self._leave, self._pool.sweep, clear)
 
     def fresh(self, nbytes: int) -> CpuBuffer:
-        """Memory with old bytes, as `acquire` gives it, for results: in a third of the time where they are few."""
+        """A buffer with undefined contents, for results: a small one takes a third of `acquire`'s time."""
         if 0 < nbytes <= _COPIED_BYTES:
             self._unasked += nbytes  # `acquire` asks for these too
             memory, place = RECENT.take(nbytes)
@@ -137,7 +137,7 @@ class CpuDevice:
         return self._acquire(max(nbytes, 1), False, Block)
 
     def holding(self, data: Bytes) -> CpuBuffer:
-        """A buffer with a copy of these bytes: `acquire` and a write, in a third of the time where they are few."""
+        """A buffer with a copy of these bytes: for a few bytes, in a third of the time of `acquire` and a write."""
         nbytes = data.nbytes
         if 0 < nbytes <= _COPIED_BYTES:
             self._unasked += nbytes  # `acquire` asks for these too
@@ -171,9 +171,9 @@ class CpuDevice:
         return held.__dlpack__(**{k: v for k, v in options.items() if k != "stream"})
 
     def _leave(self, block: Block) -> None:
-        """Takes back memory that is closed or dropped. It runs in finalizers. What the pool could not keep anyway does
-        not wait for its next call: NumPy frees it with the last view. A part of an allocation would wait for all others
-        of it."""
+        """Takes back the memory of a buffer that is closed or dropped; runs in finalizers. Memory that the pool would
+        not keep anyway does not wait for the pool's next call: NumPy frees it with the last view. A part of a shared
+        allocation would wait there for all other parts."""
         self._taken.pop(id(block), None)
         if block.shared:
             give_back(block.bytes)
@@ -191,8 +191,8 @@ class CpuDevice:
         return sum(tuple(self._taken.values())) - freed_bytes()
 
     def support(self, node: Node) -> Support:
-        """Native, but for an op without a kernel that renews its inputs: its NumPy definition would copy them, and
-        simpler ops express it."""
+        """Native, except for an op without a kernel that updates inputs in place: its NumPy definition would copy them,
+        and it can be decomposed into simpler ops."""
         op = node.op
         copies = op.renews is not None and op.kernel is None and op.decompose is not None
         return "host" if copies else "native"
@@ -232,7 +232,8 @@ class CpuDevice:
 
 
 def _forget(memory: Block | Foreign) -> None:
-    """Frees nothing itself: NumPy frees a block's memory with the last view of it, and an owner its own."""
+    """Frees nothing itself: NumPy frees a block's memory with its last view, and the owner of foreign memory frees
+    that."""
 
 
 def _cpu_name() -> str:

@@ -1,9 +1,9 @@
 """Elementwise ops and fusion groups: one kernel for each set of trees, dtypes and kinds of access.
 
-The iteration space is cut into items: some rows of the last two (merged) axes, or a part of one row. An operand is read
-along the last axis element by element, once for all ("scalar"), or with a stride. Where that axis is shorter than a
-vector, an item's rows are taken as one: an operand that does not lie so is read by the row and column of each element
-("pair")."""
+The iteration space is cut into items: some rows of the last two (merged) axes, or a part of one row. Along the last
+axis an operand is contiguous ("flat"), one value for the whole row ("scalar"), or strided. Where that axis is shorter
+than a vector, an item's rows are treated as one long row; an operand that has no single stride along it is read by the
+row and column of each element ("pair")."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from rlx.ir.expr import linearize
 from rlx.records import Record
 
 _ITEM_ELEMENTS = 8192
-_LONG_ROW_ELEMENTS = 512  # longer rows have several vectors worked on at once
-_FUNCTIONS = 2  # functions in trees that work on four vectors; more would take long to compile
+_LONG_ROW_ELEMENTS = 512  # in longer rows several vectors are processed at once
+_FUNCTIONS = 2  # transcendental functions at most in trees that process four vectors; more would take long to compile
 _LIGHT = frozenset(
     "arg lit neg abs add sub mul max min select cast not and or xor shl shr eq ne lt le gt ge floor ceil round trunc "
     "index".split()
@@ -49,8 +49,8 @@ def stride_names(operand: int, count: int) -> tuple[str, ...]:
 
 
 class TreeSpec(Record):
-    """A row is `parts` items. There are `outer` axes before the last two; each operand has strides in bytes, of the
-    outer axes, of rows, and of columns. `short`: the length of the last axis, where rows are taken together; else 0."""
+    """A row is `parts` items. There are `outer` axes before the last two; each operand has strides in bytes for the
+    outer axes, rows, and columns. `short`: the length of the last axis where rows are joined into one; else 0."""
 
     trees: tuple[Expr, ...]
     ins: tuple[Access, ...]
@@ -84,7 +84,7 @@ class _Body:
         numbers = range(len(self.operands))
         self.bases = [k.arg(f"operand{i}") for i in numbers]
         self.strides = [k.args(*stride_names(i, spec.outer + 2)) for i in numbers]
-        # Elements beyond the last whole vector of a row are worked on in these; unused lanes hold zeros or old numbers.
+        # The tail of a row, less than a vector, is processed in these; unused lanes hold zeros or old values.
         self.buffers = []
         for o in self.operands:
             kind = tr.stored_bits(o.dtype).of(spec.lanes)
@@ -122,7 +122,7 @@ class _Body:
                     self.row(starts, count, (outer * self.rows + row) * self.columns + first)
 
     def row(self, starts: list[Value], count: Value, number: Value) -> None:
-        """A row: its whole vectors, then what is left, which is copied to the buffers and back."""
+        """A row: its whole vectors, then the tail, which is copied to the buffers and back."""
         k, lanes = self.k, self.spec.lanes
         scalars = {
             i: tr.load(k, o.dtype, starts[i], 1) for i, o in enumerate(self.spec.ins) if o.how == "scalar"
@@ -163,7 +163,7 @@ class _Body:
                         k.store(k.load(kind, k.at(self.buffers[n], i * size)), target)
 
     def offset(self, o: Access, i: Value, row: Value, column: Value) -> Value:
-        """Where element number i is: a number for each lane of i, from the strides of rows and columns."""
+        """The offset of element i from the strides of rows and columns, one for each lane of i."""
         k = self.k
         if o.how == "flat":
             return i * o.dtype.itemsize
@@ -197,7 +197,7 @@ class _Body:
         def index() -> Value:
             return k.splat(number + i, lanes) + k.lanes(I64, range(lanes))
 
-        # A scalar argument alone must still give vectors.
+        # Where all arguments are scalars, the result must still be a vector.
         inputs = [v if v.type.lanes == lanes else k.splat(v, lanes) for v in values]
         results = tr.print_trees(k, spec.trees, inputs, index, lanes)
         for n, (tree, o) in enumerate(zip(spec.trees, spec.outs, strict=True), len(spec.ins)):
@@ -225,8 +225,8 @@ def bind_trees(
 def tree_step(
     trees: Sequence[Expr], ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> EngineStep | None:
-    """The step that writes the value of trees[i] to outs[i]; None where the engine cannot, and where an input lies over
-    other elements of a result than those it is read for."""
+    """The step that writes the value of trees[i] to outs[i]; None where the engine has no kernel for it, and where an
+    input overlaps elements of a result that are not computed from it at the same index."""
     shape = outs[0].shape
     if not tr.printable(trees) or any(o.shape != shape for o in outs):
         return None
@@ -237,7 +237,7 @@ def tree_step(
     if any(o.flags.c_contiguous is False for o in outs) and not any(
         e.prim == "index" for e in linearize(trees)
     ):
-        # An array that lies in another order than its shape's, such as an image with its channels last.
+        # The memory order may differ from the order of the axes, as in a channels-last image.
         arrays = [a.transpose(order) for a in arrays]
         shape = arrays[0].shape
     dims = merged(shape, [a.strides for a in arrays])
@@ -278,8 +278,8 @@ def tree_step(
 
 
 def _together(trees: Sequence[Expr], operands: Sequence[Access]) -> int:
-    """Vectors of f32 that are worked on at once: of a long function several, since its operations wait for each other,
-    and a processor looks too few of them ahead to find the next vector's."""
+    """Vectors of f32 that are processed at once: several for a long function, whose operations depend on each other;
+    the processor's out-of-order window is too short to reach the next vector's."""
     nodes = linearize(trees)
     functions = sum(e.prim not in _LIGHT for e in nodes)
     wide = any(d.itemsize == 8 for d in (*(e.dtype for e in nodes), *(o.dtype for o in operands)))

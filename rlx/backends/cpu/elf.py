@@ -16,7 +16,7 @@ _ALLOC, _EXEC = 2, 4
 _X86, _ARM = 62, 183
 _PC32 = (2, 4)  # R_X86_64_PC32, R_X86_64_PLT32
 _ARM_PAGE, _ARM_ADD, _ARM_CALLS = 275, 277, (282, 283)
-_ARM_LOADS = {278: 0, 284: 1, 285: 2, 286: 3, 299: 4}  # the type of a load's low bits → log2 of its size
+_ARM_LOADS = {278: 0, 284: 1, 285: 2, 286: 3, 299: 4}  # relocation type of low address bits → log2 of the load's size
 
 
 class _Section(Record):
@@ -35,8 +35,8 @@ class _Section(Record):
 def link(obj: bytes, symbol: str) -> bytes:
     """The image of an object file: code first, then constants; `symbol` is at its start.
 
-    Nothing in it depends on where it is placed, as long as that is the start of a page. Raises: UnsupportedOp for an
-    object that needs more than references between its own code and constants."""
+    It is position-independent, but must start at the start of a page. Raises: UnsupportedOp for an object that needs
+    more than references between its own code and constants."""
     head = _HEADER.unpack_from(obj)
     if head[0][:6] != b"\x7fELF\x02\x01" or head[2] not in (_X86, _ARM):
         raise UnsupportedOp("the compiler's object file is of another format than ELF for x86-64 or AArch64")

@@ -65,8 +65,8 @@ class CpuExecutable:
         self, device: Acquires, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions,
         body: bool = False, runs: bool = True,
     ) -> None:  # fmt: skip
-        """`body`: the graph is a control op's, whose params are captures, which change between runs. `runs`: it may be
-        run, so that weights are packed; else only its tables are of interest."""
+        """`body`: the graph is the body of a control op, whose params are captured tensors, which change between runs.
+        `runs`: the program may be run, so weights are packed; otherwise only its tables are wanted."""
         self._owned: list[Buffer] = []
         self._controls: list[ControlRun] = []
         self._times = Times(options.timed)
@@ -102,12 +102,12 @@ class CpuExecutable:
         plan, arena, device = self._plan, self._arena, self._device
         self._steps: list[Step] = []
         self._updates: list[Step] = []
-        self._written: list[Step] = []  # notes that states were written; a run that breaks off calls them too
+        self._written: list[Step] = []  # each notes that a state was written; also called where a run is broken off
         self.dispatch: list[Dispatch] = []
         self.node_steps: list[tuple[Node, list[Step]]] = []
         self._engine: EngineProgram | None = None
 
-        owned = self._owned  # not self, which holds this function by way of the engine's program
+        owned = self._owned  # not self: the engine's program refers to this function, and self to that program
 
         def acquire(nbytes: int) -> Bytes:
             buffer = device.acquire(nbytes)
@@ -117,16 +117,16 @@ class CpuExecutable:
         ctx = BindContext(acquire, self._options.threads)
         last = last_convolutions(graph)
 
-        order: dict[int, tuple[int, ...]] = {}  # orders of the tensors that lie otherwise than in that of their shapes
+        order: dict[int, tuple[int, ...]] = {}  # the memory order of each tensor where it is not that of its shape
 
         self.channels_last = order
 
         def array(t: Tensor, place: Tensor | None = None) -> Array:
-            """The array of a tensor, or one as it would be in the memory of another."""
+            """A tensor's array; with `place`, the same array in the memory of another tensor."""
             array = _array(t, plan, arena, place)
             return np.moveaxis(array.reshape(order[t.id]), -1, 1) if t.id in order else array
 
-        if compiled:  # a program on NumPy needs none of these modules, which not every system could import
+        if compiled:  # a program on NumPy needs none of these modules, which some systems cannot import
             from rlx.backends.cpu.layout import channels_last_tensors
             from rlx.backends.cpu.program import EngineProgram
 
@@ -149,7 +149,7 @@ class CpuExecutable:
                 arena.write_bytes(node.output.id, node.attrs["value"])
         todo = [node for node in graph.nodes if not node.op.leaf]
         uses = use_counts(graph) if compiled else {}
-        # A plan that shares no bytes is made for the values between, which a step of two nodes would not write.
+        # A plan without reuse is made to look at intermediate values, which one step for two nodes would not write.
         joins = compiled and plan.planner != "bump"
         taken = False
         for node, following in zip_longest(todo, todo[1:]):
@@ -160,7 +160,7 @@ class CpuExecutable:
             taken = following is not None and joins and self._add_both(node, following, array, uses, batch_invariant)
             if not taken:
                 self._add(node, array, plan, ctx, batch_invariant)
-        # What the host or another program's steps may read or write by addresses.
+        # Tensors that the host or another program's steps may read or write through addresses.
         ports = (graph.inputs, graph.outputs, graph.states, graph.updates)
         self._reads.keep([t for ts in ports for t in ts.values()])
         # Updates come last, after every read of the old values.
@@ -188,7 +188,8 @@ class CpuExecutable:
         uses: Mapping[int, int],
         batch_invariant: bool,
     ) -> bool:
-        """Binds a node and an elementwise one behind it as one step of the engine. False where that cannot be."""
+        """Binds a node and the elementwise node that follows it as one step of the engine. False where that is not
+        possible."""
         from rlx.backends.cpu.step import Epilogue
 
         assert self._engine is not None
@@ -201,8 +202,9 @@ class CpuExecutable:
         result, ins = array(out), [array(t) for t in node.inputs]
         others = [t for t in following.inputs if t is not product]
         beside = [array(t) for t in others]
-        # The result is written while the product reads its inputs; of the epilogue's it may lie over one. A narrow
-        # result is else made in the product's own memory and copied, which takes less time than to write the product.
+        # The result is written while the product reads its inputs, so it must not overlap these; it may lie over an
+        # input of the epilogue. Otherwise a narrow result is computed in the product's own memory and copied, which
+        # takes less time than writing the product.
         covered = any(np.may_share_memory(result, x) for x in ins) or any(
             np.may_share_memory(result, x) and not same_place(x, result) for x in beside
         )
@@ -264,7 +266,7 @@ class CpuExecutable:
     def _bind_in_order(
         self, node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext, batch_invariant: bool
     ) -> list[Step]:
-        """NumPy's calls. Its binders take arrays in the order of their shapes: those that lie otherwise are copied."""
+        """NumPy's calls. Its binders take arrays whose memory order is that of their shapes: others are copied."""
         before: list[Step] = []
         after: list[Step] = []
         inputs, outputs = list(ins), list(outs)
@@ -313,7 +315,7 @@ class CpuExecutable:
         if self._engine is not None:
             if self._engine.prepares:
                 steps = (self._engine.refresh, *steps)
-            if all(map(self._engine.runs, steps)):  # NumPy, and its warnings, are in none of them
+            if all(map(self._engine.runs, steps)):  # no NumPy in any of them, so none of its warnings
                 return steps[0] if len(steps) == 1 else in_order(steps)
 
         def work() -> None:
@@ -323,15 +325,15 @@ class CpuExecutable:
         return quiet_call(work)
 
     def one_table(self) -> tuple[Callable[[], None], list[tuple[Array, tuple[object, ...]]]] | None:
-        """The call that is a whole run, and of each of its steps the words and what it keeps: where the engine runs all
-        of them as one table, and prepares nothing; else None."""
+        """The call that is a whole run, and for each of its steps the words and the objects it keeps; None unless the
+        engine runs all steps as one table and packs no weights."""
         if self._engine is None or self._times.wanted or self._written or self._engine.prepares:
             return None
         (step,) = self._steps if len(self._steps) == 1 else (None,)
         return None if step is None else self._engine.table_of(step)
 
     def whole_run(self) -> tuple[Segment, list[Segment]] | None:
-        """The segment that is a whole run, and those that pack the weights before it; None where NumPy has a part in
+        """The segment that is a whole run, and those that pack the weights before it; None where NumPy runs a part of
         it."""
         (step,) = self._steps if len(self._steps) == 1 else (None,)
         if self._engine is None or self._times.wanted or self._written:
@@ -341,11 +343,11 @@ class CpuExecutable:
 
     @property
     def device(self) -> Any:
-        """What it was built on."""
+        """The device that it was built on."""
         return self._device
 
     def reads(self, slot: Slot) -> bool:
-        """Whether steps read a byte of a weight's slot where it lies."""
+        """Whether steps read any byte of a weight's slot in place, not from a packed copy."""
         return self._reads.reads(slot)
 
     @property
@@ -370,7 +372,8 @@ class CpuExecutable:
         """Returns at once: `launch` returns when the work is done."""
 
     def along(self, order: Sequence[int], before: Sequence[Row], after: Sequence[Row]) -> Launched | None:
-        """All steps of a scan as one call, where the engine runs the whole body. NumPy would gain nothing from it."""
+        """All iterations of a scan as one call, where the engine runs the whole body; None elsewhere, since NumPy would
+        gain nothing from it."""
         if self._engine is None or self._times.wanted or len(self._steps) != 1 or not order:
             return None
         from rlx.backends.cpu.program import MovingRow
@@ -395,8 +398,8 @@ class CpuExecutable:
 
     @property
     def own_bytes(self) -> int:
-        """Bytes of the compiled engine beside the arena's and the stores': what steps leave to each other, tables,
-        machine code, and constants in another order; 0 without it."""
+        """Bytes of the compiled engine outside the arena and the stores: scratch between steps, tables, machine code,
+        and constants in another order; 0 without the engine."""
         if self._engine is None:
             return 0
         nbytes, plan = self._engine.nbytes, self._plan
@@ -425,7 +428,7 @@ class CpuExecutable:
             parts = [
                 (node.name, f"{node.op.name} {node.name}", steps, _moved(node))
                 for node, steps in self.node_steps
-                if steps  # else another node's step does its work
+                if steps  # otherwise the step of another node computes it too
             ]
             if self._updates:
                 parts.append(("", "updates of states", self._updates, 0))
@@ -462,7 +465,7 @@ def _moved(node: Node) -> int:
 
 def _array(t: Tensor, plan: MemoryPlan, arena: DeviceArena, place: Tensor | None = None) -> Array:
     slot = plan.slots[(t if place is None else place).id]
-    whole = memory_of(arena.buffer(slot.segment))  # an executable does not outlive its arena, so it needs no pin
+    whole = memory_of(arena.buffer(slot.segment))  # no pin is needed, since an executable does not outlive its arena
     kind = slot.dtype if place is None else t.dtype
     return whole[slot.offset :][: t.type.nbytes].view(kind.np).reshape(t.type.array_shape)
 
@@ -524,5 +527,5 @@ def _on_engine(node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> list[
         logging.getLogger(__name__).warning("%s; NumPy runs %s", error, node.name)
         return None
     (segment,) = bound[0]
-    segment.keep.append(engine)  # it holds the memory between its steps
+    segment.keep.append(engine)  # it owns the scratch between its steps
     return [segment]

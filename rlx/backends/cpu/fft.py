@@ -1,9 +1,9 @@
-"""fft, rfft and irfft of many lines in f32: lanes are lines, so that a transform's arithmetic needs no shuffles.
+"""fft, rfft and irfft of many lines in f32: each vector lane has its own line, so a transform needs no shuffles.
 
-An item takes some lines after another group of them through memory of its own, where float c of all lines is vector c:
-they are transposed on the way in and out. Stages are Stockham's, of radix 4, 2, 3, 5 and 7 (Van Loan, "Computational
-Frameworks for the Fast Fourier Transform", 1992, ch. 1.7). Real lines of even length n are complex ones of n / 2. An
-inverse transform is the one of numbers whose real and imaginary parts have changed places. Other lengths, few lines,
+An item transforms its lines group by group in its own scratch, where vector c holds float c of each line of the group:
+lines are transposed on the way in and out. Stages are Stockham's, of radix 4, 2, 3, 5 and 7 (Van Loan, "Computational
+Frameworks for the Fast Fourier Transform", 1992, ch. 1.7). A real line of even length n is transformed as a complex one
+of length n / 2. An inverse transform is a forward one with real and imaginary parts swapped. Other lengths, few lines,
 and f64 are left to NumPy's binder, which calls pocketfft."""
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from rlx.ir import Node
 from rlx.records import Record
 
 _RADICES = (4, 2, 3, 5, 7)
-_MAX_ELEMENTS = 1 << 14  # longer transforms leave the second-level cache
-_SHORT_ELEMENTS = 128  # 16 lines of so many fit into the first-level cache: longer ones are taken by 8
+_MAX_ELEMENTS = 1 << 14  # longer transforms do not fit into the second-level cache
+_SHORT_ELEMENTS = 128  # 16 lines of this length fit into the first-level cache: longer ones go 8 at a time
 _MAX_ITEMS = 16  # each item has memory of its own
-_STAGE_WORDS = 4  # radix, m, s, where its factors are
+_STAGE_WORDS = 4  # radix, m, s, offset of its factors
 _SIZES = ("lines", "groups", "read", "pitch", "out_pitch", "n", "written")
 
 
 class Transform(Record):
-    """Lines of n complex numbers, or of floats. An item takes `groups` groups of lines. Of a line of x `read` floats
-    are read, of one of y `written` are written; `pitch` and `out_pitch` are floats from a line to the next. `turns` are
-    the factors of real lines.
+    """Lines of n complex numbers, or of floats. An item takes `groups` groups of lines. `read` floats of each line of x
+    are read, `written` floats of each line of y are written; `pitch` and `out_pitch` are the distances between lines in
+    floats. `turns` are the twiddle factors of real lines.
 
-    `radices`: those of the stages. `real`: "in" where x is real, "out" where y is. `inverse`: of the transform;
-    `conjugate`: of the complex side of a real one. `segments`: lines of x are multiplied by the window, and y has all
-    lines' first numbers, then all second ones."""
+    `radices`: of the stages. `real`: "in" where x is real, "out" where y is. `inverse`: the inverse transform;
+    `conjugate`: conjugates the complex side of a real one. `segments`: lines of x are multiplied by the window, and y
+    is transposed: number k of all lines, then number k + 1."""
 
     radices: tuple[int, ...]
     real: str
@@ -97,7 +97,7 @@ class Transform(Record):
     def _read(
         self, k: Kernel, x: Value, first: Value, lines: Value, pitch: Value, size: Value, wanted: Value, to: Value
     ) -> None:  # fmt: skip
-        """Float c of all lines becomes vector c of `wanted` vectors; those behind `size` are zero."""
+        """Float c of all lines becomes vector c of `wanted` vectors; vectors from `size` on are zero."""
         lanes = self.lanes
         rows = [self._row(k, x, first + i, lines, pitch) for i in range(lanes)]
 
@@ -143,7 +143,7 @@ class Transform(Record):
             square(plain, k.tail(size - plain, lanes))
 
     def _write_across(self, k: Kernel, source: Value, y: Value, first: Value, lines: Value, count: Value) -> None:
-        """Number after number of all lines."""
+        """Writes y as (count, lines): each number of all lines, then the next number."""
         lanes = self.lanes
         left = k.min(lines - first, lanes) * 2
         masks = [k.tail(k.min(k.max(left - shift, 0), lanes), lanes) for shift in (0, lanes)]
@@ -157,7 +157,7 @@ class Transform(Record):
     # -- complex vectors
 
     def _load(self, k: Kernel, base: Value, i: Value, plain: bool = False) -> tuple[Value, Value]:
-        """The real and imaginary parts of number i of all lines; of an inverse transform in each other's place."""
+        """The real and imaginary parts of number i of all lines; swapped for an inverse transform."""
         a, b = (k.load(F32.of(self.lanes), k.at(base, (i * 2 + j) * self.lanes, F32)) for j in (0, 1))
         return (b, a) if self.inverse and not plain else (a, b)
 
@@ -181,7 +181,7 @@ class Transform(Record):
                     self._store(k, v if j == 0 else _times(k, v, turned[j - 1]), y, (p * r + j) * s + q)
 
     def _unfold(self, k: Kernel, z: Value, x: Value, n: Value, turns: Value) -> None:
-        """The n + 1 numbers of a real line of 2 n from those of its pairs: X[k] = E[k] + W^k O[k]."""
+        """The n + 1 numbers of a real line of 2 n floats, from the transform of its n pairs: X[k] = E[k] + W^k O[k]."""
         first = self._load(k, z, k.const(I64, 0), True)
         zero = k.const(first[0].type, 0.0)
         self._store(k, (first[0] + first[1], zero), x, k.const(I64, 0), True)
@@ -193,7 +193,8 @@ class Transform(Record):
             self._store(k, (even[0] + odd[0], even[1] + odd[1]), x, i, True)
 
     def _fold(self, k: Kernel, x: Value, z: Value, n: Value, turns: Value) -> None:
-        """The pairs' numbers from the n + 1 of a real line of 2 n: Z[k] = E[k] + i W^-k O[k], twice."""
+        """The transform of the n pairs of a real line of 2 n floats, from the line's n + 1 numbers: 2 Z[k], where Z[k]
+        = E[k] + i W^-k O[k]."""
         for i in (k.const(I64, 0), n):  # a real line does not have these imaginary parts
             a, _ = self._load(k, x, i, True)
             self._store(k, (a, k.const(a.type, 0.0)), x, i, True)
@@ -263,7 +264,7 @@ def transform_step(
     x: Array, y: Array, n: int, lines: int, ctx: EngineContext, *, real: str = "", inverse: bool = False,
     scale: float = 1.0, window: Array | None = None, hop: int = 0, borrow: Callable[[int], Bytes] | None = None,
 ) -> EngineStep | None:  # fmt: skip
-    """The step that transforms lines of x into y; None for a length, or a number of lines, that the kernel is not for.
+    """The step that transforms lines of x into y; None for lengths and numbers of lines that the kernel does not do.
     `real`: "in" or "out", the side whose lines are real. With a window, the lines of a real x are segments of a signal,
     `hop` apart, and y is (frequencies, segments, 2). `borrow` gives the step's memory, as ctx does."""
     size = n // 2 if real else n

@@ -1,4 +1,4 @@
-"""Binds `all_finite`: a step over the parts of each input, whose zeros and NaNs another step adds up."""
+"""Binds `all_finite`: one step reduces each part of each input to 0 or NaN, another looks for NaN among these."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FiniteParts(Record):
 
 
 class NoNaN(Record):
-    """Whether none of n numbers is NaN, of zeros and NaNs."""
+    """Whether none of n numbers, each 0 or NaN, is NaN."""
 
     args = pointers("x", "y") + sizes("n")
 

@@ -1,4 +1,4 @@
-"""What the steps of a program read by addresses: ranges of weights, states and constants that have to lie there."""
+"""What a program's steps read through addresses: ranges of weights, states and constants that must stay in place."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Range(NamedTuple):
 
     @property
     def bytes(self) -> Bytes:
-        """The memory, whose contents may lie in another order."""
+        """The range's memory, whose contents may be stored in another order."""
         return self.buffer.memory()[self.start : self.end]
 
 
 class FixedRanges:
-    """The ranges of one program; those of a body that lie outside of it are the outer program's."""
+    """The ranges of one program; what the body of a control op reads from outside belongs to the outer program."""
 
     def __init__(self, plan: MemoryPlan, arena: DeviceArena) -> None:
         self._plan, self._arena = plan, arena
         self._kept: dict[tuple[str, int, int], Forms] = {}
 
     def keep(self, tensors: Sequence[Tensor], packed: Sequence[Range] = ()) -> None:
-        """Adds what a node reads, except for what it reads in another order alone."""
+        """Adds what a node reads, except what it reads only as a packed copy."""
         for t in tensors:
             slot = self._plan.slots.get(t.id)
             if slot is None or not slot.nbytes or isinstance(slot.segment, OuterSegment):
@@ -46,15 +46,15 @@ class FixedRanges:
                 continue
             if not _covered(slot.offset, slot.end, [(r.start, r.end) for r in packed if r.buffer is buffer]):
                 forms = buffer.forms
-                forms.keep(slot.offset, slot.end)  # first: `close` must not take back what another has kept
+                forms.keep(slot.offset, slot.end)  # first: `close` must release only what was kept here
                 self._kept[key] = forms
 
     def reads(self, slot: Slot) -> bool:
-        """Whether a byte of the slot is read where it lies."""
+        """Whether any byte of the slot is read in place."""
         return any(name == slot.segment and a < slot.end and slot.offset < b for name, a, b in self._kept)
 
     def close(self) -> None:
-        """The program reads nothing any more. Idempotent."""
+        """Releases all ranges: the program reads nothing any more. Idempotent."""
         while self._kept:
             (_, start, end), forms = self._kept.popitem()
             forms.let_go(start, end)
@@ -65,7 +65,7 @@ class FixedRanges:
 
 
 def memory_of(buffer: Buffer) -> Bytes:
-    """A buffer's memory, of which `FixedRanges` keeps what is read."""
+    """A buffer's memory; `FixedRanges` keeps in place the parts that are read."""
     result = buffer.memory() if isinstance(buffer, CpuBuffer) else buffer.view()
     assert result is not None
     return result

@@ -1,9 +1,9 @@
-"""Contents of a buffer in another order: weights as the products of the compiled engine read them.
+"""A buffer's contents in another order: weights packed as the engine's matrix products read them.
 
-A form has all bytes of its range, in memory of its own. Once it is filled, the pages of the range go back to the
-system, while its addresses stay: so a weight takes its memory once. Programs that bind the same weight in the same
-order share the form. Who reads or writes the buffer by its methods gets the bytes back for that. Who has addresses of
-them says so (`keep`), and then they stay beside the form.
+A form has all bytes of its range, in memory of its own. Once it is filled, the pages of the range are given back to the
+system, while the addresses stay reserved: so a weight is in memory once. Programs that bind the same weight in the same
+order share the form. The buffer's methods restore the bytes before they read or write them. Code that holds addresses
+of the bytes says so (`keep`), and then they stay in memory beside the form.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _ALL: WeakValueDictionary[int, Forms] = WeakValueDictionary()
 class Form:
     """The bytes start … end - 1 of a buffer in another order, in `memory`; `unpack` writes them back to the buffer.
 
-    `fresh`: they are those of the buffer. `written`: the buffer's are others since the form was last filled, or while
-    it is. `users`: how many programs read the form."""
+    `fresh`: the form has the buffer's current bytes. `written`: the buffer was written since the form was last filled,
+    or while it is being filled. `users`: how many programs read the form."""
 
     __slots__ = ("end", "fresh", "key", "memory", "start", "unpack", "users", "written")
 
@@ -56,15 +56,16 @@ class Forms:
         self._gone: dict[tuple[int, int], Form] = {}  # ranges whose bytes only a form has
         self._kept: Counter[tuple[int, int]] = Counter()
         self._all_kept = False
-        self._among_kept: list[Form] | None = None  # forms of kept bytes; None where that has to be looked for
-        self._bringing = 0  # calls of `_bring` under way: a signal's handler may read within another call
-        # What programs had that were dropped without `close`. Finalizers must not take the lock, so they add it here.
+        self._among_kept: list[Form] | None = None  # forms of kept bytes; None until they are looked up again
+        self._bringing = 0  # calls of `_bring` under way: a signal handler may start one within another
+        # What programs held that were dropped without `close`. Finalizers must not take the lock, so they only add it
+        # here.
         self.abandoned: deque[Form | tuple[int, int]] = deque()
         _ALL[id(self)] = self
 
     @property
     def extra_bytes(self) -> int:
-        """Bytes that the forms take, less those that the system has back. Without the lock, which is held for long."""
+        """Bytes of the forms, less those given back to the system. Takes no lock, since that may be held for long."""
         return sum(f.memory.nbytes for f in tuple(self._forms.values())) - self.freed_bytes
 
     @property
@@ -77,8 +78,8 @@ class Forms:
     def use(
         self, key: Hashable, start: int, end: int, make: Callable[[], Buffer], unpack: Callable[[Buffer], object]
     ) -> Form:
-        """The form of this key, which tells range and order, for one more program. `make` gives the memory of a new
-        one, which is not filled; `unpack` restores the bytes from it."""
+        """The form with this key (range and order), which one more program now uses. `make` allocates a new one, which
+        is not filled yet; `unpack` restores the buffer's bytes from it."""
         with self.lock:
             self._sweep()
             form = self._forms.get(key)
@@ -90,14 +91,13 @@ class Forms:
             return form
 
     def leave(self, form: Form) -> None:
-        """Takes back a `use`. A form that alone has its bytes stays until somebody needs them."""
+        """Ends a `use`. A form that has the only copy of its bytes stays until they are needed in the buffer."""
         with self.lock:
             form.users -= 1
             self._drop_unused([form])
 
     def fill(self, form: Form, pack: Callable[[], object], again: bool = False) -> None:
-        """Sees to it that a form has the buffer's bytes: `pack` writes them, if they have changed or it is to be done
-        `again`."""
+        """Makes a form current: `pack` writes it if the buffer's bytes have changed, or in any case with `again`."""
         if form.fresh and not again:
             return
         with self.lock:
@@ -105,22 +105,22 @@ class Forms:
             form.fresh = form.written = False
             try:
                 pack()
-                form.fresh = not form.written  # a signal's handler may have written to it
+                form.fresh = not form.written  # a signal handler may have written to the buffer meanwhile
             finally:
                 self._settle([form, *brought])
 
     # -- who needs the contents
 
     def keep(self, start: int, end: int) -> None:
-        """From now on these bytes lie in the buffer, since somebody has their addresses."""
+        """From now on these bytes stay in the buffer, since their addresses are in use."""
         with self.lock:
             self._sweep()
-            self._kept[start, end] += 1  # first, so that nobody gives them back meanwhile
+            self._kept[start, end] += 1  # first, so that they are not given back meanwhile
             self._among_kept = None
             self._drop_unused(self._bring(start, end))
 
     def let_go(self, start: int, end: int) -> None:
-        """Takes back a `keep`."""
+        """Ends a `keep`."""
         with self.lock:
             self._kept[start, end] -= 1
             self._kept = +self._kept
@@ -128,7 +128,7 @@ class Forms:
             self._settle(list(self._forms.values()))
 
     def keep_all(self) -> None:
-        """Keeps the whole contents for as long as there are any."""
+        """Keeps the whole contents until the buffer is closed."""
         with self.lock:
             if not self._all_kept:
                 self.keep(0, len(self._contents))
@@ -144,7 +144,7 @@ class Forms:
                 self._settle(brought)
 
     def write(self, start: int, end: int, work: Callable[[], object]) -> None:
-        """Does work that writes a range. If it is broken off, bytes that only a form had are the old ones."""
+        """Does work that writes a range. If it is broken off, bytes that only a form had have their old values."""
         with self.lock:
             covered = {r: form for r, form in self._gone.items() if start <= r[0] and r[1] <= end}
             self._bring(start, end, covered)
@@ -159,7 +159,7 @@ class Forms:
             self._drop_unused(outdated)
 
     def written(self) -> None:
-        """Notes that kept bytes may have been written, by their addresses."""
+        """Notes that kept bytes may have been written through their addresses."""
         with self.lock:
             if self._among_kept is None:
                 kept = tuple(self._kept)
@@ -186,14 +186,14 @@ class Forms:
                 self.let_go(*left)
 
     def _outdate(self, start: int, end: int) -> list[Form]:
-        """Notes that the bytes of a range will be others, or are. Returns the forms that had them."""
+        """Notes that a range is about to change or has changed. Returns the forms that had its bytes."""
         outdated = [f for f in self._forms.values() if f.start < end and start < f.end]
         for form in outdated:
             form.fresh, form.written = False, True
         return outdated
 
     def _bring(self, start: int, end: int, but: Container[tuple[int, int]] = ()) -> list[Form]:
-        """Restores what is gone of a range, except for `but`. Returns the forms that it came from."""
+        """Restores the bytes of a range that only forms have, except for the ranges `but`. Returns these forms."""
         missing = [(r, f) for r, f in self._gone.items() if r[0] < end and start < r[1] and r not in but]
         self._bringing += 1
         try:
@@ -205,14 +205,14 @@ class Forms:
         return [form for _, form in missing]
 
     def _settle(self, forms: list[Form]) -> None:
-        """Gives back the ranges of these forms that nobody else needs."""
-        # Nothing is given back within `_bring`, which would take it for restored.
+        """Gives the ranges of these forms back to the system, except for what is kept."""
+        # Not within `_bring`, which would take the range for restored.
         for form in forms if self._own and not self._bringing else ():
             start, end = form.start, form.end
             taken = any(a < end and start < b for a, b in (*self._gone, *self._kept))
             if form.fresh and not taken and end - start >= _LEAST_BYTES:
-                # The note comes first: a signal's handler may raise between the two. Where the system refuses, the
-                # bytes still lie there, which is no fault.
+                # The note comes first, since a signal handler may raise between the two. Where the system refuses, the
+                # bytes are still in the buffer, which does no harm.
                 self._gone[start, end] = form
                 give_back(self._contents[start:end])
         self._drop_unused(forms)
@@ -231,28 +231,29 @@ class Forms:
 
 
 def _whole_pages(memory: Bytes) -> tuple[int, int]:
-    """The part of the memory that is whole pages."""
+    """The bounds of the whole pages in the memory."""
     base, page = address(memory), mmap.PAGESIZE
     first = -base % page
     return first, max(first, (base + memory.nbytes) // page * page - base)
 
 
 def give_back(memory: Bytes) -> None:
-    """Gives whole pages back to the system, where it takes them: they are zeros from then on. Finalizers may call."""
+    """Gives whole pages back to the system where that is possible: they are zeros from then on. Finalizers may call
+    it."""
     call, (first, last) = _madvise(), _whole_pages(memory)
     if call is not None and last > first:
         call(memory.ctypes.data + first, last - first, mmap.MADV_DONTNEED)
 
 
 def freed_bytes() -> int:
-    """Bytes of all buffers that the system has back."""
+    """Bytes of all buffers that were given back to the system."""
     alive = (ref() for ref in _ALL.valuerefs())
     return sum(forms.freed_bytes for forms in alive if forms is not None)
 
 
 @cache
 def _madvise() -> Any:
-    """The system's call that takes pages back; None where there is none that empties them."""
+    """The system's `madvise`; None where no such call frees pages and leaves zeros."""
     if not sys.platform.startswith("linux") or not hasattr(mmap, "MADV_DONTNEED"):
         return None
     call = ctypes.CDLL(None, use_errno=True).madvise

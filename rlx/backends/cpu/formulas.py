@@ -23,7 +23,8 @@ _TOKEN = re.compile(
     r"|(?P<sign>##|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^~!<>=?:;,.(){}\[\]#])|\"[^\"]*\"|\s",
     re.S,
 )
-# What the headers may count on here (math32.h): a fused multiply-add, and division and roots that are rounded once.
+# Features that the headers (math32.h) ask for and that are present here: fused multiply-add, correctly rounded division
+# and roots.
 _DEFINED = {"RLX_EXACT_FMA", "RLX_EXACT_FMA64", "RLX_EXACT_DIV", "RLX_FUSED"}
 _HEADERS = (
     "half.h", "math32.h", "hyper32.h", "random32.h", "trig32.h", "prims.h", "odd.h", "math64.h", "hyper64.h",
@@ -33,13 +34,14 @@ _TYPES: dict[str, tuple[Type, bool]] = {  # the LLVM type, and whether it is sig
     "float": (F32, True), "double": (F64, True), "int": (I32, True), "uint": (I32, False), "rlx_i64": (I64, True),
     "rlx_u64": (I64, False), "bool": (I1, False), "RLX_F2": (F32, True), "RLX_D2": (F64, True),
 }  # fmt: skip
-_LONG_BLOCK_NODES = 8  # it pays to ask whether any lane takes a block of so many
+_LONG_BLOCK_NODES = 8  # a block of so many nodes is worth a branch that skips it where no lane takes it
 
 Tree = tuple[Any, ...]
 
 
 class Function(Record):
-    """A function of the headers: its parameters' C types and names, and its statements. `outs` are given back."""
+    """A function of the headers: its parameters' C types and names, and its statements. `outs` are its output
+    parameters."""
 
     name: str
     gives: str
@@ -107,7 +109,7 @@ def _pasted(tokens: list[str]) -> list[str]:
 
 
 def _tokens(text: str) -> list[str]:
-    """Tokens; a line's end is one, so that directives can be told from code."""
+    """The text's tokens; the end of a line is one too, so that directives can be told from code."""
     return [m.group() for m in _TOKEN.finditer(text) if m.lastgroup]
 
 
@@ -148,7 +150,7 @@ def _read(text: str, into: Headers) -> None:
         if word in ("ifdef", "ifndef"):
             known = rest[0] in into.macros or rest[0] in _DEFINED
             taken.append(known == (word == "ifdef"))
-        elif word == "if":  # this asks for features of the languages, which are none here
+        elif word == "if":  # it asks for language features, which do not exist here
             taken.append(False)
         elif word == "else":
             taken[-1] = not taken[-1]
@@ -156,8 +158,8 @@ def _read(text: str, into: Headers) -> None:
             taken.pop()
         elif word == "define" and all(taken) and rest[0] not in _DEFINED:
             name, body = rest[0], rest[1:]
-            # A parameter list follows the name at once, which tokens do not show: the only object-like macros whose
-            # text begins with a parenthesis would be taken for others, and there are none.
+            # Tokens do not show whether a parenthesis follows the name without a space, as a parameter list does. So an
+            # object-like macro whose text begins with one would be misread; there is none.
             if body[:1] == ["("]:
                 params, at = _arguments(body, 0)
                 into.macros[name] = ([g[0] for g in params], body[at:])
@@ -167,7 +169,7 @@ def _read(text: str, into: Headers) -> None:
 
 
 def _split(code: list[str], into: Headers) -> None:
-    """Takes functions, tables and calls of macros that make functions."""
+    """Adds functions, tables and calls of macros that define functions to `into`."""
     at = 0
     while at < len(code):
         word = code[at]
@@ -293,7 +295,7 @@ class _Parser:
         return result
 
     def unrolled(self) -> list[Tree]:
-        """`for (int i = 0; i < 3; i++)`, with numbers as bounds, as so many copies of its body."""
+        """A loop `for (int i = 0; i < 3; i++)` with constant bounds, unrolled into copies of its body."""
         self.next("(")
         (start,) = self.statement()
         stop = self.expression()
@@ -353,7 +355,7 @@ class _Parser:
 
 
 def _weight(tree: Any) -> int:
-    """About how much work a tree is: its operations; calls count as many."""
+    """A rough cost of a tree: its number of operations, where a call counts as several."""
     if not isinstance(tree, tuple):
         return 0
     own = _LONG_BLOCK_NODES if tree and tree[0] in ("call", "while") and str(tree[1]) not in _TYPES else bool(tree)
@@ -364,7 +366,7 @@ def _assigned(tree: Any) -> set[str]:
     if not isinstance(tree, tuple):
         return set()
     names = {tree[1]} if tree[:1] == ("assign",) else set()
-    if tree[:1] == ("call",):  # an argument that is given back
+    if tree[:1] == ("call",):  # an output argument
         names |= {a[1] for a in tree[2] if a[:1] == ("name",)}
     return names.union(*(_assigned(t) for t in tree)) if tree else names
 
@@ -410,7 +412,7 @@ class _Printer:
         return _TYPES[kind][0].of(self.lanes)
 
 
-_Going = Value | None | bool  # the lanes that go on: a mask, None for all, False for none
+_Going = Value | None | bool  # the active lanes: a mask, None for all, False for none
 
 
 class _Frame:
@@ -425,7 +427,7 @@ class _Frame:
     # -- statements
 
     def block(self, statements: Sequence[Tree], going: _Going) -> _Going:
-        """Prints the statements for the lanes `going`; gives those that reach the end."""
+        """Prints the statements for the active lanes `going`; returns the lanes that reach the end."""
         outside = set(self.kinds)
         end = self.statements(statements, going)
         for n in set(self.kinds) - outside:
@@ -455,7 +457,7 @@ class _Frame:
                 before = going
                 going = self.choose(s, going)
                 rest = tuple(statements[n + 1 :])
-                # After a long block that always returns, the rest may be for no lane at all.
+                # After a long block that always returns, no lane at all may be left for the rest.
                 if long and isinstance(going, Value) and going is not before and _weight(rest) >= _LONG_BLOCK_NODES:
                     return self.where_any(rest, going)
         return going
@@ -481,7 +483,7 @@ class _Frame:
         return a | b
 
     def where_any(self, body: Sequence[Tree], mask: Value) -> _Going:
-        """The body in a branch that is left out where the mask is empty; what it sets goes through variables."""
+        """The body in a branch that is skipped where the mask is empty; values that it assigns go through variables."""
         k = self.k
         outer = sorted(n for n in _assigned(tuple(body)) if n in self.kinds)
         held = {n: self.variables(n) for n in outer}
@@ -587,7 +589,7 @@ class _Frame:
         return self.const("uint" if text[-1] in "uU" else "int", int(text.rstrip("uU")))
 
     def element(self, table: str, index: Value) -> Held:
-        """An entry of a table of constants: the kernel has no data, so it is selected."""
+        """An entry of a table of constants, chosen by selects, since a kernel has no data section."""
         kind, values = self.p.headers.tables[table]
         if len(values) == 16 and _TYPES[kind][0].is_float:
             numbers = [-float(v[2][1].rstrip("f")) if v[0] == "unary" else float(v[1].rstrip("f")) for v in values]
@@ -604,7 +606,7 @@ class _Frame:
         return Held(a.kind, (~a.one if sign == "~" else -a.one,))
 
     def alike(self, a: Held, b: Held) -> tuple[Held, Held]:
-        """Both as the wider of their types, as C has it."""
+        """Both converted to the wider of their types, as in C."""
         if a.kind == b.kind:
             return a, b
         order = ("bool", "int", "uint", "rlx_i64", "rlx_u64", "float", "double")
@@ -632,7 +634,7 @@ class _Frame:
                 how = f"{'s' if signed else 'u'}{word}"
             return Held("bool", (k.cmp(how, a.one, b.one),))
         if sign in ("/", "%") and not type.is_float:
-            # Lanes that are not meant may hold 0 here, by which a processor must not divide.
+            # Inactive lanes may hold 0, and an integer division by 0 would trap.
             divisor = k.select(k.cmp("eq", b.one, 0), k.const(b.one.type, 1), b.one)
             how = f"{'s' if signed else 'u'}{'div' if sign == '/' else 'rem'}"
             return Held(a.kind, (k.binary(how, a.one, divisor),))

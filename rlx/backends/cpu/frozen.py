@@ -1,11 +1,12 @@
 """A program of the engine as data: its tables, what they point to, and the machine code, without addresses.
 
-Nothing says which words of a table are addresses. So the program is bound twice, over memory that is nobody's, and the
-two are compared: a word that is the same in both is a number, and one that lies at the same place of the same piece of
-memory in both is an address. Where any other differs, the program is not frozen. `thawed.py` runs what is.
+Nothing marks the words of a table that are addresses. So the program is bound twice, over different unused memory, and
+the two bindings are compared: a word that is the same in both is a number, and one that points to the same offset in
+the same piece of memory in both is an address. A program with any other word is not frozen. `thawed.py` runs frozen
+programs.
 
-The weights are not in the data, but for what Python makes of them when a program is bound: the data is that of these
-weights alone.
+The data does not include the weights, only what Python computes from them when the program is bound; so it is valid
+with these weights alone.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from rlx.ir import Graph, Tensor
 from rlx.records import Record
 
 _GUARD_BYTES = 1 << 24  # a word may be an address before a tensor's first element or past its last
-_SHARED, _MAPPED = 1 << 40, 1 << 48  # systems map memory between these addresses, which few numbers look like
+_SHARED, _MAPPED = 1 << 40, 1 << 48  # systems map memory between these addresses; few numbers are in this range
 _WORD = 8
-_READ_BYTES = 1 << 25  # weights with their values are in memory twice while a program is frozen
+_READ_BYTES = 1 << 25  # weights of which the values are needed are in memory twice while a program is frozen
 _DATA_BYTES = 1 << 25
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0)
 
@@ -47,8 +48,8 @@ class _Declined(Exception):
 
 
 class _Piece(Record, frozen=False, eq=False):
-    """A piece of a bound program's memory: its bytes, how far beside them an address may lie, and whether what is in
-    it is a part of the program."""
+    """A piece of a bound program's memory: its bytes, how far outside them an address may point, and whether its
+    contents are a part of the program."""
 
     memory: Bytes
     guard: int
@@ -60,13 +61,13 @@ class _Piece(Record, frozen=False, eq=False):
 
 
 class _Ground:
-    """Memory for one binding, piece by piece, with addresses around each that are nobody's. It takes what a device
-    takes, and pages that nobody writes take no memory."""
+    """Memory for one binding, piece by piece, with unused addresses around each. It stands in for the device; pages
+    that are never written take no memory."""
 
     def __init__(self, device: CpuDevice) -> None:
         self._device = device
         self.pieces: list[_Piece] = []
-        self.filled = False  # whether what is acquired now may be written when the program is bound
+        self.filled = False  # whether memory acquired now may get contents while the program is bound
 
     def acquire(self, nbytes: int) -> CpuBuffer:
         pages = mmap.mmap(-1, nbytes + 2 * _GUARD_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
@@ -75,7 +76,7 @@ class _Ground:
         return self._device.foreign(address(memory), nbytes, memory)
 
     def acquire_lasting(self, nbytes: int) -> CpuBuffer:
-        filled, self.filled = self.filled, False  # packed weights, which are packed again
+        filled, self.filled = self.filled, False  # memory for packed weights, which a thawed program packs again
         try:
             return self.acquire(nbytes)
         finally:
@@ -87,7 +88,7 @@ class _Ground:
 
 class _Bound:
     """One binding of the program: its segments, and all memory that their words may point to. Weights that are not in
-    `values` are zero. `runs`: Python makes what it makes of weights and constants when a program is built."""
+    `values` are zero. `runs`: Python computes what it derives from weights and constants when a program is built."""
 
     def __init__(
         self, device: CpuDevice, graph: Graph, plan: MemoryPlan, options: BuildOptions, values: Mapping[str, Bytes],
@@ -120,7 +121,7 @@ class _Bound:
         return [*self.packing, self.main]
 
     def _own(self, ground: _Ground) -> None:
-        """Adds the arrays that steps keep and that lie elsewhere: tables of addresses, numbers, and such."""
+        """Adds arrays that steps keep outside the memory of `ground`: tables of addresses, numbers, and such."""
         inside = sorted((p.start - p.guard, p.start + p.memory.nbytes + p.guard) for p in ground.pieces)
         starts, known = [a for a, _ in inside], set[int]()
         for segment in self.segments:
@@ -144,8 +145,8 @@ class _Bound:
 
 
 def _heap() -> range:
-    """The addresses of small allocations, which begin far below `_SHARED` where Python is no position-independent
-    program; none where the system does not say."""
+    """The addresses of small allocations, which begin far below `_SHARED` where Python is not a position-independent
+    executable; empty where the system does not say."""
     with suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
         for line in maps:
             if line.rstrip().endswith("[heap]"):
@@ -155,7 +156,8 @@ def _heap() -> range:
 
 
 class _Layout:
-    """Where the pieces lie in the one block of a thawed program: those with contents first, behind what `put` adds."""
+    """Where the pieces lie in the one block of a thawed program: first what `put` adds, then the pieces with contents,
+    then the rest."""
 
     def __init__(self, a: _Bound, b: _Bound) -> None:
         if [p.memory.nbytes for p in a.pieces] != [p.memory.nbytes for p in b.pieces]:
@@ -165,14 +167,15 @@ class _Layout:
         self._ranges = [self._sorted(a), self._sorted(b)]
         self._pieces = list(zip(a.pieces, b.pieces, strict=True))
         self._data = bytearray()
-        self.addresses: list[int] = []  # the places of those words of the data that are addresses
+        self.addresses: list[int] = []  # the offsets of the words of the data that are addresses
         self._later: list[tuple[int, Array, Array]] = []
         self.at = [-1] * len(self._pieces)
         self._heap = _heap()
 
     @staticmethod
     def _sorted(bound: _Bound) -> tuple[Array, Array, Array, Array]:
-        """Of each piece, sorted: where addresses in it begin and end, where it begins, and its number."""
+        """For each piece, in the order of addresses: where addresses in it begin and end, where it begins, and its
+        number."""
         rows = sorted((p.start - p.guard, p.start + p.memory.nbytes + p.guard, p.start, n)
                       for n, p in enumerate(bound.pieces))  # fmt: skip
         low, high, start, number = np.array(rows, np.int64).reshape(-1, 4).T
@@ -181,21 +184,21 @@ class _Layout:
         return low, high, start, number
 
     def _places(self, side: int, words: Array) -> tuple[Array, Array]:
-        """The number of the piece that each word is an address in, -1 for none, and where in it."""
+        """For each word the number of the piece that it points into, -1 for none, and the offset in that piece."""
         low, high, start, number = self._ranges[side]
         at = np.maximum(np.searchsorted(low, words, "right") - 1, 0)
         inside = (words >= low[at]) & (words <= high[at])
         return np.where(inside, number[at], -1), words - start[at]
 
     def put(self, a: Array, b: Array) -> int:
-        """Adds words of 64 bits, those of both bindings, to the data, and returns where they lie."""
+        """Adds 64-bit words, given as they are in each binding, to the data, and returns their offset."""
         place = len(self._data)
         self._later.append((place, np.ascontiguousarray(a), np.ascontiguousarray(b)))
         self._data += bytes(a.nbytes)
         return place
 
     def lay(self) -> int:
-        """Gives each piece its place. Returns the bytes of the whole block."""
+        """Gives each piece its offset. Returns the size of the whole block in bytes."""
         for n, (a, b) in enumerate(self._pieces):
             if a.filled and (a.memory.any() or b.memory.any()):
                 self._data += bytes(-len(self._data) % 64)
@@ -212,7 +215,7 @@ class _Layout:
         return end
 
     def data(self) -> bytes:
-        """The data, in which an address is how far behind the block's beginning it lies. Requires: `lay`."""
+        """The data, in which addresses are offsets from the start of the block. Requires: `lay` was called."""
         at = np.array(self.at, np.int64)
         for place, a, b in self._later:
             numbers, offsets = self._places(0, a)
@@ -235,8 +238,8 @@ def freeze(
     executable: object, graph: Graph, plan: MemoryPlan, options: BuildOptions, inputs: Mapping[str, Tensor],
     outputs: Mapping[str, Tensor], weight: Callable[[str], Bytes],
 ) -> bytes | str:  # fmt: skip
-    """A program that was built as data, for `Thawed`, or the reason why it cannot be. `inputs` and `outputs` are those
-    that the user declares, by name; `weight` gives the bytes of a weight by its name.
+    """A program as data for `Thawed`, or the reason why it cannot be frozen. `inputs` and `outputs` are those that the
+    user declares, by name; `weight` gives the bytes of a weight by its name.
 
     Requires: the graph has no states."""
     if not isinstance(executable, CpuExecutable) or executable.whole_run() is None:
@@ -277,7 +280,7 @@ def _data(
         code += image + bytes(-len(image) % mmap.PAGESIZE)
     place_of = dict(zip(specs, starts[2:], strict=True))
     layout, tables = _Layout(a, b), []
-    calls: list[int] = []  # the places of the rows, each of which begins with a kernel's
+    calls: list[int] = []  # the offsets of the rows, each of which begins with a kernel's address
     for one, other in zip(a.segments, b.segments, strict=True):
         rows, beside = one.table.copy(), other.table.copy()
         if [s.spec for s in one.steps] != [s.spec for s in other.steps]:

@@ -1,4 +1,5 @@
-"""grid_sample: indices and weights of a vector of places at once, then a gather from each channel per neighbour."""
+"""grid_sample: indices and weights for a vector of grid points at once, then a gather from each channel per
+neighbour."""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ Corners = tuple[tuple[Expr, Expr | None, Expr | None], ...]
 
 
 class GridSample(Record):
-    """Images (N, C, size) at places (N, count, axes): an item is a vector of places. `corners` has the index of each
-    neighbour, its weight (None is 1), and whether it lies outside (None is never), of a place's coordinates.
-    `size`: elements of a channel."""
+    """Images (N, C, size) at grid points (N, count, axes): an item is a vector of points. `corners` has the index of
+    each neighbour, its weight (None is 1), and whether it lies outside (None is never), as expressions of a point's
+    coordinates. `size`: elements of a channel."""
 
     corners: Corners
     axes: int
@@ -55,7 +56,7 @@ class GridSample(Record):
                 for index, weight, inside in corners:
                     v = self._gathered(k, plane, index, inside)
                     if weight is not None:
-                        # What lies outside counts as 0 whatever its weight is.
+                        # A neighbour outside the image counts as 0, whatever its weight.
                         v = k.select(inside, v * weight, 0.0)
                     total = v if total is None else total + v
                 assert total is not None

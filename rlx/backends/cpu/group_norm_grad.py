@@ -1,5 +1,5 @@
-"""group_norm_grad: an item is a group of an image. What it leaves to the gradients of gamma and beta are two numbers
-for each of its channels, from which the sums over the group follow."""
+"""group_norm_grad: an item is a group of an image. For each of its channels it writes two sums, from which the sums
+over the group and the gradients of gamma and beta follow."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class GroupNormGrad(Record):
             return load_wide(k, k.arg(name), self.kinds["dx".index(name)], at, lanes, mask)
 
         def total(count: Value, term: Callable[[Value, Value | None, Value], Value]) -> Value:
-            """The sum of a term, which is added to what its last argument holds."""
+            """The sum of a term; `term` gets the running sum as its last argument and adds to it."""
             sums = accumulators(k, lanes, type=kind)
 
             def add(i: Value, u: int, mask: Value | None) -> None:
@@ -69,7 +69,7 @@ class GroupNormGrad(Record):
             image = k.binary("udiv", item, groups)
             channel = (item - image * groups) * per
             base, numbers = item * n, item * per
-            # The mean is two numbers, as in `rlx.ops.numeric.centred`.
+            # The mean is kept as the sum of two numbers, as in `rlx.ops.numeric.centred`.
             shifts = [k.extract(given("x", base, k.tail(1, lanes)), 0)]
 
             def centred(i: Value, mask: Value | None, base: Value = base, shifts: list[Value] = shifts) -> Value:
@@ -116,7 +116,7 @@ class GroupNormGrad(Record):
 
 
 def plain(x: Array, ctx: EngineContext, dtype: np.dtype[Any] | None = None) -> Array:
-    """Memory of x's shape, in the order of its shape."""
+    """A contiguous array of x's shape in borrowed memory."""
     kind = dtype or x.dtype
     return ctx.borrow(x.size * kind.itemsize)[: x.size * kind.itemsize].view(kind).reshape(x.shape)
 
@@ -133,7 +133,7 @@ def bind_group_norm_grad(
         return None
     steps: list[EngineStep | None] = []
     dx = outs[0]
-    if not contiguous(d, x, dx):  # images whose channels lie last
+    if not contiguous(d, x, dx):  # channels-last images
         for a in (d, x):
             steps.append(tree_step([ex.arg(0, as_dtype(a.dtype))], [a], [made := plain(a, ctx)], ctx))
             d, x = (made, x) if a is d else (d, made)
@@ -154,7 +154,7 @@ def bind_group_norm_grad(
     if dx is not outs[0]:
         steps.append(tree_step([ex.arg(0, as_dtype(dx.dtype))], [dx], [outs[0]], ctx))
     node = node_of(get_op("sum"), [TensorType(sums[0].shape, as_dtype(held))], {"axes": (0,), "keepdims": False})
-    for found, out in zip(sums, outs[1:], strict=False):  # beta may be none
+    for found, out in zip(sums, outs[1:], strict=False):  # beta may be absent
         whole = out if out.dtype == held else plain(out, ctx, held)
         steps += bind_reduce(node, [found], [whole], ctx) or [None]
         if whole is not out:

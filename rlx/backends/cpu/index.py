@@ -1,4 +1,4 @@
-"""gather along an axis, gather_elements, and slices whose place is known when they run."""
+"""gather along an axis, gather_elements, and slices whose starts are known only at run time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Gather(Record):
     index: int
     single: bool
     vector_bytes: int
-    table: bool = False  # x has one axis, of elements that vectors of indices gather
+    table: bool = False  # x has one axis, whose elements are gathered by vectors of indices
     args = pointers("x", "indices", "y") + sizes("count", "rows", "n")
 
     def ir(self) -> str:
@@ -56,7 +56,8 @@ class Gather(Record):
 def gather_words(
     k: Kernel, x: Value, indices: Value, y: Value, first: Value, last: Value, rows: Value, vector_bytes: int
 ) -> None:
-    """y[i] = x[indices[i]] for i from first to last - 1, words of 32 bits; indices too, as `in_range` has them."""
+    """y[i] = x[indices[i]] for i from first to last - 1, for elements of 32 bits; indices are 32 bits too, as from
+    `in_range`."""
     lanes = vector_bytes // 4
     kind, short = I32.of(lanes), k.cast("trunc", rows, I32)
     with k.loop(first, last, lanes) as i:
@@ -100,14 +101,14 @@ def bind_gather(
 
 
 class GatherElements(Record):
-    """y[item] = x at the item's own place, but for one axis, whose index is read: it has `rows` in x.
-    Each axis has a size in y and a stride in x."""
+    """y[item] = x at the item's own position, except along one axis, where an index is read; that axis has length
+    `rows` in x. Each axis has a size in y and a stride in x."""
 
     unit: int
     index: int
     axis: int
     rank: int
-    vector_bytes: int = 0  # not 0: of two axes the last, by vectors of indices
+    vector_bytes: int = 0  # not 0: there are two axes, and the last is gathered by vectors of indices
 
     @property
     def args(self) -> Arguments:
@@ -160,8 +161,8 @@ def bind_gather_elements(
 
 
 class DynamicSlice(Record):
-    """Rows of a window of x, whose first element the starts say, copied to or from a dense array. Each axis has
-    a length in x and a size in the window, a stride in x and a distance in the array."""
+    """Rows of a window of x, which begins at the starts, copied to or from a dense array. Each axis has a length in x
+    and a size in the window, a stride in x and a stride in the array."""
 
     unit: int
     index: int
@@ -216,7 +217,7 @@ def _window(x: Array, dense: Array, starts: Array, into: bool, ctx: EngineContex
         return []
     rank = x.ndim
     while rank > 1 and dense.shape[rank - 1] == x.shape[rank - 1]:
-        rank -= 1  # whole axes are part of a row
+        rank -= 1  # axes that the window covers whole are part of a row
     n = math.prod(dense.shape[rank - 1 :])
     axes = [
         (x.shape[i], dense.shape[i], math.prod(x.shape[i + 1 :]), math.prod(dense.shape[i + 1 :]))

@@ -1,11 +1,11 @@
-"""Products of 8-bit integers with zero points, exact in i32. A fixed b is packed; otherwise both operands are read
-along their rows, as they lie.
+"""Matrix products of 8-bit integers with zero points, exact in i32. A fixed b is packed; otherwise both operands are
+read in place, along their rows.
 
     sum of (a - za)(b - zb) = sum of a·b - za · sum of b - zb · sum of a + k · za · zb
 
-A tile is some rows of a times four rows of b, whose sums are vectors until they are folded together. With VNNI's
-instructions one operand has to be unsigned and the other signed: adding 128 to a, or taking it from b, is the change of
-one bit, and of the zero point.
+A tile is some rows of a times four rows of b; each of its sums is a vector, whose lanes are added up last. VNNI's
+instructions need one unsigned and one signed operand: adding 128 to a, or subtracting it from b, flips one bit of each
+element and changes the zero point by as much.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class RowSums(Record):
 
 
 class IntegerKernel(Record):
-    """`how` multiplies: "vnni" 4 products a lane of bytes, "pairs" 2 a lane of i16, "plain" one a lane of i32. Steps
-    are in bytes; those of zero points are 0 where there is one for all rows."""
+    """`how` multiplies: "vnni": 4 products of bytes a lane, "pairs": 2 of i16 a lane, "plain": one of i32 a lane. Steps
+    are in bytes; those of zero points are 0 where all rows share one."""
 
     lanes: int
     how: str
@@ -64,7 +64,7 @@ class IntegerKernel(Record):
 
     @property
     def rows(self) -> int:
-        """Rows of a in a tile, as many as make its sums a square of vectors."""
+        """Rows of a in a tile: so many that its sums can be transposed as squares of vectors."""
         return self.lanes // _COLUMNS
 
     def ir(self) -> str:
@@ -111,7 +111,7 @@ class IntegerKernel(Record):
                 total.value = self._products(k, total.value, left, y)
 
     def _products(self, k: Kernel, total: Value, a: Value, b: Value) -> Value:
-        """The total with the products of the elements added to its lanes."""
+        """`total` plus the products of the elements of a and b, lane by lane."""
         if self.how == "vnni":
             return k.call("llvm.x86.avx512.vpdpbusd.512", total.type, total, a, b)
         if self.how == "pairs":
@@ -120,7 +120,7 @@ class IntegerKernel(Record):
         return total + a * b
 
     def _folded(self, k: Kernel, vectors: Sequence[Value]) -> Value:
-        """One vector with the sum of each of these, which are as many as a vector has lanes."""
+        """One vector whose lane i is the sum of the lanes of vector i; there are as many vectors as lanes."""
         lanes, vectors_left = self.lanes, list(vectors)
         while len(vectors_left) > 1:
             pairs = zip(vectors_left[::2], vectors_left[1::2], strict=True)
@@ -132,7 +132,7 @@ class IntegerKernel(Record):
         kind = I32.of(_COLUMNS)
         kept = k.tail(k.min(w["n"] - left, _COLUMNS), _COLUMNS)
         length = k.cast("trunc", w["k"], I32)
-        # What was added to the operands is added to their zero points and sums.
+        # Offsets that were added to the operands are added to their zero points and sums too.
         more_a = 128 if self.how == "vnni" and self.a_signed else 0
         more_b = -128 if self.how == "vnni" and not self.b_signed else 0
         b_sums = k.load(kind, k.at(w["b_sums"], left, I32), kept) + k.splat(length * more_b, _COLUMNS)
@@ -182,7 +182,7 @@ def bind_integer_matmul(
 
 
 def _packed(node: Node, ins: Sequence[Array], out: Array, ctx: EngineContext) -> list[EngineStep]:
-    """A product with a fixed b, whose rows are packed as the columns of a product's second operand."""
+    """A product with a fixed b, whose rows are packed as the columns of a GEMM's second operand."""
     (a, b, *zeros), following = ins, ctx.epilogue
     form = form_of(node.inputs[0], node.inputs[2:], b.dtype == np.int8, ctx.machine, False)
     if form.how != "vnni" and not ctx.is_fixed(node.inputs[3]):
@@ -215,7 +215,7 @@ def _as_they_lie(node: Node, ins: Sequence[Array], out: Array, ctx: EngineContex
     vnni = multiplier(ctx.machine) == "vnni"
     for x, other, unsigned in ((a, 3, True), (b, 2, False)):
         column_sums = ctx.acquire(4 * len(x)).view(np.int32)
-        # A sum counts as often as the other operand's zero point, in the form in which it is multiplied.
+        # An operand's sums are multiplied by the other operand's zero point, as it is after the change of sign.
         as_given = not vnni or (node.inputs[other - 2].dtype.name == "u8") != unsigned
         if as_given and is_zero(node.inputs[other]):
             column_sums[...] = 0

@@ -1,10 +1,10 @@
-"""Integers of 8 bits as the products of `gemm` read them: words of 32 bits, each of some neighbouring terms.
+"""8-bit integers as the kernels of `gemm` read them: words of 32 bits, each with two or four neighbouring terms.
 
     sum of (x - zx)(w - zw) = sum of x·w - zx · sum of w, where zw is 0
 
-With VNNI's instructions a word is four bytes. x has no sign there and w has one: to change the top bit of either is to
-add 128, and changes its zero point. What zx makes of w's sums is a number for each output, an operand of the epilogue.
-Otherwise, and where w has zero points, a word is two i16, from which the zero points have been taken.
+With VNNI's instructions a word is four bytes, unsigned for x and signed for w: flipping the top bit adds 128 to an
+element, and changes the zero point by as much. zx · sum of w is a number for each output, an operand of the epilogue.
+Otherwise, and where w has zero points, a word is two i16, from which the zero points have been subtracted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def words_of_bytes(machine: Machine) -> bool:
 
 
 class AdjustKernel(Record):
-    """Bytes as a product reads them: with the top bit changed where they have a sign ("u8"), or as i16 less the zero
+    """Bytes as a product reads them: with the top bit flipped where they are signed ("u8"), or as i16 minus the zero
     point. An item is a row; rows of x and of out lie `x_row` and `out_row` bytes apart."""
 
     lanes: int
@@ -61,10 +61,10 @@ class AdjustKernel(Record):
 
 
 class Form(Record):
-    """How the operands of one product are read: "vnni", "pairs" or "plain", and x's zero point in that form."""
+    """How one product reads its operands: "vnni", "pairs" or "plain", and x's zero point in that form."""
 
     how: str
-    signed: bool  # x, as it is given
+    signed: bool  # of x as the node has it
     zero: int | None  # None: not known before a run
 
     @property
@@ -74,7 +74,7 @@ class Form(Record):
 
     @property
     def around(self) -> int:
-        """What stands around an image; it is not read where it is no byte (`form_of`)."""
+        """The value of padding around an image; not read where it does not fit a byte (`form_of`)."""
         return (self.zero or 0) & 255
 
     @property
@@ -83,7 +83,7 @@ class Form(Record):
 
 
 def form_of(x: Tensor, zeros: Sequence[Tensor], w_signed: bool, machine: Machine, known: bool) -> Form:
-    """The form for a product of x; the zero points are x's, one, and w's. `known`: x's has to be."""
+    """The form for a product of x; `zeros` are x's single zero point and w's. `known`: x's must be a constant."""
     signed = x.dtype.name == "i8"
     sources = [_source(z).node for z in zeros]
     values = [n.attrs["value"].astype(np.int64) if n.op.is_constant else None for n in sources]
@@ -108,8 +108,8 @@ def _source(t: Tensor) -> Tensor:
 def adjusted(
     x: Array, zero: Array, form: Form, ctx: EngineContext, steps: list[EngineStep], row: int = 0
 ) -> Array:
-    """x (rows, columns), rows contiguous, in the form's dtype; with `row` in rows of so many elements, which may be
-    read beyond the last. x itself where it is as it should be."""
+    """x (rows, columns), rows contiguous, in the form's dtype; with `row`, in rows that are `row` elements apart and
+    may be read past the last. x itself where it already has that form."""
     rows, columns = x.shape
     row = row or columns
     wide = form.how != "vnni"
@@ -121,7 +121,7 @@ def adjusted(
         memory = ctx.borrow(nbytes)
     else:
         memory = ctx.acquire(nbytes)
-        memory[...] = 0  # what is behind the columns is written once, and stays
+        memory[...] = 0  # the elements past the columns stay zero
     if x.flags.c_contiguous and row == columns:
         count, rest = divmod(x.size, _ITEM_BYTES)
         flat, target = x.reshape(-1), memory.view(form.dtype)
@@ -139,7 +139,7 @@ def adjusted(
 def adjust_rows(
     x: Array, out: Array, out_row: int, zero: Array, form: Form, ctx: EngineContext, steps: list[EngineStep]
 ) -> None:
-    """Adds the step that writes rows of x (rows, columns), adjusted, to rows that lie `out_row` bytes apart."""
+    """Adds the step that writes the adjusted rows of x (rows, columns) to rows `out_row` bytes apart."""
     rows, columns = x.shape
     wide = form.how != "vnni"
     spec = AdjustKernel(ctx.machine.lanes(16 if wide else 8), form.signed, wide)
@@ -148,7 +148,8 @@ def adjust_rows(
 
 
 class Weights(Record):
-    """Weights w (outputs, …), fixed, with w's and x's zero points. `sums` is the epilogue's operand behind the sum."""
+    """Weights w (outputs, …), fixed, with w's and x's zero points. `sums` is the epilogue's operand that follows the
+    product."""
 
     w: Array
     zeros: Sequence[Array]
@@ -157,7 +158,7 @@ class Weights(Record):
     totals: Array | None
 
     def read(self) -> Array:
-        """The weights as products read them; writes what depends on them alone. Called when they change."""
+        """The weights as products read them; also writes `sums`. Called when the weights change."""
         w, form = self.w, self.form
         if self.sums is None or self.totals is None:
             return w.astype(np.int16) - self.zeros[1].astype(np.int16).reshape(-1, *(1,) * (w.ndim - 1))
@@ -186,7 +187,8 @@ def weights(
 
 
 def pack_words(weights: Weights, groups: int, taps: int, terms: int, width: int, ctx: EngineContext) -> Panels:
-    """Panels of weights whose outputs are in groups. Axes behind the second come first among a filter's terms."""
+    """Panels of weights whose outputs are in groups. Of a filter's terms, the axes after the second come before the
+    second."""
     form, outputs = weights.form, len(weights.w) // groups
     words, panels = -(-terms // form.in_word), -(-outputs // width)
     packed = ctx.acquire(groups * panels * taps * words * width * 4)

@@ -7,7 +7,7 @@
         v = k.load(F32, k.at(x, i, F32))
         k.store(v * factor, k.at(y, i, F32))
     text = k.text()
-    words = args(x=source, y=target, factor=0.5)  # what a caller gives it
+    words = args(x=source, y=target, factor=0.5)  # the words that a caller passes
 
 Arguments are declared once, and given and read by name. Values have operators (`a + b`, `-a`, `a & b`); a Python number
 beside a value becomes a constant of its type. Numbers that change in a loop are variables (`k.variable(start)`,
@@ -40,12 +40,12 @@ class Type(Record):
         return self.scalar if self.lanes == 1 else f"<{self.lanes} x {self.scalar}>"
 
     def of(self, lanes: int) -> Type:
-        """The vector of so many of this type's scalars."""
+        """The vector of `lanes` scalars of this type."""
         return Type(self.scalar, lanes)
 
     @property
     def suffix(self) -> str:
-        """The type in the name of an intrinsic."""
+        """The type as it stands in the name of an intrinsic."""
         short = _SUFFIX.get(self.scalar, self.scalar)
         return short if self.lanes == 1 else f"v{self.lanes}{short}"
 
@@ -147,7 +147,7 @@ class Value:
 
 
 class Variable:
-    """A value that may be assigned anew, also in a loop: `v.value = v.value + 1`."""
+    """A value that can be reassigned, also in a loop: `v.value = v.value + 1`."""
 
     __slots__ = ("_k", "_place", "type")
 
@@ -188,8 +188,8 @@ class Arguments(Record):
         return len(self.types)
 
     def __call__(self, **values: npt.NDArray[Any] | float | None) -> Words:
-        """The words, of values that are all given by name: of a pointer an address, an array or None (0), of a size an
-        integer, of a float a number.
+        """The words for values that are given by name: an address, an array or None (0) for a pointer, an integer for a
+        size, a number for a float.
 
         Raises: ValueError for a name that is missing or unknown, TypeError for a value of another kind.
         """
@@ -227,19 +227,20 @@ def floats(*names: str, type: Type = F32) -> Arguments:
 
 
 class Kernel:
-    """One function `void name(ptr args, i64 first, i64 last)`, which does the work items first … last - 1. `arguments`
-    are what `args` points to. `lookup`: how the processor looks up floats in its registers (`Machine.lookup`)."""
+    """One function `void name(ptr args, i64 first, i64 last)`, which computes the work items first … last - 1.
+    `arguments` describe the words that `args` points to. `lookup`: how the processor looks up floats in registers
+    (`Machine.lookup`)."""
 
     def __init__(self, name: str, arguments: Arguments | None = None, lookup: Lookup = None) -> None:
         self.symbol, self.lookup = name, lookup
         self._arguments = arguments or Arguments()
         self.lines: list[str] = []
-        self.places: list[str] = []  # variables, at the start of the function
+        self.places: list[str] = []  # the variables' allocas, at the start of the function
         self.declared: dict[str, None] = {}
         self.functions: dict[str, str] = {}  # other functions of the module, by name
         self._count = 0
         self._words: dict[tuple[int, Type], Value] = {}
-        self._entry: list[str] = []  # words of args, loaded once
+        self._entry: list[str] = []  # loads of the words of args, once each
         self.first, self.last = Value(self, I64, "%first"), Value(self, I64, "%last")
 
     # -- text
@@ -258,7 +259,7 @@ class Kernel:
         self.lines.append(text)
 
     def op(self, type: Type, text: str) -> Value:
-        """An instruction that gives a value of that type."""
+        """An instruction whose result has that type."""
         value = Value(self, type, self.name())
         self.lines.append(f"{value.text} = {text}")
         return value
@@ -291,7 +292,7 @@ class Kernel:
         return tuple(map(self.arg, names))
 
     def all_args(self, *but: str) -> dict[str, Value]:
-        """All arguments by name, but those that the kernel reads by `arg` or not at all."""
+        """All arguments by name, except those named, which the kernel reads by `arg` or not at all."""
         return {name: self.arg(name) for name in self._arguments.types if name not in but}
 
     def _word(self, index: int, type: Type) -> Value:
@@ -307,7 +308,7 @@ class Kernel:
         return self._words[key]
 
     def const(self, type: Type, number: Number) -> Value:
-        """A constant; of a vector type the same in all lanes."""
+        """A constant; for a vector type, the same number in all lanes."""
         one = _literal(type, number)
         if type.lanes > 1:
             one = "<" + ", ".join([f"{type.scalar} {one}"] * type.lanes) + ">"
@@ -367,14 +368,14 @@ class Kernel:
         return self.op(a.type, f"select {condition}, {a}, {other}")
 
     def max(self, a: Value, b: Value | Number) -> Value:
-        """The greater float, NaN where one is NaN, as np.maximum; of equal ones a."""
+        """The greater float, NaN where one is NaN, as np.maximum; a where they are equal."""
         b = self.like(a, b)
         if not a.type.is_float:
             return self.select(self.cmp("sgt", a, b), a, b)
         return self.select(self.cmp("oge", a, b) | self.cmp("uno", a, a), a, b)
 
     def min(self, a: Value, b: Value | Number) -> Value:
-        """The lesser float, NaN where one is NaN, as np.minimum; of equal ones a."""
+        """The lesser float, NaN where one is NaN, as np.minimum; a where they are equal."""
         b = self.like(a, b)
         if not a.type.is_float:
             return self.select(self.cmp("slt", a, b), a, b)
@@ -387,14 +388,14 @@ class Kernel:
         return a if kind == a.type else self.op(kind, f"{how} {a} to {kind}")
 
     def bits(self, a: Value, scalar: Type) -> Value:
-        """The same bits in each lane as a type of the same size."""
+        """The bits of each lane reinterpreted as a type of the same size."""
         return self.cast("bitcast", a, scalar.of(a.type.lanes))
 
     def fence(self, a: Value) -> Value:
-        """The same value, of which LLVM does not know how it was made.
+        """The same value, hidden from LLVM's optimizer: it does not see how it was computed.
 
-        LLVM 22 miscompiles a choice between a value and three-operand logic of its bits (on AVX-512 a masked
-        `vpternlogd`, whose immediate is that of another order of operands): results of such logic stand behind a fence.
+        LLVM 22 miscompiles a select between a value and three-operand logic of its bits (on AVX-512 a masked
+        `vpternlogd`, whose immediate is for another order of operands): results of such logic go through a fence.
         """
         if not a.type.is_float:
             kind = {32: F32, 64: F64}.get(a.type.bits)
@@ -437,7 +438,8 @@ class Kernel:
         return self.shuffle(a, None, range(n)), self.shuffle(a, None, range(n, 2 * n))
 
     def fold(self, a: Value, join: Any) -> Value:
-        """All lanes joined into a scalar, halves first: `fold(v, lambda x, y: x + y)`. The order is fixed."""
+        """All lanes reduced to a scalar, upper half with lower half first: `fold(v, lambda x, y: x + y)`. The order is
+        fixed."""
         while a.type.lanes > 1:
             a = join(*self.halves(a))
         return a
@@ -459,12 +461,13 @@ class Kernel:
     # -- memory
 
     def at(self, base: Value, index: Value | int, type: Type = I8) -> Value:
-        """The address of element `index` of an array of `type`'s scalars."""
+        """The address of element `index` of an array of scalars of `type`."""
         where = index if isinstance(index, Value) else self.const(I64, index)
         return self.op(PTR, f"getelementptr {type.of(1)}, {base}, {where}")
 
     def load(self, type: Type, where: Value, mask: Value | None = None, align: int | None = None) -> Value:
-        """A scalar or vector; aligned as its scalars are unless `align` says more. Masked lanes are zero, not read."""
+        """A scalar or vector, with the alignment of its scalars unless `align` is given. Lanes outside the mask are not
+        read and are zero."""
         align = align or type.size
         if mask is None:
             return self.op(type, f"load {type}, {where}, align {align}")
@@ -473,8 +476,8 @@ class Kernel:
         )
 
     def store(self, value: Value, where: Value, mask: Value | None = None, align: int | None = None) -> None:
-        """The lanes of the mask, or all. LLVM 22 stores more bytes than the element has where one lane of a narrowed
-        vector is stored by a constant mask: such a lane (`tail(1, lanes)`) is stored as a scalar."""
+        """Stores the lanes of the mask, or all. With a constant mask of one lane, LLVM 22 stores too many bytes of a
+        narrowed vector: such a lane (`tail(1, lanes)`) is stored as a scalar."""
         align = align or value.type.size
         if mask is not None and mask.text == self.tail(1, mask.type.lanes).text:
             value, mask = self.extract(value, 0), None
@@ -505,7 +508,7 @@ class Kernel:
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
-        """The body where the condition (one i1) holds; results go into variables."""
+        """Runs the body where the condition (one i1) holds; results go into variables."""
         self._count += 1
         n = self._count
         self.line(f"br {condition}, label %then{n}, label %after{n}\nthen{n}:")
@@ -537,7 +540,7 @@ class Repeat:
         self._k.line(f"br {condition}, label %on{n}, label %left{self.number}\non{n}:")
 
 
-# Kernels refer to no other symbol: without this attribute LLVM would make calls of memset and memcpy from loops.
+# Kernels must refer to no other symbol: without this attribute LLVM would turn loops into calls of memset and memcpy.
 ATTRIBUTES = 'attributes #0 = { nounwind "no-builtins" "no-stack-arg-probe" }'
 
 

@@ -1,10 +1,10 @@
-"""Which tensors of a program lie in memory with their channels last: a physical order, unknown to the graph.
+"""Which tensors of a program are channels last in memory: a physical layout, unknown to the graph.
 
-Convolutions of the engine read and write channels last. A tensor between them, and between ops that work on an image
-of either order (elementwise ones and pools), is an array of the same shape whose strides are those of (N, *S, C). What
-the caller sees, weights, states, operands and results of products, and memory that several tensors view, keep the order
-of their shapes. A node that is not bound with such strides gets copies (`executable.py`), so what is chosen here
-decides times alone.
+The engine's convolutions read and write channels last. A tensor between them, and between ops that work on either
+layout (elementwise ops and pools), is an array of the same shape with the strides of (N, *S, C). Inputs and outputs of
+the program, weights, states, operands and results of matrix products, and memory that several tensors view, keep the
+order of their shapes. A node that cannot be bound to such strides gets copies (`executable.py`), so the choice made
+here affects speed alone.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rlx.ir import Graph, Node, Tensor, TensorType, bodies, node_of
 
 
 def channels_last_tensors(graph: Graph, plan: MemoryPlan) -> dict[int, tuple[int, ...]]:
-    """The shape (N, *S, C) in memory of each tensor, by its id, that lies with its channels last: those that a
-    convolution reads or writes, and those that are tied to one by ops that work on either order."""
+    """The shape (N, *S, C) in memory of each channels-last tensor, by its id: those that a convolution reads or writes,
+    and those that are tied to one by ops that work on either layout."""
     fixed = {t.id for ts in (graph.inputs, graph.outputs, graph.updates) for t in ts.values()}
     for node in graph.nodes:
-        product = node.op.contracts and "makes" not in _images(node)  # matrices lie in the order of their shapes
+        product = node.op.contracts and "makes" not in _images(node)  # matrices keep the order of their shapes
         if node.op.leaf or bodies(node) or view_offset(node) is not None or product:
             fixed.update(t.id for t in (*node.inputs, *node.outputs))
     parent: dict[int, int] = {}
@@ -55,12 +55,12 @@ def channels_last_tensors(graph: Graph, plan: MemoryPlan) -> dict[int, tuple[int
 
 
 def _images(node: Node) -> set[str]:
-    """What the binders of a node do with images."""
+    """How a node's binders treat the layout of images ("makes", "follows")."""
     return {IMAGES[b] for b in binders_of(node.op) if b in IMAGES}
 
 
 def _tied(node: Node) -> Sequence[Tensor]:
-    """The images of a node that should have the same order."""
+    """The images of a node that should have the same layout."""
     if "follows" in _images(node):
         return [t for t in (*node.inputs, node.output) if t.ndim == node.output.ndim]
     if node.op.elementwise:
@@ -70,8 +70,8 @@ def _tied(node: Node) -> Sequence[Tensor]:
 
 
 def in_memory_order(node: Node, ins: Sequence[Array]) -> tuple[Node, Sequence[Array]]:
-    """A reduction of an image whose channels lie last, over its channels or all its pixels, as one of an array of
-    (N, *S, C): it gives the same elements in the same order. Any other node as it is."""
+    """A reduction of a channels-last image over its channels or all its pixels, as a reduction of an array (N, *S, C),
+    which has the same elements in the same order. Any other node unchanged."""
     axes = node.attrs.get("axes")
     if node.op.joins is None or axes is None or len(ins) != 1 or ins[0].flags.c_contiguous:
         return node, ins
@@ -80,6 +80,6 @@ def in_memory_order(node: Node, ins: Sequence[Array]) -> tuple[Node, Sequence[Ar
         return node, ins
     moved = np.moveaxis(ins[0], 1, -1)
     types = [TensorType(moved.shape, node.inputs[0].dtype)]
-    places = (0, rank - 1, *range(1, rank - 1))  # the axes' places behind the move
+    places = (0, rank - 1, *range(1, rank - 1))  # the axes' positions after the move
     inside = tuple(sorted(places[axis] for axis in axes))
     return node_of(node.op, types, {**node.attrs, "axes": inside}), [moved]

@@ -1,4 +1,4 @@
-"""Tables of 16 floats in registers: an entry for each lane of a vector."""
+"""Look-ups in tables of 16 floats that are held in registers: each lane of a vector has its own index."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from rlx.backends.cpu.ir import F32, F64, I8, I64, Kernel, Value
 
 
 def looked_up(k: Kernel, table: Value, index: Value) -> Value:
-    """Entry `index` of a constant vector of 16 floats for each lane; of the index (i32) the last four bits count.
-    Without instructions for it, entries are chosen bit by bit."""
+    """For each lane, entry `index` of a constant vector of 16 floats; only the low four bits of the index (i32) count.
+    Where there is no such instruction, entries are selected bit by bit."""
     kind, lanes = table.type.of(1), index.type.lanes
     per = {"avx2": 8, "neon": 4}.get(k.lookup or "", 0)
     if per and kind == F32 and lanes % per == 0:
@@ -32,7 +32,7 @@ def looked_up(k: Kernel, table: Value, index: Value) -> Value:
 
 
 def _in_parts(k: Kernel, table: Value, index: Value, per: int) -> Value:
-    """Does what `looked_up` does where registers are narrower: AVX2 chooses among 8 of them, NEON among 64 bytes."""
+    """`looked_up` for narrower registers: AVX2 permutes 8 floats, NEON looks up among 64 bytes."""
     lanes, vectors = index.type.lanes, []
     for first in range(0, lanes, per):
         at = k.shuffle(index, None, range(first, first + per)) if lanes > per else index

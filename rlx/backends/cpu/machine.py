@@ -1,4 +1,4 @@
-"""The processor at hand as LLVM needs to know it: its architecture and features, read from the system."""
+"""The processor of this process as LLVM needs to know it: architecture and features, read from the system."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlx.records import Record, replace
 
 Lookup = Literal["avx512", "avx2", "neon"] | None
 FEATURES_ENV = "RLX_CPU_FEATURES"
-# The flag in /proc/cpuinfo, where it differs from LLVM's name of the feature.
+# Flags in /proc/cpuinfo that differ from LLVM's name of the feature.
 _RENAMED = {
     "pni": "sse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2", "abm": "lzcnt", "bmi1": "bmi", "avx_vnni": "avxvnni",
     "avx512_vnni": "avx512vnni", "avx512_bf16": "avx512bf16", "avx512_fp16": "avx512fp16", "avx512_bitalg":
@@ -34,7 +34,8 @@ _AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
 
 class Machine(Record):
     """An architecture, "x86_64" or "aarch64", and LLVM's names of the features that kernels may use. `looks_ahead`:
-    the processor asks for memory that is read in order sooner than instructions for it would, as AMD's do."""
+    the hardware prefetcher runs far enough ahead of sequential reads to make prefetch instructions useless, as on AMD's
+    processors."""
 
     arch: str
     features: frozenset[str]
@@ -80,7 +81,7 @@ class Machine(Record):
 
     @property
     def llvm_features(self) -> str:
-        """The features as LLVM's target machine takes them. Vectors are as wide as the processor has them."""
+        """The features as LLVM's target machine takes them, with the full vector width of the processor."""
         named = [f"+{f}" for f in sorted(self.features)]
         return ",".join([*named, "-prefer-256-bit"] if self.arch == "x86_64" else named)
 
@@ -89,7 +90,7 @@ class Machine(Record):
         return f"{self.arch}-unknown-linux-gnu"
 
     def without(self, *features: str) -> Machine:
-        """The machine with features withheld, each with those that contain it: "avx512f" takes all of AVX-512 away."""
+        """The machine without these features and those that build on them: "avx512f" takes all of AVX-512 away."""
         gone = {
             f
             for f in self.features
@@ -102,7 +103,7 @@ class Machine(Record):
 @cache
 def this_machine() -> Machine | None:
     """The processor of this process; None where the engine has no code for it. The environment's RLX_CPU_FEATURES, such
-    as "avx2,fma,f16c", keeps it to the features named there. Raises: RlxError for a name that is no such feature's."""
+    as "avx2,fma,f16c", limits it to the features named there. Raises: RlxError for an unknown feature."""
     arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
     if arch not in ("x86_64", "aarch64") or not sys.platform.startswith("linux") or sys.maxsize < 1 << 32:
         return None
@@ -132,7 +133,8 @@ def this_machine() -> Machine | None:
 
 
 def _may_use_tiles() -> bool:
-    """Asks the system for the registers of the matrix unit, which a thread's state has no room for before."""
+    """Asks the system for permission to use the matrix unit's registers, for which it then makes room in each thread's
+    state."""
     try:
         return bool(ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0)  # arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)
     except (OSError, AttributeError):

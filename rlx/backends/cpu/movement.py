@@ -1,4 +1,4 @@
-"""Strided copies: reshape, transpose, expand, slice, concat and pad. Addresses and strides are words, so that few
+"""Strided copies: reshape, transpose, expand, slice, concat and pad. Addresses and strides are arguments, so that few
 kernels serve all shapes."""
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def axis_names(outer: int) -> tuple[str, ...]:
 
 
 class Copy(Record):
-    """Rows, in chunks, within `outer` axes. `how`: "run", both are contiguous along a row; "fill", a row repeats one
-    element; "each", element by element; "turn", the source is contiguous along the rows' axis, the target along the
-    row. `from_` and `to_` are bytes in the source and in the target, between rows, a row's elements, or the elements of
-    an outer axis."""
+    """Copies rows, in chunks, within `outer` axes. `how`: "run", source and target are contiguous along a row; "fill",
+    a row repeats one element; "each", element by element; "turn" (a transpose), the source is contiguous from row to
+    row, the target along a row. `from_` and `to_` arguments are strides in bytes in the source and in the target: of
+    rows, of a row's elements, and of each outer axis."""
 
     how: str
     unit: int
@@ -90,8 +90,8 @@ class Copy(Record):
             k.store(k.load(kind, k.at(source, i * k.arg("from_element"))), k.at(target, i * k.arg("to_element")))
 
     def _turn(self, k: Kernel, source: Value, target: Value, begin: Value, end: Value) -> None:
-        """Squares of vectors, the last of a long row in part, then what is left, an element at a time. Rows follow each
-        other in the source."""
+        """Transposes squares of vectors, the last of a long row in part, then the rest element by element. Rows are
+        adjacent in the source."""
         kind, side = _UNITS[self.unit], min(self.lanes, self.vector_bytes // 4)
         n, to_row, from_element = k.args("n", "to_row", "from_element")
         whole, squares = n & -side, begin + ((end - begin) & -side)
@@ -131,7 +131,7 @@ class RowCopy(Record):
 
 
 def copy_run(k: Kernel, source: Value, target: Value, n: Value, unit: int, vector_bytes: int) -> None:
-    """Copies n neighbouring elements."""
+    """Copies n contiguous elements."""
     kind, lanes = _UNITS[unit], vector_bytes // unit
     whole = n & -lanes
     with k.loop(0, whole, lanes) as i:
@@ -238,7 +238,7 @@ def _step(
 
 
 def all_copies(pairs: Sequence[tuple[Array, Array]], ctx: EngineContext) -> list[EngineStep] | None:
-    """Several copies; None where one of them is."""
+    """The steps of several copies; None where `copies` gives None for one."""
     steps: list[EngineStep] = []
     for source, target in pairs:
         steps_of_pair = copies(source, target, ctx)

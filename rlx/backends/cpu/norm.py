@@ -1,4 +1,4 @@
-"""group_norm of images whose channels lie last: a group's rows lie in pieces, which no row program reads."""
+"""group_norm of channels-last images: a group is not contiguous there, so row programs cannot read it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlx.ir import Node
 from rlx.records import Record
 
 _NS_PER_ELEMENT = 0.7
-_PART = 512  # positions whose elements are added up in f32 by one sum
+_PART = 512  # positions that one f32 accumulator adds up
 
 
 @engine("group_norm", images="follows")
@@ -42,8 +42,9 @@ def bind_group_norm(
 
 
 class GroupNormLast(Record):
-    """group_norm of images (N, inner, C): an item is a group of channels (`together`), or, where each channel is a
-    group, a vector of them: `width` channels. `few` positions shift the mean; `of_n` and `of_few` are reciprocals."""
+    """group_norm of images (N, inner, C): an item is `width` channels: one group (`together`), or, where each channel
+    is a group, a vector of groups. The mean of the first `few` positions shifts the mean; `of_n` and `of_few` are
+    reciprocals."""
 
     dtype: str
     gamma: str
@@ -74,7 +75,7 @@ class GroupNormLast(Record):
 
             @contextmanager
             def vectors(until: Value, count: Value = count) -> Iterator[tuple[Value, Value | int, Value]]:
-                """The body for each vector of channels of each position."""
+                """Runs the body for each vector of channels of each position."""
                 with k.loop(0, until) as p:
                     if self.together:
                         with k.loop(0, count, lanes) as c:
@@ -83,7 +84,7 @@ class GroupNormLast(Record):
                         yield p, 0, k.tail(count, lanes)
 
             def total(until: Value, term: Callable[[Value, Value, Value], Value]) -> Value:
-                """The sum of a term of each element, of which part after part is added up in f32."""
+                """The sum of a term over all elements, added up in f32 part by part."""
                 whole = k.variable(nothing)
                 with k.loop(0, until, _PART) as start:
                     part = k.variable(nothing)
@@ -96,7 +97,7 @@ class GroupNormLast(Record):
             def mean(until: Value, by: Value, shifts: Sequence[Value]) -> Value:
                 return by * total(until, lambda v, held, mask: held + kept(k, _less(v, shifts), mask))
 
-            # The mean is two numbers, as in `rlx.ops.numeric.centred`.
+            # The mean is kept as the sum of two numbers, as in `rlx.ops.numeric.centred`.
             start = value(0, 0, k.tail(k.min(count, lanes), lanes))
             start = k.splat(k.extract(start, 0), lanes) if self.together else start
             near = start + mean(few, of_few, [start])

@@ -1,4 +1,4 @@
-"""argmax and argmin: the extreme of a row, or of each column, then the first or last place where it stands."""
+"""argmax and argmin: the extreme of a row, or of each column, then the first or last index at which it occurs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from rlx.ir import Node
 from rlx.records import Record
 
 _NONE = (1 << 31) - 1
-_KINDS = {  # what elements are compared as
+_KINDS = {  # the type in which elements are compared
     **dict.fromkeys(STORED, F32), "f64": F64, "i64": I64, **dict.fromkeys(("i32", "i8", "u8", "bool"), I32)
 }  # fmt: skip
 
 
 class Extreme(Record):
-    """(before, n, after) elements to the place along n: an item is a row, or `across` memory a vector of columns."""
+    """(before, n, after) elements to the index along n: an item is a row, or with `across` a vector of columns."""
 
     dtype: str
     largest: bool
@@ -82,7 +82,7 @@ class Extreme(Record):
                 hit = hit | (k.cmp("uno", v, v) & k.splat(odd, lanes))
             return hit if mask is None else hit & mask
 
-        # Groups of vectors before the first with a hit are passed over; the last hit may be anywhere behind.
+        # Groups of vectors before the first with a hit are skipped; the last hit may be in any group after it.
         start, end = k.variable(0), k.variable(n)
         if not self.last:
             step = lanes * UNROLL
@@ -104,8 +104,8 @@ class Extreme(Record):
         return folded(k, places, lambda a, b: self._first(k, a, b))
 
     def _top_of_row(self, k: Kernel, base: Value, n: Value) -> tuple[Value, Value]:
-        """A row's extreme, and whether it is NaN. Zero times each element is added up: a sum that is no zero tells of
-        NaN, or infinities, and the row is read once more with comparisons that keep NaN."""
+        """A row's extreme, and whether it is NaN. Zero times each element is added up: a sum other than zero means NaN
+        or infinities, and the row is read again with comparisons that keep NaN."""
         lanes, kind = self.lanes, self._kind
         tops = accumulators(k, lanes, self._least, kind)
         if not kind.is_float:
@@ -137,7 +137,7 @@ class Extreme(Record):
         return top.value, k.cmp("uno", top.value, top.value)
 
     def _load(self, k: Kernel, at: Value, mask: Value | None) -> Value:
-        """Elements whose greatest is sought; masked ones are the least of their type."""
+        """Elements as the search for the greatest takes them; masked lanes hold the least value of the type."""
         x, kind = k.arg("x"), self._kind
         if self.dtype in LOADED:
             v = load_wide(k, x, self.dtype, at, self.lanes, mask)
@@ -168,7 +168,7 @@ class Extreme(Record):
         return k.select(k.cmp("sgt" if self.last else "slt", a, b), a, b)
 
     def _nearer(self, k: Kernel, nearest: Value, hit: Value, here: Value) -> Value:
-        """`here` in the lanes that are hit, if it is nearer than what was found."""
+        """`here` in the lanes with a hit, where it is nearer than `nearest`."""
         return k.select(hit, self._first(k, here, nearest), nearest)
 
 

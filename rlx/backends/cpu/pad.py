@@ -1,4 +1,4 @@
-"""The boxes that the output of pad is cut into, each a strided copy of the input or filled with the pad value."""
+"""Cuts the output of pad into boxes, each a strided copy of a part of the input or filled with the pad value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_BOXES = 256  # a short axis that is mirrored many times has more
 
 
 def boxes(node: Node, x: Array, out: Array) -> list[tuple[Array, Array]] | None:
-    """The parts of the output beside what each is a copy of; None where they are too many."""
+    """Pairs of an array and the part of the output that it is copied into; None where there are too many."""
     pads, mode = node.attrs["pads"], node.attrs["mode"]
     if mode == "constant":
         return _constant(x, out, pads, filling(node.attrs["value"], node.output.dtype))
@@ -36,7 +36,7 @@ def boxes(node: Node, x: Array, out: Array) -> list[tuple[Array, Array]] | None:
 def _constant(
     x: Array, out: Array, pads: Sequence[tuple[int, int]], value: Array
 ) -> list[tuple[Array, Array]]:
-    """The border, two slabs for each axis, beside the value, and the box that is left beside x."""
+    """The pad value with each slab of the border, two for each axis, and x with the inner box."""
     pairs = []
     rest = out
     for axis, ((before, _), n) in enumerate(zip(pads, x.shape, strict=True)):
@@ -50,7 +50,7 @@ def _constant(
 
 
 def _runs(table: npt.NDArray[np.int64]) -> list[tuple[int, int, int, int]]:
-    """An axis of the output as runs that step evenly through the input: (start, length, first element, step), where
+    """An axis of the output as runs that read the input at a constant step: (start, length, first element, step), where
     step is -1, 0 or 1."""
     result: list[tuple[int, int, int, int]] = []
     at = 0

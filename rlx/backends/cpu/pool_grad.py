@@ -1,7 +1,7 @@
 """max_pool_grad: each window's gradient goes to the first of its largest elements, or to its first NaN.
 
-An item is a vector of channels of an image that lies with its channels last, or one channel: its windows are taken in
-their order, so that no two items write the same element, and sums do not depend on threads.
+An item is a vector of channels of a channels-last image, or one channel. It goes through all windows in order, so no
+two items write the same element, and sums do not depend on threads.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _TABLES = tuple(f"table_{a}" for a in _AXES[2:])
 
 
 class MaxPoolGradient(Record):
-    """The gradient of images (N, C, D, H, W), of which `lanes` neighbouring channels are worked on at once. Strides are
-    in bytes. Each table has (first element, taps) of the windows along an axis."""
+    """The gradient of images (N, C, D, H, W), `lanes` neighbouring channels at a time. Strides are in bytes. Each table
+    has (first element, taps) of the windows along an axis."""
 
     lanes: int
     args = pointers(*_ARRAYS, *_TABLES) + sizes(*_NUMBERS, "channels", *_STRIDES)

@@ -17,7 +17,7 @@ from rlx.ir import Node
 from rlx.ops.pool import divisors
 from rlx.records import Record
 
-_MAX_ROW_ELEMENTS = 1 << 13  # a row with its padding lies on the stack
+_MAX_ROW_ELEMENTS = 1 << 13  # a row with its padding is held on the stack
 
 _ARGS = pointers("x", "y", "down", "right", "by") + sizes(
     "height", "width", "channels", "rows", "columns", "row_step", "column_step", "before"
@@ -26,7 +26,7 @@ _ARGS = pointers("x", "y", "down", "right", "by") + sizes(
 
 class PoolLast(Record):
     """Images (N, H, W, C): an item is a row of the result. The tables `down` and `right` have each window's first
-    element and number of taps; `by` are divisors."""
+    element and number of taps along H and W; `by` are the divisors."""
 
     join: str
     dtype: str
@@ -77,8 +77,8 @@ class PoolLast(Record):
 
 
 class PoolFirst(Record):
-    """Planes (N·C, H, W): an item is a row of the result. The rows under it are joined first, then elements of that
-    row, which has its padding around it, `before` on the left; `room` is its length at most."""
+    """Planes (N·C, H, W): an item is a row of the result. The rows under its windows are first reduced to one row,
+    which is padded, by `before` on the left; then windows of that row are reduced. `room` is its greatest length."""
 
     join: str
     dtype: str
@@ -142,7 +142,7 @@ def _every(k: Kernel, parts: list[Value], stride: int) -> Value:
     result = parts[0]
     if stride == 1:
         return result
-    done = -(-lanes // stride)  # lanes of the result that are in place, from the vectors before
+    done = -(-lanes // stride)  # lanes of the result that the vectors so far have filled
     result = k.shuffle(parts[0], None, [min(i * stride, lanes - 1) for i in range(lanes)])
     for number, part in enumerate(parts[1:], 1):
         order = list(range(lanes))
@@ -171,8 +171,8 @@ _POINT = _Axis(1, 1, 1, 1, 0, 1)
 def bind_pool(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
-    """An image in another order than its result is pooled in its own. Volumes are pooled slice by slice, and then along
-    the first axis."""
+    """An image whose layout differs from its result's is pooled in its own layout. Volumes are pooled slice by slice,
+    and then along the first axis."""
     attrs, x, y = node.attrs, ins[0], outs[0]
     spatial = x.ndim - 2
     if name_of(x) not in STORED or not 1 <= spatial <= 3 or x.size == 0:
@@ -207,7 +207,7 @@ def bind_pool(
         pooled = [_pooled(join, x, y, x.shape[0], x.shape[1], axes, by, last, ctx)]
     else:
         if join == "add" and x.dtype != np.float32:
-            return None  # sums of slices would be rounded
+            return None  # the sums of slices would be rounded
         (depth, *flat), (n, c) = axes, x.shape[:2]
         place = flat[0].count * flat[1].count
         line = _Axis(place, 1, 1, 1, 0, place)
@@ -233,7 +233,7 @@ def _pooled(
     join: str, x: Array, y: Array, n: int, channels: int, axes: Sequence[_Axis], by: Array, last: bool,
     ctx: EngineContext,
 ) -> EngineStep | None:  # fmt: skip
-    """x (n, channels, *sizes) pooled over two axes; in memory its channels are `last`, or it has the order of its
+    """x (n, channels, *sizes) pooled over two axes; it is channels last in memory (`last`), or has the order of its
     shape."""
     dtype, (down, right) = name_of(x), axes
     tables = [windows(a.size, a.kernel, a.stride, a.dilation, a.before, a.count) for a in axes]
@@ -258,7 +258,7 @@ def _pooled(
 def windows(
     size: int, kernel: int, stride: int, dilation: int, before: int, count: int
 ) -> npt.NDArray[np.int64]:
-    """The first element and the number of elements of each window along an axis, those in the padding left out."""
+    """The first element and the number of elements of each window along an axis, without those in the padding."""
     start = np.arange(count) * stride - before
     skipped = np.maximum(0, -(start // dilation))
     taps = np.minimum(kernel, -(-(size - start) // dilation)) - skipped
@@ -266,5 +266,5 @@ def windows(
 
 
 def _is_last(x: Array) -> bool:
-    """Whether an image lies in memory with its channels last."""
+    """Whether an image is channels last in memory."""
     return np.moveaxis(x, 1, -1).flags.c_contiguous

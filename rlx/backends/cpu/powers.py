@@ -1,4 +1,5 @@
-"""Products of floats in f64, or in two f64, times a power of two: no partial product leaves the range."""
+"""Products of floats as an f64, or the sum of two, times a separate power of two: no partial product overflows or
+underflows."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import NamedTuple
 
 from rlx.backends.cpu.ir import F64, I64, Kernel, Type, Value
 
-_FIELD = 0x7FF << 52  # the exponent's bits of an f64
+_FIELD = 0x7FF << 52  # the exponent bits of an f64
 
 
 class Part(NamedTuple):
@@ -18,7 +19,7 @@ class Part(NamedTuple):
 
 
 def normal(k: Kernel, x: Value) -> tuple[Value, Value, Value]:
-    """The mantissa of x, its power of two, and where x is a normal number; others are their own mantissas."""
+    """The mantissa of x, its power of two, and whether x is a normal number; other numbers are their own mantissas."""
     bits = k.bits(x, I64)
     field = (bits & _FIELD) >> 52
     is_normal = k.cmp("ne", field, 0) & k.cmp("ne", field, 0x7FF)
@@ -32,7 +33,7 @@ def two_to(k: Kernel, power: Value) -> Value:
 
 
 def multiplied(k: Kernel, a: Part, b: Part) -> Part:
-    """a · b. Where an element is no finite number other than zero, low is 0."""
+    """a · b. Where the product is zero, infinite or NaN, low is 0."""
     p = a.high * b.high
     rest = k.fma(a.low, b.high, k.fma(a.high, b.high, -p)) + a.high * b.low
     whole = p + rest
@@ -42,9 +43,9 @@ def multiplied(k: Kernel, a: Part, b: Part) -> Part:
 
 
 class RunningProduct:
-    """A running product: a number of f64, or the sum of two where `wide`, times a power of two, which is kept as two
-    factors, since f64 has not all of them. The number is brought back into [1, 2) where it is neither in the middle of
-    f64's range nor zero, infinite or NaN; rounding does not depend on it."""
+    """A running product: an f64, or the sum of two where `wide`, times a power of two, which is kept as two factors,
+    since one f64 could not hold it. The number is scaled back into [1, 2) where it has left the middle of f64's range
+    and is not zero, infinite or NaN; rounding does not depend on it."""
 
     def __init__(self, k: Kernel, kind: Type, wide: bool) -> None:
         self.k, self.wide = k, wide
@@ -90,20 +91,20 @@ class RunningProduct:
 
 
 def _factors(k: Kernel, power: Value) -> tuple[Value, Value]:
-    """Two powers of two, whose product is 2^power as far as f64 and numbers below 2 times it can tell."""
+    """Two powers of two whose product is 2^power, or too large or small to make a difference to f64."""
     held = k.min(k.max(power, -1300), 1300)
     first = ((held + 2048) >> 1) - 1024
     return two_to(k, first), two_to(k, held - first)
 
 
 def value_of(k: Kernel, part: Part) -> Value:
-    """The number as f64. Rounded once, but twice below 2^-1022."""
+    """The number as f64, rounded once, or twice below 2^-1022."""
     a, b = _factors(k, part.power)
     return (part.high + part.low) * a * b
 
 
 def folded_parts(k: Kernel, parts: list[Part]) -> Part:
-    """All lanes of all parts, whose number is a power of two, multiplied in a fixed order; a part of one lane."""
+    """The product, in a fixed order, of all lanes of all parts, whose number is a power of two: a part of one lane."""
     while len(parts) > 1:
         parts = [multiplied(k, a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
     (one,) = parts

@@ -1,8 +1,8 @@
-"""Binds `prod` over any axes: of floats, runs of neighbouring axes one after the other, along memory or across it; of
-integers, as other reductions.
+"""Binds `prod` over any axes. Floats: runs of adjacent axes are reduced one after the other, along memory or across it.
+Integers: as in other reductions.
 
-A product of floats is a mantissa and a power of two (`powers`), so that partial products do not leave the range; the
-mantissa of products of f64 is two of them. A step leaves such parts to the next one.
+A product of floats is a mantissa and a power of two (`powers`), so that partial products do not leave the range; for
+f64 the mantissa is the sum of two f64. A step passes such parts to the next one.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from rlx.ir import Node
 from rlx.ir import expr as ex
 from rlx.records import Record
 
-_PARTS = "parts"  # the dtype of what a step leaves to the next: f64, f64 and i64, in three arrays
-_CHAINS = 4  # products of a row whose multiplications do not wait for each other
-_LONG_RUN_ELEMENTS = 1 << 15  # a longer run, of which few are reduced at once, is cut into parts
-_FEW_ITEMS = 16  # a step should have more
+_PARTS = "parts"  # the "dtype" of partial results between steps: f64, f64 and i64, in three arrays
+_CHAINS = 4  # independent products of a row
+_LONG_RUN_ELEMENTS = 1 << 15  # a longer run is cut into parts if there are few of them
+_FEW_ITEMS = 16  # a step should have more items than this
 _LEAST_PART_ELEMENTS = 1 << 12
 
 
 class FloatProduct(Record):
-    """(before, n, after) elements to (before, parts, after): over n, in parts. An item is a part of a row (`across` is
-    False, after is 1) or of a vector of neighbouring columns. `x_size` and `y_size` are the elements of x and of y,
-    which are read where these are parts."""
+    """(before, n, after) elements to (before, parts, after): reduces over n, in parts. An item is a part of a row
+    (`across` is False, after is 1) or of a vector of neighbouring columns. `x_size` and `y_size` are the numbers of
+    elements of x and y, needed where these have three arrays."""
 
     source: str
     target: str
@@ -77,7 +77,7 @@ class FloatProduct(Record):
             v = k.cast("fpext", load_wide(k, x, self.source, at, lanes, mask, 1.0), F64)
             held.join(v)
             return
-        # Lanes that are not there have the parts of 1.
+        # Masked lanes hold the parts of 1.
         high, low, power = (k.at(x, at + k.arg("x_size") * p, F64) for p in range(3))
         fraction = k.load(F64.of(lanes), high, mask)
         if mask is not None:

@@ -1,4 +1,4 @@
-"""The engine's part of one executable: binds nodes to kernels, compiles all of them together, runs tables of steps."""
+"""The engine's part of one executable: binds nodes to kernels, compiles all kernels together, runs tables of steps."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ from rlx.ir import expr as ex
 from rlx.records import Record
 
 _MAX_TABLE_ROWS = 1 << 17  # they take eight megabytes
-_NO_KERNELS = (UnsupportedOp, RuntimeError)  # none can be made then: llvmlite raises RuntimeError
+_NO_KERNELS = (UnsupportedOp, RuntimeError)  # raised where no kernel can be made; RuntimeError is llvmlite's
 
 
 class MovingRow(Record):
-    """A copy around each turn of a segment: in turn i, i times the steps are added to the addresses."""
+    """A copy before or after each iteration of a segment: in iteration i, i times the steps are added to its
+    addresses."""
 
     source: int
     target: int
@@ -50,7 +51,7 @@ class MovingRow(Record):
 
 
 class EngineProgram:
-    """Binds the nodes of one executable, as far as there are kernels. `finish` compiles; no segment runs before.
+    """Binds the nodes of one executable that have kernels. `finish` compiles the kernels; before it no segment may run.
 
     `sources` are the buffers that hold weights: where one has been written, weights are packed anew (`refresh`)."""
 
@@ -61,7 +62,7 @@ class EngineProgram:
         machine = this_machine()
         assert machine is not None
         self._ctx = EngineContext(machine, threads, acquire, is_fixed, weights)
-        self.packed: list[Range] = []  # the weights that the last node that was bound reads in another order
+        self.packed: list[Range] = []  # the weights that the last bound node reads as packed copies
         self._segments: list[Segment] = []
         self._open: Segment | None = None
         self._prepares: list[Callable[[], object]] = []
@@ -75,11 +76,12 @@ class EngineProgram:
         self, node: Node, ins: Sequence[Array], outs: Sequence[Array], batch_invariant: bool = False,
         following: Epilogue | None = None,
     ) -> tuple[list[Segment], list[EngineStep]] | None:  # fmt: skip
-        """The segment that this node begins, if it does, and the node's steps; None where NumPy has to run it. With
-        `following`, the steps of both nodes, or None where they do not become one.
+        """The segment that this node begins (empty if none), and the node's steps; None where NumPy has to run it. With
+        `following`, the steps that compute both nodes, or None where they cannot be fused.
 
-        Whether the engine runs a node does not depend on where the plan puts its tensors: what it has no steps for
-        because a result lies over inputs, it does with copies of those. NumPy's results may have other bits."""
+        Whether the engine runs a node does not depend on where the plan puts its tensors, since NumPy's results may
+        differ in their last bits: where a result overlaps inputs and there are no steps for that, the inputs are copied
+        first."""
         self._ctx.batch_invariant, self._ctx.epilogue = batch_invariant, following
         self._ctx.next_node()
         count = len(self._ctx.weights)
@@ -117,8 +119,8 @@ class EngineProgram:
         return None
 
     def _apart(self, ins: Sequence[Array], outs: Sequence[Array]) -> tuple[list[Array], list[EngineStep]]:
-        """The inputs, of which those that share memory with a result are copies that lie alike; and the steps that make
-        these, none where there are no kernels for it."""
+        """The inputs, where those that share memory with a result are replaced by copies of the same layout, and the
+        steps that copy them; no steps where there are no kernels for the copies."""
         arrays, steps = list(ins), list[EngineStep]()
         for i, x in enumerate(ins):
             if any(np.may_share_memory(x, o) for o in outs):
@@ -138,7 +140,8 @@ class EngineProgram:
         self._open.steps.append(step)
 
     def table_of(self, step: object) -> tuple[Segment, list[tuple[Array, tuple[object, ...]]]] | None:
-        """A segment, and of each of its steps the words and what it keeps; None for a call of NumPy's."""
+        """The segment that is this call, and for each of its steps the words and the objects it keeps; None for a NumPy
+        call."""
         return (step, step.keep[: len(step.steps)]) if isinstance(step, Segment) else None
 
     def runs(self, step: object) -> bool:
@@ -146,7 +149,7 @@ class EngineProgram:
         return isinstance(step, Segment) or step == self.refresh
 
     def cut(self) -> None:
-        """Ends the open segment: what follows is NumPy's."""
+        """Ends the open segment: NumPy runs the next node."""
         self._open = None
 
     def finish(self, pack: bool = True) -> None:
@@ -184,8 +187,8 @@ class EngineProgram:
     def along(
         self, segment: Segment, order: Sequence[int], before: Sequence[MovingRow], after: Sequence[MovingRow]
     ) -> Segment | None:
-        """All turns of a segment, with the copies of rows around each, as one; None where its table would be long, and
-        for a segment without steps, as that of a body that computes no element is."""
+        """All iterations of a segment as one, with the row copies before and after each; None where its table would be
+        too long, and for a segment without steps (of a body that computes no elements)."""
         if not segment.steps:
             return None
         own, count = segment.table, len(order)
@@ -193,7 +196,7 @@ class EngineProgram:
         try:
             code = addresses(kernels, self._ctx.machine)
         except _NO_KERNELS:
-            return None  # the turns run one by one, without such kernels
+            return None  # the iterations run one by one where there are no kernels for it
         each = len(before) + len(own) + len(after)
         if count * each > _MAX_TABLE_ROWS:
             return None
@@ -217,14 +220,14 @@ class EngineProgram:
         return launched
 
     def close(self) -> None:
-        """Ends runs that were left, so that memory can be freed."""
+        """Ends unfinished runs, so that memory can be freed."""
         for segment in self._segments:
             segment.end()
         self._ctx.weights.take_back(0)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of tables, and of the machine code of this program's kernels, which others may use too."""
+        """Bytes of tables, and of the machine code of this program's kernels, which other programs may share."""
         return sum(s.nbytes for s in self._segments) + code_bytes(self._specs, self._ctx.machine)
 
     @property
@@ -234,17 +237,17 @@ class EngineProgram:
 
     @property
     def packing(self) -> list[Segment]:
-        """What packs the weights."""
+        """The segments that pack the weights."""
         packs = [packed.pack for packed in self._ctx.weights.made]
         return [pack for pack in packs if isinstance(pack, Segment)]
 
     @property
     def reads_weights(self) -> bool:
-        """Whether Python writes what steps read, by the values of the weights."""
+        """Whether Python code computes something that steps read from the values of the weights."""
         return bool(self._prepares)
 
     def refresh(self) -> None:
-        """Packs the weights anew if any was written since."""
+        """Packs the weights again if any has been written since."""
         latest = LATEST[0]
         if latest != self._seen[0] or self._exposed:
             stamps = [b.stamp for b in self._sources]

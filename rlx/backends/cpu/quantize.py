@@ -1,8 +1,8 @@
-"""The searches of packed formats (`packed.search`) as kernels: a vector has a number of each of some blocks.
+"""The searches of packed formats (`packed.search`) as kernels: each lane of a vector works on its own block.
 
 An item is as many blocks as a vector has lanes. They are transposed onto the stack; a sum is a loop over a group's
-elements in which all terms are computed from the element, so that nothing but sums leaves the registers. Numbers of
-groups lie on the stack between two loops over a block's groups.
+elements that computes each term from the element, so that only sums leave the registers. Results for each group stay on
+the stack between loops over a block's groups.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
 class SearchSpec(Record):
-    """The kernel of this text: what it is made of lies outside of this folder. For `total` = items · lanes blocks, x
+    """A kernel given as text, since what it is made from is outside this folder. For `total` = items · lanes blocks, x
     (total, elements) is in f32, numbers (numbers of a block, total) in f32; codes are (total, elements)."""
 
     text: str
@@ -40,7 +40,7 @@ class SearchSpec(Record):
 
 
 class _Number:
-    """A number of each lane: a value, or what makes one at an element of a group."""
+    """A number for each lane: a value, or a function that computes it for an element of a group."""
 
     __slots__ = ("at", "lanes", "value")
 
@@ -99,7 +99,7 @@ class _Number:
 
 
 class _Stored(Record):
-    """Numbers on the stack: of each group of a block, or of each of its elements."""
+    """Numbers on the stack: one for each group of a block, or for each element."""
 
     place: Value
     each: int  # elements of a group
@@ -112,12 +112,13 @@ class VectorLanes:
     def __init__(self, k: Kernel, lanes: int, groups: int, inside: int) -> None:
         self.k, self.lanes, self.count, self.inside = k, lanes, groups, inside
         self._memo: dict[int, Value] = {}
-        self._kept: list[_Number] = []  # keeps ids of numbers in the memo from being used twice
+        self._kept: list[_Number] = []  # keeps numbers alive, so that their ids in the memo stay unique
 
     # -- numbers
 
     def apply(self, f: Callable[..., Value], *args: Any) -> _Number:
-        """f of values at once; of numbers of elements f is called later, where each is needed."""
+        """Applies f to values at once; for numbers that depend on the element, f is called later, wherever one is
+        needed."""
         numbers = [a for a in args if isinstance(a, _Number)]
         if all(a.value is not None for a in numbers):
             return _Number(self, f(*self._values(args)))
@@ -185,7 +186,7 @@ class VectorLanes:
     # -- loops
 
     def _each(self, n: int, body: Callable[[Value, int], None]) -> None:
-        """The body for each element, some of them in a turn of the loop."""
+        """Runs the body for each element, several in an iteration of the loop."""
         several = _ELEMENTS_PER_TURN if n % _ELEMENTS_PER_TURN == 0 else 1
         with self.k.loop(0, n, several) as i:
             for u in range(several):
@@ -195,7 +196,7 @@ class VectorLanes:
         self._memo = {}
 
     def elements(self, place: Value) -> _Number:
-        """The elements of a group, whose first one lies there."""
+        """The elements of the group whose first element is at `place`."""
 
         def read() -> Value:
             return self.k.load(F32.of(self.lanes), self.k.at(place, self._at * self.lanes, F32), align=4 * self.lanes)
@@ -247,7 +248,7 @@ class VectorLanes:
         return tuple(outputs)
 
     def keep(self, number: _Number, to: Value) -> Type:
-        """Stores the number of each element; its type."""
+        """Stores the number of each element; returns its type."""
         kinds: list[Type] = []
 
         def store(i: Value, u: int) -> None:
@@ -278,7 +279,7 @@ class VectorLanes:
 
 
 def kernel_text(search: Search, elements: int, lanes: int) -> str:
-    """The kernel of a search for blocks of so many elements."""
+    """The kernel's text of a search for blocks of `elements` elements."""
     k, inside = Kernel("kernel", _ARGS), elements // search.groups
     v = VectorLanes(k, lanes, search.groups, inside)
     x, numbers, codes, total = k.args("x", "numbers", "codes", "total")
@@ -330,8 +331,8 @@ def _kernel(family: str, elements: int) -> tuple[Any, int]:
 def finder(
     family: str, elements: int
 ) -> Callable[[Search, npt.NDArray[np.float32]], tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]] | None:
-    """The compiled search of a format for blocks of so many elements: what `packed.lanes.find_blocks` gives; None where
-    there is no compiler."""
+    """The compiled search of a format for blocks of `elements` elements, with the results of
+    `packed.lanes.find_blocks`; None where there is no compiler."""
     if not usable(None):
         return None
     call, lanes = _kernel(family, elements)

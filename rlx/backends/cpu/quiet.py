@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 # NumPy 2 keeps the setting in a context variable. Entering a context in which it is set costs a sixth of `np.errstate`,
-# which would be most of a small graph's overhead.
+# which would be most of the overhead of a small graph.
 _IN_CONTEXT = int(np.__version__.partition(".")[0]) >= 2
 
 
@@ -26,15 +26,15 @@ class _Quiet:
 
 
 class _Thread(threading.local):
-    """A thread's own context; one look-up here costs as much as a small step."""
+    """A thread's own context; looking it up costs as much as a small step."""
 
     def __init__(self) -> None:
         self.quiet = _Quiet()
 
 
 def quiet_call(work: Callable[[], None]) -> Callable[[], None]:
-    """A call of `work` without warnings, in a context of its own, which takes no look-up. Requires: one call at a time,
-    not within itself."""
+    """A function that calls `work` without warnings, in a context of its own, which needs no look-up. Requires: one
+    call at a time, and none within itself."""
     return partial(_Quiet().context.run, work) if _IN_CONTEXT else partial(quietly, work)
 
 
@@ -45,7 +45,7 @@ def _by_errstate(work: Callable[[], None]) -> None:
 
 def _by_context(work: Callable[[], None]) -> None:
     quiet = _thread.quiet
-    if quiet.busy:  # a context cannot be entered twice, and is in force already
+    if quiet.busy:  # already inside the context, which cannot be entered twice
         work()
         return
     quiet.busy = True

@@ -1,10 +1,10 @@
-"""sum, mean, max, min and products of integers over any axes: runs of neighbouring axes one after the other, along
-memory or across it.
+"""sum, mean, max, min and products of integers over any axes: runs of adjacent axes are reduced one after the other,
+along memory or across it.
 
-Sums of f32 and halves are added in f64. That costs little where memory is read once, no partial sum leaves its range,
-and what one step leaves to the next is as exact as the whole. Those of f64 are added in groups of 16, and groups with
-what the additions lose (Knuth); where a sum is not finite, since a partial one left the range, another step adds
-2^-64 of each element.
+Sums of f32 and halves are added in f64. That costs little where memory is read once, partial sums stay in range, and no
+precision is lost between steps. f64 are added in groups of 16, and the groups' sums with error compensation (Knuth's
+two-sum); where the result is not finite because a partial sum overflowed, another step adds up the elements scaled by
+2^-64.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from rlx.ir import expr as ex
 from rlx.records import Record
 
 _INTEGERS = {"i32": I32, "i64": I64}
-_BYTES = {"i8": "sext", "u8": "zext", "bool": "zext"}  # how an i32 is made of one
-_LONG = 1 << 16  # elements of a run of which few are reduced at once: it is cut into parts
-_PART = 1 << 14  # elements that a part has at least
-_FEW = 16  # items, of which a step should have more
-_GROUP = 16  # f64 that are added as they are
+_BYTES = {"i8": "sext", "u8": "zext", "bool": "zext"}  # how each is extended to i32
+_LONG = 1 << 16  # a longer run is cut into parts if there are few of them
+_PART = 1 << 14  # least elements of a part
+_FEW = 16  # a step should have more items than this
+_GROUP = 16  # f64 that are added without compensation
 
 
 def _vectors(across: bool, lanes: int) -> int:
@@ -63,8 +63,8 @@ def _vectors(across: bool, lanes: int) -> int:
 
 
 class Reduction(Record):
-    """(before, n, after) elements to (before, parts, after): over n, in parts. An item is a part of a row (`across` is
-    False, after is 1) or of a block of neighbouring columns. A result may be divided by `count`."""
+    """(before, n, after) elements to (before, parts, after): reduces over n, in parts. An item is a part of a row
+    (`across` is False, after is 1) or of a block of neighbouring columns. A result may be divided by `count`."""
 
     join: str
     source: str
@@ -77,7 +77,7 @@ class Reduction(Record):
 
     @property
     def vectors(self) -> int:
-        """Accumulators: of an item's vectors of columns, or of one row."""
+        """The number of accumulators: one for each vector of columns of an item, or several for one row."""
         return _vectors(self.across, self.lanes)
 
     @property
@@ -103,7 +103,7 @@ class Reduction(Record):
 
             @contextmanager
             def grouped(first: Value, last: Value) -> Iterator[tuple[Value, Value]]:
-                """The elements from first to last: all, or group by group."""
+                """The ranges of elements from first to last: one of all, or group by group."""
                 if not size:
                     yield first, last
                     return
@@ -162,7 +162,7 @@ class Reduction(Record):
 
     @property
     def _grouped(self) -> bool:
-        """Whether f64 are added."""
+        """Whether it is a sum of f64, which is added in groups."""
         return self.join == "add" and self.source == self.held == "f64"
 
     @property
@@ -213,8 +213,8 @@ def _dim_names(d: int) -> tuple[str, str]:
 
 
 class Rescue(Record):
-    """Sums of f64 that are not finite, anew: an item is an element of y, of a contiguous x, divided by `count`.
-    Strides are in elements, of the kept and then of the reduced dimensions."""
+    """Recomputes sums of f64 that are not finite: an item is an element of y, the sum of elements of a contiguous x,
+    divided by `count`. Strides are in elements, first of the kept dimensions, then of the reduced ones."""
 
     kept: int
     reduced: int
@@ -247,14 +247,14 @@ class Rescue(Record):
 
 
 def exact_sum(k: Kernel, a: Value, b: Value) -> tuple[Value, Value]:
-    """a + b and what it is off by (Knuth, 1969)."""
+    """a + b and its rounding error (Knuth, 1969)."""
     s = a + b
     t = s - a
     return s, (a - (s - t)) + (b - t)
 
 
 def with_rest(k: Kernel, sums: Value, lost: Value) -> Value:
-    """The sum, and what was lost, which is NaN where the sum is not finite."""
+    """The sum plus its accumulated rounding error, which is NaN and left out where the sum is not finite."""
     return k.select(k.cmp("uno", lost, lost), sums, sums + lost)
 
 
@@ -264,7 +264,7 @@ def bind_reduce(
 ) -> list[EngineStep] | None:
     x, y = ins[0], outs[0]
     join, source, target = str(node.op.joins), name_of(x), name_of(y)
-    counts = join in ("add", "mul")  # floats leave the range of f64 in products, and f64 in sums
+    counts = join in ("add", "mul")  # products of floats, and sums of f64, can overflow f64
     narrow = source in _BYTES and target == ("i32" if counts else source)
     floats = join != "mul" and (source in STORED or source == "f64")
     known = narrow or (source == target and (floats or source in _INTEGERS))

@@ -29,8 +29,8 @@ _ARRAYS = ("x", "y", "indices", "weights")
 
 
 class ResizeAxis(Record):
-    """(before, n, after) elements to (before, count, after). An item is an element of the new axis, with all that lie
-    behind it; `along` memory, where after is 1, it is a whole row. Indices and weights are (taps, count)."""
+    """(before, n, after) elements to (before, count, after). An item is an element of the new axis with its `after`
+    elements; with `along`, where after is 1, it is a whole row. Indices and weights are (taps, count)."""
 
     source: str
     target: str
@@ -129,8 +129,9 @@ def bind_resize(
 
 
 def _place(table: AxisTable, order: Sequence[int], shape: Sequence[int]) -> tuple[float, int]:
-    """The key by which axes are sorted: those that shrink come first, those that grow last. The elements of an axis
-    along memory are gathered one by one, so of axes that grow alike it comes first, and of those that shrink last."""
+    """The sort key of an axis: axes that shrink most come first, those that grow most last. The elements of the
+    contiguous axis are gathered one by one, so among axes with the same ratio it comes first if they grow, last if they
+    shrink."""
     at = order.index(table.axis)
     growth = len(table.index) / shape[at]
     return growth, at if growth < 1 else -at

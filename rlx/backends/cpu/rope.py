@@ -1,4 +1,4 @@
-"""rope: pairs of a row are turned by the angles of its position, whose cosines and sines stand in tables."""
+"""rope: the pairs of a row are rotated by the angles of its position, whose cosines and sines are in tables."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _NUMBERS = ("n", "inner", "size", "per", "sections", "offset", "last", "members"
 
 class Rope(Record):
     """(outer, n, inner) rows: an item is a position of an outer index, with `size` elements in a row and `per` pairs in
-    a section; `last` is the tables' last row, `members` the outer indices of a batch. `positions`: "", or "first",
-    "place" or "batch" for those given as a number, for each place, or for each batch."""
+    a section; `last` is the tables' last row, `members` the outer indices of a batch. `positions`: "" for none, "first"
+    for the first one as a number, "place" for one for each place, "batch" for one for each place of each batch."""
 
     dtype: str
     table: str
@@ -74,7 +74,7 @@ class Rope(Record):
         return a * c - b * s, b * c + a * s
 
     def _neighbours(self, k: Kernel, x: Value, y: Value, at: Value, left: Value, c: Value, s: Value) -> None:
-        """Turns pairs of neighbours: two vectors of `left` elements at most."""
+        """Rotates adjacent pairs: two vectors of at most `left` elements."""
         lanes = self.lanes
         masks = []
         for part in (0, lanes):

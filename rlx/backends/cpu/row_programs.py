@@ -1,8 +1,8 @@
-"""Row programs (`rlx.ir.rows`) printed as kernels: of rows along memory, else of blocks of columns.
+"""Row programs (`rlx.ir.rows`) printed as kernels: for contiguous rows, or for blocks of columns.
 
-A kernel goes over a row in sweeps. What a sweep reduces may be used by the next one: softmax has one for the maximum,
-one for the sum and one that writes. The printer first rewrites a program as the engine computes it (`lowered`): a mean
-that is taken off becomes its two numbers, a quotient by a value of the row a product with its reciprocal.
+A kernel goes over a row in sweeps, which may use what earlier sweeps reduced: softmax has one for the maximum, one for
+the sum and one that writes. The printer first rewrites a program as the engine computes it (`lowered`): a mean that is
+subtracted becomes a sum of two numbers, a division by a value of the row a product with its reciprocal.
 """
 
 from __future__ import annotations
@@ -60,16 +60,17 @@ from rlx.records import Record, field
 
 _NS_PER_ELEMENT = 0.7
 COLUMNS = 16  # vectors in a block of columns
-# A block is one vector, with its values in registers, where a program has more sweeps or little to compute of halves.
+# A block is one vector, with its values in registers, where a program has more sweeps than this, or computes little on
+# halves.
 _FEW_SWEEPS = 2
-_ROWS = 1 << 9  # terms of a column that are added up by one sum
-_SIXTEENTH = 16  # the part of a row whose mean is near the whole one's
-# The engine's own: the first element, and the mean of a row's first sixteenth.
+_ROWS = 1 << 9  # terms of a column that one accumulator adds up
+_SIXTEENTH = 16  # the fraction of a row whose mean is close to that of the whole row
+# Primitives of the engine alone: the first element, and the mean of a row's first sixteenth.
 _FIRST, _NEAR = "row_first", "row_near"
 _POINTS = frozenset({_FIRST, "row_pick"})  # no sweep is needed
 _SWEPT = (REDUCTIONS | {_NEAR}) - _POINTS
 _SUMS = frozenset({"row_sum", "row_mean", _NEAR})
-_NEEDS_FUNCTION = frozenset("exp log".split())  # what takes longer to compute than to load
+_NEEDS_FUNCTION = frozenset("exp log".split())  # primitives that take longer to compute than to load
 
 
 def lowered(trees: Sequence[Expr], places: Sequence[Place]) -> tuple[Expr, ...]:
@@ -86,7 +87,8 @@ def lowered(trees: Sequence[Expr], places: Sequence[Place]) -> tuple[Expr, ...]:
         elif e.prim == "div" and e in varying and e.args[1] not in varying:
             done[e] = args[0] * (1.0 / args[1])
         elif e.prim in ("row_sum", "row_mean"):
-            # A factor that is a value of the row multiplies the sum: this may then be of an earlier sweep.
+            # A factor that is constant along the row multiplies the sum instead, which may then be computed in an
+            # earlier sweep.
             inside, outside = _factors(args[0], elements_of(args, places))
             if inside and outside:
                 done[e] = reduce(mul, [Expr(e.prim, (reduce(mul, inside),), e.dtype), *outside])
@@ -106,16 +108,16 @@ def _factors(x: Expr, varying: frozenset[Expr]) -> tuple[list[Expr], list[Expr]]
 
 
 def operand_names(count: int) -> tuple[str, ...]:
-    """The arguments that are inputs and outputs."""
+    """The names of the arguments for inputs and outputs."""
     return tuple(f"operand{i}" for i in range(count))
 
 
 class RowProgram(Record):
-    """Rows of `length` elements. `trees` are lowered, in `work` throughout. `dtypes`: of the inputs, then the outputs.
-    `channels`: a row is a group of channels, each of which weights have one number for. `columns`: 0 where rows lie
-    along memory; else the vectors of neighbouring columns that are an item. `long`: rows are longer than what one set
-    of sums adds up. Rows have n elements, with `after` columns beside each other; of channels, `groups` have `per`
-    each, of `inner` elements."""
+    """`trees` are lowered and computed in the dtype `work`. `dtypes`: of the inputs, then the outputs. `channels`: a
+    row is a group of channels, for each of which weights have one number. `columns`: 0 where rows are contiguous; else
+    the number of vectors of neighbouring columns in an item. `long`: rows are longer than one set of sums adds up. Rows
+    have n elements, `after` columns are side by side; with `channels` there are `groups` of `per` channels of `inner`
+    elements."""
 
     trees: tuple[Expr, ...]
     places: tuple[Place, ...]
@@ -138,8 +140,8 @@ class RowProgram(Record):
 
 
 class _At(Record, frozen=False):
-    """A vector of elements: the number of its first one in the row, its mask, what is known there, its channel, and of
-    columns that of the first one in its block."""
+    """A vector of elements: the index of its first element in the row, its mask, the values computed for it so far, its
+    channel, and for columns the index of its first column in the block."""
 
     i: Value | int
     mask: Value | None
@@ -157,7 +159,8 @@ class _At(Record, frozen=False):
 
 
 class _Program(ABC):
-    """What rows along memory and columns share: which sweep computes what, and the arithmetic of a vector."""
+    """What the kernels for contiguous rows and for columns share: which sweep computes what, and the arithmetic of a
+    vector."""
 
     def __init__(self, spec: RowProgram, k: Kernel) -> None:
         self.spec, self.k, self.lanes = spec, k, spec.lanes
@@ -170,7 +173,7 @@ class _Program(ABC):
             self.depth[e] = max((self.depth[a] for a in e.args), default=0) + (e.prim in _SWEPT)
         self.last = max(self.depth.values())
         users = [(e, a) for e in self.nodes for a in e.args]
-        # Values of a row that a sweep reads, and those that are outputs.
+        # Values of a row that a sweep reads or that are outputs.
         self.held = {a for e, a in users if a not in self.varying and (e in self.varying or e.prim in _SWEPT)}
         self.held |= {t for t in spec.trees if t not in self.varying}
         self.pointers = k.args(*operand_names(len(spec.dtypes)))
@@ -183,8 +186,8 @@ class _Program(ABC):
         self.stored = self._stored()
 
     def _stored(self) -> Expr | None:
-        """An element that is stored in the output between two sweeps, since it takes long to compute: where the output
-        has its dtype and no later sweep reads an input, over which the output may lie."""
+        """An expression that takes long to compute and is kept in the output between two sweeps: only where the output
+        has its dtype, and no later sweep reads an input, which the output may overwrite."""
         outs = [t for t in self.trees if t in self.varying]
         if len(outs) != 1 or len(self.trees) != 1 or self.spec.dtypes[-1] != ("f64" if self.number == F64 else "f32"):
             return None
@@ -199,14 +202,14 @@ class _Program(ABC):
         return None
 
     def _reads(self, tree: Expr, but: Expr) -> bool:
-        """Whether a tree reads elements of an input otherwise than by a node."""
+        """Whether a tree reads elements of an input other than through the node `but`."""
         reads: dict[Expr, bool] = {}
         for e in linearize([tree]):
             reads[e] = e != but and e in self.varying and (e.prim == "arg" or any(reads[a] for a in e.args))
         return reads[tree]
 
     def swept(self, depth: int) -> list[tuple[bool, list[Expr]]]:
-        """The reductions of a sweep: those of the first sixteenth, and those of the whole row."""
+        """The reductions of a sweep: those over the first sixteenth of the row, then those over all of it."""
         own = [e for e in self.nodes if e.prim in _SWEPT and self.depth[e] == depth + 1]
         near, whole = [e for e in own if e.prim == _NEAR], [e for e in own if e.prim != _NEAR]
         return [(short, group) for short, group in ((True, near), (False, whole)) if group]
@@ -215,7 +218,7 @@ class _Program(ABC):
         return {"row_max": -math.inf, "row_min": math.inf}.get(e.prim, 0.0)
 
     def joined(self, e: Expr, a: Value, v: Value) -> Value:
-        """`v` beside what a reduction has so far."""
+        """The running value `a` of a reduction combined with `v`."""
         k = self.k
         if e.prim == "row_max":
             return larger(k, a, v) if self.keeps_nan else greater(k, v, a)
@@ -225,7 +228,7 @@ class _Program(ABC):
         return a + v
 
     def step(self, e: Expr, held: Value, at: _At) -> Value:
-        """A reduction with one more vector; of a product, with one rounding."""
+        """A reduction after one more vector; products are added with a single rounding."""
         x = e.args[0]
         if e.prim in _SUMS and x.prim == "mul":
             a, b = (self.value(factor, at) for factor in x.args)
@@ -233,11 +236,11 @@ class _Program(ABC):
         return self.joined(e, held, self.value(x, at))
 
     def adds_zero(self, e: Expr) -> bool:
-        """Whether a sum grows by 0 in masked lanes: inputs are 0 there."""
+        """Whether masked lanes, where inputs are 0, add 0 to a sum."""
         return e.prim in _SUMS and e.args[0].prim == "mul" and all(a.prim == "arg" for a in e.args[0].args)
 
     def finished(self, e: Expr, total: Value) -> Value:
-        """What is stored of a reduction: of a mean, the sum times the reciprocal of the count."""
+        """The final value of a reduction: for a mean, the sum times the reciprocal of the count."""
         if e.prim not in ("row_mean", _NEAR):
             return total
         return total * self.k.like(total, self.by[e.prim])
@@ -247,7 +250,7 @@ class _Program(ABC):
         return one if self.number == F64 else self.k.cast("fptrunc", one, F32)
 
     def value(self, e: Expr, at: _At) -> Value:
-        """A node's vector."""
+        """The vector of a node's values."""
         if e not in at.known:
             at.known[e] = self._value(e, at)
         return at.known[e]
@@ -270,7 +273,7 @@ class _Program(ABC):
         return tr.node_value(k, e, [self.value(a, at) for a in e.args], self.lanes)
 
     def _below(self, x: Expr) -> bool:
-        """Whether a node is at most 0, or NaN."""
+        """Whether a node is known to be at most 0, or NaN."""
         if x.prim == "min" and x.args[1].prim == "lit":
             return x.args[1].value == 0
         return x.prim == "sub" and x.args[1].prim == "row_max" and x.args[1].args[0] == x.args[0]
@@ -290,7 +293,7 @@ class _Program(ABC):
 
     @abstractmethod
     def numbers(self, at: _At) -> Value:
-        """The numbers (i32) of the elements in their rows."""
+        """The indices (i32) of the elements in their rows."""
 
     @abstractmethod
     def input(self, e: Expr, at: _At) -> Value: ...
@@ -305,12 +308,12 @@ class _Program(ABC):
         return self.k.load(I32.of(lanes), self.k.at(self.pointers[which], at, I32), mask)
 
     def spread(self, which: int, at: Value) -> Value:
-        """One element over all lanes."""
+        """One element, broadcast to all lanes."""
         return self.k.splat(self.loaded(which, at, None, 1), self.lanes)
 
 
 class _AlongMemory(_Program):
-    """An item is a row, whose own values are held in registers."""
+    """An item is a contiguous row; values of the row are held in registers."""
 
     def write(self) -> None:
         k = self.k
@@ -416,7 +419,7 @@ class _AlongMemory(_Program):
 
 
 class _Slot:
-    """A number for each column of a block: in a register where the block is one vector, else on the stack."""
+    """One number for each column of a block: in a register where the block is one vector, else on the stack."""
 
     def __init__(self, k: Kernel, type: Type, lanes: int, vectors: int) -> None:
         self.k, self.type = k, type.of(lanes)
@@ -439,8 +442,8 @@ class _Slot:
 
 
 class _Columns(_Program):
-    """(before, n, after) elements, rows along n: an item is a block of neighbouring columns, which is read one place of
-    the rows after the other, with the columns' own values in slots."""
+    """(before, n, after) elements, where rows run along n: an item is a block of neighbouring columns, read in the
+    order of n, with the values of each column's row in slots."""
 
     def write(self) -> None:
         k, spec = self.k, self.spec
@@ -495,7 +498,7 @@ class _Columns(_Program):
 
     @contextmanager
     def vectors(self, i: Value | int, known: dict[Expr, Value] | None = None) -> Iterator[_At]:
-        """The body for each vector of columns at a place of the rows."""
+        """Runs the body for each vector of columns at index i of the rows."""
         k = self.k
         if self.spec.columns == 1:
             yield _At(i, self.mask, dict(known or {}), column=k.const(I64, 0))
@@ -530,7 +533,7 @@ class _Columns(_Program):
             with k.loop(start, k.min(start + _ROWS, count) if parts else count) as i, self.vectors(i) as at:
                 for e in reductions:
                     slot = parts.get(e) or self.slot(e)
-                    slot.set(at.first, self.step(e, slot.get(at.first), at))  # no column behind the last is stored
+                    slot.set(at.first, self.step(e, slot.get(at.first), at))  # columns past the last are not stored
                 if self.stored in at.known:
                     store_wide(
                         k, at.known[self.stored], self.pointers[-1], self.spec.dtypes[-1], self.place(at), at.mask
@@ -572,7 +575,7 @@ class _Columns(_Program):
 def bind_rows(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
-    """Any op with a row program: rows along memory, or along an axis that others lie behind."""
+    """Any op with a row program, on contiguous rows or along an axis that is not the last."""
     rows = node.op.rows
     assert rows is not None
     places = rows.places[: len(ins)]
@@ -596,8 +599,9 @@ def _with_sums(
     trees: Sequence[Expr], places: Sequence[Place], layout: Layout, summed: Sequence[bool], ins: Sequence[Array],
     outs: Sequence[Array], ctx: EngineContext,
 ) -> list[EngineStep] | None:  # fmt: skip
-    """A program with outputs that are sums over all rows: one of the rows, which also leaves the values of each row
-    that the sums read, then one of the columns, for which a weight is a value of a column and the reverse."""
+    """A program with outputs that are sums over all rows, as two programs: one over rows, which also writes the values
+    of each row that the sums need, then one over columns, in which weights become values of the column and values of
+    rows become weights."""
     if layout.axes != (len(layout.shape) - 1,) or layout.weights != layout.axes or not contiguous(*ins, *outs):
         return None
     if any(np.may_share_memory(a, o) for a in ins for o in outs):  # the second program reads the inputs again
@@ -630,7 +634,7 @@ def _bound(
     trees: Sequence[Expr], places: Sequence[Place], layout: Layout, ins: Sequence[Array], outs: Sequence[Array],
     ctx: EngineContext, columns: int = 0,
 ) -> list[EngineStep] | None:  # fmt: skip
-    """The kernel of lowered trees. `columns`: the vectors in a block of columns, where that is not to be chosen."""
+    """The kernel of lowered trees. `columns`: the vectors in a block of columns; 0 to choose."""
     varying = elements_of(trees, places)
     elements = [a for a, place in zip(ins, places, strict=True) if place == "element"]
     work = f64 if any(e.dtype == f64 for e in linearize(trees)) else f32
@@ -643,7 +647,7 @@ def _bound(
     if not contiguous(*rest, *of_rows):
         return None
     if not contiguous(*elements):
-        # Rows whose axes lie last in memory, as those of images whose channels do.
+        # The axes of a row may be last in memory only, as in channels-last images.
         if layout.shape != elements[0].shape:
             return None
         ends = tuple(range(-len(axes), 0))
@@ -657,7 +661,7 @@ def _bound(
     dtypes = tuple(name_of(a) for a in (*ins, *outs))
     picks = any(e.prim == "row_pick" for e in linearize(trees))
     truths = any(a not in varying and not a.dtype.is_float and a.prim != "arg" for e in varying for a in e.args)
-    if after > 1 and (channels or picks or truths):  # a block of columns holds floats alone
+    if after > 1 and (channels or picks or truths):  # kernels for columns take floats alone
         return None
     sweeps = sum(e.prim in _SWEPT for e in linearize(trees))
     light = not any(e.prim in _NEEDS_FUNCTION for e in linearize(trees)) and not {"f16", "bf16"}.isdisjoint(dtypes)

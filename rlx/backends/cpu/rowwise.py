@@ -10,15 +10,15 @@ from rlx.backends.cpu.ir import F16, F32, F64, I16, I32, I64, PTR, Kernel, Type,
 from rlx.dtypes import as_dtype
 
 STORED = {"f32": F32, "f16": I16, "bf16": I16}  # the dtypes that are computed in f32, as they are loaded
-LOADED = {**STORED, "f64": F64}  # those and f64, which is computed in itself
-UNROLL = 4  # vectors in flight: one sum's additions would wait for each other
-RUN = 1 << 13  # elements that are added up in f32 by one set of sums
+LOADED = {**STORED, "f64": F64}  # those and f64, which is computed in f64
+UNROLL = 4  # vectors in flight: additions to a single accumulator would wait for each other
+RUN = 1 << 13  # elements that one set of f32 accumulators adds up
 # (first element, number of the vector in its group, mask or None)
 Body = Callable[[Value, int, "Value | None"], None]
 
 
 def blocks(k: Kernel, n: Value, lanes: int, body: Body, unroll: int = UNROLL) -> None:
-    """Calls the body for every vector of n elements. Vectors of whole groups of `unroll` have no mask."""
+    """Calls the body for every vector of n elements. Vectors in whole groups of `unroll` have no mask."""
     step = lanes * unroll
     whole = n & -step
     with k.loop(0, whole, step) as i:
@@ -37,7 +37,7 @@ def load_wide(
     mask: Value | None = None,
     other: float = 0.0,
 ) -> Value:
-    """A vector of an array's elements as f32, of f64 as they are; masked lanes are `other`."""
+    """A vector of an array's elements as f32 (f64 stay f64); masked lanes are `other`."""
     kind = LOADED[dtype]
     raw = k.load(kind.of(lanes), k.at(base, at, kind), mask)
     wide = raw if kind.is_float else widened(k, raw, dtype)
@@ -63,7 +63,7 @@ def narrowed(k: Kernel, v: Value, dtype: str) -> Value:
 def store_wide(
     k: Kernel, v: Value, base: Value, dtype: str, at: Value | int, mask: Value | None = None
 ) -> None:
-    """Stores f32 (for f64 itself) as elements of the dtype."""
+    """Stores f32 values (f64 values for f64) as elements of the dtype."""
     kind = LOADED[dtype]
     k.store(v if kind.is_float else narrowed(k, v, dtype), k.at(base, at, kind), mask)
 
@@ -97,15 +97,16 @@ def total(k: Kernel, parts: Sequence[Variable]) -> Value:
 
 
 def added(k: Kernel, n: Value, lanes: int, sums: Sequence[Variable], body: Body) -> Value:
-    """Calls the body for every vector of n elements, as `blocks`, and gives the total of the sums that it adds to."""
+    """Calls the body for every vector of n elements, as `blocks`, and returns the total of the accumulators `sums` that
+    it adds to."""
     return all_added(k, n, lanes, [sums], body)[0]
 
 
 def all_added(
     k: Kernel, n: Value, lanes: int, several: Sequence[Sequence[Variable]], body: Body
 ) -> list[Value]:
-    """`added` of several sums in one sweep; none need be. They are moved to other sums every RUN elements: a long row
-    would lose the last digits of terms beside its sum."""
+    """`added` for several (or no) sums in one sweep. Every RUN elements the accumulators are added to outer ones and
+    cleared, since a long running sum would lose the last digits of its terms."""
     if not several:
         blocks(k, n, lanes, body)
         return []
@@ -124,8 +125,8 @@ def all_added(
 
 
 def exp_of_difference(k: Kernel, x: Value, near: bool = False) -> Value:
-    """exp(x) of x ≤ 0 or NaN, as softmax needs it: m_exp of math32.h, with results below 2^-126 as 0; in f64 any.
-    `near`: of |x| < 87 alone; others give any number."""
+    """exp(x) for x ≤ 0 or NaN, as softmax needs it: m_exp of math32.h, with results below 2^-126 as 0; f64 takes any x.
+    `near`: valid for |x| < 87 alone; other x give arbitrary numbers."""
     if x.type.scalar == "double":
         return apply(k, "p_exp_d", x)
     low = k.cmp("olt", x, -87.33)
@@ -138,12 +139,12 @@ def exp_of_difference(k: Kernel, x: Value, near: bool = False) -> Value:
     for c in (8.368969895e-03, 4.166620225e-02, 1.666651815e-01, 0.5):
         p = k.fma(p, r, c)
     e = k.fma(r * r, p, r) + 1.0
-    made = e * k.bits(k.bits(t, I32) << 23, F32)  # adding to the exponent would make a number of some NaNs
+    made = e * k.bits(k.bits(t, I32) << 23, F32)  # adding to the exponent bits would turn some NaNs into numbers
     return made if near else k.select(low, k.const(x.type, 0.0), made)
 
 
 def room(k: Kernel, nbytes: int) -> Value:
-    """Memory of one call, on its stack."""
+    """Stack memory of one call."""
     name = k.name()
     k.places.append(f"{name} = alloca [{nbytes} x i8], align 64")
     return Value(k, PTR, name)
@@ -154,12 +155,12 @@ def name_of(array: Array) -> str:
 
 
 def computed(*dtypes: str) -> Type:
-    """The type in which numbers of these dtypes, which `alike` allows beside each other, are computed."""
+    """The type in which numbers of these dtypes, a combination that `alike` allows, are computed."""
     return F64 if "f64" in dtypes else F32
 
 
 def alike(dtypes: Collection[str]) -> bool:
-    """Whether these are dtypes that are computed in f32, or f64 alone."""
+    """Whether all of these dtypes are computed in f32, or all are f64."""
     return set(dtypes) <= STORED.keys() or set(dtypes) == {"f64"}
 
 
@@ -173,7 +174,7 @@ def contiguous(*arrays: Array) -> bool:
 
 
 def transposed(k: Kernel, rows: Sequence[Value]) -> list[Value]:
-    """The transpose of a square of vectors: in each round, half the lanes change places with another row's."""
+    """The transpose of a square of vectors: in each round, half of a row's lanes are exchanged with another row's."""
     result, lanes = list(rows), len(rows)
     step = 1
     while step < lanes:

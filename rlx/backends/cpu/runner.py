@@ -2,17 +2,17 @@
 
 A job is one run of a table by one thread, its leader. Steps follow each other; the items of a step are cut into chunks.
 A step that is worth several threads is published in the pool: the word `claim` holds its number (upper half), how many
-chunks are left, and which of them is the first. Who changes it, by compare and exchange, owns the first or the last one
-that is left. Since all are one word, a late worker cannot take a chunk of one step for one of another, and the leader
-does not go on before all chunks are done. The leader and every other worker take chunks from the front, the rest from
-the back: what a thread wrote in one step it mostly reads in the next, from its own core's cache. Who waits spins for a
-moment, then sleeps on a futex. After some milliseconds the leader returns to Python, which handles signals and calls
-again. `job` names the words that the text reads by their numbers.
+chunks are left, and which of them is the first. A thread that changes it, by compare and exchange, owns the first or
+the last of the chunks that are left. Since all are one word, a late worker cannot take a chunk of one step for one of
+another, and the leader does not go on before all chunks are done. The leader and every other worker take chunks from
+the front, the rest from the back: so a thread mostly reads in one step what it wrote in the one before, from its own
+core's cache. A thread that waits spins for a moment, then sleeps on a futex. After some milliseconds the leader returns
+to Python, which handles signals and calls again. `job` names the words that the text reads by their numbers.
 
-A thread that finds a gap in its own spinning was put aside by the system, and so was one that holds up the leader for
-long: others want the cores. For some milliseconds from then on threads spin for a shorter time, so that they keep their
-turn for work, and only long steps are shared. A worker without work that is on the leader's own core keeps the leader
-from running, and sleeps at once: the system wakes it there when the other cores are taken.
+A thread that finds a gap in its own spinning was preempted, and so was one that holds up the leader for long: other
+processes want the cores. For some milliseconds from then on threads spin for a shorter time, which saves their time
+slices for work, and only long steps are shared. A worker without work that was woken on the leader's own core, as
+happens when the other cores are taken, keeps the leader from running; it goes to sleep at once.
 """
 
 from __future__ import annotations
@@ -470,7 +470,7 @@ woken:
 
 
 class RunnerSpec(Record):
-    """The function that leads a job, or the one that workers are in."""
+    """The function that leads a job, or the one that workers run."""
 
     part: str
     arch: str

@@ -1,7 +1,7 @@
 """scatter and scatter_elements: updates go where their indices say, in the order of the indices.
 
-An item is a vector of columns behind the scattered axis, or one column: it applies all updates of these, so that no
-two items write the same element, and the order does not depend on threads.
+An item is a vector of columns (positions on the axes after the scattered one), or one column: it applies all of their
+updates, so no two items write the same element, and the order does not depend on threads.
 """
 
 from __future__ import annotations

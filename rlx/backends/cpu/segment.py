@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from rlx.backends.cpu.step import EngineStep
 
 _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
-# Less work is not handed to another thread. One that still spins takes 0.3 µs to begin; one that sleeps costs its waker
-# 12 µs, once in a run as a rule, since it then spins until the next step comes.
+# Less work is not given to another thread. A thread that still spins begins within 0.3 µs; waking one that sleeps costs
+# 12 µs, usually once in a run, since it then spins until the next step comes.
 _WORTH_A_THREAD_NS = 2_500.0
-_WORTH_IN_A_CROWD_NS = 15_000.0  # others want the cores too
+_WORTH_IN_A_CROWD_NS = 15_000.0  # where other processes want the cores too
 _CHUNKS_PER_THREAD = 4  # some chunks of a step end sooner than others
 _UNDER_WAY = [STEP, ITEM, SHARED, OWNS]
-_PAUSE_NS = 2_000_000.0  # a thread looks up from its work about as often, to see whether a signal waits
+_PAUSE_NS = 2_000_000.0  # about how often a thread interrupts its work to see whether a signal is pending
 
 
 class Segment:
@@ -56,7 +56,7 @@ class Segment:
         self._job = np.zeros(JOB_WORDS, np.int64)
 
     def __call__(self) -> None:
-        # A signal's handler may raise between any two instructions: no other thread may be in the steps then.
+        # A signal handler may raise between any two instructions; no other thread may then still be in the steps.
         try:
             state = self._lead()
             if state:
@@ -84,7 +84,7 @@ class Segment:
         self.run_table(table, lead, work, threads)
 
     def run_table(self, table: Any, lead: int, work: int, threads: int) -> None:
-        """What a call runs: the rows of a table. `lead` and `work` are the runner's functions."""
+        """Sets the table whose rows a call runs. `lead` and `work` are the runner's functions."""
         self.table = table
         self.nbytes += table.nbytes
         job = self._job
@@ -95,11 +95,11 @@ class Segment:
         self._threads, self._work = threads, work
 
     def leave_empty(self) -> None:
-        """Lets calls run nothing, as there are no steps."""
+        """Makes calls do nothing, since there are no steps."""
         self._lead = int
 
     def _on(self, state: int) -> None:
-        """Goes on with a run that returned before its end."""
+        """Continues a run that returned before its end."""
         while state:
             if state == UNFINISHED:
                 self.end()
@@ -111,9 +111,9 @@ class Segment:
             state = self._lead()
 
     def end(self) -> None:
-        """Ends a run that was left, once no thread is in its steps. Idempotent."""
+        """Ends an unfinished run, once no thread is in its steps. Idempotent."""
         while self._job[CANCEL] or self._job[_UNDER_WAY].any():
-            with suppress(BaseException):  # another signal, while the exception of the first is on its way
+            with suppress(BaseException):  # another signal, while the exception of the first propagates
                 if self._orphaned():
                     self._job[_UNDER_WAY] = 0
                 self._job[CANCEL] = 1
@@ -122,7 +122,8 @@ class Segment:
                 self._job[CANCEL] = 0
 
     def _orphaned(self) -> bool:
-        """Whether the run that is under way shares a step with threads of the parent, which a fork has left behind."""
+        """Whether the unfinished run shares a step with threads of the parent process, which do not exist after a
+        fork."""
         return bool(self._job[OWNS]) and self._job[POOL_SEEN] != POOL.cell[0]
 
 

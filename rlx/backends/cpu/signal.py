@@ -36,7 +36,7 @@ def bind_frames(
 def bind_segment_spectra(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
-    """One step for each signal, which is copied between zeros before, where segments reach beyond it."""
+    """One step for each signal; a signal that segments reach beyond is first copied into a zero-padded buffer."""
     (x, window), out, attrs = ins, outs[0], node.attrs
     if x.dtype != np.float32 or not contiguous(x, window, out) or not 0 < x.size <= _MAX_SIGNALS * x.shape[-1]:
         return None
@@ -50,7 +50,7 @@ def bind_segment_spectra(
         steps.append(tree_step([ex.lit(0, f32)], [], [wide], ctx))
         steps.append(tree_step([ex.arg(0, f32)], [signals], [wide[:, start : start + n]], ctx))
         signals = wide
-    borrow = cache(ctx.borrow)  # one signal's step after the other's use the same memory
+    borrow = cache(ctx.borrow)  # the signals' steps run one after another and share memory
     for signal, target in zip(signals, spectra, strict=True):
         steps.append(
             transform_step(

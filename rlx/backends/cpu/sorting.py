@@ -1,7 +1,8 @@
-"""sort, argsort and top_k of elements of at most 32 bits: a radix sort, or a list that is kept sorted, for few of many.
+"""sort, argsort and top_k of elements of at most 32 bits: a radix sort, or, for few of many, a list that is kept
+sorted.
 
-Elements become integers of the same order, NaN the greatest. An item is a row. Both ways are stable, so that results do
-not depend on how they were found.
+Elements become integer keys of the same order, NaN the greatest. An item is a row. Both algorithms are stable, so they
+give the same results.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from rlx.records import Record
 
 _DTYPES = frozenset({"f32", "f16", "bf16", "i32", "i8", "u8", "bool"})
 _BINS = 256
-_LIST_ELEMENTS = 128  # a list of so many is kept sorted
-_FEW = 8  # so many times as many elements
+_LIST_ELEMENTS = 128  # the longest list that is kept sorted
+_FEW = 8  # a row must have this many times as many elements as are kept
 _SHORT_ROW_ELEMENTS = 64  # a digit's counts would take longer than moving so few elements
 
 
 def _order(k: Kernel, v: Value, dtype: DType, descending: bool) -> Value:
-    """A value of the dtype's class as an i32 of the same order, or of the opposite."""
+    """A value of the dtype's class as an i32 of the same order, or with `descending` of the opposite one."""
     if dtype.is_float:
-        u = k.bits(v + 0.0, I32)  # -0 is 0
+        u = k.bits(v + 0.0, I32)  # -0 becomes 0
         negative = k.binary("ashr", u, k.const(u.type, 31)) & 0x7FFFFFFF
         key = k.select(k.cmp("uno", v, v), k.const(u.type, 0x7FFFFFFF), k.fence(u ^ negative))
     else:
@@ -43,12 +44,12 @@ class Sort(Record):
     dtype: DType
     descending: bool
     values: bool
-    short: bool  # rows, in which each element is moved to its place among those before it
+    short: bool  # insertion sort, for short rows
     args = pointers("x", "values", "indices", "memory") + sizes("n", "inner", "kept")
 
     @property
     def digits(self) -> int:
-        """Bytes of a key that differ."""
+        """The bytes of a key to sort by: radix passes."""
         return 0 if self.short else 1 if self.dtype.itemsize == 1 else 4
 
     def ir(self) -> str:
@@ -67,7 +68,7 @@ class Sort(Record):
                 k.store(k.const(I32, 0), k.at(counts, i, I32))
 
             def bin_of(word: Value, digit: int) -> Value:
-                """Where the count of a word's digit is."""
+                """The address of the count for a word's digit."""
                 return k.at(counts, (word >> (32 + 8 * digit) & _BINS - 1) + digit * _BINS, I32)
 
             with k.loop(0, n) as i:
@@ -112,8 +113,8 @@ class Sort(Record):
 
 
 class SortedList(Record):
-    """The first `kept` of n neighbouring elements: a vector is looked at closely where one of its elements comes before
-    the last of the list."""
+    """The first `kept` in order of n contiguous elements: the elements of a vector are inserted one by one only if some
+    element comes before the last of the list."""
 
     dtype: DType
     descending: bool
@@ -124,7 +125,7 @@ class SortedList(Record):
         k, lanes, size = Kernel("kernel", self.args), self.lanes, self.dtype.itemsize
         x, values, indices, n, kept = k.args("x", "values", "indices", "n", "kept")
         raw = trees.stored_bits(self.dtype)
-        held = room(k, 8 * _LIST_ELEMENTS)  # words of a key and an index
+        held = room(k, 8 * _LIST_ELEMENTS)  # each word is a key and an index
         edge = k.variable(k.const(I32, 0))
         with k.loop(k.first, k.last) as item:
             row = item * n
@@ -134,7 +135,7 @@ class SortedList(Record):
                 return _order(k, v, self.dtype, self.descending)
 
             def insert(i: Value, key: Value, end: Value) -> None:
-                """Moves the words up to `end` behind the new one."""
+                """Inserts a key and moves the words after it, up to `end`, one place on."""
                 place = k.variable(end)
                 with k.repeat() as again:
                     again.whilst(k.cmp("sgt", place.value, 0))

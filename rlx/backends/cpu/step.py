@@ -30,8 +30,8 @@ class EngineStep(Record, frozen=False):
     `words` are its arguments, as `spec.args` packs them. `items` are independent of each other, and a thread takes at
     least `grain` of them at once; `cost_ns` is about how long one takes, by which a step decides whether more than one
     thread is worth waking. `prepare` is called before the first run, and again when a weight has changed. `keep` holds
-    what the addresses point to, and what `prepare` reads: a weight that is packed, and that no step keeps beside, has
-    no bytes but the packed ones. `name` is what the report says (the spec's class). """
+    what the addresses point to, and what `prepare` reads: a packed weight that no step keeps may exist in its packed
+    form alone. `name` is what the report says (the spec's class). """
 
     spec: KernelSpec
     words: Words
@@ -48,8 +48,8 @@ class Declined(Exception):
 
 
 class Epilogue(Record):
-    """An elementwise node behind a product whose result no other node reads, for the product's epilogue: its tree, in
-    which argument 0 is that result, the arrays of the other arguments, and the array of its own result."""
+    """An elementwise node that follows a product and is its only reader, to be the product's epilogue: its tree, in
+    which argument 0 is the product, the arrays of the other arguments, and the array of its own result."""
 
     tree: Expr
     operands: tuple[Array, ...]
@@ -59,10 +59,10 @@ class Epilogue(Record):
 class EngineContext(Record, frozen=False):
     """The machine, the number of threads, and memory that lives as long as the program.
 
-    `is_fixed` says of a tensor whether it is a weight or a constant, which changes between runs at most, with
-    `prepare` called again. `batch_invariant`: all rows of the node are to be summed in one order, whatever their
-    number. `epilogue`: what a binder that was registered with `takes_epilogue` has to compute too, or decline.
-    `weights` packs those that products read in another order."""
+    `is_fixed` says whether a tensor is a weight or a constant, which may change only between runs, after which
+    `prepare` is called again. `batch_invariant`: all rows of the node are to be summed in one order, whatever their
+    number. `epilogue`: what a binder registered with `takes_epilogue` must compute too, or decline. `weights` packs the
+    weights that products read in another order."""
 
     machine: Machine
     threads: int
@@ -75,7 +75,7 @@ class EngineContext(Record, frozen=False):
     _lent: list[Bytes] = field(default_factory=list)
 
     def borrow(self, nbytes: int) -> Bytes:
-        """Memory for what the steps of one node leave to each other in a run; other nodes' steps use it again."""
+        """Scratch memory for the steps of one node within a run; the steps of other nodes reuse it."""
         fitting = [b for b in self._free if len(b) >= nbytes]
         block = min(fitting, key=len) if fitting else self.acquire(nbytes)
         if fitting:
@@ -84,14 +84,14 @@ class EngineContext(Record, frozen=False):
         return block[:nbytes]
 
     def next_node(self) -> None:
-        """Takes back what was lent."""
+        """Takes back the memory that was borrowed."""
         self._free += self._lent
         self._lent = []
 
 
-# The modules of this folder that have binders, each with the ops that these are for: a program imports those of its own
-# ops. Where several modules name one op, the first is asked first. "*" are all elementwise ops without a binder of
-# their own, "rows" those with a row program, behind their own.
+# The modules of this folder that have binders, each with its ops: a program imports the modules of its own ops. Where
+# several modules name an op, the first is asked first. "*" stands for all elementwise ops without a binder of their
+# own, "rows" for ops with a row program, asked after their own binders.
 MODULES = {
     "attention.bind": "attention packed_attention paged_attention",
     "attention.grad": "attention_grad",

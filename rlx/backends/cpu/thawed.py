@@ -20,7 +20,7 @@ from rlx.dtypes import as_dtype
 
 Array = npt.NDArray[Any]
 _WORD = 8
-_PLACED: dict[bytes, int] = {}  # the place of machine code, by its digest
+_PLACED: dict[bytes, int] = {}  # the address of machine code, by its digest
 
 
 class Thawed:
@@ -86,7 +86,7 @@ class Thawed:
 
 
 def _placed(code: bytes) -> int:
-    """The address of machine code, which stays for the process: once for all programs with the same."""
+    """The address of machine code, which stays until the process ends; programs with the same code share it."""
     digest = hashlib.sha256(code).digest()
     if digest not in _PLACED:
         (_PLACED[digest],) = map_code([code])

@@ -19,14 +19,14 @@ Task = Callable[[], Any]
 
 
 def available_threads() -> int:
-    """The number of processors that this process may run on; in a container with a quota of processor time no more than
-    that pays for."""
+    """The number of processors that this process may run on; in a container with a quota of processor time, at most the
+    quota."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(count, _quota(Path("/sys/fs/cgroup")))
 
 
 def _quota(base: Path) -> int:
-    """How many processors a container's quota pays for, rounded up."""
+    """A container's quota in processors, rounded up."""
     one, two = base / "cpu" / "cpu.cfs_quota_us", base / "cpu.max"
     if two.exists():
         words = two.read_text().split()

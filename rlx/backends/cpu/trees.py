@@ -39,7 +39,7 @@ _WHOLE = frozenset(
 )
 _BOOLS = frozenset("abs add and eq ge gt isinf isnan le lt max min mul ne not or select xor".split())
 # The primitives that the headers have a function for, by the letter of the class of values. A program whose kernels are
-# in the cache asks for these alone: to read the headers takes longer than to bind it.
+# in the cache needs this table alone: reading the headers takes longer than binding it.
 PRINTED = {"b": _BOOLS, "f": _FLOATS, "d": _FLOATS, "i": _WHOLE | WORDS, "l": _WHOLE}
 _CLASS_TYPES = {"f": F32, "d": F64, "i": I32, "l": I64, "b": I1}
 # The primitives whose results may leave the range of u8 and i8.
@@ -75,8 +75,8 @@ def print_trees(
     index: Callable[[], Value] | None = None,
     lanes: int = 0,
 ) -> list[Value]:
-    """The value of each tree, of the class of its dtype. `args[i]` is argument i, of its own dtype's class; a scalar
-    one counts for all lanes. `index` gives the numbers (i64) of the elements, for trees with the primitive "index"."""
+    """The value of each tree, of the class of its dtype. `args[i]` is argument i, of its own dtype's class; a scalar is
+    the same in all lanes. `index` gives the elements' indices (i64), for trees with the primitive "index"."""
     lanes = lanes or max((a.type.lanes for a in args), default=1)
     of: dict[Expr, Value] = {}
     for e in linearize(trees):
@@ -85,7 +85,7 @@ def print_trees(
 
 
 def node_value(k: Kernel, e: Expr, of: list[Value], lanes: int) -> Value:
-    """The value of a node that is neither an argument nor an index, from those of its arguments."""
+    """The value of a node that is neither an argument nor an index, from the values of its own arguments."""
     return _node(k, e, of, (), lanes, None)
 
 
@@ -117,7 +117,7 @@ def _node(
 
 
 def _wrapped(k: Kernel, x: Value, dtype: DType) -> Value:
-    """A value in i32 as the u8 or i8 that its low bits are."""
+    """An i32 value wrapped to the u8 or i8 of its low bits."""
     if dtype.name not in ("u8", "i8"):
         return x
     return k.cast("sext" if dtype.name == "i8" else "zext", k.cast("trunc", x, I8), I32)

@@ -1,4 +1,4 @@
-"""The weights that a program reads in another order than that of their tensors.
+"""The weights that a program reads in another order than their tensors'.
 
 Each is a form of the buffer that holds the weight (`cpu/forms.py`), which programs share and which takes the place of
 the weight's own bytes.
@@ -28,7 +28,7 @@ def _unfinished() -> None:
 
 
 class Packed(Record, frozen=False):
-    """A form of a weight, which lies in `range`; `steps` write it, by way of `pack`, which the program sets."""
+    """A form of the weight in `range`; `steps` write it when `pack`, which the program sets, runs them."""
 
     forms: Forms
     form: Form
@@ -38,7 +38,7 @@ class Packed(Record, frozen=False):
 
 
 class PackedWeights:
-    """The forms of one program's weights, `made`; `buffers` are those that hold them, `acquire` gives memory."""
+    """The forms of one program's weights, in `made`; `buffers` hold the weights, `acquire` gives memory."""
 
     def __init__(self, buffers: Sequence[CpuBuffer], acquire: Callable[[int], Buffer]) -> None:
         self._buffers, self._acquire = list(buffers), acquire
@@ -51,9 +51,9 @@ class PackedWeights:
         self, weight: Array, order: Hashable, nbytes: int, steps: Callable[[Bytes], Sequence[EngineStep]],
         unpack: Callable[[Bytes], object],
     ) -> Bytes | None:  # fmt: skip
-        """Memory of `nbytes`, zeros at first, for a weight in another order, which `order` names. What `steps` gives
-        writes it from the weight's array, `unpack` writes the array from it. None for a weight whose array has not all
-        bytes between its first and its last."""
+        """Memory of `nbytes`, zeroed at first, for a weight in another order, which `order` identifies. The steps that
+        `steps` returns fill it from the weight's array, `unpack` restores the array from it. None for a weight whose
+        array is not a gapless range of memory."""
         held = self._range(weight)
         if held is None:
             return None
@@ -71,12 +71,12 @@ class PackedWeights:
         return memory
 
     def since(self, count: int, kept: Sequence[object]) -> list[Range]:
-        """The ranges that were packed after the first `count`, and that no array in `kept` lies in."""
+        """The ranges of the forms after the first `count`, except those that an array in `kept` lies in."""
         arrays = [x for x in kept if isinstance(x, np.ndarray)]
         return [p.range for p in self.made[count:] if not any(np.may_share_memory(p.range.bytes, x) for x in arrays)]
 
     def take_back(self, count: int) -> None:
-        """Leaves all forms but the first `count`."""
+        """Ends the use of all forms but the first `count`."""
         while len(self.made) > count:
             packed = self.made.pop()
             packed.forms.leave(packed.form)
@@ -91,7 +91,7 @@ class PackedWeights:
             packed.forms.fill(packed.form, packed.pack, again)
 
     def _range(self, weight: Array) -> Range | None:
-        """Where the array lies, if its elements are all bytes between its first and its last."""
+        """The array's range; None where its elements leave gaps."""
         step = weight.itemsize
         for stride, n in sorted((s, n) for s, n in zip(weight.strides, weight.shape, strict=True) if n > 1):
             if stride != step:

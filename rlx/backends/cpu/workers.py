@@ -45,15 +45,15 @@ class Pool:
         self.cell[0] = 0
 
     def grow(self, threads: int, work: int) -> None:
-        """Sees to it that there are workers for `threads` threads, the leader among them; `work` is the address of the
-        function that they run."""
+        """Starts workers until there are enough for `threads` threads, including the leader; `work` is the address of
+        the function that they run."""
         wanted = min(threads, _MOST) - 1
         with self._lock:
             if not self.cell[0]:
                 raw = np.zeros(8 * POOL_WORDS + 64, np.uint8)
                 start = -address(raw) % 64
                 words = raw[start : start + 8 * POOL_WORDS].view(np.int64)
-                words[SLEEP_S], words[SLEEP_NS] = 0, 20_000_000  # how long a leader sleeps at once
+                words[SLEEP_S], words[SLEEP_NS] = 0, 20_000_000  # how long a leader sleeps at a time
                 words[GET_CORE] = get_core()
                 self._kept.append(raw)
                 self.cell[0] = address(words)

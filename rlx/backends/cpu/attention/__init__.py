@@ -1,1 +1,1 @@
-"""Attention: `blocks` of queries along the lanes of vectors, or single `rows` with a head's elements along them."""
+"""Attention: in `blocks` vector lanes are queries, in `rows` (a single query) they are a head's elements."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rlx.backends.cpu.ir import I8, Type, floats, pointers, sizes
 from rlx.backends.cpu.rowwise import STORED
 
-# Distances are in elements. `q_offsets`, `y_offsets` and `mask_offsets` are of each row of a head, `places` the number
-# of a row's query less that of all queries, `least` and `most` the extremes of these in a block.
+# Distances are in elements. `q_offsets`, `y_offsets` and `mask_offsets` have an entry for each row of a head, `places`
+# has the index of each row's query minus the number of queries, `least` and `most` their extremes in each block.
 ARGS = (
     pointers(
         "q", "k", "v", "y", "mask", "lengths", "q_offsets", "y_offsets", "mask_offsets", "places", "least", "most",
@@ -16,12 +16,12 @@ ARGS = (
     ) + floats("scale", "cap")
 )  # fmt: skip
 SCALES = pointers("k_scales", "v_scales")
-# Of keys and values in pages: which are whose, how many there are, and how far they lie apart.
+# For paged keys and values: the table of pages, its row length, the number of pages, and the strides of pages.
 PAGES = pointers("table") + sizes("table_row", "pages", "k_page", "v_page")
 LOWEST = -3.4028234663852886e38
 TINY = 1.1754943508222875e-38
 
 
 def mask_type(dtype: str) -> Type:
-    """How a mask's elements are loaded."""
+    """The type in which a mask's elements are loaded."""
     return I8 if dtype == "bool" else STORED[dtype]

@@ -1,4 +1,4 @@
-"""Binds attention: few queries row by row, others in blocks; those of several heads that share keys together."""
+"""Binds attention: few queries one by one, others in blocks; queries of heads that share keys can be in one block."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from rlx.ir.expr import arg, cast
 from rlx.ops.attention.parts import NO_TOKENS, ByToken, heads_first, rest
 from rlx.ops.packed_attention import BLOCK
 
-_MAX_HEAD_ELEMENTS = 512  # a block's lie on the stack, and a row's are a vector after the other in the code
-_FEW_QUERIES = 2  # so few, of all heads that share keys, leave most lanes of a block empty
-_PAGED_QUERIES = 16  # so few queries read a sequence's pages where they lie; more read a copy
+_MAX_HEAD_ELEMENTS = 512  # a block's are on the stack, and a row's are unrolled in the code
+_FEW_QUERIES = 2  # so few, over all heads that share keys, would leave most lanes of a block empty
+_PAGED_QUERIES = 16  # up to so many queries read a sequence's pages in place; more read a copy
 
 
 @engine("attention")
@@ -89,21 +89,21 @@ def bind_paged(
 
 
 def _as_of_each(pool: Array, table: Array) -> Array:
-    """A pool of pages (pages, heads, rows, size), as if each sequence had all rows that its table names: the shape and
-    the distances that kernels take, of elements that nobody reads here."""
+    """A pool of pages (pages, heads, rows, size) as a view with, for each sequence, all rows that its table names: only
+    its shape and strides are used, for kernels; its elements must not be read."""
     (_, heads, rows, size), strides = pool.shape, pool.strides
     shape = (len(table), heads, table.shape[1] * rows, size)
     return np.lib.stride_tricks.as_strided(pool, shape, (0, *strides[1:]))
 
 
 def _steps(a: Array) -> list[int]:
-    """Strides in elements; 0 along an axis of one element but for the last."""
+    """Strides in elements; 0 for axes of length 1, except the last."""
     strides = [s // a.itemsize if n > 1 else 0 for s, n in zip(a.strides, a.shape, strict=True)]
     return [*strides[:-1], strides[-1] or (1 if a.shape[-1] == 1 else 0)]
 
 
 class _Bound:
-    """An attention as steps: one for whole blocks of queries, one for those that are left."""
+    """One attention as steps: one step for whole blocks of queries, one for the queries that remain."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class _Bound:
         self.node, self.q, self.k, self.v, self.y = node, q, k, v, y
         self.mask, self.lengths, self.dtype, self.ctx = mask, lengths, dtype, ctx
         self.group = q.shape[1] // k.shape[1]
-        # The few queries of several heads that share keys lie in the same vectors.
+        # With few queries, those of all heads that share keys go into the same vectors.
         self.folded = self.group > 1 and q.shape[2] < ctx.machine.lanes()
         self.rows = q.shape[2] * (self.group if self.folded else 1)
         self.packed = False
@@ -133,11 +133,11 @@ class _Bound:
         if self.rows <= _FEW_QUERIES:
             return [self.step(0, self.rows, 0)]
         needed = -(-self.rows // lanes)
-        most = 4 if self.q.shape[3] <= 64 and self.ctx.machine.registers == 32 else 3  # as the caches hold
+        most = 4 if self.q.shape[3] <= 64 and self.ctx.machine.registers == 32 else 3  # what fits into the caches
         vectors = min(most, needed)
         whole = self.rows // (vectors * lanes)
         if most == 4 and needed == whole * most + 1 and needed > 1:
-            whole -= 1  # a single vector that is left makes the last block one of five
+            whole -= 1  # a single vector that remains is joined to the last block, which then has five
         left = self.rows - whole * vectors * lanes
         steps = self._pack()
         if whole:
@@ -147,8 +147,8 @@ class _Bound:
         return steps
 
     def _pack(self) -> list[EngineStep]:
-        """Lays a head's keys and values one behind the other, as f32, where enough queries read them: rows that lie a
-        power of two apart would share few sets of the caches."""
+        """Copies each head's keys and values to contiguous f32 rows where enough queries read them: rows a power of two
+        apart would share few cache sets."""
         few = self.rows < 12 * self.ctx.machine.lanes()
         if few or (self.lengths is not None and 16 * self.rows < self.k.shape[2]):
             return []
@@ -175,7 +175,7 @@ class _Bound:
         causal, window, cap = node.attrs["causal"], node.attrs.get("window"), node.attrs.get("softcap")
         span = max(1, vectors * machine.lanes())
         blocks = -(-count // span)
-        # The rows of all blocks; lanes behind the last row repeat it.
+        # The rows of all blocks; lanes past the last row repeat it.
         row = np.minimum(np.arange(blocks * span), count - 1) + start
         head, query = np.divmod(row, n_q) if self.folded else (np.zeros_like(row), row)
         tables: dict[str, Any] = {

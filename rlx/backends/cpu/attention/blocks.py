@@ -1,8 +1,8 @@
 """Attention by blocks of queries and keys with an online softmax: an item is a block of queries of one head.
 
-Queries lie along the lanes of vectors, so that maxima and sums over keys need no exchange between lanes. A block's
-queries are transposed once; keys and values are read where they are, an element at a time, as the factor of a vector of
-queries. Follows Dao et al., 2022 (FlashAttention), in the form for registers and caches.
+Vector lanes are queries, so maxima and sums over keys need no exchange between lanes. A block's queries are transposed
+once; keys and values are read in place, an element at a time, each broadcast as the factor of a vector of queries.
+Follows Dao et al., 2022 (FlashAttention), adapted to registers and caches.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _MAX_KEYS_PER_BLOCK = 48  # a multiple of most tiles
 
 class Attention(Record):
     """Heads of `size` elements; `vectors` of queries in a block. `mask` is the mask's dtype, "" without one, and
-    `by_query` says that it differs from query to query. `packed`: keys and values are f32, a head's one behind the
-    other."""
+    `by_query` says that it differs from query to query. `packed`: keys and values are f32, with a head's rows
+    contiguous."""
 
     dtype: str
     size: int
@@ -53,20 +53,20 @@ class Attention(Record):
 
     @property
     def tile(self) -> int:
-        """Keys, or elements of the result, whose vectors of queries are in registers."""
+        """How many keys, or elements of the result, have their vectors of queries in registers at a time."""
         if self.registers < 32:
             return 8 if self.vectors == 1 else 4
         return {4: 4 if self.size <= 32 else 6, 5: 5}.get(self.vectors, 8)
 
     @property
     def tiles(self) -> list[tuple[int, int]]:
-        """The elements of each tile that a head is cut into, and how often that tile occurs."""
+        """The tiles that a head is cut into: elements of a tile, and how often that tile occurs."""
         whole, left = divmod(self.size, self.tile)
         return [(tile, times) for tile, times in ((self.tile, whole), (left, 1)) if tile and times]
 
     @property
     def keys(self) -> int:
-        """Keys in a block: as many as leave the block's tensors in the first-level cache."""
+        """Keys in a block: so many that the block's tensors fit into the first-level cache."""
         return 64 if self.size <= 32 else max(16, _MAX_KEYS_PER_BLOCK * 64 // max(64, self.size) // 8 * 8)
 
     def ir(self) -> str:
@@ -122,7 +122,7 @@ class _Text:
         self._write(y, first, total)
 
     def _range(self, b: Value, block: Value) -> tuple[Value, Value]:
-        """The keys that a query of the block sees, and in `self.at` the queries' positions."""
+        """The range of keys that queries of the block see; sets `self.at` to the queries' positions."""
         k, w, spec = self.k, self.w, self.spec
         length = w["n_k"]
         if spec.lengths:
@@ -163,7 +163,7 @@ class _Text:
                 k.store(v, k.at(self.query, (d + i) * spec.queries + r, F32))
 
     def _part(self, d: Value) -> Value | None:
-        """The mask of a head's elements from d on; None where vectors divide a head."""
+        """The mask of a head's elements from d on; None where a head is a whole number of vectors."""
         k, spec = self.k, self.spec
         if spec.size % spec.lanes == 0:
             return None
@@ -189,7 +189,8 @@ class _Text:
                         store_wide(k, v, row, spec.dtype, d, mask)
 
     def _rows(self, base: Value, stride: Value, start: Value, count: Value) -> tuple[Value, Value]:
-        """A block's keys or values as f32, and the distance of rows: where they are, or widened in the room."""
+        """The address of a block's keys or values as f32, and the stride of rows: in place, or converted into
+        scratch."""
         k, spec, lanes = self.k, self.spec, self.spec.lanes
         kind = STORED[self.stored]
         here = k.at(base, start * stride, kind)
@@ -204,7 +205,7 @@ class _Text:
         return self.wide, k.const(I64, spec.size)
 
     def _score(self, keys: Value, values: Value, start: Value, count: Value) -> None:
-        """scores[j][r] = Σ keys[j][d]·query[d][r]. Rows behind the last key repeat it and are not used."""
+        """scores[j][r] = Σ keys[j][d]·query[d][r]. Rows past the last key repeat it and are not used."""
         k, spec, lanes = self.k, self.spec, self.spec.lanes
         base, stride = self._rows(keys, self.w["k_row"], start, count)
         unroll = 4 if spec.size % 4 == 0 else 1
@@ -237,7 +238,7 @@ class _Text:
                     k.store(total.value * self.scale, at)
 
     def _prefetch(self, base: Value, stride: Value, row: Value) -> None:
-        """Asks for a row, since rows that lie apart are no stream that a processor would recognize."""
+        """Prefetches a row, since the hardware does not recognize rows that are far apart as a stream."""
         kind = STORED[self.spec.dtype]
         here = self.k.at(base, row * stride, kind)
         for nbytes in range(0, self.spec.size * kind.size, 64):
@@ -246,7 +247,7 @@ class _Text:
     def _adjust(
         self, b: Value, h: Value, first: Value, start: Value, count: Value, best: list[Variable]
     ) -> list[Variable]:
-        """Applies cap, mask, causal and window to the scores, and gives the greatest so far of each query."""
+        """Applies cap, mask, causal and window to the scores, and returns the greatest score so far of each query."""
         k, w, spec, lanes = self.k, self.w, self.spec, self.spec.lanes
         tops = [k.variable(v.value) for v in best]
         edges = spec.causal or spec.window
@@ -291,7 +292,7 @@ class _Text:
         return self.k.at(self.w["mask"], offset, mask_type(self.spec.mask))
 
     def _spread(self, m: Value) -> Value:
-        """An element of the mask, or a vector of them, as a vector: i1 of a bool, else f32."""
+        """An element of the mask, or a vector of them, as a vector: i1 for bool, else f32."""
         k, spec = self.k, self.spec
         v = k.splat(m, spec.lanes) if m.type.lanes == 1 else m
         if spec.mask == "bool":
@@ -299,7 +300,7 @@ class _Text:
         return v if spec.mask == "f32" else widened(k, v, spec.mask)
 
     def _gathered(self, offset: Value, row: Value) -> Value:
-        """The mask's elements of the queries from `row` on."""
+        """The mask's elements for the queries from `row` on."""
         k, lanes, kind = self.k, self.spec.lanes, mask_type(self.spec.mask)
         offsets = k.load(I64.of(lanes), k.at(self.w["mask_offsets"], row, I64))
         base = self._mask_at(offset)
@@ -311,7 +312,8 @@ class _Text:
     def _exponentials(
         self, count: Value, tops: list[Variable], best: list[Variable], total: list[Variable]
     ) -> list[Value]:
-        """scores = exp(scores - top), added to the totals; gives the factors of what was summed before."""
+        """scores = exp(scores - top), added to the totals; returns the factors by which earlier sums must be
+        rescaled."""
         k, spec, lanes = self.k, self.spec, self.spec.lanes
         factors, now = [], []
         for n in range(spec.vectors):

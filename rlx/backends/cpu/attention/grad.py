@@ -1,8 +1,7 @@
-"""Attention's backward pass as products of matrices for each key head, and one kernel over the rows of scores.
+"""Attention's backward pass as matrix products for each key head, and one kernel over the rows of scores.
 
-The queries of the heads that share keys are the rows of one matrix. Scores are computed anew, and lie in memory that
-the program's other nodes use too: long sequences, whose scores would be large, are left to NumPy, which takes them in
-blocks.
+The queries of the heads that share keys are the rows of one matrix. Scores are recomputed into scratch shared with the
+program's other nodes: long sequences, whose scores would be large, are left to NumPy, which works in blocks.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ _MASK_STRIDES = ("mask_batch", "mask_head", "mask_query")
 
 class ScoresGradient(Record):
     """Rows of scores p and of their probabilities' gradients ds, of n keys, become probabilities P and scale · P (dP -
-    Σ P dP). `before` is the first query that sees a key, less the keys (causal). Strides of the mask are in bytes.
-    `mask`: "f32" is added, where a "bool" is false no key is seen."""
+    Σ P dP). `before` is the number of keys that the first query sees (causal). Strides of the mask are in bytes.
+    `mask`: an "f32" mask is added to scores, a "bool" one hides keys where it is false."""
 
     causal: bool
     windowed: bool
@@ -90,7 +89,7 @@ class ScoresGradient(Record):
                     kind = F32 if self.mask == "f32" else I8
                     mask_value = k.load(kind.of(lanes), k.at(at, i, kind), mask)
                     v = v + mask_value if self.mask == "f32" else k.select(k.cmp("ne", mask_value, 0), v, -math.inf)
-                if self.windowed:  # keys before the first that is near enough
+                if self.windowed:  # keys before the window
                     first = query + before - 1 - k.arg("window")
                     numbers = k.splat(i, lanes) + k.lanes(I64, range(lanes))
                     v = k.select(k.cmp("sge", numbers, k.splat(first, lanes)), v, -math.inf)
@@ -102,7 +101,7 @@ class ScoresGradient(Record):
 
             blocks(k, seen, lanes, raise_top)
             top = folded(k, tops, lambda a, b: k.max(a, b))
-            # Where all scores are -inf, none is a probability.
+            # Where all scores are -inf, all probabilities are 0.
             top = k.splat(k.max(top, -3.4028234663852886e38), lanes)
             sums = accumulators(k, lanes)
 

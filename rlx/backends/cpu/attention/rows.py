@@ -1,6 +1,6 @@
-"""Attention of few queries, as in decoding: a head's elements lie along the lanes, so that keys and values are read
-once and whole vectors at a time. An item is one query of one head. Keys and values may be integers of 8 bits, whose
-blocks of 32 share a scale: a block's products are added up before its scale multiplies them."""
+"""Attention of few queries, as in decoding: vector lanes are a head's elements, so keys and values are read once, a
+whole vector at a time. An item is one query of one head. Keys and values may be 8-bit integers with a scale for each
+block of 32: the products of a block are added up before the scale multiplies them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _KEYS_PER_BLOCK = 256  # their scores lie on the stack
 
 
 class AttentionRow(Record):
-    """A kernel with the arguments of `Attention`, whose blocks of queries are one query here. `spread`: the mask
-    differs from key to key. `packed`: k and v are integers, which have scales. `page`: the rows of a page, where k and
-    v lie in pages that a table names."""
+    """A kernel with the arguments of `Attention`, with one query in place of a block. `spread`: the mask differs from
+    key to key. `packed`: k and v are integers with scales. `page`: the rows of a page, where k and v are in pages that
+    a table names."""
 
     dtype: str
     size: int
@@ -123,7 +123,7 @@ class _Text:
         return low, high
 
     def _blocks(self, name: str, row: Value) -> Iterator[tuple[Value | None, list[tuple[int, Value]]]]:
-        """Pairs of a scale and the vectors (number, f32) of a row of k or v that it still has to multiply: one pair for
+        """A row of k or v as pairs of a scale and the vectors (index, f32) that it still has to multiply, a pair for
         each block; where k and v are floats, one pair of None and all vectors."""
         k, spec = self.k, self.spec
         offset = self.first[name] + self._place(name, row)
@@ -140,7 +140,7 @@ class _Text:
             yield scale, [(i, k.cast("sitofp", k.cast("sext", v, I32), F32)) for i, v in vectors]
 
     def _place(self, name: str, row: Value) -> Value:
-        """Where a row of a head of k or v lies."""
+        """The address of a row of k or v."""
         k, w, rows = self.k, self.w, self.spec.page
         if not rows:
             return row * w[f"{name}_row"]
@@ -151,14 +151,14 @@ class _Text:
         return page * w[f"{name}_page"] + (row - number * rows) * w[f"{name}_row"]
 
     def _score(self, query: list[Value], b: Value, h: Value, row: Value, start: Value, count: Value) -> Value:
-        """Stores the scores of a block of keys, and gives the greatest."""
+        """Stores the scores of a block of keys, and returns the greatest."""
         k, w, spec, lanes = self.k, self.w, self.spec, self.spec.lanes
         tops = k.variable(k.const(self.vector, -math.inf))
         if spec.mask:
             base = b * w["mask_batch"] + h * w["mask_head"] + k.load(I64, k.at(w["mask_offsets"], row, I64))
         with k.loop(0, count, lanes) as j:
             sums = []
-            for i in range(lanes):  # keys behind the last one repeat it
+            for i in range(lanes):  # keys past the last one repeat it
                 at = k.select(k.cmp("slt", j + i, count), j + i, count - 1)
                 total = k.const(self.vector, 0.0)
                 for scale, vectors in self._blocks("k", start + at):
@@ -182,7 +182,7 @@ class _Text:
         return k.fold(tops.value, lambda a, c: greater(k, a, c))
 
     def _mask(self, offset: Value, inside: Value) -> Value:
-        """The mask's elements of a vector of keys: i1 of a bool, else f32."""
+        """The mask's elements for a vector of keys: i1 for bool, else f32."""
         k, spec, kind = self.k, self.spec, mask_type(self.spec.mask)
         where = k.at(self.w["mask"], offset, kind)
         v = (
@@ -195,7 +195,7 @@ class _Text:
         return v if spec.mask == "f32" else widened(k, v, spec.mask)
 
     def _exponentials(self, top: Value, count: Value) -> Value:
-        """scores = exp(scores - top), and their sum; scores behind the last one are -inf."""
+        """scores = exp(scores - top), and their sum; scores past the last one are -inf."""
         k, lanes = self.k, self.spec.lanes
         shift, total = k.splat(top, lanes), k.variable(k.const(self.vector, 0.0))
         with k.loop(0, count, lanes) as j:
@@ -206,7 +206,7 @@ class _Text:
         return k.fold(total.value, lambda a, b: a + b)
 
     def _add_values(self, start: Value, count: Value, totals: list[Variable], factor: Value) -> None:
-        """made = made·factor + Σ values[start + j]·scores[j], with two sums for each vector."""
+        """made = made·factor + Σ values[start + j]·scores[j], with two accumulators for each vector."""
         k, lanes = self.k, self.spec.lanes
         other = [k.variable(k.const(self.vector, 0.0)) for _ in totals]
         scale = k.splat(factor, lanes)
@@ -235,7 +235,7 @@ def _sums(k: Kernel, rows: list[Value]) -> Value:
     lanes = len(rows)
     step = 1
     while len(rows) > 1:
-        # After a round, lane i holds a partial sum of the row whose number has the low bits of i.
+        # After a round, lane i holds a partial sum of the row whose index has the low bits of i.
         low = [i if not i & step else lanes + i - step for i in range(lanes)]
         high = [i + step if not i & step else lanes + i for i in range(lanes)]
         rows = [

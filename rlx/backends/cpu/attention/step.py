@@ -1,9 +1,10 @@
-"""attention_step: a token's rows are turned and written into the caches; its query then sees them part by part.
+"""attention_step: a token's query and key are rotated, its key and value are written into the caches, and its query
+attends to the caches part by part.
 
-Three kernels. The first turns the query, which it leaves as f32, and the new key, and writes key and value where the
-caches lie. The second has a part of a sequence's rows as its item, for all heads, since the rows of all heads lie side
-by side in memory: a softmax with its own maximum and total. The third adds up the parts of a head. How rows are divided
-depends on the caches' shape alone, so that the number of threads changes no bit.
+There are three kernels. The first rotates the query, which it stores as f32, and the new key, and writes key and value
+into the caches. The second computes a part of a sequence's rows as its item, a softmax with its own maximum and total,
+for all heads, whose rows are side by side in memory. The third adds up the parts of a head. How rows are divided
+depends on the caches' shape alone, so results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ from rlx.ir.expr import arg
 from rlx.ops.attention.step import parts as optional
 from rlx.records import Record
 
-_MAX_HEAD_ELEMENTS = 512  # the code has their vectors one after the other
-_KEYS_PER_BLOCK = 64  # their scores lie on the stack; a part has a multiple of them
-_MAX_PARTS = 128  # A sequence's rows are split into at most so many.
-_COLUMNS = 8  # neighbouring items are parts this far apart: of a cache that is not full, each thread meets rows in use
-_ROWS_AHEAD = 8  # a row of a cache is asked for so long before it is read
+_MAX_HEAD_ELEMENTS = 512  # the code has one register for each of their vectors
+_KEYS_PER_BLOCK = 64  # their scores are on the stack; a part has a multiple of so many rows
+_MAX_PARTS = 128  # most parts of a sequence's rows
+_COLUMNS = 8  # consecutive items are distant parts, so that each thread gets some filled rows of a cache
+_ROWS_AHEAD = 8  # how many rows ahead a cache is prefetched
 _LINE = 64
 
 
 def _place(k: Kernel, position: Value, b: Value, rows: Value, ring: bool) -> tuple[Value, Value]:
-    """The position of a sequence's token, brought into range, and its row."""
+    """The position of a sequence's token, clamped to the valid range, and its row in the cache."""
     at = k.cast("sext", k.load(I32, k.at(position, b, I32)), I64)
     at = k.select(k.cmp("sgt", at, 0), at, 0)
     if ring:
@@ -57,12 +58,12 @@ def _place(k: Kernel, position: Value, b: Value, rows: Value, ring: bool) -> tup
 
 
 def _rounded(k: Kernel, v: Value, dtype: str) -> Value:
-    """f32 rounded to what a dtype holds."""
+    """f32 values rounded to the dtype, kept as f32."""
     return v if dtype == "f32" else widened(k, narrowed(k, v, dtype), dtype)
 
 
 class TokenRows(Record):
-    """Turns q into `query`, f32 rounded to the caches' dtype, and writes the new rows of both caches. An item is a
+    """Rotates q into `query`, f32 rounded to the caches' dtype, and writes the new rows of both caches. An item is a
     sequence. `table` is the dtype of cosines and sines, "" without a rope."""
 
     token: str
@@ -124,8 +125,8 @@ class TokenRows(Record):
 
 
 class StepPart(Record):
-    """Attention of all heads of a sequence to a part of its rows. An item's result are, for each head, the weighted sum
-    of values, and behind it the maximum of the scores and the total of their exponentials: `part` floats in all."""
+    """Attention of all heads of a sequence to a part of its rows. An item's result has for each head the weighted sum
+    of values, then the maximum of the scores and the total of their exponentials: `part` floats in all."""
 
     cache: str
     size: int
@@ -180,7 +181,7 @@ class _Part:
         end = k.min(begin + w["span"], w["rows"])
         at, row = _place(k, w["position"], b, w["rows"], spec.ring)
         low, high = k.const(I64, 0), row + 1
-        again = k.const(I64, 0)  # the first of a ring's rows that lie behind the token's own
+        again = k.const(I64, 0)  # the first of a ring's rows after the token's own
         if spec.ring:
             low = row - k.min(at, w["window"])
             again = k.select(k.cmp("slt", low, 0), w["rows"] + low, w["rows"])
@@ -208,7 +209,7 @@ class _Part:
                     self._head(b, h, start, k.min(last - start, _KEYS_PER_BLOCK), partial)
 
     def _head(self, b: Value, h: Value, start: Value, count: Value, partial: Value) -> None:
-        """The query heads of one key head, and `count` keys from `start` on."""
+        """Attention of one key head's query heads to `count` keys from `start` on."""
         k, w, spec = self.k, self.w, self.spec
         self.step = w["kv_heads"] * spec.size
         offset = (b * w["rows"] + start) * self.step + h * spec.size
@@ -229,17 +230,17 @@ class _Part:
         return None if left >= self.spec.lanes else self.k.tail(left, self.spec.lanes)
 
     def _ask(self, base: Value, row: Value) -> None:
-        """Asks for a row that is read soon: rows of a head do not lie side by side, so the processor does not."""
+        """Prefetches a row: the rows of a head are not adjacent, so the hardware does not."""
         for line in range(0, self.spec.size * STORED[self.spec.cache].size, _LINE):
             self.k.prefetch(self.k.at(self._row(base, row + _ROWS_AHEAD), line))
 
     def _score(self, keys: Value, query: Value, heads: int, count: Value, ask: bool) -> None:
-        """Scores of a tile of heads, some keys at a time: as many sums as a vector has lanes, which are then added up
-        together."""
+        """Scores of a tile of heads, some keys at a time: as many accumulators as a vector has lanes, whose lanes are
+        then added up together."""
         k, spec, lanes = self.k, self.spec, self.spec.lanes
         each = lanes // heads
         with k.loop(0, count, each) as j:
-            rows = [self._row(keys, k.min(j + i, count - 1)) for i in range(each)]  # the last key may come again
+            rows = [self._row(keys, k.min(j + i, count - 1)) for i in range(each)]  # the last key may be repeated
             if ask:
                 for i in range(each):
                     self._ask(keys, j + i)
@@ -261,8 +262,8 @@ class _Part:
                 k.store(part, k.at(self.scores, j + n * self.pitch, F32))
 
     def _exponentials(self, n: int, count: Value, state: Value) -> Value:
-        """Scores become exponentials; the head's maximum and total are brought up to date. The factor of what was added
-        up before."""
+        """Turns scores into exponentials and updates the head's maximum and total. Returns the factor by which earlier
+        sums must be rescaled."""
         k, lanes = self.k, self.spec.lanes
         tops = k.variable(k.const(self.vector, -math.inf))
         with k.loop(0, count, lanes) as j:
@@ -313,7 +314,7 @@ class _Part:
 
 
 def _tiles(group: int, lanes: int) -> list[tuple[int, int]]:
-    """Heads that share keys as tiles: the first of each, and how many. A vector's lanes are keys of each head."""
+    """The tiles of query heads that share a key head: the first head of each, and how many."""
     result, first = [], 0
     for count in (4, 2, 1):
         while group - first >= count and count <= lanes:
@@ -323,7 +324,7 @@ def _tiles(group: int, lanes: int) -> list[tuple[int, int]]:
 
 
 class StepSum(Record):
-    """Adds up the parts of a head, an item. `sinks` is their dtype, "" without."""
+    """Adds up the parts of a head, which is an item. `sinks` is the dtype of the sinks, "" for none."""
 
     token: str
     cache: str
@@ -360,7 +361,7 @@ class StepSum(Record):
             with k.loop(0, splits) as s:
                 own = state(item, s)
                 sum_ = k.load(F32, k.at(own, padded + 1, F32))
-                with k.when(k.cmp("une", sum_, 0.0)):  # a part without keys in sight has no sums
+                with k.when(k.cmp("une", sum_, 0.0)):  # a part without visible keys has no sums
                     factor = power(k.load(F32, k.at(own, padded, F32)) - best.value)
                     total.value = k.fma(sum_, factor, total.value)
                     for p, one in zip(places, sums, strict=True):

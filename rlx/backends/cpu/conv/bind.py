@@ -33,7 +33,7 @@ from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, 
 from rlx.dtypes import as_dtype
 from rlx.ir import Expr, Node
 
-_FEW_CHANNELS = 8  # up to so many, a row of the filter is one tap of an image with zeros around it
+_FEW_CHANNELS = 8  # with so few channels, a row of the filter is one tap of a zero-padded image
 
 
 @engine("conv", takes_epilogue=True, images="makes")
@@ -69,8 +69,8 @@ def bind_conv(
 
 
 def beside_image(x: Array, out: Array) -> tuple[Array, bool]:
-    """An operand of the following node as one of the epilogue, and whether it is an image: channels last, or else a
-    number for each channel."""
+    """An operand of the following node as an epilogue's operand, and whether it is a (channels-last) image; otherwise
+    it is one number for each channel."""
     if x.shape == out.shape and channels_last(x) is not None:
         return x, True
     c, spatial = out.shape[1], out.ndim - 2
@@ -151,7 +151,7 @@ def _depthwise(
 
     operands = tuple(Operand(as_dtype(a.dtype)) for a, _ in beside)
     out_type, strides, dilations = as_dtype(out.dtype), attrs["strides"], attrs["dilations"]
-    # Rows of addresses: a row of the filter is one tap at each pixel that a row of the result reads.
+    # The table has an address for each row of the filter and each pixel that a row of the result reads.
     width, vectors = counts[-1], vectors_at_once(machine, taps, c)
     across = positions_at_once(machine, taps, kernel[-1], vectors, width)
     span = (width - 1) * strides[-1] + (kernel[-1] - 1) * dilations[-1] + 1

@@ -1,4 +1,4 @@
-"""Depthwise convolution: each channel by itself, channels last, window by window through addresses."""
+"""Depthwise convolution of channels-last images: each position's window is read through a table of addresses."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from rlx.dtypes import DType, f32
 from rlx.ir import Expr
 from rlx.records import Record
 
-# `table`: an address for each position and tap. Steps are in bytes; `block` positions are an item for each group of
+# `table`: an address for each position and tap. Steps are in bytes; an item is `block` positions of a group of
 # channels.
 ARGS = pointers("table", "w", "out") + sizes("positions", "channels", "out_row", "w_row", "block")
 
 
 def operand_names(count: int) -> tuple[str, ...]:
-    """The arguments that are an epilogue's operands."""
+    """The names of the arguments for an epilogue's operands."""
     return tuple(f"operand{i}" for i in range(count))
 
 
 def named_operands(arrays: Iterable[Array]) -> dict[str, Array]:
-    """An epilogue's operands by the names of their arguments."""
+    """An epilogue's operands under the names of their arguments."""
     return {f"operand{i}": a for i, a in enumerate(arrays)}
 
 

@@ -11,8 +11,8 @@ from rlx.dtypes import DType, f32
 from rlx.ir import Expr
 from rlx.records import Record
 
-# `table`: for each row of the result and each row of the filter the addresses of `span` pixels, all that the row of the
-# result reads. `whole` positions of a row are computed `across` at once. Steps are in bytes.
+# `table`: for each row of the result and each row of the filter, the addresses of the `span` pixels that the row of the
+# result reads. The first `whole` positions of a row are computed `across` at a time. Steps are in bytes.
 _ARGS = pointers("table", "w", "out") + sizes("span", "whole", "width", "channels", "out_row", "w_row")
 
 
@@ -27,7 +27,7 @@ class DepthwiseRows(Record):
     stride: int
     dilation: int
     across: int
-    tail: int  # positions behind the whole groups of a row
+    tail: int  # positions after the whole groups of a row
     masked: bool
     operands: tuple[Operand, ...] = ()  # what the epilogue reads beside the sums
     epilogue: Expr | None = None
@@ -88,7 +88,7 @@ class DepthwiseRows(Record):
         """The sums of `count` positions, whose first pixel is the first of `table`."""
         vector = F32.of(self.lanes)
         sums = [[k.const(vector, 0)] * self.vectors for _ in range(count)]
-        users: dict[int, list[tuple[int, int]]] = {}  # position and column of the filter, by pixel
+        users: dict[int, list[tuple[int, int]]] = {}  # the (position, column of the filter) pairs that use each pixel
         for j in range(count):
             for column in range(self.columns):
                 users.setdefault(j * self.stride + column * self.dilation, []).append((j, column))
@@ -112,14 +112,15 @@ class DepthwiseRows(Record):
 
 
 def vectors_at_once(machine: Machine, taps: int, channels: int) -> int:
-    """Two vectors of channels share the loads of addresses, where registers hold their weights and none is empty."""
+    """2 where two vectors of channels can share the loads of addresses: if registers hold both vectors' weights, and
+    neither is empty; else 1."""
     lanes = machine.lanes()
     even = -(-channels // lanes) % 2 == 0
     return 2 if machine.registers == 32 and taps <= 9 and even else 1
 
 
 def positions_at_once(machine: Machine, taps: int, columns: int, vectors: int, width: int) -> int:
-    """How many positions of a row are computed at once: as many as registers hold sums for beside all weights, or
-    beside those of a row of the filter."""
+    """How many positions of a row are computed at once: as many as registers hold sums for besides all weights, or
+    besides those of one row of the filter."""
     held = taps if taps * vectors <= machine.registers - 7 else columns
     return max(1, min(4, (machine.registers - 2) // vectors - held, width))

@@ -41,9 +41,9 @@ class NotFinite(Record):
 
 
 class EdgeKernel(Record):
-    """The elements of out (positions, groups · inner) with a tap at the address `outside`, from the other taps. An item
-    is a position; nothing is done where the flag is 0. Steps are in bytes: from a channel of the image to the next in
-    w, from an output to the next."""
+    """Recomputes the elements of out (positions, groups · inner) with a tap at the address `outside`, from their other
+    taps. An item is a position; nothing is done where the flag is 0. Steps are in bytes, in w: from one channel of the
+    image to the next, and from one output to the next."""
 
     dtype: DType
     bias: tuple[DType, ...]
@@ -98,8 +98,8 @@ class Edges:
         self._flag: Array | None = None
 
     def steps(self, table: Array, outside: int, part: Array, out: Array) -> list[EngineStep]:
-        """The steps behind those that write a phase: `table` has the addresses (positions, taps), `part` is the view
-        (C, O / groups, *taps) of the weight that belongs to it."""
+        """The steps to run after those that write a phase: `table` has the addresses (positions, taps), `part` is the
+        phase's view (C, O / groups, *taps) of the weight."""
         if not (table == outside).any():
             return []
         steps: list[EngineStep] = []

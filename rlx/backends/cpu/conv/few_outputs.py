@@ -1,8 +1,9 @@
-"""Transposed convolutions with few outputs: all taps of all places by one product, which are then added up.
+"""Transposed convolutions with few outputs: one matrix product computes every tap at every position, a second step adds
+the taps up.
 
-A vector has a lane for each place there, since outputs would leave most of its lanes empty. Row (output, tap) of the
-product holds what each place of x gives to one element of the result; elements of a phase, which are a stride apart,
-add up the same taps of neighbouring places.
+Vector lanes are positions there, since so few outputs would leave most lanes empty. Row (output, tap) of the product
+holds what each position of x adds to one element of the result; the elements of a phase, which are a stride apart, add
+up the same taps of neighbouring positions.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from rlx.ir import Expr
 from rlx.ir import expr as ex
 from rlx.records import Record
 
-_MOST_PHASES = 8  # phases of the last axis, whose vectors are interleaved
-_MOST_TAPS = 64  # taps of the last axis: each is a load in the kernel's text
-_PRODUCT_BYTES = 8 << 20  # small images have their products computed together
+_MOST_PHASES = 8  # most phases of the last axis, whose vectors are interleaved
+_MOST_TAPS = 64  # most taps of the last axis: each is a load in the kernel's code
+_PRODUCT_BYTES = 8 << 20  # the products of small images are computed together, up to this size
 
 Taps = tuple[tuple[int, int], ...]
 _OF_AXIS = ("size", "out_size", "taps", "stride", "dilation", "padding")
@@ -46,9 +47,9 @@ def axis_names(count: int) -> tuple[str, ...]:
 
 
 class AddTapsKernel(Record):
-    """An item is a row of the result. `phases` has for each phase of the last axis its taps, of `inner`, and at which
-    place the first element's is; `outer` is the number of axes before. Of each axis there are its size in x and in the
-    result; of each outer axis `_OF_AXIS`."""
+    """An item is a row of the result. `phases` has for each phase of the last axis its taps (of `inner`) and the
+    position in x that its first element reads for each; `outer` is the number of axes before. Of each axis there are
+    its size in x and in the result; of each outer axis `_OF_AXIS`."""
 
     lanes: int
     phases: tuple[Taps, ...]
@@ -91,7 +92,8 @@ class AddTapsKernel(Record):
                         number = inside.enter_context(k.loop(0, count))
                         distance = here + pad - number * dilation
                         position = k.binary("sdiv", distance, step)
-                        # In x, and no place between two of its elements; the quotient is rounded towards zero.
+                        # Whether the tap falls on an element of x: inside x and not between two elements; the quotient
+                        # is rounded towards zero.
                         fits = k.cmp("eq", position * step, distance) & k.cmp("ult", position, there)
                         inside.enter_context(k.when(fits))
                         tap, place = tap * count + number, place * there + position
@@ -112,7 +114,7 @@ class AddTapsKernel(Record):
 
 
 def _interleaved(k: Kernel, parts: Sequence[Value]) -> list[Value]:
-    """First all first lanes, then all second ones, and so on."""
+    """The vectors interleaved: lane 0 of each, then lane 1 of each, and so on."""
     count, lanes = len(parts), parts[0].type.lanes
     if count == 1:
         return [*parts]

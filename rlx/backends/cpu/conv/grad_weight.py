@@ -1,9 +1,10 @@
-"""Binds `conv_grad_weight`: a product whose terms are the places of the result, in parts that stay in a cache.
+"""Binds `conv_grad_weight`: a matrix product whose terms are the positions of the result, in parts that stay in a
+cache.
 
     dw[o, c, k] = sum over images n and places t of d[n, o, t] · x[n, c, t · stride + k · dilation - pad]
 
-The rows of the product are pairs of a channel and a tap, which read x, with zeros around it, along its last axis; the
-columns are outputs, so d lies with its channels last. Each part's sums are added to those of the parts before it.
+The rows of the product are pairs of a channel and a tap, which read the zero-padded x along its last axis; the columns
+are outputs, so d is channels last. Each part's sums are added to those of the parts before it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from rlx.ir import Node
 from rlx.ir import expr as ex
 from rlx.records import Record, replace
 
-_PLACES_PER_PART = 1 << 11  # a panel of d then has about a quarter of a megabyte
+_PLACES_PER_PART = 1 << 11  # makes a panel of d about a quarter of a megabyte
 _MAX_ADDRESSES = 1 << 23
 _MAX_TAPS = 49  # each tap of a depthwise convolution has sums of its own
 
@@ -52,7 +53,7 @@ def bind_grad_weight(
     image = _with_zeros(x, room_for_rows(node, x, kernel, d.shape[2:]), ctx, steps)
     strides, dilations = attrs["strides"], attrs["dilations"]
     if math.prod(kernel) == 1 and image.shape == (*x.shape[:2], *d.shape[2:]) and d.flags.c_contiguous:
-        image, d = (a.reshape(*a.shape[:2], -1) for a in (image, d))  # lines that follow each other are one
+        image, d = (a.reshape(*a.shape[:2], -1) for a in (image, d))  # adjacent lines are joined into one
         kernel, strides, dilations = (1,), (1,), (1,)
     counts = d.shape[2:]
     inner, outputs, taps = x.shape[1] // groups, d.shape[1] // groups, math.prod(kernel)
@@ -84,8 +85,8 @@ def bind_grad_weight(
 
 
 def _panels(d: Array, groups: int, width: int, ctx: EngineContext, steps: list[EngineStep]) -> Panels:
-    """d (N, O, *T) as panels of outputs, for each group, whose rows are places. One group is copied panel by panel:
-    rows that lie a power of two apart share a few sets of each cache."""
+    """d (N, O, *T) as panels of outputs for each group, with a row for each position. A single group is copied panel by
+    panel, since rows a power of two apart share few cache sets."""
     (n, o), places, last = d.shape[:2], math.prod(d.shape[2:]), channels_last(d)
     if groups > 1 or last is not None:
         channels = to_channels_last(d, ctx, steps) if last is None else last
@@ -128,7 +129,7 @@ class DepthwiseGradient(Record):
 
 
 def _depthwise(node: Node, x: Array, d: Array, out: Array, ctx: EngineContext) -> list[EngineStep]:
-    """One channel and one output a group."""
+    """The case of one channel and one output a group."""
     attrs, c, taps, lanes = node.attrs, x.shape[1], math.prod(node.attrs["kernel"]), ctx.machine.lanes()
     if taps > _MAX_TAPS:
         raise Declined(f"{taps} taps of each channel")
@@ -163,8 +164,7 @@ def _pieces(line: int) -> list[tuple[int, int]]:
 def _with_zeros(
     x: Array, pads: Sequence[tuple[int, int]], ctx: EngineContext, steps: list[EngineStep]
 ) -> Array:
-    """x (N, C, *S) with zeros around it: a copy that each run makes, in memory that other nodes use too, where it has
-    any."""
+    """x (N, C, *S) zero-padded: where there is padding, a copy that each run makes in shared scratch memory."""
     if x.flags.c_contiguous and not any(a or b for a, b in pads):
         return x
     shape = (*x.shape[:2], *(a + s + b for s, (a, b) in zip(x.shape[2:], pads, strict=True)))
@@ -181,7 +181,8 @@ def _addresses(
     image: Array, inner: int, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
     counts: Sequence[int],
 ) -> Array:  # fmt: skip
-    """(inner · taps, lines): where a channel and tap of the first group has each line of the result's places."""
+    """(inner · taps, lines): the address from which each channel and tap of the first group reads each line of the
+    result's positions."""
     at = np.full((1, 1), address(image), np.int64)
     channel = np.arange(inner)[:, None] * image.strides[1]
     at = (at + channel).reshape(-1, 1)

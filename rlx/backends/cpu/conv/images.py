@@ -1,4 +1,4 @@
-"""Images with their channels last: whether an array is one, copies that are, and the addresses that windows read."""
+"""Channels-last images: how to recognize and make them, and the addresses that windows read."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def to_channels_last(
     pads: Sequence[tuple[int, int]] | None = None,
     around: int = 0,
 ) -> Array:
-    """x (N, C, *S), C-contiguous, as (N, *S, C): a copy that each run makes, with the number `around` it for `pads`.
-    Behind it may be read as many bytes as a vector has."""
+    """x (N, C, *S), C-contiguous, as (N, *S, C): a copy that each run makes, padded by `pads` with the number `around`.
+    A vector's bytes may be read past its end."""
     n, c, *sizes = x.shape
     margins = pads or [(0, 0)] * len(sizes)
     room = [a + s + b for s, (a, b) in zip(sizes, margins, strict=True)]
     nbytes = n * math.prod(room) * c * x.itemsize
     memory = (ctx.borrow if pads is None else ctx.acquire)(nbytes + _BEHIND)
     result = memory[:nbytes].view(x.dtype).reshape(n, *room, c)
-    if pads is not None:  # what lies around an image is written once, and stays
+    if pads is not None:  # the padding is written once, and stays
         result[...] = around
     inside = result[(slice(None), *(slice(a, a + s) for s, (a, _) in zip(sizes, margins, strict=True)))]
     if pads is None:
@@ -53,7 +53,7 @@ def to_channels_last(
                        (0, result.strides[0]))
         )  # fmt: skip
         return result
-    # Rows of pixels, of which the padded image has more.
+    # Row by row, since the padded image has longer rows.
     height, width = (1, sizes[0]) if len(sizes) == 1 else sizes
     down_x, down = (0, 0) if len(sizes) == 1 else (x.strides[2], inside.strides[1])
     steps.append(
@@ -64,7 +64,7 @@ def to_channels_last(
 
 
 def room_for_rows(node: Node, x: Array, kernel: Ints, counts: Ints) -> list[tuple[int, int]]:
-    """What windows reach of the padding, before and behind the image."""
+    """How far windows reach into the padding before and after the image."""
     attrs = node.attrs
     geometry = zip(
         x.shape[2:], attrs["pads"], counts, attrs["strides"], attrs["dilations"], kernel, strict=True
@@ -73,7 +73,7 @@ def room_for_rows(node: Node, x: Array, kernel: Ints, counts: Ints) -> list[tupl
 
 
 def from_channels_last(image: Array, out: Array, ctx: EngineContext) -> EngineStep:
-    """(N, *S, C) copied to (N, C, *S), both contiguous."""
+    """The step that copies (N, *S, C) to (N, C, *S), both contiguous."""
     n, c, *sizes = out.shape
     return transpose_step(image, out, ctx, math.prod(sizes), c, image.itemsize * c, out.strides[1], n,
                       (1, 0, image.strides[0]), (0, out.strides[0]))  # fmt: skip

@@ -1,5 +1,5 @@
-"""Binds `integer_conv`: as an indirect product of words, each of which holds neighbouring channels of a pixel. Around
-the image stands x's zero point."""
+"""Binds `integer_conv`: as an indirect product of words, each of which holds neighbouring channels of a pixel. The
+image is padded with x's zero point."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from rlx.dtypes import as_dtype, i32
 from rlx.ir import Expr, Node
 from rlx.ir import expr as ex
 
-_FEW_CHANNELS = 8  # up to so many, a row of the filter is one tap of an image with zero points around it
+_FEW_CHANNELS = 8  # with so few channels, a row of the filter is one tap of an image padded with zero points
 
 
 @engine("integer_conv", takes_epilogue=True, images="makes")
@@ -82,7 +82,7 @@ def _image(
     x: Array, zero: Array, form: Form, ctx: EngineContext, steps: list[EngineStep],
     room: Sequence[tuple[int, int]] | None, wide: int,
 ) -> Array:  # fmt: skip
-    """x as (N, *S, C) in the form's dtype, with `room` around it, or else with at least `wide` channels."""
+    """x as (N, *S, C) in the form's dtype, padded by `room`, or else with at least `wide` channels."""
     image, (n, c, *sizes) = channels_last(x), x.shape
     if image is None:
         if not x.flags.c_contiguous:
@@ -124,7 +124,7 @@ def _dense(
         rows = window_addresses(image, (*kernel[:-1], 1), strides, dilations, nothing, counts, 0)
         taps, terms = math.prod(kernel[:-1]), kernel[-1] * c
     else:
-        # The last word of a pixel may have channels behind those of its group, whose weights are 0.
+        # The last word of a group may include channels past the group's, whose weights are 0.
         wide = -(-(c - inner % -form.in_word) // form.in_word) * form.in_word
         image = _image(x, weights.zeros[0], form, ctx, steps, None, wide)
         rows = window_addresses(image, kernel, strides, dilations, pads, counts, address(border))

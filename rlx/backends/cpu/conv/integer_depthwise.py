@@ -14,8 +14,8 @@ _HELD_WORDS = 9  # weights that stay in registers
 
 
 class IntegerDepthwise(Record):
-    """Sums over `taps` for `lanes` channels; w has the weights (words, channels, taps of a word), both filled up. `how`
-    is as GemmKernel's."""
+    """Sums over `taps` for `lanes` channels; w has the weights (words, channels, taps of a word), both padded. `how` is
+    as GemmKernel's."""
 
     lanes: int
     taps: int
@@ -68,7 +68,7 @@ class IntegerDepthwise(Record):
         return k.text()
 
     def _together(self, k: Kernel, vectors: list[Value]) -> Value:
-        """The elements of two or four vectors in turn."""
+        """Two or four vectors interleaved."""
         n = vectors[0].type.lanes
         pairs = [
             k.shuffle(a, b, [i + n * side for i in range(n) for side in (0, 1)])

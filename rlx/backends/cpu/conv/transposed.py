@@ -2,8 +2,8 @@
 
     out[t] = sum over taps k with p · stride = t + pad - k · dilation of x[p] · w[k]
 
-Elements of out whose places leave the same remainder by the stride have the same taps, and those read neighbouring
-elements of x: a phase is a convolution without a stride. Phases are computed next to each other and then interleaved.
+Elements of out whose positions are equal modulo the stride, a phase, have the same taps, which read neighbouring
+elements of x: a phase is a convolution with stride 1. Phases are computed side by side and then interleaved.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from rlx.ir import Expr, Node
 from rlx.ir import expr as ex
 from rlx.records import Record
 
-_MAX_PHASES = 256  # more would be more steps than their work is worth
+_MAX_PHASES = 256  # with more phases, steps would cost more than their work
 _FEW_OUTPUTS = 4
 
 
 class Phase(Record):
-    """One axis' elements first, first + stride, … of the result, `count` of them. Element number q reads x at
-    q + offset under the first of the taps, and `step` further on under each next one."""
+    """The `count` elements first, first + stride, … of the result along one axis. Element q reads x at q + offset for
+    the first of the taps, and `step` further for each following one."""
 
     first: int
     count: int
@@ -140,7 +140,7 @@ def bind_transposed(
 
 
 def _at(phase: Sequence[Phase]) -> Any:
-    """Where a phase's taps are in the weight (C, O / groups, *K)."""
+    """The index of a phase's taps in the weight (C, O / groups, *K)."""
     return (slice(None), slice(None), *(p.taps for p in phase))
 
 
@@ -151,9 +151,9 @@ def _is_product(node: Node, x: Array, out: Array, bias: Sequence[Array], w: Arra
 
 
 def _product(x: Array, w: Array, out: Array, ctx: EngineContext) -> list[EngineStep]:
-    """out = wᵀ · x for each image; the places are columns, and lie next to each other."""
+    """out = wᵀ · x for each image; the columns are positions, which are contiguous."""
     (n, c), o, places = x.shape[:2], w.shape[1], math.prod(x.shape[2:])
-    turned = ctx.borrow(w.nbytes).view(w.dtype).reshape(o, c)  # terms that lie far apart share a few sets of each cache
+    turned = ctx.borrow(w.nbytes).view(w.dtype).reshape(o, c)  # terms far apart would share few cache sets
     first = transpose_step(w, turned, ctx, c, o, w.strides[0], turned.strides[0], 1, (1, 0, 0), (0, 0))
     rows = (address(turned) + np.arange(o, dtype=np.int64) * turned.strides[0])[:, None]
     tile = choose_tile(ctx.machine, o, places)
@@ -179,9 +179,10 @@ class _Phases(Record):
         return self.groups > 1 and self.w.shape[:2] == (self.groups, 1)
 
     def packed(self, every: Sequence[Sequence[Phase]]) -> Sequence[Panels | None]:
-        """The panels of each phase of a fixed weight, all of which are one form of it; None where a run makes them."""
+        """The panels of each phase of a fixed weight, which together are one form of it; None where each run packs
+        them."""
         taps = sum(math.prod(p.number for p in phase) for phase in every)
-        # Taps of no phase reach none of the few elements: the panels lack them, and cannot stand for the weight.
+        # Taps that no element uses are in no phase: then the panels lack them and cannot replace the weight.
         if not self.fixed or self.depthwise or taps != math.prod(self.w.shape[2:]):
             return [None] * len(every)
         parts = [(self._matrices(self.w[_at(phase)]), self._width(phase)) for phase in every]
@@ -193,7 +194,7 @@ class _Phases(Record):
         """The steps that write a phase of the result, (N, *counts, O), contiguous."""
         c = len(self.w)
         zero = np.zeros(max(c, 64), np.float32)
-        # As a window without a stride whose place number 0 is `offset` elements behind the image's first.
+        # A window of stride 1 whose position 0 is `offset` elements after the image's first.
         table = window_addresses(
             self.image, [p.number for p in phase], [1] * len(phase), [p.step for p in phase],
             [(-p.offset, 0) for p in phase], [p.count for p in phase], address(zero),

@@ -1,12 +1,12 @@
 """The GEMM kernel: out = epilogue(a · b), rows of a by pointers, b in panels, sums in registers.
 
-Row m of a is `taps` pieces of `terms` elements, each at an address of its own, which the kernel reads from a table. So
-one kernel is a matrix product (one tap), a convolution of images whose channels lie last (a tap for each element of the
-filter; those that fall into the padding point to zeros), and a product of batches or groups (an offset for each).
-A panel of b is as wide as the registers of a tile: vectors · lanes columns; its rows follow each other at a fixed step.
+Row m of a is `taps` pieces of `terms` elements, each at an address that the kernel reads from a table. So one kernel
+serves as a matrix product (one tap), a convolution of channels-last images (a tap for each element of the filter; taps
+in the padding point to zeros), and a product of batches or groups (an offset for each). A panel of b is as wide as a
+tile's registers, vectors · lanes columns; its rows are a fixed step apart.
 
-An item is a tile of the result. Long epilogues read its sums from the stack, in a loop over rows, so that the text of
-an activation stands in the kernel once.
+An item is a tile of the result. Long epilogues read its sums from the stack, in a loop over rows, so that the code of
+an activation is in the kernel once.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from rlx.ir import Expr
 from rlx.ir.expr import linearize
 from rlx.records import Record
 
-# Steps and strides are in bytes; `terms` is what a tap has, `flush` the number of terms after which sums are moved out
-# of the registers, `batch_*` the distance of two products of a batch, `ahead` how far before its use b is asked for.
+# Steps and strides are in bytes; `terms` is the number of terms of a tap, `flush` the number of terms after which sums
+# are moved out of the registers, `batch_*` the distance between two products of a batch, `ahead` how far ahead b is
+# prefetched.
 _ARGS = pointers("table", "b", "out") + sizes(
     "rows", "columns", "tiles", "panels", "taps", "terms", "step_a", "step_b", "panel_b", "row_out", "batch_a",
     "batch_b", "batch_out", "flush", "ahead", "batches",
@@ -45,7 +46,7 @@ _SHORT = frozenset({"arg", "lit", "cast", "add", "sub", "mul", "max", "min", "ne
 
 
 class Operand(Record):
-    """What an epilogue reads beside the product: one row for all rows (a bias), or a matrix of the result's shape."""
+    """What an epilogue reads besides the product: one row for all rows (a bias), or a matrix of the result's shape."""
 
     dtype: DType
     matrix: bool = False
@@ -63,19 +64,19 @@ class GemmKernel(Record):
     rows: int
     vectors: int
     tail: int = 0
-    masked: bool = False  # the columns are no whole number of panels
-    masked_b: bool = False  # b is read where it lies, without padding behind its last column
+    masked: bool = False  # the columns are not a whole number of panels
+    masked_b: bool = False  # b is read in place, without padding after its last column
     b: DType = f32
     strided: bool = False  # elements of a row of a are further apart than 4 bytes
-    flushed: bool = False  # sums are too long for one f32
+    flushed: bool = False  # sums have too many terms for one f32 accumulator
     panels_first: bool = True  # all tiles of a panel before the next panel
-    batches_inside: bool = False  # a tile's rows of all products of a batch, which share lines of memory, come first
+    batches_inside: bool = False  # a tile of all products of a batch, which share cache lines, before the next
     prefetch_rows: bool = True
     operands: tuple[Operand, ...] = ()
-    epilogue: Expr | None = None  # the tree of the sum and the operands; None stores the sum
+    epilogue: Expr | None = None  # an expression of the sum and the operands; None stores the sum
     out: DType = f32
-    how: str = "fma"  # or how words of integers are multiplied: see `multiplied`
-    whole: int = 0  # vectors of which each panel has all columns, where `masked`
+    how: str = "fma"  # or how integer words are multiplied: see `multiplied`
+    whole: int = 0  # with `masked`: the vectors that have all their columns in every panel
     skips: bool = False  # taps of a tile whose first address is 0 add nothing
 
     @property
@@ -87,16 +88,17 @@ class GemmKernel(Record):
 
     @property
     def direct(self) -> bool:
-        """Whether the epilogue is so short that it stands in the kernel once for each vector of a tile."""
+        """Whether the epilogue is short enough to be repeated in the kernel for each vector of a tile."""
         nodes = linearize([] if self.epilogue is None else [self.epilogue])
-        if self.how != "fma":  # requantization, which would take as long from the stack as the products take
+        if self.how != "fma":  # requantization, which through the stack would take as long as the products
             return len(nodes) <= 20 and all(e.prim in _SHORT or e.prim in ("div", "round") for e in nodes)
         return not self.flushed and len(nodes) <= 10 and all(e.prim in _SHORT for e in nodes)
 
     @property
     def unroll(self) -> int:
-        """Terms in a turn of the innermost loop. LLVM loads the panel's rows of a turn first; with the sums of 6 x 4
-        they fill 32 registers, and it keeps sums in memory where a long epilogue follows. Other tiles have room."""
+        """Terms in an iteration of the innermost loop. LLVM loads an iteration's rows of the panel first; with the sums
+        of a 6 x 4 tile they fill 32 registers, and where a long epilogue follows it spills sums. Other tiles have
+        registers to spare."""
         return 1 if self.lanes == 16 and (self.rows, self.vectors) == (6, 4) else 2
 
     def ir(self) -> str:
@@ -104,9 +106,9 @@ class GemmKernel(Record):
 
 
 def multiplied(k: Kernel, how: str, total: Value, x: Value, factor: Value) -> Value:
-    """The total and the products of two vectors: of floats ("fma"), of i32, which wrap ("whole"), or of the integers in
-    words of 32 bits, exactly. "vnni" are four bytes a word, without a sign in x and with one in the factor; "pairs" and
-    "plain" two i16."""
+    """The total and the products of two vectors: of floats ("fma"), of i32, which wrap ("whole"), or of integers in
+    32-bit words, exactly. "vnni": four bytes a word, unsigned in x and signed in the factor; "pairs" and "plain": two
+    i16."""
     lanes = total.type.lanes
     if how == "fma":
         return k.fma(x, factor, total)
@@ -171,7 +173,7 @@ class _Writer:
         return k.text()
 
     def _masks(self) -> list[Value | None]:
-        """Which columns of each vector of the panel the result has."""
+        """For each vector of the panel, the mask of columns that the result has."""
         k, spec = self.k, self.spec
         if not spec.masked:
             return [None] * spec.vectors
@@ -181,7 +183,7 @@ class _Writer:
     # -- sums
 
     def _multiply(self, rows: int, direct: bool) -> None:
-        """Computes and stores a tile of so many rows, out of the registers or by way of the stack."""
+        """Computes a tile of `rows` rows and stores it, from the registers (`direct`) or through the stack."""
         k, spec, w = self.k, self.spec, self.words
         b, zero = k.variable(self.b), k.const(I64, 0)
         if spec.flushed:
@@ -290,8 +292,8 @@ class _Writer:
         return self.k.at(row, n * self.spec.lanes * dtype.itemsize)
 
     def _ask_for_rows(self, following: Value, c: Value) -> None:
-        """Prefetches rows of the next tile: one cache line of some of them in each turn, all of them in the turns that
-        read a line of each row of this tile."""
+        """Prefetches rows of the next tile: one cache line of some rows in each iteration, so that all are done in the
+        iterations that read a line of each row of this tile."""
         k, spec = self.k, self.spec
         turns = _CACHE_LINE_FLOATS // spec.unroll
         count = -(-spec.rows // turns)
@@ -304,7 +306,7 @@ class _Writer:
     # -- epilogue
 
     def _open_epilogue(self, top: Value, left: Value, batch: Value) -> None:
-        """Where the tile's results, and the epilogue's operands, begin."""
+        """Sets the addresses at which the tile's results and the epilogue's operands begin."""
         k, spec, w = self.k, self.spec, self.words
         self.out = k.at(w["out"], top * w["row_out"] + batch * w["batch_out"] + left * spec.out.itemsize)
         self.starts: list[tuple[Value, Value]] = []

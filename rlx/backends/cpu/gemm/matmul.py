@@ -33,10 +33,10 @@ from rlx.ir import Node
 from rlx.ir import expr as ex
 from rlx.records import replace
 
-_TURNED = 32  # rows and terms from which a transposed matrix is worth a copy
+_TURNED = 32  # a transposed matrix with at least so many rows and terms is worth a copy
 _PART = 128  # terms of a long sum that are added up at a time
-# Rows from which an f32 weight that lies row by row is turned into panels in each run, for less than a tenth of the
-# product's time: programs of few rows read it where it lies, and then nobody needs a second copy.
+# With so many rows an f32 weight stored row by row is packed into panels in each run, for less than a tenth of the
+# product's time: programs with few rows read it in place, so no second copy has to be kept.
 _MANY_ROWS = 128
 
 
@@ -77,14 +77,14 @@ def bind_matmul(
     halves = b.itemsize == 2 and merged and _by_rows(a, b, out)
     if halves and ctx.machine.has_tiles and epilogue_of(node) is None:
         if following is not None:
-            raise Declined("tiles before another node")  # their sums have other bits, which no plan may decide
+            raise Declined("tiles before another node")  # other last bits, which must not depend on the plan
         weight = b.reshape(b.shape[-2:]).T
         return tile_steps(a.reshape(-1, k), weight, as_dtype(b.dtype), out.reshape(-1, n), ctx, "matmul")
     if a.itemsize == 2:
         a = widened(a, ctx, steps)
     if len(ins) == 2 and epilogue_of(node) is None and _is_long_sum(a, b, outs[0]):
         if following is not None:
-            raise Declined("parts of a sum before another node")  # as for tiles, no plan may decide the bits
+            raise Declined("parts of a sum before another node")  # as for tiles, bits must not depend on the plan
         return _sum_of_parts(a, b, out, ctx)
     if merged and math.prod(batch) == 1 and m >= _TURNED and k >= _TURNED and a.strides[-2] == a.itemsize:
         a = _turned(a.reshape(m, k), ctx, steps).reshape(a.shape)
@@ -110,7 +110,7 @@ def bind_matmul(
         ]
     streamed = b.nbytes if fixed and merged else 0
     tile, how = choose_tile(ctx.machine, len(places[0][0]), n, streamed), "whole" if integers else "fma"
-    packed: dict[int, Panels] = {}  # products may share a matrix, which is packed once, before the first of them
+    packed: dict[int, Panels] = {}  # products may share a matrix, which is packed once, before the first product
     for table, apart, right, result in places:
         product = Product(table, k, a.strides[-1], result, apart, tree, operands, (a,), how)
         panels = packed.get(address(right))
@@ -122,7 +122,7 @@ def bind_matmul(
 
 
 def beside(x: Array, out: Array) -> tuple[Array, int, int]:
-    """An operand of the following node as one of the epilogue: of the result's shape, or a row."""
+    """An operand of the following node as an epilogue's operand: of the result's shape, or a row."""
     if x.shape == out.shape and x.flags.c_contiguous:
         return x, out.shape[-1] * x.itemsize, 0
     if x.ndim > 0 and x.size == x.shape[-1] == out.shape[-1]:
@@ -131,16 +131,16 @@ def beside(x: Array, out: Array) -> tuple[Array, int, int]:
 
 
 def _is_long_sum(a: Array, b: Array, out: Array) -> bool:
-    """Whether a product of f32 is of a transposed matrix and sums very many terms, as the gradient of a weight does
-    over all rows of a batch."""
+    """Whether an f32 product has a transposed a and very many terms, as a weight's gradient has, which sums over all
+    rows of a batch."""
     plain = all(x.dtype == np.float32 and math.prod(x.shape[:-2]) == 1 for x in (a, b, out))
     lies = a.strides[-2] == a.itemsize and b.strides[-1] == b.itemsize
     return plain and lies and a.shape[-1] >= 2 * _PART and min(out.shape[-2:]) >= _TURNED
 
 
 def _sum_of_parts(a: Array, b: Array, out: Array, ctx: EngineContext) -> list[EngineStep]:
-    """The product as a sum of products of `_PART` terms each, which find their part of b in the cache. They read the
-    transposed matrix where it lies, which of few terms costs no more than turning it."""
+    """The product as a sum of products of `_PART` terms each, whose part of b stays in the cache. They read the
+    transposed matrix in place, which for few terms costs no more than transposing it."""
     (m, k), n = a.shape[-2:], b.shape[-1]
     a, b, result = a.reshape(m, k), b.reshape(1, k, n), out.reshape(1, m, n)
     tile = choose_tile(ctx.machine, m, n, 0)
@@ -157,8 +157,8 @@ def _sum_of_parts(a: Array, b: Array, out: Array, ctx: EngineContext) -> list[En
 
 
 def _turned(a: Array, ctx: EngineContext, steps: list[EngineStep]) -> Array:
-    """A transposed matrix with its terms next to each other: a tile's reads of one that lies across would each be of
-    another cache line, and lines of a power of two apart displace each other."""
+    """A copy of a transposed matrix with contiguous terms: in place, each read of a tile would be from another cache
+    line, and lines a power of two apart evict each other."""
     m, k = a.shape
     result = ctx.borrow(a.nbytes).view(a.dtype).reshape(m, k)
     steps.append(transpose_step(a, result, ctx, k, m, a.strides[1], result.strides[0], 1, (1, 0, 0), (0, 0)))
@@ -166,13 +166,13 @@ def _turned(a: Array, ctx: EngineContext, steps: list[EngineStep]) -> Array:
 
 
 def _by_rows(a: Array, b: Array, out: Array) -> bool:
-    """Whether few rows are best multiplied with b's columns where they lie: with neighbouring terms."""
+    """Whether a few rows are best multiplied with b's columns in place, where the terms of a column are contiguous."""
     rows = a.flags.c_contiguous and out.flags.c_contiguous
     return rows and b.strides[-2] == b.itemsize and b.strides[-1] == b.itemsize * b.shape[-2]
 
 
 def _panels(b: Array, tile: Tile, m: int, fixed: bool, ctx: EngineContext) -> Panels:
-    """b (batch, k, n) as the kernel reads it. Batches that are one matrix again and again have a stride of 0."""
+    """b (batch, k, n) as the kernel reads it. A batch that repeats one matrix has a stride of 0."""
     width = tile.vectors * ctx.machine.lanes()
     if fixed:
         packed = pack_fixed((b[:1] if b.strides[0] == 0 else b)[:, None], width, ctx)

@@ -7,8 +7,8 @@ from rlx.records import Record
 
 
 class PackKernel(Record):
-    """An item is a panel of a matrix; columns behind the last are zero. Rows of a panel are numbered by an outer and an
-    inner index; strides are in bytes."""
+    """An item is a panel of a matrix; columns past the last are zero. A row of a panel has an outer and an inner index;
+    strides are in bytes."""
 
     lanes: int
     vectors: int

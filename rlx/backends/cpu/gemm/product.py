@@ -28,15 +28,15 @@ from rlx.records import Record, replace
 
 Addresses = npt.NDArray[np.int64]
 
-_MAX_TERMS = 4608  # one f32 adds up so many; NMSE grows with their number, and is 2e-12 there
+_MAX_TERMS = 4608  # terms that one f32 accumulator adds up; NMSE grows with their number, and is 2e-12 there
 _CACHED_BYTES = 1 << 20  # panels of this size stay in the second-level cache beside everything else
 _FIRST_LEVEL_BYTES = 24_576  # a panel of this size stays in the first-level cache
 _CYCLES_PER_NS = 2.5
 _CACHE_LINE_BYTES = 64
-_SMALL_PANELS_BYTES = 1 << 18  # such panels stay in a cache from one run to the next
-_AHEAD_BYTES = 4096  # panels are asked for so long before they are read
+_SMALL_PANELS_BYTES = 1 << 18  # panels of this size stay in a cache from one run to the next
+_AHEAD_BYTES = 4096  # how far ahead panels are prefetched
 _FAR_AHEAD_BYTES = 4 * _AHEAD_BYTES  # the distance where they come from memory
-_SKIPPED = 0.1  # the share of all tiles' taps in the padding: fewer are not worth a branch
+_SKIPPED = 0.1  # a smaller share of all tiles' taps in the padding is not worth a branch
 _ROWS_AHEAD = 8  # rows of b, where it is read in place
 
 
@@ -54,14 +54,15 @@ class Tile(Record):
 
 
 def choose_tile(machine: Machine, m: int, n: int, nbytes: int = 0) -> Tile:
-    """The tile with the least time for m rows and n columns: of the edges' tiles only what is stored is useful. Of a
-    weight of `nbytes`, which each run reads from memory, few rows are one tile, which reads while it computes."""
+    """The tile with the least time for m rows and n columns: in tiles at the edges only what is stored counts. With a
+    weight of `nbytes`, which each run reads from memory, a few rows are a single tile, which reads while it
+    computes."""
     lanes, room = machine.lanes(), machine.registers
     best: Tile | None = None
     if nbytes > _SMALL_PANELS_BYTES and 8 <= m <= (24 if room == 32 else 12):
         return Tile(m, 1, -(-n // lanes) * _cycles(m, 1))
     for vectors in range(1, 9):
-        # Beside the sums, registers hold a row of the panel and one element of a.
+        # Besides the sums, registers hold a row of the panel and one element of a.
         most = (room - vectors - (2 if vectors < 4 else 1)) // vectors
         most = min(most, 24 // vectors if room == 32 else 12 // vectors)
         panels = -(-n // (vectors * lanes))
@@ -75,8 +76,8 @@ def choose_tile(machine: Machine, m: int, n: int, nbytes: int = 0) -> Tile:
 
 
 def _cycles(rows: int, vectors: int) -> float:
-    """Cycles a term: two multiply-adds in a cycle, each of which takes four, two and a half loads, and half a vector of
-    the panel from the second-level cache. Of tiles that are equal otherwise, those with fewer loads are faster."""
+    """Cycles a term: a cycle has two multiply-adds (latency 4), two and a half loads, and half a vector of the panel
+    from the second-level cache. Among otherwise equal tiles, those with fewer loads are faster."""
     loads = rows + vectors
     return max(rows * vectors / 2, 4.0, (loads + rows) / 2.5, 2.0 * vectors) + 0.3 + 0.03 * loads
 
@@ -94,7 +95,7 @@ class Panels(Record, frozen=False):
     steps: tuple[EngineStep, ...] = ()
     prepare: Callable[[], object] | None = None
     keep: tuple[object, ...] = ()
-    memory: tuple[Bytes, ...] = ()  # memory of all panels, where they are filled before a run
+    memory: tuple[Bytes, ...] = ()  # memory of all panels, where they are filled before the run
 
 
 def pack_fixed(b: Array, width: int, ctx: EngineContext) -> Panels:
@@ -105,8 +106,8 @@ def pack_fixed(b: Array, width: int, ctx: EngineContext) -> Panels:
 def pack_fixed_parts(
     weight: Array, parts: Sequence[tuple[Array, int]], order: Hashable, ctx: EngineContext
 ) -> list[Panels]:
-    """Parts of a weight, each as `pack_fixed` takes it, and the width of its panels. Together they are the whole
-    weight, which they may take the place of; `order` names them."""
+    """Packs parts of a weight, each as `pack_fixed` takes it, with the width of its panels. Together they are the whole
+    weight, which they may replace in memory; `order` identifies them."""
     ends = [*accumulate(-(-_packed_bytes(b, width) // _CACHE_LINE_BYTES) * _CACHE_LINE_BYTES for b, width in parts)]
     starts = [0, *ends[:-1]]
 
@@ -124,7 +125,7 @@ def pack_fixed_parts(
                 part[...] = unpacked[:, p, ..., : part.shape[-1]]
 
     memory = ctx.weights.pack(weight, order, ends[-1], steps, unpack)
-    if memory is None:  # its bytes are not all there, or others lie between: as any other operand
+    if memory is None:  # the weight is not a gapless range of memory: packed as any other operand
         return [pack_each_run(b, width, ctx) for b, width in parts]
     packed_parts = []
     for at, (b, width) in zip(starts, parts, strict=True):
@@ -172,7 +173,7 @@ def _packing(b: Array, memory: Bytes, width: int, ctx: EngineContext) -> list[En
 
 
 def in_place(b: Array, width: int) -> Panels:
-    """b (batch, terms, columns) with columns next to each other, read where it lies."""
+    """b (batch, terms, columns) with contiguous columns, read in place."""
     step = b.strides[1]
     return Panels(
         address(b),
@@ -187,9 +188,9 @@ def in_place(b: Array, width: int) -> Panels:
 
 
 class Product(Record):
-    """What a product computes, beside b: out[m] = epilogue(sum over taps t of a[m, t] · b[t])."""
+    """A product except for b: out[m] = epilogue(sum over taps t of a[m, t] · b[t])."""
 
-    rows: Addresses  # (m, taps): where each row of a has the terms of each tap
+    rows: Addresses  # (m, taps): the address of each tap's terms for each row of a
     terms: int
     step_a: int
     out: Array  # (batch, m, n), the last axis contiguous
@@ -198,8 +199,8 @@ class Product(Record):
     # The epilogue's arguments from the second on: (array, bytes from a row to the next, from a batch to the next).
     operands: Sequence[tuple[Array, int, int]] = ()
     keep: tuple[object, ...] = ()
-    how: str = "fma"  # as GemmKernel's; of integers a term is a word of 32 bits
-    outside: int = 0  # the address of a row's terms that are zeros, in the padding of an image; 0 where there are none
+    how: str = "fma"  # as GemmKernel's; for integers a term is a 32-bit word
+    outside: int = 0  # the address of the zeros that taps in an image's padding read; 0 where there are none
 
 
 def product_steps(p: Product, b: Panels, tile: Tile, ctx: EngineContext, name: str) -> list[EngineStep]:
@@ -212,7 +213,7 @@ def product_steps(p: Product, b: Panels, tile: Tile, ctx: EngineContext, name: s
     flush = -(-p.terms // -(-p.terms // _MAX_TERMS))
     panel_bytes = length * width * 4
     panels_first = taps > 1 or (panel_bytes > _FIRST_LEVEL_BYTES and panel_bytes * panels > _CACHED_BYTES)
-    # Groups of a convolution lie side by side: threads that took a group each would write parts of the same lines.
+    # Groups of a convolution are side by side: threads that took a group each would write to the same cache lines.
     side_by_side = batch > 1 and 0 < p.out.strides[0] < p.out.strides[1]
     inside = side_by_side and panel_bytes * panels * batch <= _CACHED_BYTES
     table = row_table(p.rows, tile.rows)
@@ -243,8 +244,9 @@ def product_steps(p: Product, b: Panels, tile: Tile, ctx: EngineContext, name: s
 
 
 def _outside(table: Addresses, p: Product, b: Panels) -> npt.NDArray[np.bool_] | None:
-    """Which taps of which tiles lie in the padding with all their rows, (tiles + 1, taps), if those are worth a branch.
-    Only where b's panels are filled before a run is it known that b is finite, so that zeros times b add nothing."""
+    """The taps of each tile that lie in the padding for all rows, (tiles + 1, taps); None if there are too few to be
+    worth a branch. Only b's panels that are filled before the run can be known to be finite, so that zeros times b add
+    nothing."""
     if not p.outside or b.prepare is not None or b.steps or b.in_place:
         return None
     outside: npt.NDArray[np.bool_] = (table == p.outside).all(axis=2)
@@ -252,14 +254,14 @@ def _outside(table: Addresses, p: Product, b: Panels) -> npt.NDArray[np.bool_] |
 
 
 def _skip_outside(table: Addresses, skipped: npt.NDArray[np.bool_], outside: int, b: Panels) -> None:
-    """Marks those taps, unless b has an infinity or NaN, of which the zeros of the padding make NaN."""
+    """Marks these taps as skipped, unless b has an infinity or NaN, which times the padding's zeros give NaN."""
     finite = all(np.isfinite(memory.view(b.dtype.np)).all() for memory in b.memory)
     table[:, :, 0][skipped] = 0 if finite else outside
 
 
 def row_table(rows: Addresses, height: int) -> Addresses:
-    """The addresses by tile, tap and row of the tile. Rows behind the last are the last again, and so is a tile behind
-    the last, of which the kernel prefetches rows."""
+    """The addresses by tile, tap and row of the tile. Rows past the last repeat it, and so does a tile past the last,
+    whose rows the kernel only prefetches."""
     m, taps = rows.shape
     tiles = -(-m // height)
     every = np.minimum(np.arange((tiles + 1) * height), m - 1)
@@ -267,7 +269,7 @@ def row_table(rows: Addresses, height: int) -> Addresses:
 
 
 def widened(a: Array, ctx: EngineContext, steps: list[EngineStep]) -> Array:
-    """Halves as f32, in memory of their own."""
+    """f16 and bf16 converted to f32, in new memory."""
     wide = ctx.borrow(a.size * 4).view(np.float32).reshape(a.shape)
     step = tree_step([ex.cast(ex.arg(0, as_dtype(a.dtype)), f32)], [a], [wide], ctx)
     assert step is not None
@@ -278,7 +280,8 @@ def widened(a: Array, ctx: EngineContext, steps: list[EngineStep]) -> Array:
 def with_epilogue(
     tree: Expr | None, count: int, following: Epilogue | None, sums: DType = f32
 ) -> Expr | None:
-    """An epilogue of `count` operands and the elementwise node behind it as one tree, whose operands come after them.
+    """An epilogue with `count` operands and the elementwise node that follows it as one tree; the node's operands come
+    after the others.
     Raises: Declined for what an epilogue cannot compute."""
     if following is not None:
         if any(x.itemsize > 4 for x in (*following.operands, following.out)):

@@ -1,6 +1,6 @@
-"""Transposition of matrices of 8-, 16- or 32-bit elements, in blocks that lie in registers.
+"""Transposition of matrices of 8-, 16- or 32-bit elements, in blocks that fit into registers.
 
-It packs the second operand of a product, where that is computed in each run and lies with k last, and it moves images
+It packs the second operand of a product where that is computed in each run and has contiguous k, and it moves images
 between channels first and channels last. A batch of matrices has two levels: batch b is `b % inner` steps of one
 distance and `b // inner` steps of another.
 """
@@ -15,18 +15,18 @@ from rlx.backends.cpu.ir import I8, I16, I32, I64, Kernel, Value, pointers, size
 from rlx.backends.cpu.step import EngineContext, EngineStep, address
 from rlx.records import Record
 
-# Strides are in bytes. A batch has `rows` rows, of all the rows of all batches no more than `all_rows`.
+# Strides are in bytes. A batch has `rows` rows; all batches together have at most `all_rows`.
 _ARGS = pointers("x", "out") + sizes(
     "rows", "columns", "x_row", "out_row", "inner", "x_inner", "x_outer", "out_inner", "out_outer", "all_rows",
     "part_rows", "parts",
 )  # fmt: skip
-_FEW_ROWS = 4  # up to so many are interleaved
-_ITEM_BYTES = 16_384  # an item with fewer in its columns is not cut into chunks
+_FEW_ROWS = 4  # at most so many rows are interleaved
+_ITEM_BYTES = 16_384  # an item whose columns have fewer bytes is not cut into parts
 
 
 class TransposeKernel(Record):
-    """out[j, i] = x[i, j] for blocks of `lanes` columns: an item are `part_rows` rows of a batch's columns from j to
-    j + lanes; the last of its `parts` has fewer."""
+    """out[j, i] = x[i, j] for blocks of `lanes` columns: an item is `part_rows` rows of columns j … j + lanes - 1 of a
+    batch; the last of the `parts` may have fewer."""
 
     lanes: int
     nbytes: int = 4  # bytes of an element: 1, 2 or 4
@@ -67,8 +67,8 @@ class TransposeKernel(Record):
 
 
 class InterleaveKernel(Record):
-    """TransposeKernel for a few `rows` whose columns follow each other in the result without a gap, as the pixels of an
-    image of few channels do: vectors of the rows are interleaved. The arguments are the same; parts are not used."""
+    """TransposeKernel for a few `rows` and a result without gaps between columns, such as the pixels of an image with
+    few channels: vectors of the rows are interleaved. The arguments are the same; parts are not used."""
 
     lanes: int
     rows: int
@@ -91,7 +91,7 @@ class InterleaveKernel(Record):
             mask = k.tail(here, lanes)
             rows = [k.load(element.of(lanes), k.at(x, w["x_row"] * r), mask) for r in range(n)]
             for part in range(n):
-                # Element e of the part is element e // n of row e % n; rows join the vector one after the other.
+                # Element e of the part is element e // n of row e % n; rows are merged into the vector one by one.
                 places = [divmod(part * lanes + e, n) for e in range(lanes)]
                 merged = k.shuffle(rows[0], None, [column for column, _ in places])
                 for r in range(1, n):
@@ -120,9 +120,8 @@ def transpose_step(
     x: Array, out: Array, ctx: EngineContext, rows: int, columns: int, x_row: int, out_row: int, batch: int,
     x_batch: tuple[int, int, int], out_batch: tuple[int, int],
 ) -> EngineStep:  # fmt: skip
-    """out[j, i] = x[i, j] for a batch of matrices. `x_batch` are the matrices of the inner level and the steps of both
-    levels, in bytes;
-    `out_batch` are both steps of the results."""
+    """out[j, i] = x[i, j] for a batch of matrices. `x_batch` has the number of matrices of the inner level and the
+    steps of both levels in bytes; `out_batch` has both steps of the results."""
     lanes = ctx.machine.lanes()
     inner, x_inner, x_outer = x_batch
     places: dict[str, Any] = {
@@ -135,7 +134,7 @@ def transpose_step(
         kernel = InterleaveKernel(lanes, rows, x.itemsize)
         args = kernel.args(**places, part_rows=rows, parts=1)
         return EngineStep(kernel, args, blocks, 8, (x, out), name="transpose", cost_ns=4.0 * rows)
-    # Enough parts that several threads have about equal work.
+    # Enough parts for several threads to have about equal work.
     part = max(lanes, -(-min(rows, _ITEM_BYTES // (lanes * x.itemsize)) // lanes * lanes))
     parts = max(1, -(-rows // part))
     items = batch * parts * -(-columns // lanes)
@@ -146,8 +145,8 @@ def transpose_step(
 
 
 def panels_step(x: Array, memory: Array, at: int, panel: int, width: int, ctx: EngineContext) -> EngineStep:
-    """Writes x (columns, terms), whose terms are next to each other, as panels of `width` columns: for each term a row.
-    The first panel is `at` bytes behind the begin of `memory`, and each next one `panel` bytes further on."""
+    """Writes x (columns, terms), with contiguous terms, as panels of `width` columns with a row for each term. The
+    first panel is `at` bytes into `memory`, the others follow `panel` bytes apart."""
     (columns, terms), lanes, between = x.shape, ctx.machine.lanes(), x.strides[0]
     panels = -(-columns // width)
     spec = TransposeKernel(lanes, x.itemsize)

@@ -15,7 +15,7 @@ from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, engine
 from rlx.dtypes import DType, as_dtype
 from rlx.ir import Node
 
-_ROWS_PER_EXPERT = 12  # panels of experts' weights are worth their time if experts have so many on average
+_ROWS_PER_EXPERT = 12  # panels of experts' weights pay off from this average on
 
 
 @engine("grouped_packed_matmul")

@@ -18,14 +18,15 @@ _TILE_ROWS = 192  # their sums lie on the stack
 class GroupedBlockKernel(Record):
     """An item is the columns of a panel for a tile of x's rows, which are f32. `rows` of x are multiplied at a time, or
     a third of them. Sums leave the registers after each piece of a row: their order does not depend on the tiles. Steps
-    are in bytes; `panels` are the items of a tile. Of a weight that lies term by term `w_row` is that of a term."""
+    are in bytes; `panels` are the items of a tile. For a weight stored term by term, `w_row` is the step from term to
+    term."""
 
     lanes: int
     rows: int
     weight: DType
     out: DType = f32
     lookup: bool = False
-    by_terms: bool = False  # the weight lies term by term, columns next to each other
+    by_terms: bool = False  # the weight is stored term by term, with contiguous columns
     args = pointers("x", "w", "out", "tiles") + sizes(
         "columns", "units", "x_row", "w_row", "out_row", "w_expert", "panels"
     )
@@ -75,7 +76,7 @@ class GroupedBlockKernel(Record):
     def _copy(
         self, k: Kernel, w: dict[str, Value], weight: Value, left: Value, first: Value, count: Value, panel: Value
     ) -> None:
-        """Some terms of a weight that lies term by term, as rows of the panel."""
+        """Copies some terms of a weight stored term by term into rows of the panel."""
         lanes, size = self.lanes, self.weight.itemsize
         start = k.at(weight, first * w["w_row"] + left * size)
         masks = [k.tail(k.min(k.max(w["columns"] - left - v * lanes, 0), lanes), lanes) for v in range(PANEL_VECTORS)]
@@ -88,7 +89,7 @@ class GroupedBlockKernel(Record):
         self, k: Kernel, w: dict[str, Value], rows: int, x: Value, first: Value, count: Value, terms: Value,
         panel: Value, sums: Value,
     ) -> None:  # fmt: skip
-        """Adds the products of `rows` rows of x, or of those that there are, with the panel to their sums."""
+        """Adds the products of `rows` rows of x, or of as many as are left, with the panel to their sums."""
         lanes, width, vector = self.lanes, PANEL_VECTORS * self.lanes, F32.of(self.lanes)
         starts = [k.at(x, k.min(first + m, count - 1) * w["x_row"]) for m in range(rows)]
         totals = [[k.variable(k.const(vector, 0)) for _ in range(PANEL_VECTORS)] for _ in range(rows)]

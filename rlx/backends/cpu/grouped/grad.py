@@ -1,4 +1,4 @@
-"""Binds `grouped_matmul_grad`: of each group of rows the sum of their outer products."""
+"""Binds `grouped_matmul_grad`: for each group, the sum of its rows' outer products."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlx.ir import Node
 from rlx.records import Record
 
 _VECTORS = 2
-_ROWS_PER_PIECE = 512  # after so many rows of a group, sums leave the registers
+_ROWS_PER_PIECE = 512  # rows of a group after which sums leave the registers
 
 
 class GroupedGradKernel(Record):
@@ -25,7 +25,7 @@ class GroupedGradKernel(Record):
 
     lanes: int
     height: int
-    masked: bool  # the columns are no whole number of panels
+    masked: bool  # the columns are not a whole number of panels
     out: DType = f32
     args = pointers("x", "d", "out", "sizes") + sizes("rows", "terms", "columns", "tiles")
 

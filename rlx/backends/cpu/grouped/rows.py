@@ -17,7 +17,7 @@ _TALL = 4  # rows of x for which a weight's row is decoded once; two and three c
 
 class GroupedDotKernel(Record):
     """An item is as many rows of an expert's weight as a vector has lanes, times the rows of a tile, up to `rows`. The
-    order of a sum does not depend on how many there are. Steps are in bytes; `blocks` are the items of a tile."""
+    order of summation does not depend on the number of rows. Steps are in bytes; `blocks` are the items of a tile."""
 
     dot: DotKernel  # the kernel of one row of x
     rows: int

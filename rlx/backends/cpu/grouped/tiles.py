@@ -1,7 +1,7 @@
 """Tiles of groups: which rows of x are multiplied by which expert's weight, found in each run from the groups' sizes.
 
-A tile is some consecutive rows of one group. How many there are is known only in a run, but not how many there can be:
-kernels have items for so many, and those of tiles that are not there do nothing.
+A tile is some consecutive rows of one group. The number of tiles is known only in a run, but its maximum is known
+before: kernels have items for the maximum, and those without a tile do nothing.
 """
 
 from __future__ import annotations

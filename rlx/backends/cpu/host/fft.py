@@ -18,7 +18,7 @@ from rlx.ir import Node
 _PIECE = (
     1 << 15
 )  # elements of the lines that one call transforms, about: its result is copied while in a cache
-_NS_PER_BIT = 0.4  # an element of a line takes so long for each binary digit of the line's length
+_NS_PER_BIT = 0.4  # time for an element of a line for each binary digit of the line's length
 
 Transform = Callable[..., Any]
 
@@ -33,8 +33,8 @@ def library() -> Any:
 
 
 def _norm(n: int, inverse: bool, scale: float) -> tuple[str, float]:
-    """The norm by which the library multiplies by `scale` itself, or the one by which it multiplies by nothing; and
-    the factor that is left."""
+    """The library's `norm` that applies `scale`, or else the one that applies no factor; and the factor that remains to
+    be applied."""
     ways = {1.0: "forward" if inverse else "backward", 1.0 / n: "backward" if inverse else "forward"}
     if scale in ways:
         return ways[scale], 1.0

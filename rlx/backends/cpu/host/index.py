@@ -1,4 +1,4 @@
-"""one_hot, and dynamic_update_slice, whose reference would copy what is written into."""
+"""one_hot, and dynamic_update_slice, whose reference would copy the array that is updated."""
 
 from __future__ import annotations
 

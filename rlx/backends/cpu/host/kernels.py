@@ -16,8 +16,7 @@ from rlx.ir import Node
 Binder = Callable[[Node, Sequence[Array], Sequence[Array], BindContext], "list[Step]"]
 
 BINDERS: dict[str, Binder] = {}
-# The modules of this folder that have binders, each with the ops that these are for: a program imports those of its own
-# ops.
+# The modules of this folder that have binders, each with its ops: a program imports the modules of its own ops.
 MODULES = {
     "attention.forward": "attention",
     "attention.grad": "attention_grad",

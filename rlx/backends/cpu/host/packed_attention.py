@@ -1,4 +1,4 @@
-"""Attention over keys and values of 8 bits by NumPy: only those that a query sees become numbers of f32."""
+"""Attention over 8-bit keys and values by NumPy: only those that a query sees are dequantized to f32."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlx.ops.attention.parts import rest
 
 
 class PackedRows:
-    """Integers and their scales, of which a slice takes both."""
+    """Integers and their scales, which are sliced together."""
 
     def __init__(self, codes: Array, scales: Array) -> None:
         self.codes, self.scales = codes, scales
@@ -29,7 +29,7 @@ class PackedRows:
 
 
 class PackedPiece(Piece):
-    """A part of the keys and values, whose numbers are made in `wide`."""
+    """A part of the keys and values, which are dequantized into `wide`."""
 
     def _wide(self, x: PackedRows) -> Array:
         assert self.wide is not None

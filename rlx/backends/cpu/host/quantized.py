@@ -15,8 +15,8 @@ from rlx.ir import Node
 from rlx.ops.grouped import group_bounds
 from rlx.packed.decode import decode_rows
 
-# Rows of a weight that BLAS multiplies at a time: its sums depend on how many there are, and among so few not on a
-# row's place. So a row gives the same bits whatever rows stand beside it.
+# Rows of a weight that BLAS multiplies at a time: its order of summation depends on the number of rows, and among so
+# few not on a row's position. So a row gives the same bits whatever the other rows are.
 _BLOCK = 16
 _TILE_ELEMENTS = 1 << 18  # a weight's tile in f32 has a megabyte, which stays in the cache
 

@@ -33,7 +33,7 @@ def bind_rope(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
     rows, results = (a.reshape(outer, n, inner, size) for a in (x, out))
     pair = (n, 1, sections, half // sections)
     step = max(1, min(members if per_batch else outer, BLOCK // max(n * inner * size, 1)))
-    whole = members if per_batch else outer  # so many outer indices share the same rows of the tables
+    whole = members if per_batch else outer  # how many outer indices share the same rows of the tables
     blocks = [
         slice(first + i, first + min(i + step, whole))
         for first in range(0, outer, whole)

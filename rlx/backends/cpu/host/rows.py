@@ -13,7 +13,7 @@ from rlx.backends.cpu.host.half import widen
 NpType = np.dtype[Any]
 F32 = np.dtype(np.float32)
 BLOCK = 1 << 17  # elements in one block of rows
-_GROUP = 16  # so many rows are added one after the other, then their sums likewise
+_GROUP = 16  # rows that are added one after the other; their sums are then grouped in the same way
 
 
 def working(dtype: NpType) -> NpType:

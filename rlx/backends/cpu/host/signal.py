@@ -18,7 +18,7 @@ from rlx.ops.signal.peaks import find_peaks
 from rlx.ops.signal.power import blocks, sides, weighted
 from rlx.ops.signal.transforms import reaches
 
-_NS_PER_BIT = 0.5  # a sample of a segment takes so long for each binary digit of the transform's length
+_NS_PER_BIT = 0.5  # time for a sample of a segment for each binary digit of the transform's length
 
 
 def frames_of(x: Array, shape: tuple[int, ...], hop: int) -> Array:
@@ -29,7 +29,7 @@ def frames_of(x: Array, shape: tuple[int, ...], hop: int) -> Array:
 @cpu_kernel("overlap_add")
 def bind_overlap_add(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
     """Adds parts of at most `hop` samples of every frame at once: within such a part no two frames overlap. The last
-    part goes first, since an output's earlier frames reach it with their later samples."""
+    part goes first, since an output gets the later samples of earlier frames."""
     x, out, hop = ins[0], outs[0], node.attrs["hop"]
     dtype = working(out.dtype)
     total = out if out.dtype == dtype else ctx.scratch(out.shape, dtype)
@@ -95,7 +95,7 @@ def bind_segment_spectra(node: Node, ins: Sequence[Array], outs: Sequence[Array]
 
 
 def _between_zeros(x: Array, wide: Array, start: int) -> None:
-    """Copies lines into longer ones, from place `start` on; the rest is 0."""
+    """Copies lines into longer ones, from index `start` on; the rest is 0."""
     wide[:, :start] = 0
     wide[:, start : start + x.shape[-1]] = x
     wide[:, start + x.shape[-1] :] = 0

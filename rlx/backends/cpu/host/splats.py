@@ -1,6 +1,7 @@
-"""Gaussian splatting on the CPU: splats of a tile's list are taken some at a time, over all pixels of the tile at once.
+"""Gaussian splatting on the CPU: the splats of a tile's list are processed some at a time, for all pixels of the tile
+at once.
 
-What the lists hold is known in a run only, so these kernels allocate memory in each.
+The lists' contents are known only in a run, so these kernels allocate memory in each run.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def bind_splat_tiles(node: Node, ins: Sequence[Array], outs: Sequence[Array], ct
 
 
 def _running(join: np.ufunc, first: Array, terms: Array) -> Array:
-    """`first`, and it joined with the terms one after the other: NumPy's `accumulate` takes twice as long."""
+    """`first`, then its running combination with the terms: NumPy's `accumulate` takes twice as long."""
     result = np.empty((len(terms) + 1, *terms.shape[1:]), terms.dtype)
     result[0] = first
     for i, term in enumerate(terms):
@@ -63,8 +64,8 @@ def _pixels(place: Any, dtype: Any) -> tuple[Array, Array]:
 
 
 def _walk(rows: Array, x: Array, y: Array) -> Iterator[tuple[slice, Array, Array, Array]]:
-    """Some splats at a time, until every pixel is finished: which, what they cover of each pixel, the light that is
-    left before each of them and after the last, and the Gaussians.
+    """Some splats at a time, until every pixel is finished. Yields which splats, their coverage of each pixel, the
+    transmittance before each and after the last, and the Gaussians.
 
     Masks are multiplied in: NumPy's `where` takes ten times as long.
     """
@@ -93,7 +94,7 @@ def _walk(rows: Array, x: Array, y: Array) -> Iterator[tuple[slice, Array, Array
         lights = _running(np.multiply, light, 1 - alpha)
         going = lights[:-1] >= STOP
         alpha *= going
-        # Light only shrinks, so that a finished pixel keeps what its last splat left.
+        # Transmittance only falls, so a finished pixel keeps the value after its last splat.
         last = np.add.reduce(going, axis=0, dtype=np.intp, keepdims=True)
         lights[-1] = light = np.take_along_axis(lights, last, axis=0)[0]
         yield part, alpha, lights, falls
@@ -102,7 +103,8 @@ def _walk(rows: Array, x: Array, y: Array) -> Iterator[tuple[slice, Array, Array
 
 
 def _colours(weights: Array, colours: Array) -> Array:
-    """What each pixel gets from these splats. One whose colour is not finite counts where it has a weight only."""
+    """The colour that each pixel gets from these splats. A splat whose colour is not finite counts only where its
+    weight is not 0."""
     finite = np.isfinite(colours).all(axis=1)
     result: Array = weights[finite].T @ colours[finite]
     for k in np.flatnonzero(~finite):
@@ -168,7 +170,8 @@ def bind_splat_blend_grad(
 def _into(
     parts: Array, at: Array, rows: Array, gradient: Array, x: Array, y: Array, seen: Any, behind: Array
 ) -> Array:
-    """Writes the gradients of some splats of a tile. Returns: what each pixel gets from the first of them on."""
+    """Writes the gradients of some splats of a tile. Returns for each pixel the product of the image's gradient and the
+    colour from these and later splats."""
     alpha, light, falls = seen
     shade = rows[:, 6:] @ gradient[:, :3].T
     weight = alpha * light
@@ -179,7 +182,7 @@ def _into(
     into += light * shade
     known = (alpha > 0) & (falls * rows[:, 5:6] < ALPHA_MAX)
     into *= known
-    if np.isnan(into.sum()):  # the gradient of a splat behind, 0 for those that the pixel skips
+    if np.isnan(into.sum()):  # the gradient of a later splat, 0 for those that the pixel skips
         np.copyto(into, 0, where=~known)
     parts[at, 6:] = weight @ gradient[:, :3]
     parts[at, 5] = _sums(falls, into)

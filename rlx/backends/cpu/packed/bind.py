@@ -18,15 +18,15 @@ from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, 
 from rlx.dtypes import DType, as_dtype
 from rlx.ir import Expr, Node
 
-_ROWS_IN_TURNS = 16  # rows of x, up to which each row of a packed weight is decoded for some of them at a time
+_ROWS_IN_TURNS = 16  # for up to so many rows of x, each row of a packed weight is decoded once for every few of them
 _FIRST_LEVEL_BYTES = 16_384  # a row of x of this size stays in the first-level cache beside a row of the weight
 FEW_ROWS = 8  # rows of x for which a row of the weight is decoded once
 
 
 def rows_together(rows: int, x: Array, dtype: DType) -> int:
-    """How many rows of the weight are read at once: several where a row of x leaves no room for them in the first-level
-    cache, so that it is read from the next one less often. In one stream the processor else looks ahead best, and with
-    fewer bits it is decoding that takes the time."""
+    """How many rows of the weight are read at once: several where a row of x fills the first-level cache, so that it is
+    read from the second level less often. Otherwise one, since the hardware prefetches a single stream best, and with
+    fewer bits decoding takes the time."""
     bits = 8 * dtype.storage.nbytes // dtype.storage.elements
     return 4 if rows == 1 and x.nbytes // len(x) > _FIRST_LEVEL_BYTES and bits >= 8 else 1
 
@@ -45,7 +45,7 @@ def dot_steps(
     lanes = ctx.machine.lanes()
     m, units = len(x), x.shape[1] // dtype.storage.elements
     steps = []
-    # Parts of about equal size: the fewer different ones, the fewer kernels.
+    # Parts of about equal size: fewer different sizes need fewer kernels.
     parts = -(-m // FEW_ROWS)
     each = -(-m // parts)
     for start in range(0, m, each):

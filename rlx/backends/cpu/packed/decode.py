@@ -1,11 +1,11 @@
 """Packed blocks decoded in registers: the formats of `rlx.packed.decode` as vectors of f32, bit for bit.
 
-Two ports of a processor do all arithmetic of vectors, and a product of one row has one multiply-add for each vector of
-elements. So what can be done for many blocks at once is done before (`prepare`): the scales and minimums of a part of a
-row become f32 in memory, from where a load spreads one over a vector at no cost. Integers of at most four bits, and
-codes of a book of 16 numbers, are looked up in a register where the processor can: the table of a group holds its
-elements' values, scale and minimum included. Where registers have eight floats, a book that is no integers is two of
-them. Other integers are put together as bytes, as many as a vector holds, and widened by loads.
+A processor has two ports for vector arithmetic, and a product of one row has one multiply-add for each vector of
+elements. So what can be done for many blocks at once is done beforehand (`prepare`): the scales and minimums of a part
+of a row become f32 in memory, from where a load broadcasts one at no cost. Integers of at most four bits, and codes of
+a codebook of 16 numbers, are looked up in a register where the processor can: the table of a group holds its elements'
+values, scale and minimum included. Where registers hold eight floats, a codebook of non-integers takes two of them.
+Other integers are assembled as bytes, a vector at a time, and widened by loads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rlx.dtypes import PACKED, DType
 from rlx.packed.codebooks import E2M1, IQ4, TABLES
 from rlx.records import Record
 
-_MOST = 4096  # elements of a row that `prepare` is called for
+_MOST = 4096  # elements of a row for which `prepare` is called at a time
 _AT_ONCE = 8  # scales that are widened together
 
 
@@ -34,7 +34,7 @@ class Block:
         self._kept: dict[object, Value] = {}
 
     def once(self, key: object, make: Callable[[], Value]) -> Value:
-        """A value that several vectors of the block share."""
+        """A value that several vectors of the block share: made at the first call."""
         if key not in self._kept:
             self._kept[key] = make()
         return self._kept[key]
@@ -45,7 +45,7 @@ class Block:
         )
 
     def number(self, index: int) -> Value:
-        """One of the block's numbers that were prepared."""
+        """One of the block's prepared numbers."""
         return self.once(("number", index), lambda: self.k.load(F32, self.k.at(self.numbers, index, F32)))
 
     def single(self, name: str) -> Value:
@@ -54,8 +54,8 @@ class Block:
     # -- integers
 
     def codes(self, name: str, run: int, first: int) -> Value:
-        """Numbers of four bits as i32, whose higher bits are whatever they are: of each run of bytes first all low
-        halves, then the high ones. Where a run is one byte, its halves follow each other."""
+        """4-bit numbers as i32 with undefined higher bits: for each run of bytes first all low halves, then the high
+        ones. Where a run is one byte, its halves are neighbours."""
         k, lanes = self.k, self.lanes
         if run == 1:
             words = self.load(name, first // 2, I32.of(lanes // 8))
@@ -67,8 +67,8 @@ class Block:
         return wide >> 4 if first % (2 * run) >= run else wide
 
     def bits(self, name: str, width: int, run: int, first: int, count: int, to: int = 0) -> Value:
-        """Numbers of `width` bits as bytes, moved up by `to` bits: of each run of bytes first all lowest bits, then
-        the next ones, and so on."""
+        """Numbers of `width` bits as bytes, shifted left by `to` bits: for each run of bytes first all lowest bits,
+        then the next ones, and so on."""
         k, each = self.k, 8 // width
         low = first // (run * each) * run + first % run
         raw = self.load(name, low, I8.of(min(run, count)))
@@ -83,7 +83,7 @@ class Block:
         return raw & _byte(((1 << width) - 1) << to)
 
     def halves(self, name: str, first: int, count: int) -> Value:
-        """Numbers of four bits as bytes, two neighbours in each byte."""
+        """4-bit numbers, stored with two neighbours in each byte, as bytes."""
         k = self.k
         raw = self.load(name, first // 2, I8.of(count // 2))
         words = k.cast("bitcast", raw, I32.of(count // 8)) >> 4
@@ -98,7 +98,7 @@ class Block:
         return k.select(mask, k.const(I8.of(count), value), 0)
 
     def staged(self, first: int, elements: int, make: Callable[[int, int], Value]) -> Value:
-        """Elements of the signed bytes that `make(first, count)` gives, as i32, by way of the stack."""
+        """Elements of the signed bytes that `make(first, count)` returns, as i32, through the stack."""
         k, count = self.k, min(4 * self.lanes, elements)
         start = first // count * count
 
@@ -118,7 +118,7 @@ class Block:
     # -- elements
 
     def plain(self, quants: Value, scale: Value, plus: Value | None = None) -> Value:
-        """scale · quants + plus of integers."""
+        """scale · quants + plus for integer quants."""
         k = self.k
         x = k.cast("sitofp", quants, F32)
         factor = k.splat(scale, self.lanes)
@@ -128,7 +128,7 @@ class Block:
         self, run: int, first: int, elements: int, book: Sequence[float], scale: Value, plus: Value | None = None,
         group: int = 0,
     ) -> Value:  # fmt: skip
-        """scale · book[codes of "qs"] + plus; `group` numbers the codes that share them."""
+        """scale · book[codes of "qs"] + plus; `group` identifies the codes that share scale and plus."""
         k = self.k
         if self.lookup:
 
@@ -148,7 +148,7 @@ class Block:
         return self.plain(self.staged(first, elements, bytes_), scale, plus)
 
     def in_halves(self, run: int, first: int, book: Sequence[float], scale: Value) -> Value:
-        """scale · book[codes of "qs"], where a register has eight floats."""
+        """scale · book[codes of "qs"], where a register holds eight floats."""
         k, codes = self.k, self.codes("qs", run, first)
 
         def half(start: int) -> Value:
@@ -159,7 +159,7 @@ class Block:
         return k.select(k.cmp("ne", codes & 8, 0), halves[1], halves[0])
 
     def _of_book(self, codes: Value, book: Sequence[float]) -> Value:
-        """The numbers of a book for codes in bytes."""
+        """The entries of a codebook for codes in bytes."""
         k = self.k
         if all(b == book[0] + i for i, b in enumerate(book)):
             return codes - _byte(-int(book[0])) if book[0] else codes
@@ -175,7 +175,7 @@ class Block:
 
 
 def _byte(x: int) -> int:
-    """A byte as LLVM's i8, which has a sign."""
+    """A byte as LLVM's signed i8."""
     return x - 256 if x > 127 else x
 
 
@@ -191,8 +191,9 @@ class Field(Record):
 
 
 class Format(Record):
-    """`elements` gives the `lanes` elements from one on. They may use the numbers that `prepare` writes for each block:
-    those of `field`, or the scales and minimums of all groups, which `groups` makes as a vector from the field's."""
+    """`elements` returns the `lanes` elements from a given one on. It may use the numbers that `prepare` writes for
+    each block: those of `field`, or the scales and minimums of all groups, which `groups` computes as a vector from the
+    field's."""
 
     elements: Elements
     field: Field | None = None
@@ -223,7 +224,7 @@ _NIBBLES, _SIGNED = range(16), range(-8, 8)
 
 
 def _five(less: int) -> Callable[[Block, int], Value]:
-    """Integers of five bits, the fifth in a field of its own."""
+    """5-bit integers, whose fifth bits are in a separate field."""
 
     def quants(b: Block, i: int) -> Value:
         def bytes_(start: int, count: int) -> Value:
@@ -281,15 +282,15 @@ def _spread(b: Block, of: Sequence[int]) -> Value:
 
 
 def _pairs(b: Block, quants: Value) -> Value:
-    """All groups' scales, and then their minimums with the sign changed, of integers."""
+    """All groups' scales, then their negated minimums, from integers."""
     k, count = b.k, quants.type.lanes // 2
     signs = k.lanes(F32, [1.0] * count + [-1.0] * count)
     return k.cast("sitofp", quants, F32) * (_spread(b, [0] * count + [1] * count) * signs)
 
 
 def _six_bits(b: Block) -> Value:
-    """q4_k's and q5_k's: four scales and four minimums in 6 bits, four of each split over two places. A word of each
-    vector has four of them."""
+    """q4_k's and q5_k's: four scales and four minimums in 6 bits, four of each are split over two places. A 32-bit word
+    of each vector has four of them."""
     k = b.k
     simple, both = b.load("scales", 0, I32.of(2)), b.load("scales", 8, I32)
     own = k.binary("lshr", k.shuffle(simple, None, [0, 0, 1, 1]), k.lanes(I32, [0, 2, 0, 2]))
@@ -388,7 +389,7 @@ FORMATS: dict[str, Format] = {
     for name, dtype in PACKED.items()
     if (base := dtype.family) in _BASES
 }
-_UNEVEN = frozenset({"mxfp4", "iq4_nl", "iq4_xs", *TABLES})  # families that need a look-up, which x86 has
+_UNEVEN = frozenset({"mxfp4", "iq4_nl", "iq4_xs", *TABLES})  # families that need a look-up instruction, as x86 has
 
 
 def decodes(dtype: DType, machine: Machine) -> bool:
@@ -416,16 +417,17 @@ class Rows:
         self._stage = k.reserve(self.storage.elements)
 
     def put(self, field: Value, numbers: Value) -> None:
-        """Says where `prepare` writes a field's numbers, and those that elements use: the same for most formats."""
+        """Sets where `prepare` writes the field's numbers, and the numbers that elements use: the same place for most
+        formats."""
         self._field, self._numbers = field, numbers
 
     @property
     def count(self) -> int:
-        """The numbers of a block."""
+        """How many prepared numbers a block has."""
         return self.format.count or self._of_field
 
     def planes(self, row: Value, units: Value) -> dict[str, Value]:
-        """The addresses of the planes of a row of so many blocks."""
+        """The addresses of the planes of a row of `units` blocks."""
         result, at = {}, row
         for plane in self.storage.planes:
             result[plane.name] = at
@@ -455,7 +457,7 @@ class Rows:
                 k.store(self.format.groups(block), k.at(self._numbers, i * self.format.count, F32), align=4)
 
     def block(self, planes: dict[str, Value], first: Value, i: Value) -> Block:
-        """Block first + i, of those that were prepared from `first` on."""
+        """Block first + i, after `prepare` from block `first` on."""
         numbers = self.k.at(self._numbers, i * self.count, F32)
         return Block(self.k, self._places(planes, first + i), self.lanes, self.lookup, numbers, self._stage)
 

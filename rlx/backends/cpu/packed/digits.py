@@ -1,17 +1,17 @@
 """Products of one row with packed weights by the integer matrix unit of x86 (AMX), with the precision of f32.
 
-Weights of 4 and 8 bits are integers with a scale for each 32 terms. Those 32 terms of x become integers of 31 bits
-beside a power of two, in four digits of 8 bits with a sign, so that no product and no sum of 32 products is rounded. A
-tile of the weight has 16 rows, 64 bytes of each; for 8 bits these lie in the weight itself. The other operand has four
-columns for each 32 terms, one a digit, and zeros where a column's terms are others. A row of the result so has the sums
-of 128 terms, and four vector instructions multiply them by their scales, as floats.
+Weights of 4 and 8 bits are integers with a scale for each 32 terms. The same 32 terms of x become 31-bit integers times
+a power of two, as four signed 8-bit digits, so that no product and no sum of 32 products is rounded. A tile of the
+weight has 16 rows of 64 bytes; with 8 bits it is read from the weight in place. The other operand has four columns for
+each 32 terms, one for each digit, with zeros outside those terms. So a row of the result has the sums of 128 terms, and
+four vector instructions multiply them by their scales, as floats.
 
-An element is exact where it has at least 2^-6 of the size of the largest of its 32. A row of x in which 32 terms are of
-such different sizes that this would show, or are tiny, is multiplied element by element as on other processors
-(`kernel.DotKernel`), and so is a row of the weight whose result is not finite: the special values are then right.
+An element of x is exact if it is at least 2^-6 times the largest of its 32. A row of x where 32 terms differ so much
+that the error would show, or are tiny, is multiplied element by element as on other processors (`kernel.DotKernel`),
+and so is a row of the weight whose result is not finite, so that special values are right.
 
-What a row of the weight gives does not depend on the rows beside it: where there are fewer than 16 of them the tile's
-other rows are the last one again.
+The result of a row of the weight does not depend on the other rows of its tile: where the weight has fewer than 16, the
+last one is repeated.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _TERMS = 128  # terms of two tiles
 _TILE = 1024
 _GROUP = 2 * _TILE + 128  # bytes of x's tiles, scales and sums
 _DIGITS = 4
-_MAGNITUDE_BITS = 30  # x's integers have so many
-_COARSE_BITS = 16  # an integer of so many may have a relative error of 2^-17 or more
+_MAGNITUDE_BITS = 30  # bits of the magnitude of x's integers
+_COARSE_BITS = 16  # an integer of no more bits may have a relative error of 2^-17 or more
 _LEAST = 64  # the exponent of the largest of 32 terms that are not tiny, as f32 has it: 2^-63
-_PITCH = 512 + 16  # numbers of a row that are prepared: in other sets of the cache than the next row's
+_PITCH = 512 + 16  # distance between rows' prepared numbers, which puts them in different cache sets
 # Where the terms of the words of a tile's row stand among the 128: (tile, word) -> first of four.
 _ORDER: dict[str, Callable[[int, int], int]] = {
     "q8_0": lambda t, w: 64 * t + 4 * w,
@@ -46,13 +46,14 @@ _ORDER: dict[str, Callable[[int, int], int]] = {
 
 
 def by_digits(dtype: DType, m: int, terms: int, machine: Machine) -> bool:
-    """Whether a product is one of these."""
+    """Whether a product is computed by digits."""
     known = dtype.name in _ORDER and m == 1 and terms % _TERMS == 0
     return known and machine.has_tiles and "amx-int8" in machine.features
 
 
 class DigitsKernel(Record):
-    """The tiles of x: an item is 128 terms, and whether these are better multiplied without digits, as an i32."""
+    """Writes the tiles of x: an item is 128 terms. Also writes an i32 that says whether these are better multiplied
+    without digits."""
 
     weight: str
     x: DType = f32
@@ -79,7 +80,7 @@ class DigitsKernel(Record):
                 nan = k.bits(k.const(I32, 0x7FC00000), F32)
                 scale = k.select(k.cmp("eq", exponent, 255), nan, scale)
                 rounded = [k.unary("roundeven", v * k.splat(shift, LANES)) for v in both]
-                # Of numbers of one size, hardly one in 32 is coarse; of a few large ones among others, most are.
+                # Among numbers of similar size hardly one in 32 is coarse; beside a few large ones most are.
                 coarse = [
                     k.cmp("olt", k.unary("fabs", n), float(1 << _COARSE_BITS)) & k.cmp("une", n * scale, v)
                     for n, v in zip(rounded, both, strict=True)
@@ -88,7 +89,7 @@ class DigitsKernel(Record):
                 tiny = k.cmp("ne", most, 0) & k.cmp("slt", exponent, _LEAST)
                 unfit = unfit | tiny | k.cmp("ugt", _count(k, coarse) << 3, _count(k, there))
                 numbers = [k.cast("fptosi", v, I32) for v in rounded]
-                # The rounded integers are summed, not x: minimums then take away exactly what the products contain.
+                # The rounded integers are summed, not x, so that minimums subtract exactly what the products contain.
                 high, low = (
                     k.cast("sitofp", k.fold(a + b, lambda a, b: a + b), F32)
                     for a, b in (
@@ -121,8 +122,8 @@ def _count(k: Kernel, masks: Sequence[Value]) -> Value:
 
 
 class DigitsDotKernel(Record):
-    """An item is 16 rows of the weight; of the last rows, where their number is no multiple of 16, more are read. With
-    `few` the weight has fewer than 16 rows."""
+    """An item is 16 rows of the weight; where fewer are left, the item reads earlier rows again. With `few` the weight
+    has fewer than 16 rows."""
 
     weight: DType
     x: DType = f32
@@ -168,7 +169,7 @@ class DigitsDotKernel(Record):
                         decoded.prepare(decoded.planes(k.at(base, there * w_row), units), begin, count)
                     parts = k.binary("udiv", count, k.const(I64, blocks)) * groups_of_block
                     before = k.binary("udiv", begin, k.const(I64, blocks)) * groups_of_block
-                    # Two of everything, so that one group need not wait for the other; the last one may come twice.
+                    # Two groups at a time, so that they need not wait for each other; the last group may be repeated.
                     with k.loop(0, parts, 2) as g:
                         for tile in range(2):
                             part = k.min(g + tile, parts - 1)
@@ -209,7 +210,7 @@ class DigitsDotKernel(Record):
         whole = self.weight.name == "q8_0"
         nbytes = 128 if whole else 64
         tiles, lines = k.at(x, group * _GROUP), [k.at(row, group * nbytes) for row in rows]
-        # The next item's rows follow those of this one: a group asks for its part of them.
+        # The next item's rows follow those of this one: each group prefetches its share of them.
         share = LANES * _TERMS * self.weight.storage.nbytes // self.weight.storage.elements
         ahead = k.at(rows[0], w_row * LANES + group * share)
         for at in range(0, share, 64):

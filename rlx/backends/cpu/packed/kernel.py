@@ -1,7 +1,7 @@
-"""Products of few rows with weights that lie row by row: out[m, n] = epilogue(x[m] · w[n]), w as it is in memory.
+"""Products of few rows with weights stored row by row: out[m, n] = epilogue(x[m] · w[n]), reading w in place.
 
 A row of the weight is read once, decoded in registers, and multiplied by some rows of x. An item is as many rows of the
-weight as a vector has lanes, whose sums meet in a vector for the epilogue.
+weight as a vector has lanes; their sums form one vector for the epilogue.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from rlx.dtypes import DType, f32
 from rlx.ir import Expr
 from rlx.records import Record
 
-_AHEAD_BYTES = 4096  # a row is asked for so long before it is read
+_AHEAD_BYTES = 4096  # how far ahead a row is prefetched
 _LINE = 64
-Totals = list[list[list[Variable]]]  # sums by row of the weight that is read at once, and by row of x
+Totals = list[list[list[Variable]]]  # accumulators by row of the weight (of those read at once) and by row of x
 
 
 class Part(Protocol):
@@ -28,7 +28,7 @@ class Part(Protocol):
 class DotKernel(Record):
     """Steps are in bytes; `units` are the blocks of a row, or its vectors. `rows` rows of x; a packed weight is decoded
     `lanes` elements at a time, by a look-up where the processor can. `together` rows of the weight, a power of two, are
-    read at once. With `ahead` elements of their own dtype are asked for before they are read, where x has one row."""
+    read at once. With `ahead`, a weight that is not packed is prefetched even where x has one row."""
 
     lanes: int
     rows: int
@@ -40,7 +40,7 @@ class DotKernel(Record):
     lookup: bool = False
     together: int = 1
     ahead: bool = False
-    chains: int = 0  # sums of an element that are added at the end; 0: as many as the rows leave registers for
+    chains: int = 0  # accumulators for each result, added at the end; 0: as many as fit into registers
     args = pointers("x", "w", "out", "bias") + sizes("columns", "units", "x_row", "w_row", "out_row")
 
     def ir(self) -> str:
@@ -60,7 +60,7 @@ class DotKernel(Record):
         chains = self.chains or (1 if together > 1 else 4 if rows == 1 else 2 if rows <= 6 else 1)
         sums = k.reserve(4 * lanes * lanes * rows)
         decoded = [Rows(k, self.weight, lanes, self.lookup) for _ in range(together if self.weight.is_packed else 0)]
-        apart = lanes // together  # rows that are read at once: neighbours would share pages
+        apart = lanes // together  # distance of the rows that are read at once: neighbours would share pages
 
         def part(w: dict[str, Value], first: Value, count: Value, of_x: Sequence[Value] = ()) -> None:
             of_x = of_x or [k.const(I64, m) for m in range(rows)]
@@ -99,7 +99,7 @@ class DotKernel(Record):
     ) -> None:  # fmt: skip
         storage, units, most = self.weight.storage, w["units"], decoded[0].most
         planes = [of.planes(row, units) for of, row in zip(decoded, rows, strict=True)]
-        # Turns are long enough for all chains of sums, and for a cache line.
+        # Iterations are long enough for all accumulators, and for a cache line.
         unroll = max(1, 128 // storage.elements)
         lines = -(-unroll * storage.nbytes // _LINE)
         with k.loop(0, units, most) as first:
@@ -131,7 +131,7 @@ class DotKernel(Record):
     def _plain(
         self, k: Kernel, w: dict[str, Value], shifts: Sequence[Value], rows: Sequence[Value], totals: Totals
     ) -> None:
-        """Elements of their own dtype, some vectors in a turn, and then what is left."""
+        """Elements of a weight that is not packed: some vectors in each iteration, then the rest."""
         lanes, size = self.lanes, self.weight.itemsize
         unroll = lanes * 4
         whole = w["units"] & -unroll

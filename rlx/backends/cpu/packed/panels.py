@@ -1,7 +1,7 @@
 """Decodes rows of a weight into panels for the product of many rows of x, some panels at a time, in each run.
 
-A weight lies row by row and takes few bytes; the product wants it as f32, column by column. Decoding takes some percent
-of the product's time, and the memory for some panels serves all products of a program: no copy of a weight is kept.
+A weight is stored row by row in few bytes; the product reads it as f32, column by column. Decoding takes a few percent
+of the product's time, and all products of a program share the memory for some panels: no copy of a weight is kept.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from rlx.backends.cpu.step import EngineContext, EngineStep, address
 from rlx.dtypes import DType, f32
 from rlx.records import Record, replace
 
-PIECE_ELEMENTS = 512  # so many of a row are decoded before they are transposed
-_PITCH = PIECE_ELEMENTS + 16  # rows of the transposition lie in different sets of the cache
+PIECE_ELEMENTS = 512  # elements of a row that are decoded before they are transposed
+_PITCH = PIECE_ELEMENTS + 16  # puts the rows to be transposed into different cache sets
 _PANEL_BYTES_PER_STEP = 2 << 20
 
 
@@ -60,8 +60,8 @@ class Pieces:
     def write(
         self, base: Value, step: Value, top: Value, end: Value, units: Value, first: Value, count: Value, out: Value
     ) -> None:
-        """The blocks first … first + count - 1, of `units` that a row has, of the rows from `top` on; rows behind the
-        last, `end` - 1, are the last again. Rows are `step` bytes apart from `base`."""
+        """The blocks first … first + count - 1, of `units` that a row has, of the rows from `top` on; rows past the
+        last, `end` - 1, repeat it. Rows are `step` bytes apart from `base`."""
         k, lanes = self._k, self._lanes
         with k.loop(0, lanes) as r:
             row, line = k.at(base, k.min(top + r, end - 1) * step), k.at(self._lines, r * _PITCH, F32)
@@ -95,7 +95,7 @@ class Pieces:
             convert(i, k.tail(count - i, lanes))
 
     def _turn(self, out: Value, count: Value) -> None:
-        """Writes `count` columns of the lines as rows of the panel."""
+        """Transposes `count` columns of the decoded rows into rows of the panel."""
         k, lanes, lines = self._k, self._lanes, self._lines
         whole = count & -lanes
 

@@ -28,11 +28,11 @@ from rlx.records import Record
 
 LANES = 16  # lanes of f32; rows and columns of a tile
 _TILE_TERMS = 32
-_TINY = 77 << 7  # bits of the bf16 2^-50: what is lost below 2^-126 is no part of a product of larger numbers
+_TINY = 77 << 7  # bits of the bf16 2^-50: what is lost below 2^-126 does not matter beside larger numbers
 _FINITE = 0x1F8  # LLVM's classes of floats but infinities and NaNs
 _TILE_BYTES = 1024
-_BLOCK_TILES = 2  # a block of the result has so many in each direction
-_TILES_PER_FLUSH = 16  # after so many tiles of terms, sums leave the unit
+_BLOCK_TILES = 2  # tiles in each direction of a block of the result
+_TILES_PER_FLUSH = 16  # tiles of terms after which sums leave the unit
 _TOGETHER = 1 << 20  # bytes of tiles of a weight that are made in one step; each thread reads them all: half its cache
 # The parts that a weight has: more than one where an element has more than 8 significant bits.
 _PARTS = {"bf16": 1, "mxfp4": 1, "f16": 2, "q4_0": 2, "q5_0": 2}
@@ -68,14 +68,14 @@ def _quiet(k: Kernel, x: Value) -> Value:
 
 
 class Sizes:
-    """Whether the elements that are alike in their place among vectors of 32 bf16 are all tiny, and not all 0."""
+    """For each position in vectors of 32 bf16, whether all elements there are tiny, and not all 0."""
 
     def __init__(self, k: Kernel) -> None:
         self.k, self.type = k, I16.of(2 * LANES)
         self._most, self._rest = k.variable(k.const(self.type, 0)), k.variable(k.const(self.type, 0))
 
     def add(self, part: int, words: Value) -> None:
-        """Regards a vector of parts."""
+        """Takes a vector of parts into account."""
         k = self.k
         halves = k.cast("bitcast", words, self.type) & 0x7FFF
         if part == 0:
@@ -84,13 +84,13 @@ class Sizes:
             self._rest.value = self._rest.value | halves
 
     def of_row(self) -> Value:
-        """The answer for all places together, an i32 of 0 or 1."""
+        """The answer for all positions together: an i32, 0 or 1."""
         k = self.k
         most = k.fold(self._most.value, k.max)
         return self._tiny(most, most | k.fold(self._rest.value, lambda a, b: a | b))
 
     def of_columns(self) -> Value:
-        """The answer for each of the vector's words of 32 bits, a bit each of an i32."""
+        """The answer for each 32-bit word of the vector, as the bits of an i32."""
         k = self.k
         even, odd = ([2 * i for i in range(LANES)], [2 * i + 1 for i in range(LANES)])
         most, rest = self._most.value, self._rest.value
@@ -105,8 +105,8 @@ class Sizes:
 
 
 class ColumnsKernel(Record):
-    """Tiles of x, and an i32 for each whose bits say which rows are tiny: an item is 16 rows. Rows behind the last are
-    the last again, terms behind the last are zero."""
+    """Tiles of x, and an i32 for each whose bits say which rows are tiny: an item is 16 rows. Rows past the last repeat
+    it, terms past the last are zero."""
 
     x: DType
     args = pointers("x", "out") + sizes("rows", "terms", "x_row") + pointers("tiny")
@@ -219,7 +219,7 @@ class TilesKernel(Record):
         with k.loop(k.first, k.last) as item:
             x_block = k.binary("udiv", item, w_blocks)  # its tiles stay in the second-level cache
             w_block = item - x_block * w_blocks
-            # A block's second tile behind the last one is the last again, and is not stored.
+            # A second tile past the last one repeats the last, and is not stored.
             w_tile = [k.min(w_block * 2 + i, w_tiles - 1) for i in range(2)]
             x_tile = [k.min(x_block * 2 + i, x_tiles - 1) for i in range(2)]
             w_at = [self._tile(w, n * blocks, self.parts) for n in w_tile]
@@ -328,7 +328,7 @@ class TilesKernel(Record):
 
 
 def _joined(k: Kernel, line: Value, parts: int) -> list[Value]:
-    """The first and the second of the pairs of terms that a line of a tile holds, whole again."""
+    """The first and the second terms of the pairs in a line of a tile, rejoined from their parts."""
     words = [k.load(I32.of(LANES), k.at(line, p * _TILE_BYTES), align=64) for p in range(parts)]
     halves = [[k.bits(v << 16, F32) for v in words], [k.bits(v & -65536, F32) for v in words]]
     for whole in halves:

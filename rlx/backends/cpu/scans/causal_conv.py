@@ -1,6 +1,6 @@
 """causal_conv: an item is a step of a sequence and a part of its channels, which lie along the lanes.
 
-The filter is read tap by tap: it is transposed before, once where it is a weight."""
+The filter is read tap by tap: it is transposed beforehand, only once where it is a weight."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class CausalConv(Record):
                     if "state" in self.operands or j == before:
                         element = load_wide(k, own, kind, i, lanes, mask)
                     else:
-                        read = k.variable(zero)  # it is multiplied too: an infinite weight makes NaN of it
+                        read = k.variable(zero)  # zeros are multiplied too: times an infinite weight they give NaN
                         with k.when(there[j]):
                             read.value = load_wide(k, own, kind, i, lanes, mask)
                         element = read.value

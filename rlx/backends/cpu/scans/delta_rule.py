@@ -1,7 +1,7 @@
 """gated_delta_rule: an item is a batch, a head and a vector of values, each of which has a row of the state.
 
-Rows do not depend on each other, so they lie on the stack and walk the sequence together: what a step needs of all rows
-is added up at once, row i's number in lane i."""
+Rows do not depend on each other, so they are kept on the stack and go through the sequence together: a step's sums over
+all rows are computed at once, row i's in lane i."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _REQUIRED = 4
 
 
 class DeltaRule(Record):
-    """Words: the addresses of q, k, v, β, g, the state, o and the last state; the length, heads, values of a head, the
-    heads that a key head serves, and the scale."""
+    """Arguments: the addresses of q, k, v, β, g, the state, o and the last state; the length, heads, values of a head,
+    the heads that share a key head, and the scale."""
 
     kind: str
     keys: int

@@ -1,8 +1,8 @@
 """gated_delta_rule_grad: an item is a batch, a key head and some vectors of the values that it serves, one after the
 other.
 
-A sweep from the start keeps the states before every STEPS steps. One from the end computes those of these steps again,
-and the gradient of each state. The gradients to q, k, β and g are added up over an item's values, then over items."""
+A forward sweep stores the state before every STEPS steps. A backward sweep recomputes the states of these steps, and
+computes the gradient of each. The gradients of q, k, β and g are added up over an item's values, then over items."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DeltaRuleGrad(Record):
     """Each key head serves `per` heads, whose values are cut into `parts` of `span` vectors. `kept` and `history` are
     memory for states; dq, dk, dβ and dg are the sums of items, which are added up after.
 
-    An item leaves (batch, length, key heads, parts, keys) to q and k, (batch, length, heads, parts) to β and g."""
+    Items write (batch, length, key heads, parts, keys) for q and k, (batch, length, heads, parts) for β and g."""
 
     keys: int
     operands: tuple[str, ...]
@@ -100,8 +100,8 @@ class DeltaRuleGrad(Record):
                     return exp(k, spread(k, at["g"], own(t), F32, lanes))
 
                 def forward(begin: Value, steps: Value, base: Value, at_state: Value, keep: bool) -> None:
-                    """Takes the state at `at_state` through these steps, in place, or with `keep` each into the place
-                    behind the one before it."""
+                    """Advances the state at `at_state` through these steps, in place, or with `keep` writes each state
+                    after the one before it."""
                     with k.loop(0, steps) as i:
                         t = begin + i
                         source = at_state + i * state_size if keep else at_state
@@ -131,7 +131,7 @@ class DeltaRuleGrad(Record):
                     row.padded_store(row.load(at["dlast"], "f32", place), slopes, r * row.padded)
 
                 def sweep(begin: Value, steps: Value) -> None:
-                    with k.when(k.cmp("slt", begin + steps, length)):  # nothing is kept behind the last steps
+                    with k.when(k.cmp("slt", begin + steps, length)):  # the state after the last steps is not stored
                         here = kept + k.binary("udiv", begin, k.const(I64, STEPS)) * state_size
                         following = here + state_size
                         with k.loop(0, count) as r:
@@ -140,7 +140,7 @@ class DeltaRuleGrad(Record):
                         forward(begin, steps, at["kept"], following, False)
 
                 def back(t: Value, i: Value) -> None:
-                    """One step, of which history holds the states before and behind it."""
+                    """One step backward; history holds the states before and after it."""
                     key, query = (row.load(at[n], "f32", key_row(t) * self.keys) for n in ("k", "q"))
                     query = [v * scale for v in query]
                     before = history + i * state_size

@@ -23,7 +23,7 @@ def lanes_of(kind: str, machine: Machine) -> int:
 
 
 def fits(arrays: Sequence[Array], row: int, kind: str, machine: Machine) -> bool:
-    """Whether there are kernels for these arrays, and for states in rows of so many."""
+    """Whether there are kernels for these arrays, and for states in rows of `row` elements."""
     plain = all(a.flags.c_contiguous and name_of(a) in LOADED for a in arrays)
     return plain and -(-row // lanes_of(kind, machine)) <= MAX_VECTORS
 
@@ -74,7 +74,7 @@ class Row:
             self.k.store(v, self.k.at(base, at + i * self.lanes, v.type), self.mask(i))
 
     def inside(self, row: Sequence[Value]) -> list[Value]:
-        """The row with zeros in the lanes beyond it, where infinite factors of zeros have made NaN."""
+        """The row with zeros again in the lanes beyond it, where zeros times infinity gave NaN."""
         masks = (self.mask(i) for i in range(self.count))
         return [v if m is None else self.k.select(m, v, 0.0) for v, m in zip(row, masks, strict=True)]
 
@@ -98,7 +98,7 @@ class Row:
 
 
 class Sums:
-    """Vectors, as many as a vector has lanes, that are put down one by one and added up together."""
+    """Sets of as many vectors as a vector has lanes, stored one by one, whose lanes are then added up together."""
 
     def __init__(self, k: Kernel, kind: Type, lanes: int, count: int = 1) -> None:
         self.k, self.kind, self.lanes = k, kind, lanes

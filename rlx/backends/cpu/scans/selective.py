@@ -1,7 +1,7 @@
-"""selective_scan: an item is a batch and a vector of channels, whose states lie along the lanes, channel by channel.
+"""selective_scan: an item is a batch and a vector of channels; vector lanes are the states of one channel.
 
 For some steps at a time, step sizes and inputs of all channels are computed at once, and rows of B and C are widened.
-Then each channel walks these steps with its states in registers. What it leaves to y is a vector for each step; those
+Then each channel walks these steps with its states in registers. For y it leaves one vector for each step; the vectors
 of all channels are added up together."""
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """selective_scan_grad: an item is a batch and some vectors of channels, one after the other.
 
-A sweep from the start keeps the states before every STEPS steps. One from the end computes those of these steps again,
-and the gradient of each state. What belongs to all channels, the gradients to B and C, is added up over an item's
-channels, and then over items; so is what belongs to a head."""
+A forward sweep stores the state before every STEPS steps. A backward sweep recomputes the states of these steps, and
+computes the gradient of each. The gradients of B and C, which all channels share, are added up over an item's channels,
+then over items; so are gradients that a head shares."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class SelectiveScanGrad(Record):
     of them share B and C, and each is cut into `parts` of `span` vectors. `kept` is memory for states; dΔ, dA, dB and
     dC may be the sums of items, which are added up after.
 
-    An item leaves (batch, length, outer, parts, states) to B and C, (batch, channels, states) to A, or where that is
-    scalar (batch, heads, parts) to A and (batch, length, heads, parts) to Δ."""
+    Items write (batch, length, outer, parts, states) for B and C, (batch, channels, states) for A, or where A is scalar
+    (batch, heads, parts) for A and (batch, length, heads, parts) for Δ."""
 
     states: int
     scalar: bool
@@ -69,7 +69,7 @@ class SelectiveScanGrad(Record):
             decay_sum = k.variable(zero)
 
             def shared(t: Value, batch: Value = batch, own: Value = own, part: Value = part) -> Value:
-                """The number of this item among those that leave something to step t."""
+                """The index of this item's sums for step t."""
                 return ((batch * length + t) * outer + own) * parts + part
 
             with k.loop(0, length) as t:
@@ -89,7 +89,7 @@ class SelectiveScanGrad(Record):
                 states = (batch * channels + channel) * self.states
 
                 def prepare(first: Value, steps: Value, backward: bool) -> None:
-                    """What belongs to all channels of these steps."""
+                    """Computes what all channels share in these steps."""
                     with k.loop(0, steps) as t:
                         place = batch * length + first + t
                         u = load_wide(k, at["x"], "f32", place * channels + channel, lanes, mask)
@@ -114,7 +114,7 @@ class SelectiveScanGrad(Record):
                             row.padded_store(zeros, sum_c, t * row.padded)
 
                 def walk(c: Value, start: list[Value], steps: Value, keep: bool) -> list[Value]:
-                    """The state behind these steps; with `keep`, all of them and their decays."""
+                    """The state after these steps; with `keep`, stores all states and their decays."""
                     h = [k.variable(v) for v in start]
                     a = [] if scalar else row.load(at["a"], "f32", (channel + c) * self.states)
                     with k.loop(0, steps) as t:
@@ -149,7 +149,7 @@ class SelectiveScanGrad(Record):
                         row.store(zeros, at["da"], place)
 
                 def forward(first: Value, steps: Value) -> None:
-                    with k.when(k.cmp("slt", first + steps, length)):  # nothing is kept behind the last steps
+                    with k.when(k.cmp("slt", first + steps, length)):  # the state after the last steps is not stored
                         prepare(first, steps, False)
                         with k.loop(0, count) as c:
                             start = row.padded_load(at["kept"], F32, kept(first, c))
@@ -194,7 +194,8 @@ class SelectiveScanGrad(Record):
         self, k: Kernel, row: Row, at: dict[str, Value], places: tuple[Value, Value, Value], steps: Value,
         held: dict[str, Value], sums_b: Sums, sums_a: Sums, decay_sum: Variable,
     ) -> None:  # fmt: skip
-        """Steps from the last to the first for one channel: c, where its state is, and where its row of A is."""
+        """Goes through the steps backward for one channel, given c, the address of its state and that of its row of
+        A."""
         c, state, own = places
         lanes = self.lanes
         g = [k.variable(v) for v in row.load(at["dstate"], "f32", state)]

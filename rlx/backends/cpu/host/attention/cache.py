@@ -1,5 +1,5 @@
-"""Attention over a KV cache with `kv_len` valid keys. That number is known only at run time, so the calls take their
-slices then, and neither compute nor read anything beyond the valid keys."""
+"""Attention over a KV cache with `kv_len` valid keys. `kv_len` is known only at run time, so the calls take their
+slices then, and compute and read nothing beyond the valid keys."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def bind_cached(
     node: Node, q: Array, k: Any, v: Any, mask: Array | None, lengths: Array, out: Array, ctx: BindContext,
     piece_of: type[Piece] | None = None,
 ) -> list[Step]:  # fmt: skip
-    """One call for each block of queries, over all query heads that share a key head. k and v are what `piece_of`
-    takes slices of: arrays (batch, heads, length, size) by default."""
+    """One call for each block of queries, over all query heads that share a key head. `piece_of` takes slices of k and
+    v, which are arrays (batch, heads, length, size) by default."""
     made_of = Piece if piece_of is None else piece_of
     (batch, heads, n_q, d), n_k = q.shape, k.shape[2]
     if n_k == 0 or out.size == 0:

@@ -20,8 +20,8 @@ from rlx.ops.attention.parts import NO_TOKENS, ByToken, heads_first, rest
 
 _SCORES_PER_BLOCK = 1 << 17
 _MIN_QUERIES = 16
-# All heads go in one batched call where a head's GEMM has at most so many multiplications: NumPy's BLAS starts no
-# threads for so few.
+# All heads go into one batched call where a head's GEMM has at most this many multiplications, for which NumPy's BLAS
+# starts no threads.
 _SMALL = 100_000
 
 

@@ -1,4 +1,5 @@
-"""attention_step: the token's rows are written where the caches lie, and its query reads the rows that it sees."""
+"""attention_step: the token's key and value are written into the caches in place, and its query reads the rows that it
+sees."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from rlx.ir import Node
 _NS_A_FLOP = 1 / 100
 _COLUMNS_ELEMENTS = 1 << 18  # a block of columns stays in the second-level cache
 _RESULT_ELEMENTS = 1 << 18  # a result stays there until its epilogue
-_MIN_PART = 96  # a GEMM of a batched call has at least so many rows, or output positions
+_MIN_PART = 96  # least rows, or output positions, of a GEMM in a batched call
 
 
 @cpu_kernel("conv")

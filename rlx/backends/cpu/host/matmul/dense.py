@@ -25,12 +25,13 @@ _NS_A_BYTE = 1 / 20
 # 1,024 × 192 runs at 228 GFLOP/s, 256 × 768 at 198).
 _ROWS = 1024
 _COLUMNS = 384
-# Packing the operands takes most of the time of a skinny GEMM. Up to so many multiplications OpenBLAS's AVX-512 kernels
-# do not pack: measured 180 against 66 GFLOP/s for 16 rows. (Second operand as it is, second operand transposed.)
+# Packing the operands takes most of the time of a skinny GEMM. Up to this many multiplications OpenBLAS's AVX-512
+# kernels do not pack: measured 180 against 66 GFLOP/s for 16 rows. (Limits for an untransposed and a transposed second
+# operand.)
 _UNPACKED = (950_000, 400_000)
 _FEW_ROWS = 96
-_MIN_COLUMNS = 96  # a skinny GEMM of a batched call has at least so many columns
-_HALF_TILE_ELEMENTS = 1 << 19  # so many of a 16-bit operand are widened at once
+_MIN_COLUMNS = 96  # least columns of a skinny GEMM in a batched call
+_HALF_TILE_ELEMENTS = 1 << 19  # elements of a 16-bit operand that are widened at once
 
 
 @cpu_kernel("matmul")
