@@ -17,7 +17,7 @@ _LEAST_TERMS = 48
 _ALONE = 1.7  # time of one workgroup alone on a multiprocessor, where two resident ones together take 2
 _TILE_START_TERMS = 150  # the fixed cost of a tile, in terms of its sums
 _LEAST_PART_TERMS = 256
-_IN_PARTS = 1.06  # parts are taken where they gain more than what such estimates are off
+_IN_PARTS = 1.06  # factor on a split sum's time: splitting must gain more than the estimate's error
 _PRODUCTS_PER_ADDED = 180  # multiply-adds in the time of writing one element of a part and reading it again
 
 
