@@ -446,7 +446,7 @@ class _Rows(_Body):
         return {None: "0.0f", 0.0: "0.0f", -math.inf: "-INFINITE", math.inf: "INFINITE"}[self.beyond]
 
     def reduced(self, e: Expr, at: Mapping[Expr, str], held: bool) -> str:
-        """The statement that adds one more quad to a thread's reduction."""
+        """The statement that combines one more quad into a thread's reduction."""
         v, x = self.names[e], e.args[0]
         if e.prim in _SUMS:
             square = self.beyond is None and x.prim == "mul" and x.args[0] == x.args[1]
