@@ -180,7 +180,7 @@ class Graph:
         for a value that the dtype cannot hold, ShapeError for lists whose rows differ in length.
         """
         number: Any = value
-        if type(number) in (bool, int, float) and number == number:  # each made an array once; NaN has many bits
+        if type(number) in (bool, int, float) and number == number:  # cached arrays; NaN has many bit patterns
             below = type(number) is float and math.copysign(1.0, number) < 0  # -0.0 is equal to 0.0
             array = _number(type(number).__name__, number, below, None if dtype is None else as_dtype(dtype))
             return self.add("constant", (), {"value": array})[0]

@@ -1,4 +1,5 @@
-"""Convolutions, pools, pads and resizing: behind the true end windows read what they read beyond an image."""
+"""Convolutions, pools, pads and resizing: beyond the true end, windows must read what they would read beyond an
+image."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ def _own(site: Site) -> tuple[Axis, ...]:
 
 @rule("pad")
 def pad(site: Site) -> Made:
-    """Constants stand in the place of the padding; elements repeated at an end are read by indices of each length."""
+    """Constant pads are written where the padding was; repeated elements at an end are read by indices that depend on
+    the length."""
     node, layout_in = site.node, site.layouts[0]
     result, pads, moving = site.inputs[0], list(node.attrs["pads"]), []
     layout: list[Axis] = []
