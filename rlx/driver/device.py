@@ -311,7 +311,7 @@ class Device(Protocol):
         ...
 
     def borrow(self, source: Any) -> Borrowed:
-        """Another library's array in this device's memory, which its later work finds written.
+        """Another library's array in this device's memory; the device's later work is ordered after the array's writes.
 
         `source` has `__dlpack__` or an array interface. Raises: what that library raises, UnsupportedOp."""
         ...

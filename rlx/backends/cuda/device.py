@@ -415,10 +415,11 @@ class CudaDevice:
             self._pool.give(memory)
 
     def _await_borrowers(self, memory: Memory) -> None:
-        """Orders later work of this device after the work of those that it lent the memory to, and that let go of it.
+        """Orders later work of this device after that of other libraries which borrowed the memory and have released
+        it.
 
-        Of the legacy default stream an event says when. Another stream may be gone by now: the host waits for all
-        work on the device."""
+        For the legacy default stream an event does that. Any other stream may no longer exist, so the host waits for
+        all work on the device."""
         streams, memory.lent = memory.lent, frozenset()
         runtime = self.api.runtime
         with self.doing("waiting for those who borrowed memory"):

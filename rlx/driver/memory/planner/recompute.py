@@ -22,7 +22,7 @@ from rlx.ops.control.steps import cost_of
 
 ROUNDS = 10  # plans that are tried for one budget
 REACHED = (0.9, 0.75, 0.6, 0.5, 0.4, 0.3, 0.2)  # fractions of a program's memory that are tried, for the error's hint
-CLOSE = 0.97  # a plan of at least this part of the budget is not improved further
+CLOSE = 0.97  # a plan that uses at least this fraction of the budget is not improved further
 PRODUCTS_PER_BYTE = 8  # multiplications that take as long as reading or writing one byte
 
 

@@ -223,7 +223,7 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading, pointwise: bool = Fal
     places = ctx.block(reading.places) if reading.places is not None else taps
     meta = ctx.block([*reading.meta, *(v for p in reading.phases for v in p)])
     split_k = 1 if isinstance(chosen, Direct) else chosen.split_k
-    doubles = stored.name == "f64"  # a tree applies bias and activation, since trees compute in f64
+    doubles = stored.name == "f64"  # then a tree kernel, which computes in f64, does the epilogue
     fused = split_k == 1 and not doubles
     joined = split_k > 1 or (doubles and (bias is not None or activation != 0))
     partial = ctx.scratch(split_k * y.size * pair[0].itemsize) if joined else target
