@@ -6,7 +6,7 @@ sweep. In a body for columns (`columns.h`) a thread goes along an axis that is n
 end is read as a number that is neutral for all reductions, if there is one; else reductions skip it.
 
 Constants of the declaration switch parts of a body: HAS_<NAME> an optional input or output; RMS replaces every
-subtracted mean by 0, so that one body serves two ops (layer_norm and rms_norm).
+subtracted mean by 0, so that one body serves two ops, such as layer_norm and rms_norm.
 """
 
 from __future__ import annotations
