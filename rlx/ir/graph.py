@@ -84,7 +84,7 @@ class Tensor(TensorMethods):
 
     __slots__ = ("graph", "id", "index", "node", "type")
     __array_priority__ = 1000  # so that ndarray + Tensor calls the Tensor's operator
-    # The Python type of a number that takes its dtype from the tensors beside it (rlx.ir.number), else None.
+    # For a number that takes its dtype from the other operands (rlx.ir.number), its Python type; else None.
     weak: type[bool | int | float] | None = None
 
     def __init__(self, graph: Graph, id: int, type: TensorType, node: Node, index: int) -> None:
@@ -115,7 +115,7 @@ class Tensor(TensorMethods):
         raise AssertionError(f"{self!r} has a dtype of its own")
 
     def concrete(self) -> Tensor:
-        """The tensor of the graph that this stands for: itself, or for a weak number its input."""
+        """The graph's tensor that this represents: itself or, for a weak number, the input that holds it."""
         return self
 
     def __len__(self) -> int:
@@ -467,7 +467,8 @@ def _number(kind: str, value: float, below_zero: bool, dtype: DType | None) -> n
 def as_tensors(graph: Graph, inputs: Iterable[Any]) -> tuple[Tensor, ...]:
     """Each input as a Tensor of `graph`.
 
-    Python scalars, also those of a traced call, are weak (`weak_dtype`) beside the promoted dtype of the others."""
+    Python scalars, also those of a traced call, are weak: `weak_dtype` gives their dtype from the promoted dtype of the
+    others."""
     from rlx.dtypes import promote
 
     items = list(inputs)

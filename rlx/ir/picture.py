@@ -30,7 +30,7 @@ def shortened(text: str, most: int = 40) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Rows as an HTML table, of which the first ones are shown."""
+    """Rows as an HTML table that shows only the first ones."""
     listed = list(rows)
     shown = [f"<tr>{''.join(f'<td>{escape(shortened(str(v), 80))}</td>' for v in row)}</tr>" for row in listed[:_ROWS]]
     if len(listed) > _ROWS:

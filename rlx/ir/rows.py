@@ -118,7 +118,7 @@ def elements_of(trees: Sequence[Expr], places: Sequence[Place]) -> frozenset[Exp
             assert isinstance(e.value, int)
             vary = places[e.value] != "row"
         else:
-            # A device may have reductions of its own, whose names begin as the others' do.
+            # A device may have further reductions; their names also begin with "row_".
             reduces = e.prim.startswith("row_") and e.prim != "row_at"
             vary = e.prim in ("row_at", "index") or (not reduces and any(a in varying for a in e.args))
         if vary:

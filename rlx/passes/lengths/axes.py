@@ -90,7 +90,7 @@ def true_shape(layout: Layout, graph: Graph) -> tuple[int, ...] | None:
 
 
 def joined(axes: Sequence[Axis], size: int) -> Axis:
-    """The one layout of axes that an elementwise op combines, of which those of length 1 are repeated.
+    """The common layout of axes that an elementwise op combines; axes of length 1 are broadcast.
 
     Raises: Refused where they differ."""
     fitting = [a for a in axes if size_of(a) == size] or [fixed(size)]

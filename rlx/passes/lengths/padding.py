@@ -93,8 +93,8 @@ def _true_part(array: Any, axes: tuple[tuple[tuple[int, int], ...], ...]) -> Any
 class Padded(Record, frozen=False):
     """A graph whose inputs may be padded, with what a run needs to know of it.
 
-    `plain` is the graph of the bucket's size and `source` that with the nodes `expanded` decomposed, of which `graph`
-    was made. `masks` names the nodes that a mask was put before."""
+    `plain` is the graph of the bucket's size. `source` is `plain` with the nodes `expanded` decomposed; `graph` was
+    made from it. `masks` names the nodes that a mask was put before."""
 
     graph: Graph
     plain: Graph
@@ -245,7 +245,7 @@ class Maker:
             compare(source, other)
         self.captured: dict[
             int, tuple[Tensor, Tensor]
-        ] = {}  # tensors of the graph around, and what stands for them
+        ] = {}  # tensors of the enclosing graph and their captures
         self.new = Rewriter(source)
         self.new.graph  # noqa: B018 - makes the new graph, which lengths are declared in
         self.layouts: dict[int, Layout] = {}

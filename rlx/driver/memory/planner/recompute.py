@@ -3,7 +3,7 @@
 A run in the graph's order is simulated with the given bytes of memory. If the next tensor does not fit, others are
 dropped that are next read late, are large, and are cheap to recompute: those of the least cost per byte and step. A
 dropped tensor is recomputed by the same nodes when it is next read. Follows Kirisame et al., "Dynamic Tensor
-Rematerialization" (2021); since the order is known here, the time to the next use stands for their staleness.
+Rematerialization" (2021); since the order is known here, the time to the next use replaces their staleness.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ class _Run:
         self.taken -= self.s.size[root]
 
     def _make_room(self, need: int) -> None:
-        """Drops storages until so many bytes are free, or no more can be dropped."""
+        """Drops storages until that many bytes are free, or none is left that can be dropped."""
         if self.taken + need <= self.limit:
             return
         candidates = [r for r in self.there if r in self.s.droppable and not self.pins.get(r)]

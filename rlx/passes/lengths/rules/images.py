@@ -35,7 +35,7 @@ def _zeroed(site: Site, *inputs: int) -> dict[int, Tensor]:
 
 @rule("conv", "conv_transpose", "conv_grad_input", sized=["sizes"])
 def conv(site: Site) -> Made:
-    """Images are summed with zeros around them, and so is the padding behind them."""
+    """Convolutions read zeros around images, so the padding after them is set to zero."""
     for i in range(1, len(site.layouts)):
         site.expect_fixed(i, range(len(site.layouts[i])), "the weight has an axis of unknown length")
     return site.repeat(_zeroed(site, 0), _image(site, 0, fixed(site.node.output.shape[1])))
