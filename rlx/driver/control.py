@@ -1,4 +1,4 @@
-"""Running control ops, in the same way on every device: the order in which bodies run.
+"""Running control ops in the same way on every device: which body runs when.
 
 Each body is an executable of its own, over memory that it shares with the outer program."""
 
@@ -41,7 +41,7 @@ class Built(Launches, Protocol):
     """A body lowered and recorded by a backend."""
 
     def along(self, order: Sequence[int], before: Sequence[Row], after: Sequence[Row]) -> Launches | None:
-        """All steps of a scan as one launch, including the copies of rows, which this launch then owns.
+        """All steps of a scan as one launch, which also makes the copies of rows.
 
         None if the steps must be launched one by one."""
         ...

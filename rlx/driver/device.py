@@ -79,8 +79,8 @@ class DeviceInfo(Record):
         return 0 if device is None else device.taken_bytes()
 
     def free_bytes(self) -> int | None:
-        """Bytes that rlx could still acquire, beside what all processes hold, as far as the device says; None where it
-        does not. No device is opened for it."""
+        """Bytes that rlx could still acquire, given what all processes hold; None if the device does not report it.
+        This opens no device."""
         from rlx.driver.registry import load_backend
 
         backend = load_backend(self.backend)
@@ -111,8 +111,8 @@ class Buffer(Protocol):
     def read(self, offset: int, out: Bytes) -> None: ...
     def fill(self, offset: int, nbytes: int, byte: int) -> None: ...
     def write_by(self, offset: int, nbytes: int, work: Callable[[Bytes], None]) -> bool:
-        """Calls `work`, maybe twice, with the memory itself, all of which it writes, and returns True. Where the host
-        cannot reach the memory at full speed, it does nothing and returns False."""
+        """Calls `work` on the memory itself, perhaps twice, and returns True; `work` must write all of it. If the host
+        cannot access the memory at full speed, does nothing and returns False."""
         ...
 
     def copy_from(self, source: Buffer, source_offset: int, offset: int, nbytes: int) -> None:
@@ -155,8 +155,8 @@ class BuildOptions(NamedTuple):
     """Options for lowering a graph to steps.
 
     They are the `precision` of products, `threads` and `engine` of the CPU, the RLX_DEBUG level, whether each step of a
-    run is `timed`, which costs a little, and the `choices` of algorithms that were measured, by problem (see
-    `rlx.backends.gpu.program.candidates`); what is not in them is chosen by rules."""
+    run is `timed`, which costs a little, and `choices`: algorithms chosen by measurement, by problem (see
+    `rlx.backends.gpu.program.candidates`). Rules choose the algorithms of all other problems."""
 
     precision: str = "f32"
     threads: int | None = None
@@ -171,7 +171,7 @@ class Dispatch(NamedTuple):
 
     `how` is "native", "alias" (no work: it shares its input's slot), "decomposed", "host" or "control" (it runs its
     bodies, whose nodes follow under its name). `within` names the node whose launch computes this one too, where equal
-    launches became one. `by` says on the CPU who runs a native node, "engine" or "numpy"."""
+    launches became one. `by` says what runs a native node on the CPU: "engine" or "numpy"."""
 
     node: str
     op: str
@@ -204,8 +204,8 @@ class Exported(Buffer, Protocol):
     """Memory that other drivers of the same GPU can use."""
 
     def imported(self, take: Callable[[int, int], Imported]) -> Imported:
-        """What another driver made of the memory: `take` gets a handle, which it owns, and the size of the allocation.
-        It is asked once, and the answer kept as long as the memory."""
+        """The memory as another driver imports it. `take` is called once, with a handle, which it then owns, and the
+        size of the allocation; its result is kept as long as the memory."""
         ...
 
 
@@ -219,7 +219,7 @@ class Exporting(Protocol):
         ...
 
     def acquire_exported(self, nbytes: int) -> Exported:
-        """Memory that other drivers can use, with old bytes. Raises: OutOfDeviceMemory."""
+        """Memory that other drivers can use, not cleared. Raises: OutOfDeviceMemory."""
         ...
 
 
@@ -228,7 +228,8 @@ class Importing(Protocol):
     """A device whose driver uses memory of other drivers of the same GPU."""
 
     def import_memory(self, handle: int, nbytes: int) -> Imported:
-        """The memory behind a file descriptor, which it takes over. Raises: UnsupportedOp with the reason."""
+        """Imports the memory behind a file descriptor and takes ownership of the descriptor. Raises: UnsupportedOp with
+        the reason."""
         ...
 
 
@@ -279,13 +280,14 @@ class Call(Protocol):
 
     @property
     def fresh(self) -> Callable[[Sequence[int]], Callable[[list[int]], list[Buffer]]] | None:
-        """For the bytes of each output: a function of the addresses of the inputs, to which it adds those of outputs
-        in memory of their own. It begins a run and returns this memory. None on devices where `begin` is as quick."""
+        """Given the bytes of each output, returns a function that takes the list of input addresses. That function
+        acquires memory for the outputs, appends its addresses to the list, begins a run, and returns the memory. None
+        on devices where `begin` is as fast."""
         ...
 
     @property
     def own_bytes(self) -> int:
-        """Bytes that it has beside its plan's."""
+        """Bytes that it holds besides the memory of its plan."""
         ...
 
     def close(self) -> None: ...
@@ -298,7 +300,7 @@ class Device(Protocol):
     limits: Limits
 
     def acquire(self, nbytes: int, clear: bool = True) -> Buffer:
-        """Memory from the pool: zero-filled, or with old bytes unless `clear`. Raises: OutOfDeviceMemory."""
+        """Memory from the pool, zero-filled if `clear`, else with arbitrary bytes. Raises: OutOfDeviceMemory."""
         ...
 
     def foreign(self, address: int, nbytes: int, owner: object) -> Buffer:
@@ -309,7 +311,7 @@ class Device(Protocol):
         ...
 
     def borrow(self, source: Any) -> Borrowed:
-        """Another library's array in this device's memory, which its later work finds written.
+        """Another library's array in this device's memory; the device's later work is ordered after the array's writes.
 
         `source` has `__dlpack__` or an array interface. Raises: what that library raises, UnsupportedOp."""
         ...
@@ -352,10 +354,10 @@ class Device(Protocol):
         self, graph: Graph, plan: MemoryPlan, bound: Mapping[str, Buffer], options: BuildOptions,
         segments: Sequence[str],
     ) -> Call | str:  # fmt: skip
-        """Lowers a legalized graph over a plan's slots, like `arena` and `build`, of which the call has its own scratch
-        and constants. `segments`, in which its inputs and outputs lie (`plan(outside=)`), are given with each run; the
-        plan's other ones of stores are `bound`. Where the device cannot run the program so, as one with a host step or
-        control flow, the answer is the reason."""
+        """Lowers a legalized graph over a plan's slots, like `arena` and `build`, into a call with its own scratch
+        memory and constants. Each run gives the memory of `segments`, which hold its inputs and outputs
+        (`plan(outside=)`); `bound` are the segments of stores. If the device cannot run the program this way, for
+        example because of a host step or control flow, the result is the reason as text."""
         ...
 
     def follow(self, stream: int) -> None:
@@ -368,7 +370,7 @@ class Device(Protocol):
         ...
 
     def mark(self) -> Mark:
-        """A mark behind all work enqueued so far."""
+        """A mark after all work enqueued so far."""
         ...
 
     def synchronize(self) -> None: ...

@@ -20,13 +20,13 @@ _BUILTIN = {
     "cpu": "rlx.backends.cpu:backend",
 }
 
-# What people call GPUs by, beside the backends' names: words that the names of such GPUs and their drivers have.
+# Other words that people use for GPUs, each with the words found in the names of such GPUs and their drivers.
 _MAKERS = {
     **dict.fromkeys(("amd", "radeon", "rocm", "hip"), ("amd", "radeon", "radv")),
     **dict.fromkeys(("intel", "arc"), ("intel",)),
     **dict.fromkeys(("nvidia", "geforce"), ("nvidia", "geforce")),
 }
-# What else people give as a device, and what to give in its place.
+# Other device names that people try, and what to write instead.
 _OTHERS = {
     **dict.fromkeys(("metal", "mps", "apple", "coreml"), 'GPUs of Apple run by MoltenVK, as "vulkan"'),
     **dict.fromkeys(("opencl", "sycl", "oneapi", "xpu", "directml", "dml", "webgpu", "wgpu", "opengl"),
@@ -86,8 +86,8 @@ def devices() -> list[DeviceInfo]:
 
 
 def hardware() -> tuple[list[str], list[str]]:
-    """The ids of all devices but software drivers, which may take minutes for what others do in a second; and a line
-    for each that is left out."""
+    """The ids of all devices but software drivers, which may take minutes for what others do in a second; and a line of
+    text for each device left out."""
     infos = devices()
     left_out = [
         f"{i.id} ({i.name}) is a software driver: left out; --device {i.id} takes it in"
@@ -152,7 +152,7 @@ def find_device(name: str) -> DeviceInfo:
 
 
 def _instead_of(name: str) -> str:
-    """In parentheses, what to give in place of a name that means no device; nothing where that is not known."""
+    """A hint in parentheses what to write instead of a name that means no device; "" if there is none."""
     backend = name.partition(":")[0].lower()
     if backend in _OTHERS:
         return f" ({_OTHERS[backend]})"
@@ -164,8 +164,8 @@ def _instead_of(name: str) -> str:
 
 
 def in_turns(name: str, place: int) -> str:
-    """The id of the device that one of several programs of this machine takes, the one in that place: of a name without
-    a number, the backend's devices in turns. Raises: DeviceUnavailable as `find_device`."""
+    """The id of the device for program number `place` among several on this machine: for a name without a number, the
+    backend's devices in turn. Raises: DeviceUnavailable as `find_device`."""
     first = find_device(name)
     if ":" in name or (name == "auto" and ":" in os.environ.get("RLX_DEVICE", "")):
         return first.id
@@ -174,8 +174,8 @@ def in_turns(name: str, place: int) -> str:
 
 
 def _of_maker(name: str, words: tuple[str, ...], number: int) -> DeviceInfo:
-    """The GPU of that number among those that have one of the words in their names: under CUDA where that runs it, else
-    under Vulkan. Raises: DeviceUnavailable."""
+    """The GPU of that number among those whose names have one of the words: its CUDA device if there is one, else its
+    Vulkan device. Raises: DeviceUnavailable."""
     infos, reasons = probe_all()
     gpus = [i for i in infos if i.kind in ("discrete", "integrated", "virtual")]
     named = [i for i in gpus if any(word in f"{i.name} {i.driver}".lower() for word in words)]
@@ -191,12 +191,12 @@ def _of_maker(name: str, words: tuple[str, ...], number: int) -> DeviceInfo:
 
 
 def _needed(name: str) -> tuple[str, ...]:
-    """The modules that programs on a device need, which may be imported while its driver starts."""
+    """The modules that programs on a device need; they can be imported while its driver starts."""
     backend = name.partition(":")[0] if isinstance(name, str) else ""
     return getattr(load_backend(backend), "needed", ()) if backend in _BUILTIN else ()
 
 
-# What names stand for whose devices were opened: to list the devices of a driver takes milliseconds.
+# The resolved names of opened devices, cached since listing the devices of a driver takes milliseconds.
 _opened: dict[str, tuple[str, int]] = {}
 
 
@@ -225,5 +225,5 @@ def _already_open(name: str) -> Device | None:
 
 
 def _asked(name: str) -> str:
-    """The name, with what the environment says "auto" is."""
+    """The key of a name: for "auto" it includes the value of RLX_DEVICE."""
     return f"auto {os.environ.get('RLX_DEVICE', '')}" if name == "auto" else name

@@ -35,7 +35,7 @@ class Times:
         self._last: list[StepTime] | None = None
 
     def measure(self, run: Callable[[], Iterable[StepTime]]) -> None:
-        """Makes a run that returns its steps' times; a run that fails leaves no times."""
+        """Calls `run`, which returns the times of its steps, and keeps them; a run that fails leaves no times."""
         self._last = None
         self._last = list(run())
 
@@ -58,7 +58,7 @@ def operations(graph: Graph) -> dict[str, int]:
 
 
 def credited(steps: Iterable[tuple[str, StepTime]], work: Mapping[str, int]) -> list[StepTime]:
-    """The steps, each of which came with its node's name. The longest of a node's steps has its operations."""
+    """The steps, given with their nodes' names. The operations of a node are credited to its longest step."""
     pairs = list(steps)
     longest: dict[str, int] = {}
     for i, (node, step) in enumerate(pairs):

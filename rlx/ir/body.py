@@ -31,7 +31,7 @@ class TracedBody(Graph):
         super().__init__(name)
         self.outer: Graph = outer
         self.captured: list[Tensor] = []
-        # What a run checks of indices in here: what it is, the index and its limits (rlx.ir.checks).
+        # The checks of indices in this body (rlx.ir.checks): what is checked, the index, and its limits.
         self.checks: list[tuple[str, Tensor, Any]] = []
         self._inner: dict[int, Tensor] = {}
         self.given = [self._leaf_of("input", f"x{i}", t) for i, t in enumerate(types)]

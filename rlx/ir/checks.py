@@ -1,9 +1,10 @@
 """Checks of a run's indices: hidden outputs of a graph, which a run compares with their limits and does not return.
 
-Where a node writes rows into a cache from an index on that only a run knows, rows that do not fit must not be dropped
-without a word. The index becomes an output of the graph under a name that only this module gives, and its limits
-another, a constant. So passes, planners and files treat them as any output, and no backend has a kernel for them; the
-runtime (`rlx.runtime.checks`) reads the index, on the host before the run where it follows from inputs alone."""
+If a node writes rows into a cache from an index on that is known only at run time, rows that do not fit must not be
+dropped silently. The index becomes an output of the graph under a name that only this module gives; its limits become
+another output, a constant. So passes, planners and files treat them as any output, and no backend has a kernel for
+them; the runtime (`rlx.runtime.checks`) reads the index, on the host before the run where it follows from inputs
+alone."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from rlx.ir.body import TracedBody
 from rlx.ir.graph import HIDDEN, Graph, Tensor
 
 _INDEX, _LIMITS = f"{HIDDEN}the index of ", f"{HIDDEN}the limits of "
-NOTHING = -1  # stands for the number of rows where none is written
+NOTHING = -1  # takes the place of the number of rows in a check of an input's range
 _LAST = np.iinfo(np.int32).max
 
 
@@ -39,14 +40,15 @@ def is_index(name: str) -> bool:
 
 
 def limits_of(count: int, length: int | None, least: int = 0) -> npt.NDArray[np.int32]:
-    """The least and the greatest index at which `count` rows fit into a cache of `length`, and these two. A length of
-    None is that of a ring, which has a row for every index from 0 on."""
+    """(least index, greatest index, count, length): the indices at which `count` rows fit into a cache of `length`
+    rows. A length of None is that of a ring, which has a row for every index from 0 on."""
     most = _LAST if length is None else length - count
     return np.array([least, most, count, 0 if length is None else min(length, _LAST)], np.int32)
 
 
 def between(least: int, most: int) -> npt.NDArray[np.int32]:
-    """The least and the greatest number that an input may have, where nothing is written."""
+    """The limits of an input's values, least and greatest, in the form of `limits_of`; nothing is written to a
+    cache."""
     return np.array([least, most, NOTHING, 0], np.int32)
 
 
@@ -68,8 +70,8 @@ def fault(what: str, index: npt.NDArray[Any], limits: npt.NDArray[Any]) -> str |
 
 
 def check_writes(what: str, index: Tensor, count: int, length: int | None, least: int = 0) -> None:
-    """Lets runs fail with CapacityExceeded where `index`, one for each sequence, is not one from which `count` rows on
-    fit into a cache of `length` rows. Raises: ShapeError for a constant index that is not."""
+    """Makes runs fail with CapacityExceeded if, for any sequence's `index`, `count` rows from there on do not fit into
+    a cache of `length` rows. Raises: ShapeError for such a constant index."""
     check_limits(what, index, limits_of(count, length, least))
 
 

@@ -30,7 +30,7 @@ PRIMS: dict[str, int] = {
     "select": 3,
     "multiply_high": 2, "gumbel": 1, "threefry": 4, "threefry_first": 4, "threefry_second": 4, "index": 0,
 }  # fmt: skip
-# Those that take words of 32 bits alone (rlx/ops/random/scalars.py). "index", the number of the element in the
+# Primitives that take only 32-bit words (rlx/ops/random/scalars.py). "index", the number of the element in the
 # row-major order of the node's shape, has no arguments: its value depends on the shape over which a tree is computed.
 WORDS = frozenset({"multiply_high", "gumbel", "threefry", "threefry_first", "threefry_second"})
 PREDICATES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"})
@@ -112,8 +112,9 @@ def cast(x: Expr, dtype: DType) -> Expr:
 
 
 def to_f32(source: DType, target: DType) -> Literal["odd", "cast"]:
-    """How a value of another class becomes the f32 that is then rounded to `target`: by p_odd_<class>_f where p_cast_
-    would round it a first time, and so may make a tie of it. Integers that no f32 holds are infinite in f16."""
+    """The function that converts a value of another class to the f32 that is then rounded to `target`: p_odd_<class>_f
+    (round to odd) where p_cast_ would round a first time and might create a tie. For f16 integers need no such care:
+    those that f32 cannot hold are infinite in f16."""
     twice = target.is_half if source.is_float else target.name == "bf16" and source.itemsize >= 4
     return "odd" if twice else "cast"
 
@@ -137,7 +138,7 @@ def call(prim: str, *args: Expr | float) -> Expr:
 
 
 def substitute(tree: Expr, args: Sequence[Expr]) -> Expr:
-    """The tree with input i replaced by args[i], as fusion makes one node of two. Shared parts stay shared."""
+    """The tree with input i replaced by args[i], by which fusion merges two nodes. Shared parts stay shared."""
     done: dict[int, Expr] = {}
 
     def walk(e: Expr) -> Expr:

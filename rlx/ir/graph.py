@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 else:
     TensorMethods = object  # declarations for type checkers; rlx.ops.operators attaches the methods
 
-HIDDEN = "rlx checks "  # what names of outputs begin with that a run does not return (rlx.ir.checks)
+HIDDEN = "rlx checks "  # name prefix of outputs that a run does not return (rlx.ir.checks)
 
 TensorLike = "Tensor | npt.ArrayLike"
 
@@ -84,7 +84,7 @@ class Tensor(TensorMethods):
 
     __slots__ = ("graph", "id", "index", "node", "type")
     __array_priority__ = 1000  # so that ndarray + Tensor calls the Tensor's operator
-    # The Python type of a number that takes its dtype from the tensors beside it (rlx.ir.number), else None.
+    # For a number that takes its dtype from the other operands (rlx.ir.number), its Python type; else None.
     weak: type[bool | int | float] | None = None
 
     def __init__(self, graph: Graph, id: int, type: TensorType, node: Node, index: int) -> None:
@@ -115,7 +115,7 @@ class Tensor(TensorMethods):
         raise AssertionError(f"{self!r} has a dtype of its own")
 
     def concrete(self) -> Tensor:
-        """The tensor of the graph that this stands for: itself, or for a weak number its input."""
+        """The graph's tensor that this represents: itself or, for a weak number, the input that holds it."""
         return self
 
     def __len__(self) -> int:
@@ -154,10 +154,10 @@ class Graph:
         self.outputs: dict[str, Tensor] = {}
         self.updates: dict[str, Tensor] = {}
         self.outer: Graph | None = None  # the enclosing graph, while this is traced as a body (rlx.ir.body)
-        self.traced = False  # whether a function of jit was traced into it, whose program is made: it takes no nodes
+        self.traced = False  # whether a jit function was traced into it and compiled: it takes no more nodes
         self.budget: int | None = None  # bytes that the arena of its program may take (rlx.checkpoint)
         self._next_id = 0
-        self._changes = 0  # changes of the signature: what is compiled before another change differs from the graph
+        self._changes = 0  # the number of signature changes, by which a program compiled before the last one is noticed
 
     # -- leaves
 
@@ -180,7 +180,7 @@ class Graph:
         for a value that the dtype cannot hold, ShapeError for lists whose rows differ in length.
         """
         number: Any = value
-        if type(number) in (bool, int, float) and number == number:  # each made an array once; NaN has many bits
+        if type(number) in (bool, int, float) and number == number:  # cached arrays; NaN has many bit patterns
             below = type(number) is float and math.copysign(1.0, number) < 0  # -0.0 is equal to 0.0
             array = _number(type(number).__name__, number, below, None if dtype is None else as_dtype(dtype))
             return self.add("constant", (), {"value": array})[0]
@@ -338,7 +338,7 @@ class Graph:
 
 
 def leaked(graph: Graph) -> str:
-    """What a tensor is that a traced function has left somewhere, and what to write."""
+    """The text that says what a tensor leaked from a traced function is, and what to write instead."""
     return (
         f"a value of {graph.name!r} while it was traced, which is over: what leaves a traced function is its result; "
         "return it there, and use what the call gives"
@@ -346,7 +346,7 @@ def leaked(graph: Graph) -> str:
 
 
 def few(items: Sequence[Any], most: int = 8) -> str:
-    """A list as Python writes it, of which only the first items are shown where it is long."""
+    """The repr of a list; of a long list only the first items are shown."""
     if len(items) <= most:
         return str(list(items))
     return f"[{', '.join(map(repr, items[: most - 2]))}, … {len(items) - most + 2:,} more]"
@@ -358,12 +358,13 @@ def _check_name(what: str, name: str) -> None:
 
 
 class Tracing(threading.local):
-    """What this thread traces: the `body` of a control op, and the `graph` of a function of jit; None where nothing."""
+    """What this thread is tracing: the `body` of a control op, and the `graph` of a jit function; None if there is
+    none."""
 
     body: Graph | None = None
     graph: Graph | None = None
-    runs = 0  # programs that this thread has made while it traced a function
-    # What a call that computes at once has to check of its inputs: their names, each with a check of an array.
+    runs = 0  # programs that this thread has compiled while tracing a function
+    # The checks of inputs for a call that computes at once: input names, each with a function that checks an array.
     checks: list[tuple[str, Callable[[Any], None]]] | None = None
 
 
@@ -371,7 +372,8 @@ TRACING = Tracing()
 
 
 def traced_graph() -> Graph | None:
-    """The graph that this thread traces a function into: a control op's body, else that of jit; None where none."""
+    """The graph into which this thread is tracing: a control op's body, else that of a jit function; None if
+    neither."""
     return TRACING.graph if TRACING.body is None else TRACING.body
 
 
@@ -419,7 +421,7 @@ class NoGraph(GraphError):
 
 
 def graph_of(op: str, inputs: Iterable[Any]) -> Graph:
-    """The graph of the first Tensor among inputs; without one that which this thread traces a function into.
+    """The graph of the first Tensor among the inputs or, if there is none, the graph into which this thread is tracing.
 
     Raises: GraphError where there is neither, or the graph is closed to nodes."""
     for x in inputs:
@@ -436,7 +438,8 @@ def graph_of(op: str, inputs: Iterable[Any]) -> Graph:
 
 
 def _has_dtype(value: Any) -> bool:
-    """Whether it is an array that is no tensor. np.float64 is a float too, and weak like any."""
+    """Whether the value is an array with a dtype of its own and not a Tensor. np.float64 is a Python float too, and
+    weak."""
     own = isinstance(value, np.ndarray | np.generic) or isinstance(getattr(value, "dtype", None), DType)
     return own and not isinstance(value, Tensor | float)
 
@@ -457,14 +460,15 @@ def _constant(value: Any, dtype: DTypeLike | None) -> npt.NDArray[Any]:
 
 @functools.lru_cache(1024)
 def _number(kind: str, value: float, below_zero: bool, dtype: DType | None) -> npt.NDArray[Any]:
-    """The array of a Python number; what is equal in Python differs by `kind`, or by its sign."""
+    """The cached array of a Python number. Numbers that Python finds equal are told apart by `kind` and by the sign."""
     return _constant(value, dtype)
 
 
 def as_tensors(graph: Graph, inputs: Iterable[Any]) -> tuple[Tensor, ...]:
     """Each input as a Tensor of `graph`.
 
-    Python scalars, also those of a traced call, are weak (`weak_dtype`) beside the promoted dtype of the others."""
+    Python scalars, also those of a traced call, are weak: `weak_dtype` gives their dtype from the promoted dtype of the
+    others."""
     from rlx.dtypes import promote
 
     items = list(inputs)

@@ -1,8 +1,8 @@
-"""Python numbers among the arguments of a traced function: each call gives them new values.
+"""Python numbers among the arguments of a traced function, which have new values in each call.
 
 Arithmetic between such a number and Python's own stays in Python: a tape records it and repeats it at each call.
-Beside a tensor the number becomes an input of rank 0, of the dtype that a constant would take there. That takes no
-step on the device.
+Combined with a tensor, the number becomes an input of rank 0, of the dtype that a constant would have there. That takes
+no step on the device.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ class NumberTape:
         self.inputs: dict[str, tuple[TracedNumber, DType]] = {}
 
     def argument(self, value: int | float, label: str, static: str) -> TracedNumber:
-        """A number that each call gives anew; `static` is the option of `jit` that has its value built in."""
+        """A number whose value each call gives; `static` is the option of `jit` that would compile its value into the
+        program."""
         return self._number(value, label, (static,))
 
     def step(self, function: Callable[..., Any], *operands: Any) -> TracedNumber:
-        """The number that a Python function gives for the operands, now and at each call."""
+        """The number that a Python function returns for the operands, evaluated now and again at each call."""
         used = [x for x in operands if isinstance(x, TracedNumber)]
         if any(x.tape is not self for x in used):
             raise GraphError(f"{used} are of different calls; a traced number is good only in its own call")
@@ -82,7 +83,7 @@ class NumberTape:
         return result
 
     def replay(self, numbers: Sequence[Number]) -> list[Number]:
-        """The slots for other arguments.
+        """The values of all slots, recomputed for other arguments.
 
         Raises: whatever Python raises; TracedValueError for a result whose type is not the one the program was built
         for."""
@@ -149,7 +150,7 @@ class TracedNumber(Tensor):
 
     @property
     def advice(self) -> str:
-        """The options of `jit` that have the value built into the program."""
+        """The options of `jit` that compile the value into the program, for error messages."""
         return " with ".join(self.static)
 
     def __repr__(self) -> str:

@@ -36,7 +36,7 @@ Batch = Callable[["Node", "Sequence[Tensor]", "Sequence[bool]", int], "Sequence[
 # (input expressions, attributes, output type's dtype) -> expression of one output element.
 ExprRule = Callable[["Sequence[Expr]", Attrs], "Expr"]
 Decompose = Callable[["Sequence[Tensor]", Attrs], "Tensor | tuple[Tensor, ...]"]
-# The byte offset in a node's first input where the bytes of its output already are; None where they must be written.
+# node -> the byte offset in its first input at which its output's bytes already are; None if they must be written.
 View = Callable[["Node"], "int | None"]
 # (node, new inputs, a function that appends a node of (op, inputs, attributes) unless the graph has it) -> a tensor
 # with the same bits as the node's output, or None where the rule finds none.
@@ -133,9 +133,9 @@ class Op(Record, eq=False, repr=False):
     - `jvp`: the rule of forward mode, of ops whose `vjp` is not to be transposed for it.
     - `batch`: how the op works on many examples at once. Without it elementwise ops broadcast, an op that `decompose`
       writes with others is batched as these are, and any other runs once an example, in a scan.
-    - `forwards`: the outputs are the first inputs as they are; the op is there for its rules of differentiation alone.
-    - `meets`: the op waits for other ranks; what runs a node, as `reference` is called. It is computed in runs alone,
-      once in each.
+    - `forwards`: the outputs are the first inputs unchanged; the op exists only for its differentiation rules.
+    - `meets`: the op waits for other ranks; this function, called like `reference`, runs it. It is never folded: each
+      run computes it exactly once.
     - `cost`: what running a node costs, where that is more than writing its outputs once.
     """
 
@@ -225,8 +225,8 @@ class Op(Record, eq=False, repr=False):
 
 
 class Registry(dict[str, Op]):
-    """Ops by name. The module that registers an op is imported when the op is first asked for by its name, and all are
-    where the registry is listed: `places` says which module has which."""
+    """Ops by name. The module that registers an op is imported when that op is first looked up; listing the registry
+    imports all. `places` maps each op to its module."""
 
     places: Mapping[str, str] = MappingProxyType({})
 
@@ -269,10 +269,10 @@ class Registry(dict[str, Op]):
 
 
 REGISTRY = Registry()
-# Ops that no device has a kernel of: every device leaves them to the CPU, as host steps, but for collectives that a
-# library of the device runs.
+# Ops that no device has a kernel for: they run on the CPU as host steps, except collectives that a library of the
+# device runs.
 HOST = Registry()
-REDEFINED: dict[int, Op] = {}  # users' ops whose name has a later definition, by id; graphs built before hold them
+REDEFINED: dict[int, Op] = {}  # users' ops that were redefined, by id; older graphs still hold them
 
 
 def register(op: Op, redefines: bool = False) -> Op:

@@ -1,6 +1,6 @@
 """Graphs as plain records, by which they are pickled and copied: nodes in a list, tensors by their ids.
 
-Followed from object to object a graph of thousands of nodes would exceed Python's limit of recursion. Ops go by name.
+Pickling a graph of thousands of nodes object by object would exceed Python's recursion limit. Ops are stored by name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TABLES = ("inputs", "params", "states", "outputs", "updates")
 
 
 def reduced(graph: Graph) -> tuple[Any, ...]:
-    """What pickle and copy make a graph of. Raises: GraphError for one that is still traced."""
+    """The records that pickle and copy use for a graph. Raises: GraphError for a graph that is still being traced."""
     if graph.outer is not None:
         raise GraphError(f"graph {graph.name!r} is still traced; pickle or copy the graph around it when that is done")
     records = [

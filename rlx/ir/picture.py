@@ -1,7 +1,7 @@
 """Graphs as pictures, for notebooks: a small graph is drawn, a large one is summarized by its blocks and ops.
 
-Names come from files of strangers, so all text is escaped. Pictures have a white ground of their own, which is as
-readable in a dark notebook; tables take the notebook's colours.
+Names may come from untrusted files, so all text is escaped. Pictures have a white background, which is readable in a
+dark notebook too; tables take the notebook's colours.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def shortened(text: str, most: int = 40) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Rows as an HTML table, of which the first ones are shown."""
+    """Rows as an HTML table that shows only the first ones."""
     listed = list(rows)
     shown = [f"<tr>{''.join(f'<td>{escape(shortened(str(v), 80))}</td>' for v in row)}</tr>" for row in listed[:_ROWS]]
     if len(listed) > _ROWS:
@@ -72,7 +72,7 @@ def summary(graph: Graph) -> str:
 
 
 def _blocks(labels: Sequence[str]) -> dict[str, int]:
-    """The labels by their first parts: as many parts as leave at most twice a table's rows."""
+    """Node counts grouped by the first parts of the labels: by as many parts as give at most twice a table's rows."""
     largest: dict[str, int] = {}
     parts = [[p for p in re.split(r"[/.]", label) if p] for label in labels]
     for depth in range(1, 7):
@@ -87,7 +87,7 @@ def _blocks(labels: Sequence[str]) -> dict[str, int]:
 
 
 class _Box(Record, frozen=False, eq=False):
-    """A node of the picture, or (without lines) the place at which a long edge passes a layer."""
+    """A node of the picture or, without lines of text, the point where a long edge crosses a layer."""
 
     kind: str
     lines: list[str]
@@ -111,7 +111,7 @@ def _drawn(graph: Graph) -> list[Node]:
 
 
 def _within(node: Node) -> bool:
-    """Whether a node is a line of the boxes that use it: weights, constants, and numbers repeated to a shape."""
+    """Whether a node is shown as a line within the boxes that use it: weights, constants, and broadcast numbers."""
     op = node.op
     if op.broadcasts or op.converts:
         return all(_within(t.node) for t in node.inputs)
@@ -160,7 +160,7 @@ def _boxes(graph: Graph) -> list[_Box]:
 
 
 def _joined(boxes: list[_Box]) -> list[_Box]:
-    """The boxes, and a place for an edge in each layer that it passes; `below` becomes the reverse of `above`."""
+    """The boxes plus a crossing point for each layer that an edge passes; `below` becomes the reverse of `above`."""
     places = []
     for box in boxes:
         for i, source in enumerate(box.above):
@@ -176,7 +176,8 @@ def _joined(boxes: list[_Box]) -> list[_Box]:
 
 
 def _arranged(boxes: Sequence[_Box]) -> list[list[_Box]]:
-    """The layers, each in the order of the means of its neighbours (Sugiyama et al., 1981), with places along x."""
+    """The layers, each ordered by the mean position of its boxes' neighbours (Sugiyama et al., 1981), with x
+    positions."""
     layers: list[list[_Box]] = [[] for _ in range(1 + max((b.layer for b in boxes), default=-1))]
     for box in boxes:
         layers[box.layer].append(box)
@@ -196,7 +197,7 @@ def _arranged(boxes: Sequence[_Box]) -> list[list[_Box]]:
 
 
 def _spread(layer: Sequence[_Box]) -> None:
-    """Moves the boxes of a layer apart where they overlap, as a whole about where they were."""
+    """Moves overlapping boxes of a layer apart, keeping the layer as a whole about where it was."""
     if not layer:
         return
     middle = sum(b.x for b in layer)

@@ -51,8 +51,8 @@ class Rewriter:
         return self.graph is t.graph or t.id in self._made
 
     def keep(self, node: Node, inputs: tuple[Tensor, ...] | None = None) -> None:
-        """Takes over an old node; a leaf keeps its place in the signature. `inputs`: what `inputs` gives for its own,
-        where the caller knows that already."""
+        """Takes over an old node; a leaf keeps its place in the signature. `inputs`: the node's new inputs, if the
+        caller has already asked the method `inputs` for them."""
         if self._new is None:
             if self._kept < len(self.old.nodes) and self.old.nodes[self._kept] is node:
                 self._kept += 1

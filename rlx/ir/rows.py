@@ -20,8 +20,8 @@ from rlx.dtypes import DType, bool_
 from rlx.ir.expr import Expr, linearize
 from rlx.records import Record
 
-# What an input holds: "element" one number for each element, "weight" one for each place along the layout's weight
-# axes, the same in all rows, "row" one for each row.
+# What an input holds: "element" one number for each element; "weight" one for each index of the layout's weight axes,
+# the same in all rows; "row" one for each row.
 Place = Literal["element", "weight", "row"]
 REDUCTIONS = frozenset({"row_max", "row_min", "row_sum", "row_mean", "row_pick"})  # they make one value of a row
 ROW_PRIMS = REDUCTIONS | {"less_mean", "row_at"}  # the last two make elements
@@ -90,18 +90,18 @@ def row_sum(x: Expr) -> Expr:
 
 
 def row_mean(x: Expr) -> Expr:
-    """The mean of each row as one number. What is near the mean is taken off by `less_mean`."""
+    """The mean of each row as one number. To subtract the mean from elements accurately, use `less_mean`."""
     return Expr("row_mean", (x,), x.dtype)
 
 
 def less_mean(x: Expr) -> Expr:
-    """Elements less the mean of their row, which is kept as two numbers, high and low, as `rlx.ops.numeric.centred`
-    has it: rows far from 0 keep their digits, and rows of equal numbers give 0."""
+    """Elements minus the mean of their row. The mean is kept as two numbers, high and low, as in
+    `rlx.ops.numeric.centred`: rows far from 0 keep their precision, and rows of equal numbers give 0."""
     return Expr("less_mean", (x,), x.dtype)
 
 
 def row_pick(x: Expr, index: Expr) -> Expr:
-    """The element of each row at an index, which counts as the nearest where there is none such."""
+    """The element of each row at an index; an index out of range is clamped to the nearest."""
     return Expr("row_pick", (x, index), x.dtype)
 
 
@@ -118,7 +118,7 @@ def elements_of(trees: Sequence[Expr], places: Sequence[Place]) -> frozenset[Exp
             assert isinstance(e.value, int)
             vary = places[e.value] != "row"
         else:
-            # A device may have reductions of its own, whose names begin as the others' do.
+            # A device may have further reductions; their names also begin with "row_".
             reduces = e.prim.startswith("row_") and e.prim != "row_at"
             vary = e.prim in ("row_at", "index") or (not reduces and any(a in varying for a in e.args))
         if vary:
@@ -131,9 +131,10 @@ _STRICT = frozenset("arg neg abs sqrt exp log add sub mul div recip max min".spl
 
 
 def nan_is_summed(trees: Sequence[Expr]) -> bool:
-    """Whether each output is NaN by a sum wherever a row's extreme would be: the extreme may then lose it."""
+    """Whether, wherever a row's max or min would be NaN, a sum makes each output NaN anyway: then the max or min need
+    not propagate NaN."""
     nodes = linearize(trees)
-    strict: dict[Expr, set[Expr]] = {}  # the nodes where a NaN makes a node one
+    strict: dict[Expr, set[Expr]] = {}  # node -> the nodes whose NaN makes it NaN
     for e in nodes:
         strict[e] = {e}.union(*(strict[a] for a in e.args if e.prim in _STRICT))
 

@@ -82,7 +82,8 @@ def _is_bf16_of_torch(value: Any) -> bool:
 
 
 def _bits(value: Any) -> Any:
-    """A torch tensor's bits as int16. One that requires a gradient stays as it is: torch then says why it refuses."""
+    """A torch tensor's bits as int16. A tensor that requires a gradient is left unchanged, so that torch's own error
+    explains why it cannot be converted."""
     return value if value.requires_grad else value.view(sys.modules["torch"].int16)
 
 

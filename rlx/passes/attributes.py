@@ -1,4 +1,4 @@
-"""Attributes as keys, by which nodes are compared and what was computed of one is found again."""
+"""Attributes as hashable keys, for comparing nodes and caching what was computed for one."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ class BodyProgram(Record):
     """A body as a device runs it.
 
     Its captures are params. The values that it carries, or returns to its node, are states. Both lie in memory of the
-    outer program; `bound` names the tensors of that program that they are. `slices` names the inputs that are rows of
-    an outer tensor, `rows` the outputs that become rows of one."""
+    outer program; `bound` maps them to that program's tensors. `slices` names the inputs that are rows of an outer
+    tensor, `rows` the outputs that become rows of one."""
 
     graph: Graph
     bound: Mapping[str, Tensor]
@@ -46,7 +46,7 @@ class BodyProgram(Record):
 
     @property
     def along(self) -> list[Tensor]:
-        """The outer tensors of which each step of a scan reads or writes a row."""
+        """The outer tensors from which each step of a scan reads a row, or into which it writes one."""
         return [*self.slices.values(), *self.rows.values()]
 
 
@@ -72,7 +72,7 @@ def _program(node: Node, body: Graph) -> BodyProgram:
 
     new = Rewriter(body)
     graph = new.graph
-    if not control.repeats:  # declared first, so that results may be made in place in them
+    if not control.repeats:  # states are declared first, so that results may be made in place in them
         for (name, _), out in zip(carried_outputs, node.outputs, strict=True):
             graph.state(name, out.shape, out.dtype)
             bound[name] = out

@@ -17,7 +17,7 @@ from rlx.passes.repeats import seen, splits
 from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, use_counts
 from rlx.passes.trees import explicit, literal, node_trees
 
-_LABEL_CHARACTERS = 120  # two names as exporters write them have about so many
+_LABEL_CHARACTERS = 120  # about the length of two names as exporters write them
 
 
 def fuse_epilogues(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
@@ -49,7 +49,8 @@ def fuse_epilogues(graph: Graph, support: SupportOf = native_everywhere) -> Grap
 
 
 def _bias(new: Rewriter, t: Tensor, product: Tensor, axis: int) -> Tensor | None:
-    """t as a vector if it has one value for each index of `axis` and is float or not as the product is."""
+    """t as a vector, if it has one value for each index of `axis` and is of the same kind, float or integer, as the
+    product."""
     t = source(t)
     axis %= product.ndim
     n, after = product.shape[axis], product.ndim - 1 - axis  # axes behind `axis`
@@ -62,11 +63,11 @@ def _bias(new: Rewriter, t: Tensor, product: Tensor, axis: int) -> Tensor | None
 def fuse_groups(
     graph: Graph, support: SupportOf = native_everywhere, native: Collection[int] = frozenset()
 ) -> Graph:
-    """Replaces each fusion group by one `fused` node. `native`: the first outputs of nodes that the device is known to
-    run.
+    """Replaces each fusion group by one `fused` node. `native`: the ids of the first outputs of nodes that the device
+    is known to run.
 
-    A group has two elementwise nodes or more, or one that reads a broadcast or a repetition. With a repetition (see
-    `repeats`) the node's axes are split, between reshapes that move no data."""
+    A group has two or more elementwise nodes, or one that reads a broadcast or a repetition. With a repetition (see
+    `repeats`) the fused node works on split axes, and reshapes before and after it move no data."""
     graph = remove_dead(graph)
     finder = FusionGroupFinder(graph, support, native)
     bodies: dict[int, _Body] = {}
@@ -88,7 +89,7 @@ def fuse_groups(
             new.put(fused.outputs, fused.make(new))
         elif all(map(new.placed, node.inputs)):
             new.keep(node)
-        # else: a broadcast of a value that stays inside a fusion group, which alone reads it
+        # else: a broadcast of a value that stays inside a fusion group, its only reader
     return remove_dead(new.finish(), graph)
 
 
@@ -155,8 +156,8 @@ class _Body:
 def _composed(
     computed: Sequence[tuple[tuple[Expr, ...], tuple[int | Expr, ...]]], written: Sequence[int]
 ) -> tuple[Expr, ...]:
-    """The trees of the values written, by their numbers: of each node its own trees, and for its inputs the number of
-    the value or a tree."""
+    """The trees of the written values, by value number. `computed` has for each node its own trees and, for each input,
+    the number of a value or a tree."""
     values: list[Expr] = []
     for trees, args in computed:
         inner = [values[a] if isinstance(a, int) else a for a in args]

@@ -7,7 +7,8 @@ from rlx.passes.rewriting import SupportOf, native_everywhere
 
 
 def fuse_norms(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
-    """Fuses x + y, of one type, into the layer_norm or rms_norm of it; the node also returns a sum that others read.
+    """Fuses x + y, of one type, into the layer_norm or rms_norm that reads it; if other nodes read the sum, the fused
+    node returns it too.
 
     For f16 and bf16 the norm is computed from the sum before that is rounded.
     """
@@ -20,7 +21,7 @@ def fuse_norms(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
     new = Rewriter(graph)
     for node in graph.nodes:
         if id(node) in sums:
-            continue  # its norm's node makes it
+            continue  # the norm's fused node computes this sum
         add, op = adds.get(id(node)), node.op.summed
         if add is None or op is None:
             new.keep(node)

@@ -1,5 +1,5 @@
-"""Fusion of a row's RMS norm into the product that reads it, and of the gate that follows: a model that makes one token
-after the other takes as long for each of them as for a small product."""
+"""Fusion of a row's RMS norm into the product that reads it, and of the gate that follows: in decoding, each of these
+nodes takes as long as a small product."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, use_
 
 
 def fuse_normed(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
-    """Fuses rms_norm, a matmul that alone reads it, and act(first half) · second half of that, into normed_linear; the
-    same of a packed weight into packed_linear, also without a norm where there is a gate, and a sum with a vector.
+    """Fuses rms_norm, a matmul that is its only reader, and the gate act(first half) · second half of the product into
+    normed_linear. With a packed weight the result is packed_linear, which also takes a gate without a norm, and a bias
+    vector.
 
-    For devices where a node costs a launch. Only where x is one row: of many rows, each workgroup would norm all again.
-    Nothing is rounded in between."""
+    For devices where a node costs a launch, and only if x is one row: with many rows, each workgroup would recompute
+    the norm of all. Nothing is rounded in between."""
     there = {node.op.name for node in graph.nodes}
     patterns = [(gate, pattern) for gate, pattern in _PATTERNS if ops_of(pattern) <= there]
     if not patterns:
@@ -34,7 +35,7 @@ def fuse_normed(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
 def _fuse(
     new: Rewriter, node: Node, patterns: Sequence[tuple[str | None, Pattern]], uses: Counter[int], support: SupportOf
 ) -> bool:
-    """Puts the fused node in the place of one that a pattern ends with."""
+    """Replaces the last node of a matched pattern by the fused node."""
     for gate, pattern in patterns:
         for match in matches(pattern, node.output):
             if not match.closed(uses) or node.output.dtype != match.slots["x"].dtype:
@@ -70,7 +71,7 @@ def _packed(new: Rewriter, match: Match, gate: str | None) -> _Found | None:
 
 
 def _norm(match: Match) -> float | None:
-    """The eps of the norm, where there is one."""
+    """The norm's eps, if there is a norm."""
     return next((n.attrs["eps"] for n in match.nodes if n.op.summed is not None), None)
 
 
@@ -87,7 +88,7 @@ def _packed_of_a_row(product: Node) -> bool:
 
 
 def _half(first: bool) -> Callable[[Node], bool]:
-    """Whether a slice takes the first half, or the second, of its only row."""
+    """Whether a slice takes the first half (or the second) of its only row."""
 
     def takes(node: Node) -> bool:
         shape, attrs = node.inputs[0].shape, node.attrs

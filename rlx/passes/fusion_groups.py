@@ -18,13 +18,13 @@ from rlx.records import Record, field
 MAX_INPUTS = 8
 MAX_TENSORS = 12  # limit on inputs and outputs together: pointers of one launch
 MAX_COST = 64  # limit on distinct computed nodes of the trees
-_FAR = 32  # so many nodes behind one another are looked at
+_FAR = 32  # how many nodes further on are searched
 MAX_SPREAD = 4096  # limit on one tree's nodes, shared parts counted at each use: printing and comparing take as long
 
 
 class _Port(NamedTuple):
-    """What a group reads for one input of a member: the tensor and its repetition (`read`), the place of the tensor's
-    node, and the key of the port; None for a literal."""
+    """What a group reads for one input of a member: the tensor and its repetition (`read`), the index of the tensor's
+    node, and the port's key, which is None for a literal."""
 
     tensor: Tensor
     repeat: Repeat | None
@@ -36,9 +36,9 @@ class FusionGroup(Record, frozen=False, eq=False):
     """A fusion group: indices of nodes that run as one over `shape`.
 
     Members of a smaller shape are computed again for each element. `place` is its rank in a topological order of all
-    groups and single nodes. `reads` has the ports of what it reads by their keys, `writes` what it must write, with the
-    nodes that read it (None for a result); no tree of it has more nodes than `spread`. `needs` and `feeds` are
-    other nodes: those whose outputs its members read, and those that read theirs."""
+    groups and single nodes. `reads` has its ports by key; `writes` has the tensors it must write, each with the nodes
+    that read it (None for a graph output). No tree has more than `spread` nodes. `needs` are the outside nodes whose
+    outputs members read; `feeds` are the outside nodes that read members' outputs."""
 
     shape: tuple[int, ...]
     members: list[int] = field(default_factory=list)
@@ -57,7 +57,7 @@ _PLACE = attrgetter("place")
 class FusionGroupFinder:
     """Grows fusion groups along the edges of a graph: a consumer's group takes in the groups of its producers.
 
-    What a node reads, and who reads what it makes, is found once: groups grow by one node hundreds of times."""
+    Inputs and readers of each node are looked up once and cached, since groups grow by one node hundreds of times."""
 
     def __init__(self, graph: Graph, support: SupportOf, native: Collection[int] = frozenset()) -> None:
         self.nodes = graph.nodes
@@ -103,15 +103,17 @@ class FusionGroupFinder:
         return list({id(r): r for r in self.region.values()}.values())
 
     def _stays_narrow(self, node: Node, x: Tensor) -> bool:
-        """Whether a node widens integers of 8 bits that are written anyway. Then it joins the groups that read what it
-        makes: else the group that makes the integers would write both, the second in four times the bytes."""
+        """Whether a node widens 8-bit integers that are written to memory anyway. Such a node should join the groups of
+        its readers: in the group that computes the integers, its output would be written too, in four times the
+        bytes."""
         if not (x.dtype.is_int and x.dtype.itemsize == 1 and node.outputs[0].dtype.itemsize > 1):
             return False
         return x.id in self.results or any(i not in self.region for i in self._readers(x))
 
     def _would_part(self, i: int, x: Tensor) -> bool:
-        """Whether node i would be parted from one that reads what it makes if it joined the maker of x: one that needs
-        x by way of a node in no group, too, and so has to run behind that. x is in memory for that node in any case."""
+        """Whether joining node i to the producer of x would separate i from one of its readers: a reader that also
+        depends on x through a node in no group, and so must run after that node. x is written to memory for that node
+        in any case."""
         outside = [j for j in self._readers(x) if j not in self.region]
         if not outside or x.id in self.results:
             return False
@@ -152,7 +154,7 @@ class FusionGroupFinder:
             return
         if repeated and splits(merged.shape, [p.repeat for p in repeated if p.repeat is not None]) is None:
             return
-        merged.spread = producer.spread * consumer.spread  # no tree has more; counting takes longer
+        merged.spread = producer.spread * consumer.spread  # an upper bound; counting would take longer
         if merged.spread > MAX_SPREAD:
             merged.spread = self._spread_of(merged)
         if merged.spread <= MAX_SPREAD and self._join(producer, consumer, merged):
@@ -162,7 +164,7 @@ class FusionGroupFinder:
     def _take(
         self, group: FusionGroup, reads: Iterable[_Port], writes: Iterable[tuple[Tensor, list[int] | None]]
     ) -> None:
-        """Notes what a group reads and writes, of what its parts do."""
+        """Derives what a merged group reads and writes from its two parts."""
         inside = set(group.members)
         for port in reads:
             if port.repeat is not None or port.producer not in inside:
@@ -170,7 +172,7 @@ class FusionGroupFinder:
         group.writes = [(t, readers) for t, readers in writes if readers is None or not inside.issuperset(readers)]
 
     def _written(self, i: int) -> list[tuple[Tensor, list[int] | None]]:
-        """What a node makes, each with its readers; None for those of a result."""
+        """A node's outputs, each with its readers; None as the readers of a graph output."""
         return [(t, None if t.id in self.results else self._readers(t)) for t in self.nodes[i].outputs]
 
     def _fits(self, producer: FusionGroup, consumer: FusionGroup) -> bool:
@@ -205,7 +207,7 @@ class FusionGroupFinder:
     def ports(self, region: FusionGroup) -> tuple[list[tuple[Tensor, Repeat | None]], list[Tensor]]:
         """The tensors that a group reads, and those that it must write.
 
-        Among the former are no literals; broadcasts and repetitions are replaced by their sources."""
+        Literals are not read; broadcasts and repetitions are replaced by their sources."""
         inside = set(region.members)
         inputs: dict[Hashable, tuple[Tensor, Repeat | None]] = {}
         outputs: list[Tensor] = []

@@ -30,8 +30,8 @@ def hoist(graph: Graph) -> Graph:
 
 
 def _emptied(new: Rewriter, body: Graph, inputs: tuple[Tensor, ...]) -> tuple[Graph, tuple[Tensor, ...]]:
-    """The body without its invariant nodes, which are added to `new`, and the node's inputs, now with captures of
-    their results."""
+    """The body without its invariant nodes, which are added to `new`; and the node's inputs, extended by captures of
+    the moved nodes' results."""
     first = len(inputs) - len(body.params)
     outside = {t.id: x for t, x in zip(body.params.values(), inputs[first:], strict=True)}
     moved: set[int] = set()

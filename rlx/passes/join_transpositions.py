@@ -1,5 +1,5 @@
-"""One transposition of a tensor in place of those of its slices: models multiply by the weights of queries, keys and
-values at once, cut the result and transpose the heads of each part."""
+"""Replaces transpositions of a tensor's slices by one of the whole tensor: models multiply by the weights of queries,
+keys and values at once, slice the result and transpose the heads of each part."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlx.passes.rewriting import remove_dead
 
 
 class _Part(NamedTuple):
-    """A transposition of a slice: which part of how many along an axis, in which shape before it is transposed."""
+    """A transposed slice: part `number` along `axis`, its shape before the transposition, and the permutation."""
 
     number: int
     axis: int
@@ -20,8 +20,9 @@ class _Part(NamedTuple):
 
 
 def join_transpositions(graph: Graph) -> Graph:
-    """Where a tensor is cut into equal parts along an axis and each is transposed alike, alone or as heads, the whole
-    is transposed with the parts in front; those are then contiguous, and no copies."""
+    """If a tensor is cut into equal parts along an axis and all are transposed alike, directly or after being split
+    into heads, transposes the whole tensor so that the parts are its first axis; each part is then contiguous and needs
+    no copy."""
     groups: dict[int, dict[int, _Part]] = {}  # id of the tensor -> id of a transposition -> what it does
     readers: dict[int, int] = {}
     for node in graph.nodes:
@@ -58,7 +59,7 @@ def join_transpositions(graph: Graph) -> Graph:
 
 
 def _part(node: Node, readers: dict[int, int], results: set[int]) -> tuple[Tensor, _Part] | None:
-    """The tensor of which a node transposes a slice, and how."""
+    """The tensor whose slice a node transposes, and the transposition."""
     perm = node.attrs.get("perm")
     if perm is None:
         return None

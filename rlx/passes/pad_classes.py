@@ -1,5 +1,5 @@
-"""Logits whose rows are no whole units of memory get classes that cannot be: matrix units and wide loads want rows that
-begin at multiples of 16 bytes, and a language model's vocabulary (50,257) often has no such number of classes."""
+"""Logits are padded with impossible classes so that rows are whole units of memory: matrix units and wide loads need
+rows that begin at multiples of 16 bytes, which vocabularies such as one of 50,257 do not give."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LEAST_CLASSES, _LEAST_ROWS = 1024, 64  # below, the copy of the weights would c
 
 
 def pad_classes(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
-    """Pads the classes of 16-bit logits that are a product, where nothing but a cross entropy of classes, sums and
-    products over rows, and products with its gradient read them.
+    """Pads the classes of 16-bit logits computed by a product, if they are read only by a cross entropy over classes,
+    and its gradient only by sums over rows and products.
 
     Weights are padded with zeros and the bias with -inf, so that the other classes' probabilities and gradients are
     exactly 0. Labels beyond the classes still count as the last of them."""
@@ -57,7 +57,7 @@ def _makes_logits(node: Node) -> bool:
 
 
 def _biased(product: Node, users: dict[int, list[Node]]) -> tuple[Tensor, Tensor | None]:
-    """The sum of a product and a vector that alone reads it, and that vector; or the product."""
+    """The sum of a product and a bias vector, if it is the product's only reader, and that vector; else the product."""
     logits = product.output
     readers = users[logits.id]
     if len(product.inputs) == 2 and len(readers) == 1 and readers[0].op.adds and readers[0].output.type == logits.type:
@@ -70,8 +70,9 @@ def _biased(product: Node, users: dict[int, list[Node]]) -> tuple[Tensor, Tensor
 def _reached(
     logits: Tensor, users: dict[int, list[Node]], results: set[int], chosen: Container[int]
 ) -> Collection[int] | None:
-    """The ids of the logits, of their gradients and of what has the elements of these in other shapes; None where
-    anything else reads one of them, no cross entropy does, or a product reads two of them or of the chosen ones."""
+    """The ids of the logits, of their gradients, and of reshapes of these. None if a node that cannot read padded
+    tensors reads one of them, if no cross entropy does, or if a product has two of them (or of the chosen tensors) as
+    inputs."""
     reached, waiting, loses = {logits.id: False}, [logits], False  # whether each is a gradient
     while waiting:
         t = waiting.pop()
@@ -91,8 +92,8 @@ def _reached(
 
 
 def _of_user(user: Node, t: Tensor, slope: bool) -> Sequence[Tensor] | None:
-    """What a user makes that is padded too; None where it cannot read a padded tensor. `slope`: t is a gradient, padded
-    with zeros. Logits are padded with -inf, and no product can sum over those."""
+    """The outputs of a reading node that are padded too; None if the node cannot read a padded tensor. `slope`: t is a
+    gradient, padded with zeros. Logits are padded with -inf, and no product can sum over those."""
     classes = t.shape[-1]
     if user.op.reshapes:
         return user.outputs if user.output.shape[-1:] == (classes,) else None
@@ -199,7 +200,7 @@ class _Padding:
         return known
 
     def _ends(self, bias: Tensor | None, classes: int, like: Tensor) -> Tensor:
-        """The bias, or zeros, and -inf for the classes that cannot be."""
+        """The bias, or zeros, followed by -inf for the padding classes."""
         ends = np.zeros(classes + -classes % _UNIT, like.dtype.np)
         ends[classes:] = -np.inf
         if bias is None:
@@ -209,7 +210,7 @@ class _Padding:
         return self.rewriter.add("concat", (flat, never), {"axis": 0})[0]
 
     def _labels(self, labels: Tensor, ignored: int, classes: int) -> Tensor:
-        """The labels, of which those beyond the classes count as the last."""
+        """The labels, with those beyond the last class replaced by it."""
         (labels,) = self.rewriter.inputs((labels,))
         number, nearest = self._number(ignored, labels), self._number(classes - 1, labels)
         held = self.rewriter.add("minimum", (labels, nearest), {})[0]

@@ -85,7 +85,7 @@ def _call(op: str, *inputs: Pattern, **attrs: object) -> Call:
 
 
 def _last_mean(x: Pattern) -> Call:
-    """The mean over the last axis, kept as an axis of length 1."""
+    """A pattern for the mean over the last axis, with keepdims."""
     return Call("mean", (x,), lambda n: n.attrs["axes"] == (n.inputs[0].ndim - 1,) and n.attrs["keepdims"])
 
 

@@ -1,4 +1,5 @@
-"""renew_last: new values of states are computed behind the last read of the old ones, in whose memory they are made."""
+"""renew_last: new values of states are computed after the last read of the old ones, so that they can overwrite
+them."""
 
 from __future__ import annotations
 
@@ -6,11 +7,11 @@ from rlx.ir import Graph, Node, Rewriter
 
 
 def renew_last(graph: Graph) -> Graph:
-    """Moves nodes that make a state's new value behind the other nodes that read the old one.
+    """Moves nodes that make a state's new value after the other nodes that read the old one.
 
-    The planner then makes the new value in the state's memory, where it would otherwise copy it there at the end. A
-    node stays where what it reads would take more memory until then than it saves, and where another node needs its
-    result before.
+    The planner can then place the new value in the state's memory instead of copying it there at the end. A node is not
+    moved if keeping its inputs until then would take more memory than that saves, or if another node needs its result
+    earlier.
     """
     order = list(graph.nodes)
     place = {id(node): i for i, node in enumerate(order)}

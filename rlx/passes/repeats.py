@@ -1,7 +1,7 @@
 """Tensors that repeat the elements of a smaller one: nearest resizing by whole factors, repeat, tile.
 
 With its axes split into elements and repetitions, such a tensor is a broadcast, which a fusion group reads in place:
-an image made twice as large need not be written to memory before the elementwise ops that follow.
+an image enlarged twofold need not be written to memory before the elementwise ops that follow.
 """
 
 from __future__ import annotations

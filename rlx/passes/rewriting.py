@@ -44,8 +44,8 @@ def use_counts(graph: Graph) -> dict[int, int]:
 def remove_dead(graph: Graph, given: Graph | None = None) -> Graph:
     """The graph without nodes that no result needs. Inputs, params and states stay: they are the signature.
 
-    `given`: the graph that a pass has made this one of; if it is another, nobody else has this one yet, and the nodes
-    are taken out of it in place."""
+    `given`: the graph from which a pass made this one. If it is a different graph, nobody else refers to this one yet,
+    so the nodes are removed in place."""
     needed = {t.id for t in graph.results()}
     dead: set[int] = set()
     for node in reversed(graph.nodes):

@@ -37,8 +37,8 @@ def simplified(graph: Graph) -> tuple[Graph, bool]:
 
 
 def without_rules(graph: Graph) -> Graph:
-    """The graph without nodes that are there for their rules of differentiation alone, in bodies too: for what will not
-    be differentiated, and is compared with other graphs."""
+    """The graph, bodies included, without nodes that exist only for their differentiation rules: for graphs that will
+    not be differentiated and are compared with others."""
 
     def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
         return inputs[: len(node.outputs)] if node.op.forwards else None
@@ -62,8 +62,8 @@ class _Keys:
 class _Round:
     """One sweep over a graph: every node goes through constant folding, identities, and the table of equal nodes.
 
-    `added`: whether it has nodes other than constants that have not gone through these. Nodes whose inputs were
-    replaced have, on the new inputs."""
+    `added`: whether the result has nodes, other than constants, that have not gone through these steps. Nodes with
+    replaced inputs have gone through them with the new inputs."""
 
     def __init__(self, keys: _Keys) -> None:
         self.added = False

@@ -12,7 +12,7 @@ from rlx.ir import expr as ex
 from rlx.ir.expr import linearize
 from rlx.passes.attributes import attrs_key
 
-_KEPT = 1 << 12  # trees of which what follows from them is kept: a network has a few hundred
+_KEPT = 1 << 12  # trees whose derived data is cached; a network has a few hundred
 
 # Cheap enough to be computed again for every element of a larger shape: no division, root or transcendental function.
 # "index" must not be among them: over a larger shape it has other values.

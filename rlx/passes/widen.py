@@ -26,8 +26,7 @@ def small(dtype: DType) -> bool:
 def widen(graph: Graph, computed: SupportOf | None = None) -> Graph:
     """The graph with every tensor of a small dtype held in f32.
 
-    `computed`: ops compute in f32 and i32 too, for a device that has few kernels of small dtypes: those for which this
-    function says so.
+    `computed` says which ops also compute in f32 or i32, for a device that has few kernels of small dtypes.
 
     Inputs and outputs keep names and shapes; the caller converts at the boundary (the given graph has their types).
     Params and states live in stores of their own and keep their dtype: a cast follows each, and a cast precedes each
@@ -151,7 +150,7 @@ def _zip(inputs: Sequence[Tensor], node: Node) -> list[tuple[Tensor, Tensor]]:
 
 
 def _rounds(node: Node) -> bool:
-    """Whether all but a mask are floats, so that computing in f32 and rounding gives the op's result."""
+    """Whether all operands except a mask are floats, so that computing in f32 and rounding gives the op's result."""
     plain = node.inputs[: _mask(node)]
     return all(t.dtype.is_float for t in (*plain, *node.outputs))
 
@@ -199,8 +198,8 @@ def _number(e: Expr) -> int:
 
 
 def _held(tree: Expr, stored: Mapping[int, DType]) -> Expr:
-    """The tree as it is held, in f32 if its dtype is small. `stored` names the arguments that hold values of a small
-    dtype: rounding these to it again changes nothing, so that is left out."""
+    """The tree with values held in f32 if their dtype is small. `stored` names the arguments that already hold values
+    of a small dtype, which need not be rounded to it again."""
     out = ex.cast(tree, f32) if small(tree.dtype) else tree
     done: dict[Expr, Expr] = {}
     for e in ex.linearize([out]):

@@ -52,8 +52,8 @@ def lt_gemm(
     return LtGemm(lib, handle, workspace, gemm_call(step), places, end, step.label, known)
 
 
-# Products of which a saved program says that cuBLASLt adds their bias. It is asked again when they are recorded; but a
-# program can be lowered while the library starts, which takes a tenth of a second.
+# Products whose bias cuBLASLt adds according to a saved program. The library is asked again when they are recorded, but
+# the program can already be lowered while the library starts, which takes a tenth of a second.
 _promised: ContextVar[frozenset[tuple[object, ...]]] = ContextVar("promised", default=frozenset())
 
 
@@ -107,7 +107,7 @@ class _Found(ctypes.Structure):
     )
 
 
-# Answers of cuBLASLt to one handle: an algorithm for a product, alignments and an epilogue.
+# cuBLASLt's cached answers for one handle: the algorithm by product, alignments and epilogue.
 Known = dict[tuple[object, ...], _Found]
 MAX_KNOWN = 4096
 
@@ -181,8 +181,9 @@ class LtGemm:
         return result
 
     def _way(self, call: GemmCall, end: Epilogue, known: Known) -> _Found:
-        """cuBLASLt's expected fastest algorithm among those that sum in f32, for the alignment of these addresses. A
-        network has few different products, and the library takes milliseconds to answer."""
+        """The algorithm that cuBLASLt expects to be fastest among those that sum in f32, for the alignment of these
+        addresses. Answers are cached: a network has few different products, and the library takes milliseconds to
+        answer."""
         aligned = tuple(min(place & -place, _MAX_ALIGNMENT_BYTES) for place in (*self._places, end.bias))
         key = (call, aligned, end.stride, end.relu)
         result = known.get(key)
@@ -232,6 +233,6 @@ class LtGemm:
             raise kind(f"cuBLASLt: gemm {self._label}: {doing}: status {status}")
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        # At the interpreter's end the driver frees it, while modules may be gone already.
+        # When the interpreter exits, modules may already be gone; the driver then frees it.
         if hasattr(self, "_held") and not ending():
             self._held.close()

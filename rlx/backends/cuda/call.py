@@ -1,4 +1,5 @@
-"""Steps that each call puts on the device's stream, kernels and products on addresses that the call gives."""
+"""Steps that each call enqueues on the device's stream: kernels and products on the addresses that the call
+supplies."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ Places = Sequence[int]
 def bind(
     device: CudaDevice, steps: Sequence[Step], arena: DeviceArena | None, segments: Sequence[str]
 ) -> Enqueued | str:
-    """See Enqueues; without an arena all memory is that of the segments. Memory that is dropped is used again only by
-    later work on the same stream, so that a call keeps none of its buffers."""
+    """See Enqueues; without an arena, all memory is that of the segments. Released memory is reused only by later work
+    on the same stream, so a call need not keep its buffers alive."""
     steps = [copy_launch(s.source, s.target, s.label) or s if isinstance(s, Copy) else s for s in steps]
     number = {name: n for n, name in enumerate(segments)}
-    words: list[tuple[Any, int, int]] = []  # arguments that are addresses: the number of a segment, and where in it
-    now: list[int] = [0] * len(segments)  # the addresses of the call that is enqueued
+    words: list[tuple[Any, int, int]] = []  # address arguments: (value, segment number, offset in the segment)
+    now: list[int] = [0] * len(segments)  # the segments' addresses in the call being enqueued
 
     def fixed(ref: Ref) -> int:
         if ref.segment in number:
@@ -49,7 +50,7 @@ def bind(
             if isinstance(step, Launch):
                 device.compiler.get(step.kernel)
     launches: list[Callable[[], object]] = []
-    arguments = []  # of the kernels, which they are launched with by address
+    arguments = []  # the kernels' packed arguments; launches refer to them by address
     stream, runtime = device.stream, device.api.runtime
     products = [step for step in steps if isinstance(step, Gemm)]
     if any(step.bias is not None for step in products):
@@ -68,7 +69,7 @@ def bind(
             else:
                 assert isinstance(step, Copy)
                 launches.append(_copy(runtime, stream, step, place(step.target), place(step.source)))
-    # Arguments are the call's own, the handle of cuBLAS with its stream is the device's.
+    # The arguments belong to this call object; the cuBLAS handle and its stream are shared by the whole device.
     turn = threading.Lock()
     blas = device.blas if products else None
     lock: Any = device.lock if products else nullcontext()

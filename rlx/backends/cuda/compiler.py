@@ -21,7 +21,7 @@ from rlx.host.threads import Threads
 _log = logging.getLogger(__name__)
 
 CACHE_ENV = "RLX_CUDA_PTX_CACHE"
-AT_ONCE = 8  # kernels that are compiled at a time, each by a thread that takes some 100 MB
+AT_ONCE = 8  # kernels compiled concurrently, each in a thread that needs about 100 MB
 # CUfunction_attribute (driver API).
 _ATTRIBUTE_REGISTERS = 4
 _ATTRIBUTE_MAX_DYNAMIC_SHARED = 8
@@ -86,7 +86,7 @@ class Compiler:
             return result
 
     def codes(self, kernels: Iterable[Kernel]) -> dict[bytes, bytes]:
-        """The machine code of kernels, by the hash of its key in the cache."""
+        """The kernels' machine code, by the hash of each one's cache key."""
         with self._lock:
             sources = [kernel_source(kernel) for kernel in kernels]
             keys = [key_of(self._key(source)) for source in sources]
@@ -128,7 +128,7 @@ class Compiler:
             module = driver.moduleLoadData(code)
             resources.callback(driver.moduleUnload, module)
             function = driver.moduleGetFunction(module, source.entry)
-            # Modules load lazily. This call loads it now; else its first launch would, inside a capture.
+            # CUDA loads modules lazily. This call loads it now; otherwise its first launch would, during a capture.
             driver.funcGetAttribute(_ATTRIBUTE_REGISTERS, function)
             shared = 0
             if source.dynamic_shared:

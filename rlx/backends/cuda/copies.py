@@ -1,4 +1,5 @@
-"""Small copies on the device by a kernel of words: with cudaMemcpyAsync `x[1]` took the host 17 µs, `x + x` 9."""
+"""Small copies on the device by a kernel that moves words: with cudaMemcpyAsync, `x[1]` took the host 17 µs, `x + x`
+9."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _KNOWN = 256  # sizes whose launches are kept
 
 
 def copy_launch(source: Ref, target: Ref, label: str) -> Launch | None:
-    """The copy of few whole words as a launch; None of other bytes."""
+    """A copy as a kernel launch, if it is a small number of whole words; else None."""
     nbytes = source.nbytes
     if not 0 < nbytes <= MAX_BYTES or any(n % _WORD for n in (nbytes, source.offset, target.offset)):
         return None
@@ -31,14 +32,15 @@ def copy_launch(source: Ref, target: Ref, label: str) -> Launch | None:
 
 
 class Copies:
-    """Copies in memory of their own: the launches, by their size."""
+    """Copies into newly acquired memory; the launches are cached by size."""
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
         self._known: dict[int, Callable[[list[int]], list[Buffer]]] = {}
 
     def of(self, address: int, nbytes: int) -> Buffer | None:
-        """A copy of bytes of the device, which later work finds written; None where these are no few whole words."""
+        """A copy of device bytes in new memory, ordered before later work; None if it is not a small number of whole
+        words."""
         begin = self._known.get(nbytes) or self._begin(nbytes)
         if begin is None or address % _WORD:
             return None

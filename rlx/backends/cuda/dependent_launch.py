@@ -1,9 +1,9 @@
 """Launches that may begin while the kernel before them still runs (programmatic dependent launch, CUDA C++ Programming
-Guide): its workgroups take their places and wait there, so that a step costs a microsecond less.
+Guide): its blocks become resident and wait there, so that a step costs a microsecond less.
 
-A kernel launched so waits until all that was launched before it has ended, by BEGIN (bodies/begin.h). Before that it
-writes nothing and reads its arguments alone, since the memory behind them may still be written, or read by others. What
-only says which bytes to bring near may be old: it is read by PEEK, past the cache that could keep it.
+Such a kernel waits at BEGIN (bodies/begin.h) until all earlier launches have ended. Before that it writes nothing and
+reads only its arguments, since earlier kernels may still read or write the memory that these point to. A value that is
+used only to choose what to prefetch may be stale: PEEK reads it, bypassing the cache that could keep the stale value.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rlx.backends.cuda.start import driver_library
 from rlx.errors import DeviceUnavailable
 
 MIN_CAPABILITY = 90
-MIN_DRIVER = (12, 3)  # the first whose graphs keep such launches as they are
+MIN_DRIVER = (12, 3)  # the first driver whose graphs preserve such launches
 _STREAM_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 
@@ -51,7 +51,8 @@ def _launch_ex() -> Any:
 
 
 def may_begin_early(capability: int, driver: str) -> bool:
-    """Whether a device has such launches, by its compute capability and its driver's version, "CUDA 13.0"."""
+    """Whether a device supports such launches, by its compute capability and its driver's version, such as "CUDA
+    13.0"."""
     return capability >= MIN_CAPABILITY and tuple(map(int, driver.split()[-1].split("."))) >= MIN_DRIVER
 
 

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from rlx.backends.cuda.nccl import Collectives
     from rlx.backends.gpu.program.call import Enqueued
 
-# The handles of the legacy and the per-thread default stream; what is recorded on the first waits for the second.
+# The handles of the legacy and the per-thread default stream; work on the first waits for the second.
 LEGACY = frozenset({1, 2})
 NOT_READY = 600  # cudaErrorNotReady: the answer of a query while work is under way
 MIN_CAPABILITY = 70  # Volta: independent thread scheduling, and the first with tensor cores
@@ -139,7 +139,7 @@ def _describe(api: Api, index: int) -> DeviceInfo:
         memory_bytes=int(props["totalGlobalMem"]),
         driver=f"CUDA {driver}",
         uuid=gpu_uuid(index),
-        # mma.sync of bf16 and asynchronous copies, which the kernels need beside that of f16, came with 8.0.
+        # mma.sync for bf16, and the asynchronous copies that the kernels need besides mma.sync for f16, came with 8.0.
         features=_FEATURES
         | ({"coopmat", "bf16_coopmat"} if int(props["major"]) >= 8 else frozenset())
         | ({"wgmma"} if int(props["major"]) == 9 else frozenset()),
@@ -160,7 +160,7 @@ class CudaDevice:
         self.lock = threading.RLock()
         # Memory and graphs whose owners were garbage-collected; freed at the next `acquire` or `record`.
         self.orphans: deque[Memory | int] = deque()
-        # Small memory that was dropped, by size, which calls take for their results without a way through the pool.
+        # Released small memory by size, from which calls take memory for their results without going through the pool.
         self.spares: dict[int, deque[Memory]] = {}
         self._allocated: dict[int, Memory] = {}  # all allocations by address, free ones in the pool included
         self._graphs: set[int] = set()
@@ -234,7 +234,7 @@ class CudaDevice:
 
     def enter(self) -> None:
         """Makes the device current in this thread. Raises: DeviceUnavailable in a forked child, DeviceLost."""
-        if os.getpid() != self.pid:  # asked here too, since making the device's name takes longer than the rest
+        if os.getpid() != self.pid:  # checked first: building the device's name would take longer than all the rest
             check_process(self.pid, self.info.id)
         if self._lost:
             raise self._why_lost(self._lost)
@@ -262,13 +262,13 @@ class CudaDevice:
         return typed
 
     def lose_ranks(self, text: str) -> None:
-        """Notes that work on the device was given up since another rank is lost: its results are none."""
+        """Notes that work on the device was aborted because another rank is lost: its results are invalid."""
         self._why_lost, self._lost = RankLost, text
 
     def waited(self) -> None:
-        """To be called behind a wait for the device, which ends too where its work is given up.
+        """To be called after a wait for the device, since a wait also ends if the work was aborted.
 
-        Raises: RankLost where it was, since results are none then."""
+        Raises: RankLost if it was: the results are invalid then."""
         if self._collectives is not None:
             self._collectives.check()
             self.enter()
@@ -293,7 +293,7 @@ class CudaDevice:
         return CudaBuffer(self, Foreign(address, nbytes, owner), nbytes)
 
     def copied(self, source: Buffer, offset: int, nbytes: int) -> Buffer:
-        """Bytes of one of the device's buffers in memory of their own, which later work finds written."""
+        """A copy of bytes of one of the device's buffers in new memory, ordered before later work."""
         if self._copies is None:
             from rlx.backends.cuda.copies import Copies
 
@@ -339,8 +339,8 @@ class CudaDevice:
         return self.take_whole(granules(check_nbytes(nbytes, self.info.id)))
 
     def take_whole(self, wanted: int, exact: bool = False) -> Memory:
-        """As `take`, of a size that `granules` gave; with `exact` no larger one, whose size has no spares. Requires:
-        `enter` was called."""
+        """As `take`, for a size that `granules` gave; `exact`: not a larger one, for whose size no spares are kept.
+        Requires: `enter` was called."""
         memory = self._again(wanted)
         if memory is not None:
             return memory
@@ -367,7 +367,8 @@ class CudaDevice:
         raise AssertionError("unreachable")
 
     def spares_of(self, nbytes: int) -> deque[Memory] | None:
-        """Where memory of this size, which `granules` gave, is put when it is dropped; None of large memory."""
+        """The list of spares into which released memory of this size (from `granules`) is put; None for large
+        memory."""
         return self.spares.setdefault(nbytes, deque()) if nbytes <= SPARE_BYTES else None
 
     def _give_spares(self) -> int:
@@ -383,12 +384,12 @@ class CudaDevice:
 
     @property
     def _waiting_bytes(self) -> int:
-        """The bytes that nobody uses, of the pool and of the spares."""
+        """The unused bytes in the pool and in the spares."""
         return self._pool.nbytes + sum(n * len(spares) for n, spares in tuple(self.spares.items()))
 
     def _again(self, nbytes: int) -> Memory | None:
-        """The memory that was dropped last, where it is of this size: of a loop that drops a result for each that it
-        makes, without a way through the pool."""
+        """The memory released last, if it has this size: a loop that drops one result for each it makes then need not
+        go through the pool."""
         try:
             last = self.orphans.pop()
         except IndexError:
@@ -414,10 +415,11 @@ class CudaDevice:
             self._pool.give(memory)
 
     def _await_borrowers(self, memory: Memory) -> None:
-        """Orders later work of this device after the work of those that it lent the memory to, and that let go of it.
+        """Orders later work of this device after that of other libraries which borrowed the memory and have released
+        it.
 
-        Of the legacy default stream an event says when. Another stream may be gone by now: the host waits for all
-        work on the device."""
+        For the legacy default stream an event does that. Any other stream may no longer exist, so the host waits for
+        all work on the device."""
         streams, memory.lent = memory.lent, frozenset()
         runtime = self.api.runtime
         with self.doing("waiting for those who borrowed memory"):
@@ -443,7 +445,7 @@ class CudaDevice:
         self._events.append(event)
 
     def _see_guests_off(self) -> None:
-        """Lets go of other libraries' memory that no work under way uses any more."""
+        """Releases other libraries' memory that no running work uses any more."""
         while self._guests:
             try:
                 event, memory = self._guests.popleft()
@@ -572,7 +574,7 @@ class CudaDevice:
 
     @property
     def collectives(self) -> Collectives:
-        """What works together with other devices; made when it is first asked for, as few programs need it."""
+        """The collectives with other devices; created on first use, as few programs need them."""
         with self.lock:
             if self._collectives is None:
                 from rlx.backends.cuda.nccl import Collectives
@@ -588,21 +590,21 @@ class CudaDevice:
         return self.collectives.usable(node)
 
     def products(self, steps: Iterable[Step]) -> list[tuple[int | str, ...]]:
-        """The keys, for `promising`, of the steps' products to which cuBLASLt adds the bias."""
+        """The keys (for `promising`) of those products among the steps whose bias cuBLASLt adds."""
         return list(dict.fromkeys(product_key(s) for s in steps if isinstance(s, Gemm) and s.bias is not None))
 
     promising = staticmethod(promising)
 
     def warm_up(self) -> None:
         """Asks cuBLASLt about a small product, since its first answer in a process takes a tenth of a second, and loads
-        NVRTC. A thread may wait for it while others do what needs no device."""
+        NVRTC. Run it in a thread, while other threads do work that needs no device."""
         a, b, c, bias = (Ref("none", 0, 4 * n) for n in (1 << 12, 1 << 12, 1 << 12, 1 << 6))
         self.adds_bias(Gemm(a, b, c, 64, 64, 64, f32, f32, f32, False, False, 1, 0, 0, 0, "f32", "", bias))
         nvrtc(self.api.major)
 
     def record(self, steps: Sequence[Step], arena: DeviceArena, timings: bool = False) -> Recorded:
-        """Captures steps into one CUDA graph over an arena's memory. With `timings` a run launches them one by one
-        between events, not as a graph."""
+        """Captures steps into one CUDA graph over an arena's memory. With `timings`, a run launches the steps one by
+        one between events, not as a graph."""
         return record(self, steps, arena, timings)
 
     def keep_graph(self, handle: int) -> None:

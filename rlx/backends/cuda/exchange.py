@@ -41,8 +41,8 @@ def _on_our_stream(device: CudaDevice) -> Iterator[Any]:
 
 
 def borrow(device: CudaDevice, source: Any) -> Borrowed:
-    """See Device.borrow. The producer makes our stream wait for its own; of an array that has only the CUDA array
-    interface CuPy waits for the stream that it names."""
+    """See Device.borrow. The producer makes our stream wait for its own; for an array that has only the CUDA array
+    interface, CuPy waits for the stream named there."""
     with _on_our_stream(device) as cupy:
         array = cupy.from_dlpack(source) if hasattr(source, "__dlpack__") else cupy.asarray(source)
         held = cupy.ascontiguousarray(array).reshape(array.shape)
@@ -58,8 +58,8 @@ def lend(
     dtype: np.dtype[Any],
     options: Mapping[str, Any],
 ) -> object:
-    """See Device.lend. The consumer's stream waits for ours. The memory returns to the pool once the consumer has let
-    go of it and its work on that stream is done."""
+    """See Device.lend. The consumer's stream waits for ours. The memory returns to the pool once the consumer has
+    released it and its work on that stream is done."""
     stream = options.get("stream")
     buffer.lend(1 if stream is None else int(stream))  # None: the legacy default stream
     nbytes = math.prod(shape) * dtype.itemsize

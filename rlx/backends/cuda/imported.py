@@ -83,10 +83,10 @@ class ImportedMemory:
             )
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        # At the interpreter's end the driver ends the mapping, while modules may be gone already.
+        # When the interpreter exits, modules may already be gone; the driver then ends the mapping.
         if ending() or not self._memory.value or os.getpid() != self._pid:
             return
-        # A failure would leave a mapping to the end of the process, and there is nobody to tell.
+        # A failure leaves the mapping until the process ends; a finalizer has no caller to report it to.
         driver, before = self._driver, ctypes.c_void_p()
         if driver.cuCtxPushCurrent_v2(self._context) == 0:
             if self.address:

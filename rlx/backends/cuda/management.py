@@ -25,7 +25,8 @@ def _library() -> Any:
 
 
 def free_bytes(uuid: bytes) -> int | None:
-    """Bytes that no process holds on the GPU of a UUID; None where the library is missing or does not tell."""
+    """Free bytes of the GPU with this UUID, over all processes; None if the library is missing or does not report
+    it."""
     if not uuid:
         return None
     try:

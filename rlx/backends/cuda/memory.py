@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from rlx.backends.cuda.device import CudaDevice
 
 GRANULE_BYTES = 512  # allocations are multiples of it, so that the pool can reuse them for slightly different sizes
-SPARE_BYTES = 32 << 10  # the largest memory of which spares are kept
-_SPARES_BYTES = 512 << 10  # the most of one size
+SPARE_BYTES = 32 << 10  # the largest size of which spares are kept
+_SPARES_BYTES = 512 << 10  # the most bytes of spares of one size
 STAGING_BYTES = 8 << 20
 _BOUNCE_BYTES = 32 << 20
-_PINNED_FROM_BYTES = 1 << 20  # asking whether so much memory of a caller is pinned costs less than it may save
+_PINNED_FROM_BYTES = 1 << 20  # from this size on, it is worth asking whether a caller's memory is pinned
 _HOST = 1  # cudaMemoryTypeHost
 
 

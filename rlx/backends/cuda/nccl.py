@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 # NCCL's numbers (nccl.h: ncclDataType_t, ncclRedOp_t).
 _TYPES = {"i8": 0, "u8": 1, "bool": 1, "i32": 2, "i64": 4, "f16": 6, "f32": 7, "f64": 8, "bf16": 9}
 _HOWS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "mean": 4}
-_BYTES = 1  # the type of what is only moved
-_UUID = 64  # bytes in which ranks tell what their GPU is known by
-_EACH = 0.2  # seconds between two looks at what was launched
-_GRACE = 2.0  # seconds in which launches end, once a rank has failed, that do not wait for it
-_CALL = 5.0  # seconds in which ranks that live answer
+_BYTES = 1  # the type for data that is only moved
+_UUID = 64  # bytes in which ranks exchange their GPU's UUID
+_EACH = 0.2  # seconds between two checks of the launches
+_GRACE = 2.0  # seconds given, after a rank has failed, to launches that do not depend on it
+_CALL = 5.0  # seconds within which live ranks answer
 
 Key = tuple[str, tuple[int, ...]]
 
@@ -52,7 +52,7 @@ def library() -> Any:
 
 
 def why_not() -> str:
-    """Why collectives of CUDA devices go through the host, or nothing."""
+    """The reason why collectives of CUDA devices go through the host; "" if they do not."""
     if library() is not None:
         return ""
     return "CuPy finds no NCCL: pip install nvidia-nccl-cu13 (or -cu12), or python -m cupyx.tools.install_library"
@@ -77,7 +77,7 @@ class Collectives:
         if library() is None or dtype.name not in _TYPES:
             return False
         if how in ("max", "min") and dtype.is_float:
-            return False  # it gives the number that is beside a NaN
+            return False  # NCCL's max and min return the other operand of a NaN
         group = group_of(node.attrs)
         world = group.world
         if world.gpus is None:  # ranks are processes, which tell each other
@@ -90,8 +90,8 @@ class Collectives:
     # -- recording
 
     def prepare(self, steps: Sequence[Step]) -> None:
-        """Makes the communicators that steps need. The ranks compare their programs first: one that never comes would
-        keep the others here."""
+        """Makes the communicators that steps need. The ranks compare their programs first, since a missing rank would
+        block the others here."""
         collectives = [s for s in steps if isinstance(s, Collective)]
         firsts: dict[Key, Collective] = {}
         for step in collectives:
@@ -105,7 +105,8 @@ class Collectives:
                 self._peers[key] = connected(self._device, group)
 
     def _connected(self, group: Group) -> Any:
-        """A new communicator, over which something has gone each way: what NCCL sets up first is in no graph."""
+        """A new communicator that has already sent data in each direction, so that NCCL's lazy setup is not captured in
+        a graph."""
         nccl, device = library(), self._device
         device.enter()
         fresh = nccl.get_unique_id()  # a tuple of numbers, and since CuPy 14 bytes
@@ -116,8 +117,8 @@ class Collectives:
         with _Calls(device, "connecting the GPUs"):
             own = number.tobytes() if isinstance(fresh, bytes) else tuple(int(b) for b in number)
             communicator = nccl.NcclCommunicator(n, own, place)
-            # NCCL's end of a communicator waits for all graphs with calls of it. As the process ends nobody destroys
-            # these before, so that a communicator must not end with the last reference to it.
+            # NCCL's destruction of a communicator waits for all graphs that contain its calls. When the process exits
+            # these are not destroyed first, so a communicator must not be destroyed with its last reference.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(communicator))
             buffer = device.acquire(8 * n)
             try:
@@ -130,7 +131,7 @@ class Collectives:
         return communicator
 
     def bound(self, step: Collective, address: Callable[[Ref], int]) -> Callable[[int], None]:
-        """A step bound to addresses; the result is called with a stream."""
+        """A step bound to addresses, as a function that is called with a stream."""
         peers = self._peers.get(_key(step))
         if peers is not None and peers.takes(step):
             return peers.bound(step, address(step.reads[0]), address(step.writes[0]))
@@ -180,7 +181,7 @@ class Collectives:
                 if time.monotonic() > end:
                     self._abort(_missing(group, label))
                     return
-            except RlxError:  # the device is lost or closed: nobody waits for it
+            except RlxError:  # the device is lost or closed: nothing waits for it any more
                 return
 
     def _settle(self) -> None:
@@ -189,7 +190,7 @@ class Collectives:
             time.sleep(_EACH / 10)
 
     def check(self) -> None:
-        """Gives the device up where a kernel has given up waiting for another rank."""
+        """Marks the device's work as lost if a kernel has given up waiting for another rank."""
         for peers in tuple(self._peers.values()):
             if peers is not None and (text := peers.failure):
                 self._device.lose_ranks(text)
@@ -228,7 +229,7 @@ class _Bound(NamedTuple):
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """NCCL's numbers of the dtype, and of what is done to elements."""
+        """NCCL's numbers for the dtype and for the reduction."""
         return _TYPES[self.step.dtype.name], _HOWS[self.step.node.attrs["how"]]
 
     def all_reduce(self, stream: int) -> None:

@@ -1,7 +1,7 @@
 """Sums of small arrays over GPUs of one process, in one kernel, through memory of each that all others write.
 
-Each rank writes what it has into an inbox of every other, and adds what comes into its own, in the order of the ranks.
-docs/design/ranks.md ("Small sums") says why that is right."""
+Each rank writes its data into an inbox of every other rank, and adds up what arrives in its own inboxes in rank order.
+docs/design/ranks.md ("Small sums") says why that is correct."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlx.ranks.memory import Memory
 if TYPE_CHECKING:
     from rlx.backends.cuda.device import CudaDevice
 
-MOST = 1 << 19  # bytes that a rank sends, up to which this is faster than NCCL
+MOST = 1 << 19  # up to this many bytes per rank this is faster than NCCL
 RANKS = 8
 # The threads of a block, the most blocks of a launch (each a channel), and the most units of 8 bytes of a thread.
 THREADS, BLOCKS, EACH = 256, 64, 4
@@ -196,7 +196,7 @@ class Peers:
 
     @staticmethod
     def takes(step: Collective) -> bool:
-        """Whether a step is a sum that is made here: a small one, of which each rank has all."""
+        """Whether a step is a sum that is computed here: a small one whose whole result every rank gets."""
         (x,), nbytes, attrs = step.node.inputs, step.reads[0].nbytes, step.node.attrs
         whole = attrs.get("how") == "sum" and nbytes == step.writes[0].nbytes
         most = min(MOST // max(count_of(attrs) - 1, 1), BLOCKS * THREADS * EACH * 8)

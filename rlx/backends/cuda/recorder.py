@@ -226,7 +226,7 @@ class _Fork:
 
 
 def _may_overlap(before: Step, step: Step) -> bool:
-    """Whether both are kernels of rlx, which wait themselves for what comes before; the kernels of users do not."""
+    """Whether both are kernels of rlx, which themselves wait for earlier launches; users' kernels do not."""
     return all(isinstance(s, Launch) and not isinstance(s.kernel, SourceKernel) for s in (before, step))
 
 
@@ -275,8 +275,8 @@ def _enqueue(device: CudaDevice, step: Step, arena: DeviceArena) -> Enqueue:
 
 
 class BoundLaunch(NamedTuple):
-    """A launch bound to addresses. Its `arguments` may be changed between two launches; `on` gives a stream's launch,
-    with which the caller keeps them."""
+    """A launch bound to addresses. Its `arguments` may be changed between two launches; `on` returns the launch for a
+    stream, and the caller must keep the arguments alive with it."""
 
     enqueue: Enqueue
     arguments: PackedArgs

@@ -149,7 +149,7 @@ def _place(name: str, folders: Iterable[str]) -> tuple[str | None, int]:
 
 @lru_cache(256)
 def _header(path: str, changed: int) -> tuple[str, tuple[str, ...]]:
-    """The text of a file, and what it includes with quotes. Most kernels include the same files."""
+    """The text of a file, and what it includes with quotes. Cached, since most kernels include the same files."""
     text = Path(path).read_text(encoding="utf-8")
     return text, tuple(_QUOTED.findall(text))
 

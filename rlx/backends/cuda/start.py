@@ -1,4 +1,4 @@
-"""Starts the CUDA driver without Python's lock, so that threads that import modules go on meanwhile.
+"""Starts the CUDA driver without holding Python's GIL, so that threads that import modules run meanwhile.
 
 Source: CUDA Driver API, Initialization; Primary Context Management."""
 
@@ -17,8 +17,8 @@ def driver_library() -> Any:
 
 
 def make_context(index: int) -> bool:
-    """Makes the context that the runtime uses on a device. Where it returns True, `drop_context` must follow once the
-    runtime uses it; where it fails, the runtime makes the context, and says what is wrong."""
+    """Creates the context that the runtime uses on a device. If it returns True, `drop_context` must be called once the
+    runtime uses the context; if it fails, the runtime creates the context and reports what is wrong."""
     context, device = ctypes.c_void_p(), ctypes.c_int()
     try:
         driver = driver_library()
@@ -30,7 +30,7 @@ def make_context(index: int) -> bool:
 
 
 def drop_context(index: int) -> None:
-    """Leaves the context to the runtime alone."""
+    """Releases this module's reference to the context, so that only the runtime holds it."""
     device = ctypes.c_int()
     if driver_library().cuDeviceGet(ctypes.byref(device), index) == 0:
         driver_library().cuDevicePrimaryCtxRelease_v2(device)

@@ -4,7 +4,7 @@ _RULES = (
     "attention", "conv.forward", "index", "matmul", "movement", "norm.channels", "norm.rows", "pool", "reduce",
     "softmax",
 )  # fmt: skip
-# What most programs need beside their device. It is imported while the driver is at work on opening it.
+# Modules that most programs need besides the device's own. They are imported while the driver opens the device.
 PROGRAMS = (
     "rlx.driver.memory.planner",
     "rlx.backends.gpu.program.executable",

@@ -67,7 +67,7 @@ class VulkanBackend:
         from rlx.backends.vulkan.opened import bury_lost
 
         with self._lock:
-            bury_lost()  # as `open` does: what is left of a lost device goes when the next one is asked for
+            bury_lost()  # as `open` does: the remains of a lost device are freed when the next one is requested
         return result
 
     def free_bytes(self, index: int) -> int | None:
@@ -89,7 +89,7 @@ def _close() -> None:
     """Closes devices, then the instance, before the interpreter exits, since drivers' threads may crash otherwise."""
     from rlx.backends.vulkan import api
 
-    # The module is not loaded when devices were listed and none was opened.
+    # If devices were only listed and none was opened, the module is not loaded.
     opened = sys.modules.get("rlx.backends.vulkan.opened")
     if opened is None or opened.close_at_exit():
         api.close_instance()

@@ -53,7 +53,8 @@ class VkError(RlxError):
 
 
 def _hidden(result: int) -> str:
-    """The variable that keeps the loader from the machine's drivers, where it found none."""
+    """For an error after no driver was found: the environment variable that hides the machine's drivers from the
+    loader."""
     named = next((name for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES") if name in os.environ), None)
     if result != _NO_DRIVER or named is None:
         return ""
@@ -372,7 +373,7 @@ OPAQUE_FD = 1  # VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT: a file descriptor
 
 
 def can_export(physical: Handle, usage: int) -> bool:
-    """Whether buffers of a usage can lie in exported memory, and need none of their own ("dedicated") for it."""
+    """Whether buffers of this usage can be in exported memory without needing a dedicated allocation each."""
     _, lib = binding()
     info = struct(
         "VkPhysicalDeviceExternalBufferInfo", "PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO",

@@ -1,4 +1,4 @@
-"""Steps that each call submits in a command buffer recorded for it, kernels on addresses that the call gives."""
+"""Steps that each call submits in a newly recorded command buffer: kernels on the addresses that the call supplies."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def bind(device: VulkanDevice, steps: Sequence[Step], arena: DeviceArena, segments: Sequence[str]) -> Enqueued:
-    """See Enqueues. The submission holds the buffers of the call until it has ended."""
+    """See Enqueues. The submission keeps the call's buffers alive until it has ended."""
     number = {name: n for n, name in enumerate(segments)}
     own: dict[str, VulkanBuffer] = {}
-    words: list[tuple[bytearray, int, int, int]] = []  # addresses among push constants: where, segment, offset in that
+    words: list[tuple[bytearray, int, int, int]] = []  # addresses: (bytes, position, segment, offset)
 
     def buffer_of(ref: Ref) -> VulkanBuffer:
         held = arena.buffer(ref.segment)
@@ -53,7 +53,7 @@ def bind(device: VulkanDevice, steps: Sequence[Step], arena: DeviceArena, segmen
         work.append((pipelines[step.kernel].handle, device.ffi.from_buffer(packed), packed, step.groups))
     barriers, between = place_barriers(steps), Barrier(device, COMPUTE | TRANSFER, COMPUTE | TRANSFER)
     ffi, lib, layout, mine = device.ffi, device.lib, device.pipelines.layout, frozenset(own.values())
-    lock = threading.Lock()  # push constants are the call's own, until the command buffer has them
+    lock = threading.Lock()  # guards the push constants, which all calls share, until the command buffer has them
 
     def begin(memory: Memory) -> None:
         device.alive()

@@ -1,10 +1,10 @@
-"""Clock: keeps a card's clocks up between runs, where RLX_VULKAN_CLOCK asks for it.
+"""Clock: keeps a GPU's clock rate high between runs, if RLX_VULKAN_CLOCK asks for it.
 
-With nothing to do for a second or two a driver lowers the clocks, and raises them again only under load: on an H200
-(driver 580) runs of 3.2 ms took 14.5 after a pause of 3 s, until 0.28 s of work had passed. Small submissions in the
-pause, 4 KB written or a dispatch each 0.25 s, changed nothing; with 4 ms of work each 20 ms runs took 6.2, with 80 ms
-each second 3.7. With a CUDA context on the card they took 3.4; it takes 0.5 GB of the card's memory and 0.3 s to
-make.
+After a second or two of idling a driver lowers the clock rate, and raises it again only under load: on an H200 (driver
+580) runs of 3.2 ms took 14.5 ms after a pause of 3 s, until 0.28 s of work was done. Small submissions during the pause
+(4 KB written, or a dispatch, every 0.25 s) changed nothing; with 4 ms of work every 20 ms runs took 6.2 ms, with 80 ms
+every second 3.7 ms. With a CUDA context on the GPU they took 3.4 ms; the context takes 0.5 GB of its memory and 0.3 s
+to create.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ CLOCK_ENV = "RLX_VULKAN_CLOCK"
 
 
 def lasting(software: bool) -> float:
-    """For how many seconds after a run a device's clock is kept up: what RLX_VULKAN_CLOCK says, 0 without it and for
-    software. Raises: RlxError for what is no number of seconds."""
+    """For how many seconds after a run a device's clock rate is kept high: the value of RLX_VULKAN_CLOCK; 0 if it is
+    unset and for software drivers. Raises: RlxError if the value is not a number of seconds."""
     text = os.environ.get(CLOCK_ENV, "").strip()
     try:
         seconds = float(text) if text else 0.0
@@ -47,8 +47,8 @@ def lasting(software: bool) -> float:
 
 
 def held_by_cuda(uuid: bytes) -> Callable[[], object] | None:
-    """Holds the primary context of CUDA on the device of this UUID. Returns what ends that; None where CUDA is not
-    here or has no such device. Source: CUDA Driver API, Primary Context Management."""
+    """Holds the primary context of CUDA on the device of this UUID. Returns a function that releases it; None if CUDA
+    is missing or has no such device. Source: CUDA Driver API, Primary Context Management."""
     try:
         driver: Any = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
         count, device = ctypes.c_int(), ctypes.c_int()
@@ -66,7 +66,7 @@ def held_by_cuda(uuid: bytes) -> Callable[[], object] | None:
 
 
 class Clock:
-    """Keeps a device's clock up from a run until `lasts` seconds after the last, by a thread that lives no longer."""
+    """Keeps a device's clock rate high until `lasts` seconds after its last run, by a thread that ends then."""
 
     def __init__(self, device: VulkanDevice, lasts: float) -> None:
         self._device = device
@@ -77,7 +77,7 @@ class Clock:
         self._last = 0.0
 
     def worked(self) -> None:
-        """Says that a run begins."""
+        """To be called when a run begins."""
         if not self.lasts:
             return
         self._last = time.monotonic()
@@ -105,7 +105,7 @@ class Clock:
             self._thread = None
 
     def stop(self) -> None:
-        """Ends the thread, and lets no other begin. Idempotent."""
+        """Ends the thread and prevents a new one. Idempotent."""
         self._stop.set()
         thread = self._thread
         if thread is not None and thread.ident is not None:  # an interrupt may have kept it from starting

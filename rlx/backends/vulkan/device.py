@@ -85,7 +85,7 @@ class VulkanDevice:
         self._heaps = program_heaps(physical, memory)
         self.submitting = renewed(self, "submitting", threading.RLock)
         self._count_lock = threading.Lock()
-        self._in_use: Counter[int] = Counter()  # bytes allocated, by heap
+        self._in_use: Counter[int] = Counter()  # bytes allocated from each heap
         self._buffers: WeakSet[VulkanBuffer] = WeakSet()
         self._pinned: set[Allocation] = set()  # memory whose views may outlive its buffer
         self._emptied = False  # whether everything but pinned memory and the device itself is destroyed
@@ -109,7 +109,7 @@ class VulkanDevice:
             budget = max(DEFAULT_BUDGET, self.info.memory_bytes // 8)
             self.pool: BufferPool[Allocation] = BufferPool(Allocation.free, budget)
             self._held.callback(self.pool.close)
-            # Memory that other drivers can use, apart from all that they never see.
+            # A separate pool for exportable memory, which other drivers can use.
             self.exported_pool: BufferPool[Allocation] = BufferPool(Allocation.free, budget)
             self._held.callback(self.exported_pool.close)
             self.clock = Clock(self, lasting(self.info.kind == "software"))
@@ -155,7 +155,7 @@ class VulkanDevice:
             raise type(self.dead)(*self.dead.args)
 
     def told(self) -> None:
-        """Lets a waiting thread learn that another's call lost the device. Raises: DeviceLost where one did."""
+        """Called by a waiting thread: raises DeviceLost if another thread's call has lost the device."""
         if isinstance(self.dead, DeviceLost):
             self.alive()
 
@@ -229,7 +229,7 @@ class VulkanDevice:
         self.queue_wait()
 
     def settle(self) -> None:
-        """Waits for copies and calls under way, in memory that the host addresses."""
+        """Waits for copies and calls that are still running on memory that the host can address."""
         for work in self.under_way():
             if isinstance(work, Submission):
                 work.wait()
@@ -282,8 +282,8 @@ class VulkanDevice:
         return buffer
 
     def _again(self, nbytes: int) -> Allocation | None:
-        """The memory of the buffer that was dropped last, where it is of this size and nothing uses it: of a loop that
-        drops a result for each that it makes, without a way through the pool."""
+        """The memory of the buffer released last, if it has this size and nothing uses it: a loop that drops one result
+        for each it makes then need not go through the pool."""
         self.transfer.settle()
         try:
             last = self.orphans.pop()
@@ -322,7 +322,7 @@ class VulkanDevice:
         )
 
     def release(self, buffer: VulkanBuffer) -> None:
-        """Returns a closed buffer's memory to the pool, or leaves it to its views where there are any."""
+        """Returns a closed buffer's memory to the pool or, if views of it are alive, leaves it to them."""
         if self.usable:
             self._buffers.discard(buffer)
             pin, buffer.pinned = buffer.pinned, None
@@ -340,7 +340,7 @@ class VulkanDevice:
         return Pin(memory, self._unpinned)
 
     def _unpinned(self, memory: Allocation) -> None:
-        """Takes back memory whose last view is gone. It runs in finalizers."""
+        """Returns memory to the pool once its last view is gone. Runs in finalizers."""
         self._pinned.discard(memory)
         if self.usable:
             self.pool.leave(memory)
@@ -350,8 +350,8 @@ class VulkanDevice:
                 self._destroy_handle()
 
     def _destroy_handle(self) -> None:
-        """Destroys the device itself, the last of its objects. Where views of its memory still live, it is destroyed
-        with the last of them instead."""
+        """Destroys the device itself, after all objects made from it. If views of its memory are alive, that happens
+        with the last of them."""
         self._emptied = True
         if not self._pinned and self.handle is not None:
             OPENED.discard(self)
@@ -384,7 +384,7 @@ class VulkanDevice:
         return kind_for(self.physical, nbytes, 0 if heap is None else self._free(heap))
 
     def free_bytes(self) -> int:
-        """Bytes that are free in the largest heap of the programs' memory, and those in the pools."""
+        """Bytes free in the largest heap that programs use, plus those in the pools."""
         return self._free(self._heaps[0]) + self._waiting_bytes()
 
     def taken_bytes(self) -> int:
@@ -467,7 +467,8 @@ class VulkanDevice:
     # -- the end
 
     def bury(self) -> None:
-        """Closes buffers and recordings that were collected without being closed, once their runs have ended."""
+        """Closes buffers and recordings that were garbage-collected without being closed, once their runs have
+        ended."""
         for recorded in self.under_way():
             recorded.ended()
             del recorded

@@ -42,10 +42,10 @@ EXPORT = "VK_KHR_external_memory_fd"
 _PLAIN_EXTENSIONS = ("VK_EXT_memory_budget", "VK_KHR_portability_subset", EXPORT)
 # VkComponentTypeKHR and VkScopeKHR
 _FLOAT16, _FLOAT32, _SCOPE_SUBGROUP = 0, 1, 3
-# Drivers (VkDriverId) whose fma() rounds once, for which there is no query: NVIDIA's.
+# Drivers (VkDriverId) whose fma() rounds only once, which cannot be queried: NVIDIA's.
 _NVIDIA = 4
 _FUSED_DRIVERS = (_NVIDIA,)
-# Drivers whose unpackHalf2x16() keeps subnormal halves, which the query for f16 arithmetic does not answer.
+# Drivers whose unpackHalf2x16() keeps subnormal halves; the query about f16 arithmetic does not tell that.
 _HALVES_DRIVERS = (_NVIDIA,)
 # basic, vote, arithmetic, ballot, shuffle
 _SUBGROUP_OPERATIONS = 0x1F
@@ -282,9 +282,9 @@ def _property_words(v11: Handle, v12: Handle) -> set[str]:
 
 
 def _with_matrices(handle: Handle, features: set[str], driver: int) -> set[str]:
-    """The feature words without those of cooperative matrices where the device lacks them in the shape of most kernels,
-    16 x 16 x 16 from f16 to f32; with "narrow_coopmat" where it has 16 x 8 x 16 and 16 x 8 x 8 too, and is known to
-    spread their elements evenly over 32 threads, as NVIDIA's driver does."""
+    """The feature words, without those of cooperative matrices if the device lacks the shape that most kernels use, 16
+    x 16 x 16 from f16 to f32. "narrow_coopmat" is added if it also has 16 x 8 x 16 and 16 x 8 x 8, and is known to
+    distribute their elements evenly over 32 threads, as NVIDIA's driver does."""
     none = features - {"coopmat", "coopmat2", "bf16_coopmat"}
     if "coopmat" not in features:
         return none
@@ -304,7 +304,7 @@ def _with_matrices(handle: Handle, features: set[str], driver: int) -> set[str]:
 
 
 def _queue(handle: Handle) -> tuple[int | None, int]:
-    """The first queue family that can compute, None where there is none; and the valid bits of its timestamps."""
+    """The first queue family with compute support, or None; and the number of valid bits of its timestamps."""
     ffi, lib = api.binding()
     count = ffi.new("uint32_t *")
     lib.vkGetPhysicalDeviceQueueFamilyProperties(handle, count, ffi.NULL)

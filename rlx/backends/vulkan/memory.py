@@ -50,7 +50,7 @@ _WANTED: dict[MemoryKind, tuple[int, ...]] = {
 }
 _STAGING_WANTED = (_CACHED, _MAPPED)
 USAGE = 0x20000 | 0x20 | 0x1 | 0x2  # shader device address, storage, transfer source and target
-_SMALL_READ_BYTES = 1024  # up to so many, reading mapped memory is faster than a submission
+_SMALL_READ_BYTES = 1024  # up to this size, reading mapped memory is faster than a submission
 
 
 class Allocation:
@@ -68,7 +68,7 @@ class Allocation:
         self.nbytes = align(nbytes)
         self.kind = kind
         self.exported = exported
-        self.imported: Imported | None = None  # what another driver made of it
+        self.imported: Imported | None = None  # the memory as another driver imported it
         self.host: Bytes | None = None
         self.address = 0
         self._held = Resources()
@@ -158,7 +158,7 @@ def allocate(device: VulkanDevice, nbytes: int, exported: bool = False) -> Alloc
     if nbytes > device.limits.max_alloc_bytes:
         raise refuse("more than the device allocates at once")
     kind: MemoryKind = "staging" if exported else device.memory_kind(nbytes)
-    # Where the window of mapped device memory (BAR) is full, unmapped memory may be left.
+    # If the window of mapped device memory (BAR) is full, there may still be unmapped memory.
     kinds: list[MemoryKind] = [kind, "staging"] if kind == "bar" and device.forced is None else [kind]
     reason = ""
     for attempt in kinds:
@@ -196,8 +196,8 @@ def kind_for(physical: Physical, nbytes: int, free: int) -> MemoryKind:
     if bar is None:
         return "staging"
     window = physical.heaps[physical.memory_types[bar].heap].nbytes
-    # A window over nearly all of the device's memory serves every allocation; a small one only those that are at most
-    # an eighth of it and still fit.
+    # A BAR window over nearly all device memory serves every allocation; a small one serves only allocations that take
+    # at most an eighth of it and still fit.
     whole = max(heap.nbytes for heap in physical.heaps if heap.device_local)
     if window >= whole * 9 // 10 or nbytes <= min(window // 8, free):
         return "bar"
@@ -205,7 +205,7 @@ def kind_for(physical: Physical, nbytes: int, free: int) -> MemoryKind:
 
 
 def program_heaps(physical: Physical, forced: MemoryKind | None) -> list[int]:
-    """The heaps that the memory of programs comes from, the largest first: device-local ones, or the host's."""
+    """The heaps from which programs' memory is allocated, the largest first: device-local ones, or the host's."""
     on_host = forced == "host" or (forced is None and _shared(physical))
     kind = memory_type(physical, _WANTED["host"]) if on_host else None
     return local_heaps(physical) if kind is None else [physical.memory_types[kind].heap]
@@ -217,8 +217,8 @@ def _shared(physical: Physical) -> bool:
 
 
 def free_in_heap(physical: Physical, heap: int, in_use: int = 0) -> int:
-    """Bytes that are free in a heap of which this process has `in_use`: by the driver's count of what all processes
-    have, where it gives one."""
+    """Free bytes of a heap from which this process has allocated `in_use`: by the driver's count for all processes, if
+    it gives one."""
     free = physical.heaps[heap].nbytes - in_use
     if "VK_EXT_memory_budget" in physical.extensions:
         _, lib = api.binding()
@@ -341,7 +341,7 @@ class VulkanBuffer:
         if self.closed:
             return
         if self.device.dead is None:
-            if self.users:  # going through them takes long
+            if self.users:  # iterating over the users takes long
                 for recorded in tuple(self.users):
                     recorded.retire("memory it was recorded over was closed")
             self.device.transfer.settle()
@@ -349,7 +349,7 @@ class VulkanBuffer:
         self.device.release(self)
 
     def free(self) -> None:
-        """Returns the memory to the driver; where views of it live, that happens with the last of them. Requires: the
+        """Returns the memory to the driver; if views of it are alive, only with the last of them. Requires: the
         device is closed and no longer uses it. Idempotent."""
         self.closed = True
         pin, self.pinned = self.pinned, None

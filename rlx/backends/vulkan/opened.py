@@ -68,7 +68,7 @@ def _leave_out_drivers_exit() -> None:
 
     `exit` would call the drivers' own exit handlers. NVIDIA's (580) frees there what it shares with the parent, whose
     own exit then never ends. C calls the handlers registered last first, so those of drivers, which were loaded before
-    the fork, are left out, as in the children of `multiprocessing`. Where there is no `on_exit`, nothing is done.
+    the fork, are skipped, as in the children of `multiprocessing`. Without `on_exit` in the C library, nothing is done.
     """
     libc = ctypes.CDLL(None)
     register = getattr(libc, "on_exit", None)

@@ -93,7 +93,8 @@ class Pipelines:
         return {kernel: self.get(kernel) for kernel in distinct}
 
     def codes(self, kernels: Iterable[Kernel]) -> dict[bytes, bytes]:
-        """The drivers' code of kernels, by the hash of its key in the cache; without those that are not in there."""
+        """The kernels' code from the driver, by the hash of each one's cache key; kernels that are not in the cache are
+        left out."""
         keys = []
         for kernel in kernels:
             _, code, constants, subgroup = self._shader(kernel)

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Steps in a command buffer until a run has been timed: at least FIRST_STEPS, or 1/FIRST_PART of a long program.
+# Steps per command buffer until a run has been timed: at least FIRST_STEPS, or 1/FIRST_PART of a long program.
 FIRST_STEPS, FIRST_PART = 4, 256
-# The work in a command buffer from then on. It bounds the wait after an interrupted run, and keeps watchdogs of the
-# system from ending the work. A single step cannot be divided.
+# The duration of a command buffer after that. It bounds the wait after an interrupted run, and keeps the system's
+# watchdogs from killing the work. A single step cannot be divided.
 SUBMIT_SECONDS = 0.25
 _BOTTOM = 0x2000  # the pipeline stage at which timestamps are taken
 COMPUTE_STAGE = 0x20
@@ -107,8 +107,8 @@ class Recorded(Closing):
         return self._segments[ref.segment].address + ref.offset
 
     def _record(self, batches: Sequence[range]) -> None:
-        """Records these ranges of steps, a command buffer each, and replaces the earlier command buffers, which are
-        kept where this fails."""
+        """Records these ranges of steps, a command buffer each, in place of the earlier command buffers, which stay
+        valid if this fails."""
         fresh = CommandBuffers(self._device, len(batches)) if batches else None
         old = fresh
         try:
@@ -124,7 +124,7 @@ class Recorded(Closing):
         """Records a range of steps into command buffer `index`. For speed, its loop calls the library directly."""
         first, last = batch.start, batch.stop
         ffi, lib, layout = self._device.ffi, self._lib, self._device.pipelines.layout
-        # In a recording with copies all barriers order transfers too; in others only accesses by shaders.
+        # If a recording has copies, its barriers order transfers too; otherwise only shader accesses.
         stages = COMPUTE | TRANSFER if any(isinstance(step, Copy) for step in self._steps) else COMPUTE
         between = Barrier(self._device, stages, stages)
         cb = commands.begin(index)
@@ -241,12 +241,12 @@ class Recorded(Closing):
             try:
                 self._record(batches)
             except OutOfDeviceMemory as error:
-                # No failure: the run has succeeded, and the first command buffers stay usable, a little slower.
+                # Not an error: the run has succeeded, and the first command buffers remain usable, if a little slower.
                 _log.warning("%s: keeps its first command buffers: %s", self._device.info.id, error)
 
     def timings(self) -> list[float]:
-        """µs of each step in the last run, from timestamps. Steps without a barrier between them overlap; the time of
-        such a step is then what it added. Requires: recorded with timings, launched and waited for."""
+        """µs of each step in the last run, from timestamps. Steps without a barrier between them overlap; such a step's
+        time is then only what it added to the total. Requires: recorded with timings, launched and waited for."""
         if self._queries is None:
             raise UnsupportedOp(
                 "this recording has no timestamps; record it with timings=True, on a queue that has a clock"

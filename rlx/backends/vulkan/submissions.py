@@ -70,7 +70,7 @@ class Submission:
             return False
         try:
             if self._fence.unsure:
-                self._fence.wait()  # an interrupt left it so; only waiting tells
+                self._fence.wait()  # after an interrupt, only waiting tells whether it was submitted
             if self._fence.ended():
                 self.drop()
                 return True
@@ -99,7 +99,7 @@ class Submission:
 
 
 class Submissions:
-    """The submissions of a device, as many as were under way at a time."""
+    """The reusable submissions of a device: as many as have been under way at the same time."""
 
     def __init__(self, device: VulkanDevice) -> None:
         self._device = device
@@ -173,6 +173,6 @@ class QueueMark:
 
     def wait(self) -> None:
         for one, runs in self._work:
-            if one.runs == runs:  # it is begun again only once the run before has ended
+            if one.runs == runs:  # a submission is reused only once its earlier work has ended
                 one.wait()
         self._work = []

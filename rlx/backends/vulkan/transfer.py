@@ -85,7 +85,7 @@ class Transfer:
                 )
 
     def fill(self, target: Handle, offset: int, nbytes: int, byte: int) -> None:
-        """Sets bytes; `offset` and `nbytes` are multiples of 4."""
+        """Fills a range with a byte value; `offset` and `nbytes` are multiples of 4."""
         word = byte * 0x01010101
         with self._lock:
             self._fence.wait()

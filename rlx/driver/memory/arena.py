@@ -33,10 +33,9 @@ class DeviceArena(Protocol):
     `node` is a tensor's id in the planned graph. `ArenaError` is raised, and nothing is changed, for a node without a
     slot, a write longer than its slot, a read past it, a count or an offset that is negative or no integer, and a
     closed arena (every call but `close` and `closed`). Nothing is ever truncated. A plan whose slots leave their
-    segments, or are not aligned, is refused when the arena is made or the segment is bound. Segments of inputs and
-    outputs that lie in memory which each call gives (`Device.build_call`) are not the arena's: `buffer` refuses them
-    unless they are bound. Memory is zero when acquired. Calls return once their bytes are copied. `register_half_param`
-    may be called by several threads.
+    segments, or are not aligned, is refused when the arena is made or the segment is bound. Segments whose memory each
+    call supplies (`Device.build_call`) are not the arena's: `buffer` refuses them unless they are bound. Memory is zero
+    when acquired. Calls return once their bytes are copied. `register_half_param` may be called by several threads.
     """
 
     plan: MemoryPlan

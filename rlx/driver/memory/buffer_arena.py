@@ -261,7 +261,7 @@ class BufferArena(Closing):
                 f"copy_into: the twin has another plan: {len(twin.plan.slots)} slots in {twin.plan.segments}, not the "
                 f"{len(self.plan.slots)} of {self.plan.segments}; make it with device.arena(arena.plan, ...)"
             )
-        self._half.copy_into(twin._half)  # first, since it may run out of memory
+        self._half.copy_into(twin._half)  # before all other copies, since it may run out of memory
         for name, nbytes in self.plan.segments.items():
             if nbytes:
                 twin.buffer(name).copy_from(self.buffer(name), 0, 0, int(nbytes))

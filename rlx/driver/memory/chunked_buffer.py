@@ -1,4 +1,4 @@
-"""ChunkedBuffer: a chunked buffer, which grows and never moves what it holds. Stores are made of regions."""
+"""ChunkedBuffer: device memory that grows by chunks and never moves its contents. Stores consist of such regions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlx.host.locks import renewed
 from rlx.records import Record, field
 
 _MIN_CHUNK = 1 << 16
-_MAX_GROWTH_BYTES = 1 << 26  # a chunk takes at most so many beyond what is asked for
+_MAX_GROWTH_BYTES = 1 << 26  # the most bytes that a chunk allocates beyond the request
 
 
 class _Chunk(Record, frozen=False, eq=False):
@@ -96,13 +96,13 @@ class ChunkedBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes acquired from the device. Without the lock: a room that adds up its stores has its own."""
+        """Bytes acquired from the device. Does not take the lock: a room that adds up its stores holds its own."""
         return sum(chunk.buffer.nbytes for chunk in tuple(self._chunks.values()))
 
     @property
     def extra_bytes(self) -> int:
-        """Bytes that contents take in another order than their slots', where a device has that (`CpuBuffer`), less
-        those that its buffers do not take meanwhile."""
+        """Bytes of additional copies of the contents in another layout, where a device keeps such (`CpuBuffer`), minus
+        the bytes of its buffers that are released meanwhile."""
         return sum(getattr(chunk.buffer, "extra_bytes", 0) for chunk in tuple(self._chunks.values()))
 
     def segments(self) -> Iterator[tuple[str, Buffer]]:
@@ -123,8 +123,7 @@ class ChunkedBuffer:
     def place(self, dtype: DType, nbytes: int, ahead: Callable[[], int] | None = None) -> Slot:
         """A new slot with undefined contents.
 
-        `ahead` returns the limit of bytes that may still be asked for, this slot included, so that a new chunk is no
-        larger.
+        `ahead` returns the bytes that may still be requested at most, this slot included; a new chunk is no larger.
         Raises: OutOfDeviceMemory; nothing is changed then."""
         need = align(max(nbytes, 1))
         with self.lock:
@@ -170,8 +169,8 @@ class ChunkedBuffer:
             self._buffer(slot).write(slot.offset, raw)
 
     def write_by(self, slot: Slot, work: Callable[[Bytes], None]) -> None:
-        """Has `work` write the whole slot, maybe twice: in its place where the host can reach the memory at full speed,
-        else in other memory, which is copied."""
+        """Has `work` write the whole slot, perhaps twice: in place if the host can access the memory at full speed,
+        else in host memory, which is then copied."""
         if slot.nbytes and not self._buffer(slot).write_by(slot.offset, slot.nbytes, work):
             data = np.empty(slot.nbytes, np.uint8)
             work(data)
@@ -258,8 +257,8 @@ class ChunkedBuffer:
         return slot
 
     def _find(self, need: int) -> tuple[int, int] | None:
-        """Chunk and start of the free run to use: one of exactly this size, which an equal slot left; else one of the
-        newest chunk, so that slots made together lie together; else the smallest that is large enough."""
+        """Chunk and start of the free run to use: preferably one of exactly this size, left by an equal slot; else one
+        in the newest chunk, so that slots made together are adjacent; else the smallest that is large enough."""
         runs = [
             (end - start, -number, start)
             for number, chunk in self._chunks.items()

@@ -17,23 +17,23 @@ ALIGNMENT = 256  # bytes; every slot begins on a multiple of it, except aliases 
 # executables share: "store3.0", "half3.0", … are segments of store 3.
 CONST = "const"
 PLANNERS = ("reuse", "bump")
-SPARED_BYTES = 1 << 28  # arenas from here on are made smaller by repeating cheap nodes (`planner/spare.py`)
-SPARED_PART = 8  # those alone that take one of so many parts of a GPU's memory, or more
+SPARED_BYTES = 1 << 28  # arenas of at least this size are made smaller by recomputing cheap nodes (`planner/spare.py`)
+SPARED_PART = 8  # and only if they take at least 1/SPARED_PART of a GPU's memory
 
 
 
 def input_segment(name: str) -> str:
-    """The segment of an input that lies in memory which each call gives (`Device.build_call`)."""
+    """The segment of an input whose memory each call supplies (`Device.build_call`)."""
     return f"in.{name}"
 
 
 def output_segment(name: str) -> str:
-    """The segment of an output that lies in memory which each call gives."""
+    """The segment of an output whose memory each call supplies."""
     return f"out.{name}"
 
 
 class OuterSegment(str):
-    """What a body calls a segment of the program around it, and `name`, what that program calls it."""
+    """A body's name for a segment of the enclosing program; `name` is that program's own name for it."""
 
     name: str
 
@@ -56,7 +56,7 @@ class Slot(NamedTuple):
         return self.offset + self.nbytes
 
     def from_inside(self) -> Slot:
-        """The same place under the name that a body of the program uses."""
+        """The same slot under the segment name that a body of the program uses."""
         return self._replace(segment=OuterSegment(self.segment))
 
 

@@ -52,7 +52,7 @@ class BufferPool(Generic[T]):
         self._free = free
         self._lock = renewed(self, "_lock", threading.Lock)
         self._waiting: list[T] = []  # kept in ascending order of capacity
-        self._nbytes = 0  # theirs
+        self._nbytes = 0  # the sum of their capacities
         self._left: deque[T] = deque()
         self._closed = False
 
@@ -93,12 +93,13 @@ class BufferPool(Generic[T]):
         self._free_all(evicted)
 
     def leave(self, buffer: T) -> None:
-        """`give` for finalizers, which may run while their thread holds the lock: the next call takes it in."""
+        """`give` for finalizers, which may run while their thread holds the lock: the next call puts the buffer into
+        the pool."""
         self._left.append(buffer)
 
     @property
     def left(self) -> int:
-        """The number of buffers that finalizers left and no call has taken in yet."""
+        """The number of buffers that finalizers left and no call has put into the pool yet."""
         return len(self._left)
 
     def sweep(self) -> None:

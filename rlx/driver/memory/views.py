@@ -31,8 +31,8 @@ def is_alias(node: Node, plan: MemoryPlan) -> bool:
 
 
 def results_elsewhere(graph: Graph, plan: MemoryPlan) -> dict[str, Tensor]:
-    """The results that do not lie in the segment of their name (`plan(outside=)`): those that are an argument or a view
-    of one, a constant, or another result."""
+    """The results that are not in their own output segment (`plan(outside=)`): each is an argument or a view of one, a
+    constant, or another result."""
     results = visible(graph.outputs)
     return {name: t for name, t in results.items() if plan.slots[t.id].segment != output_segment(name)}
 

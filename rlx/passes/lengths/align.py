@@ -1,4 +1,4 @@
-"""Whether graphs that one function gives for different lengths are the same program, and where they differ."""
+"""Whether the graphs of one function, traced at different lengths, are the same program, and where they differ."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rlx.ir import Graph, Node, Tensor
 
 
 def difference(a: Graph, b: Graph) -> str | None:
-    """What tells the structures of two graphs apart: their nodes and which tensors these read. None where they are
-    the same; attributes, values and lengths are not compared."""
+    """The first difference in structure between two graphs, which is their nodes and the tensors these read; None if
+    there is none. Attributes, values and lengths are not compared."""
     if len(a.nodes) != len(b.nodes):
         return f"{len(a.nodes)} nodes beside {len(b.nodes)}"
     places: dict[int, tuple[int, int]] = {}
@@ -35,8 +35,8 @@ def difference(a: Graph, b: Graph) -> str | None:
 
 
 def aligned(a: Graph, b: Graph) -> tuple[Graph, Graph] | None:
-    """The two graphs with one structure, where only movements are missing that change nothing at one of the lengths:
-    a slice of the whole, an expansion to the same shape. None where they differ in more."""
+    """The two graphs with the same structure. Movements that one graph lacks, because they change nothing at its length
+    (a slice of the whole, an expansion to the same shape), are added to it. None if the graphs differ in more."""
     one, two = _Side(a), _Side(b)
     while not (one.done and two.done):
         pair = None if one.done or two.done or one.node.op is not two.node.op else _inputs(one, two)
@@ -59,7 +59,7 @@ def aligned(a: Graph, b: Graph) -> tuple[Graph, Graph] | None:
 
 
 class _Side:
-    """One of two graphs that are made alike; their new tensors are made in pairs and numbered alike."""
+    """One of two graphs being aligned; new tensors are made in both at the same time and get the same numbers."""
 
     def __init__(self, graph: Graph) -> None:
         self.nodes = graph.nodes
@@ -90,7 +90,8 @@ class _Side:
         self.at += 1
 
     def stand_in(self, other: _Side) -> bool:
-        """Makes here the other side's next node, a movement, as one that changes nothing. False where it would."""
+        """Adds the other side's next node, a movement, to this side as one that changes nothing; False if it would
+        change something."""
         node = other.node
         for place in reversed(other.chain[node.inputs[0].id]):
             x = self.made[place]
@@ -108,7 +109,7 @@ class _Side:
 
 
 def _moves(node: Node) -> bool:
-    """Whether a node may leave its input as it is, at some length: a slice, an expansion, a reshape."""
+    """Whether a node could be the identity at some length: a slice, an expansion or a reshape."""
     return node.op.moves_data and node.attrs.keys() <= {"starts", "stops", "steps", "shape"}
 
 

@@ -70,7 +70,7 @@ def prefix(axis: Axis) -> Factor | None:
 
 
 def certain(layout: Layout) -> Layout:
-    """The layout of a tensor whose equal elements an op has told apart."""
+    """The layout without `uniform`: for a tensor whose elements may no longer be equal."""
     return tuple(tuple(replace(f, uniform=False) if f.uniform else f for f in axis) for axis in layout)
 
 
@@ -79,7 +79,7 @@ def size_of(axis: Axis) -> int:
 
 
 def true_shape(layout: Layout, graph: Graph) -> tuple[int, ...] | None:
-    """A tensor's shape in a graph of true lengths; None where there is more of it than the padded one holds."""
+    """A tensor's shape in a graph of true lengths; None if it does not fit into the padded one."""
     sizes = []
     for axis in layout:
         true = [f.size if f.reading is None else f.reading(graph) for f in axis]
@@ -90,12 +90,12 @@ def true_shape(layout: Layout, graph: Graph) -> tuple[int, ...] | None:
 
 
 def joined(axes: Sequence[Axis], size: int) -> Axis:
-    """The one layout of axes that an elementwise op combines, of which those of length 1 are repeated.
+    """The common layout of axes that an elementwise op combines; axes of length 1 are broadcast.
 
     Raises: Refused where they differ."""
     fitting = [a for a in axes if size_of(a) == size] or [fixed(size)]
     placed = [a for a in fitting if not any(f.uniform for f in a)] or fitting
-    # Several factors tell more of an axis than one of the same true elements does.
+    # Several factors are more specific than a single one with the same true elements.
     first = max(placed, key=len)
     if any(a != first and (prefix(a) is None or prefix(a) != prefix(first)) for a in placed):
         raise Refused("it combines axes whose padding lies in different places")
@@ -114,7 +114,7 @@ def broadcast(layouts: Sequence[Layout], shape: Sequence[int]) -> Layout:
 def reshaped(layout: Layout, shape: Sequence[int]) -> Layout:
     """The layout after a reshape. Raises: Refused where a padded factor would be cut."""
     if 0 in shape:
-        return tuple(map(fixed, shape))  # no element lies anywhere; a length that has some is found by its shapes
+        return tuple(map(fixed, shape))  # there are no elements; a length that has some is noticed by its shapes
     left = [*_merged([f for axis in layout for f in axis if f != Factor(1)])][::-1]
     axes: list[Axis] = []
     for n in shape:

@@ -2,10 +2,10 @@
 
 The analysis needs no symbolic shapes. It compares the graph of the bucket's size with graphs that the same function
 gives for other lengths: where shapes differ, an axis is padded; where constants differ, each length gives its own.
-Rules (`rules`) say for each op what becomes of the padding: rows that do not meet stay apart, sums and whatever else
-combines elements along a padded axis get a mask, and the rest is refused. Before a program runs at some length for
-the first time, the graph of just that length is compared with it as well (`Padded.fit`), so that nothing rests on a
-guess of how a function's shapes depend on its lengths.
+Rules (`rules`) say for each op how padding is handled: independent rows need nothing, ops that combine elements along a
+padded axis, such as sums, get a mask, and the rest is refused. Before a program runs at some length for the first time,
+the graph of just that length is compared with it as well (`Padded.fit`), so that nothing rests on a guess of how a
+function's shapes depend on its lengths.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Unlike(Exception):
 
 
 class Given(Record, frozen=False):
-    """An input that each length gives: its value in a graph of true lengths. `alike` are readings that must agree."""
+    """An input whose value depends on the lengths: `reading` finds it in the graph of the true lengths. `alike` are
+    readings that must give the same value."""
 
     tensor: Tensor
     value: Callable[[Graph], Array]
@@ -52,7 +53,7 @@ class Given(Record, frozen=False):
 
 
 class Fit(Record):
-    """A padded program at given lengths: what it reads beside the caller's arrays, and the true part of its results.
+    """A padded program at given lengths: its inputs besides the caller's arrays, and the true part of its results.
 
     `inputs` holds the padded shape of each input; `outputs` the factors of each output's axes and how many elements
     of each count."""
@@ -90,10 +91,10 @@ def _true_part(array: Any, axes: tuple[tuple[tuple[int, int], ...], ...]) -> Any
 
 
 class Padded(Record, frozen=False):
-    """A graph whose inputs may be padded, and what else a run needs to know.
+    """A graph whose inputs may be padded, with what a run needs to know of it.
 
-    `plain` is the graph of the bucket's size and `source` that with the nodes `expanded` decomposed, of which `graph`
-    was made. `masks` names the nodes that a mask was put before."""
+    `plain` is the graph of the bucket's size. `source` is `plain` with the nodes `expanded` decomposed; `graph` was
+    made from it. `masks` names the nodes that a mask was put before."""
 
     graph: Graph
     plain: Graph
@@ -141,21 +142,22 @@ class Padded(Record, frozen=False):
 
 
 def alike(source: Graph, other: Graph) -> tuple[Graph, Graph]:
-    """The two with one structure, where movements are all that may be missing; else as they are."""
+    """The two graphs aligned to one structure if only movements are missing; else unchanged."""
     if difference(source, other) is None:
         return source, other
     return aligned(source, other) or (source, other)
 
 
 def compare(source: Graph, other: Graph) -> None:
-    """Raises: Unlike where the two are not one program at two lengths."""
+    """Raises: Unlike if the two graphs are not the same program at two lengths."""
     unlike = difference(source, other)
     if unlike is not None:
         raise Unlike(f"the program has another structure there: {unlike}")
 
 
 def _sized(node: Node) -> Iterable[str]:
-    """The attributes that may depend on lengths, since the node's rule reads them from each graph."""
+    """The attributes that may depend on the lengths, because the node's rule reads them from the graph of each
+    length."""
     rule = rule_of(node)
     return rule.sized if rule is not None else ()
 
@@ -211,7 +213,7 @@ def padded(source: Graph, others: Sequence[Graph]) -> Padded:
 
 
 class _Decompose(Exception):
-    """A node that has no rule for its padded axes, but parts that may have."""
+    """Raised for a node without a rule for its padded axes that can be decomposed into ops that may have one."""
 
     def __init__(self, at: int) -> None:
         super().__init__(at)
@@ -243,7 +245,7 @@ class Maker:
             compare(source, other)
         self.captured: dict[
             int, tuple[Tensor, Tensor]
-        ] = {}  # tensors of the graph around, and what stands for them
+        ] = {}  # tensors of the enclosing graph and their captures
         self.new = Rewriter(source)
         self.new.graph  # noqa: B018 - makes the new graph, which lengths are declared in
         self.layouts: dict[int, Layout] = {}
@@ -365,7 +367,7 @@ class Maker:
         return [(tensor, tuple(site.made(0, k) for k in range(t.ndim)))]
 
     def _check(self, t: Tensor, layout: Layout, at: int) -> None:
-        """The net under the rules: the layout must give the shapes that the graphs of other lengths have."""
+        """Verifies the rules: the layout must give the shapes found in the graphs of other lengths."""
         if tuple(map(size_of, layout)) != t.shape:
             raise AssertionError(f"{t}: the layout {layout} is not of the shape {t.shape}")
         for other, root in zip(self.others, self.roots, strict=True):
@@ -401,7 +403,8 @@ class Maker:
         return result
 
     def number(self, reading: Callable[[Graph], int]) -> Tensor:
-        """A number of each length. Readings that agree so far share one; `Padded.fit` checks that they go on to."""
+        """An input that holds a number for each length. Readings that agree so far share one; `Padded.fit` checks that
+        they still agree."""
         if self.outer is not None:
             return self.capture(self.outer.number(reading))
         key = (reading(self.source), self.true(reading))
@@ -412,14 +415,14 @@ class Maker:
         return self.numbers[key].tensor
 
     def capture(self, t: Tensor) -> Tensor:
-        """What stands in a body for a tensor of the graph around: one more of its params."""
+        """The capture, one more param of the body, that stands for a tensor of the enclosing graph."""
         if t.id not in self.captured:
             param = self.new.graph.param(f"length {len(self.captured)}", t.shape, t.dtype)
             self.captured[t.id] = (t, param)
         return self.captured[t.id][1]
 
     def mask(self, axis: Axis) -> Tensor:
-        """Which elements of a padded axis count."""
+        """A mask of the elements of a padded axis that count."""
         lengths = {i: self.number(f.reading) for i, f in enumerate(axis) if f.reading is not None}
         key = tuple((f.size, lengths[i].id if i in lengths else None) for i, f in enumerate(axis))
         if key not in self.vectors:
@@ -461,6 +464,6 @@ def _plain(t: Tensor) -> Layout:
 
 
 def elementwise(site: Site) -> Made:
-    """Ops of one element each: what the padding holds becomes what the result's padding holds."""
+    """The rule of elementwise ops: padding elements of the inputs give padding elements of the result."""
     shape = site.node.output.shape
     return site.repeat({}, broadcast(site.layouts, shape))

@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 
 
 class Rule(Record):
-    """What is done to an op of which an input or output has an axis of unknown length.
+    """How to handle an op that has an axis of unknown length in an input or output.
 
     `make` gives the tensors that stand for the node's outputs, and their layouts. `sized` names the attributes that
     may differ between lengths; `make` must read what it needs of them from each graph."""
@@ -86,7 +86,7 @@ class Site:
         return self.maker.agrees(self.read(reading))
 
     def made(self, output: int, axis: int, uniform: bool = False) -> Axis:
-        """An axis of an output that this node gives its length: true elements first."""
+        """An output axis whose length this node determines, with the true elements first."""
         size = self.node.outputs[output].shape[axis]
         reading = self.read(lambda node: node.outputs[output].shape[axis])
         true = self.maker.true(reading)

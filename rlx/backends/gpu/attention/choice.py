@@ -1,6 +1,6 @@
 """The candidates for an attention, their costs, and how tests and benchmarks override the choice among them.
 
-"tiles": 64 queries a workgroup, in honest f32. "decode": few queries, with the keys cut into parts. "matrix": tiles by
+"tiles": 64 queries per workgroup, in plain f32. "decode": few queries, with the keys cut into parts. "matrix": tiles by
 matrix instructions, for f16 and bf16, and for f32 in sessions of a lower precision.
 """
 
@@ -26,10 +26,10 @@ FEW_QUERIES = 16  # up to this many queries of a head, reading the keys takes mo
 _MIN_KEYS = 128  # the fewest keys of a part: with fewer, adding up the parts costs more than it saves
 _MAX_SPLITS = 64
 _LONG = 512  # queries from which f32 operands are cast to 16 bits by launches of their own
-_SUMS = 192  # the sums that a thread of the gradient's matrix kernels holds in registers beside all else
-# The matrices of a warp, and the columns at a time, that the gradient's matrix kernels may have.
+_SUMS = 192  # accumulators that a thread of the gradient's matrix kernels has registers for
+# For the gradient's matrix kernels: the allowed matrices per warp, and the allowed columns per step.
 _GRADIENT_SIZES = {"registers": ((1, 2), (64, 32)), "shared": ((1,), (32, 16)), "warpgroup": ((1, 2), (64,))}
-# Widths of heads that fill most of one or two panels of 64 columns.
+# Head widths that fill most of one or two panels of 64 columns.
 _PANELS = (*range(49, 65), *range(97, 129))
 
 
@@ -55,15 +55,16 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """How operands become matrices of 16-bit floats: the matrices' type, and the number of terms of that type whose
-    sum is one element of an operand. `first`: operands are cast by launches of their own, before the kernel."""
+    """How operands are converted to matrices of 16-bit floats: each element becomes the sum of `terms` numbers of type
+    `type`. `first`: separate launches cast the operands before the kernel runs."""
 
     type: DType
     terms: int
     first: bool
 
     def word(self, stored: DType) -> str:
-        """The kernel's variant SMO: the dtypes of its operands in memory, of its matrices and of its result."""
+        """The kernel's variant SMO: the dtypes of the stored operands, of the matrices and of the output, joined by
+        "_"."""
         return f"{self.type if self.first else stored}_{self.type}_{stored}"
 
 
@@ -77,9 +78,9 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """The kernels for few queries: a workgroup has `rows` query rows of a key head; the keys are cut into `splits`
-    parts. `lanes`: the threads that share a key, in the kernel whose streams wait for nothing; 0 in the kernel that
-    brings tiles of keys through shared memory."""
+    """The kernels for few queries: a workgroup computes `rows` query rows of one KV head; the keys are split into
+    `splits` parts. `lanes`: the threads that share a key in the kernel that streams keys without barriers; 0 for the
+    kernel that stages tiles of keys in shared memory."""
 
     algorithm: ClassVar[Algorithm] = "decode"
     cost: Cost
@@ -107,8 +108,9 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class MatrixGradient:
-    """The two matrix kernels of the gradient. In that of the queries a warp has `deep` matrices of 16 queries and reads
-    `keys` keys at a time; in that of the keys it has `deep_keys` matrices of keys and reads `queries` queries."""
+    """The two matrix kernels of the gradient. In the kernel for dq, a warp holds `deep` matrices of 16 queries and
+    reads `keys` keys at a time; in the kernel for dk and dv, it holds `deep_keys` matrices of 16 keys and reads
+    `queries` queries at a time."""
 
     algorithm: ClassVar[Algorithm] = "matrix"
     cost: Cost
@@ -150,9 +152,9 @@ def choose(target: Target, problem: Problem) -> Candidate:
 
 
 def choose_step(target: Target, problem: Problem) -> Decode:
-    """The sizes of the kernel for one query a head that writes its own key and value. Two workgroups of two heads on
-    each multiprocessor take 10.0 µs, one of four heads 11.0 (an H200 through CUDA: 32 heads of 64, 8 key heads, 2,047
-    keys); through Vulkan, in a step of a model, 10.9 and 12.3."""
+    """The sizes of the decoding-step kernel, which has one query per head and also writes the new key and value. Two
+    workgroups of two heads on each multiprocessor take 10.0 µs, one of four heads 11.0 (an H200 through CUDA: 32 heads
+    of 64, 8 key heads, 2,047 keys); through Vulkan, in a step of a model, 10.9 and 12.3."""
     suited = min(2, problem.heads // problem.kv_heads)
     kernels: list[Candidate] = []
     for rows in (1, 2, 4, 8):
@@ -173,8 +175,9 @@ def choose_gradient(target: Target, problem: Problem) -> Gradient:
 def gradients(target: Target, problem: Problem) -> list[Gradient]:
     """Every pair of kernels that can compute the gradients of an attention on the target, with each of their sizes.
 
-    The matrix kernels rank first, with their scores where it suits the device best. Operands of two terms would take
-    three products where f32 takes one; and f32 does not become f16, whose range upstream gradients may leave.
+    The matrix kernels rank first, with scores kept where that suits the device best. Operands of two terms are not
+    used: they would take three products where f32 takes one. f32 is never cast to f16, since upstream gradients may
+    exceed its range.
     """
     result: list[Gradient] = [Tiles((2,))]
     matrices, units = matrices_for(problem.stored, problem.precision, problem.sq), target.matrices
@@ -218,7 +221,7 @@ def _suited_gradient(target: Target, problem: Problem, scores: Scores, wide: int
 
 
 def gradient_bytes(d: int, scores: Scores, deep: int, columns: int) -> int:
-    """The bytes of shared memory that either matrix kernel of the gradient needs at most."""
+    """The shared memory, in bytes, that the larger of the gradient's two matrix kernels needs."""
     row = 2 * max(1, math.ceil(d / 16)) + 1
     if scores == "shared":
         return 16 * max(64 * row, columns * (2 * row + 1) + 64 * 9)
@@ -230,8 +233,8 @@ def gradient_bytes(d: int, scores: Scores, deep: int, columns: int) -> int:
 def candidates(target: Target, problem: Problem) -> list[Candidate]:
     """Every kernel that can compute an attention on the target, with each of its sizes.
 
-    For few queries the decode kernel ranks first. Elsewhere the matrix kernel does, except for operands of several
-    terms whose scores go through shared memory: three products take longer there than one in f32.
+    For few queries the decode kernel ranks first. Otherwise the matrix kernel does, unless operands have several terms
+    and scores go through shared memory: its three products then take longer than one in f32.
     """
     result: list[Candidate] = [Tiles((2,))]
     if not problem.sk:
@@ -245,7 +248,7 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
 
 
 def matrices_for(stored: DType, precision: str, sq: int) -> Matrices | None:
-    """How the matrix kernel multiplies operands of this dtype at a precision; None where it does not, as where f32 must
+    """How the matrix kernel multiplies operands of this dtype at a precision; None where it may not, because f32 must
     stay f32. "tf32" keeps 11 bits of each factor; two terms of bf16 keep 16."""
     if stored.is_half:
         return Matrices(stored, 1, False)
@@ -259,7 +262,7 @@ def matrices_for(stored: DType, precision: str, sq: int) -> Matrices | None:
 
 
 def multiplies(target: Target, half: DType) -> bool:
-    """Whether the device has matrix instructions for this type, and shuffles within subgroups."""
+    """Whether the device has subgroup shuffles, and matrix instructions for this type."""
     return half in target.matrices.types and "subgroup" in target.features
 
 
@@ -277,9 +280,9 @@ def shared_bytes(d: int, scores: Scores, deep: int, keys: int, terms: int) -> in
 
 
 def _matrix(target: Target, problem: Problem, matrices: Matrices, rank: int) -> list[Candidate]:
-    """The sizes of the matrix kernel that fit into shared memory. Those that registers hold too, with the scores where
-    it suits the device best, get `rank`, the largest the least cost; all others rank behind the tiles in f32.
-    Instructions for warpgroups read whole panels of 64 columns."""
+    """The sizes of the matrix kernel that fit into shared memory. Sizes that also fit into registers, with scores kept
+    where that suits the device best, get `rank`, and the largest of them costs least; all others rank behind the f32
+    tiles. Instructions for warpgroups read whole panels of 64 columns."""
     d, terms, units = problem.d, matrices.terms, target.matrices
     kinds: list[Scores] = ["shared"]
     if not units.opaque:
@@ -301,10 +304,10 @@ def _matrix(target: Target, problem: Problem, matrices: Matrices, rank: int) -> 
 def _suited(
     target: Target, problem: Problem, scores: Scores, terms: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The values of `deep` and `keys` that suit the matrix kernel. Two matrices a warp read keys and values half as
-    often, but need registers, and enough queries to fill the device. With one panel, five workgroups of single matrices
-    do as well as three of two, and better where workgroups differ in length. With scores in shared memory two
-    workgroups fit at once only where their rows are few."""
+    """The values of `deep` and `keys` that suit the matrix kernel. With two matrices per warp, keys and values are read
+    half as often, but that needs registers, and enough queries to fill the device. With one panel, five resident
+    workgroups of single matrices do as well as three of two, and better where workgroups differ in length. With scores
+    in shared memory, two workgroups fit on a multiprocessor only if they have few rows."""
     d, sq = problem.d, problem.sq
     few = sq <= 64 or problem.count * math.ceil(sq / 128) < target.units
     narrow = (terms > 1 and d > 32) or (scores == "warpgroup" and d <= 64)
@@ -313,9 +316,9 @@ def _suited(
 
 
 def _decode(target: Target, problem: Problem, rank: int) -> list[Candidate]:
-    """Kernels with as many rows as shared memory holds, and no more than there are; with fewer where the keys are too
-    few to be cut into parts and most of the device would be idle. The keys are cut so that enough workgroups keep the
-    memory busy."""
+    """Decode kernels with as many query rows per workgroup as there are and shared memory holds; with fewer where there
+    are too few keys to split and most of the device would be idle. The keys are split so that enough workgroups run to
+    saturate memory bandwidth."""
     heads = problem.batch * problem.kv_heads
     mine = problem.heads // problem.kv_heads * problem.sq
     most = 8 if problem.d <= 128 else 4
@@ -334,9 +337,9 @@ def _decode(target: Target, problem: Problem, rank: int) -> list[Candidate]:
 
 
 def _streams(target: Target, problem: Problem, rank: float, mine: int) -> list[Candidate]:
-    """The kernel that reads units of 16 bytes, where a power of two of them is a row. A part for each multiprocessor
-    keeps the memory busy; more of them take longer to add up. Where loads do not overlap with what follows them, tiles
-    of keys are faster (16 µs against 19, measured on an H200 through Vulkan)."""
+    """The streaming decode kernel, which reads units of 16 bytes; a row must be a power of two of units. One part of
+    the keys per multiprocessor saturates memory bandwidth; more parts take longer to add up. Where loads do not overlap
+    with later instructions, tiles of keys are faster (16 µs against 19, measured on an H200 through Vulkan)."""
     lanes = problem.d * problem.stored.itemsize // 16
     if not problem.units or lanes not in (2, 4, 8, 16, 32):
         return []
@@ -350,7 +353,7 @@ def _streams(target: Target, problem: Problem, rank: float, mine: int) -> list[C
 
 
 def _splits(groups: int, blocks: int, keys: int) -> int:
-    """The parts of the keys with which `blocks` come to about `groups` workgroups."""
+    """The number of parts of the keys for which `blocks` workgroups per part come to about `groups` in all."""
     return max(1, min(groups // max(blocks, 1), math.ceil(keys / _MIN_KEYS), _MAX_SPLITS))
 
 

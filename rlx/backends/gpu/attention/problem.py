@@ -15,7 +15,7 @@ from rlx.ir import Node, Tensor
 from rlx.ops.attention.parts import NO_TOKENS, ByToken, rest, swapped
 
 CAUSAL, WINDOW, CAPPED, COUNTED = 1, 2, 4, 8  # flags of the kernels' constant FLAGS
-BY_TOKEN = 16  # times the value of the attribute `tokens`: four more of FLAGS
+BY_TOKEN = 16  # times the attribute `tokens`, a mask of four bits: the further bits of FLAGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +55,18 @@ class Attention:
         return {"WIDE": wide, "FLAGS": self.flags, "MASK": self.mask_kind, "ALIGNED": aligned}
 
     def pointers(self, refs: Sequence[Ref]) -> list[Ref]:
-        """The operands, then mask and lengths; the first operand takes the place of one that is absent."""
+        """The operands, then mask and lengths; where one of these is absent, the first operand is passed in its
+        place."""
         return [*refs, self.mask or refs[0], self.lengths or refs[0]]
 
     def sizes(self, *more: int) -> list[int | float]:
-        """The scalar arguments of the kernels for few queries and of the gradient's, as their declarations list them,
-        with `more` behind the sizes."""
+        """The scalar arguments of the few-query kernels and of the gradient kernels, in declaration order; `more`
+        follows the sizes."""
         whole = [self.count, self.heads, self.kv_heads, self.sq, self.sk, self.d, *self.strides, self.each]
         return [*whole, self.window, *more, self.scale, self.cap]
 
     def sizes_and_rows(self) -> list[int | float]:
-        """The scalar arguments of the kernels of tiles: those of `sizes`, and the distances between the rows of q, of k
-        and of v."""
+        """The scalar arguments of the tiled kernels: those of `sizes`, then the row strides of q, k and v."""
         heads = {ByToken.Q: self.heads, ByToken.K: self.kv_heads, ByToken.V: self.kv_heads}
         return self.sizes(*(self.d * (n if one in self.tokens else 1) for one, n in heads.items()))
 
@@ -74,8 +74,8 @@ class Attention:
 def attention_of(
     ctx: Lowering, node: Node, q: Tensor, k: Tensor, others: Sequence[Tensor], tokens: ByToken | None = None
 ) -> Attention:
-    """The `Attention` of a node, whose operands are by token as `tokens` or its attribute says; a mask that is stored
-    neither as bool nor as f32 is cast to f32 here."""
+    """The `Attention` of a node. `tokens`, or else the node's attribute, says which operands are laid out by token; a
+    mask stored neither as bool nor as f32 is cast to f32 here."""
     tokens = node.attrs.get("tokens", NO_TOKENS) if tokens is None else tokens
     batch, heads, sq, d = swapped(q.shape) if ByToken.Q in tokens else q.shape
     kv_heads, sk = (swapped(k.shape) if ByToken.K in tokens else k.shape)[1:3]

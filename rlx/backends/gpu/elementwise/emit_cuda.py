@@ -72,8 +72,8 @@ class _Writer:
 
     @staticmethod
     def look_up(pointers: list[str]) -> list[str]:
-        """The operands' pointers from the block's row of the table. The compiler knows of a parameter that it points to
-        global memory; of an address that was read it has to be told."""
+        """Loads the operands' pointers from the block's row of the table. The compiler knows that pointer parameters
+        refer to global memory; for an address loaded from memory it has to be told."""
         lines = [f"    const rlx_u64* row = table + blockIdx.z * {len(pointers)}u;"]
         for k, pointer in enumerate(pointers):
             kind, name = pointer.rsplit(" ", 1)
@@ -174,7 +174,7 @@ class _Writer:
         return ", ".join([*names, place] if self.counts else names)
 
     def offsets(self) -> list[str]:
-        """Device code that reads the meta block into registers, and finds each strided operand's element at a linear
+        """Device code that reads the meta block into registers and computes each strided operand's offset for a linear
         index."""
         rank, lines = self.kernel.rank, ["struct Meta {", f"    uint dims[{self.kernel.rank}];"]
         lines += [f"    int {name}[{rank + 1}];" for name, _ in self.strided]

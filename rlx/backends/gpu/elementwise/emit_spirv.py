@@ -30,7 +30,7 @@ from rlx.backends.gpu.elementwise.tree import (
 from rlx.backends.gpu.modules import modules
 from rlx.backends.gpu.program.steps import TreeKernel, TreeOperand
 
-# Functions of one lane, and those of the template that do the same for four lanes in fewer instructions.
+# Scalar functions, and the template's functions that do the same for four lanes in fewer instructions.
 _BY_FOURS = {"p_round_bf16": "round4_bf16", "p_round_f16": "round4_f16"}
 
 
@@ -45,10 +45,10 @@ def template(wide: bool = False, fused: bool = False) -> Template:
 def emit_spirv(kernel: TreeKernel, features: frozenset[str], packs: bool = True) -> bytes:
     """The SPIR-V module of a tree kernel, entry point `main`, 256 threads a workgroup, for Vulkan 1.2.
 
-    The push constants hold the arguments, in the kernel's order: addresses of 8 bytes, then u32 n. A batched kernel
-    reads the addresses of its operands from the table that stands in their place. The module declares
-    the IEEE behaviour that the features offer. `packs` adds a loop over packs of 4 or 8 neighbouring elements, for
-    wider memory accesses: a software device gains nothing by it and takes long to compile it.
+    The push constants hold the arguments, in the kernel's order: addresses of 8 bytes, then u32 n. A batched kernel is
+    given one table instead, from which it reads the addresses of its operands. The module declares the IEEE behaviour
+    that the features offer. `packs` adds a loop over packs of 4 or 8 neighbouring elements, for wider memory accesses:
+    a software device gains nothing by it and takes long to compile it.
     """
     code = program(kernel)
     main = _Main(kernel, code, template(code.wide, "fused_fma" in features).start())
@@ -126,14 +126,14 @@ class _Main:
         return n
 
     def looked_up(self, table: int, kinds: list[int]) -> list[int]:
-        """The operands' pointers, of these types, from the workgroup's row of the table."""
+        """Loads the operands' pointers, which have these types, from the workgroup's row of the table."""
         b = self.b
         first = b.make(Op.IMul, self.uint_t, b.call("set_index"), b.uint(len(kinds)))
         at = [b.make(Op.IAdd, self.uint_t, first, b.uint(k)) for k in range(len(kinds))]
         return [b.make(Op.Bitcast, kind, b.call("address", table, i)) for kind, i in zip(kinds, at, strict=True)]
 
     def loop(self, start: int, end: int, step: int, body: Callable[[int], None]) -> int:
-        """for (i = start; i < end; i += step) body(i). Returns the last i, which the body did not see."""
+        """for (i = start; i < end; i += step) body(i). Returns the final i, at which the loop ended."""
         b = self.b
         entry = next(inst.words[0] for inst in reversed(b.code) if inst.op == Op.Label)
         head, test, inside, after, done = (b.new() for _ in range(5))
@@ -155,7 +155,7 @@ class _Main:
         return i
 
     def packs(self, n: int) -> int:
-        """The number of packs of neighbouring elements: 0 where a pointer is not aligned to packs."""
+        """The number of packs of neighbouring elements; 0 if a pointer is not aligned to a pack."""
         b = self.b
         low = b.uint(0)
         for pointer, o in zip(self.pointers, self.operands, strict=True):
@@ -205,7 +205,7 @@ class _Main:
             b.call(f"store{self.lanes}_{s.storage}", pointer, place, *self.fours(lane_values, s.value))
 
     def fours(self, lanes: list[dict[int, int]], k: int) -> list[int]:
-        """Value k of all lanes, in vectors of four."""
+        """Value k of every lane, as vectors of four lanes."""
         kind = self.b.declare(Op.TypeVector, self.type_of(self.program.values[k].cls), 4)
         values = [lane[k] for lane in lanes]
         return [
@@ -240,7 +240,7 @@ class _Main:
         self.scalar(lanes, start, len(self.program.values))
 
     def scalar(self, lanes: list[dict[int, int]], start: int, end: int) -> None:
-        """Values `start` to `end` of each lane."""
+        """Computes values `start` to `end`, one lane after another."""
         for values in lanes:
             for k, v in enumerate(self.program.values[start:end], start):
                 if isinstance(v, Const):
@@ -261,7 +261,7 @@ class _Main:
         return self.b.declare(Op.TypeInt, 64 if cls == "l" else 32, 1)
 
     def places(self, i: int) -> list[int]:
-        """The element of each operand at linear index i."""
+        """Each operand's element offset at linear index i."""
         b = self.b
         at = [b.uint(0) if o.access == "scalar" else i for o in self.operands]
         if not self.strided:

@@ -116,8 +116,7 @@ def words_of(data: bytes) -> list[int]:
 
 
 def instructions(words: list[int]) -> Iterator[Inst]:
-    """A module's instructions, one after another. Raises: UnsupportedOp at one that does not end where the module does
-    or before."""
+    """A module's instructions, one after another. Raises: UnsupportedOp for one that extends past the module's end."""
     at = 5
     while at < len(words):
         count = words[at] >> 16
@@ -145,9 +144,9 @@ def no_contraction(module: Module) -> Module:
 
 
 def float_modes(data: bytes, features: frozenset[str]) -> bytes:
-    """The module with the arithmetic of 32-bit floats pinned down as far as the device offers it: NaN, infinity and -0
-    count ("float_controls"), subnormals stay ("denorm_preserve"), results round to nearest even ("rte"). The same for
-    f64, where the module has it, by the features with "_f64" behind these names."""
+    """The module with execution modes for 32-bit floats, as far as the device has the features: NaN, infinity and -0
+    are preserved ("float_controls"), subnormals are kept ("denorm_preserve"), results round to nearest even ("rte"). A
+    module that uses f64 gets the same for it, by the features named with the suffix "_f64"."""
     declared: set[int] = set()
     entry, first_mode = 0, 20
     for inst in instructions(words_of(data)):  # capabilities and the entry point precede the first execution mode

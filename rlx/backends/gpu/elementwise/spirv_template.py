@@ -12,8 +12,8 @@ PHYSICAL_STORAGE_BUFFER = 5349
 PUSH_CONSTANT = 9
 _BLOCK, _OFFSET = 2, 35  # decorations
 
-# The kinds of an opcode's operands after its result type and result: "i" is an id, "l" a literal, "*" repeats the one
-# before.
+# The kinds of an opcode's operands after its result type and result: "i" is an id, "l" a literal, "*" repeats the
+# preceding kind.
 _NO_RESULT = {
     Op.Name: "il*", Op.MemberName: "il*", Op.Decorate: "il*", Op.MemberDecorate: "il*", Op.ExecutionMode: "il*",
     Op.Store: "iil*", Op.Branch: "i", Op.BranchConditional: "iiil*", Op.LoopMerge: "iil*", Op.SelectionMerge: "il",
@@ -130,7 +130,7 @@ class Builder:
     # -- types and constants
 
     def declare(self, inst_op: int, *words: int, typed: bool = False) -> int:
-        """A type (or, `typed`, a constant whose first word is its type). Equal ones are declared once."""
+        """Declares a type or, if `typed`, a constant whose first word is its type. Equal ones are declared once."""
         key = (inst_op, *words)
         result = self.template.by_content.get(key) or self.known.get(key)
         if result is None:

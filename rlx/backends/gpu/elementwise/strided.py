@@ -15,7 +15,7 @@ from rlx.ir import Expr, Tensor
 from rlx.ir import expr as ex
 
 MAX_INDEX = 1 << 31  # element indices in a kernel are 31 bits
-MAX_OPERANDS = 14  # their addresses, that of the meta block and n are 124 bytes
+MAX_OPERANDS = 14  # with the meta block's address and n, that makes 124 bytes of arguments
 _THREADS = 256
 _SOFTWARE_ELEMENTS = 16
 _SPREAD = 1 << 18  # elements up to which every element gets a thread of its own
@@ -59,7 +59,7 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def strides_of(ctx: Lowering, tensor: Tensor) -> tuple[int, ...]:
-    """The distances of elements along each axis of a tensor's shape, as the tensor lies for the node at hand."""
+    """The element strides of a tensor's axes, in the layout that the current node reads or writes it in."""
     if not ctx.lies_last(tensor):
         return contiguous(tensor.shape)
     first, *sizes, _ = contiguous(last_shape(tensor.shape))
@@ -74,8 +74,8 @@ def broadcast(shape: Sequence[int], to: Sequence[int]) -> tuple[int, ...]:
 
 
 def collapse(shape: Sequence[int], views: Sequence[View]) -> tuple[tuple[int, ...], list[View]]:
-    """The same elements with the fewest dimensions: those of one element dropped, neighbours merged where every operand
-    steps through both as through one."""
+    """The same iteration with the fewest dimensions: those of length 1 are dropped, and neighbours are merged where all
+    operands' strides allow it."""
     flat = contiguous(shape)
     if all(v.strides == flat for v in views):
         n = math.prod(shape)
@@ -102,12 +102,12 @@ def launch_tree(
     ctx: Lowering, trees: Sequence[Expr], shape: Sequence[int], inputs: Sequence[View], outputs: Sequence[View],
     short: bool = False,
 ) -> None:  # fmt: skip
-    """Evaluates trees for every element of `shape`: by no launch where that is empty, by several where 31 bits are too
-    few to count the elements. `short`: see TreeKernel."""
+    """Launches the evaluation of trees for every element of `shape`: no launch if it is empty, several if it has 2³¹
+    elements or more. `short`: see TreeKernel."""
     if 0 in shape:
         return
     views = [*inputs, *outputs]
-    # What a launch is depends on the places of its operands by their alignment alone, and layers repeat it.
+    # A launch depends on its operands' addresses only through their alignment, so equal layers reuse the cached one.
     key = (tuple(trees), tuple(shape), len(inputs), short,
            tuple([(v.storage, v.strides, v.start, v.slot.offset % 32) for v in views]))  # fmt: skip
     known = ctx.trees.get(key)
@@ -155,9 +155,9 @@ def launch_tree(
 
 
 def grid(ctx: Lowering, kernel: TreeKernel, count: int, sets: int = 1) -> tuple[int, int, int]:
-    """The workgroups for `count` elements, or packs of a packed kernel, of each of so many sets of operands. Where a
-    device has threads enough for all of them, each takes one; a batched kernel reads addresses first, which on a
-    software device takes as long as several elements do."""
+    """The grid for `count` elements (packs, in a packed kernel) of each set of operands. On hardware each thread takes
+    one element while there are enough threads. A batched kernel reads addresses first, which on a software device takes
+    as long as several elements, so that a thread takes more of them."""
     n = sets * count
     each = 1 if kernel.packed or n <= _SPREAD else lanes(kernel) * _in_turn(ctx, kernel, n)
     if ctx.target.software and sets > 1:
@@ -167,16 +167,17 @@ def grid(ctx: Lowering, kernel: TreeKernel, count: int, sets: int = 1) -> tuple[
 
 def _in_turn(ctx: Lowering, kernel: TreeKernel, n: int) -> int:
     """The number of packs that a thread takes one after another. A tree with functions has nearly as many instructions
-    as memory bandwidth allows; a long prologue adds many more for each thread, so that several packs share it. At least
-    about a million threads are left."""
+    as memory bandwidth allows; a long prologue adds many more per thread, so several packs share one. At least about a
+    million threads remain."""
     if not ctx.target.long_prologue or heavy(kernel.trees) or not has_functions(kernel.trees):
         return 1
     return max(1, min(lanes(kernel), n // lanes(kernel) >> 20))
 
 
 def _packs(dims: Sequence[int], flat: tuple[int, ...], views: Sequence[View], scalar: Sequence[bool]) -> bool:
-    """Whether the innermost dimension divides into packs, of which every operand has four adjacent aligned elements or
-    one repeated element, and some operand is strided (a kernel of flat operands alone finds its packs by itself)."""
+    """Whether the innermost dimension divides into packs for which each operand has either four adjacent aligned
+    elements or one repeated element, and at least one operand is strided (a kernel of flat operands makes packs by
+    itself)."""
     if not dims or dims[-1] % PACK or all(v.strides == flat or c for v, c in zip(views, scalar, strict=True)):
         return False
     for v, constant in zip(views, scalar, strict=True):
@@ -192,8 +193,8 @@ def _packs(dims: Sequence[int], flat: tuple[int, ...], views: Sequence[View], sc
 
 
 def _doubles(dims: Sequence[int], views: Sequence[View], scalar: Sequence[bool], n_in: int) -> bool:
-    """Whether some inputs repeat each element twice in a row, and the two innermost dimensions divide into packs: four
-    elements of a contiguous operand, two of a doubled one, one of an operand that is constant there."""
+    """Whether some inputs repeat each element twice in a row, and the two innermost dimensions divide into packs. A
+    pack is four elements of a contiguous operand, two of a doubled one, one of an operand that is constant there."""
     if len(dims) < 2 or dims[-1] != 2 or dims[-2] % 2:
         return False
     if not any(v.strides[-2:] == (1, 0) for v in views[:n_in]):
@@ -216,7 +217,7 @@ def _doubles(dims: Sequence[int], views: Sequence[View], scalar: Sequence[bool],
 def _launch_doubled(
     ctx: Lowering, trees: Sequence[Expr], dims: tuple[int, ...], views: Sequence[View], n_in: int, short: bool
 ) -> None:
-    """One thread a pack: the two innermost dimensions become one, which counts packs."""
+    """Launches one thread per pack: the two innermost dimensions are merged into one that counts packs."""
     shape = (*dims[:-2], dims[-2] * 2 // PACK)
     flat = contiguous(dims)
     operands, block = [], list(shape)
@@ -239,7 +240,7 @@ def _launch_doubled(
 
 
 def counting_from(tree: Expr, start: int) -> Expr:
-    """The tree for a part of the elements, the first of which is number `start`."""
+    """The tree for a part of the iteration that begins at linear index `start`: "index" is shifted by it."""
     done: dict[Expr, Expr] = {}
     for e in ex.linearize([tree]):
         rebuilt = Expr(e.prim, tuple(done[a] for a in e.args), e.dtype, e.value)

@@ -32,8 +32,8 @@ _HEAVY = frozenset({"exp", "expm1", "log", "log1p", "sin", "cos", "tan", "asin",
                     "atanh", "gumbel", "threefry", "threefry_first", "threefry_second"})  # fmt: skip
 MAX_HEAVY = 4
 
-# Primitives with a variant of suffix h, for f32 values whose results are rounded to 16 bits: less exact, and cheaper
-# than memory accesses.
+# Primitives with a variant of suffix h, for f32 values whose results are rounded to 16 bits: less exact, but cheap
+# enough that memory bandwidth stays the limit.
 _SHORT = frozenset({"exp", "tanh", "one_plus_erf", "gelu", "logistic", "div", "recip"})
 
 # Sixteen bits moved without conversion: data movement must not touch the payload of a NaN.
@@ -53,7 +53,7 @@ DEFINED: dict[Class, frozenset[str]] = {
     "b": _LOGIC | {"abs", "and", "or", "xor"},
 }
 
-# The primitives whose u8 and i8 results may leave the range.
+# The primitives whose u8 and i8 results may overflow and must be wrapped.
 _WRAPPED = frozenset({"neg", "abs", "add", "sub", "mul", "div", "pow", "shl", "mod", "fmod", "floordiv"})
 
 
@@ -92,7 +92,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Stores value `value` in output `operand`, as `storage`."""
+    """Stores value number `value` to output `operand`, as dtype `storage`."""
 
     operand: int
     value: int
@@ -151,13 +151,13 @@ def heavy(trees: tuple[Expr, ...]) -> bool:
 
 
 def heavy_prim(prim: str) -> bool:
-    """Whether a primitive is of many instructions."""
+    """Whether a primitive takes many instructions."""
     return prim in _HEAVY
 
 
 @functools.lru_cache(1 << 12)
 def has_functions(trees: tuple[Expr, ...]) -> bool:
-    """Whether the trees have a primitive of `_HEAVY` or `_SHORT`, beyond simple arithmetic and selects."""
+    """Whether the trees have a primitive of `_HEAVY` or `_SHORT`, not only simple arithmetic and selects."""
     return any(e.prim in _HEAVY | _SHORT for e in linearize(trees))
 
 
@@ -168,15 +168,15 @@ def lanes(kernel: TreeKernel) -> int:
 
 
 def ends_short(kernel: TreeKernel) -> bool:
-    """Whether every float that is read or stored has 16 bits, so that no result shows more precision; `kernel.short`
-    says so of the inputs."""
+    """Whether every float output has 16 bits, and so has every float input unless `kernel.short` marks the inputs as
+    intermediate values: then no result shows more precision."""
     inputs = () if kernel.short else kernel.inputs
     floats = [o.storage for o in (*inputs, *kernel.outputs) if o.storage.is_float]
     return bool(floats) and all(s.is_half for s in floats) and any(o.storage.is_half for o in kernel.outputs)
 
 
 def _joined(trees: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The trees with gelu, a / (1 + exp(-x)) and any other 1 + erf(x) as one primitive each."""
+    """The trees with gelu, a / (1 + exp(-x)) and any remaining 1 + erf(x) each replaced by one primitive."""
     done: dict[Expr, Expr] = {}
     for e in linearize(trees):
         args = tuple(done[a] for a in e.args)
@@ -217,8 +217,8 @@ def _other_factor(e: Expr, factor: float) -> Expr | None:
 
 
 def _doubles(e: Expr, dtype: DType) -> bool:
-    """Whether e is an f32 product of a number of this 16-bit dtype and a power of two that is at least 1. The product
-    then is a number of the dtype too unless it overflows, which in bf16 happens no sooner than in f32."""
+    """Whether e is an f32 product of a value of this 16-bit dtype and a power of two ≥ 1. Such a product is exact in
+    the dtype unless it overflows; bf16 overflows no sooner than f32."""
     if e.prim != "mul" or e.dtype.name != "f32":
         return False
     lits = [a.args[0] if a.prim == "cast" else a for a in e.args]

@@ -1,9 +1,9 @@
 """The candidates for a GEMM, their costs, and how tests and benchmarks override the choice among them.
 
-A product is computed by the vendor's library, by matrix instructions ("mma", and "halves" where nothing has to be
-rounded and rows are whole units), by tiles of fused multiply-adds ("fma"), or, where it is skinny, by a kernel that
-reads B once: by multiply-adds ("rows"; "line" and "vector" for one row), or by matrix instructions on matrices from
-shared memory ("skinny") or made in registers ("direct").
+A product is computed by the vendor's library, by matrix instructions ("mma", and "halves" for 16-bit operands whose
+rows are whole units of 16 bytes), by tiles of fused multiply-adds ("fma"), or, where it is skinny, by a kernel that
+reads B once: by multiply-adds ("rows"; "line" and "vector" for one row), or by matrix instructions whose matrices are
+loaded from shared memory ("skinny") or built in registers ("direct").
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Algorithm = Literal["library", "mma", "halves", "fma", "rows", "line", "vector",
 Pair = tuple[DType, DType]  # the storage of A and of B
 
 LONG_SUM = 8192  # longer sums are added up in parts, so that rounding stays below the tolerance
-# Sides of a tile, and its rate as a share of the largest tile's: a larger tile reads less for each multiply-add.
+# Rows and columns of a tile, and its rate relative to the largest tile's: a larger tile reads less per multiply-add.
 FMA_TILES = {"s": (64, 64, 0.78), "t": (128, 64, 0.8), "w": (64, 128, 0.84), "l": (128, 128, 1.0)}
 MMA_TILES = {"s": (64, 64, 0.5), "m": (128, 128, 0.8), "l": (128, 256, 1.0)}
 _MMA_SHARED_BYTES = 48 << 10  # the mma tiles need so much shared memory
@@ -35,16 +35,16 @@ _FEW_ROWS = 8
 _MAX_ROWS_SMALL_B = 16
 _MAX_ROWS = 64
 _SMALL_B_ELEMENTS = 1 << 20
-_LIBRARY_B_ELEMENTS = 1 << 23  # the library multiplies few rows of halves by a B of so many
+_LIBRARY_B_ELEMENTS = 1 << 23  # from this size of B on, the library multiplies few rows of halves
 _LONG_SUM_TERMS = 2048
-_LARGE_PRODUCTS = 1 << 30  # it pays to round the operands of so many multiply-adds before, by launches of their own
+_LARGE_PRODUCTS = 1 << 30  # multiply-adds from which separate launches that round the operands first pay off
 _THREADS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How operands become matrices of 16-bit floats: the matrices' type, and the number of terms of that type whose sum
-    is an element of A and of B. Terms i and j are multiplied where i + j is below the larger of the two numbers."""
+    """How operands are split into matrices of 16-bit floats of type `type`: an element of A is the sum of `terms_a` of
+    them, one of B the sum of `terms_b`. Terms i of A and j of B are multiplied if i + j < max(terms_a, terms_b)."""
 
     type: DType
     terms_a: int
@@ -52,7 +52,7 @@ class Split:
 
     @property
     def exact(self) -> bool:
-        """Whether operands have several terms, for results near f32: sums must then be kept as carefully as in f32."""
+        """Whether an operand has several terms, for results close to f32: sums must then be as accurate as in f32."""
         return max(self.terms_a, self.terms_b) > 1
 
 
@@ -108,8 +108,9 @@ class MmaTiles:
 
 @dataclass(frozen=True, slots=True)
 class FewRows:
-    """The kernel that reads B once for `rows` rows. A workgroup has `sites` groups of `each` columns, which a thread
-    sums. Where B is transposed, `across` threads read side by side. The loads of `ahead` steps are outstanding."""
+    """The kernel that reads B once for each `rows` rows of A. A workgroup computes `sites` groups of `each` columns;
+    each thread sums one group. Where B is transposed, `across` threads read adjacent parts of its rows. Loads are
+    issued `ahead` steps ahead."""
 
     algorithm: ClassVar[Algorithm] = "rows"
     cost: Cost
@@ -134,9 +135,10 @@ class Vector:
 
 @dataclass(frozen=True, slots=True)
 class SkinnyTiles:
-    """The kernel that reads B once for each 16 rows, by matrix instructions. A warp has `columns` columns, `beside` of
-    a workgroup's eight warps lie side by side and the others share their columns; `ahead` slabs of a warp's part of B
-    are read at once. The sum over k is cut into `split_k` parts, which one more launch adds up."""
+    """The kernel that reads B once for each 16 rows, by matrix instructions. A warp computes `columns` columns.
+    `beside` of a workgroup's eight warps have different columns; the others share these and split k. A warp has the
+    loads of `ahead` slabs of B outstanding. The sum over k is cut into `split_k` parts, which one more launch adds
+    up."""
 
     algorithm: ClassVar[Algorithm] = "skinny"
     cost: Cost
@@ -154,8 +156,8 @@ class SkinnyTiles:
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """The kernel that reads B once for each 16 rows, into the registers of matrix instructions. A workgroup has
-    `columns` columns."""
+    """The kernel that reads B once for each 16 rows of A, straight into the registers of matrix instructions. A
+    workgroup computes `columns` columns."""
 
     algorithm: ClassVar[Algorithm] = "direct"
     cost: Cost
@@ -212,7 +214,8 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
     mma_first = mma and split is not None and (problem.grouped or units.overlapped or not split.exact)
     if mma and split is not None:
         large = p.count * p.m * p.n * p.k >= _LARGE_PRODUCTS and not problem.grouped
-        # Tiles that round f32 on every read run at less than half the rate of 16-bit operands (79 and 197 TFLOP/s).
+        # Tiles that round f32 operands at every read reach less than half the rate of tiles with 16-bit operands (79
+        # and 197 TFLOP/s).
         stored = (split.type, split.type) if large and not split.exact else pair
         result += _mma_tiles(target, problem, 2 if mma_first else 4, stored, split)
         wanted = (large and p.m > _MAX_ROWS) or forced().algorithm == "halves"
@@ -241,8 +244,8 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
         result.append(_few_rows(target, p, rank, pair if problem.c == pair[0] else (f32, f32)))
     if library is None:
         return result
-    # f32 operands that the library would round otherwise than the other devices do are rounded to bf16 before, and so
-    # are pairs of different dtypes that are multiplied in bf16.
+    # f32 operands are cast to bf16 first where the library's own rounding would differ from that of the other devices;
+    # so are pairs of different dtypes that are multiplied in bf16.
     apart = mma and split == Split(bf16, 1, 1) and pair == (f32, f32)
     if (apart and problem.precision not in library.precisions) or (pair[0] != pair[1] and split == Split(bf16, 1, 1)):
         result.append(Library((0 if p.m > _FEW_ROWS else 6,), (bf16, bf16)))
@@ -260,7 +263,7 @@ def kernel_pair(problem: Problem) -> Pair:
 
 
 def stored_pair(a: DType, b: DType, out: DType) -> Pair:
-    """The same for kernels that store C in A's dtype."""
+    """As `kernel_pair`, for kernels that store C in A's dtype."""
     if a == out and (b == out or (out == f32 and b.is_half)):
         return a, b
     return (out, b) if out == f32 and b.is_half else (out, out)
@@ -325,8 +328,8 @@ def _mma_tiles(target: Target, problem: Problem, rank: int, stored: Pair, split:
 
 
 def _cost(target: Target, problem: Problem, rank: int, name: str, sides: tuple[int, int, float]) -> Cost:
-    """The work of the busiest unit, after the rank; a software device takes the smallest tile. Where a long sum is cut
-    into parts, to add these up takes little beside it."""
+    """The rank, then the work of the busiest multiprocessor; a software device takes the smallest tile. The cost of
+    adding up the parts of a long sum is neglected."""
     each = math.ceil(tiles_across(problem.product, sides) * problem.product.count / target.units)
     parts = _split_k(target, problem, sides) if problem.product.k >= _LONG_SUM_TERMS else 1
     return rank, float(target.software and name != "s"), each * sides[0] * sides[1] / sides[2] / parts
@@ -343,7 +346,8 @@ def _split_k(target: Target, problem: Problem, sides: tuple[int, int, float]) ->
 
 
 def _slices(split: Split, tile: str) -> tuple[int, int]:
-    """The depth of a slice of k and the number of slices held at once: as much as fits into 48 KiB of shared memory."""
+    """The depth of a slice of k, and the number of slices buffered at once: as many as fit into 48 KiB of shared
+    memory."""
     depth = 16 if split.exact and tile == "m" else 32
     return depth, _stages(split, tile, depth)
 
@@ -354,9 +358,9 @@ def _stages(split: Split, tile: str, depth: int) -> int:
 
 
 def _few_rows(target: Target, p: Product, rank: int, stored: Pair) -> FewRows:
-    """The sizes of the few-rows kernel, as measured on an H200. A unit needs two workgroups, so that one computes while
-    the other waits for its loads. Where the driver allocates registers, a thread must need at most 128 of them for
-    that, which limits the loads that it may have outstanding. A row of B should be read 64 bytes at a time or more."""
+    """The sizes of the few-rows kernel, as measured on an H200. A multiprocessor needs two resident workgroups, so that
+    one computes while the other waits for loads. Where the driver allocates registers, a thread may use at most 128 of
+    them for that, which limits its outstanding loads. A row of B should be read in pieces of 64 bytes or more."""
     rows = next((r for r in (1, 4, 8) if p.m <= r), 16)
     half = stored[1].is_half
     each = 8 if half and not p.transpose_b else 4
@@ -382,7 +386,7 @@ def _few_rows(target: Target, p: Product, rank: int, stored: Pair) -> FewRows:
 
 
 def vector(target: Target, k: int, stored: Pair, high: int = 1) -> Vector:
-    """The sizes of the kernel for one row: so many threads share a row of B that one step reads all of it."""
+    """The sizes of the kernel for one row: enough threads share a row of B to read all of it in one step."""
     lanes = 32
     while lanes < 256 and lanes * 8 // high * (16 // stored[1].itemsize) < k:
         lanes *= 2
@@ -391,8 +395,8 @@ def vector(target: Target, k: int, stored: Pair, high: int = 1) -> Vector:
 
 
 def one_row(target: Target, problem: Problem, aligned: bool, sides: int) -> Line | Vector:
-    """The kernel for one row that also applies a norm, whose weights are `aligned`, and where there are two `sides` a
-    gate."""
+    """The kernel for one row that also applies a norm and, with two `sides`, a gate. `aligned`: the norm's weights
+    are."""
     p, pair = problem.product, (problem.a, problem.b)
     kernels: list[Candidate] = [vector(target, p.k, pair, sides)]
     if problem.aligned and aligned and target.matrices.overlapped:
@@ -403,14 +407,15 @@ def one_row(target: Target, problem: Problem, aligned: bool, sides: int) -> Line
 
 
 def _least_sites(target: Target, rows: int, b: DType, transposed: bool) -> int:
-    """The least number of sites with which two steps' parts of A fit into their shared memory."""
+    """The least number of sites for which the double-buffered parts of A fit into the shared memory reserved for
+    them."""
     length = 8 if transposed and b.is_half else 4
     return max(1, rows * length // (16 if target.limits.shared_bytes >= _MMA_SHARED_BYTES else 8))
 
 
 def _ahead(target: Target, c: FewRows, p: Product) -> int:
-    """The steps whose loads are outstanding: as many of those wished for as shared memory holds, where it holds them
-    beside two steps' parts of A and the sums."""
+    """The number of steps whose loads are outstanding: `c.ahead`, or as many as fit into shared memory where the loads
+    go there, beside the double-buffered parts of A and the sums."""
     if not target.matrices.overlapped:
         return c.ahead
     length = 8 if p.transpose_b and c.stored[1].is_half else 4
@@ -420,10 +425,11 @@ def _ahead(target: Target, c: FewRows, p: Product) -> int:
 
 
 def _skinny(target: Target, p: Product, rank: float, stored: Pair) -> SkinnyTiles:
-    """The sizes of the skinny kernel, as measured on an H200. A row of B that a warp reads should have 64 bytes or
-    more, and A, which every workgroup reads, be small beside B's part."""
+    """The sizes of the skinny kernel, as measured on an H200. A warp should read 64 bytes or more of a row of B, and a
+    workgroup's part of B should be large compared to A, which every workgroup reads."""
     if not target.matrices.overlapped and p.n * p.count >= 4096:
-        # The driver allocates registers: with more loads outstanding, a unit would hold one workgroup instead of two.
+        # The driver allocates registers: with more outstanding loads, only one workgroup instead of two would be
+        # resident.
         wide = math.ceil(p.n / 32) * p.count >= 3.2 * target.units and (p.transpose_b or p.m <= _FEW_ROWS)
         columns, beside = (32, 2) if wide else (16 if p.transpose_b else 64, 1)
         return SkinnyTiles((rank,), stored, columns, beside, 2)
@@ -434,8 +440,9 @@ def _skinny(target: Target, p: Product, rank: float, stored: Pair) -> SkinnyTile
 
 
 def _direct(target: Target, p: Product, stored: Pair, beaten: bool) -> list[Direct]:
-    """The kernel of matrices made in registers, where a warp's step fits into the product. It is the fastest where its
-    workgroups fill the device, as measured on an H200: on Vulkan from two rows on, in f32 on CUDA beyond eight."""
+    """The kernel whose matrices are built in registers, if the product is at least as large as one step of a warp. It
+    is the fastest where its workgroups fill the device, as measured on an H200: on Vulkan from two rows on, in f32 on
+    CUDA beyond eight."""
     unit = 16 // stored[0].itemsize  # elements
     columns = (32 if p.transpose_b else 8 * unit) * (2 if target.matrices.opaque and stored[0] == f32 else 1)
     if not multiplies(target, bf16 if stored[0] == f32 else stored[0]) or p.k < 16 * unit or p.n < columns:

@@ -11,14 +11,14 @@ from rlx.backends.gpu.program.candidates import Cost
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType
 
-# Sides of a tile, its rate as a share of the largest tile's, and the workgroups that a multiprocessor has room for.
+# Rows and columns of a tile, its rate relative to the largest tile's, and the workgroups resident on a multiprocessor.
 HALF_TILES = {"m": (128, 128, 0.92, 2), "l": (128, 256, 1.0, 1)}
 _LEAST_TERMS = 48
-_ALONE = 1.7  # the time of a workgroup alone on a multiprocessor that has room for two, if that of both is 2
-_TILE_START_TERMS = 150  # the rest of a tile takes as long as so many terms of a sum
+_ALONE = 1.7  # time of one workgroup alone on a multiprocessor, where two resident ones together take 2
+_TILE_START_TERMS = 150  # the fixed cost of a tile, in terms of its sums
 _LEAST_PART_TERMS = 256
-_IN_PARTS = 1.06  # parts are taken where they gain more than what such estimates are off
-_PRODUCTS_PER_ADDED = 180  # multiply-adds in the time in which an element of one part is written and read again
+_IN_PARTS = 1.06  # factor on a split sum's time: splitting must gain more than the estimate's error
+_PRODUCTS_PER_ADDED = 180  # multiply-adds in the time of writing one element of a part and reading it again
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ class HalfTiles:
 
 
 def in_units(p: Product) -> bool:
-    """Whether the rows of A and B, as halves, are whole units of 16 bytes, and the sum has a slice at least."""
+    """Whether the rows of A and B, as halves, are whole units of 16 bytes, and the sum has at least one slice."""
     return not any(pitch % 8 for pitch in p.pitches) and p.k >= _LEAST_TERMS
 
 
 def half_tiles(target: Target, p: Product, stored: tuple[DType, DType]) -> list[HalfTiles]:
-    """Both sizes, each in as many parts as take the least time. They rank behind the tiles that copy from memory while
-    they multiply, where the device can do that."""
+    """Both tile sizes, each with the number of parts of k that takes the least time. They rank behind the "mma" tiles
+    where the device overlaps loads with matrix instructions."""
     rank = 4 if target.matrices.overlapped else 1.5
     result: list[HalfTiles] = []
     for name in HALF_TILES:
@@ -49,7 +49,7 @@ def half_tiles(target: Target, p: Product, stored: tuple[DType, DType]) -> list[
 
 
 def _time(target: Target, p: Product, name: str, parts: int) -> tuple[float, int]:
-    """The time of a product in so many parts, in multiply-adds of a multiprocessor, and the parts."""
+    """(time, parts) of a product split into `parts` along k; the time is in multiply-adds of a multiprocessor."""
     high, wide, rate, room = HALF_TILES[name]
     if parts > 1 and (len(p.batch) > MAX_AXES or target.software or p.k < parts * _LEAST_PART_TERMS):
         return math.inf, parts

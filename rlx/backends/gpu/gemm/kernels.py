@@ -24,7 +24,7 @@ _ABOUT = (
 )
 _GRID = "a group of 256 for each tile of each matrix, for each of `parts` parts of the sum"
 _POINTERS = (*reads(a="TA", b="TB", bias="f32"), *writes(c="TA"))
-# c: where k is cut, its parts lie one after the other; bias_step: in words of 4 bytes.
+# c: if k is split, the partial results one after the other; bias_step: in words of 4 bytes.
 _TILE_ARGS = (*_POINTERS, *uints("m", "n", "k", "batch", "parts", *PLACES, "bias_step"))
 
 MATMUL = declare(

@@ -153,7 +153,7 @@ def _skinny(ctx: Lowering, call: ProductCall, chosen: SkinnyTiles) -> None:
 
 
 def _direct(ctx: Lowering, call: ProductCall, chosen: Direct) -> None:
-    """Matrix instructions for few rows, whose matrices are made in registers."""
+    """Matrix instructions for few rows, with matrices built in registers."""
     p, a, b, end = call.product, call.a, call.b, call.end
     bias, kind, apart = biases(ctx, end, p.count, a.dtype)
     kernel = MATMUL_DIRECT(
@@ -169,7 +169,7 @@ def _direct(ctx: Lowering, call: ProductCall, chosen: Direct) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """The norm of a row: its weights (f32), whether no step of the program writes them, and epsilon."""
+    """The norm applied to a row: its weights (f32), epsilon, and whether no step of the program writes the weights."""
 
     gamma: Ref
     kept: bool
@@ -179,7 +179,7 @@ class Norm:
 def row_product(
     ctx: Lowering, call: ProductCall, chosen: Vector | Line, norm: Norm | None = None, gated: bool = False
 ) -> None:
-    """The kernels for one row, which may be normed before; `gated`: half of the result gates the other."""
+    """Launches a kernel for one row, which it may normalize first; `gated`: one half of the result gates the other."""
     p, a, b, end = call.product, call.a, call.b, call.end
     bias, kind, _ = biases(ctx, end, 1, a.dtype)
     defines: dict[str, str | int] = {

@@ -13,8 +13,8 @@ from rlx.dtypes import f32
 
 
 def library_steps(ctx: Lowering, call: ProductCall, fused_bias: bool) -> ProductCall | None:
-    """Emits the library's steps, with the bias inside where `fused_bias` asks for it and the library can add it.
-    Returns what remains: a call whose C is the library's result and whose epilogue is still to apply; None for nothing.
+    """Emits the library's steps; they add the bias if `fused_bias` is set and the library can. Returns a call with the
+    library's result as C and the rest of the epilogue, which is still to be applied; None if nothing is left.
 
     16-bit operands with a separate epilogue go through f32 workspace, so that the result is rounded once.
     """
@@ -41,7 +41,7 @@ def library_steps(ctx: Lowering, call: ProductCall, fused_bias: bool) -> Product
 
 
 def _gemms(ctx: Lowering, call: ProductCall) -> list[Gemm]:
-    """A step for each index of the batch axes outside the innermost, over which the library itself strides."""
+    """A step for each index of the batch axes but the innermost, which the library handles by strides."""
     p, a, b, c = call.product, call.a, call.b, call.c
     dtype, kind = a.dtype, c.dtype
     precision = ctx.precision if dtype == f32 else dtype.name

@@ -14,7 +14,8 @@ from rlx.ir import Leaf, Node, Tensor
 
 
 def never_written(weight: Tensor) -> bool:
-    """Whether no step of a program writes the weight, so that a kernel may read it before others have ended."""
+    """Whether no step of a program writes the weight, so that a kernel may read it before earlier kernels have
+    ended."""
     return weight.node.op.leaf in (Leaf.PARAM, Leaf.CONSTANT)
 
 
@@ -31,20 +32,20 @@ class Operand:
         return Operand(ctx.ref(tensor), ctx.storage(tensor), never_written(tensor))
 
     def vectors(self, pitch: int, count: int) -> int:
-        """1 when `count` neighbouring elements may be read at once: rows and start are multiples of them (at most 16
-        bytes), else 0."""
+        """1 if `count` neighbouring elements (at most 16 bytes) may be read at once, as rows and start are multiples of
+        them; else 0."""
         return int(pitch % count == 0) and quads(self.ref, itemsize=min(self.dtype.itemsize * count // 4, 4))
 
     def stored(self, ctx: Lowering, dtype: DType) -> Operand:
-        """The same elements as `dtype`, cast into workspace where they are stored as another."""
+        """The operand as `dtype`: cast into workspace if it is stored in another."""
         n = self.ref.nbytes // self.dtype.itemsize
         return self if dtype == self.dtype else Operand(cast_ref(ctx, self.ref, self.dtype, dtype, n), dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """A bias of n elements and an activation, applied to a result. `step`: the elements from the bias of one matrix of
-    a batch to that of the next; 0 where all share one."""
+    """A bias of n elements and an activation, applied to a result. `step`: the stride, in elements, between the biases
+    of consecutive matrices of a batch; 0 if all share one."""
 
     bias: Tensor | None = None
     activation: str | None = None
@@ -83,14 +84,14 @@ def from_(ref: Ref, offset: int) -> Ref:
 
 
 def bias_ref(ctx: Lowering, bias: Tensor | None, dtype: DType = f32) -> Ref | None:
-    """The bias as the kernels take it."""
+    """The bytes of the bias that the kernels read."""
     return None if bias is None else cast_ref(ctx, ctx.ref(bias), ctx.storage(bias), dtype, bias.size)
 
 
 def biases(ctx: Lowering, end: Epilogue, count: int, a: DType) -> tuple[Ref | None, int, int]:
-    """The biases' bytes as the kernels read them, the kernels' constant BIAS (0 for none, 1 for f32, 2 for A's dtype),
-    and the words of four bytes from one matrix's bias to the next. Biases that lie apart have one of these dtypes, and
-    start at whole words."""
+    """The bytes of the biases, the kernels' constant BIAS (0 for none, 1 for f32, 2 for A's dtype), and the stride
+    between the biases of consecutive matrices in words of four bytes. Biases with a stride have one of these dtypes,
+    and start at whole words."""
     if end.bias is None:
         return None, 0, 0
     first, kind = ctx.ref(end.bias), ctx.storage(end.bias)

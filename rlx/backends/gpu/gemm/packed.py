@@ -1,9 +1,9 @@
 """The candidates for a product with a packed weight, their costs, and how tests and benchmarks overrule the choice.
 
-A product of few rows is computed from the packed bytes, by fused multiply-adds ("rows"; "vector", "line" and "few"
-where rows are aligned and the format has chunks), by dot products of bytes ("digits", and "line" on CUDA, where the
-format has integers) or by matrix instructions ("direct" and "mma"; "matrix" where nobody
-knows which elements of a matrix a thread holds). The others decode the weight tile by tile into workspace ("tiles").
+A product of few rows reads the packed bytes. It is computed by fused multiply-adds ("rows"; "vector", "line" and "few"
+if rows are aligned and the format has chunks), by dot products of bytes ("digits", and "line" on CUDA, if the quants
+are integers) or by matrix instructions ("direct" and "mma"; "matrix" if the element layout of matrices is unspecified).
+"tiles" decodes the weight tile by tile into workspace, for any number of rows.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from rlx.packed.codebooks import TABLES
 
 Algorithm = Literal["rows", "vector", "line", "digits", "few", "direct", "mma", "matrix", "tiles"]
 ROWS = (1, 4, 16)  # rows of x that a workgroup of packed_rows multiplies
-COLUMNS = (8, 16, 32)  # those of packed_mma, or half of them where x is two halves
-_MAX_VECTOR_ROWS = 2  # up to so many, packed_vector is taken, which reads the weight for each row
-_FEW_ROWS = 16  # up to so many, packed_rows is taken where the weight could be decoded instead
-# Rows up to which packed_mma, which reads the weight once for each of its blocks of rows, is taken, by terms.
+COLUMNS = (8, 16, 32)  # rows of x per workgroup in packed_mma; half as many if an element of x is two halves
+_MAX_VECTOR_ROWS = 2  # packed_vector, which reads the weight anew for each row, is preferred up to this many rows
+_FEW_ROWS = 16  # packed_rows is preferred to decoding the weight up to this many rows
+# The most rows, by the number of terms, for which packed_mma is preferred; it reads the weight once per block of rows.
 _MMA_ROWS = {1: 512, 2: 256}
-# Formats of which packed_matrix makes halves by masks: those of a byte for each element, and all.
+# Formats that packed_matrix converts to halves with bit masks: those of one byte per element, and all of them.
 _BYTES = frozenset({"q8_0", "int8", "int8_zp", "fp8_e4m3", "fp8_e5m2"})
 _BY_BYTES = _BYTES | {"q4_0", "q4_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "tq2_0"}
-_FLOATS = frozenset({"fp8_e4m3", "fp8_e5m2", *TABLES})  # formats whose elements are no integers
-_LARGE_SHARED_BYTES = 46 << 10  # packed_few, and a long slab of packed_vector, need so much shared memory
-_RING = 96 << 10  # and packed_mma
+_FLOATS = frozenset({"fp8_e4m3", "fp8_e5m2", *TABLES})  # formats whose quants are not integers
+_LARGE_SHARED_BYTES = 46 << 10  # shared memory that packed_few, or a long slab of packed_vector, needs
+_RING = 96 << 10  # shared memory that packed_mma needs
 
 
 @dataclass(frozen=True, slots=True)
 class PackedProblem:
-    """m rows of x stored as `x`, for each expert on average, times n packed rows of k elements stored as `q`, which are
-    `units` chunks, or eights of elements. `wide_rows`: packed rows begin at multiples of 16 bytes and have chunks;
-    `grouped`: rows of x have experts; `eights`: x may be read eight elements at a time."""
+    """m rows of x (with experts, per expert on average) stored as `x`, times n packed rows of k elements stored as `q`.
+    A packed row is `units` chunks, or groups of eight elements. `wide_rows`: packed rows begin at multiples of 16 bytes
+    and have chunks; `grouped`: rows of x belong to experts; `eights`: x may be read eight elements at a time."""
 
     m: int
     n: int
@@ -62,8 +62,8 @@ class PackedRows:
 
 @dataclass(frozen=True, slots=True)
 class PackedVector:
-    """Fused multiply-adds with quants that no instruction converts, for one row of x a workgroup, `slab` chunks of
-    which lie in shared memory at a time."""
+    """Fused multiply-adds on quants that are used without a conversion instruction, for one row of x per workgroup;
+    `slab` chunks of x are in shared memory at a time."""
 
     algorithm: ClassVar[Algorithm] = "vector"
     cost: Cost
@@ -72,9 +72,9 @@ class PackedVector:
 
 @dataclass(frozen=True, slots=True)
 class PackedLine:
-    """PackedVector with two neighbouring chunks a lane and several tiles of rows a workgroup, and with what stands
-    around the product. `parts` subgroups share `high` packed rows. A multiprocessor holds `resident` workgroups.
-    `limbs`: x becomes integers, for dot products of bytes."""
+    """PackedVector with two neighbouring chunks per lane and several tiles of rows per workgroup; it can also apply the
+    norm before and the bias and gate after the product. `parts` subgroups share `high` packed rows. A multiprocessor
+    holds `resident` workgroups. `limbs`: x is converted to integers, for dot products of bytes."""
 
     algorithm: ClassVar[Algorithm] = "line"
     cost: Cost
@@ -87,9 +87,9 @@ class PackedLine:
 
 @dataclass(frozen=True, slots=True)
 class PackedDigits:
-    """Integer dot products with x as three signed bytes for each element, for one row of x a workgroup, and with what
-    stands around the product. `parts` subgroups share `high` packed rows. Where all of x lies in shared memory,
-    `resident` workgroups for each multiprocessor take all rows."""
+    """Integer dot products with each element of x as three signed bytes, for one row of x per workgroup; it can also
+    apply the norm before and the bias and gate after the product. `parts` subgroups share `high` packed rows. If all of
+    x fits into shared memory, the grid has `resident` workgroups per multiprocessor, which share all packed rows."""
 
     algorithm: ClassVar[Algorithm] = "digits"
     cost: Cost
@@ -101,8 +101,8 @@ class PackedDigits:
 
 @dataclass(frozen=True, slots=True)
 class PackedFew:
-    """PackedVector for four rows of x a workgroup, which go through shared memory: `across` threads share four
-    packed rows each."""
+    """PackedVector for four rows of x per workgroup, staged in shared memory: `across` threads together compute four
+    packed rows."""
 
     algorithm: ClassVar[Algorithm] = "few"
     cost: Cost
@@ -128,8 +128,8 @@ class PackedMma:
 @dataclass(frozen=True, slots=True)
 class PackedDirect:
     """Matrix instructions of type `type` on quants in the registers that loaded them: `parts` subgroups share 16 times
-    `tiles` packed rows and multiply them by eight or 16 `columns`, of which each row of x takes as many as four chunks
-    have scales, times `terms`. A multiprocessor holds `resident` workgroups."""
+    `tiles` packed rows and multiply them by 8 or 16 `columns`. A row of x takes `terms` columns for each scale of four
+    chunks. A multiprocessor holds `resident` workgroups."""
 
     algorithm: ClassVar[Algorithm] = "direct"
     cost: Cost
@@ -143,9 +143,9 @@ class PackedDirect:
 
 @dataclass(frozen=True, slots=True)
 class PackedMatrix:
-    """Matrix instructions in f16 whose matrices may be opaque: `parts` of four subgroups share 16 `tall` packed rows
-    and multiply them by `rows` rows of x, or by half as many that are each the sum of two `terms`, in steps of 4 `span`
-    chunks."""
+    """Matrix instructions in f16 that also work where the element layout of matrices is unspecified: `parts` of four
+    subgroups share 16 times `tall` packed rows and multiply them by `rows` rows of x (half as many if a row is the sum
+    of two `terms`), in steps of 4 times `span` chunks."""
 
     algorithm: ClassVar[Algorithm] = "matrix"
     cost: Cost
@@ -158,7 +158,7 @@ class PackedMatrix:
 
 @dataclass(frozen=True, slots=True)
 class DecodedTiles:
-    """The weight in `type`, in tiles, and products with these."""
+    """Decodes the weight into `type` tile by tile, and multiplies by each tile."""
 
     algorithm: ClassVar[Algorithm] = "tiles"
     cost: Cost
@@ -213,9 +213,9 @@ def candidates(target: Target, problem: PackedProblem) -> list[PackedCandidate]:
     if not p.grouped:
         kernels.append(_decoded(target, p))
     terms, kind = (2, f16) if p.x == f32 else (1, p.x)
-    # The kernel places elements in matrices itself, and has to know which places these are.
+    # The kernel writes matrix elements itself, so it has to know which thread holds which element.
     suits = kind in target.matrices.types and not target.matrices.opaque
-    # A half does not hold the numbers of a table in f32.
+    # f16 cannot hold the values of a table in f32.
     suits = suits and p.q.family not in TABLES
     if p.units and p.wide_rows and (p.eights or terms == 2) and suits and target.shared_bytes >= _RING:
         kernels += [c(target, p, kind, terms) for c in (_mma, _direct) if p.units % 8 == 0]
@@ -223,16 +223,17 @@ def candidates(target: Target, problem: PackedProblem) -> list[PackedCandidate]:
 
 
 def _decoded(target: Target, p: PackedProblem) -> DecodedTiles:
-    """The weight is decoded into bf16 beside an x of bf16, for matrix instructions: as exact as x, and of the range of
-    every format's scales, which f16 has not. It pays off where packed_mma would read the weight more than once."""
+    """If x is bf16, the weight is decoded into bf16, for matrix instructions: that is as precise as x, and holds the
+    range of every format's scales, which f16 does not. It pays off where packed_mma would read the weight more than
+    once."""
     if p.x == bf16 and bf16 in target.matrices.types:
         return DecodedTiles((1.5 if p.m > COLUMNS[-1] else 5,), bf16)
     return DecodedTiles((5,))
 
 
 def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
-    """The kernels that multiply quants as they lie in their words. Software drivers take seconds to compile them, and
-    gain nothing."""
+    """The kernels that use quants in place within their words. Software drivers take seconds to compile them, and gain
+    nothing."""
     large, chunk = target.limits.shared_bytes >= _LARGE_SHARED_BYTES, p.k // p.units
     slab = min((8192 if large else 4096) // chunk, math.ceil(p.units / 32) * 32)
     cost = 8 if target.software or p.m > _MAX_VECTOR_ROWS else 1 if p.m == 1 else 3
@@ -247,8 +248,8 @@ def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
 
 
 def choose_row(target: Target, problem: PackedProblem, gated: bool) -> PackedLine | PackedDigits:
-    """The kernel that computes a product of one row together with what stands around it. Requires: one suits, as the
-    rule of packed_linear has found out."""
+    """The kernel that computes a product of one row together with its norm, bias and gate. Requires: such a kernel
+    suits, which the rule of packed_linear has checked."""
     wish = forced()
     by = wish.algorithm or ("line" if "denorm_preserve" in target.features else "digits")
     kernel = digits(target, problem) if by == "digits" else line(target, problem, gated=gated)
@@ -263,10 +264,10 @@ def in_digits(features: frozenset[str], q: DType) -> bool:
 
 
 def digits(target: Target, p: PackedProblem, cost: float = 0) -> PackedDigits:
-    """The sizes of packed_digits, as measured on an H200: fewer rows a subgroup where units would be idle. With
-    more shared memory than the kernels around it have, it would be waited for longer. The same slab for every k: it is
-    a constant, and products of equal constants share their code. Registers allow two workgroups at once on a
-    multiprocessor, or three; instead of two, four are faster, two after two, where there are rows for them all."""
+    """The sizes of packed_digits, as measured on an H200: fewer rows per subgroup where multiprocessors would be idle.
+    With more shared memory than its neighbouring kernels it would start later. The slab is the same for every k: it is
+    a constant, and products with equal constants share their code. Registers allow two or three resident workgroups per
+    multiprocessor; instead of two, a grid of four is faster, run two after two, if there are rows for all."""
     most, runs = 4096 // (p.k // p.units), p.k // p.units // 16
     high = 4 if p.n >= 24 * target.units else 2
     many = math.ceil(p.n / (8 * high)) > 4 * target.units
@@ -275,15 +276,15 @@ def digits(target: Target, p: PackedProblem, cost: float = 0) -> PackedDigits:
 
 def line(target: Target, p: PackedProblem, cost: float = 0, gated: bool = False) -> PackedLine:
     """The sizes of packed_line, as measured on an H200: two subgroups share rows, or more where multiprocessors would
-    have none, as far as there are chunks for all of them. Three rows instead of four, where the last round of
-    workgroups would leave many places empty; a gate takes rows in pairs."""
+    otherwise be idle, as long as there are chunks for all. Three rows instead of four where the last wave of workgroups
+    would be mostly empty, except with a gate, which takes rows in pairs."""
     most = (8192 if target.limits.shared_bytes >= _LARGE_SHARED_BYTES else 4096) // (p.k // p.units)
     allowed = [s for s in (2, 4, 8) if p.units >= 64 * s and most >= 64 * s]
     parts = next((s for s in allowed if p.n * s >= 32 * target.units), (allowed or [1])[-1])
     step = 64 * parts
     slab = min(most // step, math.ceil(p.units / step)) * step
-    # Formats of integers: a dot product of four bytes for each of three limbs takes fewer instructions than four masks
-    # and multiply-adds. How fast other devices than CUDA's are at them was not measured.
+    # For integer quants, a dot product of four bytes for each of the three limbs takes fewer instructions than four
+    # masks and multiply-adds. That was measured on CUDA only.
     limbs = target.language is Language.CUDA and p.q.family not in _FLOATS
     kernel = PackedLine((cost,), slab, parts, limbs=limbs)
     fewer = replace(kernel, high=3)
@@ -291,12 +292,12 @@ def line(target: Target, p: PackedProblem, cost: float = 0, gated: bool = False)
 
 
 def _rows_in_turn(target: Target, p: PackedProblem, c: PackedLine) -> int:
-    """How many rows a subgroup takes one after the other."""
+    """The number of packed rows that a subgroup computes one after the other."""
     return math.ceil(p.n / (8 * c.high // c.parts) / (c.resident * target.units)) * c.high
 
 
 def _matrix(target: Target, p: PackedProblem) -> list[PackedCandidate]:
-    """The kernel whose matrices may be opaque. Its sizes are those that were fastest on an H200, where shared memory
+    """The kernel that works with opaque matrices. Its sizes were the fastest on an H200, where shared memory
     and registers decide how many workgroups a multiprocessor holds."""
     opaque, name = target.matrices.opaque, p.q.family
     suits = f16 in target.matrices.types and target.limits.shared_bytes >= 48 << 10
@@ -307,20 +308,21 @@ def _matrix(target: Target, p: PackedProblem) -> list[PackedCandidate]:
     rows = next((r for r in (1, 4, 8) if p.m * terms <= r), 16)
     bytes_, two = name in _BYTES, name in ("q2_k", "q3_k", "tq2_0")
     full = p.n >= 64 * target.units
-    # One row of formats of few bits: packed_vector is faster. An x that becomes halves first costs a launch.
+    # For one row and few bits per element, packed_vector is faster. Converting x to halves first costs a launch.
     many = bytes_ or p.m > 1 or (name == "q4_0" and not full)
     fast = opaque and p.m <= _FEW_ROWS and (many if p.x == f16 else p.m > 4)
-    # Scales of these formats are cheaper by whole blocks, which are two steps otherwise.
+    # Scales of these formats are cheaper to decode by whole blocks, of two steps each.
     span = 2 if name == "q6_k" or (name in ("q4_k", "q5_k") and rows < 16) else 1
     tall = 1 if two or (rows < 16 and (bytes_ or name in ("q4_k", "q5_k"))) else 2
-    # More parts fill more multiprocessors, and bring x through shared memory for fewer rows of the weight.
+    # With more parts, more multiprocessors are busy, but x is loaded into shared memory for fewer rows of the weight.
     parts = 2 if full else 4
     parts = 1 if name == "q6_k" else parts if rows < 16 else 1 if full and not bytes_ else 2
     return [PackedMatrix((0.5 if fast else 8,), rows, terms, parts, span, tall)]
 
 
 def scale_groups(q: DType) -> int:
-    """How many scales four neighbouring chunks, which begin at a multiple of four, have of each run."""
+    """The number of different scales, per run of 16 elements, in four neighbouring chunks from a multiple of four
+    on."""
     name = q.family
     if name in ("q4_k", "q5_k"):
         return 2
@@ -331,7 +333,8 @@ def scale_groups(q: DType) -> int:
 
 
 def _direct(target: Target, p: PackedProblem, kind: DType, terms: int) -> PackedDirect:
-    """Each row of x takes columns of its own for every scale of four chunks. One row is left to packed_vector."""
+    """The "direct" kernel: each row of x takes a column for every scale of four chunks. One row is left to
+    packed_vector."""
     groups, large, runs = scale_groups(p.q), p.n >= 64 * target.units, p.k // p.units // 16
     needed, high = p.m * terms * groups, _high_words(p.q)
     parts, tiles = (4, 2) if large and not high else (8, 2) if runs == 1 else (8, 1)
@@ -345,7 +348,7 @@ def _direct(target: Target, p: PackedProblem, kind: DType, terms: int) -> Packed
 
 
 def _mma(target: Target, p: PackedProblem, kind: DType, terms: int) -> PackedMma:
-    """The sizes that were fastest, of those whose shared memory a workgroup may have."""
+    """The "mma" kernel in the fastest of the sizes whose shared memory fits."""
     runs = p.k // p.units // 16
     allowed = COLUMNS[:-1] if runs == 4 else COLUMNS
     columns = next((c for c in allowed if p.m * terms <= c), allowed[-1])
@@ -355,7 +358,7 @@ def _mma(target: Target, p: PackedProblem, kind: DType, terms: int) -> PackedMma
     else:
         small = columns == 32 or runs == 4 or (columns == 8 and _high_words(p.q))
         sizes = [*([] if small else [(4, 2, 1)]), (4, 1, 2), (2, 1, 2)]
-    # In KB: three times four chunks of packed rows for each subgroup, five times as many of x, and scales.
+    # Shared memory in KB: three buffers of four chunks of packed rows per subgroup, five of x, and scales.
     space = target.shared_bytes / 1024 - 11
     held = (s for s in sizes if 24 * s[1] + 0.625 * s[0] * runs * columns <= space and p.units % (8 * s[0]) == 0)
     parts, tiles, resident = next(held, (1, 1, 2))
@@ -364,7 +367,7 @@ def _mma(target: Target, p: PackedProblem, kind: DType, terms: int) -> PackedMma
 
 
 def _high_words(q: DType) -> bool:
-    """Whether a chunk has so many higher bits or scales that a subgroup takes 16 rows only."""
+    """Whether a chunk has so many high-bit words or scales that a subgroup takes only 16 rows."""
     return q.name in ("q2_k", "q3_k", "q5_k", "q6_k")
 
 

@@ -1,4 +1,5 @@
-"""Declarations of the kernels of packed weights, what their constants say of a format, and a weight as they take it."""
+"""Declarations of the kernels for packed weights, the constants that describe a format to them, and their weight
+arguments."""
 
 from __future__ import annotations
 
@@ -18,14 +19,14 @@ from rlx.dtypes import PACKED, DType
 from rlx.ir import Tensor
 from rlx.packed.codebooks import codebook
 
-# What the kernels know of a packed dtype, in the order of their constants: see packed.h.
+# The constants that describe a packed dtype to the kernels, in their order: see packed.h.
 _LAYOUT = ("FORMAT", "BLOCK", "SIZE0", "AT1", "AT2", "AT3", "RUNS", "BOOK_WORDS", "ALIGN")
-# The numbers of the formats; blocks of another length are not another format.
+# FORMAT is an index into this tuple. A variant with another block length is not another format.
 FORMATS = tuple(name for name, dtype in PACKED.items() if name == dtype.family)
-# Bytes of the quants of a chunk make so many runs of 16 elements; none in formats without chunks.
+# Formats by RUNS, the number of runs of 16 elements in the quants of a chunk: 1, 4, or 0 (no chunks); 2 for all others.
 _ONE_RUN = frozenset({"q8_0", "int8", "int8_zp", "fp8_e4m3", "fp8_e5m2"})
 _FOUR_RUNS = frozenset({"q2_k", "q3_k", "tq2_0"})
-_BOOKED = ("iq1", "iq2", "iq3")  # how the names of formats with a codebook begin
+_BOOKED = ("iq1", "iq2", "iq3")  # name prefixes of the formats with a codebook
 _NO_RUNS = frozenset({"q1_0", "tq1_0", "nvfp4", *(n for n in PACKED if n.startswith(_BOOKED))})
 
 
@@ -42,7 +43,7 @@ def layout(dtype: DType, align: int) -> dict[str, int]:
 
 @cache
 def _book(name: str) -> npt.NDArray[np.int8]:
-    """The codebook of a format, one entry of zeros where it has none."""
+    """The codebook of a format; a single entry of zeros if it has none."""
     if not name.startswith(_BOOKED):
         return np.zeros((1, 4), np.int8)
     return codebook("iq1" if name.startswith("iq1") else name)
@@ -57,7 +58,8 @@ def scales_of(dtype: DType) -> dict[str, int]:
 
 
 def steps_of(dtype: DType, span: int) -> dict[str, int]:
-    """The same of packed_matrix, the length of a step, and whether there are minimums or zeros."""
+    """The constants of packed_matrix: those of packed_mma, the length of a step, and whether the format has minimums or
+    zero points."""
     name = dtype.family
     lows = int(name.endswith("_zp") or name in ("q4_1", "q5_1", "q2_k", "q4_k", "q5_k"))
     return {**scales_of(dtype), "SPAN": span, "LOWS": lows}
@@ -267,7 +269,7 @@ HALF_TERMS = declare(
 
 
 class Weight:
-    """A packed tensor as the kernels take it: its bytes, those of a row, the blocks of a row, and its codebook."""
+    """A packed tensor as kernel arguments: its bytes, the bytes and blocks of a row, and its codebook."""
 
     def __init__(self, ctx: Lowering, q: Tensor) -> None:
         self.dtype = q.dtype
@@ -281,7 +283,7 @@ class Weight:
 
     @property
     def units(self) -> int:
-        """What a thread decodes at a time, in a block."""
+        """The number of pieces of a block that a thread decodes at a time: chunks, or groups of eight elements."""
         size, runs = self.constants["SIZE0"], self.constants["RUNS"]
         return size // 16 if runs else self.dtype.storage.elements // 8
 

@@ -1,4 +1,5 @@
-"""Launches of the kernels that compute a product of one row with a packed weight and what stands around it."""
+"""Launches of the kernels that multiply one row by a packed weight, with the norm before and the bias and gate
+after."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ from rlx.dtypes import DType
 
 @dataclass(frozen=True, slots=True)
 class RowCall:
-    """A call: x stored as `stored`, m rows of it, the weight, y, and what the product is fused with.
-    `gamma` (f32) and `eps`: of the norm of x; `gate`: the activation of the first half of the result, which the other
-    is multiplied by; `bias`: of the kind that the kernel's BIAS says; `kept`: no step writes the weight."""
+    """One product: m rows of x stored as `stored`, the weight, y, and the ops that are fused with the product. `gamma`
+    (f32) and `eps`: the norm of x; `gate`: the activation of the result's first half, which is then multiplied by the
+    second; `bias_kind`: the kernel's constant BIAS; `kept`: no step writes the weight."""
 
     x: Ref
     stored: DType
@@ -41,8 +42,8 @@ def row_launch(ctx: Lowering, chosen: PackedLine | PackedDigits, call: RowCall) 
 
 
 def digits_launch(ctx: Lowering, chosen: PackedDigits, call: RowCall) -> None:
-    """Appends a launch of packed_digits. Constants that a call does not need are those of other calls, so that the
-    products of a layer are one pipeline: their code together decides how soon each of them begins."""
+    """Appends a launch of packed_digits. Constants that a call does not need are set as other calls have them, so that
+    the products of a layer share one pipeline: the less code they have in all, the sooner each begins."""
     w, sides = call.weight, 1 if call.gate is None else 2
     n = w.rows // sides
     kernel = PACKED_DIGITS(
@@ -58,8 +59,8 @@ def digits_launch(ctx: Lowering, chosen: PackedDigits, call: RowCall) -> None:
 
 
 def line_launch(ctx: Lowering, chosen: PackedLine, call: RowCall) -> None:
-    """Appends a launch of packed_line. Where all of x lies in shared memory, a workgroup takes several tiles of rows,
-    so that x is placed there as often as there are workgroups on the device at once."""
+    """Appends a launch of packed_line. If all of x fits into shared memory, there are only as many workgroups as run at
+    once and each computes several tiles of rows, so that x is loaded once per resident workgroup."""
     w, sides = call.weight, 1 if call.gate is None else 2
     n = w.rows // sides
     kernel = PACKED_LINE(

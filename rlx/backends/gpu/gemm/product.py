@@ -30,18 +30,18 @@ class Product:
 
     @property
     def pitches(self) -> tuple[int, int]:
-        """The number of elements in a row of A and in a row of B, as they lie in memory."""
+        """The leading dimensions of A and of B: the elements of a row in memory."""
         return (self.m if self.transpose_a else self.k), (self.k if self.transpose_b else self.n)
 
 
 def tiles_across(p: Product, sides: Sequence[float]) -> int:
-    """The number of tiles of these sides, the first two numbers, in a matrix of the result."""
+    """The number of tiles of sides[0] rows and sides[1] columns in a matrix of the result."""
     return math.ceil(p.m / sides[0]) * math.ceil(p.n / sides[1])
 
 
 def product_of(node: Node) -> Product:
-    """The node's product, its batch axes merged where that is possible; a batch that shares B becomes one product of
-    more rows."""
+    """The node's product with its batch axes merged where possible; a batch whose members share B becomes one product
+    of more rows."""
     a, b = (t.shape for t in node.inputs[:2])
     ta, tb = node.attrs["transpose_a"], node.attrs["transpose_b"]
     m, k = (a[-1], a[-2]) if ta else (a[-2], a[-1])
@@ -71,8 +71,8 @@ def _strides(shape: Sequence[int], rank: int) -> list[int]:
 
 
 def outer(product: Product, most: int) -> tuple[list[tuple[int, int, int]], tuple[tuple[int, int, int], ...]]:
-    """The batch axes outside the innermost `most`, as (number, offset in A, offset in B) of each of their indices, and
-    the inner axes."""
+    """The batch axes outside the innermost `most`, as (number, offset in A, offset in B) for each of their indices; and
+    the innermost axes."""
     beyond, inner = product.batch[: max(0, len(product.batch) - most)], product.batch[-most:]
     members = []
     for number, at in enumerate(itertools.product(*(range(d) for d, _, _ in beyond))):

@@ -1,7 +1,8 @@
-"""Consecutive products of one A, such as a layer's queries, keys and values, as one batch, which repeats A.
+"""Consecutive products with the same A, such as a layer's queries, keys and values, run as one batch with a stride of 0
+for A.
 
-The graph and the places of weights decide which products form a batch, never the places of results in the plan: a
-library's batch may differ from its single products in the last bits, and a program's bits must not depend on a plan.
+Which products form a batch depends on the graph and the offsets of weights, never on the offsets of results: a
+library's batched product may differ from single ones in the last bits, and results must not depend on the memory plan.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from rlx.driver.memory.views import is_alias, view_offset
 from rlx.dtypes import f32
 from rlx.ir import Leaf, Node
 
-_GAPLESS_BYTES = 256  # results whose size is a multiple of this may lie side by side
+_GAPLESS_BYTES = 256  # results whose size is a multiple of this can be adjacent in memory
 
 
 def batch_of(ctx: Lowering, node: Node) -> tuple[Node, ...]:
-    """The nodes of the batch that a node belongs to, itself among them; none where its product stands alone."""
+    """The nodes of the batch that a node belongs to, itself included; empty if its product is in no batch."""
     if ctx.together is None:
         ctx.together = _batches(ctx)
     return ctx.together.get(node.output.id, ())
 
 
 def make_batch(ctx: Lowering, node: Node, group: tuple[Node, ...]) -> None:
-    """Computes the whole batch at its first node, straight into the results where they lie side by side. Where the plan
-    has other steps between the nodes, which may still read the results' bytes, each node computes the batch again and
-    copies its own result."""
+    """Computes the whole batch at its first node, directly into the results if they are adjacent in memory, else
+    through workspace. If the plan has other steps between the nodes, which may still read the results' bytes, each node
+    computes the batch again and copies its own result."""
     if node.output.id in ctx.made:
         return
     places = [ctx.ref(n.output) for n in group]
@@ -84,8 +85,8 @@ def _batches(ctx: Lowering) -> dict[int, tuple[Node, ...]]:
 
 
 def _begins(ctx: Lowering, node: Node) -> bool:
-    """Whether a node may be in a batch: a product of floats by one matrix, which like its bias is a parameter or a
-    constant, and whose result leaves no gap behind it."""
+    """Whether a node may be in a batch: a float product without batch axes whose B and bias are parameters or
+    constants, and whose result's size needs no padding in the plan."""
     if node.op.name != "matmul" or any(t.node.op.leaf not in (Leaf.PARAM, Leaf.CONSTANT) for t in node.inputs[1:]):
         return False
     stored, place = ctx.storage(node.output), ctx.ref(node.output)
@@ -95,8 +96,8 @@ def _begins(ctx: Lowering, node: Node) -> bool:
 
 
 def _continues(ctx: Lowering, run: list[Node], node: Node) -> bool:
-    """Whether a node continues a batch: it has the same A, attributes and dtypes, and its weight and bias lie as far
-    from those of the node before as these lie from one another."""
+    """Whether a node continues a batch: it has the same A, attributes and dtypes, and its weight and bias follow those
+    of the preceding node at the batch's constant strides."""
     first = run[0]
     if (
         not _begins(ctx, node)
@@ -117,5 +118,5 @@ def _continues(ctx: Lowering, run: list[Node], node: Node) -> bool:
 
 
 def _apart(ctx: Lowering, a: Node, b: Node) -> list[int]:
-    """The bytes between the beginnings of two nodes' second operands, and between those of their biases."""
+    """The distance in bytes from a's weight to b's, and from a's bias to b's."""
     return [ctx.ref(y).offset - ctx.ref(x).offset for x, y in zip(a.inputs[1:], b.inputs[1:], strict=True)]

@@ -1,10 +1,9 @@
-"""Batches: elementwise launches of one kernel over equally many elements, none of which needs another, run as one; so
-do copies of equally many bytes.
+"""Batches: independent elementwise launches of one kernel over equally many elements run as one launch; so do
+independent copies of equally many bytes.
 
-An optimizer over many parameters, say, has as many launches as the parameters have sizes. Batches are found among the
-lowered steps, by the byte ranges that steps read and write, as barriers are. The memory is planned by then, so that a
-batch costs no byte of the arena: a launch that would have to wait for memory which another tensor still needs stays
-where it is.
+An optimizer over many parameters, say, then needs only one launch for each distinct parameter size. Batches are found
+among the lowered steps, by the byte ranges that steps read and write, as barriers are. The memory is planned by then,
+so a batch takes no bytes of the arena: a launch whose output memory another tensor still occupies is not moved.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from rlx.backends.gpu.program.steps import (
 from rlx.dtypes import i32
 from rlx.ir import expr as ex
 
-# Elements up to which a launch may join a batch. A larger one takes longer than several launches do, and its input may
-# still be in a cache where it stands.
+# Elements up to which a launch may join a batch. A larger one takes longer than several launches cost, and at its
+# original position its input may still be in a cache.
 MAX_ELEMENTS = 1 << 22
 MIN_COPIES = 4  # fewer copies would gain less as one launch than compiling its kernel costs
 _LABEL_CHARACTERS = 120
@@ -39,7 +38,8 @@ _MOVE = TreeKernel((ex.arg(0, i32),), (_WORD,), (_WORD,), 0)
 
 @dataclass(frozen=True, slots=True)
 class _StepGroup:
-    """Steps that run as one: their numbers in the given order. Items of equal keys may become one; None joins none."""
+    """Steps that run as one, by their numbers in the given order. Groups of equal keys may be joined; a key of None
+    joins none."""
 
     steps: tuple[int, ...]
     key: Hashable
@@ -48,11 +48,12 @@ class _StepGroup:
 
 
 def find_batches(steps: Sequence[Step], limit: int) -> list[tuple[int, ...]]:
-    """The steps in an order of the same effect, as their numbers; those of one tuple, at most `limit`, are one batch.
+    """An order of the steps with the same effect, as their numbers. The steps of one tuple, at most `limit`, are one
+    batch.
 
-    A launch moves ahead to an equal one if no step in between, nor that one, touches bytes that it writes or writes
-    bytes that it touches; then what is left moves back to an equal one by the same rule. Nothing moves past a step of
-    the host: it may fail, and what it fails after must have run, and nothing else."""
+    A launch moves earlier to join one of equal key if neither that one nor any step in between accesses bytes it writes
+    or writes bytes it accesses; then the remaining ones move later by the same rule. Nothing moves past a host step:
+    it may fail, and then exactly the steps before it must have run."""
     items: list[_StepGroup] = []
     for i, step in enumerate(steps):
         on_host = isinstance(step, HostCall | ControlCall)
@@ -92,7 +93,8 @@ def batched(ctx: Lowering, steps: Sequence[Step]) -> Launch:
 
 
 def _key(step: Step) -> Hashable:
-    """What must be equal for launches to become one: all but the operands' places. None for what joins none."""
+    """All that must be equal for steps to be joined: everything but the operands' addresses. None for a step that is
+    never joined."""
     if isinstance(step, Copy):
         words = all(n % 4 == 0 for n in (step.source.nbytes, step.source.offset, step.target.offset))
         return step.source.nbytes if words and step.source.nbytes // 4 <= MAX_ELEMENTS else None
@@ -106,7 +108,7 @@ def _key(step: Step) -> Hashable:
 
 
 def _moving(copy: Copy) -> Launch:
-    """A copy of words as a launch, of which a batch is made."""
+    """A copy of whole words as an elementwise launch, which can be batched."""
     reads, writes = (copy.source,), (copy.target,)
     return Launch(_MOVE, (1, 1, 1), (*reads, *writes, copy.source.nbytes // 4), reads, writes, copy.label)
 
@@ -123,7 +125,7 @@ def _operands(launch: Launch) -> list[Ref]:
 
 
 def _gathered(items: Sequence[_StepGroup], limit: int) -> list[_StepGroup]:
-    """The items in order, each moved ahead to the last one of its key where that is possible."""
+    """The items in order, each moved earlier, if possible, to join the last item of its key."""
     accesses = _Accesses(items)
     result: list[_StepGroup] = []
     last: dict[Hashable, int] = {}
@@ -149,8 +151,8 @@ def _gathered(items: Sequence[_StepGroup], limit: int) -> list[_StepGroup]:
 
 
 class _Accesses:
-    """Which item, by its place, was the last to read and the last to write each byte. The bytes between two ends of
-    any ranges are read and written together, so that there is one number for all of them."""
+    """The position of the last item that read each byte, and of the last that wrote it. Bytes between two consecutive
+    range ends are always accessed together, so one position serves for all of them."""
 
     def __init__(self, items: Iterable[_StepGroup]) -> None:
         ends: dict[str, set[int]] = {}
@@ -163,7 +165,7 @@ class _Accesses:
         self._written = {name: [-1] * len(e) for name, e in self._ends.items()}
 
     def latest_conflict(self, item: _StepGroup) -> int:
-        """The place of the last item that must stay before this one; -1 if there is none."""
+        """The position of the last item that must stay before this one; -1 if there is none."""
         latest = -1
         for tables, refs in ((self._written, (*item.reads, *item.writes)), (self._read, item.writes)):
             for ref in refs:
@@ -172,7 +174,7 @@ class _Accesses:
         return latest
 
     def note(self, item: _StepGroup, place: int) -> None:
-        """Adds an item at this place, which may be ahead of places noted before."""
+        """Adds an item at this position, which may be before positions already noted."""
         for tables, refs in ((self._read, item.reads), (self._written, item.writes)):
             for ref in refs:
                 table = tables[ref.segment]
@@ -182,6 +184,6 @@ class _Accesses:
                         table[i] = place
 
     def _range(self, ref: Ref) -> tuple[int, int]:
-        """Where the numbers of a range's bytes begin and end."""
+        """The first and the past-the-end index of the entries for a range's bytes."""
         ends = self._ends[ref.segment]
         return bisect_left(ends, ref.offset), bisect_left(ends, ref.end)

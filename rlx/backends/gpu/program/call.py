@@ -1,4 +1,4 @@
-"""GpuCall: lowered steps that each call enqueues anew, on the memory of its arguments, without a recording."""
+"""GpuCall: lowered steps that each call enqueues anew on its arguments' memory, without a recorded graph."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from rlx.driver.memory.views import results_elsewhere
 from rlx.ir import Graph
 from rlx.ops.control.steps import cost_of
 
-# Multiplications of a product that a kernel of rlx computes: a library's call takes the host some 15 µs more than a
-# launch, more than the device can gain by it.
+# Products of at most this many multiplications use a kernel of rlx: a library call takes the host some 15 µs longer
+# than a launch, more than the device can gain by it.
 SMALL_PRODUCT = 1 << 22
 
 Memory = Sequence[tuple[Buffer, int]]
 Begin = Callable[[Memory], None]
-# For the bytes of each result: a function of the addresses of the arguments, which it appends the results' to. It
-# acquires their memory, enqueues the steps, and returns the results.
+# Takes the size in bytes of each result and returns a function of the list of argument addresses. That function
+# acquires memory for the results, appends their addresses to the list, enqueues the steps, and returns the results.
 Fresh = Callable[[Sequence[int]], Callable[[list[int]], list[Buffer]]]
 
 
 class Enqueued(NamedTuple):
-    """Functions that enqueue steps: `begin` on memory that it is given, `fresh` with results in memory of their own."""
+    """Functions that enqueue steps: `begin` on the given memory, `fresh` with newly acquired memory for the results."""
 
     begin: Begin
     fresh: Fresh | None = None
@@ -39,8 +39,8 @@ class Enqueues(Records, Protocol):
     """A device that enqueues steps without recording them."""
 
     def bind(self, steps: Sequence[Step], arena: DeviceArena, segments: Sequence[str]) -> Enqueued | str:
-        """Functions that enqueue the steps; they are given the memory of `segments`, all others are the arena's. Or
-        the reason why a step cannot be enqueued so."""
+        """Functions that enqueue the steps. They take the memory of `segments`; all other segments are the arena's. If
+        a step cannot be enqueued this way, the reason as text."""
         ...
 
 

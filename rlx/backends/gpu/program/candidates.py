@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
     T = TypeVar("T")
 
-# Compared number by number: first a rank between algorithms, as measured, then estimates within one.
+# Costs are compared lexicographically: first a measured rank between algorithms, then estimates within one algorithm.
 Cost = tuple[float, ...]
 
 
@@ -32,9 +32,9 @@ C = TypeVar("C", bound=Candidate)
 
 
 class Choose(Protocol):
-    """Chooses one of the candidates for a problem, a record of all that they depend on besides the target; where a
-    record is the problem of several choices, a tuple of a word and the record. A tuner may also return one of them with
-    other sizes (`dataclasses.replace`)."""
+    """Chooses one of the candidates for a problem: a record of all that they depend on besides the target or, where one
+    record serves several choices, a tuple of a word and the record. A tuner may also return a candidate with other
+    sizes (`dataclasses.replace`)."""
 
     def __call__(self, problem: Hashable, candidates: Sequence[C], /) -> C: ...
 
@@ -45,8 +45,9 @@ def cheapest(problem: Hashable, candidates: Sequence[C], /) -> C:
 
 
 def text_of(record: object) -> str:
-    """A problem or a candidate as a line that is the same in every process: the family or the algorithm, then the
-    fields that are neither zero nor absent, without the cost. The candidates of a problem differ in their lines."""
+    """A problem or a candidate as a line of text that is the same in every process: the family or the algorithm, then
+    the fields that are neither zero nor absent, without the cost. Different candidates of a problem have different
+    lines."""
     if isinstance(record, tuple):
         word, problem = record
         family, _, rest = text_of(problem).partition(" ")
@@ -71,7 +72,7 @@ def _value(value: object) -> str:
 
 
 class Decision(NamedTuple):
-    """A choice that lowering made: for the node of this name, of which candidates, and which one."""
+    """A choice made during lowering: the node's name, the candidates, and the chosen one."""
 
     node: str
     problem: Hashable
@@ -80,10 +81,10 @@ class Decision(NamedTuple):
 
 
 class Chooser:
-    """Chooses as `choices` say, which have for lines of problems the line of a candidate (`text_of`), and by `rule`
-    where they say nothing or what they name is no candidate.
+    """Chooses by `choices`, which map the line of a problem to the line of a candidate (`text_of`), and by `rule` where
+    they have no entry or name no candidate.
 
-    `node`: the name of the node being lowered. `decisions`: all that were made; `applied`: those that `choices` made.
+    `node`: the name of the node being lowered. `decisions`: all choices made; `applied`: those taken from `choices`.
     """
 
     def __init__(self, rule: Choose, choices: Mapping[str, str] | None = None) -> None:
@@ -119,7 +120,7 @@ def narrowed(candidates: Sequence[C], **wanted: object) -> Sequence[C]:
 
 
 class Overrides(Generic[T]):
-    """The record of the fields that tests and benchmarks fix; `nothing` leaves every choice to the rules."""
+    """Holds the record of fields that tests and benchmarks fix; `nothing` leaves every choice to the rules."""
 
     def __init__(self, nothing: T) -> None:
         self._held = ContextVar(type(nothing).__module__, default=nothing)

@@ -13,7 +13,7 @@ from rlx.ir import Node, expr
 from rlx.ir.types import TensorType
 
 THREADS = 256  # threads of a workgroup, in the kernels whose rules use this
-_NEEDS = {8: "i64", 2: "16bit_storage", 1: "8bit_storage"}  # the feature of dtypes of so many bytes
+_NEEDS = {8: "i64", 2: "16bit_storage", 1: "8bit_storage"}  # the feature that kernels need for dtypes, by itemsize
 MAX_ELEMENTS = 1 << 31  # kernels index the elements of one matrix, row or slab with 31 bits
 
 
@@ -38,8 +38,8 @@ def convert(ctx: Lowering, source: Ref, from_: DType, target: Ref, to: DType, n:
 
 
 def stores(dtype: DType, features: frozenset[str], with_f64: bool = False) -> bool:
-    """Whether kernels on a device with these features read and write this dtype; f64 only where `with_f64` is given: by
-    trees and the few file kernels into which other ops are decomposed."""
+    """Whether kernels on a device with these features read and write this dtype. f64 counts only if `with_f64` is set,
+    which suits elementwise trees and the few file kernels into which other ops are decomposed."""
     if dtype.name == "f64":
         return with_f64 and eight_bytes(dtype) <= features
     need = _NEEDS.get(dtype.itemsize)
@@ -58,5 +58,5 @@ def native(node: Node, features: frozenset[str], with_f64: bool = False) -> bool
 
 
 def quads(*refs: Ref, itemsize: int) -> int:
-    """1 when four elements may be read at once at every one of these places, else 0."""
+    """1 if four elements may be read at once at each of these addresses, else 0."""
     return int(all(ref.offset % (4 * itemsize) == 0 for ref in refs))

@@ -57,7 +57,8 @@ class Recorded(Protocol):
 
     @property
     def schedule(self) -> tuple[Sequence[Step], frozenset[int]]:
-        """The steps, and the indices of those with a full barrier before them (of all, where a stream orders them)."""
+        """The steps, and the indices of those with a full barrier before them (all indices if a stream runs the steps
+        in order)."""
         ...
 
     def launch(self) -> None: ...
@@ -92,7 +93,7 @@ def load_rules() -> None:
 
 @functools.cache
 def load_rules_of(family: str) -> None:
-    """Imports the lowering rules of one family, which take a program less time to load than all of them."""
+    """Imports the lowering rules of one family, which is faster than importing all."""
     for name in (f"{rules.__name__}.{family}", f"{rules.__name__}.elementwise"):
         if importlib.util.find_spec(name) is not None:
             module = importlib.import_module(name)
@@ -112,14 +113,14 @@ def lower_graph(
     chooser: Chooser | None = None,
 ) -> tuple[Lowering, list[Dispatch]]:  # fmt: skip
     """Lowers every node in order, then the state updates, and the bodies of control ops into `Lowering.bodies`. This
-    needs no device, only its target. `batches`: alike steps may become one, where the target has it so. `chooser`:
+    needs no device, only its target. `batches`: steps may be joined into batches, if the target allows it. `chooser`:
     chooses instead of the target."""
     lowering = Lowering(graph, plan, target, precision, chooser)
     for family in {node.op.family for node in graph.nodes if not node.op.leaf}:
         load_rules_of(family)
     set_channels_last(lowering, lambda node: runs_natively(node, target))
     dispatch: list[Dispatch] = []
-    own: dict[int, range] = {}  # the numbers of a node's steps, by its place in `dispatch`
+    own: dict[int, range] = {}  # the indices of a node's steps, by the node's index in `dispatch`
     for node in graph.nodes:
         if node.op.leaf:
             continue
@@ -149,7 +150,8 @@ def lower_graph(
 
 
 def _batch(lowering: Lowering, dispatch: list[Dispatch], own: Mapping[int, range]) -> None:
-    """Makes one step of those that are a batch; the nodes of the others name the node whose step that is."""
+    """Replaces each batch of steps by one step, which belongs to the first node; the other nodes' dispatches refer to
+    that node."""
     steps = lowering.steps
     batches = find_batches(steps, lowering.target.limits.max_groups[2])
     lowering.steps = []
@@ -170,7 +172,7 @@ def build(
     device: Records, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions
 ) -> GpuExecutable:
     """Lowers and records a graph over an arena of its plan; writes the graph's constants."""
-    # "int8" has its own ops (`passes/integers.py`); the products that are left are honest f32.
+    # "int8" has its own ops (`passes/integers.py`); the remaining products are plain f32.
     precision = "f32" if options.precision == "int8" else options.precision
     with paused():
         chooser = Chooser(device.target.choose, options.choices)
@@ -207,7 +209,7 @@ def _assemble(
 
 
 def fill_memory(device: Records, lowering: Lowering, arena: DeviceArena, owned: Resources) -> None:
-    """Acquires the memory of a program beside its plan's, which `owned` closes, and writes arguments and constants."""
+    """Acquires the program's memory outside its plan (`owned` closes it), and writes argument blocks and constants."""
     for segment, size in ((ARGS, len(lowering.args)), (SCRATCH, lowering.scratch_bytes)):
         if size:
             buffer = device.acquire(size)
@@ -242,8 +244,8 @@ class GpuExecutable:
         control: Callable[[Node], ControlRun] = _no_control,
         work: Mapping[str, int] | None = None,
     ) -> None:
-        """`work`: the operations of each node, by its name, for the times of steps."""
-        self.choices: Mapping[str, str] = {}  # the choices of the program that were followed
+        """`work`: the number of operations of each node, by its name, for the step times."""
+        self.choices: Mapping[str, str] = {}  # the program's given choices that were applied
         self.decisions: Sequence[Decision] = ()  # what was chosen for each node, where steps are timed
         self.dispatch = dispatch
         self._work = work or {}
@@ -279,8 +281,8 @@ class GpuExecutable:
         return [(r, self._arena) for r in own] + [x for e in self._bodies() for x in e.recordings]
 
     def along(self, order: Sequence[int], before: Sequence[Row], after: Sequence[Row]) -> Recorded | None:
-        """One recording of the steps for each index of `order`, with the copies of rows before and after them. None
-        where it would be too long, or host calls or control ops cut the steps."""
+        """A single recording that holds the steps once per index of `order`, each time with the copies of rows before
+        and after them. None if it would be too long, or if host calls or control ops cut the steps."""
         each = len(self.steps) + len(before) + len(after)
         if not 0 < len(order) * each <= MAX_STEPS or len(self.recorded) != len(self._pieces):
             return None
@@ -393,7 +395,7 @@ def _moved(step: Step) -> int:
 
 
 def step_text(step: Step) -> str:
-    """A step as a listing shows it: kernel, variant, workgroups."""
+    """The text of a step in a listing: kernel, variant, workgroups."""
     name = kernel_name(step)
     if isinstance(step, Launch):
         constants = step.kernel.constants if isinstance(step.kernel, FileKernel) else ()
@@ -467,7 +469,7 @@ class _HostPiece:
 
     def launch(self) -> None:
         for view in self._views:
-            view()  # raises where the memory was closed: it must not be touched any more
+            view()  # raises if the memory was closed: it must no longer be accessed
         for load in self._loads:
             load()
         self._work()

@@ -1,10 +1,10 @@
-"""Which tensors of a program lie in memory with their channels last: a physical order, unknown to the graph.
+"""Which tensors of a program are stored with channels last: a memory layout that the graph does not know of.
 
-Convolutions by matrix instructions read and write channels last. A tensor between them, and between ops that work on an
-image of either order (elementwise ones and pools), has the bytes of (N, *S, C) in its slot then. What the caller sees,
-weights, states, operands and results of products, and memory that several tensors view keep the order of their shapes.
-A node that does not know of the order works on transposed copies (`Lowering.lower`), so what is chosen here decides
-times alone.
+Convolutions by matrix instructions read and write channels last. Tensors between them, and between ops that work in
+either layout (elementwise ops and pools), are then stored as (N, *S, C). Inputs and outputs of the program, weights,
+states, operands and results of products, and memory that several tensors view keep the layout of their shapes. A node
+that does not support the layout works on transposed copies (`Lowering.lower`), so the choice made here affects only the
+speed.
 """
 
 from __future__ import annotations
@@ -24,36 +24,37 @@ if TYPE_CHECKING:
 
 
 class Maker(NamedTuple):
-    """An op that gains where some of its tensors, its first input and its output if `images` does not name others, lie
-    with their channels last, if `takes(ctx, node, wished)`; `wished`: as if they did."""
+    """An op that gains if some of its tensors (`images`; by default its first input and its output) have channels last,
+    provided that `takes(ctx, node, wished)`. `wished`: assume that they have."""
 
     takes: Callable[[Lowering, Node, bool], bool]
     images: Callable[[Node], Sequence[Tensor]] = lambda node: (node.inputs[0], node.output)
 
 
 class Follower(NamedTuple):
-    """An op whose first input and output lie alike, in either order, if `takes(node)`."""
+    """An op whose first input and output share a layout, which may be either, if `takes(node)`."""
 
     takes: Callable[[Node], bool]
 
 
 class Reader(NamedTuple):
-    """An op that reads its input in either order and writes in the order of shapes, if `takes(node)`."""
+    """An op that reads its input in either layout and writes its output channels first, if `takes(node)`."""
 
     takes: Callable[[Node], bool]
 
 
 class Mover(NamedTuple):
-    """An op that reads and writes every tensor in either order."""
+    """An op that reads and writes each tensor in either layout."""
 
 
-IMAGES: dict[str, Maker | Follower | Reader | Mover] = {}  # what an op's rule does with images
+IMAGES: dict[str, Maker | Follower | Reader | Mover] = {}  # how the rule of an op handles the layout of images
 
 
 def set_channels_last(ctx: Lowering, native: Callable[[Node], bool]) -> None:
-    """Sets `ctx.last`, the ids of the tensors that lie with their channels last: those that convolutions read or write
-    so, and those that are tied to them by ops on either order, where more nodes read and write them so than need a
-    copy, among which are convolutions that another algorithm computes after all since one side alone lies so."""
+    """Sets `ctx.last`, the ids of the tensors stored with channels last: those of convolutions that want it, and
+    tensors connected to these by ops that accept either layout, if more nodes profit than need a transposed copy. A
+    convolution with channels last on one side only may fall back to another algorithm; it then counts as one that needs
+    a copy."""
     makers = {id(n) for n in ctx.graph.nodes if _takes(ctx, n, wished=True)}
     while makers:
         ctx.last = _lying_last(ctx, makers, native)
@@ -102,7 +103,7 @@ def _lying_last(ctx: Lowering, makers: Collection[int], native: Callable[[Node],
 
 
 def in_any_order(ctx: Lowering, node: Node) -> bool:
-    """Whether the rule of a node can read and write its tensors as they lie, of which some have their channels last."""
+    """Whether the rule of a node can read and write its tensors in their layouts, some of them with channels last."""
     role = IMAGES.get(node.op.name)
     if isinstance(role, Maker):
         return _takes(ctx, node, wished=False)
@@ -121,8 +122,8 @@ def _takes(ctx: Lowering, node: Node, wished: bool) -> bool:
 
 
 def _alike(node: Node) -> Sequence[Tensor]:
-    """The tensors of a node that its rule takes in either order, but all in the same: of an op whose elements depend on
-    those at their own place alone, not on the place's number, those that have the shape of its outputs."""
+    """The tensors of a node that its rule takes in either layout, but all in the same one. For an elementwise op that
+    does not use the element's index, these are the tensors with the shape of its outputs."""
     role = IMAGES.get(node.op.name)
     if isinstance(role, Follower):
         return (node.inputs[0], node.output) if role.takes(node) else ()
@@ -132,10 +133,10 @@ def _alike(node: Node) -> Sequence[Tensor]:
 
 
 def last_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """(N, *S, C) of (N, C, *S)."""
+    """The shape (N, C, *S) reordered to (N, *S, C)."""
     return (shape[0], *shape[2:], shape[1])
 
 
 def last_strides(strides: Sequence[int]) -> tuple[int, ...]:
-    """The strides of (N, *S, C) of those of (N, C, *S)."""
+    """The strides of (N, C, *S) reordered to (N, *S, C)."""
     return (strides[0], *strides[2:], strides[1])

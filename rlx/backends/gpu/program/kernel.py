@@ -15,15 +15,15 @@ from typing import Literal
 from rlx.backends.gpu.program.steps import FileKernel
 
 FLOATS = ("f32", "f16", "bf16")
-# Units of kernels that move bits without interpreting them: b1 is a byte, b16 sixteen.
+# Units of kernels that move bits without interpreting them: b1 is one byte, b16 is sixteen bytes.
 UNITS = ("b1", "b2", "b4", "b8", "b16")
 INDICES = ("i32", "i64")
 
 
 @dataclass(frozen=True, slots=True)
 class ArgDecl:
-    """One argument of a kernel: kind "ptr", "u32", "i32" or "f32"; of a pointer its `access`, "r", "w" or "rw", and the
-    type of its `element`: a type of the bodies' language, or a variant's word that stands for one."""
+    """One argument of a kernel, of kind "ptr", "u32", "i32" or "f32". A pointer also has an `access` ("r", "w" or "rw")
+    and an `element` type: a type of the bodies' language, or the name of a variant word that stands for one."""
 
     name: str
     kind: Literal["ptr", "u32", "i32", "f32"]
@@ -64,8 +64,9 @@ def floats(*names: str) -> tuple[ArgDecl, ...]:
 @dataclass(frozen=True, slots=True)
 class RowBody:
     """A body that is printed from the row program of an op: over rows along memory, or `columns`. `short`: rows of
-    16 bits may be read eight elements at a time, and their exponentials are less exact. `attrs`: attributes with the
-    values that the body is printed for. `early`: so many weights wait in registers while a row's threads meet."""
+    16-bit elements may be read eight at a time, with less exact exponentials. `attrs`: the attribute values that the
+    body is printed for. `early`: the number of weights that are loaded into registers before the reduction's
+    barrier."""
 
     op: str
     columns: bool = False
@@ -84,14 +85,14 @@ class KernelDecl:
     pipeline is created, with their defaults. `trials`: values of the constants that tests compile the kernel with.
     `resident`: the workgroups that a multiprocessor should hold at once, a constant of CUDA C++ in terms of the body's
     macros: the compiler keeps registers few enough for that. `headers`: the parts of the shared device code that the
-    body uses. `function`: the body's name, where several kernels share one. `specific`: the constant, and its value,
-    with which the CUDA text uses instructions of one architecture only and is compiled for sm_90a, not sm_90. `begins`:
-    the body itself says by BEGIN (`bodies/begin.h`) from where on it reads what earlier kernels wrote.
+    body uses. `function`: the name of the body's function, if several kernels share it. `specific`: (constant, value)
+    for which the CUDA text uses architecture-specific instructions and is compiled for sm_90a instead of sm_90.
+    `begins`: the body marks by BEGIN (`bodies/begin.h`) the point from which on it reads what earlier kernels wrote.
 
-    About the SPIR-V: `unroll`: spirv-opt unrolls the loops marked so and splits local arrays, since a driver that does
-    not would keep them in memory. `subgroups`: each module exists twice, and the second exchanges values within
-    subgroups. `new_compiler`: the kernel needs a glslang that knows cooperative matrices of bfloat16.
-    `cuda_only`: there is none.
+    For the SPIR-V: `unroll`: spirv-opt unrolls the loops marked for it and splits local arrays, since some drivers
+    would otherwise keep the arrays in memory. `subgroups`: each module exists twice; the second exchanges values within
+    subgroups. `new_compiler`: the kernel needs a glslang that supports cooperative matrices of bfloat16. `cuda_only`:
+    the kernel has no SPIR-V.
     """
 
     stem: str

@@ -58,11 +58,11 @@ class Lowered:
     when: WhenOn
 
 
-# The kernel, the workgroups, the argument block, the count of elements or packs, and for each operand the distance of
-# its first byte from its slot, and its bytes.
+# The kernel, the grid, the argument block, the count of elements or packs, and for each operand the offset of its first
+# byte within its slot and its size in bytes.
 KnownTree = tuple[TreeKernel, tuple[int, int, int], list[int], int, list[tuple[int, int]]]
 LOWERINGS: dict[str, Lowered] = {}
-OVERRIDES: dict[str, list[Lowered]] = {}  # the rules of an op, of which the last is asked first
+OVERRIDES: dict[str, list[Lowered]] = {}  # the rules registered for an op; the last is asked first
 
 
 def _always(node: Node, features: frozenset[str]) -> bool:
@@ -76,8 +76,8 @@ def _everywhere(node: Node, target: Target) -> bool:
 def lowers(
     *ops: str, when: When = _always, shared: int = 0, hardware: bool = False
 ) -> Callable[[Rule], Rule]:
-    """Registers a rule for the ops named. `shared`: the bytes of shared memory without which no kernel of it runs.
-    `hardware`: not for software drivers, which gain nothing from it."""
+    """Registers a rule for the named ops. `shared`: the least bytes of shared memory that its kernels need. `hardware`:
+    the rule is not used on software drivers, which gain nothing from it."""
 
     def add(rule: Rule) -> Rule:
         for op in ops:
@@ -100,7 +100,7 @@ def override(op: str, rule: Rule, when: WhenOn = _everywhere) -> Callable[[], No
     """Registers a rule that lowers an op's nodes instead of the built-in one, wherever `when(node, target)` says so, in
     every program compiled from now on. Of several, the last registered is asked first.
 
-    Returns: a function that takes the rule back. Raises: UnsupportedOp where there is no such op.
+    Returns: a function that unregisters the rule. Raises: UnsupportedOp where there is no such op.
     """
     if op not in REGISTRY:
         raise UnsupportedOp(f"override: there is no op {op!r}; register it first, or correct its name")
@@ -127,9 +127,10 @@ def rule_for(node: Node, target: Target) -> Rule | None:
 
 
 class Lowering:
-    """The context of lowering rules: it gives refs of tensors, argument blocks, workspace, grids, and collects steps.
+    """The context of lowering rules: it provides refs of tensors, argument blocks, workspace and grids, and collects
+    steps.
 
-    `target` describes the device, and chooses by `chooser`, which keeps what was chosen; `precision` is the session's.
+    `target` describes the device; it chooses by `chooser`, which records the decisions. `precision` is the session's.
     """
 
     def __init__(
@@ -142,25 +143,25 @@ class Lowering:
         self.precision = precision
         self.steps: list[Step] = []
         self.args = bytearray()
-        self.addresses: list[tuple[int, Ref]] = []  # the offsets in `args` at which addresses are written, and whose
+        self.addresses: list[tuple[int, Ref]] = []  # (offset in `args` where an address goes, the Ref it points to)
         self.scratch_bytes = 0
         self.bodies: dict[tuple[int, str], Lowering] = {}  # bodies of control ops, by first output and attribute
         self.together: dict[int, tuple[Node, ...]] | None = None  # id of a node's result -> the nodes of its batch
         self.made: set[int] = set()  # ids of results that an earlier node of their batch has computed
         self.last: frozenset[int] = frozenset()  # ids of the tensors that lie with their channels last (`images.py`)
-        self.moved: dict[int, Ref] = {}  # ids of those whose copies the node at hand uses, in the order of shapes
-        self.chosen: dict[Hashable, Any] = {}  # the candidates for a problem, which layers repeat
-        self.instead: dict[int, Rule] = {}  # rules of single nodes, by first output, which earlier nodes have set
-        self.within: dict[int, str] = {}  # ids of results that a later node computes along with its own, and its name
-        self.trees: dict[Hashable, KnownTree] = {}  # launches of expression trees, by all that they depend on
+        self.moved: dict[int, Ref] = {}  # id of a tensor -> its channels-first copy, for the current node
+        self.chosen: dict[Hashable, Any] = {}  # the candidates for a problem; layers repeat problems
+        self.instead: dict[int, Rule] = {}  # rules that earlier nodes set for one node, by its first output
+        self.within: dict[int, str] = {}  # id of a result -> the name of the later node that computes it
+        self.trees: dict[Hashable, KnownTree] = {}  # launches of expression trees, by everything they depend on
         self._blocks: dict[bytes, Ref] = {}
         self._scratch_used = 0
         self._label = ""
 
     @functools.cached_property
     def readers(self) -> dict[int, list[int]]:
-        """The numbers of the nodes that read each tensor, by its id; the graph's results and updates count as one more
-        node behind all others."""
+        """The indices of the nodes that read each tensor, by its id; the graph's outputs and updates count as one more
+        node at the end."""
         found: dict[int, list[int]] = {}
         for number, node in enumerate(self.graph.nodes):
             for i in dict.fromkeys(t.id for t in node.inputs):
@@ -172,14 +173,15 @@ class Lowering:
     # -- tensors
 
     def ref(self, tensor: Tensor) -> Ref:
-        """The whole slot of a tensor (its own bytes, without alignment padding), or its copy for the node at hand."""
+        """The whole slot of a tensor (its own bytes, without alignment padding), or its copy made for the current
+        node."""
         if tensor.id in self.moved:
             return self.moved[tensor.id]
         slot = self.plan.slots[tensor.id]
         return Ref(slot.segment, slot.offset, slot.nbytes)
 
     def lies_last(self, tensor: Tensor) -> bool:
-        """Whether `ref` has a tensor's elements in the order (N, *S, C)."""
+        """Whether `ref` holds the tensor in the layout (N, *S, C)."""
         return tensor.id in self.last and tensor.id not in self.moved
 
     def storage(self, tensor: Tensor) -> DType:
@@ -204,14 +206,14 @@ class Lowering:
         return self._blocks[raw]
 
     def table(self, refs: Sequence[Ref]) -> Ref:
-        """An argument block of addresses of 8 bytes, written when the memory is known."""
+        """An argument block of 8-byte addresses, which are written once the memory is known."""
         offset = len(self.args)
         self.addresses += [(offset + 8 * k, ref) for k, ref in enumerate(refs)]
         self.args += bytes(align(8 * len(refs), 16))
         return Ref(ARGS, offset, 8 * len(refs))
 
     def counters(self, count: int) -> Ref:
-        """Numbers of 32 bits, this node's alone, that are 0 when the first run begins and that each run leaves at 0."""
+        """32-bit counters of this node alone; they are 0 before the first run, and each run resets them to 0."""
         offset = len(self.args)
         self.args += bytes(align(4 * count, 16))
         return Ref(ARGS, offset, 4 * count)
@@ -297,7 +299,7 @@ class Lowering:
         return len(self.steps) - before
 
     def _in_order_of_shapes(self, rule: Rule, node: Node) -> None:
-        """Lowers a node whose rule knows tensors in the order of their shapes alone, on transposed copies."""
+        """Lowers a node whose rule supports only the channels-first layout, on transposed copies."""
         from rlx.backends.gpu.rules.movement import from_last, to_last
 
         touched = {t.id: t for t in (*node.inputs, *node.outputs) if t.id in self.last}
@@ -313,7 +315,7 @@ class Lowering:
                 to_last(self, t.shape, self.storage(t), copies[t.id], slots[t.id])
 
     def call(self, kind: type[Call], node: Node) -> Call:
-        """A step that runs a whole node: its inputs are read, its outputs written."""
+        """Appends a step that runs a whole node, reading its inputs and writing its outputs."""
         reads = tuple(dict.fromkeys(r for r in map(self.ref, node.inputs) if r.nbytes))
         writes = tuple(r for r in map(self.ref, node.outputs) if r.nbytes)
         return kind(node, reads, writes, self._label)
@@ -347,6 +349,6 @@ def kernel_name(step: Step) -> str:
 
 
 def _in_f32(value: float) -> float:
-    """The value of an argument as an f32: infinite beyond the largest, as in NumPy."""
+    """An argument's value as an f32; values beyond the largest f32 become infinite, as in NumPy."""
     with np.errstate(over="ignore"):
         return float(np.float32(value))

@@ -1,12 +1,12 @@
 """Row programs (`rlx.ir.rows`) printed as bodies of kernels, in the language of `device_code/bodies`.
 
-A body goes over a row in sweeps: what one reduces, the next may use. Rows along memory are written twice in one body:
-held in registers (`rows.h`), and read anew by each sweep where they are too long for that. In a body of columns
-(`columns.h`) a thread goes along an axis that others lie behind. An element beyond a row is read as the number that
-adds nothing to any reduction, where there is such a number; else reductions leave it out.
+A body goes over a row in sweeps: the result of one sweep's reductions may be used by the next. For contiguous rows a
+body has two versions: one holds the row in registers (`rows.h`), the other, for longer rows, reads it again in each
+sweep. In a body for columns (`columns.h`) a thread goes along an axis that is not the last. An element beyond the row's
+end is read as a number that is neutral for all reductions, if there is one; else reductions skip it.
 
-Constants of the declaration switch parts of a body: HAS_<NAME> an optional input or output; RMS takes every mean that
-is taken off as 0, which makes the second op of the body of the first.
+Constants of the declaration switch parts of a body: HAS_<NAME> an optional input or output; RMS replaces every
+subtracted mean by 0, so that one body serves two ops, such as layer_norm and rms_norm.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from rlx.ir.expr import linearize
 from rlx.ir.rows import Place, elements_of, nan_is_summed
 from rlx.ops.elementwise.prims import PRIM_FUNCTIONS
 
-_SWEPT = {"row_max": -math.inf, "row_min": math.inf, "row_sum": 0.0, "row_mean": 0.0}  # each with what adds nothing
-_PART = 256  # terms that a thread adds up by one sum: longer ones lose digits
+_SWEPT = {"row_max": -math.inf, "row_min": math.inf, "row_sum": 0.0, "row_mean": 0.0}  # each with its neutral element
+_PART = 256  # terms that a thread adds into one accumulator: longer sums lose digits
 _SUMS = ("row_sum", "row_mean")
-_PARTED = "row_sum"  # a mean's terms are of like size, of which the threads' sums keep enough
-# What `less_mean` becomes: an element less the two numbers of its row's mean, which start at the row's first element.
+_PARTED = "row_sum"  # means need no parts: their terms are of similar size, so sums per thread are accurate
+# The primitives that replace `less_mean`: an element minus the two parts of its row's mean, computed relative to the
+# row's first element.
 _LESS, _FIRST, _NEAR, _REST = "less_two", "row_first", "row_near", "row_rest"
-_HAS = "has"  # whether there is an optional input: a constant
+_HAS = "has"  # the constant that says whether an optional input is given
 
 
 _CONSTANTS = frozenset({"lit", _HAS})
-_EARLY = "QUADS <= 4u"  # few weights wait in registers while the threads of a row meet: later loads would be waited for
+_EARLY = "QUADS <= 4u"  # then weights are loaded before the reduction's barrier, which hides the latency
 _ZEROS = "VEC4(0.0f, 0.0f, 0.0f, 0.0f)"
-_UNDECLARED = _CONSTANTS | _SWEPT.keys() | {_NEAR, _REST}  # values of a row that have no line of their own
+_UNDECLARED = _CONSTANTS | _SWEPT.keys() | {_NEAR, _REST}  # values of a row that get no statement of their own
 
 
 def body_text(decl: KernelDecl) -> str:
@@ -50,8 +51,8 @@ def body_text(decl: KernelDecl) -> str:
 
 
 def _lowered(trees: Sequence[Expr], places: Sequence[Place]) -> tuple[Expr, ...]:
-    """The trees with a product in place of each quotient of an element by a value of its row, and means that are taken
-    off as two numbers."""
+    """The trees with each division of an element by a row value turned into a multiplication by its reciprocal, and
+    each subtracted mean turned into two numbers."""
     varying = elements_of(trees, places)
     done: dict[Expr, Expr] = {}
     for e in linearize(trees):
@@ -68,7 +69,7 @@ def _lowered(trees: Sequence[Expr], places: Sequence[Place]) -> tuple[Expr, ...]
 
 
 class _Body(ABC):
-    """What rows and columns share: which sweep computes what, and the text of scalar functions."""
+    """The common part of rows and columns: which sweep computes which value, and the text of scalar functions."""
 
     def __init__(self, decl: KernelDecl, rows: RowBody) -> None:
         self.decl, self.rows = decl, rows
@@ -111,7 +112,8 @@ class _Body(ABC):
         self.texts: list[str] = []
 
     def _sources(self) -> list[Expr]:
-        """What is read of a row: the inputs' elements, or the one node by which all else reads several inputs."""
+        """What a sweep reads of a row: the inputs' elements or, if several inputs are used only through one node, that
+        node."""
         roots = [e.args[0] for e in self.nodes if e.prim in _SWEPT or e.prim == _FIRST]
         roots += [t for t in self.trees if t in self.varying]
 
@@ -126,12 +128,12 @@ class _Body(ABC):
         return self.places[e.value]
 
     def name(self, e: Expr) -> str:
-        """The kernel's argument of an input."""
+        """The name of the kernel argument for an input."""
         assert isinstance(e.value, int)
         return self.inputs[e.value].name
 
     def switch(self, arg: ArgDecl) -> str:
-        """The constant that says whether there is an optional argument; none of others."""
+        """The constant that says whether an optional argument is given; "" for arguments that always are."""
         name = f"HAS_{arg.name.upper()}"
         return name if name in self.decl.constants else ""
 
@@ -164,7 +166,7 @@ class _Body(ABC):
         return made
 
     def share(self) -> list[str]:
-        """What a mean multiplies a sum by, while the row is on its way."""
+        """The factor by which a mean multiplies a sum, computed while the row's loads are in flight."""
         means = any(e.prim in ("row_mean", _REST) for e in self.nodes)
         return ["const float share = p_recip_f(float(n));"] if means else []
 
@@ -183,7 +185,8 @@ class _Body(ABC):
     # -- functions of elements
 
     def leaves(self, e: Expr, held: Mapping[Expr, str] | None = None) -> tuple[list[Expr], list[Expr], bool]:
-        """What the function of an element takes: elements, values of the row, and whether its number in the row."""
+        """The arguments of an element's function: elements, row values, and whether it takes the index within the
+        row."""
         elements: list[Expr] = []
         values: list[Expr] = []
         numbered = False
@@ -206,7 +209,8 @@ class _Body(ABC):
         return elements, values, numbered
 
     def call(self, e: Expr, held: Mapping[Expr, str], four: str = "") -> str:
-        """The text of an element, from the texts of what is known of it. `four`: of four, those of this quad."""
+        """The text that computes an element; `held` has the texts of nodes already computed. `four`: compute four
+        elements at once, those of this quad."""
         if e in held:
             return held[e]
         elements, values, numbered = self.leaves(e, held)
@@ -272,7 +276,7 @@ class _Body(ABC):
         return [*made, f"RLX_FN vec4 {name}_4({', '.join(four)}) {{ return VEC4({', '.join(calls)}); }}"]
 
     def applied(self, e: Expr, args: Sequence[str]) -> str:
-        """A primitive of texts."""
+        """The text of a primitive applied to texts."""
         if e.prim in _CONSTANTS:
             return self.value(e)
         if e.prim == "select" and e.args[0].prim == _HAS:
@@ -293,7 +297,8 @@ class _Body(ABC):
     # -- values of a row
 
     def values(self, depth: int, declared: set[Expr]) -> Iterator[str]:
-        """The values of a row that the sweeps so far allow, in order; reductions have their own lines."""
+        """The statements for row values that can be computed after the sweeps so far, in order; reductions have their
+        own."""
         for e in self.nodes:
             if e in self.varying or e in declared or self.depth[e] > depth or e.prim in _UNDECLARED:
                 continue
@@ -326,7 +331,7 @@ class _Body(ABC):
         """The first element of a row."""
 
     def mean(self, rest: Expr, value: str, macro: str, count: str) -> Iterator[str]:
-        """Both numbers of a mean, by a macro that reads the text of an element, or of four, as VALUE."""
+        """Both parts of a mean, by a macro that takes the text of an element, or of four, as VALUE."""
         near = rest.args[1]
         name = f"VALUE{sum(text.startswith('#define VALUE') for text in self.texts)}"
         self.texts.append(f"#define {name}{value}")
@@ -345,8 +350,8 @@ class _Body(ABC):
         self, declared: set[Expr], swept: Callable[[Sequence[Expr], int], Iterator[str]],
         mean: Callable[[Expr], Iterator[str]],
     ) -> Iterator[str]:  # fmt: skip
-        """All sweeps but the one that writes: the loop of each is `swept` of its reductions; those of a mean that is
-        taken off are `mean`."""
+        """All sweeps but the writing one. `swept` prints a sweep's loop for its reductions; `mean` prints the sweeps of
+        a subtracted mean."""
         threads = "column" if self.rows.columns else "row"
         for depth in range(self.last):
             reductions = self.swept(depth)
@@ -363,8 +368,8 @@ class _Body(ABC):
     def in_parts(
         self, swept: Sequence[Expr], lines: Sequence[str], first: str, end: str, step: str, branch: bool = False
     ) -> Iterator[str]:
-        """A loop over a row, in which long sums are added up in parts: those of v in sv. With `branch` a row of one
-        part has a loop of its own, which compilers unroll better."""
+        """A loop over a row that accumulates long sums in parts: variable v's part in sv. With `branch`, rows of a
+        single part get a separate loop, which compilers unroll better."""
         sums = [self.names[e] for e in swept if e.prim == _PARTED]
         loop = "for (uint j = {}; j < {}; j += {})"
         if not sums:
@@ -441,7 +446,7 @@ class _Rows(_Body):
         return {None: "0.0f", 0.0: "0.0f", -math.inf: "-INFINITE", math.inf: "INFINITE"}[self.beyond]
 
     def reduced(self, e: Expr, at: Mapping[Expr, str], held: bool) -> str:
-        """One more quad in a reduction of a thread."""
+        """The statement that combines one more quad into a thread's reduction."""
         v, x = self.names[e], e.args[0]
         if e.prim in _SUMS:
             square = self.beyond is None and x.prim == "mul" and x.args[0] == x.args[1]
@@ -449,7 +454,7 @@ class _Rows(_Body):
             if self.beyond is None:
                 whole = f"{'squares' if square else 'inside'}({whole}, j, len)"
             else:
-                # Eight places beyond the row are read at its start.
+                # Groups of eight beyond the row's end are read from its start instead.
                 whole = f"counted(sum4({whole}), j, len)" if held and self.rows.short else f"sum4({whole})"
             return f"{'' if held or e.prim != _PARTED else 's'}{v} += {whole};"
         quad = self.four(x, at)
@@ -520,7 +525,7 @@ class _Rows(_Body):
     def weighed(
         self, trees: Sequence[Expr], early: Sequence[Expr] = (), short: bool = False
     ) -> tuple[list[str], dict[Expr, str]]:
-        """The lines that load the weights that the trees read, and the texts of what they then are."""
+        """The statements that load the weights used by the trees, and the text by which each weight is then read."""
         lines, texts = [], {}
         for i, e in enumerate(self.weights):
             reads, has = sum(e in linearize([t]) for t in trees), self.switch(self.inputs[int(e.value or 0)])
@@ -545,7 +550,7 @@ class _Rows(_Body):
                 yield self.if_there(decl, f"if (LANE == 0u && row < rows) {store}")
 
     def kept(self, reduction: Expr, depth: int) -> list[Expr]:
-        """Elements of a reduction that take long to compute, and that what follows reads too."""
+        """Expensive element values of a reduction that later sweeps use too, so that they are kept."""
         later = [e.args[0] for e in self.nodes if e.prim in _SWEPT and self.depth[e] > depth + 1]
         later += [t for t in self.trees if t in self.varying]
         used = {e for tree in later for e in linearize([tree])}
@@ -553,7 +558,8 @@ class _Rows(_Body):
         return [e for e in long if e in self.varying and e in used]
 
     def only_source(self, e: Expr, arrays: Mapping[Expr, str], depth: int) -> Expr | None:
-        """The held element of which a node is made, where nothing later reads it otherwise."""
+        """The single held element that a node is computed from, if later sweeps use that element only through the node;
+        else None."""
         sources = self.leaves(e, arrays)[0]
         later = [r.args[0] for r in self.nodes if r.prim in _SWEPT and self.depth[r] > depth]
         later += [t for t in self.trees if t in self.varying]
@@ -567,7 +573,7 @@ class _Rows(_Body):
         texts = {e: self.four(e, self.read()) for e in self.sources}
 
         def loads(trees: Sequence[Expr]) -> tuple[list[str], dict[Expr, str]]:
-            """Each input that the trees read, in a variable where they read it more than once."""
+            """Loads each input that the trees read, into a variable if they read it more than once."""
             read = [a for t in trees for a in self.leaves(t, texts)[0]]
             lines, held = self.weighed(trees)
             for i, (e, text) in enumerate(texts.items()):
@@ -658,7 +664,8 @@ def _block(head: str, lines: Sequence[str]) -> list[str]:
 
 
 def _beyond(nodes: Sequence[Expr], varying: frozenset[Expr]) -> float | None:
-    """The number that adds nothing to any reduction when all inputs are it, whatever the values of the row."""
+    """The number that, as the value of all inputs, is neutral for every reduction, whatever the row values; None if
+    there is none."""
     for number in (0.0, -math.inf, math.inf):
         values: dict[Expr, Any] = {}
         with np.errstate(all="ignore"):

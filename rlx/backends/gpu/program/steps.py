@@ -12,7 +12,7 @@ from rlx.ir import Expr, Node
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A byte range of a segment: the target of a pointer argument, and the range that decides about hazards.
+    """A byte range of a segment: what a pointer argument refers to, and the range that is checked for hazards.
 
     The pointer's value is the segment's address + `offset`; the step touches no byte outside offset..offset+nbytes.
     """
@@ -67,14 +67,15 @@ class TreeKernel:
     the start of the bytes touched, so a reversed operand does not start at index 0.
 
     A `packed` kernel works on packs of four neighbours along the innermost dimension: n and that dimension count packs,
-    and so do the indices and strides of strided operands; those of repeated operands count elements, those of
-    doubled ones pairs. Every address is aligned to a pack or pair (16 bytes at most).
+    and so do the indices and strides of strided operands; those of repeated operands count elements, and those of
+    doubled operands count pairs. Every address is aligned to a pack or pair (16 bytes at most).
 
-    `short`: inputs of f32 are intermediate values of a result that is rounded to 16 bits and shows no more precision.
+    `short`: f32 inputs are intermediate values of a result that is rounded to 16 bits, so full f32 precision is not
+    needed.
 
-    A `batched` kernel computes the same trees for several sets of operands of one layout, workgroups (x, y, z) for set
-    z. In place of the operands' pointers it takes one pointer to a table of their addresses, of 8 bytes each: the
-    inputs and outputs of set 0, those of set 1, and so on.
+    A `batched` kernel computes the same trees for several sets of operands of one layout; workgroups (x, y, z) compute
+    set z. Instead of operand pointers it takes one pointer to a table of 8-byte addresses: the inputs and outputs of
+    set 0, then those of set 1, and so on.
     """
 
     trees: tuple[Expr, ...]
@@ -87,7 +88,7 @@ class TreeKernel:
 
 
 class Language(Enum):
-    """The language of a user's kernel that a device takes."""
+    """The language in which a device takes kernels that users bring."""
 
     CUDA = "CUDA C++"
     SPIRV = "SPIR-V"
@@ -111,8 +112,8 @@ Arg = Ref | int | float
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One kernel launch: `groups` workgroups; `args` as the kernel declares them, pointers first. `reads` and `writes`
-    are the byte ranges touched (a Ref both read and written stands in both). Those read by a batched kernel are its
-    table and then as many for each set of operands, those written as many for each set."""
+    are the byte ranges touched (a Ref both read and written stands in both). For a batched kernel, `reads` is its
+    table, then equally many ranges for each set of operands; `writes` has equally many for each set."""
 
     kernel: Kernel
     groups: tuple[int, int, int]
@@ -123,8 +124,8 @@ class Launch:
 
     @property
     def sets(self) -> list[tuple[tuple[Ref, ...], tuple[Ref, ...]]]:
-        """The byte ranges read and written by each set of operands, which no order is between; of a kernel that is not
-        batched there is one set."""
+        """The byte ranges read and written by each set of operands; the sets are unordered. A kernel that is not
+        batched has one set."""
         if not (isinstance(self.kernel, TreeKernel) and self.kernel.batched):
             return [(self.reads, self.writes)]
         count = self.groups[2]
@@ -212,7 +213,8 @@ class ControlCall:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """Runs a node that waits for other ranks through the device's library (CUDA's NCCL); `dtype` is that in memory."""
+    """Runs a node that waits for other ranks through the device's library (CUDA's NCCL); `dtype` is the dtype in
+    memory."""
 
     node: Node
     dtype: DType

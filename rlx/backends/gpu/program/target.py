@@ -18,7 +18,7 @@ Collects = Callable[[Node], bool]
 
 
 def adds_any_bias(step: Gemm) -> bool:
-    """`adds_bias` of a library that is not asked: it can add any bias."""
+    """The default for `adds_bias`: the library can add any bias."""
     return True
 
 
@@ -26,9 +26,9 @@ def adds_any_bias(step: Gemm) -> bool:
 class GemmLibrary:
     """The vendor's library of products, which runs `Gemm` steps.
 
-    `adds_bias` says whether the library can add the bias of a step itself; `activations` are those that it applies
-    after a bias. `precisions` are those of a session at which it may be given f32 operands: at the others it rounds
-    them otherwise than the kernels do.
+    `adds_bias` says whether the library can add the bias of a step itself; `activations` are those that it can apply
+    after a bias. `precisions` are the session precisions at which it may take f32 operands: at the others it would
+    round them differently from the kernels.
     """
 
     adds_bias: AddsBias = adds_any_bias
@@ -41,9 +41,9 @@ class MatrixUnits:
     """Instructions by which a subgroup of 32 threads multiplies 16 x 16 matrices of 16-bit floats into one of f32.
 
     `types`: the 16-bit types, none where there are no such instructions. `opaque`: which elements a thread holds is
-    unspecified, so that values between two products go through shared memory. `overlapped`: loads proceed during the
-    instructions. `warpgroups`: there are also instructions of four subgroups, which read shared memory themselves
-    (wgmma).
+    unspecified, so values between two products go through shared memory. `overlapped`: loads overlap with the
+    instructions. `warpgroups`: there are also instructions for four subgroups together, which read operands from shared
+    memory (wgmma).
     """
 
     types: frozenset[DType] = frozenset()
@@ -63,14 +63,14 @@ def matrix_types(features: frozenset[str], limits: Limits) -> frozenset[DType]:
 class Target:
     """The properties of a device. The defaults are those of a device without anything special.
 
-    `features`: the names of `DeviceInfo` for what kernels may store and compute; once a device is open they are asked
-    for here alone. `units`: the multiprocessors over which workgroups are distributed. `library`: None where every
-    product is a kernel of rlx. `software`: a CPU runs the kernels; exchange between threads is expensive there, and
-    large tiles gain nothing. `packs`: reading four neighbouring elements at once is faster than one by one.
-    `long_prologue`: an elementwise kernel has so many instructions before its first pack that a thread should take
-    several packs. `batches`: equal elementwise launches become one (`batches.py`). `language`: that of the users'
-    kernels which the device takes. `choose` takes one of the candidates for a product or an attention; a tuner
-    replaces it.
+    `features`: the feature names of `DeviceInfo` for what kernels may store and compute; once a device is open, this is
+    the only place to read them. `units`: the multiprocessors over which workgroups are distributed. `library`: None
+    where every product is a kernel of rlx. `software`: a CPU runs the kernels, where communication between threads is
+    expensive and large tiles gain nothing. `packs`: reading four neighbouring elements at once is faster than one by
+    one. `long_prologue`: an elementwise kernel has so many instructions before its first pack that a thread should take
+    several packs. `batches`: equal elementwise launches become one (`batches.py`). `language`: the language of users'
+    kernels that the device takes. `choose` takes one of the candidates for a product or an attention; a tuner replaces
+    it.
     """
 
     features: frozenset[str] = frozenset()

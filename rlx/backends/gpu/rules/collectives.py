@@ -11,7 +11,7 @@ from rlx.ops.collectives.records import place_of
 
 @lowers("axis_index")
 def lower_index(ctx: Lowering, node: Node) -> None:
-    """The rank's place is an argument of its program, and copied."""
+    """Copies the rank's index, which is an argument of its program, to the output."""
     ctx.copy(ctx.block([place_of(node.attrs)]), ctx.ref(node.output))
 
 

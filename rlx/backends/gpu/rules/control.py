@@ -1,4 +1,5 @@
-"""Lowering of control ops: the carries are copied to the outputs, which the bodies then update; a call runs these."""
+"""Lowering of control ops: the initial carries are copied to the outputs, which the bodies then update; a ControlCall
+runs the bodies."""
 
 from __future__ import annotations
 

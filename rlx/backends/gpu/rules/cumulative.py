@@ -31,8 +31,8 @@ SCAN = declare(
     )
 )
 
-_TILES = 4  # rounds of four elements a thread, before a line is split
-_WORKGROUPS_TO_FILL = 1024  # so many fill a device
+_TILES = 4  # rounds of four elements per thread; longer lines are split
+_WORKGROUPS_TO_FILL = 1024  # the number of workgroups that fills a device
 _LONG = 1 << 16  # the longest part of one workgroup when there are enough lines to fill the device
 
 
@@ -42,8 +42,8 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 @lowers("cumsum", "cumprod", when=_native)
 def lower_scan(ctx: Lowering, node: Node) -> None:
-    """One launch for short lines. For long ones: the totals of parts, their scan, and a scan of each part that begins
-    with the total of the parts before it."""
+    """Short lines take one launch. For long ones: reduce each part to its total, scan the totals, then scan each part
+    starting from the total of all parts before it."""
     x, y = node.inputs[0], node.output
     if y.size == 0:
         return
@@ -56,7 +56,7 @@ def lower_scan(ctx: Lowering, node: Node) -> None:
 
 
 def running_sum(ctx: Lowering, x: Ref, y: Ref, n: int) -> None:
-    """The sums of what stands before each of n integers of 32 bits."""
+    """The exclusive running sum of n 32-bit integers."""
     _scan(ctx, 0, 1, x, i32, y, (1, n, 1))
 
 

@@ -1,5 +1,6 @@
-"""Lowering of elementwise ops, fusion groups and casts: one launch for each. Where the device has no storage of 16 or 8
-bits, such elements lie in words: kernels convert them to f32 in workspace before the launch, and back after it."""
+"""Lowering of elementwise ops, fusion groups and casts: one launch for each. Where the device cannot access 16- or
+8-bit elements, kernels unpack them from 32-bit words into f32 workspace before the launch, and pack the results after
+it."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 @lowers(*(op.name for op in REGISTRY.values() if op.elementwise), when=_native)
 def lower_elementwise(ctx: Lowering, node: Node) -> None:
-    """Every output element from the input elements that NumPy's broadcasting pairs with it."""
+    """Computes every output element from the input elements that NumPy's broadcasting pairs with it."""
     shape = node.outputs[0].shape
     strides = [broadcast(t.shape, shape) for t in node.inputs]
     if ctx.lies_last(node.outputs[0]):

@@ -83,13 +83,13 @@ FFT_POWERS = _powers(
 FFT_WIDE = _powers("fft_wide", 512, (8192, 2, 1, 4385, 1, 1, 4, 0x6000))
 
 _THREADS = 256
-_HELD_ELEMENTS = 16  # a thread holds so many of a line
+_HELD_ELEMENTS = 16  # elements of a line that a thread holds in registers
 _ACROSS = 4  # neighbouring elements that a pass reads and writes at once, at least
 _ODD = (3, 5, 7, 11, 13)
-# The bytes of lines that take all passes before the next ones do, at least one line: it bounds the workspaces. Smaller
-# chunks, which a cache holds between two passes, gained an H200 no more than they cost in launches.
+# The bytes of a chunk of lines (at least one line); a chunk goes through all passes before the next, which bounds the
+# workspaces. Smaller chunks, which stay in cache between passes, gained no more on an H200 than their launches cost.
 CHUNK_BYTES = 256 << 20
-_WORKGROUPS_AT_ONCE = 4  # shared memory should hold so many
+_WORKGROUPS_AT_ONCE = 4  # workgroups that shared memory should hold
 # Bits of FORM.
 REALS, HALF, JOINED, PARTS, CONJUGATE_IN, FACTORS_IN = 1, 2, 3, 8, 16, 32
 CONJUGATE, FACTORS_OUT, SCALE, CONJUGATE_OUT = 64, 128, 256, 512
@@ -98,8 +98,8 @@ READ_ACROSS, WRITE_ACROSS, SPLIT, ALL_GIVEN, ALL_KEPT = 1024, 2048, 4096, 8192, 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a transform is carried out: the lengths of its passes. `convolved`: they are those of a longer transform, by
-    which the convolution of Bluestein's algorithm is computed."""
+    """How a transform is carried out: the lengths of its passes. `convolved`: by Bluestein's algorithm; `length` and
+    `passes` are those of the longer transform that computes its convolution."""
 
     length: int
     passes: tuple[int, ...]
@@ -108,9 +108,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class Workgroup:
-    """What a workgroup can do on a device: the bytes of its shared memory, the bytes of a number, the binary digits of
-    the largest radix, and the largest number of threads. `several`: the bytes of shared memory that all workgroups of a
-    multiprocessor surely have, 0 where that is unknown."""
+    """The limits of a workgroup: bytes of shared memory, bytes per number, log2 of the largest radix, and the largest
+    number of threads. `several`: the shared memory in bytes that a multiprocessor's workgroups have together at least;
+    0 if unknown."""
 
     shared: int
     itemsize: int
@@ -136,7 +136,7 @@ class Workgroup:
         return tuple(sorted(radices, reverse=True)) or (1,)
 
     def in_registers(self, n: int) -> bool:
-        """Whether lines of n are those of `fft_powers`, which holds them in registers."""
+        """Whether lines of n are transformed by `fft_powers`, which holds them in registers."""
         return self.digits == 4 and n >= _HELD_ELEMENTS and n & (n - 1) == 0
 
     def threads(self, n: int) -> int:
@@ -144,25 +144,25 @@ class Workgroup:
         return 512 if self.in_registers(n) and n > _HELD_ELEMENTS * _THREADS else _THREADS
 
     def stride(self, n: int, lines: int, shared: bool = False) -> int:
-        """The places of a line in shared memory, of which some are empty; an odd number. A line of one stage takes
-        none, unless it is `shared` after it."""
+        """The stride between lines in shared memory, padded against bank conflicts; an odd number. It is 1 for a line
+        of one stage, which needs no shared memory unless it is `shared` afterwards."""
         if not shared and n == _HELD_ELEMENTS if self.in_registers(n) else len(self.radices(n)) == 1 and not shared:
             return 1
         if not self.in_registers(n):
             return (n + (n >> 5)) | 1
         if n < 256:
             return (n + (n >> 4)) | 1
-        # Neighbouring threads that hold neighbouring lines then find different banks, of 32.
+        # Neighbouring threads, which hold neighbouring lines, then access different ones of the 32 banks.
         return (n + (n >> 4) + 31) // 32 * 32 + (max(1, 32 // lines) | 1)
 
     def nbytes(self, n: int, lines: int, turns: int = 1, shared: bool = False) -> int:
-        """The bytes of shared memory for so many lines whose numbers are exchanged in so many turns."""
+        """The bytes of shared memory for exchanging the numbers of `lines` lines in `turns` turns."""
         places = lines * self.stride(n // 2 if turns == 4 else n, lines, shared)
         return (2 if turns == 1 else 1) * self.itemsize * places
 
     def turns(self, n: int, lines: int, shared: bool = False) -> int:
-        """The turns of an exchange: 1 where shared memory surely holds several workgroups then. Elsewhere the fewer
-        bytes the better, but for lines that are exchanged only once, where more turns cost more than they gain."""
+        """The number of turns of an exchange: 1 if shared memory is then known to hold several workgroups. Otherwise
+        more turns, which need fewer bytes, are better, except for lines that are exchanged only once."""
         if not self.in_registers(n):
             return 1
         if self.several:
@@ -264,7 +264,8 @@ _OF_INPUT = REALS | HALF | CONJUGATE_IN | FACTORS_IN
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """Lines in memory: `pitch` elements each, of which the first `given` count, and the length they are filled to."""
+    """Lines in memory, `pitch` elements apart: the first `given` elements are used, and zeros fill them up to
+    `size`."""
 
     ref: Ref
     given: int
@@ -283,7 +284,7 @@ class _Transform:
 
     def __init__(self, ctx: Lowering, dtype: DType, n: int) -> None:
         self.ctx, self.dtype, self.batch = ctx, dtype, 0
-        # A driver that compiles for a processor takes a second for a stage of radix 16.
+        # A software driver takes a second to compile a stage of radix 16.
         digits = 2 if ctx.target.software else 4
         limits = ctx.target.limits
         self.group = Workgroup(
@@ -307,7 +308,7 @@ class _Transform:
         return self.ctx.block(np.ascontiguousarray(table.astype(self.dtype.np)))
 
     def chirps(self, n: int) -> tuple[Ref, Ref]:
-        """The chirp, and the conjugates of its spectrum with the chirp behind them."""
+        """The chirp; and the conjugated spectrum of the chirp filter, followed by the chirp."""
         if self._chirps is None:
             chirp = _chirp(n)
             conjugates = _filter(n, self.plan.length) * np.array([1.0, -1.0])
@@ -319,7 +320,8 @@ class _Transform:
         return _Lines(ref, self.plan.length, self.plan.length, self.plan.length)
 
     def buffer(self, but: Ref) -> Ref:
-        """A workspace for the lines of a chunk, of which the first is the largest, another than the one given."""
+        """A workspace for the lines of a chunk, other than `but`. The first chunk is the largest, so workspaces are
+        reused."""
         result = next((b for b in self._buffers if b != but), None)
         if result is None:
             result = self.ctx.scratch(2 * self.dtype.itemsize * self.batch * self.plan.length)
@@ -399,7 +401,8 @@ class _Transform:
 
 
 def spectra(ctx: Lowering, x: Ref, dtype: DType, lines: int, length: int, n: int, scale: float) -> Ref:
-    """The transforms of lines of `length` real numbers, filled to n with zeros, times the scale, in a workspace."""
+    """The transforms of lines of `length` real numbers, zero-padded to n and multiplied by the scale, in a
+    workspace."""
     result, transform = ctx.scratch(2 * dtype.itemsize * lines * n), _Transform(ctx, dtype, n)
     for first, count in transform.chunks(lines):
         part = _Lines(_part(x, lines, first, count), length, length, n)
@@ -408,7 +411,7 @@ def spectra(ctx: Lowering, x: Ref, dtype: DType, lines: int, length: int, n: int
 
 
 def _batch(node: Node) -> int:
-    """The lines of a node."""
+    """The number of lines that a node transforms."""
     x = node.inputs[0].shape
     return math.prod(x[:-1] if node.output.ndim > len(x) else x[:-2])
 
@@ -419,15 +422,15 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 
 def _folds(group: Workgroup, n: int, length: int, reals: bool) -> bool:
-    """Whether a transform from or to n real numbers is one launch for half as many pairs of neighbours, which are all
-    there."""
+    """Whether a transform from or to n real numbers can be one launch on n / 2 complex numbers, each made of two
+    neighbours; all of them must be given."""
     whole = length >= n and length % 2 == 0 if reals else length >= half(n)
     return n % 2 == 0 and whole and group.lines(n // 2, 1, shared=True) > 0
 
 
 @lowers("fft", "rfft", "irfft", when=_native)
 def lower_fft(ctx: Lowering, node: Node) -> None:
-    """The other direction is the transform of the conjugates; real results are the parts that are needed."""
+    """The inverse transforms the conjugates; of a real result only the real parts are kept."""
     x, y = node.inputs[0], node.output
     if y.size == 0:
         return
@@ -454,7 +457,7 @@ def lower_fft(ctx: Lowering, node: Node) -> None:
 
 
 def _folded(transform: _Transform, x: _Lines, y: Ref, node: Node, reals: bool, parts: bool) -> None:
-    """A transform from or to real numbers, as one of half as many pairs of neighbours."""
+    """A transform from or to n real numbers, as a complex transform of length n / 2 over pairs of neighbours."""
     n, inverse, scale = node.attrs["n"], node.attrs["inverse"], node.attrs["scale"]
     factors = transform.block(roots(n, np.arange(n // 2 + 1)))
     if reals:
@@ -466,7 +469,7 @@ def _folded(transform: _Transform, x: _Lines, y: Ref, node: Node, reals: bool, p
 
 
 def _forms(node: Node, reals: bool, parts: bool) -> tuple[int, int, int]:
-    """The bits of the first pass, those of the last one, and the elements of a line that are kept."""
+    """The FORM bits of the first pass, those of the last pass, and the number of elements of a line that are kept."""
     n, inverse = node.attrs["n"], node.attrs["inverse"]
     into = (REALS if reals else 0) | (HALF if parts else 0) | (CONJUGATE_IN if inverse else 0)
     return into, (PARTS if parts else 0) | (CONJUGATE_OUT if inverse else 0), half(n) if reals else n

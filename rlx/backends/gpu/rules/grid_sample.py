@@ -27,7 +27,7 @@ GRID_SAMPLE = declare(
 
 @lowers("grid_sample", when=native)
 def lower_grid_sample(ctx: Lowering, node: Node) -> None:
-    """A thread for each place of eight channels."""
+    """One thread computes eight channels at one output position."""
     (x, grid), y = node.inputs, node.output
     if y.size == 0:
         return

@@ -132,8 +132,8 @@ def lower_grouped(ctx: Lowering, node: Node) -> None:
 
 
 def _tiles(by_sum: bool, sizes: tuple[int, int, int], experts: int, sides: tuple[int, int]) -> int:
-    """The largest number of tiles there may be. Each expert may have one more than its share of the rows, for a tile
-    that is not full, and so may the rows after the last expert's."""
+    """The largest possible number of tiles: those of all rows, plus one partly filled tile for each expert and one for
+    the rows after the last expert's."""
     rows, k, n = sizes
     slots = experts * math.ceil(k / sides[0]) if by_sum else math.ceil(rows / sides[0]) + experts + 1
     return slots * math.ceil(n / sides[1])

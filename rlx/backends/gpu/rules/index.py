@@ -65,8 +65,8 @@ _FEATURE = {1: "8bit_storage", 2: "16bit_storage"}
 
 
 def moves_bits(node: Node, features: frozenset[str]) -> bool:
-    """Whether elements of the result's dtype can be copied, and 31 bits count all elements. The elements' own size is
-    the smallest unit of a copy, which rows of odd length need; of packed rows it is a byte."""
+    """Whether elements of the result's dtype can be copied, and 31 bits count all elements. The smallest unit of a
+    copy, needed for rows of odd length, is one element, or one byte of packed rows."""
     stored = node.output.dtype
     need = _FEATURE.get(1 if stored.is_packed else stored.itemsize)
     return (need is None or need in features) and fits(*(t.type for t in (*node.inputs, *node.outputs)))
@@ -127,8 +127,8 @@ def lower_gather_elements(ctx: Lowering, node: Node) -> None:
 def _window(
     ctx: Lowering, shape: Sequence[int], sizes: Sequence[int], stored: DType, around: Ref, window: Ref
 ) -> tuple[int, Ref, int]:
-    """The unit, the block that describes the window, and the number of its axes. The last axes, as far as the window
-    has them whole, are contiguous and copied as one row."""
+    """The copy unit, the argument block that describes the window, and the number of its axes. Trailing axes that the
+    window covers wholly are contiguous and copied as one row."""
     axes = len(shape)
     trailing = 1
     whole = axes
@@ -140,7 +140,7 @@ def _window(
     strides = contiguous(shape)
     meta = [row]
     for k in reversed(range(axes)):
-        # Whole axes belong to the row: their start is 0.
+        # Axes covered wholly are part of the row: their start is 0.
         size, stride = (sizes[k], strides[k] * stored.itemsize // unit) if k < whole else (1, 0)
         meta += [size, stride, shape[k] - sizes[k]]
     return unit, ctx.block(meta), axes

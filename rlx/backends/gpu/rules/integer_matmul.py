@@ -1,4 +1,4 @@
-"""Lowering of products of 8-bit integers: bytes are read as words of four, as they lie."""
+"""Lowering of products of 8-bit integers: operands are read in place as words of four bytes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def lower_integer_matmul(ctx: Lowering, node: Node) -> None:
 
 
 def _words(ctx: Lowering, x: Tensor) -> Ref:
-    """The bytes of x from the beginning of a word on: a part of another tensor that begins within one is copied."""
+    """The bytes of x, aligned to a word: a view that begins within a word is copied first."""
     ref = ctx.ref(x)
     if ref.offset % 4 == 0:
         return ref

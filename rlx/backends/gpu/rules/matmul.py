@@ -21,8 +21,8 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 @lowers("matmul", when=_native)
 def lower_matmul(ctx: Lowering, node: Node) -> None:
-    """A product of floats by the candidate chosen for it; of integers, and of f64 without a library, by a kernel of its
-    own."""
+    """Products of floats are computed by the chosen candidate; those of integers, and of f64 without a library, by
+    separate kernels."""
     y = node.output
     if y.size == 0:
         return
@@ -41,7 +41,7 @@ def lower_matmul(ctx: Lowering, node: Node) -> None:
     group = batch_of(ctx, node)
     if group:
         joint = replace(call, product=replace(call.product, batch=((len(group), 0, 0),)))
-        if choose(ctx.target, joint.problem(ctx.precision)).stored[1] == b.dtype:  # else each B is cast by itself
+        if choose(ctx.target, joint.problem(ctx.precision)).stored[1] == b.dtype:  # else each B is cast on its own
             make_batch(ctx, node, group)
             return
     product(ctx, call)

@@ -67,8 +67,8 @@ TRANSPOSE_WIDE = declare(
 )
 
 _TILE = 32
-_WIDE_LEAST = 48  # rows and columns from which matrices fill the tiles of sixteen-byte accesses well
-_LAUNCHES = 16  # the most launches of the transposition kernel, for dimensions outside its matrices
+_WIDE_LEAST = 48  # the least rows and columns for tiles of sixteen-byte accesses, which smaller matrices fill badly
+_LAUNCHES = 16  # the most launches of the transposition kernel, one per index of the further dimensions
 _NEEDS = {1: "8bit_storage", 2: "16bit_storage"}
 
 
@@ -102,8 +102,8 @@ def move(ctx: Lowering, shape: Sequence[int], source: View, target: View) -> Non
 
 
 def _in_words(dims: tuple[int, ...], a: View, b: View) -> tuple[tuple[int, ...], View, View]:
-    """The same movement of words of four bytes, where elements are less and lie side by side in words in both views: a
-    thread moves four elements, and has so many more bytes in flight."""
+    """The same movement in words of four bytes, if elements are smaller and adjacent within words in both views: then
+    each thread has more bytes in flight."""
     many = 4 // a.storage.itemsize
     if many < 2 or not dims or any(v.strides[-1] != 1 for v in (a, b)):
         return dims, a, b
@@ -115,22 +115,22 @@ def _in_words(dims: tuple[int, ...], a: View, b: View) -> tuple[tuple[int, ...],
 
 
 def to_last(ctx: Lowering, shape: Sequence[int], dtype: DType, source: Ref, target: Ref) -> None:
-    """Moves a tensor of shape (N, C, *S) to where its channels lie last."""
+    """Copies a tensor of shape (N, C, *S) into a channels-last layout."""
     turned = last_shape(shape)
     source_view = View(source, dtype, last_strides(contiguous(shape)))
     move(ctx, turned, source_view, View(target, dtype, contiguous(turned)))
 
 
 def from_last(ctx: Lowering, shape: Sequence[int], dtype: DType, source: Ref, target: Ref) -> None:
-    """Moves a tensor of shape (N, C, *S) from where its channels lie last to the order of its shape."""
+    """Copies a tensor of shape (N, C, *S) from a channels-last layout to that of its shape."""
     n, c, *sizes = shape
     inner = contiguous((n, *sizes, c))
     move(ctx, shape, View(source, dtype, (inner[0], 1, *inner[1:-1])), View(target, dtype, contiguous(shape)))
 
 
 def _transposes(ctx: Lowering, dims: Sequence[int], source: View, target: View) -> bool:
-    """Transposes by tiles where the two innermost dimensions change places, and says whether it did: reading down the
-    columns of a large matrix wastes most of every memory access."""
+    """Transposes by tiles if the two innermost dimensions change places; returns whether it did. Reading down the
+    columns of a large matrix would waste most of every memory access."""
     if len(dims) < 2 or target.strides != contiguous(dims) or min(dims[-2:]) < _TILE // 2:
         return False
     *outer, step, pitch = source.strides
@@ -168,7 +168,8 @@ def _transposes(ctx: Lowering, dims: Sequence[int], source: View, target: View) 
 
 
 def _transposes_pairs(ctx: Lowering, dims: Sequence[int], source: View, target: View) -> bool:
-    """The same for matrices of complex numbers: two neighbours of four bytes move as one element of eight."""
+    """As `_transposes`, for matrices of complex numbers: two neighbouring elements of four bytes move as one of
+    eight."""
     if len(dims) < 3 or dims[-1] != 2 or source.storage.itemsize != 4:
         return False
     wide = []
@@ -185,7 +186,7 @@ def _view(ctx: Lowering, tensor: Tensor, strides: Sequence[int], start: int = 0)
 
 
 def _moves(ctx: Lowering, shape: Sequence[int], source: View, y: Tensor, start: int = 0) -> None:
-    """Moves elements of `shape` into y, from its element `start` on, along memory as y lies there."""
+    """Moves elements of `shape` into y, from its element `start` on, in y's memory order."""
     target = _view(ctx, y, strides_of(ctx, y), start)
     if ctx.lies_last(y):
         source, target = (replace(v, strides=last_strides(v.strides)) for v in (source, target))

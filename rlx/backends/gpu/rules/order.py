@@ -108,18 +108,18 @@ TOP_K_ROWS = declare(
 )
 
 SPAN = 2048  # pairs that a workgroup sorts in shared memory: 16 KiB; half as many where a key has two words
-_SERIAL = 8  # elements of a line that a thread compares in turn: it waits for each of them
-_WORKGROUPS_TO_FILL = 1024  # so many fill a device
+_SERIAL = 8  # elements of a line that a thread compares one by one, waiting for each load
+_WORKGROUPS_TO_FILL = 1024  # the number of workgroups that fills a device
 _PART = 1 << 12  # the smallest part of a line that a workgroup reads for top_k
 _KINDS = {"bool": 0, "u8": 0, "i8": 1, "i32": 1, "i64": 1, "f16": 2, "bf16": 3, "f32": 4, "f64": 5}
 _MAX_VECTORS = 8  # the most vectors of sixteen bytes that a thread holds of its row
-_MAX_RANKED = 64  # the largest k for which far fewer elements are ranked than read
+_MAX_RANKED = 64  # the largest k for which ranking is cheap compared to reading
 _FEATURE = {1: "8bit_storage", 2: "16bit_storage"}
 
 
 def holds_elements(node: Node, features: frozenset[str]) -> bool:
-    """Whether the device reads x's elements as units of their size, and 31 bits count them. Eight bytes are two words:
-    no 64-bit integers are needed."""
+    """Whether the device can read x's elements as units of their size, and 31 bits count them. Eight-byte elements are
+    read as two words, so 64-bit integers are not needed."""
     need = _FEATURE.get(node.inputs[0].dtype.itemsize)
     small = fits(*(t.type for t in (*node.inputs, *node.outputs)))
     return (need is None or need in features) and small
@@ -130,7 +130,8 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 
 def key_words(dtype: DType, op: str) -> tuple[str, int, int, int]:
-    """The unit of an element, its kind of key, the bytes of a pair, and the pairs that a workgroup sorts."""
+    """The unit of an element, its kind of key, the bytes of a (key, index) pair, and the number of pairs that a
+    workgroup sorts."""
     if dtype.name not in _KINDS:
         raise DTypeError(f"{op}: x is stored as {dtype}; expected one of {', '.join(_KINDS)}")
     wide = dtype.itemsize == 8
@@ -220,8 +221,8 @@ def sort_lines(
     pair: int,
     final: tuple[Ref, Ref, int, int] | None,
 ) -> Ref:
-    """Sorts blocks of `span` pairs. Where a line is one block and `final` is given (elements, places, which of the two
-    are written, how many), the results go there; else pairs go into workspace, which is returned."""
+    """Sorts blocks of `span` pairs. If a line is one block and `final` (elements, indices, which of the two are
+    written, how many) is given, the results go there; else the pairs go into workspace, which is returned."""
     outer, n, inner = dims
     width = min(power(n), span)
     blocks = math.ceil(n / width)
@@ -239,7 +240,7 @@ def sort_lines(
 
 
 def sorted_pairs(ctx: Lowering, keys: Ref, unit: str, kind: int, dims: tuple[int, int, int]) -> Ref:
-    """The pairs (key, index) of each line of keys of one word, in order: in workspace, line after line."""
+    """The sorted pairs (key, index) of each line of one-word keys, in workspace, line after line."""
     outer, n, inner = dims
     pairs = sort_lines(ctx, keys, unit, kind, 0, dims, SPAN, 8, None)
     run, spare = SPAN, ctx.scratch(pairs.nbytes) if n > SPAN else pairs
@@ -288,8 +289,8 @@ def lower_top_k(ctx: Lowering, node: Node) -> None:
 
 
 def _rows(ctx: Lowering, x: Tensor, flip: int, k: int, values: Ref, index: Ref, gives: int) -> bool:
-    """Finds the first k of each row, values and places, where rows are floats that a workgroup holds in its registers.
-    Returns: whether they are."""
+    """Finds the first k values and indices of each row, if rows are floats that fit into a workgroup's registers.
+    Returns: whether it did."""
     stored, source, n = ctx.storage(x), ctx.ref(x), x.shape[-1]
     if stored.name not in FLOATS or k > _MAX_RANKED or source.offset % 16:
         return False

@@ -1,4 +1,4 @@
-"""Lowering of attention over keys and values of 8 bits, which a few queries read as they are."""
+"""Lowering of attention with few queries over 8-bit keys and values, which are not decoded to memory first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlx.ops.attention.parts import ByToken
 
 _LANES = (2, 4, 8, 16)  # threads of a key, sixteen elements each
 _MIN_KEYS, _MAX_SPLITS = 128, 64  # keys of a part, and parts
-# Batch times heads, both numbers of heads, keys; strides of the mask; `few_of`.
+# Batch times heads, heads and KV heads, keys; strides of the mask; `few_of`.
 _SIZES = ("count", "heads", "kv_heads", "sk", "mb", "mh", "mq", "mk", "window", "few")
 PACKED_ATTENTION = declare(
     KernelDecl(
@@ -75,12 +75,13 @@ Q8_0_UPDATE = declare(
 
 
 def few_of(splits: int, sq: int, each: int) -> int:
-    """Parts, queries, and whether each sequence has a length of its own, in one word: arguments take 128 bytes."""
+    """Parts, queries, and whether each sequence has its own length, packed into one word, since arguments may take 128
+    bytes."""
     return splits | sq << 8 | each << 24
 
 
 def reads_packed(node: Node, features: frozenset[str]) -> bool:
-    """Whether the kernel takes a node's keys of 8 bits, of which there are some, and its queries."""
+    """Whether the kernel supports a node's 8-bit keys, of which there must be at least one, and its queries."""
     tensors = (*node.inputs, *node.outputs)
     fine = all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
     _, sq, _, d = node.inputs[0].shape
@@ -93,7 +94,7 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 @lowers("packed_attention", when=_native)
 def lower_packed_attention(ctx: Lowering, node: Node) -> None:
-    """A workgroup for each part of the keys of a key head, and a launch that adds up the parts."""
+    """A workgroup for each part of the keys of a KV head, and a launch that adds up the parts."""
     q, *packed = node.inputs[:5]
     y = node.output
     if y.size == 0:
@@ -131,7 +132,7 @@ def _stored(node: Node, features: frozenset[str]) -> bool:
 
 @lowers("q8_0_update", when=_stored)
 def lower_q8_0_update(ctx: Lowering, node: Node) -> None:
-    """One launch; a cache that is not written in place is copied before."""
+    """One launch; a cache that is not updated in place is copied first."""
     x, codes, scales, position = node.inputs
     caches = [ctx.ref(t) for t in node.outputs]
     for old, new in zip((codes, scales), caches, strict=True):

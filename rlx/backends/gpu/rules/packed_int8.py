@@ -57,7 +57,7 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 @lowers("packed_matmul_int8", "grouped_packed_matmul_int8", when=_native)
 def lower_integer_product(ctx: Lowering, node: Node) -> None:
-    """Rows of x in words and scales, in workspace, and one launch of products, also for experts."""
+    """Quantizes the rows of x to words and scales in workspace, then launches the products once, also for experts."""
     y, (x, q, *sizes) = node.output, node.inputs
     if y.size == 0:
         return
@@ -73,7 +73,7 @@ def lower_integer_product(ctx: Lowering, node: Node) -> None:
     experts = q.shape[0] if sizes else 0
     each = math.ceil(m / max(experts, 1))  # rows of an expert, on average
     rows = next((r for r in ROWS if each <= r), ROWS[-1])
-    # A software driver takes seconds to compile what is unrolled further.
+    # A software driver takes seconds to compile a kernel that is unrolled further.
     rows = min(rows, 4) if ctx.target.software else rows
     across = next((a for a in (4, 8, 16) if math.ceil(k / 32) <= a), 32)
     kernel = PACKED_INT8(

@@ -16,8 +16,8 @@ from rlx.ir import Node
 def _one_row(node: Node, features: frozenset[str]) -> bool:
     x, q = node.inputs[:2]
     plain = [t for t in (*node.inputs, *node.outputs) if not t.dtype.is_packed]
-    # A driver without 16-bit storage compiles these kernels for minutes. Where subnormal floats may be lost, which adds
-    # an instruction for each quant, packed_line is slower than what it joins (measured on an H200 through Vulkan).
+    # A driver without 16-bit storage compiles these kernels for minutes. Where subnormals may be flushed, which costs
+    # an instruction per quant, packed_line is slower than separate launches (measured on an H200 through Vulkan).
     fast = "denorm_preserve" in features or in_digits(features, q.dtype)
     one = x.size == x.shape[-1] > 0 and "16bit_storage" in features and fast
     blocks = x.shape[-1] // q.dtype.storage.elements
@@ -27,7 +27,7 @@ def _one_row(node: Node, features: frozenset[str]) -> bool:
 
 @lowers("packed_linear", when=_one_row, hardware=True)
 def lower_packed_linear(ctx: Lowering, node: Node) -> None:
-    """Every workgroup norms the row again, which it has to read anyway."""
+    """Every workgroup computes the norm of the row again, since it has to read the whole row anyway."""
     if node.output.size == 0:
         return
     x, q, *rest = node.inputs

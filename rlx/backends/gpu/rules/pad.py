@@ -78,7 +78,7 @@ def lower_pad(ctx: Lowering, node: Node) -> None:
 
 def _unit(axis: tuple[int, int, int], mode: str, itemsize: int, *refs: Ref) -> int:
     """The largest number of bytes, up to 16, that divides the innermost axis, its pads and every address; one element
-    where the padding consists of elements in another order."""
+    where the padding repeats the input's elements in another order."""
     if mode != "constant" and any(axis[1:]):
         return itemsize
     whole = (u for u in _UNITS if not any(n * itemsize % u for n in axis))

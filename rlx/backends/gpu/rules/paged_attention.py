@@ -1,4 +1,4 @@
-"""Lowering of attention over keys and values in pages, which a few queries read where they are."""
+"""Lowering of attention with few queries over paged keys and values, which are read in place."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 @lowers("paged_attention", when=_native)
 def lower_paged_attention(ctx: Lowering, node: Node) -> None:
-    """A workgroup for each part of the keys of a key head, and a launch that adds up the parts."""
+    """A workgroup for each part of the keys of a KV head, and a launch that adds up the parts."""
     q, k, v, table, lengths, *scales = node.inputs
     y = node.output
     if y.size == 0:

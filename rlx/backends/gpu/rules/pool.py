@@ -65,7 +65,7 @@ def _meta(ctx: Lowering, node: Node, x: Tensor, counts: Sequence[int]) -> Ref:
 
 
 def _in_units(node: Node) -> bool:
-    """Whether x and y may both lie with their channels last: these fill whole units of eight halves."""
+    """Whether x and y may both have channels last: the channels must fill whole units of eight halves."""
     x, y = node.inputs[0], node.output
     return x.dtype == y.dtype and y.dtype.is_half and y.shape[1] % 8 == 0
 
@@ -93,7 +93,7 @@ def lower_pool(ctx: Lowering, node: Node) -> None:
 
 @lowers("max_pool_grad", when=_native)
 def lower_max_pool_grad(ctx: Lowering, node: Node) -> None:
-    """The place of each window's largest element; then each element gathers from the windows that chose it."""
+    """Finds the position of each window's largest element; then each element gathers from the windows that chose it."""
     (x, d), y = node.inputs, node.output
     if y.size == 0:
         return

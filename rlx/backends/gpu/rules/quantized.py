@@ -1,7 +1,7 @@
 """Lowering of packed weights: dequantize, and products that read the packed blocks themselves.
 
-Products of few rows never write a dequantized weight. Wider ones, and those with the weight the other way round, decode
-it tile by tile into workspace of bounded size.
+Products of few rows never write a dequantized weight. Those of more rows, and those with the weight not transposed,
+decode it tile by tile into workspace of bounded size.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from rlx.backends.gpu.rules.grouped import MATMUL_GROUPED
 from rlx.dtypes import DType, bf16, f16, f32
 from rlx.ir import Node, expr
 
-_TILE_BYTES = 64 << 20  # bytes of a weight that is decoded into workspace,
-_HALF_TILE_BYTES = 256 << 20  # into halves, whose products need many columns to fill a device
-_MOST_DECODED = 1 << 30  # bytes of the weights of experts that are decoded for a product the other way round
+_TILE_BYTES = 64 << 20  # bytes of a tile of the weight, decoded into workspace
+_HALF_TILE_BYTES = 256 << 20  # the same for tiles of halves, whose products need many columns to fill a device
+_MOST_DECODED = 1 << 30  # the most bytes of decoded expert weights, for a product with the weights not transposed
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
@@ -59,9 +59,9 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 
 def _native_grouped(node: Node, features: frozenset[str]) -> bool:
-    # All experts at once, since only the run tells whose rows are whose.
+    # All experts are decoded at once, since which rows belong to which expert is known only at run time.
     decoded = node.inputs[1].size * f32.itemsize
-    # The kernel for experts has no other candidate beside it, and is none without 16-bit storage (gemm/packed.py).
+    # The only candidate for experts needs 16-bit storage (gemm/packed.py).
     fits_all = "16bit_storage" in features if node.attrs["transpose_q"] else decoded <= _MOST_DECODED
     return _native(node, features) and fits_all
 
@@ -72,7 +72,7 @@ def _decodable(node: Node, features: frozenset[str]) -> bool:
 
 @lowers("dequantize", when=_decodable)
 def lower_dequantize(ctx: Lowering, node: Node) -> None:
-    """Every element from its block, in one launch; an f64 through an f32, which holds it."""
+    """Decodes every element in one launch; f64 results are converted from f32, which holds every value exactly."""
     y, stored = node.output, ctx.storage(node.output)
     if y.size == 0:
         return
@@ -87,7 +87,8 @@ def lower_dequantize(ctx: Lowering, node: Node) -> None:
 
 @lowers("packed_matmul", when=_native)
 def lower_packed_matmul(ctx: Lowering, node: Node) -> None:
-    """Few rows: one launch that reads the packed weight. Many: the weight tile by tile, decoded, and products of it."""
+    """Few rows: one launch that reads the packed weight. Many rows: decodes the weight tile by tile and multiplies by
+    each."""
     y = node.output
     if y.size == 0:
         return
@@ -101,8 +102,8 @@ def lower_packed_matmul(ctx: Lowering, node: Node) -> None:
 
 @lowers("grouped_packed_matmul", when=_native_grouped)
 def lower_grouped(ctx: Lowering, node: Node) -> None:
-    """One launch, whose workgroups find their rows by adding up the sizes; with the weights the other way round, all of
-    them in f32 and a grouped product of these."""
+    """One launch, whose workgroups find their rows by adding up the sizes. If the weights are not transposed, all are
+    decoded to f32 and a grouped product follows."""
     y = node.output
     if y.size == 0:
         return
@@ -204,13 +205,13 @@ def _product(ctx: Lowering, node: Node, w: Weight, m: int, each: int) -> None:
                 TILES=chosen.tiles, TERMS=chosen.terms, GROUPED=grouped, RESIDENT=chosen.resident,
             )  # fmt: skip
         args = [x, w.ref, sizes, scales, ctx.ref(y), *sides]
-    # Each expert may have one share that is not full, and so may the rows after the last expert's.
+    # Each expert may have one partly filled block of rows, and so may the rows after the last expert's.
     shares = math.ceil(m / rows) + (experts + 1 if grouped else 0)
     ctx.launch(kernel, ctx.groups(math.ceil(n / columns) * shares), args)
 
 
 def _halves(ctx: Lowering, x: Ref, stored: DType, m: int, k: int, terms: int) -> tuple[Ref, Ref]:
-    """x in f32 or bf16 as halves, and the powers of two of its rows."""
+    """x in f32 or bf16 converted to halves, and the power of two that each row is scaled by."""
     halves, scales = ctx.scratch(m * k * terms * f16.itemsize), ctx.scratch(m * f32.itemsize)
     ctx.launch(HALF_TERMS(T=stored.name), ctx.groups(m), [x, halves, scales, m, k])
     return halves, scales
@@ -224,7 +225,8 @@ def _tiles(w: Weight, kind: DType = f32) -> list[tuple[int, int]]:
 
 
 def _wide(ctx: Lowering, node: Node, w: Weight, m: int, kind: DType) -> None:
-    """Tiles of the weight's rows, which are columns of the result, decoded into `kind`."""
+    """x @ qᵀ: decodes tiles of the weight's rows, which are columns of the result, into `kind`, and multiplies by
+    each."""
     y, n = node.output, w.rows
     stored, out = ctx.storage(y), ctx.ref(y)
     x = Operand.of(ctx, node.inputs[0]).stored(ctx, kind)

@@ -67,10 +67,10 @@ FINITE_ALL = declare(
 )
 
 _KIND: dict[str | None, int] = {"add": 0, "mul": 1, "max": 2, "min": 3}  # the kind by the primitive that joins elements
-_SERIAL = 64  # the most terms that a thread joins one by one before a tree joins the threads, where the work is split
+_SERIAL = 64  # the most terms that a thread combines serially, before a tree combines the threads, if lines are split
 _LEAST_SERIAL = 16
 _LONG = 1 << 16  # the longest row of one workgroup when there are enough rows to fill the device
-_WORKGROUPS_TO_FILL = 1024  # so many fill a device
+_WORKGROUPS_TO_FILL = 1024  # the number of workgroups that fills a device
 PLANES = 3  # planes of a Part of a float sum or product (bodies/extended.h)
 
 
@@ -81,7 +81,8 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 
 def _by_image(node: Node) -> bool:
-    """Whether an image is reduced over its channels or all its pixels: what is left lies in the same order then."""
+    """Whether an image is reduced over its channels or over all its pixels: then the result has the same order in
+    either layout."""
     axes, rank = node.attrs["axes"], node.inputs[0].ndim
     return 1 in axes or set(range(2, rank)) <= set(axes)
 
@@ -132,7 +133,8 @@ def lower_reduction(ctx: Lowering, node: Node) -> None:
 
 
 def axis_runs(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[int, bool]]:
-    """(length, reduced) of each run of neighbouring axes that are all reduced or all kept; axes of one are left out."""
+    """(length, reduced) of each run of neighbouring axes that are all reduced or all kept; axes of length 1 are
+    dropped."""
     runs: list[tuple[int, bool]] = []
     for i, n in enumerate(shape):
         reduced = i in axes
@@ -185,8 +187,8 @@ def reduce_middle(
 
 
 def part_of(n: int, along: int, groups: int) -> int:
-    """The terms of a part of a line of n, of `groups` workgroups whose threads lie `along` it: few enough to fill the
-    device, but so many for each thread that its tree is a small part of its work."""
+    """The terms per part of a line of n, for `groups` workgroups with `along` threads on a line: small enough that the
+    parts fill the device, but with enough terms per thread that the tree is a small part of the work."""
     return min(along * _SERIAL, max(along * _LEAST_SERIAL, math.ceil(n * groups / _WORKGROUPS_TO_FILL)))
 
 
@@ -218,8 +220,8 @@ def _at_once(x: Ref, source: DType, n: int, inner: int) -> int:
     return 2 if inner % 2 == 0 and x.offset % 4 == 0 else 0
 
 
-_GROUP_BYTES = 1 << 16  # what a group of finite_parts reads
-_EXPONENTS = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000}  # all these bits of infinities and NaNs are set
+_GROUP_BYTES = 1 << 16  # bytes that a workgroup of finite_parts reads
+_EXPONENTS = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000}  # exponent bits, all set in infinities and NaNs
 
 
 def _finds(node: Node, features: frozenset[str]) -> bool:
@@ -229,7 +231,8 @@ def _finds(node: Node, features: frozenset[str]) -> bool:
 
 @lowers("all_finite", when=_finds)
 def lower_all_finite(ctx: Lowering, node: Node) -> None:
-    """A launch over all inputs, whose groups each look at a part of one, and a launch that joins what they found."""
+    """One launch over all inputs, in which each workgroup checks a part of one input; a second launch combines the
+    results."""
     tensors = [(ctx.ref(t), ctx.storage(t), t.size) for t in node.inputs if t.size]
     sizes: list[int] = []
     groups = 0

@@ -84,7 +84,7 @@ def _repeat(
 def _gather(
     ctx: Lowering, source: Ref, target: Ref, stored: DType, shape: Sequence[int], plan: Sequence[AxisTable]
 ) -> None:
-    """One gather after the other, those of axes that shrink most first."""
+    """One gather per axis, in the order of the greatest reduction first."""
     now = list(shape)
     ordered = sorted(plan, key=lambda t: len(t.index) / now[t.axis])
     for number, t in enumerate(ordered):
@@ -111,7 +111,7 @@ def _weigh(
     shape: Sequence[int],
     plan: Sequence[AxisTable],
 ) -> None:
-    """Weighted sums. Each launch takes up to three neighbouring axes, of which the last is the last that still has to
+    """Weighted sums. Each launch resizes up to three neighbouring axes, ending at the last one that still has to
     change. Between launches elements are f32 (f64 for f64)."""
     if not plan:
         move(ctx, shape, View(cast_ref(ctx, source, kept, stored, math.prod(shape)), stored, contiguous(shape)),

@@ -30,8 +30,8 @@ ROPE = declare(
 
 @lowers("rope", when=native)
 def lower_rope(ctx: Lowering, node: Node) -> None:
-    """A thread for each pair and for each element beyond the rotated width, or for four neighbouring elements at a
-    time."""
+    """A thread for each pair and for each element beyond the rotated width, or for four neighbouring ones if sizes and
+    alignment allow."""
     x, cos, _, *positions = node.inputs
     y, attrs = node.output, node.attrs
     if y.size == 0:

@@ -17,7 +17,7 @@ from rlx.ir.rows import Rows, last_axis
 
 _MAX_QUADS = 8  # the most quads that a thread holds in registers: 32 elements of its row
 _WARP = 32
-_MANY_ROWS = 2048  # one warp a row fills a device that has so many rows
+_MANY_ROWS = 2048  # from so many rows on, one warp per row fills the device
 
 
 def power(n: int) -> int:
@@ -26,7 +26,7 @@ def power(n: int) -> int:
 
 
 def lines_of(x: Tensor, axis: int) -> tuple[int, int, int]:
-    """x as (outer, n, inner)."""
+    """The dimensions (outer, n, inner) of x around an axis of length n."""
     return math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
 
 
@@ -67,7 +67,7 @@ def row_groups(ctx: Lowering, rows: int, shape: RowShape) -> tuple[int, int, int
 
 
 def _arguments(rows: Rows) -> str:
-    """The arguments of a program whose inputs are all there: elements and weights."""
+    """The default `args` of a row program whose inputs are all given: elements and weights."""
     names: dict[str, int] = {}
 
     def named(letter: str) -> str:
@@ -83,17 +83,17 @@ def row_kernels(
     short: bool = False, functions: bool = True, channels: bool = False, early: int = 0,
     attrs: Mapping[str, object] | None = None,
 ) -> None:  # fmt: skip
-    """Declares the kernels of an op that are printed from its row program, for rows (`along` memory) and for columns,
-    where the rows' axis is not always the last, and the rule that lowers it. A second op of the name differs from the
-    first in that means are not taken off, and shares its kernel.
+    """Declares the kernels of an op that are printed from its row program, and the rule that lowers it. There is a
+    kernel for contiguous rows (`along`) and one for columns if the axis need not be the last. A second op in `ops`
+    differs from the first only in not subtracting means, and shares its kernel.
 
-    `args`: the names of its inputs, "->", those of its outputs; one whose elements are not those of the rows is
-    followed by ":" and its dtype, W for weights, and one that may be missing by "?"; by default all are floats that are
-    there. `scalars`: attributes that the program reads beside its `numbers`. `stem`: the kernel's name, if not the
-    op's. `short`: in 16 bits, rows along memory are read eight elements at a time, and exponentials are less exact.
-    `functions`: the program calls some; sums, differences and products are none. `channels`: weights belong to
-    channels, of which a row has several. `early`: so many weights wait in registers while a row's threads meet.
-    `attrs`: those with which the op has all its outputs.
+    `args`: the names of its inputs, "->", those of its outputs. ":" and a dtype follow a name whose dtype is not the
+    rows' (W for weights), and "?" one that is optional; by default all are required floats. `scalars`: attributes that
+    the program reads in addition to its `numbers`. `stem`: the kernel's name, if not the op's. `short`: in 16 bits,
+    rows along memory are read eight elements at a time, and exponentials are less exact. `functions`: the program calls
+    scalar functions, not only +, - and *. `channels`: weights are per channel, of which a row has several. `early`: the
+    number of weights loaded into registers before the reduction's barrier. `attrs`: attributes for which the op has all
+    its outputs.
     """
     op, *plain = ops.split()
     stem, rows = stem or op, get_op(op).rows
@@ -147,8 +147,8 @@ def row_kernels(
 
     @lowers(*ops.split(), when=native)
     def lower(ctx: Lowering, node: Node) -> None:
-        """Elements are read and written in one dtype, that of the last tensor of elements or made of them. Weights of
-        different dtypes are cast to f32, never narrowed."""
+        """Elements are read and written in a single dtype, that of the last tensor of rows among inputs and outputs.
+        Weights of different dtypes are cast to f32, never narrowed."""
         if all(t.size == 0 for t in node.outputs):
             return
         tensors: list[Tensor | None] = [*node.inputs, *[None] * (len(inputs) - len(node.inputs))]
@@ -165,7 +165,7 @@ def row_kernels(
             refs[a.name] = cast_ref(ctx, ref, ctx.storage(t), kind, t.size) if kind and a.access == "r" else ref
         lines = [(refs[a.name], stored) for t, a in there if t.shape == like.shape]
         weights = [(refs[a.name], kept) for _, a in there if a.element == "W"]
-        # What is missing is never read or written: its place is another's.
+        # A missing tensor is never read or written: another one's address stands in for it.
         operands = [refs.get(a.name) or (weights[0][0] if a.element == "W" else lines[-1][0]) for a in pointers]
         chosen: dict[str, int] = {name: int(a) for name, a in [("RMS", not node.op.centres)] if name in switches}
         chosen |= {f"HAS_{a.name.upper()}": a.name in refs for a in pointers if f"HAS_{a.name.upper()}" in switches}

@@ -127,16 +127,17 @@ CAUSAL_CONV = declare(
 )
 
 _THREADS = 128
-_SHARED_BYTES = 16 << 10  # every device has so much shared memory, with which several workgroups are resident
-_QUADS = 4  # quads of a state that a thread holds at most, as long as there are more threads to take
-_THREADS_TO_FILL = 1 << 15  # so many fill a device
+_SHARED_BYTES = 16 << 10  # shared memory that every device has, and with which several workgroups are resident
+_QUADS = 4  # the most quads of a state per thread, as long as more threads can share it
+_THREADS_TO_FILL = 1 << 15  # the number of threads that fills a device
 _ROW = 1024  # states of a channel, or columns of a row, that a row of threads holds in registers at most
-_KEPT = 16  # steps of which a gradient keeps one state
-_MAX_WORKSPACE_FLOATS = 1 << 28  # a gradient may take so many
+_KEPT = 16  # a gradient stores the state of every 16th step
+_MAX_WORKSPACE_FLOATS = 1 << 28  # the most floats of workspace for a gradient
 
 
 def _lanes(pieces: int, rows: int) -> int:
-    """The threads of a row of so many quads, `pieces`: one, where rows fill the device and it can hold them all."""
+    """The number of threads for a row of `pieces` quads: as few as can hold it, or more where the rows alone do not
+    fill the device."""
     least = min(32, power(-(-pieces // _QUADS)))
     return min(32, max(least, min(power(pieces), power(-(-_THREADS_TO_FILL // max(rows, 1))))))
 
@@ -149,7 +150,7 @@ def _steps(nbytes_a_step: int, length: int) -> int:
 def _given(
     ctx: Lowering, more: dict[str, Tensor], names: tuple[str, ...], like: dict[str, DType], unread: Ref
 ) -> list[Ref]:
-    """The optional operands in the dtypes of the kernel; one that is not given is never read."""
+    """The optional operands in the kernel's dtypes; `unread` stands in for those that are not given."""
     return [
         cast_ref(ctx, ctx.ref(more[n]), ctx.storage(more[n]), like[n], more[n].size) if n in more else unread
         for n in names
@@ -211,7 +212,8 @@ def _grad_sizes(node: Node) -> tuple[selective.Sizes, int, int]:
 
 
 def _grad_scratch(s: selective.Sizes, blocks: int) -> tuple[int, int]:
-    """The floats that the gradient keeps: states, and the sums of each workgroup for B (for C there are as many)."""
+    """The floats of workspace for the gradient: states, and each workgroup's partial sums for B (C has equally
+    many)."""
     kept = s.batch * math.ceil(s.length / _KEPT) * s.channels * s.states
     return kept, s.batch * s.length * s.groups * blocks * s.states
 
@@ -231,7 +233,8 @@ def _fill_zeros(ctx: Lowering, node: Node) -> None:
 
 @lowers("selective_scan_grad", when=_grad_native)
 def lower_selective_scan_grad(ctx: Lowering, node: Node) -> None:
-    """One launch for a whole sequence, and sums of what its workgroups leave for B, C, and where needed delta and A."""
+    """One launch for a whole sequence, then sums of its workgroups' partial results for B, C, and where needed delta
+    and A."""
     dx, ddelta, da, db, dc, dstate = (ctx.ref(t) for t in node.outputs)
     s, lanes, blocks = _grad_sizes(node)
     if dstate.nbytes == 0:
@@ -310,7 +313,8 @@ def _rule_grad_sizes(node: Node) -> tuple[delta.Sizes, int, int]:
 
 
 def _rule_grad_scratch(s: delta.Sizes, blocks: int) -> tuple[int, int, int]:
-    """The floats that the gradient keeps: states, the sums of each workgroup for q (as many for k), for beta."""
+    """The floats of workspace for the gradient: states, and each workgroup's partial sums for q (k has equally many)
+    and for beta."""
     kept = s.batch * math.ceil(s.length / _KEPT) * s.heads * s.values * s.keys
     each = s.batch * s.length * s.heads * blocks
     return kept, each * s.keys, each
@@ -324,7 +328,7 @@ def _rule_grad_native(node: Node, features: frozenset[str]) -> bool:
 
 @lowers("gated_delta_rule_grad", when=_rule_grad_native)
 def lower_gated_delta_rule_grad(ctx: Lowering, node: Node) -> None:
-    """One launch for a whole sequence, and sums of what its workgroups leave for q, k, beta and g."""
+    """One launch for a whole sequence, then sums of its workgroups' partial results for q, k, beta and g."""
     dq, dk, dv, dbeta, dg, dstate = (ctx.ref(t) for t in node.outputs)
     s, lanes, blocks = _rule_grad_sizes(node)
     if dstate.nbytes == 0:
@@ -356,7 +360,7 @@ def lower_gated_delta_rule_grad(ctx: Lowering, node: Node) -> None:
 
 @lowers("causal_conv", when=native)
 def lower_causal_conv(ctx: Lowering, node: Node) -> None:
-    """A thread for each few steps of a channel, and one for the channel's last inputs."""
+    """Each thread computes a few steps of a channel; one more per channel writes its last inputs."""
     x, w = node.inputs[:2]
     y, last = node.outputs
     more = optional("causal_conv", node.inputs, 2, conv.NAMES, node.attrs["operands"])

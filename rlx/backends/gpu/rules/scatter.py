@@ -84,7 +84,7 @@ def lower_scatter(ctx: Lowering, node: Node) -> None:
         pairs = _pairs(ctx, indices, n, (1, m, 1) if shared else (outer, m, trail))
         source = cast_ref(ctx, ctx.ref(updates), stored, work, updates.size)
         if reduction == "none":
-            # One list of indices for all allows units larger than an element.
+            # If all rows share one list of indices, units may be larger than an element.
             unit = unit_of(trail * stored.itemsize, source, target) if shared else stored.itemsize
             run = trail * stored.itemsize // unit
             kernel = SCATTER_SET(U=f"b{unit}", ONE_LIST=shared)
@@ -108,8 +108,8 @@ def _begin(ctx: Lowering, y: Tensor, x: Ref | None, stored: DType, target: Ref, 
 
 
 def _pairs(ctx: Lowering, indices: Tensor, n: int, dims: tuple[int, int, int]) -> Ref:
-    """The pairs (index counted from the front, number) of each line of indices, sorted; the index is n where it is out
-    of range."""
+    """The sorted pairs (index counted from the front, position) of each line of indices; an index out of range becomes
+    n."""
     stored = ctx.storage(indices)
     index_word(stored)
     index = ex.arg(0, stored)

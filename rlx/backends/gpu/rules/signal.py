@@ -49,7 +49,7 @@ SEGMENT_POWER = declare(
                 (1024, True, True, False, 0, True), (2048, True, False, False, 2, True),
                 (4096, True, False, True, 1, True)),
         threads=128,
-        resident="(H == 16u ? 5 : 4)",  # registers within which nothing is kept in memory
+        resident="(H == 16u ? 5 : 4)",  # with more workgroups, registers would spill to memory
         unroll=True,
         subgroups=True,
     )
@@ -133,7 +133,7 @@ PEAKS = declare(
         variants={"T": ("f32", "f64", "f16", "bf16")},
     )
 )
-_WORKGROUPS_PER_UNIT = {16: 5, 32: 4}  # the key is the elements that a thread holds
+_WORKGROUPS_PER_UNIT = {16: 5, 32: 4}  # by the number of elements that a thread holds
 _SHARED_BYTES = 19 << 10  # a workgroup that exchanges one part at a time has this memory: 4736 floats and more
 _AT_ONCE_BYTES = 40 << 10  # both parts of the numbers are exchanged at once in so much shared memory
 
@@ -174,8 +174,8 @@ def lower_overlap_add(ctx: Lowering, node: Node) -> None:
 
 
 def _factors(base: npt.NDArray[np.float64], k: int) -> npt.NDArray[np.float64]:
-    """The factors of a transform of k numbers, in turns, whose i-th number is to be multiplied by `base` i times: those
-    of each layer, (k / 2, ...)."""
+    """The twiddle factors of a transform of k numbers as fractions of a turn, (k / 2, ...), layer by layer. They
+    include a rotation of the i-th number by i times `base`."""
     rows = [base * (k // 2)]
     for m in (4 << i for i in range(k.bit_length() - 2)):
         rows += [base * (k // m) + q / m for q in range(m // 4)]
@@ -183,7 +183,7 @@ def _factors(base: npt.NDArray[np.float64], k: int) -> npt.NDArray[np.float64]:
 
 
 def _turns(n: int, held: int) -> npt.NDArray[np.float32]:
-    """The factors of the stages after the first one (see fft_registers.h)."""
+    """The twiddle factors of the stages after the first (see fft_registers.h)."""
     lanes = n // held
     thread, sets = np.arange(lanes), np.arange(held)[:, None]
     if lanes <= held:
@@ -201,8 +201,8 @@ def _turns(n: int, held: int) -> npt.NDArray[np.float32]:
 
 
 def _form(target: Target, size: int) -> tuple[int, int]:
-    """How many numbers a thread holds, and how they are exchanged."""
-    if target.software:  # their compilers take seconds for the longer text
+    """(numbers that a thread holds, how they are exchanged)."""
+    if target.software:  # software drivers take seconds to compile the longer text
         return (16, 0) if size < 4096 else (32, 0)
     if target.language is Language.CUDA:
         return (16 if size == 256 else 32), (2 if target.shared_bytes >= _AT_ONCE_BYTES else 0)
@@ -210,15 +210,15 @@ def _form(target: Target, size: int) -> tuple[int, int]:
 
 
 def _beside(target: Target, small: bool) -> tuple[int, int]:
-    """The same where both parts of all numbers lie in shared memory beside each other; `small` says that Vulkan's
-    compilers make more of workgroups that hold half as many numbers, by measurements."""
+    """As `_form`, for kernels that exchange real and imaginary parts of all numbers at once. `small`: on Vulkan the
+    kernel was measured to be faster with 16 numbers per thread than with 32."""
     if target.software or target.shared_bytes < _AT_ONCE_BYTES:
         return 16, 1
     return (32, 2) if target.language is Language.CUDA else (16 if small else 32, 1)
 
 
 def _compiles(node: Node, features: frozenset[str]) -> bool:
-    """A device without 16-bit storage is a software driver that does not end compiling this kernel."""
+    """Devices without 16-bit storage are software drivers, which never finish compiling this kernel."""
     return native(node, features) and "16bit_storage" in features
 
 
@@ -271,7 +271,8 @@ def lower_segment_spectra(ctx: Lowering, node: Node) -> None:
 
 
 def _pairs(ctx: Lowering, x: Tensor) -> Ref:
-    """A tensor of pairs that are read at once, which needs their alignment; a view may begin at any element."""
+    """A tensor of pairs, copied if it is not aligned to whole pairs, as a view may not be: kernels read a pair at
+    once."""
     source = ctx.ref(x)
     if source.offset % 8 == 0:
         return source

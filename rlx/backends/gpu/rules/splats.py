@@ -131,9 +131,9 @@ SPLAT_SUM = declare(
     )
 )
 
-_F32 = 4  # the kind of keys, of bodies/order.h
+_F32 = 4  # the kind of keys in bodies/order.h
 _PAIRS_PER_WORKGROUP = 4096
-_WIDE = {4: 24 << 10, 8: 48 << 10}  # shared memory with which the gradient takes 8 splats, by the bytes of a number
+_WIDE = {4: 24 << 10, 8: 48 << 10}  # shared memory from which the gradient takes 8 splats at a time, by itemsize
 
 
 @lowers("splat_tiles", when=native)
@@ -146,7 +146,7 @@ def lower_splat_tiles(ctx: Lowering, node: Node) -> None:
     blocks = math.ceil(n / THREADS)
     ends, sums, starts = (ctx.scratch(4 * max(1, k)) for k in (n, blocks, blocks))
     entries, owners = ctx.scratch(8 * pairs), ctx.scratch(4 * pairs)
-    nearest = ends  # a placeholder, and so are the others: without splats nothing reads them
+    nearest = ends  # the arguments here are placeholders: without splats nothing reads them
     if n:
         nearest = sorted_pairs(ctx, depth, "b4", _F32, (1, n, 1))
         ctx.launch(SPLAT_COUNT(), groups_for(ctx, n), [nearest, rects, ends, sums, n, across, down])
@@ -162,8 +162,8 @@ def lower_splat_tiles(ctx: Lowering, node: Node) -> None:
 
 
 def _by_key(ctx: Lowering, source: Ref, total: Ref, pairs: int, bits: int) -> Ref:
-    """The first pairs (key, ·), as many as `total` says, sorted stably by the lowest bits of their keys: by digits of
-    four bits, each a count, a running sum and a move. What lies behind them costs nothing."""
+    """Sorts the first `total` pairs (key, ·) stably by the lowest bits of their keys: a radix sort with digits of four
+    bits, each with a count, a running sum and a move. Pairs beyond `total` cost nothing."""
     blocks = math.ceil(pairs / _PAIRS_PER_WORKGROUP)
     counts, starts = (ctx.scratch(4 * 16 * blocks) for _ in range(2))
     spare = ctx.scratch(source.nbytes) if bits else source
@@ -197,7 +197,7 @@ def lower_splat_blend(ctx: Lowering, node: Node) -> None:
 
 @lowers("splat_blend_grad", when=_blends)
 def lower_splat_blend_grad(ctx: Lowering, node: Node) -> None:
-    """A row of numbers for each place of the lists, and each splat's sum of its rows."""
+    """Computes a row of numbers for each entry of the lists, then sums the rows of each splat."""
     sizes = _sizes(node, 1)
     tiles, n, pairs = sizes[3:]
     if n == 0:

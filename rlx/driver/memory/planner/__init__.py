@@ -63,9 +63,9 @@ def plan(
     allows this only behind the last node that may end a run with an error, so that a run that fails leaves all states
     as they were. Bodies are planned without it, since a run that fails loses their carries anyway.
 
-    `outside` names inputs that lie in memory which each call gives: each gets a segment of its own (`input_segment`).
-    So does every output (`output_segment`) that is all of what its storage holds; one that is a leaf, or a part of
-    another tensor, stays in the arena.
+    `outside` names inputs whose memory each call supplies: each gets a segment of its own (`input_segment`). So does
+    every output that fills its storage (`output_segment`); an output that is a leaf, or part of another tensor, stays
+    in the arena.
 
     After: tensors alive at the same time overlap only where one is a view of the other. An output that is a leaf (or
     a view of one) has the leaf's slot, one that is a state's new value may have the state's. Zero-size tensors have
@@ -133,7 +133,7 @@ def plan_bump(graph: Graph, **options: Unpack[PlanOptions]) -> MemoryPlan:
 
 
 def _put_outside(graph: Graph, layout: Layout, names: Container[str]) -> None:
-    """Gives segments of their own to the storages of these inputs, and of the outputs."""
+    """Moves the storages of these inputs, and of the outputs, to segments of their own."""
     for name, t in graph.inputs.items():
         if name in names:
             layout.storages[layout.home[t.id][0]].slot = Slot(input_segment(name), 0, t.type.nbytes, u8)

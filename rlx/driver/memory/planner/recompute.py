@@ -1,9 +1,9 @@
-"""recompute: a graph whose arena fits a budget, because tensors are computed again where they are read late.
+"""recompute: makes a graph's arena fit a budget by recomputing tensors before late reads instead of keeping them.
 
-The graph's order is run in thought, with so many bytes of memory. Where the next tensor finds no room, others are
-dropped that are not read for long, are large, and cost little to make again: those with the least cost for each byte
-and step. A dropped tensor is made again by the same nodes when it is next read. Follows Kirisame et al., "Dynamic
-Tensor Rematerialization" (2021); since the order is known here, the time to the next use stands for their staleness.
+A run in the graph's order is simulated with the given bytes of memory. If the next tensor does not fit, others are
+dropped that are next read late, are large, and are cheap to recompute: those of the least cost per byte and step. A
+dropped tensor is recomputed by the same nodes when it is next read. Follows Kirisame et al., "Dynamic Tensor
+Rematerialization" (2021); since the order is known here, the time to the next use replaces their staleness.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from rlx.ir.rewrite import Rewriter
 from rlx.ops.control.steps import cost_of
 
 ROUNDS = 10  # plans that are tried for one budget
-REACHED = (0.9, 0.75, 0.6, 0.5, 0.4, 0.3, 0.2)  # shares of a program's memory, tried to say what can be reached
-CLOSE = 0.97  # a plan of at least this part of the budget is not improved further
-PRODUCTS_PER_BYTE = 8  # multiplications of a product that take as long as a byte that is read or written
+REACHED = (0.9, 0.75, 0.6, 0.5, 0.4, 0.3, 0.2)  # fractions of a program's memory that are tried, for the error's hint
+CLOSE = 0.97  # a plan that uses at least this fraction of the budget is not improved further
+PRODUCTS_PER_BYTE = 8  # multiplications that take as long as reading or writing one byte
 
 
 class Fitted(NamedTuple):
-    """A graph that fits, the nodes computed again, and what these cost relative to all nodes of the given graph."""
+    """A graph that fits, the recomputed nodes, and their cost relative to that of all nodes of the given graph."""
 
     graph: Graph
     nodes: int
@@ -37,9 +37,9 @@ class Fitted(NamedTuple):
 def fit(graph: Graph, budget: int, plan_of: Callable[[Graph], MemoryPlan]) -> Fitted:
     """The graph with nodes repeated so that its plan's arena has at most `budget` bytes; itself where it fits.
 
-    Among the plans tried it is the one with the least to compute again. Repeated nodes have the inputs and attributes
-    of the first ones, so that values keep their bits. Nothing that a user's function computes, or that is computed of
-    it, is computed again.
+    Among the plans tried it is the one with the least recomputation. Repeated nodes have the inputs and attributes of
+    the first ones, so values keep their bits. The results of users' functions, and what depends on them, are never
+    recomputed.
     Raises: ByteLimitExceeded, which says what could be reached.
     """
     plan = plan_of(graph)
@@ -60,7 +60,7 @@ def fit(graph: Graph, budget: int, plan_of: Callable[[Graph], MemoryPlan]) -> Fi
                 break
         else:
             above = min(above, limit)
-        # A limit that a graph cannot keep is exceeded by more, the lower it is: those below half are not tried.
+        # If a graph cannot keep a limit, a lower one is exceeded by even more: limits below half are not tried.
         limit = (below + above) / 2 if best else limit * min(0.95, budget / arena)
         if limit < budget / 2 or above - below < 0.01 * budget:
             break
@@ -77,19 +77,20 @@ def fit(graph: Graph, budget: int, plan_of: Callable[[Graph], MemoryPlan]) -> Fi
 
 
 def within(graph: Graph, plan: MemoryPlan, nbytes: float) -> Fitted:
-    """The graph with nodes repeated as if its arena had so many bytes, in which it may not fit; `plan` is its own."""
+    """The graph with nodes repeated so as to fit an arena of `nbytes`, which it may still exceed; `plan` is the graph's
+    plan."""
     return Schedule(graph, plan).within(nbytes)
 
 
 def cost(node: Node) -> float:
-    """About how long a node takes, in bytes read and written."""
+    """The estimated time of a node, expressed in bytes read and written."""
     own = cost_of(node)
     return sum(t.type.nbytes for t in node.inputs) + own.nbytes + own.multiplications / PRODUCTS_PER_BYTE
 
 
 class Schedule:
-    """A graph's storages, as its plan has them: each has a number, its root's id. Views share that of what they view;
-    memory that is not the arena's (weights, states, constants) has no bytes here."""
+    """A graph's storages according to its plan. Each is named by the id of its root tensor, which views share; memory
+    outside the arena (weights, states, constants) counts as 0 bytes."""
 
     def __init__(self, graph: Graph, plan: MemoryPlan) -> None:
         self.graph = graph
@@ -103,7 +104,7 @@ class Schedule:
         self.members: dict[int, list[int]] = {}
         self.leaves: set[int] = set()
         self.base = 0  # bytes of inputs, which stay
-        again: set[int] = set()  # roots that can be made again
+        again: set[int] = set()  # roots that can be recomputed
         for i, node in enumerate(self.nodes):
             repeatable = not _is_users(node) and all(
                 self.root[t.id] in again or self.root[t.id] in self.leaves for t in node.inputs
@@ -129,24 +130,24 @@ class Schedule:
         self.droppable = {r for r in again if self.size[r] and r not in self.kept}
 
     def within(self, limit: float) -> Fitted:
-        """The graph run in so many bytes; in more where they do not suffice."""
+        """The simulated run of the graph in that many bytes, or more if they do not suffice."""
         return _Run(self, limit - self.base).graph()
 
 
 def _is_users(node: Node) -> bool:
-    """Whether the node runs a function of a user's, which may have effects."""
+    """Whether the node runs a user's function, which may have side effects."""
     return node.op.fallible or any(_is_users(inner) for body in bodies(node).values() for inner in body.nodes)
 
 
 class _Run:
-    """One run in thought: which storages are in memory at each step, and the nodes in the order in which they ran."""
+    """One simulated run: which storages are in memory at each step, and the nodes in the order in which they ran."""
 
     def __init__(self, schedule: Schedule, limit: float) -> None:
         self.s = schedule
         self.limit = limit
         self.new = Rewriter(schedule.graph)
         self.there = set(schedule.leaves)  # roots in memory; leaves and their views stay
-        self.known: set[int] = set()  # tensors that stand somewhere in memory
+        self.known: set[int] = set()  # tensors whose values are in memory
         self.taken = 0
         self.step = 0
         self.pins: dict[int, int] = {}
@@ -168,7 +169,7 @@ class _Run:
         return Fitted(self.new.finish(), len(self.repeated), work / s.total if s.total else 0.0)
 
     def _restore(self, node: Node) -> None:
-        """Makes the node's inputs again where they were dropped, and pins all of them until it has run."""
+        """Recomputes the node's inputs that were dropped, and pins all inputs until it has run."""
         s = self.s
         chain: set[int] = set()
         waiting = list(node.inputs)
@@ -190,7 +191,7 @@ class _Run:
             self.pins[root] = self.pins.get(root, 0) + by
 
     def _make(self, node: Node, first: bool) -> None:
-        """Runs a node whose inputs are there and pinned; unpins them."""
+        """Runs a node whose inputs are in memory and pinned; then unpins them."""
         s = self.s
         roots = {s.root[t.id] for t in node.outputs}
         fresh = [r for r in roots if r not in self.there]
@@ -210,7 +211,7 @@ class _Run:
         self._pin(node.inputs, -1)
 
     def _written_over(self, node: Node, fresh: list[int]) -> int:
-        """Bytes of an input that the result is written over, since nothing reads it later."""
+        """Bytes of an input that the result may overwrite, since nothing reads it later."""
         if not node.op.inplace or len(fresh) != 1:
             return 0
         size = self.s.size[fresh[0]]
@@ -221,18 +222,18 @@ class _Run:
         return 0
 
     def _own_next(self, root: int) -> int | None:
-        """The next step of the given order that reads a storage; None for none."""
+        """The next step of the given order that reads a storage, or None."""
         uses = self.s.uses[root]
         at = bisect_right(uses, self.step)
         return len(self.s.nodes) if root in self.s.kept else uses[at] if at < len(uses) else None
 
     def _next(self, root: int) -> int | None:
-        """The next step that needs a storage, for itself or to make again what was dropped; None for none."""
+        """The next step that needs a storage, directly or to recompute what was dropped; or None."""
         steps = (self._own_next(root), self._wanted().get(root))
         return min((n for n in steps if n is not None), default=None)
 
     def _wanted(self) -> dict[int, int]:
-        """The storages of which dropped ones will be made again, and the step at which that is needed first."""
+        """The storages from which dropped ones will be recomputed, each with the first step that needs that."""
         if self.wanted is None:
             s, self.wanted = self.s, {}
             for later, dropped in sorted((self._own_next(r) or 0, r) for r in self.owed):
@@ -261,7 +262,7 @@ class _Run:
         self.taken -= self.s.size[root]
 
     def _make_room(self, need: int) -> None:
-        """Drops storages until so many bytes are free, or no more can be dropped."""
+        """Drops storages until that many bytes are free, or none is left that can be dropped."""
         if self.taken + need <= self.limit:
             return
         candidates = [r for r in self.there if r in self.s.droppable and not self.pins.get(r)]
@@ -269,14 +270,14 @@ class _Run:
         heapq.heapify(heap)
         while heap and self.taken + need > self.limit:
             score, root = heapq.heappop(heap)
-            now = self._score(root)  # what was dropped since has made it dearer
+            now = self._score(root)  # storages dropped in the meantime have raised its cost
             if now > score and heap and now > heap[0][0]:
                 heapq.heappush(heap, (now, root))
             else:
                 self._drop(root)
 
     def _score(self, root: int) -> float:
-        """What it costs to make a storage again, for each byte and each step until it is needed."""
+        """The cost of recomputing a storage, per byte and per step until it is needed."""
         s = self.s
         chain: set[int] = set()
         waiting = [root]

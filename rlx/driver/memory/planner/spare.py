@@ -1,9 +1,9 @@
-"""spare: what is cheap to compute twice is not kept over the peak of a large program's memory.
+"""spare: tensors that are cheap to recompute are not kept across the memory peak of a large program.
 
-An activation, say, is kept from the forward pass to the gradient of the product that reads it, beside the value that it
-was computed from, which its own gradient reads. Where that value is in memory anyway, the activation is computed again
-there, by the same node on the same input, so that every bit stays. Checkpoints (`recompute.py`) also repeat what is
-dear, until a budget is met; this takes nothing but elementwise nodes that change the time of a run by next to nothing.
+An activation, say, is kept from the forward pass until the gradient of the product that reads it; the value it was
+computed from is kept too, for its own gradient. Since that value is in memory anyway, the activation is recomputed from
+it by the same node, with the same bits. Checkpoints (`recompute.py`) also repeat expensive nodes, until a budget is
+met; this pass repeats only elementwise nodes, which hardly change the time of a run.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from rlx.ir import Graph, Leaf, Node
 from rlx.ir.rewrite import Rewriter
 
 LARGE_BYTES = 1 << 20  # smaller tensors are kept
-WORK = 0.02  # what is computed again costs at most this part of the work of all nodes
-GAIN = 0.05  # it must save at least this part of the arena
+WORK = 0.02  # recomputation costs at most this fraction of the work of all nodes
+GAIN = 0.05  # it must save at least this fraction of the arena
 
 
 class _Candidate(NamedTuple):
-    """A tensor, by its number, that is not read from behind step `last` to step `next`, where it can be made again."""
+    """A tensor, by its number, that is not read between steps `last` and `next` and can be recomputed at `next`."""
 
     root: int
     last: int
@@ -46,7 +46,7 @@ def spared(graph: Graph, plan: MemoryPlan, plan_of: Callable[[Graph], MemoryPlan
 
 
 def _chosen(s: Schedule) -> list[_Candidate]:
-    """What is worth computing again: of what lies over the peak the largest first, until none does."""
+    """The tensors worth recomputing: of those kept across the peak the largest first, until none is left."""
     ends = {root: (max(uses) if uses else s.maker[root]) for root, uses in s.uses.items()}
     ends.update(dict.fromkeys(s.kept, len(s.nodes)))
     live = np.zeros(len(s.nodes) + 2, np.int64)
@@ -57,7 +57,7 @@ def _chosen(s: Schedule) -> list[_Candidate]:
     candidates = [c for root in s.droppable for c in _gaps(s, root, ends)]
     candidates.sort(key=lambda c: (-s.size[c.root], c.root, c.last))
     chosen: list[_Candidate] = []
-    sources: set[int] = set()  # what chosen tensors are made of, which must stay
+    sources: set[int] = set()  # sources of chosen tensors, which must stay in memory
     work = WORK * s.total
     while candidates:
         peak = int(live.argmax())
@@ -78,7 +78,7 @@ def _chosen(s: Schedule) -> list[_Candidate]:
 
 
 def _gaps(s: Schedule, root: int, ends: dict[int, int]) -> list[_Candidate]:
-    """The widest stretch over which a tensor need not be kept, if what it is computed from is there at its end."""
+    """The longest interval over which a tensor need not be kept, provided that its inputs are in memory at the end."""
     node = s.nodes[s.maker[root]]
     if not node.op.elementwise or len(node.outputs) != 1 or s.size[root] < LARGE_BYTES:
         return []
@@ -89,20 +89,19 @@ def _gaps(s: Schedule, root: int, ends: dict[int, int]) -> list[_Candidate]:
 
 
 def _there(s: Schedule, root: int, step: int, ends: dict[int, int]) -> bool:
-    """Whether a tensor is in memory at a step in any case. States are not taken for granted: a new value may be made in
-    place of the old one."""
+    """Whether a tensor is certain to be in memory at a step. States are not: a new value may overwrite the old one."""
     leaf = s.nodes[s.maker[root]].op.leaf
     return leaf is not Leaf.STATE if leaf else ends[root] >= step
 
 
 def _repeated(s: Schedule, chosen: list[_Candidate]) -> Graph:
-    """The graph with each chosen tensor, and its views, made again before the step that reads it next."""
+    """The graph with each chosen tensor, and its views, recomputed before the step that reads it next."""
     new = Rewriter(s.graph)
     again: dict[int, list[Node]] = {}
     for c in chosen:
         read = {t.id for i in s.uses[c.root] if i >= c.next for t in s.nodes[i].inputs}
         makers: list[Node] = []
-        for t in reversed(s.members[c.root]):  # the views come behind what they view
+        for t in reversed(s.members[c.root]):  # a view comes after what it views
             node = s.nodes[s.maker[t]]
             if s.maker[t] < c.next and t in read:
                 makers.append(node)

@@ -15,7 +15,7 @@ from rlx.errors import ArenaError, GraphError
 from rlx.ir import Graph, Leaf, Node, Tensor, bodies
 from rlx.records import Record, field
 
-SMALL_BYTES = 1 << 15  # a GPU does not notice them, but it does notice one more step
+SMALL_BYTES = 1 << 15  # storages too small to be worth one more step (a copy) on a GPU
 
 
 class Storage(Record, frozen=False):
@@ -168,8 +168,8 @@ def after_last_failure(graph: Graph) -> int:
 
 
 def _may_fail(node: Node) -> bool:
-    """Whether the node runs a user's function, or a loop, which may reach its limit of steps, or waits for ranks, with
-    whose loss states are not lost too."""
+    """Whether the node may fail: it runs a user's function, or a loop, which may reach its limit of steps, or it waits
+    for other ranks, whose loss must not destroy states."""
     if (node.op.fallible and not node.attrs.get("spoils")) or (node.op.control is not None and node.op.control.repeats):
         return True
     return any(_may_fail(inner) for body in bodies(node).values() for inner in body.nodes)
@@ -247,8 +247,8 @@ def _may_view(
             return False
     if (base + offset) % VIEW_ALIGNMENT:
         return False
-    # A view keeps the whole storage alive. If it is a small part and outlives the rest, a copy is cheaper, unless all
-    # of it is less than a step is worth.
+    # A view keeps the whole storage alive. If it is a small part that outlives the rest, a copy is cheaper, unless the
+    # whole storage is small.
     return life.last <= storage.last or t.type.nbytes * 4 >= storage.nbytes or storage.nbytes <= SMALL_BYTES
 
 

@@ -35,7 +35,7 @@ class _Body:
         self.layouts = [certain(self.maker.layouts[t.id]) for t in source.outputs.values()]
 
     def finished(self) -> Graph:
-        """The body, with what it was given anew behind what it had."""
+        """The finished body, with its new captures after the ones it had."""
         body = self.graph
         body.inputs = {
             n: body.inputs[n] for n in [*self.source.inputs, *(set(body.inputs) - set(self.source.inputs))]

@@ -1,4 +1,5 @@
-"""Convolutions, pools, pads and resizing: behind the true end windows read what they read beyond an image."""
+"""Convolutions, pools, pads and resizing: beyond the true end, windows must read what they would read beyond an
+image."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def _zeroed(site: Site, *inputs: int) -> dict[int, Tensor]:
 
 @rule("conv", "conv_transpose", "conv_grad_input", sized=["sizes"])
 def conv(site: Site) -> Made:
-    """Images are summed with zeros around them, and so is the padding behind them."""
+    """Convolutions read zeros around images, so the padding after them is set to zero."""
     for i in range(1, len(site.layouts)):
         site.expect_fixed(i, range(len(site.layouts[i])), "the weight has an axis of unknown length")
     return site.repeat(_zeroed(site, 0), _image(site, 0, fixed(site.node.output.shape[1])))
@@ -65,7 +66,8 @@ def _own(site: Site) -> tuple[Axis, ...]:
 
 @rule("pad")
 def pad(site: Site) -> Made:
-    """Constants stand in the place of the padding; elements repeated at an end are read by indices of each length."""
+    """Constant pads are written where the padding was; repeated elements at an end are read by indices that depend on
+    the length."""
     node, layout_in = site.node, site.layouts[0]
     result, pads, moving = site.inputs[0], list(node.attrs["pads"]), []
     layout: list[Axis] = []

@@ -50,7 +50,7 @@ def reduction(site: Site) -> Made:
 
 
 def _mean(site: Site, x: Tensor) -> Tensor:
-    """The mean over padding and all, less the share of the padding.
+    """The true mean from the mean over all elements, including padding, with the padding's share removed.
 
     Sums may overflow where means do not, so a mean is taken first. Where the padded length is a power of two, both of
     its divisions are exact but the last."""

@@ -66,7 +66,7 @@ def recurrence(site: Site) -> Made:
 
 @rule("layer_norm_grad", "rms_norm_grad", "group_norm_grad")
 def norm_grad(site: Site) -> Made:
-    """The gradients of the weights are sums over all rows, in which padding counts nothing."""
+    """The gradients of the weights are sums over all rows, to which padding must add nothing."""
     x = site.layouts[1]
     first = 1 if "groups" in site.node.attrs else len(x) - 1
     site.expect_fixed(1, range(first, len(x)), "it normalizes along an axis of unknown length")

@@ -16,10 +16,10 @@ from rlx.backends.gpu.program.steps import FileKernel, Ref
 from rlx.dtypes import DType
 from rlx.ir import Node, expr
 
-# Batch times heads, both numbers of heads, lengths, width; strides of the mask, whether each batch has a length of its
-# own, the window.
+# Batch times heads, heads and KV heads, query and key lengths, head width; strides of the mask, whether each batch has
+# its own length, the window.
 _SIZES = ("count", "heads", "kv_heads", "sq", "sk", "d", "mb", "mh", "mq", "mk", "each", "window")
-_ROWS = ("q_row", "k_row", "v_row")  # elements from one row to the next
+_ROWS = ("q_row", "k_row", "v_row")  # row strides of q, k and v in elements
 _READS = reads(q="T", k="T", v="T", mask="M", lengths="i32")
 _SCALE = floats("scale", "cap")
 _FEW = (
@@ -215,8 +215,8 @@ def kernel(decl: KernelDecl, stored: DType, of: Attention, aligned: int) -> File
 
 @lowers("attention", when=_native)
 def lower_attention(ctx: Lowering, node: Node) -> None:
-    """Tiles, of f32 or of matrix instructions: one launch, a workgroup for each 64 or 128 queries of a head. Few
-    queries: a workgroup for each part of the keys of a key head, of which the last adds the parts up."""
+    """Tiles, in f32 or by matrix instructions: one launch, a workgroup for each 64 or 128 queries of a head. Few
+    queries: a workgroup for each part of the keys of a KV head; the last one to finish adds up the parts."""
     q, k, v = node.inputs[:3]
     y = node.output
     if y.size == 0:
@@ -279,9 +279,10 @@ def _matrix(
 
 @lowers("attention_grad", when=_native)
 def lower_attention_grad(ctx: Lowering, node: Node) -> None:
-    """Two launches: a workgroup for each tile of queries of a head computes dq and leaves numbers of each row, with
-    which a workgroup for each tile of keys of a key head computes dk and dv. A tile has 64 rows in f32, and 64 for each
-    matrix of a warp by matrix instructions, whose 16-bit operands f32 is cast to before."""
+    """Two launches. In the first, a workgroup for each tile of queries of a head computes dq and stores statistics of
+    each row; in the second, a workgroup for each tile of keys of a KV head computes dk and dv from these. A tile has 64
+    rows in f32, and 64 rows per matrix of a warp with matrix instructions, for which f32 operands are cast to 16 bits
+    first."""
     dy, q, k, v = node.inputs[:4]
     grads = node.outputs
     stored = ctx.storage(grads[0])

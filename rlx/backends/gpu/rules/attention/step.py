@@ -46,11 +46,12 @@ ATTENTION_STEP = declare(
         unroll=True,
     )
 )  # fmt: skip
-_LANES = (2, 4, 8, 16, 32)  # the threads that can share a row
+_LANES = (2, 4, 8, 16, 32)  # allowed numbers of threads per row
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
-    """Whether rows are a power of two of units of 16 bytes, of dtypes that the kernel has, and angles come in fours."""
+    """Whether the kernel has the dtypes, a row is a power of two of 16-byte units, and the number of angles is a
+    multiple of four."""
     q, keys = node.inputs[0], node.inputs[3]
     tables, _ = parts(node.inputs)
     tensors = (*node.inputs, *node.outputs)
@@ -62,7 +63,7 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 @lowers("attention_step", when=_native)
 def lower_attention_step(ctx: Lowering, node: Node) -> None:
-    """One launch; caches that are not written in place are copied before."""
+    """One launch; caches that are not updated in place are copied first."""
     q, _, _, keys, values, _ = node.inputs[:6]
     tables, sinks = parts(node.inputs)
     y, *caches = node.outputs

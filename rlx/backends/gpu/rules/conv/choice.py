@@ -1,8 +1,8 @@
 """The candidates for a convolution and for the gradient to its weights, and their costs.
 
-Both are computed directly, a thread or a workgroup for each element of the result, or by tiles of a matrix product
-whose columns are read out of x; a convolution of halves also by matrix instructions, with channels last in memory, and
-one with a window of one element by the vendor's library.
+Both are computed directly, with a thread or a workgroup for each element of the result, or by tiles of a matrix product
+whose columns are gathered from x (implicit GEMM). A convolution of halves may also use matrix instructions, with
+channels last in memory, and one with a 1-element window the vendor's library.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ Algorithm = Literal["library", "direct", "tiles", "matrices", "depthwise"]
 
 _FEW_ROWS = 8  # up to this many output channels of a convolution group, one thread sums each element
 _TILE_N = 64  # columns of a tile
-# Multiply-adds a microsecond of a unit that runs one, two, … workgroups at once, by the rows of a tile.
+# Multiply-adds per µs of a multiprocessor with one, two, … resident workgroups, by the rows of a tile.
 _RATES = {64: (40e3, 60e3, 72e3, 78e3), 128: (55e3, 85e3, 104e3)}
-_LEAST_JOIN_US = 4.0  # adding up parts takes at least so long
-_ELEMENTS_PER_US = 7e5  # memory moves so many
+_LEAST_JOIN_US = 4.0  # the least time in µs of the launch that adds up parts
+_ELEMENTS_PER_US = 7e5  # elements that memory transfers per µs
 _LONG_SUM = 8192  # longer sums are added up in parts
 _MAX_SPLITS = 10  # parts that one tree adds up
 _MIN_CHUNK = 128
-# Of matrix instructions: sides of a tile (pixels and channels), multiply-adds a microsecond of a unit with enough
-# workgroups, and the share of that rate that one workgroup has alone.
+# Matrix instructions: sides of a tile (pixels and channels), multiply-adds per µs of a multiprocessor with enough
+# workgroups, and the share of that rate that a single workgroup reaches.
 MATRIX_TILES = {"s": (64, 64, 0.6e6, 0.4), "t": (128, 64, 0.8e6, 0.45), "m": (128, 128, 0.95e6, 0.6)}
-# The same of instructions of warpgroups, and the slices that shared memory should hold.
+# The same for warpgroup instructions, and the number of slices that shared memory should hold.
 PANEL_TILES = {"t": (128, 64, 1.2e6, 0.5, 4), "m": (128, 128, 1.5e6, 0.6, 3), "l": (256, 128, 1.45e6, 1.0, 4)}
 _PANEL_DEPTH = 64
 _DEPTH = 32  # terms of a slice
-_TILE_START_TERMS = 96  # the rest of a tile takes as long as so many terms
-_LEAST_TERMS = 256  # a part has so many at least
+_TILE_START_TERMS = 96  # the fixed cost of a tile, in terms of its sums
+_LEAST_TERMS = 256  # the fewest terms of a part
 _MATRIX_SHARED_BYTES = 32 << 10
-_MOVING_US = 6.0  # launches that transpose x and y take at least so long
+_MOVING_US = 6.0  # the least time in µs of the launches that transpose x and y
 _BYTES_PER_US = 3e6
-_STAGES = 4  # slices that asynchronous copies keep in shared memory
+_STAGES = 4  # slices buffered in shared memory by asynchronous copies
 _MANY_GROUPS = 512  # workgroups that a gradient of weights is split into at most, unless its sums are long
 _WEIGHT_CHUNK = 4096
 _SMALL_GROUP = 1024  # up to this many weights of a convolution group, a workgroup computes each weight's gradient
@@ -47,12 +47,12 @@ _SMALL_GROUP = 1024  # up to this many weights of a convolution group, a workgro
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The properties on which the candidates depend: of a convolution as matrix products (one for each group and phase)
-    their number, and the rows, columns and terms of each; the elements of the result, and the dtype it is computed in.
-    `library`: whether it is one product, without gaps, of operands of one dtype, which a library multiplies.
-    `matrices`: the 16-bit dtype in which matrix instructions may multiply, None where they may not; then `units` is the
-    number of units of eight channels in a row of weights, over all taps, and `moved` the elements that have to be
-    transposed since they do not lie with their channels last. `alone`: whether each channel is convolved by itself."""
+    """The properties on which the candidates depend. The convolution is seen as matrix products, one per group and
+    phase: `products` is their number, each has `rows`, `columns` and `terms`. `size`: the elements of the result;
+    `dtype`: the dtype it is computed in. `library`: whether it is a single contiguous product of operands of one dtype,
+    which a library can compute. `matrices`: the 16-bit dtype in which matrix instructions may multiply, or None. With
+    it, `units` is the number of units of eight channels in a row of weights, over all taps, and `moved` the number of
+    elements that must be transposed to channels last. `alone`: whether the convolution is depthwise."""
 
     rows: int
     columns: int
@@ -77,7 +77,7 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """Each element is summed by itself."""
+    """A thread or a workgroup sums each element of the result."""
 
     algorithm: ClassVar[Algorithm] = "direct"
     cost: Cost
@@ -97,9 +97,9 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """Tiles of matrix instructions, of a size in MATRIX_TILES or, for instructions of warpgroups, in PANEL_TILES;
-    shared memory holds `stages` slices, and the sum is cut into `split_k` parts of `chunk` slices, which another launch
-    adds up."""
+    """Tiles of matrix instructions, of a size in MATRIX_TILES or, for warpgroup instructions, in PANEL_TILES. Shared
+    memory holds `stages` slices; the sum is cut into `split_k` parts of `chunk` slices, which another launch adds
+    up."""
 
     algorithm: ClassVar[Algorithm] = "matrices"
     cost: Cost
@@ -112,7 +112,7 @@ class Matrices:
 
 @dataclass(frozen=True, slots=True)
 class Depthwise:
-    """Sums of each channel by itself, eight neighbours at a time, of halves with channels last."""
+    """Depthwise convolution of halves with channels last, eight neighbouring channels at a time."""
 
     algorithm: ClassVar[Algorithm] = "depthwise"
     cost: Cost
@@ -138,7 +138,7 @@ forcing = forced.forcing
 
 
 def choose(target: Target, problem: Problem, known: dict[Hashable, Sequence[Candidate]]) -> Candidate:
-    """The candidate that computes a convolution; `known` keeps the lists of a program."""
+    """The candidate that computes a convolution; `known` caches a program's candidate lists."""
     if problem not in known:
         known[problem] = _wished(candidates(target, problem))
     return target.choose(problem, known[problem])
@@ -169,8 +169,8 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
 
 
 def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
-    """Tiles of each size, number of parts and of stages, with the time they should take, transpositions included. Where
-    nothing has to be transposed they come before the library, which adds no bias and no activation."""
+    """Tiles of every size, number of parts and number of stages, with their estimated time, transpositions included. If
+    nothing must be transposed they rank before the library, which applies no bias and no activation."""
     rank = 2 if p.moved or not p.library else -1
     moving = 4 * p.moved / _BYTES_PER_US + _MOVING_US if p.moved else 0.0
     for name, (high, wide, rate, alone) in MATRIX_TILES.items():
@@ -188,7 +188,7 @@ def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
 def _parts(
     target: Target, p: Problem, sides: tuple[int, int, int], rate: float, alone: float
 ) -> Iterator[tuple[float, int, int]]:
-    """(time, slices of a part, parts) of tiles of these sides, and slices so deep, in each number of parts."""
+    """(time, slices per part, parts) for each number of parts, given the tile's sides and the depth of a slice."""
     high, wide, depth = sides
     slices = math.ceil(p.units * 8 / depth)
     tiles = math.ceil(p.columns / high) * math.ceil(p.rows / wide) * p.products
@@ -205,7 +205,7 @@ def _parts(
 
 
 def _stages(target: Target, slice_bytes: int) -> list[int]:
-    """The numbers of slices of so many bytes that shared memory may hold at once."""
+    """The possible numbers of slices, of the given bytes, that shared memory can hold at once."""
     most = min(_STAGES, target.shared_bytes // slice_bytes) if target.matrices.overlapped else 1
     return list(range(1, max(1, most) + 1))
 
@@ -216,9 +216,9 @@ def multiplies(target: Target, half: DType) -> bool:
 
 
 def _tiles(target: Target, p: Problem) -> Iterator[Tiles]:
-    """Tiles of each height and number of parts, with the time they should take: each unit gets a whole number of
-    workgroups, and a unit that runs several at once works faster. The rates were measured on an H200. Of equal times
-    the lower tile is taken, and the shorter part."""
+    """Tiles of each height and number of parts, with their estimated time: each multiprocessor gets a whole number of
+    workgroups, and is faster if several are resident. The rates were measured on an H200. Among equal times the tile
+    with fewer rows and the shorter part win."""
     most = _MAX_SPLITS if p.dtype.name == "f32" else 1
     for tile_m in (64, 128) if p.rows > 64 else (64,):
         tiles = math.ceil(p.rows / tile_m) * math.ceil(p.columns / _TILE_N) * p.products
@@ -237,8 +237,8 @@ def _tiles(target: Target, p: Problem) -> Iterator[Tiles]:
 
 
 def weight_candidates(target: Target, p: Problem) -> list[Candidate]:
-    """The algorithms for the gradient to the weights, whose terms are the elements of the other gradient: tiles, for
-    which the sum is cut until there are enough workgroups, and, for few weights or f64, the direct one."""
+    """The algorithms for the gradient to the weights, whose sums run over the elements of the upstream gradient: tiles,
+    with the sum cut until there are enough workgroups, and for few weights or f64 the direct one."""
     small = p.rows * p.columns <= _SMALL_GROUP and p.rows <= 4 * _FEW_ROWS
     result: list[Candidate] = [Direct((1 if small else 3,))]
     if p.dtype.name != "f64":
@@ -252,7 +252,8 @@ def weight_candidates(target: Target, p: Problem) -> list[Candidate]:
 
 
 def _weight_matrices(target: Target, p: Problem) -> Iterator[Matrices]:
-    """Tiles of each size and number of stages, in as many parts as fill the units twice, and as keep sums short."""
+    """Tiles of each size and number of stages, with enough parts to give each multiprocessor two workgroups and to keep
+    sums short."""
     slices = math.ceil(p.terms / _DEPTH)
     for name, (high, wide, rate, alone) in MATRIX_TILES.items():
         tiles = math.ceil(p.rows / high) * math.ceil(p.units * 8 / wide) * p.products
@@ -266,6 +267,6 @@ def _weight_matrices(target: Target, p: Problem) -> Iterator[Matrices]:
 
 
 def _cut(terms: int, wanted: int) -> tuple[int, int]:
-    """(terms of a part, a multiple of 8; parts) of a sum cut into as many parts as are wanted, or fewer."""
+    """(terms per part, a multiple of 8; parts) of a sum cut into the wanted number of parts, or fewer."""
     chunk = max(8, math.ceil(terms / wanted / 8) * 8)
     return chunk, max(1, -(-terms // chunk))

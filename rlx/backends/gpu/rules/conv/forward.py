@@ -146,7 +146,7 @@ CONV_DEPTHWISE = declare(
     )
 )
 
-_PIXELS = 4  # neighbours that a thread of the depthwise kernel adds up
+_PIXELS = 4  # neighbouring outputs that a thread of the depthwise kernel computes
 _CODE = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6}
 
 
@@ -156,8 +156,8 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 @lowers("conv", when=_native)
 def lower_conv(ctx: Lowering, node: Node) -> None:
-    """The product of the weights and columns that are read out of x directly; with a window of one element it is a GEMM
-    of the vendor's library."""
+    """By the chosen candidate: an implicit GEMM of the weights and columns gathered from x or, for a window of one
+    element, a GEMM of the vendor's library."""
     x, w, y = node.inputs[0], node.inputs[1], node.output
     if y.size:
         _convolve(ctx, node, forward_reading(x.shape, w.shape, y.shape, node), w.size > 0 and _pointwise(node))
@@ -171,7 +171,8 @@ def _pointwise(node: Node) -> bool:
 
 
 def _library(ctx: Lowering, node: Node, dtype: DType) -> None:
-    """w (O, C) times each image (C, P); for images of one element, one product of (N, C) and wᵀ. Then the epilogue."""
+    """w (O, C) times each image (C, P) or, if images have one pixel, a single product of x (N, C) and wᵀ; then the
+    epilogue."""
     x, w, y = node.inputs[0], node.inputs[1], node.output
     a, b = (cast_ref(ctx, ctx.ref(t), ctx.storage(t), dtype, t.size) for t in (w, x))
     target, stored = ctx.ref(y), ctx.storage(y)
@@ -222,7 +223,7 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading, pointwise: bool = Fal
     places = ctx.block(reading.places) if reading.places is not None else taps
     meta = ctx.block([*reading.meta, *(v for p in reading.phases for v in p)])
     split_k = 1 if isinstance(chosen, Direct) else chosen.split_k
-    doubles = stored.name == "f64"  # a tree applies bias and activation, since trees compute in f64
+    doubles = stored.name == "f64"  # then a tree kernel, which computes in f64, does the epilogue
     fused = split_k == 1 and not doubles
     joined = split_k > 1 or (doubles and (bias is not None or activation != 0))
     partial = ctx.scratch(split_k * y.size * pair[0].itemsize) if joined else target
@@ -252,7 +253,7 @@ def _convolve(ctx: Lowering, node: Node, reading: Reading, pointwise: bool = Fal
 
 
 def _problem(ctx: Lowering, node: Node, reading: Reading, pointwise: bool, wished: bool = False) -> Problem:
-    """What the choice depends on; `wished`: as if x and y lay with their channels last."""
+    """The record on which the choice depends; `wished`: assume that x and y have channels last."""
     x, w, y = node.inputs[0], node.inputs[1], node.output
     pair = stored_pair(ctx.storage(x), ctx.storage(w), ctx.storage(y))
     columns, products = reading.columns(y.shape[0]), reading.groups * len(reading.phases)
@@ -261,7 +262,7 @@ def _problem(ctx: Lowering, node: Node, reading: Reading, pointwise: bool, wishe
     units = reading.terms // channels * -(-channels // 8) if channels else 0
     alike = pointwise and pair[0] == pair[1]
     alone = channels == reading.rows == 1 and reading.places is None and reading.groups % 8 == 0
-    whole = alone or channels % 8 == 0  # whether units hold what lies side by side
+    whole = alone or channels % 8 == 0  # whether units are contiguous in memory
     moved = 0 if whole and (wished or lies_last(ctx, x)) else x.size
     moved += 0 if wished or lies_last(ctx, y) else y.size
     return Problem(
@@ -276,7 +277,7 @@ def _half(ctx: Lowering, pair: tuple[DType, DType]) -> DType | None:
 
 
 def _takes_images(ctx: Lowering, node: Node, wished: bool, forward: bool) -> bool:
-    """Whether matrix instructions compute a node, which then reads x and writes y in either order."""
+    """Whether matrix instructions compute a node; then x and y may have either layout."""
     x, w, y = node.inputs[0], node.inputs[1], node.output
     if not y.size or not w.size:
         return False
@@ -290,7 +291,7 @@ IMAGES.update(dict.fromkeys(("conv_transpose", "conv_grad_input"), Maker(partial
 
 
 def _depthwise(ctx: Lowering, node: Node) -> None:
-    """Each channel by itself, where x and y lie with their channels last; the weights are put in units before."""
+    """Depthwise convolution with channels last in x and y; the weights are first rearranged into units."""
     x, w, y = node.inputs[0], node.inputs[1], node.output
     half, channels, taps = ctx.storage(y), x.shape[1], math.prod(w.shape[2:])
     weights = in_units(ctx, ctx.ref(w), half, (1, taps, 1, channels), (0, 1, 0, taps))
@@ -304,7 +305,7 @@ def _depthwise(ctx: Lowering, node: Node) -> None:
 
 
 def _narrow_bias(ctx: Lowering, node: Node, half: DType) -> tuple[Ref | None, int]:
-    """The bias as kernels of halves read it, and their constant BIAS."""
+    """The bias in a dtype that the 16-bit kernels read, and their constant BIAS."""
     if len(node.inputs) < 3:
         return None, 0
     if ctx.storage(node.inputs[2]) == half:
@@ -313,8 +314,8 @@ def _narrow_bias(ctx: Lowering, node: Node, half: DType) -> tuple[Ref | None, in
 
 
 def _put_off(ctx: Lowering, node: Node, reading: Reading, chosen: Matrices) -> bool:
-    """Leaves a convolution to the one node that reads it, where that adds a tensor and perhaps takes the positive part:
-    then one launch does both. Requires that nothing writes over what the convolution reads until then."""
+    """Defers a convolution to its only reader if that adds a tensor, optionally followed by relu, so that one launch
+    does both; returns whether it did. It does not if a step in between overwrites the convolution's inputs."""
     y, number = node.output, ctx.graph.nodes.index(node)
     readers = ctx.readers.get(y.id, [])
     if len(readers) != 1 or readers[0] == len(ctx.graph.nodes) or chosen.split_k > 1 or not ctx.lies_last(y):
@@ -342,7 +343,7 @@ def _put_off(ctx: Lowering, node: Node, reading: Reading, chosen: Matrices) -> b
 
 
 def _sums(node: Node, dtype: DType) -> int | None:
-    """1 where a node adds two tensors of a dtype, 2 where it takes the positive part of that; else None."""
+    """1 if a node adds two tensors of the dtype, 2 if it also applies relu to the sum; else None."""
     if not node.op.elementwise or len(node.inputs) != 2 or len(node.outputs) != 1:
         return None
     if any(t.dtype != dtype for t in (*node.inputs, *node.outputs)):
@@ -352,7 +353,7 @@ def _sums(node: Node, dtype: DType) -> int | None:
 
 
 def _sum_trees(dtype: DType) -> dict[tuple[ex.Expr, ...], int]:
-    """The trees of `_sums`, with the arguments in either order; a sum is rounded before its positive part is taken."""
+    """The trees that `_sums` recognizes, with the arguments in either order; a sum is rounded before relu."""
     relu = get_op("relu").expr
     assert relu is not None
     sums = [ex.arg(i, dtype) + ex.arg(1 - i, dtype) for i in (0, 1)]
@@ -371,8 +372,8 @@ def _by_matrices(
     chosen: Matrices,
     sums: tuple[Tensor, Tensor, int] | None = None,
 ) -> None:
-    """Matrix instructions over pixels whose channels lie last, in x, in the weights, and in y. `sums`: the result, the
-    tensor that is added, and the kernel's constant RESIDUAL."""
+    """Matrix instructions with channels last in x, weights and y. `sums`: the result, the tensor that is added, and the
+    kernel's constant RESIDUAL."""
     x, w, y = node.inputs[0], node.inputs[1], node.output if sums is None else sums[0]
     stored = ctx.storage(y)
     half = _half(ctx, stored_pair(ctx.storage(x), ctx.storage(w), stored))
@@ -421,7 +422,7 @@ def _by_matrices(
 
 
 def _bias(ctx: Lowering, node: Node, stored: DType) -> Ref | None:
-    """The bias in the dtype in which results of dtype `stored` are computed."""
+    """The bias, cast to the dtype in which results stored as `stored` are computed."""
     if len(node.inputs) < 3:
         return None
     bias = node.inputs[2]

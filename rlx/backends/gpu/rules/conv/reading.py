@@ -1,7 +1,7 @@
 """How the kernels of convolution read their operands: tables of the offsets of each term, in x and in the weights.
 
-A transposed convolution is one convolution for each phase of its output: output elements that lie a stride apart are
-reached by the same taps and form a phase.
+A transposed convolution is computed as one convolution per phase of its output: output elements a stride apart use the
+same taps and form a phase.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import numpy.typing as npt
 from rlx.ir import Node, Tensor
 
 Table = npt.NDArray[np.int32]
-_KEPT = 64  # readings; a network of many layers has some twenty
+_KEPT = 64  # cached readings; a network of many layers has some twenty
 
 
 def three(values: Sequence[int], fill: int) -> list[int]:
-    """One to three values of spatial axes as three, with `fill` in front."""
+    """Pads one to three values of spatial axes to three, with `fill` in front."""
     return [fill] * (3 - len(values)) + list(values)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a convolution reads x and w: see bodies/conv.h. `meta` is the kernel's block without the phases, which are in
-    `phases`."""
+    """How a convolution reads x and w: see bodies/conv.h. `meta` is the kernel's argument block except for its phases,
+    which are in `phases`."""
 
     rows: int
     groups: int
@@ -49,13 +49,13 @@ class Reading:
 
     @property
     def dense(self) -> bool:
-        """Whether the pixels of y follow one another as the only phase computes them."""
+        """Whether there is only one phase, and it computes the pixels of y in memory order."""
         (count, *others), plane = [math.prod(p[2:5]) for p in self.phases], self.meta[8]
         return not others and count == plane
 
     def by_pixel(self, channels: int, pixel: int, row: int, out: int) -> tuple[list[int], Table]:
-        """The block and the taps of bodies/conv_mma.h: `channels` of a group of x, the units of a pixel of x and of a
-        row of weights, and the elements of a pixel of y. Behind the taps stands an empty one."""
+        """The argument block and the taps for bodies/conv_mma.h, from the `channels` of a group of x, the units per
+        pixel of x and per row of weights, and the elements per pixel of y. The list of taps ends with an empty one."""
         block = [*self.meta[:6], pixel, row, out, *self.meta[8:12], self.meta[14], 0, 0]
         taps, done = [], 0
         for terms, first, *rest in self.phases:
@@ -69,7 +69,7 @@ class Reading:
 
 
 def _axis(values: Sequence[int], axis: int) -> npt.NDArray[np.int64]:
-    """Values of one of the axes (channel, and three in space) of a table."""
+    """Values along one axis (channel or one of three spatial axes) of a table, shaped for broadcasting."""
     shape = [1, 1, 1, 1]
     shape[axis] = len(values)
     return np.asarray(values, np.int64).reshape(shape)
@@ -99,7 +99,7 @@ def backward_reading(x: Shape, w: Shape, y: Shape, node: Node) -> Reading:
 
 
 class _Geometry(NamedTuple):
-    """What a convolution's attributes say of its places: networks repeat it, so that readings are kept."""
+    """The attributes of a convolution that determine its readings: the cache key, since networks repeat it."""
 
     groups: int
     strides: Shape

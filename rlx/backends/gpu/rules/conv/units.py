@@ -27,12 +27,12 @@ CONV_UNITS = declare(
 
 
 def lies_last(ctx: Lowering, t: Tensor) -> bool:
-    """Whether the bytes of a tensor are those of (N, *S, C)."""
+    """Whether the tensor is stored as (N, *S, C)."""
     return (ctx.lies_last(t)) or t.shape[1] == 1 or math.prod(t.shape[2:]) == 1
 
 
 def pixels_in_units(ctx: Lowering, x: Tensor, dtype: DType, groups: int) -> Ref:
-    """The elements of an image as (N, pixels, groups, channels), in units."""
+    """An image as (N, pixels, groups, channels), in units."""
     batch, channels, size = x.shape[0], x.shape[1] // groups, math.prod(x.shape[2:])
     source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), dtype, x.size)
     dims = (batch, size, groups, channels)

@@ -80,7 +80,7 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 @lowers("conv_grad_weight", when=_native)
 def lower_conv_grad_weight(ctx: Lowering, node: Node) -> None:
-    """Tiles over output channels and weights; the terms are cut into parts, which are added up in a fixed order."""
+    """Tiles over output channels and weights; each sum is cut into parts, which are added up in a fixed order."""
     (x, d), y = node.inputs, node.output
     if y.size == 0:
         return
@@ -128,7 +128,7 @@ def _problem(ctx: Lowering, node: Node) -> Problem:
 
 
 def _takes_images(ctx: Lowering, node: Node, wished: bool) -> bool:
-    """Whether matrix instructions compute a node, which then reads both of its inputs in either order."""
+    """Whether matrix instructions compute a node; then both inputs may have either layout."""
     return node.output.size > 0 and isinstance(choose_weight(ctx.target, _problem(ctx, node)), Matrices)
 
 
@@ -136,7 +136,7 @@ IMAGES["conv_grad_weight"] = Maker(_takes_images, lambda node: node.inputs)
 
 
 def _by_matrices(ctx: Lowering, node: Node, chosen: Matrices) -> None:
-    """Matrix instructions over pixels whose channels lie last; parts of the sums over pixels are added up in order."""
+    """Matrix instructions with channels last; parts of the sums over pixels are added up in order."""
     (x, d), y = node.inputs, node.output
     groups, batch, stored = node.attrs["groups"], x.shape[0], ctx.storage(y)
     rows, channels, taps = y.shape[0] // groups, y.shape[1], math.prod(y.shape[2:])

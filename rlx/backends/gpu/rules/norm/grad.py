@@ -57,8 +57,9 @@ NORM_COLUMNS = declare(
 
 @lowers("layer_norm_grad", "rms_norm_grad", "group_norm_grad", when=native)
 def lower_norm_grad(ctx: Lowering, node: Node) -> None:
-    """dx row by row, which also leaves each row's mean and deviation; with these dgamma and dbeta as sums over the rows
-    of a chunk; then the sums over the chunks, by the last workgroup of a block of columns, or by launches."""
+    """Computes dx row by row and stores each row's mean and deviation; from these, dgamma and dbeta as sums over the
+    rows of each chunk; then the sums over the chunks, in the last workgroup of a block of columns or by further
+    launches."""
     d, x, gamma = node.inputs
     weights = node.outputs[1:]
     if x.size == 0:
@@ -111,7 +112,7 @@ def _weights(
     count = math.ceil(outer * splits / (THREADS // (across * along))) * math.ceil(inner / across)
     kinds = {ctx.storage(out) for out in outs}
     joined = outer == channels == 1 and len(kinds) == 1 and outs[0].size == inner
-    # What is not joined is neither read nor written: its place is another's.
+    # Without joining, these arguments are neither read nor written: other addresses stand in for them.
     whole = [ctx.ref(out) for out in outs] if joined else parts
     counters = ctx.counters(math.ceil(inner / across)) if joined else parts[0]
     kernel = NORM_COLUMNS(
