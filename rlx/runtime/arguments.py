@@ -83,7 +83,7 @@ def _is_array_leaf(value: Any) -> bool:
 
 
 def _parts_of(value: Any, leaf: Callable[[Any], bool]) -> Children | None:
-    """The children of a container, or the attributes of an object; None for a leaf, a function and rlx's own objects."""
+    """The children of a container, or the attributes of an object; None for leaves, functions and rlx's objects."""
     result = children_of(value, leaf)
     if result is not None or not hasattr(value, "__dict__") or isinstance(value, _CODE + _BOUND + (Enum,)):
         return result

@@ -298,9 +298,9 @@ class CompiledGraph(Closing):
             return result
 
     def build_call(self, names: Sequence[str]) -> tuple[Call, int] | str:
-        """The program as a call on memory that the caller passes each time: the inputs in the order of `names`, then the
-        outputs. Returns it with the bytes of its own memory, or the reason why it cannot be built. The caller closes
-        it."""
+        """The program as a call that is given its memory: the inputs' in the order of `names`, then the outputs'.
+
+        Returns it with the bytes of its own memory, or the reason why it cannot be built. The caller closes it."""
         prepared = self._prepare()
         graph = prepared.graph
         if graph.params or graph.states or len(names) != len(graph.inputs):
@@ -502,7 +502,7 @@ class CompiledGraph(Closing):
         return prepared._replace(graph=spare.spared(prepared.graph, plan, plan_of))
 
     def _make_plan(self, prepared: Prepared, outside: Container[str] | None = None) -> MemoryPlan:
-        """The plan of a prepared graph with weights and states at their current slots. The last plan is cached."""
+        """The plan of a prepared graph with weights and states at their current slots. The last one is cached."""
         wanted = None if outside is not None else self._planned_by(prepared)
         last = self._last_plan
         if wanted is not None and last is not None and last[0][0].graph is prepared.graph and last[0][1:] == wanted[1:]:
@@ -546,7 +546,7 @@ class CompiledGraph(Closing):
         return self._busy > 0 or len(self._bound) > 0
 
     def give_way(self) -> bool:
-        """Closes the recording until the next run, so that another program gets its memory. Returns whether it could."""
+        """Closes the recording until the next run, to give its memory to another program. Returns whether it could."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -566,8 +566,8 @@ class CompiledGraph(Closing):
             raise GraphError(f"the outputs of {self.graph.name!r} are gone: {self._gone}")
 
     def _let_go(self) -> None:
-        """Closes the program if it is outdated, since a weight moved, and not running: this frees the weights' old slots.
-        The store calls this holding its own lock, so that it must not wait for `_lock`."""
+        """Closes the program if a weight has moved and it is not running; this frees the weights' old slots. It never
+        waits for `_lock`, since the store that calls it holds its own lock."""
         if self._lock.acquire(blocking=False):
             try:
                 if not self._busy and self._version != self.weights.version:

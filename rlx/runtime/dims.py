@@ -66,8 +66,8 @@ Spec = Sequence[AxisSpec] | Mapping[int, AxisSpec] | None
 
 
 class Declared:
-    """The varying axes of a function's arguments, as `jit`'s `dims` declares them: for each argument a specification that
-    holds for all its arrays, or, for a dict of arrays, a dict of specifications.
+    """The varying axes of a function's arguments, as `jit`'s `dims` declares them: each argument has a specification
+    for all its arrays, or, if it is a dict of arrays, a dict of specifications.
 
     Raises: GraphError for an invalid specification, a name that no Dim has, or two Dims with one name."""
 

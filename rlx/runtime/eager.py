@@ -719,7 +719,7 @@ def _on_host(
 
 def _put_number(view: Any, number: Any, dtype: DType, value: int | float) -> None:
     """Writes a Python number. Raises: DTypeError where the dtype does not hold it."""
-    # NumPy rounds a number to these dtypes once; to bf16 it would round twice, through f32.
+    # NumPy converts these numbers with one rounding; to bf16 it would go through f32 and round twice.
     if (type(value) is int and 0 <= value <= 127) or (dtype.is_float and not dtype.is_half and -1e38 < value < 1e38):
         view[...] = value
     else:
@@ -836,8 +836,10 @@ def _uses(key: Hashable) -> int:
 
 
 def _window(t: TensorType, parts: tuple[Any, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[Any, ...]] | None:
-    """For an indexing key: the start on each axis, the number of elements spanned there, and per result axis the step, 0
-    for a dropped axis or None for a new one. None if a step is negative. Requires: the key selects something."""
+    """For an indexing key: the start on each axis, the number of elements spanned there, and for each part of the key
+    its step, 0 for a dropped axis or None for a new one.
+
+    None if a step is negative. Requires: the key selects something."""
     there = sum(k is not None and k is not Ellipsis for k in parts)
     at = parts.index(Ellipsis) if Ellipsis in parts else len(parts)
     whole = (slice(None),) * (len(t.shape) - there)
