@@ -53,8 +53,8 @@ class Ranks(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A rank's rows of a batch. `weight` is the weight of its means in the mean of all ranks, 1 if all have equally many
-    rows; `card` is a text that identifies the program of this batch where the ranks' programs differ."""
+    """A rank's rows of a batch. `weight` is the weight of its means in the mean of all ranks, 1 if all have equally
+    many rows; `card` is a text that identifies the program of this batch where the ranks' programs differ."""
 
     types: Leaves
     leaves: list[Any]
