@@ -195,7 +195,7 @@ class Chat:
         return _example(ids, [(self._place(ids, whole[:a]), self._place(ids, whole[:b])) for a, b in spans])
 
     def _end(self, whole: str, at: int, messages: Sequence[Mapping[str, Any]], i: int) -> int:
-        """Where the answer's text ends. Its text may change once others follow: templates write only the last thoughts."""
+        """Where the answer's text ends. Templates write only the last answer's thoughts, so its text may change."""
         if i + 1 == len(messages):
             return len(whole)
         alone = self._render(messages[: i + 1], False)
