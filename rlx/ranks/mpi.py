@@ -147,8 +147,8 @@ class Mpi:
         self._wait(lambda: bool(self._api.Request.Testall(sent)), lambda: others, tell)
 
     def _told(self, rank: int, others: Sequence[int], text: str) -> dict[int, str]:
-        """The texts of the other ranks' cards, as far as they arrive in a short time: those ranks noticed the difference
-        too and send theirs."""
+        """The texts of the other ranks' cards, as far as they arrive in a short time: those ranks noticed the
+        difference too and send theirs."""
         sends = [self._send_text(text, r, _TEXT) for r in others]
         told, end = {rank: text}, time.monotonic() + min(self.timeout, 10.0)
         while len(told) <= len(others) and time.monotonic() < end:

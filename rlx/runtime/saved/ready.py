@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 KIND = "programs"  # the kind of these records in the disk's cache
 DECLINED = b""  # the record of a program that cannot be kept, so that keeping it is not tried at each load
-MOST_BYTES = 1 << 28  # limit on the bytes of weights; for more, lowering takes little time beside reading them
+MOST_BYTES = 1 << 28  # limit on the bytes of weights; reading more takes much longer than lowering the program
 SOURCES = ("backends/cpu", "backends/device_code", "driver", "ir", "ops", "packed", "passes", "runtime")
 
 
