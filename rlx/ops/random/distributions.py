@@ -31,8 +31,8 @@ Shape = Sequence[int] | int | None
 
 
 class _Draw(NamedTuple):
-    """A draw: its key, its shape, the dtype of its result and that of the arithmetic, and its parameters, expanded to
-    its shape."""
+    """A draw: its key and shape, the dtypes of its result (`kind`) and of its arithmetic (`work`), and its parameters,
+    expanded to its shape."""
 
     op: str
     key: Tensor
@@ -45,7 +45,7 @@ class _Draw(NamedTuple):
         return draws.fold_in(self.key, stream)
 
     def result(self, values: Tensor, differentiable: bool = True) -> Tensor:
-        """The values in the result's dtype; without a gradient to the parameters where there is none."""
+        """The values in the result's dtype; unless `differentiable`, gradients to the parameters raise UnsupportedOp."""
         if not differentiable:
             values = with_rule((values,), self.parameters, Rule(1, self._refuse, None))[0]
         return cast_to(values, self.kind)
