@@ -45,7 +45,7 @@ class _Draw(NamedTuple):
         return draws.fold_in(self.key, stream)
 
     def result(self, values: Tensor, differentiable: bool = True) -> Tensor:
-        """The values in the result's dtype; unless `differentiable`, gradients to the parameters raise UnsupportedOp."""
+        """The values in the result's dtype; unless `differentiable`, gradients to parameters raise UnsupportedOp."""
         if not differentiable:
             values = with_rule((values,), self.parameters, Rule(1, self._refuse, None))[0]
         return cast_to(values, self.kind)
