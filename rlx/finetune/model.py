@@ -27,7 +27,7 @@ from rlx.models.loading import check_path
 from rlx.packed import PackedArray
 from rlx.runtime.quantize import quantize
 
-_SAMPLE = 1 << 14  # about how many elements of a weight its digest reads
+_SAMPLE = 1 << 14  # the approximate number of elements of a weight that its digest reads
 
 
 class ToTrain(NamedTuple):

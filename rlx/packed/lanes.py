@@ -68,7 +68,7 @@ def find_blocks(search: Search, blocks: F32) -> tuple[F32, npt.NDArray[np.uint8]
     (n, elements)."""
     count, size = blocks.shape
     inside = size // search.groups
-    room = max(count, 2)  # for a single block NumPy would sum along another axis, in another order
+    room = max(count, 2)  # NumPy would sum a single block along another axis, in another order
     x = np.zeros((inside, search.groups, room), np.float32)
     x[:, :, :count] = blocks.reshape(count, search.groups, inside).transpose(2, 1, 0)
     with np.errstate(all="ignore"):

@@ -25,7 +25,7 @@ class Calls(Generic[T]):
     def __init__(self, call: Callable[[int], T], size: int) -> None:
         self._call = call
         self.futures: list[Future[T]] = [Future() for _ in range(size)]
-        self.errors: list[BaseException] = []  # in order of time: the first is the cause of the others
+        self.errors: list[BaseException] = []  # the first in time is the cause of the others
 
     def make(self, rank: int, world: Memory) -> None:
         """Makes the call of a rank."""

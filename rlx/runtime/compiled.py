@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from rlx.runtime.report import Report
     from rlx.runtime.timings import Timings
 
-_KEPT_NODES = 256  # on a smaller graph the passes take about as long as reading their result from the disk's cache
+_KEPT_NODES = 256  # the passes over a smaller graph take about as long as reading it from the disk's cache
 
 
 def _least_spared(info: DeviceInfo) -> int:
