@@ -115,7 +115,7 @@ def _unzip(pairs: PyTree, count: int) -> list[PyTree]:
 
 
 class _Pair(tuple[Any, ...]):
-    """A tuple that a tree takes for a leaf."""
+    """A tuple that trees treat as a leaf."""
 
 
 def _is_pair(value: Any) -> bool:
@@ -127,31 +127,31 @@ def _at(rate: Rate, count: Any) -> Any:
 
 
 def _like(number: Any, g: Any) -> Any:
-    """A number or tensor in the dtype of a gradient; Python's numbers take it anyway."""
+    """A number or tensor in the dtype of a gradient; Python numbers adapt to it without a cast."""
     return ops.cast(number, g.dtype) if hasattr(number, "dtype") and getattr(number, "weak", None) is None else number
 
 
 def _grown(base: float, count: Any, g: Any) -> Any:
-    """1 - base ** count in the gradient's dtype, halves in f32. As a difference it would lose four of seven digits in
-    the first steps of adam's squares."""
+    """1 - base ** count in the gradient's dtype, in f32 for halves. Computed as a difference it would lose four of
+    seven digits in the first steps for adam's b2."""
     return -ops.expm1(ops.cast(count, _working(g)) * math.log(base)) if base else 1.0
 
 
 def _each(function: Callable[..., tuple[Any, ...]], count: int, gradients: PyTree, *rest: PyTree) -> list[PyTree]:
-    """`function` of each gradient and what the other trees have in its place; `count` trees of its results."""
+    """`function` of each gradient and the other trees' leaves at its position; returns `count` trees of results."""
     return _unzip(tree.map(lambda *xs: _Pair(function(*xs)), gradients, *rest), count)
 
 
-_STACKED = 1 << 23  # elements of the most parameters that one operation works on, where these are several
+_STACKED = 1 << 23  # limit on the elements of several parameters that are stacked into one array
 
 
 def _each_stacked(
     function: Callable[..., tuple[Any, ...]], count: int, gradients: PyTree, *rest: PyTree
 ) -> list[PyTree]:
-    """As `_each`, of a function that takes and gives many arrays of one shape, along a new first axis.
+    """As `_each`, for a function on stacks of arrays of one shape, along a new first axis.
 
-    So the reductions and products of equally large parameters are few launches. The arrays of larger parameters come
-    alone, since their copies would take more than launches do."""
+    So the reductions and products of parameters of one shape take few launches. Large parameters are not stacked, since
+    copying them would take longer than the launches."""
     rows, treedef = tree.flatten(tree.map(lambda *xs: _Pair(xs), gradients, *rest), is_leaf=_is_pair)
     groups: dict[Any, list[int]] = {}
     for i, row in enumerate(rows):
@@ -168,18 +168,18 @@ def _each_stacked(
 
 
 def _own_axes(x: Any) -> tuple[int, ...]:
-    """The axes of each of stacked arrays."""
+    """The axes of a stack other than the first."""
     return tuple(range(1, x.ndim))
 
 
 # -- transformations of gradients
 
 
-_SMALL = 1 << 16  # elements of the largest array that is read together with others
+_SMALL = 1 << 16  # arrays of at most this many elements are joined into one
 
 
 def _joined(values: PyTree) -> list[Any]:
-    """All elements of a tree in few arrays: the small ones of a dtype are one, so that a reduction is few launches."""
+    """All elements of a tree in few arrays: small ones of a dtype are joined, so that reductions take few launches."""
     small: dict[DType, list[Any]] = {}
     result: list[Any] = []
     for x in tree.leaves(values):
@@ -246,9 +246,9 @@ class Accumulated(NamedTuple):
 
 
 def accumulate(optimizer: Optimizer, every: int) -> Optimizer:
-    """The optimizer, which makes a step with the mean of `every` gradients; other updates are zeros.
+    """The optimizer, making one step with the mean of every `every` gradients; the updates in between are zeros.
 
-    Gradients of halves are added up in f32. The mean has their dtype, but for `with_masters`, which takes it in f32.
+    Half-precision gradients are summed in f32. The mean has their dtype, except for `with_masters`, which gets f32.
     """
     if not isinstance(every, int) or every < 1:
         raise GraphError(f"optim.accumulate: every is {every!r}; expected how many gradients a step takes, 1 or more")
@@ -272,7 +272,7 @@ def accumulate(optimizer: Optimizer, every: int) -> Optimizer:
 
 
 def _narrowed(wide: PyTree, gradients: PyTree, inner: PyTree) -> PyTree:
-    """Numbers made of gradients in f32 or f64, in the dtypes of these, unless an optimizer of masters takes them."""
+    """Values computed from gradients in f32 or f64, cast to the gradients' dtypes unless `with_masters` takes them."""
     if any(isinstance(x, Masters) for x in tree.leaves(inner, is_leaf=_is_masters)):
         return wide
     return tree.map(lambda n, g: ops.cast(n, g.dtype), wide, gradients)
@@ -291,8 +291,8 @@ class Masters(NamedTuple):
 def with_masters(optimizer: Optimizer) -> Optimizer:
     """The optimizer for parameters in bf16 or f16: it works on copies of them in f32, which the state holds.
 
-    After `apply_updates` each parameter is its master, rounded; so steps that are smaller than half a place of the
-    parameter add up. Gradients may be of either dtype. Parameters in f32 or f64 have masters of their own dtype.
+    After `apply_updates` each parameter is its master, rounded; so steps smaller than half a ULP of the parameter add
+    up. Gradients may be of either dtype. Parameters in f32 or f64 have masters of their own dtype.
     """
 
     def init(params: PyTree) -> Masters:
@@ -468,8 +468,8 @@ def adamw(
 
 
 class _Keeping(NamedTuple):
-    """How a state holds a running mean: what it begins as, its values, and what to keep of new ones. The second
-    argument says whether values may be negative."""
+    """How a state stores a running mean: functions that give the initial state, its values, and the state for new
+    values. Their second argument says whether values may be negative."""
 
     start: Callable[[Any, bool], Any]
     values: Callable[[Any, bool, Any], Any]
@@ -599,7 +599,7 @@ def _decades(signed: bool) -> tuple[list[_Decade], float]:
 
 
 def _chosen(decades: list[_Decade], above: Callable[[_Decade], Any]) -> tuple[Any, Any]:
-    """Count and part of each element's decade: the last one that `above` says it reaches."""
+    """`values` and `part` of each element's decade: the last one for which `above` is true."""
     count: Any = float(decades[0].values)
     part: Any = decades[0].part
     for d in decades[1:]:
@@ -614,7 +614,7 @@ def _encoded(x: Any, signed: bool) -> Any:
     size = ops.abs(x)
     count, part = _chosen(decades, lambda d: size > d.above)
     k = ops.maximum(ops.minimum(ops.floor(size / part - count / 9.0), count - 1.0), 0.0)
-    place = k + count if signed else k + count - 1.0  # the values of smaller decades, 0 among them
+    place = k + count if signed else k + count - 1.0  # plus the number of smaller values, including 0
     place = ops.where(size > decades[0].above, place, 0.0)
     if not signed:
         return ops.where(size > nearer_to_one, 255.0, place)

@@ -21,10 +21,10 @@ def pullback(
 ) -> tuple[Tensor | None, ...]:
     """The gradient of each tensor of `wrt`, given those of `outputs`; None where no gradient reaches it.
 
-    Nodes are appended to the tensors' graph. With `stop`, as rules of nodes use it, the tensors of `wrt` count as
-    independent, even where one is computed from another; one that is there several times has its gradient in the first
-    of these places alone, for the caller adds up what it gets for all. With `since` only nodes are looked at that were
-    added to its graph with or after that tensor.
+    Nodes are appended to the tensors' graph. With `stop`, for use in rules of nodes, the tensors of `wrt` count as
+    independent, even if one is computed from another; a tensor that occurs several times gets its gradient at its
+    first position only, since the caller adds up the gradients of all positions. With `since` only that tensor's node
+    and nodes added to its graph later are visited.
     """
     sources = {id(t) for t in wrt}
     between = nodes_between(outputs, sources, stop, since)
@@ -57,8 +57,8 @@ def pullback(
 
 
 def here(node: Node) -> Node:
-    """The node as rules may use it: with tensors of the graph that takes new nodes. That is another one where a body is
-    traced in which the gradient of what was computed around it is asked for: the node's tensors become captures."""
+    """The node with its tensors as tensors of the graph that takes new nodes, as gradient rules need it. If a body is
+    being traced and the node is in a graph around it, the node's tensors become captures of the body."""
     if not node.inputs:
         return node
     graph = traced_into(node.inputs[0].graph)
@@ -86,8 +86,8 @@ def _accumulate(total: dict[int, Tensor], t: Tensor, d: Tensor) -> None:
 
 
 def _joined(a: Tensor, b: Tensor) -> Tensor | None:
-    """a + b where both are parts along one axis, such as the gradients of slices, and each has zeros where the other
-    has its own: those parts side by side, so that no zero is written, read or added. None elsewhere."""
+    """a + b as one concat, if both are concats along one axis, such as gradients of slices, and each has zeros where
+    the other has values: then no zeros are written, read or added. None otherwise."""
     concat = get_op("concat")
     if a.node.op is not concat or b.node.op is not concat or a.node.attrs != b.node.attrs or a.graph is not b.graph:
         return None
@@ -117,7 +117,7 @@ def _own_parts(t: Tensor, axis: int) -> Iterator[tuple[int, Tensor]]:
 
 
 def _zeros(t: Tensor) -> bool:
-    """Whether t is a number 0 that is repeated."""
+    """Whether t is a constant 0 that was broadcast."""
     if not t.node.op.broadcasts:
         return False
     value = t.node.inputs[0].node

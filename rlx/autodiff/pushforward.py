@@ -1,8 +1,8 @@
 """Forward mode: the tangents of a graph's tensors, given those of some of them.
 
-A node's tangents are its gradient rule transposed: the rule is linear in the outputs' gradients, so the pullback of its
-results, with respect to these, takes tangents of inputs to tangents of outputs. So every op that has a gradient has a
-tangent, with the same slopes at kinks. Only the ops that run bodies have rules of their own (`Op.jvp`).
+A node's tangents come from its transposed gradient rule: the rule is linear in the outputs' gradients, so the pullback
+of its results with respect to these gradients maps tangents of inputs to tangents of outputs. So every op that has a
+gradient has a tangent, with the same slopes at kinks. Only the ops that run bodies have rules of their own (`Op.jvp`).
 """
 
 from __future__ import annotations
@@ -75,5 +75,5 @@ def transposed(node: Node, tangents: Sequence[Tensor | None]) -> Sequence[Tensor
 
 
 def cotangent(like: Tensor) -> Tensor:
-    """A new tensor of the type, which rules that are linear in it may be applied to: its value does not matter."""
+    """A new tensor of the same type, as the argument of a rule that is linear in it; its value does not matter."""
     return apply("expand", like.graph.constant(0.0, like.dtype), shape=like.shape)

@@ -27,7 +27,7 @@ TURNED = ("gpt2", "openai-gpt")  # models whose files hold their matrices transp
 def write_peft(
     folder: str | os.PathLike[str], adapter: Adapter, lora: Lora, *, base: str | None, model_type: str, task: str | None
 ) -> None:
-    """Writes adapter_config.json and adapter_model.safetensors, as PEFT 0.21 reads them; each whole or not at all.
+    """Writes adapter_config.json and adapter_model.safetensors, as PEFT 0.21 reads them, each whole or not at all.
 
     Raises: OSError."""
     folder = Path(folder)
@@ -50,14 +50,14 @@ def write_peft(
 def write_gguf(path: str | os.PathLike[str], adapter: Adapter, lora: Lora, config: Mapping[str, Any]) -> None:
     """Writes the adapter of a model with this config.json as a GGUF file, of f32.
 
-    Raises: ModelFormatError for DoRA, which llama.cpp does not have, for models and modules that GGUF does not name,
-    and for a folder's model whose heads GGUF has in another order; OSError."""
+    Raises: ModelFormatError for DoRA, which llama.cpp does not have, for models and modules that have no name in GGUF,
+    and for a model from a folder whose heads GGUF orders differently; OSError."""
     if lora.dora:
         raise ModelFormatError(
             f"{path}: llama.cpp's adapters have no magnitudes, as DoRA does; --merge writes the model with it"
         )
     family = BY_MODEL_TYPE.get(str(config.get("model_type")))
-    # Qwen3.5's heads stand in another order in GGUF, unless the base is such a file.
+    # GGUF has Qwen3.5's heads in another order; the adapter fits if the base is a GGUF file.
     if family is None or (family.tiled and not config.get("linear_heads_tiled")):
         known = ", ".join(name for name, f in BY_MODEL_TYPE.items() if not f.tiled)
         raise ModelFormatError(

@@ -17,7 +17,7 @@ KINDS = "JSON lines (.jsonl, .ndjson), JSON (.json), CSV (.csv, .tsv) or Parquet
 
 
 class Record(NamedTuple):
-    """A record and where it stands: the line of a text file, the number of an element or of a row, from 1 on."""
+    """A record and its position: the line of a text file, or the number of an element or row, from 1 on."""
 
     line: int
     fields: Mapping[str, Any]
@@ -31,9 +31,9 @@ class Broken(NamedTuple):
 
 
 class LeftOut:
-    """The records of a file that are not trained on: how many for each reason, and the first line of each.
+    """The records of a file that are not trained on: for each reason how many, and the first line.
 
-    Broken ones are an error unless they may be `skipped`."""
+    Broken records are an error unless they may be `skipped`."""
 
     def __init__(self, path: object, skipped: bool) -> None:
         self.path, self._skipped = path, skipped
@@ -45,7 +45,7 @@ class LeftOut:
         return sum(self.counts.values())
 
     def broken(self, line: int, reason: str) -> None:
-        """Counts a record that cannot be read. Raises: DataError unless these are skipped."""
+        """Counts a record that cannot be read. Raises: DataError unless such records are skipped."""
         if not self._skipped:
             raise DataError(f"{self.path}, line {line}: {reason}; mend it, or give --skip-broken to leave such out")
         self.add(line, "broken", reason)
@@ -61,7 +61,7 @@ class LeftOut:
 
 
 def read(path: str | os.PathLike[str]) -> Iterator[Record | Broken]:
-    """The records of a data file, in its order, and the lines that hold none.
+    """The records of a data file, in its order, and the broken lines among them.
 
     Raises: DataError for a file that is missing, of another kind, or damaged as a whole; RlxError where a package is
     missing."""

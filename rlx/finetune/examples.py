@@ -21,7 +21,7 @@ COLUMNS = (("messages",), ("prompt", "completion"), ("text",))
 
 
 class Example(NamedTuple):
-    """The ids of a record, and which of them the loss counts: those that the model is to write."""
+    """The token ids of a record, and which of them count in the loss: those that the model is to generate."""
 
     line: int
     ids: Ids
@@ -29,7 +29,7 @@ class Example(NamedTuple):
 
 
 class Unfit(Exception):
-    """A record that makes no example, and why."""
+    """A record that cannot be made into an example, and why."""
 
 
 def examples_of(
@@ -37,7 +37,7 @@ def examples_of(
 ) -> list[Example]:
     """The examples of a data file: of its columns `messages`, `prompt` and `completion`, or `text`.
 
-    Of messages the model's answers count, of a prompt with its completion the completion, of a text all tokens.
+    The loss counts the model's answers in messages, the completion after a prompt, and all tokens of a text.
     Examples of more than `length` tokens are left out. Raises: DataError for a file without any of these columns, or
     whose examples are all left out; as `read`."""
     columns: tuple[str, ...] | None = None
@@ -106,7 +106,7 @@ def _text(fields: Mapping[str, Any], name: str) -> str:
 
 def _messages(fields: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
     value = fields.get(name)
-    if isinstance(value, str) and name == "messages":  # as a column of CSV has them
+    if isinstance(value, str) and name == "messages":  # a CSV column has them as JSON text
         try:
             value = json.loads(value)
         except (json.JSONDecodeError, RecursionError):
@@ -120,7 +120,7 @@ def _messages(fields: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any
 
 
 def _without_tools(fields: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
-    """The messages of a record; those beside tools would be learned as if there were none."""
+    """The messages of a record. Raises Unfit for records with tools: they would be learned as if there were none."""
     for more in ("tools", "documents"):
         if fields.get(more):
             raise Unfit(f"has {more} beside its messages, which finetune does not give to the chat template")
@@ -135,7 +135,7 @@ def _encoded(tokenizer: LanguageTokenizer, text: str, special: bool, parse: bool
 
 
 def _ended(tokenizer: LanguageTokenizer, ids: list[int]) -> list[int]:
-    """The ids with the mark that ends a text behind them, by which the model is to end its own."""
+    """The ids followed by the end-of-text token, so that the model learns to end its texts."""
     eos = tokenizer.special.eos
     return ids if eos is None or ids[-1:] == [eos] else [*ids, eos]
 
@@ -153,7 +153,8 @@ def _of_text(tokenizer: LanguageTokenizer, text: str) -> Example:
 
 
 def _of_pair(tokenizer: LanguageTokenizer, prompt: str, completion: str) -> Example:
-    """The completion counts from the first token on that it changes: a token may hold the end of the prompt too."""
+    """An example of a prompt and its completion. It counts from the first token that differs from the prompt's own
+    tokens: that token may also contain the end of the prompt."""
     if not completion:
         raise Unfit("the completion is empty")
     ids = _ended(tokenizer, _encoded(tokenizer, prompt + completion, True))
@@ -161,7 +162,7 @@ def _of_pair(tokenizer: LanguageTokenizer, prompt: str, completion: str) -> Exam
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many ids two texts begin with alike."""
+    """The length of the common prefix of two sequences of ids."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
@@ -172,9 +173,9 @@ class Chat:
         self._tokenizer, self._template = tokenizer, ChatTemplate.of(tokenizer)
 
     def example(self, messages: Sequence[Mapping[str, Any]], first: int = 0) -> Example:
-        """The answers count, from message `first` on: what follows the template's beginning of an answer, up to where
-        the next message begins. Raises: Unfit where the template does not take the messages, or where the text before
-        an answer is not what a model gets to answer; ModelFormatError for a template that is wrong."""
+        """An example of which the answers count, from message `first` on: the text from the end of the template's
+        prompt for an answer to the next message. Raises: Unfit if the template rejects the messages, or if the text
+        before an answer differs from the prompt that the model would get; ModelFormatError for a broken template."""
         whole = self._render(messages, False)
         spans, at = [], 0
         for i, message in enumerate(messages):
@@ -194,7 +195,7 @@ class Chat:
         return _example(ids, [(self._place(ids, whole[:a]), self._place(ids, whole[:b])) for a, b in spans])
 
     def _end(self, whole: str, at: int, messages: Sequence[Mapping[str, Any]], i: int) -> int:
-        """Where the answer's text ends: templates write the last one's thoughts and leave out those of others."""
+        """Where the answer's text ends. Templates write only the last answer's thoughts, so its text may change."""
         if i + 1 == len(messages):
             return len(whole)
         alone = self._render(messages[: i + 1], False)
@@ -223,7 +224,7 @@ class Chat:
 
 
 def shown_example(example: Example, tokenizer: LanguageTokenizer) -> Iterator[str]:
-    """An example in lines: which of its text the model reads, and which it learns to write."""
+    """An example as lines of text that show which parts the model reads and which it learns to write."""
     yield f"line {example.line}: {len(example.ids)} tokens, {int(example.counted[1:].sum())} count"
     changes = np.flatnonzero(np.diff(example.counted)) + 1
     for part in np.split(np.arange(len(example.ids)), changes):

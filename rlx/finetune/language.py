@@ -71,7 +71,7 @@ class LanguageTask:
 
     @property
     def digest(self) -> str:
-        """What tells the data apart from others."""
+        """A checksum of the rows, which identifies the data."""
         digest = hashlib.sha256()
         for rows in (self.rows, self.held):
             for x in () if rows is None else (rows.ids, rows.targets, rows.segments):
@@ -80,16 +80,16 @@ class LanguageTask:
 
     @property
     def base(self) -> str:
-        """What tells the model's weights apart from others."""
+        """A checksum that identifies the model's weights."""
         return digest_of(self.model.parameters if self.model.frozen is None else self.model.frozen)
 
     def batches(self, skip: int) -> Iterator[Batch]:
-        """The batches of epoch after epoch, without the first `skip`."""
+        """The batches of all epochs, one epoch after the other, without the first `skip` batches."""
         return batches(self.settings, self.rows, skip)
 
     def evaluation(self) -> Iterator[Batch] | None:
-        """The batches to evaluate with, whose losses have a mean that counts each target alike. They are as large as
-        the parts of a step, since a whole batch may not fit where its parts do."""
+        """The batches to evaluate with; the mean of their losses weights each target equally. They are as large as the
+        parts of a step, since a whole batch may not fit into memory where its parts do."""
         if self.held is None:
             return None
         size = self.settings.batch // self.settings.accumulate
@@ -97,15 +97,15 @@ class LanguageTask:
         return (_without(self.settings, batch) for batch in every)
 
     def types(self) -> Batch:
-        """A batch of the run's types."""
+        """A batch of zeros with the shapes and dtypes of the run's batches."""
         return batch_of(self.settings, self.rows.length)
 
     def refused(self, error: OutOfDeviceMemory, session: Session) -> OutOfDeviceMemory:
-        """The error of a run that does not fit, with what would."""
+        """The error of a run that does not fit into memory, with options that would make it fit."""
         return refused(error, self.settings, self.rows.length, session)
 
     def write(self, final: Any) -> list[str]:
-        """Writes what was trained; the lines that say so. Raises: OSError."""
+        """Writes what was trained; returns lines that say what was written. Raises: OSError."""
         settings, model = self.settings, self.model
         if model.adapted is None:
             target = settings.out / "model"
@@ -142,7 +142,7 @@ def _examples(
 
 
 def split(settings: Settings, count: int) -> set[int]:
-    """Which of so many examples are kept for evaluations. Raises: DataError where none is left to train on."""
+    """Which of `count` examples are kept for evaluation. Raises: DataError if none is left to train on."""
     if not isinstance(settings.evaluation, float):
         return set()
     order = np.random.default_rng(settings.seed).permutation(count)
@@ -161,7 +161,7 @@ def _read(settings: Settings, path: Path, tokenizer: LanguageTokenizer, most: in
 
 
 def batches(settings: Settings, rows: Rows, skip: int) -> Iterator[Batch]:
-    """The batches of epoch after epoch, each in its order, without the first `skip`."""
+    """The batches of all epochs, each epoch in its own order, without the first `skip` batches."""
     each = -(-len(rows) // settings.batch)
     for epoch in itertools.count(skip // each):
         order = orders(len(rows), settings.seed, epoch)

@@ -36,8 +36,8 @@ def merged(weight: npt.NDArray[Any], values: Mapping[str, npt.NDArray[np.float32
 
 
 def write_folder(base: str | os.PathLike[str], folder: str | os.PathLike[str], changed: Mapping[str, Any]) -> None:
-    """Writes a copy of a model's folder with other values of some tensors, in the dtypes that they have there. The
-    folder appears whole or not at all. Raises: ModelFormatError, FileExistsError, OSError."""
+    """Writes a copy of a model's folder with new values of some tensors, in their original dtypes. The folder appears
+    whole or not at all. Raises: ModelFormatError, FileExistsError, OSError."""
     source, target = ModelFolder(base), Path(folder)
     if target.exists():
         raise FileExistsError(17, "exists already; give the name of a new folder", str(target))
@@ -58,8 +58,8 @@ def merge(
     base: str | os.PathLike[str], adapter: Adapter, lora: Lora, output: str | os.PathLike[str],
     dtype: str | None = None,
 ) -> list[str]:  # fmt: skip
-    """Writes a model, a folder or a GGUF file, with an adapter's corrections in its weights: as a folder, or where the
-    name ends so as a GGUF file, with matrices of `dtype`. Packed weights become f16 floats first. Returns: notes.
+    """Writes a model (a folder or a GGUF file) with an adapter's corrections in its weights: as a folder, or, if the
+    name ends in .gguf, as a GGUF file with matrices of `dtype`. Packed weights become f16 first. Returns: notes.
 
     Raises: ModelFormatError for a module without a weight in the files, FileExistsError, OSError."""
     output = Path(output)

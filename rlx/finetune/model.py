@@ -1,4 +1,4 @@
-"""The model that is trained: its function, weights and tokenizer, and what of it is parameters."""
+"""The model that is trained: its function, weights and tokenizer, and which weights are parameters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rlx.models.loading import check_path
 from rlx.packed import PackedArray
 from rlx.runtime.quantize import quantize
 
-_SAMPLE = 1 << 14  # elements of a weight that its digest is of
+_SAMPLE = 1 << 14  # the approximate number of elements of a weight that its digest reads
 
 
 class ToTrain(NamedTuple):
@@ -53,15 +53,15 @@ class ToTrain(NamedTuple):
 
 
 def _mean(logits: Tensor, batch: Any) -> Tensor:
-    """The sum of the targets' losses, divided by how many there are to be."""
+    """The sum of the targets' losses, divided by the batch's `count` (see `Rows.batches`)."""
     whole: Tensor = ops.cross_entropy(logits, batch["targets"], ignore_index=IGNORED, reduction="sum")
     result: Tensor = whole / batch["count"][0]
     return result
 
 
 def to_train(settings: Settings) -> ToTrain:
-    """The model of the settings. Raises: as `rlx.models.trainable`; RlxError for what is no language model, and for
-    packed weights that are to be trained."""
+    """The model that the settings name. Raises: as `rlx.models.trainable`; RlxError if it is not a language model, and
+    for packed weights that are to be trained."""
     function, weights = trainable(
         settings.model, settings.dtype, activations=settings.activations, checkpoint=settings.recompute
     )
@@ -90,8 +90,8 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def quantized(function: LanguageFunction, weights: dict[str, Any], dtype: str) -> dict[str, Any]:
-    """The weights with the matrices of the model's products packed, where their rows are whole blocks, but for the
-    output matrix. Raises: RlxError where no rows are."""
+    """The weights with the model's matrices packed, except the output matrix and those whose rows are not whole blocks.
+    Raises: RlxError if no matrix can be packed."""
     kind = as_dtype(dtype)
     if not kind.is_packed:
         raise RlxError(f"finetune: quantize is {dtype!r}; expected a packed dtype, such as nf4, q8_0 or q4_k")
@@ -104,7 +104,7 @@ def quantized(function: LanguageFunction, weights: dict[str, Any], dtype: str) -
 
 
 def digest_of(weights: Mapping[str, Any]) -> str:
-    """What tells weights apart from others: their names, dtypes and shapes, and elements from all over each of them,
+    """A checksum that identifies weights: of their names, dtypes and shapes, and of evenly spaced elements of each,
     since reading gigabytes would take minutes."""
     digest = hashlib.sha256()
     for name, weight in weights.items():
@@ -115,12 +115,12 @@ def digest_of(weights: Mapping[str, Any]) -> str:
 
 
 def halves(parameters: Any) -> bool:
-    """Whether there are parameters of 16 bits, which need masters."""
+    """Whether there are parameters of 16 bits, which need master weights."""
     return any(np.asarray(x).dtype.itemsize == 2 for x in tree.leaves(parameters))
 
 
 def own_names(path: Path) -> bool:
-    """Whether the tensors of a GGUF file are known by the names of rlx's graphs, which no folder of the model has."""
+    """Whether the tensors of a GGUF file go by the names of rlx's graphs, which no folder of the model has."""
     if os.path.isdir(path):
         return False
     with GgufFile(path) as file:

@@ -1,4 +1,4 @@
-"""Whether a run fits into its device, said before it starts, and what would."""
+"""Whether a run fits into its device's memory, checked before it starts, and which options would make it fit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlx.train.program import Model, step_graph
 
 
 def batch_of(settings: Settings, length: int) -> dict[str, Any]:
-    """A batch of the run's types, of zeros."""
+    """A batch of zeros with the shapes and dtypes of the run's batches."""
     shape = (settings.batch, length)
     names = ("ids", "targets", "segments") if settings.packed else ("ids", "targets")
     return {n: np.zeros(shape, np.int32) for n in names} | {"count": np.ones(settings.parts, np.float32)}
@@ -30,7 +30,7 @@ def named(nbytes: float) -> str:
 
 
 def said(report: Report, frozen: Any, parameters: Any, state: Any, free: int) -> str:
-    """What the run takes, in a line."""
+    """A line that says how much memory the run takes."""
     sizes = {
         "the frozen weights": _bytes(frozen), "the weights" if frozen is None else "the adapter": _bytes(parameters),
         "the optimizer": _bytes(state), "a step": report.plan.arena_bytes,
@@ -44,7 +44,7 @@ def _bytes(values: Any) -> int:
 
 
 def refused(error: OutOfDeviceMemory, settings: Settings, length: int, session: Session) -> OutOfDeviceMemory:
-    """The error with what would fit: the first of these that does."""
+    """The error with the first of the smaller settings that fits."""
     settings = replace(settings, batch=settings.batch // settings.ranks, ranks=1)  # a rank's own rows
     for what, other, shorter in _others(settings, length):
         if _fits(other, shorter, session):

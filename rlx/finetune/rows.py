@@ -1,4 +1,4 @@
-"""Rows of equal length, each of one example or of several side by side, and batches of them in an order of a seed."""
+"""Rows of equal length, each of one example or several in a row, and batches of them, shuffled by a seed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rlx.finetune.examples import Example
 from rlx.records import Record
 
 IGNORED = -100  # the target of a token whose successor does not count
-STEP = 64  # rows have a multiple of it, if the limit allows
+STEP = 64  # the length of rows is a multiple of it, if the limit allows
 Batch = dict[str, npt.NDArray[np.generic]]
 
 
 class Rows(Record, slots=False):
-    """All rows of a data set: `ids`, `targets` (the next id where it counts, else IGNORED) and `segments` (from 1 on, 0
-    for what fills up), i32 (rows, length)."""
+    """All rows of a data set: `ids`, `targets` (the next id where it counts, else IGNORED) and `segments` (the
+    example's number in its row, from 1 on; 0 for padding), i32 (rows, length)."""
 
     ids: npt.NDArray[np.int32]
     targets: npt.NDArray[np.int32]
@@ -31,16 +31,16 @@ class Rows(Record, slots=False):
 
     @property
     def tokens(self) -> int:
-        """The tokens of all examples."""
+        """The number of tokens of all examples."""
         return int((self.segments > 0).sum())
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def batches(self, size: int, order: npt.NDArray[np.int64], parts: int = 1, share: bool = True) -> Iterator[Batch]:
-        """Batches of `size` rows in this order, the last filled up by empty rows. `count`, f32 (parts,), is what the
-        loss of each of a batch's parts is divided by: an equal share of the targets of the batch, so that each target
-        counts alike; or without `share` of those of all batches."""
+        """Batches of `size` rows in this order, the last padded with empty rows. `count`, f32 (parts,), is the divisor
+        of the loss of each part of a batch: the batch's number of targets over `parts`, so that all targets of the
+        batch have equal weight; without `share` the mean number of targets of all batches over `parts`."""
         total = -(-len(order) // size)
         every = (self.targets[order] != IGNORED).sum() / total
         for at in range(0, len(order), size):
@@ -57,18 +57,19 @@ class Rows(Record, slots=False):
 
 
 def length_of(examples: Sequence[Example], most: int, batch: int, packed: bool) -> int:
-    """The length of the rows: that of the longest example, or where several share a row, of what fills one batch."""
+    """The length of the rows: that of the longest example, or, if examples share rows, at least so that all examples
+    fit into one batch; at most `most`."""
     longest = max(len(e.ids) for e in examples)
     wanted = max(longest, -(-sum(len(e.ids) for e in examples) // batch)) if packed else longest
     return min(most, -(-wanted // STEP) * STEP)
 
 
 def rows_of(examples: Sequence[Example], length: int, packed: bool) -> Rows:
-    """The examples in rows: each in its own, or where they are `packed` each in the fullest row that has room, the
-    longest first."""
+    """The examples in rows: one each, or, if `packed`, each in the fullest row that has room for it, beginning with the
+    longest example."""
     places: list[list[int]] = []
     if packed:
-        room: list[tuple[int, int]] = []  # what is free in each row, ascending
+        room: list[tuple[int, int]] = []  # (free tokens, row), ascending
         for i in sorted(range(len(examples)), key=lambda i: -len(examples[i].ids)):
             need = len(examples[i].ids)
             at = bisect.bisect_left(room, (need, -1))
@@ -94,5 +95,5 @@ def rows_of(examples: Sequence[Example], length: int, packed: bool) -> Rows:
 
 
 def orders(count: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """The order of an epoch's rows, by the seed."""
+    """The order of an epoch's rows, drawn from the seed."""
     return np.random.default_rng([seed, epoch]).permutation(count)

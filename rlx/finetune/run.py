@@ -32,13 +32,13 @@ from rlx.records import replace
 from rlx.runtime import Session
 from rlx.train import checkpoint
 
-RUN = "training"  # the folder of checkpoints, within that of the adapter
+RUN = "training"  # the folder of checkpoints, within the output folder
 NOTES = "finetune.json"
-WRITTEN = ("adapter_config.json", "adapter_model.safetensors", "adapter.gguf", "model")  # a run ends with these
+WRITTEN = ("adapter_config.json", "adapter_model.safetensors", "adapter.gguf", "model")  # the results of a finished run
 
 
 class Task(Protocol):
-    """A model to train and its data: `each` batches an epoch, of so many `tokens`."""
+    """A model to train and its data: `each` batches per epoch, each of `tokens` tokens."""
 
     each: int
     tokens: int
@@ -61,12 +61,12 @@ class Task(Protocol):
 
 
 def finetune(settings: Settings, say: Say = print) -> dict[str, Any]:
-    """Trains an adapter, or all weights, and writes it to the folder `settings.out`; `say` gets each line of what is to
-    be told. Returns: the steps, the losses of the last step and of the best evaluation.
+    """Trains an adapter, or all weights, and writes it to the folder `settings.out`; `say` is called with each line of
+    output. Returns: the steps, the losses of the last step and of the best evaluation.
 
-    A resumed run's steps are those of an undisturbed one.
-    Raises: DataError for data that cannot be read or leave nothing, CheckpointError for a folder that holds another
-    run, OutOfDeviceMemory with what would fit, RlxError for settings, and as `rlx.models.trainable` and
+    A resumed run makes the same steps as an uninterrupted one.
+    Raises: DataError for data that cannot be read or has no usable example, CheckpointError for a folder that holds
+    another run, OutOfDeviceMemory with options that would fit, RlxError for settings, and as `rlx.models.trainable` and
     `rlx.training`."""
     check_path("finetune", settings.model)
     _check_out(settings)
@@ -105,7 +105,7 @@ def finetune(settings: Settings, say: Say = print) -> dict[str, Any]:
 
 
 def _silent(line: str) -> None:
-    """What ranks say but the first: nothing."""
+    """The `say` of all ranks but the first: prints nothing."""
 
 
 def is_encoder(path: Path) -> bool:
@@ -117,14 +117,14 @@ def is_encoder(path: Path) -> bool:
 
 
 def _check_out(settings: Settings) -> None:
-    """Raises: RlxError, and CheckpointError for a folder that holds a run or an adapter, where they would be written
-    over; before anything is read."""
+    """Checks the output paths before anything is read. Raises: RlxError; CheckpointError for a folder whose run or
+    adapter would be overwritten."""
     out, run, merge = settings.out, settings.out / RUN, settings.merge
     if out.exists() and not out.is_dir():
         raise RlxError(f"{out} is a file; give the name of a folder")
     if merge is not None and merge.exists():
         raise RlxError(f"{merge} exists already; give --merge another name")
-    if merge is not None:  # a run may take hours, at whose end it is written
+    if merge is not None:  # checked now, since it is written at the end of a run that may take hours
         place = merge.absolute()
         if place == out.absolute():
             raise RlxError(f"{merge} is the folder of --out; give --merge another name")
@@ -145,7 +145,7 @@ def _check_out(settings: Settings) -> None:
 
 
 def _notes(settings: Settings, task: Task, total: int) -> bytes:
-    """What a run that is resumed must have in common with it, as JSON. Raises: CheckpointError for another run's."""
+    """The settings that a resumed run must have in common with the first, as JSON. Raises: CheckpointError."""
     path = settings.out / RUN / NOTES
     text = json.dumps({**settings.kept(), "total": total, "data": task.digest, "base": task.base}, indent=1)
     if path.exists():
@@ -170,7 +170,7 @@ def _training(settings: Settings, task: Task, total: int, mesh: Mesh | None) -> 
 
 
 def _steps(settings: Settings, task: Task, run: Any, total: int, say: Say, first: bool) -> _Best:
-    """Runs the steps; the best evaluation, if there is any. The `first` rank keeps its parameters."""
+    """Runs the steps. Returns the best evaluation, whose parameters the `first` rank keeps."""
     every = settings.evaluate_every or task.each
     losses = [(step, values["loss"]) for step, values in run.record.evaluations if step <= run.steps]
     best = _Best(settings, losses, first)
@@ -216,14 +216,14 @@ class _Best:
         return self._patience is not None and self._since >= self._patience
 
     def add(self, loss: float, parameters: Any) -> bool:
-        """Counts an evaluation; whether it is the best."""
+        """Counts an evaluation. Returns whether it is the best so far."""
         better = self._count(loss)
         if better and self._keeps:
             safetensors.save(self._path, {str(i): x for i, x in enumerate(tree.leaves(parameters))})
         return better
 
     def parameters(self, like: Any) -> Any:
-        """The parameters of the best evaluation, a tree as this one; the tree itself where there was none."""
+        """The parameters of the best evaluation, in the structure of `like`; without an evaluation `like` itself."""
         if self.loss is None:
             return like
         held, structure = safetensors.load(self._path), tree.structure(like)

@@ -44,7 +44,7 @@ def cast_to(x: Tensor, dtype: DType) -> Tensor:
 
 
 def narrowed(x: Tensor, dtype: DType) -> Tensor:
-    """Integers in the dtype of others: one beyond its range becomes the end of the range, and does not wrap."""
+    """Integers cast to another integer dtype; values out of its range are clamped and do not wrap."""
     have, want = np.iinfo(x.dtype.np), np.iinfo(dtype.np)
     if have.max > want.max:
         x = apply("clip", x, min=max(int(have.min), int(want.min)), max=int(want.max))
@@ -63,8 +63,8 @@ def floats(*xs: Tensor) -> tuple[Tensor, ...]:
 
 
 def check_known(x: Tensor, check: Callable[[Any], None]) -> None:
-    """Checks the values of x, or of what it was cast from, where the host knows them: a constant's now, and those of an
-    input of a call that computes at once before each run."""
+    """Checks the values of x (or of the tensor it was cast from) if the host knows them: a constant's now, those of an
+    input of a call outside a trace before each run."""
     node = x.node
     if node.op.name == "cast":
         node = node.inputs[0].node
@@ -92,7 +92,7 @@ def check_axis(op: str, x: TensorType, attrs: Attrs) -> int:
 
 
 def flat_or_axis(op: str, x: Tensor, axis: int | None) -> tuple[Tensor, int]:
-    """The tensor and its axis, counted from the front; of None, all elements in row-major order, and 0."""
+    """The tensor and its axis, counted from the front; for None the flattened tensor (row-major), and 0."""
     if axis is None:
         return x if x.ndim == 1 else apply("reshape", x, shape=(x.size,)), 0
     return x, normalize_axis(axis, x.ndim, op)

@@ -1,8 +1,8 @@
 """Batching: a graph of one example becomes a graph of many, whose tensors have an axis of examples in front.
 
-`batched` sweeps over the nodes of a body. A node that no example reaches stays as it is. Any other follows the rule of
-its op (`Op.batch`, of which this module has those that many ops share), broadcasts where it is elementwise, is batched
-part by part where it has a decomposition, and else runs once an example, in a scan on the device.
+`batched` sweeps over the nodes of a body. A node whose inputs have no axis of examples stays as it is. Any other
+follows its op's rule (`Op.batch`; this module has the rules that many ops share), broadcasts if it is elementwise, is
+batched part by part if it has a decomposition, and otherwise runs once for each example, in a scan on the device.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from rlx.ir.op import Batch
 from rlx.ops.control.functions import cond, scan, while_loop
 
 Flags = Sequence[bool]
-# The tensor outside, and whether it has examples, by the id of a body's tensor.
+# By the id of a body's tensor: the tensor in the outer graph, and whether it has the axis of examples.
 Known = dict[int, tuple[Tensor, bool]]
 
 
 def batched(
     body: Graph, inputs: Sequence[Tensor], flags: Flags, size: int, graph: Graph
 ) -> tuple[list[Tensor], list[bool]]:
-    """The outputs of a finished body for values of its inputs and params, of which those of `flags` have an axis of
-    `size` examples in front; and which of the outputs have. Nodes are appended to `graph`."""
+    """The outputs of a finished body for values of its inputs and params. `flags` says which of these have an axis of
+    `size` examples in front; the second result says it of the outputs. Nodes are appended to `graph`."""
     leaves = (*body.inputs.values(), *body.params.values())
     known: Known = {leaf.id: pair for leaf, pair in zip(leaves, zip(inputs, flags, strict=True), strict=True)}
     return sweep(body, known, body.outputs.values(), size, graph)
@@ -51,7 +51,7 @@ def sweep(
 def batch_node(
     node: Node, inputs: Sequence[Tensor], flags: Flags, size: int, graph: Graph
 ) -> tuple[Sequence[Tensor], bool]:
-    """The outputs of a node of one example, and whether they have examples: where any input has."""
+    """The outputs of a node for all examples, and whether they have the axis of examples: if any input has it."""
     if not any(flags):
         return traced_into(graph).add(node.op, inputs, node.attrs, node.label), False
     for t, flag in zip(inputs, flags, strict=True):
@@ -68,7 +68,7 @@ def batch_node(
 
 
 def how(op: Op) -> Literal["rule", "parts", "loop"]:
-    """How an op is batched: by a rule, by those of its parts, or in a loop."""
+    """How an op is batched: by its rule, by the rules of the ops it decomposes into, or in a loop."""
     if op.batch is not None or op.elementwise:
         return "rule"
     return "loop" if op.decompose is None else "parts"
@@ -108,7 +108,7 @@ def _example(t: Tensor, flag: bool) -> TensorType:
 
 
 def spread(t: Tensor, size: int) -> Tensor:
-    """A tensor of one example, for each of `size`."""
+    """A tensor that all examples share, repeated along a new axis of `size` examples in front."""
     return apply("expand", t, shape=(size, *t.shape))
 
 
@@ -117,7 +117,7 @@ def _spread_all(inputs: Sequence[Tensor], flags: Flags, size: int) -> list[Tenso
 
 
 def _ranked(t: Tensor, rank: int) -> Tensor:
-    """A tensor with examples, of which each gets leading axes of 1 up to the rank."""
+    """A tensor with examples, each with leading axes of length 1 added up to `rank`."""
     more = rank - (t.ndim - 1)
     return t if more <= 0 else apply("reshape", t, shape=(t.shape[0], *(1,) * more, *t.shape[1:]))
 
@@ -128,7 +128,7 @@ def _add(node: Node, inputs: Sequence[Tensor], **attrs: Any) -> tuple[Tensor, ..
 
 
 def _elementwise(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Sequence[Tensor]:
-    """Broadcasting; where the op takes its shape from an input that all examples share, that is spread."""
+    """Batches an elementwise op by broadcasting. If that does not give its shape, the first input is expanded."""
     rank = node.outputs[0].ndim
     operands = [_ranked(t, rank) if flag else t for t, flag in zip(inputs, flags, strict=True)]
     wanted = (size, *node.outputs[0].shape)
@@ -150,9 +150,10 @@ def _fits(node: Node, operands: Sequence[Tensor], attrs: Attrs, wanted: tuple[in
 
 
 def along(*shared: int) -> Batch:
-    """The rule of an op that takes any leading axes: attributes that count axes are one higher.
+    """The rule of an op that takes any leading axes: attributes that number axes are raised by one.
 
-    Inputs at the positions of `shared` (weights) have none; where examples differ in these, the op goes by parts."""
+    Inputs at the positions of `shared` (weights) take no axis of examples; if they have one, the op is batched by
+    parts."""
 
     def rule(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Sequence[Tensor]:
         if any(flags[i] for i in shared if i < len(flags)):
@@ -169,7 +170,7 @@ def along(*shared: int) -> Batch:
 
 
 def folded(*shared: int, beside: int | None = None) -> Batch:
-    """The rule of an op whose inputs have an axis 0 of independent rows, as convolutions have: the examples join it.
+    """The rule of an op whose axis 0 is a batch of independent rows, as in convolutions: examples are folded into it.
 
     `shared`: as in `along`. Inputs from `beside` on (masks, and integers that are lengths) may have one entry for all
     rows, as attention's have."""
@@ -324,7 +325,7 @@ def batch_norm(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) ->
 
 
 def _reached(body: Graph, flags: Flags) -> list[bool]:
-    """Which outputs of a body have examples, where these of its inputs and params have."""
+    """Which outputs of a body have examples, if `flags` says which of its inputs and params have."""
     leaves = (*body.inputs.values(), *body.params.values())
     known = {leaf.id: flag for leaf, flag in zip(leaves, flags, strict=True)}
     for node in body.nodes:
@@ -343,7 +344,7 @@ def _all_batched(
 
 
 def _carried(body: Graph, flags: list[bool], n: int, skip: int = 0) -> list[bool]:
-    """The flags of all inputs once each carry has examples that a step gives examples to."""
+    """The flags of all inputs, with those carries flagged too that get examples from any step of the loop."""
     while True:
         after = _reached(body, flags)[skip : skip + n]
         more = [a or b for a, b in zip(flags[:n], after, strict=True)]

@@ -27,13 +27,13 @@ _ELSEWHERE = {"dim": "axis", "dims": "axes", "keepdim": "keepdims", "dim0": "axi
 
 
 class Outside:
-    """What a call outside a trace does where its first argument is no tensor of a graph: rlx.runtime sets it."""
+    """How a call outside a trace is computed if its first argument is not a tensor of a graph; set by rlx.runtime."""
 
     compute: Callable[[Function, Sequence[Any], Mapping[str, Any]], Any] | None = None
 
 
 class Complexes:
-    """What a public function does where an argument is complex: rlx.ops.complex_numbers sets it."""
+    """How a public function is computed if an argument is complex; set by rlx.ops.complex_numbers."""
 
     type: Any = None
     of_numpy: Callable[[Any], Any] | None = None
@@ -41,19 +41,19 @@ class Complexes:
 
     @classmethod
     def now(cls, name: str, args: Sequence[Any]) -> Any:
-        """What the function of that name gives of complex arguments."""
+        """The result of the function of that name for complex arguments."""
         return cls.called("rlx.ops", name, len, args, {})
 
     @classmethod
     def called(cls, module: str, name: str, call: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What a public function gives of complex arguments; NotImplemented where it is called as ever."""
+        """The result of a public function for complex arguments; NotImplemented if it needs no special treatment."""
         cls.load()
         assert cls.dispatch is not None
         return cls.dispatch(module, name, call, args, kwargs)
 
     @staticmethod
     def load() -> None:
-        """Imports what they are computed by, which few programs need."""
+        """Imports the functions of complex numbers, which few programs need."""
         import_module("rlx.ops.complex_numbers")
 
 

@@ -1,7 +1,7 @@
-"""What codes of packed formats stand for: one of 16 numbers, or vectors of 8 (or 4) small numbers (GGUF's IQ types).
+"""The values of the codes of packed formats: one of 16 numbers, or vectors of 8 (or 4) small numbers (GGUF's IQ types).
 
-Each codebook of vectors is a subset of all vectors over a few digits, in the order of their numbers (the first digit
-counts least), so a bit for each possible vector says it all. The subsets are data of the file format (ggml,
+Each codebook of vectors is a subset of all vectors over a few digits, sorted as numbers whose first digit is the least
+significant, so it is stored as a bit for each possible vector. The subsets are data of the file format (ggml,
 `ggml-common.h`).
 """
 
@@ -53,9 +53,9 @@ _BITS = (
 IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)  # twice the values of e2m1
 
-# The numbers that codes of bitsandbytes' two types of 4 bits stand for. nf4: each is for a sixteenth of the normal
-# distribution (Dettmers et al., "QLoRA", 2023, appendix E); fp4: a float with two bits of exponent and one of mantissa,
-# over the largest, 12.
+# The values of the codes of bitsandbytes' two 4-bit types. nf4: each stands for a sixteenth of the normal distribution
+# (Dettmers et al., "QLoRA", 2023, appendix E); fp4: floats with two exponent bits and one mantissa bit, divided by the
+# largest, 12.
 _NF4 = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
     -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,

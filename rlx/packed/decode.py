@@ -27,7 +27,7 @@ Planes = Mapping[str, Bytes]
 # scales (…, groups), quants (…, elements), minimums (…, groups) or None
 Parts = tuple[Array, Array, Array | None]
 
-_ELEMENTS_AT_ONCE = 1 << 18  # the temporaries of a format take up to 30 bytes for each
+_ELEMENTS_AT_ONCE = 1 << 18  # elements decoded at once: temporaries take up to 30 bytes for each
 
 
 def split_planes(dtype: DType, rows: Bytes) -> dict[str, Bytes]:
@@ -68,7 +68,7 @@ def decode_rows(dtype: DType, rows: Bytes, out: npt.NDArray[np.float32]) -> None
 
 
 def _bits(x: Bytes, width: int, run: int) -> Bytes:
-    """Numbers of `width` bits: of each run of bytes first all lowest bits, then the next ones, and so on."""
+    """Numbers of `width` bits. Each run of bytes holds first the numbers in its lowest bits, then those in the next."""
     runs = x.reshape(*x.shape[:-1], -1, run)
     apart = np.empty((*runs.shape[:-1], 8 // width, run), np.uint8)
     for place in range(8 // width):  # a loop of few steps, since NumPy is slow along short axes
@@ -95,7 +95,7 @@ def _signs(bits: Bytes) -> npt.NDArray[np.int8]:
 
 
 def _even(codes: Array) -> Bytes:
-    """Sign bits of codes of 7 bits: the eighth makes their number even."""
+    """Sign bits from 7-bit codes; the eighth bit makes the number of set bits even."""
     c = codes.astype(np.uint8)
     odd = c ^ (c >> 4)
     odd = odd ^ (odd >> 2)
@@ -150,7 +150,7 @@ def _q3_k(p: Planes) -> Parts:
 
 
 def _six_bits(p: Planes) -> tuple[Array, Array]:
-    """The 8 scales and 8 minimums of q4_k and q5_k: four of each in 6 bits, four split over two places."""
+    """The 8 scales and 8 minimums of q4_k and q5_k, of 6 bits: four of each in one piece, four split over two bytes."""
     dm = _half(p["dm"])
     d, m, both = (p["scales"][..., i : i + 4] for i in (0, 4, 8))
     scale = np.concatenate([d & 63, both & 15 | d >> 2 & 48], -1)
@@ -177,7 +177,7 @@ def _q6_k(p: Planes) -> Parts:
 
 
 def _tq1_0(p: Planes) -> Parts:
-    """Five numbers in a byte, in base 3: the byte is the fraction (with 256 for 1) of which they are the digits."""
+    """Five base-3 digits in a byte: they are the digits of the fraction byte / 256."""
     powers = np.array([1, 3, 9, 27, 81], np.uint8)[:, None]
     parts = [(p["qs"][..., :32], 5), (p["qs"][..., 32:], 5), (p["qh"], 4)]
     digits = [(x[..., None, :] * powers[:n]).reshape(*x.shape[:-1], -1) for x, n in parts]

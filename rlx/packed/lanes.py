@@ -1,4 +1,4 @@
-"""NumPy's `Lanes`: arrays whose last axis are the blocks, before it a block's groups, and first a group's elements."""
+"""NumPy's `Lanes`: arrays with the axes (elements of a group, groups of a block, blocks)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def find_blocks(search: Search, blocks: F32) -> tuple[F32, npt.NDArray[np.uint8]
     (n, elements)."""
     count, size = blocks.shape
     inside = size // search.groups
-    room = max(count, 2)  # sums of one block would be over the last axis, which is added in another order
+    room = max(count, 2)  # NumPy would sum a single block along another axis, in another order
     x = np.zeros((inside, search.groups, room), np.float32)
     x[:, :, :count] = blocks.reshape(count, search.groups, inside).transpose(2, 1, 0)
     with np.errstate(all="ignore"):

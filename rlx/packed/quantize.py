@@ -27,8 +27,8 @@ _ELEMENTS_AT_ONCE = 1 << 18  # threads of NumPy wait for each other if pieces ar
 
 
 def begun(x: npt.ArrayLike, dtype: DTypeLike) -> tuple[PackedArray, Iterator[Callable[[Finder], None]]]:
-    """The packed array that x becomes, and its pieces: what is called with a `Finder`, in any order, by any thread,
-    writes that part of the array.
+    """The packed array for x, still empty, and functions that each fill one part of it: called with a `Finder`, in any
+    order, by any thread.
 
     Raises: as `rlx.quantize`; a piece may raise DTypeError."""
     kind = check_packed("quantize", dtype)

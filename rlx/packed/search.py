@@ -5,9 +5,9 @@ rounded elements, the scale (and minimum) of least error has a closed form. Scal
 before an error is measured. Formats of two levels find the scales of small groups first, then the block's scale for
 these, and last try the neighbours of each stored scale.
 
-A search is written once, in operators and in the functions of a `Lanes`, and computed by NumPy (`lanes`) or by compiled
+A search is written once, with operators and the functions of a `Lanes`, and computed by NumPy (`lanes`) or by compiled
 code, with the same roundings in the same order, so that both give the same bits. It works on many blocks side by side.
-Its numbers are one for each block, for each group of a block, or for each element of a group; sums are over a group's
+A variable has one number for each block, each group of a block, or each element of a group; sums are over a group's
 elements (`Lanes.sums`), or over a block's groups (`Lanes.total`).
 """
 
@@ -37,7 +37,7 @@ class Lanes(Protocol):
         """The least and the greatest element of a group."""
 
     def groups(self, f: Callable[..., tuple[Lane, ...]], *arrays: Lane) -> tuple[Lane, ...]:
-        """f's results for each group; the arrays have a number for each element, or group, of which f gets its own."""
+        """f's results for each group. The arrays have a number for each element or group; f gets those of its group."""
 
     def total(self, *numbers: Lane) -> tuple[Lane, ...]:
         """The sum of each number over a block's groups, one added after the other."""
@@ -60,7 +60,7 @@ class Lanes(Protocol):
         """The f32 of these bits."""
 
     def looked_up(self, x: Lane, limits: Sequence[float], values: Sequence[float]) -> Lane:
-        """The value whose number is how many limits (ascending) are x or less."""
+        """values[i], where i is the number of limits (ascending) that are ≤ x."""
 
 
 # -- what elements are rounded to
@@ -89,7 +89,7 @@ class Whole(Record):
 
 
 class Table(Record):
-    """The numbers of a table, in any order; the code is the place of a number, the first where there are several."""
+    """The numbers of a table, in any order; the code of a number is its index, the first if it occurs several times."""
 
     values: tuple[float, ...]
 
@@ -107,7 +107,7 @@ class Table(Record):
 
 
 class Float8(Record):
-    """Floats of 8 bits, of which the greatest is `high` and the least normal one 2^least."""
+    """8-bit floats; the greatest is `high`, the least normal one 2^least."""
 
     mantissa: int
     least: int
@@ -166,7 +166,7 @@ def ratio(k: Lanes, a: Lane, b: Lane) -> Lane:
 
 
 class _Best:
-    """The numbers of least error among those tried."""
+    """Of the candidates tried, the one of least error."""
 
     def __init__(self, k: Lanes) -> None:
         self._k = k
@@ -187,8 +187,8 @@ class _Best:
 
 
 def scaled(k: Lanes, x: Lane, grid: Grid, tops: Sequence[float], store: Store = as_half) -> Lane:
-    """The stored scale of each group. `tops` are the numbers, in units of it, that the largest element may be near:
-    their sign is that of the scale times the element."""
+    """The stored scale of each group. `tops` are the values, in units of the scale, that are tried for the largest
+    element; their signs give the sign of the scale times that element."""
     low, top = k.ends(x)
     peak = k.where(top > -low, top, low)
     best = _Best(k)
@@ -371,8 +371,8 @@ Found = tuple[tuple[Lane, ...], Lane]
 
 
 class Search(Record):
-    """The search of a format. `groups` of a block have scales of their own; `numbers` tells how many numbers a block
-    gets for each of those that are found: 1 or `groups`."""
+    """The search of a format. A block has `groups` with scales of their own; `numbers` has the count of each number
+    found for a block: 1, or `groups` for one in each group."""
 
     find: Callable[[Lanes, Lane, int], Found]  # the search takes elements and their number in a group
     numbers: tuple[int, ...] = (1,)

@@ -1,7 +1,7 @@
-"""Collectives on NumPy arrays: what the ops are by definition, and what the CPU runs.
+"""Collectives on NumPy arrays: the reference of the ops, which the CPU runs too.
 
-Sums are taken in the order of the ranks, so all ranks have the same bits, and so do threads and processes; halves are
-added in f32 and rounded once."""
+Sums are taken in the order of the ranks, so that all ranks get the same bits, whether they are threads or processes;
+halves are added in f32 and rounded once."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rlx.ranks.world import Bytes, Tell, World, card_of
 Array = npt.NDArray[Any]
 _FUNCTIONS = {"sum": np.add, "mean": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 HOWS = tuple(_FUNCTIONS)
-_SMALL = 1 << 14  # bytes up to which each rank takes all arrays, instead of a part of each and then all sums
+_SMALL = 1 << 14  # bytes up to which each rank gathers and sums all arrays; larger ones are summed in parts, one a rank
 
 
 class Group(NamedTuple):
-    """Some ranks of a world, in order, and the one that calls."""
+    """Some ranks of a world, in order, and the calling rank among them."""
 
     world: World
     rank: int
@@ -32,11 +32,11 @@ class Group(NamedTuple):
         return self.ranks.index(self.rank)
 
     def meet(self, tell: Tell, card: bytes | None = None) -> None:
-        """Waits until all ranks have come, with the same card: by default, with the same words."""
+        """Waits until all ranks have come with the same card; by default that of the text that `tell` gives."""
         self.world.meet(self.rank, self.ranks, card_of(tell()) if card is None else card, tell)
 
     def all_reduce(self, x: Array, how: str) -> Array:
-        """The sums (or what `how` says) of each element over the ranks, for all of them."""
+        """The sum (or what `how` says) of each element over the ranks; all ranks get the result."""
         n = len(self.ranks)
         if x.nbytes <= _SMALL:
             return combined(list(self._gathered(x)), how)
@@ -51,19 +51,19 @@ class Group(NamedTuple):
         return whole.reshape(x.shape)
 
     def all_gather(self, x: Array) -> Array:
-        """The arrays of all ranks behind each other along the first axis."""
+        """The arrays of all ranks, concatenated along the first axis."""
         return self._gathered(x).reshape(-1, *x.shape[1:]) if x.size else np.repeat(x, len(self.ranks), 0)
 
     def reduce_scatter(self, x: Array, how: str) -> Array:
-        """Of the sums over the ranks this rank's part along the first axis."""
+        """This rank's part, along the first axis, of the sums over the ranks."""
         return combined(list(self._exchanged(x)), how)
 
     def all_to_all(self, x: Array) -> Array:
-        """This rank's part along the first axis of each rank's array, behind each other."""
+        """This rank's part, along the first axis, of every rank's array; the parts are concatenated."""
         return self._exchanged(x).reshape(x.shape)
 
     def broadcast(self, x: Array, root: int) -> Array:
-        """The array of the rank in place `root`."""
+        """The array of the rank at index `root` of the group."""
         result = np.array(x, order="C")
         self.world.spread(self.rank, self.ranks, raw(result), root)
         return result
@@ -86,7 +86,7 @@ def combined(parts: Sequence[Array], how: str) -> Array:
     """Arrays combined element by element, in their order."""
     dtype = parts[0].dtype
     narrow = dtype.itemsize == 2 and dtype.kind not in "iu"
-    total = np.array(parts[0], np.float32 if narrow else dtype)  # a number of rank 0 would be none of NumPy's arrays
+    total = np.array(parts[0], np.float32 if narrow else dtype)  # parts of rank 0 are NumPy scalars, not arrays
     with np.errstate(all="ignore"):
         for part in parts[1:]:
             _FUNCTIONS[how](total, part.astype(total.dtype), out=total)

@@ -17,7 +17,7 @@ _NUMBERS = count(1)
 
 
 class _Table:
-    """Where the threads of some ranks lay down what they bring, until all have come."""
+    """What the threads of some ranks have brought to a meeting, until all have come."""
 
     def __init__(self) -> None:
         self.brought: dict[int, Any] = {}
@@ -36,16 +36,16 @@ class Memory:
         self._tables: dict[tuple[int, ...], _Table] = {}
         self._ended = ""
         self._left: set[int] = set()
-        self.settling: list[Callable[[], None]] = []  # each returns when a device has ended or given up what waits
+        self.settling: list[Callable[[], None]] = []  # each waits until a device has ended or aborted its waiting work
         WORLDS[self.name] = self
 
     def ended(self) -> str:
         return self._ended
 
     def begin(self) -> None:
-        """Forgets what ranks that failed left behind. Requires: no thread is a rank now.
+        """Clears what failed ranks left behind. Requires: no thread is working as a rank.
 
-        What a device runs for a rank that waits for a failed one is over before: it would take what is sent next."""
+        First waits until devices have ended work that waits for a failed rank: it would receive what is sent next."""
         if self._ended:
             for settle in tuple(self.settling):
                 settle()
@@ -59,7 +59,7 @@ class Memory:
             self._turn.notify_all()
 
     def leave(self, rank: int) -> None:
-        """Tells the others that a rank has done its work, and comes no more."""
+        """Tells the others that a rank has done its work and will not come to further meetings."""
         with self._turn:
             self._left.add(rank)
             self._turn.notify_all()
@@ -75,7 +75,7 @@ class Memory:
         for part, nbytes in zip(self._round(rank, ranks, block), counts, strict=True):
             whole[at : at + nbytes] = part
             at += nbytes
-        self._round(rank, ranks, None)  # a block may be written over when all have read it
+        self._round(rank, ranks, None)  # blocks may be overwritten only after all ranks have read them
 
     def exchange(
         self, rank: int, ranks: Sequence[int], blocks: Bytes, sent: Sequence[int], whole: Bytes, taken: Sequence[int]
@@ -94,7 +94,7 @@ class Memory:
         self._round(rank, ranks, None)
 
     def _round(self, rank: int, ranks: Sequence[int], thing: Any, tell: Tell = lambda: "the others") -> list[Any]:
-        """What all ranks brought, in their order, when the last has come."""
+        """Waits until all ranks have come, and returns what each brought, in the order of `ranks`."""
         with self._turn:
             table = self._tables.setdefault(tuple(ranks), _Table())
             table.brought[rank] = thing

@@ -20,12 +20,12 @@ Axes = str | Sequence[str]
 
 
 class Mesh:
-    """Ranks in named axes, such as `rlx.Mesh({"data": 2, "model": 4})`: the last axis counts fastest.
+    """Ranks in named axes, such as `rlx.Mesh({"data": 2, "model": 4})`: the last axis varies fastest.
 
-    Ranks are the processes that mpiexec has started, which meet by MPI (`pip install 'rlx[mpi]'`); in a process that
-    nobody started so there is one. With `devices`, such as `("cuda:0", "cuda:1")`, they are threads of this process,
-    one for each device, which meet in memory. One size may be -1: what the others leave. `timeout` is how many seconds
-    a rank waits for others before it says which is missing and ends; 300, or RLX_RANKS_TIMEOUT.
+    Ranks are the processes that mpiexec has started, which meet by MPI (`pip install 'rlx[mpi]'`); a process started
+    without it is the only rank. With `devices`, such as `("cuda:0", "cuda:1")`, they are threads of this process, one
+    for each device, which meet in memory. One size may be -1, which is inferred from the others. `timeout` is how many
+    seconds a rank waits for others before it reports the missing ones and ends: by default RLX_RANKS_TIMEOUT, or 300.
 
     `run(f)` calls f on each rank of this process. Within `with mesh:`, `run` and rlx.shard_map collectives such as
     `rlx.all_reduce(x, "data")` know their axes.
@@ -76,13 +76,12 @@ class Mesh:
 
     @property
     def world(self) -> World | None:
-        """The ranks as they meet; None where there is one."""
+        """How the ranks meet; None if there is only one rank."""
         return self._world
 
     @property
     def rank(self) -> int:
-        """The number of the rank that this thread is, from 0 on. Raises: GraphError outside of `run` where ranks are
-        threads."""
+        """This thread's rank, from 0 on. Raises: GraphError outside of `run` if ranks are threads."""
         if self._memory is None:
             return self._rank
         if PLACE.mesh is not self:
@@ -95,14 +94,14 @@ class Mesh:
         return self._memory is not None
 
     def index(self, axes: Axes) -> int:
-        """The place of this rank along an axis, or along several together, of which the last counts fastest."""
+        """The index of this rank along an axis, or along several together, of which the last varies fastest."""
         place = 0
         for name in self.names(axes, "index"):
             place = place * self.axes[name] + self.coordinates(self.rank)[name]
         return place
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """The place of a rank along each axis."""
+        """The index of a rank along each axis."""
         places = np.unravel_index(rank, tuple(self.axes.values()))
         return {name: int(at) for name, at in zip(self.axes, places, strict=True)}
 
@@ -123,10 +122,10 @@ class Mesh:
     # -- working
 
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
-        """Calls function(*args) on each rank of this process, within the mesh, and returns what each gave, in order: in
-        threads at once, and where ranks are processes on this one alone.
+        """Calls function(*args) on each rank of this process, within the mesh, and returns the results in order. Ranks
+        that are threads run at the same time; if ranks are processes, this calls it on this process's rank.
 
-        Calls of several threads take turns where ranks are threads.
+        If ranks are threads, calls of `run` from several threads take turns.
 
         Raises: what a rank raises; of several ranks the error of the one that failed first. GraphError in a thread
         that is one of the ranks already."""
@@ -160,7 +159,7 @@ class Mesh:
             for thread in threads:
                 thread.join()
         except BaseException as error:
-            memory.end(0, error)  # the ranks end where they next meet
+            memory.end(0, error)  # the ranks end at their next meeting
             raise
         if errors:
             raise errors[0][1]
@@ -181,7 +180,7 @@ class Mesh:
 
 
 def ranks_along(sizes: Mapping[str, int], over: Sequence[str], rank: int) -> tuple[int, ...]:
-    """The ranks that differ from one along the axes of `over` alone, in order; the last of these counts fastest."""
+    """The ranks that differ from `rank` only in their indices along `over`, whose last axis varies fastest."""
     names = list(sizes)
     grid = np.arange(math.prod(sizes.values())).reshape(tuple(sizes.values()))
     places = np.unravel_index(rank, grid.shape)

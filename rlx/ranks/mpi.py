@@ -1,10 +1,10 @@
 """Ranks that are processes, started by mpiexec: they meet by MPI, through mpi4py.
 
-A rank that waits asks MPI again and again instead of blocking in it, so that it notices Ctrl-C, its timeout, and what
-others send before they end. Ranks meet by a card of each to each before data moves: so those that are missing are known
-by name, and data is only moved by ranks that agree. Sums are computed here, in the order of the ranks: MPI promises no
-order, has no sums of bf16, its largest of a NaN and a number may be another one on each rank, and its sums of 8 and 16
-bits may be saturated in some elements.
+A waiting rank polls MPI instead of blocking in it, so that it notices Ctrl-C, its timeout, and what others send before
+they end. Before data moves, each rank sends a card to each other: so missing ranks are known, and only ranks whose
+cards agree exchange data. Sums are computed here, in the order of the ranks: MPI guarantees no order and has no bf16
+sums, its maximum of a NaN and a number may differ between ranks, and its 8- and 16-bit sums may saturate in some
+elements.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ import numpy as np
 from rlx.errors import DeviceUnavailable, RankLost
 from rlx.ranks.world import CARD_BYTES, WORLDS, Bytes, Tell, card_of, disagreeing, late, left, timeout_of
 
-# What launchers set: the number of ranks, or at least that there are some.
+# Environment variables with the number of ranks, which MPI launchers set.
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _RANKS = ("PMIX_RANK", "PALS_RANKID")
 _CARD, _TEXT, _ALARM, _LEFT = 11, 12, 13, 14  # tags
-_SPINS = 200  # questions to MPI before the first pause
-_PAUSE = 1e-3  # seconds at most between two questions
-_LISTEN = 0.02  # seconds between two looks for an alarm
-_LAST = 1.0  # seconds for the others to say why they end
+_SPINS = 200  # polls of MPI before the first pause
+_PAUSE = 1e-3  # limit on the seconds between two polls
+_LISTEN = 0.02  # seconds between two checks for an alarm
+_LAST = 1.0  # seconds that a failed rank gives its alarms to reach the others
 _NAME = 256  # bytes of a machine's name
 _CHUNK = 1 << 30  # bytes of one call
 INSTALL = "pip install 'rlx[mpi]' brings mpi4py and an MPI"
@@ -60,7 +60,7 @@ class Mpi:
         self._api = api
         self.rank, self.size = int(api.COMM_WORLD.rank), int(api.COMM_WORLD.size)
         self.timeout = timeout_of(None)
-        self._world, begun = api.COMM_WORLD.Idup()  # apart from what the program itself sends
+        self._world, begun = api.COMM_WORLD.Idup()  # a communicator apart from the program's own messages
         self._local: int | None = None
         self._begun = False
         self._groups: dict[tuple[int, ...], Any] = {tuple(range(self.size)): self._world}
@@ -84,7 +84,7 @@ class Mpi:
         self._begun = True
 
     def local_rank(self) -> int:
-        """The caller's number among the ranks of its machine. All ranks ask, the first time."""
+        """The caller's number among the ranks of its machine. Requires: all ranks make the first call."""
         if self._local is None:
             ranks = range(self.size)
             mine = np.frombuffer(self._api.Get_processor_name().encode()[:_NAME].ljust(_NAME), np.uint8)
@@ -102,11 +102,11 @@ class Mpi:
         return self._ended
 
     def ending(self, text: str) -> None:
-        """Notes that this rank ends by a failure: when it does, the others are told, and end too."""
+        """Notes that this rank is failing: at the end of the process the others are told, and end too."""
         self._ended = self._ended or text
 
     def _leave(self) -> None:
-        """At the end of the process: MPI's own end would wait for ranks that wait for this one."""
+        """Ends MPI at the end of the process: MPI's own finalization would wait for ranks that wait for this one."""
         if self._api.Is_finalized():
             return
         if not self._begun:
@@ -147,7 +147,8 @@ class Mpi:
         self._wait(lambda: bool(self._api.Request.Testall(sent)), lambda: others, tell)
 
     def _told(self, rank: int, others: Sequence[int], text: str) -> dict[int, str]:
-        """What the other ranks tell, as far as they do in a short time; they noticed the difference too."""
+        """The texts of the other ranks' cards, as far as they arrive in a short time: those ranks noticed the
+        difference too and send theirs."""
         sends = [self._send_text(text, r, _TEXT) for r in others]
         told, end = {rank: text}, time.monotonic() + min(self.timeout, 10.0)
         while len(told) <= len(others) and time.monotonic() < end:
@@ -162,7 +163,7 @@ class Mpi:
         return self._world.Isend([np.frombuffer(text.encode(), np.uint8), self._api.BYTE], rank, tag)
 
     def _read_text(self, source: int, tag: int) -> tuple[int, str] | None:
-        """A text that has come and its sender; None where none has."""
+        """A text that has arrived and its sender; None if none has."""
         status = self._api.Status()
         if not self._world.Iprobe(source, tag, status):
             return None
@@ -201,7 +202,7 @@ class Mpi:
             self._done(comm.Ibcast([block[low : low + _CHUNK], self._api.BYTE], root), ranks, "a broadcast")
 
     def _group(self, ranks: Sequence[int]) -> Any:
-        """The communicator of some ranks, which they make together the first time."""
+        """The communicator of some ranks, which they create together at the first call."""
         key = tuple(ranks)
         if key not in self._groups:
             group = self._world.group.Incl(list(key))
@@ -217,8 +218,8 @@ class Mpi:
     def _wait(
         self, arrived: Callable[[], bool], missing: Callable[[], list[int]], tell: Tell, cards: bool = False
     ) -> None:
-        """Waits until `arrived`. Raises: RankLost for an alarm, for the ranks that are missing at the timeout, and
-        where cards are waited for also for a rank that has ended."""
+        """Waits until `arrived()`. Raises: RankLost for an alarm, for ranks that are missing at the timeout, and, with
+        `cards`, for a missing rank that has ended."""
         if self._ended:
             raise RankLost(self._ended)
         begin = heard = time.monotonic()
@@ -232,7 +233,7 @@ class Mpi:
             if now - heard > _LISTEN:
                 heard = now
                 self._listen()
-                # What a rank gave before it ended is on its way; a card that is missing then never comes.
+                # What a rank sent before it ended still arrives; if its card has not arrived now, it never will.
                 if cards and not arrived() and (gone := self._left.intersection(missing())):
                     raise self._kept(left(sorted(gone), tell))
             if now - begin > self.timeout:
@@ -241,7 +242,7 @@ class Mpi:
             pause = min(pause * 1.5, _PAUSE)
 
     def _listen(self) -> None:
-        """Raises: RankLost where another rank says that it ends."""
+        """Reads messages of ranks that end. Raises: RankLost if another rank reports a failure."""
         while (left := self._read_text(self._api.ANY_SOURCE, _LEFT)) is not None:
             self._left.add(left[0])
         alarm = self._read_text(self._api.ANY_SOURCE, _ALARM)
@@ -249,7 +250,7 @@ class Mpi:
             raise self._kept(RankLost(f"rank {alarm[0]} ended: {alarm[1]}"))
 
     def _kept(self, error: Any) -> Any:
-        """The error, after which the ranks cannot meet again: what is under way of it cannot be taken back."""
+        """Notes an error and returns it. The ranks cannot meet again: messages under way cannot be cancelled."""
         self.ending(str(error))
         return error
 
@@ -258,14 +259,14 @@ _opened: Mpi | None = None
 
 
 def ending(text: str) -> None:
-    """Notes that this rank, where it is one, ends by a failure."""
+    """Notes that this process fails, if it is a rank of MPI."""
     if _opened is not None:
         _opened.ending(text)
 
 
 def _all_ranks_have_started() -> Any:
-    """MPI's calls. MPI waits in them for all ranks, and for ever for one that has ended before it came here; no thread
-    of Python runs meanwhile. So a process that waits for longer than the timeout ends, with this function's name."""
+    """Imports MPI, which waits for all ranks to start, without end if one has ended before, while no Python thread can
+    run. So faulthandler ends a process that waits longer than the timeout, with this function's name in the output."""
     said = sys.__stderr__
     if said is not None:
         faulthandler.dump_traceback_later(timeout_of(None), exit=True, file=said)
@@ -278,7 +279,7 @@ def _all_ranks_have_started() -> Any:
 
 
 def opened() -> Mpi:
-    """MPI's ranks. Raises: DeviceUnavailable with the reason where there is no MPI."""
+    """MPI's ranks. Raises: DeviceUnavailable with the reason if MPI cannot be used."""
     global _opened
     if _opened is None:
         try:

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 
 class Place(threading.local):
-    """The mesh that this thread works within, its rank, and what the programs of its ranks are known by where they
-    differ: a text, which takes the place of their graphs."""
+    """The mesh that this thread works within and its rank. `card` is a text that identifies the ranks' programs in
+    place of their graphs, where these differ between ranks."""
 
     mesh: Mesh | None = None
     rank = 0
     card: str | None = None
-    around: Any = None  # mesh and rank, and these again, of the blocks around
+    around: Any = None  # (mesh, rank, around) of the enclosing `with` block
 
 
 PLACE = Place()

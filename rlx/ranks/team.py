@@ -25,7 +25,7 @@ class Calls(Generic[T]):
     def __init__(self, call: Callable[[int], T], size: int) -> None:
         self._call = call
         self.futures: list[Future[T]] = [Future() for _ in range(size)]
-        self.errors: list[BaseException] = []  # the first in time is why others failed
+        self.errors: list[BaseException] = []  # the first in time is the cause of the others
 
     def make(self, rank: int, world: Memory) -> None:
         """Makes the call of a rank."""
@@ -46,7 +46,7 @@ class Calls(Generic[T]):
             future.wait()
 
     def results(self) -> list[T]:
-        """What each rank gave, once all have. Raises: the first error."""
+        """The result of each rank; waits for all. Raises: the first error."""
         self.done()
         if self.errors:
             raise self.errors[0]
@@ -54,8 +54,7 @@ class Calls(Generic[T]):
 
 
 class _Threads:
-    """A thread for each rank of a mesh, which makes its calls one after the other, in the order in which they were
-    given, which is the same on all."""
+    """A thread for each rank of a mesh. All threads make the calls one after the other, in the same order."""
 
     def __init__(self, mesh: Mesh) -> None:
         assert isinstance(mesh.world, Memory)
@@ -64,7 +63,7 @@ class _Threads:
         self._queues: list[SimpleQueue[Calls[Any]]] = []
 
     def _start(self) -> None:
-        """Starts the threads, at the first call: a model that so many ranks cannot share starts none."""
+        """Starts the threads, at the first call: a model that cannot be split over this many ranks starts none."""
         with _LOCK:
             if self._queues:
                 return
@@ -80,13 +79,13 @@ class _Threads:
         if not self._queues:
             self._start()
         calls = Calls(call, self.mesh.size)
-        # One call of C, which no interrupt divides: the first rank hands it on.
+        # A single C call, which Ctrl-C cannot interrupt halfway; the first rank passes the calls on to the others.
         self._queues[0].put(calls)
         return calls
 
 
 class Team:
-    """What one user of the threads of a mesh's ranks calls on them, and the errors of its calls alone."""
+    """One user of a mesh's rank threads: its calls, and only the errors of these."""
 
     def __init__(self, threads: _Threads) -> None:
         self.mesh, self.size = threads.mesh, threads.mesh.size
@@ -94,7 +93,7 @@ class Team:
         self._begun: list[Calls[Any]] = []
 
     def begin(self, call: Callable[[int], T]) -> Calls[T]:
-        """Has each rank make a call of its number, without waiting; the next `each` raises its error.
+        """Has each rank call `call(rank)`, without waiting; the next `each` raises its error.
 
         Raises: GraphError in a forked child, which has no such threads."""
         calls = self._threads.hand(call)
@@ -102,7 +101,7 @@ class Team:
         return calls
 
     def each(self, call: Callable[[int], T]) -> list[T]:
-        """What a call of its number gives on each rank. Raises: the first error, also of calls that were begun before;
+        """The result of `call(rank)` on each rank. Raises: the first error, also of calls that were begun before;
         GraphError as `begin`."""
         calls = self._threads.hand(call)
         calls.done()
@@ -113,9 +112,9 @@ class Team:
 
 
 def team_of(axes: Mapping[str, int], devices: Sequence[str]) -> Team:
-    """A team of ranks on these devices. The teams of the same devices share threads: two threads could give two devices
-    their sums in different orders, in which each device would wait for the other. The threads last as long as the
-    process, as what connects GPUs does. Raises: as `Mesh`."""
+    """A team of ranks on these devices. Teams on the same devices share threads: separate threads could start two
+    collectives on two devices in different orders, and each device would wait for the other. The threads last as long
+    as the process, as the connections between GPUs do. Raises: as `Mesh`."""
     key = tuple(axes.items()), tuple(devices), os.getpid()
     with _LOCK:
         threads = _KNOWN.get(key)
@@ -125,8 +124,8 @@ def team_of(axes: Mapping[str, int], devices: Sequence[str]) -> Team:
 
 
 def _work(queues: list[SimpleQueue[Calls[Any]]], rank: int, world: Memory) -> None:
-    """The calls of one rank; the first rank also hands them on, once a failure before is over everywhere. While it
-    waits a rank refers to no calls, which would keep models in memory: calls that nobody has any more are over."""
+    """Makes the calls of one rank. The first rank also passes them on, after an earlier failure has ended on all ranks.
+    A waiting thread holds no reference to calls, which would keep models in memory."""
     last: ReferenceType[Calls[Any]] | None = None
     while True:
         calls = queues[rank].get()

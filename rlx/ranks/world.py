@@ -1,4 +1,4 @@
-"""World: the ranks that can meet, and what a way to meet has to do."""
+"""World: the ranks that can meet, as a protocol that threads and MPI implement."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ CARD_BYTES = 16
 
 
 class World(Protocol):
-    """Ranks from 0 on. Each method is called by all of `ranks`, in one order; `rank` is the caller's own.
+    """Ranks from 0 on. All of `ranks` call each method, in the same order of calls; `rank` is the caller's own.
 
     Raises: RankLost for a rank that ended or does not come within `timeout` seconds, RanksDisagree."""
 
     name: str
     size: int
     timeout: float
-    gpus: Sequence[str] | None  # what each rank's CUDA device is known by; None where nobody has asked yet
+    gpus: Sequence[str] | None  # the name of each rank's CUDA device; None if they are not known yet
 
     def ended(self) -> str:
         """Why the ranks cannot meet any more, or nothing."""
 
     def meet(self, rank: int, ranks: Sequence[int], card: bytes, tell: Tell) -> None:
-        """Returns when all have come with the same card; `tell` says what the card stands for, a line for each part."""
+        """Returns when all have come with the same card; `tell` gives the text that the card stands for, in lines."""
 
     def gather(self, rank: int, ranks: Sequence[int], block: Bytes, whole: Bytes, counts: Sequence[int]) -> None:
-        """Fills `whole` with the blocks of all, in the order of `ranks`, which have so many bytes."""
+        """Fills `whole` with the blocks of all, in the order of `ranks`; `counts` are their bytes."""
 
     def exchange(
         self, rank: int, ranks: Sequence[int], blocks: Bytes, sent: Sequence[int], whole: Bytes, taken: Sequence[int]
@@ -46,14 +46,14 @@ class World(Protocol):
         """Gives the i-th part of `blocks` to the i-th rank, and fills `whole` with the parts for the caller."""
 
     def spread(self, rank: int, ranks: Sequence[int], block: Bytes, root: int) -> None:
-        """Fills the block of all ranks with that of the one in place `root`."""
+        """Copies the block of the rank at index `root` of `ranks` into those of the others."""
 
 
 WORLDS: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 
 def world_of(name: str) -> World:
-    """The world of that name. Raises: GraphError where it is gone."""
+    """The world of that name. Raises: GraphError if it no longer exists."""
     world: World | None = WORLDS.get(name)
     if world is None and name == "mpi":
         from rlx.ranks.mpi import opened  # few processes are ranks of MPI
@@ -65,7 +65,7 @@ def world_of(name: str) -> World:
 
 
 def timeout_of(asked: float | None) -> float:
-    """The seconds that a rank waits for others. Raises: RlxError for what is no positive number."""
+    """The seconds that a rank waits for others. Raises: RlxError unless they are a positive number."""
     text = os.environ.get(VARIABLE, str(TIMEOUT)) if asked is None else str(asked)
     try:
         seconds = float(text)
@@ -77,7 +77,7 @@ def timeout_of(asked: float | None) -> float:
 
 
 def card_of(text: str) -> bytes:
-    """The card that stands for a text."""
+    """The card that stands for a text: its digest."""
     return hashlib.blake2b(text.encode(), digest_size=CARD_BYTES).digest()
 
 
@@ -102,7 +102,7 @@ def left(ranks: Sequence[int], tell: Tell) -> RankLost:
 
 
 def disagreeing(told: dict[int, str]) -> RanksDisagree:
-    """The error for ranks that came with different cards, by what each tells."""
+    """The error for ranks that came with different cards; `told` has the text of each."""
     first, *others = sorted(told)
     other = next((r for r in others if told[r] != told[first]), others[0] if others else first)
     mine, theirs = told[first].splitlines(), told[other].splitlines()

@@ -78,12 +78,12 @@ def _is_leaf_type(kind: Any) -> bool:
 
 
 def _is_array_leaf(value: Any) -> bool:
-    """Whether it is an array: of a method's object numbers are built in, which are sizes and choices as a rule."""
+    """Whether it is an array. The numbers of a method's object are built in: most of them are sizes and settings."""
     return _is_leaf(value) and not is_python_number(value)
 
 
 def _parts_of(value: Any, leaf: Callable[[Any], bool]) -> Children | None:
-    """The attributes of an object as its children, unless it is a value, a function, or of rlx itself."""
+    """The children of a container, or the attributes of an object; None for leaves, functions and rlx's objects."""
     result = children_of(value, leaf)
     if result is not None or not hasattr(value, "__dict__") or isinstance(value, _CODE + _BOUND + (Enum,)):
         return result
@@ -197,15 +197,15 @@ class Parameters:
 
     @functools.cached_property
     def _memory(self) -> int:
-        """DLPack's kind of the device's memory; the host's where there is no such device, as the session will say."""
+        """DLPack's kind of the device's memory; the host's if there is no such device, for which the session raises."""
         try:
             return info_of(self._device).dlpack
         except DeviceUnavailable:
             return HOST
 
     def take_apart(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        """Flattens a call's arguments; arrays of other libraries become NumPy's, but Arrays, and what lies in
-        the memory of a CUDA device that the function runs on, stay there.
+        """Flattens a call's arguments. Arrays of other libraries become NumPy arrays; Arrays, and arrays in the
+        memory of the CUDA device that the function runs on, stay where they are.
 
         Raises: GraphError for a value that cannot be built in, DTypeError for an array that cannot be read."""
         call = Call(None, [], [])
@@ -237,14 +237,14 @@ class Parameters:
         return self.positional[at] if isinstance(at, int) and at < len(self.positional) else str(at)
 
     def input_names(self, call: Call) -> list[str]:
-        """The name of each leaf of a call as an input of a program: its argument's, behind which stand the keys and the
-        places that lead to the leaf, as in "params.w.0"."""
+        """The name of each leaf of a call as an input of a program: the argument's name, then the keys and positions
+        that lead to the leaf, as in "params.w.0"."""
         positional, named = call.skeleton[1]
         parts = [(self.positional[i] if i < len(self.positional) else f"x{i}", s) for i, s in enumerate(positional[1])]
         paths = [name for argument, part in (*parts, *named[1]) for name in leaf_names(part, str(argument))]
         names: dict[str, None] = {}
         for name in paths:
-            while name in names:  # keys may have points in them too
+            while name in names:  # keys may contain dots too
                 name += "_"
             names[name] = None
         return list(names)

@@ -49,7 +49,7 @@ class Array(Closing):
     raises that run's error.
     """
 
-    # Where the values still lie in a state, in which the next run may overwrite them: the call that copies them out.
+    # Set while the values lie in a state's slot, which the next run may overwrite: the call that copies them out.
     _lender: Callable[[Array], None] | None = None
 
     # The checks of the launch that gave it, until they are read (rlx.runtime.checks).
@@ -75,10 +75,10 @@ class Array(Closing):
     def _foreign(
         cls, device: Device, address: int, shape: tuple[int, ...], dtype: DType, owner: object
     ) -> Self:
-        """An array in memory of another library, in row-major order, which `owner` keeps allocated.
+        """An array in another library's memory, in row-major order, which `owner` keeps allocated.
 
-        `owner` is dropped once the array is, and the device's work that reads the memory is done. Requires: nobody
-        writes the memory meanwhile; on CUDA, the device's stream waits for the work that wrote it. Raises:
+        `owner` is dropped once the array is dropped and the device has done the work that reads the memory. Requires:
+        nobody writes the memory meanwhile; on CUDA, the device's stream waits for the work that wrote it. Raises:
         UnsupportedOp on devices whose kernels take no such addresses."""
         nbytes = TensorType(shape, dtype).nbytes
         result = cls(device, device.foreign(address, nbytes, owner), shape, dtype)
@@ -87,8 +87,8 @@ class Array(Closing):
 
     @classmethod
     def _of(cls, device: Device, t: TensorType, buffer: Buffer | None, gone: str | Exception = "") -> Self:
-        """The array at the start of a buffer of its size; without a buffer one whose use raises `gone`, the error of
-        the run that was to make it."""
+        """The array at the start of a buffer of its size. Without a buffer, an array whose use raises `gone`, the error
+        of the run that should have made it."""
         result = cls.__new__(cls)
         result.device, result.type, result._offset = device, t, 0
         result._buffer, result._gone = buffer, gone
@@ -140,7 +140,7 @@ class Array(Closing):
         return f"rlx.Array({shown}, {what})"
 
     def _repr_html_(self) -> str:
-        """What notebooks show: type and device, and the values of a small array, those of a matrix as a table."""
+        """What notebooks show: type and device, and the values if there are few; a matrix is shown as a table."""
         from html import escape
 
         from rlx.ir.picture import table
@@ -198,7 +198,7 @@ class Array(Closing):
         return array if dtype is None else rounded(array, np.dtype(dtype))
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """NumPy's functions compute on copies, and give NumPy's arrays: they would otherwise call the methods."""
+        """NumPy's functions compute on copies and return NumPy arrays; without this they would call Array's methods."""
         if any(issubclass(t, Tensor) for t in types):
             return NotImplemented
         return func(*_copied_to_host(args), **_copied_to_host(kwargs))
@@ -242,7 +242,7 @@ class Array(Closing):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The memory for libraries that know no DLPack, of an array on Vulkan a copy as `__dlpack__` gives it; the host
+        """The memory for libraries without DLPack: for an array on Vulkan a copy, as `__dlpack__` gives it. The host
         waits until the values are complete."""
         from rlx.runtime import exchange
 
@@ -255,8 +255,8 @@ class Array(Closing):
         return self._copied(self.device)
 
     def to(self, device: Any) -> Array:
-        """The array on another device; itself where it is there already. It is copied through the host, but on the GPU
-        between Vulkan and CUDA where both drivers have that GPU and share memory.
+        """The array on another device; itself where it is there already. The copy goes through the host, except between
+        Vulkan and CUDA on one GPU whose drivers share memory: there the GPU copies.
 
         `device` is a name such as "cpu" or "cuda:1", a session, an array or an opened device."""
         target = device_of(device)
@@ -315,7 +315,8 @@ class Array(Closing):
             self._unread = None
 
     def _held(self) -> Buffer:
-        """The memory, at whose `_offset` the values lie; memory of its own from now on. Raises: as `_alive`."""
+        """The memory, with the values at byte `_offset`; values that lay in a state's slot are copied out of it first.
+        Raises: as `_alive`."""
         lender = self._lender
         if lender is not None:
             lender(self)

@@ -118,14 +118,14 @@ class Bound(Closing):
             if result is not None:
                 if self._owner.graph.states:
                     self._owner.state.viewed(port._slot)
-                self._owner.device.synchronize()  # a launch may be at work on this memory
+                self._owner.device.synchronize()  # a launch may still be using this memory
         if result is None:
             where = self._owner.device.info.id
             raise UnsupportedOp(f"the host cannot address {name!r} on {where}; bound.write and bound.read copy it")
         return result
 
 
-_ENDED = object()  # what stands for the program of a binding that is closed
+_ENDED = object()  # stands for the program of a closed binding
 
 
 class BoundArrays(Mapping[str, "npt.NDArray[Any]"]):
@@ -160,13 +160,14 @@ class BoundArrays(Mapping[str, "npt.NDArray[Any]"]):
 def _runner(
     owner: CompiledGraph, program: Recorded, work: Callable[[], None], again: Callable[[], None]
 ) -> tuple[Callable[[], None], Callable[[], None]]:
-    """`Bound.run` around the program's work, and a call that ends it; `again` is called in the work's place within
-    another run of the program, by a user's function. What it needs is in its closure, where it is found faster than in
-    an object, and `Bound` is not: in a cycle the memory of a dropped program would stay until Python's collector
-    runs."""
+    """`Bound.run`, which calls the program's `work`, and a function that closes the binding.
+
+    `again` is called instead of `work` where a user's function calls it during a run of the same program. A closure
+    reads its variables faster than an object its attributes. It does not refer to the `Bound`: in a reference cycle the
+    memory of a dropped program would stay until Python's collector runs."""
     weights, lock = owner.weights, owner._lock
-    # Once it is ended, what no owner has for its program, not even one without a recording: a run then needs no test of
-    # its own.
+    # Once closed this is `_ENDED`, which equals no owner's `_program`, not even None: the comparison with the program
+    # also finds closed bindings.
     bound: object = program
 
     def end() -> None:

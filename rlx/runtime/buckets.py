@@ -24,7 +24,7 @@ KEPT = 4096  # sets of lengths whose graphs have been compared with their progra
 KEPT_EXACT = (
     64  # programs of one length each, where a bucket cannot be padded; the least recently used goes first
 )
-KEPT_WITNESSES = 64  # lengths of one bucket that told more of its function than those before
+KEPT_WITNESSES = 64  # sets of lengths of one bucket that its program failed to fit and was rebuilt with
 
 if TYPE_CHECKING:
     from rlx.passes.lengths import Fit, Padded
@@ -34,7 +34,7 @@ Lengths = tuple[int, ...]
 
 
 class _Bucket(Record, frozen=False):
-    """A compiled program and the lengths it serves. `program` is None for one of exact lengths."""
+    """A compiled program and the lengths it serves. `program` is None if it serves exactly one set of lengths."""
 
     sizes: Lengths
     program: Padded | None
@@ -46,8 +46,8 @@ class _Bucket(Record, frozen=False):
 
 
 def _padded(array: Array, shape: tuple[int, ...]) -> Any:
-    """An Array followed by zeros up to a shape, where these lie behind all of its elements; else a NumPy array as it
-    is, for the host to pad."""
+    """The Array padded with zeros to a shape, if in row-major order all padding follows its elements; otherwise an
+    unpadded NumPy array, which the host pads."""
     if array.shape == shape:
         return array
     if len(array.shape) != len(shape) or not _is_prefix(shape, array.shape):
@@ -61,7 +61,8 @@ def _padded(array: Array, shape: tuple[int, ...]) -> Any:
 
 
 def _cut(array: Array, fit: Fit, name: str) -> Array:
-    """The true part of a result: in the same memory where it is its beginning, else a copy made by the host."""
+    """The result without its padding: in the same memory if it is a prefix of the padded one, else copied by the
+    host."""
     axes = fit.outputs[name]
     sizes, true = zip(*(f for axis in axes for f in axis), strict=True) if any(axes) else ((), ())
     if sizes == true:
@@ -73,14 +74,14 @@ def _cut(array: Array, fit: Fit, name: str) -> Array:
 
 
 def _is_prefix(sizes: tuple[int, ...], true: tuple[int, ...]) -> bool:
-    """Whether the first `true` elements along each axis are, in row-major order, the beginning of the whole: only one
+    """Whether the first `true` elements along each axis are a row-major prefix of an array of shape `sizes`: only one
     axis is longer, and those before it have one element."""
     longer = [k for k, (size, n) in enumerate(zip(sizes, true, strict=True)) if size != n]
     return len(longer) == 1 and math.prod(sizes[: longer[0]]) == 1
 
 
 class FittedProgram:
-    """A bucket's program at given lengths, which runs as a `CompiledGraph` of just these would."""
+    """A bucket's program for given lengths; it runs like a `CompiledGraph` made for exactly these lengths."""
 
     def __init__(self, bucket: _Bucket, lengths: Lengths, fit: Fit | None) -> None:
         self.bucket = bucket
@@ -96,8 +97,8 @@ class FittedProgram:
     def run(self, inputs: Mapping[str, Any] | None = None, out: Out = "host") -> dict[str, Any]:
         """Runs on arrays of the true lengths, as `CompiledGraph.run`.
 
-        rlx.Arrays are padded and cut on the device where the padding lies behind all of their elements, as that of a
-        first axis does, and through the host elsewhere."""
+        rlx.Arrays are padded and cut on the device where all padding follows their elements, as for a first axis, and
+        through the host otherwise."""
         fit, bucket = self._fit, self.bucket
         arrays: dict[str, Any] = dict(inputs or {})
         if fit is not None:
@@ -112,22 +113,22 @@ class FittedProgram:
         return {n: _cut(a, fit, n) for n, a in outputs.items()}
 
     def launch(self, inputs: Mapping[str, Any] | None = None) -> Launch[dict[str, Any]]:
-        """Refuses: results of lengths that vary are cut once they are there."""
+        """Raises GraphError: results of varying lengths are cut after the run."""
         raise GraphError("launch: results of lengths that vary are cut once they are there; leave out dims, or run it")
 
     def report(self) -> Report:
         return self.compiled.report()
 
     def close(self) -> None:
-        """Nothing: the program serves other lengths too, and is closed with its buckets."""
+        """Does nothing: the program serves other lengths too, and `Buckets.close` closes it."""
 
 
 class BucketReport(Record, repr=False):
     """One program: the sizes that its arrays are padded to, how often it ran, and at what cost.
 
-    `asked` counts the elements of the declared dimensions (for two of them their product) over all runs, `ran` those
-    that were computed; `masks` names the nodes before which a mask stands. `exact` says why a program serves one
-    length alone: "" where it does not."""
+    `asked` sums the lengths of the calls over all runs (the product of the lengths if there are several dimensions),
+    `ran` the padded lengths that were computed; `masks` names the nodes whose operands are masked. `exact` says why a
+    program serves only one length, and is "" for a padded program."""
 
     sizes: dict[str, int]
     runs: int
@@ -150,7 +151,7 @@ class BucketReport(Record, repr=False):
 
 
 class LengthReport(Record, repr=False):
-    """How calls of varying lengths were run: the programs, in the order in which they were compiled."""
+    """The programs that ran calls of varying lengths, in the order in which they were compiled."""
 
     name: str
     programs: tuple[BucketReport, ...]
@@ -175,8 +176,8 @@ class LengthReport(Record, repr=False):
 class Buckets(Generic[T]):
     """The programs of one function or model, by bucket. `T` is what a caller traces along with a graph.
 
-    `otherwise`: what happens where a bucket cannot be padded: "error", or "exact", a program for each length. Of more
-    than `kept` programs, the first made is dropped. Any thread may ask for a program; they are made one at a time."""
+    `otherwise` says what happens where a bucket cannot be padded: "error", or "exact": one program for each length.
+    Above `kept` programs, the oldest is dropped. Any thread may ask for a program; they are made one at a time."""
 
     def __init__(
         self, name: str, dims: tuple[Dim, ...], otherwise: Otherwise = "error", kept: int | None = None
@@ -190,7 +191,7 @@ class Buckets(Generic[T]):
         self._buckets: dict[Hashable, _Bucket] = {}
         self._reasons: dict[Hashable, str] = {}
         self._exact: OrderedDict[tuple[Hashable, Lengths], None] = OrderedDict()
-        # The lengths for which a bucket's program was made: the next one serves them as well.
+        # The lengths for which a bucket's program was built: when it is rebuilt, it must serve them too.
         self._witnesses: dict[Hashable, list[Lengths]] = {}
         self._fits: OrderedDict[Hashable, tuple[FittedProgram, T]] = OrderedDict()
         self._lock = renewed(self, "_lock", threading.RLock)
@@ -237,7 +238,7 @@ class Buckets(Generic[T]):
             try:
                 return FittedProgram(old, lengths, old.program.fit(graph)), more
             except Unlike:
-                pass  # something depends on the length that did not differ so far: it is made anew, with this one too
+                pass  # a value that was equal in all graphs so far depends on the length: rebuild with this graph too
         reason = self._reasons.get((key, sizes), "")
         if not reason:
             try:
@@ -278,8 +279,8 @@ class Buckets(Generic[T]):
         build: Callable[[Lengths], tuple[Graph, T]],
         compile: Callable[[Graph, T], CompiledGraph],
     ) -> FittedProgram:
-        """The bucket's program at these lengths. It is made from the graph at its size, that at its least lengths,
-        those at the lengths for which it was made before, and that at the lengths of this call.
+        """The bucket's program, for these lengths. It is built by comparing graphs: of the bucket's size, its least
+        lengths, the lengths for which it was built before, and the lengths of this call.
 
         Raises: Refused, Unlike."""
         from rlx.passes.lengths import padded
@@ -303,13 +304,12 @@ class Buckets(Generic[T]):
         return FittedProgram(bucket, lengths, fit)
 
     def _forget(self, bucket: _Bucket) -> None:
-        """Drops what was fitted to a bucket. Runs in progress end with its program, which is freed with its last
-        user."""
+        """Drops the fitted programs of a bucket. Runs in progress keep the bucket's program until they end."""
         for at in [at for at, (fitted, _) in self._fits.items() if fitted.bucket is bucket]:
             del self._fits[at]
 
     def _traced(self, lengths: Lengths, build: Callable[[Lengths], tuple[Graph, T]]) -> tuple[Graph, T]:
-        """A graph of lengths that no call gave. Raises: Refused where the function fails at these."""
+        """The graph at lengths that the call did not have. Raises: Refused if tracing the function at them fails."""
         from rlx.passes.lengths import Refused
 
         try:
@@ -351,8 +351,8 @@ class Buckets(Generic[T]):
 
 
 def _probes(least: Lengths, sizes: Lengths) -> list[Lengths]:
-    """Lengths between which a program's shapes tell which of its axes are padded: the least ones, and for several
-    dimensions the least one of each beside the full others."""
+    """Sets of lengths whose graphs show which axes are padded: all dimensions at their least length, and, if there are
+    several, each in turn at its least length with the others at full size."""
     alone = [
         tuple(a if i == k else b for i, (a, b) in enumerate(zip(least, sizes, strict=True)))
         for k in range(len(sizes))
@@ -361,6 +361,6 @@ def _probes(least: Lengths, sizes: Lengths) -> list[Lengths]:
 
 
 def shapes_at(shape: tuple[int, ...], axes: Mapping[int, Dim], lengths: Mapping[str, int]) -> tuple[int, ...]:
-    """A shape with its varying axes at other lengths."""
+    """The shape with its varying axes set to these lengths."""
     numbers = {k % len(shape): lengths[d.name] for k, d in axes.items()}
     return tuple(numbers.get(k, n) for k, n in enumerate(shape))

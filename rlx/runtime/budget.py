@@ -1,4 +1,4 @@
-"""The memory that a program needs, held against what its device or its session has left."""
+"""Checks the memory that a program needs against what its device or its session has left."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rlx.errors import OutOfDeviceMemory
 from rlx.ir import Graph, Tensor, bodies
 from rlx.runtime.room import Room
 
-# Bytes of a program that is not held against what is free: on the CPU asking takes a quarter of a small graph's compile
-# time, and memory that has so little left fails when it is taken.
+# Programs of fewer bytes are not checked against free memory: on the CPU the query takes a quarter of a small graph's
+# compile time, and where so little is missing the allocation itself fails.
 _SMALL = 1 << 16
 
 

@@ -1,4 +1,4 @@
-"""checkpoint: a function whose values in between are computed again for its gradient, instead of being kept."""
+"""checkpoint: a function whose intermediate values are recomputed for its gradient instead of being kept."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def checkpoint(
     budget: int | None = None,
     static_argnums: int | Sequence[int] = (),
 ) -> Callable[..., Any]:
-    """fun, whose gradient computes what lies between arguments and results again, instead of keeping it.
+    """fun, with a gradient that recomputes the intermediate values instead of keeping them.
 
     Memory for time. Numerics: the same ops; a device that fuses them otherwise may round gradients otherwise.
     Wrap parts of a network, such as each of its layers. Arguments are pytrees of arrays; those at `static_argnums`, and
     whatever holds no array, are passed on as they are. fun may close over tensors, which have their gradients too.
 
-    With policy="auto" the planner chooses what is computed again, so that the arena of the program that fun becomes a
-    part of has at most `budget` bytes: inputs, results and what lies between, without weights and donated arrays. Wrap
-    the whole, a loss or a step: `jit(checkpoint(step, policy="auto", budget=2_000_000_000))`. Numerics: every value
+    With policy="auto" the planner chooses what is recomputed, so that the arena of the program that contains fun has at
+    most `budget` bytes: inputs, results and intermediate values, without weights and donated arrays. Wrap the whole
+    loss or step: `jit(checkpoint(step, policy="auto", budget=2_000_000_000))`. Numerics: every value
     keeps its bits, since the optimized program's own nodes are repeated.
     Raises: what fun raises; GraphError, DTypeError and ShapeError for a policy and a budget that do not fit; where the
     program is compiled, ByteLimitExceeded for a budget that cannot be reached, with what can.
@@ -66,7 +66,7 @@ def checkpoint(
             add_check(graph, what, index, limits)
 
         def back(arguments: Sequence[Tensor], grads: Grads) -> Grads:
-            # Without `again` the nodes would be equal to those of the first time, and shared with them.
+            # Without `again` the recomputed nodes would equal the original ones and be merged with them.
             wrt = [apply("again", t) for t in arguments]
             outs = inline(whole, home("checkpoint", wrt), wrt)[: len(ys)]
             return pullback(outs, grads, wrt, stop=True)
@@ -79,7 +79,7 @@ def checkpoint(
 def _traced_or_jitted(
     fun: Callable[..., Any], apply_it: Callable[..., Any], static_argnums: int | Sequence[int]
 ) -> Callable[..., Any]:
-    """`apply_it` inside a traced function, and outside one a program of it."""
+    """Calls `apply_it` inside a traced function, and outside one a program made of it."""
     jitted = Shared(functools.wraps(fun)(apply_it), "auto", None, static_argnums, (), "checkpoint")
 
     @functools.wraps(fun)
@@ -92,7 +92,7 @@ def _traced_or_jitted(
 
 
 def _checked(budget: Any) -> int:
-    """Raises: DTypeError, ShapeError for what is no number of bytes."""
+    """The budget as an int. Raises: DTypeError, ShapeError if it is not a number of bytes."""
     if isinstance(budget, bool) or not (is_index(budget) or isinstance(budget, float)):
         raise DTypeError(f'checkpoint: budget is {budget!r}; with policy="auto" give a number of bytes, such as 2e9')
     if not 0 < budget < 2**63:
@@ -101,7 +101,7 @@ def _checked(budget: Any) -> int:
 
 
 def _within(fun: Callable[..., Any], budget: int, static_argnums: int | Sequence[int]) -> Callable[..., Any]:
-    """fun, which gives the graph that it is traced into a budget: the smallest, where there are several."""
+    """fun, which also sets the budget of the graph that it is traced into; of several budgets the smallest holds."""
 
     def apply_it(*args: Any, **kwargs: Any) -> Any:
         graph = home("checkpoint", taken((args, kwargs))[1])

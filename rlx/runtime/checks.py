@@ -1,8 +1,8 @@
-"""The checks of indices that a graph has as hidden outputs (`rlx.ir.checks`): when a run reads them, and who is told.
+"""Index checks, which a graph has as hidden outputs (`rlx.ir.checks`): when a run reads them, and who gets the error.
 
-An index that integers of the caller's own arrays give is computed on the host before the run, which does not begin
-where it is outside. Any other is read with the run's outputs. After a `launch` that is when one of its results is read,
-or waited for; a later run that reads these results, or the same states, passes the question on to its own."""
+An index that follows from integers in the caller's NumPy arrays is computed on the host before the run; if it is out of
+range, the run does not begin. Any other index is read with the run's outputs: after a `launch`, when one of its results
+is read or waited for. A later launch that uses these results, or the same states, takes over the unread checks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from rlx.runtime.custom import FAMILY as CUSTOM
 from rlx.runtime.ports import Given, OutputPort
 
 _FEW_NODES, _FEW_ELEMENTS = 32, 4096  # the size of what the host computes before a run
-_MOST_UNREAD = 64  # checks of earlier launches that a launch passes on; before more it waits for them
+_MOST_UNREAD = 64  # limit on the unread checks that a launch takes over from earlier ones; above it, they are read
 _BEFORE = "the run was not begun"
 _AFTER = "the run's results, and the states that it wrote, are void"
 
 
 class HostCheck:
-    """One check of a graph, as far as the host computes it from inputs."""
+    """One check of a graph, which the host computes from inputs where it can."""
 
     def __init__(self, what: str, index: Tensor, limits: Tensor) -> None:
         self.what = what
@@ -37,7 +37,7 @@ class HostCheck:
             raise GraphError(f"the limits of {what!r} are {limits.type}; expected four integers")
 
     def _value(self, t: Tensor, feeds: Mapping[str, Given]) -> npt.NDArray[Any] | None:
-        """A value that follows from the inputs given as NumPy arrays; None where it does not."""
+        """The value of a tensor, computed from inputs given as NumPy arrays; None if the host cannot compute it."""
         nodes = self._nodes.get(t.id)
         if nodes is None:
             return None
@@ -54,11 +54,11 @@ class HostCheck:
         return result
 
     def index(self, feeds: Mapping[str, Given]) -> npt.NDArray[Any] | None:
-        """The index that inputs given as NumPy arrays say; None where they do not."""
+        """The index, computed from inputs given as NumPy arrays; None if the host cannot compute it."""
         return self._value(self._index, feeds)
 
     def inputs(self) -> set[str]:
-        """The inputs from which the host computes the index; none where it does not."""
+        """The inputs from which the host computes the index; empty if it cannot."""
         nodes = self._nodes.get(self._index.id, [])
         return {node.attrs["name"] for node in nodes if node.op.leaf is Leaf.INPUT}
 
@@ -69,7 +69,7 @@ class HostCheck:
         return result
 
     def before(self, feeds: Mapping[str, Given]) -> bool:
-        """Whether the inputs alone say that the index is inside. Raises: CapacityExceeded where it is not."""
+        """Whether the host could check the index before the run. Raises: CapacityExceeded if it is out of range."""
         index = self.index(feeds)
         if index is not None:
             verify(self.what, index, self.limits(feeds), _BEFORE)
@@ -84,12 +84,12 @@ class IndexCheck(HostCheck):
         self.port = port
 
     def after(self, feeds: Mapping[str, Given]) -> None:
-        """Raises: CapacityExceeded where the index of the run that has ended was outside."""
+        """Checks the index of a run that has ended. Raises: CapacityExceeded if it was out of range."""
         verify(self.what, self.port.take(), self.limits(feeds), _AFTER)
 
 
 def verify(what: str, index: npt.NDArray[Any], limits: npt.NDArray[Any], then: str) -> None:
-    """Raises: CapacityExceeded for an index outside of its limits."""
+    """Checks an index against its limits. Raises: CapacityExceeded."""
     wrong = fault(what, index, limits)
     if wrong is not None:
         advice = "" if limits[2] == NOTHING else ". Give a longer cache, or begin it anew"
@@ -106,8 +106,8 @@ def checks_in(declared: Graph, planned: Graph, arena: DeviceArena) -> list[Index
 
 
 def _host_nodes(*tensors: Tensor) -> dict[int, list[Node]]:
-    """The nodes by which the host computes each tensor, in order; none for one that needs more than little
-    arithmetic of integers on inputs."""
+    """The nodes by which the host computes each tensor, in order, by tensor id. Tensors that need more than a few small
+    integer ops on inputs and constants are left out."""
     result = {}
     for t in tensors:
         nodes: dict[int, Node] = {}
@@ -129,7 +129,7 @@ def _host_nodes(*tensors: Tensor) -> dict[int, list[Node]]:
 
 
 class _Pending:
-    """The index of a launch, on the device until it is read."""
+    """The index of one check of a launch; it stays on the device until it is read."""
 
     __slots__ = ("index", "limits", "read", "what")
 
@@ -138,8 +138,8 @@ class _Pending:
 
 
 class Unread:
-    """The checks that the results of a launch depend on and that nobody has read: its own, and those of the launches
-    before it whose results or states it read."""
+    """The unread checks that the results of a launch depend on: its own, and those of earlier launches whose results or
+    states it used."""
 
     def __init__(self, own: Sequence[_Pending], earlier: Iterable[Unread]) -> None:
         self._pending: list[_Pending] = list(dict.fromkeys(p for u in earlier for p in u._pending if not p.read))
@@ -167,14 +167,14 @@ class Unread:
 def unread(
     checks: Sequence[IndexCheck], feeds: Mapping[str, Given], earlier: Sequence[Unread], device: Any
 ) -> Unread | None:
-    """What the results of a launch that has begun depend on; None where that is nothing."""
+    """The unread checks that the results of a launch that has begun depend on; None if there are none."""
     if not checks and not earlier:
         return None
     return Unread([_Pending(c, c.port.give(device), c.limits(feeds)) for c in checks], earlier)
 
 
 def earlier_launches(values: Iterable[Given], states: Unread | None) -> list[Unread]:
-    """The unread checks of launches whose results, or states, a run is to read."""
+    """The unread checks of launches whose results or states a run will use; read at once where they are too many."""
     result = [v._unread for v in values if isinstance(v, Array) and v._unread]
     if states:
         result.append(states)

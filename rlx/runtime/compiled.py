@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from rlx.runtime.report import Report
     from rlx.runtime.timings import Timings
 
-_KEPT_NODES = 256  # a smaller graph takes the passes about as long as the cache takes to find what they made of it
+_KEPT_NODES = 256  # the passes over a smaller graph take about as long as reading it from the disk's cache
 
 
 def _least_spared(info: DeviceInfo) -> int:
-    """The bytes of an arena from which on it is worth some time to make it smaller."""
+    """The arena size in bytes from which it is worth the time to look for a smaller plan."""
     return SPARED_BYTES if info.kind == "cpu" else max(SPARED_BYTES, info.memory_bytes // SPARED_PART)
 
 
@@ -74,10 +74,10 @@ class CompiledGraph(Closing):
         self.state = state
         self.options = options
         self._ports, self._changes = ports_of(graph), graph._changes
-        # The programs of one State take turns by its lock: a donated input and the result that lies in the state's slot
-        # belong to one run. In a forked child the State, which is older, gets its new lock first.
+        # Programs of one State share its lock: a donated input and the result in the state's slot belong to one run.
+        # A forked child makes its locks anew in the order in which they were made, so the State's before this one.
         self._lock = renewed(self, "_lock", (lambda: state.turn) if graph.states else threading.RLock)
-        self._building = renewed(self, "_building", threading.RLock)  # taken after `_lock` by who takes both
+        self._building = renewed(self, "_building", threading.RLock)  # a thread that takes both takes `_lock` first
         self._closed = False
         self._busy = 0  # calls in progress that use the program; all are of the thread that holds the lock
         self._program: Recorded | None = None
@@ -88,8 +88,8 @@ class CompiledGraph(Closing):
         states = {name: t.type for name, t in graph.states.items()}
         weights.check(params)
         state.check(states, states=True)
-        # Checked before the passes, which make constants as large as the tensors that they rewrite: inputs, weights
-        # and states need their bytes in any case.
+        # Inputs, weights and states need their bytes in any case. This is checked before the passes, whose constants
+        # may be as large as the tensors that they rewrite.
         stores = weights.need(params) + state.need(states)
         undo = Resources()
         undo.callback(options.room.unbind, *options.room.bind(weights, state))
@@ -164,7 +164,7 @@ class CompiledGraph(Closing):
     def valid_rows(self, name: str) -> int:
         """The number of leading rows of a state that are valid.
 
-        All are, unless `set_valid_rows` or `feed_rows` has changed it."""
+        All rows are, unless `set_valid_rows` or `feed_rows` set another number."""
         with self._lock:
             arena = self._ready().arena
             node, row = rows_of(self._prepare().graph, name)
@@ -183,9 +183,8 @@ class CompiledGraph(Closing):
     def feed_rows(self, state: str, output: str, at: int | None = None) -> int:
         """Copies the rows that the last run returned as `output` into a state, on the device.
 
-        A cache of keys and values grows by them without a transfer to the host. Returns how many rows of the state
-        are valid then. `at` is the row of the state to write first: by default the first row that is not valid, and
-        no later one.
+        A KV cache grows by them without a transfer to the host. Returns how many rows of the state are valid then.
+        `at` is the row at which writing begins: by default, and at most, the first row that is not valid.
 
         Shape: output (n, …), state (m, …). Raises: GraphError for unknown names, ShapeError for other rows,
         DTypeError, ArenaError where the rows do not fit; nothing is changed then.
@@ -271,7 +270,7 @@ class CompiledGraph(Closing):
                             self.state.unread = later
                     mark = self.device.mark()
                     program.broken_off = False
-                except Exception as error:  # noqa: BLE001 any error of a user's function, too, is the launch's
+                except Exception as error:  # noqa: BLE001 errors of user functions also become the launch's error
                     kept = stored(error)
                     failed = {p.name: Array._of(self.device, p.declared, None, kept) for p in program.outputs}
                     return Launch(failed, None, kept)
@@ -299,8 +298,9 @@ class CompiledGraph(Closing):
             return result
 
     def build_call(self, names: Sequence[str]) -> tuple[Call, int] | str:
-        """The program on memory that each call gives: that of the inputs, named in its order, then that of the outputs.
-        Returns it with the bytes of its own memory, or the reason why there is none. The caller closes it."""
+        """The program as a call that is given its memory: the inputs' in the order of `names`, then the outputs'.
+
+        Returns it with the bytes of its own memory, or the reason why it cannot be built. The caller closes it."""
         prepared = self._prepare()
         graph = prepared.graph
         if graph.params or graph.states or len(names) != len(graph.inputs):
@@ -326,7 +326,7 @@ class CompiledGraph(Closing):
                 self._build()
         if first:
             debug.show_built(self)
-        else:  # another thread may run what would be recorded anew
+        else:  # recording anew would close a program that another thread may be running
             with self._lock:
                 self._ready()
         return self
@@ -334,11 +334,11 @@ class CompiledGraph(Closing):
     def clone(self) -> CompiledGraph:
         """A copy with its own arena and its own copy of the state, contents included; the weights stay shared.
 
-        Of a state the valid rows are copied, the others are zero."""
+        Only the valid rows of a state are copied; the others are zero."""
         return self._clone(self.options)
 
     def chosen_by(self, choices: Mapping[str, str] | None, *, timed: bool = False) -> CompiledGraph:
-        """As `clone`, with algorithms by these choices; `timed`: the steps of its runs are timed."""
+        """As `clone`, with these choices of algorithms; with `timed` each step of its runs is timed."""
         build = self.options.build._replace(choices=choices, timed=timed)
         return self._clone(self.options._replace(build=build, smaller=None))
 
@@ -347,7 +347,7 @@ class CompiledGraph(Closing):
             self._open()
             self._unchanged()
             resources = Resources()
-            self._busy += 1  # the program must not give way to its copy
+            self._busy += 1  # so that the program does not give its memory to its copy
             try:
                 with resources.unwound():
                     state = State(self.device)
@@ -361,7 +361,7 @@ class CompiledGraph(Closing):
                     resources.callback(twin.close)
                     if self._program is not None and self._version == self.weights.version:
                         copy = twin._ready()
-                        with self.weights.lock:  # so no weight moves between the check of the versions and the copy
+                        with self.weights.lock:  # so that no weight moves between the version check and the copy
                             if self._version == twin._version == self.weights.version:
                                 self._program.arena.copy_into(copy.arena)
             finally:
@@ -379,7 +379,7 @@ class CompiledGraph(Closing):
         with self._lock:
             self._open()
             self._unchanged()
-            self._busy += 1  # it gives way to no other program
+            self._busy += 1  # so that it does not give its memory to another program
             try:
                 if not self.weights.missing(list(self.graph.params)):
                     self._ready()
@@ -471,8 +471,8 @@ class CompiledGraph(Closing):
         return self._prepared
 
     def _optimized(self, param_dtypes: Mapping[str, DType]) -> Prepared:
-        """What the passes make of the graph, with nodes repeated to save memory. Raises: GraphError for a graph that
-        makes no sense."""
+        """The graph after the passes, with nodes repeated where that saves memory. Raises: GraphError for an invalid
+        graph."""
         verify(self.graph)
         o = self.options
         report("optimizing")
@@ -483,8 +483,8 @@ class CompiledGraph(Closing):
         ))  # fmt: skip
 
     def _with_repeats(self, prepared: Prepared) -> Prepared:
-        """The graph with nodes repeated where it has a budget, or is large, which the planner that shares no bytes
-        ignores."""
+        """The graph with nodes recomputed to save memory, if it has a budget or a large arena; unchanged for the "bump"
+        planner, which reuses no memory."""
         budget = self.graph.budget
         if self.options.planner != "reuse" or (budget is None and not self.options.optimize):
             return prepared
@@ -502,7 +502,7 @@ class CompiledGraph(Closing):
         return prepared._replace(graph=spare.spared(prepared.graph, plan, plan_of))
 
     def _make_plan(self, prepared: Prepared, outside: Container[str] | None = None) -> MemoryPlan:
-        """The plan of a prepared graph for where weights and states are now; the last one is kept."""
+        """The plan of a prepared graph with weights and states at their current slots. The last one is cached."""
         wanted = None if outside is not None else self._planned_by(prepared)
         last = self._last_plan
         if wanted is not None and last is not None and last[0][0].graph is prepared.graph and last[0][1:] == wanted[1:]:
@@ -515,7 +515,7 @@ class CompiledGraph(Closing):
         return plan
 
     def _planned_by(self, prepared: Prepared) -> tuple[Prepared, str, list[Slot | None]]:
-        """What a plan depends on: graph, planner, and where weights and states are now."""
+        """What a plan depends on: the graph, the planner, and the current slots of weights and states."""
         graph = prepared.graph
         slots = [*map(self.weights.find, graph.params), *map(self.state.find, graph.states)]
         return prepared, self.options.planner, slots
@@ -542,11 +542,11 @@ class CompiledGraph(Closing):
 
     @property
     def in_use(self) -> bool:
-        """Whether it runs now, or is bound: then it does not give way to others."""
+        """Whether it is running or bound: then it does not give its memory to other programs."""
         return self._busy > 0 or len(self._bound) > 0
 
     def give_way(self) -> bool:
-        """Closes the recording, until the next run, for another program's sake. Returns whether it could."""
+        """Closes the recording until the next run, to give its memory to another program. Returns whether it could."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -561,13 +561,13 @@ class CompiledGraph(Closing):
             self._lock.release()
 
     def _still_there(self) -> None:
-        """Raises: GraphError that says why, where the outputs of the last run are gone with its recording."""
+        """Raises: GraphError with the reason if the last run's outputs are gone because its recording was closed."""
         if self._gone:
             raise GraphError(f"the outputs of {self.graph.name!r} are gone: {self._gone}")
 
     def _let_go(self) -> None:
-        """Closes a program that will be recorded anew anyway, unless it is running, which frees the old slots of its
-        weights. The store calls this, which must never wait for another's lock."""
+        """Closes the program if a weight has moved and it is not running; this frees the weights' old slots. It never
+        waits for `_lock`, since the store that calls it holds its own lock."""
         if self._lock.acquire(blocking=False):
             try:
                 if not self._busy and self._version != self.weights.version:
@@ -576,7 +576,7 @@ class CompiledGraph(Closing):
                 self._lock.release()
 
     def _keep(self, name: str, data: npt.ArrayLike, dtype: DTypeLike) -> None:
-        """`set_param` for the arena, which must stay open until the next run."""
+        """`set_param` called through the arena, which must stay open until the next run."""
         with self._lock:
             self._busy += 1
             try:
@@ -585,7 +585,7 @@ class CompiledGraph(Closing):
                 self._busy -= 1
 
     def _ready(self) -> Recorded:
-        """The recorded program, for who holds `_lock`."""
+        """The recorded program. Requires: the caller holds `_lock`."""
         self._open()
         if self._program is not None and self._version == self.weights.version:
             return self._program
@@ -595,7 +595,7 @@ class CompiledGraph(Closing):
         return result
 
     def _build(self) -> Recorded:
-        """Records the program, for who holds `_building`, and `_lock` where it was recorded before."""
+        """Records the program. Requires: the caller holds `_building`, and `_lock` too if it was recorded before."""
         self._unchanged()
         missing = self.weights.missing(list(self.graph.params))
         if missing:
@@ -611,7 +611,7 @@ class CompiledGraph(Closing):
             self._version = self.weights.version
         room = self.options.room
         self.last_used = room.now()
-        room.admit(self, self._plan.total_bytes)  # no lock of a store is held: programs of others may give way
+        room.admit(self, self._plan.total_bytes)  # called without a store's lock: other programs may give way
         failed: OutOfDeviceMemory | None = None
         result: Recorded | None = None
         with self.weights.lock:
@@ -638,9 +638,9 @@ class CompiledGraph(Closing):
         return result
 
     def _count_own(self, program: Recorded) -> None:
-        """Counts what the executable has beside the plan. Raises: OutOfDeviceMemory where it cannot fit."""
+        """Counts the executable's memory beside the plan's. Raises: OutOfDeviceMemory if it does not fit."""
         own = program.own_bytes
-        if own or self.options.room.limit is not None:  # weights may take more in the order of the program's products
+        if own or self.options.room.limit is not None:  # weights reordered for its matrix products may be larger
             self._busy += 1
             try:
                 self.options.room.admit(self, self._plan.total_bytes + own)

@@ -31,7 +31,7 @@ from rlx.runtime.trees import (
 
 
 class _Custom(ABC):
-    """A function with a rule: called inside traced functions, or with arrays, as any."""
+    """A function with a derivative rule, called like any other: inside traced functions, or with arrays."""
 
     _what = ""
 
@@ -64,7 +64,7 @@ class _Custom(ABC):
         places = [i for i in range(len(args)) if i not in self.nondiff_argnums]
         tree, leaves = taken(tuple(args[i] for i in places))
         graph = home(self._what, leaves)
-        # New tensors, so that what the function computes of them can be told from what it closes over.
+        # New tensors, so that what the function computes from its arguments differs from what it closes over.
         xs = [apply("cast", t, dtype=t.dtype) for t in as_leaves(graph, leaves)]
         begin = len(graph.nodes)
         out, ys = outputs_of(
@@ -85,7 +85,7 @@ class _Custom(ABC):
 
 
 def _constant(t: Tensor) -> bool:
-    """Whether it is a constant, also one of the graphs around a body."""
+    """Whether it is a constant of its graph or of a graph around it."""
     while isinstance(t.graph, TracedBody) and t.node.op.leaf is Leaf.PARAM:
         t = t.graph.around(t)
     return t.node.op.is_constant
@@ -185,8 +185,8 @@ class custom_jvp(_Custom):
     def defjvps(self, *rules: Callable[..., Any] | None) -> None:
         """Gives a rule for each argument: rule(its tangent, the result, *primals) -> its part of the result's tangent.
 
-        The parts are added; None stands for an argument that moves nothing. Raises: GraphError with nondiff_argnums,
-        as JAX does, and where the function is called with another number of arguments than there are rules.
+        The parts are added; None stands for an argument without influence on the result. Raises: GraphError with
+        nondiff_argnums, as JAX does, and if the function is called with more or fewer arguments than there are rules.
         """
         name = name_of(self.fun)
         if self.nondiff_argnums:

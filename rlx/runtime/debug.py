@@ -78,13 +78,13 @@ def _beside_reference(compiled: CompiledGraph, node: Node, before: Values) -> st
         warnings.simplefilter("ignore")
         try:
             references = apply_reference(node, wide, True)
-        except Exception as error:  # noqa: BLE001 an error in reporting fails nothing
+        except Exception as error:  # noqa: BLE001 an error in reporting must not fail the run
             return f"no reference ({type(error).__name__}: {error})"
         return ", ".join(_error(compiled.value(t), r) for t, r in zip(node.outputs, references, strict=True))
 
 
 def _bytes_or_numbers(value: Any) -> npt.NDArray[Any]:
-    """A value as references take it: of packed weights the bytes."""
+    """A value in the form that references take: packed weights as their bytes."""
     return value.data if isinstance(value, PackedArray) else value
 
 

@@ -1,4 +1,4 @@
-"""Copies between the devices that two drivers make of one GPU: on the GPU, through memory that both see."""
+"""Copies between CUDA's and Vulkan's device of one GPU: on the GPU, through memory that both drivers see."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def copy_between(source: Buffer, at: int, nbytes: int, here: Device, there: Devi
             other = here.foreign(seen.address, nbytes, held)
             other.copy_from(source, at, 0, nbytes)
             here.mark().wait()
-            held.clear()  # else the copy would be kept to the next call of `here`, which lets go of foreign memory
+            held.clear()  # otherwise `here` would keep `own` alive until its next call, which frees foreign memory
             other.close()
             return own
     except UnsupportedOp as error:
@@ -46,7 +46,7 @@ def copy_between(source: Buffer, at: int, nbytes: int, here: Device, there: Devi
         said = "arrays go through the host between %s and %s: %s"
         logging.getLogger(__name__).warning(said, here.info.id, there.info.id, error)
     except OutOfDeviceMemory:
-        pass  # `there` may have in its own pool what the exporting driver cannot allocate
+        pass  # a copy through the host may still find memory in the other device's own pool
     return None
 
 

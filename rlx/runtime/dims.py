@@ -66,10 +66,10 @@ Spec = Sequence[AxisSpec] | Mapping[int, AxisSpec] | None
 
 
 class Declared:
-    """The varying axes of a function's arguments, as `jit`'s `dims` declares them: a specification for each argument,
-    which holds for all its arrays, or for a dict of arrays a dict of specifications.
+    """The varying axes of a function's arguments, as `jit`'s `dims` declares them: each argument has a specification
+    for all its arrays, or, if it is a dict of arrays, a dict of specifications.
 
-    Raises: GraphError for what is no specification, a name that no Dim has, or two Dims of a name."""
+    Raises: GraphError for an invalid specification, a name that no Dim has, or two Dims with one name."""
 
     def __init__(self, what: str, dims: Mapping[str, Any]) -> None:
         if not isinstance(dims, Mapping) or not dims:
@@ -98,7 +98,7 @@ class Declared:
                 raise GraphError(f"{what}: there is no Dim {axis!r}; dims declares {sorted(self.dims)}")
 
     def axes(self, name: str, keys: Sequence[str], shape: tuple[int, ...]) -> dict[int, Dim]:
-        """The varying axes of an array, by number: of argument `name`, under `keys` where that is a dict.
+        """The varying axes of an array, by number. The array belongs to argument `name`; `keys` lead to it in dicts.
 
         Raises: ShapeError for a specification of more axes than the array has."""
         spec = self.specs.get(name)

@@ -13,7 +13,7 @@ Donate = Sequence[str] | Mapping[str, str]
 
 
 def donated(graph: Graph, donate: Donate) -> tuple[Graph, dict[str, str]]:
-    """The graph in which each donated input is a state that its output replaces, and the output of each.
+    """The graph with each donated input turned into a state that its output replaces, and the output of each input.
 
     `donate` names the output for each input, or the inputs alone: each then takes the first output of its type that no
     other has taken. Raises: GraphError for unknown names and an input without an output left, ShapeError for an output

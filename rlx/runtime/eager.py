@@ -1,8 +1,8 @@
-"""Functions and operators outside a trace: each call runs a program of its own, which calls alike share.
+"""Functions and operators outside a trace: each call runs a program, which equal calls share.
 
 A call's key is its function, device, types and static values. The first call with a key traces the function as `jit`
 does, compiles it and keeps the program; each later one runs it on the memory of its arrays and of fresh results
-(`Device.build_call`). Where a device cannot, arrays are copied into the program's memory, and results out of it;
+(`Device.build_call`). Where that is not possible, arrays are copied into the program's memory, and results out of it;
 `copying()` says where and why.
 """
 
@@ -49,12 +49,12 @@ from rlx.runtime.exchange import adopted
 from rlx.runtime.jit import Traced, trace
 from rlx.runtime.session import Session
 
-PROGRAMS = 1024  # the most that are kept
-PROGRAM_BYTES = 256 << 20  # their memory, but for the last one's
-_KNOWN_NUMBERS = 16  # so many scalars of a program stay on a GPU
-_MOVES = 4  # so often a key is computed by the program that serves all places before it gets one of its own
+PROGRAMS = 1024  # limit on the programs kept
+PROGRAM_BYTES = 256 << 20  # limit on their memory, not counting the newest program
+_KNOWN_NUMBERS = 16  # limit on the scalars of a program that are kept in a GPU's memory
+_MOVES = 4  # uses of an index by the program that serves all offsets, before it gets a program of its own
 _AS_VALUES = 1 << 12  # elements of the largest array that may be built into a program, such as a shape
-# Functions whose Python numbers each call gives anew, as jit's; other functions have theirs built in.
+# Functions whose Python numbers are inputs, as in jit; those of other functions are built into the program.
 _NUMBERS = frozenset(
     ("add", "sub", "mul", "div", "mod", "floor_divide", "maximum", "minimum", "equal", "not_equal", "less",
      "less_equal", "greater", "greater_equal", "where", "fold_in", "updated")
@@ -68,22 +68,22 @@ class _InGraph(Exception):
 
 
 class _Leaves(list[Any]):
-    """The arrays of a call, and numbers that it gives anew. `once`: an argument is a function, or another object whose
-    content a key does not tell, so that the program serves this call alone."""
+    """The arrays of a call, and the numbers that are inputs. `once`: an argument is a function, or another object whose
+    content the key cannot tell, so that the program serves only this call."""
 
     once = False
 
 
 class _ByValue:
-    """In place of a program: calls with the key have these leaves built in, as a shape has to be."""
+    """Stored in place of a program: calls with this key have the values of these leaves built in, such as a shape."""
 
     def __init__(self, leaves: Sequence[int]) -> None:
         self.leaves = leaves
 
 
 class Program:
-    """A compiled call. `run` takes the leaves of a call with its key; `copies` says why arguments and results are
-    copied in and out of the program's memory, and is empty where it runs on their own."""
+    """A compiled call. `run` takes the leaves of a call with the same key. `copies` says why arguments and results are
+    copied into and out of the program's memory; it is empty where the program runs on their own memory."""
 
     __slots__ = ("copies", "nbytes", "run", "used")
 
@@ -95,17 +95,17 @@ class Program:
 
 
 class Cache:
-    """Programs by key. Any thread may look one up without the lock, under which they are added."""
+    """Programs by key. Adding one takes the lock; looking one up does not."""
 
     def __init__(self) -> None:
         self.programs: dict[Hashable, Program | _ByValue] = {}
         self.clock = count(1)
         self.lock = renewed(self, "lock", threading.RLock)
-        self.needing: set[Function] = set()  # the functions that compute nothing of NumPy arrays without a graph
+        self.needing: set[Function] = set()  # functions that raise NoGraph when called without a graph
         self.warned: set[str] = set()
 
     def add(self, key: Hashable, program: Program | _ByValue) -> None:
-        """Adds a program; those whose last use is the longest ago make room for it."""
+        """Adds a program; the least recently used ones are dropped to make room for it."""
         with self.lock:
             if isinstance(program, Program):
                 program.used = next(self.clock)
@@ -138,7 +138,7 @@ def copying() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for key, p in tuple(CACHE.programs.items()):
         if isinstance(p, Program) and p.copies:
-            while isinstance(key, tuple):  # the key of arrays that are built in begins with another
+            while isinstance(key, tuple):  # a key with built-in arrays begins with the key without them
                 key = key[0]
             found.setdefault(getattr(key, "__name__", str(key)), set()).add(p.copies)
     return found
@@ -148,7 +148,7 @@ def copying() -> dict[str, set[str]]:
 
 
 def compute(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What a public function gives outside a trace: rlx.Arrays, or what it gives without a graph (`rlx.zeros`)."""
+    """The result of a public function outside a trace: rlx.Arrays, or what it returns without a graph (`rlx.zeros`)."""
     leaves = _Leaves()
     numbers = function.__name__ in _NUMBERS
     parts: list[Any] = [function]
@@ -191,7 +191,7 @@ def compute(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 def _others(
     key: Hashable, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], leaves: _Leaves, device: Device
 ) -> Any:
-    """A call whose key is new, or that has arrays built in."""
+    """Runs a call whose key is new, or whose program has arrays built in."""
     make = partial(_compiled, function, args, kwargs, leaves, device)
     with CACHE.lock:
         program = CACHE.programs.get(key)
@@ -210,14 +210,14 @@ def _others(
 
 
 def _new(key: Hashable, make: Callable[..., Program], leaves: Sequence[Any]) -> Program | _ByValue:
-    """The program for a new key, or the leaves to build in, where the function needs their values."""
+    """The program for a new key, or the leaves to build in if the function needs their values while it is traced."""
     arrays = [i for i, x in enumerate(leaves) if isinstance(x, np.ndarray) and x.size <= _AS_VALUES]
     small = [i for i, x in enumerate(leaves) if i and isinstance(x, Array) and x.dtype.is_int and x.size <= MAX_RANK]
     program: Program | _ByValue
     for static in ([], arrays, sorted(arrays + small)):
         try:
             program = make(static)
-        except (RlxError, TypeError, ValueError):  # It may be that the function needs their values, as of a shape.
+        except (RlxError, TypeError, ValueError):  # the function may need values of arrays, such as a shape
             if static != sorted(arrays + small):
                 continue
             raise
@@ -230,7 +230,7 @@ def _new(key: Hashable, make: Callable[..., Program], leaves: Sequence[Any]) -> 
 
 
 def _part(x: Any, leaves: _Leaves, numbers: bool) -> Any:
-    """An argument's part of the key. Appends its arrays to the leaves, and with `numbers` a Python number."""
+    """An argument's part of the key. Appends its arrays to the leaves, and with `numbers` Python numbers too."""
     kind: Any = type(x)
     if kind is Array:
         leaves.append(x)
@@ -257,7 +257,7 @@ def _rare_part(x: Any, leaves: _Leaves, numbers: bool) -> Any:
     kind: Any = type(x)
     if isinstance(x, Tensor):
         raise _InGraph
-    if isinstance(x, float):  # np.float64 is weak, like any
+    if isinstance(x, float):  # np.float64 takes the other operands' dtype, like Python's float
         return _part(float(x), leaves, numbers)
     if _is_array(x):
         leaves.append(_read(x))
@@ -287,8 +287,8 @@ def _is_array_or_tensor(x: Any) -> bool:
 
 
 def _read(x: Any) -> Any:
-    """An array of any library as NumPy's, or as an Array where it lies on a device; Arrays and packed ones as they
-    are."""
+    """An array of any library as a NumPy array, or as an Array if it is on a device; Arrays and PackedArrays are
+    returned unchanged."""
     if isinstance(x, Array | PackedArray):
         return x
     if isinstance(x, np.ndarray | np.generic):
@@ -330,7 +330,7 @@ def _compiled(
 
 
 def _checking(run: Run, checked: Sequence[tuple[int, Callable[[Any], None]]]) -> Run:
-    """A run before which arguments that the host knows are checked."""
+    """A run that first checks arguments whose values the host knows."""
 
     def work(leaves: Sequence[Any]) -> Any:
         for i, check in checked:
@@ -395,7 +395,7 @@ def _say_f64(leaves: Sequence[Any], device: Device) -> None:
 
 
 def _runner(exe: CompiledGraph, traced: Traced, leaves: Sequence[Any], name: str) -> Program:
-    """The program of a call: on the memory of its arguments, with copies, or by way of `launch`."""
+    """The program of a call, which runs on its arguments' memory, on copies of them, or through `launch`."""
     device = exe.device
     plain = all(isinstance(x, Array | np.ndarray | int | float) for x in leaves)
     users = any(node.op.family == "custom" for node in exe.graph.nodes)
@@ -423,7 +423,7 @@ def _runner(exe: CompiledGraph, traced: Traced, leaves: Sequence[Any], name: str
 def _view(
     exe: CompiledGraph, traced: Traced, by_name: Mapping[str, tuple[int, Any]], leaves: Sequence[Any]
 ) -> Run | None:
-    """Gives an Array's own memory with another shape, where the only result lies at the first byte of an argument."""
+    """A run that only returns an argument's memory with another shape, if the sole result is such a view; else None."""
     results = list(visible(exe.graph.outputs).values())
     makers = {t.id: node for node in exe.graph.nodes for t in node.outputs}
     t = results[0]
@@ -439,7 +439,7 @@ def _view(
 
 
 def _sharing(x: Array, t: TensorType, at: int) -> Array:
-    """An Array in the memory of another, from its byte `at` on."""
+    """An Array that shares another's memory, starting at that array's byte `at`."""
     buffer = x._buffer
     if buffer is None or x._lender is not None:
         buffer = x._held()
@@ -455,8 +455,8 @@ def _sharing(x: Array, t: TensorType, at: int) -> Array:
 def _in_host_memory(
     exe: CompiledGraph, call: Any, traced: Traced, sources: Sequence[tuple[int, Any]], leaves: Sequence[Any]
 ) -> Run:
-    """Runs on the addresses of arguments and of fresh results, with as few calls as there can be between an operator
-    and the program."""
+    """A run that passes the program the host addresses of arguments and of fresh results, with as few Python calls as
+    possible between an operator and the program."""
     device: Any = exe.device
     types = [t.type for t in exe.graph.inputs.values()]
     outputs = [(t, max(t.nbytes, 1)) for t in (t.type for t in visible(exe.graph.outputs).values())]
@@ -480,7 +480,7 @@ def _in_host_memory(
     at, turn, fresh, of = call.at, call.turn, device.fresh, Array._of
 
     def run(given: Sequence[Any]) -> Any:
-        held: list[Any] = []  # what keeps the memory until the run is over
+        held: list[Any] = []  # keeps the memory alive until the run is over
         with turn:
             for k, i in arrays:
                 x = given[i]
@@ -518,14 +518,14 @@ def _in_host_memory(
             at(places)
         return traced.result((), made)
 
-    run.cells = cells  # type: ignore[attr-defined]  # whose memory the program reads
+    run.cells = cells  # type: ignore[attr-defined]  # keeps alive the memory that the program reads
     return run
 
 
 def _in_device_memory(
     exe: CompiledGraph, call: Call, traced: Traced, sources: Sequence[tuple[int, Any]], leaves: Sequence[Any]
 ) -> Run:
-    """Runs that put the program in the device's queue, on the memory of arguments and of fresh results."""
+    """A run that enqueues the program on the device, on the memory of arguments and of fresh results."""
     device = exe.device
     types = [t.type for t in exe.graph.inputs.values()]
     outputs = [(t, max(t.nbytes, 1)) for t in (t.type for t in visible(exe.graph.outputs).values())]
@@ -535,8 +535,8 @@ def _in_device_memory(
     acquire, begin, of = device.acquire, call.begin, Array._of
     fresh = None if call.fresh is None else call.fresh([nbytes for _, nbytes in outputs])
     checked, first = partial(_run_checked, exe, traced, "a call"), outputs[0][0]
-    known: dict[Hashable, Any] = {}  # numbers that calls gave, in the device's memory
-    last: dict[int, tuple[Any, Any]] = {}  # the last of each argument, which a loop gives again
+    known: dict[Hashable, Any] = {}  # numbers of earlier calls, in the device's memory
+    last: dict[int, tuple[Any, Any]] = {}  # each argument's last number and its memory: a loop often passes it again
 
     def of_number(i: int, number: Any, t: TensorType, given: Sequence[Any]) -> Any:
         value = given[i]
@@ -578,7 +578,7 @@ def _in_device_memory(
         return results(buffers)
 
     def run_fresh(given: Sequence[Any]) -> Any:
-        """As `run`, with fewer calls where the arguments lie on the device as they are."""
+        """As `run`, with fewer Python calls if all arrays are on the device, aligned and with nothing left to check."""
         places, kept = [], []  # kept until the steps are enqueued
         for i, number, t in steps:
             x = given[i]
@@ -600,25 +600,26 @@ def _in_device_memory(
                     last[i] = x, buffer
                 kept.append(buffer)
                 places.append(buffer.address)
-        made = fresh(places)  # type: ignore[misc]  # it is there where this is called
+        made = fresh(places)  # type: ignore[misc]  # only called where `fresh` is not None
         return of(device, first, made[0]) if single else results(made)
 
     if fresh is not None:
         run_fresh.owner, run_fresh.call = exe, call  # type: ignore[attr-defined]
         return run_fresh
-    run.owner, run.call = exe, call  # type: ignore[attr-defined]  # which has the scratch memory
+    run.owner, run.call = exe, call  # type: ignore[attr-defined]  # keep alive the program and its scratch memory
     return run
 
 
 def _sources(traced: Traced, leaves: Sequence[Any]) -> dict[str, tuple[int, Any]]:
-    """For each input the place of its leaf, and the number that it is."""
+    """For each input the position of its leaf, and its traced number (None for an array)."""
     found: dict[str, tuple[int, Any]] = {n: (i, None) for i, n in enumerate(traced.names)}
     numbers = [i for i, x in enumerate(leaves) if isinstance(x, int | float)]
     return found | {n: (numbers[number.slot], number) for n, (number, _) in traced.tape.inputs.items()}
 
 
 def _run_checked(exe: CompiledGraph, traced: Traced, name: str, leaves: Sequence[Any]) -> Any:
-    """A run by way of `launch`, which checks everything. Errors of the device come with the results, on the CPU now."""
+    """A run through `launch`, which checks everything. Device errors are raised when a result is used, on the CPU at
+    once."""
     feeds, slots = traced.feeds(Arguments(None, list(leaves), []))
     launch = exe.launch(feeds)
     if exe.device.info.kind == "cpu":
@@ -629,7 +630,7 @@ def _run_checked(exe: CompiledGraph, traced: Traced, name: str, leaves: Sequence
 
 
 def _on_device(exe: CompiledGraph, traced: Traced, sources: Sequence[tuple[int, Any]]) -> Run:
-    """Runs that only put work in the device's queue: copies of the inputs, the program, copies of the results."""
+    """A run that only enqueues work on the device: copies of the inputs, the program, copies of the results."""
     checked = partial(_run_checked, exe, traced, "a call")
 
     def run(leaves: Sequence[Any]) -> Any:
@@ -661,7 +662,7 @@ def _number_dtypes(traced: Traced, sources: Sequence[tuple[int, Any]]) -> dict[i
 
 
 class _Turn:
-    """The lock of one program."""
+    """The lock of one program, made anew in a forked child."""
 
     def __init__(self) -> None:
         self.lock = renewed(self, "lock", threading.Lock)
@@ -670,7 +671,7 @@ class _Turn:
 def _on_host(
     exe: CompiledGraph, traced: Traced, sources: Sequence[tuple[int, Any]], leaves: Sequence[Any]
 ) -> Run:
-    """Runs in host memory, with as few calls as there can be between an operator and the program."""
+    """A run in host memory, with as few Python calls as possible between an operator and the program."""
     program, device = exe._ready(), exe.device
     turn, work = _Turn(), program.executable.quick()
     dtypes = _number_dtypes(traced, sources)
@@ -712,13 +713,13 @@ def _on_host(
             made = {n: of(device, t, holding(raw)) for n, (raw, t) in zip(names, outputs, strict=True)}
         return traced.result((), made)
 
-    run.owner = exe  # type: ignore[attr-defined]  # whose memory the views are of
+    run.owner = exe  # type: ignore[attr-defined]  # keeps alive the memory of the views
     return run
 
 
 def _put_number(view: Any, number: Any, dtype: DType, value: int | float) -> None:
     """Writes a Python number. Raises: DTypeError where the dtype does not hold it."""
-    # NumPy rounds once to these; to bf16 it goes by way of f32.
+    # NumPy converts these numbers with one rounding; to bf16 it would go through f32 and round twice.
     if (type(value) is int and 0 <= value <= 127) or (dtype.is_float and not dtype.is_half and -1e38 < value < 1e38):
         view[...] = value
     else:
@@ -729,7 +730,7 @@ def _put_number(view: Any, number: Any, dtype: DType, value: int | float) -> Non
 
 
 def _binary(name: str, method: Callable[[Any, Any], Any]) -> Callable[[Array, Any], Any]:
-    """An operator. Between two Arrays on one device it looks its program up itself: everything else `compute` does."""
+    """An operator. For two Arrays on one device it looks up the program itself; `compute` handles everything else."""
     op, swap = method.applies  # type: ignore[attr-defined]
     numbers = op.__name__ in _NUMBERS
 
@@ -763,7 +764,7 @@ def _binary(name: str, method: Callable[[Any, Any], Any]) -> Callable[[Array, An
 
 
 def _method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A method, or an operator that is no more than a function of its operands."""
+    """A method, or an operator that just calls a function of `rlx.ops` on its operands."""
 
     def call(self: Array, *args: Any, **kwargs: Any) -> Any:
         if kwargs:
@@ -784,7 +785,7 @@ def _named(function: Any, name: str) -> None:
 
 
 def _getitem(self: Array, key: Any) -> Any:
-    """self[key], as NumPy has it. Masks select what they do in NumPy, since their values are known here."""
+    """self[key], with NumPy's meaning. Boolean masks work as in NumPy, since their values are known outside a trace."""
     if TRACING.graph is not None or TRACING.body is not None:
         return getitem(self, key)  # type: ignore[arg-type]
     parts = key if isinstance(key, tuple) else (key,)
@@ -826,7 +827,7 @@ def _getitem(self: Array, key: Any) -> Any:
 
 
 def _uses(key: Hashable) -> int:
-    """How often this was asked of the key before."""
+    """How often this was called with the key before."""
     if len(_USES) >= PROGRAMS:
         _USES.clear()
     before = _USES.get(key, 0)
@@ -835,8 +836,10 @@ def _uses(key: Hashable) -> int:
 
 
 def _window(t: TensorType, parts: tuple[Any, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[Any, ...]] | None:
-    """Where a key begins on each axis, how many elements it spans there, and what it takes of these: None for a new
-    axis, 0 for an axis that it drops, else the step. None of steps backwards. Requires: the key selects something."""
+    """For an indexing key: the start on each axis, the number of elements spanned there, and for each part of the key
+    its step, 0 for a dropped axis or None for a new one.
+
+    None if a step is negative. Requires: the key selects something."""
     there = sum(k is not None and k is not Ellipsis for k in parts)
     at = parts.index(Ellipsis) if Ellipsis in parts else len(parts)
     whole = (slice(None),) * (len(t.shape) - there)
@@ -859,15 +862,16 @@ def _window(t: TensorType, parts: tuple[Any, ...]) -> tuple[tuple[int, ...], tup
 
 
 def _moved(x: Any, starts: Any, sizes: tuple[int, ...], steps: tuple[int | None, ...]) -> Any:
-    """x[key] for all keys that differ in where they begin; see `_window`."""
+    """x[key], as one function for all keys that differ only in their starts; see `_window`."""
     key = tuple(None if n is None else slice(None, None, n) if n else 0 for n in steps)
     return getitem(dynamic_slice(x, starts, sizes), key)
 
 
 def _cut(x: Array, parts: tuple[Any, ...], known: Hashable) -> Array | None:
-    """What a key of ints, slices, None and Ellipsis selects, where it lies in one piece or on the CPU: a copy, which
-    takes no program, or on a GPU the array's own memory, where programs can take that without a copy. None of anything
-    else, also of what the key must not have."""
+    """What a key of ints, slices, None and Ellipsis selects, without a program, if it is contiguous or on the CPU.
+
+    The result is a copy, or on a GPU a view of the array's memory where it is aligned as programs require. None if a
+    program has to do it, and for an invalid key."""
     t = x.type
     if x._buffer is None or x._lender is not None:
         x._held()
@@ -890,7 +894,7 @@ def _cut(x: Array, parts: tuple[Any, ...], known: Hashable) -> Array | None:
         return Array._of(x.device, result, x.device.holding(data))  # type: ignore[attr-defined]
     if not in_one:
         return None
-    if not (x._offset + at) % VIEW_ALIGNMENT:  # other places would be copied by each call that takes them
+    if not (x._offset + at) % VIEW_ALIGNMENT:  # every call on an unaligned view would copy it
         return _sharing(x, result, at)
     device: Any = x.device
     if hasattr(device, "copied"):
@@ -905,8 +909,8 @@ def _cut(x: Array, parts: tuple[Any, ...], known: Hashable) -> Array | None:
 
 
 def _piece(t: TensorType, parts: tuple[Any, ...]) -> tuple[int, TensorType, bool] | None:
-    """At which byte the part of a tensor begins that a key selects, its type, and whether it lies in one piece. None of
-    a key that the op refuses, whose error says what is wrong, and of an empty part."""
+    """The byte offset of the part of a tensor that a key selects, its type, and whether it is contiguous. None for an
+    empty part, and for an invalid key, for which the op raises the error."""
     if t.dtype.is_packed or not t.nbytes:
         return None
     whole = np.lib.stride_tricks.as_strided(_NOTHING[:1].view(t.dtype.np)[:1], t.shape, _strides(t), writeable=False)
@@ -933,9 +937,9 @@ def _strides(t: TensorType) -> tuple[int, ...]:
 
 
 def _with_arrays(x: Array, parts: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The key with lists as arrays, which calls give anew, and masks as the indices of what they select.
+    """The key with lists as arrays, and masks as the arrays of indices that they select.
 
-    Raises: ShapeError for a mask of another shape than the axes that it stands for."""
+    Raises: ShapeError for a mask whose shape differs from that of the axes it indexes."""
     made: list[Any] = []
     axis = 0
     for k in parts:
@@ -987,7 +991,7 @@ def _setitem(self: Array, key: Any, value: Any) -> None:
 _BESIDE = (Tensor, bool, int, float, np.ndarray, np.generic)
 _BASIC = (int, slice, type(None), type(Ellipsis))
 _NOTHING = np.zeros(1, np.complex128)
-_PIECES: dict[Any, Any] = {}  # what `_piece` gave
+_PIECES: dict[Any, Any] = {}  # cached results of `_piece`
 _USES: dict[Any, int] = {}
 _OWN = ("__getitem__", "__iter__", "__contains__", "__int__", "__float__", "__bool__", "__index__", "__format__",
         "__setitem__", "__array__", "__array_ufunc__", "__array_function__", "copy", "item", "tolist", "__pos__"
@@ -1015,7 +1019,7 @@ def _attach() -> None:
 
 
 def attach_method(name: str) -> None:
-    """Gives Array a method that is a function of `rlx.ops`."""
+    """Adds a function of `rlx.ops` to Array as a method."""
     function = getattr(ops, name)
     setattr(Array, name, _method(name, inspect.unwrap(function)) if name in METHODS else function)
 

@@ -15,7 +15,7 @@ from rlx.runtime.trees import as_leaves, taken
 
 
 class Function(ABC):
-    """A model as a function. Within a traced function (of `jit`, `grad`, `checkpoint`) a call adds to its program; on
+    """A model as a function. In a traced function (of `jit`, `grad`, `checkpoint`) a call adds nodes to its program; on
     arrays it compiles a program for their shapes, on the best device, as `jit` does."""
 
     def __init__(self, name: str) -> None:
@@ -56,7 +56,7 @@ def type_of(value: Any) -> str:
 
 
 def float_dtype(what: str, dtype: Any) -> DType:
-    """Raises: DTypeError for what is none of f32, f64, f16 and bf16."""
+    """The dtype. Raises: DTypeError unless it is f32, f64, f16 or bf16."""
     kind = as_dtype(dtype)
     if not kind.is_float:
         raise DTypeError(f"trainable: {what} is {dtype}; expected f32, f64, f16 or bf16")

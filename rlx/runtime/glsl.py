@@ -16,7 +16,7 @@ _OTHER = re.compile(r"^ERROR: (.*)$", re.M)
 
 
 def spirv_of(name: str, text: str) -> bytes:
-    """The module of a compute shader, in which no two operations are fused, as in what NVRTC compiles for CUDA.
+    """The module of a compute shader, compiled without contraction into fused multiply-adds, as NVRTC is told for CUDA.
 
     Raises: UnsupportedOp where no glslang is installed; RlxError for text that it does not compile, with the line of
     each mistake.
@@ -41,7 +41,7 @@ def spirv_of(name: str, text: str) -> bytes:
 
 
 def _mistakes(said: str, text: str) -> str:
-    """What the compiler says, each mistake with the number of its line and what stands there."""
+    """The compiler's messages, each with its line number and the text of that line."""
     lines, shown = text.splitlines(), []
     for match in filter(None, map(_PLACE.match, said.splitlines())):
         number = int(match[1])

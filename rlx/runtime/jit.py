@@ -60,8 +60,8 @@ class Traced(NamedTuple):
 
     The graph has inputs with the names of the arguments (arrays, see `Parameters.input_names`), n0, n1, … (numbers from
     the tape) and outputs y0, y1, …; `names` are those of all leaves of the call; `out` is the structure of the
-    resulting pytree and `results` its leaves, as names of outputs or slots of the tape; `constants` are those of the
-    graph that its program, which other functions share, takes in each run."""
+    resulting pytree and `results` its leaves, as names of outputs or slots of the tape; `constants` are constants of
+    the graph that are inputs of its program, because functions with other values share it."""
 
     graph: Graph
     tape: NumberTape
@@ -81,7 +81,7 @@ class Traced(NamedTuple):
         return {**arrays, **self.tape.feeds(slots), **self.constants}, slots
 
     def result(self, slots: Sequence[Any], made: Mapping[str, Any]) -> Any:
-        """What the function returns for a run's outputs and the tape's slots."""
+        """The function's result, from a run's outputs and the tape's slots."""
         return unflatten(self.out, [made[r] if isinstance(r, str) else slots[r] for r in self.results])
 
 
@@ -149,7 +149,7 @@ def _unset(name: str, before: Mapping[str, Any], owner: Any) -> None:
 
 
 def _explained(error: Exception, numbers: Sequence[TracedNumber]) -> TracedValueError | None:
-    """For an error about a number that each call gives anew: an error that says what to write. None for any other."""
+    """For an error about a traced number: one that says what to write instead. None for any other error."""
     text = str(error)
     if "TracedNumber" not in text or "static_arg" in text:
         return None
@@ -176,7 +176,7 @@ class Jitted(Generic[P, R]):
 
     `graph(*args)` is the traced program; `cache_info()` counts the cached programs."""
 
-    _shares = False  # whether its programs are also those of other functions with the same graph (rlx.runtime.shared)
+    _shares = False  # whether functions with the same graph share its programs (rlx.runtime.shared)
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class Jitted(Generic[P, R]):
 
             self._calls = BucketedCalls(self._parameters, dims, otherwise)
 
-    # Within another traced function the types are those of the function; from outside, arrays stand for its tensors.
+    # The first overload is for calls within a traced function; elsewhere arrays are given in place of tensors.
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
@@ -226,7 +226,7 @@ class Jitted(Generic[P, R]):
         call = self._parameters.take_apart(args, kwargs)
         home = traced_graph()
         if home is not None or any(isinstance(a, Tensor) for a in call.leaves):  # inlined in a trace
-            if home is not None:  # its arrays are constants there
+            if home is not None:  # arrays become constants of the graph being traced
                 known = [isinstance(a, Tensor) or is_python_number(a) for a in call.leaves]
                 call.leaves = [a if k else home.constant(a) for a, k in zip(call.leaves, known, strict=True)]
             args, kwargs = unflatten(call.skeleton, call.leaves)
@@ -308,14 +308,14 @@ class Jitted(Generic[P, R]):
         self._parameters.method = True
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """The method of an object: what the function does with the object as its first argument."""
+        """The function as a method: called with the object as its first argument."""
         return self if instance is None else JittedMethod(self, instance)
 
     def _compiled(self, call: Call) -> tuple[CompiledGraph | FittedProgram, Traced]:
         if self._calls is not None:
             return self._calls.program(call, self._traced, lambda graph, _: self._compile(graph))
         key = call.key()
-        if PLACE.mesh is not None:  # a program of collectives is that of one rank
+        if PLACE.mesh is not None:  # a program with collectives belongs to one rank
             key = (key, PLACE.mesh, PLACE.rank)
         with self._lock:
             if key not in self._cache:
@@ -355,7 +355,7 @@ class Jitted(Generic[P, R]):
         return self._session.compile(graph, donate=donate)
 
     def _donated(self, call: Call) -> list[str]:
-        """The graph's inputs for the arrays of donated arguments."""
+        """The names of the graph's inputs that hold arrays of donated arguments."""
         asked = {self._parameters.argument(o) for o in call.origins} & set(self._donate)
         if len(asked) < len(self._donate):
             missing = sorted(set(self._donate) - asked)
@@ -373,7 +373,7 @@ def tracing() -> bool:
 
 
 class Shared(Jitted[P, R]):
-    """A function that is made anew for each call, as a rule: others of the same graph use its programs too."""
+    """A function that is usually made anew for each call: all functions with the same graph share its programs."""
 
     def __init__(self, function: Callable[P, R], device: Target, *settings: Any) -> None:
         super().__init__(function, device, *settings)
@@ -381,9 +381,9 @@ class Shared(Jitted[P, R]):
 
 
 class Transformed(Shared[P, R]):
-    """A function that was differentiated or mapped: compiled for arrays, and inlined in a traced function, whatever its
-    arguments are, since it may close over tensors. Its arguments are then tensors of their own: a derivative with
-    respect to one does not see what is closed over, though that may be the same tensor."""
+    """A differentiated or mapped function: compiled for arrays, and always inlined in a traced function, since it may
+    close over tensors. Inlined, its arguments are copied to new tensors, so that a derivative with respect to an
+    argument leaves out uses of the same tensor that the function closes over."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves: list[Any] = []
@@ -401,8 +401,8 @@ class Transformed(Shared[P, R]):
 class JittedMethod:
     """A jitted function as the method of an object, which comes first among its arguments.
 
-    Of the object, the arrays among its attributes are arguments of each call, at any depth; everything else there is
-    built in, one program for each value. `launch`, `graph`, `save`, `report` and the rest are those of `Jitted`."""
+    The arrays among the object's attributes, at any depth, are arguments of each call; everything else in it is built
+    in, one program for each value. `launch`, `graph`, `save`, `report` and the rest are those of `Jitted`."""
 
     def __init__(self, jitted: Jitted[Any, Any], instance: Any) -> None:
         self.__self__ = instance
@@ -502,23 +502,23 @@ def jit(
     that took its place is not copied when it is given to the next call (see `Session.compile`).
 
     What the function closes over is read while it is traced: arrays there become constants (with a warning above
-    1 MiB), and later changes of them are not seen. Of a method's object the arrays among its attributes, at any depth,
-    are arguments of each call, and all else is built in. The cache holds 64 programs and logs every compile to the
+    1 MiB), and later changes of them are not seen. Arrays among the attributes of a method's object, at any depth, are
+    arguments of each call, and all else in it is built in. The cache holds 64 programs and logs every compile to the
     logger "rlx.jit". Use it as `@rlx.jit` or `@rlx.jit(device="vulkan")`, for functions and methods. `report()` says
     how each cached program runs.
 
     `device` is a name, or a `Session`, whose options then apply: several functions, and ONNX models, share the
     `memory_limit` of one session. `precision` is that of `Session`, "f32" by default, and a given session's own.
 
-    `dims` names axes whose length varies: `dims={"x": (rlx.Dim("batch", max=64), None), "y": ("batch",)}`, for each
-    argument one entry an axis, or a dict of axes by number, or a Dim alone for the first axis; in a dict of arrays, a
-    dict of these. `donate`, `save` and `launch` do not go with `dims`. One program then
-    serves each bucket of lengths (1, 2, 4 … 64): arrays are followed by zeros up to the bucket's size, sums and other
-    ops that combine elements along such an axis get masks, and results are cut to the true length. They are what a
-    program of just that length gives, but for the order of sums. The function is traced once for each length, which
-    takes milliseconds, and the graph compared with the bucket's; so numbers and constants made from `x.shape` are
-    right. An op that cannot be masked is an UnsupportedOp with its name; `otherwise="exact"` compiles a program for
-    each length instead. `report()` says which programs there are and what they cost.
+    `dims` names axes whose length varies: `dims={"x": (rlx.Dim("batch", max=64), None), "y": ("batch",)}`. An argument
+    has a tuple with one entry for each axis, a dict of axes by number, or a Dim alone for the first axis; a dict of
+    arrays has a dict of these. `dims` excludes `donate`, `save` and `launch`. One program serves each bucket of lengths
+    (1, 2, 4 … 64): arrays are padded with zeros to the bucket's size, sums and other ops that combine elements along
+    such an axis are masked, and results are cut to the true length. They equal those of a program of just that length,
+    except for the order of sums. The function is traced once for each length, which takes milliseconds, and the graph
+    compared with the bucket's; so numbers and constants made from `x.shape` are right. An op that cannot be masked
+    raises UnsupportedOp with its name; `otherwise="exact"` compiles a program for each length instead. `report()` says
+    which programs there are and what they cost.
 
     Raises: GraphError for static names that the function does not have. When called: the errors of the ops and of
     `Session`; GraphError for an argument that is refused and for a function that returns no tensor; TracedValueError
@@ -553,10 +553,9 @@ def grad(
 
     The function works on arrays (compiled and cached like `jit`, with its rules for arguments) and inside a traced
     function. An argument may be a pytree of tuples, lists and dicts of arrays; its gradient has the same structure. A
-    Python float in it counts as an f32 of rank 0. With `has_aux` the function returns the scalar and anything else,
-    and what this makes returns (gradient, the other). `device` and
-    `out` as in `jit`.
-    `dims`, `otherwise`: as in `jit`; padding adds nothing to a gradient.
+    Python float in it counts as an f32 of rank 0. With `has_aux` the function returns (scalar, auxiliary value), and
+    the gradient function (gradient, auxiliary value). `device`, `out`, `dims` and `otherwise`: as in `jit`; padding
+    adds nothing to a gradient.
     Raises: ShapeError if the function's result is not a scalar, GraphError for an argument that does not exist or has
     no array, and the errors of `gradients`.
     """
@@ -585,8 +584,8 @@ def value_and_grad(
 ) -> Jitted[P, tuple[R, Any]]:
     """What a scalar-valued function returns, and its gradient as `grad` gives it: (value, gradient), in one program.
 
-    With `has_aux` the function returns the scalar and anything else: ((value, the other), gradient). As jax's. Other
-    arguments and errors: as `grad`.
+    With `has_aux` the function returns (scalar, auxiliary value), and this gives ((scalar, auxiliary value), gradient),
+    as JAX's. Other arguments and errors: as `grad`.
     """
     made = _value_and_grad("value_and_grad", fun, argnums, has_aux)
     return Transformed(made, device, None, static_argnums, static_argnames, "value_and_grad", out, (), dims, otherwise)
@@ -632,7 +631,7 @@ def _value_and_grad(
 
 
 def argument_numbers(what: str, argnums: Any) -> tuple[Any, ...]:
-    """The numbers of the arguments that are differentiated. Raises: GraphError for no int, tuple or list."""
+    """`argnums` as a tuple. Raises: GraphError unless it is an int, a tuple or a list."""
     if is_index(argnums):
         return (argnums,)
     if not isinstance(argnums, tuple | list):
@@ -641,19 +640,19 @@ def argument_numbers(what: str, argnums: Any) -> tuple[Any, ...]:
 
 
 def check_twice(what: str, numbers: Sequence[Any], count: int) -> None:
-    """Raises: GraphError where two numbers name one of `count` arguments, whose derivative would be split."""
+    """Raises: GraphError if two numbers name the same one of `count` arguments: its derivative would be split."""
     places = [i % count for i in numbers if is_index(i) and count]
     if len(set(places)) < len(places):
         raise GraphError(f"{what}: argnums is {tuple(numbers)}, which names an argument twice; name each once")
 
 
 def _own(t: Tensor) -> Tensor:
-    """The tensor to differentiate by: of a number one of its own, which other uses of the number do not share."""
+    """The tensor to differentiate by. A number gets a new tensor, which its other uses do not share."""
     return t if t.weak is None else apply("cast", t.concrete(), dtype=t.dtype)
 
 
 def _instead(result: Any) -> str:
-    """What a function gave in place of a scalar, and what to write."""
+    """For errors: what a function returned instead of a scalar, and what to write."""
     if isinstance(result, Tensor):
         return f"{result.shape}; sum it first"
     if isinstance(result, tuple):
@@ -665,7 +664,7 @@ def _instead(result: Any) -> str:
 
 
 def _depends(result: Tensor, wrt: Sequence[Tensor]) -> bool:
-    """Whether the result is computed of any of these."""
+    """Whether the result depends on any of these tensors."""
     wanted, seen, waiting = {t.id for t in wrt}, set[int](), [result]
     while waiting:
         t = waiting.pop()
@@ -678,7 +677,7 @@ def _depends(result: Tensor, wrt: Sequence[Tensor]) -> bool:
 
 
 def _differentiated(what: str, function: Callable[..., Any], args: list[Any], i: int, wrt: list[Any]) -> Any:
-    """Appends the tensors of an argument to `wrt`, floats as tensors of rank 0; returns the argument's structure."""
+    """Appends an argument's leaves to `wrt`, Python floats as tensors of rank 0; returns the argument's structure."""
     name = getattr(function, "__name__", type(function).__name__)
     if not is_index(i) or not -len(args) <= i < len(args):
         raise GraphError(
@@ -725,5 +724,5 @@ def _label(function: Callable[..., Any], i: int) -> str:
 
 
 def _place(skeleton: Any, at: int) -> str:
-    """How a leaf is reached in its argument, as in "w.0"."""
+    """The path of a leaf within its argument, as in "w.0"."""
     return list(leaf_names(skeleton, ""))[at].removeprefix(".")

@@ -1,8 +1,8 @@
 """Prepared graphs in the disk's cache: a large graph goes through the passes once on a machine.
 
-The key of an entry is all that the passes see: the graph with its constants, the device, the options, the versions and
-sources that are at work. An entry is what a saved program's file has of its graph, and is read as that is: node by
-node, each claim checked, without addresses. What cannot be read, for whatever reason, is prepared anew.
+The key of an entry covers all that the passes depend on: the graph with its constants, the device, the options, and the
+versions and sources in use. An entry holds the graph in the form of a saved program's file and is read in the same way:
+node by node, with every claim checked, without addresses. A graph whose entry cannot be read is prepared anew.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rlx.runtime.saved.graph_data import GraphsReader, GraphsWriter, names_of
 from rlx.runtime.version import VERSION, described
 
 KIND = "graphs"  # the kind of these records in the disk's cache
-MOST_CONSTANT_BYTES = 16 << 20  # longer constants are not worth a second copy on the disk
+MOST_CONSTANT_BYTES = 16 << 20  # limit on a graph's constants; more are not worth a second copy on the disk
 _PASSES = ("backends", "driver", "ir", "ops", "packed", "passes", "runtime")  # the folders that a result depends on
 _COUNT = struct.Struct("<Q")
 _ALIGNMENT = 64
@@ -42,7 +42,7 @@ def prepared(
     param_dtypes: Mapping[str, DType],
     make: Callable[[], Prepared],
 ) -> Prepared:
-    """What `make` returns, which depends on the other arguments alone; from the cache where it has that."""
+    """The result of `make`, from the cache if it is there. Requires: it depends only on the other arguments."""
     cache = shared(KIND)
     key = None if cache.folder is None else key_parts(graph, device, options, param_dtypes)
     if key is None:
@@ -61,7 +61,7 @@ def prepared(
 def key_parts(
     graph: Graph, device: Device, options: CompileOptions, param_dtypes: Mapping[str, DType]
 ) -> list[Part] | None:
-    """What the result depends on; None for a graph that no file can hold, or whose constants are long."""
+    """What the result depends on; None for a graph that no file can hold, or whose constants are too large."""
     data = _data(graph)
     if data is None:
         return None
@@ -74,7 +74,7 @@ def key_parts(
 
 
 def _data(graph: Graph, **more: Any) -> list[bytes] | None:
-    """A graph as a text, with `more` beside it, and the blocks of its arrays."""
+    """A graph as JSON, with the fields of `more` beside it, and the bytes of its arrays."""
     blocks: list[Bytes] = []
 
     def add(raw: Bytes) -> int:
@@ -93,8 +93,8 @@ def _data(graph: Graph, **more: Any) -> list[bytes] | None:
 
 
 def written(prepared: Prepared) -> bytes | None:
-    """The record of a prepared graph: the number of its parts, their lengths, and the parts, each filled up with zeros
-    to a multiple of 64 bytes."""
+    """The record of a prepared graph: the number of its parts, their lengths, and the parts, each padded with zeros to
+    a multiple of 64 bytes."""
     parts = _data(prepared.graph, decomposed=sorted(prepared.decomposed))
     if parts is None:
         return None
@@ -103,7 +103,7 @@ def written(prepared: Prepared) -> bytes | None:
 
 
 def read(record: bytes, declared: Graph, param_dtypes: Mapping[str, DType]) -> Prepared | None:
-    """The prepared graph of a record; None for one that is no such thing."""
+    """The prepared graph of a record; None for a damaged record, or one of another graph."""
     try:
         (count,) = _COUNT.unpack_from(record)
         lengths = struct.unpack_from(f"<{count}Q", record, _COUNT.size)
@@ -121,5 +121,5 @@ def read(record: bytes, declared: Graph, param_dtypes: Mapping[str, DType]) -> P
         if names_of(graph) != names_of(declared):
             return None
         return Prepared(graph, frozenset(table["decomposed"]), param_dtypes)
-    except Exception:  # noqa: BLE001 whatever is wrong with a record, the passes make another
+    except Exception:  # noqa: BLE001 whatever is wrong with a record, the graph is prepared anew
         return None

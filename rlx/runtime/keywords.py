@@ -1,4 +1,4 @@
-"""keywords: functions that say which keyword was meant by one that they do not have."""
+"""keywords: a decorator whose functions suggest the nearest known keyword for an unknown one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 
 def keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, whose TypeError for an unknown keyword names those it has and the nearest."""
+    """The function, with a TypeError for unknown keywords that lists the known ones and suggests the nearest."""
     code = function.__code__
     known = set(code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]) - {"self"}
     what = function.__qualname__.removesuffix(".__init__")

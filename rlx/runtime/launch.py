@@ -20,9 +20,9 @@ U = TypeVar("U")
 class Launch(Generic[T]):
     """A run under way, made by `CompiledGraph.launch`, or by that of a jitted function or an ONNX model.
 
-    `results` are its outputs as rlx.Arrays, by name; of a jitted function they are what a call returns. They may feed
-    other runs at once, which the device does in order: the host waits for none of them. Reading one waits for it. Where
-    the run failed, their use raises its error, as `wait` does.
+    `results` are its outputs as rlx.Arrays, by name, or what a call of the jitted function returns. They may feed other
+    runs at once, without the host waiting, since the device runs them in order. Reading a result waits for it. If the
+    run failed, using a result raises its error, as `wait` does.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Launch(Generic[T]):
                 mark.wait()
             except RlxError as error:
                 self._failed(error)
-            self._mark = None  # only now: after an interrupt above, the run is still under way
+            self._mark = None  # not set earlier: if the wait is interrupted, the run is still under way
         self._check()
         if self._error is not None:
             raise again(self._error)
@@ -86,7 +86,7 @@ class Launch(Generic[T]):
         return result
 
     def _check(self) -> None:
-        """Reads the checks of the run, which is complete, and of those before it."""
+        """Reads the unread checks of the run and of earlier ones. Requires: the run is complete."""
         unread, self._unread = self._unread, None
         if unread is not None and self._error is None:
             try:

@@ -11,8 +11,8 @@ from rlx.runtime.room import Room
 class CompileOptions(NamedTuple):
     """The options of `Session.compile`, and the memory that the session's programs share.
 
-    `smaller`: the options to use instead if memory runs out at the first run; `stream`: the address of the user's CUDA
-    stream."""
+    `smaller`: options that need less memory, used instead if memory runs out at the first run; `stream`: the address of
+    the user's CUDA stream."""
 
     planner: Literal["reuse", "bump"]
     storage: Literal["typed", "f32"]

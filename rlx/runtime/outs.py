@@ -10,7 +10,7 @@ Out = Literal["host", "device"]
 
 
 def check_out(what: str, out: object) -> None:
-    """Raises: GraphError for a place of results that is none."""
+    """Raises: GraphError unless `out` is "host" or "device"."""
     if out not in ("host", "device"):
         raise GraphError(
             f'{what}: out {out!r} is neither "host" (NumPy arrays) nor "device" (rlx.Arrays that stay there)'

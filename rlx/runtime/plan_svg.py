@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _LEFT, _TOP, _WIDTH, _HEIGHT = 84, 40, 900, 520
 _LETTER, _LINE = 7.0, 14  # a name's letter is about this wide and high
-_MOST = 1500  # the boxes drawn: of more tensors, those that take the most bytes for the most steps
+_MOST = 1500  # limit on the boxes drawn: those with the largest product of bytes and steps
 _FILLS = {
     "f32": "#9ecae9", "f16": "#ffbf79", "bf16": "#88d27a", "f64": "#d6a5c9", "i64": "#e4b9b1", "i32": "#f2cf5b",
     "i8": "#bab0ac", "u8": "#d8b5a5", "bool": "#83c5be",
@@ -153,7 +153,7 @@ def _boxes(
         if t.id in plan.slots
         and plan.slots[t.id].segment in bases
         and plan.slots[t.id].nbytes
-        and not (where and t.node.op.leaf)  # a body's leaves are tensors of the graph around it, drawn there
+        and not (where and t.node.op.leaf)  # leaves of a body are drawn as tensors of the graph around it
     }
     lives = _lives(plan)
     controls = [(plan.live_ranges[node.outputs[0].id].first, node) for node in program.nodes if bodies(node)]
@@ -184,7 +184,7 @@ def _boxes(
 
 
 def _lives(plan: MemoryPlan) -> dict[int, LiveRange]:
-    """Each tensor's live range: its bytes are needed as long as any tensor on them is alive."""
+    """Each tensor's live range, extended over those of the tensors that alias it."""
     result = dict(plan.live_ranges)
     for tensor, source in sorted(plan.alias_of.items(), reverse=True):
         result[source] = result[source]._replace(last=max(result[source].last, result[tensor].last))

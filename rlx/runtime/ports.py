@@ -22,8 +22,8 @@ Given = npt.NDArray[Any] | Array
 
 
 class _Port:
-    """A tensor's slot. `view` is its memory as an array of the declared type; None where the host cannot address it, or
-    the slot's dtype is wider."""
+    """A tensor's slot. `view` gives its memory as an array of the declared type, or None if the host cannot address it
+    or the slot's dtype is wider."""
 
     __slots__ = ("_arena", "_nbytes", "_node", "_slot", "declared", "name")
 
@@ -47,7 +47,7 @@ class _Port:
 
 
 class InputPort(_Port):
-    """One input; `put.call` writes an accepted NumPy array, like the arena's typed writes, and `write` any.
+    """One input. `put.call` writes an accepted NumPy array, like the arena's typed writes; `write` also takes Arrays.
 
     `declared` is the type the user gives, `tensor` the planned tensor that holds it (f32 if the storage layout widens
     it)."""
@@ -62,8 +62,8 @@ class InputPort(_Port):
         self.put = arena.input_writer(tensor.id, tensor.dtype, tensor.shape)
 
     def accept(self, value: Any, device: Device) -> Given:
-        """The value as an array of the declared type, an Array as it is. Raises: ShapeError, DTypeError, GraphError for
-        an Array of another device, and what a closed Array raises."""
+        """The value as a NumPy array of the declared type; an Array is returned unchanged. Raises: ShapeError,
+        DTypeError, GraphError for an Array of another device, and the error of a closed or failed Array."""
         if type(value) is np.ndarray and value.dtype == self.np_dtype and value.shape == self.shape:
             return value
         what = f"input {self.name!r}"
@@ -92,8 +92,8 @@ class InputPort(_Port):
 
 
 class DonatedPort(InputPort):
-    """An input that the run may overwrite: a state. An Array that lies in the state's slot already, as the last run's
-    result does, is not copied; any Array is dead from now on."""
+    """An input that the run may overwrite: a state. An Array that is in the state's slot already, such as the last
+    run's result, is not copied. Any Array given for it is unusable from then on."""
 
     __slots__ = ("_store", "_why")
 
@@ -112,8 +112,8 @@ class DonatedPort(InputPort):
 
 
 class OutputPort(_Port):
-    """One output: `take` returns a new NumPy array of the declared type, like the arena's typed reads, and `give` an
-    Array."""
+    """One output: `take` returns it as a new NumPy array of the declared type, like the arena's typed reads, `give` as
+    an Array."""
 
     __slots__ = ("_lend", "_read")
 
@@ -130,8 +130,8 @@ class OutputPort(_Port):
         return on_host(self.declared, data) if self.declared.dtype.is_packed else data
 
     def give(self, device: Device) -> Array:
-        """A copy in memory of its own, made on the device; through the host where the slot's dtype is wider. The result
-        that took the place of a donated input lies in the state's slot, without a copy."""
+        """A copy in new memory, made on the device, or through the host if the slot's dtype is wider. The result that
+        replaces a donated input is not copied: it stays in the state's slot."""
         t, slot = self.declared, self._slot
         if self._lend is not None:
             return self._lend()
@@ -154,7 +154,7 @@ def refuse_traced(what: str, value: Any) -> None:
 
 
 def by_name(what: str, names: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Inputs given in order, as these names have it, and by name; one dict stands for inputs by name.
+    """Inputs by name, from arguments in the order of `names` and by keyword; a single dict gives all inputs by name.
 
     Raises: GraphError for more than there are."""
     if len(args) == 1 and isinstance(args[0], Mapping):
@@ -183,7 +183,7 @@ def accept_inputs(ports: list[InputPort], arrays: Mapping[str, Any], device: Dev
         said = [f"missing {missing}" if missing else "", f"unknown {unknown}{near}" if unknown else ""]
         raise GraphError(f"run: inputs {' and '.join(filter(None, said))}; the graph takes {names}")
     values = [port.accept(arrays[port.name], device) for port in ports]
-    if len(ports) > 1 and type(ports[-2]) is DonatedPort:  # these come last
+    if len(ports) > 1 and type(ports[-2]) is DonatedPort:  # donated inputs come last
         taken: dict[int, str] = {}
         for port, value in zip(ports, values, strict=True):
             if type(port) is not DonatedPort or not isinstance(value, Array):

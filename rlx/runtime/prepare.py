@@ -35,8 +35,8 @@ def prepare(
 ) -> Prepared:
     """Applies the dtypes that weights are stored in, the storage layout, and the passes.
 
-    With `packed`, for devices whose kernels access less than 32 bits only in words, all is held and computed in 32
-    bits. `launches`: whether each node costs a launch of a kernel, as on GPUs.
+    With `packed`, for devices whose kernels access memory only in 32-bit words, everything is stored and computed in 32
+    bits. `launches`: whether each node costs a kernel launch, as on GPUs.
     Raises: UnsupportedOp."""
     from rlx import passes  # imported with the first program, not by `import rlx`
 
@@ -58,8 +58,8 @@ def planned(
     max_alloc_bytes: int,
     outside: Container[str] | None = None,
 ) -> MemoryPlan:
-    """The memory plan of a graph whose weights and states lie where these find them by name. `outside`: as of the
-    planner, the inputs whose memory each call gives."""
+    """The memory plan of a graph; `weight` and `state` give the slots of weights and states by name. `outside`, as in
+    the planner, names the inputs whose memory each call passes."""
     from rlx.driver.memory.planner import plan  # imported with the first program, not by `import rlx`
 
     def slots(tensors: Mapping[str, Tensor], find: Callable[[str], Slot | None]) -> dict[str, Slot]:

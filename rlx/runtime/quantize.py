@@ -15,8 +15,8 @@ from rlx.packed import PackedArray
 if TYPE_CHECKING:
     from rlx.packed.quantize import Finder
 
-_COMPILED_ELEMENTS = 1 << 20  # a search of so many is worth compiling it
-_PIECES_PER_TURN = 4  # Ctrl-C is noticed between turns of so many pieces of a thread
+_COMPILED_ELEMENTS = 1 << 20  # the search is compiled from this many elements on
+_PIECES_PER_TURN = 4  # pieces that each thread searches between two checks for Ctrl-C
 
 
 def quantize(x: npt.ArrayLike, dtype: DTypeLike) -> PackedArray:

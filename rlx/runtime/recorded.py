@@ -1,4 +1,4 @@
-"""Recorded: what a CompiledGraph has once its program is recorded, and how a run is fed and its results are given."""
+"""Recorded: a CompiledGraph's recorded program, which writes a run's inputs and reads its results."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Recorded:
     def __init__(self, owner: CompiledGraph, prepared: Prepared, plan: MemoryPlan) -> None:
         device, declared, graph = owner.device, owner.graph, prepared.graph
         bound = owner.weights.segments() | owner.state.segments()
-        # Set while a run is under way, and left so by a run that fails or is interrupted. It is also set before the
-        # first run where the last outputs are gone, so that Bound.run tests no more to note that there are new ones.
+        # Set while a run is under way; a failed or interrupted run leaves it set. It is also set before the first run
+        # if earlier outputs are gone: Bound.run, which tests it anyway, then knows that it must clear `owner._gone`.
         self.broken_off = bool(owner._gone)
         self._device, self._state, self._stream = device, owner.state, owner.options.stream
         self._overwritten = [n for n in owner._replaced if n not in owner.donated]
@@ -45,7 +45,7 @@ class Recorded:
             ins, ends = graph.inputs, graph.outputs
             self.inputs = [InputPort(n, t.type, ins[n], self.arena) for n, t in declared.inputs.items()]
             lends: dict[str, Callable[[], Array]] = {}
-            for n, output in owner.donated.items():  # they come last: another input may be the same Array
+            for n, output in owner.donated.items():  # written last: another input may be the same Array
                 state, t = graph.states[n], declared.states[n]
                 self.inputs.append(DonatedPort(n, t.type, state, self.arena, owner.state, declared.name))
                 if state.dtype == t.dtype:
@@ -57,13 +57,13 @@ class Recorded:
 
     @property
     def own_bytes(self) -> int:
-        """Bytes of the executable beside the plan's."""
+        """Bytes that the executable takes in addition to the plan's."""
         own: int = getattr(self.executable, "own_bytes", 0)
         return own
 
     def checks_of(self, values: Sequence[Given]) -> tuple[dict[str, Given], list[IndexCheck], list[Unread]]:
-        """The inputs by name, the checks that only the run can answer, and those of earlier launches that it depends
-        on. Raises: CapacityExceeded where the inputs already give an index outside of its limits."""
+        """The inputs by name, the checks that need the run, and the unread checks of earlier launches that it depends
+        on. Raises: CapacityExceeded if an index that follows from the inputs is out of range."""
         feeds: dict[str, Given] = {}
         if self.checks:
             feeds = {port.name: value for port, value in zip(self.inputs, values, strict=True)}
@@ -78,15 +78,15 @@ class Recorded:
         self.broken_off = True
 
     def feed(self, values: Sequence[Given]) -> None:
-        """Writes a run's inputs, in order with the user's stream where the session has one."""
+        """Writes a run's inputs, after the work on the user's stream if the session has one."""
         if self._stream is not None:
             self._device.follow(self._stream)
-        self._state.reclaim_each(self._overwritten)  # other programs may have lent what this run overwrites
+        self._state.reclaim_each(self._overwritten)  # states that this run overwrites may be lent as Arrays
         for port, value in zip(self.inputs, values, strict=True):
             port.write(value)
 
     def give(self) -> dict[str, Array]:
-        """A run's results as Arrays, which the user's stream waits for where the session has one."""
+        """A run's results as Arrays; the user's stream, if the session has one, waits for them."""
         results = {port.name: port.give(self._device) for port in self.outputs}
         if self._stream is not None:
             self._device.lead(self._stream)

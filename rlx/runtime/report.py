@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Report(Record, repr=False):
     """How each node runs on `device` ("native", "alias", "decomposed", "host", "control"), and the memory plan.
 
-    `engine_bytes` is what the CPU's compiled engine takes beside plan and weights: memory of its steps, tables, machine
-    code, and what weights take in another order, less what they do not take in their own (so it may be negative).
-    `remark` says why the CPU runs without that engine."""
+    `engine_bytes` is the memory of the CPU's compiled engine in addition to plan and weights: its steps, tables,
+    machine code and reordered weights, less the original weights that these replace (so it may be negative). `remark`
+    says why the CPU runs without that engine."""
 
     device: str
     nodes: Sequence[Dispatch]
@@ -52,7 +52,7 @@ class Report(Record, repr=False):
             + (f"; compiled engine {self.engine_bytes:,}" if self.engine_bytes else ""),
             *([self.remark] if self.remark else []),
         ]
-        shared = any(d.by == "engine" for d in self.nodes)  # the CPU has two ways to run a node
+        shared = any(d.by == "engine" for d in self.nodes)  # nodes of the CPU run in the engine or by NumPy
         lines += [
             f"  {d.how:10} {f'{d.by:6} ' if shared else ''}{d.op:14} {d.node}  [{' '.join(d.steps)}]"
             + (f" with {d.within}" if d.within else "")
@@ -63,7 +63,7 @@ class Report(Record, repr=False):
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """What notebooks show: the text, whose columns stay below each other."""
+        """What notebooks show: the text in a fixed-width font, which keeps its columns aligned."""
         from html import escape  # imported where it is used, not by `import rlx`
 
         return f"<pre>{escape(str(self))}</pre>"
@@ -109,7 +109,7 @@ class ReportOfCalls(Sequence[Report]):
 def report_of(
     recorded: Recorded, decomposed: Collection[str], device: str, plan: MemoryPlan, weights: Store
 ) -> Report:
-    """The report of a recorded program, of whose nodes some come from a decomposed op."""
+    """The report of a recorded program; `decomposed` are the labels of nodes that come from a decomposed op."""
     executable = recorded.executable
     nodes = [
         d._replace(how="decomposed") if d.how == "native" and d.node in decomposed else d for d in executable.dispatch

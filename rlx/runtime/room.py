@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RoomFull(OutOfDeviceMemory):
-    """A store would pass the limit of a room; where idle programs give way, it may be asked again."""
+    """A store would exceed the limit of a room; the request may be repeated after idle programs gave way."""
 
     def __init__(self, message: str, room: Room) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class RoomFull(OutOfDeviceMemory):
 
 
 class Rooms:
-    """The rooms in which a store is counted: those of the sessions whose programs bind it."""
+    """The rooms that count a store: those of the sessions whose programs bind it."""
 
     def __init__(self, store: Store) -> None:
         self._store = ref(store)
@@ -41,12 +41,12 @@ class Rooms:
         self._rooms.discard(room)
 
     def spare(self) -> int:
-        """Bytes that are left below all limits."""
+        """Bytes that the store may still acquire without exceeding any room's limit."""
         return min((room.spare() for room in tuple(self._rooms)), default=UNLIMITED)
 
     @contextmanager
     def claim(self, nbytes: int) -> Iterator[None]:
-        """The context in which the store acquires memory, by one thread at a time. Raises: RoomFull where it would pass
+        """The context in which the store acquires memory, by one thread at a time. Raises: RoomFull if it would exceed
         a limit."""
         store = self._store()
         assert store is not None  # it is the caller
@@ -59,11 +59,11 @@ class Rooms:
 class Room:
     """The memory of a session's recorded programs and of the stores that they bind, in bytes of one device.
 
-    A program that is recorded takes the memory of its plan, and what the compiled engine adds on the CPU (`own_bytes`).
-    Where it would not fit below `limit`, or the device has no more, the program whose last run is the longest ago gives
-    its memory back, and so on; it records itself anew at its next run, with the same results. Programs that run now or
-    are bound (`CompiledGraph.bind`) do not give way, and neither do weights and states. rlx.Arrays are not counted, nor
-    are programs that the disk's cache has ready, as long as they only run; with a `limit` there are none of these.
+    A recorded program takes the memory of its plan, and on the CPU what the compiled engine adds (`own_bytes`). If it
+    would not fit below `limit`, or the device has no more memory, the least recently run programs give theirs back, one
+    after the other; each is recorded anew at its next run, with the same results. Programs that are running or bound
+    (`CompiledGraph.bind`) do not give way, and neither do weights and states. rlx.Arrays are not counted, nor are
+    programs that run from the disk's cache (`rlx.runtime.saved.ready`); with a `limit` there are none of these.
     """
 
     def __init__(self, device: Device, limit: int | None = None) -> None:
@@ -77,7 +77,8 @@ class Room:
         self._programs: WeakSet[CompiledGraph] = WeakSet()  # those that are recorded, or about to be
         self._stores: WeakSet[Store] = WeakSet()
         self._clock = count(1)
-        # What stores will have that are acquiring memory now. They have it at some point of that, and count once.
+        # The bytes that a store will have once it has acquired memory that it is acquiring now. A store counts with the
+        # larger of this and what it has, so that nothing is counted twice.
         self._claims: dict[Store, int] = {}
 
     def __repr__(self) -> str:
@@ -93,14 +94,14 @@ class Room:
 
     @property
     def holders(self) -> list[tuple[str, int]]:
-        """Who holds it, the largest first: each recorded program's graph, each store, and the bytes."""
+        """(name, bytes) of each recorded program's graph and of each store, the largest first."""
         with self._lock:
             sizes = [(p.graph.name, p.room_bytes) for p in self._programs]
             sizes += [(type(s).__name__.lower(), s.room_bytes) for s in self._stores if s.nbytes]
         return sorted(sizes, key=lambda one: (-one[1], one[0]))
 
     def bind(self, *stores: Store) -> list[Store]:
-        """Counts stores from now on, which then acquire no more than there is room for. Returns those that are new."""
+        """Counts stores from now on, and limits what they acquire. Returns those that were not counted before."""
         with self._lock:
             new = [store for store in stores if store not in self._stores]
             self._stores.update(new)
@@ -116,12 +117,12 @@ class Room:
             store.rooms.discard(self)
 
     def spare(self) -> int:
-        """Bytes that are left below the limit."""
+        """Bytes that may still be taken without exceeding the limit."""
         return UNLIMITED if self.limit is None else self.limit - self.taken
 
     @contextmanager
     def claim(self, store: Store, nbytes: int) -> Iterator[None]:
-        """The context in which a store acquires memory. Raises: RoomFull where it would pass the limit."""
+        """The context in which a store acquires memory. Raises: RoomFull if it would exceed the limit."""
         with self._lock:
             if self.limit is not None and self.taken + nbytes > self.limit:
                 held = ", ".join(f"{name!r} {n:,}" for name, n in self.holders)
@@ -138,7 +139,7 @@ class Room:
                 self._claims.pop(store, None)
 
     def now(self) -> int:
-        """A number that grows, by which a program notes when it was last used."""
+        """The next tick of a counter, by which programs note when they were last used."""
         return next(self._clock)
 
     def free(self) -> int:
@@ -149,7 +150,7 @@ class Room:
             return free if self.limit is None else min(free, self.limit - self.taken + idle)
 
     def admit(self, program: CompiledGraph, nbytes: int) -> None:
-        """Takes memory for a program that is about to be recorded; others give way until it fits.
+        """Reserves memory for a program that is about to be recorded; others give way until it fits.
 
         Requires: the caller holds no store's lock. Raises: OutOfDeviceMemory where it cannot fit."""
         while True:
@@ -173,13 +174,13 @@ class Room:
             )
 
     def leave(self, program: CompiledGraph) -> None:
-        """Gives back the memory of a program that is recorded no more."""
+        """Gives back the memory of a program whose recording was closed."""
         with self._lock:
             self._programs.discard(program)
 
     def evict(self, keep: CompiledGraph | None = None) -> bool:
-        """Makes the program that was used the longest ago give way, of all but one. Returns whether any did."""
+        """Makes the least recently used program other than `keep` give way. Returns whether any did."""
         with self._lock:
             others = sorted((p for p in self._programs if p is not keep), key=lambda p: p.last_used)
-        # Our lock is not held: a program that closes takes its stores' locks, whose holders may be waiting for ours.
+        # The room's lock is not held here: a closing program takes its stores' locks, whose holders may wait for it.
         return any(p.give_way() for p in others)

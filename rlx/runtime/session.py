@@ -30,8 +30,9 @@ class Session:
 
     `device` is "auto" (CUDA, then a hardware Vulkan device, then the CPU; RLX_DEVICE overrides), "cpu", "vulkan",
     "cuda", or one with a number, such as "cuda:1". `precision` "f32" is honest float32; "tf32", "f16" and "bf16" let
-    matrix products round their inputs; "int8" lets those with packed weights do so that have integers for it (see
-    `rlx.packed_matmul`; `report()` names them packed_matmul_int8), and leaves all others in f32. `fallback` applies to
+    matrix products round their inputs; "int8" rounds the inputs of products with packed weights to 8 bits where the
+    format allows integer products (see `rlx.packed_matmul`; `report()` names them packed_matmul_int8), and leaves all
+    other products in f32. `fallback` applies to
     nodes that the device has no kernel for: "host" runs them with NumPy and `report()` lists them, "error" refuses to
     compile. `threads` limits the CPU's threads. `engine` chooses on the CPU between NumPy's kernels ("numpy") and the
     compiled ones, with NumPy's where there are none ("compiled"); None is what the environment's RLX_CPU says, or the
@@ -39,17 +40,17 @@ class Session:
     `CompiledGraph.timings()`.
 
     `memory_limit` is how many bytes of the device the session's programs may take together, with their weights and
-    states: several models can share a device. Where a program does not fit, those whose last run is the longest ago
-    give their memory back until their next run (see `rlx.runtime.room`); weights and states stay until their model is
-    closed. `room` shows what is taken.
+    states: several models can share a device. Where a program does not fit, the least recently run ones give their
+    memory back until their next run (see `rlx.runtime.room`); weights and states stay until their model is closed.
+    `room` shows what is taken.
 
-    `stream` is a CUDA stream of the caller's: one of CuPy or torch, or its address. Runs begin after the work that is
-    on it when they are begun, and work that is put on it after a run which left Arrays (`out="device"`, `launch`)
-    begins after that run. The caller keeps the stream alive.
+    `stream` is a CUDA stream of the caller's: one of CuPy or torch, or its address. A run begins after the work that
+    was on the stream when it was started; work put on the stream after a run that left Arrays (`out="device"`,
+    `launch`) begins after that run. The caller keeps the stream alive.
 
-    `choices` are algorithms for the problems of a GPU's programs, as another session has them in `options.choices`,
-    that of a mesh's first rank, say. None takes those of the tables that `rlx tune` keeps and that rlx ships, as they
-    are now. A program keeps the choices that it was compiled with.
+    `choices` are algorithms for the problems of a GPU's programs, taken from another session's `options.choices`, such
+    as that of a mesh's first rank. None takes those of the tables that `rlx tune` keeps and that rlx ships, as they are
+    when the session is made. A program keeps the choices that it was compiled with.
 
     Raises: DeviceUnavailable with the reason; UnsupportedOp for a stream on another device than CUDA.
     """
@@ -142,13 +143,13 @@ class Session:
         `donate` names inputs whose memory a run may overwrite by the outputs of the same types, such as a cache of keys
         and values: `("cache",)`, or `{"cache": "new_cache"}` to say which output. An rlx.Array given for such an input
         cannot be used any more, and the output takes its place: `exe.run({"cache": cache, ...}, "device")["new_cache"]`
-        given to the next run is not copied, in none of its rows that the program leaves as they are. Programs with one
-        `state` store and one name for the input pass it on to each other likewise.
+        given to the next run is not copied, nor are rows of it that the program does not change. Programs with the same
+        `state` store and the same name for the input pass it on to each other in the same way.
 
         Raises: GraphError, ShapeError, DTypeError, UnsupportedOp, OutOfDeviceMemory (before anything is allocated).
         """
         from rlx.runtime.compiled import (
-            CompiledGraph,  # a saved program that the cache has ready needs none of them
+            CompiledGraph,  # not imported at the top: a saved program that runs from the cache does not need it
         )
         from rlx.runtime.debug import say
         from rlx.runtime.donation import donated
@@ -176,7 +177,7 @@ class Session:
         build, room = self.options, self.room
         options = CompileOptions(planner, storage, optimize, self.fallback, build, room, stream=self.stream)
         if self.options.debug >= VALUES:
-            # Each node's result must remain readable after the run, if memory allows it now and at the first run.
+            # If there is memory for it, each node's result stays readable after the run.
             wanted, options = options, options._replace(build=self.options._replace(debug=TIMINGS))
             try:
                 all_kept = wanted._replace(planner="bump", smaller=options)
@@ -191,7 +192,7 @@ Target = str | Session
 
 
 def precision_for(device: Target, precision: str | None) -> str:
-    """The precision for a device that is given by name, "f32" unless another is asked for, or for a session: its own.
+    """The precision to compile for: for a device name `precision`, by default "f32"; for a session its own.
 
     Raises: DTypeError for another one beside a session."""
     if not isinstance(device, Session):

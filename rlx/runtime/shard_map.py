@@ -23,10 +23,10 @@ from rlx.runtime.keywords import keywords
 
 
 class PartitionSpec(tuple[Any, ...]):
-    """How an array is cut among the ranks of a mesh.
+    """How an array is split among the ranks of a mesh.
 
-    For each axis of the array it has the name of an axis of the mesh, a tuple of such names, of which the last counts
-    fastest, or None where it is not cut. `P("data")` cuts the first axis alone, `P()` nothing."""
+    It has an entry for each axis of the array: the name of an axis of the mesh, a tuple of such names (the last varies
+    fastest), or None if the axis is not split. `P("data")` splits only the first axis, `P()` none."""
 
     def __new__(cls, *axes: Axes | None) -> PartitionSpec:
         return super().__new__(cls, axes)
@@ -36,7 +36,7 @@ class PartitionSpec(tuple[Any, ...]):
 
 
 P = PartitionSpec
-Specs = Any  # a PartitionSpec, or None, for all arrays of a value; or a container like it of these
+Specs = Any  # a PartitionSpec or None for all arrays of a value, or a container of these like the value
 
 
 class ShardMapped:
@@ -92,7 +92,7 @@ def shard_map(
     device: str = "auto",
     precision: str | None = None,
 ) -> ShardMapped:
-    """A function of whole arrays, of which each rank of the mesh computes on its parts: f, jitted on the rank's device.
+    """A function of whole arrays that runs f, jitted, on each rank's device with that rank's parts of the arrays.
 
     >>> mesh = rlx.Mesh({"data": 2}, devices=("cpu", "cpu"))
     >>> total = rlx.shard_map(lambda x: rlx.all_reduce(rlx.sum(x), "data"), mesh, rlx.P("data"), rlx.P())
@@ -120,7 +120,7 @@ def shard_map(
 
 
 def device_of(mesh: Mesh, name: str) -> str:
-    """The device of the rank that this thread is. All ranks ask."""
+    """The device of this thread's rank. Requires: all ranks call it."""
     if mesh.devices is not None:
         return mesh.devices[mesh.rank]
     if mesh.world is None:
@@ -141,7 +141,7 @@ def _specs(specs: Specs, what: str) -> list[PartitionSpec]:
 
 
 def _mapped(specs: Specs, value: Any, rule: Callable[[Any, PartitionSpec], Any], where: str) -> Any:
-    """What the rule gives for each leaf of a value and its spec, in the value's structure."""
+    """`rule(leaf, spec)` for each leaf of a value, in the value's structure."""
     if specs is None or isinstance(specs, PartitionSpec):
         spec = PartitionSpec() if specs is None else specs
         return tree.map(lambda leaf: rule(leaf, spec), value)

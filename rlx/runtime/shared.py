@@ -1,7 +1,7 @@
-"""Programs that functions share where these are made anew for each call, as by `rlx.grad(f)(x)` or `rlx.jvp(f, …)`.
+"""Programs shared by functions that are made anew for each call, as by `rlx.grad(f)(x)` or `rlx.jvp(f, …)`.
 
-The function is traced in each call, so that what it closes over is read then; its program is found by its graph. So
-equal functions share one, and no program keeps a function alive.
+Each call traces the function, which reads what it closes over, and looks up the program by the graph. So functions with
+equal graphs share a program, and no program keeps a function alive.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from rlx.host.locks import renewed
 from rlx.ir import Expr, Graph, Node, Rewriter, Tensor
 from rlx.runtime.compiled import CompiledGraph
 
-PROGRAMS = 128  # the most that are kept
-PROGRAM_BYTES = 256 << 20  # their memory, but for the last one's
+PROGRAMS = 128  # limit on the programs kept
+PROGRAM_BYTES = 256 << 20  # limit on their memory, not counting the newest program
 
 Compile = Callable[[Graph], CompiledGraph]
 Feeds = Mapping[str, Any]
 
 
 class _Object:
-    """An object that equals itself alone. It is kept alive, so that no other takes its place."""
+    """A key for an object, compared by identity. It keeps the object alive, so that its id is not used again."""
 
     __slots__ = ("of",)
 
@@ -41,14 +41,14 @@ class _Object:
 
 
 class _Seen(NamedTuple):
-    """Of graphs that differ in constants alone: the constants of the first, and which of them have differed since."""
+    """For graphs that differ only in constants: those of the first graph, and the positions that differed since."""
 
     first: tuple[Hashable, ...]
     varying: frozenset[int]
 
 
 class SharedPrograms:
-    """Programs by their graphs. Those whose last use is the longest ago make room for others."""
+    """Programs by their graphs. The least recently used are dropped to make room for others."""
 
     def __init__(self) -> None:
         self._programs: OrderedDict[Hashable, CompiledGraph] = OrderedDict()
@@ -65,9 +65,9 @@ class SharedPrograms:
             return sum(p.plan.total_bytes for p in self._programs.values())
 
     def program(self, graph: Graph, settings: Hashable, compile: Compile) -> tuple[CompiledGraph, Feeds]:
-        """The program of a graph, and what each of its runs takes beside the graph's inputs.
+        """The program of a graph, and the constants that each run passes in addition to the graph's inputs.
 
-        A constant that differs from one call to the next becomes an input of a program for all of them."""
+        Constants that differ between calls with the same graph become inputs, so that all calls use one program."""
         from rlx.passes import without_rules  # imported with the first program, not by `import rlx`
 
         plain = without_rules(graph)
@@ -104,8 +104,8 @@ SHARED = SharedPrograms()
 
 
 def graph_key(graph: Graph, constants: bool = True) -> tuple[Hashable, ...]:
-    """A key that is equal for graphs of the same nodes, in one order; without `constants` also where the values of
-    these differ, in the graph itself, and not in bodies."""
+    """A key that is equal for graphs of the same nodes in the same order. Without `constants` the values of the graph's
+    own constants, but not of those in bodies, are left out of it."""
     open_ones = set() if constants else {id(node) for node in _constants(graph)}
     parts: list[Hashable] = [graph.budget]
     for node in graph.nodes:
@@ -143,7 +143,7 @@ def _name(i: int) -> str:
 
 
 def _opened(graph: Graph, nodes: Sequence[Node], varying: frozenset[int]) -> Graph:
-    """The graph in which some constants are inputs."""
+    """The graph with the constants at the positions of `varying` turned into inputs."""
     names = {id(nodes[i]): _name(i) for i in varying}
     rewriter = Rewriter(graph)
     for node in graph.nodes:

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 
 class Lease:
-    """The right of one recorded program to read a store's weights where they were at `version`.
+    """The right of one recorded program to read a store's weights in the slots that they had at `version`.
 
-    `let_go`, a method of the program's owner, returns the lease if the program is not running and will be recorded
-    anew anyway."""
+    `let_go`, a method of the compiled graph, closes the program and so ends the lease, if the program is not running
+    and has to be recorded anew anyway."""
 
     __slots__ = ("__weakref__", "_let_go", "version")
 
@@ -58,7 +58,7 @@ class Lease:
 
 
 class _Left(NamedTuple):
-    """A slot that a weight has left. Programs recorded at version `first` or later, and before `end`, read it."""
+    """A slot that a weight has left. Programs recorded at a version from `first` up to, but without, `end` read it."""
 
     region: ChunkedBuffer
     slot: Slot
@@ -91,14 +91,14 @@ class Store(Closing):
     """
 
     kind = "tensor"  # the noun for a tensor in messages
-    unread: Unread | None = None  # the checks of launches that read or wrote the states, until they are read
+    unread: Unread | None = None  # the unread checks of launches that read or wrote the states
     _numbers = count()
 
     def __init__(self, device: Device) -> None:
         self.device = _opened(device, type(self).__name__)
         self.version = 0
         self.lock = renewed(self, "lock", threading.RLock)
-        self.turn = renewed(self, "turn", threading.RLock)  # programs that bind it as states take it, before `lock`
+        self.turn = renewed(self, "turn", threading.RLock)  # held during runs that use states; taken before `lock`
         limit, number = device.limits.max_alloc_bytes, next(Store._numbers)  # since a program may bind two stores
         self.rooms = Rooms(self)
         self.full = ChunkedBuffer(f"store{number}.", device.acquire, limit, self.rooms.spare, self.rooms.claim)
@@ -109,7 +109,7 @@ class Store(Closing):
         self._types: dict[str, TensorType] = {}
         self._where: dict[str, Slot] = {}
         self._kept: dict[str, DType] = {}  # dtypes of tensors not yet set, from `expect`
-        self._states: set[str] = set()  # tensors that some program replaces: they never move
+        self._states: set[str] = set()  # tensors that a program binds as states: they never move
         self._lent: dict[str, ref[Array]] = {}
         self._viewed: set[str] = set()  # tensors that the host may write in place: they are not lent
         self._lengths: dict[str, int] = {}  # valid bytes of tensors that are not valid as a whole
@@ -125,13 +125,13 @@ class Store(Closing):
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that the tensors take, also those in the order in which the CPU's compiled programs read them."""
+        """Bytes that the tensors take, including copies reordered for the CPU's compiled programs."""
         return self.nbytes + self.full.extra_bytes + self.half.extra_bytes
 
     def _fitting(self, work: Callable[[], None]) -> None:
-        """Does work that acquires memory; where a room is full, its idle programs give way, one by one.
+        """Calls `work`, which acquires memory; if a room is full, its idle programs give way one by one until it fits.
 
-        Requires: the caller holds no store's lock, which a program that gives way takes."""
+        Requires: the caller holds no store's lock: a program that gives way takes those of its stores."""
         while True:
             try:
                 with self.lock:
@@ -142,9 +142,9 @@ class Store(Closing):
                     raise
 
     def taking_back(self, names: Iterable[str]) -> Callable[[], None]:
-        """A call that takes back what is declared and set here from now on of these tensors.
+        """A function that undoes what is declared and set for these tensors from now on.
 
-        Requires: programs that were recorded meanwhile with these tensors are closed before that call."""
+        Requires: programs recorded in between with these tensors are closed before it is called."""
         with self.lock:
             new = {name for name in names if name not in self._where}
             unknown = {name for name in new if name not in self._types}
@@ -159,7 +159,7 @@ class Store(Closing):
                     self._region(slot).release(slot)
                     self._since.pop(name, None)
                     self._lengths.pop(name, None)
-                    self.version += 1  # a program that is recorded with it looks for it again, and names it as missing
+                    self.version += 1  # programs recorded with it then look for it again and report it as missing
                 for name in new:
                     self._kept.pop(name, None)
                 self._kept.update(kept)
@@ -260,7 +260,7 @@ class Store(Closing):
             if held.type == declared:
                 source = Range(held._held(), held._offset, held.nbytes)
                 self._fitting(lambda: self._set(name, kept, source))
-                if held._borrowed:  # its owner may change it from now on
+                if held._borrowed:  # the memory's owner may change it once this returns
                     self.device.synchronize()
                 return
         array = check_array(f"{self.kind} {name!r}", data, declared)
@@ -275,20 +275,20 @@ class Store(Closing):
         self._fitting(lambda: self._set(name, kept, raw))
 
     def place(self, name: str, dtype: DType) -> Callable[[Bytes], None]:
-        """Gives a weight that is not set its slot, for its bytes as `dtype`; what is returned writes them, once.
+        """Gives an unset weight its slot for bytes of `dtype`; returns a function that writes the bytes, once.
 
-        Any thread may write them. Requires: no program runs with the weight before."""
+        Any thread may call that function. Requires: no program uses the weight before."""
         self._fitting(lambda: self._set(name, dtype, None))
         slot = self.slot(name)
         return partial(self._region(slot).write_to, slot)
 
     @property
     def in_place(self) -> bool:
-        """Whether `write_by` writes without a copy, as far as the kind of device says."""
+        """Whether `write_by` writes without a copy on this kind of device."""
         return self.device.info.kind != "discrete"
 
     def write_by(self, name: str, dtype: DType, work: Callable[[Bytes], None]) -> None:
-        """Sets a weight that has not been set: `work` writes its bytes as `dtype`, maybe twice; see `Buffer.write_by`.
+        """Sets an unset weight: `work` writes its bytes as `dtype`; it may be called twice, see `Buffer.write_by`.
 
         Requires: no other thread uses the weight before this returns. Raises: as `set` and `work`; the weight is not
         set then."""
@@ -324,7 +324,8 @@ class Store(Closing):
         self._lengths.pop(name, None)
 
     def _keep(self, name: str, kept: DType, raw: Bytes | Range | None) -> None:
-        """Writes a weight: in place if it has the dtype already, else to a new slot. None writes nothing there."""
+        """Writes a weight: in place if it has the dtype already, else to a new slot. With `raw` None only the slot is
+        made."""
         old = self._where.get(name)
         if old is not None and old.dtype == kept:
             if raw is not None:
@@ -334,7 +335,7 @@ class Store(Closing):
         region = self.full if kept == declared.dtype else self.half
 
         def ahead() -> int:
-            """The bytes that weights which are not in the region yet would take there."""
+            """The bytes that weights which are not in this region yet would take in it."""
             held = {n for n, s in self._where.items() if self._region(s) is region}
             others = [t for n, t in self._types.items() if n not in held and t.dtype == declared.dtype]
             return sum(align(kept.nbytes(t.shape)) for t in others)
@@ -345,7 +346,7 @@ class Store(Closing):
             slot = region.put(kept, raw, ahead)
         if old is None:
             expected = self._kept.get(name, declared.dtype)
-            if expected != kept:  # memory was expected for it in another region or dtype
+            if expected != kept:  # `expect` counted it for another region or dtype
                 of = self.full if expected == declared.dtype else self.half
                 of.expect_less(align(expected.nbytes(declared.shape)))
         self._where[name] = slot
@@ -369,14 +370,14 @@ class Store(Closing):
         self._left = still
 
     def lease(self, let_go: Callable[[], None]) -> Lease:
-        """Notes that a program is recorded over the weights where they are now. Return the lease with `end`."""
+        """Notes that a program is recorded with the weights' current slots. `end` ends the lease."""
         with self.lock:
             lease = Lease(self.version, let_go)
             self._leases.add(lease)
             return lease
 
     def end(self, lease: Lease) -> None:
-        """Takes a lease back, since its program was closed. Idempotent."""
+        """Ends a lease, because its program was closed. Idempotent."""
         with self.lock:
             self._leases.discard(lease)
             self._free_left()
@@ -460,7 +461,7 @@ class Store(Closing):
     def copy_to(self, other: Store, names: Iterable[str] | None = None) -> None:
         """Copies the valid bytes of states (by default of all) into another store, on the device.
 
-        The other bytes are zero in slots that are new there."""
+        The remaining bytes are zero if the slot is new in the other store."""
         with self.lock:
             types = {name: self._types[name] for name in (sorted(self._states) if names is None else names)}
         other.reserve(types)
@@ -476,7 +477,8 @@ class Store(Closing):
     # -- tensors lent as Arrays
 
     def lend(self, name: str) -> Array:
-        """A tensor as an Array that lies in its slot until it is used, lent again, or the slot is to be written."""
+        """A tensor as an Array in the tensor's slot. It gets memory of its own when it is used, when the tensor is lent
+        again, or before the slot is written."""
         with self.lock:
             self.reclaim(name)
             slot = self.slot(name)
@@ -485,15 +487,15 @@ class Store(Closing):
             result._lender = self._copy_out
             if name in self._viewed:
                 self._copy_out(result)
-                self.device.synchronize()  # the caller may write there at once
+                self.device.synchronize()  # the caller may write to the slot as soon as this returns
             else:
                 self._lent[name] = ref(result)
             return result
 
     def viewed(self, slot: Slot) -> None:
-        """Notes that the caller gets a slot's memory, to write it at any time: what lies there is lent no more.
+        """Notes that the caller has a view of a slot's memory and may write it at any time: it is not lent again.
 
-        A NumPy array may live on as part of any other, so that it cannot be known when the last one is gone."""
+        Views of NumPy arrays keep their memory alive, so the store cannot know when the last one is gone."""
         with self.lock:
             for name, own in self._where.items():
                 if own.segment == slot.segment and own.offset < slot.offset + slot.nbytes <= own.offset + own.nbytes:
@@ -507,9 +509,9 @@ class Store(Closing):
                 self.reclaim(name)
 
     def reclaim(self, name: str, donated: object = None) -> bool:
-        """Ends a loan before the slot is written: an Array that is still alive gets memory of its own.
+        """Ends a loan before the slot is written: a lent Array that is still alive gets memory of its own.
 
-        The Array `donated` does not: returns whether it is the one that lies in the slot."""
+        The Array `donated` is not copied out. Returns whether it is the one in the slot."""
         with self.lock:
             lent = self._lent.pop(name, None)
             array = None if lent is None else lent()
@@ -538,7 +540,7 @@ class Store(Closing):
             self._where.clear()
             self._left.clear()
             self._lengths.clear()
-            self.version += 1  # an executable bound to it then looks for its weights and fails, instead of running on
+            self.version += 1  # a program bound to it then looks for its weights and raises, instead of running
 
 
 class Weights(Store):
@@ -562,10 +564,9 @@ class State(Store):
     kind = "state"
 
 def check_array(what: str, data: Any, expected: TensorType) -> npt.NDArray[np.generic]:
-    """`data` as an array of exactly the expected shape and dtype; of packed weights the bytes.
+    """`data` as an array of exactly the expected shape and dtype; for packed weights the array of bytes.
 
-    Python numbers and lists are converted; an array of another dtype is an error, since converting it might lose
-    something.
+    Python numbers and lists are converted. An array of another dtype is an error, since a conversion might round.
 
     Raises: ShapeError, DTypeError naming what came and what was expected.
     """

@@ -18,8 +18,8 @@ _TRACKS = ("launch", "host", "device")
 class Timings(Record, repr=False):
     """The steps of a program's last run on `device`, in order, as `StepTime`s.
 
-    `bandwidth`: bytes a second that the device copies; `rate`: operations a second of its products; both as measured
-    by `rates`, None where they are not. With them each step has its share of both, and what bounds it.
+    `bandwidth` is the device's copy rate in bytes per second, `rate` that of its matrix products in operations per
+    second, both measured by `rates`; None if they were not. They give each step's share of both, and what bounds it.
     """
 
     device: str
@@ -36,12 +36,12 @@ class Timings(Record, repr=False):
 
     @property
     def us(self) -> float:
-        """µs of all steps together."""
+        """The sum of the steps' times, in µs."""
         return sum(step.us for step in self.steps)
 
     def shares(self, step: StepTime) -> tuple[float | None, float | None]:
-        """The parts of the device's bandwidth and of its rate of products that a step makes use of, from 0 on. A step
-        whose operands lie in a cache may have more than 1 of the first. None where the rate is not known."""
+        """The fractions of the device's bandwidth and arithmetic rate that a step reaches. That of the bandwidth may
+        exceed 1 if the operands are in a cache. None where the device's figure is not known."""
         seconds = max(step.us, 1e-3) / 1e6
         return (
             None if self.bandwidth is None else step.nbytes / seconds / self.bandwidth,
@@ -49,8 +49,8 @@ class Timings(Record, repr=False):
         )
 
     def bound(self, step: StepTime) -> Bound | None:
-        """What a step's time is bound by: of memory and arithmetic the one of which it uses the larger share, or the
-        launch where it uses little of either. None where the rates are not known, or the host did it."""
+        """What bounds a step's time: memory or arithmetic, whichever has the larger share, or the launch if both shares
+        are small. None if the rates are not known, and for host steps."""
         memory, arithmetic = self.shares(step)
         if memory is None or arithmetic is None or step.track == "host":
             return None
@@ -79,8 +79,8 @@ class Timings(Record, repr=False):
     __repr__ = __str__
 
     def trace(self) -> dict[str, Any]:
-        """The run as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open: device, host and launches on
-        tracks of their own."""
+        """The run as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing, with a track each for device, host and
+        launches."""
         names = {"device": self.device, "host": "host steps", "launch": "launching"}
         events: list[dict[str, Any]] = [
             {"ph": "M", "pid": 0, "tid": _TRACKS.index(track), "name": "thread_name", "args": {"name": name}}

@@ -1,7 +1,7 @@
 """Transformations of functions: vjp, jvp, hvp, jacfwd, jacrev, hessian, vmap, eval_shape. Names and order as in JAX.
 
-Each works on arrays, where it compiles a program as `jit` does, which calls of the same graph share (`shared.py`), and
-inside a traced function, where it adds nodes.
+Each works on arrays, for which it compiles a program as `jit` does, shared by calls with the same graph (`shared.py`),
+and inside a traced function, to which it adds nodes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from rlx.runtime.trees import statics as statics_of
 
 
 def _now(what: str, function: Callable[..., Any], *args: Any) -> Any:
-    """The function's results: inlined where a tensor is among the arguments or a function is traced, else computed."""
+    """The function's results: inlined if an argument is a tensor or a function is being traced, else computed now."""
     if tracing() or any(isinstance(x, Tensor) for x in taken(args)[1]):
         return function(*args)
     return Shared(function, "auto", None, (), (), what)(*args)
@@ -63,7 +63,7 @@ def _auxiliary(what: str, function: Any, returned: Any, has_aux: bool) -> tuple[
 
 
 def _like(derivatives: Any, values: Any) -> Any:
-    """The derivatives of these values, in which Python's numbers have the dtypes of what they are derivatives of."""
+    """The derivatives, with Python numbers among them cast to the dtypes of the values that they belong to."""
     (tree, ds), (_, xs) = taken(derivatives), taken(values)
     if len(ds) != len(xs) or not any(type(d) in (int, float) for d in ds):
         return derivatives
@@ -85,9 +85,9 @@ def jvp(
     """(fun(*primals), its derivative along the tangents): forward mode.
 
     `primals` and `tangents` are tuples or lists of the arguments, pytrees of floats, of one structure and the same
-    types. With `has_aux` fun returns a pair, and the result has its second part third. Tangents of results that are
-    integers are None. Works inside traced functions, through every op that has a gradient, and loops of any length; and
-    on arrays, where each call traces fun anew, and compiles only what no call had before (jit saves the tracing too).
+    types. With `has_aux` fun returns a pair, whose second part is appended to the result. Tangents of integer results
+    are None. Works inside traced functions, through every op that has a gradient, and loops of any length; and on
+    arrays, where each call traces fun anew but compiles only graphs that are new (jit saves the tracing too).
     Raises: GraphError where structures differ, ShapeError and DTypeError where types do, DTypeError for integers,
     UnsupportedOp for an op that is not differentiable. Follows Griewank and Walther, Evaluating Derivatives, chapter 3.
     """
@@ -126,8 +126,8 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
     """(fun(*primals), a function from cotangents of the result to the tuple of those of the primals): reverse mode.
 
     The arguments are pytrees of floats; the cotangents have the structure and types of fun's result (for integers in
-    it they may be anything). With `has_aux` fun returns a pair, and the result has its second part third. On arrays the
-    function that is returned computes fun anew in a program of its own; inside a traced function both are in one.
+    it they may be anything). With `has_aux` fun returns a pair, whose second part is appended to the result. On arrays
+    the returned function is a program of its own that computes fun again; in a traced function both are in one program.
     Raises: as jvp.
     """
     check_function("vjp", fun)
@@ -180,7 +180,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
 
 
 class _Run(NamedTuple):
-    """What vjp's function gave: of each primal its structure and count of leaves, all their tensors, and the result."""
+    """A traced call of vjp's function: each primal's structure and leaf count, the leaves' tensors, the result."""
 
     trees: list[tuple[Any, int]]
     xs: list[Tensor]
@@ -193,8 +193,8 @@ class _Run(NamedTuple):
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     """(fun(*primals), a function from tangents of the primals to the tangent of the result), as jax.linearize.
 
-    The function that is returned computes fun anew with each tangent; inside a traced function both are in one program.
-    With `has_aux` fun returns a pair, and the result has its second part third. Raises: as jvp.
+    The returned function computes fun again with each tangent; inside a traced function both are in one program.
+    With `has_aux` fun returns a pair, whose second part is appended to the result. Raises: as jvp.
     """
     check_function("linearize", fun)
 
@@ -237,9 +237,10 @@ def jacfwd(
 ) -> Jitted[..., Any]:
     """The Jacobian of a function with respect to the arguments `argnums`, column by column: forward mode.
 
-    A result of shape r and an argument of shape a give one of shape (*r, *a), for each pair of leaves: the result's
-    structure, in it the argument's (a tuple of arguments for a tuple of argnums). All columns are computed at once, by
-    `vmap`. Good where there are fewer inputs than outputs. With `has_aux` fun returns a pair, and so does this.
+    For a result leaf of shape r and an argument leaf of shape a it has shape (*r, *a). The leaves of the result's
+    structure are replaced by the argument's structure (by a tuple of these for a tuple of argnums). All columns are
+    computed at once, by `vmap`. Good where there are fewer inputs than outputs. With `has_aux` fun returns a pair, and
+    so does this.
     Other arguments as in `grad`. Raises: as jvp, of results that are integers too.
     """
     return _jacobian("jacfwd", fun, argnums, has_aux, _columns, device, static_argnums, static_argnames, out)
@@ -276,8 +277,8 @@ def hessian(
 ) -> Jitted[..., Any]:
     """The matrix of second derivatives of a function: jacfwd of jacrev.
 
-    A scalar function of an argument of shape a gives (*a, *a); of a pytree, the argument's structure, in it that
-    structure again. Other arguments and errors as jacfwd.
+    A scalar function of an argument of shape a gives (*a, *a). For a pytree argument each leaf of its structure is
+    replaced by that structure again. Other arguments and errors as jacfwd.
     """
     check_function("hessian", fun)
     inner = jacrev(fun, argnums, has_aux)
@@ -362,7 +363,7 @@ def _columns(graph: Graph, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[l
 
 
 def _along(graph: Graph, like: Tensor, rule: Callable[[Tensor], list[Tensor]]) -> list[Tensor]:
-    """A rule that is linear in a tensor of the type of `like`, for each unit tensor of that type."""
+    """Applies a rule, linear in a tensor of the type of `like`, to each unit tensor of that type."""
     n = like.size
     units = graph.constant(np.arange(n, dtype=np.int32))
     basis = apply("one_hot", units, depth=n, axis=1, dtype=like.dtype, on=1.0, off=0.0)
@@ -377,7 +378,8 @@ def _mapped(
     size: int,
     rule: Callable[[list[Tensor]], list[Any]],
 ) -> list[Tensor]:
-    """What `rule` gives for tensors of these types, for each example of xs; with an axis of examples in front."""
+    """`rule` applied to each example of xs, whose examples have these types; results have an axis of examples in
+    front."""
     outs, flags = _traced_once(graph, types, xs, size, rule)
     return [t if flag else spread(t, size) for t, flag in zip(outs, flags, strict=True)]
 
@@ -486,7 +488,7 @@ def vmap(
 def _sliced(
     name: str, in_axes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[str], list[int | None]]:
-    """For each leaf of the arguments what errors call it, and the axis along which in_axes slices it."""
+    """For each leaf of the arguments its name in errors, and the axis along which in_axes slices it."""
     if not isinstance(in_axes, int | None) and len(in_axes) != len(args):
         raise GraphError(
             f"vmap: in_axes is {in_axes!r}, {len(in_axes)} entries, and {name} was given {len(args)} arguments by "
@@ -540,7 +542,7 @@ def _examples(
 
 
 def _first(t: Tensor, axis: int) -> Tensor:
-    """The tensor with this axis in front of the others."""
+    """The tensor with this axis moved to the front."""
     return t if axis == 0 else apply("transpose", t, perm=(axis, *(i for i in range(t.ndim) if i != axis)))
 
 
@@ -549,7 +551,7 @@ def _is_axis(value: Any) -> bool:
 
 
 def _placed(t: Tensor, flag: bool, place: int | None, size: int, name: str) -> Tensor:
-    """A result with the examples' axis where out_axes says."""
+    """A result with the examples' axis at the position that out_axes gives."""
     if place is None:
         if flag:
             raise GraphError(

@@ -16,7 +16,7 @@ from rlx.ops.pytree import flatten, is_number
 
 
 def home(what: str, leaves: Sequence[Any]) -> Graph:
-    """The graph that takes nodes: that of the first tensor, else the one being traced. Raises: GraphError for none."""
+    """The graph to add nodes to: the first tensor's, else the one being traced. Raises: GraphError for neither."""
     graph = next((x.graph for x in leaves if isinstance(x, Tensor)), TRACING.body or TRACING.graph)
     if graph is None:
         raise GraphError(f"{what}: no argument holds an array; give at least one")
@@ -41,7 +41,7 @@ def taken(value: Any) -> tuple[Any, list[Any]]:
 
 
 def as_leaves(graph: Graph, leaves: Sequence[Any]) -> list[Tensor]:
-    """Each leaf as a tensor of the graph: arrays, NumPy's numbers and bools of their dtype, Python's floats as f32."""
+    """Each leaf as a tensor of the graph: arrays, NumPy scalars and bools keep their dtypes; floats become f32."""
     arrays = [np.asarray(x) if isinstance(x, np.generic | bool) else x for x in leaves]
     return [graph.reach(as_tensors(graph, (x,))[0], "a transformation") for x in arrays]
 
@@ -93,7 +93,7 @@ def same_types(what: str, one: str, xs: Sequence[Tensor], other: str, ds: Sequen
 
 
 def prefixed(what: str, skeleton: Any, value: Any, leaf: Callable[[Any], bool], expected: str) -> list[Any]:
-    """The value that a tree, or a prefix of it, has at each leaf of a structure.
+    """The value for each leaf of a structure, from a tree of values that may be a prefix of the structure.
 
     `value` is a leaf (by `leaf`), which stands for the whole structure, or a container like the structure's.
     Raises: GraphError where it does not fit; `expected` says what would."""

@@ -1,4 +1,4 @@
-"""What saved programs carry of the rlx and of the device that they were made for."""
+"""What saved programs record of rlx's version and of the device that they were made for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VERSION = "0.1.0"
 
 
 def described(device: Device) -> dict[str, Any]:
-    """What a program depends on, of a device: all but its number."""
+    """The properties of a device that a program depends on: all except its number."""
     info = device.info
     said = {"backend": info.backend, "name": info.name, "driver": info.driver, "kind": info.kind}
     limits = {name: list(v) if isinstance(v, tuple) else v for name, v in device.limits._asdict().items()}

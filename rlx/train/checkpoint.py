@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file for a step, whole or not there, of which a folder keeps the newest.
+"""Checkpoints: a safetensors file for each saved step, written whole or not at all; a folder keeps the newest ones.
 
 Its tensors are those of the run's store, by the same names ("parameters.w.0", "optimizer.mu.w.0", "steps", "key"); its
 metadata has the step, the data position and the optimizer's settings."""
@@ -23,7 +23,7 @@ _NAME = re.compile(r"step-(\d{8,})\.safetensors")
 
 
 class Checkpoint(NamedTuple):
-    """What a file holds: tensors by name, and where the run was."""
+    """What a file holds: tensors by name, the step, the data position and the optimizer's settings."""
 
     path: Path
     tensors: Mapping[str, Any]
@@ -49,10 +49,10 @@ def path_of(folder: Path, step: int) -> Path:
 def write(
     folder: Path, tensors: Mapping[str, Any], step: int, position: int, settings: str, keep: int | None
 ) -> Path:
-    """Writes the checkpoint of a step. With `keep`, in the run's own folder, it then removes all but so many of the
-    newest, those of later steps, from which the run went back, and what killed processes left behind.
+    """Writes the checkpoint of a step. With `keep`, for the run's own folder, it then removes all but the newest `keep`
+    checkpoints, those of later steps (the run went back to before them), and files that killed processes left behind.
 
-    Raises: CheckpointError where it cannot be written; those before it are still there then."""
+    Raises: CheckpointError if it cannot be written; earlier checkpoints are then still there."""
     path = path_of(folder, step)
     metadata = {"format": FORMAT, "run": json.dumps({"step": step, "position": position, "optimizer": settings})}
     try:
@@ -78,7 +78,7 @@ def write(
 
 
 def read(place: Path) -> Checkpoint:
-    """The newest checkpoint of a folder, or that of a file. Raises: CheckpointError for none, and for a damaged one."""
+    """The newest checkpoint of a folder, or that of a file. Raises: CheckpointError for a missing or damaged one."""
     path = place
     if not place.is_file():
         there = listed(place)

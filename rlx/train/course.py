@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 Points = Sequence[tuple[float, float]]
 _LEFT, _TOP, _WIDTH, _HEIGHT = 72, 40, 820, 360
-_COLUMNS = 410  # a picture has so many; more steps share them
-_DECADES = 20.0  # the axis is logarithmic where the largest loss is at least so many times the least
+_COLUMNS = 410  # columns of the picture; several steps share one if there are more steps
+_DECADES = 20.0  # the axis is logarithmic if the largest loss is at least this many times the least
 
 
 def course_svg(losses: Points, evaluations: Points = ()) -> str:
-    """SVG of the losses by step: pale the range of each column's steps, dark their running mean, dots for evaluations.
-    Losses that are not finite are left out, and counted in the caption."""
+    """SVG of the losses by step: a pale band for the range of each column's steps, a dark line for their running mean,
+    dots for evaluations. Losses that are not finite are left out, and counted in the caption."""
     shown = [(s, v) for s, v in losses if math.isfinite(v)]
     dots = [(s, v) for s, v in evaluations if math.isfinite(v)]
     body: list[str] = []
@@ -71,7 +71,7 @@ class _Axis:
         return _TOP + _HEIGHT * (self._to - at) / (self._to - self._from)
 
     def lines(self) -> Iterator[str]:
-        """A line and a number at each round value."""
+        """A grid line and a label at each round value."""
         for value in self._ticks():
             y = self.y(value)
             yield (
@@ -88,7 +88,7 @@ class _Axis:
 
 
 def _rounds(low: float, high: float, count: int) -> list[float]:
-    """Round numbers between two, about `count`."""
+    """About `count` round numbers between `low` and `high`."""
     raw = (high - low) / count
     unit = 10.0 ** math.floor(math.log10(raw))
     tick = next(unit * p for p in (1, 2, 5, 10) if unit * p >= raw)
@@ -96,7 +96,7 @@ def _rounds(low: float, high: float, count: int) -> list[float]:
 
 
 def _columns(points: Points) -> list[tuple[float, float, float]]:
-    """Step, least and largest value of each column of the picture that has points."""
+    """(first step, least value, largest value) of each column of the picture that has points."""
     first, last = points[0][0], points[-1][0]
     columns: dict[int, tuple[float, float, float]] = {}
     for step, value in points:
@@ -107,7 +107,7 @@ def _columns(points: Points) -> list[tuple[float, float, float]]:
 
 
 def _mean(points: Points) -> list[tuple[float, float]]:
-    """The running mean, over about a fiftieth of the steps."""
+    """The exponential running mean over about a fiftieth of the steps."""
     keep = 1.0 - 1.0 / max(len(points) / 50, 1.0)
     every = max(len(points) // _COLUMNS, 1)
     total = weight = 0.0
@@ -120,7 +120,7 @@ def _mean(points: Points) -> list[tuple[float, float]]:
 
 
 def _steps(first: float, last: float, x: Callable[[float], float]) -> Iterator[str]:
-    """Round numbers of steps below the picture."""
+    """The labels of the step axis, at round numbers."""
     for step in _rounds(first, max(last, first + 1), 8):
         if step == int(step):
             yield f'<text x="{x(step):.1f}" y="{_TOP + _HEIGHT + 20}" text-anchor="middle">{int(step):,}</text>'

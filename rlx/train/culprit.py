@@ -1,4 +1,4 @@
-"""The node that first made a value which is not finite, in a step that is run once more to find it."""
+"""Finds the node that first made a NaN or infinity, by running the failed step once more."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _NAN, _INFINITE = 0, 1
 
 
 def culprit(session: Session, store: Store, again: Again, kept: dict[str, str], ranks: int = 1) -> str:
-    """What made the step's loss or gradients not finite, as part of a sentence; `kept` names the batch's leaves,
-    and `ranks` are those that share it.
+    """What made the step's loss or gradients not finite, as part of a sentence. `kept` names the batch's leaves;
+    `ranks` is the number of ranks that share the batch.
 
-    The graph is run as it was written, and each tensor is asked whether it holds NaN or infinity. The first node, in
-    the order of the graph, is named that leads to the loss (or to a gradient) and holds what none of its inputs does:
-    of NaN first, since infinities may be meant, as in masks, but never those of a parameter."""
+    The graph is run without optimization, and each tensor is tested for NaN and infinity. Of the nodes that the loss
+    (or a gradient) depends on, the first is named that holds a NaN which none of its inputs holds, or, without NaN, an
+    infinity. NaN comes first because infinities may be intended, as in masks; those of a parameter never are."""
     flags = _flags(session, store, again)
     ends = [again.loss] if flags[again.loss.id].any() else [s for s in again.slopes if flags[s.id].any()][:1]
     if not ends and ranks > 1:
@@ -84,7 +84,7 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _flags(session: Session, store: Store, again: Again) -> dict[int, npt.NDArray[np.bool_]]:
-    """For each float tensor by its id whether it holds NaN, and infinity."""
+    """For each float tensor, by id, whether it holds a NaN and whether it holds an infinity."""
     graph = again.graph
     tensors = [t for n in list(graph.nodes) for t in n.outputs if t.dtype.is_float and t.size]
     for at in range(0, len(tensors), _TOGETHER):
@@ -98,7 +98,7 @@ def _flags(session: Session, store: Store, again: Again) -> dict[int, npt.NDArra
 
 
 def _leading_to(end: Node, again: Again) -> list[Node]:
-    """The nodes that a node's result is computed of, itself among them, in the order of the graph."""
+    """The nodes that a node's result depends on, and the node itself, in the order of the graph."""
     waiting = list(end.outputs)
     wanted = {t.id for t in waiting}
     while waiting:
@@ -110,7 +110,8 @@ def _leading_to(end: Node, again: Again) -> list[Node]:
 
 
 def _makes(node: Node, what: int, flags: dict[int, npt.NDArray[np.bool_]]) -> bool:
-    """Whether a node holds NaN (or infinity) that none of its inputs does. Constants hold what was meant."""
+    """Whether a node's output holds a NaN (or infinity) and none of its inputs does. False for constants, which hold it
+    on purpose."""
     if node.op.is_constant:
         return False
     return _hold(node.outputs, what, flags) and not _hold(node.inputs, what, flags)

@@ -16,7 +16,7 @@ from rlx.packed import PackedArray
 from rlx.runtime.arguments import is_any_array, leaf_names
 from rlx.runtime.array import Array
 
-_OWN = Array | PackedArray  # what NumPy need not read
+_OWN = Array | PackedArray  # kept as they are; other arrays are converted to NumPy arrays
 
 
 class Leaves(NamedTuple):
@@ -36,7 +36,7 @@ class Leaves(NamedTuple):
 
 
 def taken_apart(tree: Any, name: str) -> tuple[Leaves, list[Any]]:
-    """A pytree's leaves by name, and the leaves: arrays of any library, rlx.Arrays, PackedArrays.
+    """A pytree's structure with names and types, and its leaves: arrays of any library, rlx.Arrays, PackedArrays.
 
     Raises: GraphError for a Python number in the place of an array, DTypeError for a dtype that rlx does not have."""
     leaves: list[Any] = []
@@ -44,7 +44,7 @@ def taken_apart(tree: Any, name: str) -> tuple[Leaves, list[Any]]:
     leaves = [as_array(x, name) if is_foreign(x) and not isinstance(x, _OWN) else x for x in leaves]
     names: dict[str, None] = {}
     for leaf in leaf_names(skeleton, name):
-        while leaf in names:  # keys may have points in them too
+        while leaf in names:  # keys may contain dots too
             leaf += "_"
         names[leaf] = None
     for place, value in _numbers(skeleton, name):
@@ -66,7 +66,7 @@ def _type(leaf: Any, name: str) -> TensorType:
 
 
 def _numbers(skeleton: Any, name: str) -> list[tuple[str, Any]]:
-    """The Python numbers of a structure, which programs would have to build in, by their places."""
+    """(path, value) of each Python number in a structure; a program would have to build these in."""
     kind, rest = skeleton[0], skeleton[1]
     if kind == "static":
         value = rest.value

@@ -46,10 +46,10 @@ Batches = Iterable[PyTree] | Callable[[int], Iterable[PyTree]]
 
 
 class Metrics(Mapping[str, float]):
-    """The metrics of one step, "loss" and those that the loss function gave beside it, as Python floats.
+    """The metrics of one step, "loss" and the others that the loss function returned, as Python floats.
 
-    They stay on the device until one is asked for, or until ten steps have run; then all of them are read at once.
-    Raises, when one is read: NotFinite where this step or one before it was not finite."""
+    They stay on the device until one is read, or until ten steps have run; then those of all steps are read at once.
+    Raises, when one is read: NotFinite if this step or one before it was not finite."""
 
     __slots__ = ("_failures", "_record", "_run", "step")
 
@@ -61,7 +61,7 @@ class Metrics(Mapping[str, float]):
         if self._record is self._run.record:
             self._run._read(self.step)
         for failure in self._run._failures[self._failures :]:
-            if failure.step <= self.step:  # it was undone, and its number is another step's
+            if failure.step <= self.step:  # this step was undone, and its number now belongs to another step
                 raise failure
         if name not in self._record.names:
             raise KeyError(f"{name!r}; there are {', '.join(self._record.names)}")
@@ -78,7 +78,7 @@ class Metrics(Mapping[str, float]):
 
 
 class _Program:
-    """A compiled step for batches of one set of types, of which this rank takes `own`."""
+    """A compiled step for batches of one set of types; `own` are the types of this rank's part of a batch."""
 
     def __init__(self, number: int, batch: Leaves, own: Leaves, compiled: CompiledGraph) -> None:
         self.number, self.batch, self.own, self.compiled = number, batch, own, compiled
@@ -110,7 +110,7 @@ class Training(Closing):
         self._waiting = 0  # steps begun whose metrics were not read
         self._row = 0  # the next row of the record on the device
         self._failures: list[NotFinite] = []
-        self._skip = 0  # batches that `over` leaves out yet, since the run that was resumed had taken them
+        self._skip = 0  # batches that `over` still has to skip: the resumed run had taken them before
         self._ahead: Prefetch | None = None
         self.record = Record(None, 0)
         self._key = key
@@ -134,10 +134,10 @@ class Training(Closing):
                 self._store.set(name, value.to(self.session) if isinstance(value, Array) else value)
 
     def _resume(self, resume: bool | str | os.PathLike[str], new_settings: bool) -> None:
-        """Goes on from a checkpoint, or begins the record. Raises: CheckpointError for a folder that holds a run which
-        is not to be resumed."""
+        """Goes on from a checkpoint, or begins the record. Raises: CheckpointError if the folder holds a run and
+        `resume` is False."""
         there = [] if self.folder is None else checkpoint.listed(self.folder)
-        if self._ranks is not None:  # before the first of them writes anything there
+        if self._ranks is not None:  # all ranks must have looked at the folder before the first one writes there
             begun = self.folder is not None and (self.folder / NAME).exists()
             agree(self._ranks, "the folder of a training run", [f"{resume} {begun} {[p.name for p in there]}"], [])
         if resume is True and self.folder is None:
@@ -200,7 +200,8 @@ class Training(Closing):
 
     @contextmanager
     def _within(self, card: str | None = None) -> Iterator[None]:
-        """Within the mesh, where there is one; with a card for what is traced, where ranks have other programs."""
+        """Enters the mesh, if there is one. `card` is the text that identifies what is traced where the ranks' programs
+        differ."""
         if self._ranks is None:
             yield
             return
@@ -217,7 +218,7 @@ class Training(Closing):
         return compiled
 
     def _read(self, step: int | None = None) -> None:
-        """Reads the metrics of all steps begun, unless that of `step` was read. Raises: NotFinite."""
+        """Reads the metrics of all steps begun, unless those of `step` were read before. Raises: NotFinite."""
         if not self._waiting or (step is not None and step <= self.steps - self._waiting):
             return
         rows = np.roll(self._store.get("record"), -self._row, axis=0)[: self._waiting]
@@ -235,7 +236,7 @@ class Training(Closing):
             raise self._failures[-1]
 
     def _failed(self, loss: float) -> NotFinite:
-        """The error of the step after `steps`, whose batch is kept; the next step may be another."""
+        """The error of the step after `steps`, whose batch was kept. Clears the failure, so that the run can go on."""
         kept = int(self._store.get("kept"))
         batch = next(p.own for p in self._programs.values() if p.number == kept)
         try:
@@ -243,7 +244,7 @@ class Training(Closing):
                 again = step_again(self._model, batch, kept)
             count = 1 if self._ranks is None else self._ranks.size
             why = culprit(self.session, self._store, again, kept_names(kept, batch), count)
-        except RlxError as error:  # the device may have no room for it
+        except RlxError as error:  # the device may have too little memory for this search
             why = f"the node that made it cannot be found, {type(error).__name__}: {error}"
         finally:
             self._store.set("failed", np.bool_(False))
@@ -256,8 +257,8 @@ class Training(Closing):
         return failure
 
     def prepare(self, batch: PyTree) -> Report:
-        """Compiles the step for batches of these types, whose values are not read, and says how it runs; its plan has
-        the memory that it takes. Raises: as `step`; OutOfDeviceMemory where it does not fit."""
+        """Compiles the step for batches of these types, without reading values. The report says how it runs and how
+        much memory its plan takes. Raises: as `step`; OutOfDeviceMemory if it does not fit."""
         return self._program(batch)[0].compiled.report()
 
     # -- over batches
@@ -265,12 +266,12 @@ class Training(Closing):
     def over(
         self, batches: Batches, *, steps: int | None = None, prefetch: int = 2, save_every: int | None = None
     ) -> Iterator[Metrics]:
-        """A step for each batch, of which `prefetch` are taken ahead in a thread; yields the metrics of each step.
+        """Makes a step for each batch and yields its metrics; a thread takes up to `prefetch` batches ahead.
 
-        `batches` is an iterable, or a function of the number of batches to leave out, which gives one. A resumed run
-        leaves out those that it had taken, so that the same program goes on where it was. `steps`: batches at most,
-        those left out included. With `save_every` a checkpoint is saved after each so many steps, and at the end.
-        Batches taken ahead of an iterator that is given again are not lost.
+        `batches` is an iterable, or a function that returns one and is given the number of batches to skip. A resumed
+        run skips those that it had taken before, so that the same program goes on where it was. `steps` limits the
+        batches, skipped ones included. With `save_every` a checkpoint is saved every that many steps, and at the end.
+        If the same iterator is given again, batches taken ahead are not lost.
         Raises: as `step` and `save`, the errors of the iterator, NotFinite for the last steps at the end."""
         if save_every is not None and (self.folder is None or save_every < 1):
             raise GraphError(f"over: save_every={save_every}, folder={self.folder}: give both, and 1 or more")
@@ -310,7 +311,7 @@ class Training(Closing):
                 source.close()
 
     def _begun(self, batches: Batches, steps: int | None, prefetch: int) -> tuple[Iterator[PyTree], int]:
-        """The iterator of the batches that come next, and how many of this call's were left out."""
+        """An iterator over the batches that come next, and how many of this call's batches were skipped."""
         if self._ahead is not None and self._ahead.source is batches:
             return self._ahead, 0
         self._leave_ahead()
@@ -330,7 +331,7 @@ class Training(Closing):
         return ahead, left
 
     def _leave_ahead(self) -> None:
-        """Ends the thread that reads ahead in an iterator."""
+        """Ends the thread that reads batches ahead."""
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
@@ -344,18 +345,18 @@ class Training(Closing):
         return next((x.shape[0] for x in leaves if x.shape), 0), "samples"
 
     def evaluate(self, batches: Iterable[PyTree], loss: Callable[..., Any] | None = None) -> dict[str, float]:
-        """The means of the metrics over batches, all of one weight, with the parameters of now; they join the record.
+        """The means of the metrics over batches, equally weighted, with the current parameters; added to the record.
 
-        `loss` is a function as the run's own, which is the default, but without a key: a run with `key` gives its own
-        function one key for all batches. Batches may have any shapes; each set of them compiles a program. What the
-        function returns as new state is left.
+        `loss` is a function like the run's own (the default) but without a key; with the run's own, a run with `key`
+        uses one key for all batches. Batches may have any shapes; each set of shapes compiles a program. New state
+        that the function returns is ignored.
         Raises: as `step`; GraphError for no batches."""
         _check_several("evaluate", batches)
         model = self._model if loss is None else self._model._replace(loss=loss, keyed=False)
         rows: list[np.ndarray[Any, Any]] = []
         names: tuple[str, ...] = ()
         count, n, index = 0, 1, 0
-        if self._ranks is not None:  # batches in turns, and each rank the first, so that it knows the metrics
+        if self._ranks is not None:  # ranks take batches in turn; each also takes the first, to know the metrics' names
             n, index = self._ranks.size, self._ranks.place
         for count, batch in enumerate(batches, 1):
             if count > 1 and (count - 1) % n != index:
@@ -393,7 +394,7 @@ class Training(Closing):
 
     @property
     def state(self) -> PyTree:
-        """What the loss function returned anew in the last step, as NumPy arrays; None without `state`."""
+        """The new state that the loss function returned in the last step, as NumPy arrays; None without `state`."""
         return None if self._model.carried is None else self._tree(self._model.carried)
 
     def _tree(self, leaves: Leaves) -> PyTree:
@@ -406,11 +407,11 @@ class Training(Closing):
     # -- checkpoints
 
     def save(self, folder: str | os.PathLike[str] | None = None) -> Path:
-        """Saves a checkpoint in the run's folder, or another, where all that is there stays, and draws the course;
+        """Saves a checkpoint in the run's folder, or in another, where nothing is removed, and draws the course;
         returns the checkpoint's path.
 
-        Of several ranks the first writes it. Raises: NotFinite; CheckpointError where it cannot be written, also for a
-        full disk: what was there stays, and the run can go on; GraphError for a run without a folder."""
+        Of several ranks the first writes it. Raises: NotFinite; CheckpointError if it cannot be written, as on a full
+        disk: earlier checkpoints stay, and the run can go on; GraphError for a run without a folder."""
         into = self._folder("save", folder)
         self._read()
         if self._ranks is not None and not self._ranks.first:
@@ -427,7 +428,7 @@ class Training(Closing):
         return path
 
     def _draw(self) -> None:
-        """Draws the course, which a run can go without."""
+        """Draws the course; a file that cannot be written is ignored."""
         if self.folder is None or not self._picture or (self._ranks is not None and not self._ranks.first):
             return
         text = course_svg(self.record.losses(), [(s, v["loss"]) for s, v in self.record.evaluations if "loss" in v])
@@ -435,15 +436,15 @@ class Training(Closing):
             file.write(text.encode())
 
     def load(self, folder: str | os.PathLike[str] | None = None, *, new_settings: bool = False) -> Self:
-        """Takes parameters, optimizer, step, key and data position from the newest checkpoint of a folder, the run's
-        own by default, or from one file; returns the run. `over` then leaves out the batches that were taken before.
+        """Takes parameters, optimizer, step, key and data position from the newest checkpoint of a folder (the run's
+        own by default), or from one file; returns the run. `over` then skips the batches that were taken before.
 
-        Raises: CheckpointError for none, a damaged one, one of another model or optimizer (unless, with
-        `new_settings`, only settings such as its rate differ); nothing is changed then."""
+        Raises: CheckpointError if there is none, it is damaged, or it is of another model or optimizer (with
+        `new_settings`, settings such as the rate may differ); nothing is changed then."""
         saved = checkpoint.read(self._folder("load", folder))
         checkpoint.check(saved, self._saved, self._settings if not new_settings else saved.settings)
         self._row, self._waiting = (self._row + self._waiting) % ROWS, 0
-        if self._model.guarded and self._programs:  # a step may have failed that nobody has asked for
+        if self._model.guarded and self._programs:  # a step whose metrics were not read may have failed
             self._store.set("failed", np.bool_(False))
         for name in self._saved:
             self._store.set(name, np.array(saved.tensors[name]))
@@ -479,7 +480,7 @@ class Training(Closing):
 
 
 def _check_several(what: str, batches: Any, other: str = "") -> None:
-    """Raises: GraphError for a single batch, or anything else that gives no batches."""
+    """Raises: GraphError for a single batch, or anything else that is not an iterable of batches."""
     one = isinstance(batches, Mapping | str | bytes)
     if one or not (isinstance(batches, Iterable) or (other and callable(batches))):
         came = "one batch" if isinstance(batches, Mapping) else f"a {type(batches).__name__}"
@@ -490,7 +491,7 @@ def _check_several(what: str, batches: Any, other: str = "") -> None:
 
 
 def _refuse(batch: Leaves, there: list[Leaves], limit: int) -> None:
-    """Raises: the error for a batch of other types than those that are compiled."""
+    """Raises: GraphError, DTypeError or ShapeError for a batch whose types differ from those that are compiled."""
     before = there[-1]
     if batch.names != before.names or batch.skeleton != before.skeleton:
         why = "" if batch.names != before.names else ", in another structure, or beside other texts or flags"
@@ -530,30 +531,30 @@ def training(
     shapes: int = 1,
     mesh: Any = None,
 ) -> Training:
-    """A run of training: each step makes `loss` smaller by `optimizer`, in one program that works in place.
+    """A run of training: each step reduces `loss` by `optimizer`, in one program that works in place.
 
     >>> run = rlx.training(loss, parameters, rlx.optim.adamw(1e-3), folder="run", resume=True)
     >>> for metrics in run.over(batches, steps=1000, save_every=100):
     ...     if metrics.step % 100 == 0:
     ...         print(metrics["loss"])
 
-    `loss(parameters, batch)` gives a float tensor of rank 0, or that and a dict of other metrics, each of rank 0. With
-    `frozen`, a pytree of arrays and PackedArrays, it is `loss(parameters, frozen, batch)`: these are weights of the
-    program, which no step copies or changes. With `state`, a pytree of arrays that each step gives anew, such as batch
-    norm's running statistics, it is `loss(parameters, state, batch)`, behind frozen, and gives (loss, state) or (loss,
-    state, metrics). With `key`, of `rlx.random.key` or a seed, it gets one argument more at the end: a key that is new
-    in each step.
+    `loss(parameters, batch)` returns a float tensor of rank 0, or that and a dict of other metrics, each of rank 0.
+    With `frozen`, a pytree of arrays and PackedArrays, it is `loss(parameters, frozen, batch)`: these are weights of
+    the program, which no step copies or changes. With `state`, a pytree of arrays that each step replaces, such as
+    batch norm's running statistics, it is `loss(parameters, state, batch)` (state follows frozen) and returns (loss,
+    state) or (loss, state, metrics). With `key`, of `rlx.random.key` or a seed, it gets one more argument at the end:
+    a key that is new in each step.
 
     `folder` is where checkpoints, metrics.jsonl and course.svg go; `keep` says how many checkpoints stay there.
     `resume=True` goes on with the newest checkpoint of the folder if there is one, `resume=path` with that of another
     folder or file; `new_settings` lets the optimizer's settings differ from its.
-    `accumulate`: each batch is worked through in so many equal parts along its first axes, whose mean gradient the step
-    takes. `tokens`: of a step, for the rate in the progress line; `total`: steps of the whole run, for the time left.
-    `progress`: whether that line is shown; None where standard error is a terminal. `shapes`: how many sets of batch
-    shapes may be compiled. A step whose loss or gradients are not finite stops the run with NotFinite, before it has
-    changed anything; `go_on` takes every step as it comes, and spares the test.
-    `mesh`: the ranks of an rlx.Mesh share each batch, along its axis "data" or its only one (docs/ranks.md). All are
-    given the same batches, parameters and settings; each works on its rows, and the first writes the files.
+    `accumulate`: each batch is processed in that many equal parts along its first axis, and the step takes their mean
+    gradient. `tokens` per step are for the rate in the progress line, `total` steps of the run for the time left.
+    `progress`: whether that line is shown; None shows it if standard error is a terminal. `shapes`: how many sets of
+    batch shapes may be compiled. A step whose loss or gradients are not finite stops the run with NotFinite, before it
+    has changed anything; with `go_on` steps are not tested and all are taken.
+    `mesh`: the ranks of an rlx.Mesh share each batch, along the mesh's axis "data" or its only one (docs/ranks.md). All
+    are given the same batches, parameters and settings; each works on its rows, and the first writes the files.
 
     Raises: GraphError for parameters that are no arrays or that the loss does not use (at the first step), DTypeError
     for parameters that are no floats, ShapeError for a loss of another rank (at the first step), CheckpointError, the

@@ -11,8 +11,8 @@ _END = object()
 
 
 class Prefetch(Iterator[Any]):
-    """What an iterator gives, of which `ahead` items are taken before they are asked for. An error of the iterator is
-    raised where its item would have come. `close` ends the thread."""
+    """The items of an iterator, read up to `ahead` items ahead in a thread. An error of the iterator is raised in the
+    place of its item. `close` ends the thread."""
 
     def __init__(self, source: Iterator[Any], ahead: int) -> None:
         self.source = source

@@ -1,8 +1,8 @@
 """The program of a training step: loss, gradients, optimizer and the record of its metrics as one graph in place.
 
 Parameters and the optimizer's state are states, which a step replaces; frozen weights are params, which it only reads.
-A step whose loss or gradients are not finite changes nothing, nor do those after it, until the host has looked: so the
-state from before that step is still there, and with it the batch, to run the step again and find the node.
+A step whose loss or gradients are not finite changes nothing, nor do later steps, until the host has read the failure.
+So the state from before the failed step and its batch are kept, and the step can be run again to find the node.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from rlx.train.leaves import Leaves
 from rlx.train.ranks import Ranks, mean_gradients, mean_numbers, mean_state
 
 _HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # the folder of rlx
-ROWS = 10  # steps whose metrics stay on the device at most
+ROWS = 10  # limit on the steps whose metrics are on the device
 LOSS = "loss"
 Declare = Callable[..., Tensor]
 
 
 class Model(NamedTuple):
-    """What a run trains: the function, its arguments by name and type, and how."""
+    """What a run trains: the loss function, its arguments by name and type, the optimizer and the settings."""
 
     loss: Callable[..., Any]
     parameters: Leaves
     frozen: Leaves | None
-    carried: Leaves | None  # what the loss function returns anew, such as running statistics
+    carried: Leaves | None  # the state that the loss function returns anew, such as running statistics
     optimizer: optim.Optimizer
     state: Leaves
     keyed: bool
-    parts: int  # a step takes the mean gradient of so many parts of a batch
+    parts: int  # number of parts of a batch, whose mean gradient a step takes
     guarded: bool  # whether a step that is not finite changes nothing
-    ranks: Ranks | None = None  # those that share a batch's rows
+    ranks: Ranks | None = None  # the ranks that share a batch's rows
 
 
 class Losses(NamedTuple):
-    """The loss of a batch in a graph, the other metrics by name, and the leaves of what is carried on."""
+    """The loss of a batch in a graph, the other metrics by name, and the leaves of the new state."""
 
     loss: Tensor
     others: dict[str, Tensor]
@@ -62,7 +62,7 @@ class Losses(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """What a loss function takes beside parameters and batch: frozen weights, the leaves carried on, a key."""
+    """The other arguments of a loss function: frozen weights, the leaves of the state, a key."""
 
     frozen: Any
     carried: list[Tensor]
@@ -78,7 +78,7 @@ class Step(NamedTuple):
 
 
 class Lined(Graph):
-    """A graph that notes, while a loss function is traced, the line of a program that each tensor was written at."""
+    """A graph that notes, while a loss function is traced, the user's source line that made each tensor."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -105,7 +105,7 @@ class Lined(Graph):
 
 @contextmanager
 def _tracing(graph: Graph) -> Iterator[None]:
-    """Functions without a tensor among their arguments add their nodes to this graph."""
+    """Within it, functions without tensor arguments add their nodes to this graph."""
     around, TRACING.graph, TRACING.body = (TRACING.graph, TRACING.body), graph, None
     try:
         yield
@@ -170,8 +170,8 @@ def _of_parts(
     model: Model, parameters: list[Tensor], batch: Leaves, inputs: list[Tensor], rest: Rest, states: Any,
     unrolled: bool = False,
 ) -> tuple[Losses, list[Tensor]]:
-    """The losses and the gradients of a batch, in its parts one after the other. The optimizer `scale_loss` has a scale
-    in its state, by which the gradients are multiplied. `unrolled`: the parts' nodes are all in the graph itself."""
+    """The losses and the gradients of a batch, computed part by part. If the optimizer is `scale_loss`, the loss is
+    multiplied by the scale in its state. `unrolled`: the nodes of all parts are in the graph itself, not in a scan."""
     scale = states.scale if isinstance(states, optim.Scaled) else None
 
     def once(parameters: Sequence[Tensor], leaves: Sequence[Any], rest: Rest) -> tuple[Losses, list[Tensor]]:
@@ -213,7 +213,7 @@ def _of_parts(
 
 
 def _used(model: Model, loss: Tensor, parameters: Sequence[Tensor]) -> None:
-    """Raises: GraphError for parameters that the loss does not depend on."""
+    """Checks that all parameters are used. Raises: GraphError for parameters that the loss does not depend on."""
     seen, waiting = {loss.id}, [loss]
     while waiting:
         for t in waiting.pop().node.inputs:
@@ -237,7 +237,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _like(before: Leaves, tree: Any, what: str) -> list[Tensor]:
-    """The leaves of a new value of something. Raises: GraphError for another structure than before, ShapeError."""
+    """The leaves of the new value of `what`. Raises: GraphError if its structure, ShapeError if a type has changed."""
     leaves: list[Any] = []
     if flatten(tree, leaves, is_any_array) != before.skeleton:
         raise GraphError(f"training: {what} is {tree!r}; expected the structure that it had: {_some(before.names)}")
@@ -251,18 +251,18 @@ def _like(before: Leaves, tree: Any, what: str) -> list[Tensor]:
 
 
 def kept_name(number: int, leaf: str) -> str:
-    """The state that keeps a leaf of the batch of a step that failed."""
+    """The name of the state that keeps a leaf of a failed step's batch."""
     return f"kept.{number}.{leaf}"
 
 
 def kept_names(number: int, batch: Leaves) -> dict[str, str]:
-    """The names of a batch's leaves by those of the states that keep them."""
+    """The names of a batch's leaves, by the names of the states that keep them."""
     return {kept_name(number, name): name for name in batch.names}
 
 
 def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) -> Step:
-    """The step on batches of these types; `number` tells apart the programs for several of them. `weight` is what this
-    rank's means count where ranks share a batch."""
+    """The step for batches of these types. `number` identifies the program if there are several. `weight` is the weight
+    of this rank's means if ranks share a batch."""
     g = Graph("training step")
     with _tracing(g):
         parameters, state = _declared(model.parameters, g.state), _declared(model.state, g.state)
@@ -288,10 +288,10 @@ def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) ->
         if failed is not None and anywhere is not None:
             fine = ops.all_finite(result.loss, *([] if isinstance(states, optim.Scaled) else slopes))
             kept = [(kept_name(number, n), x) for n, x in zip(batch.names, inputs, strict=True)]
-            for name, x in (*kept, ("kept", g.constant(number, "i32"))):  # those of the first step that failed stay
+            for name, x in (*kept, ("kept", g.constant(number, "i32"))):  # after a failure its values stay
                 g.update(name, ops.where(failed, g.state(name, x.shape, x.dtype), x))
             failed = ops.logical_or(anywhere, ops.logical_not(fine))
-            if model.ranks is not None:  # a step is also lost where another rank has not looked at its failure yet
+            if model.ranks is not None:  # a step is also void if another rank's host has not read a failure yet
                 fine = ops.logical_not(failed)
             g.update("failed", failed)
             replaced = [(name, old, ops.where(failed, old, new)) for name, old, new in replaced]
@@ -305,8 +305,8 @@ def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) ->
 
 
 def _of_all(ranks: Ranks, result: Losses, failed: Tensor | None, weight: float) -> tuple[Losses, Tensor | None]:
-    """The means of all ranks' metrics and states, and whether a step has failed on one of them that its host has not
-    looked at yet."""
+    """The means of all ranks' metrics and states, and whether any rank has a failed step that its host has not read
+    yet."""
     numbers = mean_numbers(ranks, [_real(m) for m in result.metrics.values()], weight)
     loss, others = ops.cast(numbers[0], result.loss.dtype), dict(zip(result.others, numbers[1:], strict=True))
     anywhere = None if failed is None else ops.all_reduce(failed, ranks.axis, op="max")
@@ -314,17 +314,17 @@ def _of_all(ranks: Ranks, result: Losses, failed: Tensor | None, weight: float) 
 
 
 def _rest(model: Model, g: Graph, declare: Declare, steps: Tensor | int) -> Rest:
-    """What a loss function takes beside parameters and batch; `declare` declares what a step replaces."""
+    """The other arguments of a loss function; `declare` declares those that a step replaces, as states or params."""
     frozen = None if model.frozen is None else model.frozen.tree(_declared(model.frozen, g.param))
     carried = [] if model.carried is None else _declared(model.carried, declare)
     key = fold_in(declare("key", (2,), "i32"), steps) if model.keyed else None
     if key is not None and model.ranks is not None and not isinstance(steps, int):
-        key = fold_in(key, ops.axis_index(model.ranks.axis))  # so that the rows of each rank have draws of their own
+        key = fold_in(key, ops.axis_index(model.ranks.axis))  # so that each rank draws other random numbers
     return Rest(frozen, carried, key)
 
 
 def _columns(values: Sequence[Tensor]) -> Tensor:
-    """Numbers as one vector, of f64 where one of them is, else f32."""
+    """Scalars as one vector, in f64 if one of them is f64, else in f32."""
     wide = f64 if any(v.dtype == f64 for v in values) else f32
     return ops.stack([ops.cast(v, wide) for v in values])
 
@@ -341,7 +341,7 @@ def evaluation_graph(model: Model, batch: Leaves) -> Step:
 
 
 class Again(NamedTuple):
-    """A step that failed as a graph that only reads: its loss, and its gradients."""
+    """A failed step as a graph that changes no state: its loss and its gradients."""
 
     graph: Lined
     loss: Tensor
@@ -349,7 +349,7 @@ class Again(NamedTuple):
 
 
 def step_again(model: Model, batch: Leaves, number: int) -> Again:
-    """The loss and gradients of the step whose batch was kept, of the state from before it."""
+    """The loss and gradients of the failed step, from its kept batch and the state before it."""
     g = Lined("failed step")
     with _tracing(g):
         parameters, state = _declared(model.parameters, g.param), _declared(model.state, g.param)

@@ -1,4 +1,4 @@
-"""The line that says how far a run is: step, loss, rate, tokens or samples a second, time left."""
+"""The progress line of a run: step, loss, steps and tokens or samples per second, time left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TERMINAL, _FILE = 0.2, 10.0  # seconds between two lines
 
 
 class Line:
-    """On a terminal one line, drawn over; elsewhere, where it was asked for, a line every ten seconds and at the
+    """On a terminal one line that is redrawn in place; elsewhere, if asked for, a line every ten seconds and at the
     end."""
 
     def __init__(self, show: bool | None, stream: TextIO | None = None) -> None:
@@ -24,7 +24,7 @@ class Line:
         self._width = 0
 
     def step(self, step: int, end: int | None, loss: float | None, count: int, noun: str, last: bool = False) -> None:
-        """After a step, of `end`, on `count` tokens or samples. `last` draws in any case."""
+        """Shows a step of `end`, on `count` tokens or samples, if the last line is old enough; with `last` always."""
         if not self.shown:
             return
         now = time.monotonic()
@@ -49,7 +49,7 @@ class Line:
 
 
 def text(step: int, end: int | None, loss: float | None, rate: float | None, count: int, noun: str) -> str:
-    """The line's text; `rate` is steps a second."""
+    """The line's text; `rate` is in steps per second."""
     parts = [f"step {step:,}" + (f" of {end:,}" if end else "")]
     if loss is not None:
         parts.append(f"loss {loss:.4g}")

@@ -1,9 +1,9 @@
 """Data-parallel steps: each rank works on its rows of a batch, and takes the mean of all ranks' gradients.
 
-Every rank is given the whole batch and cuts its own rows out. The means are those of one rank with the whole batch: a
-rank with fewer rows weighs less, and one without any works on a row that weighs nothing. Loss, gradients and state are
-the same bits on all ranks after the mean, so that optimizers, clipping and the test for what is not finite need to know
-nothing of ranks."""
+Every rank is given the whole batch and takes its own rows. The means are those of one rank with the whole batch: a rank
+with fewer rows has a smaller weight, and one without rows computes a row with weight 0. After the mean, loss,
+gradients and state have the same bits on all ranks, so that optimizers, clipping and the test for NaN and infinity need
+not know about ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rlx.ranks.mesh import Mesh, ranks_along
 from rlx.runtime.array import Array
 from rlx.train.leaves import Leaves, taken_apart
 
-BUCKET_BYTES = 25 << 20  # gradients that are summed together
+BUCKET_BYTES = 25 << 20  # limit on the gradients that one all_reduce sums
 
 
 class Ranks(NamedTuple):
@@ -43,7 +43,7 @@ class Ranks(NamedTuple):
 
     @property
     def first(self) -> bool:
-        """Whether this rank writes what all have in common."""
+        """Whether this rank writes the files."""
         return self.mesh.rank == 0
 
     def group(self) -> Group:
@@ -53,8 +53,8 @@ class Ranks(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A rank's rows of a batch; `weight` is what its means count in the mean of all, 1 where all have equally many;
-    `card` stands for the program of such a batch where ranks have others."""
+    """A rank's rows of a batch. `weight` is the weight of its means in the mean of all ranks, 1 if all have equally
+    many rows; `card` is a text that identifies the program of this batch where the ranks' programs differ."""
 
     types: Leaves
     leaves: list[Any]
@@ -63,9 +63,9 @@ class Share(NamedTuple):
 
 
 def ranks_of(mesh: Any) -> Ranks | None:
-    """The ranks of a mesh that share batches: along "data", or its only axis. None where there is one.
+    """The ranks of a mesh that share batches: along "data", or its only axis. None if that is a single rank.
 
-    Raises: GraphError for a mesh of several axes without "data", and for what is no mesh."""
+    Raises: GraphError for a mesh of several axes without "data", and for anything that is not a mesh."""
     if mesh is None:
         return None
     if not isinstance(mesh, Mesh):
@@ -77,9 +77,10 @@ def ranks_of(mesh: Any) -> Ranks | None:
 
 
 def share_of(ranks: Ranks | None, batch: Leaves, leaves: Sequence[Any]) -> Share:
-    """This rank's rows: of each array along its first axis, and numbers as they are.
+    """This rank's part of a batch: its rows of each array, along the first axis; arrays of rank 0 unchanged.
 
-    Raises: ShapeError for arrays of different numbers of rows that do not divide, and for none."""
+    Raises: ShapeError if there are no rows, or if arrays have different numbers of rows, not all multiples of the
+    number of ranks."""
     if ranks is None:
         return Share(batch, list(leaves))
     n, place = ranks.size, ranks.place
@@ -100,15 +101,15 @@ def share_of(ranks: Ranks | None, batch: Leaves, leaves: Sequence[Any]) -> Share
         start, end = t.shape[0] * place // n, t.shape[0] * (place + 1) // n
         if not even:
             weight, card = (end - start) * n / t.shape[0], f"a training step on {', '.join(map(str, batch.types))}"
-        at = slice(start, end) if end > start else slice(0, 1)  # a row that weighs nothing
+        at = slice(start, end) if end > start else slice(0, 1)  # a row of weight 0
         own.append((x.numpy() if isinstance(x, Array) else x)[at])
     types, own = taken_apart(unflatten(batch.skeleton, own), "batch")
     return Share(types, own, weight, card)
 
 
 def mean_gradients(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> list[Tensor]:
-    """The mean of each gradient over the ranks, which are summed in buckets; the last gradients, which are computed
-    first, are in the first."""
+    """The mean of each gradient over the ranks. Gradients are summed in buckets, beginning with the last, which the
+    backward pass computes first."""
     means: list[Tensor] = list(slopes)
     bucket: list[int] = []
     for i in reversed(range(len(slopes))):
@@ -140,19 +141,19 @@ def _mean(ranks: Ranks, x: Tensor, weight: float) -> Tensor:
 
 
 def mean_numbers(ranks: Ranks, numbers: Sequence[Tensor], weight: float) -> list[Tensor]:
-    """The mean over the ranks of numbers of rank 0, all of them in one sum."""
+    """The mean over the ranks of each scalar, all of them in one all_reduce."""
     wide = f64 if any(x.dtype == f64 for x in numbers) else f32
     whole = _mean(ranks, ops.stack([ops.cast(x, wide) for x in numbers]), weight)
     return [whole[i] for i in range(len(numbers))]
 
 
 def mean_state(ranks: Ranks, leaves: Sequence[Tensor], weight: float) -> list[Tensor]:
-    """What a loss function gives anew: the mean of floats, and of other dtypes the first rank's."""
+    """The loss function's new state over the ranks: the mean of floats, the first rank's values of other dtypes."""
     return [_mean(ranks, x, weight) if x.dtype.is_float else ops.broadcast(x, ranks.axis) for x in leaves]
 
 
 def agree(ranks: Ranks, what: str, settings: Sequence[str], arrays: Sequence[tuple[str, Any]]) -> None:
-    """Compares what all ranks must have in common, arrays by their checksums.
+    """Checks that all ranks have the same settings and arrays (these by checksum).
 
     Raises: RanksDisagree with the first line that differs."""
     sums = [f"{name}: {_checksum(x):08x}" for name, x in arrays]
@@ -168,7 +169,7 @@ def _checksum(x: Any) -> int:
 
 
 def gathered_rows(ranks: Ranks, rows: Sequence[np.ndarray[Any, Any]], count: int) -> list[np.ndarray[Any, Any]]:
-    """The metrics of `count` batches in their order, of which each rank has those of its turns; all have the first."""
+    """The metrics of `count` batches in their order. Each rank has `rows` of every n-th batch and of the first one."""
     n, width = ranks.size, rows[0].size
     own = list(rows) if ranks.place == 0 else list(rows[1:])
     turns = -(-count // n)

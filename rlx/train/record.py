@@ -24,14 +24,14 @@ NAME = "metrics.jsonl"
 
 
 class Record:
-    """The metrics of the steps from `step` on; in a folder they are appended to its file, behind lines of earlier ones.
+    """The metrics of the steps after `step`; with a folder they are appended to its file, after those of earlier steps.
 
-    A file that goes on after `step`, as that of a killed run may, is cut there. Without `writes` it is only read."""
+    Lines of the file after `step`, such as a killed run may leave, are removed. Without `writes` it is only read."""
 
     def __init__(self, folder: Path | None, step: int, writes: bool = True) -> None:
         self.path = None if folder is None or not writes else folder / NAME
         self.names: tuple[str, ...] = ()
-        self.earlier: list[tuple[int, float]] = []  # steps and losses from before
+        self.earlier: list[tuple[int, float]] = []  # steps and losses from the file
         self.evaluations: list[tuple[int, dict[str, float]]] = []
         self.seconds = 0.0
         self._steps, self._values = array("q"), array("d")
@@ -79,7 +79,7 @@ class Record:
         return self._values[at * len(self.names) + self.names.index(name)]
 
     def add_evaluation(self, step: int, values: Mapping[str, float]) -> None:
-        """Notes the metrics of an evaluation, once: a program that is run again has made its last one before."""
+        """Notes the metrics of an evaluation, once: a resumed program may repeat the evaluation that it ended with."""
         if (step, values) in self.evaluations:
             return
         self.evaluations.append((step, dict(values)))
@@ -87,13 +87,13 @@ class Record:
         self._lines.append(json.dumps({"step": step, "evaluation": shown}) + "\n")
 
     def losses(self) -> list[tuple[int, float]]:
-        """The step and the loss of all steps, those before this process too."""
+        """The step and the loss of all steps, including those of earlier processes."""
         width = len(self.names)
         return self.earlier + list(zip(self._steps, self._values[::width] if width else (), strict=True))
 
     @property
     def last(self) -> float | None:
-        """The loss of the last step that was read, or that a run which is resumed had read."""
+        """The loss of the last step that was read, in a resumed run also from its file."""
         if self._values:
             return self._values[-len(self.names)]
         return self.earlier[-1][1] if self.earlier else None
@@ -135,7 +135,7 @@ def _line(step: int, names: Sequence[str], values: np.ndarray[Any, Any], seconds
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """A whole line, None for one that was cut off or is none of a record's."""
+    """A line as a dict; None for a line that is cut off or not a record's."""
     try:
         parsed = json.loads(line) if line.endswith(b"\n") else None
     except ValueError:

@@ -1,5 +1,5 @@
-"""The settings of an optimizer as text, read from the variables of its functions: they tell apart checkpoints of
-optimizers whose states have the same types."""
+"""The settings of an optimizer as text, read from the closure variables of its functions. They tell apart checkpoints
+of optimizers whose states have the same types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEPTH = 20
 
 
 def settings_of(optimizer: Optimizer) -> str:
-    """Such as "adamw(b1=0.9, …, learning_rate=0.001)"."""
+    """The settings, such as "adamw(b1=0.9, …, learning_rate=0.001)"."""
     return _text(optimizer.update, 0)
 
 
@@ -29,7 +29,7 @@ def _text(value: Any, depth: int) -> str:
         named |= dict(zip(_defaulted(value), value.__defaults__ or (), strict=True)) | (value.__kwdefaults__ or {})
         name = value.__qualname__.removesuffix(".update").replace(".<locals>", "").lstrip("_")
         inner = ", ".join(f"{n}={_text(v, depth + 1)}" for n, v in sorted(named.items()) if v is not None)
-        # What a lambda computes is in its code: the constants of it tell two of them apart.
+        # All lambdas have one name; the constants in their code tell them apart.
         consts = ", ".join(repr(c) for c in value.__code__.co_consts if isinstance(c, int | float))
         consts = consts if "<lambda>" in name else ""
         return f"{name}({', '.join(filter(None, [inner, consts]))})"
@@ -45,7 +45,7 @@ def _text(value: Any, depth: int) -> str:
 def _held(cell: CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # a variable that was not set yet
+    except ValueError:  # the variable is not set yet
         return None
 
 

@@ -156,7 +156,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 def _mask_gradient(d: Tensor, mask: Tensor, node: Node) -> Tensor | None:
-    """The gradient of an additive mask, which is that of the scores, which is computed as a whole only here."""
+    """The gradient of an additive mask: that of the scores. Only this computes all scores at once."""
     q, k, v = node.inputs[:3]
     p, _ = tensor_probabilities(node.inputs, node.attrs)
     dp = _matmul(grouped(wide(d), k.shape[1]), seen_keys(v, node.inputs), transpose_b=True)
@@ -221,7 +221,7 @@ def attention_attrs(
 def attention_inputs(
     op: str, q: Tensor, mask: TensorLike | None, kv_len: TensorLike | None, keys: int | None
 ) -> list[Tensor]:
-    """The inputs of an attention over so many keys that follow k and v. Raises: DTypeError, ShapeError."""
+    """The inputs of an attention after q, k and v: mask and kv_len, for `keys` keys. Raises: DTypeError, ShapeError."""
     masks = []
     if mask is not None:
         m = mask if isinstance(mask, Tensor) else q.graph.constant(mask)

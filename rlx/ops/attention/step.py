@@ -227,7 +227,7 @@ def attention_step(
 
 
 def _check_tables(position: Tensor, table: tuple[int, ...], rows: int) -> None:
-    """Lets runs fail whose position is outside of tables that have fewer positions than the cache has rows."""
+    """Adds a check of the position if the tables have fewer positions than the cache has rows."""
     if len(table) == 2 and 0 < table[0] < rows:
         check_limits(f"{_OP} in tables of {table[0]} positions", position, between(0, table[0] - 1))
 

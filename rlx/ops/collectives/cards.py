@@ -1,4 +1,4 @@
-"""Cards: what ranks compare before they exchange data, made of the program in which they are.
+"""Cards: digests of their programs that ranks compare before they exchange data.
 
 A rank's card is a digest of the node and of its whole graph, with constants by their bytes; the rank's own number is
 left out. Where ranks have graphs that differ on purpose, the node's attribute `card` stands for the graph."""
@@ -30,7 +30,7 @@ def told(node: Node) -> str:
 
 
 def card(node: Node) -> bytes:
-    """The digest of what the node tells."""
+    """The digest of the node and its graph, as `told` writes them."""
     return card_of(told(node))
 
 

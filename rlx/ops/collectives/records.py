@@ -23,7 +23,7 @@ from rlx.ranks.mesh import ranks_along
 from rlx.ranks.world import world_of
 
 FAMILY = "collectives"
-# The attributes that say who takes part. With `spoils` states may be written before, and are lost where a rank is.
+# The attributes that say which ranks take part. `spoils`: states may be written before; losing a rank voids them.
 PLACE = ("over", "mesh", "world", "rank", "card", "spoils")
 Grads = Sequence["Tensor | None"]
 
@@ -34,7 +34,7 @@ def ranks_of(attrs: Attrs) -> tuple[int, ...]:
 
 
 def group_of(attrs: Attrs) -> Group:
-    """The ranks that take part as they meet. Raises: GraphError where they are gone, or others than the program's."""
+    """The group of ranks that take part. Raises: GraphError if they are gone, or are not those of the program."""
     world, rank, count = world_of(attrs["world"]), attrs["rank"], math.prod(n for _, n in attrs["mesh"])
     own = getattr(world, "rank", rank)  # threads are each rank in turn
     if own != rank or world.size != count:
@@ -71,7 +71,7 @@ def _checked(op: str, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _divided(op: str, t: TensorType, attrs: Attrs) -> int:
-    """The length of a rank's part of the first axis."""
+    """The length of one rank's part of the first axis."""
     n = count_of(attrs)
     if not t.shape or t.shape[0] % n:
         what = f"the axis of {t.shape[0]} elements of {t}" if t.shape else f"{t}, which has no axis,"
@@ -135,7 +135,7 @@ def _broadcast(group: Group, x: Array, attrs: Attrs) -> Array:
 
 
 def place_of(attrs: Attrs) -> int:
-    """The place of the rank among those of its group."""
+    """The rank's index in its group."""
     return ranks_of(attrs).index(attrs["rank"])
 
 
@@ -199,12 +199,12 @@ def _refused(node: Node, instead: str) -> UnsupportedOp:
 
 
 def _each(node: Node, inputs: Sequence[Tensor], flags: Sequence[bool], size: int) -> Sequence[Tensor]:
-    """Batches what combines elements of all ranks at one place."""
+    """Batches collectives that combine the ranks' elements at equal positions."""
     return inputs[0].graph.add(node.op, inputs, node.attrs, node.label)
 
 
 def _first(node: Node, inputs: Sequence[Tensor], flags: Sequence[bool], size: int) -> Sequence[Tensor]:
-    """Batches what goes along the first axis: the examples stand behind it."""
+    """Batches collectives along the first axis: the examples' axis is moved behind it."""
     swapped = (1, 0, *range(2, inputs[0].ndim))
     (out,) = inputs[0].graph.add(node.op, [apply("transpose", inputs[0], perm=swapped)], node.attrs, node.label)
     return (apply("transpose", out, perm=swapped),)

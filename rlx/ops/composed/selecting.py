@@ -32,7 +32,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def sized(count: Callable[..., int], name: str = "size") -> Callable[[F], F]:
-    """Decorates a function that takes the size of its result: `count` gives it where the first arguments are known."""
+    """Decorates a function with an argument for its result's size; `count` computes it if all arguments are known."""
 
     def decorated(function: F) -> F:
         def sizes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -60,11 +60,11 @@ def _numbers(n: int, like: Tensor) -> Tensor:
 
 
 def _places(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Where a flat x is not zero, as i32 of length `size`, and which of these there are."""
+    """The indices of the nonzero elements of a flat x, i32 of length `size`, and a mask of those that are valid."""
     mask = cast_to(x, bool_)
     rank = cumsum(mask, 0)  # i32: sums of bools are
     total = movement.index(rank, slice(-1, None)) if x.size else x.graph.constant(np.zeros(1, np.int32))
-    at = where(mask, rank - 1, size)  # what is beyond the length is dropped
+    at = where(mask, rank - 1, size)  # the scatter drops indices of `size` and above
     positions = apply("scatter", at, _numbers(x.size, x), axis=0, length=size, reduction="none")
     return positions, binary.less(_numbers(size, x), total)
 

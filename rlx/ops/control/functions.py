@@ -255,27 +255,27 @@ def _tensor(graph: Graph, x: Any) -> Tensor:
 
 
 def _inside(graph: Graph, index: Tensor, limits: Any) -> Tensor:
-    """What stands for the index of a check where its body does not run: one that its limits allow."""
+    """An index within the limits, which stands for that of a check whose body does not run."""
     return graph.constant(np.full(index.shape, limits[0], index.dtype.np), index.dtype)
 
 
 class _Start(NamedTuple):
-    """The carry that a loop begins with, and the kinds of Python's numbers in it, by place."""
+    """The carry that a loop begins with, and the types of the Python numbers in it, by position."""
 
     carry: list[Tensor]
     numbers: dict[int, type]
 
 
 class _Wider(Exception):
-    """The dtypes that a loop's body returns for carries that began as Python's numbers, by place."""
+    """The dtypes that a loop's body returns for carries that began as Python numbers, by position."""
 
     def __init__(self, dtypes: dict[int, DType]) -> None:
         self.dtypes = dtypes
 
 
 def _widening(graph: Graph, leaves: Sequence[Any], run: Callable[[_Start], Any]) -> Any:
-    """A loop, traced again where its body returns another dtype for one of Python's numbers in its carry, as jax.lax's
-    loops are."""
+    """Runs `run`, which traces a loop, again with the dtypes that its body returns for Python numbers in the carry, as
+    jax.lax's loops do."""
     kinds = [x.weak if isinstance(x, Tensor) else type(x) for x in leaves]
     start = _Start([_tensor(graph, x) for x in leaves], {i: k for i, k in enumerate(kinds) if k in (int, float)})
     while True:
@@ -291,7 +291,7 @@ def _widening(graph: Graph, leaves: Sequence[Any], run: Callable[[_Start], Any])
 def _carried(op: str, body: TracedBody, result: PyTree, skeleton: Any, start: _Start) -> list[Tensor]:
     """The new carry, checked against the structure and types of the old one; numbers take the old one's dtypes.
 
-    Raises: _Wider where the loop has to begin with other dtypes; GraphError, DTypeError, ShapeError."""
+    Raises: _Wider if the loop has to begin with other dtypes; GraphError, DTypeError, ShapeError."""
     leaves: list[Any] = []
     structure = flatten(result, leaves, leaf=is_number)
     if structure != skeleton:

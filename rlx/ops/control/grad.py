@@ -85,10 +85,10 @@ def scan_vjp(node: Node, grads: Grads) -> Grads:
 
 
 def while_vjp(node: Node, grads: Grads) -> Grads:
-    """The gradient of a scan of `max_steps` steps, of which those after the loop's end pass the carry on.
+    """The gradient of a scan of `max_steps` steps, in which steps after the loop's end pass the carry on unchanged.
 
-    The number of steps comes from a second run of the loop, which fails where the first would: a gradient of a loop
-    that was cut short is none. Raises: UnsupportedOp without `max_steps`, since all carries must have a place."""
+    The number of steps comes from a second run of the loop, which fails if the first would: a loop that was cut short
+    has no gradient. Raises: UnsupportedOp without `max_steps`, since all carries must be stored."""
     going, *operands = node.inputs
     body, limit = node.attrs["body"], node.attrs["max_steps"]
     if limit is None:
@@ -121,12 +121,12 @@ def while_vjp(node: Node, grads: Grads) -> Grads:
 
 
 def _both(tensors: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> list[Tensor]:
-    """A tangent for each float, zeros where there is none."""
+    """The tangent of each float tensor; zeros for those without one."""
     return [_or_zeros(d, t) for t, d in zip(tensors, tangents, strict=True) if t.dtype.is_float]
 
 
 def _pushed(body: Graph, inputs: Sequence[Tensor], ds: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """A body's outputs for values of its inputs, and their tangents (of floats), given those of the floats."""
+    """A body's outputs for values of its inputs, and the tangents of its float outputs, given those of float inputs."""
     begin = cotangent(inputs[0])
     sources = [t if not t.dtype.is_float else apply("cast", t, dtype=t.dtype) for t in inputs]
     outs = list(inline(body, begin.graph, sources))

@@ -1,4 +1,4 @@
-"""A limit on the steps that loops make together, wherever they run: on a device, or in the interpreter."""
+"""A limit on the total steps of a thread's loops, on a device or in the interpreter."""
 
 from __future__ import annotations
 
@@ -79,5 +79,5 @@ def node_weight(node: Node) -> int:
 
 
 def cost_of(node: Node) -> Cost:
-    """The cost of a node: what its op's record says, else that of writing its outputs once."""
+    """The cost of a node: by its op's record, or by default that of writing its outputs once."""
     return Cost(written(node)) if node.op.cost is None else node.op.cost(node)

@@ -48,8 +48,8 @@ def _integers(x: Array, w: Array, x_zero: Array, w_zero: Array, *, groups: int, 
 
 
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """im2col, then a product: of bytes as they lie where there is one group and x's zero point, which stands around the
-    image, is a constant."""
+    """im2col, then a product: directly of the 8-bit integers if there is one group and x's zero point, which is also
+    the padding value, is a constant."""
     x, w, x_zero, w_zero = inputs
     window = {"kernel": w.shape[2:], "strides": attrs["strides"], "dilations": attrs["dilations"]}
     groups, o, rank = attrs["groups"], w.shape[0], w.ndim - 2

@@ -52,7 +52,7 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
 
 @functools.lru_cache(1 << 10)
 def _arguments(trees: tuple[Expr, ...]) -> list[tuple[int, DType]]:
-    """The numbers of the inputs that trees read, and as what."""
+    """(input number, dtype it is read as) of each argument of the trees."""
     return [(int(e.value or 0), e.dtype) for e in linearize(trees) if e.prim == "arg"]
 
 

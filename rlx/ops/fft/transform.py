@@ -112,7 +112,7 @@ def _irfft(x: Array, n: int, inverse: bool) -> Array:
 
 
 def _resized(d: Tensor, axis: int, count: int) -> Tensor:
-    """The gradient cut or filled with zeros to as many elements as the input had."""
+    """The gradient cut or zero-padded along the axis to the input's `count` elements."""
     have = d.shape[axis]
     if have > count:
         stops = (*d.shape[:axis], count, *d.shape[axis + 1 :])
@@ -124,14 +124,14 @@ def _resized(d: Tensor, axis: int, count: int) -> Tensor:
 
 
 def _counted(z: Tensor, n: int, ends: float, others: float) -> Tensor:
-    """Half a spectrum of n times `ends` where an element is its own mirror image, and times `others` elsewhere."""
+    """Half a spectrum of length n, times `ends` at elements that are their own mirror image, else times `others`."""
     k = np.arange(z.shape[-2])
     weight = np.where(2 * k % n == 0, ends, others).astype(z.dtype.np)
     return apply("mul", z, z.graph.constant(weight[:, None]))
 
 
 def _fft_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """The transposed matrix of a transform, of pairs, is that of the other direction."""
+    """The transpose of a transform, as a real matrix on pairs, is the transform in the other direction."""
     d, x = grads[0], node.inputs[0]
     if d is None:
         return (None,)

@@ -42,7 +42,7 @@ def getitem(x: Tensor, key: Any) -> Tensor:
         basic.append(k if array is None else builtins.slice(None))
     if any(k is Ellipsis for k in key):
         dots = next(i for i, k in enumerate(key) if k is Ellipsis)
-        # The first `...` stands for so many slices; movement.index refuses a second one.
+        # The first `...` stands for all missing axes; movement.index refuses a second one.
         arrays[dots:dots] = [None] * max(x.ndim - sum(k is not None and k is not Ellipsis for k in key), 0)
     cut = movement.index(x, tuple(basic))
     arrays += [None] * (cut.ndim - len(arrays))
@@ -63,15 +63,15 @@ def getitem(x: Tensor, key: Any) -> Tensor:
 
 
 def _mask(key: Any) -> np.ndarray[Any, Any] | None:
-    """A mask whose values are known now."""
+    """The key as a mask, if it is one whose values are known now; else None."""
     known = isinstance(key, np.ndarray) or (isinstance(key, list) and all(isinstance(k, bool) for k in key) and key)
     mask = np.asarray(key) if known else None
     return mask if mask is not None and mask.dtype == np.bool_ and mask.ndim else None
 
 
 def _selected(x: Tensor, key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The key with the places that its known masks select in their stead. Raises: ShapeError for one that does not fit
-    the axes it stands for."""
+    """The key with known masks replaced by the indices that they select. Raises: ShapeError for a mask that does not
+    fit the axes it indexes."""
     masks = [_mask(k) for k in key]
     if all(mask is None for mask in masks):
         return key
@@ -106,7 +106,7 @@ def _index(x: Tensor, key: Any) -> Index:
 
 
 def _rows(x: Tensor, sizes: tuple[int, ...], indices: list[Index]) -> Index:
-    """The row-major number of the elements that the indices of several axes name together."""
+    """The row-major numbers of the elements that indices along several axes select together."""
     wide = i64 if math.prod(sizes) > 2**31 - 1 else i32
     rows: Any = None
     for array, n in zip(indices, sizes, strict=True):

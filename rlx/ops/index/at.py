@@ -78,13 +78,13 @@ def _masked(x: Tensor, mask: Tensor, new: Tensor, reduction: str) -> Tensor:
 
 
 def _whole(x: Tensor, key: tuple[Any, ...]) -> list[Any]:
-    """The parts of a key, of which those that are not None stand for one axis each."""
+    """The parts of a key with Ellipsis expanded: each part is None (a new axis) or indexes one axis."""
     used = sum(k is not None and k is not Ellipsis for k in key)
     dots = [i for i, k in enumerate(key) if k is Ellipsis]
     if len(dots) > 1 or used > x.ndim:
         raise ShapeError(f"at: {used} indices and {len(dots)} Ellipsis for {x.type}; expected one for each axis")
     at = dots[0] if dots else len(key)
-    # Arrays whose values an eager call builds in come as numbers and lists.
+    # Arrays that a call outside a trace builds in arrive as numbers and lists.
     known: list[Any] = [np.asarray(k) if is_index(k) or isinstance(k, list) else k for k in key]
     parts = [*known[:at], *[slice(None)] * (x.ndim - used), *known[at + 1 :]]
     for k in parts:
@@ -94,7 +94,7 @@ def _whole(x: Tensor, key: tuple[Any, ...]) -> list[Any]:
 
 
 def _window(x: Tensor, parts: list[Any], new: Tensor, reduction: str) -> Tensor:
-    """Of slices alone, whose elements are a window of x."""
+    """The update for a key of slices without steps, whose elements are a window of x."""
     ends = [k.indices(n)[:2] for k, n in zip([k for k in parts if k is not None], x.shape, strict=True)]
     shape = tuple(max(b - a, 0) for a, b in ends)
     seen = iter(shape)
@@ -107,7 +107,8 @@ def _window(x: Tensor, parts: list[Any], new: Tensor, reduction: str) -> Tensor:
 
 
 def _places(x: Tensor, parts: list[Any]) -> Tensor:
-    """The row-major number of each element that the key selects; x.size, which is none, for an index out of range."""
+    """The row-major number of each element that the key selects; x.size, which is no element, for an index out of
+    range."""
     wide = i64 if x.size >= 2**31 else i32
     numbers = np.arange(x.size, dtype=wide.np).reshape(x.shape)
     key: list[Any] = []
@@ -194,7 +195,7 @@ class Place:
         return self.set(self.get() ** values)
 
     def apply(self, function: Callable[[Any], Any]) -> Any:
-        """The elements replaced by what a function gives of them."""
+        """A new array with the elements replaced by function(elements)."""
         return self.set(function(self.get()))
 
     mul, sub = multiply, subtract

@@ -112,7 +112,7 @@ def _refused(op: str, what: str, fails: Callable[[Any], bool], x: Array) -> LinA
 
 
 def _tried(op: str, what: str, run: Callable[..., Any]) -> Callable[..., Any]:
-    """`run` as a reference, whose failure is a typed error that says which matrix it was."""
+    """`run` as a reference that raises LinAlgError naming the matrix of the batch that failed."""
 
     def reference(x: Array, *others: Array, **attrs: Any) -> Any:
         def fails(one: Array) -> bool:

@@ -42,7 +42,7 @@ def categorical(
     Shape: logits' without the axis; `shape` ends with what that broadcasts to, and has axes of more draws before it.
     Without `replace` the draws of each distribution differ from each other. Dtype: i32; logits in f32 for halves.
     Gradient: none. Raises: ShapeError for several keys, for another shape, and for more draws than classes. Follows
-    jax.random.categorical, whose numbers are others.
+    jax.random.categorical; its numbers differ.
     """
     op = "random.categorical"
     key, x = _one_key(op, key, logits)
@@ -126,7 +126,7 @@ def truncated_normal(
     Shape: with which lower and upper broadcast; None: what they broadcast to. Dtype: a float; f16 and bf16 are drawn in
     f32. Gradient: none. Numerics: the inverse of the distribution at a uniform number, by the nearer tail, so that far
     intervals keep their digits. Raises: ShapeError for several keys and for numbers lower ≥ upper; tensors
-    with lower ≥ upper give lower. Follows jax.random.truncated_normal, whose numbers are others.
+    with lower ≥ upper give lower. Follows jax.random.truncated_normal; its numbers differ.
     """
     op = "random.truncated_normal"
     kind = draws._float(op, dtype)
@@ -155,13 +155,13 @@ def truncated_normal(
 
 def exponential(key: TensorLike, shape: Sequence[int] | int = (), dtype: DTypeLike = f32) -> Tensor:
     """Numbers of the exponential distribution of mean 1: -log(1 - u). Otherwise as rlx.random.uniform. Follows
-    jax.random.exponential, whose numbers are others."""
+    jax.random.exponential; its numbers differ."""
     return -log1p(-draws.uniform(key, shape, dtype=draws._float("random.exponential", dtype)))
 
 
 def laplace(key: TensorLike, shape: Sequence[int] | int = (), dtype: DTypeLike = f32) -> Tensor:
     """Numbers of Laplace's distribution of mean 0 and scale 1, by the inverse of the distribution. Otherwise as
-    rlx.random.uniform. Follows jax.random.laplace, whose numbers are others."""
+    rlx.random.uniform. Follows jax.random.laplace; its numbers differ."""
     kind = draws._float("random.laplace", dtype)
     u = draws.uniform(key, shape, dtype=kind) * 2.0 - 1.0
     u = binary.maximum(u, -1.0 + 2.0**-23)  # -1 would be infinitely far
@@ -176,7 +176,7 @@ def multivariate_normal(
 
     Shape: mean (..., n), cov (..., n, n), which broadcast to (*shape, n); None: what they broadcast to. Dtype: f32 or
     f64. Gradient: to mean and cov. Raises: ShapeError; LinAlgError for a covariance that is not positive definite.
-    Follows jax.random.multivariate_normal, whose numbers are others.
+    Follows jax.random.multivariate_normal; its numbers differ.
     """
     from rlx.ops.linalg.functions import cholesky
     from rlx.ops.matmul import matmul

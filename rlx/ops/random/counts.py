@@ -105,7 +105,7 @@ def binomial(
     Shape: with which n and p broadcast; None: what they broadcast to. Dtype: f32 or f64, whole numbers, or i32, i64; n
     or p in f64, and a result of f64, are drawn in f64, others in f32, in which n above 2²² lose digits. Gradient: none.
     Raises: ShapeError for several keys, a number n that is no whole number from 0 on, and a number p outside of 0..1;
-    of tensors such n and p give NaN, or -1 in integers. Follows jax.random.binomial, whose numbers are others.
+    of tensors such n and p give NaN, or -1 in integers. Follows jax.random.binomial; its numbers differ.
     """
     op = "random.binomial"
     kind = _counts(op, dtype)
@@ -128,7 +128,7 @@ def multinomial(
 
     Shape: p (..., k) and n broadcast to (*shape, k) and shape; None: what n and p's leading axes broadcast to. A scan
     over the classes, each of which is a draw of `binomial` of what the others left; NaN where all of p are 0. Otherwise
-    as rlx.random.binomial. Follows jax.random.multinomial, whose numbers are others.
+    as rlx.random.binomial. Follows jax.random.multinomial; its numbers differ.
     """
     op = "random.multinomial"
     kind = _counts(op, dtype)
@@ -182,7 +182,7 @@ def wald(key: TensorLike, mean: TensorLike, shape: Shape = None, dtype: DTypeLik
     """Numbers of Wald's distribution, the inverse Gaussian, of that mean and scale 1 (Michael and others, 1976).
 
     Shape: with which mean broadcasts; None: mean's. Gradient: none. A mean that is not above 0 is refused, in tensors
-    it gives NaN. Otherwise as rlx.random.normal. Follows jax.random.wald, whose numbers are others."""
+    it gives NaN. Otherwise as rlx.random.normal. Follows jax.random.wald; its numbers differ."""
     d = _drawn("random.wald", key, shape, dtype, mean=mean)
     (mean,) = d.parameters
     mean = where(mean > 0.0, mean, np.nan)

@@ -31,8 +31,8 @@ Shape = Sequence[int] | int | None
 
 
 class _Draw(NamedTuple):
-    """A draw: its key, its shape, the dtype of its result and that of the arithmetic, and its parameters, expanded to
-    its shape."""
+    """A draw: its key and shape, the dtypes of its result (`kind`) and of its arithmetic (`work`), and its parameters,
+    expanded to its shape."""
 
     op: str
     key: Tensor
@@ -45,7 +45,7 @@ class _Draw(NamedTuple):
         return draws.fold_in(self.key, stream)
 
     def result(self, values: Tensor, differentiable: bool = True) -> Tensor:
-        """The values in the result's dtype; without a gradient to the parameters where there is none."""
+        """The values in the result's dtype; unless `differentiable`, gradients to parameters raise UnsupportedOp."""
         if not differentiable:
             values = with_rule((values,), self.parameters, Rule(1, self._refuse, None))[0]
         return cast_to(values, self.kind)
@@ -120,7 +120,7 @@ def _log_gamma(key: Tensor, a: Tensor) -> Tensor:
 def loggamma(key: TensorLike, a: TensorLike, shape: Shape = None, dtype: DTypeLike = f32) -> Tensor:
     """Logarithms of numbers of the gamma distribution, which small a make smaller than floats can be.
 
-    Otherwise as rlx.random.gamma. Follows jax.random.loggamma, whose numbers are others.
+    Otherwise as rlx.random.gamma. Follows jax.random.loggamma; its numbers differ.
     """
     d = _drawn("random.loggamma", key, shape, dtype, a=a)
     return d.result(_log_gamma(d.key, *d.parameters), differentiable=False)
@@ -132,7 +132,7 @@ def gamma(key: TensorLike, a: TensorLike, shape: Shape = None, dtype: DTypeLike 
     Shape: with which a broadcasts; None: a's. Dtype: a float; f16 and bf16 are drawn in f32. Gradient: none, and an
     UnsupportedOp where one with respect to a is asked for. Numerics: the result of a step of rejection may differ
     between devices in rare elements, since normal numbers are within 4 ULP. Raises: ShapeError for several keys and for
-    a number a ≤ 0; of a tensor a ≤ 0 and NaN give NaN. Follows jax.random.gamma, whose numbers are others.
+    a number a ≤ 0; of a tensor a ≤ 0 and NaN give NaN. Follows jax.random.gamma; its numbers differ.
     """
     d = _drawn("random.gamma", key, shape, dtype, a=a)
     return d.result(exp(_log_gamma(d.key, *d.parameters)), differentiable=False)
@@ -141,7 +141,7 @@ def gamma(key: TensorLike, a: TensorLike, shape: Shape = None, dtype: DTypeLike 
 def beta(key: TensorLike, a: TensorLike, b: TensorLike, shape: Shape = None, dtype: DTypeLike = f32) -> Tensor:
     """Numbers of the beta distribution: x / (x + y), x and y of the gamma distributions of a and b.
 
-    Otherwise as rlx.random.gamma. Follows jax.random.beta, whose numbers are others.
+    Otherwise as rlx.random.gamma. Follows jax.random.beta; its numbers differ.
     """
     d = _drawn("random.beta", key, shape, dtype, a=a, b=b)
     x, y = (_log_gamma(d.own_key(i), p) for i, p in enumerate(d.parameters))
@@ -153,7 +153,7 @@ def dirichlet(key: TensorLike, alpha: TensorLike, shape: Shape = None, dtype: DT
     """Vectors of the Dirichlet distribution: numbers above 0 that add to 1.
 
     Shape: alpha (..., n) broadcasts to (*shape, n); None: alpha's. Otherwise as rlx.random.gamma. Follows
-    jax.random.dirichlet, whose numbers are others.
+    jax.random.dirichlet; its numbers differ.
     """
     op = "random.dirichlet"
     key, values = _one_key(op, key, alpha)
@@ -166,7 +166,7 @@ def dirichlet(key: TensorLike, alpha: TensorLike, shape: Shape = None, dtype: DT
 
 def chisquare(key: TensorLike, df: TensorLike, shape: Shape = None, dtype: DTypeLike = f32) -> Tensor:
     """Numbers of the chi-squared distribution of df degrees of freedom. Otherwise as rlx.random.gamma. Follows
-    jax.random.chisquare, whose numbers are others."""
+    jax.random.chisquare; its numbers differ."""
     d = _drawn("random.chisquare", key, shape, dtype, df=df)
     return d.result(2.0 * exp(_log_gamma(d.key, d.parameters[0] * 0.5)), differentiable=False)
 
@@ -199,7 +199,7 @@ def poisson(key: TensorLike, lam: TensorLike, shape: Shape = None, dtype: DTypeL
 
     Shape: with which lam broadcasts; None: lam's. Dtype: i32 or i64; lam in f64 is drawn in f64, any other in f32, in
     which means above 2²² lose digits. Gradient: none. Raises: ShapeError for several keys and a number lam below 0; of
-    a tensor lam < 0 and NaN give -1. Follows jax.random.poisson, whose numbers are others.
+    a tensor lam < 0 and NaN give -1. Follows jax.random.poisson; its numbers differ.
     """
     op, kind = "random.poisson", _integers("random.poisson", dtype)
     if isinstance(lam, int | float) and not lam >= 0:
@@ -241,7 +241,7 @@ def geometric(key: TensorLike, p: TensorLike, shape: Shape = None, dtype: DTypeL
     """How many trials of probability p the first success takes: ⌈log(u) / log(1 - p)⌉, at least 1.
 
     Shape: with which p broadcasts; None: p's. Dtype: i32 or i64. Gradient: none. Raises: ShapeError for several keys
-    and a number p that is not in (0, 1]. Follows jax.random.geometric, whose numbers are others.
+    and a number p that is not in (0, 1]. Follows jax.random.geometric; its numbers differ.
     """
     op, kind = "random.geometric", _integers("random.geometric", dtype)
     if isinstance(p, int | float) and not p <= 1:
@@ -287,7 +287,7 @@ def cauchy(key: TensorLike, shape: Sequence[int] | int = (), dtype: DTypeLike = 
 
 def lognormal(key: TensorLike, sigma: TensorLike = 1.0, shape: Shape = None, dtype: DTypeLike = f32) -> Tensor:
     """exp(sigma · normal). Shape: with which sigma broadcasts; None: sigma's. Gradient: to sigma. Otherwise as
-    rlx.random.normal. Follows jax.random.lognormal, whose numbers are others."""
+    rlx.random.normal. Follows jax.random.lognormal; its numbers differ."""
     d = _drawn("random.lognormal", key, shape, dtype, sigma=sigma)
     return d.result(exp(d.parameters[0] * draws.normal(d.key, d.dims, d.work)))
 
@@ -318,7 +318,7 @@ def weibull_min(
 
 def maxwell(key: TensorLike, shape: Sequence[int] | int = (), dtype: DTypeLike = f32) -> Tensor:
     """Numbers of Maxwell's distribution: the length of three normal numbers. Otherwise as rlx.random.normal. Follows
-    jax.random.maxwell, whose numbers are others."""
+    jax.random.maxwell; its numbers differ."""
     d = _drawn("random.maxwell", key, as_shape(shape, "random.maxwell"), dtype)
     three = draws.normal(d.key, (*d.dims, 3), d.work)
     return d.result(sqrt(sum(three * three, -1)))

@@ -21,8 +21,8 @@ T = TypeVar("T")
 def optional(op: str, inputs: Sequence[T], required: int, names: Sequence[str], operands: Any) -> dict[str, T]:
     """The optional inputs of a node by name: those that the attribute `operands` lists, after the required ones.
 
-    Raises: DTypeError for a list that is no tuple of these names in their order, ShapeError where the inputs are not as
-    many as it says.
+    Raises: DTypeError unless `operands` is a tuple of some of `names` in their order, ShapeError if the number of
+    inputs does not fit it.
     """
     if not isinstance(operands, tuple) or operands != tuple(n for n in names if n in operands):
         raise DTypeError(
@@ -36,7 +36,7 @@ def optional(op: str, inputs: Sequence[T], required: int, names: Sequence[str], 
 
 
 def renews_state(required: int) -> Renews:
-    """The trait of an op whose second output, the last state, may be written over its operand `state`."""
+    """The trait of an op whose second output, the last state, may overwrite its operand `state`."""
 
     def renews(attrs: Attrs) -> tuple[tuple[int, int], ...]:
         operands = attrs["operands"]

@@ -23,7 +23,7 @@ from rlx.ops.windows import MAX_STEP
 
 
 def countable(n: int, nfft: int) -> bool:
-    """Whether 31 bits count n samples and those of two blocks behind them, as the op requires."""
+    """Whether n samples and two more blocks can be counted in 31 bits, as the op requires."""
     return n + 2 * nfft <= MAX_STEP
 
 
@@ -93,8 +93,8 @@ register(
 
 
 def block_length(taps: int) -> int | None:
-    """The length of the transforms of blocks: about eight times the filter, which keeps most of each block, or the
-    longest that one kernel takes where a quarter of that holds the filter. None for a longer filter."""
+    """The transform length of blocks: about eight times the filter's, so that most of each block is new samples, or the
+    longest that one kernel takes if a quarter of it holds the filter. None for a longer filter."""
     length = max(LENGTHS[0], 1 << (8 * taps - 1).bit_length())
     return min(length, LENGTHS[-1]) if taps <= LENGTHS[-1] // 4 else None
 

@@ -36,10 +36,10 @@ MAX_TABLE_BYTES = 256 << 20  # the table of a model of thousands of nodes has on
 PER_BYTE = 64  # bytes of memory granted for a byte of the table, whose values are short
 _HEAD = struct.Struct("<8sQQ32s")
 _DIGEST_DIGITS = 64
-# Blocks share a checksum up to this size. A thread that reads and checks one gives up Python's lock and waits for it
-# again, which takes milliseconds while others compute: a network has hundreds of small weights.
+# Blocks share a checksum up to this size. A thread that reads and checks one releases the GIL and then waits for it
+# again, which takes milliseconds while other threads compute; a network has hundreds of small weights.
 _GROUP = 4 << 20
-_AHEAD_BYTES = 256 << 20  # so many at most are read before they are asked for; one group in any case
+_AHEAD_BYTES = 256 << 20  # limit on the bytes that are read ahead; one group is in any case
 _THREADS = 4
 
 
@@ -55,7 +55,7 @@ class Writer:
         file.write(bytes(ALIGNMENT))
 
     def shared(self, data: Bytes) -> int:
-        """The number of a block with these bytes, written where there is none yet."""
+        """The number of a block with these bytes; equal bytes are written once."""
         key = f"{data.nbytes} {hashlib.sha256(data.data).hexdigest()}"
         if key not in self._known:
             self._known[key] = self.add(data)
@@ -90,8 +90,8 @@ def _padded(nbytes: int) -> int:
 
 @contextmanager
 def written(path: Path, table: Mapping[str, Any]) -> Iterator[Writer]:
-    """A writer of blocks; when the `with` block ends, the table follows them. The file then takes the place of `path`,
-    whole or, after an error, not at all. Raises: OSError."""
+    """A writer of blocks. When the `with` block ends, the table is written after them and the file replaces `path`;
+    after an error `path` is unchanged. Raises: OSError."""
     with written_whole(path) as file:
         writer = Writer(file)
         yield writer
@@ -107,10 +107,10 @@ def _digest(at: int, text: bytes) -> bytes:
 
 
 class ProgramFile(Closing):
-    """A saved program's file, open for reading: `table`, and the blocks as they are asked for. `digest` is that of the
-    whole file, since the table has those of all blocks.
+    """A saved program's file, open for reading: `table`, and blocks, which are read on demand. `digest` is the table's
+    checksum and so stands for the whole file, since the table has the checksums of all blocks.
 
-    Raises: ModelFormatError for what is no such file, or a damaged one."""
+    Raises: ModelFormatError for a file that is not a saved program, or is damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -131,7 +131,7 @@ class ProgramFile(Closing):
         self._file.close()
 
     def wrong(self, what: str) -> ModelFormatError:
-        """The error of this file."""
+        """The error that says what is wrong with this file."""
         return ModelFormatError(f"{self.path}: {what}; save the program anew")
 
     def _read_table(self) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class ProgramFile(Closing):
         return table
 
     def _check_groups(self, listed: Any) -> None:
-        """Notes where each block is. They must fill the file up to its table."""
+        """Notes where each block is, and checks that the blocks fill the file up to its table."""
         if not isinstance(listed, list):
             raise self.wrong("does not list its blocks")
         at = ALIGNMENT
@@ -217,8 +217,8 @@ class ProgramFile(Closing):
 
     @contextmanager
     def reading(self, numbers: Iterable[int]) -> Iterator[Iterator[Bytes]]:
-        """An iterator over these blocks, in order. Threads begin at once to read and check them, and go on with those
-        that follow, so that other work may be done meanwhile."""
+        """An iterator over these blocks, in order. Threads read and check them ahead of it, from now on, so that the
+        caller can do other work meanwhile."""
         wanted = list(numbers)
         for number in wanted:
             self.nbytes(number)
@@ -242,8 +242,8 @@ class ProgramFile(Closing):
             yield blocks()
 
     def _bytes(self, at: int, nbytes: int) -> Bytes:
-        """Bytes of the file, which lie within it. They are read and not mapped: to touch a mapped page that another
-        process has cut off would end this one."""
+        """Reads bytes of the file. Requires: they are within it. The file is not memory-mapped: if another process cut
+        it short, touching a mapped page would end this process."""
         data = np.empty(nbytes, np.uint8)
         try:
             got = self._read_into(at, data)

@@ -1,9 +1,9 @@
-"""Graphs as data: lists, numbers and names, from which the same graphs are made again, every claim checked.
+"""Graphs as data: lists, numbers and names, from which the same graphs are made again, with every claim checked.
 
 A node is [op, id of its first output, ids of its inputs, attributes, label]; ids are kept, since reports show them. The
-types of what a node makes are not in the data: the op infers them, as it does for a graph written by hand, and
-refuses attributes that make no sense. Scalar expressions are a table of [primitive, arguments, dtype, value] in which
-equal ones appear once, bodies of control ops are graphs that stand before the graph that uses them, arrays are blocks.
+types of a node's outputs are not in the data: the op infers them, as it does for a graph written by hand, and rejects
+invalid attributes. Scalar expressions are a table of [primitive, arguments, dtype, value] in which equal ones appear
+once. Bodies of control ops are graphs listed before the graph that uses them. Arrays are blocks.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from rlx.ops.elementwise.prims import evaluate_trees
 from rlx.runtime.custom import FAMILY
 
 MAX_WORD_CHARACTERS = 4096  # a name, a label or an attribute
-# Steps of reading and planning the graphs of a file, each some tens of µs: 2 s in all. The graphs of networks take some
-# thousands; only a file that is trusted may ask for more.
+# Limits on the steps of reading and planning the graphs of a file. A step takes some tens of µs: the first limit is
+# about 2 s. The graphs of networks take some thousands of steps; only a trusted file may exceed the first limit.
 MAX_STEPS, MAX_TRUSTED = 1 << 15, 1 << 20
-# Steps of a node, those of a body counted at each use, and of a node's use of a body; parts of a tree that are a step.
+# The steps that a node counts as, the steps of each use of a body, and the nodes of an expression tree per step.
 _NODE, _BODY, _PARTS = 2, 16, 4
 MAX_ID = 1 << 40  # a tensor's number
 MAX_ATTRIBUTE_ITEMS = 1 << 16
-# Limit on an expression's nodes, shared parts counted at each use: printing takes as long. Fusion stays below.
+# Limit on an expression's nodes, shared parts counted at each use, as printing visits them. Fusion stays below it.
 MAX_SPREAD = 1 << 13
-MAX_DEPTH_OF_EXPR = 200  # Python's stack holds a thousand calls
+MAX_DEPTH_OF_EXPR = 200  # recursion over it must stay below Python's limit of a thousand calls
 
 
 class GraphsWriter:
@@ -48,7 +48,7 @@ class GraphsWriter:
         self._add_block = add_block
         self._exprs: dict[Expr, int] = {}
         self._numbers: dict[int, int] = {}
-        self._kept: list[Graph] = []  # a graph that is gone could lend its id to another
+        self._kept: list[Graph] = []  # kept alive, so that no id in `_numbers` is used again
 
     def add(self, graph: Graph) -> int:
         """The number of a graph. Raises: UnsupportedOp for a node that no file can hold."""
@@ -126,9 +126,9 @@ class GraphsReader:
         self._where = where
         self._read = block
         self._limit = self._left = MAX_TRUSTED if trusted else MAX_STEPS
-        # The steps of trees, by their expressions and the dtypes for which they were evaluated.
+        # The steps of evaluated expression trees, by the ids of the expressions and the dtypes of their inputs.
         self._tried: dict[tuple[Any, ...], int] = {}
-        self._raw: dict[int, Bytes] = {}  # a block that is named a thousand times is in memory once
+        self._raw: dict[int, Bytes] = {}  # each block once, however often it is named
         self._arrays: dict[tuple[int, TensorType], np.ndarray[Any, Any]] = {}
         self._graphs: list[Graph] = []
         self._numbers: dict[int, int] = {}  # graphs by id
@@ -218,14 +218,14 @@ class GraphsReader:
         elif any(isinstance(value, np.ndarray) for value in attrs.values()):
             raise self._wrong(f"has a node of the op {name} with an array among its attributes")
         node = graph.add(op, ins, attrs, label)[0].node
-        if "trees" in attrs:  # the definition refuses a primitive that these dtypes have not
+        if "trees" in attrs:  # evaluating them raises for a primitive that these dtypes do not have
             trees, dtypes = attrs["trees"], tuple(t.dtype.name for t in node.inputs)
-            tried = (tuple(map(id, trees)), dtypes)  # the reader keeps every expression: ids are not used again
+            tried = (tuple(map(id, trees)), dtypes)  # ids stay unique, since the reader keeps every expression
             if tried not in self._tried:
                 self._tried[tried] = len(linearize(trees)) // _PARTS
                 self._spend(self._tried[tried])
                 evaluate_trees(trees, [np.zeros((), t.dtype.np) for t in node.inputs], False, ())
-            self._spend(self._tried[tried])  # it is printed for each node
+            self._spend(self._tried[tried])  # the trees are printed for each node
         return node
 
     def _tensor(self, number: Any, tensors: Mapping[int, Tensor]) -> Tensor:
@@ -272,7 +272,7 @@ class GraphsReader:
         raise self._wrong(f"has an attribute that is {shown(value)}")
 
     def _array(self, number: Any, t: TensorType) -> np.ndarray[Any, Any]:
-        """A block as an array of a type. What was read and checked once is not again."""
+        """A block as an array of a type. Each block is read and checked once."""
         known = isinstance(number, int) and (number, t) in self._arrays
         if not known:
             raw = self._raw[number] if isinstance(number, int) and number in self._raw else self._read(number)
@@ -315,7 +315,7 @@ class GraphsReader:
         depth = 1 + max((self._size[n][1] for n in numbers), default=0)
         if spread > MAX_SPREAD or depth > MAX_DEPTH_OF_EXPR:
             raise self._wrong(f"has an expression of {spread} parts, {depth} deep")
-        # Equal expressions are one object: to compare two of them, part by part, may take time without end.
+        # Equal expressions are one object: comparing two of them part by part may take exponential time.
         place = known.setdefault((prim, tuple(map(id, args)), dtype, type(value), shown(value)), number)
         self._exprs.append(self._exprs[place] if place < number else expr)
         self._size.append((spread, depth))
@@ -345,8 +345,8 @@ def _sound(e: Expr) -> bool:
 
 
 def array_of(t: TensorType, raw: Bytes, where: str) -> np.ndarray[Any, Any]:
-    """Bytes as an array of a type, for a packed dtype of its bytes. Raises: ModelFormatError where they are no such
-    array, ShapeError where no such array can be."""
+    """Bytes as an array of a type; for a packed dtype as an array of bytes. Raises: ModelFormatError if they do not
+    make such an array, ShapeError if the type is impossible."""
     if raw.nbytes != t.nbytes:
         raise ModelFormatError(
             f"{where}: holds {raw.nbytes:,} bytes for a tensor {t} of {t.nbytes:,}; save it anew"

@@ -1,4 +1,4 @@
-"""`load_program`: a saved program's file, ready to run. It imports what a program needs that the cache has ready."""
+"""`load_program`: a saved program's file, ready to run. It imports only what a program in the cache needs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "planner": PLANNERS, "storage": STORAGES, "optimize": (True, False), "fallback": ("host", "error"),
     "precision": PRECISIONS,
 }  # fmt: skip
-# What a graph that makes no sense lets ops, planner, lowering and NumPy raise.
+# What ops, planner, lowering and NumPy may raise for an invalid graph.
 _FAULTS = (RlxError, ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError,
            TypeError, ValueError)  # fmt: skip
 _NOT_THE_FILES = (ModelFormatError, DeviceUnavailable, DeviceLost, OutOfDeviceMemory)
@@ -52,14 +52,13 @@ def load_program(
 ) -> CompiledGraph:
     """A program that `CompiledGraph.save` wrote, ready to run: nothing is traced or optimized again.
 
-    `device` is one of the kind that the program was saved on, None for the very same; or a session on it, of the
-    precision that the program was compiled for. Tensors that are in `weights` and `state` already stay as they are, so
-    that several programs share one copy; the others are read from the file, all or, where loading fails, none. Its
-    contents are checked like those of any
-    file from elsewhere. Machine code cannot be checked: unless the file is `trusted`, kernels come from this machine's
-    own cache (RLX_CACHE_DIR), and those that are not in it are compiled anew. With `trusted=True` they come from the
-    file, and its graphs may be larger than what is read and planned in some seconds; give it for files whose writer you
-    trust.
+    `device` is one of the kind that the program was saved on (None: the same device), or a session on it with the
+    precision that the program was compiled for. Tensors that `weights` and `state` already hold keep their values, so
+    that several programs share one copy; the others are read from the file, all or, if loading fails, none. The file's
+    contents are checked like those of any untrusted file. Machine code cannot be checked: unless the file is `trusted`,
+    kernels come from this machine's own cache (RLX_CACHE_DIR), and those that are not in it are compiled anew. With
+    `trusted=True` they come from the file, and its graphs may take longer than some seconds to read and plan; give it
+    for files whose writer you trust.
 
     >>> rlx.Session("cuda").compile(graph).save("model.rlx")
     >>> program = rlx.load_program("model.rlx")
@@ -79,19 +78,18 @@ def load_program(
             program = _whole(file, device, None, None, trusted)
             ready.keep(file, program)
         else:
-            stack.pop_all()  # it may have to read more of the file
+            stack.pop_all()  # the file stays open: the program may have to read more of it
         return program
 
 
 def load_whole(path: Path, device: str | None, trusted: bool = False) -> CompiledGraph:
-    """As `load_program`, without the programs that the cache has ready, which load their graphs when they are asked for
-    them."""
+    """As `load_program`, but never a `ReadyProgram` from the cache: always a CompiledGraph with its graph."""
     with opened(path) as file:
         return _whole(file, device, None, None, trusted)
 
 
 def opened(path: Any) -> ProgramFile:
-    """A saved program's file, whose table is one of this version. Raises: GraphError for what is no path,
+    """A saved program's file, with a table of this version. Raises: GraphError if `path` is not a path,
     ModelFormatError, ProgramMismatch."""
     if not isinstance(path, str | os.PathLike):
         raise GraphError(
@@ -117,7 +115,7 @@ def _whole(
 
 @contextmanager
 def blamed(file: ProgramFile) -> Iterator[None]:
-    """Whatever goes wrong inside is the file's fault, but for the device's own troubles."""
+    """Turns errors raised inside into a ModelFormatError about the file, except those of the device itself."""
     try:
         yield
     except _NOT_THE_FILES:
@@ -128,7 +126,8 @@ def blamed(file: ProgramFile) -> Iterator[None]:
 
 
 def check_table(file: ProgramFile) -> None:
-    """Raises: ProgramMismatch for a file of another version, whose table may be another one; ModelFormatError."""
+    """Checks the table. Raises: ProgramMismatch for a file of another version, which may have another table;
+    ModelFormatError."""
     number, version = file.table.get("format"), file.table.get("rlx")
     if number != FORMAT or version != VERSION:
         raise ProgramMismatch(
@@ -148,7 +147,7 @@ def check_table(file: ProgramFile) -> None:
 
 
 def session_of(file: ProgramFile, device: str | Session | None) -> Session:
-    """The session to build in. Raises: ProgramMismatch where the program was not made for it."""
+    """The session to build in. Raises: ProgramMismatch if the program was not made for it."""
     options, saved = file.table["options"], file.table["device"]
     if not isinstance(device, Session):
         backend = saved.get("backend")

@@ -1,8 +1,8 @@
 """A compiled program as a file: `save` writes it, `load` brings it back on the same kind of device.
 
-The file holds the graph as the passes left it, the bytes of weights and states, and the kernels' machine code. What
-decides where kernels read and write is not in it: slots and launches are made again from the checked graph, by the code
-that plans and lowers any graph, which takes a tenth of the time that the passes take.
+The file holds the graph after the passes, the bytes of weights and states, and the kernels' machine code. Nothing in it
+decides where kernels read and write: slots and launches are made again from the checked graph, by the code that plans
+and lowers any graph, which takes a tenth of the time of the passes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from rlx.backends.gpu.program.steps import Kernel, Step
 
 class CompiledKernels(Protocol):
-    """What a GPU's device has as `kernels`."""
+    """The attribute `kernels` of a GPU's device."""
 
     cache: DiskCache
 
@@ -57,7 +57,7 @@ class CompiledKernels(Protocol):
 def save(
     program: CompiledGraph, prepared: Prepared, plan: MemoryPlan, path: str | os.PathLike[str], weights: bool
 ) -> None:
-    """Writes a program's file, as `CompiledGraph.save` says; `prepared` and `plan` are those of its weights' dtypes.
+    """Writes a program's file, as `CompiledGraph.save` says; `prepared` and `plan` are for its weights' current dtypes.
 
     Requires: nobody runs the program or writes its weights meanwhile."""
     missing = program.weights.missing(list(program.graph.params))
@@ -99,8 +99,7 @@ def save(
 def load(
     file: ProgramFile, device: str | Session | None, weights: Store | None, state: Store | None, trusted: bool
 ) -> CompiledGraph:
-    """The program of an open file whose table is one of this version; arguments and errors as those of `load_program`.
-    """
+    """The program of an open file with a table of this version; arguments and errors as for `load_program`."""
     for what, store, kind in (("weights", weights, Weights), ("state", state, State)):
         if store is not None and not isinstance(store, Store):
             raise GraphError(
@@ -111,7 +110,7 @@ def load(
     with paused(), resources.unwound(), ExitStack() as threads:
         listed = file.table["weights"] if isinstance(file.table["weights"], dict) else {}
         wanted = [name for name in listed if weights is None or weights.find(name) is None]
-        with blamed(file):  # threads begin to read, while the device is opened
+        with blamed(file):  # threads begin to read while the device is being opened
             blocks = threads.enter_context(file.reading(listed[name] for name in wanted))
         session = session_of(file, device)
         threads.callback(_warm_up(session.device, file))
@@ -121,7 +120,7 @@ def load(
         own = weights is None
         weights = _store("weights", Weights, weights, session, resources)
         state = _store("state", State, state, session, resources)
-        # Before they acquire anything, so that they keep to the session's memory_limit.
+        # The stores are counted before they acquire memory, so that they keep to the session's memory_limit.
         resources.callback(session.room.unbind, *session.room.bind(weights, state))
         resources.callback(weights.taking_back(declared.params))
         resources.callback(state.taking_back(declared.states))
@@ -134,7 +133,7 @@ def load(
             upload = aside(write)
             threads.callback(_ended, upload)
             if not own or not _compiles(session.device):
-                # A store of others has no weights before they are written, and on the CPU recording reads them.
+                # Recording needs slots, which weights in a given store get when written; on the CPU it reads them too.
                 upload()
             program = _built(file, session, declared, prepared, weights, state)
             resources.callback(program.close)
@@ -145,8 +144,8 @@ def load(
 
 
 class Contents(Record):
-    """What a saved program's file says of itself. `graph` has the inputs, outputs, weights and states that the program
-    was compiled with; `kernels` counts those whose machine code is in the file."""
+    """The contents of a saved program's file. `graph` has the inputs, outputs, weights and states that the program was
+    compiled with; `kernels` counts those whose machine code is in the file."""
 
     graph: Graph
     device: Mapping[str, Any]
@@ -174,7 +173,7 @@ def read_contents(path: str | os.PathLike[str]) -> Contents:
 
 
 def _alike(a: Graph, b: Graph) -> bool:
-    """Whether two graphs have the same signature, in the same order."""
+    """Whether two graphs have the same inputs, outputs, weights and states, in the same order."""
     if names_of(a) != names_of(b):
         return False
     tables = ((a.inputs, b.inputs), (a.params, b.params), (a.states, b.states), (a.outputs, b.outputs))
@@ -195,8 +194,8 @@ def _states(store: Store, graph: Graph, file: Writer) -> Iterator[tuple[str, lis
 
 
 def _kernels(program: CompiledGraph, file: Writer) -> list[list[Any]]:
-    """[key in the cache, block] of the machine code of each kernel, where the device compiles any."""
-    from rlx.backends.gpu.program.steps import Launch  # `load_program` needs none of it for the CPU
+    """[key in the cache, block] of each kernel's machine code, if the device compiles kernels."""
+    from rlx.backends.gpu.program.steps import Launch  # `load_program` does not need it for the CPU
 
     if not _compiles(program.device):
         return []
@@ -206,12 +205,12 @@ def _kernels(program: CompiledGraph, file: Writer) -> list[list[Any]]:
 
 
 def _compiles(device: Device) -> bool:
-    """Whether the device compiles kernels for programs, as GPUs do; what these record reads no weights."""
+    """Whether the device compiles kernels for programs, as GPUs do; recording there does not read weights."""
     return hasattr(type(device), "kernels")
 
 
 def _products(program: CompiledGraph) -> list[Any]:
-    """What the device's library of products answered when the program was lowered."""
+    """What the device's matrix product library answered when the program was lowered."""
     products = getattr(program.device, "products", None)
     return [] if products is None else products(_steps(program))
 
@@ -234,7 +233,7 @@ def _steps(program: CompiledGraph) -> list[Step]:
 
 
 def _graphs(file: ProgramFile, trusted: bool = False) -> tuple[Graph, Prepared]:
-    """The graph that the user gave, which stands for its own signature, and the one that runs."""
+    """The declared graph, which only carries the signature, and the prepared graph, which runs."""
     table = file.table
     reader = GraphsReader(table["exprs"], file.block, str(file.path), trusted)
     if not isinstance(table["graphs"], list):
@@ -290,7 +289,7 @@ def _store(what: str, kind: type[Store], store: Store | None, session: Session, 
 def _built(
     file: ProgramFile, session: Session, declared: Graph, prepared: Prepared, weights: Store, state: Store
 ) -> CompiledGraph:
-    """The program, planned; weights are in the store, states are not set yet."""
+    """The planned program. Its weights are in the store; its states are not set yet."""
     table, chosen = file.table, file.table["options"]
     _check_donated(file, declared)
     choices = table["choices"]
@@ -305,7 +304,7 @@ def _built(
         program = CompiledGraph(declared, session.device, weights, state, options, table["donated"], prepared)
     except OutOfDeviceMemory as error:
         need = table["plan_bytes"] + state.need({name: t.type for name, t in declared.states.items()})
-        if need <= session.room.free():  # then it is the graph that asks for more
+        if need <= session.room.free():  # the memory that the file states would fit: its graph needs more
             raise file.wrong(f"contradicts itself: {error}") from error
         raise
     if program.plan.total_bytes != table["plan_bytes"]:
@@ -334,15 +333,15 @@ def _prepare(file: ProgramFile, program: CompiledGraph, trusted: bool) -> None:
         if trusted and codes and _compiles(device):
             within.enter_context(device.kernels.cache.lending(codes))
         if products and hasattr(device, "promising"):
-            # Only a hint: the library is asked before it multiplies, and may be another than where this was saved.
+            # Only a hint: the library is asked again before it is used, and may differ from the one at saving.
             with suppress(UnsupportedOp), device.promising(products):
                 program.prepare()
         program.prepare()
 
 
 def _check_blocks(file: ProgramFile, declared: Graph) -> None:
-    """Checks the names of weights and states, and that each has a block of its own, so that a file brings no more bytes
-    than it has."""
+    """Checks the names of weights and states, and that each has its own block, so that tensors take no more memory than
+    the file has bytes."""
     table = file.table
     weights, states, kernels = table["weights"], table["states"], table["kernels"]
     if not (isinstance(weights, dict) and isinstance(states, dict) and isinstance(kernels, list)):
@@ -376,25 +375,25 @@ def _check_donated(file: ProgramFile, graph: Graph) -> None:
 
 
 def _warm_up(device: Device, file: ProgramFile) -> Callable[[], None]:
-    """Lets a thread wait for the library of products where the program may use it, while this one does other work; what
-    is returned waits for the thread."""
+    """Starts loading the device's matrix product library in a thread, if the program may use it. Returns a function
+    that waits for the thread."""
     warm_up = getattr(device, "warm_up", None)
     names: set[Any] = set()
     with suppress(LookupError, TypeError):  # the table is not checked yet
         names = {node[0] for graph in file.table["graphs"] for node in graph["nodes"]}
     if warm_up is None or not any(op.name in names for op in REGISTRY.values() if op.contracts):
         return lambda: None
-    return partial(_ended, aside(warm_up))  # what is wrong with the device, the program's own calls will tell
+    return partial(_ended, aside(warm_up))  # errors of the device are raised again by the program's own calls
 
 
 def _ended(wait: Callable[[], None]) -> None:
-    """Waits for another thread's work, whose error is told elsewhere."""
+    """Waits for another thread's work and ignores its error, which is raised elsewhere."""
     with suppress(Exception):
         wait()
 
 
 def _check_support(file: ProgramFile, session: Session, graph: Graph) -> None:
-    """Asks the device for each node, as the passes did, where it matters who runs it."""
+    """With fallback="error", checks as the passes did that the device supports each node."""
     for node in graph.nodes if session.fallback == "error" else ():
         if session.device.support(node) == "host":
             raise file.wrong(f"has a node that goes to the host, {shown(node.name)}, with fallback='error'")
@@ -404,8 +403,9 @@ def _place_weights(
     where: str, declared: Graph, prepared: Prepared, weights: Store, wanted: Iterable[str], blocks: Iterable[Bytes],
     own: bool,
 ) -> Callable[[], None]:  # fmt: skip
-    """What is returned writes weights into the store, which any thread may do. A store of its `own` has their slots
-    before; in one of others, a thread that loads a program too would take them for set."""
+    """Returns a function that writes the weights into the store, which any thread may call. A store of the program's
+    `own` gets their slots before. A given store does not: another thread loading a program would take a weight with a
+    slot for set."""
     weights.expect({n: dtype for n, dtype in prepared.param_dtypes.items() if weights.find(n) is None})
     weights.declare({name: t.type for name, t in declared.params.items()})
     types = {name: prepared.graph.params[name].type for name in wanted}
@@ -415,7 +415,7 @@ def _place_weights(
 
     def write() -> None:
         for t, put, raw in zip(types.values(), puts, blocks, strict=True):
-            array_of(t, raw, where)  # checks them
+            array_of(t, raw, where)  # checks the bytes
             put(raw)
 
     return write

@@ -1,8 +1,8 @@
-"""Saved programs that the disk's cache has ready for the CPU: bound tables, what they point to, and machine code.
+"""Saved programs that the disk's cache has ready to run on the CPU: bound tables, what they point to, and machine code.
 
-Only an entry of this user's own cache is run, as only machine code from there is. Its key has the checksum of the
-program's file, which covers every byte, and all that lowering depends on. Whatever else than a run on NumPy arrays is
-asked of such a program, it loads its file as any other.
+Only entries of this user's own cache are run, as for all machine code. The key of an entry contains the checksum of the
+program's file, which covers every byte, and everything that lowering depends on. Such a program runs on NumPy arrays
+from the cache; for any other use it loads its file like any program.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from rlx.runtime.room import Room
 
 KIND = "programs"  # the kind of these records in the disk's cache
-DECLINED = b""  # the record says that a program cannot be kept, so that this is not tried at each load
-MOST_BYTES = 1 << 28  # a program with more bytes of weights is bound in a small part of the time that these take
+DECLINED = b""  # the record of a program that cannot be kept, so that keeping it is not tried at each load
+MOST_BYTES = 1 << 28  # limit on the bytes of weights; reading more takes much longer than lowering the program
 SOURCES = ("backends/cpu", "backends/device_code", "driver", "ir", "ops", "packed", "passes", "runtime")
 
 
@@ -56,13 +56,13 @@ def find(file: ProgramFile, device: str | Session | None) -> CompiledGraph | Non
     weights = ((listed[n], raw) for group in file.groups() for n, raw in group if n in listed)
     try:
         thawed = Thawed(data, session.device, threads_of(session.options), weights)  # type: ignore[arg-type]
-    except Exception:  # noqa: BLE001 whatever is wrong with an entry or the file, loading the file says it
+    except Exception:  # noqa: BLE001 whatever is wrong with an entry or the file, loading the file raises it
         return None
     return cast("CompiledGraph", ReadyProgram(file, session, thawed))
 
 
 def keep(file: ProgramFile, program: CompiledGraph) -> None:
-    """Keeps a program that was loaded from a file, where it can be kept."""
+    """Puts a program that was loaded from a file into the cache, if it can be kept."""
     if not _may_be_ready(file) or program.donated or program.weights.missing(list(program.graph.params)):
         return
     options = program.options
@@ -74,7 +74,7 @@ def keep(file: ProgramFile, program: CompiledGraph) -> None:
     from rlx.runtime.saved.program import raw_of
 
     graph, inputs, outputs = program.program, program.graph.inputs, program.graph.outputs
-    if len(visible(outputs)) != len(outputs):  # a run checks its indices
+    if len(visible(outputs)) != len(outputs):  # hidden outputs are index checks, which such a run would not make
         return
     store, runs = program.weights, program.executable
     data = freeze(runs, graph, program.plan, options.build, inputs, outputs, lambda name: raw_of(store.get(name)))
@@ -82,7 +82,7 @@ def keep(file: ProgramFile, program: CompiledGraph) -> None:
 
 
 def _may_be_ready(file: ProgramFile) -> bool:
-    """Whether the file's program is one of the CPU without states, whose weights are in the file and are few."""
+    """Whether the file's program is for the CPU, has no states, and has its weights in the file, at most MOST_BYTES."""
     table = file.table
     weights = table["weights"]
     if table["device"].get("backend") != "cpu" or table["states"] != {} or not isinstance(weights, dict):
@@ -93,8 +93,8 @@ def _may_be_ready(file: ProgramFile) -> bool:
 def key_of(
     build: BuildOptions, fallback: str, room: Room, stream: int | None, *program: Part
 ) -> list[Part] | None:
-    """What a bound program depends on: a session's settings, and what says which program it is. None where the engine
-    does not run it, or the session asks for more than runs."""
+    """The cache key of a bound program: the session's settings, and `program`, which identifies the program. None if
+    the compiled engine is not used, or the session has timings, debugging, a memory limit or a stream."""
     from rlx.backends.cpu.choice import usable
     from rlx.backends.cpu.machine import this_machine
 
@@ -119,7 +119,7 @@ def threads_of(build: BuildOptions) -> int:
 
 
 class Ready(Closing):
-    """An object that can do some of what another does, whose file it reads when anything else is asked of it."""
+    """An object that does part of another object's work, and loads that object from its file for everything else."""
 
     def __init__(self) -> None:
         self._whole: Any = None
@@ -136,7 +136,7 @@ class Ready(Closing):
             return self._whole
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("_turn", "_whole"):  # the constructor has not come to them
+        if name in ("_turn", "_whole"):  # not set yet by the constructor
             raise AttributeError(name)
         return getattr(self._loaded(), name)
 
@@ -148,8 +148,8 @@ class Ready(Closing):
 
 
 class ReadyProgram(Ready):
-    """A CompiledGraph by all that is asked of it. It runs on NumPy arrays by the cache's tables, until something else
-    is asked: then it is loaded from its file, which stays open for that."""
+    """Stands for a CompiledGraph. It runs on NumPy arrays from the cache's tables; at the first other use the program
+    is loaded from its file, which stays open for that."""
 
     def __init__(self, file: ProgramFile, session: Session, thawed: Thawed) -> None:
         super().__init__()

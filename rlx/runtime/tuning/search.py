@@ -1,9 +1,10 @@
 """The search: the algorithms of a program's nodes, measured where they stand, in runs of the whole program.
 
-A run is timed step by step, so that one run measures a candidate of each problem at once: the rounds are as many as a
-problem has candidates, not as all have together. A candidate that changes how tensors lie makes other problems of its
-neighbours, which are then not measured in that round; it is tried again by itself. What was the fastest is measured
-once more, all together and beside the rules, and is kept where it still gains, in its steps and in the whole run.
+A run is timed step by step, so that one round measures one candidate of every problem: there are as many rounds as the
+largest number of candidates of a problem. A candidate that changes a tensor's layout gives the neighbouring nodes other
+problems, which that round cannot measure; these candidates are tried again one at a time. At last the fastest
+candidates are measured once more, all together and against the rules; they are kept if they still gain, in their steps
+and in the whole run.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from rlx.runtime.tuning.table import Measured
 if TYPE_CHECKING:
     from rlx.backends.gpu.program.candidates import Decision
 
-LEAST_GAIN = 1.03  # what gains less is within what such times are off
-MOST = 24  # candidates of a problem, those of the least estimated cost
+LEAST_GAIN = 1.03  # a smaller gain is within the noise of such measurements
+MOST = 24  # limit on the candidates of a problem: those of the least estimated cost
 _WARM_UPS, _RUNS = 2, 5
-_ENOUGH = 0.25  # seconds of warming up, and half of those in which a program is timed
-_TURNS = 10  # runs of either program that are compared as a whole
-_NOISE = 1.005  # what such runs are off
-_CONFIRMING = 3  # what follows the rounds takes as long as so many runs by the rules
+_ENOUGH = 0.25  # seconds after which warming up ends; after twice as long, timing does too
+_TURNS = 10  # runs of each program when two are compared as a whole
+_NOISE = 1.005  # the ratio of times that is within the noise of such runs
+_CONFIRMING = 3  # the time kept for the final measurements, in timed runs by the rules
 
 Feeds = Mapping[str, Any]
 Clock = Callable[[CompiledGraph, Feeds], Mapping[str, float]]
@@ -38,9 +39,9 @@ Whole = Callable[[CompiledGraph, CompiledGraph, Feeds], tuple[float, float]]
 
 
 class Found(Record):
-    """What a search found: of each problem with several candidates what was measured, the µs of its nodes together by
-    the rules and now, and the µs of a whole run. `kept`: whether the choices are worth it. `tried` counts candidates
-    that were measured, `left` those for which there was no time, and `lines` are the lines of the former by problem."""
+    """The result of a search: for each problem with several candidates its measured choice and number of nodes; and the
+    µs of a whole run by the rules and by the choices. `kept`: whether the choices are worth keeping. `tried` counts the
+    measured candidates, `left` those for which there was no time, and `lines` lists the measured ones by problem."""
 
     problems: Mapping[str, Measured]
     nodes: Mapping[str, int]
@@ -53,13 +54,13 @@ class Found(Record):
 
     @property
     def choices(self) -> dict[str, Measured]:
-        """The choices that differ from the rules', where they are worth it."""
+        """The choices that differ from the rules', if they are worth keeping."""
         return {p: m for p, m in self.problems.items() if self.kept and m.chosen != m.rule}
 
 
 class _Problem:
-    """A problem of a program: the nodes that have it, the rules' candidate, and the best so far with its share of the
-    time of the rules' one."""
+    """A problem of a program: the nodes that have it, the rules' candidate, and the best candidate so far with its time
+    as a fraction of that of the rules' candidate."""
 
     def __init__(self, decision: Decision) -> None:
         from rlx.backends.gpu.program.candidates import text_of
@@ -77,10 +78,10 @@ class _Problem:
 def search(
     program: CompiledGraph, feeds: Feeds, seconds: float, clock: Clock | None = None, whole: Whole | None = None
 ) -> Found:
-    """Measures the candidates of a GPU's program, for so many seconds at most; `feeds` are the inputs of its runs.
+    """Measures the candidates of a GPU's program, for at most `seconds`; `feeds` are the inputs of its runs.
 
-    `clock` gives the µs of each node of a program, `whole` those of two programs' runs.
-    Raises: UnsupportedOp for a device that chooses nothing, or has no clock for its steps."""
+    `clock` gives the µs of each node of a program, `whole` the µs of a run of each of two programs.
+    Raises: UnsupportedOp for a device without choices, or without a clock for its steps."""
     clock, whole = clock or node_times, whole or run_times
     if program.device.info.kind == "cpu":
         raise UnsupportedOp("tune: the CPU has nothing to choose; give a GPU, such as --device cuda or vulkan")
@@ -112,9 +113,9 @@ def search(
 
 
 def _in_turn(candidates: Sequence[Any]) -> list[Any]:
-    """The candidates in the order in which they are measured: sizes of the likeliest algorithm, then the likeliest of
-    each other, then all others. Those whose costs differ in the third number and later are much alike, and come late.
-    """
+    """The candidates in the order in which they are measured: the sizes of the likeliest algorithm, then the likeliest
+    candidate of each other algorithm, then all others. Candidates whose costs are equal in the first two numbers are
+    much alike: only the likeliest of them comes early."""
     likely = sorted(candidates, key=lambda c: c.cost)
     order: dict[int, Any] = {}
     for of in (
@@ -129,7 +130,7 @@ def _in_turn(candidates: Sequence[Any]) -> list[Any]:
 
 
 def node_times(program: CompiledGraph, feeds: Feeds) -> dict[str, float]:
-    """The µs of each node, by its name: the least of a few runs, of fewer where they take long.
+    """The µs of each node, by its name: the least of a few runs (fewer if they take long).
 
     Raises: UnsupportedOp where steps have no clock."""
     least: dict[str, float] = {}
@@ -151,7 +152,7 @@ def node_times(program: CompiledGraph, feeds: Feeds) -> dict[str, float]:
 
 
 def run_times(a: CompiledGraph, b: CompiledGraph, feeds: Feeds) -> tuple[float, float]:
-    """The µs of a run of two programs, which take turns: the least of each."""
+    """The µs of a run of each of two programs: the least of several runs, which take turns."""
     best = [math.inf, math.inf]
     with a.bind() as first, b.bind() as second:
         for bound in (first, second):
@@ -167,8 +168,8 @@ def run_times(a: CompiledGraph, b: CompiledGraph, feeds: Feeds) -> tuple[float, 
 
 
 class _Run:
-    """A timed run by some choices: the µs of nodes, what was chosen for them, and the node with which each is computed
-    where it is computed with a later one. `seconds`: how long all of it took."""
+    """A timed run by some choices: the µs of nodes, what was chosen for them, and, for nodes computed as part of a
+    later node, that node (`within`). `seconds`: how long compiling and timing took."""
 
     def __init__(self, program: CompiledGraph, choices: Mapping[str, str], feeds: Feeds, clock: Clock) -> None:
         begun = time.monotonic()
@@ -176,8 +177,8 @@ class _Run:
         try:
             self.us = dict(clock(twin, feeds))
             executable: Any = twin.executable
-            # Before nodes are lowered, and before a rule decides, it is asked what would be chosen if tensors lay
-            # otherwise; what counts is what was asked for last, for a node.
+            # The lowering also asks what would be chosen for other layouts of tensors, before it decides; the last
+            # decision for a node is the one that holds.
             self.decisions = list({d.node: d for d in executable.decisions if d.node}.values())
             self.within = {d.node: d.within for d in executable.dispatch if d.within}
         finally:
@@ -214,13 +215,13 @@ def _problems(run: _Run) -> dict[str, _Problem]:
 
 
 def _group(nodes: Iterable[str], *runs: _Run) -> set[str]:
-    """The nodes, and those with which they are computed in these runs."""
+    """The nodes, and the nodes as part of which they are computed in these runs."""
     nodes = set(nodes)
     return nodes | {run.within[node] for run in runs for node in nodes if node in run.within}
 
 
 def _measure(p: _Problem, text: str, line: str, rules: _Run, run: _Run) -> bool:
-    """Takes the time of a candidate; whether all of the problem's nodes were computed by it."""
+    """Takes a candidate's time from a run. False if not all of the problem's nodes were computed by it."""
     from rlx.backends.gpu.program.candidates import text_of
 
     done = {d.node for d in run.decisions if text_of(d.chosen) == line and text_of(d.problem) == text}
@@ -240,7 +241,7 @@ def _confirmed(
     program: CompiledGraph, feeds: Feeds, clock: Clock, whole: Whole, problems: Mapping[str, _Problem],
     counts: tuple[int, int],
 ) -> Found:  # fmt: skip
-    """Measures the best together and beside the rules again; what does not gain any more is by the rules."""
+    """Measures the best candidates again, all together and against the rules; those that no longer gain are dropped."""
     report("tuning")
     chosen = {text: p.best for text, p in problems.items() if p.best != p.rule and p.share * LEAST_GAIN <= 1}
     rules = _Run(program, {}, feeds, clock)

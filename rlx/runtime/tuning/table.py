@@ -1,9 +1,9 @@
 """Tables of choices that were measured on a device: the user's, by `rlx tune`, and those that rlx ships.
 
-A table is a JSON file in the folder `tuning` of the cache: for the line of each problem the line of the candidate that
-was the fastest, with both times. It holds for one device, driver, version and state of rlx's sources, which its name
-has a digest of. A choice names one of the candidates that lowering lists, or nothing happens: no table can make a
-program wrong.
+A table is a JSON file in the cache's folder `tuning`. It maps the text of each problem to the text of the fastest
+candidate, with the times of both that and the rules' candidate. It is valid for one device, driver, version and state
+of rlx's sources, of which its name contains a digest. A choice that names none of the candidates that lowering lists is
+ignored: no table can make a program wrong.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SHIPPED = "tables"  # the folder of shipped tables, in this package
 
 
 class Measured(Record):
-    """A choice of a table: the line of the candidate and its µs, and the line and µs of what the rules choose."""
+    """A choice of a table: the candidate's text and its µs, and the text and µs of the rules' candidate."""
 
     chosen: str
     us: float
@@ -47,8 +47,8 @@ class Measured(Record):
 
 
 def choices_for(device: Device) -> dict[str, str] | None:
-    """The choices of the tables for a device, those of the user's table first; None where there are none, and with
-    RLX_TUNING=off. A table that does not hold any more, or that is damaged, is left out with a TuningWarning.
+    """The choices of the tables for a device; the user's table takes precedence over the shipped one. None if there are
+    none, or with RLX_TUNING=off. An outdated or damaged table is left out with a TuningWarning.
 
     Raises: RlxError for an RLX_TUNING that is neither "on" nor "off"."""
     if device.info.kind == "cpu" or not enabled():
@@ -58,7 +58,7 @@ def choices_for(device: Device) -> dict[str, str] | None:
 
 
 def enabled() -> bool:
-    """Whether tables are followed. Raises: RlxError."""
+    """Whether tables are used (RLX_TUNING). Raises: RlxError."""
     setting = os.environ.get(TUNING_ENV) or "on"
     if setting not in ("on", "off"):
         raise RlxError(f'{TUNING_ENV}={setting!r}: expected "on", or "off" to choose algorithms by rules alone')
@@ -66,7 +66,7 @@ def enabled() -> bool:
 
 
 def read(device: Device) -> dict[str, Measured]:
-    """The user's table for a device, empty where there is none that holds. Warns: TuningWarning."""
+    """The user's table for a device; empty if there is no valid one. Warns: TuningWarning."""
     folder = DiskCache(KIND).folder
     if folder is None or not folder.is_dir():
         return {}
@@ -85,9 +85,9 @@ def read(device: Device) -> dict[str, Measured]:
 
 
 def place() -> Path:
-    """The folder of the user's tables, which is made where it is not there.
+    """The folder of the user's tables, made if it does not exist.
 
-    Raises: RlxError where the cache is off, or no file can be written there."""
+    Raises: RlxError if the cache is off, or the folder cannot be written."""
     folder = DiskCache(KIND).folder
     if folder is None:
         raise RlxError(f"{ROOT_ENV} is off, so that there is no place for what is measured; set it to a folder")
@@ -103,8 +103,8 @@ def place() -> Path:
 def keep(
     device: Device, measured: Mapping[str, Measured], tried: Mapping[str, Collection[str]] = MappingProxyType({})
 ) -> Path:
-    """Adds choices to the user's table for a device, whole or not at all, and removes those of before that were tried
-    again, by problem, and are not the fastest any more. Returns its file.
+    """Adds choices to the user's table for a device, all or none. Removes older choices whose candidates are in `tried`
+    (by problem): they were measured again and were not the fastest. Returns the table's file.
 
     Raises: RlxError where the cache is off or cannot be written."""
     path = _path(place(), device)
@@ -134,7 +134,7 @@ def forget(device: Device) -> list[Path]:
 
 
 def written(device: Device, measured: Mapping[str, Measured]) -> bytes:
-    """A table as a file has it."""
+    """The bytes of a table's file."""
     info = device.info
     listed = {p: [m.chosen, round(m.us, 3), m.rule, round(m.rule_us, 3)] for p, m in sorted(measured.items())}
     table = {"format": FORMAT, "backend": info.backend, "name": info.name, "driver": info.driver, "rlx": VERSION}
@@ -174,7 +174,7 @@ def _path(folder: Path, device: Device) -> Path:
 
 
 def _slug(device: Device) -> str:
-    """The device in the names of files."""
+    """The device's name as used in file names."""
     said = f"{device.info.backend} {device.info.name}"
     return f"{_plain(said)[:60]}-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
 
