@@ -498,7 +498,7 @@ def _address(request: Request) -> str:
 
 def _usage(prompt: int, answers: list[Answer]) -> dict[str, Any]:
     generated = sum(answer.count for answer in answers)
-    cached = {id(answer.ids): answer.shared for answer in reversed(answers)}  # by prompt: the first choice's
+    cached = {id(answer.ids): answer.shared for answer in reversed(answers)}  # the first choice's, by prompt
     return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated,
             "prompt_tokens_details": {"cached_tokens": sum(cached.values())}}  # fmt: skip
 

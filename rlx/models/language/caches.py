@@ -52,10 +52,10 @@ class Caches:
         self.g, self.size, self.at = g, size, at
         self.packed = size.cache.is_packed
         self._slot = slot
-        self._context = size.context or size.chunk  # without caches the run's own rows take their place
+        self._context = size.context or size.chunk  # the run's own rows take the place of missing caches
         self._table = table
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
-        self._starts: dict[int, Tensor] = {}  # where a run writes, by the caches' number of rows
+        self._starts: dict[int, Tensor] = {}  # the places that a run writes to, by the caches' number of rows
         self._masks: dict[tuple[int, int], Tensor] = {}  # masks by window and rows
         self._behind: Tensor | None = None
 

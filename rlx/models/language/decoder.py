@@ -230,7 +230,7 @@ class Decoder(Closing):
         self, chunk: int, head: Head = "token", picking: Picking = GREEDY, layers: range | None = None, rank: int = 0
     ) -> Any:
         batch = self.slots if head in ("next", "guessed") else 1
-        if head == "next" and layers is not None:  # with layers on several devices the host starts each step
+        if head == "next" and layers is not None:  # the host starts each step if layers are on several devices
             head = "token"
         pages = 0 if self.pages is None else self.pages.count
         size = Size(batch, chunk, self.context, self.activations, self.cache, self.slots, pages, self.sizes[-1])

@@ -30,8 +30,8 @@ class LookUp:
     tokens, since a search through a long text would slow every step."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[int, ...], int] = {}  # where each n-gram last began, before the history's end
-        self._next = {3: 0, 2: 0}  # by n: the first start that is not indexed yet
+        self._last: dict[tuple[int, ...], int] = {}  # the last start of each n-gram, before the history's end
+        self._next = {3: 0, 2: 0}  # the first start that is not indexed yet, by n
 
     def __call__(self, history: Sequence[int], count: int) -> list[int]:
         """Up to `count` tokens."""

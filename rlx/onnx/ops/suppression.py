@@ -10,7 +10,7 @@ from rlx.ops.control import steps
 _PAIRS_PER_STEP = 1 << 12  # so many pairs of boxes are compared in about a step's time
 _BOXES_PER_BLOCK = 32  # boxes of a group that are compared with the others at once
 _LARGE_TABLE_BOXES = 1 << 13
-_AT_ONCE = 256  # at least so many of the best boxes are examined together, even if fewer are wanted
+_AT_ONCE = 256  # the fewest of the best boxes that are examined together, even if fewer are wanted
 _LISTED_PAIRS = 1 << 19
 # Bounds of f32's relative and absolute errors here, and the largest coordinate, whose square is finite.
 _ROUNDING, _TINY, _LARGEST = 2e-6, 1e-34, 1e18

@@ -177,7 +177,7 @@ class Step:
         known = self.plain and self.kind in FUNCTIONS and self._read(model, schema)
         self.function = FUNCTIONS[self.kind] if known else None
         self.count = COUNTS.get(self.kind) if known and self.n_outputs == 1 else None
-        self.known: tuple[tuple[str, Any, Count | None], ...] = ()  # per input: name, constant, its count
+        self.known: tuple[tuple[str, Any, Count | None], ...] = ()  # each input's name, constant, its count
         self.picks = known and self.kind in PICKS
         self.twin: Step | None = None  # an earlier node of the same kind, attributes and inputs
         # For each output, how many of its first rows are read (None: all); a node need not compute more.
