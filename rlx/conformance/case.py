@@ -22,7 +22,7 @@ from rlx.ir import Attrs, Graph, get_op
 from rlx.packed import PackedArray
 
 Array = npt.NDArray[Any]
-# Each float input has cases of these kinds, where no case is written they are made: an input alone with the domain.
+# Each float input has cases of these kinds; a missing one is generated: that input alone has the domain.
 _IN_ONE = {"zero": "zeros", "special": "holes", "wide": "wide", "far": "far"}
 _HARD = frozenset().union(*domains.KINDS.values()) | {"large", "top", "swings", "reciprocals"}
 
@@ -127,7 +127,7 @@ class Case:
 
 
 def missing_of_inputs(cases: Iterable[Case]) -> list[tuple[int, str]]:
-    """The float inputs, by number, that have none of a kind of numbers in these cases of an op, and which."""
+    """(input index, kind) for each float input and each kind of numbers that these cases of an op lack."""
     listed = list(cases)
     kinds: dict[int, set[str]] = {}
     for case in listed:
@@ -138,9 +138,8 @@ def missing_of_inputs(cases: Iterable[Case]) -> list[tuple[int, str]]:
 
 
 def _asked(cases: Sequence[Case]) -> list[str]:
-    """The kinds of numbers that cases of an op should have. An elementwise op meets numbers far from 0 among those of
-    all magnitudes, and an op whose results are exact computes nothing in which they could cancel: neither needs
-    "far"."""
+    """The kinds of numbers that cases of an op should have. "far" is needed neither by elementwise ops, whose "wide"
+    inputs include such numbers, nor by ops with exact results, where nothing can cancel."""
     exact = bool(cases) and (
         get_op(cases[0].op).elementwise or all(c.tolerance.kind in ("bits", "equal") for c in cases)
     )
@@ -148,8 +147,8 @@ def _asked(cases: Sequence[Case]) -> list[str]:
 
 
 def _with(cases: Sequence[Case], i: int, domain: str) -> Case:
-    """One of the cases with one input of this domain: of those whose other inputs are plain numbers, one that is small
-    but not trivial, of f32 where there is one."""
+    """A copy of one of the cases with input i of this domain. It is chosen among those whose other inputs are plain
+    numbers: small but not trivial, in f32 if possible."""
 
     def rank(case: Case) -> tuple[bool, bool, bool, int]:
         plain = all(s.domain not in _HARD for k, s in enumerate(case.inputs) if k != i and s.dtype.is_float)

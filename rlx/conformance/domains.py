@@ -68,8 +68,8 @@ def special_values(dtype: DType) -> Array:
 
 
 def _wide(rng: Rng, shape: tuple[int, ...], dtype: DType, below: float = 1.0, above: float = 1.0) -> Array:
-    """Numbers of all magnitudes that normal numbers have, with either sign; or of these parts of the exponents below
-    and above 0, of which 0.44 leaves squares, and sums of thousands of them, within the range."""
+    """Normal numbers of all magnitudes, of either sign. `below` and `above` limit the exponents to these fractions of
+    the range below and above 0: with 0.44 squares, and sums of thousands of them, stay within the range."""
     top, least = (math.log2(v) for v in _LIMITS[dtype.name])
     magnitude = np.exp2(rng.uniform((least + 1) * below, (top - 1) * above, shape))
     return np.asarray(magnitude * rng.choice([-1.0, 1.0], shape))

@@ -1,7 +1,6 @@
-"""What a text encoder's folder makes of the states of tokens, beside embeddings: sparse vectors (SPLADE), a vector for
-each token (late interaction), scores of pairs, labels of texts and of tokens. The files are those of
-sentence-transformers 6 and of what came before them: PyLate 3, Stanford's ColBERT, and folders of transformers
-alone."""
+"""Reads a text encoder's folder for other tasks than embeddings: sparse vectors (SPLADE), a vector for each token (late
+interaction), scores of pairs, labels of texts and of tokens. The files are those of sentence-transformers 6 and of its
+predecessors: PyLate 3, Stanford's ColBERT, and plain transformers folders."""
 
 from __future__ import annotations
 
@@ -51,9 +50,8 @@ _MOST_TOKENS = 1 << 20
 
 
 class Splade(Record):
-    """How the logits of a text's tokens become its sparse vector: log(1 + max(logit, 0)), of that once more log(1 + x)
-    where it is `twice`, and of all tokens the largest or the sum. `most` is how many numbers a text keeps, if limited.
-    """
+    """How the logits of a text's tokens become its sparse vector: log(1 + max(logit, 0)), if `twice` then log(1 + x)
+    of that, and the maximum or the sum over all tokens. `most` limits how many elements are kept."""
 
     pooling: Literal["max", "sum"] = "max"
     twice: bool = False
@@ -61,8 +59,8 @@ class Splade(Record):
 
 
 class Expansion(Record):
-    """Queries of fewer than `length` tokens are filled up to it with `token` (the mask, unless given), whose vectors
-    count; other tokens see these where `attend`. Longer queries are cut to it unless `longer`."""
+    """Query expansion: queries shorter than `length` tokens are padded to it with `token` (by default the mask token),
+    whose vectors count; the other tokens attend to the padding if `attend`. Longer queries are cut unless `longer`."""
 
     length: int = 32
     longer: bool = False
@@ -71,10 +69,10 @@ class Expansion(Record):
 
 
 class LateInteraction(Record):
-    """How a text becomes vectors of its tokens: the `steps` behind the states, the longest query and document in
-    tokens, how queries are filled up, and which tokens do not count: `skipped` ones in texts of the tasks in `skip`,
-    and in all but queries those that are not `kept`. `marks` are prefixes that the tokenizer takes as one token. With
-    `mean` a score is divided by the number of a query's vectors."""
+    """How a text becomes vectors of its tokens: the `steps` after the states, the maximum lengths of queries and
+    documents in tokens, the expansion of queries, and which tokens get no vector: `skipped` ones in texts of the tasks
+    in `skip`, and those not `kept` in all texts but queries. `marks` are prefixes that the tokenizer reads as one
+    token. With `mean` a score is divided by the number of a query's vectors."""
 
     steps: tuple[Step, ...] = ()
     query_length: int | None = None
@@ -87,14 +85,14 @@ class LateInteraction(Record):
     mean: bool = False
 
     def longest(self, usual: int) -> int:
-        """How many tokens the longest text has, where texts that are neither query nor document have `usual`."""
+        """The largest maximum length of any text; `usual` is that of texts that are neither query nor document."""
         filled = 0 if self.expansion is None else self.expansion.length
         return max(usual, self.query_length or 0, self.document_length or 0, filled)
 
 
 class Labels(Record):
-    """The labels of a classifier in the order of its outputs, what makes scores of the logits ("softmax", "sigmoid", or
-    None), and the activation of a cross-encoder's scores, by rlx's name; None leaves them."""
+    """The labels of a classifier in the order of its outputs, the function from logits to scores ("softmax", "sigmoid",
+    or None), and the activation of a cross-encoder's scores, by rlx's name, or None."""
 
     names: tuple[str, ...]
     function: Literal["softmax", "sigmoid"] | None
@@ -102,9 +100,9 @@ class Labels(Record):
 
 
 class LogitScore(Record):
-    """How a language model scores a query and a document: by the logit of the token `yes` behind both, less that of
-    `no` where there is one, through an activation. Its chat template takes the two as messages of these roles, with
-    `options`; `system` stands before them, where there is one. Prompts have at most `longest` tokens."""
+    """How a language model scores a query and a document: the logit of the token `yes` after both, minus that of `no`
+    if given, through an activation. The chat template gets the two as messages of these roles, with `options`; `system`
+    is a message before them, if any. Prompts have at most `longest` tokens."""
 
     yes: int
     no: int | None
@@ -126,8 +124,7 @@ class TextTask(Record):
 
 
 def read_task(folder: Path, config: Mapping[str, Any], width: int) -> TextTask:
-    """What the files of a folder say that its text encoder, whose states have so many numbers, is for. Raises:
-    ModelFormatError."""
+    """The task of a folder's text encoder, by its files; `width` is that of its states. Raises: ModelFormatError."""
     listing = folder / "modules.json"
     file = folder / _ST
     told = read_json(file) if os.path.exists(file) else {}
@@ -380,7 +377,7 @@ def labels_of(
 def _activation(
     config: Mapping[str, Any], where: Path, told: Mapping[str, Any], file: Path, labels: int
 ) -> str | None:
-    """What a cross-encoder makes of its logits: as its own file says, else config.json, else the sigmoid of one."""
+    """A cross-encoder's activation: from its own file, else from config.json, else the sigmoid if it has one label."""
     inner = config.get("sentence_transformers")
     for at, held, name in (
         (file, told, "activation_fn"), (where, inner if isinstance(inner, dict) else {}, "activation_fn"),
@@ -433,5 +430,5 @@ def read_logit_score(folder: Path, config: Mapping[str, Any]) -> LogitScore | No
     activation = _activation(config, folder / "config.json", told, file, 1)
     if activation not in (None, "sigmoid"):
         wrong(file, told, "activation_fn", "torch.nn's Sigmoid or Identity for a language model")
-    taken = {name: value for name, value in options.items() if name != "restore_suffix"}  # says how a prompt is cut
+    taken = {name: value for name, value in options.items() if name != "restore_suffix"}  # how prompts are cut
     return LogitScore(ids[0], ids[1], activation, taken, prompts, default, most)

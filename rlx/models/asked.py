@@ -55,8 +55,8 @@ def check_count(value: Any, name: str, what: str, most: int | None = None) -> in
 
 
 def best_of(scores: Any, documents: Sequence[str], top_k: int | None, texts: bool | None) -> Any:
-    """The scores of documents; with `top_k`, or `texts` true or false, the list of the best, the best first, of equal
-    ones the first: their places, scores and, where asked, texts."""
+    """The scores of documents; with `top_k`, or `texts` true or false, a list of the best ones, best first, equal ones
+    in their order: their indices, scores and, if `texts`, texts."""
     if top_k is None and texts is None:
         return scores
     order = np.argsort(-scores, kind="stable")[:top_k]

@@ -1,7 +1,7 @@
-"""The BERT encoder (Devlin et al. 2018) as an rlx graph, with what makes an embedding or a score of its output.
+"""The BERT encoder (Devlin et al. 2018) as an rlx graph, with the poolings and heads for embeddings and scores.
 
-Nomic BERT (Nussbaum et al. 2024) and Jina BERT v2 (Günther et al. 2023) differ in how they know positions, and have
-gated MLPs."""
+Nomic BERT (Nussbaum et al. 2024) and Jina BERT v2 (Günther et al. 2023) encode positions differently, and have gated
+MLPs."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class BertConfig(Record):
 
     `positions`: a learned table, rotary embeddings, or scores that fall with the distance (ALiBi; Press et al. 2021).
     `gated`: the MLP multiplies its activation by another product. `joined`: q, k and v are one matrix. `plain` products
-    have no bias. A reranker has a score for each of `labels`, made of the first token's vector, which with `dense_head`
-    goes through another layer before. `steps` are what an embedding goes through after the pooling."""
+    have no bias. A reranker computes a score for each of `labels` from the first token's vector, with `dense_head`
+    after one more layer. `steps` are applied to an embedding after the pooling."""
 
     vocab_size: int
     hidden_size: int
@@ -71,7 +71,7 @@ class BertConfig(Record):
     steps: tuple[Step, ...] = ()
     architecture: ClassVar[str] = "bert"
     prefix: ClassVar[str] = "bert."  # what may stand before the names in files
-    unused: ClassVar[tuple[str, ...]] = ()  # beginnings of names of weights that are left alone
+    unused: ClassVar[tuple[str, ...]] = ()  # prefixes of weights that are ignored
     aliases: ClassVar[Mapping[str, str]] = {}
     apart: ClassVar[str] = ""  # why texts cannot share a row
 
@@ -186,7 +186,7 @@ class EncoderSettings(Protocol):
 
 
 def head_shapes(config: EncoderSettings) -> dict[str, tuple[int, ...]]:
-    """The weights of what stands on an encoder's states, with their shapes."""
+    """The weights of the head on an encoder's states, with their shapes."""
     d = config.hidden_size
     shapes: dict[str, tuple[int, ...]] = {}
     if config.dense_head:
@@ -207,7 +207,7 @@ def width_after(config: EncoderSettings, poolings: int) -> int:
 
 class Encoder:
     """The encoder's parts in one graph, over (batch · length, width), of ids, a mask and weights. Vectors are `wide`:
-    f64 where the activations are. `ends`: whether the mask is of texts that padding follows, and no other. Several
+    f64 where the activations are. `ends`: whether the mask says only where each text ends and padding begins. Several
     texts may share a row (`share`)."""
 
     ends = False
@@ -226,8 +226,8 @@ class Encoder:
         self.held: dict[str, Tensor] = {}  # values that layers share
 
     def share(self, text: Tensor, slots: int) -> None:
-        """Says that rows hold up to so many texts, one behind the other: `text`, i32 (batch, length), is 1 for the
-        tokens of a row's first, 2 for those of the second, and 0 behind the last."""
+        """Lets up to `slots` texts share a row, one after the other: `text`, i32 (batch, length), is 1 for the tokens
+        of a row's first text, 2 for those of its second, and 0 for the padding after the last."""
         self.text, self.slots = text, slots
         place = self.g.constant(np.arange(self.length, dtype=np.int32))
         before = ops.pad(text, ((0, 0), (1, 0)))[:, : self.length]
@@ -240,11 +240,11 @@ class Encoder:
 
     @property
     def place(self) -> Tensor | None:
-        """The place of each token in its text, i32 (batch, length); None where that is its place in the row."""
+        """The position of each token in its text, i32 (batch, length); None if it equals that in the row."""
         return self.held.get("place")
 
     def placed(self, table: Tensor, first: int = 0) -> Tensor:
-        """The rows of a table for the tokens' places, from the row `first` on: broadcast to (batch, length, width)."""
+        """The table's row `first` + position for each token: broadcasts to (batch, length, width)."""
         if self.place is None:
             return table[first : first + self.length]
         return ops.gather(table, self.place + first if first else self.place)
@@ -266,13 +266,13 @@ class Encoder:
         return self._picked(states, ops.argmax(ops.cast(self.held["own"], i32), axis=-1))
 
     def _picked(self, states: Tensor, at: Tensor) -> Tensor:
-        """The states at places of rows, (batch, slots)."""
+        """The states at the indices `at`, (batch, slots), of each row."""
         at = ops.cast(at, i32) + self.g.constant(np.arange(self.batch, dtype=np.int32).reshape(-1, 1) * self.length)
         return ops.gather(_flat(states), ops.reshape(at, (self.batch * self.slots,)))
 
     def combined(self, x: Tensor, reduction: str, start: float) -> Tensor:
-        """The rows of each text's tokens added up ("add"), or the largest of each number ("max"): (batch · slots,
-        width) of (batch, length, width), and `start` for a text without tokens."""
+        """The sum ("add") or elementwise maximum ("max") over each text's tokens: (batch · slots, width) from (batch,
+        length, width); `start` for a text without tokens."""
         assert self.text is not None
         count = self.batch * self.slots
         first = self.g.constant(np.arange(self.batch, dtype=np.int32).reshape(-1, 1) * self.slots - 1)
@@ -310,7 +310,8 @@ class Encoder:
         return ops.cast(self.norm(x, "embeddings.LayerNorm"), self.activations)
 
     def seen(self) -> Tensor:
-        """Which keys a query sees, or what is added to its scores: broadcasts to (batch, heads, length, length)."""
+        """The attention mask: which keys a query sees, or numbers added to its scores; broadcasts to (batch, heads,
+        length, length)."""
         keep = self.keys()
         if self.config.positions != "alibi":
             return keep
@@ -349,8 +350,8 @@ class Encoder:
         return self.norm(self.linear(wide, f"{p}output.dense") + x, f"{p}output.LayerNorm")
 
     def pooled(self, states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
-        """One vector a sentence of (batch, length, width) in f32, made of the tokens that `mask` tells. A sentence
-        without any gives zeros; -inf for the largest; its first token's vector for cls."""
+        """Pools states (batch, length, width) to one f32 vector per sentence, over the tokens in `mask`. A sentence
+        without tokens gives zeros; -inf with max pooling; its first token's vector with cls."""
         if pooling == "rank" or (pooling == "cls" and mask is self.mask):
             return self.first(states)
         if self.text is not None:
@@ -373,8 +374,8 @@ class Encoder:
         return ops.reshape(made, (self.batch, self.config.hidden_size))
 
     def _shared(self, states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
-        """`pooled` where texts share rows. Their states are never multiplied by zeros: what one text has, be it no
-        number, changes no other."""
+        """`pooled` for texts that share rows. No text is masked by a product with zeros, so NaN or infinity in one text
+        does not change another."""
         column = ops.reshape(mask, (self.batch, self.length, 1))
         if pooling == "max":
             return self.combined(ops.where(column, states, -np.inf), "max", -np.inf)
@@ -395,7 +396,7 @@ class Encoder:
         return _mean(rows, self.combined(weight, "add", 0.0), pooling)
 
     def step(self, x: Tensor, step: Step) -> Tensor:
-        """What a module after the pooling makes of the embeddings."""
+        """The embeddings after one of the modules that follow the pooling."""
         if step == "normalize":
             size = ops.sqrt(ops.sum(x * x, axis=-1, keepdims=True))
             return x / ops.maximum(size, 1e-12)
@@ -453,8 +454,8 @@ def _at_most(weight: Tensor, x: Tensor) -> Tensor:
 
 
 def _slopes(heads: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """By how much the scores of each head fall with the distance of a key: 2^-8i/n, and between those for the heads
-    beyond the largest power of two (Press et al. 2021, section 3)."""
+    """The ALiBi slope of each head: 2^(-8i/n), and values between those for the heads beyond the largest power of two
+    (Press et al. 2021, section 3)."""
     whole = 1 << (heads.bit_length() - 1)
     made = [2.0 ** (-8 * (i + 1) / whole) for i in range(whole)]
     made += [2.0 ** (-4 * (2 * i + 1) / whole) for i in range(heads - whole)]
@@ -470,13 +471,13 @@ def encoder_graph(
 
     Inputs: `ids`, i32 (batch, length); `mask`, bool (batch, length), true for a token, false for padding. Output:
     `embedding`, f32 (batch, width): what each pooling makes of the tokens, side by side, after `config.steps`, of
-    length 1 when `normalize`. With mean pooling a sentence without tokens gives zeros. Without `include_prompt` the
+    norm 1 when `normalize`. With mean pooling a sentence without tokens gives zeros. Without `include_prompt` the
     input `kept`, bool (batch, length), says which tokens are pooled. For the pooling "rank" the input `kinds`,
     i32 (batch, length), tells queries (0) from documents (1) where the model does, and the output is `scores`, f32
-    (batch, labels). With `slots` so many texts may share a row: the input `text`, i32 (batch, length), is 1 for the
-    tokens of a row's first text, 2 for those of its second, and 0 for padding; outputs have a row for each slot of each
-    row, (batch · slots, …), those of slots without a text of no meaning. Params carry the names and shapes of BERT's
-    files, and the dtypes of `packed`.
+    (batch, labels). With `slots`, up to that many texts may share a row: the input `text`, i32 (batch, length), is 1
+    for the tokens of a row's first text, 2 for those of its second, and 0 for padding; outputs have a row for each slot
+    of each row, (batch · slots, …), which is meaningless for a slot without a text. Params have the names and shapes of
+    BERT's files, and the dtypes of `packed`.
     Raises: ShapeError for a batch or length below 1, or a length beyond the model's positions.
     """
     if batch < 1 or not 1 <= length <= config.max_position_embeddings:

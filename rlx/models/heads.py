@@ -1,5 +1,6 @@
-"""What stands on an encoder's states beside embeddings, as parts of its graph: sparse vectors of the vocabulary,
-vectors of tokens, scores of pairs and labels of tokens. A table says how the families' files name the weights."""
+"""The heads of encoders for other tasks than embeddings, as parts of the graph: sparse vectors over the vocabulary,
+vectors of tokens, scores of pairs and labels of tokens. A table has the names of their weights in each family's files.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +27,15 @@ _ACT = {name: own for name, own in {**ACTIVATIONS, "tanh": "tanh", "sigmoid": "s
 
 
 class _Names(Record):
-    """The names of a head's weights in a family's files: a product `dense` with the activation `act` and a norm, where
-    there are, then the product `out`. An `act` that is no activation's name is the setting that says it. `flags` are
-    the settings of the biases, by our names, that a file may not have, with what they are unless told."""
+    """The names of a head's weights in a family's files: optionally a product `dense` with the activation `act` and a
+    norm, then the product `out`. An `act` that is not an activation's name is the setting that holds it. `flags` maps
+    biases, by rlx's names, to the setting that says whether the file has them, and that setting's default."""
 
     out: str
     dense: str | None = None
     act: str = "hidden_act"
     norm: str | None = None
-    bias: str | None = None  # the last product's, where that has a name of its own
+    bias: str | None = None  # the last product's bias, if its name does not follow from `out`
     first: bool = True  # the head reads the first token's state alone
     flags: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
 
@@ -60,7 +61,7 @@ FAMILIES: dict[str, dict[Task, _Names]] = {
     **dict.fromkeys(("bert", "megatron-bert", "ernie", "layoutlm", "fnet"), _BERT),
     **dict.fromkeys(("roberta", "camembert", "xlm-roberta", "data2vec-text", "xlm-roberta-xl", "roberta-prelayernorm",
                      "jina_embeddings_v3", "mpnet"), _ROBERTA),
-    # Longformer's classifier of texts sees all tokens from the first, which its encoder does not.
+    # No text labels for Longformer: its classifier's first token has global attention, which the encoder here lacks.
     "longformer": {"sparse": _ROBERTA_MLM, "labels": _TOKENS},
     "electra": {"sparse": _ELECTRA_MLM, "scores": replace(_DENSE, act="gelu"), "labels": _TOKENS},
     "convbert": {"sparse": _ELECTRA_MLM, "scores": _DENSE, "labels": _TOKENS},
@@ -88,15 +89,15 @@ FAMILIES: dict[str, dict[Task, _Names]] = {
 }  # fmt: skip
 
 
-# Types whose states of tokens that others do not see are not made of what these see alone.
+# Types where the state of a masked token does not depend only on the tokens that it may attend to.
 _MIXED = ("deberta", "deberta-v2", "convbert", "fnet", "nystromformer", "longformer")
 
 
 class Head(Record):
-    """What is made of states. `act` is the activation of a first product, None where there is none; `eps` that of a
-    norm behind it. `inner` numbers are between the products, as many as a state has unless told, and `out` what the
-    last one gives; its matrix is the weight `tied` where that is named. `plain` are biases that are not there. A head
-    of the `first` token may read the mean of all instead (`mean`). `names` are those of the weights in the files."""
+    """A head on an encoder's states. `act` is the activation of a first product, None without one; `eps` that of a norm
+    after it. `inner` is the width between the products, by default the states' width, and `out` the width of the last
+    product; its matrix is the weight `tied` if that is named. `plain` are biases that are absent. A head that reads the
+    `first` token may read the mean of all tokens instead (`mean`). `names` are those of the weights in the files."""
 
     task: Task
     width: int
@@ -112,7 +113,7 @@ class Head(Record):
     late: LateInteraction | None = None
     labels: Labels | None = None
     names: Mapping[str, str] = field(default_factory=dict)
-    unused: tuple[str, ...] = ()  # names of weights that stand there twice
+    unused: tuple[str, ...] = ()  # names of duplicates of weights in the files
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -166,7 +167,7 @@ class Head(Record):
             none = e.g.constant(np.zeros(x.shape[-1], x.dtype.np)) if shift is None else shift
             x = ops.layer_norm(x, weight("head.norm.weight"), none, self.eps)
         bias, matrix = weight("head.out.bias"), p[self.tied or "head.out.weight"]
-        if matrix.dtype.is_packed or matrix.dtype.is_half:  # a table of words is kept as the encoder's matrices are
+        if matrix.dtype.is_packed or matrix.dtype.is_half:  # tied word embeddings may be so
             x = ops.cast(ops.linear(ops.cast(x, f32 if matrix.dtype.is_packed else matrix.dtype), matrix), e.wide)
             x = x if bias is None else x + bias
         else:
@@ -180,7 +181,7 @@ class Head(Record):
         batch, length, _ = logits.shape
         assert self.splade is not None
         x = ops.where(ops.reshape(e.mask, (batch, length, 1)), ops.relu(logits), 0.0)
-        if self.splade.pooling == "max":  # logarithms keep the order, so the largest has the largest one
+        if self.splade.pooling == "max":  # the logarithm is monotonic: take the maximum first
             x = ops.max(x, axis=1) if e.text is None else e.combined(x, "max", 0.0)
         for _ in range(1 + self.splade.twice):
             x = ops.log1p(x)
@@ -234,7 +235,7 @@ def head_of(task: TextTask, content: Mapping[str, Any], config: EncoderSettings,
     if not sparse:
         return head
     if names.bias is not None:
-        both = (_there(f"{names.out}.bias", tensors, config), found["head.out.bias"])  # the first goes first
+        both = (_there(f"{names.out}.bias", tensors, config), found["head.out.bias"])  # one of two names of the bias
         bias = both[0] if both[0] in tensors else both[1]
         head = replace(head, names={**found, "head.out.bias": bias}, unused=both)
     tied = content.get("tie_word_embeddings", True) and not _own(head, tensors, config)
@@ -252,7 +253,7 @@ def _words(config: EncoderSettings) -> str:
 
 
 def _own(head: Head, tensors: Mapping[str, Any], config: EncoderSettings) -> bool:
-    """Whether the files hold a last matrix that is another than the table of words, which it is said to be."""
+    """Whether the files hold a last matrix that differs from the word embeddings to which it should be tied."""
     own, table = head.names["head.out.weight"], _there(_words(config), tensors, config)
     if own not in tensors or table not in tensors:
         return own in tensors

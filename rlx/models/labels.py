@@ -1,5 +1,5 @@
-"""Logits of classifiers to labels: of texts, and of tokens with those of one name put together, as the pipelines of
-transformers do it."""
+"""Logits of classifiers to labels: of texts, and of tokens, where tokens of one entity are merged as in transformers'
+pipelines."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def entities(
     text: str, pieces: Pieces, logits: npt.NDArray[Any], labels: Labels, tokenizer: TextTokenizer,
     aggregation: Aggregation, ignored: Iterable[str],
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """The labels of a text's tokens, or of what is put together of them. Places count characters of the text."""
+    """The labels of a text's tokens, or of the groups they are merged into. Positions count characters of the text."""
     parts = [_Part(text, pieces, i, row, tokenizer) for i, row in enumerate(softmax(logits)) if not pieces.marks[i]]
     if aggregation in ("none", "simple"):
         found = [part.entity(labels) for part in parts]
@@ -62,7 +62,7 @@ def entities(
 
 
 class _Part:
-    """A token of a text with the scores of its labels; `inner` says whether it goes on with a word."""
+    """A token of a text with the scores of its labels; `inner` says whether it continues a word."""
 
     def __init__(self, text: str, pieces: Pieces, index: int, scores: Scores, tokenizer: TextTokenizer) -> None:
         self.index, self.scores, self.word = index, scores, pieces.tokens[index]
@@ -106,7 +106,7 @@ def _word(parts: list[_Part], labels: Labels, tokenizer: TextTokenizer, aggregat
 
 
 def _tag(label: str) -> tuple[bool, str]:
-    """Whether a label begins what it names, as B- says, and the name."""
+    """Whether a label begins an entity (prefix B-), and the entity's name."""
     return label.startswith("B-"), label[2:] if label.startswith(("B-", "I-")) else label
 
 

@@ -16,12 +16,12 @@ from rlx.models.weights import Floats
 from rlx.records import Record
 
 QUERY, DOCUMENT = "query", "document"
-EMPTY = -1e9  # the score of a document without vectors, which is below all others and which JSON can say
-_AT_ONCE = 1 << 24  # numbers of a table of products
+EMPTY = -1e9  # the score of a document without vectors: below all others, and finite, as JSON requires
+_AT_ONCE = 1 << 24  # the most elements of a table of dot products
 
 
 class Row(Record):
-    """A text's tokens as the encoder takes them, how many of them others see, and which give vectors."""
+    """A text's tokens for the encoder, how many of them other tokens may attend to, and which give vectors."""
 
     ids: TokenIds
     seen: int
@@ -100,8 +100,8 @@ def vectors_of(what: str, given: Any) -> list[Floats]:
 
 
 def maxsim(queries: Sequence[Floats], documents: Sequence[Floats], mean: bool = False) -> Floats:
-    """The scores, f32 (queries, documents), of the vectors of texts: for each vector of a query the largest product
-    with one of the document's, and of these the sum, or with `mean` the mean. Raises: ShapeError."""
+    """The scores, f32 (queries, documents), from the vectors of texts: the sum, or with `mean` the mean, over a query's
+    vectors of the largest dot product with one of the document's. Raises: ShapeError."""
     widths = {one.shape[1] for one in (*queries, *documents)}
     if len(widths) > 1:
         raise ShapeError(f"score: vectors of {' and '.join(map(str, sorted(widths)))} numbers; expected one width")

@@ -21,8 +21,8 @@ _ROWS = 1 << 10  # rows of a packed weight that are floats at once
 
 
 class Product(Record):
-    """A product of a model, of which a module's matrix is the weight: all of its `outputs`, or some `rows` of these.
-    `weight` is its name in the file; `plain` where its tensor is the weight as it stands."""
+    """A product of a model whose weight is a module's matrix: all of its `outputs`, or some `rows` of them. `weight` is
+    the matrix's name in the file; `plain` if the file's tensor is the weight itself."""
 
     module: str
     outputs: int
@@ -32,8 +32,8 @@ class Product(Record):
     plain: bool = True
 
 
-# The products that "all-linear" leaves out: the output matrix, routers of experts, and those of Mamba's whose weights
-# transformers takes past their modules, so that PEFT refuses corrections of some and passes over those of others.
+# The products that "all-linear" leaves out: the output matrix, routers of experts, and Mamba products whose weights
+# transformers reads without calling their modules, so that PEFT refuses or ignores corrections of them.
 _NOT_ADAPTED = ("lm_head", ".mlp.gate", ".mixer.dt_proj", ".mixer.out_proj")
 
 
@@ -68,11 +68,11 @@ class Lora(Record, slots=False):
 
     @property
     def scale(self) -> float:
-        """What corrections are multiplied by."""
+        """The factor of corrections."""
         return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
 
     def modules(self, products: Mapping[str, Product], where: str) -> dict[str, tuple[int, int]]:
-        """The outputs and inputs of the modules that are adapted. Raises: GraphError for a target that is of none."""
+        """The outputs and inputs of each adapted module. Raises: GraphError for a target that matches no module."""
         every = {p.module: (p.outputs, p.inputs) for p in products.values()}
         names = [self.targets] if isinstance(self.targets, str) else list(self.targets)
         if names == ["all-linear"]:
@@ -179,8 +179,8 @@ class Correction(Record):
         return result if bias is None else result + bias
 
     def _length(self, product: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """The length of each row of W + s · B A, of the squares of its terms' lengths and twice their product: W itself
-        is only multiplied by, so that a packed one stays packed."""
+        """The norm of each row of W + s · B A, from the squared norms of both terms and twice their dot product: W is
+        used only in a product, so that a packed one stays packed."""
         assert self.squares is not None
         a, b = (ops.stop_gradient(t) for t in (self.a, self.b))
         both = ops.sum(ops.cast(ops.transpose(product(ops.cast(a, x.dtype))), b.dtype) * b, axis=1)

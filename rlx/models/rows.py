@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rlx.records import Record
 
-SHARED = 128  # tokens of a row that short texts share
+SHARED = 128  # the length of a row that short texts share
 
 
 class Run(Record):
-    """Rows of `length` tokens that are computed together: the numbers of the texts in each, one behind the other.
-    `slots` are how many texts a row may have, 0 where each has one."""
+    """Rows of `length` tokens that are computed together: the indices of the texts in each row, in order. `slots` is
+    the most texts that a row may hold, 0 if each holds one."""
 
     length: int
     slots: int
@@ -24,8 +24,7 @@ class Run(Record):
 
 
 def size_of(length: int, longest: int) -> int:
-    """The least size of rows for so many tokens: multiples of 8, and above 128 of a sixteenth to an eighth of the size.
-    """
+    """The smallest row size for so many tokens: a multiple of 8, above 128 of a sixteenth to an eighth of the size."""
     step = max(8, 1 << max(0, (length - 1).bit_length() - 4))
     return min(-(-max(length, 1) // step) * step, longest)
 
@@ -50,7 +49,7 @@ def runs_of(lengths: Sequence[int], longest: int, most: int, at_once: int, share
 
 
 def _room(lengths: Sequence[int], texts: Iterable[int]) -> int:
-    """The tokens that texts take in a shared row: each two at least, so that there are slots for all."""
+    """The tokens that texts take in a shared row: at least two each, so that the slots suffice for all."""
     return sum(max(lengths[i], 2) for i in texts)
 
 

@@ -39,8 +39,8 @@ from rlx.runtime import CompiledGraph, Session, Weights
 if TYPE_CHECKING:
     from rlx.models.rows import Run
 
-TOKENS, CPU_TOKENS = 16 * 512, 1024  # A run has so many at most: more would not make the CPU faster.
-LOGITS = 1 << 26  # numbers of a batch's logits over the vocabulary
+TOKENS, CPU_TOKENS = 16 * 512, 1024  # the most tokens in a run, on GPUs and on the CPU
+LOGITS = 1 << 26  # the most elements of a batch's logits over the vocabulary
 # Prefixes of weights that published BERT folders contain and the encoder does not use.
 _UNUSED = ("embeddings.position_ids", "pooler.", "cls.")
 
@@ -52,7 +52,7 @@ class Tokenizes(Protocol):
 
 
 class PairTokenizer:
-    """The tokenizer of an encoder's GGUF file: texts are cut to `max_length` tokens, before the mark at their end."""
+    """The tokenizer of an encoder's GGUF file: texts are cut to `max_length` tokens, their end token included."""
 
     def __init__(self, made: LanguageTokenizer, max_length: int, where: str) -> None:
         self.made = made
@@ -71,9 +71,9 @@ class PairTokenizer:
         return [*ids[: self.max_length - 1], ids[-1]] if marked else ids[: self.max_length]
 
     def pair(self, query: str, document: str) -> tuple[TokenIds, TokenIds]:
-        """The ids of a query and a document with the marks between them, and 0 or 1 for which of the two each is of. A
-        document is cut to what the query leaves. Raises: ShapeError where it leaves nothing, ModelFormatError for a
-        tokenizer without the marks."""
+        """The ids of a query and a document with the special tokens around them, and for each id 0 (query) or 1
+        (document). The document is cut to the room that the query leaves. Raises: ShapeError if it leaves none,
+        ModelFormatError for a tokenizer without these tokens."""
         special, words = self.made.special, self.made.vocabulary.letters == "words"
         begin, between = special.bos, special.sep if words else special.eos
         if begin is None or between is None:
@@ -96,8 +96,8 @@ class SentenceEncoder(TextTasks, Closing):
     `rank` the scores of a reranker, `classify` and `classify_tokens` labels. `load` makes an encoder from a folder,
     `rlx.models.load` from a GGUF file too.
 
-    Short texts share rows of tokens, so that next to nothing is padded; each size of rows is compiled when first
-    needed, and all share `weights`.
+    Short texts share rows of tokens, so that there is hardly any padding; a program for each row size is compiled when
+    first needed, and all share `weights`.
     Any thread may call `encode`. A `with` block closes it.
     """
 
@@ -173,7 +173,7 @@ class SentenceEncoder(TextTasks, Closing):
 
     @property
     def width(self) -> int:
-        """How many numbers an embedding has; of sparse vectors, how many there may be, and of a token's vector."""
+        """The length of an embedding, of a sparse vector with its zeros, or of a token's vector."""
         if self.head is not None:
             widths = [step.out for step in self.head.steps if isinstance(step, Dense)]
             return widths[-1] if widths else self.head.out or self.config.hidden_size
@@ -181,12 +181,12 @@ class SentenceEncoder(TextTasks, Closing):
 
     @property
     def whole_width(self) -> int:
-        """How many numbers an embedding has where it is not cut."""
+        """The length of an embedding before `truncate_dim`."""
         return self.config.width(1 if isinstance(self.pooling, str) else len(self.pooling))
 
     @property
     def unit(self) -> bool:
-        """Whether embeddings that are not cut have length 1."""
+        """Whether embeddings that are not truncated have norm 1."""
         return self.normalize or self.config.steps[-1:] == ("normalize",)
 
     def encode(
@@ -236,7 +236,7 @@ class SentenceEncoder(TextTasks, Closing):
         return np.asarray(rows[0]) if isinstance(texts, str) else rows
 
     def prompt(self, name: str | None = None, text: str | None = None) -> str:
-        """What stands before each sentence. Raises: RlxError for the name of no prompt, or a name and a text."""
+        """The prompt before each sentence. Raises: RlxError for an unknown name, or for both a name and a text."""
         if text is not None:
             if name is not None:
                 raise RlxError("encode: prompt and prompt_name are both there; give one of them")
@@ -250,13 +250,13 @@ class SentenceEncoder(TextTasks, Closing):
         return self.prompts[name]
 
     def left_out(self, prompt: str) -> int:
-        """How many tokens at the beginning of a sentence behind this prompt are not pooled."""
+        """How many leading tokens are left out of pooling for a sentence with this prompt."""
         if self.include_prompt or not prompt or not isinstance(self._tokenizer, TextTokenizer):
             return 0
         return self._tokenizer.prompt_length(prompt)
 
     def tokens(self, text: str) -> TokenIds:
-        """The tokens of a text, those beyond `max_length` too where its tokenizer does not cut them."""
+        """The tokens of a text; not cut to `max_length`, unless the tokenizer does it."""
         made = self._tokenizer
         if isinstance(made, PairTokenizer):
             return np.asarray(made.made.encode(text), np.int32)
@@ -274,9 +274,9 @@ class SentenceEncoder(TextTasks, Closing):
         self, rows: Sequence[TokenIds], *, batch_size: int = 32, left_out: Sequence[int] = (),
         truncate_dim: int | None = None,
     ) -> Floats:
-        """The embeddings of texts given as token ids, (n, width) f32. Where a prompt is not pooled, `left_out` says how
-        many tokens of each belong to it. Raises: ModelFormatError for an id out of range, and for more than
-        `max_length`; ShapeError as `encode`."""
+        """The embeddings of texts given as token ids, (n, width) f32. If prompts are not pooled, `left_out` gives the
+        number of leading prompt tokens of each text. Raises: ModelFormatError for an id out of range, and for more than
+        `max_length` ids; ShapeError as `encode`."""
         width = self._cut_to(truncate_dim)
         out = np.zeros((len(rows), width), np.float32)
         for at, result in self._outputs(list(rows), check_batch_size(batch_size), left_out=left_out):
@@ -293,7 +293,7 @@ class SentenceEncoder(TextTasks, Closing):
         self, tokens: list[TokenIds], batch_size: int, kinds: list[TokenIds] | None = None,
         left_out: Sequence[int] = (), seen: Sequence[int] | None = None, activation: str | None = None,
     ) -> Iterator[tuple[list[int], list[npt.NDArray[Any]]]]:
-        """The outputs run by run: which texts they are of, and for each a row, or one of each of its tokens."""
+        """The outputs of each run: the indices of its texts, and for each text one row, or a row for each token."""
         name = {"embeddings": "embedding", "rank": "scores"}.get(self.task, self.task)
         for run, feeds in self.runs(tokens, batch_size, batch_size > 1, kinds, left_out, seen):
             result = self.compiled(len(run.rows), run.length, activation, run.slots).run(feeds)[name]
@@ -306,14 +306,14 @@ class SentenceEncoder(TextTasks, Closing):
             if not run.slots or all(np.isfinite(value).all() for value in values):
                 yield texts, values
                 continue
-            # What is no number passes from a text to others of its row.
+            # NaN and infinity spread from one text to the others of its row.
             for i in texts:
                 kind, own = None if kinds is None else [kinds[i]], None if seen is None else [seen[i]]
                 for _, value in self._outputs([tokens[i]], 1, kind, left_out[i : i + 1], own, activation):
                     yield [i], value
 
     def ids(self, sentences: Sequence[str], before: str = "") -> list[TokenIds]:
-        """The tokens of sentences behind a prompt, cut to `max_length`."""
+        """The tokens of sentences, each after the prompt `before`, cut to `max_length`."""
         texts = [before + sentence for sentence in sentences] if before else sentences
         tokens: list[TokenIds] = self._tokenizer.ids(texts)
         return tokens
@@ -332,7 +332,8 @@ class SentenceEncoder(TextTasks, Closing):
         self, tokens: list[TokenIds], batch_size: int = 32, share: bool = True, kinds: list[TokenIds] | None = None,
         left_out: Sequence[int] = (), seen: Sequence[int] | None = None,
     ) -> Iterator[tuple[Run, dict[str, npt.NDArray[Any]]]]:
-        """The texts as rows of tokens, with the graph's inputs; short texts `share` rows where the model lets them."""
+        """The runs over these texts, with the graph's inputs; with `share` short texts share rows if the model allows.
+        """
         from rlx.models.rows import runs_of
 
         top = self.config.vocab_size
@@ -374,14 +375,14 @@ class SentenceEncoder(TextTasks, Closing):
 
     @property
     def _at_once(self) -> int:
-        """How many tokens a run of several rows has at most."""
+        """The most tokens in a run of several rows."""
         most = CPU_TOKENS if self.session.info.backend == "cpu" else TOKENS
         sparse = self.head is not None and self.head.task == "sparse"
         return min(most, LOGITS // self.config.vocab_size) if sparse else most
 
     def graph(self, batch: int, length: int, activation: str | None = None, slots: int = 0) -> Graph:
-        """The encoder's graph for one size, with its head, if any, and the activation of that; with `slots` so many
-        texts may share a row."""
+        """The encoder's graph for one size, with its head, if any, and the head's `activation`; up to `slots` texts may
+        share a row, 0 for one text in each."""
         if self.head is not None:
             return head_graph(self.config, self.head, batch, length, self.activations, self._packed, self._kinds,
                               activation, slots)  # fmt: skip
@@ -452,7 +453,7 @@ def load(
 def load_gguf(
     file: GgufFile, session: Session, *, dtype: DTypeLike | None = None, activations: DTypeLike | None = None
 ) -> SentenceEncoder:
-    """The sentence encoder or the reranker of an open GGUF file; its packed matrices stay so. Embeddings have length 1.
+    """The sentence encoder or the reranker of an open GGUF file; packed matrices stay packed. Embeddings have norm 1.
     Raises: as `rlx.models.load`."""
     for given in (dtype, activations):
         check_half(given)
@@ -512,7 +513,7 @@ def _encoder(
 
 
 def read_folder(model: ModelFolder, text: bool = True) -> EncoderFiles:
-    """The encoder of a folder, which may have no tokenizer where no `text` is to be read. Raises: ModelFormatError."""
+    """The encoder of a folder; without `text` it needs no tokenizer. Raises: ModelFormatError."""
     where, file, own = str(model.path), str(model.path / "config.json"), model.tensors()
     config: EncoderSettings
     if makes_embeddings(model):
@@ -579,7 +580,7 @@ def check_half(dtype: DTypeLike | None) -> DType | None:
 
 
 def _unit(vectors: Floats) -> Floats:
-    """Each vector by its length; one of zeros stays so."""
+    """Each vector divided by its norm; zero vectors stay zero."""
     size = np.sqrt(np.sum(np.square(vectors, dtype=np.float64), axis=-1, keepdims=True))
     return np.asarray(vectors / np.maximum(size, 1e-12), np.float32)
 

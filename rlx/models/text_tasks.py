@@ -41,8 +41,8 @@ _NAMES = ("identity", *sorted({name for name in ACTIVATIONS.values() if name is 
 
 
 class TextTasks(ABC):
-    """The tasks of encoders that are none of embeddings. A model has those of its folder; the others raise RlxError
-    that names what the model has."""
+    """The tasks of encoders other than embeddings. A model has those that its folder is for; the other methods raise an
+    RlxError that names what the model can do."""
 
     where: str
     pooling: Pooling | tuple[Pooling, ...]
@@ -60,7 +60,7 @@ class TextTasks(ABC):
         self, tokens: list[TokenIds], batch_size: int = 32, kinds: list[TokenIds] | None = None,
         seen: Sequence[int] | None = None, activation: str | None = None,
     ) -> Iterator[tuple[list[int], list[npt.NDArray[Any]]]]:  # fmt: skip
-        """The head's outputs run by run: which texts they are of, and for each a row, or one of each of its tokens."""
+        """The head's outputs of each run: the indices of its texts, and for each text one row, or a row per token."""
 
     @property
     def task(self) -> Task | Literal["rank"]:
@@ -80,8 +80,8 @@ class TextTasks(ABC):
         self, texts: Sequence[str], *, max_active_dims: int | None = None, batch_size: int = 32,
         prompt_name: str | None = None, prompt: str | None = None,
     ) -> list[Sparse]:  # fmt: skip
-        """The sparse vector of each text (SPLADE): (indices, values), i32 and f32 (n,), of its numbers that are not 0,
-        by rising index, which is a token's id. With `max_active_dims`, or as the folder says, the largest so many are
+        """The sparse vector of each text (SPLADE): (indices, values), i32 and f32 (n,), of its nonzero elements, by
+        rising index, which is a token's id. Only the `max_active_dims` largest (by default as the folder says) are
         kept, of equal ones those of lower index. Prompts are as in `encode`.
 
         Raises: RlxError for a model without sparse vectors, ShapeError for a `max_active_dims` below 1, and as
@@ -108,8 +108,8 @@ class TextTasks(ABC):
     ) -> list[Floats]:  # fmt: skip
         """The vectors of each text's tokens, f32 (tokens, width), for late interaction (ColBERT).
 
-        `task` is "query" or "document" (or None), which says the longest text, whether it is filled up, which tokens do
-        not count, and the prompt unless one is named: "query", or the first of "document", "passage" and "corpus".
+        `task` is "query" or "document" (or None): it decides the maximum length, whether texts are padded to it, which
+        tokens get no vector, and the default prompt: "query", or the first of "document", "passage" and "corpus".
         Raises: RlxError for a model without vectors of tokens, and for another task; as `encode`."""
         self.needs("encode_tokens", "tokens")
         if task not in (None, QUERY, DOCUMENT):
@@ -121,7 +121,7 @@ class TextTasks(ABC):
         self, listed: Sequence[str], task: str | None, size: int, prompt_name: str | None = None,
         prompt: str | None = None,
     ) -> tuple[list[Floats], int]:
-        """The vectors of texts that were checked, and how many tokens they have."""
+        """The vectors of texts that were checked before, and their number of tokens."""
         assert self._late is not None
         if task is not None and prompt is None and prompt_name is None:
             names = (QUERY,) if task == QUERY else (DOCUMENT, "passage", "corpus")
@@ -138,9 +138,9 @@ class TextTasks(ABC):
         self, queries: Sequence[str] | Sequence[Floats], documents: Sequence[str] | Sequence[Floats], *,
         batch_size: int = 32,
     ) -> Floats:  # fmt: skip
-        """How well each document answers each query, f32 (queries, documents): over a query's vectors the sum (as the
-        folder says, or the mean) of the largest product with one of the document's. Both are texts, or what
-        `encode_tokens` gave for them. A document without vectors has -1e9.
+        """How well each document answers each query, f32 (queries, documents): the sum (or the mean, as the folder
+        says) over a query's vectors of the largest dot product with one of the document's. Both are texts, or results
+        of `encode_tokens`. A document without vectors has -1e9.
 
         Raises: RlxError for a model without vectors of tokens, ShapeError for arrays of other shapes; as
         `encode_tokens`."""
@@ -161,11 +161,11 @@ class TextTasks(ABC):
     ) -> Floats:  # fmt: skip
         """The scores of a cross-encoder for pairs of texts, f32 (n,) with one label, else (n, labels).
 
-        `activation` takes the place of the folder's ("identity", "sigmoid", …), `apply_softmax` makes the scores of
-        several labels sum to 1. Prompts, as in `encode`, stand before the first text of a pair. Of a pair longer than
+        `activation` replaces the folder's ("identity", "sigmoid", …), `apply_softmax` makes the scores of several
+        labels sum to 1. Prompts, as in `encode`, stand before the first text of a pair. In a pair longer than
         `max_length` tokens the longer text is cut first.
-        Raises: RlxError for a model that scores no pairs and for another activation, DTypeError for what are no pairs
-        of texts; as `encode`."""
+        Raises: RlxError for a model that scores no pairs and for an unknown activation, DTypeError for anything but
+        pairs of texts; as `encode`."""
         self.needs("predict", "scores")
         listed, size = check_pairs(pairs, "predict"), check_batch_size(batch_size, "predict")
         assert self.head is not None and self.head.labels is not None
@@ -195,9 +195,9 @@ class TextTasks(ABC):
         """How well each document answers the query, f32 (n,), in the order of the documents: a cross-encoder's scores
         (`predict`), those of late interaction (`score`), or the logit of the first label of a reranker in GGUF.
 
-        With `top_k`, or `return_documents` true or false, it is a list of the best documents, at most `top_k`, the best
-        first, of equal ones the first: {"corpus_id": its place, "score": …}, with "text" where asked.
-        Raises: RlxError for a model that ranks nothing, or of several labels, ShapeError for a query that leaves a
+        With `top_k`, or `return_documents` true or false, it is a list of the best documents, at most `top_k`, best
+        first, equal ones in their order: {"corpus_id": its index, "score": …}, with "text" if `return_documents`.
+        Raises: RlxError for a model that cannot rank, or with several labels, ShapeError for a query that leaves a
         document no room and a `top_k` below 1; as `encode`."""
         if not isinstance(query, str):
             raise DTypeError(f"rank: the query is a {type(query).__name__}, expected str; call it for each query")
@@ -213,7 +213,7 @@ class TextTasks(ABC):
         self, query: str, documents: Sequence[str], batch_size: int = 32, prompt_name: str | None = None,
         prompt: str | None = None,
     ) -> tuple[Floats, int]:
-        """The scores of `rank` for texts that were checked, and how many tokens they took. Raises: as `rank`."""
+        """The scores of `rank` for texts that were checked before, and their number of tokens. Raises: as `rank`."""
         self.needs("rank", "scores", "tokens", "rank")
         if self.task == "tokens":
             assert self.head is not None and self.head.late is not None
@@ -237,7 +237,7 @@ class TextTasks(ABC):
     def _logits(
         self, texts: Sequence[str | Pair], size: int, activation: str | None = None
     ) -> tuple[Floats, int]:
-        """The scores of texts, (n, labels), and how many tokens these have."""
+        """The scores of texts, (n, labels), and their number of tokens."""
         assert self.head is not None
         encoded = self._tokenizer.pairs(texts)
         return self._rows(encoded, self.head.out, size, activation), sum(len(ids) for ids, _ in encoded)
@@ -263,8 +263,9 @@ class TextTasks(ABC):
         """The labels of each text, or pair of texts, with their scores: lists of {"label": …, "score": …}, the highest
         first, at most `top_k` (None: all).
 
-        Scores are by the softmax, or the sigmoid where there is one label or the folder says that several hold at once
-        (`problem_type`), or the logits of a regression; `function` takes another: "softmax", "sigmoid" or "none".
+        Scores are the softmax of the logits, their sigmoid if there is one label or several may hold at once
+        (the folder's `problem_type`), or a regression's logits; `function` overrides it: "softmax", "sigmoid" or
+        "none".
         Raises: RlxError for a model without labels of texts, ShapeError for a text of more than `max_length` tokens
         unless `truncate`, DTypeError for another function; as `encode`."""
         self.needs("classify", "scores")
@@ -283,13 +284,14 @@ class TextTasks(ABC):
         self, texts: Sequence[str], *, aggregation: Aggregation = "none", ignore_labels: Sequence[str] = ("O",),
         truncate: bool = False, batch_size: int = 32,
     ) -> list[list[dict[str, Any]]]:  # fmt: skip
-        """The labels of each text's tokens, but for those in `ignore_labels`: lists of {"entity", "score", "index",
+        """The labels of each text's tokens, except those in `ignore_labels`: lists of {"entity", "score", "index",
         "word", "start", "end"}, where `index` counts tokens and `start` and `end` characters of the text.
 
-        With another `aggregation` neighbours of one label, by B- and I- where labels begin so, are one {"entity_group",
-        "score", "word", "start", "end"}: "simple" of tokens, the others of words, which have the label of their first
-        token ("first"), of the one with the highest score ("max"), or by the mean of their tokens' scores ("average").
-        Raises: RlxError for a model without labels of tokens and another aggregation, ShapeError for a text of more
+        With an `aggregation` other than "none", neighbours with the same label (B- and I- prefixes are respected) are
+        merged into one {"entity_group", "score", "word", "start", "end"}: "simple" merges tokens, the others words,
+        whose label is that of their first token ("first"), of the token with the highest score ("max"), or by the mean
+        of their tokens' scores ("average").
+        Raises: RlxError for a model without labels of tokens and an unknown aggregation, ShapeError for a text of more
         than `max_length` tokens unless `truncate`; as `encode`."""
         self.needs("classify_tokens", "labels")
         assert self.head is not None and self.head.labels is not None

@@ -24,8 +24,7 @@ _MAX_NAMED = 200  # differences named in one message; the others are counted
 def file_names(
     wanted: Iterable[str], tensors: Iterable[str], prefix: str = "", aliases: Mapping[str, str] = _NO_NAMES
 ) -> dict[str, str]:
-    """The name in files of each wanted weight that they hold: with or without `prefix`, or the alias of one that they
-    do not hold so."""
+    """The name in files of each wanted weight that they hold: with or without `prefix`, else by an alias."""
     bare = {name.removeprefix(prefix): name for name in tensors}
     ways = ((name, (name, aliases.get(name))) for name in wanted)
     return {name: bare[way] for name, each in ways if (way := next((w for w in each if w in bare), None)) is not None}

@@ -61,10 +61,10 @@ if TYPE_CHECKING:
     from rlx.onnx.function import OnnxFunction
     from rlx.onnx.ready import Keeper
 
-KEPT_PROGRAMS = 16  # a model keeps so many; the least recently used is closed first
-KEPT_BUCKETS = 64  # programs of rounded lengths that a model keeps behind a cut, or beside lengths that are free
-# Inputs of so few numbers, a shape or a count, become part of a program where a shape depends on them, for so many
-# different values. Otherwise the graph is cut, and always before operators whose results are as long as the data say.
+KEPT_PROGRAMS = 16  # how many programs a model keeps; the least recently used is closed first
+KEPT_BUCKETS = 64  # how many programs of rounded lengths a model keeps after a cut, or where lengths are not bound
+# An input that a shape depends on is compiled in as a constant if it has so few elements, for up to so many different
+# values. Otherwise the graph is cut, and always before operators whose result's length depends on the data.
 FEW_NUMBERS = 64
 FEW_VALUES = 8
 COUNTING = ("NonZero", "Compress", "Unique", "NonMaxSuppression")
@@ -113,8 +113,8 @@ class Model(Closing):
         self._fixed: set[str] = set()
         self._values: set[Any] = set()  # the values of fixed inputs for which programs were compiled
         self._bakes = True
-        self._seen: SeenLengths | None = None  # the lengths behind a cut, while its programs may be padded
-        self._blocks: dict[Any, Block] = {}  # what programs of varying lengths share behind their cuts
+        self._seen: SeenLengths | None = None  # the lengths after a cut, while its programs may be padded
+        self._blocks: dict[Any, Block] = {}  # the blocks after the cut, which programs of varying lengths share
         self._programs: OrderedDict[Any, Program | Staged] = OrderedDict()
         self._running: Counter[int] = Counter()  # the number of active runs, by the program's identity
         self._lock = renewed(self, "_lock", threading.RLock)
@@ -218,8 +218,8 @@ class Model(Closing):
     def _used(
         self, arrays: Mapping[str, Any], device: Target, precision: str
     ) -> Iterator[tuple[Program | Staged, float | None]]:
-        """The program for accepted inputs, which stays open meanwhile, and the seconds of compiling it, None where that
-        was done before."""
+        """Holds the program for accepted inputs open. Yields: it, and the seconds of compiling it, None if it was
+        compiled before."""
         begin = time.perf_counter()
         with self._lock:
             program, new = self._program(*flattened(arrays, self._declared), device, precision)
@@ -349,8 +349,8 @@ class Model(Closing):
     def _program(
         self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], device: Target, precision: str
     ) -> tuple[Program | Staged, bool]:
-        """The program for these inputs, and whether it was compiled now. It is cut where a shape depends on values; a
-        few numbers become part of the program instead."""
+        """The program for these inputs, and whether it was compiled now. The graph is cut where a shape depends on
+        values; inputs of few elements are compiled in as constants instead."""
         if self._seen is not None and self._seen.add(arrays):
             self._axes, self._varying = self._seen.dims()
             self._buckets = Buckets("the rest of the model", tuple(self._varying.values()), kept=KEPT_BUCKETS)
@@ -366,7 +366,7 @@ class Model(Closing):
             if values:
                 self._values.add(values)
             if len(self._values) > FEW_VALUES and self._bakes:
-                self._bakes = False  # the values change from run to run: from now on the graph is cut there too
+                self._bakes = False  # the values vary from run to run: from now on the graph is cut there too
                 self._fixed.clear()
                 continue
             try:
@@ -389,12 +389,13 @@ class Model(Closing):
             return program, new
 
     def _constant_inputs(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """The inputs whose values become part of the program: another run's may have been shorter than this one's."""
+        """The inputs whose values are compiled in: those for which some run needed it, if they are small in this."""
         names = sorted(n for n in self._fixed & set(arrays) if arrays[n].size <= FEW_NUMBERS)
         return {n: np.asarray(arrays[n]) for n in names}
 
     def _cuts(self, arrays: Mapping[str, Array]) -> Callable[[NeedsValues, Any], bool]:
-        """Whether the graph is cut before a node that asks for a value, or the inputs behind it become constants."""
+        """The rule that says whether the graph is cut before a node that needs a value (else the inputs that the value
+        depends on become constants)."""
 
         def cuts(need: NeedsValues, node: Any) -> bool:
             few = sum(arrays[n].size for n in need.names) <= FEW_NUMBERS
@@ -514,7 +515,7 @@ class Model(Closing):
         self, program: Program, builder: GraphBuilder, budget: Budget, device: Target, precision: str,
         shared: dict[Any, Block] | None,
     ) -> Staged:  # fmt: skip
-        """The program with the nodes behind its cut. Those of `shared` serve the programs of several lengths."""
+        """The program with the nodes after its cut. Blocks in `shared` serve the programs of several lengths."""
         nodes = [self._proto.graph.node[k] for k in builder.later]
         read = {name for node in nodes for name in reads(node)}
         constants = {n: self._initializers[n] for n in read if n in self._initializers}
@@ -547,8 +548,8 @@ class Model(Closing):
     def rest(
         self, nodes: Sequence[Any], kinds: Mapping[str, str], wanted: Sequence[str], constants: Mapping[str, Array]
     ) -> Model:
-        """A model of these nodes, which a cut has left, for inputs of these types. It has programs of its own, which
-        share this model's weights."""
+        """A model of these nodes, from after a cut, for inputs of these types. It has programs of its own, which share
+        this model's weights."""
         result = Model.__new__(Model)
         for name in (
             "max_bytes", "max_steps", "_folder", "_initializers", "_own", "_held", "_threads", "_progress", "_strict",
@@ -598,8 +599,8 @@ class Model(Closing):
         self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], fixed: Mapping[str, Array], device: Target,
         precision: str,
     ) -> tuple[Program | Staged, bool]:  # fmt: skip
-        """The program behind a cut for lengths that vary: of their bucket, and where it cannot be padded of just these
-        lengths, then and from then on. Nothing that one of exact lengths can do is refused."""
+        """The program after a cut for varying lengths: that of their bucket; if it cannot be padded, that of the exact
+        lengths, now and in all later runs. So nothing is refused that works with exact lengths."""
         if 0 not in (n for a in arrays.values() for n in a.shape):
             try:
                 return self._fitted(arrays, nests, fixed, device, precision, self._cuts(arrays))
@@ -659,8 +660,8 @@ class Model(Closing):
         self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], fixed: Mapping[str, Array],
         cuts: Callable[[NeedsValues, Any], bool] | None = None, packs: bool = False,
     ) -> tuple[Graph, dict[str, Array | PackedArray], GraphBuilder]:  # fmt: skip
-        """The graph that is compiled, its large constants as parameters, and their values; with `packs` what the host
-        reads behind a cut in few outputs."""
+        """The graph to compile, with large constants as parameters, and their values; with `packs` the small tensors
+        that the host reads after a cut are joined into few outputs."""
         budget = self.budget(arrays)
         with building(budget):
             graph, builder = self.build(arrays, fixed, nests, cuts)
@@ -673,7 +674,7 @@ class Model(Closing):
 
 
 def _of_shape(info: TensorInfo, shape: Any, around: int = 0) -> Any:
-    """Arrays of these shapes without memory: only their types are used."""
+    """Placeholder arrays of these shapes that take no memory: only their types are used."""
     if around < len(info.around):
         if shape is None and info.around[around] == "optional":
             return None

@@ -14,13 +14,13 @@ from rlx.serve.engine import Asked, Engine
 from rlx.serve.protocol import Refused
 from rlx.serve.tools import ToolText
 
-_LEAST = -9999.0  # what OpenAI's API has for the logarithm of 0, which JSON cannot say
+_LEAST = -9999.0  # OpenAI's API gives this for log 0, which JSON cannot express
 _REASONS = {"stop": "stop", "length": "length", "context": "length"}
 
 
 class Scored(NamedTuple):
-    """A token of an answer: where its text begins in that of the answer, the token with the logarithm of its
-    probability, and the likeliest tokens in its place with theirs."""
+    """A token of an answer: the offset of its text in the answer's, the token with its log-probability, and the
+    likeliest tokens at its position with theirs."""
 
     offset: int
     token: Named
@@ -28,8 +28,8 @@ class Scored(NamedTuple):
 
 
 class Named(NamedTuple):
-    """A token's bytes, as text where they are UTF-8, and the logarithm of its probability, None for the first of a
-    prompt, which has none."""
+    """A token's bytes, also as text if they are UTF-8, and its log-probability; None for the first token of a prompt.
+    """
 
     text: str
     content: bytes
@@ -37,8 +37,8 @@ class Named(NamedTuple):
 
 
 class Piece(Record, frozen=False, slots=False):
-    """Text that has come of a request's sequence `index` with its tokens, where their probabilities were asked for; and
-    with the last of it the calls and why it ended."""
+    """New text of a request's sequence `index`, with its tokens if their probabilities were asked for; the last piece
+    also has the tool calls and why the sequence ended."""
 
     index: int
     text: str
@@ -56,25 +56,25 @@ class Answer(Asked, frozen=False, eq=False, slots=False):
     stream: Any = None
     stops: StopTexts = field(default_factory=lambda: StopTexts(()))
     tools: ToolText | None = None
-    logprobs: int | None = None  # how many of the likeliest tokens are told beside each
-    single: bool = False  # whether no more than one call is told
-    named: bool = False  # whether the call was required by name, which is no reason of its own
-    count: int = 0  # tokens made, without one that ends the text
+    logprobs: int | None = None  # how many likeliest tokens to give with each
+    single: bool = False  # whether to give at most one tool call
+    named: bool = False  # whether the call was required by name: then it is not given as why the answer ended
+    count: int = 0  # tokens generated, without the one that ends the text
     reason: str | None = None
     failure: str | None = None
-    status: int = 500  # the response's status, where it failed
+    status: int = 500  # the response's status, if it failed
     _text: str = ""
     _calls: list[dict[str, Any]] = field(default_factory=list)
-    _decoded: int = 0  # characters of all tokens
-    _passed: int = 0  # texts before one of `stops`
-    _scored: deque[Scored] = field(default_factory=deque)  # scored tokens whose text has not passed yet
+    _decoded: int = 0  # characters of text decoded so far
+    _passed: int = 0  # characters of text that `stops` has let through
+    _scored: deque[Scored] = field(default_factory=deque)  # scored tokens whose text was not let through yet
     _ready: list[Scored] = field(default_factory=list)
 
     def begin(
         self, wake: asyncio.Event, text: str, scores: Sequence[Scores] | None = None, stream: Any = None
     ) -> None:
-        """`wake` is set when something has come; the answer begins with a text: its prompt, whose tokens from the
-        second on have `scores`, where they are told, and are read by `stream`."""
+        """Sets up the answer: `wake` is set whenever there is something new; it begins with `text`, its echoed prompt.
+        If scored, the prompt's tokens, decoded by `stream`, have `scores` from the second on."""
         self.wake, self._text = wake, text
         if scores is not None:
             assert self.logprobs is not None
@@ -99,7 +99,7 @@ class Answer(Asked, frozen=False, eq=False, slots=False):
             self.count += 1
             if self.logprobs is not None and scores is not None:
                 self._scored.append(self._named(token, scores, self.logprobs))
-            # Models have rows beyond their vocabulary, to fill blocks; a token of those has no text.
+            # Output matrices may have padding rows beyond the vocabulary; such a token has no text.
             text = self.stream.push(token) if token in known else ""
             self._decoded += len(text)
             text_so_far += self.stops.push(text)
@@ -138,7 +138,7 @@ class Answer(Asked, frozen=False, eq=False, slots=False):
             content = vocabulary.contents([id])[0] if id in vocabulary.tokens else b""
             try:
                 text = content.decode() or f"<|{id}|>"
-            except UnicodeDecodeError:  # as OpenAI's API writes a part of a character
+            except UnicodeDecodeError:  # OpenAI's API writes incomplete characters so
                 text = "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)
             return Named(text, content, None if logarithm is None else max(logarithm, _LEAST))
 
@@ -157,7 +157,7 @@ class Answer(Asked, frozen=False, eq=False, slots=False):
             self.wake.set()
 
     def taken(self) -> Piece | None:
-        """What has come since the last call. Raises: Refused where it failed."""
+        """What is new since the last call. Raises: Refused if the sequence failed."""
         if self.failure is not None:
             error = Refused(self.status, self.failure)
             error.again &= self.engine is None or self.engine.failure is None
@@ -172,9 +172,9 @@ class Answer(Asked, frozen=False, eq=False, slots=False):
 async def pieces(
     answers: Sequence[Answer], wake: asyncio.Event, pause: Callable[[], float]
 ) -> AsyncIterator[Piece]:
-    """The text of all answers as it comes, not more often than after a `pause` of seconds, until all have ended.
+    """The text of all answers as it comes, at most once per `pause()` seconds, until all have ended.
 
-    Raises: Refused where one failed."""
+    Raises: Refused if one failed."""
     left = list(answers)
     while left:
         await wake.wait()

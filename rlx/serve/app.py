@@ -39,7 +39,7 @@ from rlx.serve.shapes import CHAT, TEXT, Shape
 from rlx.serve.tools import ToolText, format_of
 
 T = TypeVar("T")
-EVENT_SECONDS = 0.0003  # an event may take the event loop so long, on which the model's thread has to wait
+EVENT_SECONDS = 0.0003  # the event loop's time for one event of a stream, during which the model's thread may wait
 
 
 class Service:
@@ -61,14 +61,15 @@ class Service:
         self.talks = responses.Talks(limits.responses, limits.response_bytes)
         self.created = int(time.time())
         self.most = min(limits.prompt_tokens or model.context, model.context)
-        # More sequences than can run and wait would be refused at any time.
+        # A request for more sequences than can run and wait together could never be accepted.
         self.choices = min(limits.choices, slots + limits.waiting)
         self._grammars: Grammars | None = None
         self._making = threading.Lock()
-        self._threads = asyncio.Semaphore(4)  # templates and tokenizers would hold the event loop
+        self._threads = asyncio.Semaphore(4)  # templates and tokenizers run in threads, not to block the event loop
 
     async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
-        """What a function gives that may take long. Raises: Refused for its errors, which are of the request."""
+        """Runs a slow function in a thread. Returns: its result. Raises: Refused for its errors, which the request
+        caused."""
         async with self._threads:
             try:
                 return await asyncio.to_thread(function, *args)
@@ -89,7 +90,7 @@ class Service:
             return self._checked(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt, param)
 
     def _text(self, ids: list[int]) -> str:
-        """The text of tokens; those of the model's rows beyond its vocabulary have none."""
+        """The text of tokens; ids of padding rows beyond the vocabulary have no text."""
         stream = self.tokenizer.stream(special=True)
         return "".join([*(stream.push(i) for i in ids if i in stream.vocabulary.tokens), stream.end()])
 
@@ -201,14 +202,14 @@ class Service:
             (piece,) = await self.attended(request.receive, _gathered(answers, wake, self._pause))
         finally:
             self._cancel(answers)
-        for _ in told.push(piece):  # nobody reads the events
+        for _ in told.push(piece):  # builds the response; its events are not sent
             pass
         response = told.whole(piece.reason, _usage(count, answers))
         keep(response)
         return JSONResponse(response)
 
     async def response(self, request: Request) -> Response:
-        """A response that is kept, which DELETE forgets."""
+        """Gives a stored response, or deletes it for DELETE."""
         id = request.path_params["id"]
         if request.method == "DELETE":
             self.talks.forget(id)
@@ -247,7 +248,7 @@ class Service:
         return JSONResponse({**head, "choices": choices, "usage": _usage(count, answers)})
 
     async def _scores(self, answers: list[Answer]) -> list[list[Scores]]:
-        """Those of the tokens of their prompts from the second on. Raises: Refused."""
+        """The scores of the answers' prompt tokens, from the second token on. Raises: Refused."""
         result = []
         for answer in answers:
             try:
@@ -260,7 +261,7 @@ class Service:
         return result
 
     def _pause(self) -> float:
-        """Seconds between two events of a stream: with many streams one event has the text of several steps."""
+        """Seconds between two events of a stream: with many streams one event holds the text of several steps."""
         return EVENT_SECONDS * self.engine.running
 
     def _ask(self, answers: list[Answer]) -> None:
@@ -278,7 +279,7 @@ class Service:
     async def _events(
         self, answers: list[Answer], wake: asyncio.Event, head: dict[str, Any], shape: Shape, count: int, usage: bool
     ) -> AsyncIterator[str]:
-        """The events of a stream. What comes often is put together from parts that are made once."""
+        """The events of a stream. Frequent events are assembled from parts that are serialized once."""
         begin = json.dumps(head)[:-1] + ', "choices": ['
         try:
             for answer in answers:
@@ -319,7 +320,7 @@ class Service:
         return self.ranked(asked, scores, sum(map(len, rows)))
 
     def ranked(self, asked: protocol.Rerank, scores: list[float], tokens: int) -> Response:
-        """The answer to a request to order documents, whose prompts have so many tokens; the best first."""
+        """The answer to a rerank request, best document first; `tokens` is how many tokens the prompts have."""
         order = sorted(range(len(scores)), key=lambda i: -scores[i])[: asked.top]
         results = [
             {"index": i, "relevance_score": float(scores[i]),
@@ -345,7 +346,7 @@ class Service:
         return await self._read(rows, lambda ids: self.engine.embed(ids, self.pooling or "last"))
 
     async def _read(self, rows: list[Any], compute: Callable[[Any], Any]) -> list[Any]:
-        """What the engine computes of each prompt. Raises: Refused."""
+        """The engine's result (`compute`) for each prompt. Raises: Refused."""
         result = []
         for ids in rows:
             try:
@@ -363,7 +364,7 @@ class Service:
         return self.listed(request, self.model.context, self.tokenizer.chat_template is not None)
 
     def listed(self, request: Request, context: int, chat: bool) -> Response:
-        """The answer to a request for the list of models, which are the model itself and its adapters, or for one."""
+        """The answer to a request for the list of models (the model itself and its adapters), or for one of them."""
         models: dict[str, Any] = {
             name: {"id": name, "object": "model", "created": self.created, "owned_by": "rlx",
                    "context_length": context, "chat": chat, **({} if name == self.name else {"parent": self.name})}
@@ -417,7 +418,7 @@ class Service:
         return bytes(content)
 
     async def attended(self, receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-        """What work gives, which is given up when the client leaves, or it takes too long. Raises: Left, Refused."""
+        """Awaits `work`, and cancels it if the client disconnects or it takes too long. Raises: Left, Refused."""
         task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
         try:
             await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED, timeout=self.limits.request_seconds)
@@ -433,7 +434,7 @@ class Service:
 
 
 class Events(Response):  # type: ignore[misc,unused-ignore]
-    """Server-sent events (WHATWG HTML, section 9.2), until the client leaves or reads nothing for too long."""
+    """Server-sent events (WHATWG HTML, section 9.2), until the client disconnects or reads nothing for too long."""
 
     def __init__(self, service: Service, events: AsyncIterator[str], end: Callable[[], None]) -> None:
         super().__init__(headers={"x-accel-buffering": "no"}, media_type="text/event-stream; charset=utf-8")
@@ -466,7 +467,7 @@ async def _gone(receive: Receive) -> None:
 
 
 def cut(vector: Any, dimensions: int | None, unit: bool) -> Any:
-    """A vector's first numbers, where so many are asked for; of one of length 1 they are brought to it again."""
+    """The first `dimensions` numbers of a vector, if asked for; if `unit`, rescaled to norm 1."""
     if dimensions is None:
         return vector
     kept = np.asarray(vector[:dimensions], np.float32)
@@ -497,7 +498,7 @@ def _address(request: Request) -> str:
 
 def _usage(prompt: int, answers: list[Answer]) -> dict[str, Any]:
     generated = sum(answer.count for answer in answers)
-    cached = {id(answer.ids): answer.shared for answer in reversed(answers)}  # a prompt counts as its first choice does
+    cached = {id(answer.ids): answer.shared for answer in reversed(answers)}  # the first choice's, by prompt
     return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated,
             "prompt_tokens_details": {"cached_tokens": sum(cached.values())}}  # fmt: skip
 
@@ -546,6 +547,6 @@ def make_app(service: Service) -> Guard:
         "/v2/rerank": ("POST", service.rerank),
     }
     listed = [Route(path, endpoint, methods=method.split()) for path, (method, endpoint) in routes.items()]
-    # The bare router, since Starlette's own handlers of errors would answer before `Guard` sees them.
+    # The bare router, since Starlette's own error handlers would answer before `Guard` sees the errors.
     app = Router(listed, lifespan=lifespan, redirect_slashes=False)
     return Guard(app, service, frozenset(routes))

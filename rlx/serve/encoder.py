@@ -24,7 +24,7 @@ from rlx.serve.turns import Turns
 
 T = TypeVar("T")
 ROUTES = dict.fromkeys(("rank", "scores", "tokens"), "/v1/rerank") | {"embeddings": "/v1/embeddings"}
-TEXTS_AT_ONCE = 32  # the encoder takes so many too
+TEXTS_AT_ONCE = 32  # the encoder's batch size
 _ONLY = "the model is a sentence encoder, which makes no text; {} takes texts"
 
 
@@ -47,8 +47,8 @@ class _Engine(Turns):
         return await self._in_turn(lambda left: self._scores(query, documents, left))
 
     async def _in_turn(self, compute: Callable[[threading.Event], T]) -> T:
-        """What `compute` gives, when it is the request's turn; it is told when the client has left, and ends with the
-        texts of a batch. Raises: as `turn`."""
+        """The result of `compute`, run when it is the request's turn; its event is set when the client disconnects, and
+        it then stops after the current batch. Raises: as `turn`."""
         left = threading.Event()
         try:
             return await self.turn(compute, left)
@@ -56,7 +56,7 @@ class _Engine(Turns):
             left.set()
 
     def _scores(self, query: str, documents: list[str], left: threading.Event) -> tuple[list[float], int]:
-        """The scores, or fewer once the client has left."""
+        """The scores, or fewer if the client disconnects."""
         result, tokens = [0.0] * len(documents), 0
         order = sorted(range(len(documents)), key=lambda i: len(documents[i]))
         for first in range(0, len(order), TEXTS_AT_ONCE):
@@ -73,7 +73,7 @@ class _Engine(Turns):
         self, rows: list[npt.NDArray[np.int32]], left_out: Sequence[int], dimensions: int | None,
         left: threading.Event,
     ) -> list[Any]:
-        """The embeddings, or fewer once the client has left. The texts of a batch are of about one length."""
+        """The embeddings, or fewer if the client disconnects. The texts of a batch have similar lengths."""
         result: list[Any] = [None] * len(rows)
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
         for first in range(0, len(rows), TEXTS_AT_ONCE):

@@ -26,10 +26,10 @@ from rlx.records import Record, field
 from rlx.serve.metrics import Metrics
 from rlx.serve.queue import Client, FairQueue
 
-TURN_SECONDS = 0.02  # after steps of so long, tokens go out and new sequences come in, where steps are quick
-SCORED_PART = 64  # tokens of a prompt whose logits, a row of the vocabulary each, are there at once
-MAX_HANDOVERS = 4  # the event loop may be so far behind; then the model waits for it
-SWITCH_SECONDS = 0.0001  # then a thread gives way to another: the model's must not wait long for the loop's
+TURN_SECONDS = 0.02  # quick steps run for so long before tokens are sent and new sequences are admitted
+SCORED_PART = 64  # the tokens of a prompt whose logits, a row of the vocabulary each, are in memory at once
+MAX_HANDOVERS = 4  # the most handovers that the event loop may be behind before the model waits for it
+SWITCH_SECONDS = 0.0001  # the interpreter's switch interval: the model's thread must not wait long for the event loop
 
 
 class Busy(Exception):
@@ -37,7 +37,7 @@ class Busy(Exception):
 
 
 class Asked(Record, frozen=False, eq=False, slots=False):
-    """A sequence that a client wants; the event loop is told of its tokens by `push`, once an engine has taken it."""
+    """A sequence that a client asked for; once an engine has taken it, `push` gives its tokens to the event loop."""
 
     ids: npt.NDArray[np.int32]
     max_tokens: int | None
@@ -48,12 +48,12 @@ class Asked(Record, frozen=False, eq=False, slots=False):
     penalties: Penalties | None = None
     scored: bool = False  # whether its tokens are to have scores
     client: Client = ("", "")
-    priority: int = 0  # those of the least one begin first
+    priority: int = 0  # the lowest number begins first
     cancelled: bool = False
     number: int = 0  # the number in the batch
     since: float = field(default_factory=time.perf_counter)  # the time of its last token, or of the request
     begun: bool = False  # an engine has taken it out of its queue
-    first: bool = True  # no token of it has been made
+    first: bool = True  # no token has been generated yet
     shared: int = 0  # tokens of its prompt that were not computed
 
     def push(self, tokens: list[Token]) -> None:
@@ -66,8 +66,8 @@ class Asked(Record, frozen=False, eq=False, slots=False):
 
 
 class _Reading(Record, frozen=False, eq=False, slots=False):
-    """What is computed of a whole text beside the sequences: `parts` gives something of some tokens between two steps,
-    `join` the result of all."""
+    """A computation over a whole text (an embedding, scores) beside the sequences: `parts` gives partial results, one
+    between two steps each, and `join` the final result."""
 
     parts: Callable[[], Iterator[Any]]
     join: Callable[[list[Any]], Any]
@@ -77,10 +77,10 @@ class _Reading(Record, frozen=False, eq=False, slots=False):
 class Engine:
     """Steps the sequences of clients on one model, in a thread of its own.
 
-    `ask`, `embed` and `cancel` are called in the event loop. A prompt is taken in by `part` tokens between two steps,
-    so that sequences that run go on; for the first sequence of a kind, another thread builds its programs, on which it
-    waits. Whose turn it is says a `FairQueue`. What waits is bounded by `waiting`, what has been made and not been
-    taken by the event loop by `MAX_HANDOVERS` handovers: then the model waits."""
+    `ask`, `embed` and `cancel` are called in the event loop. Prompts are computed `part` tokens at a time between two
+    steps, so that running sequences go on. Programs for a new kind of sequence are built by another thread, while that
+    sequence waits. A `FairQueue` decides whose turn it is. At most `waiting` sequences wait; when the event loop is
+    `MAX_HANDOVERS` handovers behind, the model waits for it."""
 
     def __init__(
         self, model: LanguageModel, slots: int, waiting: int, metrics: Metrics, part: int | None = None,
@@ -88,7 +88,7 @@ class Engine:
     ) -> None:  # fmt: skip
         self.model, self.slots, self.metrics = model, slots, metrics
         self.batch: Batch = model.batch(slots, pages=pages, lookup=lookup)
-        # A part of a prompt takes a GPU as long as a step or two; on a CPU each of its tokens takes its time.
+        # On a GPU a part of a prompt takes as long as a step or two; on a CPU its time grows with its tokens.
         sizes = self.batch.sizes
         self.part = part or sizes[min(1, len(sizes) - 1) if model.session.info.kind == "cpu" else -1]
         self.failure: str | None = None
@@ -128,7 +128,7 @@ class Engine:
     # -- in the event loop
 
     def start(self) -> None:
-        """Begins the thread, which tells the running event loop of tokens."""
+        """Starts the thread, which hands tokens to the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="rlx-engine", daemon=True)
         self._thread.start()
@@ -188,7 +188,7 @@ class Engine:
             raise RlxError("the server is stopping")
 
     def cancel(self, asked: Asked) -> None:
-        """Gives up a sequence, whose slot is free for the next step. Nothing happens for one that has ended."""
+        """Cancels a sequence; its slot is free from the next step on. Does nothing for one that has ended."""
         with self._changed:
             if asked.cancelled:
                 return
@@ -264,7 +264,7 @@ class Engine:
                 if seconds and not taken and not parts:
                     most = max(1, int(TURN_SECONDS / seconds))
                 tokens = self.batch.step(most)
-                if run := self.batch.steps - before:  # fewer than `most` where a sequence takes one at a time
+                if run := self.batch.steps - before:  # fewer than `most` if a sequence needs single steps
                     seconds = (time.perf_counter() - start) / run
                 self._hand_over(tokens)
             if parts is not None and next(parts, True):
@@ -285,19 +285,19 @@ class Engine:
             outcome = job.join(parts)
         except RlxError as error:
             outcome = error
-        self._reading = None  # before the event loop asks for the next one
+        self._reading = None  # before the event loop can ask for another
         self._call(_settle, job, outcome)
 
     def fill(self) -> int:
-        """Takes in about `part` tokens of prompts that wait; how many those were."""
+        """Computes about `part` tokens of waiting prompts. Returns: how many."""
         taken = 0
         while taken <= self.part // 2 and (more := self.batch.fill(self.part - taken)):
             taken += more
         return taken
 
     def _next(self) -> Asked | None:
-        """The sequence whose turn it is, of those whose programs are built; programs that are not are begun to be, and
-        the sequences that wait for one that cannot be built are failed."""
+        """The next sequence among those whose programs are built. Starts the build of missing programs, and fails the
+        sequences whose program could not be built."""
         for one in self._waiting.order:
             lacks = self.batch.lacks(one.sampling, one.constraint, one.penalties, one.scored)
             if lacks is None:
@@ -346,7 +346,7 @@ class Engine:
             self._waiting.end(asked)
 
     def _hand_over(self, new_tokens: list[Token]) -> None:
-        """Tells the event loop of tokens, those of one sequence together."""
+        """Hands tokens to the event loop, grouped by sequence."""
         if not new_tokens:
             return
         now, m = time.perf_counter(), self.metrics
@@ -392,7 +392,7 @@ class Engine:
         except RuntimeError:
             if not self._loop.is_closed():
                 raise
-            self._stop = True  # the server was ended at once, and nobody listens any more
+            self._stop = True  # the event loop is closed: the server was killed, and no client is left
 
 
 def _settle(job: _Reading, outcome: Any) -> None:

@@ -20,7 +20,7 @@ Receive: TypeAlias = Callable[[], Awaitable[Any]]
 Send: TypeAlias = Callable[[Any], Awaitable[None]]
 _OPEN = {"/", "/health"}  # routes that need no key
 _ALWAYS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
-# Paths of llama.cpp's and Ollama's servers, each with the one that does it here.
+# Paths of llama.cpp's and Ollama's servers, each with this server's equivalent.
 _ELSEWHERE = {
     "/completion": "/v1/completions", "/api/generate": "/v1/completions", "/api/chat": "/v1/chat/completions",
     "/embedding": "/v1/embeddings", "/api/embed": "/v1/embeddings", "/rerank": "/v1/rerank",
@@ -31,15 +31,15 @@ _LOOPBACK = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?", re.I
 
 
 class Left(Exception):
-    """The client left before its answer was complete."""
+    """The client disconnected before its answer was complete."""
 
 
 class Guard:
-    """Around all routes: hosts and keys are checked, refusals get their shape, requests are counted.
+    """Wraps all routes: checks hosts and keys, formats refusals, and counts requests.
 
-    Without a key only requests to a loopback name are taken, and from pages only those of this server: else a page of
-    another site, in a browser on this machine, could use the model through a name of its own that leads here (DNS
-    rebinding)."""
+    Without a key only requests to a loopback name are accepted, and from web pages only from this server's own: else a
+    page of another site, in a browser on this machine, could use the model through a domain name that resolves to this
+    machine (DNS rebinding)."""
 
     def __init__(self, app: Any, service: Any, routes: frozenset[str]) -> None:
         self.app, self.service, self.routes = app, service, routes
@@ -84,7 +84,7 @@ class Guard:
             metrics.requests[name, status] += 1
 
     def _instead(self, path: str) -> str:
-        """What else to ask for, after a path or a method that there is not."""
+        """What to request instead of an unknown path or method."""
         if path in self.routes:
             return ""
         if (other := _ELSEWHERE.get(path, f"/v1{path}")) in self.routes:
@@ -111,12 +111,12 @@ class Guard:
 
 
 def _digest(key: bytes) -> bytes:
-    """A digest, so that comparing takes the same time whatever the length of what came."""
+    """A digest, so that comparing keys takes the same time for any length."""
     return hashlib.sha256(key).digest()
 
 
 def refusal(error: Refused) -> Response:
-    """The response that says why a request is not carried out."""
+    """The response that says why a request is refused."""
     more = {429: {"retry-after": "1"}, 401: {"www-authenticate": "Bearer"}}.get(error.status, {})
     more |= {"x-should-retry": "false"} if error.again else {}
     return JSONResponse(error.body, error.status, more)

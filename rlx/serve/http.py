@@ -25,7 +25,7 @@ MAX_HEADER_BYTES = 32 << 10  # a request's line and headers
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only programs of this machine reach an address."""
+    """Whether an address can be reached only from this machine."""
     if host == "localhost":
         return True
     try:
@@ -35,9 +35,10 @@ def is_loopback(host: str) -> bool:
 
 
 def bound(host: str, port: int, key: str | None) -> socket.socket:
-    """A socket that listens; port 0 takes a free one.
+    """A listening socket; port 0 takes a free one.
 
-    Raises: RlxError for an address that others reach without a key, and for one that cannot be had."""
+    Raises: RlxError for an address that other machines can reach if there is no key, and for one that cannot be bound.
+    """
     if key is None and not is_loopback(host):
         raise RlxError(
             f"serve: others than this machine reach {host}, so it needs an API key: set RLX_API_KEY, or give "
@@ -62,8 +63,8 @@ def bound(host: str, port: int, key: str | None) -> socket.socket:
 
 
 def serve(service: Service, listening: socket.socket, ready: Callable[[], None], started: Any = None) -> None:
-    """Answers requests until SIGINT or SIGTERM come, or the model fails; `ready` is called once it does, `started` with
-    the server, whose `should_exit` ends it too. Raises: RlxError where the model failed."""
+    """Answers requests until SIGINT or SIGTERM, or until the model fails. `ready` is called once requests are answered,
+    `started` with the server, whose `should_exit` ends it too. Raises: RlxError if the model failed."""
     limits = service.limits
     config = uvicorn.Config(
         make_app(service), http=_patient(limits), ws="none", log_config=None, log_level="critical",
@@ -89,19 +90,19 @@ def serve(service: Service, listening: socket.socket, ready: Callable[[], None],
         server.run(sockets=[listening])
     finally:
         writes.removeFilter(_told)
-        service.engine.close()  # the application has done so, except where a second signal ended the server at once
+        service.engine.close()  # not yet closed if a second signal ended the server at once
     if service.engine.failure is not None:
         raise RlxError(f"serve: the model has stopped: {service.engine.failure}")
 
 
 def _told(record: logging.LogRecord) -> bool:
-    """Whether a line of asyncio's goes to the log: not what it says of each write to a client that has left."""
+    """Whether to log a record of asyncio: not its warning for each write to a client that has disconnected."""
     return record.msg != "socket.send() raised exception."
 
 
 @contextmanager
 def _signals(server: Any, service: Service) -> Iterator[None]:
-    """The first signal ends the server once running answers have ended, or their time is up; a second one at once."""
+    """Handles signals: the first ends the server once running answers have ended or timed out, a second one at once."""
 
     def stop(*_: object) -> None:
         if server.should_exit:
@@ -115,7 +116,7 @@ def _signals(server: Any, service: Service) -> Iterator[None]:
 
     try:
         before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread, whose business signals are
+    except ValueError:  # only the main thread can handle signals
         before = {}
     try:
         yield
@@ -125,8 +126,8 @@ def _signals(server: Any, service: Service) -> Iterator[None]:
 
 
 def _patient(limits: Limits) -> Any:
-    """What makes the protocol of a connection: HTTP/1.1 with a limit on how long headers take, and as many connections
-    as may be; more are refused at once."""
+    """The factory of a connection's protocol: HTTP/1.1 with a time limit for headers, and a limit on the number of
+    connections; further ones are refused at once."""
 
     alive: set[Any] = set()
 
@@ -143,7 +144,7 @@ def _patient(limits: Limits) -> Any:
 
 
 class _Connection(H11Protocol):  # type: ignore[misc,unused-ignore]
-    """A client's connection, which says so in the log when it ends before its answer."""
+    """A client's connection; the log says if it ends before its answer."""
 
     def __init__(self, alive: set[Any], **settings: Any) -> None:
         super().__init__(**settings)
@@ -163,8 +164,8 @@ class _Connection(H11Protocol):  # type: ignore[misc,unused-ignore]
 
 
 def _look(protocol: Any, alive: set[Any], seconds: float, seen: Any) -> None:
-    """Closes a connection on which no request has come whole since the last look; and ends one that was closing then,
-    whose client reads nothing of what was sent, and would keep it for ever."""
+    """Closes a connection without a complete request since the last look; aborts one that was closing by then, whose
+    client does not read what was sent and would keep it open for ever."""
     transport, cycle = protocol.transport, protocol.cycle
     idle = cycle is None or cycle.response_complete
     closing = transport is not None and transport.is_closing()
@@ -172,7 +173,7 @@ def _look(protocol: Any, alive: set[Any], seconds: float, seen: Any) -> None:
         transport.abort()
     if protocol not in alive:
         if cycle is not None and (idle or cycle.disconnected):
-            protocol.cycle = None  # the two hold each other, so that they would lie there until garbage is looked for
+            protocol.cycle = None  # breaks a reference cycle, so memory is freed without the garbage collector
         return
     if idle and seen is cycle and not closing:
         transport.close()

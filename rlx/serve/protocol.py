@@ -1,7 +1,7 @@
-"""What clients send: JSON bodies to checked requests, and refusals in the shape of OpenAI's API.
+"""Parses JSON bodies into checked requests, and makes refusals in the format of OpenAI's API.
 
-A name that is not known is refused, since a server that leaves out what it does not know answers another question than
-was asked; a known one that is not there yet is taken with the value that changes nothing.
+An unknown name is refused, since a server that ignores it would answer another question than was asked; a name of the
+API that rlx does not support is accepted only with a value that changes nothing.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from rlx.errors import RlxError, meant
 from rlx.models.language.graph import SCORED
 from rlx.records import Record
 
-# They say who asks and how it is to be billed, and change no answer.
+# Members that say who asks and how to bill it; they change no answer.
 _IGNORED = frozenset(
     "user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options "
     "moderation".split()
 )
-# Known to the API, and not there yet: the values that change nothing.
+# Members of the API that are not supported, each with the values that change nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "best_of": (1,), "echo": (False,), "suffix": ("",), "modalities": (["text"],), "audio": (), "prediction": (),
     "web_search_options": (), "verbosity": (), "functions": (), "function_call": (),
@@ -34,20 +34,20 @@ _MAX_JSON_DEPTH = 100
 _MAX_TOOLS = 128
 _MAX_BIASED_TOKENS = 1024
 MOST_PRIORITY = 1000
-MOST_USER = 256  # characters of a user's name that count
+MOST_USER = 256  # a user's name is cut to so many characters
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
-_OWN = {"self", "messages", "tools", "documents", "now", "add_generation_prompt"}  # what a template has of the server
+_OWN = {"self", "messages", "tools", "documents", "now", "add_generation_prompt"}  # arguments set by the server
 
 
 class Refused(Exception):
-    """A request that is not carried out: its status, and what its body says."""
+    """A request that is refused: the status and the body of the response."""
 
     def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
-        # What clients sent may stand in it: JSON can say lone surrogates, which no UTF-8 text has.
+        # The message may quote the client's text: JSON can express lone surrogates, which UTF-8 cannot encode.
         super().__init__(message.encode(errors="backslashreplace").decode())
         self.param = None if param is None else param.encode(errors="backslashreplace").decode()
         self.status, self.code = status, code
-        self.again = status in (500, 504)  # whether the same request would come to the same again
+        self.again = status in (500, 504)  # whether the client should not retry: the same request would fail again
 
     @property
     def body(self) -> dict[str, Any]:
@@ -72,14 +72,14 @@ class Settings(Record):
     stream: bool
     usage: bool  # whether a stream ends with the counts
     top_k: int | None = None  # no member of OpenAI's API, but known to many clients
-    logprobs: int | None = None  # how many of the likeliest tokens are told beside each; None: no logarithms are
+    logprobs: int | None = None  # how many likeliest tokens to give with each token; None: no log-probabilities
     min_p: float | None = None  # no member of OpenAI's API either, nor is the next
     repetition: float = 1.0
     presence: float = 0.0
     frequency: float = 0.0
     bias: Mapping[int, float] | None = None
     priority: int = 0  # sequences of the least one begin first
-    user: str = ""  # whom the request names as the one who asks
+    user: str = ""  # the user that the request names
 
     @property
     def penalized(self) -> bool:
@@ -104,7 +104,8 @@ class Format(Record):
 
 
 class Chat(Record):
-    """A request for an answer to messages. `tool` is the one that must be called, "" any; None: none must."""
+    """A request for an answer to messages. `tool` names the tool that must be called; "": any one; None: no call is
+    required."""
 
     model: str
     messages: list[dict[str, Any]]
@@ -113,7 +114,7 @@ class Chat(Record):
     tools: list[dict[str, Any]]
     tool: str | None
     single: bool = False  # whether the answer may have no more than one call
-    template: Mapping[str, Any] | None = None  # what its template gets beside messages and tools
+    template: Mapping[str, Any] | None = None  # further arguments of the chat template
     effort: str | None = None  # the effort of reasoning, which some templates read
 
 
@@ -136,7 +137,7 @@ class Rerank(Record):
 
 
 def parsed(body: bytes) -> dict[str, Any]:
-    """The object that a body holds. Raises: Refused."""
+    """The JSON object in a body. Raises: Refused."""
     try:
         document = json.loads(body, parse_constant=_no_number, parse_float=_finite)
     except RecursionError:
@@ -174,7 +175,7 @@ def _check_depth(value: Any) -> None:
 
 @contextmanager
 def named(param: str) -> Iterator[None]:
-    """Within this context, what a part of the request is refused for is said with that part's name. Raises: Refused."""
+    """In this context a refusal names the member `param` of the request. Raises: Refused."""
     try:
         yield
     except RlxError as error:
@@ -182,8 +183,8 @@ def named(param: str) -> Iterator[None]:
 
 
 class Fields:
-    """The members of an object, each taken by name and checked; what is left is not known, or has to be one of its
-    `neutral` values."""
+    """The members of an object, each taken by name and checked; members that are never taken are unknown, or must have
+    one of their `neutral` values."""
 
     def __init__(
         self, held: Mapping[str, Any], where: str = "", neutral: Mapping[str, tuple[Any, ...]] = _NEUTRAL
@@ -246,7 +247,7 @@ class Fields:
         return Fields(value, f"{self.at(name)}.")
 
     def done(self) -> None:
-        """Raises: Refused for members that are not known, or are not there yet."""
+        """Raises: Refused for members that are unknown or not supported."""
         for name, value in self._held.items():
             if name in self._known or name in _IGNORED or value is None:
                 continue
@@ -298,8 +299,8 @@ def chat(body: dict[str, Any], models: Sequence[str], context: int, choices: int
 def embeddings(
     body: dict[str, Any], models: Sequence[str], context: int, inputs: int, width: int, prompts: Sequence[str] = ()
 ) -> Embeddings:
-    """`models` are the model's own name, and those of its adapters, which make no embeddings. Of `prompts` one may be
-    named, which stands before each text. Raises: Refused."""
+    """`models` are the names of the model and of its adapters, which make no embeddings. The request may name one of
+    `prompts`, which is put before each text. Raises: Refused."""
     fields, model = _checked_model(body, models)
     if model != models[0]:
         raise Refused(400, f"{model!r} is an adapter; embeddings are made by the model alone, {models[0]!r}", "model")
@@ -419,13 +420,13 @@ def _settings(
 
 
 def _user(fields: Fields) -> str:
-    """The one of a client's users who asks, by a digest of a service or in the client's own words."""
+    """The user of the client who asks: the API's `safety_identifier`, or the client's own name for the user."""
     named = (fields.take("safety_identifier"), fields.take("user"))
     return next((name[:MOST_USER] for name in named if isinstance(name, str)), "")
 
 
 def _bias(fields: Fields) -> dict[int, float] | None:
-    """What is added to the logits of tokens, by their ids."""
+    """`logit_bias`: the numbers added to logits, by token id."""
     held = fields.take("logit_bias")
     if held is None:
         return None
@@ -442,7 +443,7 @@ def _bias(fields: Fields) -> dict[int, float] | None:
 
 
 def _template(fields: Fields) -> dict[str, Any]:
-    """What a chat template gets by name."""
+    """The further arguments of the chat template, by name."""
     held = fields.take("chat_template_kwargs")
     if held is not None and (not isinstance(held, dict) or not all(name.isidentifier() for name in held)):
         raise fields.wrong("chat_template_kwargs", "an object of names and values")
@@ -541,7 +542,7 @@ def _call(call: Any, where: str) -> dict[str, Any]:
 
 
 def _tools(fields: Fields) -> tuple[list[dict[str, Any]], str | None]:
-    """The tools to tell the model of, and which it must call: "" for any, None for none."""
+    """The tools to offer to the model, and which it must call: "" for any, None if it need not call one."""
     value, choice = fields.take("tools"), fields.take("tool_choice")
     if value is not None and (not isinstance(value, list) or len(value) > _MAX_TOOLS):
         raise fields.wrong("tools", f"a list of at most {_MAX_TOOLS} tools")
@@ -588,7 +589,7 @@ def _tool(tool: Any, where: str) -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """A value in a message, cut where it is long."""
+    """A value as text for an error message, shortened if long."""
     try:
         text = json.dumps(value)
     except (TypeError, ValueError, RecursionError):

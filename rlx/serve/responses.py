@@ -1,4 +1,4 @@
-"""`/v1/responses`: requests as those of a chat, and answers as the items and events of that API."""
+"""`/v1/responses`: turns its requests into chat requests, and answers into the items and events of that API."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlx.serve.answers import Piece
 from rlx.serve.protocol import Chat, Fields, Refused, shown
 from rlx.serve.shapes import CHAT
 
-# They go to the request of a chat as they are. The first ones are of this API, the others of this server.
+# Members passed unchanged to the chat request: first those of this API, then this server's own.
 _SAME = ("model", "temperature", "top_p", "stream", "parallel_tool_calls", "seed", "top_k", "min_p", "stop",
          "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "chat_template_kwargs",
          "priority", "user", "safety_identifier")  # fmt: skip
@@ -27,14 +27,14 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "background": (False,), "truncation": ("disabled",), "conversation": (), "max_tool_calls": (), "prompt": (),
     "context_management": ([],),
 }  # fmt: skip
-# How a chat's members are called here, for what it refuses.
+# This API's names of the chat request's members, for refusals.
 _NAMES = {"response_format.json_schema.": "text.format.", "response_format": "text.format", ".function.": ".",
           "max_completion_tokens": "max_output_tokens", "reasoning_effort": "reasoning.effort"}  # fmt: skip
 
 
 class Turn(Record):
-    """A request for a response: that of a chat, what is told of it in the answer, and the messages of the talk without
-    the instructions, which are for this turn alone."""
+    """A request for a response: the chat request, the members that the answer repeats, and the conversation's messages
+    without the instructions, which are for this turn alone."""
 
     chat: Chat
     told: Mapping[str, Any]
@@ -45,7 +45,7 @@ class Turn(Record):
 
 
 class Stored(Record):
-    """A response that was answered, and the messages of its talk up to it."""
+    """A complete response, and the messages of its conversation up to it."""
 
     response: dict[str, Any]
     messages: list[dict[str, Any]]
@@ -53,8 +53,8 @@ class Stored(Record):
 
 
 class Talks:
-    """The last responses, by their ids, for those that go on from them: at most `count`, and together at most `nbytes`
-    bytes of JSON; the one that was asked for longest ago is forgotten first."""
+    """The last responses, by id, for requests that continue from them: at most `count`, and together at most `nbytes`
+    bytes of JSON; the least recently used is forgotten first."""
 
     def __init__(self, count: int, nbytes: int) -> None:
         self._count, self._most, self._nbytes = count, nbytes, 0
@@ -71,7 +71,7 @@ class Talks:
             self._nbytes -= self._held.popitem(last=False)[1].nbytes
 
     def get(self, id: str, param: str | None = None) -> Stored:
-        """Raises: Refused for a response that is not here, or not any more."""
+        """The response of this id. Raises: Refused for one that is unknown or was forgotten."""
         if id not in self._held:
             code = "previous_response_not_found" if param else "not_found"
             raise Refused(400 if param else 404, f"the response {id[:80]!r} is not here, or not any more; give the "
@@ -130,7 +130,7 @@ def turn(body: dict[str, Any], models: Sequence[str], context: int, talks: Talks
 
 
 def renamed(error: Refused) -> Refused:
-    """What a chat's request is refused for, by the names of this API."""
+    """A refusal of the chat request, with the names of this API."""
     said, param = str(error), error.param
     for old, new in _NAMES.items():
         said, param = said.replace(old, new), None if param is None else param.replace(old, new)
@@ -138,7 +138,7 @@ def renamed(error: Refused) -> Refused:
 
 
 def _input(fields: Fields) -> list[dict[str, Any]]:
-    """The messages of a chat that a request's input holds."""
+    """The chat messages in a request's input."""
     value = fields.take("input")
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
@@ -164,7 +164,7 @@ def _input(fields: Fields) -> list[dict[str, Any]]:
         else:
             function = {name: inner.text(name, needed=True) for name in ("name", "arguments")}
             call = {"id": inner.text("call_id", needed=True), "type": "function", "function": function}
-            if not messages or messages[-1]["role"] != "assistant":  # calls belong to the text that they follow
+            if not messages or messages[-1]["role"] != "assistant":  # calls belong to the assistant message before them
                 messages.append({"role": "assistant", "content": ""})
             messages[-1].setdefault("tool_calls", []).append(call)
         inner.done()
@@ -193,7 +193,7 @@ def _content(fields: Fields, name: str) -> str:
 
 
 def _tools(fields: Fields) -> tuple[list[Any], Any]:
-    """The tools, and which of them must be called, as a chat has them."""
+    """The tools and the tool choice in a chat request's form."""
     value, choice = fields.take("tools"), fields.take("tool_choice")
     if value is not None and not isinstance(value, list):
         raise fields.wrong("tools", "a list of tools")
@@ -216,7 +216,7 @@ def _reasoning(fields: Fields) -> str | None:
     if inner is None:
         return None
     effort = inner.text("effort")
-    for name in ("summary", "generate_summary"):  # there is no reasoning apart from the text that could be told of
+    for name in ("summary", "generate_summary"):  # no effect: reasoning is part of the text
         inner.text(name)
     inner.done()
     return effort
@@ -230,7 +230,7 @@ def _included(fields: Fields) -> list[str]:
 
 
 def _format(fields: Fields) -> dict[str, Any] | None:
-    """What the text has to be, as a chat's `response_format`."""
+    """The format of the text, as a chat request's `response_format`."""
     inner = fields.object("text")
     if inner is None:
         return None
@@ -256,7 +256,7 @@ def _stream_options(fields: Fields) -> None:
 
 
 class Told:
-    """A response as it comes: the items of its output, and the events that say so, numbered from 0."""
+    """A response in progress: the items of its output, and the events that report them, numbered from 0."""
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
@@ -286,7 +286,7 @@ class Told:
             yield self.event(kind, response=self.response("in_progress"))
 
     def push(self, piece: Piece) -> Iterator[str]:
-        """What a piece of text adds, and with the last one the end of the items."""
+        """The events for a piece of text, and with the last piece those that complete the items."""
         last = piece.reason is not None
         if piece.text or (piece.scored and self.output) or (last and not piece.calls and not self.output):
             yield from self._text(piece)

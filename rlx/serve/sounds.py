@@ -33,7 +33,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {"prompt": ("",), "temperature": ("0", "0
 
 
 class Sound(Record):
-    """A request for what is said in a sound: samples at the model's rate."""
+    """A request to transcribe a sound: samples at the model's rate."""
 
     samples: npt.NDArray[np.float32]
     language: str | None
@@ -123,7 +123,7 @@ class TranscriberService(Service):
         return Sound(samples, language, task, format, stream)
 
     async def _segments(self, sound: Sound, heard: list[str | None]) -> AsyncIterator[Segment]:
-        """The segments of a sound, those of a chunk when it is heard; `heard` gets the code of its language. Raises:
+        """The segments of a sound, after each chunk is transcribed; the language's code is appended to `heard`. Raises:
         Refused."""
         model = self.transcriber
         chunks = model.hear((sound.samples, model.mel.rate), heard, language=sound.language, task=sound.task,

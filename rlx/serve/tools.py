@@ -1,4 +1,4 @@
-"""Tool calls in a model's text: the formats that chat templates teach, and the text read as calls.
+"""Tool calls in a model's text: the formats that chat templates teach, and parsing text into calls.
 
 The published templates of the model families say the formats: Hermes and Qwen write <tool_call>{"name": …, "arguments":
 …}</tool_call>, Mistral [TOOL_CALLS][{"name": …, "arguments": …}], Llama 3 {"name": …, "parameters": …}.
@@ -17,16 +17,16 @@ from rlx.records import Record
 
 class ToolFormat(Record):
     """How calls are written: `begin` and `end` around JSON (an empty `begin`: the whole answer is the JSON), which is a
-    list where `listed`, and the name of the arguments in it."""
+    list if `listed`, and the key of the arguments in it."""
 
     begin: str
     end: str
     arguments: str
     listed: bool = False
-    special: bool = False  # whether `begin` is a mark, which texts leave out
+    special: bool = False  # whether `begin` is a special token, which decoded text omits
 
     def calls(self, text: str, names: frozenset[str]) -> list[dict[str, Any]] | None:
-        """The calls that a text from `begin` on holds; None where it holds something else."""
+        """The calls in a text that starts with `begin`; None if it holds anything else."""
         parts = [p for p in text.split(self.begin) if p.strip()] if self.begin else _objects(text)
         calls: list[dict[str, Any]] = []
         for part in parts:
@@ -79,7 +79,7 @@ def format_of(template: str | None) -> ToolFormat | None:
 
 
 def _objects(text: str) -> list[str]:
-    """The JSON objects of a text that holds nothing else than some, with ; or spaces between; else the text."""
+    """The JSON objects in a text that consists of objects separated by ; or spaces; else the text itself."""
     rest, result, decoder = text.strip(), list[str](), json.JSONDecoder()
     while rest:
         try:
@@ -92,7 +92,7 @@ def _objects(text: str) -> list[str]:
 
 
 class ToolText:
-    """The text of an answer as it comes: `push` gives what is plain text for certain, `end` the rest or the calls."""
+    """The text of an answer as it comes: `push` gives what is certainly plain text, `end` the rest or the calls."""
 
     def __init__(self, format: ToolFormat, names: frozenset[str]) -> None:
         self._format, self._names = format, names
@@ -103,7 +103,7 @@ class ToolText:
         begin = self._format.begin
         if self._calling:
             return ""
-        if not begin:  # calls are all of an answer, or none of it
+        if not begin:  # the whole answer is calls, or none of it
             start = self._held.lstrip()
             if not start or start.startswith("{"):
                 return ""
@@ -122,6 +122,6 @@ class ToolText:
         return ready
 
     def end(self) -> tuple[str, list[dict[str, Any]]]:
-        """Text that was held back and is none of a call; the calls."""
+        """(text, calls): the text that was held back but is not part of a call, and the calls."""
         calls = self._format.calls(self._held, self._names) if self._held.strip() else None
         return ("", calls) if calls else (self._held, [])

@@ -57,7 +57,7 @@ def _case(
 
 
 def _lengths(form: str) -> Iterator[Case]:
-    """All lengths in one of the forms, half of them in the two others."""
+    """All lengths in the first form, half of them in each of the two others."""
     first = OPS_OF.index(form)
     for i, n in enumerate(_LENGTHS):
         if first == 0 or i % 2 == first - 1:
@@ -71,7 +71,7 @@ def _lengths(form: str) -> Iterator[Case]:
 
 
 def _forms(form: str) -> Iterator[Case]:
-    """Lines cut and filled, many lines, none, other numbers."""
+    """Lines that are cut or padded, many lines, no lines, other domains."""
     for dtype in (f32, f64):
         for n in (1, 4, 7, 16, 30, 34):
             for length in (1, 2, 3, 8, 21, 40):
@@ -123,7 +123,7 @@ def _terms(form: str, inputs: Sequence[Array], attrs: Attrs) -> Any:
 
 
 def _lines_of_nan(form: str, inputs: Sequence[Array], attrs: Attrs) -> Any:
-    """The whole line of a number that is not finite: which of its sums are NaN is up to the algorithm."""
+    """Marks every result of a line with a number that is not finite: which become NaN depends on the algorithm."""
     with np.errstate(all="ignore"):
         return ~np.isfinite(_terms(form, [x.astype(np.float64) for x in inputs], attrs))
 

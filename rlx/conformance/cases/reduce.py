@@ -128,7 +128,7 @@ def _mean(inputs: Sequence[Array], attrs: Attrs) -> Any:
 
 
 def _finite() -> Iterator[Case]:
-    """Of some all elements are finite; of others a few, in the first or the last tensor, or at an end, are not."""
+    """Cases with only finite elements, and cases with a few that are not: in the first or last tensor, or at an end."""
     for dtype in FLOATS:
         for sizes in ((1,), (7,), (9, 65), (4, 3, 8), (33_001,), (2, 70_000)):
             shapes: list[Shape] = [(n,) for n in sizes]

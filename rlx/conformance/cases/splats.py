@@ -23,7 +23,7 @@ from rlx.ops.splats.blend import FIELDS, tiles_of
 if TYPE_CHECKING:
     from rlx.conformance.random_graphs import Builder
 
-# Around the numbers that a workgroup counts and sorts, and none.
+# Counts around the numbers that a workgroup counts and sorts, and 0.
 _COUNTS = (0, 1, 2, 5, 31, 33, 64, 130, 255, 257, 511, 1023, 2047, 2049, 4100)
 _GRIDS = ((1, 1), (3, 2), (5, 4), (17, 3), (1, 40))
 

@@ -1,5 +1,5 @@
-"""A GGUF file as a Hugging Face folder would have it: its settings as config.json has them, its tensors by the names
-and with the numbers of a folder, so that one description of an architecture reads both."""
+"""Presents a GGUF file as a Hugging Face folder: its settings as in config.json, its tensors with the names and values
+of a folder, so that one description of an architecture reads both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_LAYERS = 1 << 12
 MAX_EXPERTS = 1 << 12
 # Tensors that are settings: factors of the frequencies of the rotary embedding.
 _SETTINGS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
-_PAIRS = {"pairs of q": "num_attention_heads", "pairs of k": "num_key_value_heads"}  # changes, and whose heads
+_PAIRS = {"pairs of q": "num_attention_heads", "pairs of k": "num_key_value_heads"}  # the number of heads, by `Change`
 SCORES = "cls.output.weight"  # the weight of a reranker made of a decoder: rows that give the logits of its answers
 
 # Settings of YaRN that llama.cpp does not read either, with the values that change nothing.
@@ -37,7 +37,7 @@ _USUAL = {"rope.scaling.yarn_attn_factor": 1.0, "rope.scaling.yarn_ext_factor": 
 
 class GgufModel:
     """The model of an open GGUF file. `config` is what config.json would say; `kinds` has the shape and dtype of each
-    tensor by its name in a folder, `read` gives one, packed where the file has it so.
+    tensor by its name in a folder, `read` gives one, packed as in the file.
 
     Raises: ModelFormatError for a file without an architecture or of one that rlx does not know, and for tensors that
     the architecture does not have."""
@@ -56,7 +56,7 @@ class GgufModel:
         self.family: Family = family
         self.config = self._config()
         self.kinds: dict[str, tuple[tuple[int, ...], DType]] = {}
-        # What the products with packed tensors are multiplied by: a number, or one for each expert.
+        # Factors of products with packed tensors: a number, or one for each expert.
         self.scales: dict[str, npt.NDArray[np.float32]] = {}
         self._factors = self._scales_of_products()
         self._found: dict[str, tuple[GgufTensor, int | None]] = {}
@@ -90,7 +90,7 @@ class GgufModel:
         return result
 
     def _numbers_of_layers(self) -> dict[str, npt.NDArray[np.float32]]:
-        """The tensors of one number that the file says as settings with a number for each layer, or one for all."""
+        """One-number tensors of a folder that the file stores as settings: a number for each layer, or one for all."""
         result, layers = {}, self.config["num_hidden_layers"] if self.family.listed else 0
         for part, key in self.family.listed.items():
             held = self.file.metadata.get(key)
@@ -103,7 +103,7 @@ class GgufModel:
         return result
 
     def _keep(self, name: str, tensor: GgufTensor, expert: int | None, shape: tuple[int, ...], dtype: DType) -> None:
-        """Enters a tensor under a folder's name. A scale of its product multiplies plain weights, which become f32."""
+        """Enters a tensor under a folder's name. A plain weight whose product has a scale becomes f32, scaled by it."""
         factor = self._factors.get(tensor.name)
         if factor is not None and dtype.is_packed:
             one = 0 if len(tensor.shape) == 2 else slice(None) if expert is None else expert
@@ -143,7 +143,7 @@ class GgufModel:
         self._keep(folder_name, tensor, None, shape, dtype)
 
     def read(self, name: str) -> Value:
-        """The tensor that a folder calls so; `scales` says what its products are multiplied by, if it is packed.
+        """The tensor of this name in a folder; if it is packed, `scales` may have a factor of its products.
 
         Raises: ModelFormatError, KeyError."""
         if name in self._listed:
@@ -155,7 +155,7 @@ class GgufModel:
         return times(np.asarray(value, np.float32), factor if expert is None else factor[expert])
 
     def plain(self, name: str) -> npt.NDArray[Any]:
-        """The tensor as floats, times what its products are multiplied by. Raises: as `read`."""
+        """The tensor as floats, multiplied by the factor of its products. Raises: as `read`."""
         value = self.read(name)
         if not isinstance(value, PackedArray):
             return value
@@ -193,7 +193,7 @@ class GgufModel:
         return rows
 
     def read_part(self, name: str, axis: int, start: int, stop: int) -> Value:
-        """A range of one axis of the tensor that a folder calls so, as `read` gives it. Raises: as `read`."""
+        """A range of one axis of the tensor of this name in a folder, as `read` gives it. Raises: as `read`."""
         tensor, expert = self._found.get(name, (None, None))
         change = None if tensor is None else self.family.change(tensor.name)
         scaled = tensor is not None and tensor.name in self._factors and not self.kinds[name][1].is_packed
@@ -208,7 +208,7 @@ class GgufModel:
         return taken(tensor.part(axis, start, stop), order)
 
     def read_into(self, name: str, out: npt.NDArray[np.uint8]) -> None:
-        """Writes the tensor that a folder calls so into memory of its size, as `read` gives it. Raises: as `read`."""
+        """Writes the tensor of this name in a folder into memory of its size, as `read` gives it. Raises: as `read`."""
         tensor, expert = self._found.get(name, (None, None))
         change = None if tensor is None else self.family.change(tensor.name)
         if tensor is None or (tensor.name in self._factors and not self.kinds[name][1].is_packed):
@@ -311,7 +311,7 @@ class GgufModel:
                 self._refuse(f"{key} is {shown(metadata[key])}; rlx has no code for it")
 
     def _plain(self, config: dict[str, Any]) -> None:
-        """What a file of a plain family says by its tensors, and what it leaves to its readers."""
+        """Settings of a plain family that follow from its tensors, or that GGUF leaves to readers."""
         f = self.family
         config |= f.fixed
         ends = {name.partition(".")[2].partition(".")[2] for name in self.file.tensors if name.startswith("blk.")}
@@ -351,7 +351,7 @@ class GgufModel:
             config[f.one_key] = config.get("num_key_value_heads") == 1
 
     def _hybrid(self, config: dict[str, Any]) -> None:
-        """Which layers have attention, of those that a list of heads says."""
+        """Which layers have attention, by the list of each layer's heads."""
         layers, key = config["num_hidden_layers"], f"{self.family.architecture}.attention.head_count_kv"
         heads = self.file.metadata.get(key)
         heads = heads if isinstance(heads, list) else [config["num_key_value_heads"]] * layers
@@ -388,7 +388,7 @@ class GgufModel:
         elif isinstance(value, list) and name == "num_key_value_heads" and self.family.mixers:
             value = self._heads_of_layers(key, value)
         elif isinstance(value, list) and name == "intermediate_size" and self.family.mixers == "nemotron_h":
-            value = max([n for n in value if type(n) is int], default=0)  # the tensors say which are whose
+            value = max([n for n in value if type(n) is int], default=0)  # the tensors give each layer's number
         elif isinstance(value, list):
             self._refuse(f"{key} has a number for each layer; rlx has models of equal layers only")
         else:
@@ -396,7 +396,7 @@ class GgufModel:
         if type(value) is int and not 0 <= value < 1 << 31:
             self._refuse(f"{key} is {value:,}; expected at most {(1 << 31) - 1:,}")
         if type(value) is float and np.float32(value) == value:
-            return float(str(np.float32(value)))  # 1e-06 rather than what f32 made of it
+            return float(str(np.float32(value)))  # 1e-06 rather than its f32 rounding
         return value
 
     def _heads_of_layers(self, key: str, value: list[Any]) -> int:
@@ -468,7 +468,7 @@ class GgufModel:
         return settings | ({"attention_factor": self.file.value(key, float)} if key in self.file.metadata else {})
 
     def _llama3(self, config: dict[str, Any], turned: int) -> dict[str, Any]:
-        """The settings of Llama 3's scaling, of which the file holds what each frequency is divided by."""
+        """The settings of Llama 3's RoPE scaling, recovered from each frequency's divisor, which the file holds."""
         tensor = self.file.tensors["rope_freqs.weight"]
         fits = (
             tensor.shape == (turned // 2,) and turned > 1 and turned % 2 == 0
@@ -497,8 +497,9 @@ class GgufModel:
         return result
 
     def _qwen35(self, config: dict[str, Any]) -> None:
-        """The heads of the delta rule, of which those of a key head lie apart. The sections of the rotary embedding are
-        for pictures: in a text each of three has the same positions, in turn, and what none has is not turned."""
+        """The heads of the delta rule, where the value heads of a key head are not adjacent. The sections of the rotary
+        embedding are for images: in text all three have the same positions, and elements in no section are not rotated.
+        """
         key = f"{self.family.architecture}.rope.dimension_sections"
         sections, turned = self.file.metadata.get(key), config["head_dim"] * config.get("partial_rotary_factor", 1)
         half = int(turned) // 2
@@ -522,7 +523,7 @@ class GgufModel:
 
 
 def times(weight: npt.NDArray[Any], scale: npt.NDArray[np.float32] | None) -> npt.NDArray[Any]:
-    """A weight times what its products are multiplied by: a number, or one for each expert."""
+    """A weight times the factor of its products: a number, or one for each expert."""
     return weight if scale is None else weight * np.reshape(scale, (-1, *[1] * (weight.ndim - 1)))
 
 
@@ -532,7 +533,7 @@ def gemma_scalar(architecture: str, layers: int, part: int, head: Any) -> Any:
 
 
 def llama3_factors(base: float, width: int, scaling: Mapping[str, Any]) -> npt.NDArray[np.float64]:
-    """What Llama 3's scaling divides each frequency by."""
+    """The divisor of each frequency in Llama 3's RoPE scaling."""
     plain = base ** -(np.arange(0, width, 2, dtype=np.float64) / width)
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     turns = scaling["original_max_position_embeddings"] * plain / (2 * math.pi)
@@ -542,15 +543,15 @@ def llama3_factors(base: float, width: int, scaling: Mapping[str, Any]) -> npt.N
 
 
 def halves_of_pairs(rows: int, heads: int) -> npt.NDArray[np.int64] | None:
-    """Which row of a GGUF file stands where in a folder's matrix of q or k: a folder rotates the first half of a head
-    with the second, the file neighbours. None where the rows are not pairs in so many heads."""
+    """The GGUF row for each row of a folder's q or k matrix: a folder rotates the first half of a head with the second,
+    GGUF adjacent rows. None if the rows do not form pairs in so many heads."""
     if heads < 1 or rows % (2 * heads):
         return None
     return np.ascontiguousarray(np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2)).reshape(-1)
 
 
 def taken(value: Value, rows: npt.NDArray[np.int64]) -> Value:
-    """The rows of a matrix in another order."""
+    """The matrix with its rows in the order `rows`."""
     if isinstance(value, PackedArray):
         return PackedArray(value.dtype, value.shape, value.data[rows])
     return value[rows]

@@ -92,23 +92,23 @@ class Family(Record):
     layers: str = "model.layers"
     counts: Mapping[str, str] = field(default_factory=lambda: COUNTS)
     numbers: Mapping[str, str] = field(default_factory=lambda: NUMBERS)
-    optional: Mapping[str, str] = field(default_factory=dict)  # settings that a file may lack
+    optional: Mapping[str, str] = field(default_factory=dict)  # settings that a file may omit
     changes: Mapping[str, Change] = field(default_factory=dict)  # changes by the end of a tensor's name in GGUF
     class_name: str = "LlamaForCausalLM"
     stacked: bool = False  # experts keep the names of their stack; a folder of this kind cannot be written
-    tiled: bool = False  # heads are in an order of llama.cpp's own; neither a folder nor a file is written
+    tiled: bool = False  # llama.cpp orders the heads in its own way; cannot be converted in either direction
     plain: bool = False  # tensors are read by the names of rlx's graphs (plain.py)
     fixed: Mapping[str, Any] = field(default_factory=dict)  # settings that GGUF leaves to its readers
-    present: Mapping[str, str] = field(default_factory=dict)  # flags, by the tensor whose presence they say
-    says: Mapping[str, Any] = field(default_factory=dict)  # settings of a file that have one value
-    pairs: bool = False  # neighbours are turned together, for which a folder's rows of q and k change places
+    present: Mapping[str, str] = field(default_factory=dict)  # flags that are true if this tensor exists
+    says: Mapping[str, Any] = field(default_factory=dict)  # settings of a file that must have this value
+    pairs: bool = False  # RoPE rotates adjacent elements: rows of q and k are reordered from a folder's
     joined: bool = False  # q, k and v are one tensor
-    gates_above: bool = False  # gates and the others of an MLP are one tensor
-    latent: bool = False  # keys and values are one row
+    gates_above: bool = False  # an MLP's gate and up projections are one tensor
+    latent: bool = False  # multi-head latent attention
     listed: Mapping[str, str] = field(default_factory=dict)  # tensors of one number, by the setting that lists them
-    mixers: str = ""  # how layers without attention are called
-    folded: bool = False  # what products are multiplied by is in their weights
-    one_key: str = ""  # the flag that says that there is one head of keys
+    mixers: str = ""  # what layers without attention are called
+    folded: bool = False  # factors of products are multiplied into their weights
+    one_key: str = ""  # the flag for a single KV head
 
     def gguf_name(self, name: str) -> str | None:
         """GGUF's name of a tensor; None for one that GGUF does not have."""
@@ -140,7 +140,7 @@ _BLOCK = re.compile(r"blk\.(\d{1,5})\.(.+)")
 
 
 def _parted(name: str) -> tuple[str, str]:
-    """A name without its .weight or .bias, and that."""
+    """A name split into its stem and its suffix, .weight or .bias."""
     for suffix in (".weight", ".bias"):
         if name.endswith(suffix):
             return name.removesuffix(suffix), suffix

@@ -1,5 +1,5 @@
-"""How tokens are written as text: the decoder of a tokenizer.json as the package `tokenizers` 0.23 follows it, step by
-step, so that text comes while the tokens do and its pieces together are the text of all."""
+"""Tokens to text: the decoder of a tokenizer.json with the behaviour of the package `tokenizers` 0.23, as streaming
+steps, so that text is produced while tokens arrive, and its pieces together equal the text of all tokens."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DECODERS: Mapping[str, Mapping[str, Check]] = {
     "Sequence": {"decoders": anything},
 }
 _OPTIONAL = {"ByteLevel": {"use_regex"}, "Metaspace": {"prepend_scheme", "split", "add_prefix_space", "str_rep"}}
-# What WordPiece's cleanup writes in place of what, in this order.
+# The replacements of WordPiece's cleanup, in this order.
 _CLEANED = (
     (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"),
     (" do not", " don't"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
@@ -57,17 +57,17 @@ _BYTES = {letter: byte for byte, letter in enumerate(byte_letters())}
 
 
 class Place(Record):
-    """Where the tokens of a stream stand: whether they begin a text, and whether each is `alone`: its bytes as they are
-    in any text, also where they are no whole characters (then as lone surrogates)."""
+    """The context of a stream's tokens: whether they begin a text, and whether each is decoded `alone`: to its bytes
+    within any text, where bytes that are not whole characters become lone surrogates."""
 
     begins: bool
     alone: bool = False
 
 
 class Step(Protocol):
-    """A step of a decoder. `push` takes a token, or a piece of the text where a step before has put all tokens
-    together, and gives what is sure by then; `end` gives the rest, after which another text may begin. `verbatim`: the
-    token is no word of the model's, and stands in texts as it is."""
+    """A step of a decoder. `push` takes a token, or a piece of text if an earlier step has joined the tokens, and gives
+    the output that later input cannot change; `end` gives the rest, after which another text may begin. `verbatim`: the
+    token is not from the model's vocabulary (an added token) and is written unchanged."""
 
     def push(self, token: str, verbatim: bool = False) -> list[str]: ...
 
@@ -86,14 +86,14 @@ class Decoding(Record):
         return Writer([step(Place(begins)) for step in self.steps])
 
     def contents(self, tokens: Iterable[tuple[str, bool]]) -> list[bytes]:
-        """The bytes of each token as it stands within a text; beside it, whether it is verbatim."""
+        """The bytes of each token within a text; `tokens` are pairs of a token and whether it is verbatim."""
         writer = Writer([step(Place(False, True)) for step in self.steps])
         texts = [writer.push(*token) + writer.end() for token in tokens]
         return [text.encode(errors="surrogateescape") for text in texts]
 
 
 class Writer:
-    """Tokens to pieces of text, through steps."""
+    """Turns tokens into pieces of text by running them through the steps."""
 
     def __init__(self, steps: list[Step]) -> None:
         self._steps = steps
@@ -113,7 +113,7 @@ class Writer:
 
 
 class _Each:
-    """Tokens that are written each by itself; `write` is told which is the first."""
+    """Writes each token by itself; `write` gets whether it is the first."""
 
     def __init__(self, write: Callable[[str, bool], str], first: bool = False) -> None:
         self._write, self._first = write, first
@@ -127,7 +127,7 @@ class _Each:
 
 
 class _Characters(ABC):
-    """Bytes to text: a character comes with the last of its bytes."""
+    """Bytes to text: a character is given with the last of its bytes."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -145,8 +145,8 @@ class _Characters(ABC):
 
 
 class ByteLetters(_Characters):
-    """Tokens of a letter for each byte. One with other letters is text, and so is one that stands for itself, of which
-    the package makes bytes too."""
+    """Tokens with a letter for each byte. A token with other letters is plain text, and so is a verbatim token, which
+    the package would turn into bytes too."""
 
     def content(self, token: str, verbatim: bool) -> bytes:
         if verbatim or not all(letter in _BYTES for letter in token):
@@ -155,8 +155,8 @@ class ByteLetters(_Characters):
 
 
 class Pieces(_Characters):
-    """SentencePiece's tokens, as GGUF files have them: ▁ for a space, <0x41> for a byte; `prefix`: a space that was put
-    before a text is left out."""
+    """SentencePiece's tokens as in GGUF files: ▁ for a space, <0x41> for a byte; `prefix`: drops the space that the
+    tokenizer put before a text."""
 
     def __init__(self, prefix: bool, place: Place) -> None:
         super().__init__(place)
@@ -173,8 +173,8 @@ class Pieces(_Characters):
 
 
 class _ByteFallback:
-    """Tokens of bytes beside others. Those that follow each other are one text, or a U+FFFD for each where they are no
-    UTF-8 together: so they are kept until another token comes."""
+    """Decodes byte tokens such as <0x41>. A run of them is one text, or a U+FFFD for each byte if the run is not UTF-8:
+    so they are held back until another token comes."""
 
     def __init__(self, place: Place) -> None:
         self._alone, self._kept = place.alone, bytearray()
@@ -194,7 +194,7 @@ class _ByteFallback:
 
 
 class _Suffix:
-    """Tokens whose suffix is a space, but for the last, which is therefore kept until another comes."""
+    """Writes tokens' suffix as a space, except in the last token: so each is held back until another comes."""
 
     def __init__(self, suffix: str, place: Place) -> None:
         self._suffix, self._alone = suffix, place.alone
@@ -212,7 +212,7 @@ class _Suffix:
 
 
 class _Once:
-    """Tokens of which those that follow an equal one are left out, and those that are written as nothing."""
+    """Drops tokens that repeat the token before them, and tokens whose text is empty."""
 
     def __init__(self, write: Callable[[str], str]) -> None:
         self._write, self._last = write, ""
@@ -227,7 +227,7 @@ class _Once:
 
 
 class _Replaced:
-    """A text that comes in pieces, with `new` for each `old`."""
+    """Replaces each `old` by `new` in a text that comes in pieces."""
 
     def __init__(self, old: str, new: str) -> None:
         self._old, self._new, self._kept = old, new, ""
@@ -244,7 +244,7 @@ class _Replaced:
 
 
 class _Stripped:
-    """A text that comes in pieces, without up to `start` letters of a kind where it begins and `stop` where it ends."""
+    """Strips up to `start` of a character from the beginning and `stop` from the end of a text that comes in pieces."""
 
     def __init__(self, letter: str, start: int, stop: int) -> None:
         self._letter, self._start, self._stop, self._kept = letter, start, stop, 0
@@ -262,7 +262,7 @@ class _Stripped:
 
 
 def word_pieces(prefix: str, cleanup: bool) -> Make:
-    """WordPiece's tokens: a space before each that is not the first and has no prefix."""
+    """Decodes WordPiece's tokens: a space before each but the first, unless it has the prefix."""
 
     def write(token: str, first: bool) -> str:
         if not first:
@@ -279,10 +279,10 @@ def _cleaned(text: str) -> str:
 
 
 def read_decoder(part: Any, file: Path) -> Decoding:
-    """The decoder of a tokenizer.json; where it has none, tokens stand between spaces.
+    """The decoder of a tokenizer.json; without one, tokens are joined with spaces.
 
-    Raises: ModelFormatError that names a decoder that rlx does not follow: of an unknown kind, or one for single tokens
-    behind one that puts all together."""
+    Raises: ModelFormatError that names a decoder that rlx does not support: one of an unknown kind, or one for single
+    tokens after one that joins them."""
     if part is None:
         return Decoding((lambda place: _Each(lambda t, first: t if first else f" {t}", place.begins),))
     walk = Walk(file, what="decoder's steps")
@@ -290,7 +290,7 @@ def read_decoder(part: Any, file: Path) -> Decoding:
 
 
 def _read(walk: Walk, part: Any, where: str, fused: list[bool]) -> list[Make]:
-    """The steps of a part; `fused` says whether the tokens are one text by then."""
+    """The steps of a part; `fused` says whether earlier steps have joined the tokens to one text."""
     kind = walk.fields(part, where, _DECODERS)
     if missing := [name for name in _DECODERS[kind] if name not in part and name not in _OPTIONAL.get(kind, ())]:
         walk.refuse(f"{where}: the fields", sorted(part), f"{', '.join(missing)} too")
@@ -304,7 +304,7 @@ def _read(walk: Walk, part: Any, where: str, fused: list[bool]) -> list[Make]:
 
 
 def _of_tokens(walk: Walk, part: dict[str, Any], where: str) -> list[Make]:
-    """The steps that follow a decoder where it takes tokens."""
+    """The steps of a decoder that takes single tokens."""
     match part:
         case {"type": "ByteLevel"}:
             return [ByteLetters]
@@ -334,7 +334,7 @@ def _of_tokens(walk: Walk, part: dict[str, Any], where: str) -> list[Make]:
 
 
 def _of_text(walk: Walk, part: dict[str, Any], where: str) -> list[Make]:
-    """The steps that follow a decoder where all tokens are one text, which is its first token and its last."""
+    """The steps of a decoder after the tokens were joined: the whole text is its first and last token."""
     pairs: list[tuple[str, str]] = []
     match part:
         case {"type": "Metaspace", "replacement": sign}:
@@ -361,7 +361,7 @@ def _of_text(walk: Walk, part: dict[str, Any], where: str) -> list[Make]:
 
 
 def drops_signs(part: Mapping[str, Any]) -> bool:
-    """Whether a Metaspace leaves out the signs of the first token, and puts one before a text."""
+    """Whether a Metaspace puts its sign before a text, and so drops it from the first token when decoding."""
     return part.get("prepend_scheme", "always") != "never" and bool(part.get("add_prefix_space", True))
 
 
@@ -371,7 +371,7 @@ def _grow(walk: Walk, part: dict[str, Any], where: str) -> None:
 
 
 def _pattern(pattern: Mapping[str, str], new: str) -> Callable[[str], str]:
-    """What replaces a String or a Regex in a token."""
+    """The function that replaces a String or a Regex in a token by `new`."""
     if "String" in pattern:
         return lambda token: token.replace(pattern["String"], new)
     from tokenizers import Regex, decoders

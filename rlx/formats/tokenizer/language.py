@@ -1,5 +1,5 @@
-"""The tokenizer of a language model: text to ids with or without special tokens, and ids back to text, also piece by
-piece while they come."""
+"""The tokenizer of a language model: text to ids with or without special tokens, and ids back to text, also as a
+stream."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MAX_TEMPLATE = 1_000_000  # bytes; published ones have up to 20,000
 
 
 class Vocabulary(Record):
-    """What the ids of a tokenizer stand for: `tokens` their texts, `control` those that are marks and no text, `added`
-    other tokens beside the model's, and how all are written."""
+    """The meaning of a tokenizer's ids: `tokens` are their texts, `control` the ids of control tokens, which are not
+    text, `added` those of other tokens outside the model's vocabulary, and how all are decoded."""
 
     tokens: Mapping[int, str]
     letters: Letters
@@ -32,11 +32,11 @@ class Vocabulary(Record):
     added: frozenset[int] = frozenset()
 
     def verbatim(self, id: int) -> bool:
-        """Whether a token is no word of the model's."""
+        """Whether a token is outside the model's vocabulary, so that it is written unchanged."""
         return id in self.added or id in self.control
 
     def text(self, id: int) -> str:
-        """The text of an id as the vocabulary has it. Raises: ShapeError for an id that is not one of it."""
+        """The text of an id as the vocabulary has it. Raises: ShapeError for an id that is not in it."""
         token = self.tokens.get(id)
         if token is None:
             most = max(self.tokens, default=-1)
@@ -46,12 +46,12 @@ class Vocabulary(Record):
         return token
 
     def contents(self, ids: Iterable[int]) -> list[bytes]:
-        """The bytes of each token as it stands within a text. Raises: ShapeError for an id that there is not."""
+        """The bytes of each token within a text. Raises: ShapeError for an unknown id."""
         return self.decoding.contents((self.text(id), self.verbatim(id)) for id in ids)
 
 
 class SpecialTokens(Record):
-    """The ids of a model's marks; None where it has none. `ends` are all that end a generated text."""
+    """The ids of a model's special tokens; None for one that it lacks. `ends` are all that end a generated text."""
 
     bos: int | None = None
     eos: int | None = None
@@ -62,7 +62,7 @@ class SpecialTokens(Record):
     ends: frozenset[int] = frozenset()
 
 
-# Texts of tokens that end an answer in published chat models; files often name only one of theirs as the end.
+# Tokens that end an answer in published chat models; their files often name only one of several as the end.
 END_TEXTS = frozenset(
     "<|eot_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|return|> <|call|> <|eom_id|> <EOT> _<EOT> "
     "<|end_of_text|> <｜end▁of▁sentence｜> <|EOT|>".split()
@@ -84,18 +84,18 @@ class LanguageTokenizer:
         self.file, self.vocabulary, self.special = file, vocabulary, special
         self.chat_template = chat_template
         self._made, self._lock = made, renewed(self, "_lock", threading.Lock)
-        self.encode("a")  # some faults show only here
+        self.encode("a")  # some faults appear only when a text is encoded
         self.encode("")
 
     def __len__(self) -> int:
         return len(self.vocabulary.tokens)
 
     def encode(self, text: str, *, special: bool = True, parse_special: bool = False) -> list[int]:
-        """The ids of a text. `special`: with the marks that the model wants at its beginning and end; `parse_special`:
-        special tokens written in the text become theirs, as a chat's template needs; else they are letters, as texts
-        of others must be.
+        """The ids of a text. `special`: with the special tokens that the model wants at its beginning and end;
+        `parse_special`: special tokens written in the text become their ids, as a chat template needs; else they are
+        plain characters, as in untrusted text they must be.
 
-        Raises: DTypeError for what is no text, or none with a UTF-8 form; ModelFormatError."""
+        Raises: DTypeError for anything but a text with a UTF-8 form; ModelFormatError."""
         if not isinstance(text, str):
             raise DTypeError(f"encode: {shown(text, 40)} is no text")
         try:
@@ -116,8 +116,8 @@ class LanguageTokenizer:
         return "".join([*map(stream.push, ids), stream.end()])
 
     def stream(self, *, special: bool = False, begins: bool = False) -> TokenStream:
-        """What turns ids into text while they come; `begins`: the ids begin a text, so that the space that the
-        tokenizer put before it is left out."""
+        """A stream that turns ids into text as they come; `begins`: the ids begin a text, so the space that the
+        tokenizer put before it is dropped."""
         return TokenStream(self.vocabulary, special, begins)
 
     def token(self, id: int) -> str:
@@ -131,22 +131,22 @@ class LanguageTokenizer:
 
 
 class TokenStream:
-    """Ids to pieces of text: a character whose bytes are in several tokens comes with the last of them, and what the
-    next token may change comes with that."""
+    """Turns ids into pieces of text: a character whose bytes are in several tokens is given with the last of them, and
+    text that the next token may change is given with that token."""
 
     def __init__(self, vocabulary: Vocabulary, special: bool, begins: bool) -> None:
         self.vocabulary, self.special = vocabulary, special
         self._writer = vocabulary.decoding.begin(begins)
 
     def push(self, id: int) -> str:
-        """The text that this id completes, which may be empty. Raises: ShapeError for an id that there is not."""
+        """The text that this id completes, which may be empty. Raises: ShapeError for an unknown id."""
         token = self.vocabulary.text(id)
         if id in self.vocabulary.control and not self.special:
             return ""
         return self._writer.push(token, self.vocabulary.verbatim(id))
 
     def end(self) -> str:
-        """What is left, with U+FFFD for a character that was not completed."""
+        """The remaining text, with U+FFFD for an incomplete character."""
         return self._writer.end()
 
 
@@ -160,7 +160,7 @@ def from_folder(folder: Path) -> LanguageTokenizer:
     made = build(parts, file, size)
     added: dict[int, Any] = made.get_added_tokens_decoder()
     tokens: dict[int, str] = {id: token for token, id in made.get_vocab(with_added_tokens=True).items()}
-    # An added token that is looked for in normalized text is written as that has it, with a space perhaps.
+    # An added token that is matched in normalized text is written in its normalized form, perhaps with a space.
     normalized = frozenset(i for i, token in added.items() if token.normalized and made.normalizer)
     vocabulary = Vocabulary(
         tokens | {i: made.normalizer.normalize_str(added[i].content) for i in normalized},
@@ -223,7 +223,7 @@ def folder_template(folder: Path, config: dict[str, Any]) -> str | None:
 
 
 def _letters(parts: dict[str, Any]) -> Letters:
-    """How the tokens of a tokenizer.json are written."""
+    """How the tokens of a tokenizer.json spell their bytes."""
     named = (("normalizer", "normalizers"), ("pre_tokenizer", "pretokenizers"), ("decoder", "decoders"))
     steps = [step for name, members in named for step in _steps(parts.get(name), members)]
     if any(step.get("type") == "ByteLevel" for step in steps):

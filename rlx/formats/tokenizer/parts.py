@@ -124,7 +124,7 @@ _FORMS = {"NFC": 3, "NFD": 3, "NFKC": 11, "NFKD": 11}
 
 
 class Walk(Record, frozen=False, slots=False):
-    """One pass over the parts of a tokenizer.json. `growth` is how many bytes one byte of text may become.
+    """One pass over the parts of a tokenizer.json. `growth` is the most bytes that one byte of text may become.
 
     Raises: ModelFormatError that names the part, what it holds, what is allowed.
     """

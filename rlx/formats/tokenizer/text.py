@@ -20,10 +20,10 @@ from rlx.formats.tokenizer.parts import Walk
 from rlx.records import Record
 
 MAX_TOKENIZER = 64_000_000  # bytes; the largest published ones are half of it
-# Bytes of memory that a byte of the file may take, besides OBJECT_BYTES: as JSON, then as the package's objects.
+# Bytes of memory per byte of the file, besides OBJECT_BYTES: as parsed JSON, and as the package's objects.
 JSON_PER_BYTE, PER_BYTE = 40, 64
 _MAX_ID = np.iinfo(np.int32).max
-# Limits of the texts encoded at a time, and of their characters: the package's results are far larger than the ids.
+# How many texts, and characters, are encoded at a time: the package's results are far larger than the ids.
 _CHUNK, _CHUNK_CHARACTERS = 1024, 1 << 20
 _PARTS = (
     "version",
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 class Pieces(Record):
     """A text's tokens: their ids, their texts in the vocabulary, where each begins and ends in the text, and which are
-    marks around it."""
+    special tokens around it."""
 
     ids: TokenIds
     tokens: list[str]
@@ -54,7 +54,7 @@ class Pieces(Record):
 class TextTokenizer:
     """The tokenizer of a tokenizer.json; special tokens are added, long texts cut to `max_length` tokens at `side`, by
     default the one that the file says. The file's padding, decoder and number of tokens are not used. A `normalizer`
-    takes the place of the file's; where these differ a ModelWarning says so.
+    replaces the file's; a ModelWarning says if they differ.
 
     Raises: RlxError when the package `tokenizers` is not installed, ModelFormatError for a damaged file, for one whose
     parts are not known to be safe to run, or for a `max_length` that the special tokens alone fill.
@@ -74,7 +74,7 @@ class TextTokenizer:
         truncation = parts.get("truncation")
         if side is None:
             side = str(truncation.get("direction", "right")).lower() if isinstance(truncation, dict) else "right"
-        if lower:  # a normalizer does this, as special tokens keep their letters
+        if lower:  # a normalizer does it, as it leaves special tokens as they are
             steps = [{"type": "Lowercase"}, parts.get("normalizer")]
             parts["normalizer"] = {"type": "Sequence", "normalizers": [s for s in steps if s is not None]}
         self._made = build(parts, file, size)
@@ -101,8 +101,8 @@ class TextTokenizer:
         return self._each(texts, lambda encoding: self._checked_ids(encoding.ids))
 
     def pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[TokenIds, TokenIds]]:
-        """Of each pair of texts the ids, with the marks between them, and 0 or 1 for which of the two each is of. Of
-        too long a pair the longer text is cut first. Raises: as `ids`."""
+        """For each pair of texts: the ids, with special tokens, and for each id 0 (first text) or 1 (second). In a pair
+        that is too long the longer text is cut first. Raises: as `ids`."""
 
         def read(encoding: Any) -> tuple[TokenIds, TokenIds]:
             return self._checked_ids(encoding.ids), np.asarray(encoding.type_ids, np.int32)
@@ -123,7 +123,7 @@ class TextTokenizer:
         return self._each([text], lambda encoding: bool(encoding.overflowing))[0]
 
     def _each(self, texts: Sequence[Any], read: Callable[[Any], T]) -> list[T]:
-        """What `read` gives of the package's result for each text, or pair of texts."""
+        """`read` applied to the package's result for each text, or pair of texts."""
         result: list[T] = []
         while len(result) < len(texts):
             chunk: list[Any] = []
@@ -147,7 +147,7 @@ class TextTokenizer:
         return found.astype(np.int32)
 
     def id_of(self, token: str) -> int | None:
-        """The id of a token, None where there is none of this text."""
+        """The id of the token with this text, or None."""
         id = self._made.token_to_id(token)
         return None if id is None else int(id)
 
@@ -158,12 +158,12 @@ class TextTokenizer:
 
     @property
     def word_pieces(self) -> bool:
-        """Whether tokens within a word are marked as such."""
+        """Whether tokens that continue a word have a prefix that says so."""
         return bool(getattr(self._made.model, "continuing_subword_prefix", None))
 
     def take_whole(self, mark: str) -> None:
-        """From now on a text that is one of the tokens is read as this token wherever it stands, as are special tokens;
-        one that is none, nor begins with one before a blank, stays text."""
+        """From now on `mark`, if it is a token, else its first word, if that is one, is read as this token wherever it
+        occurs, like a special token."""
         for text in (mark, *mark.split(None, 1)[:1]):
             if text and self.id_of(text) is not None:
                 with faults_of(self.file):
@@ -174,7 +174,7 @@ class TextTokenizer:
                 return
 
     def marks_behind(self) -> int:
-        """How many special tokens stand behind a text."""
+        """How many special tokens follow a text."""
         with faults_of(self.file):
             marks = self._made.encode("a").special_tokens_mask
         return next((i for i, mark in enumerate(reversed(marks)) if not mark), 0)
@@ -185,7 +185,7 @@ class TextTokenizer:
         return "".join([*(writer.push(token) for token in tokens), writer.end()])
 
     def prompt_length(self, prompt: str) -> int:
-        """How many tokens a prompt has with the mark before it, and without one after it. Raises: as `ids`."""
+        """How many tokens a prompt has with the special tokens before it, but not those after it. Raises: as `ids`."""
         _check_utf8(prompt, 0)
         with faults_of(self.file):
             added: list[int] = self._made.encode(prompt).special_tokens_mask
@@ -246,7 +246,7 @@ def build(parts: dict[str, Any], file: Path, size: int) -> Any:
 
 @contextmanager
 def faults_of(file: Path) -> Iterator[None]:
-    """Within this context, what the package raises for a damaged file is a ModelFormatError."""
+    """A context that turns the package's errors for a damaged file into ModelFormatError."""
     try:
         yield
     except BaseException as error:

@@ -22,8 +22,8 @@ _IN_PRODUCT = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid")  # activa
 
 
 class Blocks(Encoder):
-    """The parts of an encoder in one graph. A graph asks for weights by name and shape, which makes a weight one of the
-    model's; `products` are those of products."""
+    """The parts of an encoder in one graph. A weight becomes one of the model's when the graph asks for it by name and
+    shape; `products` are the weights of matrix products."""
 
     config: EncoderConfig
     params: dict[str, Tensor]
@@ -162,7 +162,7 @@ class Blocks(Encoder):
     # -- the parts of a layer
 
     def scores_of(self, layer: int) -> Tensor | None:
-        """What the table of distances adds to the scores of a layer, (1, heads, length, length)."""
+        """The relative position bias of a layer's scores, (1, heads, length, length), or None."""
         c = self.config
         if c.relative is None:
             return None
@@ -177,8 +177,8 @@ class Blocks(Encoder):
         return self.held[f"relative {of}"]
 
     def neighbours(self, x: Tensor, side: int) -> list[Tensor]:
-        """x (batch, length, …) as its tokens' neighbours in their texts have it, from those `side` places before to
-        those `side` places after them; zeros where there are none."""
+        """x (batch, length, …) shifted along the tokens of each text, once for each distance from -`side` to `side`;
+        zeros where a text has no such neighbour."""
 
         def shifted(x: Tensor) -> list[Tensor]:
             row = ops.pad(x, ((0, 0), (side, side), *((0, 0),) * (x.ndim - 2)))
@@ -192,7 +192,7 @@ class Blocks(Encoder):
         return [ops.where(same, row, 0) for same, row in zip(own, rows, strict=True)]
 
     def kept(self, x: Tensor) -> Tensor:
-        """The rows of tokens, with zeros in those of padding."""
+        """x with the rows of padding set to zero."""
         return x * ops.cast(ops.reshape(self.mask, (self.rows, 1)), x.dtype)
 
     def attention(self, x: Tensor, layer: int) -> Tensor:
@@ -209,7 +209,7 @@ class Blocks(Encoder):
     def mixed(
         self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float | None = None, added: Tensor | None = None
     ) -> Tensor:
-        """What the heads of q, k and v, (batch, length, heads, size), give, with what is `added` to scores."""
+        """The attention output for q, k and v, (batch, length, heads, size); `added` is a bias of the scores."""
         return self.product(self.heads(q, k, v, layer, scale, added), "out", layer, self.config.hidden_size)
 
     def heads(  # type: ignore[override]
@@ -287,8 +287,8 @@ AFTER_FIRST: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {}
 
 
 def turned(b: Blocks, x: Tensor, layer: int) -> Tensor:
-    """Attention whose heads are turned by a table of the files: sines in the first half of a row, cosines in the
-    second. The settings say which of q, k and v are."""
+    """Attention with RoPE by a table from the files: sines in the first half of a row, cosines in the second. The
+    settings say which of q, k and v are rotated."""
     c = b.config
     parts, size = b.split(x, layer), c.hidden_size // c.num_attention_heads
     table = b.table("turns", c.max_position_embeddings, size)
@@ -319,9 +319,9 @@ def sum_of(values: Any) -> Tensor:
 
 
 def distances(length: int, buckets: int, most: int) -> npt.NDArray[np.int32]:
-    """The bucket of each key for each query, (length, length): those before a query in the first half of the buckets,
-    those after it in the second. Half of each are single distances, the others grow by powers up to `most`; the
-    logarithms are in f32, as those of the models' authors."""
+    """The bucket of each key for each query, (length, length): the first half of the buckets for keys before the query,
+    the second for those after it. Half of each are single distances, the others grow exponentially up to `most`;
+    logarithms are computed in f32, as in the original models."""
     place = np.arange(length)
     apart = place[None] - place[:, None]
     half = buckets // 2

@@ -53,8 +53,8 @@ LLAMA = {
 
 
 class Relative(Record):
-    """A score that a learned table adds for the distance of a key: `buckets` of distances (Raffel et al. 2020), up to
-    `most`; one table for all layers, or one `each`, of `rows` where that are more than the buckets."""
+    """A learned relative position bias of scores: `buckets` of distances up to `most` (Raffel et al. 2020); one table
+    for all layers, or one for `each`; `rows` is its number of rows if larger than the buckets."""
 
     buckets: int
     most: int = 128
@@ -96,7 +96,7 @@ class EncoderConfig(Record, kw_only=True, slots=False):
     embedding_norm: bool = True
     embedding_eps: float | None = None  # the norm's own, if it is not that of the layers
     widened: Literal["words", "sum", "norm"] = "norm"
-    trigram: bool = False  # whether the embeddings of the words after and before each stand beside its own
+    trigram: bool = False  # whether each word's embedding is concatenated with its neighbours'
     zero_padding: bool = False  # whether embeddings of padding are 0, for parts that look at neighbours
     zeros: tuple[tuple[str, int], ...] = ()
     norm: Literal["layer", "rms", "none"] = "layer"

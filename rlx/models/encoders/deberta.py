@@ -155,8 +155,8 @@ def _far(b: Blocks) -> Tensor:
 
 
 def shifted(scores: Tensor) -> Tensor:
-    """Of scores (…, length, 2 length - 1) of places for distances those of places for places: element j - i + length
-    - 1 of row i comes to column j."""
+    """Converts scores by distance, (…, length, 2 length - 1), to scores by position, (…, length, length): column j of
+    row i is element j - i + length - 1."""
     *outer, length, _ = scores.shape
     if length == 1:
         return scores
@@ -166,7 +166,7 @@ def shifted(scores: Tensor) -> Tensor:
 
 
 def beside_first(b: Blocks, x: Tensor, before: Tensor) -> Tensor:
-    """The states after the first layer with what a convolution makes of those before it."""
+    """The states after the first layer, combined with a convolution of the states before it."""
     c, d = b.config, b.config.extra
     if not d.kernel:
         return x

@@ -27,23 +27,23 @@ _KINDS = (".lora_A.weight", ".lora_B.weight")
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 _NAME = re.compile(r"\^?[\w.-]+\$?")
 _BASE = re.compile(r"(.*)\.base_layer\.weight|((?:.*\.)?(?:embed_tokens|lm_head))\.weight")
-_ROUNDED = 0.1  # the largest squared error of a packed weight, of its squares: 2 bits have less
-# What a folder may not ask for, with the values that ask for nothing, the first of which is the default.
+_ROUNDED = 0.1  # the largest squared error of a packed weight relative to its squares: 2-bit formats have less
+# Settings that rlx does not support, with their allowed values, which ask for nothing; the first is the default.
 _NOT_THERE: dict[str, tuple[Any, ...]] = {
     "use_dora": (False, None), "modules_to_save": (None, []), "bias": ("none",), "lora_bias": (False, None),
     "layer_replication": (None, []), "trainable_token_indices": (None, [], {}), "target_parameters": (None, []),
     "use_qalora": (False, None), "use_bdlora": (None, False), "alora_invocation_tokens": (None, []),
     "arrow_config": (None,), "velora_config": (None,), "kasa_config": (None,), "monteclora_config": (None,),
     "ensure_weight_tying": (False, None),
-    # Others begin with changed weights of the base, which the folder does not hold.
+    # Other initializations change the base's weights, which the folder does not hold.
     "init_lora_weights": (True, False, None, "gaussian", "orthogonal", "eva", "mica"),
 }  # fmt: skip
 
 
 class LowRank(Record, slots=False):
-    """What a graph needs to know of an adapter: the products it corrects, each with its rank. Adapters that are equal
-    in this share their programs. `products` are those that a graph has, with their parts and the length of their
-    rows."""
+    """What a graph needs to know of an adapter: the products that it corrects, with their ranks. Adapters that are
+    equal in this share programs. `products` collects the products of the graph, each with its parts and its number of
+    inputs."""
 
     ranks: frozenset[tuple[str, int]]
     products: dict[str, tuple[Sequence[tuple[str, int]], int]] = field(default_factory=dict, compare=False)
@@ -53,20 +53,20 @@ class LowRank(Record, slots=False):
         return dict(self.ranks)
 
     def of(self, name: str, parts: Sequence[tuple[str, int]], inputs: int) -> int:
-        """The rank of the correction of a product, whose parts are products by name and number of outputs that stand
-        one beside the other; 0 where none of them has one."""
+        """The rank of a product's correction; 0 for no correction. `parts` are the products joined in it, by name and
+        number of outputs."""
         self.products[name] = (parts, inputs)
         return sum(self._of.get(part, 0) for part, _ in parts)
 
     def states(self, name: str) -> tuple[str, str]:
-        """The names of the two matrices of a product; those of other shapes have other names."""
+        """The names of the states of a product's two matrices, which contain the rank: a name stands for one shape."""
         rank = sum(self._of.get(part, 0) for part, _ in self.products[name][0])
         return f"{name}.lora_a.{rank}", f"{name}.lora_b.{rank}"
 
 
 class LowRanks:
-    """Several adapters in one program: the matrices of a product are those of all, one beside the other, and each
-    sequence keeps the part of the one whose number it has. Adapters were fitted to the model before."""
+    """Several adapters in one program: a product's matrices are those of all adapters concatenated, and each sequence
+    uses only the rows of the adapter that its number names. The adapters were fitted to the model before."""
 
     def __init__(self, adapters: Sequence[Adapter]) -> None:
         self._adapters = tuple(adapters)
@@ -82,7 +82,7 @@ class LowRanks:
         return f"{name}.lora_a", f"{name}.lora_b"
 
     def owners(self, name: str) -> npt.NDArray[np.int32]:
-        """The number of the adapter that each row of a product's A is of."""
+        """For each row of a product's A, the number of the adapter that it belongs to."""
         ranks = [adapter.low.of(name, *self._products[name]) for adapter in self._adapters]
         return np.repeat(np.arange(len(ranks), dtype=np.int32), ranks)
 
@@ -103,11 +103,11 @@ class Adapter:
     GGUF file that llama.cpp takes, whose names and order of rows are those of this `model`.
 
     A product W x becomes W x + s · B (A x), with s = alpha / r, or alpha / √r with `use_rslora` (Kalajdzievski, 2023);
-    patterns give products ranks and alphas of their own. `bare` gives the model's own name of a product for that of a
-    file, and `products` those of whose weights a module's is made, each with its rows. `low` is what graphs know of it;
-    once one was traced, `make` makes the `matrices`, by the names of their states. `bases` are the base's own weights
-    that PEFT writes beside corrections of embeddings and output matrices.
-    Raises: ModelFormatError naming what is damaged, or is not there in rlx.
+    patterns give products ranks and alphas of their own. `bare` turns a file's name of a product into the model's own,
+    and `products` gives the products whose weights a module's matrix holds, each with its rows. `low` is what graphs
+    know of the adapter; once a graph was traced, `make` makes the `matrices`, by the names of their states. `bases` are
+    the base's own weights that PEFT writes beside corrections of embeddings and output matrices.
+    Raises: ModelFormatError naming what is damaged, or not supported by rlx.
     """
 
     def __init__(
@@ -192,11 +192,11 @@ class Adapter:
         raise ModelFormatError(f"{self._file}: {what}")
 
     def make(self, dtype: DType, multiplier: Callable[[str], npt.NDArray[Any] | None]) -> None:
-        """Makes of each product the stacked A, (rank, inputs), and s · B, (outputs, rank), where the parts of a product
-        are blocks on a diagonal; `multiplier` says what the model multiplies a product by, corrected or not.
+        """Makes for each product the stacked A, (rank, inputs), and s · B, (outputs, rank), block-diagonal where a
+        product has several parts; `multiplier` gives the model's own factor of a product, corrected or not.
 
-        Raises: ModelFormatError for corrections of what is no product of the model, or of another shape, and for
-        targets among its products of which there are none."""
+        Raises: ModelFormatError for corrections of anything but the model's products, or of another shape, and for a
+        target whose products all lack their matrices."""
         known = {part for parts, _ in self.low.products.values() for part, _ in parts}
         if odd := sorted(self._ranks.keys() - known):
             more = f" and {len(odd) - 1} more" if odd[1:] else ""
@@ -226,7 +226,8 @@ class Adapter:
         self._tensors.clear()
 
     def _check_targets(self, known: set[str]) -> None:
-        """A target may be of no product (PEFT passes over it), but not of products that all lack their matrices."""
+        """Raises: ModelFormatError for a target whose products all lack their matrices; one without products is
+        allowed, as PEFT ignores it."""
         targets, excluded = (self._fields.content.get(name) for name in ("target_modules", "exclude_modules"))
         if not isinstance(targets, list) or isinstance(excluded, str) or self._fields.has("layers_to_transform"):
             return
@@ -244,11 +245,11 @@ class Adapter:
                 )
 
     def check_base(self, name: str, kept: npt.NDArray[Any] | PackedArray) -> None:
-        """Compares a weight that the file holds with the model's. Raises: ModelFormatError where it is another, as
-        after training or a change of the vocabulary: adapters leave the model's weights as they are."""
+        """Compares a base weight in the adapter's file with the model's. Raises: ModelFormatError if they differ, as
+        after training or a change of the vocabulary: rlx does not replace the model's weights."""
         held = self.bases[name]
         same = held.shape == tuple(kept.shape)
-        if same and isinstance(kept, PackedArray):  # its numbers are the base's, rounded
+        if same and isinstance(kept, PackedArray):  # its numbers are the base's after quantization
             off = kept.dequantize().astype(np.float64) - held
             same = bool((off**2).sum() <= _ROUNDED * (held.astype(np.float64) ** 2).sum())
         elif same and isinstance(kept, np.ndarray):
@@ -268,8 +269,8 @@ class Adapter:
 
 
 def _patterns(f: Fields, name: str) -> Fields:
-    """What some products have of their own, by the ends of their names. Raises: ModelFormatError for another pattern:
-    a regular expression of a file may take forever."""
+    """The ranks or alphas of some products, by the end of their names. Raises: ModelFormatError for any other pattern,
+    since a regular expression from a file may take forever."""
     found = f.content.get(name) or {}
     if not isinstance(found, dict) or not all(_NAME.fullmatch(key) for key in found):
         f.wrong(name, "an object whose keys are names of modules, or their ends")
@@ -277,6 +278,6 @@ def _patterns(f: Fields, name: str) -> Fields:
 
 
 def _first(patterns: Fields, full: str) -> str:
-    """The first of the patterns that a product's name has at its end, else the name, as PEFT takes them: a dot stands
-    for any character."""
+    """The first pattern that matches the end of a product's name, else the name itself. As in PEFT, a dot matches any
+    character."""
     return next((key for key in patterns.content if re.match(rf"(.*\.)?({key})$", full)), full)

@@ -22,13 +22,13 @@ from rlx.models.language.speculation import GUESSES, Guesser, Pace, agreed
 from rlx.records import Record, field
 
 Ended = Literal["", "stop", "length", "context", "nan"]
-MASK_SECONDS = 0.002  # a step waits so long for masks; sequences without theirs then stand still in it
+MASK_SECONDS = 0.002  # how long a step waits for masks; a sequence whose mask is late does not take part in it
 _MASKING = 2  # threads that compute masks
 
 
 class Scores(NamedTuple):
-    """The logarithm of a token's probability, and the likeliest tokens in its place with theirs, the likeliest first:
-    SCORED of them, by the model's logits as they are, without temperature, limits or mask."""
+    """The log-probability of a token, and the SCORED likeliest tokens at its position with theirs, likeliest first: by
+    the model's own logits, before temperature, limits or mask."""
 
     own: float
     likeliest: tuple[int, ...]
@@ -36,7 +36,7 @@ class Scores(NamedTuple):
 
     @classmethod
     def of(cls, logits: npt.NDArray[np.float32], token: int) -> Scores:
-        """Of a token, by the logits (vocabulary,) of its place; of equal ones the token with the smaller id is first.
+        """The scores of a token from the logits (vocabulary,) at its position; equal logits are ordered by token id.
 
         Raises: RlxError for logits of NaN."""
         least = np.partition(logits, -min(SCORED, len(logits)))[-min(SCORED, len(logits))]
@@ -50,8 +50,8 @@ class Scores(NamedTuple):
 
 
 class Token(NamedTuple):
-    """A token of a sequence, why it is the last one, where it is, and its scores where they were asked for; logits of
-    NaN end a sequence with the token -1."""
+    """A token of a sequence, why the sequence ended if this is its last token, and its scores if they were asked for;
+    NaN logits end a sequence with the token -1."""
 
     sequence: int
     token: int
@@ -60,11 +60,11 @@ class Token(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """What a slot without a sequence has in its caches: the rows of these tokens, by the adapter of that number."""
+    """What the caches of a free slot still hold: the rows of these tokens, computed with the adapter of that number."""
 
     tokens: npt.NDArray[np.int32]
     adapter: int
-    since: int  # sequences that had begun when it was left
+    since: int  # how many sequences had begun when the slot became free
 
 
 class _Sequence(Record, frozen=False):
@@ -81,28 +81,28 @@ class _Sequence(Record, frozen=False):
     priority: int
     prompt: npt.NDArray[np.int32]
     taken: int = 0  # tokens of the prompt that are in the caches
-    shared: int = 0  # those that were not computed
-    kept: int = 0  # tokens with which it begins that the slot's caches have, but for the first rows
-    placed: bool = True  # whether it has the pages of its prompt
+    shared: int = 0  # tokens of the prompt that were reused, not computed
+    kept: int = 0  # length of the prompt's prefix whose rows the slot's caches hold, except the overwritten first rows
+    placed: bool = True  # whether it holds the pages for its prompt
     again: bool = False  # whether its prompt has been computed before
-    made: list[int] = field(default_factory=list)  # tokens that were given since its prompt was begun
-    fresh: list[tuple[int, Scores | None]] = field(default_factory=list)  # made by its prompt's run, and not given yet
+    made: list[int] = field(default_factory=list)  # tokens generated since its prompt was begun
+    fresh: list[tuple[int, Scores | None]] = field(default_factory=list)  # its prompt run's token, not returned yet
     mask: Future[npt.NDArray[np.int32]] | None = None  # the bits of the tokens that may come next
     guesser: Guesser | None = None
 
     @property
     def plain(self) -> bool:
-        """Whether its next tokens take nothing from the host."""
+        """Whether its next tokens need no input from the host."""
         return self.constraint is None and self.penalties is None and not self.scored
 
     @property
     def steps(self) -> bool:
-        """Whether its prompt has been taken in, so that steps continue it."""
+        """Whether its whole prompt has been computed, so that steps continue it."""
         return self.taken == len(self.prompt)
 
     @property
     def masked(self) -> bool:
-        """Whether its mask is there, or it needs none."""
+        """Whether its mask has been computed, or it needs none."""
         return self.mask is None or self.mask.done()
 
 
@@ -112,19 +112,19 @@ class Batch(Closing):
     gets the tokens that it would get alone, as far as products of several rows round as those of one. `adapters` were
     fitted to the decoder, and lie beside the weights: each sequence takes the one that it names, all in one program.
 
-    With `pages`, sequences share so many pages of ROWS tokens, and take them as they grow: what several begin with is
-    kept and computed once. A prompt waits until there are pages for it; where those that run need more than there are,
-    the one that came last gives its own back and waits, and then goes on from its tokens, which are computed again.
+    With `pages`, sequences share that many pages of ROWS tokens and take them as they grow: a common prefix is stored
+    and computed once. A prompt waits until there are enough pages for it; where running sequences need more than there
+    are, the one that came last frees its pages and waits, and later continues after its tokens are computed again.
 
-    Masks of constraints are computed by other threads while the batch runs; a sequence whose mask takes long stands
-    still in the steps of the others.
+    Masks of constraints are computed by other threads while the batch runs; a sequence whose mask is late does not take
+    part in the steps of the others.
 
-    Without pages a sequence takes a slot whose last one began with the same tokens, and computes only what is new; the
-    slot that was left longest ago is taken where none did. `shared` counts the tokens that were not computed.
+    Without pages a sequence takes the slot whose previous sequence shares the longest prefix with it, and computes only
+    the rest; with no such slot, the one that has been free longest. `shared` counts the tokens that were not computed.
 
-    With `lookup`, tokens are guessed from what has stood in each sequence's text before, and several are taken in one
-    run where that is expected to give more tokens a second: the same tokens, draws too, since a draw depends on its
-    place and not on what guessed it. `tried` and `right` count the guesses. Recurrent models take nothing back.
+    With `lookup`, tokens are guessed from each sequence's earlier text, and several are verified in one run where that
+    is expected to give more tokens a second: the same tokens, also when sampling, since a draw depends on its position
+    only. `tried` and `right` count the guesses. Not for recurrent models, whose states cannot be rolled back.
 
     Not for use by several threads at once. Raises: OutOfDeviceMemory where the caches do not fit; DTypeError for fewer
     pages than one sequence may need, and for caches that have none."""
@@ -159,17 +159,17 @@ class Batch(Closing):
         self._held: list[_Sequence | None] = [None] * slots
         self._kept: list[_Kept | None] = [None] * slots
         self._shared = 0
-        # A slot without a sequence stands still at its first row, which each run writes: those rows are computed anew.
+        # In a free slot each run overwrites the first rows, so these are computed anew for the next sequence.
         self._spoilt = decoder.sizes[0] if lookup else 1
         self._at = np.zeros(slots, np.int32)
         self._ids = np.zeros((slots, 1), np.int32)
         self._count = 0
-        self._built: list[Picking] = []  # those whose programs are all there
-        self._least: dict[tuple[int, ...], Picking] = {}  # the least of these for some pickings, by their ids
+        self._built: list[Picking] = []  # those whose programs are all compiled
+        self._least: dict[tuple[int, ...], Picking] = {}  # the cheapest of these for the pickings of these ids
         self._masking: ThreadPoolExecutor | None = None
-        self.steps = 0  # run so far, each of all sequences
+        self.steps = 0  # steps run so far, each over all sequences
         self.lookup, self._pace = lookup, Pace()
-        self.tried = self.right = 0  # guesses that runs tried, and those that were the tokens that came
+        self.tried = self.right = 0  # guesses that were verified, and those accepted
 
     @property
     def free(self) -> int:
@@ -182,9 +182,9 @@ class Batch(Closing):
         scored: bool = False,
         penalties: Penalties | None = None, priority: int = 0,
     ) -> int:  # fmt: skip
-        """Takes in a prompt; the number of the sequence, by which `step` calls it. `adapter` names one of the batch;
-        with `scored` its tokens have `Scores`; `penalties` are of this sequence alone. Of prompts that wait those of
-        the least `priority` are taken in first, and keep their pages longest.
+        """Computes a prompt. Returns: the sequence's number, which `step` gives with its tokens. `adapter` names one of
+        the batch's; with `scored` its tokens have `Scores`; `penalties` are for this sequence alone. Waiting prompts
+        with the lowest `priority` number are computed first, and keep their pages longest.
 
         Raises: GraphError where no slot is free, or too few pages, DTypeError, ShapeError for a prompt that cannot be
         taken, RlxError for an adapter that the batch has not."""
@@ -197,7 +197,7 @@ class Batch(Closing):
                 if not self.fill():
                     raise GraphError("there are too few free pages for this prompt now; step() until a sequence has "
                                      "ended, or begin() it, so that it waits")  # fmt: skip
-        except BaseException:  # the caller does not learn the number
+        except BaseException:  # the caller never gets the number, so could not cancel it
             self.cancel(number)
             raise
         return number
@@ -208,7 +208,7 @@ class Batch(Closing):
         scored: bool = False,
         penalties: Penalties | None = None, priority: int = 0,
     ) -> int:  # fmt: skip
-        """A slot for a sequence, whose prompt `fill` takes in; its number. Raises: as `add`."""
+        """Reserves a slot for a sequence, whose prompt `fill` computes. Returns: its number. Raises: as `add`."""
         sampling, d = sampling or Sampling(), self._decoder
         if self.free == 0:
             raise GraphError(f"all {len(self._held)} slots are taken; step() until a sequence has ended")
@@ -248,8 +248,8 @@ class Batch(Closing):
         return -1 if kept is None else kept.since
 
     def _same(self, slot: int, held: _Sequence) -> int:
-        """With how many of a prompt's tokens, but the last, the caches of a free slot begin; 0 for fewer than a page of
-        them, which are computed anew: kernels of other sizes round in other ways."""
+        """The length of the prefix that a free slot's caches share with a prompt without its last token; 0 if shorter
+        than a page: such a prefix is computed anew, since kernels of other sizes round differently."""
         kept = self._kept[slot]
         if kept is None or kept.adapter != held.adapter:
             return 0
@@ -259,8 +259,8 @@ class Batch(Closing):
         return count if count >= ROWS else 0
 
     def fill(self, most: int | None = None) -> int:
-        """Takes in up to `most` tokens of the prompt that has waited longest, in one run, or as many as a run takes;
-        how many those were, 0 where no prompt waits, or there is no room for it."""
+        """Computes up to `most` tokens of the next waiting prompt in one run, by default as many as a run takes.
+        Returns: how many, 0 if no prompt waits or there are no pages for it."""
         d, slot = self._decoder, self._waiting()
         if slot is None:
             return 0
@@ -268,10 +268,10 @@ class Batch(Closing):
         assert held is not None
         d.length, d.slot, d.number = held.taken, slot, held.adapter
         rest = held.prompt[held.taken :][:most]
-        if held.taken < self._spoilt < held.kept:  # as a whole: a padded run would write rows that are kept
+        if held.taken < self._spoilt < held.kept:  # end the run there: padding would overwrite kept rows
             rest = held.prompt[held.taken : self._spoilt]
         part = rest[: next(d.chunks(len(rest)))]
-        if len(part) < len(held.prompt) - held.taken:  # what follows a part that is not the last one is in the prompt
+        if len(part) < len(held.prompt) - held.taken:  # more of the prompt follows: no token is picked
             d.take(part, GREEDY, {})
             held.taken += len(part)
             if held.taken == self._spoilt:
@@ -287,8 +287,8 @@ class Batch(Closing):
         return len(part)
 
     def _waiting(self) -> int | None:
-        """The slot of the prompt to take in next: of those that have their pages, else of all, one of the least
-        priority, the first to come."""
+        """The slot of the prompt to compute next: prompts that hold their pages come first, then the lowest priority
+        number, then the earliest."""
         waiting = [(not held.placed, held.priority, held.number, slot) for slot, held in enumerate(self._held)
                    if held is not None and not held.steps and held.masked]  # fmt: skip
         if not waiting:
@@ -309,10 +309,10 @@ class Batch(Closing):
             self.pages.know(slot, held.prompt[: held.taken], held.adapter)
 
     def _leave(self, slot: int) -> None:
-        """Frees a slot, whose rows may serve a sequence that begins alike."""
+        """Frees a slot; its rows are kept for a later sequence with the same prefix."""
         held, self._held[slot] = self._held[slot], None
         assert held is not None
-        # The row of the last token is written by a run over it, and the last row by those that run on.
+        # No run has written the last token's row yet, and runs past a sequence's end overwrite the caches' last row.
         count = held.taken + max(len(held.made) - 1, 0) if held.steps else held.taken
         tokens = np.concatenate([held.prompt, np.asarray(held.made, np.int32)])[: min(count, self._decoder.context - 1)]
         if self.pages is not None:
@@ -323,11 +323,11 @@ class Batch(Closing):
 
     @property
     def shared(self) -> int:
-        """Tokens of prompts that were not computed, since pages or slots had them."""
+        """How many prompt tokens were not computed, since pages or slots held them."""
         return self._shared if self.pages is None else self.pages.shared
 
     def shared_by(self, sequences: Iterable[int]) -> dict[int, int]:
-        """How many of these were of the prompts of sequences that run, by their numbers."""
+        """The same count for each of these running sequences, by its number."""
         running = {held.number: held.shared for held in self._held if held is not None}
         return {number: running[number] for number in sequences if number in running}
 
@@ -346,7 +346,8 @@ class Batch(Closing):
         held.mask = self._masking.submit(computed)
 
     def _going(self) -> list[_Sequence | None]:
-        """The sequences that take part in a step, by slot: those without a mask do not, but where no other could."""
+        """The sequences that take part in a step, by slot. Those whose mask is late do not; if no sequence could take
+        part, it waits for the first mask."""
         pending = [held.mask for held in self._held if held is not None and held.mask is not None]
         if pending:
             wait(pending, MASK_SECONDS)
@@ -355,8 +356,8 @@ class Batch(Closing):
         return [held if held is not None and held.steps and held.masked else None for held in self._held]
 
     def _grow(self, going: Sequence[_Sequence | None], count: int) -> None:
-        """Gives the sequences that step pages for so many tokens more; those of the greatest priority, the last to come
-        of them, wait where these lack."""
+        """Gives each stepping sequence pages for `count` more tokens; where pages run out, the latest sequence of the
+        highest priority number gives up its pages and waits."""
         pages = self.pages
         if pages is None:
             return
@@ -374,7 +375,7 @@ class Batch(Closing):
                     break
 
     def _wait(self, slot: int) -> None:
-        """Takes back the pages of a sequence, which then waits as a prompt of all its tokens."""
+        """Frees the pages of a sequence, which then waits like a prompt that consists of all its tokens."""
         held = self._held[slot]
         assert held is not None and self.pages is not None
         self.pages.release(slot)
@@ -389,8 +390,8 @@ class Batch(Closing):
                 self._leave(slot)
 
     def step(self, most: int = 1) -> list[Token]:
-        """The next tokens of all sequences, first those that prompts gave, then up to `most` of each; of sequences
-        with constraints, penalties or scores one, and then one of all.
+        """The next tokens of all sequences: first those that prompts gave, then up to `most` of each, or one of each if
+        any sequence has a constraint, penalties or scores.
 
         Raises: DTypeError for a `most` below 1."""
         if type(most) is not int or most < 1:
@@ -410,7 +411,7 @@ class Batch(Closing):
         if self.lookup and plain and (rows := self._guesses(going)) is not None:
             self._try(going, rows, made)
             return made
-        # A sequence that ends on the way runs on: its slot's rows are written anew by the next one's prompt.
+        # A sequence that ends before the last of these steps runs on: the next prompt overwrites its slot's rows.
         count = min(most, AHEAD, LOG, max(held.left for held in lasting))
         self._grow(going, count)
         going = [held if held is not None and held.steps else None for held in going]
@@ -433,7 +434,7 @@ class Batch(Closing):
         """Guesses of the next tokens of each slot; None where a step is expected to give more tokens a second."""
         size, rows = 1 + GUESSES, list[list[int]]()
         if max(self._rows_held(slot) for slot in range(len(self._held))) + size > self._decoder.context:
-            return None  # a run's rows would reach those of the next slot
+            return None  # the run would write past the slot's rows into the next slot's
         expected = 0.0
         for held in going:
             rows.append([])
@@ -449,12 +450,12 @@ class Batch(Closing):
         return rows if several is None or (count + expected) * one > count * several else None
 
     def _rows_held(self, slot: int) -> int:
-        """Where a slot's next row is written."""
+        """The row that a slot's next token is written to."""
         held = self._held[slot]
         return 0 if held is None else int(self._at[slot]) if held.steps else held.taken
 
     def _try(self, going: Sequence[_Sequence | None], rows: list[list[int]], made: list[Token]) -> None:
-        """One run over each sequence's last token and its guesses: those that are right, and a token after them."""
+        """Runs once over each sequence's last token and its guesses; adds the right ones and one token after them."""
         d, start = self._decoder, time.perf_counter()
         self._grow(going, 1)
         going = [held if held is not None and held.steps else None for held in going]
@@ -497,7 +498,7 @@ class Batch(Closing):
         self._pace.add(size, time.perf_counter() - start)
 
     def _learn(self, going: Sequence[_Sequence | None], made: Sequence[Token]) -> None:
-        """Tells the guessers of sequences that go on what came."""
+        """Gives the new tokens to the guessers of the sequences that continue."""
         if not self.lookup:
             return
         came: dict[int, list[int]] = {}
@@ -524,9 +525,9 @@ class Batch(Closing):
             self._leave(slot)
 
     def _run(self, going: Sequence[_Sequence | None], count: int) -> tuple[npt.NDArray[np.int32], dict[str, Any]]:
-        """So many steps of all slots: their tokens, and the outputs of the last one. Slots without a sequence stand
-        still at their first row, those whose prompts are being taken in, or that wait for a mask, at the row that they
-        write next."""
+        """Runs `count` steps of all slots. Returns: the tokens, and the last step's outputs. Slots that take no part do
+        not advance: free ones write their first row each time, those with an unfinished prompt or a late mask the row
+        that they write next anyway."""
         d = self._decoder
         picking = self._picking([held for held in going if held is not None])
         given = _inputs(going, picking, d.config.vocabulary)
@@ -539,7 +540,7 @@ class Batch(Closing):
         programs = [d.program(1, "next", picking, turn) for turn in range(d.turns)]
         states = programs[0].graph.states
         if self.pages is not None:
-            own = [[held is not None] for held in going]  # others write their row into nobody's page
+            own = [[held is not None] for held in going]  # other slots write into page 0, which belongs to no sequence
             given["table"] = np.where(own, self.pages.table, 0)
         for name, value in {"ids": self._ids, "at": self._at, **given}.items():
             if name in states:
@@ -553,21 +554,21 @@ class Batch(Closing):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes of the runs over its prompts."""
+        """The chunk sizes in which prompts are computed."""
         return self._decoder.sizes
 
     def lacks(
         self, sampling: Sampling, constraint: Constraint | None = None, penalties: Penalties | None = None,
         scored: bool = False,
     ) -> Picking | None:  # fmt: skip
-        """What `prepare` builds, so that a sequence of these settings may join with no wait for a compilation; None
-        where all is built. Not for several threads at once."""
+        """What to `prepare` so that a sequence of these settings can join without waiting for a compilation; None if
+        all is built. Not for several threads at once."""
         wanted = _wanted(sampling, constraint, penalties, scored)
         wanted = reduce(Picking.__or__, (held.picking for held in self._held if held is not None), wanted)
         return None if any(wanted | known == known for known in self._built) else wanted | Picking(False, None, True)
 
     def _picking(self, stepped: Iterable[_Sequence]) -> Picking:
-        """How a program picks the tokens of sequences, each in its own way: the least that is built, else just that."""
+        """A picking that covers the settings of all these sequences: the cheapest that is built, else their union."""
         each = {id(held.picking): held.picking for held in stepped}
         if (found := self._least.get(key := tuple(each))) is None:
             wanted = reduce(Picking.__or__, each.values())
@@ -577,8 +578,8 @@ class Batch(Closing):
         return found
 
     def prepare(self, *pickings: Picking) -> None:
-        """Builds the programs of prompts and steps, greedy and with draws, or those that are asked for, so that no
-        sequence waits for them. Another thread may do so while this one steps."""
+        """Builds the programs of prompts and steps for these pickings, by default greedy and sampled, so that no
+        sequence waits for them. Another thread may call it while this one steps."""
         d = self._decoder
         for picking in pickings or (Picking(), Picking(False, None, True)):
             for size in (1, *d.sizes):
@@ -600,7 +601,7 @@ class Batch(Closing):
 
 
 def _pages(count: int, decoder: Decoder, context: int) -> int:
-    """Raises: DTypeError for a number of pages that cannot be, or caches that have no pages."""
+    """The checked `pages`. Raises: DTypeError for an impossible number of pages, or caches that cannot have pages."""
     least = pages_for(context) + 1
     if type(count) is not int or not least <= count <= MOST:
         raise DTypeError(f"pages is {count!r}; expected an integer from {least} to {MOST:,}: at least those of a "
@@ -613,7 +614,7 @@ def _pages(count: int, decoder: Decoder, context: int) -> int:
 def _wanted(
     sampling: Sampling, constraint: Constraint | None, penalties: Penalties | None, scored: bool
 ) -> Picking:
-    """How a program picks the tokens of one sequence; always the same object for the same way."""
+    """The picking for one sequence's settings; always the same object for the same settings."""
     drawn = bool(sampling.temperature)
     return _one(not drawn, drawn and sampling.top_p is not None, constraint is not None,
                 drawn and sampling.top_k is not None, scored, drawn and sampling.min_p is not None,
@@ -628,7 +629,7 @@ def _one(
 
 
 def _inputs(stepped: Sequence[_Sequence | None], picking: Picking, vocabulary: int) -> dict[str, Any]:
-    """What draws take, a row for each sequence; a temperature of 0 takes the likeliest token."""
+    """The inputs of sampling, a row for each sequence; a temperature of 0 takes the likeliest token."""
     given: dict[str, Any] = {}
     if not picking.greedy:
         given = {"key": np.zeros((len(stepped), 2), np.int32), "temperature": np.zeros(len(stepped), np.float32)}

@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 
 class WeightTypes(Protocol):
-    """What a graph asks of a model's weights; asking is what makes a weight one of the model's. `positions` are the
-    rows of the ropes' tables."""
+    """What a graph asks of a model's weights; a weight becomes one of the model's by being asked for. `positions` is
+    the number of rows of the RoPE tables."""
 
     positions: int
 
     def dtype_of(self, name: str, shape: tuple[int, ...]) -> DType:
-        """The dtype in which the weight of this name and shape is kept."""
+        """The dtype in which the weight of this name and shape is stored."""
 
     def scale_of(self, name: str) -> npt.NDArray[np.float32] | None:
-        """What products with the weight are multiplied by: a number, or one for each row or expert."""
+        """The factor of products with the weight: a number, or one for each row or expert; None for no factor."""
 
     def joined(self, name: str, parts: Sequence[tuple[str, tuple[int, ...]]]) -> bool:
-        """Whether weights, by name and shape, can be one, of this name, that holds their rows one after the other."""
+        """Whether weights, given by name and shape, can be stored as one of this name, with their rows concatenated."""
 
 
 class Blocks:
     """The blocks of one graph. Values between blocks are (batch · chunk, width). The matrices of an adapter, whose
-    products `adapter` knows, are states, so that adapters of one shape take turns in one program; of several adapters
-    side by side each sequence has the one of its `number`, i32 (batch,). `stride`, i32 (batch,), is 0 for sequences
-    that stand still in a step. With `parallel` they are those of one rank, and `config` the rank's own.
+    products `adapter` knows, are states, so that adapters of equal shapes share one program; where several adapters are
+    loaded at once, each sequence uses the one of its `number`, i32 (batch,). `stride`, i32 (batch,), is 0 for sequences
+    that do not advance in a step. With `parallel` the graph is one rank's, and `config` that rank's own.
 
     `at`, i32 (batch,), is the position of each sequence's first token in this run. Key and value caches are states
     (slots, rows, kv_heads, head_size), of which a run writes `chunk` rows of a sequence in place. The rows are as many
@@ -63,10 +63,10 @@ class Blocks:
         self._adapter = adapter
         self._number = number
         self.at, self.slot, self.stride = at, slot, stride
-        # One token of each sequence that has a cache, and no other sequence's beside it.
+        # Whether each run takes one token of every sequence that has a cache.
         self._steps = size.chunk == 1 and bool(size.context) and size.slots == size.batch
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
-        # Of a run without caches, which tokens may attend to which: bool (batch, 1, chunk, chunk).
+        # In a run without caches: which tokens may attend to which, bool (batch, 1, chunk, chunk).
         self.related: Tensor | None = None
         self.caches = Caches(g, size, at, slot, table)
         step = g.constant(np.arange(size.chunk, dtype=np.int32).reshape(1, -1))
@@ -82,7 +82,7 @@ class Blocks:
         self, x: Tensor, name: str, outputs: int, bias: bool = False, dtype: DType | None = None,
         parts: Sequence[tuple[str, int]] = (),
     ) -> Tensor:  # fmt: skip
-        """The product of x with a weight, of which `parts` are the weights it was joined of, by name and outputs."""
+        """The product of x with a weight; `parts` are the weights joined in it, by name and number of outputs."""
         dtype = self.size.activations if dtype is None else dtype
         weight = self.weight(f"{name}.weight", (outputs, x.shape[-1]))
         b = self.weight(f"{name}.bias", (outputs,)) if bias else None
@@ -114,7 +114,7 @@ class Blocks:
         return made + ops.cast(ops.linear(inner, high), made.dtype)
 
     def linears(self, x: Tensor, name: str, parts: Sequence[tuple[str, int]], bias: bool = False) -> list[Tensor]:
-        """Several products of one x, each named after its weight, with so many outputs."""
+        """Several products of the same x; `parts` are the weights, by name and number of outputs."""
         made = self._joined(x, name, parts, bias)
         if made is None:
             return [self.linear(x, f"{name}.{part}", n, bias) for part, n in parts]
@@ -122,8 +122,8 @@ class Blocks:
         return [made[:, end - n : end] for end, (_, n) in zip(ends, parts, strict=True)]
 
     def _joined(self, x: Tensor, name: str, parts: Sequence[tuple[str, int]], bias: bool) -> Tensor | None:
-        """The products beside each other, by one weight; None where their dtypes differ. A product of few rows costs as
-        much for being a step as for its bytes."""
+        """The concatenated products, by one joined weight; None where their dtypes differ. With few rows the launch of
+        a product costs as much as reading its weight."""
         kinds = ("weight", "bias") if bias else ("weight",)
         joined = f"{name}.{'+'.join(part for part, _ in parts)}"
         shapes: dict[str, tuple[int, ...]] = {"weight": (x.shape[-1],), "bias": ()}
@@ -139,8 +139,8 @@ class Blocks:
     def norm(
         self, x: Tensor, name: str, bias: bool | None = None, each: bool = False, eps: float | None = None
     ) -> Tensor:
-        """The norm of the last axis; with weights for `each` of the next to last, where it is a layer norm with a
-        `bias`, and with an `eps`, other than the model's."""
+        """The norm over the last axis. With `each` every index of the next to last axis has its own weights; `bias`
+        (of a layer norm) and `eps` default to the model's."""
         c, shape = self.config, x.shape[-2:] if each else x.shape[-1:]
         gamma = self.weight(f"{name}.weight", shape) if c.norm_weight else self._filled(1.0, shape)
         plain = self._filled(1.0, x.shape[-1:]) if each else gamma
@@ -184,7 +184,7 @@ class Blocks:
         return self.norm(x, "norm") if self.config.final_norm else x
 
     def logits(self, x: Tensor) -> Tensor:
-        """The logits of some rows, in f32 or f64: between 8 bits of mantissa many would be equal."""
+        """The logits of some rows, in f32 or f64: with the 8 bits of a bf16 mantissa many would be equal."""
         c = self.config
         name, vocabulary = "embed_tokens" if c.tied else "lm_head", c.vocabulary
         if c.embedding_width:
@@ -204,7 +204,7 @@ class Blocks:
     # -- the parts of a layer
 
     def summed(self, x: Tensor) -> Tensor:
-        """What a block gives, of what it gives here: the sum over the ranks, where there are some."""
+        """The block's result from this rank's part of it: the sum over the ranks, if there are several."""
         return x if self.parallel is None else self.parallel.summed(x)
 
     def mlp(self, x: Tensor, name: str, inner: int = 0) -> Tensor:
@@ -255,14 +255,14 @@ class Blocks:
         return self._out(x, made, index)
 
     def _beside(self, a: Attention) -> Tensor | None:
-        """What a run without caches adds to scores, or which tokens meet in it."""
+        """The attention mask of a run without caches: numbers added to scores, or which tokens may attend to which."""
         if not a.alibi:
             return self.related
         lost = self.caches.distances(a.alibi, self.size.chunk, a.scale if a.alibi_rounded else None)
         return lost if self.related is None else ops.where(self.related, lost, -math.inf)
 
     def _out(self, x: Tensor, mixed: Tensor, index: int) -> Tensor:
-        """The layer's result of what its heads give; x is what went into the layer."""
+        """The attention layer's result from its heads' output; x is the layer's input."""
         a, name = self.config.attention, f"layers.{index}.self_attn"
         assert a is not None
         mixed = ops.cast(ops.reshape(mixed, (self.rows, a.heads * a.head_size)), self.size.activations)
@@ -290,7 +290,7 @@ class Blocks:
         return result
 
     def _with_sinks(self, q: Tensor, keys: Tensor, values: Tensor, a: Attention, index: int) -> Tensor:
-        """Attention whose softmax has one more term a head, written out in small ops: (batch, heads, chunk, size)."""
+        """Attention with a sink, one more term in each head's softmax, in small ops: (batch, heads, chunk, size)."""
         (batch, chunk), group = (self.size.batch, self.size.chunk), a.heads // a.kv_heads
         q = ops.reshape(ops.transpose(q, (0, 2, 1, 3)), (batch, a.kv_heads, group * chunk, a.head_size))
         keys, values = (ops.cast(turned(t), self.wide) for t in (keys, values))
@@ -304,7 +304,7 @@ class Blocks:
         top = ops.maximum(ops.max(scores, axis=-1, keepdims=True), sinks)
         parts = ops.exp(scores - top)
         parts = parts / (ops.sum(parts, axis=-1, keepdims=True) + ops.exp(sinks - top))
-        # Rows of the cache that were never written may hold anything.
+        # Rows of the cache that were never written may hold any bytes.
         numbers = self.g.constant(np.arange(rows, dtype=np.int32).reshape(-1, 1))
         there = numbers < ops.reshape(self.at, (batch, 1, 1, 1)) + chunk
         parts = ops.reshape(parts, (batch, a.kv_heads, group * chunk, rows))
@@ -312,7 +312,7 @@ class Blocks:
         return ops.reshape(made, (batch, a.heads, chunk, a.head_size))
 
     def _heads(self, x: Tensor, name: str, a: Attention) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v, (batch, chunk, heads, head_size), before a rope."""
+        """q, k and v, (batch, chunk, heads, head_size), before RoPE."""
         n, lead = a.head_size, (self.size.batch, self.size.chunk)
         parts = [("q_proj", a.heads * n), ("k_proj", a.kv_heads * n), ("v_proj", a.kv_heads * n)]
         q, k, v = self.linears(x, name, parts, a.qkv_bias)
@@ -336,7 +336,7 @@ class Blocks:
         ]
 
     def _norm_of_ranks(self, x: Tensor, name: str) -> Tensor:
-        """The RMS norm of rows of which each rank has a part: (rows, heads · head_size)."""
+        """The RMS norm of rows that are split over the ranks: (rows, heads · head_size) of this rank."""
         assert self.parallel is not None
         gamma = self.weight(f"{name}.weight", x.shape[-1:]) if self.config.norm_weight else 1.0
         x32 = ops.cast(x, self.wide)
@@ -344,7 +344,7 @@ class Blocks:
         return ops.cast(x32 * ops.rsqrt(square + self.config.eps) * gamma, x.dtype)
 
     def _heat(self, heat: tuple[float, float, float]) -> Tensor:
-        """What each query is multiplied by, by its position: f32 (batch, chunk, 1, 1)."""
+        """The factor of each query at its position: f32 (batch, chunk, 1, 1)."""
         growth, length, shift = heat
         return ops.log(ops.floor((self._numbers() + shift) / length) + 1.0) * growth + 1.0
 
@@ -358,7 +358,7 @@ class Blocks:
         return cos, sin
 
     def rotated(self, q: Tensor, k: Tensor, rope: Rope | None) -> list[Tensor]:
-        """q and k, (batch, chunk, heads, size), turned by their positions."""
+        """q and k, (batch, chunk, heads, size), with RoPE applied."""
         if rope is None:
             return [q, k]
         (cos, sin), how = self._tables(rope), rope.interleaved
@@ -420,15 +420,15 @@ class Blocks:
 
 
 def table_names(rope: Rope) -> tuple[str, str]:
-    """The names of a rope's tables among a model's weights."""
+    """The names of a RoPE's tables (cos, sin) among a model's weights."""
     s = rope.scaling
     key = f"rope.{rope.width}.{rope.base:g}" + ("" if s is None else f".{s!r}")
     return f"{key}.cos", f"{key}.sin"
 
 
 def _routed(scores: Tensor, e: Experts, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The weight of each row's experts in f32 and their numbers in i32, both (rows, used); `bias` is added to what the
-    choice goes by."""
+    """The weights of each row's experts in f32 and their indices in i32, both (rows, used); `bias` is added to the
+    scores for the choice alone."""
     if e.order == "chosen":
         kept, chosen = ops.top_k(scores, e.used)
         return ops.softmax(kept, axis=-1) * e.scaling, ops.cast(chosen, i32)
@@ -463,7 +463,7 @@ def _mixed(scores: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
 
 
 def _in_groups(by: Tensor, e: Experts) -> Tensor:
-    """What the choice goes by, -infinity for the experts of other groups than the best."""
+    """The scores for the choice, with -infinity for experts outside the best groups."""
     rows, each = by.shape[0], e.count // e.groups
     apart = ops.reshape(by, (rows, e.groups, each))
     worth = ops.sum(ops.top_k(apart, e.group_top)[0], axis=-1)

@@ -14,48 +14,48 @@ from rlx.models.language.pages import ROWS
 from rlx.ops.packed_attention import BLOCK
 from rlx.records import Record
 
-LONGEST = 512  # tokens of a sequence that one run writes into caches, unless the model was loaded for more
-_ROWS = 64  # a ring has a multiple of it
+LONGEST = 512  # the most tokens of a sequence that one run writes into caches, unless the model was loaded for more
+_ROWS = 64  # the rows of a ring buffer are a multiple of this
 
 
 def ring_rows(window: int | None, context: int, chunk: int = 0) -> int:
-    """The rows of a layer's caches for a context. A layer whose queries see `window` keys before their own keeps those
-    and the rows of one run; the token at position p is then in row p modulo the rows."""
+    """The rows of a layer's caches for a context. A layer whose queries see `window` keys before their own has a ring
+    buffer for these and the tokens of one run: the token at position p is in row p modulo the number of rows."""
     if window is None:
         return context
     return min(context, -(-(window + max(chunk, LONGEST)) // _ROWS) * _ROWS)
 
 
 class Size(Record):
-    """What a program of a model is made for: sequences, tokens of each in a run, rows of their caches, dtypes. A
-    context of 0 means no caches: tokens attend to those of the same run, as in training."""
+    """The sizes of a model's program: sequences, tokens of each in a run, rows of their caches, dtypes. A context of 0
+    means no caches: tokens attend to those of the same run, as in training."""
 
     batch: int
     chunk: int
     context: int
     activations: DType = f32
     cache: DType = f32
-    slots: int = 1  # sequences that the caches have room for: as many as a run has, or more where it has one
+    slots: int = 1  # sequences that the caches hold: `batch`, or more where the batch is 1
     pages: int = 0  # pages of the pool that all sequences share; 0: each slot has rows of its own
-    longest: int = 0  # tokens of the longest run over the same caches; LONGEST at least
+    longest: int = 0  # tokens of the longest run of any program on these caches; at least LONGEST
 
 
 class Caches:
     """The caches of one graph: states (slots, rows, kv_heads, head_size), of which a run writes `chunk` rows of each
     sequence in place; `at`, i32 (batch,), is the position of each sequence's first token in this run, `slot`, i32 (),
-    the sequence that it is about where there are more slots than the run has sequences.
+    the slot of the run's only sequence where there are more slots.
 
-    Of q8_0 there are two states, integers and their scales (`rlx.q8_0_blocks`). With `size.pages` the states are
-    (pages, ROWS, kv_heads, head_size), and `table`, i32 (batch, pages of the context), names those of each sequence."""
+    A q8_0 cache is two states, integers and their scales (`rlx.q8_0_blocks`). With `size.pages` the states are
+    (pages, ROWS, kv_heads, head_size), and `table`, i32 (batch, pages of the context), lists each sequence's pages."""
 
     def __init__(self, g: Graph, size: Size, at: Tensor, slot: Tensor | None, table: Tensor | None = None) -> None:
         self.g, self.size, self.at = g, size, at
         self.packed = size.cache.is_packed
         self._slot = slot
-        self._context = size.context or size.chunk  # the run's rows stand for those of caches where it has none
+        self._context = size.context or size.chunk  # the run's own rows take the place of missing caches
         self._table = table
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
-        self._starts: dict[int, Tensor] = {}  # the first row that a run writes, by the caches' rows
+        self._starts: dict[int, Tensor] = {}  # the places that a run writes to, by the caches' number of rows
         self._masks: dict[tuple[int, int], Tensor] = {}  # masks by window and rows
         self._behind: Tensor | None = None
 
@@ -63,8 +63,8 @@ class Caches:
         self, index: int, q: Tensor, k: Tensor, v: Tensor, window: int | None, scale: float, softcap: float | None,
         slopes: tuple[float, ...] = (), rounded: bool = False,
     ) -> Tensor:  # fmt: skip
-        """Attention of a layer over what is in its caches after this run's k and v were written there: all (batch,
-        chunk, heads, size). With `slopes` each head's scores lose so much a token of distance (ALiBi), `rounded` as in
+        """Attention of a layer over its caches after this run's k and v are written there: all tensors are (batch,
+        chunk, heads, size). `slopes` are what each head's scores lose per token of distance (ALiBi), `rounded` as in
         `distances`."""
         if slopes:
             keys, values = self.keys_and_values(index, k, v, window)
@@ -99,12 +99,12 @@ class Caches:
         return turned(ops.attention(turned(ops.cast(q, keys.dtype)), turned(keys), turned(values), **attrs))
 
     def distances(self, slopes: tuple[float, ...], rows: int, rounded: float | None = None) -> Tensor:
-        """What each head's scores lose by the distance of a query and the key in each row, whose number is its
-        position: f32 (batch, heads, chunk, rows). Where `rounded` is a number: what they gain by the key's position, in
-        bf16, times that number, as Falcon's class has it: (heads, 1, rows)."""
+        """The ALiBi bias added to each head's scores, by the distance from a query to the key in each row (a row's
+        index is its position): f32 (batch, heads, chunk, rows). With a number for `rounded`, Falcon's variant: the
+        key's position times the slope, computed in bf16, times that number: (heads, 1, rows)."""
         if rounded is not None:
             steps = np.asarray(slopes).astype(bf16.np).astype(np.float32)
-            # A product of bf16 and an integer rounds the integer first.
+            # A product of bf16 and an integer rounds the integer to bf16 first.
             places = np.arange(rows).astype(bf16.np).astype(np.float32)
             gain = (steps.reshape(-1, 1, 1) * places).astype(bf16.np).astype(np.float32)
             return self.g.constant(gain * np.float32(rounded))
@@ -116,8 +116,8 @@ class Caches:
         return self._behind * self.g.constant(np.asarray(slopes, np.float32).reshape(1, -1, 1, 1))
 
     def latent(self, index: int, q: Tensor, row: Tensor, scale: float) -> Tensor:
-        """Attention of a layer whose keys are one row a token for all heads, (batch, chunk, 1, size), which is the
-        value too: (batch, chunk, heads, size). The caches hold such rows alone."""
+        """Attention of a layer where one `row` per token, (batch, chunk, 1, size), is key and value of all heads:
+        (batch, chunk, heads, size). The caches hold only these rows."""
         name = f"keys.{index}"
         if not self.packed:
             (keys,) = self._rows_of([(name, ops.cast(row, self.size.cache))], None)
@@ -127,8 +127,8 @@ class Caches:
         return self._seeing(q, keys, keys, None, scale, None)
 
     def keys_and_values(self, index: int, k: Tensor, v: Tensor, window: int | None) -> tuple[Tensor, Tensor]:
-        """What is in the caches of a layer after this run's k and v were written: (batch, rows, kv_heads, size), in the
-        caches' dtype, or in that of activations where they are packed."""
+        """A layer's keys and values from its caches, after this run's k and v are written: (batch, rows, kv_heads,
+        size), in the caches' dtype, or in that of activations where the caches are packed."""
         if not self.packed:
             keys, values = self._rows_of(self._floats(index, k, v), window)
             return keys, values
@@ -137,7 +137,8 @@ class Caches:
         return keys, values
 
     def _rows_of(self, fresh: list[tuple[str, Tensor]], window: int | None) -> list[Tensor]:
-        """The rows of each sequence, (batch, rows, …), in states of these names after this run's were written there."""
+        """Writes this run's rows into the states of these names. Returns: all rows of each sequence, (batch, rows, …).
+        """
         if self._table is None:
             return [self._written(name, t, window) for name, t in fresh]
         return [ops.paged_rows(pool, self._table)[:, : self.size.context] for pool in self._pools(fresh)]
@@ -174,7 +175,7 @@ class Caches:
         return result
 
     def _updated(self, index: int, k: Tensor, v: Tensor, window: int | None) -> list[Tensor]:
-        """The states of q8_0 after a step's rows were rounded and written, in one op for k and one for v."""
+        """The q8_0 states after a step's rows are quantized and written, in one op for k and one for v."""
         result: list[Tensor] = []
         for name, t in ((f"keys.{index}", k), (f"values.{index}", v)):
             shape = (self.size.slots, self.rows(window), *t.shape[2:])
@@ -189,26 +190,26 @@ class Caches:
 
     @property
     def plain(self) -> bool:
-        """Whether caches are floats, and each sequence has rows of its own."""
+        """Whether the caches are floats and not paged."""
         return bool(self.size.context) and not self.size.pages and not self.packed
 
     def rows(self, window: int | None) -> int:
-        """The rows of a layer with that window."""
+        """How many cache rows a layer with that window has."""
         size = self.size
         return size.context if size.pages else ring_rows(window, size.context, max(size.chunk, size.longest))
 
     def _seen(self, window: int | None) -> dict[str, Any]:
-        """Which keys attention sees, as its arguments."""
+        """The arguments of attention that say which keys it sees."""
         causal, rows = self.size.chunk > 1 or window is not None, self.rows(window)
         length = (self.at if self._one is None else self._one) + self.size.chunk
         if window is None or rows == self.size.context:
             return {"causal": causal, "window": window, "kv_len": length}
-        # Rows that were never written may hold anything, which a mask alone does not keep out of the sums.
+        # Rows that were never written may hold anything, also NaN, which a mask alone does not keep out of the sums.
         return {"mask": self.in_sight(window, rows), "kv_len": ops.minimum(length, rows)}
 
     def _positions(self, rows: int) -> Tensor:
-        """The positions whose keys are in the rows of a cache after this run's were written, below 0 where none is:
-        (batch, 1, 1, rows), or (rows,) where a row's number is its position."""
+        """The position of the key in each row of a cache after this run's rows are written, below 0 for an empty row:
+        (batch, 1, 1, rows), or (rows,) where a row's index is its position."""
         numbers = self.g.constant(np.arange(rows, dtype=np.int32))
         if rows == self._context:
             return numbers
@@ -238,19 +239,19 @@ class Caches:
             flat = ops.scatter(flat, self._start(rows), ops.reshape(fresh, (-1, heads, size)), axis=0)
             result = ops.reshape(flat, shape)
         self.g.update(name, result)
-        if self._slot is not None:  # a prompt's run copies the rows of its sequence
+        if self._slot is not None:  # a prompt's run reads only the rows of its own sequence
             slot = self.g.constant(np.array([1, 0, 0, 0], np.int32)) * self._slot
             return ops.dynamic_slice(result, slot, (1, *shape[1:]))
         return result
 
     def _in_one_piece(self, rows: int) -> bool:
-        """Whether a run's rows of a cache lie side by side: not those of several sequences, nor those that may go on at
-        a ring's beginning."""
+        """Whether a run writes one contiguous range of cache rows: neither rows of several sequences nor rows that may
+        wrap around in a ring buffer."""
         return self._one is not None and (self.size.chunk == 1 or rows == self.size.context)
 
     def _start(self, rows: int) -> Tensor:
-        """Where this run writes into caches of so many rows: the indices of a slice's start, i32 (4,), or of each row
-        among those of all sequences, i32 (batch · chunk,)."""
+        """Where this run writes into caches of so many rows: the start indices of one slice, i32 (4,), or the index of
+        each row among the rows of all slots, i32 (batch · chunk,)."""
         if rows in self._starts:
             return self._starts[rows]
         ring = rows < self.size.context
@@ -270,15 +271,15 @@ class Caches:
 
 
 def turned(x: Tensor) -> Tensor:
-    """(batch, length, heads, size) as (batch, heads, length, size), and back."""
+    """x with axes 1 and 2 swapped: (batch, length, heads, size) to (batch, heads, length, size), or back."""
     return ops.transpose(x, (0, 2, 1, 3))
 
 
 def cache_bytes(
     config: LanguageConfig, context: int, dtype: DType, pages: int = 0, longest: int = 0
 ) -> tuple[int, ...]:
-    """The bytes of one sequence's caches of keys and values in each layer, or those of a pool of `pages`; `longest` as
-    in `Size`."""
+    """The bytes of keys and values in each layer, for one sequence or for a pool of `pages`; `longest` is as in `Size`.
+    """
     a = config.attention
     if a is None:
         return (0,) * config.layers

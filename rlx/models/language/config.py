@@ -18,7 +18,7 @@ from rlx.records import Record
 # Upper limits of sizes: a small file must not make rlx plan a huge model.
 MOST_TOKENS, MOST_WIDTH, MOST_LAYERS, MOST_HEADS = 1 << 22, 1 << 17, 1 << 10, 1 << 12
 MOST_INNER, MOST_POSITIONS, MOST_EXPERTS = 1 << 20, 1 << 24, 1 << 12
-MOST_ANGLE = 1e6  # radians a position; published ones are 1 at most
+MOST_ANGLE = 1e6  # radians per position; published models have at most 1
 
 Norm = Literal["rms", "layer"]
 Placement = Literal["before", "after", "around", "post", "inside"]
@@ -27,7 +27,7 @@ ATTENTION: tuple[Mixer, ...] = ("attention",)  # the mixers of one layer
 
 
 class Rope(Record):
-    """A rotary embedding: how many elements of a head are rotated, and the table's frequencies.
+    """A rotary embedding (RoPE): how many elements of a head are rotated, and the table's frequencies.
 
     `interleaved` rotates the pairs (2i, 2i + 1), which the rows of q and k in GGUF files of Llama are ordered for."""
 
@@ -38,10 +38,10 @@ class Rope(Record):
 
 
 class Latent(Record):
-    """Multi-head latent attention (DeepSeek-V2, 2024): keys and values of all heads come from one row of `rank` numbers
-    a token, and beside them each key has one part of `turned` numbers, with a rope, that all heads share. A head's key
-    has `plain` numbers before those, its value `value`. q goes through a row of `q_rank` numbers, or none where that is
-    0. `eps` is that of the norms of both rows."""
+    """Multi-head latent attention (DeepSeek-V2, 2024): the keys and values of all heads are computed from one latent of
+    `rank` numbers per token. A head's key is `plain` numbers without RoPE, followed by `turned` numbers with RoPE that
+    all heads share; its value has `value` numbers. Queries are computed from a latent of `q_rank` numbers, or directly
+    if that is 0. `eps` is that of the norms of both latents."""
 
     rank: int
     turned: int
@@ -52,16 +52,16 @@ class Latent(Record):
 
 
 class Attention(Record):
-    """The attention of a model: heads and what surrounds them. One rope and one window a layer; `window` counts the
-    keys before a query's own.
+    """The attention of a model: heads and what surrounds them. `ropes` and `windows` have one entry per layer; a window
+    counts the keys before a query's own.
 
-    `qk_norm` normalizes q and k head by head, with one weight for all or ("heads") one for each, or each as a whole
-    row, or ("plain") head by head without weights on the layers that have a rope; after the rope where `late_norm`.
-    `sinks` adds a learned logit a head to the softmax, which takes a part of the weight and gives no value; `gated`
-    multiplies the result by another product's sigmoid. `clip` limits q, k and v; `alibi` has what each head's scores
-    lose a token of distance; `heat` are a, n and s of the factor 1 + a·log(1 + ⌊(p + s) / n⌋) of a query at position p,
-    on the layers `heated`, or on all where that is empty. With `latent` there is one key for all heads, of its rank and
-    turned numbers.
+    `qk_norm` normalizes q and k head by head, with one weight for all heads or ("heads") one for each, or over the
+    whole row, or ("plain") head by head without weights on the layers that have RoPE; after RoPE where `late_norm`.
+    `sinks` adds a learned logit per head to the softmax, which takes a share of the weight and has no value; `gated`
+    multiplies the result by the sigmoid of another product. `clip` limits q, k and v; `alibi` has what each head's
+    scores lose per token of distance; `heat` is (a, n, s) in the factor 1 + a·log(1 + ⌊(p + s) / n⌋) of a query at
+    position p, on the layers `heated`, or on all if that is empty. With `latent` all heads share one cached key, of
+    rank + turned numbers.
     """
 
     heads: int
@@ -76,32 +76,31 @@ class Attention(Record):
     out_bias: bool = False
     sinks: bool = False
     gated: bool = False
-    qk_norm_bias: bool | None = None  # whether these norms have biases, where the model's others differ
+    qk_norm_bias: bool | None = None  # whether these norms have biases, if unlike the model's other norms
     late_norm: bool = False
     clip: float | None = None
     alibi: tuple[float, ...] = ()
-    causal: bool = True  # whether no token attends to later ones; of encoders, which have no caches, tokens may
-    alibi_rounded: bool = False  # whether scores gain by the keys' positions, rounded to bf16, as Falcon's do
+    causal: bool = True  # whether tokens attend to no later ones; False in encoders, which have no caches
+    alibi_rounded: bool = False  # whether ALiBi adds by the keys' positions, rounded to bf16, as Falcon does
     heat: tuple[float, float, float] | None = None
     heated: tuple[int, ...] = ()
     latent: Latent | None = None
-    out_norm: bool = False  # whether what the heads give has a norm before the last product
+    out_norm: bool = False  # whether the heads' output is normalized before the output projection
 
 
 class Experts(Record):
     """A mixture of experts: how many there are, how many each token uses, and how their weights are made.
 
-    `order` "softmax" takes the softmax of all logits and then the largest, made to sum to 1 where `renormalize`;
-    "chosen" takes the softmax of the largest logits alone, "sigmoid" the sigmoid of each logit in place of the first
-    softmax; "mixed" chooses two, one after the other, each by the softmax of the logits that are not further below the
-    largest left than twice `jitter` of it. Where `corrected`, a learned number is added to each expert's part for the
-    choice alone. Of `groups` of experts those in `groups_used` may be chosen: the groups with the largest sums of their
-    `group_top` largest. `floor` is what the sum is at least, or with `added` what is added to it, where parts are
-    divided by their sum; `scaling` multiplies the parts. They multiply what experts give, or what they take with
-    `before`.
+    `order` "softmax" takes the largest weights of the softmax of all logits, normalized to sum to 1 if `renormalize`;
+    "sigmoid" does so with the sigmoid of each logit in place of the softmax; "chosen" takes the softmax of the largest
+    logits alone; "mixed" chooses two experts one after the other, each time the one of the largest logit t that is
+    left, by a softmax over the logits x with (t - x) / max(|x|, t) ≤ 2 · `jitter`. With `corrected` a learned bias is
+    added to each expert's weight for the choice alone. Only experts in the best `groups_used` of `groups` may be
+    chosen: those with the largest sums of their `group_top` largest weights. Where weights are divided by their sum,
+    the sum is at least `floor`, or with `added` has `floor` added; `scaling` multiplies the weights. They multiply the
+    experts' outputs, or with `before` their inputs.
 
-    `shared` is the inner width of an MLP that all tokens use besides, by the sigmoid of a logit of its own where
-    `shared_gated`."""
+    `shared` is the inner width of an MLP that all tokens use too, with `shared_gated` times the sigmoid of a logit."""
 
     count: int
     used: int
@@ -121,13 +120,13 @@ class Experts(Record):
     added: bool = False
     jitter: float = 0.0
     before: bool = False
-    normed: bool = False  # whether a norm follows the sum of all
+    normed: bool = False  # whether a norm follows the sum over the experts
 
 
 class Recurrence(Record):
     """The sizes of Mamba, Mamba-2 or a gated delta rule: `inner` channels in `heads`, states, groups that share B and C
-    (or key heads), the width of the convolution, the rank of Mamba's step size. A key head serves neighbouring heads,
-    or with `tiled` each so many heads apart as there are key heads."""
+    (or key heads), the width of the convolution, the rank of Mamba's step size. A key head serves adjacent heads, or
+    with `tiled` every n-th head, where n is the number of key heads."""
 
     inner: int
     states: int
@@ -141,21 +140,20 @@ class Recurrence(Record):
     key_size: int = 0
     tiled: bool = False
     inner_norms: Literal["weighted", "plain"] | None = None  # norms of Mamba's step, B and C
-    normed: bool = True  # whether Mamba-2's result has a norm
+    normed: bool = True  # whether Mamba-2's output has a norm
     late_gate: bool = False  # whether the gate follows that norm
-    inner_eps: float | None = None  # that of the norms inside, where it is another than the model's
-    writes: float = 1.0  # what the sigmoid is multiplied by that says how much a delta rule writes
+    inner_eps: float | None = None  # the eps of the mixer's inner norms, if not the model's
+    writes: float = 1.0  # the factor of a delta rule's beta, a sigmoid: how much it writes
 
 
 class LanguageConfig(Record, kw_only=True):
     """A model as blocks: one `mixers` entry a layer, then an MLP or experts unless `inner` is 0.
 
     `placement` says where norms stand: before a block (Llama), after it (OLMo 2), on both sides (Gemma 2), after the
-    sum of a block and what went into it ("post", as in the first Transformers), or before both ("inside"). With
-    `parallel` norms mixer and MLP both take what goes into the layer, by one norm for both or one for each, and their
-    sum is added to it.
+    residual sum ("post", as in the first Transformers), or before both ("inside"). With `parallel` norms mixer and MLP
+    both take the layer's input, by one norm for both or one for each, and their sum is added to that input.
     `residual_scale` multiplies a block's result before it is added, `logit_scale` the logits. `embedding_width` is that
-    of embeddings which one product widens and another, of the output, narrows.
+    of embeddings which one product widens to the model's width, and another narrows again before the output matrix.
     """
 
     architecture: str
@@ -187,21 +185,21 @@ class LanguageConfig(Record, kw_only=True):
     embedding_norm: bool = False
     embedding_width: int = 0
     final_norm: bool = True
-    # What products with weights are multiplied by, a number or one for each row, by the names of parts of layers.
+    # Factors of products with weights, a number or one for each row, by the name of the product within a layer.
     scales: tuple[tuple[str, float | tuple[float, ...]], ...] = ()
     mlp_norm: bool = False  # whether MLPs have a norm before their last product
-    # What a block's input is multiplied by where it is added to its result: of each layer's mixer, and of its MLP.
+    # Factors of the residual connections: for each layer that of its mixer, and that of its MLP.
     skips: tuple[tuple[float, float], ...] = ()
-    placements: tuple[Placement, ...] = ()  # one a layer where these differ, in place of `placement`
-    alone: bool = False  # whether each layer is a mixer, an MLP or experts alone
-    heads_beyond: bool = False  # whether a file may have more layers, which guess tokens that follow the next
+    placements: tuple[Placement, ...] = ()  # one per layer, in place of `placement`, where layers differ
+    alone: bool = False  # whether each layer is only a mixer, only an MLP or only experts
+    heads_beyond: bool = False  # whether a file may have further layers, for multi-token prediction
 
     @property
     def layers(self) -> int:
         return len(self.mixers)
 
     def multiplier(self, product: str) -> npt.NDArray[np.float32] | None:
-        """What a product is multiplied by, with what an adapter adds to it: a number, or one for each output."""
+        """The factor of a product, adapter's correction included: a number, or one for each output; None for none."""
         own = (scale for part, scale in self.scales if f".{product}".endswith(f".{part}"))
         return next((np.asarray(scale, np.float32) for scale in own), None)
 
@@ -222,7 +220,7 @@ class Fields:
         raise ModelFormatError(f"{self.where}: {name} is {shown(self.content.get(name))}, expected {expected}")
 
     def but(self, **changed: Any) -> Fields:
-        """The settings with others in place of some."""
+        """These settings with some values replaced."""
         return Fields({**self.content, **changed}, self.where)
 
     def has(self, name: str) -> bool:
@@ -287,7 +285,7 @@ class Fields:
         partial: bool = False,
     ) -> Rope:  # fmt: skip
         """The rotary embedding, from `rope_parameters` (of that kind of layer, where a kind is named) or from
-        `rope_theta` and `rope_scaling`. `partial`: whether the model's class lets a part of a head be turned."""
+        `rope_theta` and `rope_scaling`. `partial`: whether the model's class can rotate only a part of a head."""
         given = self._rope_settings(kind)
         inner = Fields({**self.content, **given}, self.where)
         found = inner.number("rope_theta" if "rope_theta" in given else base_name, 1.0 + 1e-9, 1e15, base)
@@ -307,11 +305,11 @@ class Fields:
         return Rope(turned, found, scaling, self.flag("rope_interleaved", False))
 
     def part(self) -> float:
-        """The part of a head that is turned, as the settings say."""
+        """The fraction of a head that is rotated, by the settings."""
         return self.number("partial_rotary_factor", 0.0, 1.0, 1.0)
 
     def _turned(self, width: int, given: Mapping[str, Any], partial: bool) -> int:
-        """How many of a head's elements are turned. GGUF's word holds whatever the class (`rope_partial`)."""
+        """How many of a head's elements are rotated. What a GGUF file says applies to every class (`rope_partial`)."""
         part = self.part()
         if part != 1.0 and not partial and not self.flag("rope_partial", False):
             whole_heads(self.where, given.get("rope_type", given.get("type", "default")), part,
@@ -330,7 +328,7 @@ class Fields:
         result = given or scaling or {}
         if given and kind is not None and isinstance(result, dict):
             result = result.get(kind)
-        elif kind is not None and isinstance(result, dict):  # it is added to the kind's own, which are "default"
+        elif kind is not None and isinstance(result, dict):  # added to the kind's own, "default"
             result = {"rope_type": "default", **result}
         if not isinstance(result, dict) or any(isinstance(value, dict) for value in result.values()):
             self.wrong(name, "an object of settings" + (f" for {kind}" if given and kind else ", one for all layers"))

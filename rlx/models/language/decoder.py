@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 Ids = npt.NDArray[np.int32]
 AHEAD = 16  # runs begun before their tokens are read
 _Key = tuple[int, Head, Picking, int, LowRank | LowRanks | None]  # a program's chunk, head, picking, turn and adapters
-CHUNKS = (16, 128, 512)  # tokens of a prompt in one run; one by one where fewer are left than pay for padding
-LEAST = 16  # tokens of the smallest chunk that is asked for
+CHUNKS = (16, 128, 512)  # tokens of a prompt in one run; too few for a padded run go one by one
+LEAST = 16  # the smallest `prefill_chunk`
 LONG, LONG_BYTES = 2048, 40 * 10**9  # the longest run of one sequence on a GPU with so much memory
 
 
 def _sizes(largest: int | None, context: int, long: bool) -> tuple[int, ...]:
-    """The sizes of the runs over a prompt; `long`: where none is asked for, the device may be given long runs.
+    """The chunk sizes for prompts; `long`: whether LONG is among them where no `largest` is asked for.
 
-    Raises: ShapeError for a largest one that cannot be."""
+    Raises: ShapeError for an impossible `largest`."""
     if largest is None:
         return (*CHUNKS, LONG) if long and context >= LONG else CHUNKS
     if type(largest) is not int or largest < LEAST:
@@ -57,7 +57,7 @@ def _sizes(largest: int | None, context: int, long: bool) -> tuple[int, ...]:
 
 
 class Sampling(Record):
-    """How tokens are drawn: a temperature of 0 takes the likeliest."""
+    """How tokens are sampled: a temperature of 0 takes the likeliest."""
 
     temperature: float = 0.0
     top_k: int | None = None
@@ -98,13 +98,13 @@ class Sampling(Record):
 class Decoder(Closing):
     """A model on one device with its caches, or its layers on several. Its programs are compiled when first needed.
 
-    `context` is how many tokens the caches hold; `length` how many are in them. `split` has the sessions whose devices
-    take the layers, in order, and how many each: None for as many as fit there, for the last the rest. With `slots`
-    there are caches for several sequences, which `Batch` fills, or the `pages` that these share; `like` is a decoder of
-    the same model, whose weights are used. `ranks` are those that share the model, `weights` those of the first here.
-    `prefill_chunk` is how many tokens of a prompt one run takes at most. Where it is None that is 512, or 2,048 for one
-    sequence on a GPU of 40 GB and more of which the model leaves an eighth: smaller ones could take seconds for a large
-    model, which some drivers end, and other sequences would wait. Not for use by several threads at once.
+    `context` is how many tokens the caches hold; `length` how many are in them. `split` lists the sessions whose
+    devices take the layers, in order, each with a number of layers: None for as many as fit, or for the last the rest.
+    With `slots` there are caches for several sequences, which `Batch` fills, or the `pages` that these share; `like` is
+    a decoder of the same model, whose weights are used. `ranks` are those that share the model, `weights` those of the
+    first one in this process. `prefill_chunk` is the most tokens of a prompt in one run. None means 512, or 2,048 for
+    one sequence on a GPU of at least 40 GB of which the model leaves an eighth free: on smaller ones such a run of a
+    large model could take seconds, after which some drivers abort it. Not for use by several threads at once.
     Raises: OutOfDeviceMemory, before anything is read, for a model that does not fit; ShapeError for a `split` that is
     not one of the model's layers.
     """
@@ -129,8 +129,8 @@ class Decoder(Closing):
         long = slots == 1 and not split and info.kind == "discrete" and info.memory_bytes >= LONG_BYTES
         self.sizes = _sizes(prefill_chunk, context, long)
         self.source = weights
-        self.adapter: Adapter | None = None  # that of the programs, and of what is in the caches
-        self.number = -1  # the number of the adapter of a prompt's sequence, where `place` put several side by side
+        self.adapter: Adapter | None = None  # the adapter of the programs and of the caches' content
+        self.number = -1  # the adapter of the prompt being computed, among those of `place`; -1 for none
         self._several: LowRanks | None = None
         self._placed: dict[str, Adapter] = {}  # adapters whose matrices the states hold
         self._programs: dict[_Key, _Program] = {}
@@ -140,7 +140,7 @@ class Decoder(Closing):
         for rank, each in enumerate(self._weights):
             self.graph(1, rank=rank)
             each.check()
-        if prefill_chunk is None and long:  # what is left must hold the tensors of a long run
+        if prefill_chunk is None and long:  # the free memory must hold the tensors of a long run
             need = sum(self.room(context).need(range(config.layers), like is not None))
             if need > session.device.free_bytes() // 8 * 7:
                 self.sizes = CHUNKS
@@ -157,7 +157,7 @@ class Decoder(Closing):
         for (own, _), part in zip(sessions, layers, strict=True):
             held = Weights(own.device) if like is None else like.stages[len(self.stages)].weights
             self.stages.append(Stage(own, part, held, State(own.device)))
-        # On Vulkan the host waits for a program's last run before it begins another, but not for other programs.
+        # On Vulkan the host waits for a program's last run before it starts that program again; so two alternate.
         self.turns = 2 if self._whole and session.info.id.startswith("vulkan") else 1
         self.state: State | SplitStates | RanksStates = self.stages[0].state
         if self._team is not None:
@@ -211,7 +211,7 @@ class Decoder(Closing):
         return self.session.info.id if self._whole else ", ".join(stage.where for stage in self.stages)
 
     def room(self, context: int) -> Room:
-        """What the layers need with caches for so many tokens, of ranks on one device."""
+        """The memory that the layers need with caches for `context` tokens, of all ranks on one device together."""
         config = self.config if self.ranks is None else self.ranks.parts[0].local()
         if self.pages is not None:
             caches = cache_bytes(config, context, self.cache, self.pages.count)
@@ -230,7 +230,7 @@ class Decoder(Closing):
         self, chunk: int, head: Head = "token", picking: Picking = GREEDY, layers: range | None = None, rank: int = 0
     ) -> Any:
         batch = self.slots if head in ("next", "guessed") else 1
-        if head == "next" and layers is not None:  # the host begins each step of a part
+        if head == "next" and layers is not None:  # the host starts each step if layers are on several devices
             head = "token"
         pages = 0 if self.pages is None else self.pages.count
         size = Size(batch, chunk, self.context, self.activations, self.cache, self.slots, pages, self.sizes[-1])
@@ -244,7 +244,7 @@ class Decoder(Closing):
         return self._several if self.adapter is None else self.adapter.low
 
     def fit(self, adapter: Adapter) -> None:
-        """Makes the matrices of an adapter for this model; they come onto the device when it is used.
+        """Makes the matrices of an adapter for this model; they are copied to the device when it is first used.
 
         Raises: ModelFormatError for an adapter of another model, UnsupportedOp where ranks share the model."""
         if self.ranks is not None:
@@ -264,8 +264,8 @@ class Decoder(Closing):
             adapter.check_base(name, store.get(weight))
 
     def use(self, adapter: Adapter | None) -> None:
-        """Takes the model with an adapter that was fitted to it, or as it is, from now on. After a change the caches
-        hold what is of no use to it. Raises: OutOfDeviceMemory."""
+        """Runs the model with this adapter, fitted to it before, or with none, from now on. A change makes the content
+        of the caches useless. Raises: OutOfDeviceMemory."""
         self.adapter = adapter
         if adapter is None:
             return
@@ -277,8 +277,8 @@ class Decoder(Closing):
                 self._placed[name] = adapter
 
     def place(self, adapters: Sequence[Adapter]) -> None:
-        """Puts adapters that were fitted to the model side by side: each sequence then has the one of its number, or
-        none for -1. Raises: OutOfDeviceMemory."""
+        """Loads several fitted adapters at once: each sequence then uses the one of its number, -1 for none. Raises:
+        OutOfDeviceMemory."""
         self._several = several = LowRanks(adapters)
         self.graph(1)
         for name, array in several.matrices.items():
@@ -294,11 +294,11 @@ class Decoder(Closing):
     def program(
         self, chunk: int, head: Head = "token", picking: Picking = GREEDY, turn: int = 0
     ) -> _Program:
-        """The program for one chunk size; another for another `turn`, since a device may run two programs one after the
-        other with no wait of the host between them. Raises: GraphError after `close`."""
+        """The program for one chunk size; each `turn` has a program of its own, since the host need not wait between
+        runs of two different programs. Raises: GraphError after `close`."""
         key = (chunk, head, picking, turn, self._low)
         if (result := self._known(key)) is None:
-            made = self._compiled(chunk, head, picking)  # other threads use other programs meanwhile
+            made = self._compiled(chunk, head, picking)  # unlocked: other threads can use other programs
             result = self._known(key, made)
             if result is not made:
                 made.close()
@@ -306,7 +306,7 @@ class Decoder(Closing):
         return result
 
     def _known(self, key: _Key, new: _Program | None = None) -> _Program | None:
-        """The program of a key, which is `new` from now on where there was none. Raises: GraphError after `close`."""
+        """The program of a key; `new` is entered if there was none. Raises: GraphError after `close`."""
         with self._lock:
             if not self._closed:
                 return self._programs.get(key) if new is None else self._programs.setdefault(key, new)
@@ -333,16 +333,16 @@ class Decoder(Closing):
     # -- chunks
 
     def chunks(self, count: int) -> Iterator[int]:
-        """The sizes of the runs over so many tokens from `length` on; the last may be larger than what is left."""
+        """The chunk sizes for `count` tokens after the first `length`; the last chunk may need padding."""
         at, left = self.length, count
         while left:
             room = self.context - at
             sizes = [c for c in self.sizes if c <= room]
-            if self.config.recurrent:  # padding would change the states
+            if self.config.recurrent:  # padding would change the recurrent states
                 sizes = [c for c in sizes if c <= left]
             whole = [c for c in sizes if c <= left]
             padded = [c for c in sizes if c > left]
-            # Several runs of 512 take as long as a longer one of as many tokens, or a little longer.
+            # Several runs of 512 tokens take hardly longer than one run over all of them, so a long run is padded less.
             least = 0 if not padded else padded[0] * 3 // 4 if padded[0] >= LONG else padded[0] // 2
             if padded and (left > 2 or whole) and (not whole or left > least):
                 size = padded[0]
@@ -364,7 +364,7 @@ class Decoder(Closing):
         return result
 
     def _runs(self, ids: Ids) -> Iterator[tuple[Ids, int]]:
-        """The parts of a prompt with their chunk sizes; `length` grows as they are taken."""
+        """The parts of a prompt with their chunk sizes; `length` grows with each part."""
         done = 0
         for size in self.chunks(len(ids)):
             part = ids[done : done + size]
@@ -401,12 +401,12 @@ class Decoder(Closing):
 
     @property
     def token_bytes(self) -> int:
-        """The bytes of weights that the run of one token reads."""
+        """The bytes of weights that a run over one token reads."""
         return self.source.bytes_read
 
     def keeps(self, length: int) -> bool:
-        """Whether the caches have what follows the first `length` tokens needs: a ring has lost the keys before those
-        of its last rows."""
+        """Whether the caches hold all that is needed to continue after the first `length` tokens: a ring buffer may
+        have overwritten keys that are still inside the window."""
         a = self.config.attention
         for window in {None} if a is None or length == 0 else set(a.windows):
             rows = ring_rows(window, self.context, self.sizes[-1])
@@ -415,8 +415,8 @@ class Decoder(Closing):
         return True
 
     def straight(self, length: int) -> bool:
-        """Whether caches that hold so many tokens have each in the row of its number, whatever was run beyond them: no
-        ring has begun anew, and no state stands for them all."""
+        """Whether each of the first `length` tokens is in the cache row of its position, also after runs beyond them:
+        no ring buffer has wrapped around, and the model is not recurrent."""
         a = self.config.attention
         if self.config.recurrent or a is None:
             return False
@@ -424,8 +424,8 @@ class Decoder(Closing):
         return rows == self.context or length + max(self.sizes[-1], AHEAD) <= rows
 
     def reset(self, length: int = 0) -> None:
-        """Forgets all but the first tokens. Raises: GraphError for a recurrent model, which cannot go back, and where
-        the caches of layers with windows have lost what those tokens left (`keeps`)."""
+        """Forgets all but the first `length` tokens. Raises: GraphError for a recurrent model, whose state cannot be
+        rolled back, and where the caches of windowed layers no longer hold the keys needed (`keeps`)."""
         if self.config.recurrent and length not in (0, self.length):
             raise GraphError("a recurrent model cannot forget some of its tokens; reset(0) forgets all")
         if not self.keeps(length):
@@ -440,7 +440,7 @@ class Decoder(Closing):
         self.length = length
 
     def logits(self, ids: Ids) -> npt.NDArray[np.float32]:
-        """The logits after each of the tokens, f32 (tokens, vocabulary), which join those in the caches."""
+        """The logits at each token, f32 (tokens, vocabulary); the tokens follow those in the caches."""
         return self._all(ids, "logits", self.config.vocabulary)
 
     def hidden(self, ids: Ids) -> npt.NDArray[np.float32]:
@@ -460,8 +460,8 @@ class Decoder(Closing):
     def prepare(
         self, count: int, sampling: Sampling, guesses: int = 0, shaping: Shaping | None = None
     ) -> float:
-        """Builds the programs for a prompt of so many tokens and an answer, of which runs try so many guesses; the
-        seconds that this took."""
+        """Builds the programs for a prompt of `count` tokens and its answer, whose runs verify up to `guesses` guesses.
+        Returns: the seconds that it took."""
         start, picking = time.perf_counter(), _picking(sampling, shaping)
         for size in set(self.chunks(count)):
             self.program(size, "token", picking).prepare()
@@ -475,13 +475,13 @@ class Decoder(Closing):
         return time.perf_counter() - start
 
     def prefill(self, ids: Ids, sampling: Sampling, shaping: Shaping | None = None) -> int:
-        """Takes in tokens, and gives the one that follows."""
+        """Computes these tokens. Returns: the token that follows them."""
         more = sampling.inputs() | (shaping.inputs() if shaping else {})
         return int(self.take(ids, _picking(sampling, shaping), more)["token"][0, 0])
 
     def take(self, ids: Ids, picking: Picking, more: Mapping[str, Any]) -> dict[str, Any]:
-        """Takes in tokens; the outputs of the last run, which picks the token that follows. `more` are the inputs of
-        its draws and masks."""
+        """Computes these tokens. Returns: the outputs of the last run, which picks the next token; `more` are that
+        run's inputs for sampling and masks."""
         result: dict[str, Any] = {}
         if self.ranks is not None:
             self.ranks.agree(ids, more)
@@ -495,14 +495,14 @@ class Decoder(Closing):
     def decode(
         self, token: int, sampling: Sampling, ahead: int = 1, most: int | None = None, shaping: Shaping | None = None
     ) -> Iterator[int]:
-        """Token after token from this one on, `most` of them, or until the context is full.
+        """Generates the tokens after this one, `most` of them, or until the context is full.
 
-        The steps need nothing from the host: a few are begun one after the other, and then the host reads the tokens of
-        all, since a read waits for all work begun before it. Their number grows from `ahead`, so that the first tokens
-        come at once. No run is begun beyond the last token.
-        `length` counts the tokens whose successors were given: what runs ahead wrote into caches is overwritten. A
-        recurrent model runs one by one, since its states cannot go back; so does one with `shaping`, which has to take
-        each token before the next run."""
+        The steps need nothing from the host: several are launched one after the other, and then the host reads all
+        their tokens, since a read waits for all work launched before it. Their number grows from `ahead`, so that the
+        first tokens come at once. No run is launched beyond the last token.
+        `length` counts the tokens whose successors were given: cache rows that runs beyond them wrote are overwritten
+        later. A recurrent model takes one step at a time, since its states cannot be rolled back; so does `shaping`,
+        which must see each token before the next run."""
         at = self.length
         end = self.context if most is None else min(self.context, at + most)
         if at >= end:
@@ -529,11 +529,11 @@ class Decoder(Closing):
             ahead = 1 if waits else min(2 * ahead, AHEAD)
 
     def guess(self, history: list[int], speculation: Speculation) -> Iterator[int]:
-        """Token after token from the last of the history on, each the likeliest: `decode` without draws, by guesses.
+        """Generates the likeliest tokens after the history by speculative decoding.
 
-        One run over the last token and the guesses after it shows how many of them are the model's own choices: those
-        and the choice after them are given. The caller adds each token to the history. Raises: GraphError for a
-        recurrent model, which takes nothing back."""
+        One run over the last token and the guesses after it shows how many guesses match the model's own choices: these
+        and the model's next choice are given. The caller adds each token to the history. Raises: GraphError for a
+        recurrent model, whose states cannot be rolled back."""
         if self.config.recurrent:
             raise GraphError("a recurrent model cannot take back wrong guesses; generate without lookup and draft")
         while self.length < self.context:

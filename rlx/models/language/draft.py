@@ -16,7 +16,7 @@ from rlx.models.language.speculation import LookUp, Speculation
 if TYPE_CHECKING:
     from rlx.models.language.model import LanguageModel
 
-MOST_GUESSES = LOG // 2  # a draft reads so many of its tokens at once
+MOST_GUESSES = LOG // 2  # the most tokens that a draft makes for one run
 
 
 def speculation(model: LanguageModel, lookup: bool, draft: LanguageModel | None, guesses: int) -> Speculation | None:
@@ -34,8 +34,8 @@ def speculation(model: LanguageModel, lookup: bool, draft: LanguageModel | None,
 
 
 class Draft:
-    """Guesses the tokens that a smaller model would give after one history, which only grows; `model` is the one whose
-    tokens are guessed.
+    """Guesses with a smaller model, the draft, after one history, which only grows; `model` is the one whose tokens are
+    guessed.
 
     Raises: GraphError for a draft that is the model itself, has another vocabulary, or is recurrent; DTypeError for
     what is no language model."""
@@ -51,7 +51,7 @@ class Draft:
             raise GraphError(f"{draft.where} is no draft for {model.where}: {why}; give a model of the same vocabulary")
         self._draft = draft
         self._vocabulary = model.config.vocabulary
-        self._seen = self._top = 0  # tokens of the history that were looked at, and the largest of them
+        self._seen = self._top = 0  # how many tokens of the history were checked, and the largest id
 
     def prepare(self, count: int) -> float:
         """Builds the draft's programs for a history of so many tokens; the seconds that this took."""
@@ -62,7 +62,7 @@ class Draft:
         """Up to `count` tokens; none where the draft has no room for them, or another thread uses it now."""
         d = self._draft.decoder
         count = min(count, d.context - len(history) + 1)
-        # Rows beyond a vocabulary fill blocks, and two models may have different numbers of them.
+        # Output matrices may have padding rows beyond the vocabulary, and the two models may differ in their number.
         self._top, self._seen = max((self._top, *history[self._seen :])), len(history)
         if count < 1 or self._top >= d.config.vocabulary:
             return []
@@ -80,7 +80,7 @@ class Draft:
 
 
 def _different(draft: LanguageModel, model: LanguageModel) -> str:
-    """Why ids of the two do not mean the same tokens; nothing where they do."""
+    """Why equal ids do not mean the same tokens in the two models; empty if they do."""
     if draft.has_tokenizer and model.has_tokenizer:
         mine, other = model.tokenizer.vocabulary.tokens, draft.tokenizer.vocabulary.tokens
         if mine == other:

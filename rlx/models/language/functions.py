@@ -27,18 +27,18 @@ from rlx.runtime import checkpoint
 from rlx.runtime.functions import Function, is_integer, tensor_of, type_of
 from rlx.runtime.trees import home
 
-CONTEXT = 4096  # the positions that `positions` may have, unless the function is made for others
+CONTEXT = 4096  # `positions` are below this, unless the function is made for more or fewer
 Weights = dict[str, npt.NDArray[Any] | PackedArray]
 
 
 class LanguageFunction(Function):
     """A language model as a function: `function(weights, ids, positions=None, segments=None) -> logits`.
 
-    `weights` are those that `rlx.models.trainable` gives beside it, or others of these names and shapes. `ids`, i32
-    (batch, length), are texts as a whole; the logits, f32 (batch, length, vocabulary), f64 for activations in f64, are
-    those after each token, as the loaded model gives them. `segments`, i32 (batch, length), are for several texts in a
-    row: a token attends to those of its own segment alone. `positions`, i32 (batch, length), are below `context`; by
-    default they count from 0 in each row, and in each run of one segment.
+    `weights` are those that `rlx.models.trainable` returns with it, or others of these names and shapes. `ids`, i32
+    (batch, length), are whole texts; the logits, f32 (batch, length, vocabulary), f64 for activations in f64, are those
+    after each token, as the loaded model gives them. `segments`, i32 (batch, length), allow several texts in one row: a
+    token attends only to those of its own segment. `positions`, i32 (batch, length), are below `context`; by default
+    they count from 0 in each row, and anew where a segment begins.
 
     `products` are the matrices that a `Lora` can correct, by their names in graphs.
     Raises: GraphError for weights that are missing, ShapeError for weights and ids of other shapes and for more ids
@@ -73,7 +73,7 @@ class LanguageFunction(Function):
         self, weights: Mapping[str, Any], ids: Any, positions: Any, segments: Any,
         correction: Callable[[str], Correction | None],
     ) -> Tensor:  # fmt: skip
-        """The logits within a traced function, of products with their corrections, if any."""
+        """The logits within a traced function; `correction` gives a product's low-rank correction, or None."""
         g = home(self.name, [v for v in (ids, positions, segments, *weights.values()) if v is not None])
         shape = self._shape(ids, positions, segments)
         blocks = GivenBlocks(g, self, self._checked(g, weights), shape, positions, segments, correction)
@@ -118,24 +118,24 @@ class LanguageFunction(Function):
         return result
 
     def value(self, name: str, values: Mapping[str, Any]) -> Any:
-        """A weight by its name in graphs, of values by their names in the file: tensors or arrays."""
+        """The weight of this name in graphs, made from values (tensors or arrays) by their names in the file."""
         if name in self._own:
             return values[self._own[name]]
         recipe = self._weights.recipe(name)
         return recipe.make([values[self._weights.file_name(file)] for file in recipe.files])
 
     def scale_of(self, name: str) -> Scale | None:
-        """What products with a packed weight are multiplied by."""
+        """The factor of products with a packed weight; None for none."""
         return self._weights.scale_of(name)
 
     def adapted(
         self, lora: Lora, weights: Mapping[str, Any], seed: int = 0
     ) -> tuple[AdaptedFunction, dict[str, dict[str, npt.NDArray[np.float32]]]]:
         """(function, parameters) of the model with low-rank corrections: the parameters, by module, are `lora_A`,
-        (rank, inputs), `lora_B`, (outputs, rank), and with DoRA `lora_magnitude_vector`, (outputs,). They change
-        nothing before they are trained; A is drawn by the seed.
+        (rank, inputs), `lora_B`, (outputs, rank), and with DoRA `lora_magnitude_vector`, (outputs,). Before training
+        they leave the model's results unchanged; A is drawn by the seed.
 
-        Raises: GraphError for targets that are no products of the model."""
+        Raises: GraphError for targets that are not products of the model."""
         corrections = Corrections(lora, self.products, self.name)
         if lora.dora and self.config.scales:
             raise GraphError(f"{self.name}: DoRA beside products that the model multiplies; give a Lora without dora")
@@ -190,7 +190,7 @@ class GivenBlocks(Blocks):
         if segments is not None:
             own = tensor_of(g, segments)
             self.related = ops.equal(ops.reshape(own, (batch, 1, 1, length)), ops.reshape(own, (batch, 1, length, 1)))
-            if length > 1:  # a segment's first place, which those after it count from
+            if length > 1:  # the index where each token's segment begins, from which its position counts
                 begins = ops.pad(ops.not_equal(own[:, 1:], own[:, :-1]), ((0, 0), (1, 0)))
                 self._places = self._places - ops.cummax(ops.where(begins, self._places, 0), axis=1)
         if positions is not None:
@@ -226,7 +226,7 @@ class GivenBlocks(Blocks):
 
 
 class Separate:
-    """The weights of blocks as they are in files, none joined to another."""
+    """The weights of blocks as they are in files, without joining any."""
 
     positions = 0  # GivenBlocks makes the tables of ropes itself
 
@@ -241,7 +241,7 @@ class Separate:
 
 
 class _Listed(Blocks):
-    """Blocks that list the products of a graph: the name of each one's weight, and the inputs."""
+    """Blocks that record the products of a graph: the name of each one's weight, and its number of inputs."""
 
     products: dict[str, tuple[str, int]]
 

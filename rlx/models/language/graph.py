@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from rlx.models.language.parallel import TensorParallel
 
 Head = Literal["token", "next", "choices", "guessed", "logits", "hidden"]
-LOG = 64  # tokens that the state `log` holds
-SCORED = 20  # the likeliest tokens, whose probabilities are told where they are asked for
+LOG = 64  # how many tokens the state `log` holds
+SCORED = 20  # how many of the likeliest tokens are given with their log-probabilities
 MIXERS: dict[Mixer, Callable[[Blocks, Tensor, int], Tensor]] = {
     "attention": Blocks.attention,
     "mamba": mamba,
@@ -40,10 +40,10 @@ MIXERS: dict[Mixer, Callable[[Blocks, Tensor, int], Tensor]] = {
 
 
 class Picking(Record):
-    """How a program picks a token: the greatest logit, or a draw, among the `top_k` greatest where it is given
-    (`top_ks`: by a number for each sequence, which takes longer), and with a limit on the sum of probabilities where
-    `top_p` or one on each beside the greatest where `min_p`; `masked`: among the tokens whose bits are set; with logits
-    that are scaled and shifted before where `penalized`. With `scored` it tells logarithms of probabilities too."""
+    """How a program picks a token: the greatest logit (`greedy`), or by sampling. `top_k` limits sampling to the
+    greatest logits (`top_ks`: by a number for each sequence, which takes longer), `top_p` by the sum of probabilities,
+    `min_p` by each probability relative to the greatest. With `masked` only tokens whose bits are set are allowed; with
+    `penalized` logits are scaled and shifted first. With `scored` log-probabilities are given too."""
 
     greedy: bool = True
     top_k: int | None = None
@@ -55,13 +55,13 @@ class Picking(Record):
     penalized: bool = False
 
     def __or__(self, other: Picking) -> Picking:
-        """How a program picks that can do what each of two does; neither has a `top_k`."""
+        """A picking that covers both; neither may have a `top_k`."""
         flags = {name: getattr(self, name) or getattr(other, name) for name in _FLAGS}
         return Picking(self.greedy and other.greedy, **flags)
 
     @property
     def extent(self) -> int:
-        """How much there is to do beside taking the greatest logit, to choose among pickings."""
+        """How much work it is beyond taking the greatest logit; orders pickings by cost."""
         return sum(map(bool, (not self.greedy, *(getattr(self, name) for name in _FLAGS))))
 
 
@@ -70,7 +70,7 @@ GREEDY = Picking()
 
 
 def mask_words(vocabulary: int) -> int:
-    """The words of 32 bits that have a bit for each token."""
+    """The number of 32-bit words with one bit for each token."""
     return -(-vocabulary // 32)
 
 
@@ -86,30 +86,30 @@ def language_graph(
     config: LanguageConfig, size: Size, weights: WeightTypes, head: Head = "token", picking: Picking = GREEDY,
     adapter: LowRank | LowRanks | None = None, layers: range | None = None, parallel: TensorParallel | None = None,
 ) -> Graph:  # fmt: skip
-    """A run over `size.chunk` tokens of each of `size.batch` sequences, through all layers, or through those of
-    `layers`: then a part that does not begin with the first layer has the input `x`, (batch · chunk, width) in the
-    dtype of activations, in place of `ids`, and one that does not end with the last has the output `x` alone. With
-    `parallel` it is one rank's, `config` the settings of its part.
+    """A run over `size.chunk` tokens of each of `size.batch` sequences, through all layers or those in `layers`. A part
+    that does not begin with the first layer has the input `x`, (batch · chunk, width) in the dtype of activations, in
+    place of `ids`, and one that does not end with the last layer has only the output `x`. With `parallel` the graph is
+    one rank's, and `config` the settings of its part.
 
     Inputs: `ids`, i32 (batch, chunk); `at`, i32 (batch,), the position of each sequence's first token here. For the
-    head "token" and chunks of several tokens: `last`, i32 (batch,), the place in the chunk of the last token that is
-    no padding. For draws: `key`, i32 (batch, 2), `temperature` and with `top_p` or `min_p` these, f32 (batch,).
-    `penalized`: `scale` and `shift`, f32 (batch, vocabulary), by which logits are divided (negative ones multiplied),
-    and what is added to them then. With a mask:
-    `mask`, i32 (batch, words), where bit b of word w stands for token 32 w + b. With `top_ks`: `top_k`, i32 (batch,),
-    below 1 for no limit. With several adapters: `adapter`, i32 (batch,), the number of each sequence's, or -1.
+    head "token" and chunks of several tokens: `last`, i32 (batch,), the index in the chunk of the last token before the
+    padding. For sampling: `key`, i32 (batch, 2), `temperature` and, if used, `top_p` and `min_p`, f32 (batch,). If
+    `penalized`: `scale` and `shift`, f32 (batch, vocabulary): logits are divided by `scale` (negative ones multiplied),
+    then `shift` is added. If `masked`: `mask`, i32 (batch, words), where bit b of word w stands for token 32 w + b.
+    With `top_ks`: `top_k`, i32 (batch,), below 1 for no limit. With several adapters: `adapter`, i32 (batch,), the
+    number of each sequence's, or -1.
     Output: `token`, i32 (batch, 1), the id that follows the last token; or `logits`, f32 (batch, chunk, vocabulary); or
     `hidden`, f32 (batch, chunk, width), after the last norm; or `choices`, i32 (batch, chunk), the likeliest after
-    each; for the head "guessed" `choices` are picked as `token` is, each in its own place, and what draws take has a
-    row for each of the batch · chunk tokens. With `scored` beside a token: `scores`, f32 (batch, 1 + n), the logarithms
-    of the probabilities of that token and of the n = SCORED likeliest, by the logits as they are (no temperature, limit
-    or mask), and `likeliest`, i32 (batch, n), which those are.
+    each; for the head "guessed" `choices` are picked as `token` is, at each position, and the inputs of sampling have a
+    row for each of the batch · chunk tokens. With `scored`, beside a token: `scores`, f32 (batch, 1 + n), the
+    log-probabilities of that token and of the n = SCORED likeliest, by the model's own logits (before temperature,
+    limits and mask), and `likeliest`, i32 (batch, n), the ids of the latter.
 
-    The head "next" is a step of decoding that needs nothing from the host: `ids`, `at` and what draws take are states,
-    of which a run renews the first two (`at` by the state `stride`, which is 0 for sequences that stand still), and it
-    writes the new token into the state `log`, i32 (batch, LOG), at the place of the token before it, modulo LOG.
-    Where the caches have more slots than a run has sequences, the input `slot`, i32 (), is the one it is about. Where
-    sequences share pages, `table`, i32 (batch, pages of the context), names those of each.
+    The head "next" is a decoding step that needs nothing from the host: `ids`, `at` and the inputs of sampling are
+    states, of which a run updates the first two (`at` by the state `stride`, 0 for sequences that do not advance), and
+    it writes the new token into the state `log`, i32 (batch, LOG), at the position of the token before it modulo LOG.
+    Where the caches have more slots than a run has sequences, the input `slot`, i32 (), names the run's slot. Where
+    sequences share pages, `table`, i32 (batch, pages of the context), lists each sequence's pages.
     """
     g = Graph(f"{config.architecture}-{size.batch}x{size.chunk}-{head}")
     layers = range(config.layers) if layers is None else layers
@@ -118,7 +118,7 @@ def language_graph(
     at = given("at", (size.batch,), i32)
     slot = g.input("slot", (), i32) if size.slots > size.batch and not size.pages else None
     table = given("table", (size.batch, pages_for(size.context)), i32) if size.pages else None
-    # Steps of several sequences leave the states of those alone that stand still.
+    # A step of several sequences leaves the states of those that do not advance unchanged.
     strides = head == "next" or (config.recurrent and size.batch > 1)
     stride = given("stride", (size.batch,), i32) if strides else None
     number = given("adapter", (size.batch,), i32) if isinstance(adapter, LowRanks) else None
@@ -142,7 +142,7 @@ def language_graph(
         if stride is not None and head == "next":
             g.update("ids", token)
             _write_log(g, token, at, size)
-            g.update("at", ops.minimum(at + stride, size.context - 1))  # the last reader of the state, for no copy
+            g.update("at", ops.minimum(at + stride, size.context - 1))  # the last use of `at`, so no copy
         else:
             g.output("token", token)
         return g
@@ -163,8 +163,8 @@ def language_graph(
 
 
 def through_layers(blocks: Blocks, x: Tensor, layers: range | None = None) -> Tensor:
-    """The tokens after some layers, all by default, before the last norm: (batch · chunk, width). Of tokens these take
-    ids where they begin with the first layer."""
+    """The hidden states after some layers, all by default, before the last norm: (batch · chunk, width). x is token ids
+    if the layers begin with the first one, else hidden states."""
     layers = range(blocks.config.layers) if layers is None else layers
     if layers.start == 0:
         x = blocks.embedding(x)
@@ -215,7 +215,7 @@ def _last(g: Graph, x: Tensor, size: Size) -> Tensor:
 
 def _write_log(g: Graph, token: Tensor, at: Tensor, size: Size) -> None:
     log = g.state("log", (size.batch, LOG), i32)
-    # Which place is that of `at`, in one expression over all places, which is one launch.
+    # Finds the place of `at` by one expression over all places, which is a single launch.
     apart = ops.reshape(at, (size.batch, 1)) + g.constant(np.arange(LOG, 0, -1, dtype=np.int32))
     here = ops.equal(apart % LOG, 0)
     g.update("log", ops.where(here, token, log))
@@ -240,7 +240,7 @@ def _picked(given: Callable[..., Tensor], logits: Tensor, place: Tensor, picking
 
 
 def _score(g: Graph, logits: Tensor, token: Tensor) -> None:
-    """The outputs `scores` and `likeliest` of a token of each row."""
+    """Adds the outputs `scores` and `likeliest` for the token of each row."""
     logs = ops.log_softmax(ops.cast(logits, f32))
     best, likeliest = ops.top_k(logs, min(SCORED, logits.shape[1]))
     own = ops.take_along_axis(logs, ops.maximum(token, 0))

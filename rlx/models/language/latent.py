@@ -1,7 +1,8 @@
-"""Multi-head latent attention (DeepSeek-V2, 2024): one row a token in the caches, for the keys and values of all heads.
+"""Multi-head latent attention (DeepSeek-V2, 2024): one cached latent per token for the keys and values of all heads.
 
-The products that would make each head's keys and values of the rows are moved to the other side: a query is multiplied
-by its head's part for keys, so that it meets the rows themselves, and what the head takes of the rows becomes a value.
+The products that would expand latents into each head's keys and values are moved to the other operand (absorbed): a
+query is multiplied by its head's key matrix, so that it attends to the latents themselves, and the head's weighted sum
+of latents is then multiplied by its value matrix.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def latent(b: Blocks, x: Tensor, index: int) -> Tensor:
     c = b.norm(row[:, : m.rank], f"{name}.kv_a_layernorm", eps=m.eps)
     c, k = (ops.reshape(t, (*lead, 1, t.shape[1])) for t in (c, row[:, m.rank :]))
     own, k = b.rotated(q[:, :, :, m.plain :], k, a.ropes[index])
-    # (heads, rows, plain) by (heads, plain, rank): a query as the rows are.
+    # (heads, rows, plain) by (heads, plain, rank): queries in the space of the latents.
     keys = b.weight(f"{name}.kv_b_keys.weight", (a.heads, m.plain, m.rank))
     values = b.weight(f"{name}.kv_b_values.weight", (a.heads, m.value, m.rank))
     plain = _by_heads(b, q[:, :, :, : m.plain])

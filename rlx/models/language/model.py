@@ -57,9 +57,9 @@ Split = Sequence[tuple[Session, int | None]]
 class LanguageModel(Closing):
     """A language model on a device, or its layers on several, made by `rlx.models.load`.
 
-    Prompts that begin as the last one did, with its answer, take in only what is new. Calls may come between the pieces
-    of an answer, also from other threads: the answer then begins anew from where the two differ. A `with` block closes
-    it.
+    Where a prompt shares a prefix with the last prompt and its answer, only the rest is computed. Other calls, also
+    from other threads, may come between the pieces of an answer: the answer then computes again what they overwrote in
+    the caches. A `with` block closes the model.
     """
 
     def __init__(self, decoder: Decoder, tokenizer: LanguageTokenizer | None, where: str, why_none: str = "") -> None:
@@ -69,7 +69,7 @@ class LanguageModel(Closing):
         self._why_none = why_none
         self._lock = renewed(self, "_lock", threading.RLock)
         self._held: list[int] = []  # the tokens in the caches
-        self._owner: object | None = None  # the answer that was being made when they were last used
+        self._owner: object | None = None  # the answer that last used the caches
         self.stats = Stats()
         self.reading = Reading()
         self._adapters: dict[str, Adapter] = {}
@@ -85,7 +85,7 @@ class LanguageModel(Closing):
 
     @property
     def context(self) -> int:
-        """How many tokens a prompt and its answer may have together."""
+        """The most tokens that a prompt and its answer may have together."""
         return self.decoder.context
 
     @property
@@ -105,7 +105,7 @@ class LanguageModel(Closing):
         return f"LanguageModel({c.architecture} {self.where!r} on {self.decoder.where}, {size})"
 
     def tokenize(self, text: str, *, special: bool = True) -> list[int]:
-        """The ids of a text, with the marks that the model wants around it unless `special` is False."""
+        """The token ids of a text, with the model's special tokens around it unless `special` is False."""
         return self.tokenizer.encode(text, special=special)
 
     @property
@@ -115,8 +115,8 @@ class LanguageModel(Closing):
 
     def load_adapter(self, name: str, path: str | os.PathLike[str]) -> None:
         """Loads a LoRA adapter beside the model, from a PEFT folder or from the GGUF file that llama.cpp's --lora
-        takes, for calls with `adapter=name`; one of that name before is replaced. The weights stay as they are, packed
-        ones too; adapters of one rank share their programs.
+        takes, for calls with `adapter=name`; it replaces an adapter of the same name. The weights stay as they are,
+        packed ones too; adapters of equal ranks share their programs.
 
         Raises: ModelFormatError for an adapter that is damaged, of another model, or of a kind that is not there (DoRA,
         modules_to_save, ranks that differ); DTypeError for a name that is no text."""
@@ -139,7 +139,7 @@ class LanguageModel(Closing):
     def logits(
         self, tokens: Sequence[int] | npt.NDArray[Any], *, adapter: str | None = None
     ) -> npt.NDArray[np.float32]:
-        """The logits after each of the tokens: f32 (tokens, vocabulary), with an adapter's corrections or without.
+        """The logits at each token's position: f32 (tokens, vocabulary), with an adapter's corrections or without.
 
         Raises: ShapeError for a token out of range, or more tokens than the context; DTypeError; RlxError for an
         adapter that is not loaded."""
@@ -214,7 +214,7 @@ class LanguageModel(Closing):
 
     @property
     def pooling(self) -> Pooled:
-        """What an embedding is made of. Raises: RlxError for a reranker, which has none."""
+        """How states are pooled into an embedding. Raises: RlxError for a reranker, which has no embeddings."""
         if self.reading.rows is not None:
             raise RlxError(f"{self.where} is a reranker, which has no embeddings; rank(query, documents) gives scores")
         return self.reading.pooling
@@ -241,7 +241,7 @@ class LanguageModel(Closing):
         return best_of(scores, documents, top_k, return_documents)
 
     def _system(self, name: str | None, text: str | None) -> dict[str, str]:
-        """The system message of a cross-encoder, where one is asked for. Raises: RlxError."""
+        """The template argument with a cross-encoder's system message, if one is asked for. Raises: RlxError."""
         if name is None and text is None:
             return {}
         if not isinstance(self.reading, ChatReading):
@@ -315,7 +315,7 @@ class LanguageModel(Closing):
         known = self.tokenizer.vocabulary.tokens
         try:
             for token in tokens:
-                # Models have rows beyond their vocabulary, to fill blocks; a token of those has no text.
+                # Output matrices may have padding rows beyond the vocabulary; such a token has no text.
                 if piece := stops.push(stream.push(token) if token in known else ""):
                     yield piece
                 if stops.found:
@@ -407,29 +407,29 @@ class LanguageModel(Closing):
         stats.ended = "length"
 
     def _common(self, ids: list[int]) -> int:
-        """How many of the tokens lie in the caches already; the last one is run in any case, for its successor."""
+        """How many of the tokens can be reused from the caches; the last one is always run, for the logits after it."""
         if self.config.recurrent and (len(ids) <= len(self._held) or ids[: len(self._held)] != self._held):
-            return 0  # states cannot go back
+            return 0  # a recurrent state cannot be rolled back
         n = min(len(ids) - 1, len(self._held))
-        if self._held[:n] == ids[:n]:  # usual, and a hundred times as fast
+        if self._held[:n] == ids[:n]:  # the usual case, and a hundred times as fast as the loop
             return n
         return next((i for i in range(n) if self._held[i] != ids[i]), n)
 
     def _forget(self, kept: int, adapter: Adapter | None = None) -> None:
-        """Leaves so many tokens in the caches; whoever used them before has to begin again."""
+        """Keeps the first `kept` tokens in the caches, drops the rest; the answer that used them must begin again."""
         self.decoder.use(adapter)
         self.decoder.reset(kept)
         del self._held[kept:]
         self._owner = None
 
     def _begin(self) -> None:
-        """Before a run: the states of a recurrent model are not those of a known text if an exception ends it."""
+        """Called before a run: if it raises, the states of a recurrent model no longer belong to a known text."""
         if self.config.recurrent:
             self._held = []
 
     @contextmanager
     def lent(self) -> Iterator[bool]:
-        """The model for one thread's runs, where no other has it now: whether it was free."""
+        """Locks the model for one thread's runs if no other thread has it. Yields: whether it was free."""
         free = self._lock.acquire(blocking=False)
         try:
             yield free
@@ -438,14 +438,14 @@ class LanguageModel(Closing):
                 self._lock.release()
 
     def rewound(self, tokens: list[int], adapter: Adapter | None = None) -> int:
-        """Leaves in the caches what they have of these tokens, and says how many those are; for who has `lent`."""
+        """Rolls the caches back to their common prefix with these tokens. Returns: its length. Only within `lent`."""
         same = self._common(tokens) if self.decoder.adapter is adapter else 0
         same = same if self.decoder.keeps(same) else 0
         self._forget(same, adapter)
         return same
 
     def took(self, tokens: list[int]) -> None:
-        """Says which tokens the caches have after runs of the decoder; for who has `lent`."""
+        """Records which tokens the caches hold after runs of the decoder. Only within `lent`."""
         self._held = tokens
 
     def batch(
@@ -469,8 +469,8 @@ class LanguageModel(Closing):
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None,
         more: Mapping[str, Any] | None = None,
     ) -> list[int]:  # fmt: skip
-        """The tokens of messages by the model's template, up to where its answer begins; `tools` are JSON schemas of
-        functions that it may call, `more` what this template takes beside that."""
+        """The tokens of messages rendered by the model's template, up to where its answer begins; `tools` are JSON
+        schemas of functions that it may call, `more` further arguments of the template."""
         if not isinstance(messages, (list, tuple)):
             raise DTypeError(f'messages are {messages!r:.60}; expected a list of {{"role": "user", "content": text}}')
         tokenizer = self.tokenizer
@@ -478,13 +478,13 @@ class LanguageModel(Closing):
         return tokenizer.encode(text, special=False, parse_special=True)
 
     def close(self) -> None:
-        """Frees the model's memory on the device, after what another thread runs. Idempotent."""
+        """Frees the model's memory on the device, once runs of other threads have ended. Idempotent."""
         with self._lock:
             self.decoder.close()
 
 
 def half_or_full(what: str, dtype: DTypeLike) -> DType:
-    """Raises: DTypeError for what is none of f32, f16 and bf16."""
+    """The dtype of that name. Raises: DTypeError for any but f32, f16 and bf16."""
     kind = as_dtype(dtype)
     if kind.name not in FLOATS:
         raise DTypeError(f"{what} {dtype}: expected one of {', '.join(FLOATS)}")
@@ -492,7 +492,7 @@ def half_or_full(what: str, dtype: DTypeLike) -> DType:
 
 
 def _cache_dtype(dtype: DTypeLike, config: LanguageConfig, where: str) -> DType:
-    """Raises: DTypeError for what keys and values cannot be kept in, and for a model that has none."""
+    """The caches' dtype. Raises: DTypeError for one that they cannot have, and for a model without keys and values."""
     kind, a = as_dtype(dtype), config.attention
     if kind.name not in (*FLOATS, "q8_0"):
         raise DTypeError(f"cache {dtype}: expected one of {', '.join(FLOATS)}, q8_0")
@@ -511,7 +511,7 @@ def load_folder(
 ) -> LanguageModel:  # fmt: skip
     """The language model of a Hugging Face folder. Raises: as `rlx.models.load`."""
     fields = Fields(folder.config, str(folder.path / "config.json"))
-    architecture_of(fields)  # an unknown one is told of before weights that are missing
+    architecture_of(fields)  # so that an unknown architecture is reported before missing weights
     told, tensors = folder.logit_score(), folder.tensors()
     result = made_of(fields, Arrays(tensors, str(folder.path)), _tokenizer(folder.path), session, context, dtype,
                      activations, cache, split, prefill_chunk, meeting)  # fmt: skip
@@ -541,8 +541,8 @@ def made_of(
     dtype: DTypeLike | None, activations: DTypeLike | None, cache: DTypeLike | None, split: Split = (),
     prefill_chunk: int | None = None, meeting: Meeting | None = None,
 ) -> LanguageModel:  # fmt: skip
-    """A language model of settings and tensors, of whatever files they are; `split` as `Decoder` takes it, `meeting`
-    the ranks that share the model."""
+    """A language model from settings and tensors, whatever the files' format; `split` is as `Decoder` takes it,
+    `meeting` the ranks that share the model."""
     architecture = architecture_for(fields, source)
     config = architecture.read(fields)
     if type(context) is not int or context < 1:

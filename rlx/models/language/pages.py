@@ -1,4 +1,4 @@
-"""Pages: which rows of a pool of keys and values are whose, where sequences of many lengths share it."""
+"""Pages: which rows of a shared pool of keys and values belong to which sequence."""
 
 from __future__ import annotations
 
@@ -9,44 +9,45 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-ROWS = 64  # rows of a page: tokens whose keys and values lie side by side
-MOST = (1 << 31) // ROWS  # pages of a pool, whose rows have numbers of 32 bits
+ROWS = 64  # rows of a page, one per token, contiguous in memory
+MOST = (1 << 31) // ROWS  # pages of a pool, whose row indices are 32-bit
 
 
 def pages_for(tokens: int) -> int:
-    """The pages of so many tokens."""
+    """How many pages hold so many tokens."""
     return -(-tokens // ROWS)
 
 
 class Pages:
-    """The pages of a pool: `table`, i32 (slots, pages of a context), names those of each sequence in order.
+    """The pages of a pool: `table`, i32 (slots, pages of a context), lists each sequence's pages in order.
 
-    Page 0 is nobody's: what a run writes beyond a sequence's own pages goes there. A whole page of a prompt's tokens is
-    known by these and all before them, and by the adapter; a sequence that begins with the same tokens takes it too,
-    instead of computing it. Such a page stays when its last sequence has left, until another needs its rows: the one
-    that was used longest ago goes first. Nobody writes into a known page, since tokens are only added behind it.
+    Page 0 belongs to no sequence: what a run writes beyond a sequence's own pages goes there. A full page of tokens is
+    identified by these tokens and all before them, and by the adapter; a sequence with the same prefix shares such a
+    known page instead of computing it. A known page is kept when its last sequence has left, until its rows are needed:
+    the least recently used goes first. No run writes into a known page, since tokens are only appended after it.
     """
 
     def __init__(self, count: int, slots: int, context: int) -> None:
         self.count = count
-        self.shared = 0  # tokens that sequences took from known pages
+        self.shared = 0  # how many tokens sequences took from known pages
         self.table: npt.NDArray[np.int32] = np.zeros((slots, pages_for(context)), np.int32)
         self._held: list[list[int]] = [[] for _ in range(slots)]
-        self._next = 1  # the first page that was never given
-        self._free: list[int] = []  # pages that were given back
+        self._next = 1  # the first page that was never in use
+        self._free: list[int] = []  # pages that were returned
         self._users: Counter[int] = Counter()
-        self._page_of: dict[bytes, int] = {}  # known pages, by what they hold
+        self._page_of: dict[bytes, int] = {}  # known pages, by the digest of their tokens
         self._key_of: dict[int, bytes] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()  # known pages without a sequence, the oldest first
 
     @property
     def free(self) -> int:
-        """Pages that a sequence may take now."""
+        """How many pages a sequence may take now."""
         return self.count - self._next + len(self._free) + len(self._idle)
 
     def begin(self, slot: int, tokens: npt.NDArray[np.int32], adapter: int) -> int | None:
-        """Gives a slot without pages those of a prompt; how many of its tokens are there already (not the last one,
-        which is run for its successor), or None, and no pages, where there is no room."""
+        """Allocates the pages of a prompt for a slot without pages. Returns: how many of its tokens are in known pages
+        (never the last one, which is always run for the logits after it); None, without any pages, if there is no room.
+        """
         known: list[int] = []
         for key in _keys(tokens[: (len(tokens) - 1) // ROWS * ROWS], adapter):
             page = self._page_of.get(key)
@@ -64,7 +65,8 @@ class Pages:
         return len(known) * ROWS
 
     def grow(self, slot: int, length: int) -> bool:
-        """Gives a slot pages for so many tokens; False, and no more pages, where there is no room."""
+        """Allocates pages so that a slot holds `length` tokens. Returns: False, without new pages, if there is no room.
+        """
         more = pages_for(length) - len(self._held[slot])
         if more > self.free:
             return False
@@ -73,14 +75,14 @@ class Pages:
                 page = self._free.pop()
             elif self._next < self.count:
                 page, self._next = self._next, self._next + 1
-            else:  # a known page that nobody uses is forgotten
+            else:  # evicts a known page that no sequence uses
                 page, _none = self._idle.popitem(last=False)
                 del self._page_of[self._key_of.pop(page)]
             self._give(slot, page)
         return True
 
     def room(self, slot: int, length: int, more: int) -> int:
-        """For how many of so many tokens beyond a length a slot has pages, after it was given those that are free."""
+        """For how many of the `more` tokens beyond `length` a slot has pages, after it takes pages that are free."""
         self.grow(slot, length + more)
         return min(more, len(self._held[slot]) * ROWS - length)
 
@@ -90,13 +92,13 @@ class Pages:
         self._held[slot].append(page)
 
     def know(self, slot: int, tokens: npt.NDArray[np.int32], adapter: int) -> None:
-        """Makes known the whole pages of a slot that hold these tokens, the first of its sequence."""
+        """Registers the full pages that hold these tokens, the first of the slot's sequence, as known."""
         for page, key in zip(self._held[slot], _keys(tokens, adapter), strict=False):
             if page not in self._key_of and key not in self._page_of:
                 self._page_of[key], self._key_of[page] = page, key
 
     def release(self, slot: int) -> None:
-        """Takes back a slot's pages; the last ones of a text are forgotten before those that it begins with."""
+        """Frees a slot's pages; those at the end of the text will be evicted before those at its beginning."""
         for page in reversed(self._held[slot]):
             self._users[page] -= 1
             if not self._users[page]:
@@ -109,7 +111,7 @@ class Pages:
 
 
 def _keys(tokens: npt.NDArray[np.int32], adapter: int) -> Iterator[bytes]:
-    """What each whole page of tokens is known by: a digest of them and of all before."""
+    """The key of each full page of tokens: a digest of them and of all before."""
     key = adapter.to_bytes(8, "little", signed=True)
     for start in range(0, len(tokens) - ROWS + 1, ROWS):
         key = hashlib.sha256(key + tokens[start : start + ROWS].tobytes()).digest()

@@ -1,4 +1,4 @@
-"""A language model over ranks: which part of each weight a rank has, and where ranks add up.
+"""A language model split over ranks: which part of each weight a rank has, and where ranks add partial sums.
 
 docs/design/ranks.md ("A model over cards") says what was decided."""
 
@@ -23,13 +23,13 @@ from rlx.records import Record, replace
 
 AXIS = "model"  # the axis of the mesh
 Span = tuple[int, int]
-_MIXERS = {"attention", "mlp", "experts"}  # the mixers that are cut
-_FINEST = 256  # elements that inner widths are cut by, or a power of two less, or blocks where these are longer
+_MIXERS = {"attention", "mlp", "experts"}  # the mixers that can be split
+_FINEST = 256  # inner widths are split at multiples of this, or of a smaller power of two, or of blocks if longer
 
 
 class Part(Record):
-    """A rank's part of a weight whose shape in the file is `whole`: a range of one axis; without an axis the first rank
-    has it all, and the others zeros in its place."""
+    """A rank's part of a weight whose shape in the file is `whole`: a range of one axis. Without an axis the first rank
+    has the whole weight, the others zeros."""
 
     whole: tuple[int, ...]
     axis: int | None
@@ -43,22 +43,22 @@ class Part(Record):
         return (*self.whole[: self.axis], self.stop - self.start, *self.whole[self.axis + 1 :])
 
     def of(self, value: npt.NDArray[Any] | PackedArray) -> npt.NDArray[Any] | PackedArray:
-        """The part of the whole."""
+        """This part of the whole weight."""
         if self.axis is not None:
             return part_of(value, self.axis, self.start, self.stop)
         return np.asarray(value) if self.start == 0 else np.zeros_like(np.asarray(value))
 
 
 class TensorParallel(Record):
-    """One rank's part of a model: of the heads of queries and of keys, of the inner activations of MLPs, of experts and
-    of experts that all tokens use, and of the vocabulary. `who` are the attributes of collectives among the ranks,
-    `sums` the dtype in which they add, None for that of activations."""
+    """One rank's part of a model: its query heads and KV heads, the inner widths of its MLPs, experts and shared
+    experts, and its range of the vocabulary. `who` are the attributes of collectives among the ranks, `sums` the dtype
+    in which they add, None for that of activations."""
 
     rank: int
     count: int
     who: tuple[tuple[str, Any], ...]
     sums: DType | None
-    config: LanguageConfig  # that of the whole model
+    config: LanguageConfig  # the whole model's settings
     heads: Span = (0, 0)
     kv_heads: Span = (0, 0)
     inner: Span = (0, 0)
@@ -67,12 +67,12 @@ class TensorParallel(Record):
     vocabulary: Span = (0, 0)
 
     def within(self, program: str) -> TensorParallel:
-        """The same for one program, whose collectives then carry a card of it."""
+        """The same for one program, whose collectives then carry its name for the ranks to compare."""
         who = dict(self.who)
         return replace(self, who=tuple({**who, "card": f"{program} of {who['card']}"}.items()))
 
     def local(self) -> LanguageConfig:
-        """The settings of the rank's part of the model: those of a smaller one."""
+        """The settings of this rank's part, which is a smaller model."""
         c = self.config
         a, e = c.attention, c.experts
         if a is not None:
@@ -83,7 +83,7 @@ class TensorParallel(Record):
         return replace(c, attention=a, experts=e, inner=_length(self.inner))
 
     def part(self, name: str, shape: tuple[int, ...]) -> Part | None:
-        """Which part of the file's weight a rank has that asks for one of this name and shape; None for all of it."""
+        """The part of the file's weight that this rank holds as a weight of this name and shape; None for all of it."""
         if name == "lm_head.weight":
             return self._cut(shape, 0, self.vocabulary, self.config.vocabulary)
         block, _, rest = name.removeprefix("layers.").partition(".")[2].partition(".")
@@ -123,21 +123,21 @@ class TensorParallel(Record):
     # -- in a graph
 
     def summed(self, x: Tensor) -> Tensor:
-        """The sum of a block's result over the ranks, in x's dtype. Of two halves the sum in f32, rounded, is that in
-        halves: where the exact sum has more bits than f32, it is far from the middle between two halves."""
+        """The sum of a block's result over the ranks, in x's dtype. Two f16 or bf16 numbers are added without widening:
+        the result is the same as rounding their f32 sum, since a sum that f32 cannot hold is never near a tie."""
         alike = x.dtype in (f16, bf16) and self.sums == f32 and self.count == 2
         wide = x if alike or self.sums is None else ops.cast(x, self.sums)
         return ops.cast(apply("all_reduce", wide, how="sum", **dict(self.who)), x.dtype)
 
     def mean_of_rows(self, mean: Tensor, norm: str) -> Tensor:
-        """The mean over rows of which this rank's part has that `mean`, before the norm of q or k of that name."""
+        """The mean over whole rows, from the mean over this rank's part of them; `norm` names the norm of q or k."""
         a = self.config.attention
         assert a is not None
         own, heads = (self.heads, a.heads) if norm.endswith(".q_norm") else (self.kv_heads, a.kv_heads)
         return apply("all_reduce", mean * (_length(own) / heads), how="sum", **dict(self.who))
 
     def gathered(self, logits: Tensor) -> Tensor:
-        """The logits of all ranks beside each other, (rows, vocabulary)."""
+        """The ranks' logits concatenated, (rows, vocabulary)."""
         most = self.share
         if logits.shape[1] < most:
             logits = ops.pad(logits, ((0, 0), (0, most - logits.shape[1])))
@@ -146,7 +146,7 @@ class TensorParallel(Record):
 
     @property
     def share(self) -> int:
-        """The rows of the output matrix that each rank has, but the last, which may have fewer."""
+        """The rows of the output matrix on each rank; the last may have fewer."""
         return -(-self.config.vocabulary // self.count)
 
 
@@ -154,10 +154,11 @@ def parts_of(
     config: LanguageConfig, where: str, blocks: Callable[[str], int], count: int,
     who: Callable[[int], Mapping[str, Any]], sums: DType | None,
 ) -> Sequence[TensorParallel]:  # fmt: skip
-    """How a model is cut for `count` ranks. `blocks` tells how many elements along the last axis of a weight stay
-    together in the file.
+    """How a model is split over `count` ranks. `blocks` gives the number of elements along a weight's last axis that
+    the file's format keeps together.
 
-    Raises: UnsupportedOp for a part that cannot be cut, ShapeError for numbers that the ranks cannot share."""
+    Raises: UnsupportedOp for a part that cannot be split, ShapeError for sizes that cannot be divided among the ranks.
+    """
     _refuse(config, where)
 
     def finest(end: str) -> int:
@@ -194,7 +195,7 @@ def parts_of(
 
 
 def _refuse(config: LanguageConfig, where: str) -> None:
-    """Raises: UnsupportedOp for a model with parts that cannot be cut."""
+    """Raises: UnsupportedOp for a model with parts that cannot be split."""
     a, odd = config.attention, sorted(set(config.mixers) - _MIXERS)
     if a is not None and a.latent is not None and "latent" not in odd:
         odd.append("latent")
@@ -210,7 +211,7 @@ def _refuse(config: LanguageConfig, where: str) -> None:
 
 
 def _heads(a: Attention, block: int, count: int, where: str) -> tuple[list[Span], list[Span]]:
-    """The heads of queries and of keys of each rank."""
+    """Each rank's range of query heads, and of KV heads."""
     heads, kv_heads, size = a.heads, a.kv_heads, a.head_size
     group = heads // kv_heads
     if kv_heads >= count:
@@ -218,9 +219,9 @@ def _heads(a: Attention, block: int, count: int, where: str) -> tuple[list[Span]
         if kv_heads % unit == 0 and kv_heads // unit >= count:
             spans = _spans(kv_heads // unit, count, unit)
             return [(start * group, stop * group) for start, stop in spans], spans
-    elif a.qk_norm != "row":  # a key head is on several ranks, which share its queries
+    elif a.qk_norm != "row":  # a KV head is on several ranks, which divide its query heads
         unit = next(u for u in range(1, block + 1) if u * size % block == 0)
-        of = [stop - start for start, stop in _spans(count, kv_heads, 1)]  # ranks of each key head
+        of = [stop - start for start, stop in _spans(count, kv_heads, 1)]  # how many ranks have each KV head
         if group % unit == 0 and group // unit >= max(of):
             own = [(j, start, stop) for j, n in enumerate(of) for start, stop in _spans(group // unit, n, unit)]
             return [(j * group + start, j * group + stop) for j, start, stop in own], [(j, j + 1) for j, _, _ in own]
@@ -232,7 +233,7 @@ def _heads(a: Attention, block: int, count: int, where: str) -> tuple[list[Span]
 
 
 def _spans(units: int, count: int, unit: int) -> list[Span]:
-    """So many units among ranks, of which the first have one more where they do not divide."""
+    """`units` divided among `count` ranks; the first ranks have one more if they do not divide evenly."""
     each, more = divmod(units, count)
     ends = [unit * (each * rank + min(rank, more)) for rank in range(count + 1)]
     return list(pairwise(ends))

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 
 class Perplexity(NamedTuple):
-    """The perplexity of the tokens that were counted so far, its standard error, and how many chunks of how many there
-    are."""
+    """The perplexity of the tokens counted so far, its standard error, and how many chunks are done, of how many."""
 
     value: float
     error: float
@@ -30,9 +29,9 @@ def perplexities(
     model: LanguageModel, text: str, length: int = 512, chunks: int | None = None
 ) -> Iterator[Perplexity]:
     """The perplexity after each chunk of a text, as llama.cpp's tool computes it: the text's tokens are cut into chunks
-    of `length`, the first token of each gives way to the mark that begins a text where the model has one, and those of
-    the second half count, each by the logits after all before it in its chunk. What is left after the last whole chunk
-    is left out. `chunks`: so many at most. Logarithms are taken and summed in f64.
+    of `length`; the first token of each is replaced by the model's BOS token, if it has one; and the tokens of the
+    second half count, each by the logits after all tokens before it in its chunk. Tokens after the last whole chunk are
+    left out. `chunks` limits the number of chunks. Logarithms are taken and summed in f64.
 
     Raises, at once: ShapeError for a length below 4 or beyond the model's context, and for a text of fewer tokens than
     two chunks; RlxError without a tokenizer."""

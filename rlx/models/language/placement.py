@@ -43,15 +43,15 @@ def shares_of(layers_on: str | Mapping[str, int]) -> Shares:
 
 
 def layer_of(name: str) -> int | None:
-    """The layer that a weight or a state is part of, by its name; None where it is none's."""
+    """The layer that a weight or a state belongs to, by its name; None if it belongs to no layer."""
     found = _NUMBER.match(name)
     return None if found is None else int(found[1])
 
 
 class Room(Record, slots=False):
-    """What the layers of a model need: bytes of weights and of caches a layer, and of weights before and after them, of
-    which `both` are the same: a device with the first and the last layer has them once. Every device has the tables of
-    the ropes."""
+    """The memory that a model needs: bytes of weights and of caches per layer, and of weights before the first and
+    after the last layer; `both` are bytes of weights that are in the two latter, which a device with both layers stores
+    once. Every device has the RoPE tables."""
 
     where: str
     weights: tuple[int, ...]
@@ -69,17 +69,17 @@ class Room(Record, slots=False):
         return 0 if loaded else held, sum(self.caches[layers.start : layers.stop])
 
     def times(self, n: int) -> Room:
-        """What so many of such models need."""
+        """The memory that n such models need."""
         weights, caches = (tuple(n * size for size in sizes) for sizes in (self.weights, self.caches))
         return Room(self.where, weights, caches, n * self.before, n * self.after, n * self.tables, n * self.both)
 
     def fitting(self, start: int, free: int) -> int:
-        """How many layers from `start` on fit into so many bytes."""
+        """How many layers from `start` on fit into `free` bytes."""
         ends = range(len(self.weights), start, -1)
         return next((end - start for end in ends if sum(self.need(range(start, end))) <= free), 0)
 
     def split(self, shares: Shares, free: Sequence[int]) -> list[range]:
-        """The layers of each device. Raises: ShapeError for numbers that are not those of the model's layers,
+        """The layers of each device. Raises: ShapeError for numbers that do not add up to the model's layers,
         OutOfDeviceMemory for a device without room for one layer."""
         total, at, result = len(self.weights), 0, []
         if len(shares) > total:
@@ -124,8 +124,8 @@ def check_room(
     room: Callable[[int], Room], sessions: Sequence[tuple[Session, int | None]], slots: int, context: int, loaded: bool,
     pages: int = 0,
 ) -> list[range]:  # fmt: skip
-    """The layers of each session's device, where all fit; `room` tells the need of a context, without weights where
-    these are `loaded`. The caches are those of `slots` contexts, or so many `pages`.
+    """The layers of each session's device. `room` gives the memory needed for a context; weights that are `loaded` do
+    not count. The caches are those of `slots` contexts, or `pages` pages.
 
     Raises: OutOfDeviceMemory with what is needed, what is free, and what would fit; ShapeError as `Room.split`."""
     r, free = room(context), [session.device.free_bytes() for session, _ in sessions]
@@ -162,8 +162,8 @@ def check_rooms(
     room: Callable[[int], Room], sessions: Sequence[tuple[Session, int | None]], slots: int, context: int, loaded: bool,
     pages: int = 0,
 ) -> list[range]:  # fmt: skip
-    """All layers for each session, of which each has its part of every layer, which `room` tells; several may be on one
-    device. Raises: OutOfDeviceMemory as `check_room`."""
+    """The layers of each rank's session: all, since each rank has a part of every layer, whose need `room` gives.
+    Several sessions may be on one device. Raises: OutOfDeviceMemory as `check_room`."""
     result: list[range] = []
     for session, _ in sessions:
         beside = sum(other.device is session.device for other, _ in sessions)
@@ -172,7 +172,7 @@ def check_rooms(
 
 
 def _longest(room: Callable[[int], Room], layers: range, context: int, loaded: bool, free: int) -> int:
-    """The longest context that fits, a multiple of 64; 0 where none does."""
+    """The longest context that fits into `free` bytes, a multiple of 64; 0 if none does."""
     low, high = 0, context // 64
     while low < high:
         middle = (low + high + 1) // 2

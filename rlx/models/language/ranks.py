@@ -1,4 +1,4 @@
-"""Programs and states of a language model whose matrices are cut over ranks, and how the ranks meet."""
+"""Programs and states of a language model whose matrices are split over ranks, and how the ranks are set up."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from rlx.runtime import CompiledGraph, Session, State
 from rlx.runtime.launch import Launch
 from rlx.runtime.version import VERSION
 
-_SAMPLED = ("o_proj.weight", "down_proj.weight")  # matrices of which ranks compare a row
+_SAMPLED = ("o_proj.weight", "down_proj.weight")  # the ranks compare a row of each of these
 
 
 class Meeting(Record, slots=False):
-    """The ranks that share a model, before it is read: those of this process have a session each."""
+    """The ranks that will share a model; each rank of this process has a session."""
 
     mesh: Mesh
     world: World
@@ -47,8 +47,8 @@ def meeting_of(count: int, device: str, sums: DType | None, open: Callable[[str]
     """The ranks of `tensor_parallel=count`: the processes that mpiexec has started, or threads of this one, on the
     devices from `device` on, or all on the CPU. None for one rank.
 
-    Raises: ShapeError for a count that cannot be, or is not that of mpiexec's processes; UnsupportedOp for devices that
-    cannot share a model; DeviceUnavailable for fewer devices."""
+    Raises: ShapeError for an impossible count, or one unlike the number of mpiexec's processes; UnsupportedOp for
+    devices that cannot share a model; DeviceUnavailable for too few devices."""
     if type(count) is not int or count < 1:
         raise ShapeError(f"tensor_parallel is {count!r}; expected how many devices share the model, an integer from 1")
     processes = Mesh({"ranks": -1}).size if launched() else 1
@@ -90,7 +90,7 @@ class Ranks(Record, slots=False):
     def of(
         cls, meeting: Meeting, whole: ModelWeights, told: Sequence[str], part: Callable[[TensorParallel], ModelWeights]
     ) -> Ranks:
-        """The parts of a model; `part` makes a rank's weights, `told` are settings that must be the same on all.
+        """The ranks' parts of a model; `part` makes a rank's weights, `told` are settings that must agree on all ranks.
 
         Raises: as `parts_of`; RanksDisagree, RankLost."""
         config, source, count = whole.config, whole.source, meeting.mesh.size
@@ -103,7 +103,7 @@ class Ranks(Record, slots=False):
             card = f"model {card_of(text).hex()[:8]}"
 
         def who(rank: int) -> Mapping[str, Any]:
-            """Caches may be written at once: a run that fails leaves rows that the next one writes again."""
+            """A run may write caches in place: the next run overwrites the rows that a failed one leaves."""
             return {"over": (AXIS,), "mesh": ((AXIS, count),), "world": meeting.world.name, "rank": rank, "card": card,
                     "spoils": True}  # fmt: skip
 
@@ -119,7 +119,7 @@ class Ranks(Record, slots=False):
         return f"{where} (matrices cut in {self.meeting.mesh.size}, sums in {self.meeting.sums or 'activations'})"
 
     def agree(self, ids: Any, inputs: Mapping[str, Any]) -> None:
-        """Raises: RanksDisagree where processes go on from other tokens, or draw by other settings."""
+        """Raises: RanksDisagree where processes continue from different tokens, or sample by different settings."""
         if self.team is not None:
             return
 
@@ -132,7 +132,7 @@ class Ranks(Record, slots=False):
 
 
 def _said(config: Any, source: Source) -> list[str]:
-    """What ranks compare of a model, a line each."""
+    """What ranks compare of a model, one line for each thing."""
     lines = [f"rlx {VERSION}", f"settings {config!r}"]
     for name, (shape, dtype) in source.kinds.items():
         line = f"{name} {dtype}{list(shape)}"
@@ -145,7 +145,7 @@ def _said(config: Any, source: Source) -> list[str]:
 
 
 class RanksStates:
-    """The states of a model on all ranks of a process, which are written alike and read from the first."""
+    """The states of a model on all ranks of a process: writes go to all ranks, reads come from the first."""
 
     def __init__(self, team: Team, states: Sequence[State]) -> None:
         self._team, self._states = team, states
@@ -161,7 +161,7 @@ class RanksStates:
 
 
 class RanksLaunch:
-    """A run under way on all ranks."""
+    """A launched run on all ranks."""
 
     def __init__(self, team: Team, calls: Calls[Launch[dict[str, Any]]]) -> None:
         self._team, self._calls = team, calls
@@ -172,8 +172,8 @@ class RanksLaunch:
 
 
 class RanksProgram:
-    """The program of each rank of a process: a run is one of all, with the same inputs; its outputs are the first
-    rank's, which all have."""
+    """The programs of a process's ranks: a run runs all of them on the same inputs; its outputs are the first rank's,
+    which are equal on all ranks."""
 
     def __init__(self, team: Team, parts: Sequence[CompiledGraph]) -> None:
         self._team, self.parts = team, parts

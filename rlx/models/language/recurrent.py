@@ -1,4 +1,4 @@
-"""The recurrent mixers of language models, whose states are renewed in place: Mamba, Mamba-2, the gated delta rule."""
+"""The recurrent mixers of language models, whose states are updated in place: Mamba, Mamba-2, the gated delta rule."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rlx.models.language.config import Recurrence
 
 
 def _state(b: Blocks, name: str, *shape: int) -> tuple[Tensor, Callable[[Tensor], None]]:
-    """A state of this run's sequences, (batch, *shape), and what renews it. Where there are several sequences, a prompt
-    begins with a state of zeros, whatever the slot held before, and a step keeps that of a sequence that stands
-    still."""
-    if not b.size.context:  # a text as a whole, as in training
+    """The state of this run's sequences, (batch, *shape), and the function that updates it. With several sequences a
+    prompt begins with zeros, whatever the slot held before, and a step keeps the state of a sequence that does not
+    advance."""
+    if not b.size.context:  # whole texts, as in training
         return ops.zeros((b.size.batch, *shape), b.wide), lambda new: None
     held, rank = b.g.state(name, (b.size.slots, *shape), f32), 1 + len(shape)
     if b.size.slots == 1:
@@ -119,8 +119,9 @@ def _plain_norm(b: Blocks, x: Tensor, eps: float | None = None) -> Tensor:
 
 
 def lightning(b: Blocks, x: Tensor, index: int) -> Tensor:
-    """Lightning attention (Qin et al., 2024; MiniMax-01): a state of keys and values that each head forgets by a rate
-    of its own, later layers more slowly. It is the scan of Mamba-2 with steps of 1, whose B, x and C are k, v and q."""
+    """Lightning attention (Qin et al., 2024; MiniMax-01): a state of keys and values that decays at a rate of its own
+    in each head, more slowly in later layers. It is Mamba-2's scan with step size 1, where B, x and C are k, v and q.
+    """
     a, name, lead = b.config.attention, f"layers.{index}.self_attn", (b.size.batch, b.size.chunk)
     assert a is not None
     inner = a.heads * a.head_size
@@ -139,7 +140,7 @@ def lightning(b: Blocks, x: Tensor, index: int) -> Tensor:
 
 
 def conv(b: Blocks, x: Tensor, index: int) -> Tensor:
-    """The short convolution of LFM2: between two gates, all three of one product."""
+    """The short convolution of LFM2, between two gates; one product gives its input and both gates."""
     r, name = b.config.recurrence, f"layers.{index}.conv"
     assert r is not None
     parts = b.linear(x, f"{name}.in_proj", 3 * r.inner, r.bias)
@@ -154,8 +155,9 @@ def hybrid(b: Blocks, x: Tensor, index: int) -> Tensor:
 
 
 def delta(b: Blocks, x: Tensor, index: int) -> Tensor:
-    """Yang, Kautz & Hatamizadeh, 2024, as Qwen3-Next has it: a convolution over q, k and v, q and k of length 1, a
-    state of keys and values that each token decays and corrects, and a norm of each head before its gate."""
+    """The gated delta rule (Yang, Kautz & Hatamizadeh, 2024) as in Qwen3-Next: a convolution over q, k and v, then q
+    and k normalized to length 1, a state of keys and values that each token decays and corrects, and a norm of each
+    head before its gate."""
     r, name, lead = b.config.recurrence, f"layers.{index}.linear_attn", (b.size.batch, b.size.chunk)
     assert r is not None
     keys, size = r.groups * r.key_size, r.inner // r.heads

@@ -21,13 +21,13 @@ class Constraint(Protocol):
         """Writes the bits of the tokens that may come next: bit b of word w is token 32 w + b."""
 
     def take(self, token: int) -> bool:
-        """Goes on past a token; whether the text is complete with it."""
+        """Advances by a token. Returns: whether the text is complete with it."""
 
 
 class Penalties:
-    """What a sequence's tokens so far do to its next logits. In this order: `repetition`, as of `rlx.sample`, for each
-    token of the prompt and the answer; then `bias` is added, by token, and for each token of the answer `presence` is
-    taken away once, and `frequency` as often as it was given. The host adds these up in f64 and rounds once."""
+    """Changes a sequence's next logits by its tokens so far. First `repetition`, as in `rlx.sample`, applies to each
+    token of the prompt and the answer; then `bias` is added, by token, and for each token in the answer `presence` is
+    subtracted once, and `frequency` once per occurrence. The host adds these up in f64 and rounds once."""
 
     def __init__(
         self, vocabulary: int, repetition: float = 1.0, presence: float = 0.0, frequency: float = 0.0,
@@ -75,17 +75,17 @@ class Shaping(Record):
             self.penalties.begin(prompt)
 
     def take(self, token: int) -> bool:
-        """Notes a token of the answer; whether the text is complete with it."""
+        """Notes a token of the answer. Returns: whether the text is complete with it."""
         if self.penalties is not None:
             self.penalties.take(token)
         return self.constraint is not None and self.constraint.take(token)
 
     def picking(self, plain: Picking) -> Picking:
-        """How a program picks, that picks by `plain` beside."""
+        """The picking of `plain` together with these penalties and this constraint."""
         return replace(plain, masked=self.constraint is not None, penalized=self.penalties is not None)
 
     def inputs(self) -> dict[str, Any]:
-        """What the next token's program takes for it."""
+        """The inputs for these of the program that picks the next token."""
         made: dict[str, Any] = {}
         if self.penalties is not None:
             made = {"scale": self.penalties.scale[None], "shift": self.penalties.shift[None]}

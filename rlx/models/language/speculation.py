@@ -1,4 +1,4 @@
-"""Speculation: guesses of the tokens that follow a text, which one run of the model checks."""
+"""Speculative decoding: guesses of the tokens that follow a text, which one run of the model verifies."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 
 from rlx.records import Record, field
 
-GUESSES = 7  # tokens that a run may try to guess: eight rows cost about as much as one
-FORGETTING = 0.9  # how much of what was counted before each run still counts after it
-PRIOR = 0.5  # guesses taken for right, and for wrong, before there are any
+GUESSES = 7  # guesses in a run by default: eight rows cost about as much as one
+FORGETTING = 0.9  # the factor by which each run reduces the earlier counts of right and wrong guesses
+PRIOR = 0.5  # the initial counts of right and of wrong guesses
 
 
 class Speculation(Record, frozen=False):
-    """Where guesses come from: `guess` gives up to so many tokens that may follow a history. `most` is how many a run
-    tries; `prepare` builds what a history of so many tokens needs, and says how long that took. `tried` and `right`
-    count the guesses that runs tried and those that were the model's own choices."""
+    """The source of guesses: `guess` gives up to a number of tokens that may follow a history. `most` is how many a run
+    verifies; `prepare` builds what a history of some length needs, and returns the seconds it took. `tried` and `right`
+    count the guesses that runs verified, and those that were the model's own choices."""
 
     guess: Callable[[Sequence[int], int], Sequence[int]]
     most: int = GUESSES
@@ -24,14 +24,14 @@ class Speculation(Record, frozen=False):
 
 
 class LookUp:
-    """Guesses what followed the last few tokens of a history where they last stood before: three of them, else two.
-    Where that is less than what is asked for, the text from there to the end is taken again and again.
-    (Saxena, "Prompt Lookup Decoding", 2023.) It is for one history, which only grows: each call looks at what is new,
-    since steps of a long text would else wait for a search through all of it."""
+    """Guesses by prompt lookup (Saxena, "Prompt Lookup Decoding", 2023): what followed the last earlier occurrence of
+    the history's last three tokens, else of its last two. If more guesses are wanted than the text after that
+    occurrence has, that text is repeated. It is for one history, which only grows: each call indexes only the new
+    tokens, since a search through a long text would slow every step."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[int, ...], int] = {}  # places where so many tokens last began, the history's end apart
-        self._next = {3: 0, 2: 0}  # the first beginning that is not in it, by the number of tokens
+        self._last: dict[tuple[int, ...], int] = {}  # the last start of each n-gram, before the history's end
+        self._next = {3: 0, 2: 0}  # the first start that is not indexed yet, by n
 
     def __call__(self, history: Sequence[int], count: int) -> list[int]:
         """Up to `count` tokens."""
@@ -45,13 +45,13 @@ class LookUp:
                 found = at + n
         if found is None:
             return []
-        period = len(history) - found  # what repeats sooner than that goes on to repeat
+        period = len(history) - found  # guesses beyond the history's end repeat with this period
         return [history[found + i % period] for i in range(count)]
 
 
 class Guesser(Record, frozen=False):
-    """The guesses of one sequence of a batch, by a `LookUp` of its own, and how many of late have been right: also of
-    those that no run has tried, since what came instead says so too."""
+    """The guesses of one sequence of a batch, by its own `LookUp`, and its recent share of right ones. Guesses that no
+    run verified count too, since the tokens that came show whether they were right."""
 
     history: list[int]
     look_up: LookUp = field(default_factory=LookUp)
@@ -74,19 +74,19 @@ class Guesser(Record, frozen=False):
         self.history += tokens
 
     def expected(self, count: int) -> float:
-        """How many of so many guesses are expected to be right, up to the first that is not."""
+        """How many of `count` guesses are expected to be right before the first wrong one."""
         likely = (self._right + PRIOR) / (self._tried + 2 * PRIOR)
         return sum(likely**n for n in range(1, count + 1))
 
 
 class Pace:
-    """The seconds of runs of several kinds, each of late."""
+    """The recent seconds per run, for each kind of run."""
 
     def __init__(self) -> None:
         self._seconds: dict[int, float | None] = {}
 
     def add(self, kind: int, seconds: float) -> None:
-        """Notes the time of a run. The first of a kind, which may build what it needs, says nothing."""
+        """Records the time of a run. The first run of a kind is ignored, since it may include compilation."""
         if kind not in self._seconds:
             self._seconds[kind] = None
             return
@@ -99,6 +99,6 @@ class Pace:
 
 
 def agreed(guesses: Sequence[int], tokens: Sequence[int]) -> int:
-    """How many guesses are the tokens that came, up to the first that is not."""
+    """How many guesses equal the tokens that came, before the first that differs."""
     pairs = zip(guesses, tokens, strict=False)
     return next((i for i, (guess, token) in enumerate(pairs) if guess != token), min(len(guesses), len(tokens)))

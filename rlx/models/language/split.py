@@ -30,19 +30,19 @@ class Stage(Record, slots=False):
 
 
 class Done:
-    """A run that is complete, as a Launch of one device would say, with its outputs."""
+    """A completed run with its outputs, with the interface of a device's Launch."""
 
     def __init__(self, made: dict[str, Any]) -> None:
         self._made = made
 
     def wait(self, out: str = "host") -> dict[str, Any]:
-        """The outputs, on the host: nothing is left to wait for."""
+        """The outputs, on the host, at once."""
         return self._made
 
 
 class SplitStates:
-    """The states of a model in parts: a layer's are on its device, those of a step (tokens, positions, what draws take)
-    on the host."""
+    """The states of a model in parts: a layer's are on its device, those of a step (tokens, positions, inputs of
+    sampling) on the host."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self._stages = stages
@@ -73,8 +73,8 @@ class SplitStates:
 
 
 class SplitProgram:
-    """The parts of a graph, each compiled where its layers are: a run hands the values between two layers over as an
-    rlx.Array. `graph` is the whole, which tells inputs and states."""
+    """The parts of a graph, each compiled on the device of its layers: a run passes the hidden states between two parts
+    as an rlx.Array. `graph` is the whole graph, for its inputs and states."""
 
     def __init__(self, graph: Graph, parts: Sequence[CompiledGraph], states: SplitStates, context: int) -> None:
         self.graph = graph
@@ -97,7 +97,7 @@ class SplitProgram:
         return result
 
     def launch(self) -> Done:
-        """A step of decoding, whose tokens and positions are states on the host, as in a graph of the head "next"."""
+        """A decoding step with the tokens and positions as states on the host, as in a graph of the head "next"."""
         step = self._states.step
         made = self.run(step)
         token = made["token"]

@@ -49,8 +49,8 @@ _MAX_NAMED = 50  # differences named in one message; the others are counted
 
 
 class Source(Protocol):
-    """A file's tensors: `kinds` has the shape and dtype of each, `read` gives one, packed where the file has it so.
-    `scales` has what the products with some packed ones are multiplied by: a number, or one for each expert."""
+    """A file's tensors: `kinds` has the shape and dtype of each, `read` gives one, packed as in the file. `scales` has
+    the factors of products with some packed tensors: a number, or one for each expert."""
 
     @property
     def where(self) -> str: ...
@@ -61,11 +61,11 @@ class Source(Protocol):
 
     def read(self, name: str) -> Stored: ...
     def read_part(self, name: str, axis: int, start: int, stop: int) -> Stored:
-        """A range of one axis of the tensor, of the last one of a packed tensor one of whole blocks."""
+        """A range of one axis of the tensor; along the last axis of a packed tensor it must be whole blocks."""
 
     def read_into(self, name: str, out: Bytes) -> None:
-        """Writes the tensor into memory of its size, in the layout of the devices. Another thread may call it while
-        the one that loads does something else."""
+        """Writes the tensor into memory of its size, in the devices' layout. May be called in a thread beside the one
+        that loads."""
         ...
 
 
@@ -100,8 +100,8 @@ class Arrays:
 
 
 def architecture_for(fields: Fields, source: Source) -> Architecture:
-    """The architecture that the settings name, as these files hold it: the tensors of some GGUF families have the names
-    and numbers of rlx's graphs. Raises: as `architecture_of`."""
+    """The architecture that the settings name, for these files: some GGUF families already have the tensor names and
+    values of rlx's graphs. Raises: as `architecture_of`."""
     architecture = architecture_of(fields)
     if isinstance(source, GgufModel) and source.family.plain:
         return replace(architecture, find=plain_names, prefixes=("",))
@@ -109,10 +109,10 @@ def architecture_for(fields: Fields, source: Source) -> Architecture:
 
 
 class _Wanted(Record):
-    """A weight. `plain`: tensors of the file, by their names here, that one after the other are its bytes; none where
-    it has to be made of them. `scale`: what products with it are multiplied by, a number for all or each expert, or for
-    each row of joined weights. `part`: which part it is of what the recipe gives; `reads`: which part of each of the
-    recipe's tensors is read, None for all of it."""
+    """A weight. `plain`: names of file tensors whose concatenated bytes are the weight; empty where it has to be
+    computed from them. `scale`: the factor of products with it, one number, or one for each expert, or for each row of
+    joined weights. `part`: which part of the recipe's result the weight is; `reads`: which part of each of the recipe's
+    tensors is read, None for all of it."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -124,15 +124,15 @@ class _Wanted(Record):
 
     @property
     def whole(self) -> tuple[int, ...]:
-        """The shape of what it is part of."""
+        """The shape of the whole weight, of which this may be a part."""
         return self.shape if self.part is None else self.part.whole
 
 
 class ModelWeights:
     """The weights of a model: the graph asks for each by name and shape (`dtype_of`), `load` puts them into a Store.
 
-    Matrices keep the file's dtype, packed ones too, unless `dtype` names another; vectors are f32. Unless it `joins`,
-    no weight is one of several. Tables of ropes are made here. `parallel` says which part a rank has of a weight.
+    Matrices keep the file's dtype, packed ones too, unless `dtype` names another; vectors are f32. With `joins` several
+    weights may be stored as one. RoPE tables are made here. `parallel` says which part of a weight a rank has.
     Raises: ModelFormatError naming each weight that is missing or of a wrong shape.
     """
 
@@ -147,7 +147,7 @@ class ModelWeights:
         self._architecture = architecture
         self._dtype = dtype
         self._wanted: dict[str, _Wanted] = {}
-        self._recipes: dict[str, Recipe] = {}  # the recipe of each weight asked for, parts of joined ones too
+        self._recipes: dict[str, Recipe] = {}  # the recipe of each requested weight, also those inside joined ones
         self._problems: list[str] = []
         self._tables: dict[str, Any] = {}
         self._prefix = next((p for p in architecture.prefixes if any(n.startswith(p) for n in source.kinds)), "")
@@ -156,7 +156,7 @@ class ModelWeights:
             twice = next(n for n in source.kinds if bare[n.removeprefix(self._prefix)] != n)
             raise ModelFormatError(f"{source.where}: {shown(twice)} stands there with and without {self._prefix!r}")
         self._names = bare
-        if (outer := bare.pop("language_model.lm_head.weight", None)) is not None:  # a model that sees too
+        if (outer := bare.pop("language_model.lm_head.weight", None)) is not None:  # a multimodal model
             bare.setdefault("lm_head.weight", outer)
         self._table, self._head = (
             architecture.find(name, config, bare).files[0] for name in ("embed_tokens.weight", "lm_head.weight")
@@ -171,7 +171,7 @@ class ModelWeights:
             self._add_tables(rope, context)
 
     def _as_held(self, config: LanguageConfig) -> LanguageConfig:
-        """The settings, whose word on tied embeddings yields to a file that holds an output matrix of other numbers."""
+        """The settings, with embeddings no longer tied if the file holds a different output matrix."""
         if not config.tied or self._table not in self._names or self._head not in self._names:
             return config
         table, head = (self._names[name] for name in (self._table, self._head))
@@ -185,7 +185,7 @@ class ModelWeights:
         self._tables.update(zip(table_names(rope), tables, strict=True))
 
     def dtype_of(self, name: str, shape: tuple[int, ...]) -> DType:
-        """The dtype in which the weight is kept; from now on it is one of the model's."""
+        """The dtype in which the weight is stored; this call makes it one of the model's weights."""
         if name in self._tables:
             return f32
         known = self._wanted.get(name)
@@ -194,15 +194,14 @@ class ModelWeights:
         return known.dtype
 
     def scale_of(self, name: str) -> Scale | None:
-        """What products with a weight that was asked for are multiplied by: a number, or one for each row or expert."""
+        """The factor of products with a requested weight: a number, or one for each row or expert; None for none."""
         return self._wanted[name].scale if name in self._wanted else None
 
     def _part(self, name: str, shape: tuple[int, ...]) -> Part | None:
         return None if self.parallel is None else self.parallel.part(name, shape)
 
     def block_of(self, name: str) -> int:
-        """How many elements along the last axis of a weight stay together: those of a block, where the files have it
-        packed."""
+        """The elements along the last axis of a weight that cannot be separated: those of a block if it is packed."""
         files = [self._names[n] for n in self._architecture.find(name, self.config, self._names).files
                  if n in self._names]  # fmt: skip
         return math.lcm(*(kind.storage.elements for _, kind in map(self.source.kinds.__getitem__, files)
@@ -221,7 +220,7 @@ class ModelWeights:
         return found if own is None else found * own
 
     def joined(self, name: str, parts: Sequence[tuple[str, tuple[int, ...]]]) -> bool:
-        """Whether weights can be one that holds their rows one after the other: those of one dtype can."""
+        """Whether weights can be stored as one with their rows concatenated: those of equal dtype can."""
         if not self._joins:
             return False
         found = [self._find(part, shape) for part, shape in parts]
@@ -268,7 +267,7 @@ class ModelWeights:
         if len(shape) < 2 or name.endswith(".bias") or recipe.derived or dtype.name == "f64":
             dtype = f32
         elif dtype.is_packed and shape[-1] % dtype.storage.elements:
-            dtype = f32  # the file's tensor has another shape, which `check` or `load` says
+            dtype = f32  # the file's tensor has another shape: `check` or `load` reports it
         elif self._dtype is not None and not dtype.is_packed:
             dtype = self._dtype
         same = recipe.make is alone and self.source.kinds[self._names[recipe.files[0]]] == (shape, dtype)
@@ -277,7 +276,7 @@ class ModelWeights:
         return _Wanted(own, dtype, recipe, plain, scale, part, self._reads(recipe, part))
 
     def _reads(self, recipe: Recipe, part: Part | None) -> tuple[Part | None, ...]:
-        """Which part of each tensor is read: where these are the weight, or a stack of them is."""
+        """Which part of each tensor to read: only a part if the weight is one tensor or a stack, else all (None)."""
         shapes = [self.source.kinds[self._names[n]][0] for n in recipe.files]
         if part is not None and part.axis is not None and not recipe.derived:
             if recipe.make is alone and shapes == [part.whole]:
@@ -287,16 +286,15 @@ class ModelWeights:
         return (None,) * len(shapes)
 
     def recipe(self, name: str) -> Recipe:
-        """How a weight that was asked for is made of the file's tensors."""
+        """How a requested weight is made from the file's tensors."""
         return self._wanted[name].recipe
 
     def file_name(self, bare: str) -> str:
-        """The name in the file of a tensor by its name without what stands before all names."""
+        """The file's name of a tensor, given its name without the file's common prefix."""
         return self._names[bare]
 
     def module(self, bare: str, product: str) -> str:
-        """The name of the module that has a matrix of a product, as transformers calls it: files may lack what stands
-        before all."""
+        """transformers' name of the module that has this matrix of a product, with the prefix that files may omit."""
         name = self._names[bare]
         if self.apart(bare):
             return f"{self._architecture.prefixes[0]}{product}"
@@ -305,7 +303,7 @@ class ModelWeights:
         return self._own(result)
 
     def apart(self, bare: str) -> bool:
-        """Whether a matrix holds those of several modules of transformers' class."""
+        """Whether this matrix combines the matrices of several modules of transformers' class."""
         return self._architecture.apart is not None and self._architecture.apart in bare
 
     def _own(self, name: str) -> str:
@@ -314,8 +312,8 @@ class ModelWeights:
         return name
 
     def products(self, module: str) -> list[tuple[str, Recipe]]:
-        """The products whose weights are, or are rows of, that of a module, by its name in a file without what stands
-        before all; each with its recipe."""
+        """The products whose weight is a module's, or rows of it, each with its recipe; the module is named as in a
+        file, without the common prefix."""
         found = ((name.removesuffix(".weight"), r) for name, r in self._recipes.items() if name.endswith(".weight"))
         weight = f"{module}.weight"
         return [(n, r) for n, r in found if r.files == (weight,) or [self._own(file) for file in r.files] == [weight]]
@@ -325,14 +323,14 @@ class ModelWeights:
         return math.prod(self.source.kinds[self._names[bare]][0])
 
     def file_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the tensors that the weights asked for are made of, by their names in the file."""
+        """The shapes of the file tensors that requested weights are made from, by their names in the file."""
         files = dict.fromkeys(n for wanted in self._wanted.values() for n in wanted.recipe.files)
         return {self._names[n]: self.source.kinds[self._names[n]][0] for n in files}
 
     def values(self) -> tuple[dict[str, Stored], dict[str, str]]:
-        """The values of all weights asked for: the file's tensors by their names, and packed ones that are parts of
-        others, or have parts, as they are made. The latter have names of their own, of which the second dict tells
-        those of the weights in graphs."""
+        """(values, names): the values of all requested weights. These are the file's tensors under their own names, but
+        packed weights that are split, combined or dequantized are stored as made, under names of their own; `names`
+        maps the graph's name of such a weight to that name."""
         result: dict[str, Stored] = {}
         own: dict[str, str] = {}
         for name, wanted in self._wanted.items():
@@ -352,22 +350,22 @@ class ModelWeights:
         return result, own
 
     def bare(self, name: str) -> str:
-        """The graph's name of what has this name in a file of the architecture."""
+        """A tensor's name without the prefixes of the architecture's files."""
         return next((name.removeprefix(p) for p in self._architecture.prefixes if name.startswith(p)), name)
 
     def matrix(self, name: str) -> str | None:
-        """The graph's name of the weight of embeddings or of the output matrix, by their names in a file."""
+        """The graph's name of the embeddings or output matrix that has this name in a file; None for other modules."""
         if f"{name}.weight" not in (self._table, self._head):
             return None
         tied = self.config.tied or f"{name}.weight" == self._table
         return "embed_tokens.weight" if tied else "lm_head.weight"
 
     def kept(self, name: str) -> DType:
-        """The dtype in which a weight that was asked for is kept."""
+        """The dtype in which a requested weight is stored."""
         return self._wanted[name].dtype
 
     def value(self, name: str) -> Value:
-        """A weight that was asked for, made of the file's tensors. Raises: ModelFormatError."""
+        """A requested weight, made from the file's tensors. Raises: ModelFormatError."""
         wanted = self._wanted[name]
         values = self._read(wanted)
         if wanted.recipe.derived:
@@ -375,7 +373,7 @@ class ModelWeights:
         return _shaped(wanted, values)
 
     def check(self) -> None:
-        """Checks what was asked for against the file. Raises: ModelFormatError naming every difference."""
+        """Checks the requested weights against the file. Raises: ModelFormatError naming every difference."""
         problems = list(dict.fromkeys(self._problems))  # a weight may be asked for more than once
         used = {self._names[n] for w in self._wanted.values() for n in w.recipe.files if n in self._names}
         beyond = 0
@@ -390,7 +388,7 @@ class ModelWeights:
             warn_beyond(self.source.where, beyond, self.config.layers)
         for wanted in self._wanted.values():
             recipe = wanted.recipe
-            if recipe.make is alone and recipe.files[0] in self._names:  # others are checked when they are made
+            if recipe.make is alone and recipe.files[0] in self._names:  # others are checked when made
                 shape = self.source.kinds[self._names[recipe.files[0]]][0]
                 if shape != wanted.whole:
                     problems.append(f"{recipe.files[0]!r} has shape {shape}, expected {wanted.whole}")
@@ -400,29 +398,29 @@ class ModelWeights:
             raise ModelFormatError(f"{self.source.where}: the weights do not fit the settings: {'; '.join(listed)}")
 
     def _beyond(self, name: str) -> bool:
-        """Whether a tensor is of a layer behind the last."""
+        """Whether a tensor belongs to a layer after the model's last."""
         number = self.bare(name).removeprefix("layers.").partition(".")[0]
         return number.isdecimal() and int(number) >= self.config.layers
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all weights asked for."""
+        """The bytes of all requested weights and of the RoPE tables."""
         return self.table_bytes + sum(self.sizes.values())
 
     @property
     def table_bytes(self) -> int:
-        """The bytes of the tables of ropes, which every device has."""
+        """The bytes of the RoPE tables, which every device has."""
         return sum(int(t.nbytes) for t in self._tables.values())
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The bytes of each weight asked for, by the graph's name."""
+        """The bytes of each requested weight, by the graph's name."""
         return {name: w.dtype.nbytes(w.shape) for name, w in self._wanted.items()}
 
     @property
     def bytes_read(self) -> int:
-        """The bytes that a token's run reads: all weights but the table of embeddings where it is no product's, and
-        of experts those in use."""
+        """The bytes that a run over one token reads: all weights except embeddings that are not the output matrix too,
+        and of the experts only those in use."""
         total, experts = 0, self.config.experts
         for name, w in self._wanted.items():
             if name == "embed_tokens.weight" and (not self.config.tied or "lm_head.weight" in self._wanted):
@@ -432,15 +430,15 @@ class ModelWeights:
         return total
 
     def load(self, stores: Mapping[str, Sequence[Store]]) -> None:
-        """Reads each tensor once and sets the weights in the stores of their names; a weight of the first and the last
-        layers' device may be in two. Raises: ModelFormatError, OutOfDeviceMemory."""
+        """Reads each tensor once and sets the weights in their stores, given by the weight's name; a weight that the
+        first and the last device both need is in two. Raises: ModelFormatError, OutOfDeviceMemory."""
         for name, table in self._tables.items():
             for store in stores.get(name, ()):
                 store.set(name, table)
         done, sizes = 0, self.sizes
         whole = sum(sizes.values())
         rooms = _Rooms()
-        # Where weights are copied to a device, the next is read meanwhile.
+        # While one weight is copied to a device, this thread reads the next.
         with Threads(1) as reading:
             coming: Future[Bytes | Stored] | None = None
             names = list(self._wanted)
@@ -460,14 +458,14 @@ class ModelWeights:
                             store.set(name, made)
                 done += sizes[name]
                 report("loading", done, whole)
-        self.source = _Loaded(self.source.where, self.source.kinds, self.source.scales)  # so that files are closed
+        self.source = _Loaded(self.source.where, self.source.kinds, self.source.scales)  # drops the open files
 
     def _in_place(self, name: str, stores: Sequence[Store]) -> bool:
-        """Whether a weight is written where it stays, without a copy."""
+        """Whether a weight is read straight into its store's memory, without a copy."""
         return bool(self._wanted[name].plain) and len(stores) == 1 and stores[0].in_place
 
     def _make(self, name: str, rooms: _Rooms, whole: bool = False) -> Any:
-        """A weight as the file's bytes, in one of the rooms, unless it is wanted `whole`, or made of the tensors."""
+        """A weight: the file's bytes in one of the buffers; an array if it must be computed or is wanted `whole`."""
         wanted = self._wanted[name]
         if wanted.plain and not whole:
             room = rooms.next(wanted.dtype.nbytes(wanted.shape))
@@ -488,7 +486,7 @@ class ModelWeights:
         return result
 
     def _read(self, wanted: _Wanted) -> list[Stored]:
-        """The tensors that a weight is made of, or the parts of them that it needs."""
+        """The tensors that a weight is made from, or only the parts that it needs."""
         names = [self._names[n] for n in wanted.recipe.files]
         return [
             self.source.read(name) if part is None or part.axis is None
@@ -497,7 +495,7 @@ class ModelWeights:
         ]  # fmt: skip
 
     def _write(self, wanted: _Wanted, out: Bytes) -> None:
-        """Reads a weight that is tensors of the file one after the other."""
+        """Reads a weight that is a concatenation of file tensors."""
         start = 0
         for name in wanted.plain:
             shape, dtype = self.source.kinds[self._names[name]]
@@ -524,14 +522,14 @@ class _Loaded(Record):
 
 
 class _Rooms:
-    """Two pieces of memory by turns, in which weights are read: fresh memory for each would take longer to get than
+    """Two alternating buffers into which weights are read: allocating new memory for each would take longer than
     reading does."""
 
     def __init__(self) -> None:
         self._held = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
 
     def next(self, nbytes: int) -> Bytes:
-        """Memory that nothing else uses until the next but one is asked for."""
+        """A buffer that stays valid until this method has been called twice more."""
         room = self._held.pop(0)
         if room.nbytes < nbytes:
             room = np.empty(nbytes, np.uint8)
@@ -544,7 +542,7 @@ def _shaped(wanted: _Wanted, values: Sequence[Value]) -> Stored:
     shapes = ", ".join(sorted({str(tuple(v.shape)) for v in values}))
     where = f"{wanted.recipe.files[0]!r} has shape {shapes}"
     try:
-        made = cast(Stored, wanted.recipe.make(values))  # stored values make no tensor
+        made = cast(Stored, wanted.recipe.make(values))  # recipes turn stored values into stored values, not tensors
     except (ValueError, IndexError) as error:
         raise ModelFormatError(f"{where}, of which no {wanted.shape} is made") from error
     if wanted.part is not None and tuple(made.shape) == wanted.part.whole:

@@ -1,5 +1,5 @@
-"""A Hugging Face folder of a language model as a GGUF file, by the weights of its graph: for the families of
-`rlx.formats.gguf.plain`. What GGUF has no place for is refused: the file's settings are read again and compared."""
+"""Converts a Hugging Face folder of a language model to a GGUF file by the weights of its graph, for the families of
+`rlx.formats.gguf.plain`. What GGUF cannot express is refused: the file's settings are read again and compared."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from rlx.runtime.quantize import quantize
 
 
 class _Asked:
-    """The weights that a graph asks for, by their shapes."""
+    """Records the names and shapes of the weights that a graph asks for."""
 
     positions = 16
 
@@ -56,8 +56,8 @@ class _Asked:
 def folder_to_gguf(
     folder: str | os.PathLike[str], path: str | os.PathLike[str], dtype: DTypeLike | None = None
 ) -> list[str]:
-    """Writes a Hugging Face folder of a language model as a GGUF file, as `rlx.formats.gguf.convert` does, which takes
-    those of other families. Raises: as that."""
+    """Writes a Hugging Face folder of a language model as a GGUF file; `rlx.formats.gguf.convert` takes the families
+    that are not in `plain`. Returns and raises: as `convert.folder_to_gguf`."""
     source = ModelFolder(folder)
     family = BY_MODEL_TYPE.get(str(source.config.get("model_type")))
     if family is None:
@@ -101,8 +101,8 @@ def folder_to_gguf(
 
 
 def _compare(path: Path, config: LanguageConfig, family: Family, where: str) -> list[str]:
-    """Reads the settings of the file again. Returns: a line where windows are left out. Raises: ModelFormatError where
-    others are not the folder's."""
+    """Compares the written file's settings with the folder's. Returns: a note if windows are left out. Raises:
+    ModelFormatError where other settings differ."""
     notes = []
     with gguf.read(path) as file:
         read = Fields({**GgufModel(file).config, "rope_partial": True}, str(path))
@@ -134,9 +134,9 @@ def _comparable(value: Any, family: Family) -> Any:
         return tuple(_comparable(v, family) for v in value)
     if isinstance(value, float):
         return float(np.float32(value))
-    if isinstance(value, Rope):  # The order of rows in the file says which numbers are turned together.
+    if isinstance(value, Rope):  # The file's order of rows says which numbers are rotated together.
         scaling = value.scaling
-        if isinstance(scaling, YarnScaling):  # a factor that is written out may be what it is without
+        if isinstance(scaling, YarnScaling):  # a factor that is given may equal the default
             usual = 0.1 * math.log(scaling.factor) + 1
             if scaling.attention_factor is not None and abs(scaling.attention_factor - usual) < 1e-6 * usual:
                 scaling = replace(scaling, attention_factor=None)
@@ -145,7 +145,7 @@ def _comparable(value: Any, family: Family) -> Any:
 
 
 def _settings(f: Fields, config: LanguageConfig, family: Family) -> dict[str, Any]:
-    """The settings as GGUF has them, of those of a folder under all their names."""
+    """GGUF's settings, from a folder's settings under all their names."""
     a, e, r, arch = config.attention, config.experts, config.recurrence, family.architecture
     settings: dict[str, Any] = {
         "block_count": config.layers, "context_length": min(config.positions, 1 << 20),
@@ -174,7 +174,7 @@ def _settings(f: Fields, config: LanguageConfig, family: Family) -> dict[str, An
     if family.mixers == "nemotron_h":
         inner = {"mlp": config.inner, "experts": 0 if e is None else e.inner}
         settings["feed_forward_length"] = [inner.get(mixer, 0) for mixer in config.mixers]
-        settings["attention.layer_norm_epsilon"] = config.eps  # readers ask for it beside that of RMS norms
+        settings["attention.layer_norm_epsilon"] = config.eps  # readers require it as well as the epsilon of RMS norms
     if e is None:
         settings = {key: value for key, value in settings.items() if not key.startswith("expert_")}
     numbers = {"logit_scale", "embedding_scale", "residual_scale", "attention.scale", "attention.clamp_kqv",
@@ -183,7 +183,7 @@ def _settings(f: Fields, config: LanguageConfig, family: Family) -> dict[str, An
 
 
 def _of_attention(f: Fields, config: LanguageConfig, a: Attention, family: Family) -> dict[str, Any]:
-    """The settings of heads and ropes. Where layers differ, those without attention have no heads of keys."""
+    """The settings of heads and RoPE. Where layers differ, those without attention have 0 KV heads."""
     heads = [a.kv_heads * (mixer in ("attention", "latent", "hybrid")) for mixer in config.mixers]
     settings: dict[str, Any] = {
         "attention.head_count": a.heads, "attention.head_count_kv": a.kv_heads if all(heads) else heads,
@@ -197,7 +197,7 @@ def _of_attention(f: Fields, config: LanguageConfig, a: Attention, family: Famil
         }  # fmt: skip
     if family.architecture in ("mpt", "dbrx") and a.clip is not None:
         settings["attention.clamp_kqv"] = a.clip
-    # A layer without a window has what scaling there is.
+    # RoPE scaling, if any, is that of the layers without a window.
     rope = next((r for r, w in zip(a.ropes, a.windows, strict=True) if r is not None and w is None), a.ropes[0])
     if rope is None:
         rope = next((r for r in a.ropes if r is not None), None)
@@ -223,7 +223,7 @@ def _of_attention(f: Fields, config: LanguageConfig, a: Attention, family: Famil
 
 
 def _listed(weights: ModelWeights, family: Family, config: LanguageConfig) -> dict[str, list[float]]:
-    """The tensors of one number that are settings with a number for each layer."""
+    """Tensors of one number that GGUF stores as settings with a number for each layer."""
     return {
         key: [float(np.asarray(weights.value(f"layers.{i}.{part}")).reshape(())) for i in range(config.layers)]
         for part, key in family.listed.items()
@@ -295,7 +295,7 @@ def _divisors(rope: Rope) -> Made:
 
 
 def _factor(config: LanguageConfig, name: str) -> Any:
-    """What the product with a weight is multiplied by, or what is read from it."""
+    """The factor of a product with a weight, or of rows gathered from it."""
     if name in ("embed_tokens.weight", "lm_head.weight"):
         return np.float32(config.embedding_scale if name.startswith("embed") else config.logit_scale)
     return config.multiplier(name.removesuffix(".weight")) if name.endswith(".weight") else None
@@ -316,8 +316,8 @@ def _joined(weights: ModelWeights, names: Sequence[str]) -> Value:
 
 
 def _in_pairs(weights: ModelWeights, name: str, config: LanguageConfig, part: str) -> Value:
-    """Rows of q or k whose halves are turned together, in the order in which neighbours are; the rest of a head, which
-    is not turned, stays behind them."""
+    """The rows of q or k, reordered so that RoPE rotates adjacent rows in place of a head's two halves; rows that are
+    not rotated stay after them."""
     a = config.attention
     assert a is not None
     value, heads = np.asarray(_floats(weights.value(name))), a.heads if part == "q" else a.kv_heads

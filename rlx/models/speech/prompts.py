@@ -19,8 +19,8 @@ TIMESTAMP_SECONDS = 0.02  # the time between two timestamps
 
 
 class Prompts(Record, slots=False):
-    """The marks of a model. `untimed` says that no timestamps follow; those are the ids after it. `languages` maps
-    codes such as "en" to marks, and is empty for a model of English alone."""
+    """The special tokens of a model. `untimed` means that no timestamps follow; timestamps are the ids after it.
+    `languages` maps codes such as "en" to tokens, and is empty for an English-only model."""
 
     vocabulary: int
     start: int
@@ -65,8 +65,8 @@ class Prompts(Record, slots=False):
         return result
 
     def allowed(self, tokens: Sequence[int], timestamps: bool) -> Allowed:
-        """Which tokens may follow those made after the prompt. Timestamps come in pairs but before the end, do not
-        fall, and the first token is one."""
+        """Which tokens may follow those generated after the prompt. Timestamps come in pairs, except before the end,
+        never decrease, and the first token is one."""
         result = np.ones(self.vocabulary, np.bool_)
         result[list(self.suppressed)] = False
         if not tokens:

@@ -37,13 +37,13 @@ from rlx.records import Record, replace
 from rlx.runtime import CompiledGraph, Session, State, Weights
 from rlx.runtime.keywords import keywords
 
-SHORTEST_SECONDS = 0.1  # what is left of a sound behind its last chunk and is shorter holds no word
+SHORTEST_SECONDS = 0.1  # a shorter remainder after the last chunk of a sound is ignored: it holds no word
 F32 = npt.NDArray[np.float32]
 Sound = str | os.PathLike[str] | tuple[npt.NDArray[Any], int]
 
 
 class Segment(Record):
-    """A part of a transcript: from when to when it is said, in seconds, and its text."""
+    """A part of a transcript: its start and end in seconds, and its text."""
 
     start: float
     end: float
@@ -152,11 +152,11 @@ class Transcriber(Closing):
     def transcribe(
         self, sound: Sound, *, language: str | None = None, task: str = "transcribe", timestamps: bool = False
     ) -> Transcript:
-        """What is said in a WAV file, or in samples and their rate: (array within ±1, samples a second).
+        """The transcript of a WAV file, or of (samples within ±1, samples per second).
 
-        `language` is a code such as "en"; without one it is what the model takes the first 30 s for. `task`
-        "translate" gives English. A chunk of 30 s after the other is transcribed, each token the likeliest; with
-        `timestamps` a chunk begins where the last whole segment ended. Raises: as `segments`."""
+        `language` is a code such as "en"; without one the model detects it from the first 30 s. `task` "translate"
+        translates into English. Chunks of 30 s are transcribed one after the other, always with the likeliest token;
+        with `timestamps` a chunk begins where the last complete segment ended. Raises: as `segments`."""
         heard: list[str | None] = [None]
         chunks = self.hear(sound, heard, language=language, task=task, timestamps=timestamps)
         parts = tuple(part for chunk in chunks for part in chunk)
@@ -178,8 +178,8 @@ class Transcriber(Closing):
     def hear(
         self, sound: Sound, heard: list[str | None], *, language: str | None, task: str, timestamps: bool
     ) -> Iterator[list[Segment]]:
-        """The segments of each chunk, of which there may be none; `heard` gets the code of the language. Raises: as
-        `segments`."""
+        """For each chunk its segments, perhaps none; the language's code is appended to `heard`. Raises: as `segments`.
+        """
         samples = self._samples(sound)
         asked = None if language is None else self.prompts.language(language)
         self.prompts.prompt(asked if asked is not None else 0, task, timestamps)
@@ -224,7 +224,7 @@ class Transcriber(Closing):
         return next((code for code, number in self.prompts.languages.items() if number == token), None)
 
     def tokens(self, language: int | None, task: str = "transcribe", timestamps: bool = False) -> list[int]:
-        """The tokens of the transcript of what was last listened to, without the prompt and the end."""
+        """The tokens of the transcript of the chunk that was encoded last, without the prompt and the end token."""
         p, result = self.prompts, list[int]()
         prompt = p.prompt(language, task, timestamps)
         head: Head = "timed" if timestamps else "token"
@@ -278,15 +278,15 @@ class Transcriber(Closing):
 
 
 def _times(tokens: list[int], times: int, seconds: float) -> tuple[float, float]:
-    """When a segment begins and ends. Whisper hears silence behind a chunk that is shorter than 30 s, and may time what
-    it hears there: no time is beyond the sound's end. A segment without a second timestamp lasts until then."""
+    """A segment's start and end. A chunk shorter than 30 s is padded with silence, where Whisper may put timestamps:
+    times are limited to the sound's end. A segment without a second timestamp ends there."""
     stamps = [min((t - times) * TIMESTAMP_SECONDS, seconds) for t in tokens if t >= times]
     return stamps[0] if stamps else 0.0, stamps[-1] if stamps[1:] else seconds
 
 
 def _cut(tokens: list[int], times: int, seconds: float) -> tuple[list[list[int]], float | None]:
-    """A chunk's tokens as segments, each with its two timestamps, and the seconds that they are of; None where these
-    are the whole chunk. What follows the last pair of timestamps is of the next chunk."""
+    """A chunk's tokens split into segments, each with its two timestamps, and the seconds that they cover; None for the
+    whole chunk. Tokens after the last pair of timestamps belong to the next chunk."""
     timed = [t >= times for t in tokens]
     ends = [i + 1 for i in range(len(tokens) - 1) if timed[i] and timed[i + 1]]
     whole = timed[-2:] == [False, True]

@@ -26,8 +26,8 @@ def check_nothing(c: Call, inputs: dict[int, str], *attributes: str) -> None:
 def _answer(
     c: Call, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, past: int
 ) -> Tensor:
-    """The attention of the queries, heads side by side. With `unidirectional` the last query attends to all keys, each
-    query before it to one key less."""
+    """The attention output, heads concatenated. With `unidirectional` the last query attends to all keys, each query
+    before it to one key fewer."""
     batch, count, n_q, _ = q.shape
     n_k = k.shape[2]
     causal = flag(c, "unidirectional") and n_q > 1

@@ -55,8 +55,8 @@ def _three(c: Call, count: int, kv_count: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _positions(c: Call, start: Tensor | None, batch: int, length: int) -> Tensor | None:
-    """The positions of the new tokens, the given ones or those from `start` of each row on; None where they are 0, 1, …
-    in all rows. A run whose positions the tables lack fails; `rope` refuses tables that are too short for any."""
+    """The positions of the new tokens: the given ones, else counted from each row's `start`; None if they are 0, 1, …
+    in all rows. A run with positions beyond the tables fails; `rope` refuses tables that are always too short."""
     rows = c.x(7).shape[0] if c.x(7).ndim else 0
     if c.has(9):
         at = c.x(9)
@@ -75,7 +75,7 @@ def _positions(c: Call, start: Tensor | None, batch: int, length: int) -> Tensor
 
 
 def _kept(c: Call, past: Tensor | None, x: Tensor, start: Tensor | None, room: int) -> Tensor:
-    """(batch, heads, room, size): of each row the past up to `start`, then the new elements; zeros follow."""
+    """The cache (batch, heads, room, size): in each row the past up to `start`, then the new elements, then zeros."""
     batch, count, length, size = x.shape
     if past is None or start is None:
         return _filled(x, room)
@@ -99,7 +99,7 @@ def _filled(x: Tensor, room: int) -> Tensor:
 
 
 def _sink(c: Call, count: int) -> Tensor | None:
-    """A score added to each head's sum of weights; None where nothing is added."""
+    """The sink's score of each head, a further term of its softmax; None without sinks."""
     if c.has(11):
         if c.x(11).shape != (count,):
             raise c.bad(f"head_sink is {c.x(11).shape}; expected one for each of {count} heads")
@@ -114,7 +114,7 @@ def _sunk(
     c: Call, sink: Tensor, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, start: Tensor | None,
     lengths: Tensor, causal: bool, window: int,
 ) -> Tensor:  # fmt: skip
-    """Attention with one more key in front of all, which has the sink's score and a value of zeros."""
+    """Attention with an additional first key, which has the sink's score and a value of zeros."""
     batch, count, n_q, size = q.shape
     n_k = k.shape[2]
     none = c.tensor(np.zeros((batch, k.shape[1], 1, size), k.dtype.np))

@@ -42,7 +42,7 @@ def as_float(t: Tensor, dtype: np.dtype[Any]) -> Tensor:
 
 
 def u64_of(t: Tensor) -> Tensor:
-    """Floats as the bits of unsigned numbers, rounded toward 0: what is 2^64 or more is the greatest of them."""
+    """Floats as unsigned 64-bit integers (their bits in i64), rounded toward 0; 2^64 and above saturate."""
     wide = o.cast(t, "f64")
     big = o.greater_equal(wide, 2.0**63)
     low = o.cast(o.where(big, o.sub(wide, 2.0**63), wide), "i64")
@@ -50,7 +50,7 @@ def u64_of(t: Tensor) -> Tensor:
 
 
 def as_integer(t: Tensor, dtype: np.dtype[Any]) -> Tensor:
-    """Floats as integers of a type, in its carrier: rounded toward 0, and what is beyond its ends becomes the end."""
+    """Floats as integers of a type, in its carrier: rounded toward 0, and saturated to the type's range."""
     if dtype == U64:
         return u64_of(o.maximum(t, 0.0))
     low, high = integer_range(dtype) or (0, 0)
@@ -128,7 +128,7 @@ def pow_(c: Call) -> Result:
 
 
 def _held(c: Call, t: Tensor, dtype: np.dtype[Any], kind: np.dtype[Any]) -> bool:
-    """Whether a tensor of integers is a constant of which a float loses nothing."""
+    """Whether a tensor of integers is a constant that the float type holds exactly."""
     try:
         known = from_carrier(c.known_tensor(t), dtype)
     except NeedsValues:

@@ -40,7 +40,7 @@ def conv(c: Call) -> Tensor:
 
 
 def _quantized(c: Call, x: Quantized, w: Quantized, s: Windows) -> Tensor:
-    """The convolution of what DequantizeLinear made of integers, as one of these."""
+    """The convolution of results of DequantizeLinear, computed on their integers."""
     whole = integer_conv(c, x.x, w.x, x.zero, w.zero)
     return _biased(c, scaled(c, whole, x, w, len(s.counts)), c.opt(2))
 
@@ -144,7 +144,7 @@ def conv_integer(c: Call) -> Tensor:
 
 @op("Col2Im")
 def col2im(c: Call) -> Result:
-    """Every column added back at the place of its window: the reverse of im2col."""
+    """Every column added at the position of its window: the reverse of im2col."""
     x, image, block = c.x(), c.known_ints(1), c.known_ints(2)
     s = windows_of(c, checked_shape(c, image), block)
     taps = math.prod(s.kernel)

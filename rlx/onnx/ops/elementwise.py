@@ -58,7 +58,7 @@ def elu(c: Call) -> Result:
 @op("Celu")
 def celu(c: Call) -> Result:
     """x where it is not negative, else alpha · (exp(x / alpha) - 1), also for a negative alpha, where onnx's function
-    departs from the text. Where |x / alpha| is below a rounding that is x, of whose quotient devices make 0."""
+    departs from the text. For tiny |x / alpha| the result is x itself: devices would flush the quotient to 0."""
     x, alpha = c.x(), c.float("alpha", 1.0)
     if alpha == 0 or not math.isfinite(alpha):
         raise c.bad(f"alpha is {alpha}, for which x / alpha is undefined; expected a finite number other than 0")

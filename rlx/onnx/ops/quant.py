@@ -156,8 +156,8 @@ def integer_product(c: Call, a: int, b: int, a_zero: int, b_zero: int) -> Tensor
 
 
 def multiplied(c: Call, x: Tensor, w: Tensor, zeros: Sequence[Tensor | None], turned: bool) -> Tensor:
-    """x times a matrix w of 8 bits, which are read as they are; `turned`: times its transpose. A constant one is turned
-    round while the program is built, so that its columns are rows."""
+    """x times an 8-bit matrix w, which is not widened; `turned`: times its transpose. A constant w is transposed at
+    build time, so that the product reads contiguous rows."""
     if not turned:
         constant = w.node.op.is_constant
         w = c.tensor(np.ascontiguousarray(c.known_tensor(w).T)) if constant else o.transpose(w)
@@ -167,7 +167,7 @@ def multiplied(c: Call, x: Tensor, w: Tensor, zeros: Sequence[Tensor | None], tu
 
 
 def quantized_product(c: Call, a: Tensor, b: Tensor, turned: bool) -> Tensor | None:
-    """a @ b, or a @ bᵀ if `turned`, of the integers that DequantizeLinear made them of; None where it did not."""
+    """a @ b, or a @ bᵀ if `turned`, from their integers before DequantizeLinear; None if they are not its results."""
     if a.ndim == 0 or b.ndim != 2 or a.shape[-1] != b.shape[1 if turned else 0]:
         return None
     quantized = operands(c, a, b, 0 if turned else 1, a.shape[-1])

@@ -47,7 +47,7 @@ _REDUCE: dict[str, tuple[int, Callable[[Tensor, Axes, bool], Tensor]]] = {
     "ReduceLogSum": (18, lambda x, axes, keep: o.log(o.sum(_wide(x), axes, keep))),
     "ReduceLogSumExp": (18, lambda x, axes, keep: o.logsumexp(x, axes, keep)),
 }  # fmt: skip
-_REAL = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp")  # what gives other numbers than integers of integers
+_REAL = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp")  # results of integers are not integers
 
 
 def _axes(c: Call, since: int) -> Axes | None:
@@ -77,7 +77,7 @@ def _reduction(since: int, function: Callable[[Tensor, Axes, bool], Tensor]) -> 
 
 
 def _integer_mean(c: Call, axes: Axes, keep: bool) -> Tensor:
-    """The exact mean rounded toward 0. Integers of 64 bits are divided first, so that no sum is beyond them."""
+    """The exact mean rounded toward 0. 64-bit integers are divided first, so that no sum overflows."""
     n = math.prod(c.x().shape[a] for a in axes)
     if not n:
         raise c.bad(f"axes {list(axes)} of {c.x().shape} hold no integers, and the mean of none is undefined")

@@ -1,4 +1,4 @@
-"""Non-maximum suppression: of boxes that overlap, the one of the highest score stays."""
+"""Non-maximum suppression: of boxes that overlap, the one with the highest score is kept."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rlx.ops.control import steps
 _PAIRS_PER_STEP = 1 << 12  # so many pairs of boxes are compared in about a step's time
 _BOXES_PER_BLOCK = 32  # boxes of a group that are compared with the others at once
 _LARGE_TABLE_BOXES = 1 << 13
-_AT_ONCE = 256  # boxes at least that are looked at together, of those that may be more than are wanted
+_AT_ONCE = 256  # the fewest of the best boxes that are examined together, even if fewer are wanted
 _LISTED_PAIRS = 1 << 19
-# An f32 differs from the true number by less than this part of it, or this much; squares of the largest are finite.
+# Bounds of f32's relative and absolute errors here, and the largest coordinate, whose square is finite.
 _ROUNDING, _TINY, _LARGEST = 2e-6, 1e-34, 1e18
 
 
 def suppressed(boxes: Array, scores: Array, limit: int, overlap: float, least: float | None, centred: bool) -> Array:
-    """Rows (image, class, box) of the boxes that stay, best first in each class, at most `limit` of a class.
+    """Rows (image, class, box) of the boxes that are kept, best first in each class, at most `limit` of a class.
 
-    A box goes where it shares more than `overlap` of their union with a better one that stays, or where its score is
-    not above `least`; with None every score is taken, NaN and -inf too. Boxes (N, B, 4) and scores (N, classes, B) are
+    A box is dropped if its intersection over union with a better kept box is above `overlap`, or if its score is not
+    above `least`; with None every score is accepted, NaN and -inf too. Boxes (N, B, 4) and scores (N, classes, B) are
     those of ONNX's NonMaxSuppression.
     """
     kept_boxes = []
@@ -49,7 +49,7 @@ def _of_class(
     left = scores if above is None else scores[above]
     if limit <= 0 or not len(left):
         return np.zeros(0, np.int64)
-    # Which boxes stay of the best ones depends on these alone: worse ones are looked at while too few stay.
+    # Whether a box is kept depends only on better ones: so more boxes are examined only while too few are kept.
     size, done = max(limit, _AT_ONCE), 0
     order = ranked(left, 4 * size)
     kept = order[:0]
@@ -64,7 +64,7 @@ def _of_class(
 
 
 def ranked(scores: Array, count: int) -> Array:
-    """The places of the `count` largest scores, largest first, equal ones by place, and NaN last."""
+    """The indices of the `count` largest scores, largest first, equal ones by index, and NaN last."""
     n = len(scores)
     if not 0 < count < n // 2:
         return np.argsort(-scores, kind="stable")[:count]
@@ -79,14 +79,14 @@ def ranked(scores: Array, count: int) -> Array:
 
 
 def _of_ranked(corners: Array, limit: int, overlap: float) -> Array:
-    """The ranks of the boxes that stay, best first."""
+    """The ranks of the boxes that are kept, best first."""
     stays = _by_pairs(corners, overlap)
     if stays is not None:
         return np.flatnonzero(stays)[:limit]
     kept: list[Array] = []
     boxes: _Boxes | None = None
     for table in _apart(corners, overlap):
-        # Of many groups one box each is work enough for a call of NumPy; of few groups several boxes are.
+        # With many groups one box of each is enough work for a NumPy call; with few groups it takes several boxes.
         if table.size > _LARGE_TABLE_BOXES:
             kept += _rounds(corners, table, limit, overlap)
         else:
@@ -96,7 +96,7 @@ def _of_ranked(corners: Array, limit: int, overlap: float) -> Array:
 
 
 def _by_pairs(corners: Array, overlap: float) -> Array | None:
-    """Which boxes stay, by a list of the pairs that lie together along the first axis; None where these are many."""
+    """Which boxes are kept, by a list of the pairs that overlap along the first axis; None if there are too many."""
     y0, x0, y1, x1 = np.ascontiguousarray(corners.T)
     if not overlap >= 0 or not np.isfinite(corners).all():
         return None
@@ -120,7 +120,8 @@ def _by_pairs(corners: Array, overlap: float) -> Array | None:
     better, worse = np.minimum(a, b), np.maximum(a, b)
     stays = np.ones(len(along), np.bool_)
     while len(better):
-        # A box that no better one covers stays, and what it covers goes: right for one more of a chain in each round.
+        # A box that no better one covers is kept, and those it covers are dropped: each round settles one more box of a
+        # chain.
         steps.spend("NonMaxSuppression", 1 + len(better) // _PAIRS_PER_STEP)
         sure = np.ones(len(stays), np.bool_)
         sure[worse] = False
@@ -131,7 +132,7 @@ def _by_pairs(corners: Array, overlap: float) -> Array | None:
 
 
 def _apart(corners: Array, overlap: float) -> list[Array]:
-    """Tables of boxes, a row for each group, filled up with -1; boxes of different groups share nothing.
+    """Tables of boxes, a row for each group, padded with -1; boxes of different groups do not overlap.
 
     Detectors move the boxes of each class to a place of their own, so that one call serves all classes. Groups are
     divided where no box lies along the first axis; those of about one size are in one table, by rank in each row.
@@ -164,7 +165,8 @@ def _apart(corners: Array, overlap: float) -> list[Array]:
 
 
 def _rounds(corners: Array, table: Array, limit: int, overlap: float) -> list[Array]:
-    """The ranks that stay. In each round the best box left of every group stays, and what it covers goes."""
+    """The ranks that are kept. In each round the best remaining box of every group is kept, and those it covers are
+    dropped."""
     kept = []
     left = table >= 0
     y0, x0, y1, x1 = np.moveaxis(corners[table], -1, 0)
@@ -198,8 +200,8 @@ def _rounds(corners: Array, table: Array, limit: int, overlap: float) -> list[Ar
 
 
 def _blocks(boxes: _Boxes, table: Array, limit: int) -> list[Array]:
-    """The ranks that stay. The next boxes of every group are compared with each other, and those of them that stay
-    with the boxes behind them, of which what they cover goes."""
+    """The ranks that are kept. The next block of boxes in every group is compared within itself; those kept are then
+    compared with the boxes after the block, and the ones that they cover are dropped."""
     result = []
     left, rest = table >= 0, boxes.of(table)
     count = np.zeros(len(table), np.int64)
@@ -231,8 +233,8 @@ def _blocks(boxes: _Boxes, table: Array, limit: int) -> list[Array]:
 
 
 def _first(table: Array, which: Array) -> tuple[Array, Array]:
-    """The elements of each row that count, in order and first, as wide as the longest row; the table as it is where
-    that is hardly less."""
+    """(table, which) with each row's selected elements moved to the front, as wide as the row with the most of them;
+    unchanged unless that halves the width."""
     counts = which.sum(1)
     width = int(counts.max(initial=0))
     if 2 * width > table.shape[1]:

@@ -20,13 +20,13 @@ from rlx.runtime import CompiledGraph
 
 MAX_BYTES = 1 << 30  # the default, plus TIMES_HELD times the bytes of inputs and weights
 TIMES_HELD = 64
-# A step is a node that is run, or STEP_BYTES that it writes.
+# A run of a node costs one step, and one more for each STEP_BYTES that it writes.
 MAX_STEPS = 1 << 18
 STEPS_HELD = 1024  # the default: the bytes of inputs and weights may also be written this many times
 BUILT = 8  # building may take 1 / BUILT of the steps: it runs the slower NumPy references
-STEPS_NODE = 64  # each node that a file itself lists gives so many
-NODE_STEPS = 96  # the steps that optimizing and planning a node count for
-TIMES_LISTED = 16  # functions and loops may make this many times a file's nodes: a few nested calls could make millions
+STEPS_NODE = 64  # the steps that each node listed in the file adds to the budget
+NODE_STEPS = 96  # the steps that optimizing and planning a node costs
+TIMES_LISTED = 16  # functions and loops may expand to this many times a file's nodes: nested calls could make millions
 _THREAD = threading.local()
 
 
@@ -40,7 +40,7 @@ class Budget(Record):
     layers: int = 0
 
     def written_out(self, own: int) -> int:
-        """The number of nodes that functions and loops may make, besides those that a file lists."""
+        """How many nodes functions and loops may expand to, beyond the `own` nodes of the file."""
         return self.steps // NODE_STEPS + TIMES_LISTED * own
 
     def check_few(self, graph: Graph, own: int) -> None:

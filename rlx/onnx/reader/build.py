@@ -49,13 +49,13 @@ Attribute = onnx.AttributeProto
 Scope = dict[str, "AnyValue | None"]
 
 UNCHECKED = "holds numbers that cannot be computed with"
-PACKED_BYTES, PACKED_FROM = 1 << 16, 4  # what outputs are joined behind a cut, and from how many on
-ADDED_STEPS = 4  # the steps that adding a node of the graph takes
+PACKED_BYTES, PACKED_FROM = 1 << 16, 4  # outputs at a cut of at most so many bytes are joined, if at least so many
+ADDED_STEPS = 4  # the steps that adding one node to the graph costs
 
 
 class Frame(Record):
-    """The scope of nodes: the named values, the opsets, the protos that a function's references to attributes stand
-    for, the number of functions and graphs around, and whether they are `defined` by onnx instead of in the file."""
+    """The scope of nodes: the named values, the opsets, the attributes that references in a function refer to, the
+    nesting depth of functions and graphs, and whether the nodes are `defined` by onnx instead of in the file."""
 
     scope: Scope
     imports: Mapping[str, int]
@@ -65,7 +65,7 @@ class Frame(Record):
 
 
 class Counted(Graph):
-    """The graph that is built: each node takes steps from the budget."""
+    """The graph that is built: adding a node takes steps from the budget."""
 
     def _append(self, record: Op, ins: tuple[Tensor, ...], attrs: Attrs, label: str) -> tuple[Tensor, ...]:
         if not record.leaf:
@@ -78,10 +78,10 @@ class GraphBuilder:
     loops; `strict` refuses unknown attributes. Afterwards `outputs` holds the structure of each output, `output_types`
     the element types of its tensors.
 
-    Where the graph is cut, `later` has the numbers of the nodes that are not in it, True for those that asked for the
-    value of a tensor and False for those that read what such a node makes; `outputs` then are those of the model's that
-    are there, and the tensors that later nodes read, of which `constants` has those that no input changes. `kinds` has
-    the types of outputs that are no plain tensors."""
+    If the graph is cut, `later` has the indices of the nodes after the cut: True for those that need the value of a
+    tensor, False for those that read results of such nodes. `outputs` are then the model's outputs before the cut and
+    the tensors that later nodes read; those that depend on no input are in `constants` instead. `kinds` has the types
+    of outputs that are not plain tensors."""
 
     def __init__(
         self, model: Any, initializers: Mapping[str, Array], folder: Path | None, own: int, limit: int,
@@ -105,7 +105,7 @@ class GraphBuilder:
         self.constants: dict[str, Array] = {}
         self.later: dict[int, bool] = {}
         self.packs: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
-        self._absent: set[str] = set()  # the names of what later nodes make
+        self._absent: set[str] = set()  # the names of the later nodes' results
         self._cuts: Callable[[NeedsValues, Any], bool] = _never
 
     def build(
@@ -150,7 +150,7 @@ class GraphBuilder:
         return sorted({name for index in self.later for name in reads(nodes[index])} - self._absent)
 
     def _pass_on(self, name: str, scope: Scope) -> None:
-        """Keeps what a later node reads: its value where that is known, else it becomes an output."""
+        """Keeps a value that a later node reads: as a constant if it is known, else as an output."""
         value = scope[name]
         if isinstance(value, Value):
             try:
@@ -161,8 +161,8 @@ class GraphBuilder:
         self._output(onnx.ValueInfoProto(name=name), scope)
 
     def pack(self) -> None:
-        """Joins small tensors that only nodes behind the cut read to one output of each dtype: a detector of 90 classes
-        has 180, each of which the host would wait for. `packs` says what such an output consists of."""
+        """Joins small tensors that only nodes after the cut read into one output per dtype: a detector with 90 classes
+        has 180 of them, and the host would wait for each. `packs` lists the parts of such an output."""
         wanted = {o.name for o in self.model.graph.output}
         by_dtype: dict[Any, list[str]] = {}
         for name, t in self.graph.outputs.items():
@@ -182,7 +182,7 @@ class GraphBuilder:
         return self.known.words.from_carrier(self.known(value.tensor, what), value.dtype)
 
     def _waits(self, index: int, node: Any) -> bool:
-        """Whether a node of the model's graph comes after the cut, since it reads what does."""
+        """Whether a node comes after the cut because it reads a result from there."""
         if self._absent.isdisjoint(reads(node)):
             return False
         self.later[index] = False

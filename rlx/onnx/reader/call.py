@@ -85,8 +85,8 @@ class NeedsValues(Exception):
 
 
 class WriteOut(Exception):
-    """Raised by a builder whose node is better built by onnx's function for the operator, of these inputs and
-    attributes instead of the node's own."""
+    """Raised by a builder whose node is to be built by onnx's function for the operator, with these inputs and
+    attributes in place of the node's own."""
 
     def __init__(
         self, inputs: Mapping[int, AnyValue] | None = None, attributes: Mapping[str, float] | None = None
@@ -97,8 +97,8 @@ class WriteOut(Exception):
 
 
 class OutOfRange(ModelFormatError):
-    """An integer that an operator reads while it is built and that is none from `least` to `most`; `fed` is the input
-    of the model that it came from, or None."""
+    """An integer that an operator reads at build time is outside `least` to `most`; `fed` is the input of the model
+    that it came from, or None."""
 
     def __init__(self, text: str, fed: str | None, least: int, most: int) -> None:
         super().__init__(text)
@@ -106,11 +106,11 @@ class OutOfRange(ModelFormatError):
 
 
 class ConstantEvaluator:
-    """The constant evaluator: values of tensors that depend on constants alone, computed by the ops' references;
-    strings are numbers in the string table `words`. `steps` counts the steps of compiled loops in the body being built,
-    `bodies` the graphs of control ops that were built or tried, `parts` the parts that sequences were split into.
-    `packed`: matrices for which products may read packed weights, and whether these are their transposed. `quantized`:
-    what DequantizeLinear made of integers of 8 bits (`ops.quantized.Quantized`)."""
+    """Computes the values of tensors that depend on constants alone, by the ops' references; strings are indices into
+    the string table `words`. `steps` counts the steps of compiled loops in the body being built, `bodies` the graphs of
+    control ops that were built or tried, `parts` the parts that sequences were split into. `packed` maps a matrix to
+    packed weights that products may read instead, with whether these are its transpose; `quantized` maps results of
+    DequantizeLinear to their 8-bit integers (`ops.quantized.Quantized`)."""
 
     def __init__(self) -> None:
         self.words = StringTable()
@@ -292,7 +292,7 @@ class Call:
     def known_between(
         self, i: builtins.int, least: builtins.int, most: builtins.int, what: builtins.str, why: builtins.str
     ) -> builtins.int:
-        """The one integer in an input, which is called `what`. Raises: NeedsValues; OutOfRange, saying `why`."""
+        """The one integer in an input; `what` names it in errors. Raises: NeedsValues; OutOfRange, saying `why`."""
         number, t = self.known_int(i), self.x(i)
         if not least <= number <= most:
             text = f"{self.where}: {what} is {number}; {why}: expected {least} to {most}"
@@ -300,13 +300,13 @@ class Call:
         return number
 
     def writes(self, start: Tensor, count: builtins.int, length: builtins.int, least: builtins.int = 0) -> None:
-        """Says that the node writes `count` rows of each batch into a cache of `length`, from `start` on, which is at
-        least `least`; a run in which they do not fit fails. Raises: ModelFormatError for a known start."""
+        """Declares that the node writes `count` rows per batch into a cache of `length` rows, from `start` ≥ `least`
+        on; a run in which they do not fit fails. Raises: ModelFormatError for a known start that does not fit."""
         self._checked(self.where, start, limits_of(count, length, least))
 
     def limited(self, t: Tensor, name: builtins.str, most: builtins.int, least: builtins.int = 0) -> None:
-        """Says that an input of this name has numbers from `least` to `most`; a run in which it has others fails.
-        Raises: ModelFormatError for known numbers."""
+        """Declares that the elements of the input `name` are from `least` to `most`; a run with others fails. Raises:
+        ModelFormatError for known elements that are not."""
         self._checked(f"{self.where}: {name}", t, between(least, most))
 
     def _checked(self, what: builtins.str, t: Tensor, limits: Array) -> None:

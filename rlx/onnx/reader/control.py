@@ -1,8 +1,8 @@
 """Control flow. A branch with a known predicate is built in place, and a short loop with a known number of steps is
-unrolled. The others are compiled, as rlx.cond, rlx.while_loop and rlx.scan, where both branches, or all steps, give
-equal types.
+unrolled. Others are compiled to rlx.cond, rlx.while_loop and rlx.scan, if both branches, or all steps, give equal
+types.
 
-Where neither is possible, the values that decide become part of the compiled program.
+Where neither is possible, the values that decide the control flow are compiled in as constants.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MAX_ITERATIONS = 1 << 11  # iterations of a loop that is unrolled
 # A loop of a known number of steps is unrolled up to these limits of steps and of nodes in all: the steps then fuse.
 FEW_STEPS = 16
 FEW_NODES = 512
-MAX_STEPS = 1 << 17  # steps of nested compiled loops whose steps are counted before: models are untrusted
-# Graphs that become bodies of compiled control ops: each is a program of its own, which costs a hundred nodes' time.
+MAX_STEPS = 1 << 17  # the most steps of nested compiled loops with known counts: models are untrusted
+# The most bodies of compiled control ops: each is a program of its own, which costs as much time as a hundred nodes.
 MAX_BODIES = 128
-ENDLESS = 1 << 18  # steps after which the run of a loop that only its condition ends is stopped
+ENDLESS = 1 << 18  # the run of a loop that only its condition ends is stopped after so many steps
 Body = Callable[[Any, Sequence[AnyValue | None]], list[AnyValue]]
 
 
@@ -41,7 +41,7 @@ class _Unfit(Exception):
 
 
 class TooManySteps(UnsupportedOp):
-    """Nested loops whose steps, counted before, are more than `MAX_STEPS`."""
+    """Nested loops with known counts have more than `MAX_STEPS` steps together."""
 
 
 def build_control(c: Call, graphs: Mapping[str, Any], run: Body) -> list[AnyValue]:

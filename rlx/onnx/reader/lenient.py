@@ -1,5 +1,5 @@
-"""What exporters get wrong and ONNX Runtime takes: nodes out of order, domains that are not imported, declarations that
-do not hold. What it would change is warned of, and `strict` refuses it."""
+"""Accepts what exporters get wrong and ONNX Runtime accepts: nodes out of order, domains that are not imported, wrong
+declarations. It warns of each departure from the format, and `strict` refuses it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlx.onnx.ready import DEPARTED
 
 
 def departs(said: str, taken: str, strict: bool) -> None:
-    """Warns that a file departs from its format, and how it is taken. Raises: ModelFormatError where `strict`."""
+    """Warns that a file departs from its format, and how it is read. Raises: ModelFormatError if `strict`."""
     if strict:
         raise ModelFormatError(f"{said}; rlx.onnx.load(…, strict=False), or --no-strict, {taken}")
     DEPARTED.append(said)
@@ -61,8 +61,8 @@ def _domain(name: str) -> str:
 
 
 def put_in_order(model: Any) -> None:
-    """Sorts the nodes of a model, of its functions and of the graphs in nodes so that each comes after those that make
-    its inputs, and else as they stand. Raises: ModelFormatError naming the nodes of a cycle, or for too many."""
+    """Sorts the nodes of a model, of its functions and of inner graphs topologically, otherwise keeping their order.
+    Raises: ModelFormatError naming the nodes of a cycle, or for too many nodes."""
     budget = [MAX_NODES]
     for function in model.functions:
         _sort(function.node, set(function.input), f"function {shown(function.name)}", budget, 1)
@@ -71,7 +71,7 @@ def put_in_order(model: Any) -> None:
 
 
 def _sort(nodes: Any, known_names: set[str], what: str, budget: list[int], depth: int) -> set[str]:
-    """Sorts nodes and those of graphs inside. Returns: the names that they take from around."""
+    """Sorts nodes and those of inner graphs. Returns: the names that they read from outer scopes."""
     budget[0] -= len(nodes)
     if budget[0] < 0:
         raise ModelFormatError(f"the model has more than {MAX_NODES:,} nodes")

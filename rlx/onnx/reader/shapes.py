@@ -1,6 +1,6 @@
-"""The shapes that the texts of onnx's operators demand of their inputs, and the check of a node's inputs against them.
+"""The input shapes that onnx's operator specifications require, and the check of a node's inputs against them.
 
-Builders check what attributes decide; here stands what follows from the inputs alone.
+Builders check what depends on attributes; these are the rules for the inputs alone.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Shape = tuple[int, ...]
 _LOSS = "{0}=N C *D; {1}=N *D; {2}=C"
 _WEIGHT = "w=M *K; w_scale= | M; w_zero_point= | M; x_scale=; x_zero_point=; y_scale=; y_zero_point=; B=M"
 
-# Each operator's inputs by name. Dimensions are numbers, names, which mean one length in all inputs, differences such
-# as K-1, and `*D`, any number of dimensions; nothing is a scalar. `|` separates alternatives; what stands behind `~`
-# departs from the text but is what ONNX Runtime takes. `=x` is the shape of input x. Of several lines the first whose
-# first input fits holds.
+# Each operator's inputs by name. A dimension is a number, a name, which has one length in all inputs, a difference such
+# as K-1, or `*D`, any number of dimensions; an empty shape is a scalar. `|` separates alternatives; those after `~` are
+# not in the specification but accepted by ONNX Runtime. `=x` is the shape of input x. Of several lines the first one
+# whose first input fits applies.
 SHAPES: dict[str, str | tuple[str | tuple[str, ...], ...]] = {
     "AffineGrid": "size=S",
     "Attention": (
@@ -122,8 +122,8 @@ SHAPES: dict[str, str | tuple[str | tuple[str, ...], ...]] = {
 
 
 class Rule(Record):
-    """What one input may be: the alternatives of the text, those of ONNX Runtime beside them, or another input's
-    shape."""
+    """The allowed shapes of one input: the specification's alternatives, further ones of ONNX Runtime, or another
+    input's shape."""
 
     name: str
     text: str
@@ -151,8 +151,8 @@ _RULES = {kind: _parsed(said) for kind, said in SHAPES.items()}
 
 
 def check_shapes(schema: Any, inputs: Sequence[AnyValue | None], where: str, strict: bool) -> None:
-    """Checks the shapes of a node's inputs against its operator's text. One number may be a scalar or a vector of one
-    unless `strict`; what ONNX Runtime takes beside the text is warned of.
+    """Checks the shapes of a node's inputs against its operator's specification. A scalar and a vector of one element
+    are interchangeable unless `strict`; shapes that only ONNX Runtime accepts give a warning.
 
     Raises: ModelFormatError."""
     groups = _RULES.get(schema.name)
@@ -198,7 +198,7 @@ def _check(
 
 
 def _said(rule: Rule, bound: Mapping[str, int | Shape]) -> str:
-    """The alternatives in words, with the lengths that other inputs have set."""
+    """The alternatives in words, with the lengths that other inputs have fixed."""
     forms = ["a scalar" if not dims else f"({', '.join(dims)}{',' * (len(dims) == 1)})" for dims in rule.allowed]
     known = {n: bound[n] for dims in rule.allowed for n in map(_name, dims) if n in bound}
     lengths = ", ".join(f"{n} = {v}" for n, v in known.items())

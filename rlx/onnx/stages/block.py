@@ -1,4 +1,5 @@
-"""The nodes behind a cut: the host runs them one by one; from a network's layer on, the rest is a model of its own."""
+"""The nodes after a cut: the host runs them one by one; from the first large node on, the rest is a model of its own.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from rlx.runtime.array import Array as DeviceArray
 from rlx.runtime.report import Report
 from rlx.runtime.session import Target
 
-# A node that reads this many bytes begins a program of its own: a layer's weights and inputs, and any other node's.
+# A node that reads this many bytes, inputs and weights, begins a program: the first for a layer, the second for others.
 LAYER = 1 << 16
 LARGE = 1 << 24
 _LAYERS = (
@@ -136,7 +137,7 @@ class Around(Protocol):
 
 
 class _Drawn(Draws):
-    """Random numbers that are drawn while a node is run, by generators that its next run continues."""
+    """Random numbers drawn while a node is run; its next run continues the same generators."""
 
     def __init__(self, generators: list[np.random.Generator]) -> None:
         super().__init__()
@@ -152,7 +153,7 @@ class _Drawn(Draws):
 
 
 class Step:
-    """A node as the host runs it. `asks`: it asks for the value of a tensor, so no program can hold it."""
+    """A node as the host runs it. `asks`: it needs the value of a tensor, so it cannot be in a program."""
 
     def __init__(self, model: Around, node: Any, index: int, imports: Mapping[str, int], asks: bool) -> None:
         self.node = node
@@ -176,15 +177,15 @@ class Step:
         known = self.plain and self.kind in FUNCTIONS and self._read(model, schema)
         self.function = FUNCTIONS[self.kind] if known else None
         self.count = COUNTS.get(self.kind) if known and self.n_outputs == 1 else None
-        self.known: tuple[tuple[str, Any, Count | None], ...] = ()  # inputs, constants among them, these as counts
+        self.known: tuple[tuple[str, Any, Count | None], ...] = ()  # each input's name, constant, its count
         self.picks = known and self.kind in PICKS
         self.twin: Step | None = None  # an earlier node of the same kind, attributes and inputs
-        # Of each output, how many of its first rows are read; None: all. A node may make no more than these.
+        # For each output, how many of its first rows are read (None: all); a node need not compute more.
         self.rows: tuple[int | None, ...] = (None,) * self.n_outputs
 
     def _read(self, model: Around, schema: Any) -> bool:
-        """Reads the attributes that a function may ask for; whether there are no others, and no faults that the
-        builder would name."""
+        """Reads the attributes that a function may ask for. Returns: whether there are no others, nor any fault that
+        the builder would report."""
         if not schema.min_output <= self.n_outputs <= schema.max_output:
             return False
         for a in self.node.attribute:
@@ -203,9 +204,9 @@ class Step:
 
 
 class Block:
-    """Nodes in order, of a model behind its cut or of the graph of a control operator; `wanted` are the names that
-    are read after them, and how many first rows of each, None for all. `run` enters their results into the values of a
-    run; `constants` are known to be among these by their identity, but for those in `own`, which `run` adds."""
+    """Nodes in order, from a model after its cut or from the graph of a control operator; `wanted` are the names that
+    are read after them, each with how many first rows (None: all). `run` adds the nodes' results to the values of a
+    run. A value of the run counts as one of `constants` if it is the same object; `run` itself adds those in `own`."""
 
     def __init__(
         self,
@@ -230,7 +231,7 @@ class Block:
             step.known = tuple((n, constants.get(n), count_of(constants.get(n))) for n in step.inputs)
         _find_twins(self.steps)
         self._assumed = find_rows(self.steps, wanted, constants)
-        self.reached = 0  # the nodes that the host has run
+        self.reached = 0  # how many nodes the host has run
         self._rests: dict[tuple[int, tuple[str, ...]], Rest] = {}
         self._lock = renewed(self, "_lock", threading.RLock)  # guards the rests, and the graphs in the steps
 
@@ -244,7 +245,7 @@ class Block:
             return [*self._rests.values(), *(b for step in self.steps for b in step.blocks.values())]
 
     def reports(self) -> list[Report]:
-        """The reports of the programs behind the nodes that the host runs."""
+        """The reports of the programs that follow the nodes that the host runs."""
         return [r for part in self._parts() for r in part.reports()]
 
     def run(self, values: Values) -> None:
@@ -280,7 +281,7 @@ class Block:
         self._ran(values, len(self.steps), begin, before)
 
     def _read_whole(self) -> None:
-        """Lets every node make all of its rows: a number that said how many are read is another one in this run."""
+        """Makes every node compute all of its rows, since a count that limited them has another value in this run."""
         with self._lock:
             self._assumed = ()
             for step in self.steps:
@@ -289,7 +290,8 @@ class Block:
                     block._read_whole()
 
     def _ran(self, values: Values, count: int, begin: float, before: int) -> None:
-        """Notes that the host has run the first `count` nodes; the parts from `before` on ran for graphs in these."""
+        """Records that the host has run the first `count` nodes; the parts from `before` on ran for their inner graphs.
+        """
         self.reached = max(self.reached, count)
         if count:
             seconds = time.perf_counter() - begin - sum(p.seconds for p in values.parts[before:])
@@ -310,7 +312,7 @@ class Block:
             OverflowError,
             ZeroDivisionError,
         ):
-            return NotImplemented  # the builder says in its own words what is wrong
+            return NotImplemented  # the builder then reports the fault
         if type(result) is np.ndarray:
             return (result,)
         if result is NotImplemented or isinstance(result, tuple):
@@ -356,7 +358,7 @@ class Block:
     # -- the rest as a model
 
     def _from(self, k: int, values: Values) -> dict[str, Any]:
-        """The wanted results that the nodes from number k on make, by programs for the shapes of what they read."""
+        """The wanted results of the nodes from index k on, by programs for the shapes of the values that they read."""
         nodes = self._nodes[k:]
         produced = {n for node in nodes for n in node.output}
         read = {n for step in self.steps[k:] for n in step.reads} - produced
@@ -500,7 +502,7 @@ def _counted(step: Step, values: Values) -> Count | None:
 
 
 def _picked(step: Step, values: Values) -> tuple[Any, ...] | None:
-    """The results of a node that reads or makes what is not yet made; None where it needs arrays."""
+    """The results of a node that reads or makes arrays that are not yet computed; None if it needs arrays."""
     if step.kind == "NonZero":
         return picked(step, [values.host(step.inputs[0])])
     arguments = [values[n] if n else None for n in step.inputs]
@@ -524,7 +526,7 @@ def _constant(node: Any) -> Any:
 
 
 def _large(step: Step, values: Values) -> bool:
-    """Whether a node is worth a program."""
+    """Whether a node reads enough bytes to begin a program."""
     nbytes = sum(_nbytes(values.get(n)) for n in step.reads)
     if any(True for _ in subgraphs(step.node)):
         return False

@@ -38,7 +38,7 @@ class StagedReport(Report, repr=False):
 
 class Staged(Closing):
     """A model for given input shapes on one device: `first`, the program of all nodes whose shapes follow from those of
-    the inputs, and a block of the nodes behind the cut. It is used as a Program is."""
+    the inputs, and a block of the nodes after the cut. It has the interface of a Program."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Staged(Closing):
         self._wanted = list(wanted)
         self._budget = budget
         self._check = check
-        self._owns = owns  # the block; else the programs of other lengths use it too
+        self._owns = owns  # whether the block is its own, not shared with programs of other lengths
 
     def __repr__(self) -> str:
         return f"Staged({self.first!r}, then {len(self.block.steps):,} nodes behind a cut)"
@@ -93,7 +93,7 @@ class Staged(Closing):
         )
 
     def save(self, path: str | os.PathLike[str]) -> NoReturn:
-        """Raises: UnsupportedOp: programs are saved, and the nodes behind the cut are in none."""
+        """Raises: UnsupportedOp, always: the nodes after the cut are in no program that could be saved."""
         raise UnsupportedOp(
             f"save {os.fspath(path)}: the model is cut, since shapes depend on values; what is behind the cut is in no "
             "program that could be saved: load the model itself"
@@ -111,7 +111,7 @@ class Staged(Closing):
     ) -> dict[str, Any]:
         """Runs, and adds the parts to `parts`; `compiled` is how long compiling took, if it was for this run."""
         begin = time.perf_counter()
-        # What only the programs behind the cut read stays on the device, but padded results are cut on the host.
+        # Results for programs after the cut stay on the device, but padded results are trimmed on the host.
         outputs = self.first.run(inputs, "host" if self.first.rounded else "device")
         if self.graph.program.nodes:
             parts.append(self.first.part(time.perf_counter() - begin, compiled))
@@ -142,8 +142,8 @@ def _arrays(value: Any) -> Iterator[Any]:
 
 
 def _owned(value: Any, shared: set[int]) -> Any:
-    """A result that is the caller's alone: neither a constant nor an input, whose identities are in `shared`, nor part
-    of another result. Arrays that are handed out are added to `shared`."""
+    """A result that the caller alone owns: a copy if it is a constant, an input or another result, whose identities are
+    in `shared`. The returned arrays are added to `shared`."""
     if isinstance(value, list):
         return [_owned(v, shared) for v in value]
     if not isinstance(value, np.ndarray):
