@@ -26,7 +26,7 @@ from rlx.ir.expr import linearize
 from rlx.records import Record
 
 _ITEM_ELEMENTS = 8192
-_LONG_ROW_ELEMENTS = 512  # in longer rows several vectors are processed at once
+_LONG_ROW_ELEMENTS = 512  # several vectors of longer rows are processed at once
 _FUNCTIONS = 2  # transcendental functions at most in trees that process four vectors; more would take long to compile
 _LIGHT = frozenset(
     "arg lit neg abs add sub mul max min select cast not and or xor shl shr eq ne lt le gt ge floor ceil round trunc "

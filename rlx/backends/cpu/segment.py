@@ -39,10 +39,10 @@ _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 # Less work is not given to another thread. A thread that still spins begins within 0.3 µs; waking one that sleeps costs
 # 12 µs, usually once in a run, since it then spins until the next step comes.
 _WORTH_A_THREAD_NS = 2_500.0
-_WORTH_IN_A_CROWD_NS = 15_000.0  # where other processes want the cores too
+_WORTH_IN_A_CROWD_NS = 15_000.0  # used where other processes want the cores too
 _CHUNKS_PER_THREAD = 4  # some chunks of a step end sooner than others
 _UNDER_WAY = [STEP, ITEM, SHARED, OWNS]
-_PAUSE_NS = 2_000_000.0  # about how often a thread interrupts its work to see whether a signal is pending
+_PAUSE_NS = 2_000_000.0  # a thread interrupts its work about so often to see whether a signal is pending
 
 
 class Segment:

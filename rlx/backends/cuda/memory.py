@@ -25,7 +25,7 @@ SPARE_BYTES = 32 << 10  # the largest size of which spares are kept
 _SPARES_BYTES = 512 << 10  # the most bytes of spares of one size
 STAGING_BYTES = 8 << 20
 _BOUNCE_BYTES = 32 << 20
-_PINNED_FROM_BYTES = 1 << 20  # from this size on, it is worth asking whether a caller's memory is pinned
+_PINNED_FROM_BYTES = 1 << 20  # memory of a caller that is smaller is not asked whether it is pinned
 _HOST = 1  # cudaMemoryTypeHost
 
 

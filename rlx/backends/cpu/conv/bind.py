@@ -33,7 +33,7 @@ from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, 
 from rlx.dtypes import as_dtype
 from rlx.ir import Expr, Node
 
-_FEW_CHANNELS = 8  # with so few channels, a row of the filter is one tap of a zero-padded image
+_FEW_CHANNELS = 8  # a row of the filter with so few channels is one tap of a zero-padded image
 
 
 @engine("conv", takes_epilogue=True, images="makes")

@@ -40,7 +40,7 @@ from rlx.dtypes import as_dtype, i32
 from rlx.ir import Expr, Node
 from rlx.ir import expr as ex
 
-_FEW_CHANNELS = 8  # with so few channels, a row of the filter is one tap of an image padded with zero points
+_FEW_CHANNELS = 8  # a row of the filter with so few channels is one tap of an image padded with zero points
 
 
 @engine("integer_conv", takes_epilogue=True, images="makes")

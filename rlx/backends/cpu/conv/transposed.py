@@ -49,7 +49,7 @@ from rlx.ir import Expr, Node
 from rlx.ir import expr as ex
 from rlx.records import Record
 
-_MAX_PHASES = 256  # with more phases, steps would cost more than their work
+_MAX_PHASES = 256  # the steps of more phases would cost more than their work
 _FEW_OUTPUTS = 4
 
 

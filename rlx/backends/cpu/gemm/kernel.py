@@ -76,7 +76,7 @@ class GemmKernel(Record):
     epilogue: Expr | None = None  # an expression of the sum and the operands; None stores the sum
     out: DType = f32
     how: str = "fma"  # or how integer words are multiplied: see `multiplied`
-    whole: int = 0  # with `masked`: the vectors that have all their columns in every panel
+    whole: int = 0  # if `masked`, the vectors that have all their columns in every panel
     skips: bool = False  # taps of a tile whose first address is 0 add nothing
 
     @property

@@ -18,7 +18,7 @@ from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, 
 from rlx.dtypes import DType, as_dtype
 from rlx.ir import Expr, Node
 
-_ROWS_IN_TURNS = 16  # for up to so many rows of x, each row of a packed weight is decoded once for every few of them
+_ROWS_IN_TURNS = 16  # each row of a packed weight is decoded once for every few rows of x, up to so many of these
 _FIRST_LEVEL_BYTES = 16_384  # a row of x of this size stays in the first-level cache beside a row of the weight
 FEW_ROWS = 8  # rows of x for which a row of the weight is decoded once
 

@@ -15,7 +15,7 @@ from rlx.ir import Expr, Tensor
 from rlx.ir import expr as ex
 
 MAX_INDEX = 1 << 31  # element indices in a kernel are 31 bits
-MAX_OPERANDS = 14  # with the meta block's address and n, that makes 124 bytes of arguments
+MAX_OPERANDS = 14  # these, the meta block's address and n make 124 bytes of arguments
 _THREADS = 256
 _SOFTWARE_ELEMENTS = 16
 _SPREAD = 1 << 18  # elements up to which every element gets a thread of its own

@@ -17,7 +17,7 @@ from rlx.ir.rows import Rows, last_axis
 
 _MAX_QUADS = 8  # the most quads that a thread holds in registers: 32 elements of its row
 _WARP = 32
-_MANY_ROWS = 2048  # from so many rows on, one warp per row fills the device
+_MANY_ROWS = 2048  # one warp per row fills the device if there are as many rows
 
 
 def power(n: int) -> int:

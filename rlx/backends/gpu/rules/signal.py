@@ -49,7 +49,7 @@ SEGMENT_POWER = declare(
                 (1024, True, True, False, 0, True), (2048, True, False, False, 2, True),
                 (4096, True, False, True, 1, True)),
         threads=128,
-        resident="(H == 16u ? 5 : 4)",  # with more workgroups, registers would spill to memory
+        resident="(H == 16u ? 5 : 4)",  # registers would spill to memory if there were more workgroups
         unroll=True,
         subgroups=True,
     )
