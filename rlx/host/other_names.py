@@ -65,5 +65,5 @@ def _public(module: str) -> list[str]:
         return []
     if "__all__" in vars(found):
         return list(found.__all__)
-    own = vars(found)  # of a package whose names load later `dir` knows more
+    own = vars(found)  # `dir` knows names beyond these where a package loads them by need
     return [n for n in dir(found) if n not in own or str(getattr(own[n], "__module__", "")).startswith("rlx")]
