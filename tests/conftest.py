@@ -20,6 +20,7 @@ import gc
 import importlib.util
 import os
 import shutil
+import signal
 import tempfile
 from collections import Counter
 from collections.abc import Generator
@@ -260,3 +261,12 @@ def clean_env(tmp_path: Path) -> dict[str, str]:
     env |= {FULL_ENV: "1"} if full() else {}
     env["RLX_CACHE_DIR"] = str(tmp_path / "cache")
     return env
+
+
+@pytest.fixture(autouse=True)
+def _pipes_stay_as_they_are() -> Generator[None, None, None]:
+    """Commands give SIGPIPE its default action, by which a later test's client that leaves would end this process."""
+    before = signal.getsignal(signal.SIGPIPE)
+    yield
+    if signal.getsignal(signal.SIGPIPE) is not before:
+        signal.signal(signal.SIGPIPE, before)
