@@ -1,7 +1,8 @@
 """Ops outside a trace, one at a time: rlx on each device beside torch and JAX, each on its own arrays, in turns.
 
-`python benchmarks/kernels/eager.py [--device cpu --device cuda --device vulkan] [--jax PYTHON] [--seconds 55]`: by
-default all devices that are here. `--jax` is an interpreter that has JAX, which need not be this one. For each op the
+`python benchmarks/kernels/eager.py [--device cpu --device cuda --device vulkan] [--jax PYTHON] [--torch PYTHON]
+[--beside CHECKOUT] [--seconds 55]`: by default all devices that are here. `--jax` and `--torch` are interpreters that
+have these libraries, which need not be this one, and `--beside` is the root of another checkout of rlx. For each op the
 least of many rounds, in µs a call after the first: until the call returns ("launch"), and until the device has done
 it ("finish"). The last rows are arrays of 512 KB. torch is left out on Vulkan, JAX where its interpreter has no such
 device.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -25,21 +27,27 @@ Timed = tuple[Callable[[], Any], int]
 
 def measured(library: str, device: str) -> tuple[dict[str, Timed], Callable[[], None]]:
     """The ops, each with its calls in a round, and a function that waits for the device."""
-    small, square, large = (np.ones(shape, np.float32) for shape in ((4, 4), (64, 64), (256, 512)))
+    small, square, large, line = (np.ones(shape, np.float32) for shape in ((4, 4), (64, 64), (256, 512), (4,)))
     index = np.array([0, 2])
+
+    def formula(x: Any) -> Any:
+        return x * 2.0 + 1.0
+
     xp: Any
-    if library == "rlx":
+    if library in ("rlx", "base"):
         import rlx
 
         xp, opened = rlx, rlx.Session(device).device
-        x, m, b, at = (rlx.array(a, device=device) for a in (small, square, large, index))
+        x, m, b, v, at = (rlx.array(a, device=device) for a in (small, square, large, line, index))
+        half, jitted = "f16", rlx.jit(formula, device=device, out="device")
         wait: Callable[[], None] = opened.synchronize
     elif library == "jax":
         import jax
         import jax.numpy as jnp
 
         xp, where = jnp, jax.devices("gpu" if device == "cuda" else device)[0]
-        x, m, b, at = (jax.device_put(a, where) for a in (small, square, large, index))
+        x, m, b, v, at = (jax.device_put(a, where) for a in (small, square, large, line, index))
+        half, jitted = jnp.float16, jax.jit(formula)
 
         def wait() -> None:
             (x + x).block_until_ready()  # the device works in order
@@ -48,17 +56,24 @@ def measured(library: str, device: str) -> tuple[dict[str, Timed], Callable[[], 
 
         xp = torch
         torch.set_num_threads(1)
-        x, m, b, at = (torch.from_numpy(a).to(device) for a in (small, square, large, index))
+        x, m, b, v, at = (torch.from_numpy(a).to(device) for a in (small, square, large, line, index))
+        half, jitted = torch.float16, formula  # torch.compile takes seconds, and a compiler of the system
         wait = torch.cuda.synchronize if device == "cuda" else (lambda: None)
-    few, large_few = CALLS, LARGE_CALLS
+    few, large_few, mask = CALLS, LARGE_CALLS, x > 0
+    astype = (lambda: x.to(half)) if library == "torch" else (lambda: x.astype(half))
     calls: dict[str, Timed] = {
         "add": (lambda: x + x, few), "times a number": (lambda: x * 2.5, few), "exp": (lambda: xp.exp(x), few),
         "sum": (lambda: xp.sum(x), few), "matmul 64": (lambda: m @ m, few), "index x[1]": (lambda: x[1], few),
         "index x[1:3]": (lambda: x[1:3], few), "index x[array]": (lambda: x[at], few),
-        "reshape": (lambda: x.reshape(16), few), "add 512 KB": (lambda: b + b, large_few),
+        "reshape": (lambda: x.reshape(16), few), "number + x": (lambda: 1.0 + x, few),
+        "x > 0": (lambda: x > 0, few), "where": (lambda: xp.where(mask, x, 0.0), few), "x + row": (lambda: x + v, few),
+        "sum of rows": (lambda: x.sum(0), few), "index x[1, 2]": (lambda: x[1, 2], few),
+        "index x[:, 1]": (lambda: x[:, 1], few), "index x[::2]": (lambda: x[::2], few),
+        "transpose": (lambda: x.T, few), "astype": (astype, few), "-x": (lambda: -x, few),
+        "jit of x * 2 + 1": (lambda: jitted(x), few), "add 512 KB": (lambda: b + b, large_few),
         "exp 512 KB": (lambda: xp.exp(b), large_few), "sum 512 KB": (lambda: xp.sum(b), large_few),
     }  # fmt: skip
-    if library == "rlx":
+    if library in ("rlx", "base"):
         calls["add NumPy's 512 KB"] = (lambda: b + large, large_few)
     return calls, wait
 
@@ -85,14 +100,17 @@ def worker(library: str, device: str) -> None:
         print(json.dumps({name: least(*timed, wait) for name, timed in calls.items()}), flush=True)
 
 
-def rounds(commands: dict[str, list[str]], seconds: float) -> dict[str, dict[str, tuple[float, float]]]:
-    """The least times of each command's calls, in turns until time is over. Those that cannot start are left out."""
+def rounds(commands: dict[str, list[str]], seconds: float, beside: str = "") -> dict[str, dict[str, tuple[float, float]]]:
+    """The least times of each command's calls, in turns until time is over. Those that cannot start are left out.
+    `beside` is the checkout of "base"."""
     end = time.monotonic() + seconds
     running: dict[str, subprocess.Popen[str]] = {}
     for name, command in commands.items():
+        paths = {"PYTHONPATH": beside} if name == "base" else {}
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=os.environ | paths,
+        )  # fmt: skip
         assert process.stdout is not None and process.stderr is not None
         if process.stdout.readline():
             running[name] = process
@@ -117,6 +135,8 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--device", action="append")
     options.add_argument("--jax", default=sys.executable, metavar="PYTHON")
+    options.add_argument("--torch", default=sys.executable, metavar="PYTHON")
+    options.add_argument("--beside", default="", metavar="CHECKOUT")
     options.add_argument("--seconds", type=float, default=55)
     options.add_argument("--worker", default="", help=argparse.SUPPRESS)
     chosen = options.parse_args()
@@ -129,12 +149,13 @@ def main() -> None:
 
         devices = list(dict.fromkeys(info.backend for info in rlx.devices()))
     for device in devices:
-        libraries = {"rlx": sys.executable, "jax": chosen.jax, "torch": sys.executable}
+        libraries = {"rlx": sys.executable, "base": sys.executable, "jax": chosen.jax, "torch": chosen.torch}
         commands = {
             name: [python, __file__, "--worker", name, "--device", device]
-            for name, python in libraries.items() if name == "rlx" or device != "vulkan"
+            for name, python in libraries.items()
+            if (chosen.beside if name == "base" else name == "rlx" or device != "vulkan")
         }  # fmt: skip
-        best = rounds(commands, chosen.seconds / len(devices))
+        best = rounds(commands, chosen.seconds / len(devices), chosen.beside)
         print(f"\n{f'{device}, µs a call':20}" + "".join(f"{name + ' launch':>13}{'finish':>9}" for name in best))
         for op in best.get("rlx", {}):
             none = float("nan"), float("nan")

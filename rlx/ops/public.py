@@ -18,6 +18,8 @@ from rlx.ops.spellings import parameters, respelled
 
 Function = Callable[..., Any]
 _COMPLEX = frozenset((complex, np.complex64, np.complex128, np.clongdouble))
+# Types of arguments that are never complex, by which most calls are done with the question; rlx.runtime adds Array.
+REAL: set[type] = {Tensor, int, float, bool, str, tuple, type(None)}
 # Of rlx.ops: functions that take complex numbers themselves, and those that take any structure.
 _TAKING = frozenset(
     ("angle", "complex", "conj", "imag", "real", "view_as_real", "associative_scan", "cond", "fori_loop", "map", "scan",
@@ -61,6 +63,8 @@ def any_complex(args: Iterable[Any]) -> bool:
     """Whether an argument is a complex number or an array of these."""
     for x in args:
         kind: Any = type(x)
+        if kind in REAL:
+            continue
         if kind in _COMPLEX or kind is Complexes.type or (kind is np.ndarray and x.dtype.kind == "c"):
             return True
         if kind is list and any_complex(x):

@@ -37,7 +37,7 @@ from rlx.ops.index.arrays import getitem
 from rlx.ops.index.dynamic import dynamic_slice
 from rlx.ops.operators import users_line
 from rlx.ops.places import METHODS
-from rlx.ops.public import Complexes, Function, Outside, any_complex
+from rlx.ops.public import REAL, Complexes, Function, Outside, any_complex
 from rlx.ops.pytree import Static, children_of, flatten, sorted_items
 from rlx.ops.spellings import respelled
 from rlx.packed import PackedArray
@@ -477,11 +477,11 @@ def _in_host_memory(
         else:
             others.append((k, i, t.dtype.np))
     first, ((t0, nbytes0), *_) = len(sources), outputs
-    at, turn, fresh, of = call.at, call.turn, device.fresh, Array._of
+    at, fresh, of = call.at, device.fresh, Array._of
 
     def run(given: Sequence[Any]) -> Any:
         held: list[Any] = []  # keeps the memory alive until the run is over
-        with turn:
+        with call.turn:
             for k, i in arrays:
                 x = given[i]
                 buffer: Any = x._buffer
@@ -1025,4 +1025,5 @@ def attach_method(name: str) -> None:
 
 
 _attach()
+REAL.add(Array)
 Outside.compute = compute

@@ -6,7 +6,6 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from itertools import count
 from sys import getrefcount
@@ -27,9 +26,10 @@ from rlx.ir import Tensor
 
 ALIGNMENT = 64  # a cache line, and the widest vector
 _SLAB_BYTES = 1 << 24
-_RECENT_BYTES, _RECENT_EACH, _RECENT_SIZES = 1 << 14, 8, 64  # what `Recent` keeps
-_UNSHARED = 3  # references to an array that only a buffer has, as its finalizer counts them: two and the count's own
+RECENT_BYTES, _RECENT_EACH, _RECENT_SIZES = 1 << 14, 8, 64  # what `Recent` keeps
+_UNSHARED = 3  # references to memory that only a buffer and its `Spare` have: these two and the count's own
 _NONE = np.empty(0, np.uint8)
+Spare = tuple[Bytes, int]  # memory and its address
 _STAMPS = count(1)
 LATEST = [0]  # the stamp of the latest write to any buffer
 
@@ -334,33 +334,36 @@ _UNPINNED = _Unpinned()
 
 
 class SmallBuffer(CpuBuffer):
-    """A buffer over new NumPy memory, aligned or not, that does not return to a pool: it is made and dropped in a third
-    of a CpuBuffer's time. `taken` has its bytes under its id."""
+    """A buffer over NumPy memory, aligned or not, that does not return to a pool: it is made and dropped in a third of a
+    CpuBuffer's time. `taken` has its bytes under its id. Memory that comes with its address (`Recent.take`) goes back
+    there."""
 
-    __slots__ = ("_taken",)
+    __slots__ = ("_spare", "_taken")
 
-    def __init__(self, memory: Bytes, taken: dict[int, int], place: int = 0) -> None:
+    def __init__(self, memory: Bytes, taken: dict[int, int], spare: Spare | None = None) -> None:
         self._bytes = memory
         self._pin = _UNPINNED  # type: ignore[assignment]
         self._taken = taken
         self._forms = None
-        self._own, self.exposed, self._viewed, self.stamp, self._place = True, False, False, 0, place
+        self._spare = spare
+        self._place = 0 if spare is None else spare[1]
+        self._own, self.exposed, self._viewed, self.stamp = True, False, False, 0
         taken[id(self)] = memory.nbytes
 
     def pin(self) -> Pin[Any]:
         return Pin(self._open(), _nothing)
 
     def close(self) -> None:
-        self._pin, self._bytes = None, _NONE
+        self._pin, self._bytes, self._spare = None, _NONE, None
         if self._forms is not None:
             self._forms.close()
         self._taken.pop(id(self), None)
 
     def __del__(self) -> None:
         self._taken.pop(id(self), None)
-        place, memory = self._place, self._bytes
-        if place and memory.nbytes <= _RECENT_BYTES and getrefcount(memory) == _UNSHARED:
-            RECENT.leave(memory, place)
+        spare = self._spare
+        if spare is not None and getrefcount(self._bytes) == _UNSHARED:
+            RECENT.leave(spare)
 
 
 class Recent:
@@ -368,24 +371,24 @@ class Recent:
     takes longer than a small op. Any thread may call, and so may finalizers."""
 
     def __init__(self) -> None:
-        self._by_size: dict[int, list[tuple[Bytes, int]]] = {}
+        self._by_size: dict[int, list[Spare]] = {}
 
-    def leave(self, memory: Bytes, place: int) -> None:
+    def leave(self, spare: Spare) -> None:
         """Keeps memory for `take` while there is room."""
-        waiting = self._by_size.get(memory.nbytes)
-        if waiting is None:
+        waiting = self._by_size.get(spare[0].nbytes)
+        if waiting is not None and len(waiting) < _RECENT_EACH:
+            waiting.append(spare)
+
+    def take(self, nbytes: int) -> Spare:
+        """Memory with old bytes, and its address. Requires: at most `RECENT_BYTES`."""
+        try:
+            return self._by_size[nbytes].pop()
+        except (KeyError, IndexError):  # none of this size waits, or another thread took it
+            pass
+        if nbytes not in self._by_size:
             if len(self._by_size) >= _RECENT_SIZES:
                 self._by_size.clear()
-            waiting = self._by_size[memory.nbytes] = []
-        if len(waiting) < _RECENT_EACH:
-            waiting.append((memory, place))
-
-    def take(self, nbytes: int) -> tuple[Bytes, int]:
-        """Memory with old bytes, and its address."""
-        waiting = self._by_size.get(nbytes)
-        if waiting:
-            with suppress(IndexError):  # another thread took it
-                return waiting.pop()
+            self._by_size[nbytes] = []
         memory = np.empty(nbytes, np.uint8)
         return memory, address_of(memory)
 

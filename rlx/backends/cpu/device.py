@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlx.backends.cpu.arena import RECENT, Block, CpuArena, CpuBuffer, Foreign, Slabs, SmallBuffer
+from rlx.backends.cpu.arena import RECENT, RECENT_BYTES, Block, CpuArena, CpuBuffer, Foreign, Slabs, SmallBuffer
 from rlx.backends.cpu.forms import freed_bytes, give_back
 from rlx.driver import Buffer, BuildOptions, DeviceArena, DeviceInfo, Limits, MemoryPlan
 from rlx.driver.device import HOST, Borrowed, Bytes, Support, no_streams
@@ -130,10 +130,13 @@ class CpuDevice:
 
     def fresh(self, nbytes: int) -> CpuBuffer:
         """A buffer with undefined contents, for results: a small one takes a third of `acquire`'s time."""
-        if 0 < nbytes <= _COPIED_BYTES:
+        if 0 < nbytes <= RECENT_BYTES:
             self._unasked += nbytes  # `acquire` asks for these too
-            memory, place = RECENT.take(nbytes)
-            return SmallBuffer(memory, self._taken, place)
+            spare = RECENT.take(nbytes)
+            return SmallBuffer(spare[0], self._taken, spare)
+        if 0 < nbytes <= _COPIED_BYTES:
+            self._unasked += nbytes
+            return SmallBuffer(np.empty(nbytes, np.uint8), self._taken)
         return self._acquire(max(nbytes, 1), False, Block)
 
     def holding(self, data: Bytes) -> CpuBuffer:

@@ -33,11 +33,11 @@ from rlx.ir import Expr
 from rlx.ir.expr import linearize
 from rlx.records import Record
 
-# Steps and strides are in bytes; `terms` is the number of terms of a tap, `flush` the number of terms after which sums
-# are moved out of the registers, `batch_*` the distance between two products of a batch, `ahead` how far ahead b is
-# prefetched.
+# Steps and strides are in bytes; `base` is added to the addresses in the table, `terms` is the number of terms of a tap,
+# `flush` the number of terms after which sums are moved out of the registers, `batch_*` the distance between two
+# products of a batch, `ahead` how far ahead b is prefetched.
 _ARGS = pointers("table", "b", "out") + sizes(
-    "rows", "columns", "tiles", "panels", "taps", "terms", "step_a", "step_b", "panel_b", "row_out", "batch_a",
+    "base", "rows", "columns", "tiles", "panels", "taps", "terms", "step_a", "step_b", "panel_b", "row_out", "batch_a",
     "batch_b", "batch_out", "flush", "ahead", "batches",
 )  # fmt: skip
 
@@ -161,7 +161,7 @@ class _Writer:
             self.masks = self._masks()
             self.b = k.at(w["b"], panel * w["panel_b"] + batch * w["batch_b"])
             self.table = k.at(w["table"], tile * (w["taps"] * (8 * spec.rows)))
-            self.shift = batch * w["batch_a"]
+            self.shift = batch * w["batch_a"] + w["base"]
             here = w["rows"] - top
             self._open_epilogue(top, left, batch)
             whole = k.cmp("sge", here, spec.rows)

@@ -92,13 +92,14 @@ def bind_matmul(
         rows: Addresses = np.zeros((), np.int64)
         for size, stride in zip(a.shape[:-1], a.strides[:-1], strict=True):
             rows = rows[..., None] + np.arange(size) * stride
-        rows = np.broadcast_to(rows, (*batch, m)).reshape(-1, 1) + address(a)
+        rows = np.broadcast_to(rows, (*batch, m)).reshape(-1, 1)
         many = fixed and len(rows) >= _MANY_ROWS and _by_rows(a, b, out)
         if halves or many:  # decoded for many rows at once, so that no other copy of a weight is kept
             weight = b.reshape(b.shape[-2:]).T
-            product = Product(rows, k, a.strides[-1], out.reshape(1, -1, n), 0, tree, operands, (a,))
+            lies = rows + address(a)
+            product = Product(lies, k, a.strides[-1], out.reshape(1, -1, n), 0, tree, operands, (a,))
             return steps + panel_steps(product, weight, as_dtype(b.dtype), ctx, "matmul")
-        places = [(rows, 0, b.reshape(1, k, n), out.reshape(1, -1, n))]
+        places = [(address(a), 0, b.reshape(1, k, n), out.reshape(1, -1, n))]
     else:
         wide_a, wide_b = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
         rows = (np.arange(m) * a.strides[-2])[:, None]
@@ -106,16 +107,16 @@ def bind_matmul(
         if math.prod(outer) > 64:
             raise Declined(f"a batch of {batch}")
         places = [
-            (rows + address(wide_a[i]), wide_a.strides[-3], wide_b[i], out[i]) for i in np.ndindex(*outer)
+            (address(wide_a[i]), wide_a.strides[-3], wide_b[i], out[i]) for i in np.ndindex(*outer)
         ]
     streamed = b.nbytes if fixed and merged else 0
-    tile, how = choose_tile(ctx.machine, len(places[0][0]), n, streamed), "whole" if integers else "fma"
+    tile, how = choose_tile(ctx.machine, len(rows), n, streamed), "whole" if integers else "fma"
     packed: dict[int, Panels] = {}  # products may share a matrix, which is packed once, before the first product
-    for table, apart, right, result in places:
-        product = Product(table, k, a.strides[-1], result, apart, tree, operands, (a,), how)
+    for base, apart, right, result in places:
+        product = Product(rows, k, a.strides[-1], result, apart, tree, operands, (a,), how, base)
         panels = packed.get(address(right))
         if panels is None:
-            panels = _panels(right, tile, len(table), fixed, ctx)
+            panels = _panels(right, tile, len(rows), fixed, ctx)
             packed[address(right)] = replace(panels, steps=(), prepare=None)
         steps += product_steps(product, panels, tile, ctx, "matmul")
     return steps

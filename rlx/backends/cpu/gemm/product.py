@@ -200,6 +200,7 @@ class Product(Record):
     operands: Sequence[tuple[Array, int, int]] = ()
     keep: tuple[object, ...] = ()
     how: str = "fma"  # as GemmKernel's; for integers a term is a 32-bit word
+    base: int = 0  # what the addresses in `rows` are counted from: with a's own, the table is the same wherever a lies
     outside: int = 0  # the address of the zeros that taps in an image's padding read; 0 where there are none
 
 
@@ -229,9 +230,9 @@ def product_steps(p: Product, b: Panels, tile: Tile, ctx: EngineContext, name: s
     for i, operand in enumerate(p.operands):
         operands.update(zip(operand_names(i), operand, strict=True))
     args = spec.args(
-        table=table, b=b.at, out=p.out, rows=m, columns=n, tiles=tiles, panels=panels, taps=taps, terms=p.terms,
-        step_a=p.step_a, step_b=b.step, panel_b=b.panel, row_out=p.out.strides[1], batch_a=p.batch_a, batch_b=b.batch,
-        batch_out=p.out.strides[0], flush=flush, ahead=ahead, batches=batch, **operands,
+        table=table, b=b.at, out=p.out, base=p.base, rows=m, columns=n, tiles=tiles, panels=panels, taps=taps,
+        terms=p.terms, step_a=p.step_a, step_b=b.step, panel_b=b.panel, row_out=p.out.strides[1], batch_a=p.batch_a,
+        batch_b=b.batch, batch_out=p.out.strides[0], flush=flush, ahead=ahead, batches=batch, **operands,
     )  # fmt: skip
     keep = (table, p.out, *p.keep, *b.keep, *(a for a, _, _ in p.operands))
     cost = _cycles(tile.rows, tile.vectors) * length / _CYCLES_PER_NS
