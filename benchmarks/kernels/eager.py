@@ -100,7 +100,9 @@ def worker(library: str, device: str) -> None:
         print(json.dumps({name: least(*timed, wait) for name, timed in calls.items()}), flush=True)
 
 
-def rounds(commands: dict[str, list[str]], seconds: float, beside: str = "") -> dict[str, dict[str, tuple[float, float]]]:
+def rounds(
+    commands: dict[str, list[str]], seconds: float, beside: str = ""
+) -> dict[str, dict[str, tuple[float, float]]]:
     """The least times of each command's calls, in turns until time is over. Those that cannot start are left out.
     `beside` is the checkout of "base"."""
     end = time.monotonic() + seconds

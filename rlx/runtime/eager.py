@@ -14,13 +14,13 @@ import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rlx import ops
 from rlx.driver import Call, Device
-from rlx.driver.device import CUDA
+from rlx.driver.device import CUDA, address
 from rlx.driver.memory.views import VIEW_ALIGNMENT, view_offset
 from rlx.driver.registry import open_device
 from rlx.dtypes import DType
@@ -47,12 +47,15 @@ from rlx.runtime.array import Array, array
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.exchange import adopted
 from rlx.runtime.jit import Traced, trace
+from rlx.runtime.outs import Out
 from rlx.runtime.session import Session
 
 PROGRAMS = 1024  # limit on the programs kept
 PROGRAM_BYTES = 256 << 20  # limit on their memory, not counting the newest program
 _KNOWN_NUMBERS = 16  # limit on the scalars of a program that are kept in a GPU's memory
 _MOVES = 4  # uses of an index by the program that serves all offsets, before it gets a program of its own
+_DIRECT_NODES, _DIRECT_BYTES = 32, 1 << 20  # limits on a jitted function's program that runs as a call does
+_I64 = 1 << 63  # integers from here on are refused, as constants of a program are
 _AS_VALUES = 1 << 12  # elements of the largest array that may be built into a program, such as a shape
 # Functions whose Python numbers are inputs, as in jit; those of other functions are built into the program.
 _NUMBERS = frozenset(
@@ -394,8 +397,11 @@ def _say_f64(leaves: Sequence[Any], device: Device) -> None:
         )
 
 
-def _runner(exe: CompiledGraph, traced: Traced, leaves: Sequence[Any], name: str) -> Program:
-    """The program of a call, which runs on its arguments' memory, on copies of them, or through `launch`."""
+def _runner(
+    exe: CompiledGraph, traced: Traced, leaves: Sequence[Any], name: str, out: Out = "device"
+) -> Program:
+    """The program of a call, which runs on its arguments' memory, on copies of them, or through `launch`. Results are
+    as `out` says where the program runs on the host's memory without copies, else Arrays."""
     device = exe.device
     plain = all(isinstance(x, Array | np.ndarray | int | float) for x in leaves)
     users = any(node.op.family == "custom" for node in exe.graph.nodes)
@@ -403,13 +409,13 @@ def _runner(exe: CompiledGraph, traced: Traced, leaves: Sequence[Any], name: str
     if not plain or users or exe.options.build.debug or not kept or traced.tape.steps:
         return Program(partial(_run_checked, exe, traced, name), exe.plan.total_bytes, "its arguments are checked")
     by_name = _sources(traced, leaves)
-    view = _view(exe, traced, by_name, leaves)
+    view = _view(exe, traced, by_name, leaves) if out == "device" else None
     if view is not None:
         return Program(view, 0, "")
     call = exe.build_call(list(exe.graph.inputs))
     on_host = hasattr(device, "fresh")
     if not isinstance(call, str):
-        begin = _in_host_memory if on_host else _in_device_memory
+        begin = partial(_in_host_memory, out=out) if on_host else _in_device_memory
         sources = [by_name[n] for n in exe.graph.inputs]
         return Program(begin(exe, call[0], traced, sources, leaves), call[1], "")
     program = exe._ready()
@@ -421,7 +427,7 @@ def _runner(exe: CompiledGraph, traced: Traced, leaves: Sequence[Any], name: str
 
 
 def _view(
-    exe: CompiledGraph, traced: Traced, by_name: Mapping[str, tuple[int, Any]], leaves: Sequence[Any]
+    exe: CompiledGraph, traced: Traced, by_name: Mapping[str, _Source], leaves: Sequence[Any]
 ) -> Run | None:
     """A run that only returns an argument's memory with another shape, if the sole result is such a view; else None."""
     results = list(visible(exe.graph.outputs).values())
@@ -452,32 +458,47 @@ def _sharing(x: Array, t: TensorType, at: int) -> Array:
     return result
 
 
+def direct(exe: CompiledGraph, traced: Traced, leaves: Sequence[Any], out: Out) -> Run | None:
+    """A run of a jitted function's program on the memory of its arguments and of fresh results, as a call outside a
+    trace: for a small program on the CPU that takes a fraction of `CompiledGraph.run`'s time. None for all others, and
+    where arguments or results have to be copied."""
+    if exe.device.info.kind != "cpu" or len(exe.program.nodes) > _DIRECT_NODES or exe.plan.total_bytes > _DIRECT_BYTES:
+        return None
+    program = _runner(exe, traced, leaves, exe.graph.name, out)
+    return None if program.copies else program.run
+
+
 def _in_host_memory(
-    exe: CompiledGraph, call: Any, traced: Traced, sources: Sequence[tuple[int, Any]], leaves: Sequence[Any]
-) -> Run:
+    exe: CompiledGraph, call: Any, traced: Traced, sources: Sequence[_Source], leaves: Sequence[Any],
+    out: Out = "device",
+) -> Run:  # fmt: skip
     """A run that passes the program the host addresses of arguments and of fresh results, with as few Python calls as
-    possible between an operator and the program."""
+    possible between an operator and the program. With `out="host"` the results are NumPy arrays."""
     device: Any = exe.device
     types = [t.type for t in exe.graph.inputs.values()]
     outputs = [(t, max(t.nbytes, 1)) for t in (t.type for t in visible(exe.graph.outputs).values())]
     names, single = list(visible(exe.graph.outputs)), len(outputs) == 1 and traced.out[0] == "leaf"
-    dtypes = _number_dtypes(traced, sources)
     arrays: list[tuple[int, int]] = []
     others: list[tuple[int, int, Any]] = []
     numbers: list[tuple[int, Callable[[Any], None]]] = []
     places, cells = [0] * (len(sources) + len(outputs)), []
-    for k, ((i, number), t) in enumerate(zip(sources, types, strict=True)):
-        if number is not None:
+    for k, ((i, held_as), t) in enumerate(zip(sources, types, strict=True)):
+        if held_as is not None:
             cell = np.zeros(t.shape, t.dtype.np)
             cells.append(cell)
-            places[k] = cell.ctypes.data
-            numbers.append((i, partial(_put_number, cell, number, dtypes[i])))
+            places[k] = address(cell)
+            numbers.append((i, partial(_put_number, cell, held_as, t.dtype)))
         elif isinstance(leaves[i], Array):
             arrays.append((k, i))
         else:
             others.append((k, i, t.dtype.np))
     first, ((t0, nbytes0), *_) = len(sources), outputs
-    at, fresh, of = call.at, device.fresh, Array._of
+    at, fresh, of, host = call.at, device.fresh, Array._of, out == "host"
+
+    def fresh_array(k: int, t: TensorType) -> Any:
+        made = np.empty(t.shape, t.dtype.np)
+        places[k] = address(made)
+        return made
 
     def run(given: Sequence[Any]) -> Any:
         held: list[Any] = []  # keeps the memory alive until the run is over
@@ -505,13 +526,16 @@ def _in_host_memory(
                 places[k] = value.ctypes.data
             for i, put in numbers:
                 put(given[i])
-            if single:
+            if single and not host:
                 buffer = fresh(nbytes0)
                 places[first] = buffer.place()
                 at(places)
                 return of(device, t0, buffer)
             made = {}
             for k, (name, (t, nbytes)) in enumerate(zip(names, outputs, strict=True), first):
+                if host:
+                    made[name] = fresh_array(k, t)
+                    continue
                 buffer = fresh(nbytes)
                 places[k] = buffer.place()
                 made[name] = of(device, t, buffer)
@@ -523,28 +547,26 @@ def _in_host_memory(
 
 
 def _in_device_memory(
-    exe: CompiledGraph, call: Call, traced: Traced, sources: Sequence[tuple[int, Any]], leaves: Sequence[Any]
+    exe: CompiledGraph, call: Call, traced: Traced, sources: Sequence[_Source], leaves: Sequence[Any]
 ) -> Run:
     """A run that enqueues the program on the device, on the memory of arguments and of fresh results."""
     device = exe.device
     types = [t.type for t in exe.graph.inputs.values()]
     outputs = [(t, max(t.nbytes, 1)) for t in (t.type for t in visible(exe.graph.outputs).values())]
     names, single = list(visible(exe.graph.outputs)), len(outputs) == 1 and traced.out[0] == "leaf"
-    dtypes = _number_dtypes(traced, sources)
-    steps = [(i, number, t) for (i, number), t in zip(sources, types, strict=True)]
+    steps = [(k, *source, t) for k, (source, t) in enumerate(zip(sources, types, strict=True))]
     acquire, begin, of = device.acquire, call.begin, Array._of
     fresh = None if call.fresh is None else call.fresh([nbytes for _, nbytes in outputs])
     checked, first = partial(_run_checked, exe, traced, "a call"), outputs[0][0]
     known: dict[Hashable, Any] = {}  # numbers of earlier calls, in the device's memory
-    last: dict[int, tuple[Any, Any]] = {}  # each argument's last number and its memory: a loop often passes it again
+    last: dict[int, tuple[Any, Any]] = {}  # each input's last number and its memory: a loop often passes it again
 
-    def of_number(i: int, number: Any, t: TensorType, given: Sequence[Any]) -> Any:
-        value = given[i]
+    def of_number(k: int, held_as: Callable[[Any], Any], t: TensorType, value: int | float) -> Any:
         # 0.0 equals -0.0, and NaN nothing.
-        key = i, type(value), value if value and value == value else repr(value)
+        key = k, type(value), value if value and value == value else repr(value)
         buffer = known.get(key)
         if buffer is None:
-            buffer = array(held(number, dtypes[i], [value] * (number.slot + 1)), t.dtype, device)._buffer
+            buffer = array(held_as(value), t.dtype, device)._buffer
             if len(known) >= _KNOWN_NUMBERS:
                 known.clear()
             known[key] = buffer
@@ -558,10 +580,10 @@ def _in_device_memory(
 
     def run(given: Sequence[Any]) -> Any:
         memory: list[tuple[Any, int]] = []
-        for i, number, t in steps:
+        for k, i, held_as, t in steps:
             x = given[i]
-            if number is not None:
-                memory.append((of_number(i, number, t, given), 0))
+            if held_as is not None:
+                memory.append((of_number(k, held_as, t, x), 0))
             elif type(x) is not Array:
                 memory.append((array(x, t.dtype, device)._buffer, 0))
             elif x._unread is not None or x._buffer is None:
@@ -580,7 +602,7 @@ def _in_device_memory(
     def run_fresh(given: Sequence[Any]) -> Any:
         """As `run`, with fewer Python calls if all arrays are on the device, aligned and with nothing left to check."""
         places, kept = [], []  # kept until the steps are enqueued
-        for i, number, t in steps:
+        for k, i, held_as, t in steps:
             x = given[i]
             if type(x) is Array:
                 buffer: Any = x._buffer
@@ -591,13 +613,13 @@ def _in_device_memory(
                     return run(given)
                 places.append(place)
             else:
-                if number is None:
+                if held_as is None:
                     buffer = array(x, t.dtype, device)._buffer
-                elif (pair := last.get(i)) is not None and pair[0] is x:
+                elif (pair := last.get(k)) is not None and pair[0] is x:
                     buffer = pair[1]
                 else:
-                    buffer = of_number(i, number, t, given)
-                    last[i] = x, buffer
+                    buffer = of_number(k, held_as, t, x)
+                    last[k] = x, buffer
                 kept.append(buffer)
                 places.append(buffer.address)
         made = fresh(places)  # type: ignore[misc]  # only called where `fresh` is not None
@@ -610,11 +632,26 @@ def _in_device_memory(
     return run
 
 
-def _sources(traced: Traced, leaves: Sequence[Any]) -> dict[str, tuple[int, Any]]:
-    """For each input the position of its leaf, and its traced number (None for an array)."""
-    found: dict[str, tuple[int, Any]] = {n: (i, None) for i, n in enumerate(traced.names)}
+class _Source(NamedTuple):
+    """Where a program's input comes from: the position of its leaf, and for a number how it is held as the input's
+    dtype; a number may be several inputs, each of its own dtype."""
+
+    leaf: int
+    held: Callable[[int | float], Any] | None = None
+
+
+def _sources(traced: Traced, leaves: Sequence[Any]) -> dict[str, _Source]:
+    """The source of each input, by name."""
+    found = {n: _Source(i) for i, n in enumerate(traced.names)}
     numbers = [i for i, x in enumerate(leaves) if isinstance(x, int | float)]
-    return found | {n: (numbers[number.slot], number) for n, (number, _) in traced.tape.inputs.items()}
+    for n, (number, dtype) in traced.tape.inputs.items():
+        found[n] = _Source(numbers[number.slot], partial(_held, number, dtype))
+    return found
+
+
+def _held(number: Any, dtype: DType, value: int | float) -> Any:
+    """A Python number as an array of rank 0. Raises: DTypeError where the dtype does not hold it."""
+    return held(number, dtype, [value] * (number.slot + 1))
 
 
 def _run_checked(exe: CompiledGraph, traced: Traced, name: str, leaves: Sequence[Any]) -> Any:
@@ -629,17 +666,17 @@ def _run_checked(exe: CompiledGraph, traced: Traced, name: str, leaves: Sequence
     return traced.result(slots, launch.results)
 
 
-def _on_device(exe: CompiledGraph, traced: Traced, sources: Sequence[tuple[int, Any]]) -> Run:
+def _on_device(exe: CompiledGraph, traced: Traced, sources: Sequence[_Source]) -> Run:
     """A run that only enqueues work on the device: copies of the inputs, the program, copies of the results."""
     checked = partial(_run_checked, exe, traced, "a call")
 
     def run(leaves: Sequence[Any]) -> Any:
         values = []
-        for i, number in sources:
+        for i, held_as in sources:
             x = leaves[i]
             if type(x) is Array and (x._unread is not None or x._buffer is None):
                 return checked(leaves)
-            values.append(x if number is None else held(number, number_dtypes[i], [leaves[i]] * (number.slot + 1)))
+            values.append(x if held_as is None else held_as(x))
         with exe._lock:
             program = exe._ready()
             if program.broken_off:
@@ -652,13 +689,7 @@ def _on_device(exe: CompiledGraph, traced: Traced, sources: Sequence[tuple[int, 
             program.broken_off = False
         return traced.result((), made)
 
-    number_dtypes = _number_dtypes(traced, sources)
     return run
-
-
-def _number_dtypes(traced: Traced, sources: Sequence[tuple[int, Any]]) -> dict[int, DType]:
-    by_number = {id(number): dtype for number, dtype in traced.tape.inputs.values()}
-    return {i: by_number[id(number)] for i, number in sources if number is not None}
 
 
 class _Turn:
@@ -669,22 +700,21 @@ class _Turn:
 
 
 def _on_host(
-    exe: CompiledGraph, traced: Traced, sources: Sequence[tuple[int, Any]], leaves: Sequence[Any]
+    exe: CompiledGraph, traced: Traced, sources: Sequence[_Source], leaves: Sequence[Any]
 ) -> Run:
     """A run in host memory, with as few Python calls as possible between an operator and the program."""
     program, device = exe._ready(), exe.device
     turn, work = _Turn(), program.executable.quick()
-    dtypes = _number_dtypes(traced, sources)
     arrays: list[tuple[int, Any, int]] = []
     others: list[tuple[int, Callable[[Any], None]]] = []
-    for port, (i, number) in zip(program.inputs, sources, strict=True):
+    for port, (i, held_as) in zip(program.inputs, sources, strict=True):
         raw = port.memory()
         if isinstance(leaves[i], Array):
             arrays.append((i, raw, raw.nbytes))
             continue
         view = raw.view(port.declared.dtype.np).reshape(port.declared.shape)
         put: Callable[[Any], None] = partial(view.__setitem__, ...)
-        others.append((i, put if number is None else partial(_put_number, view, number, dtypes[i])))
+        others.append((i, put if held_as is None else partial(_put_number, view, held_as, port.declared.dtype)))
     outputs = [(port.memory(), port.declared) for port in program.outputs]
     single = outputs[0] if len(outputs) == 1 and traced.out[0] == "leaf" else None
     names = [port.name for port in program.outputs]
@@ -717,13 +747,15 @@ def _on_host(
     return run
 
 
-def _put_number(view: Any, number: Any, dtype: DType, value: int | float) -> None:
+def _put_number(view: Any, held_as: Callable[[Any], Any], dtype: DType, value: int | float) -> None:
     """Writes a Python number. Raises: DTypeError where the dtype does not hold it."""
     # NumPy converts these numbers with one rounding; to bf16 it would go through f32 and round twice.
-    if (type(value) is int and 0 <= value <= 127) or (dtype.is_float and not dtype.is_half and -1e38 < value < 1e38):
+    whole = type(value) is int
+    wide = dtype.is_float and not dtype.is_half
+    if (whole and 0 <= value <= 127) or (wide and abs(value) < (_I64 if whole else 1e38)):
         view[...] = value
     else:
-        view[...] = held(number, dtype, [value] * (number.slot + 1))
+        view[...] = held_as(value)
 
 
 # -- Array's operators and methods

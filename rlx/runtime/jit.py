@@ -209,6 +209,12 @@ class Jitted(Generic[P, R]):
                 f"{self._name}: donate={list(self._donate)} beside dims: arrays of lengths that vary are copied, "
                 "so that none can be overwritten; leave out dims, or donate"
             )
+        # Runs on the memory of arguments that are arrays and numbers, by their types (rlx.runtime.eager.direct); None
+        # where a call is not small, and for the function where its calls need more than that.
+        self._direct: dict[Any, Callable[[Sequence[Any]], Any] | None] | None = None
+        static = self._parameters.nums or self._parameters.names
+        if self._session is None and not self._donate and dims is None and not static:
+            self._direct = {}
         self._calls: BucketedCalls[Traced] | None = None
         if dims is not None:
             from rlx.runtime.bucketed_calls import BucketedCalls
@@ -223,6 +229,12 @@ class Jitted(Generic[P, R]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        runs = self._direct
+        key = None if runs is None or kwargs else _plain_key(args)
+        if key is not None and runs is not None:
+            run = runs.get(key)
+            if run is not None:
+                return run(args)
         call = self._parameters.take_apart(args, kwargs)
         home = traced_graph()
         if home is not None or any(isinstance(a, Tensor) for a in call.leaves):  # inlined in a trace
@@ -232,6 +244,12 @@ class Jitted(Generic[P, R]):
             args, kwargs = unflatten(call.skeleton, call.leaves)
             return self._function(*args, **kwargs)
         exe, traced = self._compiled(call)
+        if runs is not None and key is not None and key not in runs and isinstance(exe, CompiledGraph):
+            from rlx.runtime.eager import direct  # it imports this module
+
+            if len(runs) >= CACHE_SIZE:
+                runs.clear()
+            runs[key] = direct(exe, traced, call.leaves, self._out)
         feeds, slots = traced.feeds(call)
         return traced.result(slots, exe.run(feeds, self._out))
 
@@ -367,6 +385,31 @@ class Jitted(Generic[P, R]):
         ]
 
 
+def _plain_key(args: Sequence[Any]) -> tuple[Any, ...] | None:
+    """The types of arguments that are Arrays of one device, NumPy's arrays and Python's numbers, by which a call
+    outside a trace is told from others; None for any other call."""
+    if TRACING.graph is not None or TRACING.body is not None or PLACE.mesh is not None:
+        return None
+    device: Any = None
+    parts: list[Any] = []
+    for x in args:
+        kind: Any = type(x)
+        if kind is Array:
+            if device is None:
+                device = x.device
+            elif x.device is not device:
+                return None
+            t = x.type
+            parts.append((t.shape, t.dtype.name))
+        elif kind is np.ndarray:
+            parts.append((x.shape, x.dtype))
+        elif kind is float or kind is int:
+            parts.append(kind)
+        else:
+            return None
+    return device, *parts
+
+
 def tracing() -> bool:
     """Whether this thread traces a function."""
     return TRACING.body is not None or TRACING.graph is not None
@@ -378,6 +421,7 @@ class Shared(Jitted[P, R]):
     def __init__(self, function: Callable[P, R], device: Target, *settings: Any) -> None:
         super().__init__(function, device, *settings)
         self._shares = self._session is None and self._calls is None
+        self._direct = None  # the programs are not this function's own
 
 
 class Transformed(Shared[P, R]):

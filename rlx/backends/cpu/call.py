@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.cpu.arena import CpuArena, CpuBuffer, address_of
+from rlx.backends.cpu.arena import CpuArena, CpuBuffer
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.driver import Buffer, BuildOptions, MemoryPlan
+from rlx.driver.device import address
 from rlx.driver.memory.views import results_elsewhere
 from rlx.errors import ArenaError
 from rlx.host.locks import renewed
@@ -112,7 +113,7 @@ def build_call(
     nowhere = NOWHERE.reserve(end)
     if nowhere is None:
         return "the system has no addresses to spare"
-    base = address_of(nowhere)
+    base = address(nowhere)
     unused = {
         name: device.foreign(base + start, sizes[name], nowhere) for name, start in zip(segments, starts, strict=True)
     }
@@ -154,7 +155,7 @@ def _addresses(
         for x in keep:
             if not isinstance(x, np.ndarray) or x.dtype.kind not in "iu" or x.itemsize != 8 or id(x) in seen:
                 continue
-            if base <= address_of(x) < end or not x.size:
+            if base <= address(x) < end or not x.size:
                 continue  # a tensor
             seen.add(id(x))
             flat = x.reshape(-1)

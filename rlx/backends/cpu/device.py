@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlx.backends.cpu.arena import RECENT, RECENT_BYTES, Block, CpuArena, CpuBuffer, Foreign, Slabs, SmallBuffer
+from rlx.backends.cpu.arena import (
+    RECENT,
+    RECENT_BYTES,
+    Block,
+    CpuArena,
+    CpuBuffer,
+    Foreign,
+    Slabs,
+    SmallBuffer,
+)
 from rlx.backends.cpu.forms import freed_bytes, give_back
 from rlx.driver import Buffer, BuildOptions, DeviceArena, DeviceInfo, Limits, MemoryPlan
 from rlx.driver.device import HOST, Borrowed, Bytes, Support, no_streams

@@ -33,12 +33,12 @@ from rlx.ir import Expr
 from rlx.ir.expr import linearize
 from rlx.records import Record
 
-# Steps and strides are in bytes; `base` is added to the addresses in the table, `terms` is the number of terms of a tap,
-# `flush` the number of terms after which sums are moved out of the registers, `batch_*` the distance between two
+# Steps and strides are in bytes; `base` is added to the addresses in the table, `terms` is the number of terms of a
+# tap, `flush` the number of terms after which sums are moved out of the registers, `batch_*` the distance between two
 # products of a batch, `ahead` how far ahead b is prefetched.
 _ARGS = pointers("table", "b", "out") + sizes(
-    "base", "rows", "columns", "tiles", "panels", "taps", "terms", "step_a", "step_b", "panel_b", "row_out", "batch_a",
-    "batch_b", "batch_out", "flush", "ahead", "batches",
+    "base", "rows", "columns", "tiles", "panels", "taps", "terms", "step_a", "step_b", "panel_b", "row_out",
+    "batch_a", "batch_b", "batch_out", "flush", "ahead", "batches",
 )  # fmt: skip
 
 _CACHE_LINE_FLOATS = 16
