@@ -73,11 +73,22 @@ class DType(Record):
 
     # The passes compare and look up dtypes hundreds of thousands of times: nearly always an object with itself.
     def __eq__(self, other: object) -> bool:
+        """Whether it is this dtype, also by a name or NumPy's (`x.dtype == np.float32`)."""
         if self is other:
             return True
-        if not isinstance(other, DType) or self.name != other.name:
+        if not isinstance(other, DType):
+            return self._is(other)
+        if self.name != other.name:
             return False
         return (self.storage, self.kind, self.np) == (other.storage, other.kind, other.np)
+
+    def _is(self, other: object) -> bool:
+        if not isinstance(other, str | np.dtype) and not (isinstance(other, type) and issubclass(other, np.generic)):
+            return False
+        try:
+            return as_dtype(other) is self
+        except DTypeError:
+            return False
 
     def __hash__(self) -> int:
         return hash(self.name)

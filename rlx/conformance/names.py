@@ -76,6 +76,7 @@ DTYPES = """bool_ uint8=u8 uint16=u16 uint32=u32 uint64=u64 int8=i8 int16=i16 in
     bfloat16=bf16 float32=f32 float64=f64 complex64 complex128"""
 
 # What differs from the name's model, of names that are here.
+_PAIRS = "gives pairs along a last axis of 2; `rlx.view_as_complex` makes them complex"
 DIFFERENCES = {
     "around": "gives integers as they are", "argsort": "`descending=`; always stable",
     "bincount": "`length=` in a traced function; numbers below 0 count as 0 there",
@@ -114,6 +115,8 @@ DIFFERENCES = {
     **dict.fromkeys(("geometric", "lognormal", "maxwell", "pareto", "orthogonal", "poisson", "rayleigh", "weibull_min",
                      "cauchy", "logistic"), "other numbers than JAX's"), "eig": "of real matrices",
     "eigvals": "of real matrices", "linearize": "computes the function anew with each tangent", "lu": "no options",
+    **dict.fromkeys(("rfft", "rfft2", "rfftn", "ihfft"), _PAIRS), "hilbert": _PAIRS, "csd": _PAIRS,
+    "stft": _PAIRS, "spectrogram": f"with `mode=\"complex\"` {_PAIRS}", "ShortTimeFFT": f"`stft` {_PAIRS}",
     "cholesky": "the lower factor, as NumPy", "qr": "`mode=\"reduced\"`, as NumPy",
 }  # fmt: skip
 

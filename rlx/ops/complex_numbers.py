@@ -447,7 +447,7 @@ def _dispatched(module: str, name: str, call: Callable[..., Any], args: Any, kwa
     if name == "stop_gradient":
         return Complex(call(_as(args[0]).pairs))
     gives = _OF_PAIRS.get(module, {}).get(name)
-    data = any_complex(args[:1]) and (isinstance(args[0], Complex) or np.ndim(args[0]) > 0)
+    data = any(any_complex((x,)) and (isinstance(x, Complex) or np.ndim(x) > 0) for x in (*args, *kwargs.values()))
     if module != "rlx.ops" and not data:
         return NotImplemented  # what is no signal is checked by the function itself
     if gives is None:

@@ -20,11 +20,14 @@ Function = Callable[..., Any]
 _COMPLEX = frozenset((complex, np.complex64, np.complex128, np.clongdouble))
 # Types of arguments that are never complex, by which most calls are done with the question; rlx.runtime adds Array.
 REAL: set[type] = {Tensor, int, float, bool, str, tuple, type(None)}
-# Of rlx.ops: functions that take complex numbers themselves, and those that take any structure.
-_TAKING = frozenset(
-    ("angle", "complex", "conj", "imag", "real", "view_as_real", "associative_scan", "cond", "fori_loop", "map", "scan",
-     "while_loop")
-)  # fmt: skip
+# By module: functions that take complex numbers themselves, and those that take any structure.
+_TAKING = {
+    "rlx.ops": frozenset(
+        ("angle", "complex", "conj", "imag", "real", "view_as_real", "associative_scan", "cond", "fori_loop", "map",
+         "scan", "while_loop")
+    ),
+    "rlx.signal": frozenset(("zpk2sos", "zpk2tf")),
+}  # fmt: skip
 _ELSEWHERE = {"dim": "axis", "dims": "axes", "keepdim": "keepdims", "dim0": "axis1", "dim1": "axis2", "other": "b"}
 
 
@@ -82,7 +85,7 @@ def public(module: str, name: str, function: Function) -> Any:
     # Of a result whose length the values decide (rlx.ops.composed.selecting.sized), and of calls that mean another
     # function.
     sizes, instead = getattr(function, "sizes", None), getattr(function, "instead", None)
-    takes_complex = name in _TAKING and module == "rlx.ops"
+    takes_complex = name in _TAKING.get(module, ())
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

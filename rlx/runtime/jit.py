@@ -23,7 +23,7 @@ from rlx.ir.checks import visible
 from rlx.ir.graph import TRACING, traced_graph
 from rlx.ir.number import NumberTape, TracedNumber
 from rlx.ir.types import is_index
-from rlx.ops.complex_numbers import conjugated
+from rlx.ops.complex_numbers import Complex, conjugated
 from rlx.ops.pytree import flatten, unflatten
 from rlx.ranks.place import PLACE
 from rlx.runtime.arguments import (
@@ -702,6 +702,8 @@ def _instead(result: Any) -> str:
     if isinstance(result, tuple):
         return "tuple; with has_aux=True it may return more beside it"
     kind = type(result).__name__
+    if isinstance(result, Complex):
+        return f"{result.dtype}{list(result.shape)}; take rlx.real or rlx.abs of it, and sum that"
     if np.ndim(result) if isinstance(result, np.ndarray | Array) else isinstance(result, list | dict | NoneType):
         return f"{kind}; return one number, such as rlx.sum(…)"
     return f"{kind}, which depends on no argument; compute it of the arguments, by functions of rlx"

@@ -38,6 +38,9 @@ def rendered(means: Any = SPLATS[0], fx: Any = 20.0) -> Any:
     [
         (lambda: traced(rlx.fft.rfft, Z), DTypeError, "complex64.*takes real numbers"),
         (lambda: traced(rlx.signal.welch, Z), DTypeError, "complex64.*takes real numbers"),
+        (lambda: rlx.signal.lfilter([1.0, 0.5], [1.0, 0.2], Z), DTypeError, "lfilter: .* is complex64.*takes real"),
+        (lambda: rlx.signal.sosfilt(np.ones((1, 6)), x=Z), DTypeError, "sosfilt: .* is complex64.*takes real"),
+        (lambda: traced(lambda x: rlx.signal.lfilter([1.0], [1.0, 0.2j], x), X), DTypeError, "takes real numbers"),
         (lambda: traced(lambda x: rlx.fft.fftshift(x, pairs=True), X), ShapeError,
          r"fftshift: the input is f32\[64\].*takes pairs=False"),
         (lambda: traced(rlx.signal.welch, SCALAR), ShapeError, "signal.welch: axis -1 of a scalar, which has no axes"),

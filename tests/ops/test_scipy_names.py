@@ -56,6 +56,14 @@ def test_designs(btype: str, output: str) -> None:
           signal.butter(4, edges, btype, output=output))  # fmt: skip
 
 
+def test_sections_and_polynomials_of_a_design() -> None:
+    zpk = signal.butter(3, [0.2, 0.45], "bandpass", output="zpk")
+    for name in ("zpk2sos", "zpk2tf"):
+        close(getattr(signal, name)(*zpk), getattr(scipy.signal, name)(*zpk), 1e-11)
+    z, p, k = zpk
+    close(signal.zpk2tf(list(z), p=list(p), k=k), scipy.signal.zpk2tf(z, p, k), 1e-11)
+
+
 @pytest.mark.parametrize("btype", ["l", "lp", "h", "hp", "bp", "bs", "pass", "stop", "bands"])
 def test_other_names_of_bands(btype: str) -> None:
     edges = [0.2, 0.45] if btype in ("bp", "bs", "pass", "stop", "bands") else 0.3

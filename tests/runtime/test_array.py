@@ -192,3 +192,13 @@ def test_masked_elements_are_refused() -> None:
     with pytest.raises(DTypeError, match="masked"):
         rlx.array(np.ma.array([1.0, 2.0], mask=[True, False]), device="cpu")
     assert rlx.array(np.ma.array([1.0, 2.0]), device="cpu").numpy().tolist() == [1.0, 2.0]
+
+
+def test_a_dtype_is_also_what_numpy_and_names_call_it() -> None:
+    x = rlx.array(np.ones(2, np.float32), device="cpu")
+    assert x.dtype == np.float32 and np.float32 == x.dtype and x.dtype == np.dtype("float32") == x.dtype
+    assert x.dtype == "f32" and x.dtype == "float32" and x.dtype == rlx.float32 and x.dtype in (np.int32, np.float32)
+    for other in (np.float64, np.dtype(">f4"), "f64", "f4", "q8_0", "no name", np.ndarray, float, None, 4):
+        assert x.dtype != other
+    assert rlx.array([1], device="cpu").dtype == np.int64
+    assert x.astype("bf16").dtype == "bfloat16" and x.astype("bf16").dtype != np.float16

@@ -248,6 +248,7 @@ def test_a_value_that_leaves_its_trace() -> None:
         (lambda x: 2.0, (X,), ShapeError, "it gave float, which depends on no argument"),
         (lambda x: None, (X,), ShapeError, "it gave NoneType; return one number"),
         (lambda x: [x.sum()], (X,), ShapeError, "it gave list; return one number"),
+        (lambda x: rlx.fft.fft(x)[0, 0], (X,), ShapeError, r"it gave complex64\[\]; take rlx.real or rlx.abs of it"),
         (lambda x: x.sum(), (X.astype(np.int64),), DTypeError, r"argument x is integer: i64\[2,3\].*np\.float32"),
         (lambda x: x * 1.0, (3,), DTypeError, "argument x is integer: a Python int.*pass a float"),
         (lambda p: p["b"][0].sum(), ({"a": X, "b": [X > 1]},), DTypeError, r"argument p is bool at b\.0: bool\[2,3\]"),
