@@ -117,6 +117,9 @@ DIFFERENCES = {
     "eigvals": "of real matrices", "linearize": "computes the function anew with each tangent", "lu": "no options",
     **dict.fromkeys(("rfft", "rfft2", "rfftn", "ihfft"), _PAIRS), "hilbert": _PAIRS, "csd": _PAIRS,
     "stft": _PAIRS, "spectrogram": f"with `mode=\"complex\"` {_PAIRS}", "ShortTimeFFT": f"`stft` {_PAIRS}",
+    "gelu": "exact unless `approximate=\"tanh\"`, which is JAX's own default",
+    "hard_sigmoid": "ONNX's slope of 0.2; JAX's is 1/6", "one_hot": "numbers below 0 count from the end, as in ONNX",
+    **dict.fromkeys(("pow", "power"), "integers to negative powers are truncated, which NumPy refuses"),
     "cholesky": "the lower factor, as NumPy", "qr": "`mode=\"reduced\"`, as NumPy",
 }  # fmt: skip
 
