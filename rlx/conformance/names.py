@@ -75,7 +75,7 @@ OTHERS = {
 DTYPES = """bool_ uint8=u8 uint16=u16 uint32=u32 uint64=u64 int8=i8 int16=i16 int32=i32 int64=i64 float16=f16
     bfloat16=bf16 float32=f32 float64=f64 complex64 complex128"""
 
-# What differs from the name's model, of names that are here.
+# What differs from the name's model, of names that are here; a name with its module is that one's alone.
 _PAIRS = "gives pairs along a last axis of 2; `rlx.view_as_complex` makes them complex"
 DIFFERENCES = {
     "around": "gives integers as they are", "argsort": "`descending=`; always stable",
@@ -117,6 +117,8 @@ DIFFERENCES = {
     "eigvals": "of real matrices", "linearize": "computes the function anew with each tangent", "lu": "no options",
     **dict.fromkeys(("rfft", "rfft2", "rfftn", "ihfft"), _PAIRS), "hilbert": _PAIRS, "csd": _PAIRS,
     "stft": _PAIRS, "spectrogram": f"with `mode=\"complex\"` {_PAIRS}", "ShortTimeFFT": f"`stft` {_PAIRS}",
+    **dict.fromkeys(("jax.lax.cummax", "jax.lax.cummin", "jax.lax.cumsum"),
+                    "flat without an axis, where JAX takes the first"),
     "gelu": "exact unless `approximate=\"tanh\"`, which is JAX's own default",
     "hard_sigmoid": "ONNX's slope of 0.2; JAX's is 1/6", "one_hot": "numbers below 0 count from the end, as in ONNX",
     **dict.fromkeys(("pow", "power"), "integers to negative powers are truncated, which NumPy refuses"),

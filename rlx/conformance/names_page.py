@@ -55,7 +55,8 @@ def rows(prefix: str, module: str, words: str) -> Iterator[str]:
         mine = ours(module, name)
         lacking = LACKING.get(theirs, "").split() if prefix.startswith("numpy") else []
         holes = [f"no {', '.join(f'`{word}`' for word in lacking)}"] if lacking else []
-        differs = "; ".join([*filter(None, [DIFFERENCES.get(theirs)]), *holes]) if mine else ""
+        known = DIFFERENCES.get(f"{prefix}.{theirs}") or DIFFERENCES.get(theirs)
+        differs = "; ".join([*filter(None, [known]), *holes]) if mine else ""
         yield f"| `{prefix}.{theirs}` | {f'`{mine}`' if mine else '–'} | {differs} |"
 
 

@@ -124,8 +124,8 @@ def _call(
 
 
 def cumsum(
-    x: Tensor, axis: int | None = None, exclusive: bool = False, reverse: bool = False,
-    dtype: DTypeLike | None = None,
+    x: Tensor, axis: int | None = None, dtype: DTypeLike | None = None, *, exclusive: bool = False,
+    reverse: bool = False,
 ) -> Tensor:  # fmt: skip
     """The running sum along an axis: each element plus all before it (axis None: all elements, flat).
 
@@ -138,8 +138,8 @@ def cumsum(
 
 
 def cumprod(
-    x: Tensor, axis: int | None = None, exclusive: bool = False, reverse: bool = False,
-    dtype: DTypeLike | None = None,
+    x: Tensor, axis: int | None = None, dtype: DTypeLike | None = None, *, exclusive: bool = False,
+    reverse: bool = False,
 ) -> Tensor:  # fmt: skip
     """The running product along an axis: each element times all before it (axis None: all elements, flat).
 

@@ -112,7 +112,10 @@ def test_dtype_is_what_it_is_computed_in() -> None:
 
 @pytest.mark.parametrize("call, error, text", [
     (lambda: rlx.sum(X, 0, np.float64), DTypeError, "keepdims is <class 'numpy.float64'>; expected a bool"),
-    (lambda: rlx.cumsum(X, 0, np.float64), DTypeError, "exclusive is .* expected a bool"),
+    (lambda: rlx.cumsum(X, 0, True), DTypeError, "True is not an rlx dtype"),
+    (lambda: rlx.isin(X, X, True), TypeError, "positional argument"),
+    (lambda: rlx.nan_to_num(X, True), DTypeError, "nan is True, NumPy's `copy`.*expected a number"),
+    (lambda: rlx.histogram(X, 3, None, np.ones(X.size)), DTypeError, "density is .* expected a bool"),
     (lambda: rlx.sort(X, -1, "stable"), DTypeError, "descending is 'stable'; expected a bool"),
     (lambda: rlx.argmax(X, 0, np.int32), DTypeError, "keepdims is .* expected a bool"),
     (lambda: rlx.max(X, where=X > 1), ShapeError, "give initial="),

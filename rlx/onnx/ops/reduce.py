@@ -160,7 +160,7 @@ def _top_k(c: Call, k: int) -> tuple[Result, ...]:
 def running(c: Call) -> Result:
     axis = axis_of(c, c.known_int(1), c.x().ndim)
     function = o.cumsum if c.kind == "CumSum" else o.cumprod
-    return function(c.x(), axis, bool(c.int("exclusive", 0)), bool(c.int("reverse", 0)))
+    return function(c.x(), axis, exclusive=bool(c.int("exclusive", 0)), reverse=bool(c.int("reverse", 0)))
 
 
 def _flattened(c: Call, function: Callable[[Tensor], Tensor]) -> Tensor:

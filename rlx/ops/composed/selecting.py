@@ -288,7 +288,7 @@ def setdiff1d(ar1: TensorLike, ar2: TensorLike, *, size: int | None = None, fill
     return compress(kept, values, size=n, fill_value=0 if fill_value is None else fill_value)
 
 
-def isin(element: TensorLike, test_elements: TensorLike, invert: bool = False) -> Tensor:
+def isin(element: TensorLike, test_elements: TensorLike, *, invert: bool = False) -> Tensor:
     """Whether each element is equal to any of the others; `invert`: to none.
 
     Shape: the first's. Dtype: promoted; gives bool; NaN is equal to none. Gradient: none.

@@ -13,7 +13,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Tensor, apply
 from rlx.ir.types import as_shape, normalize_axes, normalize_axis
 from rlx.ops import composite, cumulative, order, reduce
-from rlx.ops.base import TensorLike, cast_to, floating, floats, tensor, tensors
+from rlx.ops.base import TensorLike, cast_to, flag, floating, floats, tensor, tensors
 from rlx.ops.composed.selecting import searchsorted, sized
 from rlx.ops.conv.convolution import conv
 from rlx.ops.elementwise import binary, predicates, unary
@@ -225,6 +225,7 @@ def histogram(
     by the count and the widths. Dtype: i64, or that of the weights; with `density` a float. NaN and what lies outside
     is not counted. Gradient: to the weights. Follows numpy.histogram.
     """
+    density = flag("histogram", "density", density)
     x = floating(tensor("histogram", a))
     edges = histogram_bin_edges(x, bins, range)
     n = edges.shape[0] - 1

@@ -81,6 +81,8 @@ def nan_to_num(
 
     Dtype: any; integers and bools stay as they are. Gradient: d where x was kept, else 0. Follows numpy.nan_to_num.
     """
+    if isinstance(nan, bool):
+        raise DTypeError(f"nan_to_num: nan is {nan}, NumPy's `copy` there; expected a number: the result is always new")
     result: Tensor = tensor("nan_to_num", x)
     if not result.dtype.is_float:
         return result
