@@ -447,7 +447,8 @@ def _dispatched(module: str, name: str, call: Callable[..., Any], args: Any, kwa
     if name == "stop_gradient":
         return Complex(call(_as(args[0]).pairs))
     gives = _OF_PAIRS.get(module, {}).get(name)
-    data = any(any_complex((x,)) and (isinstance(x, Complex) or np.ndim(x) > 0) for x in (*args, *kwargs.values()))
+    signals = (*args, *(kwargs[n] for n in ("x", "y", "zi") if n in kwargs))
+    data = any(any_complex((x,)) and (isinstance(x, Complex) or np.ndim(x) > 0) for x in signals)
     if module != "rlx.ops" and not data:
         return NotImplemented  # what is no signal is checked by the function itself
     if gives is None:
