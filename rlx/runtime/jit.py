@@ -209,9 +209,9 @@ class Jitted(Generic[P, R]):
                 f"{self._name}: donate={list(self._donate)} beside dims: arrays of lengths that vary are copied, "
                 "so that none can be overwritten; leave out dims, or donate"
             )
-        # Runs on the memory of arguments that are arrays and numbers, by their types (rlx.runtime.eager.direct); None
-        # where a call is not small, and for the function where its calls need more than that.
-        self._direct: dict[Any, Callable[[Sequence[Any]], Any] | None] | None = None
+        # By the types of arguments that are arrays and numbers, runs on their memory (rlx.runtime.eager.direct).
+        # The second call makes one: False after the first, None where it cannot be; no dict for functions without any.
+        self._direct: dict[Any, Callable[[Sequence[Any]], Any] | bool | None] | None = None
         static = self._parameters.nums or self._parameters.names
         if self._session is None and not self._donate and dims is None and not static:
             self._direct = {}
@@ -233,7 +233,7 @@ class Jitted(Generic[P, R]):
         key = None if runs is None or kwargs else _plain_key(args)
         if key is not None and runs is not None:
             run = runs.get(key)
-            if run is not None:
+            if callable(run):
                 return run(args)
         call = self._parameters.take_apart(args, kwargs)
         home = traced_graph()
@@ -244,12 +244,17 @@ class Jitted(Generic[P, R]):
             args, kwargs = unflatten(call.skeleton, call.leaves)
             return self._function(*args, **kwargs)
         exe, traced = self._compiled(call)
-        if runs is not None and key is not None and key not in runs and isinstance(exe, CompiledGraph):
-            from rlx.runtime.eager import direct  # it imports this module
+        if runs is not None and key is not None and isinstance(exe, CompiledGraph):
+            if key not in runs:
+                if len(runs) >= CACHE_SIZE:
+                    runs.clear()
+                runs[key] = False
+            elif runs[key] is False:
+                from rlx.runtime.eager import direct  # it imports this module
 
-            if len(runs) >= CACHE_SIZE:
-                runs.clear()
-            runs[key] = direct(exe, traced, call.leaves, self._out)
+                run = runs[key] = direct(exe, traced, call.leaves, self._out)
+                if run is not None:
+                    return run(call.leaves)
         feeds, slots = traced.feeds(call)
         return traced.result(slots, exe.run(feeds, self._out))
 

@@ -64,7 +64,7 @@ def test_later_calls_give_the_bits_of_the_first(name: str, out: Any) -> None:
     f = rlx.jit(function, device="cpu", out=out)
     arrays = [rlx.array(a, device="cpu") if isinstance(a, np.ndarray) else a for a in args]
     for given in (args, arrays):
-        first = f(*given)  # a recorded program
+        first = f(*given)  # a recorded program; from the second call on the arguments' memory
         same(f(*given), first)
         same(f(*given), first)
     assert f.cache_info()["size"] == 1
