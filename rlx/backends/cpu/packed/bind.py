@@ -1,4 +1,5 @@
-"""Binds products with weights that are read row by row: `packed_matmul`, and few rows of a plain `matmul`."""
+"""Binds products with weights that are read row by row: `packed_matmul`, also of x rounded to 8 bits, and few rows of a
+plain `matmul`."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from rlx.backends.cpu.packed.decode import decodes
 from rlx.backends.cpu.packed.digits import by_digits, digit_steps
 from rlx.backends.cpu.packed.kernel import DotKernel
 from rlx.backends.cpu.packed.panels import panel_steps
+from rlx.backends.cpu.packed.rounded import rounded_to_bytes
 from rlx.backends.cpu.packed.tiles import tile_steps
 from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine
 from rlx.dtypes import DType, as_dtype
@@ -69,6 +71,23 @@ def dot_steps(
 def bind_packed_matmul(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
+    x, out = _rows_of(node, ins, outs, ctx)
+    return _packed_steps(x, ins[1], node.inputs[1].dtype, out, ctx)
+
+
+@engine("packed_matmul_int8")
+def bind_packed_matmul_int8(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    x, out = _rows_of(node, ins, outs, ctx)
+    rounded, step = rounded_to_bytes(x, ctx)
+    return [step, *_packed_steps(rounded, ins[1], node.inputs[1].dtype, out, ctx)]
+
+
+def _rows_of(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> tuple[Array, Array]:
+    """x (m, k) and out (m, n) of a product with a packed weight."""
     x, out = (a.reshape(math.prod(a.shape[:-1]), a.shape[-1]) for a in (ins[0], outs[0]))
     dtype = node.inputs[1].dtype
     if not node.attrs["transpose_q"] or not decodes(dtype, ctx.machine):
@@ -77,15 +96,19 @@ def bind_packed_matmul(
         raise Declined(f"x is {x.dtype}{x.shape}")
     if not ins[0].flags.c_contiguous or not outs[0].flags.c_contiguous:
         raise Declined("strides")
+    return x, out
+
+
+def _packed_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext) -> list[EngineStep]:
     if by_digits(dtype, len(x), x.shape[1], ctx.machine):
-        return digit_steps(x, ins[1], dtype, out, ctx, f"packed {dtype}")
+        return digit_steps(x, w, dtype, out, ctx, f"packed {dtype}")
     if len(x) <= _ROWS_IN_TURNS:
-        return dot_steps(x, ins[1], dtype, out, None, None, ctx, f"packed {dtype}")
+        return dot_steps(x, w, dtype, out, None, None, ctx, f"packed {dtype}")
     if ctx.machine.has_tiles:
-        return tile_steps(x, ins[1], dtype, out, ctx, f"packed {dtype}")
+        return tile_steps(x, w, dtype, out, ctx, f"packed {dtype}")
     steps: list[EngineStep] = []
     if x.dtype != np.float32:
         x = widened(x, ctx, steps)
     rows = (np.arange(len(x)) * x.strides[0] + address(x))[:, None]
     product = Product(rows, x.shape[1], 4, out[None], 0, keep=(x,))
-    return steps + panel_steps(product, ins[1], dtype, ctx, f"packed {dtype}")
+    return steps + panel_steps(product, w, dtype, ctx, f"packed {dtype}")
