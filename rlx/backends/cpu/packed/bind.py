@@ -44,7 +44,7 @@ def dot_steps(
     name: str,
 ) -> list[EngineStep]:
     """x (m, k) and out (m, n) with contiguous rows, w (n, bytes or elements of a row)."""
-    lanes = ctx.machine.lanes()
+    lanes = ctx.machine.lanes(64 if not dtype.is_packed and dtype.itemsize == 8 else 32)
     m, units = len(x), x.shape[1] // dtype.storage.elements
     steps = []
     # Parts of about equal size: fewer different sizes need fewer kernels.

@@ -56,9 +56,10 @@ class DotKernel(Record):
         """What writes the code for `count` rows of the weight from `first` on: a function of the words and of both, and
         of the numbers of x's rows, where these are not 0, 1, …."""
         lanes, rows, together = self.lanes, self.rows, self.together
-        vector = F32.of(lanes)
+        element = trees.class_of(self.weight) if not self.weight.is_packed else F32
+        vector = element.of(lanes)
         chains = self.chains or (1 if together > 1 else 4 if rows == 1 else 2 if rows <= 6 else 1)
-        sums = k.reserve(4 * lanes * lanes * rows)
+        sums = k.reserve(element.size * lanes * lanes * rows)
         decoded = [Rows(k, self.weight, lanes, self.lookup) for _ in range(together if self.weight.is_packed else 0)]
         apart = lanes // together  # distance of the rows that are read at once: neighbours would share pages
 
@@ -79,13 +80,13 @@ class DotKernel(Record):
                         total = line[0].value
                         for other in line[1:]:
                             total = total + other.value
-                        k.store(total, k.at(sums, (n + m * lanes) * lanes, F32))
+                        k.store(total, k.at(sums, (n + m * lanes) * lanes, element))
             mask = k.tail(count, lanes)
             beside = []
             if self.bias is not None:
                 beside = [trees.load(k, self.bias, k.at(w["bias"], first * self.bias.itemsize), lanes, mask)]
             for m, number in enumerate(of_x):
-                dot = added([k.load(vector, k.at(sums, (r + m * lanes) * lanes, F32)) for r in range(lanes)])
+                dot = added([k.load(vector, k.at(sums, (r + m * lanes) * lanes, element)) for r in range(lanes)])
                 if self.epilogue is not None:
                     (dot,) = trees.print_trees(k, [self.epilogue], [dot, *beside])
                 at = k.at(w["out"], w["out_row"] * number + first * self.out.itemsize)
