@@ -277,6 +277,25 @@ def test_packed_weights_are_decoded_exactly(name: str, machine: Machine) -> None
 
 
 @on_machines
+@pytest.mark.parametrize("m", [1, 5, 40])
+@pytest.mark.parametrize("name", ["q4_k", "q8_0"])
+@pytest.mark.sample(2)
+def test_products_of_rows_rounded_to_bytes(name: str, m: int, machine: Machine) -> None:
+    """A block with an infinity makes its row NaN, a block of tiny numbers is zeros."""
+    graph, q = rlx.Graph("int8"), PACKED[name]
+    x, w = graph.input("x", (m, 512)), graph.input("w", (37, 512), q)
+    y = rlx.packed_matmul(x, w, precision="int8")
+    graph.output("y", y)
+    values = {"x": floats(m, 512), "w": rlx.quantize(floats(37, 512), name)}
+    values["x"][0, :32], values["x"][-1, 40] = 1e-35, np.inf if m > 1 else 0.5
+    out = np.zeros(y.shape, np.float32)
+    run(bound(y.node, [values["x"], values["w"].data], [out], machine, True), machine, pieces=2)
+    wanted = evaluate(graph, values)[y.id]
+    assert np.isnan(out[m - 1 :]).all() == (m > 1)
+    assert close(out[: max(1, m - 1)], wanted[: max(1, m - 1)])
+
+
+@on_machines
 @pytest.mark.parametrize("name", _WIDE)
 @pytest.mark.parametrize(("m", "k", "n"), _SHAPES)
 @pytest.mark.full(name=set(_WIDE) - {"q4_k", "bf16"})
