@@ -30,6 +30,7 @@ from rlx.backends.cpu.ir import (
     pointers,
     sizes,
 )
+from rlx.backends.cpu.machine import Machine
 from rlx.dtypes import DType, f32
 from rlx.ir import Expr
 from rlx.ir.expr import linearize
@@ -138,6 +139,16 @@ def multiplied(k: Kernel, how: str, total: Value, x: Value, factor: Value) -> Va
     high = [k.binary("ashr", v, shift) for v in (x, factor)]
     low = [k.binary("ashr", v << 16, shift) for v in (x, factor)]
     return total + low[0] * low[1] + high[0] * high[1]
+
+
+def multiplier(machine: Machine) -> str:
+    """How a machine multiplies integers of 8 bits."""
+    if machine.arch == "x86_64":
+        if machine.vector_bytes == 64:
+            return "vnni" if "avx512vnni" in machine.features else "pairs"
+        if machine.vector_bytes == 32:
+            return "pairs"
+    return "plain"
 
 
 class _Writer:

@@ -10,6 +10,7 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.gemm.product import Product, narrow_float, widened
+from rlx.backends.cpu.packed.bytes import by_bytes, byte_steps
 from rlx.backends.cpu.packed.decode import decodes
 from rlx.backends.cpu.packed.digits import by_digits, digit_steps
 from rlx.backends.cpu.packed.kernel import DotKernel
@@ -80,8 +81,11 @@ def bind_packed_matmul_int8(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
     x, out = _rows_of(node, ins, outs, ctx)
+    dtype = node.inputs[1].dtype
+    if by_bytes(dtype, len(x), ctx.machine):
+        return byte_steps(x, ins[1], dtype, out, ctx, f"bytes {dtype}")
     rounded, step = rounded_to_bytes(x, ctx)
-    return [step, *_packed_steps(rounded, ins[1], node.inputs[1].dtype, out, ctx)]
+    return [step, *_packed_steps(rounded, ins[1], dtype, out, ctx)]
 
 
 def _rows_of(

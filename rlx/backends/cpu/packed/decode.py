@@ -174,6 +174,30 @@ class Block:
         return parts[0]
 
 
+class ByteBlock(Block):
+    """A block whose elements are its integers, as bytes; `scales` are the scale and the minimum, negated, of the last
+    elements, which share them. Of formats without zero points."""
+
+    scales: tuple[Value, Value | None]
+
+    def staged(self, first: int, elements: int, make: Callable[[int, int], Value]) -> Value:
+        return make(first, self.lanes)
+
+    def whole(self, name: str, first: int, how: str = "sext") -> Value:
+        return self.load(name, first, I8.of(self.lanes))
+
+    def plain(self, quants: Value, scale: Value, plus: Value | None = None) -> Value:
+        self.scales = scale, plus
+        return quants
+
+    def coded(
+        self, run: int, first: int, elements: int, book: Sequence[float], scale: Value, plus: Value | None = None,
+        group: int = 0,
+    ) -> Value:  # fmt: skip
+        codes = self.halves("qs", first, self.lanes) if run == 1 else self.bits("qs", 4, run, first, self.lanes)
+        return self.plain(self._of_book(codes, book), scale, plus)
+
+
 def _byte(x: int) -> int:
     """A byte as LLVM's signed i8."""
     return x - 256 if x > 127 else x
@@ -400,10 +424,13 @@ def decodes(dtype: DType, machine: Machine) -> bool:
 
 
 class Rows:
-    """Decodes blocks of packed rows in a kernel. `most` blocks at most are prepared at a time."""
+    """Decodes blocks of packed rows in a kernel. `most` blocks at most are prepared at a time; `kind` is what stands
+    for a block."""
 
-    def __init__(self, k: Kernel, dtype: DType, lanes: int, lookup: bool, most: int = 0) -> None:
-        self.k, self.storage, self.lanes, self.lookup = k, dtype.storage, lanes, lookup
+    def __init__(
+        self, k: Kernel, dtype: DType, lanes: int, lookup: bool, most: int = 0, kind: type[Block] = Block
+    ) -> None:
+        self.k, self.storage, self.lanes, self.lookup, self.kind = k, dtype.storage, lanes, lookup, kind
         self.format = FORMATS[dtype.name]
         self.most = most or _MOST // self.storage.elements
         field = self.format.field
@@ -459,7 +486,7 @@ class Rows:
     def block(self, planes: dict[str, Value], first: Value, i: Value) -> Block:
         """Block first + i, after `prepare` from block `first` on."""
         numbers = self.k.at(self._numbers, i * self.count, F32)
-        return Block(self.k, self._places(planes, first + i), self.lanes, self.lookup, numbers, self._stage)
+        return self.kind(self.k, self._places(planes, first + i), self.lanes, self.lookup, numbers, self._stage)
 
     def _places(self, planes: dict[str, Value], i: Value) -> dict[str, Value]:
         return {p.name: self.k.at(planes[p.name], i * p.nbytes) for p in self.storage.planes}
