@@ -22,16 +22,20 @@ from rlx.dtypes import DType, as_dtype
 from rlx.ir import Expr, Node
 
 _ROWS_IN_TURNS = 16  # each row of a packed weight is decoded once for every few rows of x, up to so many of these
-_FIRST_LEVEL_BYTES = 16_384  # a row of x of this size stays in the first-level cache beside a row of the weight
+_FIRST_LEVEL_BYTES = 16_384  # rows of x of this size stay in the first-level cache beside a row of the weight
 FEW_ROWS = 8  # rows of x for which a row of the weight is decoded once
 
 
 def rows_together(rows: int, x: Array, dtype: DType) -> int:
-    """How many rows of the weight are read at once: several where a row of x fills the first-level cache, so that it is
-    read from the second level less often. Otherwise one, since the hardware prefetches a single stream best, and with
-    fewer bits decoding takes the time."""
-    bits = 8 * dtype.storage.nbytes // dtype.storage.elements
-    return 4 if rows == 1 and x.nbytes // len(x) > _FIRST_LEVEL_BYTES and bits >= 8 else 1
+    """How many rows of the weight are read at once: several where the rows of x fill the first-level cache, so that
+    they are read from the second level less often. Otherwise one, since the hardware prefetches a single stream best,
+    and with fewer bits decoding takes the time."""
+    nbytes, bits = rows * x.nbytes // len(x), 8 * dtype.storage.nbytes // dtype.storage.elements
+    if nbytes <= _FIRST_LEVEL_BYTES:
+        return 1
+    if dtype.is_packed and rows > 1:
+        return 2 if nbytes > 2 * _FIRST_LEVEL_BYTES else 1
+    return 4 if bits >= 8 else 1
 
 
 def dot_steps(
