@@ -86,7 +86,7 @@ def bind_packed_matmul_int8(
 ) -> list[EngineStep] | None:
     x, out = _rows_of(node, ins, outs, ctx)
     dtype = node.inputs[1].dtype
-    if by_bytes(dtype, len(x), ctx.machine):
+    if by_bytes(dtype, ctx.machine):
         return byte_steps(x, ins[1], dtype, out, ctx, f"bytes {dtype}")
     rounded, step = rounded_to_bytes(x, ctx)
     return [step, *_packed_steps(rounded, ins[1], dtype, out, ctx)]

@@ -1,10 +1,11 @@
-"""Products of several rows with packed weights by integers, at the precision "int8" (`rlx.ops.packed_int8`), where the
-processor has VNNI's instruction, which multiplies unsigned by signed bytes and adds up four products.
+"""Products with packed weights by integers, at the precision "int8" (`rlx.ops.packed_int8`), where the processor has
+VNNI's instruction, which multiplies unsigned by signed bytes and adds up four products.
 
-Rows of x become bytes with a scale for each 32 of them. Some rows of the weight at a time become panels of bytes, with
-a scale, and maybe a minimum, for each group of 16 or 32. A group's sum of a column is an exact integer; it is scaled
-and added up in f32. Signed weights are read as unsigned ones, 128 greater: a group's sum begins with -128 times the sum
-of the bytes of x. What a row of the result is depends neither on the other rows nor on how many there are.
+Rows of x become bytes with a scale for each 32 of them. A weight is read as bytes with a scale, and maybe a minimum,
+for each group of 16 or 32: by few rows of x as it lies (`byte_dots.py`), by more in panels, some rows of the weight at
+a time. A group's sum is an exact integer; it is scaled and added up in f32. Signed weights are read as unsigned ones,
+128 greater: a group's sum begins with -128 times the sum of the bytes of x. What an element of the result is does not
+depend on other rows.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from rlx.backends.cpu.gemm.kernel import multiplier
 from rlx.backends.cpu.gemm.transpose import transposed
 from rlx.backends.cpu.ir import F32, I8, I32, I64, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.machine import Machine
+from rlx.backends.cpu.packed.byte_dots import ROWS_PER_ITEM, ByteDots
 from rlx.backends.cpu.packed.decode import ByteBlock, Rows
 from rlx.backends.cpu.packed.rounded import ByteKernel
 from rlx.backends.cpu.step import EngineContext, EngineStep, address
@@ -22,7 +24,7 @@ from rlx.dtypes import DType, as_dtype, f32
 from rlx.ops.packed_int8 import BLOCK
 from rlx.records import Record
 
-LEAST_ROWS = 4  # rows of x that are worth panels
+_FEW_ROWS = 3  # more rows of x are worth panels
 _LANES = 16
 _VECTORS = 2  # of a panel's columns
 _WIDTH = _VECTORS * _LANES
@@ -34,9 +36,9 @@ _SMALL_GROUPS = frozenset({"q2_k", "q3_k", "q6_k"})  # formats whose scales belo
 _WITH_MINIMUMS = frozenset({"q4_1", "q5_1", "q2_k", "q4_k", "q5_k"})  # formats of unsigned integers
 
 
-def by_bytes(dtype: DType, rows: int, machine: Machine) -> bool:
+def by_bytes(dtype: DType, machine: Machine) -> bool:
     """Whether a product is computed by integers."""
-    return rows >= LEAST_ROWS and not machine.has_tiles and multiplier(machine) == "vnni" and "_zp" not in dtype.name
+    return not machine.has_tiles and multiplier(machine) == "vnni" and "_zp" not in dtype.name
 
 
 def group_of(dtype: DType) -> int:
@@ -159,14 +161,24 @@ def byte_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext,
     """x (m, k), a packed weight (n, bytes of a row), out (m, n) with contiguous rows."""
     (m, terms), n, group = x.shape, len(w), group_of(dtype)
     groups, per_row = terms // group, terms // BLOCK
-    memory = ctx.borrow(m * (terms + 4 * per_row + 8 * groups))
+    few = m <= _FEW_ROWS
+    begins = m * (terms if few else 4 * groups)
+    memory = ctx.borrow(m * (terms + 4 * per_row + 4 * groups) + begins)
     x_bytes = address(memory)
     x_scales = x_bytes + m * terms
     starts = x_scales + 4 * m * per_row
-    x_sums = starts + 4 * m * groups
-    cut = ByteKernel(group, as_dtype(x.dtype))
+    x_sums = starts + begins
+    cut = ByteKernel(group, few, as_dtype(x.dtype))
     args = cut.args(x=x, out=x_bytes, scales=x_scales, starts=starts, sums=x_sums)
     steps = [EngineStep(cut, args, m * per_row, 16, (x, memory), name="round to 8 bits", cost_ns=12.0)]
+    signed = dtype.family not in _WITH_MINIMUMS
+    x_parts = {"x": x_bytes, "x_scales": x_scales, "starts": starts, "x_sums": x_sums}
+    units = terms // dtype.storage.elements
+    if few:
+        dots = ByteDots(dtype, m, group, signed, as_dtype(out.dtype))
+        args = dots.args(**x_parts, w=w, out=out, columns=n, units=units, w_row=w.strides[0], out_row=out.strides[0])
+        items, cost = -(-n // ROWS_PER_ITEM), ROWS_PER_ITEM * terms * (0.02 + 0.01 * m)
+        return [*steps, EngineStep(dots, args, items, 1, (memory, w, out), name=name, cost_ns=cost)]
     panels = -(-n // _WIDTH)
     each = max(1, min(panels, _BYTES_PER_STEP // (terms * _WIDTH)))
     each = -(-panels // -(-panels // each))
@@ -178,15 +190,12 @@ def byte_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext,
     for start in range(0, panels, each):
         first, last = start * _WIDTH, min(n, (start + each) * _WIDTH)
         count = -(-(last - first) // _WIDTH)
-        args = fill.args(
-            w=w, out=decoded, **places, first=first, last=last, units=terms // dtype.storage.elements,
-            w_row=w.strides[0],
-        )  # fmt: skip
+        args = fill.args(w=w, out=decoded, **places, first=first, last=last, units=units, w_row=w.strides[0])
         items, keep = count * _VECTORS, (decoded, memory, w, out)
         steps.append(EngineStep(fill, args, items, 1, keep, name=f"decode {dtype}", cost_ns=terms * 2.0))
         args = multiply.args(
-            x=x_bytes, x_scales=x_scales, starts=starts, x_sums=x_sums, panels=decoded, **places,
-            out=out[:, first:last], rows=m, columns=last - first, terms=terms, out_row=out.strides[0], tiles=tiles,
+            **x_parts, **places, panels=decoded, out=out[:, first:last], rows=m, columns=last - first, terms=terms,
+            out_row=out.strides[0], tiles=tiles,
         )  # fmt: skip
         cost = _ROWS * terms * 0.2
         steps.append(EngineStep(multiply, args, tiles * count, 1, keep, name=name, cost_ns=cost))

@@ -36,9 +36,11 @@ class RoundKernel(Record):
 
 class ByteKernel(Record):
     """Writes the rounded elements as bytes and their scales. An item is a block. Also writes, for each `group` of
-    elements, -128 times their sum as an i32 and their sum times the scale as an f32."""
+    elements, their sum times the scale as an f32, and -128 times their sum as an i32, this for each four with
+    `fours`."""
 
     group: int
+    fours: bool
     x: DType = f32
     args = pointers("x", "out", "scales", "starts", "sums")
 
@@ -48,14 +50,20 @@ class ByteKernel(Record):
         with k.loop(k.first, k.last) as item:
             whole, scale = _rounded(k, self.x, x, item, lanes)
             numbers = [k.cast("fptosi", v, I32) for v in whole]
-            for i, number in enumerate(numbers):
-                k.store(k.cast("trunc", number, I8), k.at(out, item * BLOCK + i * lanes))
             k.store(scale, k.at(scales, item, F32))
             groups = [numbers[0] + numbers[1]] if self.group == BLOCK else numbers
             for i, group in enumerate(groups):
                 total, at = k.fold(group, lambda a, b: a + b), item * len(groups) + i
-                k.store(total * -128, k.at(starts, at, I32))
+                if not self.fours:
+                    k.store(total * -128, k.at(starts, at, I32))
                 k.store(k.cast("sitofp", total, F32) * scale, k.at(sums, at, F32))
+            for i, number in enumerate(numbers):
+                place = item * BLOCK + i * lanes
+                k.store(k.cast("trunc", number, I8), k.at(out, place))
+                if self.fours:
+                    pairs = k.shuffle(number, None, range(0, lanes, 2)) + k.shuffle(number, None, range(1, lanes, 2))
+                    fours = k.shuffle(pairs, None, range(0, 8, 2)) + k.shuffle(pairs, None, range(1, 8, 2))
+                    k.store(fours * -128, k.at(starts, place))
         return k.text()
 
 
