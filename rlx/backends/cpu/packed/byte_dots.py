@@ -9,10 +9,9 @@ from rlx.backends.cpu.packed.decode import FORMATS, ByteBlock, Rows
 from rlx.dtypes import DType, f32
 from rlx.records import Record
 
-_AHEAD_BYTES = 4096  # how far ahead a row is prefetched
-_LINE = 64
 _CHAINS = 4  # sums for each result, added at the end, that need not wait for each other
 ROWS_PER_ITEM = 16
+Planes = dict[str, Value]
 
 
 class ByteDots(Record):
@@ -31,8 +30,6 @@ class ByteDots(Record):
         w, units = k.all_args(), k.arg("units")
         decoded = Rows(k, self.weight, self.group, False, kind=ByteBlock)
         numbers, per_block = F32.of(self.group // 4), storage.elements // self.group
-        unroll = max(1, 128 // storage.elements)
-        lines = -(-unroll * storage.nbytes // _LINE)
         with k.loop(k.first, k.last) as item:
             top = item * ROWS_PER_ITEM
             with k.loop(top, k.min(top + ROWS_PER_ITEM, w["columns"])) as n:
@@ -43,12 +40,8 @@ class ByteDots(Record):
                 with k.loop(0, units, decoded.most) as begin:
                     count = k.min(units - begin, decoded.most)
                     decoded.prepare(planes, begin, count)
-                    whole = count & -unroll
 
-                    def add(i: Value, blocks: int, begin: Value = begin) -> None:
-                        ahead = k.at(row, (begin + i) * storage.nbytes + _AHEAD_BYTES)
-                        for line in range(lines if blocks > 1 or unroll == 1 else 1):
-                            k.prefetch(k.at(ahead, line * _LINE))
+                    def add(i: Value, blocks: int, begin: Value = begin, planes: Planes = planes) -> None:
                         number = 0
                         for u in range(blocks):
                             block = decoded.block(planes, begin, i + u)
@@ -58,11 +51,7 @@ class ByteDots(Record):
                                 self._group(k, w, block, e, place, number % _CHAINS, totals, lows)
                                 number += 1
 
-                    with k.loop(0, whole, unroll) as i:
-                        add(i, unroll)
-                    if unroll > 1:
-                        with k.loop(whole, count) as i:
-                            add(i, 1)
+                    decoded.sweep([row], begin, count, add)
                 for m in range(self.rows):
                     high, low = totals[m][0].value, lows[m][0].value
                     for chain in range(1, _CHAINS):

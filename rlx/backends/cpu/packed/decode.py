@@ -18,6 +18,8 @@ from rlx.dtypes import PACKED, DType
 from rlx.packed.codebooks import E2M1, IQ4, TABLES
 from rlx.records import Record
 
+AHEAD_BYTES = 4096  # how far ahead a row is prefetched
+LINE = 64
 _MOST = 4096  # elements of a row for which `prepare` is called at a time
 _AT_ONCE = 8  # scales that are widened together
 
@@ -482,6 +484,28 @@ class Rows:
                 numbers = k.at(self._field, i * each, F32)
                 block = Block(k, self._places(planes, first + i), self.lanes, self.lookup, numbers, self._stage)
                 k.store(self.format.groups(block), k.at(self._numbers, i * self.format.count, F32), align=4)
+
+    def sweep(self, rows: Sequence[Value], first: Value, count: Value, body: Callable[[Value, int], None]) -> None:
+        """Calls body(i, n) for the n blocks from first + i on, of `count`: so many in an iteration that it takes at
+        least a cache line, then one by one. Asks for the lines of the rows ahead."""
+        k, storage = self.k, self.storage
+        together = max(1, 128 // storage.elements)
+        lines = -(-together * storage.nbytes // LINE)
+        whole = count & -together
+
+        def ask_for(i: Value, lines: int) -> None:
+            for row in rows:
+                ahead = k.at(row, (first + i) * storage.nbytes + AHEAD_BYTES)
+                for line in range(lines):
+                    k.prefetch(k.at(ahead, line * LINE))
+
+        with k.loop(0, whole, together) as i:
+            ask_for(i, lines)
+            body(i, together)
+        if together > 1:
+            with k.loop(whole, count) as i:
+                ask_for(i, 1)
+                body(i, 1)
 
     def block(self, planes: dict[str, Value], first: Value, i: Value) -> Block:
         """Block first + i, after `prepare` from block `first` on."""

@@ -11,13 +11,11 @@ from typing import Protocol
 
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.ir import F32, I64, Kernel, Value, Variable, pointers, sizes
-from rlx.backends.cpu.packed.decode import Rows
+from rlx.backends.cpu.packed.decode import AHEAD_BYTES, LINE, Rows
 from rlx.dtypes import DType, f32
 from rlx.ir import Expr
 from rlx.records import Record
 
-_AHEAD_BYTES = 4096  # how far ahead a row is prefetched
-_LINE = 64
 Totals = list[list[list[Variable]]]  # accumulators by row of the weight (of those read at once) and by row of x
 
 
@@ -100,20 +98,12 @@ class DotKernel(Record):
     ) -> None:  # fmt: skip
         storage, units, most = self.weight.storage, w["units"], decoded[0].most
         planes = [of.planes(row, units) for of, row in zip(decoded, rows, strict=True)]
-        # Iterations are long enough for all accumulators, and for a cache line.
-        unroll = max(1, 128 // storage.elements)
-        lines = -(-unroll * storage.nbytes // _LINE)
         with k.loop(0, units, most) as first:
             count = k.min(units - first, most)
             for of, own in zip(decoded, planes, strict=True):
                 of.prepare(own, first, count)
-            whole = count & -unroll
 
-            def add(i: Value, blocks: int) -> None:
-                for row in rows:
-                    ahead = k.at(row, (first + i) * storage.nbytes + _AHEAD_BYTES)
-                    for line in range(lines if blocks > 1 or unroll == 1 else 1):
-                        k.prefetch(k.at(ahead, line * _LINE))
+            def add(i: Value, blocks: int, first: Value = first) -> None:
                 number = 0
                 for u in range(blocks):
                     blocks_here = [of.block(own, first, i + u) for of, own in zip(decoded, planes, strict=True)]
@@ -123,11 +113,7 @@ class DotKernel(Record):
                         self._add(k, shifts, values, k.at(x, e * self.x.itemsize), totals, number)
                         number += 1
 
-            with k.loop(0, whole, unroll) as i:
-                add(i, unroll)
-            if unroll > 1:
-                with k.loop(whole, count) as i:
-                    add(i, 1)
+            decoded[0].sweep(rows, first, count, add)
 
     def _plain(
         self, k: Kernel, w: dict[str, Value], shifts: Sequence[Value], rows: Sequence[Value], totals: Totals
@@ -140,8 +126,8 @@ class DotKernel(Record):
             here = [k.at(row, i * size) for row in rows]
             # With one row of x some processors ask for lines far enough ahead, more of them at once than by
             # instructions; more rows take longer than any looks ahead.
-            for line in range(0, unroll * size, _LINE) if self.rows > 1 or (self.ahead and len(rows) == 1) else ():
-                k.prefetch(k.at(here[0], _AHEAD_BYTES + line))
+            for line in range(0, unroll * size, LINE) if self.rows > 1 or (self.ahead and len(rows) == 1) else ():
+                k.prefetch(k.at(here[0], AHEAD_BYTES + line))
             for u in range(4):
                 values = [trees.load(k, self.weight, k.at(at, u * lanes * size), lanes) for at in here]
                 x = k.at(w["x"], (i + u * lanes) * self.x.itemsize)
