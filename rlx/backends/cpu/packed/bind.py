@@ -1,5 +1,4 @@
-"""Binds products with weights that are read row by row: `packed_matmul`, also of x rounded to 8 bits, and few rows of a
-plain `matmul`."""
+"""Binds products with weights that are read row by row: `packed_matmul`, and few rows of a plain `matmul`."""
 
 from __future__ import annotations
 
@@ -10,12 +9,10 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.gemm.product import Product, narrow_float, widened
-from rlx.backends.cpu.packed.bytes import by_bytes, byte_steps
 from rlx.backends.cpu.packed.decode import decodes
 from rlx.backends.cpu.packed.digits import by_digits, digit_steps
 from rlx.backends.cpu.packed.kernel import DotKernel
 from rlx.backends.cpu.packed.panels import panel_steps
-from rlx.backends.cpu.packed.rounded import rounded_to_bytes
 from rlx.backends.cpu.packed.tiles import tile_steps
 from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine
 from rlx.dtypes import DType, as_dtype
@@ -76,23 +73,11 @@ def dot_steps(
 def bind_packed_matmul(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
-    x, out = _rows_of(node, ins, outs, ctx)
-    return _packed_steps(x, ins[1], node.inputs[1].dtype, out, ctx)
+    x, out = rows_of(node, ins, outs, ctx)
+    return packed_steps(x, ins[1], node.inputs[1].dtype, out, ctx)
 
 
-@engine("packed_matmul_int8")
-def bind_packed_matmul_int8(
-    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
-) -> list[EngineStep] | None:
-    x, out = _rows_of(node, ins, outs, ctx)
-    dtype = node.inputs[1].dtype
-    if by_bytes(dtype, ctx.machine):
-        return byte_steps(x, ins[1], dtype, out, ctx, f"bytes {dtype}")
-    rounded, step = rounded_to_bytes(x, ctx)
-    return [step, *_packed_steps(rounded, ins[1], dtype, out, ctx)]
-
-
-def _rows_of(
+def rows_of(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> tuple[Array, Array]:
     """x (m, k) and out (m, n) of a product with a packed weight."""
@@ -107,7 +92,8 @@ def _rows_of(
     return x, out
 
 
-def _packed_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext) -> list[EngineStep]:
+def packed_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext) -> list[EngineStep]:
+    """x (m, k), a packed weight (n, bytes of a row), out (m, n)."""
     if by_digits(dtype, len(x), x.shape[1], ctx.machine):
         return digit_steps(x, w, dtype, out, ctx, f"packed {dtype}")
     if len(x) <= _ROWS_IN_TURNS:

@@ -1,5 +1,6 @@
-"""Products with packed weights by integers, at the precision "int8" (`rlx.ops.packed_int8`), where the processor has
-VNNI's instruction, which multiplies unsigned by signed bytes and adds up four products.
+"""Binds `packed_matmul_int8`, products with packed weights at the precision "int8" (`rlx.ops.packed_int8`): by integers
+where the processor has VNNI's instruction, which multiplies unsigned by signed bytes and adds up four products, else as
+`packed_matmul` of the rounded rows.
 
 Rows of x become bytes with a scale for each 32 of them. A weight is read as bytes with a scale, and maybe a minimum,
 for each group of 16 or 32: by few rows of x as it lies (`byte_dots.py`), by more in panels, some rows of the weight at
@@ -10,17 +11,21 @@ depend on other rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.gemm.kernel import multiplier
 from rlx.backends.cpu.gemm.transpose import transposed
 from rlx.backends.cpu.ir import F32, I8, I32, I64, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.machine import Machine
+from rlx.backends.cpu.packed.bind import packed_steps, rows_of
 from rlx.backends.cpu.packed.byte_dots import ROWS_PER_ITEM, ByteDots
 from rlx.backends.cpu.packed.decode import ByteBlock, Rows
-from rlx.backends.cpu.packed.rounded import ByteKernel
-from rlx.backends.cpu.step import EngineContext, EngineStep, address
+from rlx.backends.cpu.packed.rounded import ByteKernel, rounded_to_bytes
+from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
 from rlx.dtypes import DType, as_dtype, f32
+from rlx.ir import Node
 from rlx.ops.packed_int8 import BLOCK
 from rlx.records import Record
 
@@ -34,6 +39,17 @@ _PITCH = _PIECE + 64  # puts the rows to be transposed into different cache sets
 _BYTES_PER_STEP = 1 << 20  # of panels
 _SMALL_GROUPS = frozenset({"q2_k", "q3_k", "q6_k"})  # formats whose scales belong to 16 elements
 _WITH_MINIMUMS = frozenset({"q4_1", "q5_1", "q2_k", "q4_k", "q5_k"})  # formats of unsigned integers
+
+
+@engine("packed_matmul_int8")
+def bind_packed_matmul_int8(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    (x, out), dtype = rows_of(node, ins, outs, ctx), node.inputs[1].dtype
+    if by_bytes(dtype, ctx.machine):
+        return byte_steps(x, ins[1], dtype, out, ctx, f"bytes {dtype}")
+    rounded, step = rounded_to_bytes(x, ctx)
+    return [step, *packed_steps(rounded, ins[1], dtype, out, ctx)]
 
 
 def by_bytes(dtype: DType, machine: Machine) -> bool:
