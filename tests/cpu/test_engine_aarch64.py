@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from rlx.backends.cpu.context import ArrayMemory
 from rlx.backends.cpu.device import CpuBackend
 from rlx.backends.cpu.step import Declined, EngineContext, binders_of, load_binders
 from rlx.backends.cpu.weights import PackedWeights
-from rlx.conformance.case import cases_of
+from rlx.conformance.case import Case, cases_of
+from rlx.dtypes import DType, f64, i64
 from rlx.ir import Tensor
 from tests.cpu import aarch64
 from tests.cpu.processors import machines
@@ -28,12 +30,13 @@ pytestmark = [
 ]
 Array = npt.NDArray[Any]
 OPS = (
-    "matmul conv conv_transpose conv_grad_weight integer_matmul softmax layer_norm rms_norm group_norm sum max "
-    "argmax cumsum attention attention_step attention_grad max_pool avg_pool max_pool_grad resize grid_sample rope "
-    "gather scatter transpose concat pad sort top_k packed_matmul dequantize cross_entropy layer_norm_grad exp sin "
-    "pow log tanh erf div cast floor_divide bitwise_and atan2 cbrt cumprod fft rfft irfft softmax_grad "
-    "group_norm_grad causal_conv selective_scan selective_scan_grad gated_delta_rule gated_delta_rule_grad "
-    "grouped_matmul grouped_packed_matmul grouped_matmul_grad paged_attention"
+    "matmul conv conv_transpose conv_grad_weight integer_matmul softmax layer_norm rms_norm group_norm sum max argmax "
+    "cumsum attention attention_step attention_grad max_pool avg_pool max_pool_grad resize grid_sample rope gather "
+    "scatter transpose concat pad sort top_k packed_matmul packed_matmul_int8 dequantize cross_entropy "
+    "layer_norm_grad exp sin pow log tanh erf div cast floor_divide bitwise_and atan2 cbrt cumprod fft rfft irfft "
+    "softmax_grad group_norm_grad causal_conv selective_scan selective_scan_grad gated_delta_rule "
+    "gated_delta_rule_grad grouped_matmul grouped_packed_matmul grouped_packed_matmul_int8 grouped_matmul_grad "
+    "paged_attention"
 ).split()
 
 
@@ -60,13 +63,25 @@ def emulated(outputs: tuple[Tensor, ...], ins: list[Array], folder: Path) -> lis
 @pytest.mark.parametrize("op", OPS)
 def test_cases_of_an_op(op: str, tmp_path: Path) -> None:
     """Two of an op's cases, of which one has kernels at least."""
-    cases = [c for c in cases_of(op) if not c.has_f64 and all(np.prod(s.shape) for s in c.inputs)]
+    _some([c for c in cases_of(op) if not c.has_f64], tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [f64, i64], ids=str)
+@pytest.mark.parametrize("op", ["matmul", "conv", "max_pool", "avg_pool", "sort", "top_k"])
+def test_cases_of_64_bits(op: str, dtype: DType, tmp_path: Path) -> None:
+    if dtype == f64 or op in ("matmul", "sort", "top_k"):
+        _some([c for c in cases_of(op) if c.inputs[0].dtype == dtype], tmp_path)
+
+
+def _some(every: Sequence[Case], folder: Path) -> None:
+    """Runs two cases at most that have elements and kernels; there must be one."""
+    cases = [c for c in every if all(np.prod(s.shape) for s in c.inputs)]
     ran = 0
     for case in cases[:: max(1, len(cases) // 6)]:
         graph = case.graph()
         made = tuple(graph.outputs.values())
         ins = [np.array(a, order="C") for a in case.arrays()]
-        outs = emulated(made, ins, tmp_path)
+        outs = emulated(made, ins, folder)
         if outs is None:
             continue
         verdict = case.check({f"y{i}": o for i, o in enumerate(outs)})
@@ -75,7 +90,6 @@ def test_cases_of_an_op(op: str, tmp_path: Path) -> None:
         if ran == 2:
             break
     assert ran
-
 
 
 @pytest.mark.parametrize("name", ["sin", "log1p", "log10", "pow", "exp2", "cosh", "atanh"])

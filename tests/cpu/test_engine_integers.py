@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 import rlx
-from rlx.backends.cpu import choice
+from rlx.backends.cpu import choice, program
 from rlx.backends.cpu.machine import Machine
 from rlx.conformance.oracle import evaluate
 from tests.cpu.processors import on_machines, on_multipliers
@@ -115,9 +115,13 @@ def test_a_quantized_network_stays_in_bytes_with_its_channels_last() -> None:
     assert sum(bool(n.within) for n in nodes if n.op == "fused") >= 3
 
 
+@pytest.mark.parametrize("rows", [None, 100], ids=["whole", "in parts"])
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_scan_is_one_table(reverse: bool) -> None:
-    """With rows of bytes, values that steps exchange, and a captured matrix."""
+def test_a_scan_is_one_table(reverse: bool, rows: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With rows of bytes, values that steps exchange, and a captured matrix; a long one in parts, of which the last is
+    shorter."""
+    if rows is not None:
+        monkeypatch.setattr(program, "_MAX_TABLE_ROWS", rows)
     graph = rlx.Graph("scan")
     x, small = _RNG.standard_normal((23, 5)).astype(np.float32), drawn((23, 3), np.uint8)
     w = graph.param("w", (5, 5))

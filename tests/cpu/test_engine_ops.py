@@ -1,4 +1,5 @@
-"""Kernels of the compiled engine for single ops: products of i32, transposed convolutions, images in two orders."""
+"""Kernels of the compiled engine for single ops: products of whole numbers, transposed convolutions, images in two
+orders."""
 
 from __future__ import annotations
 
@@ -33,20 +34,58 @@ def by_engine(graph: rlx.Graph, values: dict[str, Array], threads: int = 1) -> t
 
 
 @on_machines
+@pytest.mark.parametrize("kind", ["i32", "i64"])
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.sample(1)
-def test_products_of_i32_wrap(turned: bool, machine: Machine) -> None:
+@pytest.mark.sample(2)
+def test_products_of_integers_wrap(turned: bool, kind: str, machine: Machine) -> None:
     graph = rlx.Graph("whole")
-    a, b = (_RNG.integers(-(2**31), 2**31, s).astype(np.int32) for s in ((3, 37, 50), (3, 21, 50)))
+    limits = np.iinfo(as_dtype(kind).np)
+    a, b = (_RNG.integers(limits.min, limits.max, s, limits.dtype) for s in ((3, 37, 50), (3, 21, 50)))
     given = [a, b if turned else np.ascontiguousarray(b.swapaxes(1, 2))]
-    left, right = (graph.input(n, x.shape, "i32") for n, x in zip("ab", given, strict=True))
+    left, right = (graph.input(n, x.shape, kind) for n, x in zip("ab", given, strict=True))
     y = rlx.matmul(left, rlx.transpose(right, (0, 2, 1))) if turned else rlx.matmul(left, right)
-    wanted = (a.astype(np.int64) @ b.swapaxes(1, 2).astype(np.int64)).astype(np.int32)
+    wanted = (a.astype(np.int64) @ b.swapaxes(1, 2).astype(np.int64)).astype(limits.dtype)
     if turned:
         given[1] = given[1].swapaxes(1, 2)
-    out = np.zeros(y.shape, np.int32)
+    out = np.zeros(y.shape, limits.dtype)
     run(bound(y.node, given, [out], machine, False), machine, pieces=3)
     assert np.array_equal(out, wanted)
+
+
+@on_machines
+@pytest.mark.parametrize(
+    "op",
+    ["few rows", "activation", "transposed", "i32 beside i64", "conv", "depthwise", "max_pool", "avg_pool"],
+)
+@pytest.mark.sample(3)
+def test_numbers_of_64_bits(op: str, machine: Machine) -> None:
+    """As exact as f64 is, and the same for any pieces."""
+    graph = rlx.Graph("wide")
+    if "pool" in op or op in ("conv", "depthwise"):
+        x = graph.input("x", (2, 12, 9, 11), "f64")
+        groups = 12 if op == "depthwise" else 1
+        if "pool" in op:
+            y = getattr(rlx, op)(x, (3, 2), strides=(2, 1), pads=1)
+        else:
+            y = rlx.conv(x, graph.input("w", (24, 12 // groups, 3, 3), "f64"), pads=1, groups=groups)
+    elif op == "i32 beside i64":
+        y = apply("matmul", graph.input("x", (9, 40), "i32"), graph.input("w", (40, 33), "i64"), transpose_a=False,
+                  transpose_b=False, activation=None)  # fmt: skip
+    else:
+        m, turned = (3 if op == "few rows" else 29), op != "activation"
+        x, w = graph.input("x", (m, 40), "f64"), graph.input("w", (70, 40) if turned else (40, 70), "f64")
+        b = graph.input("b", (70,), "f64")
+        y = rlx.matmul(x, w, b, transpose_b=turned, activation=None if turned else "gelu")
+    graph.output("y", y)
+    values = {
+        n: _RNG.integers(-999, 999, t.shape).astype(t.dtype.np) if t.dtype.is_int else _RNG.standard_normal(t.shape)
+        for n, t in graph.inputs.items()
+    }
+    made = [np.zeros(y.shape, y.dtype.np) for _ in range(2)]
+    for out, pieces in zip(made, (1, 3), strict=True):
+        run(bound(y.node, [*values.values()], [out], machine, op == "depthwise"), machine, pieces)
+    assert np.allclose(made[0], evaluate(graph, values)[y.id], rtol=1e-13, atol=1e-13)
+    assert made[0].tobytes() == made[1].tobytes()
 
 
 # (n, channels, outputs, sizes, kernel, stride, pads, dilation, groups)
@@ -178,13 +217,13 @@ def test_pools_of_volumes(op: str, last: bool, machine: Machine) -> None:
 
 @on_machines
 @pytest.mark.parametrize("shape", [(3, 40), (2, 1000), (2, 200, 3)])
-@pytest.mark.parametrize("kind", ["f32", "bf16", "i32", "i8", "u8", "bool"])
+@pytest.mark.parametrize("kind", ["f64", "f32", "bf16", "i64", "i32", "i8", "u8", "bool"])
 @pytest.mark.parametrize("first", [False, True], ids=["least", "greatest"])
 @pytest.mark.sample(4)
 def test_rows_are_sorted_stably(first: bool, kind: str, shape: tuple[int, ...], machine: Machine) -> None:
     graph = rlx.Graph("order")
     x = (_RNG.integers(-300, 300, shape) / 2).astype(as_dtype(kind).np)
-    if kind == "f32":
+    if kind in ("f32", "f64"):
         x.flat[::9], x.flat[5], x.flat[7] = np.nan, -0.0, np.inf
     given = graph.input("x", shape, kind)
     order = np.argsort(x if not first else x[:, ::-1], axis=1, kind="stable")

@@ -276,6 +276,33 @@ def test_packed_weights_are_decoded_exactly(name: str, machine: Machine) -> None
     assert np.array_equal(made, packed.dequantize())
 
 
+@on_multipliers
+@pytest.mark.parametrize("m", [1, 5, 40])
+@pytest.mark.parametrize("name", ["q4_k", "q8_0", "q6_k", "int4"])
+@pytest.mark.sample(4)
+def test_products_of_rows_rounded_to_bytes(name: str, m: int, machine: Machine) -> None:
+    """A block with an infinity makes its row NaN, a block of tiny numbers is zeros. Other rows change no bit, of x and
+    of the weight."""
+    x, w = floats(m, 512), floats(67, 512)
+    x[0, :32], x[-1, 40] = 1e-35, np.inf if m > 1 else 0.5
+
+    def product(x: Array, rows: int) -> tuple[Array, Array]:
+        graph, packed = rlx.Graph("int8"), rlx.quantize(w[:rows], name)
+        y = rlx.packed_matmul(graph.input("x", x.shape), graph.input("w", (rows, 512), PACKED[name]), precision="int8")
+        graph.output("y", y)
+        out = np.zeros(y.shape, np.float32)
+        run(bound(y.node, [x, packed.data], [out], machine, True), machine, pieces=2)
+        return out, evaluate(graph, {"x": x, "w": packed})[y.id]
+
+    out, wanted = product(x, 67)
+    assert np.isnan(out[m - 1 :]).all() == (m > 1)
+    finite = slice(0, max(1, m - 1))
+    assert close(out[finite], wanted[finite])
+    others = np.concatenate([x[:1], floats(m - 1, 512)])
+    assert product(others, 67)[0][0].tobytes() == out[0].tobytes()
+    assert product(x, 21)[0][0].tobytes() == out[0, :21].tobytes()
+
+
 @on_machines
 @pytest.mark.parametrize("name", _WIDE)
 @pytest.mark.parametrize(("m", "k", "n"), _SHAPES)

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.gemm.kernel import multiplier
 from rlx.backends.cpu.gemm.matmul import beside
 from rlx.backends.cpu.gemm.product import Product, choose_tile, product_steps, with_epilogue
 from rlx.backends.cpu.integers import adjusted, form_of, pack_words, weights
 from rlx.backends.cpu.ir import I8, I16, I32, I64, Kernel, Value, pointers, sizes
-from rlx.backends.cpu.machine import Machine
 from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine
 from rlx.dtypes import i32
 from rlx.ir import Node, Tensor
@@ -156,16 +156,6 @@ class IntegerKernel(Record):
 def is_zero(t: Tensor) -> bool:
     """Whether a tensor is a constant of zeros."""
     return t.node.op.is_constant and not np.frombuffer(bytes(t.node.attrs["value"]), np.uint8).any()
-
-
-def multiplier(machine: Machine) -> str:
-    """How a machine multiplies integers of 8 bits."""
-    if machine.arch == "x86_64":
-        if machine.vector_bytes == 64:
-            return "vnni" if "avx512vnni" in machine.features else "pairs"
-        if machine.vector_bytes == 32:
-            return "pairs"
-    return "plain"
 
 
 @engine("integer_matmul", takes_epilogue=True)

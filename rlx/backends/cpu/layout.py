@@ -39,7 +39,7 @@ def channels_last_tensors(graph: Graph, plan: MemoryPlan) -> dict[int, tuple[int
     def free(t: Tensor) -> bool:
         shape = t.shape
         image = len(shape) >= 3 and shape[1] > 1 and math.prod(shape[2:]) > 1
-        return image and t.id not in fixed and t.id in plan.slots and t.dtype.name in ("f32", "i32", "i8", "u8")
+        return image and t.id not in fixed and t.id in plan.slots and t.dtype.name in ("f64", "f32", "i32", "i8", "u8")
 
     wanted: set[int] = set()
     for node in graph.nodes:

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.gemm.transpose import transpose_step
-from rlx.backends.cpu.ir import F32, I64, Kernel, Value, Variable, pointers, sizes
-from rlx.backends.cpu.rowwise import STORED, larger, load_wide, name_of, room, store_wide
+from rlx.backends.cpu.ir import I64, Kernel, Value, Variable, pointers, sizes
+from rlx.backends.cpu.rowwise import LOADED, computed, larger, load_wide, name_of, room, store_wide
 from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
 from rlx.ops.pool import divisors
@@ -38,7 +38,8 @@ class PoolLast(Record):
         x, y, down, right, by = k.args("x", "y", "down", "right", "by")
         height, width, channels, rows, columns = k.args("height", "width", "channels", "rows", "columns")
         row_step, column_step = k.args("row_step", "column_step")
-        neutral = k.const(F32.of(lanes), -math.inf if self.join == "max" else 0.0)
+        element = computed(dtype)
+        neutral = k.const(element.of(lanes), -math.inf if self.join == "max" else 0.0)
 
         def entry(table: Value, i: Value, part: int) -> Value:
             return k.load(I64, k.at(table, i * 2 + part, I64))
@@ -65,7 +66,7 @@ class PoolLast(Record):
                     for u, one in enumerate(held):
                         v = one.value
                         if self.join == "add":
-                            v = v / k.load(F32, k.at(by, oy * columns + ox, F32))
+                            v = v / k.load(element, k.at(by, oy * columns + ox, element))
                         store_wide(k, v, y, dtype, target + c + u * lanes, mask)
 
                 whole = channels & -(4 * lanes)
@@ -93,10 +94,11 @@ class PoolFirst(Record):
         x, y, down, by = k.args("x", "y", "down", "by")
         height, width, rows, columns = k.args("height", "width", "rows", "columns")
         row_step, column_step, before = k.args("row_step", "column_step", "before")
-        neutral = k.const(F32.of(lanes), -math.inf if self.join == "max" else 0.0)
-        padded = room(k, 4 * (self.room + 8 * lanes))
+        element = computed(dtype)
+        neutral = k.const(element.of(lanes), -math.inf if self.join == "max" else 0.0)
+        padded = room(k, element.size * (self.room + 8 * lanes))
         with k.loop(0, self.room + 8 * lanes, lanes) as i:
-            k.store(neutral, k.at(padded, i, F32))
+            k.store(neutral, k.at(padded, i, element))
         with k.loop(k.first, k.last) as item:
             plane = k.binary("udiv", item, rows)
             oy = item - plane * rows
@@ -108,7 +110,7 @@ class PoolFirst(Record):
                 with k.loop(0, count) as ky:
                     v = load_wide(k, x, dtype, base + ky * row_step * width + i, lanes, mask)
                     self._join(k, held, v)
-                k.store(held.value, k.at(padded, before + i, F32), mask)
+                k.store(held.value, k.at(padded, before + i, element), mask)
 
             whole = width & -lanes
             with k.loop(0, whole, lanes) as i:
@@ -120,7 +122,7 @@ class PoolFirst(Record):
                 with k.loop(0, self.taps) as kx:
                     start = ox * self.stride + kx * column_step
                     parts = [
-                        k.load(F32.of(lanes), k.at(padded, start + i * lanes, F32))
+                        k.load(element.of(lanes), k.at(padded, start + i * lanes, element))
                         for i in range(self.stride)
                     ]
                     self._join(k, held, _every(k, parts, self.stride))
@@ -128,7 +130,7 @@ class PoolFirst(Record):
                 mask = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
                 v = held.value
                 if self.join == "add":
-                    v = v / k.load(F32.of(lanes), k.at(by, oy * columns + ox, F32), mask)
+                    v = v / k.load(element.of(lanes), k.at(by, oy * columns + ox, element), mask)
                 store_wide(k, v, y, dtype, item * columns + ox, mask)
         return k.text()
 
@@ -175,11 +177,11 @@ def bind_pool(
     and then along the first axis."""
     attrs, x, y = node.attrs, ins[0], outs[0]
     spatial = x.ndim - 2
-    if name_of(x) not in STORED or not 1 <= spatial <= 3 or x.size == 0:
+    if name_of(x) not in LOADED or not 1 <= spatial <= 3 or x.size == 0:
         return None
     steps: list[EngineStep] = []
     if x.flags.c_contiguous != y.flags.c_contiguous and not (_is_last(x) and _is_last(y)):
-        if x.itemsize != 4:
+        if x.itemsize < 4:
             return None
         image = ctx.borrow(x.nbytes).view(x.dtype)
         if x.flags.c_contiguous:
@@ -198,21 +200,22 @@ def bind_pool(
     axes = [_Axis(n, k, s, d, before, count) for n, k, s, d, (before, _), count in geometry]
     axes = [_POINT] * (2 - spatial) + axes
     join = "max" if node.op.joins == "max" else "add"
-    by = np.ones(1, np.float32)
+    wide = np.float64 if x.itemsize == 8 else np.float32
+    by = np.ones(1, wide)
     if join == "add":
         held = np.broadcast_to(divisors(x.shape, attrs), (1, 1, *y.shape[2:]))
-        by = np.ascontiguousarray(held.reshape(-1), np.float32)
+        by = np.ascontiguousarray(held.reshape(-1), wide)
     pooled: list[EngineStep | None]
     if spatial < 3:
         pooled = [_pooled(join, x, y, x.shape[0], x.shape[1], axes, by, last, ctx)]
     else:
-        if join == "add" and x.dtype != np.float32:
+        if join == "add" and x.dtype != wide:
             return None  # the sums of slices would be rounded
         (depth, *flat), (n, c) = axes, x.shape[:2]
         place = flat[0].count * flat[1].count
         line = _Axis(place, 1, 1, 1, 0, place)
         between = ctx.borrow(n * c * depth.size * place * x.itemsize).view(x.dtype)
-        ones = np.ones(place if join == "add" else 1, np.float32)
+        ones = np.ones(place if join == "add" else 1, wide)
         lead = (n * depth.size, c) if last else (n, c * depth.size)
         pooled = [
             _pooled(join, x, between, *lead, flat, ones, last, ctx),
@@ -236,6 +239,7 @@ def _pooled(
     """x (n, channels, *sizes) pooled over two axes; it is channels last in memory (`last`), or has the order of its
     shape."""
     dtype, (down, right) = name_of(x), axes
+    lanes = ctx.machine.lanes(computed(dtype).bits)
     tables = [windows(a.size, a.kernel, a.stride, a.dilation, a.before, a.count) for a in axes]
     args = _ARGS(
         x=x, y=y, down=tables[0], right=tables[1], by=by, height=down.size, width=right.size, channels=channels,
@@ -244,14 +248,14 @@ def _pooled(
     keep = (x, y, by, *tables)
     cost = right.count * down.kernel * right.kernel * 0.3
     if last:
-        spec = PoolLast(join, dtype, ctx.machine.lanes())
+        spec = PoolLast(join, dtype, lanes)
         return EngineStep(spec, args, n * down.count, 1, keep, cost_ns=cost * channels)
-    needed = right.size + right.before + right.stride * ctx.machine.lanes() + right.kernel * right.dilation
+    needed = right.size + right.before + right.stride * lanes + right.kernel * right.dilation
     needed = max(needed, (right.count - 1) * right.stride + right.dilation * right.kernel)
     if needed > _MAX_ROW_ELEMENTS or right.stride > 4:
         return None
     size = 1 << max(8, (needed - 1).bit_length())
-    first = PoolFirst(join, dtype, right.stride, right.kernel, size, ctx.machine.lanes())
+    first = PoolFirst(join, dtype, right.stride, right.kernel, size, lanes)
     return EngineStep(first, args, n * channels * down.count, max(1, int(10_000 / cost)), keep, cost_ns=cost)
 
 

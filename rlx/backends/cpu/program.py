@@ -35,7 +35,7 @@ from rlx.ir import Node, Tensor
 from rlx.ir import expr as ex
 from rlx.records import Record
 
-_MAX_TABLE_ROWS = 1 << 17  # they take eight megabytes
+_MAX_TABLE_ROWS = 1 << 14  # they take a megabyte, which stays in a cache
 _NO_KERNELS = (UnsupportedOp, RuntimeError)  # raised where no kernel can be made; RuntimeError is llvmlite's
 
 
@@ -186,38 +186,56 @@ class EngineProgram:
 
     def along(
         self, segment: Segment, order: Sequence[int], before: Sequence[MovingRow], after: Sequence[MovingRow]
-    ) -> Segment | None:
-        """All iterations of a segment as one, with the row copies before and after each; None where its table would be
-        too long, and for a segment without steps (of a body that computes no elements)."""
+    ) -> Callable[[], None] | None:
+        """All iterations of a segment as one call, with the row copies before and after each; None where a table has no
+        room for two, and for a segment without steps (of a body that computes no elements)."""
         if not segment.steps:
             return None
-        own, count = segment.table, len(order)
+        own, each = segment.table, len(before) + len(segment.table) + len(after)
+        count = min(len(order), _MAX_TABLE_ROWS // each)
+        if count < min(len(order), 2):
+            return None
         kernels = [RowCopy(4 if not row.nbytes % 4 else 1, self._ctx.machine.vector_bytes) for row in (*before, *after)]
         try:
             code = addresses(kernels, self._ctx.machine)
         except _NO_KERNELS:
             return None  # the iterations run one by one where there are no kernels for it
-        each = len(before) + len(own) + len(after)
-        if count * each > _MAX_TABLE_ROWS:
-            return None
         table = np.zeros((count, each, ROW_WORDS), np.int64)
-        turns = np.asarray(order, np.int64)
-        kept = []
+        moving = []
         places = (*range(len(before)), *range(each - len(after), each))
         for place, row, kernel, at in zip(places, (*before, *after), kernels, code, strict=True):
             start = np.array(kernel.args(source=row.source, target=row.target, n=row.nbytes // kernel.unit))
             step = np.array(kernel.args(source=row.source_step, target=row.target_step, n=0))
-            words = start + turns[:, None] * step
+            words = np.zeros((count, len(start)), np.int64)
             table[:, place, 0] = at
             table[:, place, 1] = address(words) + words.strides[0] * np.arange(count)
             table[:, place, 2:6] = 1
-            kept.append(words)
+            moving.append((words, start, step))
         table[:, len(before) : each - len(after)] = own
         launched = Segment()
-        launched.keep += [segment, *kept]
+        launched.keep += [segment, *moving]
         launched.run_table(table.reshape(-1, ROW_WORDS), *self._runner, self._ctx.threads)
         self._segments.append(launched)
-        return launched
+        turns = np.asarray(order, np.int64)
+
+        def point(first: int, some: int) -> None:
+            """Makes the copies those of the iterations from number `first` on."""
+            for words, start, step in moving:
+                np.multiply(turns[first : first + some, None], step, words[:some])
+                words[:some] += start
+
+        point(0, count)
+        if count == len(order):
+            return launched
+
+        def in_parts() -> None:
+            for first in range(0, len(order), count):
+                some = min(count, len(order) - first)
+                point(first, some)
+                launched.shorten(some * each)
+                launched()
+
+        return in_parts
 
     def close(self) -> None:
         """Ends unfinished runs, so that memory can be freed."""

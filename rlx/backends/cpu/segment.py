@@ -94,6 +94,10 @@ class Segment:
         self._lead = partial(call, address(job))
         self._threads, self._work = threads, work
 
+    def shorten(self, rows: int) -> None:
+        """Makes calls run the first rows of the table alone, until the next change."""
+        self._job[STEPS] = rows
+
     def leave_empty(self) -> None:
         """Makes calls do nothing, since there are no steps."""
         self._lead = int

@@ -30,7 +30,8 @@ from rlx.backends.cpu.gemm.product import (
 )
 from rlx.backends.cpu.host.matmul.dense import epilogue_of
 from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine
-from rlx.dtypes import as_dtype
+from rlx.backends.cpu.trees import class_of
+from rlx.dtypes import as_dtype, f32, f64
 from rlx.ir import Expr, Node
 
 _FEW_CHANNELS = 8  # a row of the filter with so few channels is one tap of a zero-padded image
@@ -41,18 +42,19 @@ def bind_conv(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
     x, w, out = ins[0], ins[1], outs[0]
-    if any(not narrow_float(a.dtype) for a in (*ins, out)):
+    wide = x.dtype == w.dtype == out.dtype == np.float64
+    if not wide and any(not narrow_float(a.dtype) for a in (*ins, out)):
         raise Declined(f"{x.dtype} with {w.dtype}")
     if w.size == 0 or x.size == 0:
         raise Declined("no elements")
     following = ctx.epilogue
-    tree = with_epilogue(epilogue_of(node), len(ins) - 2, following)
+    tree = with_epilogue(epilogue_of(node), len(ins) - 2, following, f64 if wide else f32)
     beside: list[tuple[Array, bool]] = [(a, False) for a in ins[2:]]
     if following is not None:
         beside += [beside_image(a, out) for a in following.operands]
         out = following.out
     steps: list[EngineStep] = []
-    if x.dtype != np.float32:
+    if x.itemsize == 2:
         x = widened(x, ctx, steps)
     last = channels_last(out)
     result = last
@@ -93,7 +95,7 @@ def _dense(
     kernel, c, (o, inner) = w.shape[2:], x.shape[1], w.shape[:2]
     counts, pads, strides, dilations = out.shape[1:-1], attrs["pads"], attrs["strides"], attrs["dilations"]
     few = groups == 1 and c <= _FEW_CHANNELS and kernel[-1] > 1 and dilations[-1] == 1 and len(kernel) <= 2
-    zero, outside = np.zeros(0, np.float32), 0
+    zero, outside, size = np.zeros(0, x.dtype), 0, x.itemsize
     if few and x.flags.c_contiguous:
         image = to_channels_last(x, ctx, steps, room_for_rows(node, x, kernel, counts))
         rows = window_addresses(
@@ -103,16 +105,17 @@ def _dense(
     else:
         nhwc = channels_last(x)
         image = to_channels_last(x, ctx, steps) if nhwc is None else nhwc
-        zero = np.zeros(max(c, 64), np.float32)
+        zero = np.zeros(max(c, 64), x.dtype)
         outside = address(zero)
         rows = window_addresses(image, kernel, strides, dilations, pads, counts, outside)
         terms = inner
     operands = [(a, o * a.itemsize * matrix, o // groups * a.itemsize) for a, matrix in beside]
     result = out.reshape(-1, groups, o // groups).transpose(1, 0, 2)
     streamed = w.nbytes if groups == 1 and ctx.is_fixed(node.inputs[1]) else 0
-    tile = choose_tile(ctx.machine, len(rows), o // groups, streamed)
-    product = Product(rows, terms, 4, result, inner * 4, tree, operands, (zero, image), outside=outside)
-    width = tile.vectors * ctx.machine.lanes()
+    tile = choose_tile(ctx.machine, len(rows), o // groups, streamed, 8 * size)
+    how = "fma64" if size == 8 else "fma"
+    product = Product(rows, terms, size, result, inner * size, tree, operands, (zero, image), how, outside)
+    width = tile.vectors * ctx.machine.lanes(8 * size)
     filters = _as_matrices(w, groups)
     if ctx.is_fixed(node.inputs[1]):
         panels = pack_fixed(filters, width, ctx)
@@ -142,9 +145,10 @@ def _depthwise(
     attrs, c, kernel, machine = node.attrs, x.shape[1], w.shape[2:], ctx.machine
     nhwc = channels_last(x)
     image = to_channels_last(x, ctx, steps) if nhwc is None else nhwc
-    zero = np.zeros(max(c, 64), np.float32)
-    counts, taps, lanes = out.shape[1:-1], math.prod(kernel), machine.lanes()
-    weights = ctx.acquire(taps * c * 4).view(np.float32).reshape(*kernel, c)
+    zero = np.zeros(max(c, 64), x.dtype)
+    element = class_of(as_dtype(x.dtype))
+    counts, taps, lanes = out.shape[1:-1], math.prod(kernel), machine.lanes(element.bits)
+    weights = ctx.acquire(taps * c * element.size).view(x.dtype).reshape(*kernel, c)
 
     def prepare() -> None:
         weights[...] = np.moveaxis(w[:, 0], 0, -1)
@@ -152,7 +156,7 @@ def _depthwise(
     operands = tuple(Operand(as_dtype(a.dtype)) for a, _ in beside)
     out_type, strides, dilations = as_dtype(out.dtype), attrs["strides"], attrs["dilations"]
     # The table has an address for each row of the filter and each pixel that a row of the result reads.
-    width, vectors = counts[-1], vectors_at_once(machine, taps, c)
+    width, vectors = counts[-1], vectors_at_once(machine, taps, c, lanes)
     across = positions_at_once(machine, taps, kernel[-1], vectors, width)
     span = (width - 1) * strides[-1] + (kernel[-1] - 1) * dilations[-1] + 1
     rows = math.prod(kernel[:-1])
@@ -163,11 +167,11 @@ def _depthwise(
     whole = width // across * across
     spec = DepthwiseRows(
         lanes, vectors, rows, kernel[-1], strides[-1], dilations[-1], across, width - whole,
-        c % (vectors * lanes) != 0, operands, tree, out_type,
+        c % (vectors * lanes) != 0, operands, tree, out_type, element,
     )  # fmt: skip
     args = spec.args(
         table=table, w=weights, out=out, span=span, whole=whole, width=width, channels=c, out_row=c * out.itemsize,
-        w_row=c * 4, **named_operands(a for a, _ in beside),
+        w_row=c * element.size, **named_operands(a for a, _ in beside),
     )  # fmt: skip
     items = len(table) * -(-c // (vectors * lanes))
     keep = (table, weights, w, image, out, zero, *(a for a, _ in beside))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.conv.depthwise import operand_names
 from rlx.backends.cpu.gemm.kernel import Operand
-from rlx.backends.cpu.ir import F32, I64, PTR, Arguments, Kernel, Value, pointers, sizes
+from rlx.backends.cpu.ir import F32, I64, PTR, Arguments, Kernel, Type, Value, pointers, sizes
 from rlx.backends.cpu.machine import Machine
 from rlx.dtypes import DType, f32
 from rlx.ir import Expr
@@ -32,6 +32,7 @@ class DepthwiseRows(Record):
     operands: tuple[Operand, ...] = ()  # what the epilogue reads beside the sums
     epilogue: Expr | None = None
     out: DType = f32
+    element: Type = F32  # of images and weights
 
     @property
     def args(self) -> Arguments:
@@ -57,7 +58,7 @@ class DepthwiseRows(Record):
             ]
             table = k.at(w["table"], row * (w["span"] * self.rows), I64)
             out = k.at(w["out"], row * w["width"] * w["out_row"] + channel * self.out.itemsize)
-            weights = k.at(w["w"], channel, F32)
+            weights = k.at(w["w"], channel, self.element)
 
             def positions(first: Value, count: int) -> None:
                 sums = self._sums(k, w, k.at(table, first * self.stride, I64), weights, channel, masks, count)
@@ -86,7 +87,7 @@ class DepthwiseRows(Record):
         masks: list[Value | None], count: int,
     ) -> list[list[Value]]:  # fmt: skip
         """The sums of `count` positions, whose first pixel is the first of `table`."""
-        vector = F32.of(self.lanes)
+        element, vector = self.element, self.element.of(self.lanes)
         sums = [[k.const(vector, 0)] * self.vectors for _ in range(count)]
         users: dict[int, list[tuple[int, int]]] = {}  # the (position, column of the filter) pairs that use each pixel
         for j in range(count):
@@ -97,24 +98,23 @@ class DepthwiseRows(Record):
             first = row * self.columns
             factors = [
                 [
-                    k.load(vector, k.at(k.at(weights, w["w_row"] * (first + c)), n * self.lanes, F32), masks[n])
+                    k.load(vector, k.at(k.at(weights, w["w_row"] * (first + c)), n * self.lanes, element), masks[n])
                     for n in range(self.vectors)
                 ]
                 for c in range(self.columns)
             ]
             for pixel in sorted(users):
-                at = k.at(k.load(PTR, k.at(line, pixel, I64)), channel, F32)
+                at = k.at(k.load(PTR, k.at(line, pixel, I64)), channel, element)
                 for n in range(self.vectors):
-                    x = k.load(vector, k.at(at, n * self.lanes, F32), masks[n])
+                    x = k.load(vector, k.at(at, n * self.lanes, element), masks[n])
                     for j, column in users[pixel]:
                         sums[j][n] = k.fma(x, factors[column][n], sums[j][n])
         return sums
 
 
-def vectors_at_once(machine: Machine, taps: int, channels: int) -> int:
+def vectors_at_once(machine: Machine, taps: int, channels: int, lanes: int) -> int:
     """2 where two vectors of channels can share the loads of addresses: if registers hold both vectors' weights, and
     neither is empty; else 1."""
-    lanes = machine.lanes()
     even = -(-channels // lanes) % 2 == 0
     return 2 if machine.registers == 32 and taps <= 9 and even else 1
 

@@ -22,7 +22,15 @@ from rlx.backends.cpu.conv.images import (
     window_addresses,
 )
 from rlx.backends.cpu.elementwise import tree_step
-from rlx.backends.cpu.gemm.product import Panels, Product, choose_tile, in_place, product_steps
+from rlx.backends.cpu.gemm.product import (
+    Panels,
+    Product,
+    choose_tile,
+    in_place,
+    narrow_float,
+    product_steps,
+    widened,
+)
 from rlx.backends.cpu.gemm.transpose import panels_step, transpose_step
 from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, pointers, sizes
 from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine
@@ -41,10 +49,21 @@ def bind_grad_weight(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
     x, d, out = ins[0], ins[1], outs[0]
-    if any(a.dtype != np.float32 for a in (x, d, out)) or not out.flags.c_contiguous:
+    if not all(narrow_float(a.dtype) for a in (x, d, out)) or not out.flags.c_contiguous:
         raise Declined(f"{x.dtype} and {d.dtype}")
     if x.size == 0 or d.size == 0 or out.size == 0:
         raise Declined("no elements")
+    steps: list[EngineStep] = []
+    x, d = (a if a.dtype == np.float32 else widened(a, ctx, steps) for a in (x, d))
+    if out.dtype == np.float32:
+        return steps + _gradient(node, x, d, out, ctx)
+    wide = ctx.borrow(4 * out.size).view(np.float32).reshape(out.shape)
+    rounded = tree_step([ex.cast(ex.arg(0, f32), as_dtype(out.dtype))], [wide], [out], ctx)
+    assert rounded is not None
+    return [*steps, *_gradient(node, x, d, wide, ctx), rounded]
+
+
+def _gradient(node: Node, x: Array, d: Array, out: Array, ctx: EngineContext) -> list[EngineStep]:
     attrs, groups = node.attrs, node.attrs["groups"]
     kernel, n = attrs["kernel"], len(x)
     if groups > 1 and x.shape[1] == d.shape[1] == groups:

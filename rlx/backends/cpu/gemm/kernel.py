@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.ir import (
     F32,
+    F64,
     I8,
     I16,
     I32,
@@ -23,11 +24,13 @@ from rlx.backends.cpu.ir import (
     PTR,
     Arguments,
     Kernel,
+    Type,
     Value,
     Variable,
     pointers,
     sizes,
 )
+from rlx.backends.cpu.machine import Machine
 from rlx.dtypes import DType, f32
 from rlx.ir import Expr
 from rlx.ir.expr import linearize
@@ -41,7 +44,8 @@ _ARGS = pointers("table", "b", "out") + sizes(
     "batch_a", "batch_b", "batch_out", "flush", "ahead", "batches",
 )  # fmt: skip
 
-_CACHE_LINE_FLOATS = 16
+_CACHE_LINE_BYTES = 64
+_WIDE = {"fma64": F64, "whole64": I64}
 _SHORT = frozenset({"arg", "lit", "cast", "add", "sub", "mul", "max", "min", "neg"})
 
 
@@ -67,15 +71,15 @@ class GemmKernel(Record):
     masked: bool = False  # the columns are not a whole number of panels
     masked_b: bool = False  # b is read in place, without padding after its last column
     b: DType = f32
-    strided: bool = False  # elements of a row of a are further apart than 4 bytes
-    flushed: bool = False  # sums have too many terms for one f32 accumulator
+    strided: bool = False  # elements of a row of a have gaps between them
+    flushed: bool = False  # sums have too many terms for one accumulator
     panels_first: bool = True  # all tiles of a panel before the next panel
     batches_inside: bool = False  # a tile of all products of a batch, which share cache lines, before the next
     prefetch_rows: bool = True
     operands: tuple[Operand, ...] = ()
     epilogue: Expr | None = None  # an expression of the sum and the operands; None stores the sum
     out: DType = f32
-    how: str = "fma"  # or how integer words are multiplied: see `multiplied`
+    how: str = "fma"  # how elements are multiplied: see `multiplied`
     whole: int = 0  # if `masked`, the vectors that have all their columns in every panel
     skips: bool = False  # taps of a tile whose first address is 0 add nothing
 
@@ -87,10 +91,15 @@ class GemmKernel(Record):
         return args
 
     @property
+    def element(self) -> Type:
+        """The type of a sum, and of the elements of a."""
+        return element_of(self.how)
+
+    @property
     def direct(self) -> bool:
         """Whether the epilogue is short enough to be repeated in the kernel for each vector of a tile."""
         nodes = linearize([] if self.epilogue is None else [self.epilogue])
-        if self.how != "fma":  # requantization, which through the stack would take as long as the products
+        if self.element.scalar == "i32":  # requantization, which through the stack would take as long as the products
             return len(nodes) <= 20 and all(e.prim in _SHORT or e.prim in ("div", "round") for e in nodes)
         return not self.flushed and len(nodes) <= 10 and all(e.prim in _SHORT for e in nodes)
 
@@ -99,20 +108,25 @@ class GemmKernel(Record):
         """Terms in an iteration of the innermost loop. LLVM loads an iteration's rows of the panel first; with the sums
         of a 6 x 4 tile they fill 32 registers, and where a long epilogue follows it spills sums. Other tiles have
         registers to spare."""
-        return 1 if self.lanes == 16 and (self.rows, self.vectors) == (6, 4) else 2
+        return 1 if self.lanes * self.element.size == 64 and (self.rows, self.vectors) == (6, 4) else 2
 
     def ir(self) -> str:
         return _Writer(self).text()
 
 
+def element_of(how: str) -> Type:
+    """The type of the sums of products that `multiplied` makes."""
+    return _WIDE.get(how) or (F32 if how == "fma" else I32)
+
+
 def multiplied(k: Kernel, how: str, total: Value, x: Value, factor: Value) -> Value:
-    """The total and the products of two vectors: of floats ("fma"), of i32, which wrap ("whole"), or of integers in
-    32-bit words, exactly. "vnni": four bytes a word, unsigned in x and signed in the factor; "pairs" and "plain": two
-    i16."""
+    """The total and the products of two vectors: of f32 ("fma") and f64 ("fma64"), of i32 ("whole") and i64
+    ("whole64"), which wrap, or of integers in 32-bit words, exactly. "vnni": four bytes a word, unsigned in x and
+    signed in the factor; "pairs" and "plain": two i16."""
     lanes = total.type.lanes
-    if how == "fma":
+    if how in ("fma", "fma64"):
         return k.fma(x, factor, total)
-    if how == "whole":
+    if how in ("whole", "whole64"):
         return total + x * factor
     if how == "vnni":
         bytes_of = [k.cast("bitcast", v, I8.of(4 * lanes)) for v in (x, factor)]
@@ -127,18 +141,28 @@ def multiplied(k: Kernel, how: str, total: Value, x: Value, factor: Value) -> Va
     return total + low[0] * low[1] + high[0] * high[1]
 
 
+def multiplier(machine: Machine) -> str:
+    """How a machine multiplies integers of 8 bits."""
+    if machine.arch == "x86_64":
+        if machine.vector_bytes == 64:
+            return "vnni" if "avx512vnni" in machine.features else "pairs"
+        if machine.vector_bytes == 32:
+            return "pairs"
+    return "plain"
+
+
 class _Writer:
     """The text of one kernel."""
 
     def __init__(self, spec: GemmKernel) -> None:
         self.spec = spec
         self.k = k = Kernel("kernel", spec.args)
-        self.element = F32 if spec.how == "fma" else I32
+        self.element = spec.element
         self.vector = self.element.of(spec.lanes)
         self.width = spec.vectors * spec.lanes
         self.words = dict(zip(_ARGS.types, k.args(*_ARGS.types), strict=True))
         self.sums = k.name()  # the tile's sums on the stack
-        k.places.append(f"{self.sums} = alloca [{spec.rows * self.width} x float], align 64")
+        k.places.append(f"{self.sums} = alloca [{spec.rows * self.width} x {self.element}], align 64")
 
     def text(self) -> str:
         k, spec, w = self.k, self.spec, self.words
@@ -212,7 +236,7 @@ class _Writer:
 
     def _sum_at(self, m: int, n: int) -> Value:
         place = Value(self.k, PTR, self.sums)
-        return self.k.at(place, (m * self.spec.vectors + n) * self.spec.lanes, F32)
+        return self.k.at(place, (m * self.spec.vectors + n) * self.spec.lanes, self.element)
 
     def _keep(self, sums: Sequence[Sequence[Variable]], onto: bool) -> None:
         for m, row in enumerate(sums):
@@ -276,7 +300,7 @@ class _Writer:
         ahead = k.at(row, w["ahead"])
         for start in range(0, nbytes, 64):
             k.prefetch(k.at(ahead, start))
-        offset = c * w["step_a"] if spec.strided else c * 4
+        offset = c * (w["step_a"] if spec.strided else self.element.size)
         for place, line in zip(starts, sums, strict=True):
             x = k.splat(k.load(self.element, k.at(place, offset)), spec.lanes)
             for factor, total in zip(factors, line, strict=True):
@@ -295,10 +319,11 @@ class _Writer:
         """Prefetches rows of the next tile: one cache line of some rows in each iteration, so that all are done in the
         iterations that read a line of each row of this tile."""
         k, spec = self.k, self.spec
-        turns = _CACHE_LINE_FLOATS // spec.unroll
+        line_elements = _CACHE_LINE_BYTES // self.element.size
+        turns = line_elements // spec.unroll
         count = -(-spec.rows // turns)
         first = (c >> spec.unroll.bit_length() - 1 & turns - 1) * count
-        line = (c & -_CACHE_LINE_FLOATS) * 4 + self.shift
+        line = (c & -line_elements) * self.element.size + self.shift
         for i in range(count):
             m = k.min(first + i, spec.rows - 1)
             k.prefetch(k.at(k.load(PTR, k.at(following, m, I64)), line))
@@ -320,9 +345,9 @@ class _Writer:
         k, spec = self.k, self.spec
         vectors = self._vectors()
         with k.loop(0, count) as m:
-            line = k.at(Value(k, PTR, self.sums), m * self.width, F32)
+            line = k.at(Value(k, PTR, self.sums), m * self.width, self.element)
             sums = [
-                k.load(self.vector, k.at(line, n * spec.lanes, F32), align=64) for n in range(spec.vectors)
+                k.load(self.vector, k.at(line, n * spec.lanes, self.element), align=64) for n in range(spec.vectors)
             ]
             self._store_row(m, sums, vectors)
 

@@ -1,4 +1,4 @@
-"""Binds `matmul`: products of floats of at most 32 bits, and of i32, with their epilogue."""
+"""Binds `matmul`: products of floats and of integers, with their epilogue."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.gemm.kernel import element_of
 from rlx.backends.cpu.gemm.product import (
     Addresses,
     Panels,
@@ -28,11 +29,12 @@ from rlx.backends.cpu.packed.bind import FEW_ROWS, dot_steps
 from rlx.backends.cpu.packed.panels import panel_steps
 from rlx.backends.cpu.packed.tiles import tile_steps
 from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine
-from rlx.dtypes import as_dtype, f32, i32
+from rlx.dtypes import as_dtype, f32, f64, i32, i64
 from rlx.ir import Node
 from rlx.ir import expr as ex
 from rlx.records import replace
 
+_SUMS = {"fma": f32, "fma64": f64, "whole": i32, "whole64": i64}  # the dtype of the sums
 _TURNED = 32  # a transposed matrix with at least so many rows and terms is worth a copy
 _PART = 128  # terms of a long sum that are added up at a time
 # With so many rows an f32 weight stored row by row is packed into panels in each run, for less than a tenth of the
@@ -45,9 +47,8 @@ def bind_matmul(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
     out = outs[0]
-    integers = all(x.dtype == np.int32 for x in (*ins, out))
-    if not integers and any(not narrow_float(x.dtype) for x in (*ins, out)):
-        raise Declined(f"{ins[0].dtype} @ {ins[1].dtype}")
+    how = _how(ins, out)
+    element = element_of(how)
     if not out.flags.c_contiguous:
         raise Declined("strides of the result")
     a = np.swapaxes(ins[0], -1, -2) if node.attrs["transpose_a"] else ins[0]
@@ -55,25 +56,28 @@ def bind_matmul(
     if a.shape[-1] == 0 or a.size == 0 or b.size == 0:
         raise Declined("no elements")
     following = ctx.epilogue
-    tree = with_epilogue(epilogue_of(node), len(ins) - 2, following, i32 if integers else f32)
+    tree = with_epilogue(epilogue_of(node), len(ins) - 2, following, _SUMS[how])
     fixed = ctx.is_fixed(node.inputs[1])
     operands = [(ins[2], 0, 0)] if len(ins) == 3 else []
     (m, k), n = a.shape[-2:], b.shape[-1]
     batch = out.shape[:-2]
     steps: list[EngineStep] = []
+    if how != "fma":
+        fixed = fixed and b.dtype == out.dtype
+        a, b = (x if x.dtype == out.dtype else widened(x, ctx, steps, _SUMS[how]) for x in (a, b))
     merged = math.prod(b.shape[:-2]) == 1
     if following is not None:
         if not merged or not following.out.flags.c_contiguous:
             raise Declined("a batch before another node")
         operands += [beside(x, out) for x in following.operands]
         out = following.out
-    if not integers and merged and math.prod(batch) * m <= FEW_ROWS and _by_rows(a, b, out):
+    if element.is_float and merged and math.prod(batch) * m <= FEW_ROWS and _by_rows(a, b, out):
         if following is not None:
             raise Declined("few rows before another node")
         x, flat_out = a.reshape(-1, k), out.reshape(-1, n)
         weight = b.reshape(b.shape[-2:]).T
         bias = ins[2] if len(ins) == 3 else None
-        return dot_steps(x, weight, as_dtype(b.dtype), flat_out, bias, tree, ctx, "matvec")
+        return steps + dot_steps(x, weight, as_dtype(b.dtype), flat_out, bias, tree, ctx, "matvec")
     halves = b.itemsize == 2 and merged and _by_rows(a, b, out)
     if halves and ctx.machine.has_tiles and epilogue_of(node) is None:
         if following is not None:
@@ -93,7 +97,7 @@ def bind_matmul(
         for size, stride in zip(a.shape[:-1], a.strides[:-1], strict=True):
             rows = rows[..., None] + np.arange(size) * stride
         rows = np.broadcast_to(rows, (*batch, m)).reshape(-1, 1)
-        many = fixed and len(rows) >= _MANY_ROWS and _by_rows(a, b, out)
+        many = fixed and element.bits == 32 and len(rows) >= _MANY_ROWS and _by_rows(a, b, out)
         if halves or many:  # decoded for many rows at once, so that no other copy of a weight is kept
             weight = b.reshape(b.shape[-2:]).T
             lies = rows + address(a)
@@ -110,16 +114,26 @@ def bind_matmul(
             (address(wide_a[i]), wide_a.strides[-3], wide_b[i], out[i]) for i in np.ndindex(*outer)
         ]
     streamed = b.nbytes if fixed and merged else 0
-    tile, how = choose_tile(ctx.machine, len(rows), n, streamed), "whole" if integers else "fma"
+    tile = choose_tile(ctx.machine, len(rows), n, streamed, element.bits)
     packed: dict[int, Panels] = {}  # products may share a matrix, which is packed once, before the first product
     for base, apart, right, result in places:
         product = Product(rows, k, a.strides[-1], result, apart, tree, operands, (a,), how, base)
         panels = packed.get(address(right))
         if panels is None:
-            panels = _panels(right, tile, len(rows), fixed, ctx)
+            panels = _panels(right, tile, fixed, ctx)
             packed[address(right)] = replace(panels, steps=(), prepare=None)
         steps += product_steps(product, panels, tile, ctx, "matmul")
     return steps
+
+
+def _how(ins: Sequence[Array], out: Array) -> str:
+    """How the elements are multiplied: see `multiplied`."""
+    for how, dtype in _SUMS.items():
+        if how != "fma" and dtype.np == out.dtype:
+            return how
+    if all(narrow_float(x.dtype) for x in (*ins, out)):
+        return "fma"
+    raise Declined(f"{ins[0].dtype} @ {ins[1].dtype}")
 
 
 def beside(x: Array, out: Array) -> tuple[Array, int, int]:
@@ -152,7 +166,7 @@ def _sum_of_parts(a: Array, b: Array, out: Array, ctx: EngineContext) -> list[En
         rows = (np.arange(m) * left.strides[0])[:, None] + address(left)
         tree, operands = (added, [beside(result[0], result[0])]) if first else (None, [])
         product = Product(rows, left.shape[1], left.strides[1], result, 0, tree, operands, (left,))
-        panels = _panels(right, tile, m, False, ctx)
+        panels = _panels(right, tile, False, ctx)
         steps += product_steps(product, panels, tile, ctx, "matmul")
     return steps
 
@@ -172,9 +186,9 @@ def _by_rows(a: Array, b: Array, out: Array) -> bool:
     return rows and b.strides[-2] == b.itemsize and b.strides[-1] == b.itemsize * b.shape[-2]
 
 
-def _panels(b: Array, tile: Tile, m: int, fixed: bool, ctx: EngineContext) -> Panels:
+def _panels(b: Array, tile: Tile, fixed: bool, ctx: EngineContext) -> Panels:
     """b (batch, k, n) as the kernel reads it. A batch that repeats one matrix has a stride of 0."""
-    width = tile.vectors * ctx.machine.lanes()
+    width = tile.vectors * ctx.machine.lanes(max(32, 8 * b.itemsize))
     if fixed:
         packed = pack_fixed((b[:1] if b.strides[0] == 0 else b)[:, None], width, ctx)
         return replace(packed, batch=0) if b.strides[0] == 0 else packed

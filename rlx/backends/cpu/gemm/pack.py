@@ -12,14 +12,14 @@ class PackKernel(Record):
 
     lanes: int
     vectors: int
-    nbytes: int = 4  # bytes of an element: 2 or 4
+    nbytes: int = 4  # bytes of an element: 2, 4 or 8
     args = pointers("x", "out") + sizes(
         "columns", "column", "outer", "outer_step", "inner", "inner_step", "batch_step", "panels", "out_step"
     )
 
     def ir(self) -> str:
         k, lanes = Kernel("kernel", self.args), self.lanes
-        element = I32 if self.nbytes == 4 else I16
+        element = {2: I16, 4: I32, 8: I64}[self.nbytes]
         vector, width = element.of(lanes), self.lanes * self.vectors
         w = k.all_args()
         numbers = k.lanes(I64, range(lanes))

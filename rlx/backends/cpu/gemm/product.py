@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.elementwise import tree_step
-from rlx.backends.cpu.gemm.kernel import GemmKernel, Operand, operand_names
+from rlx.backends.cpu.gemm.kernel import GemmKernel, Operand, element_of, operand_names
 from rlx.backends.cpu.gemm.pack import PackKernel
 from rlx.backends.cpu.gemm.transpose import panels_step
 from rlx.backends.cpu.machine import Machine
@@ -53,11 +53,11 @@ class Tile(Record):
     cycles: float
 
 
-def choose_tile(machine: Machine, m: int, n: int, nbytes: int = 0) -> Tile:
-    """The tile with the least time for m rows and n columns: in tiles at the edges only what is stored counts. With a
-    weight of `nbytes`, which each run reads from memory, a few rows are a single tile, which reads while it
-    computes."""
-    lanes, room = machine.lanes(), machine.registers
+def choose_tile(machine: Machine, m: int, n: int, nbytes: int = 0, bits: int = 32) -> Tile:
+    """The tile with the least time for m rows and n columns of elements of so many bits: in tiles at the edges only
+    what is stored counts. With a weight of `nbytes`, which each run reads from memory, a few rows are a single tile,
+    which reads while it computes."""
+    lanes, room = machine.lanes(bits), machine.registers
     best: Tile | None = None
     if nbytes > _SMALL_PANELS_BYTES and 8 <= m <= (24 if room == 32 else 12):
         return Tile(m, 1, -(-n // lanes) * _cycles(m, 1))
@@ -154,7 +154,7 @@ def _panels(b: Array, width: int, memory: Bytes) -> Panels:
 def _packing(b: Array, memory: Bytes, width: int, ctx: EngineContext) -> list[EngineStep]:
     """The steps that write the panels."""
     batch, *first, outer, inner, columns = b.shape
-    panels, lanes, size = -(-columns // width), ctx.machine.lanes(), b.itemsize
+    panels, lanes, size = -(-columns // width), ctx.machine.lanes(max(32, 8 * b.itemsize)), b.itemsize
     panel = math.prod(b.shape[1:-1]) * width * size
     if math.prod(first) * outer == 1 and (b.strides[-2] == size or inner == 1):
         each = b.reshape(batch, inner, columns).swapaxes(1, 2)
@@ -199,7 +199,7 @@ class Product(Record):
     # The epilogue's arguments from the second on: (array, bytes from a row to the next, from a batch to the next).
     operands: Sequence[tuple[Array, int, int]] = ()
     keep: tuple[object, ...] = ()
-    how: str = "fma"  # as GemmKernel's; for integers a term is a 32-bit word
+    how: str = "fma"  # as GemmKernel's; for integers of 8 bits a term is a 32-bit word
     base: int = 0  # what the addresses in `rows` are counted from: with a's own, the table is the same wherever a lies
     outside: int = 0  # the address of the zeros that taps in an image's padding read; 0 where there are none
 
@@ -207,12 +207,13 @@ class Product(Record):
 def product_steps(p: Product, b: Panels, tile: Tile, ctx: EngineContext, name: str) -> list[EngineStep]:
     machine = ctx.machine
     batch, m, n = p.out.shape
-    taps, lanes = p.rows.shape[1], machine.lanes()
+    size = element_of(p.how).size
+    taps, lanes = p.rows.shape[1], machine.lanes(8 * size)
     width = tile.vectors * lanes
     tiles, panels = -(-m // tile.rows), -(-n // width)
     length = taps * p.terms
     flush = -(-p.terms // -(-p.terms // _MAX_TERMS))
-    panel_bytes = length * width * 4
+    panel_bytes = length * width * size
     panels_first = taps > 1 or (panel_bytes > _FIRST_LEVEL_BYTES and panel_bytes * panels > _CACHED_BYTES)
     # Groups of a convolution are side by side: threads that took a group each would write to the same cache lines.
     side_by_side = batch > 1 and 0 < p.out.strides[0] < p.out.strides[1]
@@ -221,7 +222,8 @@ def product_steps(p: Product, b: Panels, tile: Tile, ctx: EngineContext, name: s
     skipped = _outside(table, p, b)
     spec = GemmKernel(
         lanes, tile.rows, tile.vectors, m % tile.rows, n % width != 0, b.in_place and n % width != 0,
-        b.dtype, p.step_a != 4, p.how == "fma" and length > _MAX_TERMS, panels_first and not inside, inside, m >= 64,
+        b.dtype, p.step_a != size, element_of(p.how).is_float and length > _MAX_TERMS, panels_first and not inside,
+        inside, m >= 64,
         tuple(Operand(as_dtype(a.dtype), row != 0) for a, row, _ in p.operands), p.epilogue,
         as_dtype(p.out.dtype), p.how, (n - (panels - 1) * width) // lanes if n % width else 0, skipped is not None,
     )  # fmt: skip
@@ -269,10 +271,10 @@ def row_table(rows: Addresses, height: int) -> Addresses:
     return np.ascontiguousarray(rows[every].reshape(tiles + 1, height, taps).transpose(0, 2, 1))
 
 
-def widened(a: Array, ctx: EngineContext, steps: list[EngineStep]) -> Array:
-    """f16 and bf16 converted to f32, in new memory."""
-    wide = ctx.borrow(a.size * 4).view(np.float32).reshape(a.shape)
-    step = tree_step([ex.cast(ex.arg(0, as_dtype(a.dtype)), f32)], [a], [wide], ctx)
+def widened(a: Array, ctx: EngineContext, steps: list[EngineStep], to: DType = f32) -> Array:
+    """An operand of narrower elements converted to f32, or to another dtype, in new memory."""
+    wide = ctx.borrow(a.size * to.itemsize).view(to.np).reshape(a.shape)
+    step = tree_step([ex.cast(ex.arg(0, as_dtype(a.dtype)), to)], [a], [wide], ctx)
     assert step is not None
     steps.append(step)
     return wide
@@ -285,7 +287,7 @@ def with_epilogue(
     after the others.
     Raises: Declined for what an epilogue cannot compute."""
     if following is not None:
-        if any(x.itemsize > 4 for x in (*following.operands, following.out)):
+        if any(x.itemsize > max(4, sums.itemsize) for x in (*following.operands, following.out)):
             raise Declined("operands of 64 bits of the following node")
         own = ex.arg(0, sums) if tree is None else tree
         beside = [ex.arg(1 + count + i, as_dtype(x.dtype)) for i, x in enumerate(following.operands)]

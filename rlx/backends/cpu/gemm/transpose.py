@@ -1,4 +1,4 @@
-"""Transposition of matrices of 8-, 16- or 32-bit elements, in blocks that fit into registers.
+"""Transposition of matrices of elements of 8 to 64 bits, in blocks that fit into registers.
 
 It packs the second operand of a product where that is computed in each run and has contiguous k, and it moves images
 between channels first and channels last. A batch of matrices has two levels: batch b is `b % inner` steps of one
@@ -29,12 +29,12 @@ class TransposeKernel(Record):
     batch; the last of the `parts` may have fewer."""
 
     lanes: int
-    nbytes: int = 4  # bytes of an element: 1, 2 or 4
+    nbytes: int = 4  # bytes of an element: 1, 2, 4 or 8
     args = _ARGS
 
     def ir(self) -> str:
         k, lanes = Kernel("kernel", self.args), self.lanes
-        element = {1: I8, 2: I16, 4: I32}[self.nbytes]
+        element = {1: I8, 2: I16, 4: I32, 8: I64}[self.nbytes]
         w = k.all_args()
         blocks = k.binary("udiv", w["columns"] + (lanes - 1), k.const(I64, lanes))
         with k.loop(k.first, k.last) as item:
@@ -77,7 +77,7 @@ class InterleaveKernel(Record):
 
     def ir(self) -> str:
         k, lanes, n = Kernel("kernel", self.args), self.lanes, self.rows
-        element = {1: I8, 2: I16, 4: I32}[self.nbytes]
+        element = {1: I8, 2: I16, 4: I32, 8: I64}[self.nbytes]
         w = k.all_args()
         blocks = k.binary("udiv", w["columns"] + (lanes - 1), k.const(I64, lanes))
         with k.loop(k.first, k.last) as item:
@@ -116,13 +116,18 @@ def transposed(k: Kernel, rows: Sequence[Value]) -> list[Value]:
     return result
 
 
+def _lanes(x: Array, ctx: EngineContext) -> int:
+    """Elements of a block's row: those of a vector, of 32 bits where elements are narrower."""
+    return ctx.machine.lanes(max(32, 8 * x.itemsize))
+
+
 def transpose_step(
     x: Array, out: Array, ctx: EngineContext, rows: int, columns: int, x_row: int, out_row: int, batch: int,
     x_batch: tuple[int, int, int], out_batch: tuple[int, int],
 ) -> EngineStep:  # fmt: skip
     """out[j, i] = x[i, j] for a batch of matrices. `x_batch` has the number of matrices of the inner level and the
     steps of both levels in bytes; `out_batch` has both steps of the results."""
-    lanes = ctx.machine.lanes()
+    lanes = _lanes(x, ctx)
     inner, x_inner, x_outer = x_batch
     places: dict[str, Any] = {
         "x": x, "out": out, "rows": rows, "columns": columns, "x_row": x_row, "out_row": out_row, "inner": inner,
@@ -147,7 +152,7 @@ def transpose_step(
 def panels_step(x: Array, memory: Array, at: int, panel: int, width: int, ctx: EngineContext) -> EngineStep:
     """Writes x (columns, terms), with contiguous terms, as panels of `width` columns with a row for each term. The
     first panel is `at` bytes into `memory`, the others follow `panel` bytes apart."""
-    (columns, terms), lanes, between = x.shape, ctx.machine.lanes(), x.strides[0]
+    (columns, terms), lanes, between = x.shape, _lanes(x, ctx), x.strides[0]
     panels = -(-columns // width)
     spec = TransposeKernel(lanes, x.itemsize)
     args = spec.args(

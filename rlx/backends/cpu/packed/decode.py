@@ -18,6 +18,8 @@ from rlx.dtypes import PACKED, DType
 from rlx.packed.codebooks import E2M1, IQ4, TABLES
 from rlx.records import Record
 
+AHEAD_BYTES = 4096  # how far ahead a row is prefetched
+LINE = 64
 _MOST = 4096  # elements of a row for which `prepare` is called at a time
 _AT_ONCE = 8  # scales that are widened together
 
@@ -172,6 +174,30 @@ class Block:
             n = parts[0].type.lanes
             parts = [k.shuffle(a, b, range(2 * n)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
         return parts[0]
+
+
+class ByteBlock(Block):
+    """A block whose elements are its integers, as bytes; `scales` are the scale and the minimum, negated, of the last
+    elements, which share them. Of formats without zero points."""
+
+    scales: tuple[Value, Value | None]
+
+    def staged(self, first: int, elements: int, make: Callable[[int, int], Value]) -> Value:
+        return make(first, self.lanes)
+
+    def whole(self, name: str, first: int, how: str = "sext") -> Value:
+        return self.load(name, first, I8.of(self.lanes))
+
+    def plain(self, quants: Value, scale: Value, plus: Value | None = None) -> Value:
+        self.scales = scale, plus
+        return quants
+
+    def coded(
+        self, run: int, first: int, elements: int, book: Sequence[float], scale: Value, plus: Value | None = None,
+        group: int = 0,
+    ) -> Value:  # fmt: skip
+        codes = self.halves("qs", first, self.lanes) if run == 1 else self.bits("qs", 4, run, first, self.lanes)
+        return self.plain(self._of_book(codes, book), scale, plus)
 
 
 def _byte(x: int) -> int:
@@ -400,10 +426,13 @@ def decodes(dtype: DType, machine: Machine) -> bool:
 
 
 class Rows:
-    """Decodes blocks of packed rows in a kernel. `most` blocks at most are prepared at a time."""
+    """Decodes blocks of packed rows in a kernel. `most` blocks at most are prepared at a time; `kind` is what stands
+    for a block."""
 
-    def __init__(self, k: Kernel, dtype: DType, lanes: int, lookup: bool, most: int = 0) -> None:
-        self.k, self.storage, self.lanes, self.lookup = k, dtype.storage, lanes, lookup
+    def __init__(
+        self, k: Kernel, dtype: DType, lanes: int, lookup: bool, most: int = 0, kind: type[Block] = Block
+    ) -> None:
+        self.k, self.storage, self.lanes, self.lookup, self.kind = k, dtype.storage, lanes, lookup, kind
         self.format = FORMATS[dtype.name]
         self.most = most or _MOST // self.storage.elements
         field = self.format.field
@@ -456,10 +485,32 @@ class Rows:
                 block = Block(k, self._places(planes, first + i), self.lanes, self.lookup, numbers, self._stage)
                 k.store(self.format.groups(block), k.at(self._numbers, i * self.format.count, F32), align=4)
 
+    def sweep(self, rows: Sequence[Value], first: Value, count: Value, body: Callable[[Value, int], None]) -> None:
+        """Calls body(i, n) for the n blocks from first + i on, of `count`: so many in an iteration that it takes at
+        least a cache line, then one by one. Asks for the lines of the rows ahead."""
+        k, storage = self.k, self.storage
+        together = max(1, 128 // storage.elements)
+        lines = -(-together * storage.nbytes // LINE)
+        whole = count & -together
+
+        def ask_for(i: Value, lines: int) -> None:
+            for row in rows:
+                ahead = k.at(row, (first + i) * storage.nbytes + AHEAD_BYTES)
+                for line in range(lines):
+                    k.prefetch(k.at(ahead, line * LINE))
+
+        with k.loop(0, whole, together) as i:
+            ask_for(i, lines)
+            body(i, together)
+        if together > 1:
+            with k.loop(whole, count) as i:
+                ask_for(i, 1)
+                body(i, 1)
+
     def block(self, planes: dict[str, Value], first: Value, i: Value) -> Block:
         """Block first + i, after `prepare` from block `first` on."""
         numbers = self.k.at(self._numbers, i * self.count, F32)
-        return Block(self.k, self._places(planes, first + i), self.lanes, self.lookup, numbers, self._stage)
+        return self.kind(self.k, self._places(planes, first + i), self.lanes, self.lookup, numbers, self._stage)
 
     def _places(self, planes: dict[str, Value], i: Value) -> dict[str, Value]:
         return {p.name: self.k.at(planes[p.name], i * p.nbytes) for p in self.storage.planes}

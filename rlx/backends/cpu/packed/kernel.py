@@ -11,13 +11,11 @@ from typing import Protocol
 
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.ir import F32, I64, Kernel, Value, Variable, pointers, sizes
-from rlx.backends.cpu.packed.decode import Rows
+from rlx.backends.cpu.packed.decode import AHEAD_BYTES, LINE, Rows
 from rlx.dtypes import DType, f32
 from rlx.ir import Expr
 from rlx.records import Record
 
-_AHEAD_BYTES = 4096  # how far ahead a row is prefetched
-_LINE = 64
 Totals = list[list[list[Variable]]]  # accumulators by row of the weight (of those read at once) and by row of x
 
 
@@ -56,9 +54,10 @@ class DotKernel(Record):
         """What writes the code for `count` rows of the weight from `first` on: a function of the words and of both, and
         of the numbers of x's rows, where these are not 0, 1, …."""
         lanes, rows, together = self.lanes, self.rows, self.together
-        vector = F32.of(lanes)
+        element = trees.class_of(self.weight) if not self.weight.is_packed else F32
+        vector = element.of(lanes)
         chains = self.chains or (1 if together > 1 else 4 if rows == 1 else 2 if rows <= 6 else 1)
-        sums = k.reserve(4 * lanes * lanes * rows)
+        sums = k.reserve(element.size * lanes * lanes * rows)
         decoded = [Rows(k, self.weight, lanes, self.lookup) for _ in range(together if self.weight.is_packed else 0)]
         apart = lanes // together  # distance of the rows that are read at once: neighbours would share pages
 
@@ -79,13 +78,13 @@ class DotKernel(Record):
                         total = line[0].value
                         for other in line[1:]:
                             total = total + other.value
-                        k.store(total, k.at(sums, (n + m * lanes) * lanes, F32))
+                        k.store(total, k.at(sums, (n + m * lanes) * lanes, element))
             mask = k.tail(count, lanes)
             beside = []
             if self.bias is not None:
                 beside = [trees.load(k, self.bias, k.at(w["bias"], first * self.bias.itemsize), lanes, mask)]
             for m, number in enumerate(of_x):
-                dot = added([k.load(vector, k.at(sums, (r + m * lanes) * lanes, F32)) for r in range(lanes)])
+                dot = added([k.load(vector, k.at(sums, (r + m * lanes) * lanes, element)) for r in range(lanes)])
                 if self.epilogue is not None:
                     (dot,) = trees.print_trees(k, [self.epilogue], [dot, *beside])
                 at = k.at(w["out"], w["out_row"] * number + first * self.out.itemsize)
@@ -99,20 +98,12 @@ class DotKernel(Record):
     ) -> None:  # fmt: skip
         storage, units, most = self.weight.storage, w["units"], decoded[0].most
         planes = [of.planes(row, units) for of, row in zip(decoded, rows, strict=True)]
-        # Iterations are long enough for all accumulators, and for a cache line.
-        unroll = max(1, 128 // storage.elements)
-        lines = -(-unroll * storage.nbytes // _LINE)
         with k.loop(0, units, most) as first:
             count = k.min(units - first, most)
             for of, own in zip(decoded, planes, strict=True):
                 of.prepare(own, first, count)
-            whole = count & -unroll
 
-            def add(i: Value, blocks: int) -> None:
-                for row in rows:
-                    ahead = k.at(row, (first + i) * storage.nbytes + _AHEAD_BYTES)
-                    for line in range(lines if blocks > 1 or unroll == 1 else 1):
-                        k.prefetch(k.at(ahead, line * _LINE))
+            def add(i: Value, blocks: int, first: Value = first) -> None:
                 number = 0
                 for u in range(blocks):
                     blocks_here = [of.block(own, first, i + u) for of, own in zip(decoded, planes, strict=True)]
@@ -122,11 +113,7 @@ class DotKernel(Record):
                         self._add(k, shifts, values, k.at(x, e * self.x.itemsize), totals, number)
                         number += 1
 
-            with k.loop(0, whole, unroll) as i:
-                add(i, unroll)
-            if unroll > 1:
-                with k.loop(whole, count) as i:
-                    add(i, 1)
+            decoded[0].sweep(rows, first, count, add)
 
     def _plain(
         self, k: Kernel, w: dict[str, Value], shifts: Sequence[Value], rows: Sequence[Value], totals: Totals
@@ -139,8 +126,8 @@ class DotKernel(Record):
             here = [k.at(row, i * size) for row in rows]
             # With one row of x some processors ask for lines far enough ahead, more of them at once than by
             # instructions; more rows take longer than any looks ahead.
-            for line in range(0, unroll * size, _LINE) if self.rows > 1 or (self.ahead and len(rows) == 1) else ():
-                k.prefetch(k.at(here[0], _AHEAD_BYTES + line))
+            for line in range(0, unroll * size, LINE) if self.rows > 1 or (self.ahead and len(rows) == 1) else ():
+                k.prefetch(k.at(here[0], AHEAD_BYTES + line))
             for u in range(4):
                 values = [trees.load(k, self.weight, k.at(at, u * lanes * size), lanes) for at in here]
                 x = k.at(w["x"], (i + u * lanes) * self.x.itemsize)
