@@ -9,10 +9,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlx import ops
 from rlx.errors import GraphError
 from rlx.ir import Graph, Node, Rewriter, Tensor, bodies, inline, rebuild
-from rlx.ops.collectives.records import FAMILY, count_of
+from rlx.ops.collectives.alone import meets, own_part
 from rlx.passes.bodies import change_bodies
 from rlx.ranks.mesh import Mesh
 from rlx.ranks.world import WORLDS, Bytes, Tell
@@ -80,20 +79,16 @@ class SoloSession(Session):
         return program
 
 
-def _meets(node: Node) -> bool:
-    return node.op.family == FAMILY and node.op.name != "axis_index"
-
-
 def meetings_of(graph: Graph, times: int = 1) -> list[Meeting]:
     """The collectives of a graph and of its loops. Raises: GraphError for one in a while_loop, whose steps nobody knows
     before."""
     listed: list[Meeting] = []
     for node in graph.nodes:
-        if _meets(node):
+        if meets(node):
             listed.append(Meeting(node.op.name, node.inputs[0].type.nbytes, times))
         for body in bodies(node).values():
             inner = meetings_of(body, times * node.attrs.get("length", 1))
-            if inner and node.op.name == "while_loop":
+            if inner and node.op.control is not None and node.op.control.repeats and "length" not in node.attrs:
                 raise GraphError(f"{node}: how often ranks meet in a while_loop is not known before it runs")
             listed += inner
     return listed
@@ -103,13 +98,8 @@ def alone(graph: Graph) -> Graph:
     """The graph of a rank without the others: a sum is its own part, a gather n times its own array."""
 
     def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
-        if not _meets(node):
+        if not meets(node):
             return None
-        n, t = count_of(node.attrs), node.inputs[0].type
-        stand_in = Graph("alone")
-        x = stand_in.input("x0", t.shape, t.dtype)
-        y = {"all_gather": lambda: ops.concat([x] * n), "reduce_scatter": lambda: x[: t.shape[0] // n]}
-        stand_in.output("y", y.get(node.op.name, lambda: ops.copy(x))())
-        return inline(stand_in, new, node.inputs, node.label)
+        return inline(own_part(node), new, node.inputs, node.label)
 
     return change_bodies(rebuild(graph, rewrite), lambda _, body: alone(body))
