@@ -182,7 +182,7 @@ def _mapped(
     pool = ray.data.ActorPoolStrategy(size=placed.pop("size"))
     blocks = data.repartition(target_num_rows_per_block=batch_size)  # a small file is one block: work for one actor
     return blocks.map_batches(
-        actor, batch_size=None, batch_format="pyarrow", compute=pool, udf_modifying_row_count=False,
+        actor, batch_size=batch_size, batch_format="pyarrow", compute=pool, udf_modifying_row_count=False,
         fn_constructor_args=[{**settings, "problem": problem, "device": placed.pop("device"),
                               "threads": placed.pop("threads")}], **placed,
     )  # fmt: skip
