@@ -22,6 +22,7 @@ from tests.models.tiny import SENTENCES, write_model
 from tests.onnx.models import model, node
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray warns of its own deprecated settings
+with_ray = pytest.mark.late  # where it is installed
 HAS_RAY = importlib.util.find_spec("ray") is not None
 TEXTS = [SENTENCES[i % 5] for i in range(40)]
 
@@ -66,6 +67,7 @@ def at_once(**more: Any) -> dict[str, Any]:
     return {"device": "cpu", "batch_size": 10, **more}
 
 
+@with_ray
 def test_embeddings_are_those_of_the_model(parquet: Path, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
@@ -77,6 +79,7 @@ def test_embeddings_are_those_of_the_model(parquet: Path, tmp_path: Path) -> Non
         assert np.abs(np.array(got["embedding"].to_pylist()) - encoder.encode(TEXTS)).max() < 1e-6
 
 
+@with_ray
 @pytest.mark.vulkan
 def test_an_actor_has_the_gpu_that_ray_gives_it(ray: Any, tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model")
@@ -85,6 +88,7 @@ def test_an_actor_has_the_gpu_that_ray_gives_it(ray: Any, tmp_path: Path) -> Non
         assert np.abs(np.array(row["embedding"]) - encoder.embed(TEXTS[0])).max() < 1e-5
 
 
+@with_ray
 def test_labels_and_their_scores(parquet: Path, tmp_path: Path) -> None:
     folder = task_folders.write(tmp_path / "labels", "cross-encoder of three labels")
     rows = bulk.classify(parquet, folder, actors=1, **at_once(truncate=True)).take_all()
@@ -93,6 +97,7 @@ def test_labels_and_their_scores(parquet: Path, tmp_path: Path) -> None:
             assert row["label"] == best["label"] and row["label_score"] == pytest.approx(best["score"], abs=1e-6)
 
 
+@with_ray
 def test_answers_are_those_of_each_prompt_alone(ray: Any, tmp_path: Path) -> None:
     folder = write_language_model(tmp_path / "language", text=True)
     data = ray.data.from_items([{"text": text} for text in ("a cat", "dog", "a longer line of text", "cat", "the dog")])
@@ -103,6 +108,7 @@ def test_answers_are_those_of_each_prompt_alone(ray: Any, tmp_path: Path) -> Non
             assert row["answer_ended"] == language.stats.ended
 
 
+@with_ray
 def test_an_actors_error_is_told_without_rays(ray: Any, tmp_path: Path) -> None:
     folder = write_language_model(tmp_path / "language", text=True)
     made = bulk.generate(ray.data.from_items([{"prompt": "a" * 90}]), folder, actors=1, **at_once())
@@ -110,6 +116,7 @@ def test_an_actors_error_is_told_without_rays(ray: Any, tmp_path: Path) -> None:
         bulk.write(made, tmp_path / "out")
 
 
+@with_ray
 def test_rows_of_an_onnx_model_may_differ_in_length(ray: Any, tmp_path: Path) -> None:
     lengths = [3, 5, 3, 3, 5]
     rows = [{"n": n, "x": [float(i + n) for i in range(n)]} for n in lengths]
@@ -123,6 +130,7 @@ def test_rows_of_an_onnx_model_may_differ_in_length(ray: Any, tmp_path: Path) ->
         assert list(row["square"]) == list(x * x) and row["total"] == x.sum()
 
 
+@with_ray
 def test_an_actor_that_is_killed_is_started_again_and_every_row_is_there_once(ray: Any, tmp_path: Path) -> None:
     count = 400
     rows = ray.data.from_items([{"id": i, "text": SENTENCES[i % 5]} for i in range(count)])
@@ -149,6 +157,7 @@ def actors() -> list[int]:
     return found
 
 
+@with_ray
 def test_bad_rows_and_columns_are_told_before_an_actor_starts(ray: Any, parquet: Path, tmp_path: Path) -> None:
     folder, before = write_model(tmp_path / "model"), actors()
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 but no more")
