@@ -30,6 +30,7 @@ from rlx.ir import Graph as Graph
 from rlx.ir import Tensor as Tensor
 
 if TYPE_CHECKING:
+    from rlx import bulk as bulk
     from rlx import conformance as conformance
     from rlx import fft as fft
     from rlx import formats as formats
@@ -88,7 +89,8 @@ _DTYPES = {
     "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
 }  # fmt: skip
 _MODULES = (
-    "conformance", "fft", "formats", "linalg", "models", "nn", "onnx", "optim", "random", "signal", "splats", "tree",
+    "bulk", "conformance", "fft", "formats", "linalg", "models", "nn", "onnx", "optim", "random", "signal", "splats",
+    "tree",
 )  # fmt: skip
 _PLACES = {
     "Complex": "rlx.ops.complex_numbers",

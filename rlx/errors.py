@@ -58,7 +58,8 @@ class ModelFormatError(RlxError):
 
 
 class DataError(RlxError):
-    """Data to train on that cannot be read, or lacks what is needed; the message names the file and the line."""
+    """Data to train or run on that cannot be read, or lacks what is needed; the message names the file, and the line or
+    row."""
 
 
 class _Missing(FileNotFoundError):
@@ -77,7 +78,7 @@ class FileMissing(_Missing, ModelFormatError):
 
 
 class DataMissing(_Missing, DataError):
-    """A file of data to train on that is not there; a FileNotFoundError too."""
+    """A file of data to train or run on that is not there; a FileNotFoundError too."""
 
 
 class ProgramMismatch(ModelFormatError):

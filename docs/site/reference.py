@@ -20,7 +20,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 SOURCE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["rlx"]["repository"]
-MODULES = ("fft", "linalg", "signal", "random", "nn", "optim", "tree", "splats", "onnx", "models", "errors")
+MODULES = ("fft", "linalg", "signal", "random", "nn", "optim", "tree", "splats", "onnx", "models", "bulk", "errors")
 # Pages of the repository that stand outside docs/, and their names in the site.
 OWN = {"CONTRIBUTING.md": "contributing", "SECURITY.md": "security", "CHANGELOG.md": "changelog"}
 # Families of functions: the title of a page, and the beginnings of the modules under rlx/ops that it shows. What none

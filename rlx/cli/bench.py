@@ -22,6 +22,7 @@ from rlx.cli.bench_language import Speed, bench_language, makes_text
 from rlx.cli.contenders import Contender
 from rlx.cli.generate import chosen_model
 from rlx.cli.gguf import is_gguf
+from rlx.cli.groups import spread
 from rlx.cli.inputs import dims_of, feeds_of, load_model, said
 from rlx.cli.language import GpuLayers, Loading, ModelName
 from rlx.cli.long_commands import each_device, kept, limit
@@ -39,6 +40,7 @@ from rlx.cli.options import (
 )
 from rlx.cli.outputs import check_file
 from rlx.cli.saved import feeds_of_saved, is_saved, refuse_options
+from rlx.cli.simulated import NONE, Scaling
 from rlx.cli.table import format_table
 from rlx.errors import RlxError
 from rlx.formats.files import plain
@@ -48,6 +50,7 @@ First = Callable[[Contender, dict[str, Any]], None]  # takes a contender that wa
 ROUNDS = 5  # the contenders take turns in each, so that other load and heat affect all alike
 
 
+@spread
 def bench(
     model: AnyModel = None,
     device: Devices = None,
@@ -94,10 +97,12 @@ def bench(
         Path | None,
         typer.Option(help="Instead, time each step of a run on one device, and write a trace for Perfetto here."),
     ] = None,
+    scaling: Scaling = NONE,
 ) -> None:
     """Measure a model's latency on every device, and in ONNX Runtime where that is installed: NumPy arrays in and out;
     of a language model how many tokens a second it reads and writes, with the deviation over the runs.
 
+    With --simulate-ranks a page says how a language model would go on more cards.
     The contenders take turns in one run, after a first call that compiles ("first ms"). Only ratios
     within one run are meaningful; other work on the machine disturbs them. Ctrl-C ends it with the table so far.
     """
@@ -112,6 +117,17 @@ def bench(
     of_graphs = {"--input": input, "--dim": dim, "--strict": strict or None, "--max-bytes": max_bytes,
                  "--max-steps": max_steps, "--warmup": warmup, "--profile": profile}  # fmt: skip
     text = makes_text(model)
+    if scaling.simulate_ranks is not None or scaling.others():
+        idle = [o for o, v in {**of_graphs, "--json": json, "--runs": runs, "--gpu-layers": gpu_layers}.items()
+                if v is not None]  # fmt: skip
+        if scaling.simulate_ranks is None or not text or idle or len(device or []) > 1:
+            what = f"is for a language model, on one --device{', without ' + ', '.join(idle) if idle else ''}"
+            named = "" if scaling.simulate_ranks is not None else f"; {', '.join(scaling.others())} is for it"
+            raise RlxError(f"bench: --simulate-ranks PAGE {what}{named}")
+        loading = Loading(device=(device or ["auto"])[0], dtype=dtype, cache=cache, threads=threads,
+                          precision=precision, activations=scaling.activations)  # fmt: skip
+        scaling.simulate(model, loading, prompt_tokens or 512, answer_tokens or 64)
+        return
     if idle := [option for option, value in (of_graphs if text else of_text).items() if value is not None]:
         what = "a language model" if text else "no language model"
         raise RlxError(f"bench: {model} is {what}, for which {', '.join(idle)} means nothing; leave it out")

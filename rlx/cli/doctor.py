@@ -27,6 +27,7 @@ _EXTRAS = {
     "hf": (("tokenizers", "jinja2"), "model folders, sentences and chats"),
     "mpi": (("mpi4py",), "ranks that are processes"),
     "onnx": (("onnx",), "ONNX models"),
+    "ray": (("ray", "pyarrow"), "rlx.bulk and rlx embed --ray"),
     "serve": (("starlette", "uvicorn", "llguidance"), "rlx serve, JSON schemas and grammars"),
 }
 _INSTALL = {  # Linux's package managers install Mesa's drivers for AMD and Intel, and the loader, so

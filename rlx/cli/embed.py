@@ -12,7 +12,7 @@ import numpy.typing as npt
 import typer
 
 from rlx.cli.options import Device
-from rlx.cli.outputs import check_file
+from rlx.cli.outputs import check_file, check_folder
 from rlx.errors import RlxError
 from rlx.host.progress import drawn
 
@@ -43,15 +43,36 @@ def embed(
         bool, typer.Option("--normalize", help="Bring embeddings to length 1, after they are cut.")
     ] = False,
     sparse: Annotated[bool, typer.Option("--sparse", help="The sparse vectors of a SPLADE folder.")] = False,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="A Parquet file or a folder of them, by actors of Ray; --out is a folder.")
+    ] = False,
+    column: Annotated[str | None, typer.Option(help="With --ray, the column of the texts. Default: text.")] = None,
+    actors: Annotated[
+        int | None, typer.Option(help="With --ray, how many models run at once. Default: as many as fit.", min=1)
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="With --ray, of each actor on a CPU. Default: 1.", min=1)] = None,
 ) -> None:
     """Embed sentences, or find those nearest to a query.
 
     Row i of the result is line i of the file, blank lines included.
     Without --out or --query the rows are printed, one line of numbers each.
     With --sparse a row is index:value of each number that is not 0, and --out writes SciPy's .npz of a CSR matrix.
+    With --ray the rows of Parquet files get a column "embedding", in their order.
     """
     from rlx.models import LanguageModel, Transcriber, load
 
+    of_ray = {"--column": column, "--actors": actors, "--threads": threads}
+    if ray:
+        others = {"--query": query, "--query-prompt-name": query_prompt_name, "--sparse": sparse or None}
+        if idle := [option for option, value in others.items() if value is not None]:
+            raise RlxError(f"embed: --ray writes embeddings of Parquet files, which {', '.join(idle)} is not for")
+        _by_ray(folder, file, out, column or "text", actors, device=device, threads=threads, dtype=dtype,
+                prompt_name=prompt_name, truncate_dim=truncate_dim, normalize=normalize)  # fmt: skip
+        return
+    if idle := [option for option, value in of_ray.items() if value is not None]:
+        raise RlxError(f"embed: {', '.join(idle)} is for --ray, which is missing")
+    if file.endswith(".parquet"):
+        raise RlxError(f"{file}: Parquet files are embedded with --ray, which needs pip install 'rlx[ray]'")
     check_file("--out", out)
     sentences = read_lines(file)
     listed = [i for i, sentence in enumerate(sentences) if sentence.strip()]  # a blank line cannot be an answer
@@ -94,6 +115,21 @@ def embed(
         elif out is None:
             for row in vectors.texts() if sparse else vectors:
                 print(row if sparse else " ".join(f"{value:.9g}" for value in row))  # nine digits identify every f32
+
+
+def _by_ray(
+    folder: Path, file: str, out: Path | None, column: str, actors: int | None, threads: int | None, **settings: Any
+) -> None:
+    from rlx import bulk
+
+    if out is None:
+        raise RlxError("embed: --ray writes Parquet files; --out names the folder for them")
+    check_folder("--out", out)
+    if out.exists() and any(out.iterdir()):  # Ray would add files beside those of another run
+        raise RlxError(f"--out: {out} is not empty; name a new folder")
+    data = bulk.embed(file, folder, column, actors=actors, threads=threads, **settings)
+    data.context.execution_options.preserve_order = True
+    bulk.write(data, out)
 
 
 class Rows:

@@ -158,7 +158,9 @@ class _Connection(H11Protocol):  # type: ignore[misc,unused-ignore]
         self._alive.discard(self)
         answering = self.cycle is not None and not self.cycle.response_complete
         super().connection_lost(error)
-        if error is not None or (self._ended and (answering or self.conn.trailing_data[0])):
+        # A reset after the answer is how proxies such as HAProxy end a connection that they no longer need.
+        reset = isinstance(error, ConnectionResetError)
+        if (error is not None and not reset) or ((reset or self._ended) and (answering or self.conn.trailing_data[0])):
             what = f" of {self.scope['path'][:80]!r}" if self.cycle is not None else ""
             print(f"rlx: {(self.client or ('a client',))[0]} left before the end{what}", file=sys.stderr, flush=True)
 

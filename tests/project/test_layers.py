@@ -35,6 +35,7 @@ LAYERS = (
     "models",
     "finetune",
     "serve",
+    "bulk",
     "conformance",
     "cli",
 )
@@ -57,6 +58,7 @@ FENCED = {
     "llguidance": "rlx/models/language/grammar.py",
     "starlette": "rlx/serve/",
     "uvicorn": "rlx/serve/",
+    "ray": "rlx/bulk.py",
     "torch": "rlx/aten/",
     "scipy": "nowhere",
     "onnxruntime": "rlx/cli/contenders.py",  # measured beside, never run

@@ -36,19 +36,22 @@ ELSEWHERE = {
     "--install-completion": "changes the user's shell", "big.gguf": "two GPUs", "cuda": "a GPU",
     "whisper-small": "tests/models/speech", "tuned.rlx": "a GPU: tests/cli/test_tune.py",
     "minilm": "make demo's download", "better/model": "the same", "embeddings.gguf": "tests/cli/test_embed.py",
+    "--ray": "needs Ray: tests/bulk",
 }  # fmt: skip
 # Lines that are no command of rlx and do not run here.
 OTHERS = {
     "make": "the tests themselves, and a download", "python examples/train_language.py": "trains for minutes",
-    "mpiexec": "docs/ranks.md's, below",
+    "mpiexec": "docs/ranks.md's, below", "python examples/bulk": "needs Ray: tests/bulk",
 }  # fmt: skip
 # The pages whose commands run in this process, and how many at least; the tutorials' run in test_pages.py.
 PAGES = {
     "README.md": 15, "docs/language.md": 9, "docs/texts.md": 5, "docs/finetuning.md": 6, "docs/tuning.md": 2,
-    "docs/ranks.md": 1,
+    "docs/ranks.md": 1, "docs/bulk.md": 0,
 }  # fmt: skip
 # Fences of other languages, which do not run as they stand.
 PARTS = {
+    ("docs/bulk.md", "py"): "needs Ray: tests/bulk",
+    ("docs/servers.md", "bash"): "needs GPUs and HAProxy: tests/serve/test_proxy.py",
     ("docs/design.md", "py"): "a registration, a protocol and a call out of rlx itself",
     ("docs/tutorials/write-an-op.md", "cuda"): "needs a GPU: a part of examples/custom_op.py, as tested below",
 }  # fmt: skip

@@ -78,6 +78,17 @@ def _remote(port: int) -> Served:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGPIPE"), reason="needs a system with pipes that end processes")
+def test_a_reset_after_the_answer_is_no_client_that_left(server: Served, capfd: pytest.CaptureFixture[str]) -> None:
+    """As HAProxy ends connections to its servers."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        while not client.recv(65536).endswith(b"}"):
+            pass
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    server.ask("/health")
+    assert "left" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("clients", [96, pytest.param(1000, marks=pytest.mark.late)])
 def test_clients_leave(clients: int, folder: Path, repo: Path, tmp_path: Path) -> None:
     """Each after another part of a request or of its answer, by an orderly end or a reset: a line of the log at most,

@@ -1,0 +1,27 @@
+"""What a rank has of a collective without the others: its own part, in the shape of the whole."""
+
+from __future__ import annotations
+
+from rlx.ir import Graph, Node
+from rlx.ops.collectives.records import FAMILY, count_of
+from rlx.ops.elementwise.unary import copy
+from rlx.ops.movement.strided import concat
+
+
+def meets(node: Node) -> bool:
+    """Whether ranks meet for a node."""
+    return node.op.family == FAMILY and node.op.name != "axis_index"
+
+
+def own_part(node: Node) -> Graph:
+    """A graph in place of a collective: a sum is the rank's own array, a gather n times that, a scattered sum its first
+    part."""
+    n, t = count_of(node.attrs), node.inputs[0].type
+    graph = Graph("alone")
+    x = graph.input("x0", t.shape, t.dtype)
+    if node.op.name == "all_gather":
+        y = concat([x] * n)
+    else:
+        y = x[: t.shape[0] // n] if node.op.name == "reduce_scatter" else copy(x)
+    graph.output("y", y)
+    return graph
