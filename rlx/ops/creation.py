@@ -9,6 +9,7 @@ import numpy as np
 
 from rlx.dtypes import DTypeLike, as_dtype, f32, i64
 from rlx.errors import DTypeError, ShapeError
+from rlx.host.other_attributes import explain
 from rlx.ir import Graph, Tensor
 from rlx.ir.graph import traced_graph
 from rlx.ir.types import as_shape, is_length
@@ -46,6 +47,9 @@ class CreatedArray(np.ndarray[Any, np.dtype[Any]]):
 
     def __reduce__(self) -> Any:
         return self.view(np.ndarray).__reduce__()
+
+
+explain(CreatedArray)
 
 
 def _filled(op: str, shape: Shape, value: Any, dtype: DTypeLike | None) -> Created:
