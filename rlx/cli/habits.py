@@ -96,7 +96,7 @@ _ELSEWHERE = {
     ("--fit", "-fit", "--fit-target", "--fit-ctx"): "-ngl auto puts as many layers on the GPU as fit; -c says how long "
         "a text may be",
     ("--context-shift", "--no-context-shift", "--keep"): "a text ends where the context does; -c makes it longer",
-    ("--swa-full",): "caches of sliding windows are as long as the window; leave it out",
+    ("--swa-full",): "the cache of a sliding window needs no more than the window; leave it out",
     ("--override-kv",): "the settings of the model's files are taken; those of a folder stand in its config.json",
     ("--prompt-cache", "--prompt-cache-all", "--prompt-cache-ro", "--slot-save-path", "--cache-reuse"):
         "`rlx serve` keeps the beginnings that prompts share, and `rlx chat` its talk, in memory; none is written",

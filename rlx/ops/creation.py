@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlx.dtypes import DTypeLike, as_dtype, f32, i64
+from rlx.dtypes import DType, DTypeLike, as_dtype, f32, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.host.other_attributes import explain
 from rlx.ir import Graph, Tensor
@@ -38,6 +38,10 @@ class CreatedArray(np.ndarray[Any, np.dtype[Any]]):
         from rlx.ops.index.at import At
 
         return At(self)
+
+    def astype(self, dtype: Any, *args: Any, **options: Any) -> Any:
+        """As NumPy's, of rlx's dtypes too."""
+        return super().astype(dtype.np if isinstance(dtype, DType) else dtype, *args, **options)
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         return np.asarray(array)[()] if return_scalar else np.asarray(array)

@@ -31,6 +31,11 @@ _ELSEWHERE = {
     "lr": "learning_rate", "betas": "b1", "near_plane": "near", "backgrounds": "background", "viewmats": "view",
     "quats": "rotations",
 }  # fmt: skip
+_NOT_HERE = {
+    "device": 'rlx.array(x, device="vulkan") puts an array on a device; jit has device=',
+    "requires_grad": "gradients are functions: rlx.grad(f)(x)", "out": "nothing is written in place",
+    "inplace": "nothing is written in place",
+}  # fmt: skip
 
 
 class Outside:
@@ -113,7 +118,7 @@ def public(module: str, name: str, function: Function) -> Any:
             wrong = next((k for k in kwargs if k not in known), None)
             if wrong is None or any(p.kind is p.VAR_KEYWORD for p in known.values()):
                 raise
-            near = meant(_ELSEWHERE.get(wrong, wrong), known)
+            near = f" ({_NOT_HERE[wrong]})" if wrong in _NOT_HERE else meant(_ELSEWHERE.get(wrong, wrong), known)
         text = f"{name}() got an unexpected keyword argument {wrong!r}{near}"
         raise TypeError(f"{text}; it takes {', '.join(known)}")
 

@@ -51,6 +51,8 @@ def test_a_wrong_keyword_is_answered_with_the_right_one(
         (lambda: rlx.splats.write_ply("p", SPLATS), "(did you mean *: the 5 arrays of Splats, each an argument?)"),  # type: ignore[call-arg]
         (lambda: rlx.splats.render(*SPLATS, CAMERA), "(did you mean **: what Camera holds, by name?)"),  # type: ignore[call-arg]
         (lambda: rlx.splats.render(*SPLATS, **CAMERA, near_plane=1), "(did you mean 'near'?)"),  # type: ignore[call-arg]
+        (lambda: rlx.zeros(3, device="vulkan"), "(rlx.array(x, device=\"vulkan\") puts an array on a device"),  # type: ignore[call-arg]
+        (lambda: rlx.signal.istft(rlx.signal.stft(np.ones(300, np.float32))), "of several in a tuple give one"),  # type: ignore[arg-type]
         (lambda: rlx.zeros(3, 4), "a shape is one tuple"),  # type: ignore[arg-type]
         (lambda: rlx.Session("cpu").__enter__(), "with rlx.Session(device).compile(graph) as program"),
     ],

@@ -419,6 +419,10 @@ def test_attributes_that_other_libraries_objects_have(value: Any, name: str, sai
     assert said in str(refused.value)
 
 
+def test_created_arrays_take_rlxs_dtypes() -> None:
+    assert rlx.ones(3).astype(rlx.bfloat16).dtype == rlx.bfloat16.np
+
+
 def test_every_name_of_rlx_that_a_hint_has_exists() -> None:
     """In place of names and of attributes that rlx has not."""
     texts = [*other_names._EXPLAINED.values()]
