@@ -93,7 +93,7 @@ def refuse_other_dtype(path: str, kind: Any) -> None:
     came = np.load(path, mmap_mode="r").dtype
     if came != kind and came.kind in "biuf":
         target = str(Path(path).with_suffix(f".{kind.name}.npy"))
-        code = f"import numpy as np; np.save({json.dumps(target)}, np.load({json.dumps(path)}).astype({kind.name!r}))"
+        code = f"import numpy as np; np.save({json.dumps(target)}, np.load({json.dumps(path)}).astype(np.{kind.name}))"
         raise RlxError(f"{path} is {came}, expected {kind.name}; python -c {shlex.quote(code)} makes {target}")
 
 
