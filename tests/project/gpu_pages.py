@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,11 @@ def run_command(command: str, folder: Path, env: dict[str, str], present: int) -
     for tool in ("curl", "mpiexec", "openssl"):
         if re.search(rf"\b{tool}\b", text) and not shutil.which(tool, path=pages.path(env)):
             return f"not run: there is no {tool}"
+    for word, packages in {"serve": ("starlette", "uvicorn"), "--json-schema": ("llguidance",)}.items():
+        if missing := [name for name in packages if word in text and find_spec(name) is None]:
+            return f"not run: {', '.join(missing)} not installed"
+    if "vulkan" in text and not any(info.backend == "vulkan" for info in rlx.devices()):
+        return "not run: there is no Vulkan device"
     began = time.perf_counter()
     status, said = pages.run_in_a_shell(text, folder, env)
     words = shlex.split(command, comments=True)
@@ -160,7 +166,9 @@ def run(options: argparse.Namespace, made: Path) -> int:
             pages.write_ranks(folder, REPO)
         cache = folder if part.page == "docs/tuning.md" else made  # no other follows what is measured there
         env = {
-            **os.environ, "PYTHONPATH": str(REPO), "RLX_DEVICE": options.device, "RLX_CACHE_DIR": str(cache / "cache"),
+            **os.environ, "PYTHONPATH": f"{REPO}:{os.environ.get('PYTHONPATH', '')}".rstrip(":"),
+            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "RLX_DEVICE": options.device, "RLX_CACHE_DIR": str(cache / "cache"),
             "CURL_HOME": str(folder), "no_proxy": "127.0.0.1",
         }  # fmt: skip
         if part.snippets:

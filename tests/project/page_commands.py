@@ -96,8 +96,10 @@ def write_program(path: Path, device: str) -> None:
 def write_files(folder: Path, repo: Path, device: str = "cpu") -> None:
     """Every file that the pages' commands name; the saved program is one of the device."""
     write_base(folder / "tiny-pages", max_position_embeddings=4096)
-    for name, dtype in (("tiny-pages-q4_k.gguf", "q8_0"), ("model.gguf", None), ("big.gguf", None)):
+    for name, dtype in (("tiny-pages-q4_k.gguf", "q8_0"), ("model.gguf", None)):
         folder_to_gguf(folder / "tiny-pages", folder / name, dtype)
+    write_base(folder / "big", num_hidden_layers=24)  # more layers than the pages place on a device
+    folder_to_gguf(folder / "big", folder / "big.gguf", None)
     gguf_encoders.write(folder / "embeddings.gguf", "bert")
     for name in ("sentences", "minilm"):
         sentence_folders.write(folder / name, "mean")
