@@ -46,6 +46,22 @@ _KINDS: dict[str, dict[tuple[str, ...], str]] = {
     "CreatedArray": _ARRAY,
     "Tensor": _ARRAY,
     "Model": _MODEL,
+    "LanguageModel": {
+        ("create_completion", "complete", "invoke", "predict"): '"".join(model.generate(text, max_tokens=40))',
+        ("create_chat_completion", "apply_chat_template"): '"".join(model.chat(messages))',
+        ("eval", "train", "half"): "a model always infers; rlx.finetune trains one",
+        ("to", "cuda", "cpu"): 'rlx.models.load(path, "cuda")', ("device",): "the device's name stands in repr(model)",
+        ("forward",): "model.logits(tokens)", ("n_ctx", "max_seq_length"): "model.context",
+        ("detokenize", "decode"): "model.tokenizer.decode(tokens)", ("encode",): "model.tokenizer.encode(text)",
+        ("num_parameters", "parameters", "state_dict"): "`rlx inspect FILE --nodes` lists every tensor",
+        ("create_embedding",): "model.embed(text)", ("save_pretrained",): "`rlx convert FILE FOLDER`",
+    },
+    "SentenceEncoder": {
+        ("similarity",): "a @ b.T, of encode(texts, normalize_embeddings=True)",
+        ("get_sentence_embedding_dimension", "get_embedding_dimension"): "encoder.encode([text]).shape[1]",
+        ("to", "cuda", "cpu"): 'rlx.models.load(path, "cuda")', ("eval",): "an encoder always infers",
+        ("tokenize",): "encoder.tokenizer.encode(text)", ("encode_query", "encode_document"): "encode has prompt_name=",
+    },
     "Session": {
         ("close", "end"): "a session holds nothing of its own; its programs have close()",
         ("run",): "session.compile(graph).run({name: array})", ("memory", "memory_info"): "session.info",

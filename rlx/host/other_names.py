@@ -12,7 +12,8 @@ _EXPLAINED = {
     ("load", "load_model", "from_file", "from_pretrained", "AutoModel"):
         "rlx.onnx.load, rlx.models.load or rlx.load_program",
     ("load_onnx", "from_onnx", "import_onnx"): "rlx.onnx.load",
-    ("load_gguf", "from_gguf", "LLM", "Llama"): "rlx.models.load",
+    ("load_gguf", "from_gguf", "LLM", "Llama", "AutoModelForCausalLM", "AutoTokenizer", "pipeline",
+     "SentenceTransformer", "CrossEncoder", "WhisperModel", "load_folder"): "rlx.models.load",
     ("save",): "CompiledGraph.save for programs, rlx.onnx.save for models, numpy.savez for arrays",
     ("export", "to_onnx"): "rlx.onnx.save",
     ("onnxruntime", "ort"): "rlx.onnx, which has InferenceSession",

@@ -14,10 +14,21 @@ R = TypeVar("R")
 
 
 # Names of torch's, JAX's and ONNX's functions for what rlx's have too, and what to write where they have nothing.
-_SAME = {"in_dims": "in_axes", "out_dims": "out_axes", "backend": "device", "donate_argnums": "donate",
-         "donate_argnames": "donate", "dynamic_axes": "dims", "dynamic_shapes": "dims",
-         "opset_version": "opset"}  # fmt: skip
+_SAME = {
+    "n_ctx": "context", "max_seq_len": "context", "max_model_len": "context", "n_gpu_layers": "layers_on",
+    "n_threads": "threads", "do_sample": "temperature", "max_length": "max_tokens", "lora_path": "adapter",
+    "repeat_penalty": "repetition_penalty", "show_progress_bar": "show_progress", "in_dims": "in_axes",
+    "out_dims": "out_axes", "backend": "device", "donate_argnums": "donate", "donate_argnames": "donate",
+    "dynamic_axes": "dims", "dynamic_shapes": "dims", "opset_version": "opset",
+}  # fmt: skip
 _ELSEWHERE = {
+    "stream": "what comes is given piece by piece in any case; \"\".join(…) is all of it",
+    "verbose": "nothing is printed",
+    "load_in_4bit": "`rlx convert FOLDER --to Q4_K_M -o small.gguf` packs a model",
+    "load_in_8bit": "`rlx convert FOLDER --to Q8_0 -o small.gguf` packs a model",
+    "quantization_config": "`rlx convert FOLDER --to Q4_K_M -o small.gguf` packs a model",
+    "trust_remote_code": "no code of a folder is run", "convert_to_tensor": "NumPy's array is given; rlx.array(…)",
+    "convert_to_numpy": "NumPy's array is given",
     "device": "run and compile of what it gives take it", "providers": "rlx.onnx.InferenceSession takes them",
     "input_names": "inputs have the names of the function's arguments",
     "output_names": "outputs have the keys of the dict that the function returns",

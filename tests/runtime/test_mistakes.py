@@ -400,6 +400,15 @@ def test_names_that_a_module_has_not(module: str, name: str, said: str) -> None:
     assert said in str(refused.value)
 
 
+def test_names_of_language_models_and_encoders_elsewhere() -> None:
+    for kind, name, said in (
+        (rlx.models.LanguageModel, "create_chat_completion", "model.chat(messages)"),
+        (rlx.models.SentenceEncoder, "similarity", "a @ b.T"),
+    ):
+        with pytest.raises(AttributeError, match=re.escape(said)):
+            getattr(kind, name)
+
+
 @pytest.mark.parametrize(
     ("value", "name", "said"),
     [
