@@ -275,6 +275,8 @@ def as_dtype(dtype: DTypeLike) -> DType:
     if result is None:
         near = meant(dtype.lower(), [*_BY_NAME, *PACKED]) if isinstance(dtype, str) else ""
         came = repr(dtype)
+        if came.isdecimal():
+            came = f"{came} (a shape is one tuple, as in zeros((2, {came})))"
         pairs = (
             ": complex numbers are pairs of floats along a last axis of 2, np.stack([z.real, z.imag], -1), as rlx.fft "
             "takes and gives them"

@@ -18,6 +18,7 @@ from rlx.dtypes import DType, as_dtype, f32
 from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Tensor
 from rlx.lazy import unknown_in as _unknown_in
+from rlx.ops.public import with_hint
 
 PyTree = Any
 Schedule = Callable[[Any], Any]
@@ -413,6 +414,7 @@ class Moments(NamedTuple):
     nu: PyTree
 
 
+@with_hint
 def sgd(learning_rate: Rate, momentum: float | None = None, nesterov: bool = False) -> Optimizer:
     """Stochastic gradient descent: m = momentum·m + g, update -rate·m (with `nesterov` -rate·(g + momentum·m))."""
     _within("sgd", learning_rate=learning_rate, momentum=momentum)
@@ -444,6 +446,7 @@ def _corrected(m: Any, g: Any, decay: float, count: Any, nesterov: bool) -> Any:
     return m / _grown(decay, count + 1, g) * decay + g / _grown(decay, count, g) * (1.0 - decay)
 
 
+@with_hint
 def adam(
     learning_rate: Rate, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, nesterov: bool = False
 ) -> Optimizer:
@@ -451,6 +454,7 @@ def adam(
     return _adamw("adam", _AS_IT_IS, learning_rate, b1, b2, eps, 0.0, None, nesterov)
 
 
+@with_hint
 def adamw(
     learning_rate: Rate,
     b1: float = 0.9,
@@ -633,6 +637,7 @@ def _decoded(code: Any, signed: bool) -> Any:
     return ops.where(code < 127.0, -value, value) if signed else value
 
 
+@with_hint
 def lion(
     learning_rate: Rate, b1: float = 0.9, b2: float = 0.99, weight_decay: float = 1e-3, mask: Any = None
 ) -> Optimizer:
@@ -667,6 +672,7 @@ class Factors(NamedTuple):
     column: PyTree
 
 
+@with_hint
 def adafactor(
     learning_rate: Rate = 0.01,
     beta2_decay: float = -0.8,
@@ -726,6 +732,7 @@ def _rms(x: Any) -> Any:
     return ops.sqrt(ops.mean(x * x, axis=_own_axes(x), keepdims=True))
 
 
+@with_hint
 def muon(
     learning_rate: Rate,
     ns_coeffs: tuple[float, float, float] = (3.4445, -4.775, 2.0315),

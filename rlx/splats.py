@@ -15,6 +15,7 @@ from rlx.formats.ply import read_ply as read_ply
 from rlx.formats.ply import write_ply as write_ply
 from rlx.formats.splats_page import write_page as write_page
 from rlx.ops.public import make_public as _make_public
+from rlx.ops.public import with_hint as _with_hint
 from rlx.ops.splats.camera import Camera as Camera
 from rlx.ops.splats.project import Projected as Projected
 from rlx.ops.splats.project import project as project
@@ -30,3 +31,4 @@ __all__ = [
 
 if not TYPE_CHECKING:  # type checkers read the imports above
     _make_public(globals(), ("project", "render"))
+    write_ply = _with_hint(write_ply)

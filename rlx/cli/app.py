@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rlx.cli.commands import COMMANDS, function_of
+from rlx.cli.commands import COMMANDS, function_of, own_version
 from rlx.cli.habits import Command, no_command
 from rlx.cli.values import plainly_taken
 from rlx.errors import RlxError
@@ -49,9 +49,7 @@ app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
-
-        print(f"rlx {version('rlx')}")
+        print(f"rlx {own_version()}")
         raise typer.Exit
 
 

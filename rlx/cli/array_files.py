@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,8 +22,9 @@ Array = npt.NDArray[Any]
 
 def arrays_of(text: str, declared: Mapping[str, tuple[Any, Sequence[Any]]]) -> dict[str, Array]:
     """The arrays of an --input, by name: of name=file.npy, of name=file.npz, where that holds one array or one of that
-    name, of file.npy for a model with one input, and of file.npz, whose arrays have the names of inputs. `declared`:
-    the type and the shape that the model says of each of its inputs; the type is None where it says none.
+    name, of file.npy for a model with one input, of file.npz, whose arrays have the names of inputs, and of numbers as
+    they are, name=2.5 or name=[1,2]. `declared`: the type and the shape that the model says of each of its inputs; the
+    type is None where it says none.
     Raises: RlxError.
     """
     name, equals, path = text.partition("=")
@@ -36,6 +38,8 @@ def arrays_of(text: str, declared: Mapping[str, tuple[Any, Sequence[Any]]]) -> d
         name = next(iter(declared))
     kind, shape = declared.get(name, (None, ()))
     what = "" if kind is None else f"; {plain(name)} is {dtype_said(kind)} {shape_said(shape)}"
+    if (written := _written(text, path, name, kind, what)) is not None:
+        return {name: written}
     try:
         with open(path, "rb") as file:
             start = file.read(512)
@@ -59,6 +63,38 @@ def arrays_of(text: str, declared: Mapping[str, tuple[Any, Sequence[Any]]]) -> d
             raise RlxError(f"{path} holds Python objects as a pickle, which rlx does not read; save numbers as such, "
                            f"and texts as an array of them: array.astype(str){what}") from error  # fmt: skip
         raise RlxError(f"{path}: is no array that NumPy's save has written: {error}") from error
+
+
+def _written(text: str, value: str, name: str, kind: Any, what: str) -> Array | None:
+    """The array of a number, a bool or a list of them in JSON, for an input of that type; None where the value is the
+    name of a file. Raises: RlxError."""
+    if Path(value).exists() or not name:
+        return None
+    try:
+        array = np.array(json.loads(value))
+    except ValueError:
+        if value in ("random", "rand", "zeros", "ones"):
+            raise RlxError(f"--input {text}: there is no file {value}; an input that is not given is random") from None
+        if re.fullmatch(r"[\d., -]+", value):
+            raise RlxError(f"--input {text}: a list stands in brackets, as in {plain(name)}=[1,2]{what}") from None
+        if value.startswith("["):
+            raise RlxError(f"--input {text}: no list of numbers in JSON, as in [[1,2],[3,4]]{what}") from None
+        return None
+    if kind is None or array.dtype.kind not in "biuf" or kind.kind not in "biuf":
+        return None
+    converted = array.astype(kind)
+    if kind.kind != "f" and not np.array_equal(converted, array):
+        raise RlxError(f"--input {text}: {kind.name} does not hold these values")
+    return converted
+
+
+def refuse_other_dtype(path: str, kind: Any) -> None:
+    """Raises: RlxError for a file of another dtype than an input's, with a command that converts it."""
+    came = np.load(path, mmap_mode="r").dtype
+    if came != kind and came.kind in "biuf":
+        target = str(Path(path).with_suffix(f".{kind.name}.npy"))
+        code = f"import numpy as np; np.save({json.dumps(target)}, np.load({json.dumps(path)}).astype(np.{kind.name}))"
+        raise RlxError(f"{path} is {came}, expected {kind.name}; python -c {shlex.quote(code)} makes {target}")
 
 
 def dtype_said(kind: Any) -> str:
@@ -106,14 +142,22 @@ def _instead(start: bytes, path: Path, kind: Any, shape: Sequence[Any]) -> str |
         return f"python -c {shlex.quote(f'import numpy as np; {code}')} makes {path.with_suffix('.npy')}"
 
     if kind_of := picture(start):
-        last = len(shape) == 4 and shape[3] == 3
+        last = len(shape) == 4 and shape[3] in (1, 3)
         height, width = (shape[1:3] if last else shape[2:]) if len(shape) == 4 else (None, None)
         size = (width, height) if isinstance(width, int) and isinstance(height, int) else (224, 224)
-        code = (f'from PIL import Image; p = Image.open({source}).convert("RGB").resize({size}); '
-                f"np.save({target}, (np.asarray(p, np.float32) / 255){'' if last else '.transpose(2, 0, 1)'}[None])"
-                )  # fmt: skip
+        grey = len(shape) == 4 and shape[3 if last else 1] == 1
+        whole = kind is not None and kind.kind in "iu"
+        pixels = f"np.asarray(p, np.{kind.name})" if whole else "(np.asarray(p, np.float32) / 255)"
+        if not whole and kind is not None and kind.name not in ("float32", "object"):
+            pixels = f"{pixels}.astype(np.{kind.name})"
+        axes = "[None]" if last else ".transpose(2, 0, 1)[None]"
+        if grey:
+            axes = "[None, :, :, None]" if last else "[None, None]"
+        code = (f'from PIL import Image; p = Image.open({source}).convert("{"L" if grey else "RGB"}").resize({size}); '
+                f"np.save({target}, {pixels}{axes})")  # fmt: skip
         return (f"is a {kind_of} picture, and an input is an array of numbers: the model's page says which size, order "
-                f"and normalization of pixels it takes; for pixels from 0 to 1, {command(code)}")  # fmt: skip
+                f"and normalization of pixels it takes; for pixels from 0 to {255 if whole else 1}, {command(code)}"
+                )  # fmt: skip
     if kind_of := sound(start):
         code = f"from scipy.io import wavfile; np.save({target}, wavfile.read({source})[1])"
         how = command(code) if kind_of == "WAV" else "ffmpeg makes a WAV file of it"

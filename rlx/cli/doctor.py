@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import typer
 
+from rlx.cli.commands import own_version
 from rlx.cli.devices import short_reason, software, who_runs
 from rlx.cli.table import format_table
 from rlx.driver import DeviceInfo
@@ -63,7 +64,7 @@ def doctor() -> None:
 
 def _findings() -> Iterator[Finding]:
     system = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
-    yield Finding("rlx", "ok", f"{version('rlx')} on {system}, NumPy {version('numpy')}")
+    yield Finding("rlx", "ok", f"{own_version()} on {system}, NumPy {version('numpy')}")
     yield _cpu()
     infos, reasons = probe_all()
     yield from _vulkan([i for i in infos if i.backend == "vulkan"], reasons.get("vulkan"))

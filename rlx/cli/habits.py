@@ -4,7 +4,8 @@ the place of options. Options are looked at before they are parsed, since a pars
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Container, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,19 @@ _COMMANDS = {
     ("env", "status", "diagnose", "version"): "rlx doctor; rlx --version",
     ("help",): "rlx --help; rlx COMMAND --help",
     ("whisper", "asr", "whisper-cli"): "rlx transcribe FOLDER talk.wav",
+    ("optimize", "simplify", "compile", "build"): "every run optimizes the model first; rlx inspect MODEL shows how",
+    ("save",): "rlx.onnx.load(FILE).compile({\"x\": shape}).save(\"model.rlx\") in Python",
+    ("visualize", "netron", "plot", "graph"): "rlx inspect MODEL --nodes; --memory plan.svg draws its memory",
+    ("tokenize", "detokenize", "llama-tokenize"): "rlx.models.load(MODEL).tokenizer in Python",
+    ("imatrix", "llama-imatrix"): "rlx convert --to Q4_K_M quantizes without one",
+    ("gguf-split", "llama-gguf-split", "merge"): "files of several parts are read as they are: give the first",
+    ("export-lora", "llama-export-lora"): "rlx finetune … --resume --merge FILE",
+    ("batched-bench", "llama-batched-bench"): "rlx bench model.gguf, of one talk at a time",
+    ("speculative", "lookup", "llama-speculative"): "rlx generate model.gguf --draft small.gguf, or --lookup",
+    ("mtmd-cli", "llama-mtmd-cli", "tts", "llama-tts", "llava-cli"): "rlx's language models take and give text alone",
+    ("ps", "stop", "create", "rm", "cp", "push"): "no daemon runs and no store is kept: models are files and folders, "
+        "which each command names",
+    ("convert-onnx", "onnx", "load"): "rlx run model.onnx",
 }
 _INSTEAD = {name: what for names, what in _COMMANDS.items() for name in names}
 
@@ -53,7 +67,8 @@ _ELSEWHERE = {
     ("-i", "--interactive", "-cnv", "--conversation", "-if", "--interactive-first", "-ins", "--instruct", "-mli",
      "--multiline-input"): "`rlx chat` talks with a model",
     ("-no-cnv", "--no-conversation", "-st", "--single-turn"): "`rlx generate` goes on from a text and ends",
-    ("-p", "--prompt"): "`rlx generate` goes on from a prompt; --system of `rlx chat` is what the model is told first",
+    ("-p", "--prompt"): "`rlx generate` goes on from a prompt; --system of `rlx chat` is what the model is told first, "
+        "`rlx perplexity` takes a text by -f FILE",
     ("-np", "--parallel", "-ns", "--sequences"): "`rlx serve` answers several requests at once",
     ("-sysf", "--system-prompt-file"): "--system \"$(cat FILE)\" gives the text of a file",
     ("-v", "--verbose"): "--stats prints counts and speeds at the end, RLX_DEBUG=1 what is compiled",
@@ -77,32 +92,110 @@ _ELSEWHERE = {
     ("-cb", "--cont-batching", "-nocb"): "requests are batched as they come; leave it out",
     ("--embedding", "--embeddings"): "the server has /v1/embeddings in any case; leave it out",
     ("--draft-min", "--draft-p-min", "-ngld", "-cd"): "--guesses says how many tokens are guessed at once",
+    ("--spec-type",): "--draft takes a smaller model that guesses, --lookup guesses from the text itself",
+    ("--fit", "-fit", "--fit-target", "--fit-ctx"): "-ngl auto puts as many layers on the GPU as fit; -c says how long "
+        "a text may be",
+    ("--context-shift", "--no-context-shift", "--keep"): "a text ends where the context does; -c makes it longer",
+    ("--swa-full",): "the cache of a sliding window needs no more than the window; leave it out",
+    ("--override-kv",): "the settings of the model's files are taken; those of a folder stand in its config.json",
+    ("--prompt-cache", "--prompt-cache-all", "--prompt-cache-ro", "--slot-save-path", "--cache-reuse"):
+        "`rlx serve` keeps the beginnings that prompts share, and `rlx chat` its talk, in memory; none is written",
+    ("-cram", "--cache-ram"): "--pages says how much memory of prompts `rlx serve` keeps",
+    ("--reasoning-budget", "--reasoning-format", "-rea", "--reasoning"): "what a model thinks is part of its text; "
+        "--stop ends it before a text, -n after so many tokens",
+    ("--control-vector", "--control-vector-scaled"): "rlx has adapters alone: --lora FOLDER",
+    ("-C", "--cpu-mask", "-Cr", "--cpu-range", "--cpu-strict", "--prio", "--poll"):
+        "--threads says how many threads compute; taskset and nice say where and how eagerly",
+    ("--check-tensors",): "`rlx inspect FILE --nodes` lists every tensor",
+    ("-bf", "--binary-file"): "-f FILE reads a prompt of UTF-8",
+    ("--in-prefix", "--in-suffix", "--in-prefix-bos"): "the model's own chat template says what is around a question",
+    ("--no-jinja",): "the model's own template is used; leave it out",
+    ("--api-key",): "--api-key-file FILE, or the environment variable RLX_API_KEY, keeps a key out of the list of "
+        "processes",
+    ("--metrics", "--props", "--no-slots"): "GET /metrics and /health are there in any case; leave it out",
+    ("--no-webui", "--no-ui", "--path"): "the page / is for whoever reaches the server; leave it out",
+    ("--timeout", "-to"): "--seconds says how long an answer may take",
+    ("--ssl-key-file", "--ssl-cert-file"): "the server speaks HTTP; a proxy before it, such as Caddy, speaks TLS",
+    ("--reranking", "--rerank"): "a reranker's /v1/rerank is there in any case; leave it out",
+    ("--models-dir", "--models-preset", "--models-max"): "a server has one model; start one for each, with its --port",
+    ("-pg",): "-p and -n measure reading and writing, each by itself",
+    ("-d", "--n-depth"): "-p N measures reading a text of N tokens",
+    ("-o", "--output-format", "-oe"): "--json FILE writes what the table says",
+    ("--hellaswag", "--winogrande", "--multiple-choice", "--kl-divergence", "--kl-divergence-base"):
+        "`rlx perplexity` computes perplexity alone",
 }  # fmt: skip
 ELSEWHERE = {name: what for names, what in _ELSEWHERE.items() for name in names}
 
+# Options that other tools of ONNX files, embeddings and conversions have, for any command that lacks them: each with
+# what to give where the command has the option before it ("" for any command).
+_ANYWHERE = {
+    ("-e", "--ep", "--provider", "--providers", "--execution-provider", "--backend", "--gpu", "--use-gpu", "--cuda",
+     "--cpu"): [("--device", "--device auto, cpu, vulkan or cuda says what runs it")],
+    ("--fp16", "--fp32", "--bf16", "--half", "--int8", "--dtype"):
+        [("--precision", "--precision f32, tf32, f16, bf16 or int8 says how products are computed")],
+    ("--shape", "--shapes", "--input-shape", "--input_shape", "--opt-shapes", "--optShapes", "--batch", "--batch-size",
+     "-b", "--seq-len", "-f"): [("--dim", "--dim NAME=LENGTH, such as batch=8, sets a length left open by the file")],
+    ("--random", "--random-input", "--generate-data"): [("--seed", "inputs that are not given are random")],
+    ("-i", "--inputs", "--feed", "--input-file", "--data", "--load-inputs", "--loadInputs"):
+        [("--input", "--input NAME=x.npy gives an input")],
+    ("-o", "--output", "--outputs", "--save-outputs", "--output-dir", "--embd-output-format"):
+        [("--out", "--out PATH writes what comes out; without it, it is told on standard output"),
+         ("--json", "--json FILE writes what the table says")],
+    ("--csv", "--format"): [("--json", "--json FILE writes what the table says")],
+    ("-n", "--iterations", "--iters", "--runs", "--repeat", "--times", "--duration", "--warmup"):
+        [("--runs", "--runs N and --seconds N say how often"),
+         ("--seconds", "--seconds N says how long it goes on"), ("--out", "`rlx bench` times runs")],
+    ("--tolerance", "--tol", "--rtol", "--atol", "--threshold"):
+        [("--verbose", "each node has the tolerance of its op (docs/design/numbers.md); --verbose prints every node's "
+          "error")],
+    ("--weights", "--params", "--tensors", "--layers", "-l", "--all", "-a"): [("--nodes", "--nodes lists every one")],
+    ("--json",): [("--nodes", "in Python rlx.onnx.load(FILE) has .inputs, .outputs and .weights"),
+                  ("", "in Python rlx.devices() and what each function gives have the same")],
+    ("--imatrix", "--pure", "--output-tensor-type", "--token-embedding-type", "--tensor-type", "--leave-output-tensor",
+     "--allow-requantize", "--keep-split", "--dry-run", "--vocab-only", "--verbose"):
+        [("--outtype", "--to names a type for all matrices, or a mixture of llama.cpp's, such as Q4_K_M")],
+    ("-m", "--model", "--checkpoint"): [("", "the model's file or folder is the first word")],
+    ("-p", "--prompt", "--text"):
+        [("--query", "texts are the lines of a file, or of standard input: echo TEXT | rlx embed MODEL; --query TEXT "
+          "finds the nearest")],
+    ("--embd-normalize",): [("--normalize", "--normalize brings vectors to length 1")],
+    ("-dev", "--list-devices", "--devices"): [("", "`rlx devices` lists them")],
+    ("-v", "--verbose", "--debug", "--log-level", "-vv"): [("", "RLX_DEBUG=1 rlx … prints what is compiled")],
+    ("--version",): [("", "rlx --version")],
+}  # fmt: skip
+ANYWHERE = {name: what for names, what in _ANYWHERE.items() for name in names}
+
 
 class Command(TyperCommand):
-    """A command that says what to give in place of llama.cpp's options that it has not."""
+    """A command that says what to give in place of other tools' options that it has not."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return plainly_taken(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own = {name: parameter for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)}
-        if "--model" in own:  # a command about language models
-            for before, arg in pairwise(["", *args]):
-                name = arg.partition("=")[0]
-                if arg == "--":
-                    break
-                if before in own and not getattr(own[before], "is_flag", False):  # the value of an option
-                    continue
-                if name in ELSEWHERE and name not in own:
-                    raise RlxError(f"{self.name}: there is no {name}: {ELSEWHERE[name]}")
+        own: dict[str, Any] = {name: p for p in self.params for name in (*p.opts, *p.secondary_opts)}
+        for before, arg in pairwise(["", *args]):
+            name = arg.partition("=")[0]
+            if arg == "--":
+                break
+            if before in own and not getattr(own[before], "is_flag", False):  # the value of an option
+                if self.name == "bench" and re.fullmatch(r"\d+(,\d+)+", arg):  # llama-bench's lists
+                    raise RlxError(f"{self.name}: {before} {arg}: expected one number; for several, repeat the command")
+                continue
+            if name not in own and (instead := _in_place_of(name, own)):
+                raise RlxError(f"{self.name}: there is no {name}: {instead}")
         ctx.allow_extra_args = True  # refused here
         rest = super().parse_args(ctx, args)
         if rest and not ctx.resilient_parsing:
             raise RlxError(_one_too_many(self.name or "", rest, own))
         return rest
+
+
+def _in_place_of(option: str, own: Container[str]) -> str | None:
+    """What to give in place of an option that a command with these of its own has not."""
+    if option in ELSEWHERE and "--model" in own:  # a command about language models
+        return ELSEWHERE[option]
+    return next((what for needed, what in ANYWHERE.get(option, ()) if not needed or needed in own), None)
 
 
 def _one_too_many(command: str, rest: Sequence[str], own: dict[str, Any]) -> str:

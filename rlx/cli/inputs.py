@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from rlx.cli.array_files import arrays_of, dtype_said, shape_said
+from rlx.cli.array_files import arrays_of, dtype_said, refuse_other_dtype, shape_said
 from rlx.errors import RlxError
 from rlx.formats.files import beginning, plain, shown
 from rlx.formats.kinds import other_kind
@@ -108,6 +108,11 @@ def feeds_of(model: Model, texts: Sequence[str] | None, seed: int) -> tuple[dict
                 raise RlxError(f"--input {text}: {name} has a file already")
             else:
                 given[name] = array
+    for text in texts or ():
+        name, _, path = text.rpartition("=")
+        kind = declared.get(name or next(iter(declared), ""), (None, ()))[0]
+        if path.endswith(".npy") and kind is not None and kind.kind in "biuf":
+            refuse_other_dtype(path, kind)
     model.accept(given, partly=True)
     lengths: dict[str, int] = {}
     for info in model.inputs:

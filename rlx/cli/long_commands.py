@@ -40,8 +40,8 @@ def each_device(chosen: Sequence[str] | None, work: Callable[[str], None], secon
             able = False
         except TimeUp as stage:
             print(
-                f"rlx: {name}: stopped after {part:.0f} seconds, while {stage}; a longer --seconds lets it go on, "
-                "0 without end",
+                f"rlx: {name}: stopped after {part:.0f} of the {seconds:g} seconds, while {stage}; a longer --seconds "
+                "lets it go on, 0 without end",
                 file=sys.stderr,
             )
             able = False

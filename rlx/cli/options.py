@@ -37,8 +37,9 @@ Devices = Annotated[
 Inputs = Annotated[
     list[str] | None,
     typer.Option(
-        help="name=file.npy, an input of an ONNX model; may be repeated, also for the items of a sequence. Without a "
-        "name the model's one input, and of a file.npz the arrays by their names. The others are random."
+        help="name=file.npy or name=[1,2], an input of an ONNX model; may be repeated, also for the items of a "
+        "sequence. Without a name the model's one input, and of a file.npz the arrays by their names. The others are "
+        "random."
     ),
 ]
 Dims = Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from functools import cache
 from typing import cast
 
@@ -31,6 +32,9 @@ _OTHERS = {
     **dict.fromkeys(("metal", "mps", "apple", "coreml"), 'GPUs of Apple run by MoltenVK, as "vulkan"'),
     **dict.fromkeys(("opencl", "sycl", "oneapi", "xpu", "directml", "dml", "webgpu", "wgpu", "opengl"),
                     'GPUs of every maker run as "vulkan"'),
+    **dict.fromkeys(("none", "host", "x86"), 'the processor is "cpu"'),
+    **dict.fromkeys(("radv", "amdvlk", "amdgpu", "gfx"), 'GPUs of AMD are "amd", or "vulkan" and a number'),
+    **dict.fromkeys(("igpu", "dgpu"), "`rlx devices` lists the GPUs, each with its id"),
     "gpu": 'did you mean "auto", which takes a GPU where there is one?',
     "all": "one name means one device; `rlx check`, `bench` and `inspect` take all that are no software drivers where "
     "none is named",
@@ -154,8 +158,15 @@ def find_device(name: str) -> DeviceInfo:
 def _instead_of(name: str) -> str:
     """A hint in parentheses what to write instead of a name that means no device; "" if there is none."""
     backend = name.partition(":")[0].lower()
-    if backend in _OTHERS:
-        return f" ({_OTHERS[backend]})"
+    if said := _OTHERS.get(backend) or _OTHERS.get(backend.rstrip("0123456789_")):
+        return f" ({said})"
+    if name.endswith((".onnx", ".gguf", ".rlx")):
+        load = {"onnx": "rlx.onnx.load", "gguf": "rlx.models.load"}.get(name.rpartition(".")[2], "rlx.load_program")
+        return f" ({load} takes the path of a file)"
+    if numbered := re.fullmatch(r"(vulkan|cuda)_?(\d+)", name.lower()):  # as llama.cpp numbers them
+        return f' (did you mean "{numbered[1]}:{numbered[2]}"?)'
+    if len(name) > 3 and (called := [i.id for i in devices() if name.lower() in f"{i.name} {i.driver}".lower()]):
+        return f' (did you mean "{called[0]}"?)'
     if "," in name:
         return " (one name means one device; commands that take several have a --device for each)"
     if name.isdecimal():

@@ -12,13 +12,30 @@ _EXPLAINED = {
     ("load", "load_model", "from_file", "from_pretrained", "AutoModel"):
         "rlx.onnx.load, rlx.models.load or rlx.load_program",
     ("load_onnx", "from_onnx", "import_onnx"): "rlx.onnx.load",
-    ("load_gguf", "from_gguf", "LLM", "Llama"): "rlx.models.load",
+    ("load_gguf", "from_gguf", "LLM", "Llama", "AutoModelForCausalLM", "AutoTokenizer", "pipeline",
+     "SentenceTransformer", "CrossEncoder", "WhisperModel", "load_folder"): "rlx.models.load",
     ("save",): "CompiledGraph.save for programs, rlx.onnx.save for models, numpy.savez for arrays",
     ("export", "to_onnx"): "rlx.onnx.save",
+    ("onnxruntime", "ort"): "rlx.onnx, which has InferenceSession",
+    ("torch", "functional", "F", "jax", "tensorflow"): "rlx itself, as in rlx.relu and rlx.jit; rlx.from_torch",
+    ("scipy",): "rlx.signal, rlx.linalg, rlx.fft and rlx itself",
+    ("gsplat", "nerfstudio"): "rlx.splats",
     ("numpy", "np", "jnp"): "rlx itself, as in rlx.sin",
     ("lax",): "rlx itself, as in rlx.scan and rlx.cond",
     ("tensor", "from_numpy", "as_tensor"): "rlx.array",
     ("cat",): "rlx.concatenate",
+    ("unsqueeze",): "rlx.expand_dims", ("index_select",): "rlx.take", ("masked_fill",): "rlx.where",
+    ("repeat_interleave",): "rlx.repeat", ("permute",): "rlx.transpose",
+    ("scaled_dot_product_attention", "dot_product_attention", "MultiheadAttention", "flash_attention"): "rlx.attention",
+    ("CrossEntropyLoss", "NLLLoss"): "rlx.cross_entropy", ("MSELoss", "mse_loss"): "rlx.mean((x - y) ** 2)",
+    ("complex64", "complex128"): "rlx.complex; complex numbers are of NumPy or pairs (docs/names.md)",
+    ("remat",): "rlx.checkpoint",
+    ("block_until_ready", "synchronize"): "numpy() of an array, which waits for it",
+    ("debug", "print", "set_printoptions"): "print in a traced function shows a node; return values to see them",
+    ("pure_callback", "io_callback", "py_function"): "rlx.custom_op",
+    ("config", "enable_x64", "set_default_dtype", "get_default_dtype"):
+        "the dtype of each array: f64 needs no switch (docs/arrays.md)",
+    ("get_available_providers",): "rlx.onnx.get_available_providers; rlx.devices()",
     ("detach",): "rlx.stop_gradient",
     ("no_grad", "inference_mode"): "nothing records but rlx.grad and the like",
     ("jacobian",): "rlx.jacrev or rlx.jacfwd",
@@ -29,13 +46,30 @@ _EXPLAINED = {
     ("tree_map", "tree_util"): "rlx.tree.map and rlx.tree",
     ("set_device", "device", "default_device", "set_default_device", "device_put", "cuda", "vulkan", "hip"): _DEVICE,
     ("is_available", "device_count", "list_devices", "get_devices"): "rlx.devices()",
-    ("manual_seed", "seed", "randn", "rand", "randint"):
+    ("manual_seed", "seed", "randn", "rand", "randint", "default_rng", "RandomState", "Generator", "get_state"):
         "a key, as in rlx.random.normal(rlx.random.key(0), shape): no state is kept",
     ("Module", "Sequential", "Layer"): "functions and pytrees of arrays (docs/nn.md)",
     ("Linear", "Dense"): "rlx.linear",
     ("Trainer", "fit"): "rlx.training",
+    ("shuffle", "randperm"): "rlx.random.permutation(key, x)",
+    ("SGD", "RMSprop"): "rlx.optim.sgd", ("lr_scheduler", "schedules"): "rlx.optim's functions that end in schedule",
+    ("ellip", "bessel", "iirnotch", "iirpeak", "iirdesign", "remez", "firls", "firwin2", "cheb1ord", "buttord"):
+        "nothing; scipy.signal's gives coefficients, which rlx.signal.lfilter, filtfilt, sosfilt and convolve take",
+    ("freqz", "sosfreqz", "medfilt", "medfilt2d", "wiener", "argrelextrema", "gausspulse", "sweep_poly", "envelope",
+     "cwt", "lombscargle"): "nothing; scipy.signal's takes NumPy arrays",
+    ("windows", "hann", "hamming", "blackman", "kaiser"): 'rlx.signal.get_window("hann", n)',
+    ("mel_spectrogram", "melspectrogram", "mfcc", "mel_filterbank", "MelSpectrogram"):
+        "a bank of mel filters is a matrix: bank @ rlx.signal.spectrogram(x)[2]",
+    ("convolve2d", "correlate2d"): "rlx.signal.fftconvolve(x, y, mode), of any number of axes",
+    ("rasterization", "rasterize", "rasterize_gaussians", "GaussianRasterizer"): "rlx.splats.render",
+    ("psnr", "ssim"): "-10 * rlx.log10(rlx.mean((x - y) ** 2)), of pictures from 0 to 1",
     ("save_ply",): "rlx.splats.write_ply",
     ("load_ply", "read"): "rlx.splats.read_ply for splats, scipy.io.wavfile.read for sounds",
+    ("rlx.splats.load",): "rlx.splats.read_ply", ("rlx.splats.save",): "rlx.splats.write_ply",
+    ("rlx.signal.load",): "scipy.io.wavfile.read", ("rlx.onnx.run",): "rlx.onnx.load(path).run({name: array})",
+    ("rlx.onnx.check", "rlx.onnx.compare"): "`rlx check model.onnx`, in a shell",
+    ("rlx.splats.view", "rlx.splats.show", "rlx.splats.viewer"): "rlx.splats.write_page; `rlx view x.ply` in a shell",
+    ("rlx.splats.train", "rlx.splats.densify"): "nothing; examples/splats.py is a training with rlx.grad",
     ("read_wav", "load_wav", "wavfile"): "scipy.io.wavfile.read, or the module wave of Python",
     ("finetune",): "import rlx.finetune",
 }  # fmt: skip
@@ -46,9 +80,10 @@ def in_place_of(module: str, name: str) -> str:
     """What to write in place of a name that a module of rlx does not have, in parentheses; empty where that is not
     known.
     """
+    own_name = f"{module}.{name}"
     explained = f" (in rlx: {_OTHERS[name]})" if name in _OTHERS else ""
-    if explained and module == "rlx":
-        return explained
+    if own_name in _OTHERS or (explained and module == "rlx"):
+        return f" (in rlx: {_OTHERS[own_name]})" if own_name in _OTHERS else explained
     own = [n for n in {*dir(import_module(module)), *_public(module)} if n[:1] != "_"]
     if exact := next((n for n in own if n.lower() == name.lower()), None):
         return meant(name, [exact])

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32, weak_dtype
 from rlx.errors import DTypeError, GraphError, ShapeError, TracedValueError, meant
+from rlx.host.other_attributes import explain
 from rlx.ir.op import Attrs, Leaf, Op, get_op
 from rlx.ir.types import TensorType, as_shape
 from rlx.ir.values import as_array, exactly
@@ -493,3 +494,6 @@ def as_tensors(graph: Graph, inputs: Iterable[Any]) -> tuple[Tensor, ...]:
         else:
             tensors.append(graph.constant(x))
     return tuple(tensors)
+
+
+explain(Graph)

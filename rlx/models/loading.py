@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,7 +36,10 @@ def check_path(what: str, path: Any) -> None:
             f"{what}: {path!r:.60} is no path; give the text or Path of a GGUF file, or of a model's folder"
         )
     if not os.path.exists(path):
-        what = f"{path} does not exist; give a GGUF file, or the folder of config.json and the weights"
+        pulled = re.fullmatch(r"([\w.-]+/[\w.-]+)(:\w+)?", str(path))
+        named = pulled and not str(path).endswith((".gguf", *_ELSEWHERE))
+        hint = f" (rlx pull {pulled[1]} downloads one of that name)" if pulled and named else ""
+        what = f"{path} does not exist; give a GGUF file, or the folder of config.json and the weights{hint}"
         raise FileMissing(what, path)
     if os.path.isfile(path) and (ending := os.path.splitext(path)[1]) in _ELSEWHERE:
         raise ModelFormatError(f"{path} is no GGUF file and no folder; {_ELSEWHERE[ending]}")

@@ -22,6 +22,7 @@ from rlx.formats.sentences import Dense, Step
 from rlx.formats.tokenizer import TextTokenizer, TokenIds
 from rlx.formats.tokenizer.language import LanguageTokenizer
 from rlx.host.locks import renewed
+from rlx.host.other_attributes import explain
 from rlx.host.progress import drawn, report
 from rlx.ir import Graph
 from rlx.models.asked import check_batch_size, check_count, check_sentences
@@ -35,6 +36,7 @@ from rlx.models.weights import Floats, file_names, match_weights
 from rlx.packed import PackedArray
 from rlx.records import Record, field, replace
 from rlx.runtime import CompiledGraph, Session, Weights
+from rlx.runtime.keywords import keywords
 
 if TYPE_CHECKING:
     from rlx.models.rows import Run
@@ -189,6 +191,7 @@ class SentenceEncoder(TextTasks, Closing):
         """Whether embeddings that are not truncated have norm 1."""
         return self.normalize or self.config.steps[-1:] == ("normalize",)
 
+    @keywords
     def encode(
         self, sentences: Sequence[str], *, batch_size: int = 32, show_progress: bool = False,
         prompt_name: str | None = None, prompt: str | None = None, truncate_dim: int | None = None,
@@ -424,6 +427,9 @@ class SentenceEncoder(TextTasks, Closing):
                 exe.close()
             self._compiled.clear()
             self.weights.close()
+
+
+explain(SentenceEncoder)
 
 
 def load(

@@ -19,6 +19,7 @@ if "onnx" in sys.modules:  # else the first module that needs it checks
     _check()
 
 from rlx.lazy import by_need as _by_need
+from rlx.runtime.keywords import keywords as _keywords
 
 if TYPE_CHECKING:
     from rlx.onnx.backend import Backend as Backend
@@ -51,6 +52,7 @@ _NAMES = {
 _by_need(__name__, {name: f"rlx.onnx.{module}" for module, names in _NAMES.items() for name in names.split()})
 
 
+@_keywords
 def load(
     source: Any,
     *,

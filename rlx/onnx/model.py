@@ -17,6 +17,7 @@ from rlx.driver.closing import Closing
 from rlx.errors import ByteLimitExceeded, GraphError, ShapeError, StepLimitExceeded, UnsupportedOp, meant
 from rlx.formats.files import shown
 from rlx.host.locks import renewed
+from rlx.host.other_attributes import explain
 from rlx.host.progress import Listener, listening, report
 from rlx.ir import Graph, TensorType
 from rlx.ir.picture import listed, port_tables, table
@@ -27,7 +28,7 @@ from rlx.onnx.program import Program as Program
 from rlx.onnx.reader.budget import Budget, budget_of, building, check_limit, refused_memory
 from rlx.onnx.reader.build import GraphBuilder
 from rlx.onnx.reader.call import NeedsValues
-from rlx.onnx.reader.dims import bound, check_bound, check_dims, given_shape, lengths_in, shape_of
+from rlx.onnx.reader.dims import bound, check_bound, check_dims, given_shape, lengths_in, shape_of, symbols_of
 from rlx.onnx.reader.draws import Sampler
 from rlx.onnx.reader.elements import STRING, Array
 from rlx.onnx.reader.infos import TensorInfo as TensorInfo
@@ -181,6 +182,11 @@ class Model(Closing):
         Raises: GraphError for names, DTypeError and ShapeError for arrays that do not fit the declaration,
         ModelFormatError for a model that contradicts itself, UnsupportedOp.
         """
+        if isinstance(device, Mapping):
+            raise GraphError(
+                "run: the inputs come first, and every output is given: model.run({name: array})[output]; "
+                "rlx.onnx.InferenceSession takes the outputs' names before them"
+            )
         precision = precision_for(device, precision)
         return self.run_part(self.accept({} if inputs is None else inputs), device, precision, [], out)
 
@@ -264,6 +270,9 @@ class Model(Closing):
         lengths = {**self.dims, **check_dims(dims or {}, self._declared.values())}
         fixed = self.accept({} if values is None else values, partly=True, dims=lengths)
         shapes_by_name = dict(self._by_name({} if shapes is None else shapes, "shapes"))
+        symbols = {*symbols_of(self.inputs)} - {*self._declared}
+        if shapes_by_name and shapes_by_name.keys() <= symbols:
+            raise GraphError(f"compile: lengths of dimensions are given as dims={shapes_by_name}")
         for name, shape in shapes_by_name.items():
             lengths = {**lengths_in(self._info(name), shape), **lengths}
         for info in self.inputs:
@@ -671,6 +680,9 @@ class Model(Closing):
             shared, weights = share_weights(put_together(graph))
         budget.check_few(shared, self._own)
         return shared, weights, builder
+
+
+explain(Model)
 
 
 def _of_shape(info: TensorInfo, shape: Any, around: int = 0) -> Any:

@@ -7,6 +7,7 @@ them, or one of the ops that it registers, is first used: `places.py` says which
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rlx.host.other_attributes import explain as _explain
 from rlx.ir.graph import Tensor as _Tensor
 from rlx.ir.op import HOST as _HOST
 from rlx.ir.op import REGISTRY as _REGISTRY
@@ -97,4 +98,5 @@ else:
     _by_need(__name__, {**FUNCTIONS, **{name: f"rlx.ops.composed.{module}" for name, module in LATER.items()}}, _made)
     _attach_later(_Tensor, (*_METHODS, *_LATER_METHODS), _attach)
     _attach_later(_Tensor, _OPERATORS, lambda name: import_module("rlx.ops.operators"))
+    _explain(_Tensor)
     _REGISTRY.places = _HOST.places = _OPS

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlx.dtypes import DTypeLike, as_dtype, f32, i64
+from rlx.dtypes import DType, DTypeLike, as_dtype, f32, i64
 from rlx.errors import DTypeError, ShapeError
+from rlx.host.other_attributes import explain
 from rlx.ir import Graph, Tensor
 from rlx.ir.graph import traced_graph
 from rlx.ir.types import as_shape, is_length
@@ -38,6 +39,10 @@ class CreatedArray(np.ndarray[Any, np.dtype[Any]]):
 
         return At(self)
 
+    def astype(self, dtype: Any, *args: Any, **options: Any) -> Any:
+        """As NumPy's, of rlx's dtypes too."""
+        return super().astype(dtype.np if isinstance(dtype, DType) else dtype, *args, **options)
+
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         return np.asarray(array)[()] if return_scalar else np.asarray(array)
 
@@ -46,6 +51,9 @@ class CreatedArray(np.ndarray[Any, np.dtype[Any]]):
 
     def __reduce__(self) -> Any:
         return self.view(np.ndarray).__reduce__()
+
+
+explain(CreatedArray)
 
 
 def _filled(op: str, shape: Shape, value: Any, dtype: DTypeLike | None) -> Created:

@@ -201,7 +201,8 @@ TENSOR_METHODS: dict[str, Any] = {
     "item": _refuse("item()", "return it from the function, whose results have numbers"),
     "tolist": _refuse("tolist()", "return it from the function, whose results have numbers"),
     "__format__": _format,
-    "__array__": _refuse("conversion to an array", "name it with Graph.output and run the graph"),
+    "__array__": _refuse("conversion to an array", "name it with Graph.output and run the graph; of several in a tuple "
+                         "give one, or make one of them by rlx.stack"),
     "__array_ufunc__": _array_ufunc, "__array_function__": _array_function,
     "__setitem__": _refuse("assignment to elements", "tensors never change: write x = x.at[key].set(values), which "
                             "gives a new one"),

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from rlx.ir.graph import TRACING
 from rlx.lazy import unknown_in
 from rlx.ops.spellings import parameters, respelled
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Function = Callable[..., Any]
 _COMPLEX = frozenset((complex, np.complex64, np.complex128, np.clongdouble))
 # Types of arguments that are never complex, by which most calls are done with the question; rlx.runtime adds Array.
@@ -28,7 +30,17 @@ _TAKING = {
     ),
     "rlx.signal": frozenset(("zpk2sos", "zpk2tf")),
 }  # fmt: skip
-_ELSEWHERE = {"dim": "axis", "dims": "axes", "keepdim": "keepdims", "dim0": "axis1", "dim1": "axis2", "other": "b"}
+_ELSEWHERE = {
+    "dim": "axis", "dims": "axes", "keepdim": "keepdims", "dim0": "axis1", "dim1": "axis2", "other": "b",
+    "size": "shape", "is_causal": "causal", "attn_mask": "mask", "n_fft": "nfft", "win_length": "nperseg",
+    "lr": "learning_rate", "betas": "b1", "near_plane": "near", "backgrounds": "background", "viewmats": "view",
+    "quats": "rotations",
+}  # fmt: skip
+_NOT_HERE = {
+    "device": 'rlx.array(x, device="vulkan") puts an array on a device; jit has device=',
+    "requires_grad": "gradients are functions: rlx.grad(f)(x)", "out": "nothing is written in place",
+    "inplace": "nothing is written in place",
+}  # fmt: skip
 
 
 class Outside:
@@ -106,16 +118,49 @@ def public(module: str, name: str, function: Function) -> Any:
             if args and isinstance(args[0], Tensor):
                 return function(*args, **kwargs)
             return compute(function, args, kwargs)
-        except TypeError:
+        except TypeError as error:
+            if "missing" in str(error) and (whole := unpacked(args)):
+                raise TypeError(f"{error}{whole}") from None
             known = inspect.signature(function).parameters if kwargs else {}
             wrong = next((k for k in kwargs if k not in known), None)
             if wrong is None or any(p.kind is p.VAR_KEYWORD for p in known.values()):
                 raise
-            near = meant(_ELSEWHERE.get(wrong, wrong), known)
+            near = f" ({_NOT_HERE[wrong]})" if wrong in _NOT_HERE else meant(_ELSEWHERE.get(wrong, wrong), known)
         text = f"{name}() got an unexpected keyword argument {wrong!r}{near}"
         raise TypeError(f"{text}; it takes {', '.join(known)}")
 
     call.__module__, call.__name__, call.__qualname__ = module, name, name  # pickle finds it by these
+    return call
+
+
+def unpacked(args: Sequence[Any]) -> str:
+    """A hint in parentheses for an object of several arguments that was given as one; "" where none is."""
+    for arg in args:
+        kind = type(arg).__name__
+        if hasattr(arg, "_fields"):
+            return f" (did you mean *: the {len(arg)} arrays of {kind}, each an argument?)"
+        if hasattr(arg, "keys") and not isinstance(arg, dict):
+            return f" (did you mean **: what {kind} holds, by name?)"
+    return ""
+
+
+def with_hint(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, whose TypeErrors for missing arguments and for unknown ones say what may have been meant."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            known = inspect.signature(function).parameters
+            wrong = next((k for k in kwargs if k not in known), None)
+            hint = meant(_ELSEWHERE.get(wrong, wrong), known) if wrong else ""
+            if "missing" in str(error):
+                hint = unpacked(args)
+            if hint:
+                raise TypeError(f"{error}{hint}") from None
+            raise
+
     return call
 
 

@@ -14,6 +14,7 @@ from rlx.driver.closing import Closing
 from rlx.driver.registry import open_device
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32, rounded
 from rlx.errors import ArenaError, DeviceUnavailable, DTypeError, GraphError, RlxError, ShapeError
+from rlx.host.other_attributes import explain
 from rlx.ir import Tensor, TensorType
 from rlx.ir.values import as_array, exactly
 from rlx.lazy import attach_later
@@ -443,3 +444,4 @@ def _method(name: str) -> None:
 _OWN = {"__array_ufunc__", *Array.__dict__}  # without the first, NumPy leaves `ndarray + Array` to the Array
 attach_later(Array, (name for name in OPERATORS if name not in _OWN), _operators)
 attach_later(Array, (name for name in (*METHODS, *LATER_METHODS) if name not in _OWN), _method)
+explain(Array)

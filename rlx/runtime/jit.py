@@ -18,6 +18,7 @@ from rlx.autodiff import gradients
 from rlx.dtypes import DType, as_dtype
 from rlx.errors import DTypeError, GraphError, ShapeError, TracedValueError
 from rlx.host.locks import renewed
+from rlx.host.other_attributes import explain
 from rlx.ir import Graph, Tensor, apply
 from rlx.ir.checks import visible
 from rlx.ir.graph import TRACING, traced_graph
@@ -445,6 +446,9 @@ class Transformed(Shared[P, R]):
         ]
         args, kwargs = unflatten(skeleton, own)
         return self._function(*args, **kwargs)
+
+
+explain(Jitted)
 
 
 class JittedMethod:

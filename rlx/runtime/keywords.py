@@ -8,8 +8,31 @@ from typing import ParamSpec, TypeVar
 
 from rlx.errors import meant
 
+CO_VARARGS = 4  # inspect's, whose import takes long
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+# Names of torch's, JAX's and ONNX's functions for what rlx's have too, and what to write where they have nothing.
+_SAME = {
+    "n_ctx": "context", "max_seq_len": "context", "max_model_len": "context", "n_gpu_layers": "layers_on",
+    "n_threads": "threads", "do_sample": "temperature", "max_length": "max_tokens", "lora_path": "adapter",
+    "repeat_penalty": "repetition_penalty", "show_progress_bar": "show_progress", "in_dims": "in_axes",
+    "out_dims": "out_axes", "backend": "device", "donate_argnums": "donate", "donate_argnames": "donate",
+    "dynamic_axes": "dims", "dynamic_shapes": "dims", "opset_version": "opset",
+}  # fmt: skip
+_ELSEWHERE = {
+    "stream": "what comes is given piece by piece in any case; \"\".join(…) is all of it",
+    "verbose": "nothing is printed",
+    "load_in_4bit": "`rlx convert FOLDER --to Q4_K_M -o small.gguf` packs a model",
+    "load_in_8bit": "`rlx convert FOLDER --to Q8_0 -o small.gguf` packs a model",
+    "quantization_config": "`rlx convert FOLDER --to Q4_K_M -o small.gguf` packs a model",
+    "trust_remote_code": "no code of a folder is run", "convert_to_tensor": "NumPy's array is given; rlx.array(…)",
+    "convert_to_numpy": "NumPy's array is given",
+    "device": "run and compile of what it gives take it", "providers": "rlx.onnx.InferenceSession takes them",
+    "input_names": "inputs have the names of the function's arguments",
+    "output_names": "outputs have the keys of the dict that the function returns",
+}  # fmt: skip
 
 
 def keywords(function: Callable[P, R]) -> Callable[P, R]:
@@ -22,9 +45,14 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
             if name not in known:
-                raise TypeError(
-                    f"{what}: there is no argument {name!r}{meant(name, known)}; it takes {', '.join(sorted(known))}"
-                )
+                hint = f" ({_ELSEWHERE[name]})" if name in _ELSEWHERE else meant(_SAME.get(name, name), known)
+                raise TypeError(f"{what}: there is no argument {name!r}{hint}; it takes {', '.join(sorted(known))}")
+        if len(args) > code.co_argcount and not code.co_flags & CO_VARARGS:
+            named = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+            raise TypeError(
+                f"{what}: {len(args)} arguments came without names, and it takes {code.co_argcount} so; by name it "
+                f"takes {', '.join(named)}"
+            )
         return function(*args, **kwargs)
 
     return call

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from rlx.driver import BuildOptions, Device, DeviceInfo
 from rlx.driver.registry import open_device
 from rlx.errors import DeviceUnavailable, DTypeError, GraphError, OutOfDeviceMemory, RlxError, meant
+from rlx.host.other_attributes import explain
 from rlx.ir import Graph
 from rlx.runtime.keywords import keywords
 from rlx.runtime.options import CompileOptions
@@ -98,6 +99,13 @@ class Session:
             choices = choices_for(self.device)
         timed = timings or debug >= TIMINGS
         self.options = BuildOptions(precision, threads, debug, timed, engine, choices)
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError(
+            "a session holds nothing to close, its programs do: with rlx.Session(device).compile(graph) as program"
+        )
+
+    def __exit__(self, *error: object) -> None: ...
 
     def __repr__(self) -> str:
         return f"Session({self.info.id}, precision={self.options.precision}, fallback={self.fallback})"
@@ -231,3 +239,6 @@ def debug_level() -> int:
     if not text.isdecimal() or int(text) > VALUES:
         raise RlxError(f"RLX_DEBUG={text!r} is not a level; levels are 0 to 4")
     return int(text)
+
+
+explain(Session)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import signal
 import subprocess
@@ -25,6 +26,22 @@ def test_version(rlx: Rlx) -> None:
     from importlib.metadata import version
 
     assert rlx("--version") == (0, f"rlx {version('rlx')}\n", "")
+
+
+@pytest.mark.parametrize("command", ["--version", "doctor"])
+def test_sources_that_are_not_installed_run(
+    rlx: Rlx, repo: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    installed = importlib.metadata.version
+
+    def version(package: str) -> str:
+        if package == "rlx":
+            raise importlib.metadata.PackageNotFoundError(package)
+        return installed(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    ran = rlx(command)
+    assert f"not installed, from {repo}" in ran.out and "Traceback" not in ran.err
 
 
 def test_an_error_is_one_line_on_stderr_and_status_2(rlx: Rlx, tmp_path: Path) -> None:

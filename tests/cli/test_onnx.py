@@ -16,8 +16,12 @@ import pytest
 
 from rlx import Graph, Session
 from rlx.cli.inputs import said
+from rlx.errors import GraphError
+from rlx.onnx import load
 from tests.cli.conftest import Rlx
 from tests.onnx.models import I64, model, node
+
+FLOAT, UINT8 = onnx.TensorProto.FLOAT, onnx.TensorProto.UINT8
 
 
 @pytest.fixture
@@ -67,7 +71,11 @@ def test_run_with_random_inputs_is_seeded(rlx: Rlx, file: Path) -> None:
         (("--input", "x={empty}"), "is an empty file; expected an array"),
         (("--input", "x={x}", "--input", "x={x}"), "x has a file already"),
         (("--input", "z={x}"), "no input 'z'; it takes ['x', 'i']"),
-        (("--input", "i={x}"), "input 'i': is float32, expected int64"),
+        (("--input", "i={x}"), "is float32, expected int64; python -c "),
+        (("--input", "x=random"), "there is no file random; an input that is not given is random"),
+        (("--input", "x=[[1,2"), "no list of numbers in JSON, as in [[1,2],[3,4]]; x is float32 [n, 4]"),
+        (("--input", "i=1,0,1"), "a list stands in brackets, as in i=[1,2]; i is int64"),
+        (("--input", "i=[1.5,0]"), "int64 does not hold these values"),
     ],
 )
 def test_run_with_bad_arguments(
@@ -79,6 +87,33 @@ def test_run_with_bad_arguments(
     ran = rlx("run", file, *given)
     assert ran.status == 2 and text in ran.err and ran.out == ""
     assert len(ran.err.splitlines()) == 1, "nothing is drawn before that is known"
+
+
+def test_numbers_stand_for_a_file(rlx: Rlx, file: Path) -> None:
+    run = ("run", file, "--device", "cpu")
+    ran = rlx(*run, "--input", "x=[[0,1,2,3],[4,5,6,7.5]]", "--input", "i=[1,0,1]", "--dim", "k=3")
+    assert ran.status == 0 and "to 22.5" in ran.out, ran
+
+
+def test_lengths_in_the_place_of_shapes(file: Path) -> None:
+    with pytest.raises(GraphError, match=r"given as dims=\{'n': 2, 'k': 3\}"):
+        load(file).compile({"n": 2, "k": 3})
+
+
+def test_a_picture_has_the_channels_and_the_type_of_the_input(
+    rlx: Rlx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("p.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40))
+    for shape, kind, words in (
+        ([1, 1, 8, 9], FLOAT, ('convert("L").resize((9, 8))', "/ 255)[None, None]")),
+        ([1, 8, 9, 1], FLOAT, ('convert("L")', "[None, :, :, None]")),
+        ([1, 8, 9, 3], UINT8, ('convert("RGB")', "np.asarray(p, np.uint8)[None]", "pixels from 0 to 255")),
+    ):
+        port = (shape, kind)
+        onnx.save(model([node("Identity", "x", "y")], {"x": port}, {"y": port}), "p.onnx")
+        ran = rlx("run", "p.onnx", "--input", "x=p.png", "--device", "cpu")
+        assert ran.status == 2 and all(word in ran.err for word in words), ran
 
 
 def test_files_that_are_no_arrays_say_what_makes_one(

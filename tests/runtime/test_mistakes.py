@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 
 import rlx
 from rlx.errors import DeviceUnavailable, DTypeError, GraphError, RlxError, ShapeError, TracedValueError
+from rlx.host import other_attributes, other_names
 
 ONES = np.ones((2, 3), np.float32)
 
@@ -383,6 +386,9 @@ def test_a_length_or_an_axis_that_a_run_gives_is_refused_by_what_to_write(use: C
         ("rlx.signal", "spectogram", "did you mean 'spectrogram'"),
         ("rlx.random", "randn", "a key, as in rlx.random.normal"),
         ("rlx.tree", "tree_map", "in rlx: rlx.tree.map"),
+        ("rlx", "onnxruntime", "rlx.onnx, which has InferenceSession"),
+        ("rlx.splats", "load", "in rlx: rlx.splats.read_ply"),
+        ("rlx.signal", "medfilt", "scipy.signal's takes NumPy arrays"),
         ("rlx.onnx", "InferenceSesion", "did you mean 'InferenceSession'"),
     ],
 )
@@ -392,3 +398,56 @@ def test_names_that_a_module_has_not(module: str, name: str, said: str) -> None:
     with pytest.raises(AttributeError, match=f"module '{module}' has no attribute '{name}'") as refused:
         getattr(found, name)
     assert said in str(refused.value)
+
+
+def test_names_of_language_models_and_encoders_elsewhere() -> None:
+    for kind, name, said in (
+        (rlx.models.LanguageModel, "create_chat_completion", "model.chat(messages)"),
+        (rlx.models.SentenceEncoder, "similarity", "a @ b.T"),
+    ):
+        with pytest.raises(AttributeError, match=re.escape(said)):
+            getattr(kind, name)
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "said"),
+    [
+        (rlx.array([1.0], device="cpu"), "cuda", 'rlx.array(x, device="cuda")'),
+        (rlx.ones(3), "numpy", "np.asarray(x)"),
+        (rlx.ones(3), "softmax", "rlx.softmax(x)"),
+        (rlx.Graph().input("x", (2,)), "add_", "arrays never change"),
+        (rlx.Graph(), "compile", "rlx.Session(device).compile(graph)"),
+        (rlx.Session("cpu"), "close", "its programs have close()"),
+        (rlx.jit(rlx.exp), "lower", "report() says what was compiled"),
+    ],
+)
+def test_attributes_that_other_libraries_objects_have(value: Any, name: str, said: str) -> None:
+    assert not hasattr(value, name) and name not in dir(value)
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}'") as refused:
+        getattr(value, name)
+    assert said in str(refused.value)
+
+
+def test_created_arrays_take_rlxs_dtypes() -> None:
+    assert rlx.ones(3).astype(rlx.bfloat16).dtype == rlx.bfloat16.np
+
+
+def test_every_name_of_rlx_that_a_hint_has_exists() -> None:
+    """In place of names and of attributes that rlx has not."""
+    texts = [*other_names._EXPLAINED.values()]
+    for names in other_attributes._KINDS.values():
+        texts += [text.replace("NAME", name) for of, text in names.items() for name in of]
+    for path in {found for text in texts for found in re.findall(r"\brlx((?:\.[A-Za-z_]\w*)+)", text)}:
+        at: Any = rlx
+        for part in path[1:].split("."):
+            at = importlib.import_module("rlx.finetune") if part == "finetune" else getattr(at, part)
+
+
+def test_the_calls_of_onnx_runtimes_sessions_on_a_model(tmp_path: Path) -> None:
+    rlx.onnx.save(rlx.exp, tmp_path / "m.onnx", args=(ONES,))
+    model = rlx.onnx.load(tmp_path / "m.onnx")
+    for outputs in (None, ["y"]):
+        with pytest.raises(GraphError, match="the inputs come first"):
+            model.run(outputs, {"x": ONES})  # type: ignore[arg-type]
+    with pytest.raises(AttributeError, match=r"in rlx: model\.inputs"):
+        model.get_inputs()  # type: ignore[attr-defined]

@@ -22,6 +22,7 @@ from rlx.formats.huggingface import ModelFolder
 from rlx.formats.tokenizer.chat import ChatTemplate
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.host.locks import renewed
+from rlx.host.other_attributes import explain
 from rlx.models.asked import best_of, check_count
 from rlx.models.language.adapters import Adapter
 from rlx.models.language.architectures import architecture_of
@@ -481,6 +482,9 @@ class LanguageModel(Closing):
         """Frees the model's memory on the device, once runs of other threads have ended. Idempotent."""
         with self._lock:
             self.decoder.close()
+
+
+explain(LanguageModel)
 
 
 def half_or_full(what: str, dtype: DTypeLike) -> DType:

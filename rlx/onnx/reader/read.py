@@ -52,7 +52,8 @@ def parse(source: Any) -> tuple[Any, Path | None]:
     try:
         model.ParseFromString(content)
     except (DecodeError, RuntimeError, ValueError) as error:
-        raise ModelFormatError(f"{what}: is not an ONNX file: {other_kind(content) or error}") from error
+        kind = other_kind(content) or f"{error}; one that was cut short looks so too: is its size the source's?"
+        raise ModelFormatError(f"{what}: is not an ONNX file: {kind}") from error
     if not model.HasField("graph"):
         raise ModelFormatError(f"{what}: has no graph: {other_kind(content) or 'it is not an ONNX model'}")
     return model, folder

@@ -27,6 +27,7 @@ from rlx.packed import PackedArray
 from rlx.passes.rewriting import remove_dead
 from rlx.runtime import CompiledGraph, Store
 from rlx.runtime.jit import Jitted
+from rlx.runtime.keywords import keywords
 
 OLDEST = 18  # reductions take their axes as an input from here on
 DEFAULT = 21
@@ -37,6 +38,7 @@ Source = Graph | CompiledGraph | Callable[..., Any]
 PAST, PRESENT = "past.", "present."
 
 
+@keywords
 def save(
     source: Source,
     path: str | os.PathLike[str],

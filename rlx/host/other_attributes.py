@@ -1,0 +1,108 @@
+"""Attributes that torch's, JAX's and ONNX Runtime's objects have and rlx's have not: each is an AttributeError that
+says what to write. They are descriptors, since a `__getattr__` would slow down every other attribute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_DEVICE = 'rlx.array(x, device="cuda") puts an array on a device, and jit has device='
+_GRAD = "gradients are functions: rlx.grad(f)(x)"
+_FIXED = "arrays never change; write x = x + y, or x = x.at[key].set(y)"
+_ARRAY = {
+    ("float", "double", "half", "bfloat16", "long", "int", "type", "type_as"): 'rlx.cast(x, "f32")',
+    ("permute", "moveaxis", "movedim"): "rlx.transpose(x, axes) or rlx.moveaxis",
+    ("unsqueeze", "expand_dims"): "rlx.expand_dims(x, axis), or x[:, None]",
+    ("view_as", "reshape_as"): "x.reshape(shape)",
+    ("numel", "nelement", "element_size"): "x.size, x.nbytes",
+    ("dim",): "x.ndim",
+    ("detach",): "outside a traced function nothing is recorded; in one, rlx.stop_gradient(x)",
+    ("backward", "requires_grad_", "retain_grad", "grad"): _GRAD,
+    ("to", "cpu", "cuda", "device_put"): _DEVICE,
+    ("numpy",): "np.asarray(x)",
+    ("contiguous", "is_contiguous", "stride"): "every array of rlx is contiguous",
+    ("clone",): "x.copy()",
+    ("block_until_ready",): "x.numpy() waits for it",
+    ("add_", "sub_", "mul_", "div_", "zero_", "fill_", "copy_", "clamp_", "relu_", "normal_", "uniform_"): _FIXED,
+    ("masked_fill", "masked_fill_"): "rlx.where(mask, value, x)",
+    ("expand", "expand_as", "broadcast_to"): "rlx.broadcast_to(x, shape)",
+    ("softmax", "log_softmax", "relu", "sigmoid", "tanh", "exp", "log", "sqrt", "abs", "sin", "cos", "matmul", "flip",
+     "roll", "tile", "gather", "tril", "triu"): "rlx.NAME(x)",
+    ("topk", "sort_"): "rlx.top_k(x, k), rlx.sort(x)", ("norm",): "rlx.linalg.norm(x)",
+    ("bmm", "mm"): "x @ y",
+}  # fmt: skip
+_MODEL = {
+    ("get_inputs", "input_names"): "model.inputs", ("get_outputs", "output_names"): "model.outputs",
+    ("get_modelmeta", "meta"): "model.metadata",
+    ("save", "export"): 'model.compile({"x": shape}).save("model.rlx")',
+    ("to", "cuda", "cpu"): 'model.run(inputs, device="vulkan")',
+    ("io_binding", "run_with_iobinding"): 'model.run(inputs, out="device")',
+    ("report", "graph"): "model.compile(shapes).report(), or `rlx inspect FILE --nodes`",
+    ("predict", "infer", "forward", "run_async", "infer_new_request"): "model.run(inputs), or model.launch(inputs)",
+    ("eval", "train"): "a model always infers; model.as_function() is for gradients",
+    ("state_dict", "parameters", "initializers"): "model.weights", ("opset", "producer"): "model.metadata",
+}  # fmt: skip
+_KINDS: dict[str, dict[tuple[str, ...], str]] = {
+    "Array": _ARRAY,
+    "CreatedArray": _ARRAY,
+    "Tensor": _ARRAY,
+    "Model": _MODEL,
+    "LanguageModel": {
+        ("create_completion", "complete", "invoke", "predict"): '"".join(model.generate(text, max_tokens=40))',
+        ("create_chat_completion", "apply_chat_template"): '"".join(model.chat(messages))',
+        ("eval", "train", "half"): "a model always infers; rlx.finetune trains one",
+        ("to", "cuda", "cpu"): 'rlx.models.load(path, "cuda")', ("device",): "the device's name stands in repr(model)",
+        ("forward",): "model.logits(tokens)", ("n_ctx", "max_seq_length"): "model.context",
+        ("detokenize", "decode"): "model.tokenizer.decode(tokens)", ("encode",): "model.tokenizer.encode(text)",
+        ("num_parameters", "parameters", "state_dict"): "`rlx inspect FILE --nodes` lists every tensor",
+        ("create_embedding",): "model.embed(text)", ("save_pretrained",): "`rlx convert FILE FOLDER`",
+    },
+    "SentenceEncoder": {
+        ("similarity",): "a @ b.T, of encode(texts, normalize_embeddings=True)",
+        ("get_sentence_embedding_dimension", "get_embedding_dimension"): "encoder.encode([text]).shape[1]",
+        ("to", "cuda", "cpu"): 'rlx.models.load(path, "cuda")', ("eval",): "an encoder always infers",
+        ("tokenize",): "encoder.tokenizer.encode(text)", ("encode_query", "encode_document"): "encode has prompt_name=",
+    },
+    "Session": {
+        ("close", "end"): "a session holds nothing of its own; its programs have close()",
+        ("run",): "session.compile(graph).run({name: array})", ("memory", "memory_info"): "session.info",
+    },
+    "Graph": {
+        ("compile",): "rlx.Session(device).compile(graph)",
+        ("run",): "rlx.Session(device).compile(graph).run({name: array})",
+    },
+    "Jitted": {
+        ("lower", "compile", "trace"): "call it once, and report() says what was compiled",
+        ("save",): "rlx.onnx.save(f, path, args=(x,)), or a graph's program: rlx.Session().compile(graph).save(path)",
+    },
+}
+
+
+class UnknownAttribute(AttributeError):
+    """A traceback calls it by the name of its kind."""
+
+    __module__, __qualname__ = "builtins", "AttributeError"
+
+
+class _Elsewhere:
+    __slots__ = ("_name", "_what")
+
+    def __init__(self, name: str, what: str) -> None:
+        self._name, self._what = name, what
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        what = self._what.replace("NAME", self._name)
+        raise UnknownAttribute(f"{owner.__name__!r} object has no attribute {self._name!r} (in rlx: {what})")
+
+
+def explain(kind: type) -> None:
+    """Gives a class these attributes, but for those that it has; `dir` does not show them."""
+    kind.__dir__ = _listed  # type: ignore[assignment,method-assign]
+    for names, what in _KINDS[kind.__name__].items():
+        for name in names:
+            if not any(name in base.__dict__ for base in kind.__mro__):
+                setattr(kind, name, _Elsewhere(name, what))
+
+
+def _listed(instance: object) -> list[str]:
+    kind = type(instance)
+    return [n for n in object.__dir__(instance) if not any(type(b.__dict__.get(n)) is _Elsewhere for b in kind.__mro__)]
