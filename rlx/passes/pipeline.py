@@ -18,6 +18,7 @@ from rlx.passes.hoist import hoist
 from rlx.passes.integers import use_integers
 from rlx.passes.isolate import isolate_results
 from rlx.passes.join_transpositions import join_transpositions
+from rlx.passes.keep_sums import keep_sums
 from rlx.passes.legalize import PassReport, legalize
 from rlx.passes.pad_classes import pad_classes
 from rlx.passes.params import sink_casts
@@ -83,6 +84,7 @@ def optimize(
         stage("fuse_epilogues", lambda g: fuse_epilogues(g, support))
         stage("fuse_heads", lambda g: fuse_heads(g, support))
         if launches:
+            stage("keep_sums", lambda g: keep_sums(g, support))
             stage("join_transpositions", join_transpositions)
             stage("fuse_normed", lambda g: fuse_normed(g, support))
         stage("fuse_norms", lambda g: fuse_norms(g, support))

@@ -24,7 +24,13 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
     FETCH_HELD(next_k, pk, uint(begin), uint(len))
     FETCH_HELD(next_v, pv, uint(begin), uint(len))
     float top = -INFINITE, total = 0.0f, delta = 0.0f, most = 0.0f;  // at first of this lane's keys alone
-    for (uint pass = 0u; pass < 2u; pass++) {
+#ifdef ROWS_KNOWN
+    top = row < sq ? LOAD(f32, PLANE(rows, 0u), row) : 0.0f;
+    total = row < sq ? LOAD(f32, PLANE(rows, 1u), row) : 0.0f;
+    delta = row < sq ? LOAD(f32, PLANE(rows, 2u), row) : 0.0f;
+    most = scale;
+#endif
+    for (uint pass = FIRST_PASS; pass < 2u; pass++) {
         for (int at = begin; at < end; at += int(KEYS)) {
             const uint k0 = uint(at);
             PLACE_HELD(next_k, 0u)

@@ -49,8 +49,19 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
     const bool bent = CAPPED || MASK == 2u || !(scale > 0.0f);
     const float factor = bent ? 1.0f : scale * LOG2_E;
     const Sight sight = {pm, sq, mq, mk, len, shift, reach, scale, cap, inverse_cap, bent};
+#ifdef ROWS_KNOWN
+    UNROLL for (uint i = 0u; i < DEEP; i++) {
+        UNROLL for (uint half = 0u; half < 2u; half++) {
+            const uint row = row0 + i * NEXT_ROW + half * 8u;
+            top[i][half] = row < sq ? LOAD(f32, PLANE(rows, 0u), row) : 0.0f;
+            total[i][half] = row < sq ? LOAD(f32, PLANE(rows, 1u), row) : 0.0f;
+            delta[i][half] = row < sq ? LOAD(f32, PLANE(rows, 2u), row) * total[i][half] : 0.0f;
+            most[i][half] = scale;
+        }
+    }
+#endif
     uint side = side0;
-    for (uint pass = 0u; pass < 2u; pass++) {
+    for (uint pass = FIRST_PASS; pass < 2u; pass++) {
         for (int at = begin; at < end; at += int(KEYS)) {
             const uint k0 = uint(at);
             TILE_LOADED

@@ -12,6 +12,12 @@
 #define LIFT_bf16 1.0f
 #define LIFT RLX_JOIN(LIFT_, MATRIX)
 #define LIFTED (LIFT > 1.0f)
+// ROWS_KNOWN: `rows` is given (attention_rows.h) instead of computed in a first pass over the keys.
+#ifdef ROWS_KNOWN
+#define FIRST_PASS 1u
+#else
+#define FIRST_PASS 0u
+#endif
 #define PLANE(rows, n) SKIP(f32, SKIP(f32, rows, (n) * count, sq), bh, sq)
 
 // The power of two that brings numbers up to `most` below 2^14, and its inverse; neither is zero or infinite.

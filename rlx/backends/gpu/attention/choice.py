@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
-from rlx.backends.gpu.program.candidates import C, Cost, Overrides, narrowed
+from rlx.backends.gpu.program.candidates import C, Cost, Overrides, cheapest, narrowed
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
 
@@ -124,6 +124,7 @@ class MatrixGradient:
 
 Candidate = Tiles | Decode | Matrix
 Gradient = Tiles | MatrixGradient
+K = TypeVar("K", Matrix, MatrixGradient)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,30 @@ def choose_step(target: Target, problem: Problem) -> Decode:
 def choose_gradient(target: Target, problem: Problem) -> Gradient:
     """The candidate that computes the gradients of an attention."""
     return target.choose(("gradient", problem), _with_wishes(gradients(target, problem)))
+
+
+def keeps_sums(target: Target, problem: Problem) -> bool:
+    """Whether a training step's attention leaves the sums of its rows for the gradient: where both are matrix kernels
+    and of bf16. Those of f16 also need the greatest |dP| of each row, for which the gradient reads the keys anyway."""
+    if problem.stored != bf16:
+        return False
+    forward = cheapest(problem, _with_overrides(candidates(target, problem)))
+    return isinstance(forward, Matrix) and bool(_only(MatrixGradient, _with_wishes(gradients(target, problem))))
+
+
+def choose_with_sums(target: Target, problem: Problem) -> Matrix:
+    """The candidate that computes an attention and the sums of its rows."""
+    return target.choose(("sums", problem), _only(Matrix, _with_overrides(candidates(target, problem))))
+
+
+def choose_gradient_of_sums(target: Target, problem: Problem) -> MatrixGradient:
+    """The candidate that computes the gradients of an attention from the sums of its rows."""
+    kernels = _only(MatrixGradient, _with_wishes(gradients(target, problem)))
+    return target.choose(("gradient of sums", problem), kernels)
+
+
+def _only(kind: type[K], kernels: Sequence[Any]) -> list[K]:
+    return [one for one in kernels if isinstance(one, kind)]
 
 
 def gradients(target: Target, problem: Problem) -> list[Gradient]:

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from rlx.backends.gpu.attention.choice import SCORES, Decode, Matrix, MatrixGradient, choose, choose_gradient
+from rlx.backends.gpu.attention.choice import (
+    SCORES,
+    Decode,
+    Matrix,
+    MatrixGradient,
+    Problem,
+    choose,
+    choose_gradient,
+    choose_gradient_of_sums,
+    choose_with_sums,
+    keeps_sums,
+)
 from rlx.backends.gpu.attention.problem import Attention, attention_of
 from rlx.backends.gpu.elementwise.strided import View, launch_tree
 from rlx.backends.gpu.program.casts import cast_ref, fits, quads, stores
 from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, updates, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import FileKernel, Ref
+from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType
 from rlx.ir import Node, expr
+from rlx.ops.attention.parts import NO_TOKENS, ByToken, swapped
 
 # Batch times heads, heads and KV heads, query and key lengths, head width; strides of the mask, whether each batch has
 # its own length, the window.
@@ -117,6 +131,30 @@ ATTENTION_MMA = declare(
         new_compiler=True,
     )
 )
+_SUMS_VARIANTS = {"SMO": ("bf16_bf16_bf16",), "M": _MASKS}
+ATTENTION_SUMS_MMA = declare(
+    replace(
+        ATTENTION_MMA,
+        stem="attention_sums_mma",
+        about="attention_mma, and the binary logarithm of each row's sum of exp(score).",
+        args=(*_READS, *writes(y="O", sums="f32"), *uints(*_SIZES, *_ROWS), *_SCALE),
+        variants=_SUMS_VARIANTS,
+        trials=((8, 1, 0, True, 2, 64, 0, 1), (4, 15, 1, False, 1, 64, 1, 1), (8, 3, 0, True, 2, 64, 2, 1)),
+    )
+)
+ATTENTION_ROWS = declare(
+    KernelDecl(
+        "attention_rows",
+        about="what attention_sums_dq_mma and attention_dkv_mma need of each query row: rows (3, count).",
+        grid="a group of 256 for each 32 rows of `count` = b * heads * sq",
+        args=(*reads(dy="T", y="T", sums="f32"), *writes(rows="f32"), *uints("count", "heads", "sq", "d")),
+        headers=("prims",),
+        variants={"T": ("bf16",)},
+        constants={"BY_TOKEN": False, "ALIGNED": False},
+        trials=((False, True), (True, False)),
+        subgroups=True,
+    )
+)
 ATTENTION_DQ = declare(
     KernelDecl(
         "attention_dq",
@@ -178,6 +216,17 @@ ATTENTION_DQ_MMA = declare(
         **_GRADIENT_MMA,
     )
 )
+ATTENTION_SUMS_DQ_MMA = declare(
+    replace(
+        ATTENTION_DQ_MMA,
+        stem="attention_sums_dq_mma",
+        about="the gradient of the queries of attention by matrix instructions, from the rows of attention_rows.",
+        args=(*reads(dy="T"), *_READS, *writes(dq="O"), *reads(rows="f32"), *uints(*_SIZES), *_SCALE),
+        function="attention_dq_mma_body",
+        variants=_SUMS_VARIANTS,
+        trials=((8, 1, 0, True, 2, 32, 0), (4, 15, 2, True, 1, 32, 1), (8, 3, 0, True, 1, 64, 2)),
+    )
+)
 ATTENTION_DKV_MMA = declare(
     KernelDecl(
         "attention_dkv_mma",
@@ -200,6 +249,7 @@ ATTENTION_DKV_MMA = declare(
 
 MAX_HEAD = 256  # the widest head that fits into registers
 TILE = 64  # queries or keys of a workgroup
+SHARE = 32  # rows of a workgroup of attention_rows
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
@@ -227,7 +277,7 @@ def lower_attention(ctx: Lowering, node: Node) -> None:
     units = of.d * stored.itemsize % 16 == 0 and all(r.offset % 16 == 0 for r in refs)
     chosen = choose(ctx.target, of.problem(stored, ctx.precision, units))
     if isinstance(chosen, Matrix):
-        _matrix(ctx, of, refs, ctx.ref(y), stored, chosen)
+        _matrix(ctx, ATTENTION_MMA, of, refs, [ctx.ref(y)], stored, chosen)
         return
     aligned = int(of.d % 4 == 0) and quads(*refs, itemsize=stored.itemsize)
     if isinstance(chosen, Decode):
@@ -260,20 +310,21 @@ def _decode(
 
 
 def _matrix(
-    ctx: Lowering, of: Attention, refs: Sequence[Ref], target: Ref, stored: DType, chosen: Matrix
-) -> None:
+    ctx: Lowering, decl: KernelDecl, of: Attention, refs: Sequence[Ref], results: Sequence[Ref], stored: DType,
+    chosen: Matrix,
+) -> None:  # fmt: skip
     """Tiles of matrix instructions, for 16-bit operands, and for f32 in sessions of a lower precision."""
     sizes = [of.sq * of.count, *[of.sk * of.batch * of.kv_heads] * 2]
     held = chosen.operands.type if chosen.operands.first else stored
     operands = [cast_ref(ctx, r, stored, held, n * of.d) for r, n in zip(refs, sizes, strict=True)]
-    aligned = int(of.d % 8 == 0 and all(r.offset % 16 == 0 for r in (*operands, target)))
+    aligned = int(of.d % 8 == 0 and all(r.offset % 16 == 0 for r in (*operands, results[0])))
     constants = {**of.constants(aligned), **chosen.constants()}
     if chosen.scores == "warpgroup":
         constants["WIDE"] = math.ceil(constants["WIDE"] / 4) * 4
     ctx.launch(
-        ATTENTION_MMA(SMO=chosen.operands.word(stored), M=of.mask_word, **constants),
+        decl(SMO=chosen.operands.word(stored), M=of.mask_word, **constants),
         ctx.groups(of.count * math.ceil(of.sq / (64 * chosen.deep))),
-        [*of.pointers(operands), target, *of.sizes_and_rows()],
+        [*of.pointers(operands), *results, *of.sizes_and_rows()],
     )
 
 
@@ -299,11 +350,7 @@ def lower_attention_grad(ctx: Lowering, node: Node) -> None:
     if isinstance(chosen, MatrixGradient):
         held = chosen.operands.type
         refs = [cast_ref(ctx, r, stored, held, t.size) for r, t in zip(refs, (dy, q, k, v), strict=True)]
-        aligned = int(of.d % 8 == 0 and all(r.offset % 16 == 0 for r in (*refs, dq, dk, dv)))
-        constants = {**of.constants(aligned), "SCORES": SCORES.index(chosen.scores)}
-        if chosen.scores == "warpgroup":
-            constants["WIDE"] = math.ceil(constants["WIDE"] / 4) * 4
-        form: dict[str, str | int] = {"SMO": f"{held}_{held}_{stored}", "M": of.mask_word, **constants}
+        form = _form(of, chosen, f"{held}_{held}_{stored}", [*refs, dq, dk, dv])
         by_queries = ATTENTION_DQ_MMA(**form, DEEP=chosen.deep, KEYS=chosen.keys)
         by_keys = ATTENTION_DKV_MMA(**form, DEEP=chosen.deep_keys, KEYS=chosen.queries)
         tiles = TILE * chosen.deep, TILE * chosen.deep_keys
@@ -311,16 +358,77 @@ def lower_attention_grad(ctx: Lowering, node: Node) -> None:
         aligned = int(of.d % 4 == 0) and quads(*refs, itemsize=stored.itemsize)
         by_queries, by_keys = (kernel(decl, stored, of, aligned) for decl in (ATTENTION_DQ, ATTENTION_DKV))
         tiles = TILE, TILE
+    _by_queries_and_keys(ctx, of, refs, rows, (dq, dk, dv), (by_queries, by_keys), tiles)
+
+
+def _form(of: Attention, chosen: MatrixGradient, word: str, refs: Sequence[Ref]) -> dict[str, str | int]:
+    """What both matrix kernels of a gradient are made of."""
+    aligned = int(of.d % 8 == 0 and all(r.offset % 16 == 0 for r in refs))
+    constants = {**of.constants(aligned), "SCORES": SCORES.index(chosen.scores)}
+    if chosen.scores == "warpgroup":
+        constants["WIDE"] = math.ceil(constants["WIDE"] / 4) * 4
+    return {"SMO": word, "M": of.mask_word, **constants}
+
+
+def _by_queries_and_keys(
+    ctx: Lowering, of: Attention, refs: Sequence[Ref], rows: Ref, grads: tuple[Ref, Ref, Ref],
+    kernels: tuple[FileKernel, FileKernel], tiles: tuple[int, int],
+) -> None:  # fmt: skip
+    """The two launches of a gradient, whose workgroups compute so many queries and keys."""
+    dq, dk, dv = grads
     ctx.launch(
-        by_queries,
+        kernels[0],
         ctx.groups(of.count * math.ceil(of.sq / tiles[0])),
         [*of.pointers(refs), dq, rows, *of.sizes()],
     )
     ctx.launch(
-        by_keys,
+        kernels[1],
         ctx.groups(of.batch * of.kv_heads * math.ceil(of.sk / tiles[1])),
         [*of.pointers(refs), rows, dk, dv, *of.sizes()],
     )
+
+
+def _with_sums(node: Node, target: Target, first: int) -> bool:
+    """Whether the matrix kernels run attention_sums, or its gradient, whose queries are input `first`."""
+    q, k = node.inputs[first : first + 2]
+    tokens = NO_TOKENS if first else node.attrs.get("tokens", NO_TOKENS)
+    batch, heads, sq, d = swapped(q.shape) if ByToken.Q in tokens else q.shape
+    kv_heads, sk = (swapped(k.shape) if ByToken.K in tokens else k.shape)[1:3]
+    if q.size == 0 or k.size == 0 or not _native(node, target.features):
+        return False
+    return keeps_sums(target, Problem(batch, heads, kv_heads, sq, sk, d, q.dtype, "f32"))
+
+
+@lowers("attention_sums", on=lambda node, target: _with_sums(node, target, 0))
+def lower_attention_sums(ctx: Lowering, node: Node) -> None:
+    """Attention by matrix instructions, whose kernel also stores the sums of rows."""
+    q, k, v = node.inputs[:3]
+    of = attention_of(ctx, node, q, k, node.inputs[3:])
+    refs, results = [ctx.ref(t) for t in (q, k, v)], [ctx.ref(t) for t in node.outputs]
+    chosen = choose_with_sums(ctx.target, of.problem(q.dtype, ctx.precision, units=False))
+    _matrix(ctx, ATTENTION_SUMS_MMA, of, refs, results, q.dtype, chosen)
+
+
+@lowers("attention_sums_grad", on=lambda node, target: _with_sums(node, target, 3))
+def lower_attention_sums_grad(ctx: Lowering, node: Node) -> None:
+    """Three launches: what is needed of each row, then the two of the gradient."""
+    dy, y, sums, q, k, v = (ctx.ref(t) for t in node.inputs[:6])
+    of = attention_of(ctx, node, node.inputs[3], node.inputs[4], node.inputs[6:], NO_TOKENS)
+    chosen = choose_gradient_of_sums(ctx.target, of.problem(node.inputs[3].dtype, ctx.precision, units=False))
+    grads = ctx.ref(node.outputs[0]), ctx.ref(node.outputs[1]), ctx.ref(node.outputs[2])
+    count, refs = of.count * of.sq, [dy, q, k, v]
+    rows = ctx.scratch(3 * count * 4)
+    aligned = of.d % 8 == 0 and all(r.offset % 16 == 0 for r in (dy, y))
+    ctx.launch(
+        ATTENTION_ROWS(T="bf16", BY_TOKEN=bool(node.attrs.get("tokens")), ALIGNED=aligned),
+        ctx.groups(math.ceil(count / SHARE)),
+        [dy, y, sums, rows, count, of.heads, of.sq, of.d],
+    )
+    form = _form(of, chosen, "bf16_bf16_bf16", [*refs, *grads])
+    by_queries = ATTENTION_SUMS_DQ_MMA(**form, DEEP=chosen.deep, KEYS=chosen.keys)
+    by_keys = ATTENTION_DKV_MMA(**form, DEEP=chosen.deep_keys, KEYS=chosen.queries)
+    tiles = TILE * chosen.deep, TILE * chosen.deep_keys
+    _by_queries_and_keys(ctx, of, refs, rows, grads, (by_queries, by_keys), tiles)
 
 
 def _zero(ctx: Lowering, ref: Ref, dtype: DType, n: int) -> None:
