@@ -82,9 +82,10 @@ def optimize(
     if fuse:
         stage("simplify", lambda g: g if g is simple else simplify(g))
         stage("fuse_epilogues", lambda g: fuse_epilogues(g, support))
-        stage("fuse_heads", lambda g: fuse_heads(g, support))
         if launches:
             stage("keep_sums", lambda g: keep_sums(g, support))
+        stage("fuse_heads", lambda g: fuse_heads(g, support))
+        if launches:
             stage("join_transpositions", join_transpositions)
             stage("fuse_normed", lambda g: fuse_normed(g, support))
         stage("fuse_norms", lambda g: fuse_norms(g, support))

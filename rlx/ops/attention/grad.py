@@ -44,7 +44,7 @@ def _reference(d: Array, q: Array, k: Array, v: Array, *others: Array, **attrs: 
 def _gradients(
     operands: Sequence[Array], others: Sequence[Array], attrs: dict[str, Any]
 ) -> tuple[Array, Array, Array]:
-    p, bent, keys = softmax_rows(*operands[1:3], others, **attrs)
+    p, bent, keys = softmax_rows(operands[1], operands[2], others, **attrs)
     return gradients_of_rows(operands, p, bent, keys, attrs["scale"])
 
 

@@ -1,6 +1,6 @@
 // For every attention kernel: which query sees which key, and where heads are stored. FLAGS: 1 causal, 2 window, 4 soft
 // cap, 8 lengths; with 16, 32, 64, 128 the operand q, k, v or the result is (batch, length, heads, size), else (batch,
-// heads, length, size). MASK: 0 there is none, 1 a bool that is true where a key is kept, 2 a float that is added to
+// heads, length, size); with 256 rows of tokens hold the heads of q, of k and of v, one after the other. MASK: 0 there is none, 1 a bool that is true where a key is kept, 2 a float that is added to
 // the score.
 #include "attention_sums.h"
 #define CAUSAL ((FLAGS & 1u) != 0u)
@@ -12,6 +12,7 @@
 #define K_BY_TOKEN BY_TOKEN(32u)
 #define V_BY_TOKEN BY_TOKEN(64u)
 #define Y_BY_TOKEN BY_TOKEN(128u)
+#define JOINED BY_TOKEN(256u)
 // The address of head h of batch b of p, whose rows of d elements lie `row` elements apart; and this distance for an
 // operand whose heads are stored one after the other.
 #define HEAD(T, p, by_token, b, h, heads, length, row, d) \

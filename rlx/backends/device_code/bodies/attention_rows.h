@@ -1,8 +1,8 @@
 // What the gradient of attention needs of each query row, from what attention left: `rows` gets three planes of `count`
-// numbers, in the order of the rows of dy. The first is the binary logarithm of the row's sum of weights, the second the
+// numbers, head by head. The first is the binary logarithm of the row's sum of weights, the second the
 // inverse of the sum that is left, 1, and both are 0 where a query sees no key; the third is the product of the upstream
 // gradient and the result, which is the sum over keys of P dP (Dao, "FlashAttention-2", 2023). LANES threads share a
-// row. BY_TOKEN: the result is (batch, length, heads, size), else (batch, heads, length, size). ALIGNED: heads may be
+// row. BY_TOKEN: both are (batch, length, heads, size), else (batch, heads, length, size). ALIGNED: heads may be
 // read eight elements at a time.
 #include "units.h"
 #include "stream.h"
@@ -23,7 +23,7 @@ RLX_FN void attention_rows_body(PTR(T) dy, PTR(T) y, PTR(f32) sums, PTR(f32) row
     const bool there = row < count;
     const uint from = there ? row : 0u, bh = from / sq;
     const uint at = BY_TOKEN ? (bh / heads * sq + from % sq) * heads + bh % heads : from;
-    PTR(T) pd = SKIP(T, dy, from, d);
+    PTR(T) pd = SKIP(T, dy, at, d);
     PTR(T) py = SKIP(T, y, at, d);
     float product = 0.0f;
     if (ALIGNED) {

@@ -19,16 +19,17 @@ from rlx.backends.gpu.attention.choice import (
     choose_with_sums,
     keeps_sums,
 )
-from rlx.backends.gpu.attention.problem import Attention, attention_of
+from rlx.backends.gpu.attention.problem import Attention, attention_of, attention_of_shapes
 from rlx.backends.gpu.elementwise.strided import View, launch_tree
 from rlx.backends.gpu.program.casts import cast_ref, fits, quads, stores
 from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, updates, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import FileKernel, Ref
 from rlx.backends.gpu.program.target import Target
-from rlx.dtypes import DType
-from rlx.ir import Node, expr
-from rlx.ops.attention.parts import NO_TOKENS, ByToken, swapped
+from rlx.dtypes import DType, bf16
+from rlx.ir import Node, Tensor, expr
+from rlx.ops.attention.parts import NO_TOKENS, ByToken
+from rlx.ops.attention.sums import separate_types
 
 # Batch times heads, heads and KV heads, query and key lengths, head width; strides of the mask, whether each batch has
 # its own length, the window.
@@ -389,38 +390,53 @@ def _by_queries_and_keys(
 
 
 def _with_sums(node: Node, target: Target, first: int) -> bool:
-    """Whether the matrix kernels run attention_sums, or its gradient, whose queries are input `first`."""
-    q, k = node.inputs[first : first + 2]
-    tokens = NO_TOKENS if first else node.attrs.get("tokens", NO_TOKENS)
-    batch, heads, sq, d = swapped(q.shape) if ByToken.Q in tokens else q.shape
-    kv_heads, sk = (swapped(k.shape) if ByToken.K in tokens else k.shape)[1:3]
-    if q.size == 0 or k.size == 0 or not _native(node, target.features):
+    """Whether the matrix kernels run attention_sums, or its gradient; `first` is the first input that is an operand."""
+    tensors = (*node.inputs, *node.outputs)
+    q, k = separate_types(node.op.name, [t.type for t in node.inputs[first:]], node.attrs)[:2]
+    if 0 in (*q.shape, *k.shape) or q.dtype != bf16 or not fits(*(t.type for t in tensors)):
         return False
-    return keeps_sums(target, Problem(batch, heads, kv_heads, sq, sk, d, q.dtype, "f32"))
+    if not all(stores(t.dtype, target.features) for t in tensors) or (node.attrs.get("kv_heads") and q.shape[3] % 8):
+        return False
+    (batch, heads, sq, d), (kv_heads, sk) = q.shape, k.shape[1:3]
+    return d <= MAX_HEAD and keeps_sums(target, Problem(batch, heads, kv_heads, sq, sk, d, q.dtype, "f32"))
+
+
+def _operands(ctx: Lowering, node: Node, of: Attention, tensors: Sequence[Tensor]) -> list[Ref]:
+    """Where q, k and v, or their gradients, lie: in one tensor or in three."""
+    if not of.joined:
+        return [ctx.ref(t) for t in tensors]
+    ref, size = ctx.ref(tensors[0]), of.d * bf16.itemsize
+    starts = [at * size for at in (0, of.heads, of.heads + of.kv_heads)]
+    return [Ref(ref.segment, ref.offset + at, ref.nbytes - at) for at in starts]
+
+
+def _attention_with_sums(ctx: Lowering, node: Node, first: int) -> Attention:
+    q, k = separate_types(node.op.name, [t.type for t in node.inputs[first:]], node.attrs)[:2]
+    others = node.inputs[first + (1 if node.attrs.get("kv_heads") else 3) :]
+    return attention_of_shapes(ctx, node, q.shape, k.shape, others, node.attrs.get("tokens", NO_TOKENS))
 
 
 @lowers("attention_sums", on=lambda node, target: _with_sums(node, target, 0))
 def lower_attention_sums(ctx: Lowering, node: Node) -> None:
     """Attention by matrix instructions, whose kernel also stores the sums of rows."""
-    q, k, v = node.inputs[:3]
-    of = attention_of(ctx, node, q, k, node.inputs[3:])
-    refs, results = [ctx.ref(t) for t in (q, k, v)], [ctx.ref(t) for t in node.outputs]
-    chosen = choose_with_sums(ctx.target, of.problem(q.dtype, ctx.precision, units=False))
-    _matrix(ctx, ATTENTION_SUMS_MMA, of, refs, results, q.dtype, chosen)
+    of = _attention_with_sums(ctx, node, 0)
+    chosen = choose_with_sums(ctx.target, of.problem(bf16, ctx.precision, units=False))
+    results = [ctx.ref(t) for t in node.outputs]
+    _matrix(ctx, ATTENTION_SUMS_MMA, of, _operands(ctx, node, of, node.inputs[:3]), results, bf16, chosen)
 
 
 @lowers("attention_sums_grad", on=lambda node, target: _with_sums(node, target, 3))
 def lower_attention_sums_grad(ctx: Lowering, node: Node) -> None:
     """Three launches: what is needed of each row, then the two of the gradient."""
-    dy, y, sums, q, k, v = (ctx.ref(t) for t in node.inputs[:6])
-    of = attention_of(ctx, node, node.inputs[3], node.inputs[4], node.inputs[6:], NO_TOKENS)
-    chosen = choose_gradient_of_sums(ctx.target, of.problem(node.inputs[3].dtype, ctx.precision, units=False))
-    grads = ctx.ref(node.outputs[0]), ctx.ref(node.outputs[1]), ctx.ref(node.outputs[2])
-    count, refs = of.count * of.sq, [dy, q, k, v]
+    dy, y, sums = (ctx.ref(t) for t in node.inputs[:3])
+    of = _attention_with_sums(ctx, node, 3)
+    chosen = choose_gradient_of_sums(ctx.target, of.problem(bf16, ctx.precision, units=False))
+    refs, grads = [dy, *_operands(ctx, node, of, node.inputs[3:6])], _operands(ctx, node, of, node.outputs)
+    count = of.count * of.sq
     rows = ctx.scratch(3 * count * 4)
     aligned = of.d % 8 == 0 and all(r.offset % 16 == 0 for r in (dy, y))
     ctx.launch(
-        ATTENTION_ROWS(T="bf16", BY_TOKEN=bool(node.attrs.get("tokens")), ALIGNED=aligned),
+        ATTENTION_ROWS(T="bf16", BY_TOKEN=ByToken.Y in of.tokens, ALIGNED=aligned),
         ctx.groups(math.ceil(count / SHARE)),
         [dy, y, sums, rows, count, of.heads, of.sq, of.d],
     )
@@ -428,7 +444,7 @@ def lower_attention_sums_grad(ctx: Lowering, node: Node) -> None:
     by_queries = ATTENTION_SUMS_DQ_MMA(**form, DEEP=chosen.deep, KEYS=chosen.keys)
     by_keys = ATTENTION_DKV_MMA(**form, DEEP=chosen.deep_keys, KEYS=chosen.queries)
     tiles = TILE * chosen.deep, TILE * chosen.deep_keys
-    _by_queries_and_keys(ctx, of, refs, rows, grads, (by_queries, by_keys), tiles)
+    _by_queries_and_keys(ctx, of, refs, rows, (grads[0], grads[1], grads[2]), (by_queries, by_keys), tiles)
 
 
 def _zero(ctx: Lowering, ref: Ref, dtype: DType, n: int) -> None:
