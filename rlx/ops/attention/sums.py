@@ -92,7 +92,7 @@ def _reference(
             return y, np.full(q.shape[:3], -np.inf, q.dtype)
         scores, _, _ = score_rows(q, k, others, **attrs)
         best = np.max(scores, axis=-1, keepdims=True)
-        base = np.where(np.isneginf(best), 0, best)
+        base = np.where(np.isfinite(best), best, 0)
         total = np.sum(np.exp(scores - base), axis=-1)
         return y, np.asarray(np.log2(total) + base[..., 0] * q.dtype.type(_LOG2_E), q.dtype)
 
@@ -130,7 +130,7 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
         return y, apply("expand", none, shape=q.shape[:3])
     scores, _ = tensor_scores(operands, plain)
     best = apply("max", scores, axes=(4,), keepdims=True)
-    base = apply("where", apply("equal", best, -math.inf), 0, best)
+    base = apply("where", apply("isfinite", best), best, 0)
     total = apply("sum", apply("exp", scores - base), axes=(4,), keepdims=True)
     return y, apply("reshape", apply("log2", total) + base * _LOG2_E, shape=q.shape[:3])
 
