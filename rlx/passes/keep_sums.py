@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlx.ir import Graph, Node, Rewriter, Tensor, TensorType, get_op, node_of
-from rlx.ops.attention.parts import NO_TOKENS, ByToken
-from rlx.ops.attention.sums import ALL_TOKENS
+from rlx.ops.attention.parts import ALL_TOKENS, NO_TOKENS, ByToken
 from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead
 
 _PERM = (0, 2, 1, 3)

@@ -55,6 +55,7 @@ class ByToken(Flag):
 
 
 NO_TOKENS = ByToken(0)
+ALL_TOKENS = ByToken.Q | ByToken.K | ByToken.V | ByToken.Y
 
 
 def swapped(shape: tuple[int, ...]) -> tuple[int, ...]:

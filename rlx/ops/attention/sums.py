@@ -20,6 +20,7 @@ from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Cost, Node, Op, Tensor, TensorType
 from rlx.ops.attention.forward import check_attention
 from rlx.ops.attention.grad import gradients_of_rows, tensor_gradients, zeros_like
 from rlx.ops.attention.parts import (
+    ALL_TOKENS,
     NO_TOKENS,
     ByToken,
     grouped,
@@ -32,7 +33,6 @@ from rlx.ops.attention.parts import (
 from rlx.ops.base import check_inputs, written
 from rlx.ops.numeric import Array, widened
 
-ALL_TOKENS = ByToken.Q | ByToken.K | ByToken.V | ByToken.Y
 _LOG2_E = math.log2(math.e)
 
 

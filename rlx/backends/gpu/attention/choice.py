@@ -190,7 +190,7 @@ def choose_with_sums(target: Target, problem: Problem) -> Matrix:
 def choose_gradient_of_sums(target: Target, problem: Problem) -> MatrixGradient:
     """The candidate that computes the gradients of an attention from the sums of its rows."""
     kernels = _only(MatrixGradient, _with_wishes(gradients(target, problem)))
-    return target.choose(("gradient of sums", problem), kernels)
+    return target.choose(("sums_gradient", problem), kernels)
 
 
 def _only(kind: type[K], kernels: Sequence[Any]) -> list[K]:

@@ -16,8 +16,7 @@ from rlx.conformance.tolerances import NORM
 from rlx.dtypes import bool_, f32, f64
 from rlx.ir import Attrs, Tensor
 from rlx.ir.graph import apply_multi
-from rlx.ops.attention.parts import NO_TOKENS, ByToken, heads_first, score_rows, swapped
-from rlx.ops.attention.sums import ALL_TOKENS
+from rlx.ops.attention.parts import ALL_TOKENS, NO_TOKENS, ByToken, heads_first, score_rows, swapped
 from rlx.ops.numeric import Array
 
 if TYPE_CHECKING:
