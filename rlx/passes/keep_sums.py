@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlx.dtypes import f32
 from rlx.ir import Graph, Node, Rewriter, Tensor, TensorType, get_op, node_of
 from rlx.ops.attention.parts import ALL_TOKENS, NO_TOKENS, ByToken
 from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead
@@ -28,9 +29,10 @@ class _Pair:
     between: set[int] = field(default_factory=set)  # nodes between the gradient and `joint`
 
 
-def keep_sums(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
+def keep_sums(graph: Graph, support: SupportOf = native_everywhere, precision: str = "f32") -> Graph:
     """Replaces attention and attention_grad of the same operands by attention_sums and attention_sums_grad, where the
     device has kernels for both: the gradient then need not compute scores twice to know the sums of their weights.
+    Those kernels compute f32 as f32, so it stays as it is in sessions of another precision.
 
     Transpositions of heads around the two go, and so do the slices by which q, k and v are taken out of one product,
     and the concatenation of their gradients."""
@@ -47,7 +49,7 @@ def keep_sums(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
     for node in graph.nodes:
         if node.op is forward and not node.attrs.get("tokens"):
             made.setdefault(_key(node, node.inputs), node)
-        elif node.op is gradient:
+        elif node.op is gradient and (node.outputs[0].dtype != f32 or precision == "f32"):
             attention = made.pop(_key(node, node.inputs[1:]), None)
             pair = None if attention is None else _pair(attention, node, readers, results, support)
             pairs += [] if pair is None else [pair]

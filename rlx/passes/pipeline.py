@@ -83,7 +83,7 @@ def optimize(
         stage("simplify", lambda g: g if g is simple else simplify(g))
         stage("fuse_epilogues", lambda g: fuse_epilogues(g, support))
         if launches:
-            stage("keep_sums", lambda g: keep_sums(g, support))
+            stage("keep_sums", lambda g: keep_sums(g, support, precision))
         stage("fuse_heads", lambda g: fuse_heads(g, support))
         if launches:
             stage("join_transpositions", join_transpositions)

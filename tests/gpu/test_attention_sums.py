@@ -43,21 +43,24 @@ def _nmse(got: Array, want: Array) -> float:
 
 
 _FORMS: list[tuple[str, tuple[int, ...], dict[str, Any], ByToken, bool]] = [
+    ("tiles", (1, 2, 1, 66, 66, 8), {"causal": True}, ALL_TOKENS, True),
     ("registers", (1, 2, 1, 20, 70, 16), {}, NO_TOKENS, False),
     ("shared", (1, 4, 2, 33, 33, 16), {"causal": True}, ALL_TOKENS, True),
     ("registers", (2, 4, 2, 40, 40, 24), {"causal": True}, ALL_TOKENS, True),
     ("shared", (2, 4, 2, 33, 40, 20), {"window": 9, "softcap": 2.0}, ByToken.Q | ByToken.V, False),
     ("warpgroup", (1, 2, 1, 66, 70, 64), {}, ByToken.Y, False),
+    ("tiles", (2, 4, 2, 33, 70, 6), {"window": 9, "softcap": 2.0}, ByToken.Q | ByToken.V, False),
     ("warpgroup", (1, 2, 2, 66, 66, 64), {"causal": True}, ALL_TOKENS, True),
 ]
-_LATE = [form if i < 2 else pytest.param(form, marks=pytest.mark.late) for i, form in enumerate(_FORMS)]
+_LATE = [form if 0 < i < 3 else pytest.param(form, marks=pytest.mark.late) for i, form in enumerate(_FORMS)]
 
 
 @pytest.mark.parametrize("form", _LATE)
 def test_gradients_from_kept_sums(form: tuple[Any, ...]) -> None:
     scores, (b, h, kv, n_q, n_k, d), attrs, tokens, joined = form
     rng = np.random.default_rng(0)
-    by_head = [rng.standard_normal(s).astype(ml_dtypes.bfloat16)
+    tiles = scores == "tiles"
+    by_head = [rng.standard_normal(s).astype(np.float32 if tiles else ml_dtypes.bfloat16)
                for s in ((b, h, n_q, d), (b, kv, n_k, d), (b, kv, n_k, d), (b, h, n_q, d))]  # fmt: skip
     mask = rng.random((n_q, n_k)) < 0.7
     mask[3] = False
@@ -67,23 +70,50 @@ def test_gradients_from_kept_sums(form: tuple[Any, ...]) -> None:
     if joined:
         operands, words["kv_heads"] = [np.concatenate(operands, 2)], kv
     operands.append(mask)
-    with forcing(algorithm="matrix", scores=scores):
-        y, sums = _run("attention_sums", operands, words, ["attention_sums_mma"])
-        stems = ["attention_rows", "attention_sums_dq_mma", "attention_dkv_mma"]
+    end, way = ("", {"algorithm": "tiles"}) if tiles else ("_mma", {"algorithm": "matrix", "scores": scores})
+    with forcing(**way):  # type: ignore[arg-type]
+        y, sums = _run("attention_sums", operands, words, [f"attention_sums{end or '_tiles'}"])
+        stems = ["attention_rows", f"attention_sums_dq{end}", f"attention_dkv{end}"]
         got = _run("attention_sums_grad", [dy, y, sums, *operands], words, stems)
     want_y, want_sums = get_op("attention_sums").reference(*_wide(operands), **words)
-    seen = np.isfinite(want_sums)
-    assert _nmse(y, want_y) < 1e-5 and (np.isneginf(sums) == ~seen).all()
-    assert np.abs(sums[seen] - want_sums[seen]).max() < 1e-5
+    seen = np.isfinite(want_sums[0])
+    assert _nmse(y, want_y) < (1e-12 if tiles else 1e-5) and (np.isneginf(sums[0]) == ~seen).all()
+    assert np.abs(sums.sum(0)[seen] - want_sums.sum(0)[seen]).max() < 1e-5
     wide = _wide([by_head[3], *by_head[:3], mask])
     want = get_op("attention_grad").reference(*wide, **{**_PLAIN, **attrs})
     want = [t.swapaxes(1, 2) if one in tokens else t for one, t in zip(ByToken, want, strict=False)]
     for a, w in zip(got, [np.concatenate(want, 2)] if joined else want, strict=True):
-        assert _nmse(a, w) < 3e-5
+        assert _nmse(a, w) < (1e-12 if tiles else 3e-5)
+
+
+@pytest.mark.parametrize("scores", ["registers", pytest.param("shared", marks=pytest.mark.late),
+                                    pytest.param("tiles", marks=pytest.mark.late)])  # fmt: skip
+def test_a_large_number_added_to_all_scores_changes_nothing(scores: str) -> None:
+    """As without sums that are kept: a mask of -1e9 everywhere leaves equal weights, and large scores a weight of 1."""
+    rng, tiles = np.random.default_rng(0), scores == "tiles"
+    kind: Any = np.float32 if tiles else ml_dtypes.bfloat16
+    q, dy = (rng.standard_normal((1, 2, 20, 16)).astype(kind) for _ in range(2))
+    k, v = (rng.standard_normal((1, 1, 70, 16)).astype(kind) for _ in range(2))
+    mask = np.full((20, 70), -1e9, np.float32)
+    end, way = ("", {"algorithm": "tiles"}) if tiles else ("_mma", {"algorithm": "matrix", "scores": scores})
+
+    def of_v(*operands: Array) -> Array:
+        with forcing(**way):  # type: ignore[arg-type]
+            y, sums = _run("attention_sums", list(operands), _PLAIN, [f"attention_sums{end or '_tiles'}"])
+            stems = ["attention_rows", f"attention_sums_dq{end}", f"attention_dkv{end}"]
+            return _run("attention_sums_grad", [dy, y, sums, *operands], _PLAIN, stems)[2].astype(np.float64)
+
+    want = np.repeat(dy.astype(np.float64).sum(axis=(1, 2), keepdims=True) / 70, 70, axis=2)
+    assert _nmse(of_v(q, k, v, mask), want) < 2e-5
+    want, large = np.zeros(v.shape), (q * kind(1e4), k * kind(1e4))
+    best = np.argmax(np.einsum("bhid,bgjd->bhij", *(t.astype(np.float64) for t in large)), axis=-1)
+    for h in range(2):
+        np.add.at(want[0, 0], best[0, h], dy[0, h].astype(np.float64))
+    assert _nmse(of_v(*large, v), want) < 2e-5
 
 
 def test_where_sums_are_kept() -> None:
-    """Where both kernels use matrices of bf16, and the forward pass has more than a few queries."""
+    """Where both kernels use matrices of bf16, or both tiles in f32, and there are more than a few queries."""
 
     def kept(stored: Any = bf16, sq: int = 2048, d: int = 64, **units: Any) -> bool:
         matrix = MatrixUnits(frozenset({f16, bf16}), **{"opaque": False, **units})
@@ -91,6 +121,6 @@ def test_where_sums_are_kept() -> None:
         return keeps_sums(target, Problem(4, 16, 16, sq, 2048, d, stored, "f32"))
 
     assert kept() and kept(d=128, warpgroups=True) and kept(d=128, opaque=True) and kept(d=20)
-    assert not kept(f16) and not kept(f32) and not kept(sq=4) and not kept(d=256)
+    assert kept(f32) and not kept(f16) and not kept(sq=4) and not kept(d=256) and not kept(f32, sq=4)
     with forcing(algorithm="tiles"):
-        assert not kept()
+        assert kept(f32) and not kept()

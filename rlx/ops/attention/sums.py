@@ -68,7 +68,7 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
 def _of_rows(q: TensorType, attrs: Attrs) -> tuple[TensorType, TensorType]:
     """The types of the result and of the sums."""
     y = swapped(q.shape) if ByToken.Y in attrs.get("tokens", NO_TOKENS) else q.shape
-    return TensorType(y, q.dtype), TensorType(q.shape[:3], f64 if q.dtype == f64 else f32)
+    return TensorType(y, q.dtype), TensorType((2, *q.shape[:3]), f64 if q.dtype == f64 else f32)
 
 
 def _separate(inputs: Sequence[Array], tokens: ByToken, kv_heads: int | None) -> list[Array]:
@@ -82,19 +82,25 @@ def _separate(inputs: Sequence[Array], tokens: ByToken, kv_heads: int | None) ->
 def _reference(
     *inputs: Array, tokens: ByToken = NO_TOKENS, kv_heads: int | None = None, **attrs: Any
 ) -> tuple[Array, Array]:
-    """Attention, and the binary logarithm of each row's sum of exp(score), -inf where a query sees no key."""
+    """Attention, and the binary logarithm of each row's sum of exp(score), -inf where a query sees no key: a number and
+    the rest that its rounding leaves, (2, batch, heads, length), since beside large scores the sum is in the rest."""
     operands = _separate(inputs, tokens, kv_heads)
     y = get_op("attention").reference(*operands, **attrs)
     y = np.swapaxes(y, 1, 2) if ByToken.Y in tokens else y
     with np.errstate(all="ignore"):
         q, k, _, *others = [widened(x) for x in operands]
         if k.shape[2] == 0 or q.size == 0:
-            return y, np.full(q.shape[:3], -np.inf, q.dtype)
+            return y, _planes(np.full(q.shape[:3], -np.inf), q.dtype)
         scores, _, _ = score_rows(q, k, others, **attrs)
         best = np.max(scores, axis=-1, keepdims=True)
         base = np.where(np.isfinite(best), best, 0)
-        total = np.sum(np.exp(scores - base), axis=-1)
-        return y, np.asarray(np.log2(total) + base[..., 0] * q.dtype.type(_LOG2_E), q.dtype)
+        total = np.sum(np.exp(scores - base), axis=-1, dtype=np.float64)
+        return y, _planes(np.log2(total) + base[..., 0].astype(np.float64) * _LOG2_E, q.dtype)
+
+
+def _planes(sums: Array, dtype: np.dtype[Any]) -> Array:
+    whole = sums.astype(dtype)
+    return np.stack([whole, np.where(np.isfinite(whole), sums - whole, 0).astype(dtype)])
 
 
 def _turned(x: Tensor) -> Tensor:
@@ -127,12 +133,17 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
     y = _turned(y) if ByToken.Y in attrs.get("tokens", NO_TOKENS) else y
     if k.shape[2] == 0 or q.size == 0:
         none = q.graph.constant(-math.inf, f64 if q.dtype == f64 else f32)
-        return y, apply("expand", none, shape=q.shape[:3])
+        sums = apply("expand", none, shape=(1, *q.shape[:3]))
+        return y, apply("concat", sums, apply("expand", q.graph.constant(0, none.dtype), shape=sums.shape), axis=0)
     scores, _ = tensor_scores(operands, plain)
     best = apply("max", scores, axes=(4,), keepdims=True)
     base = apply("where", apply("isfinite", best), best, 0)
     total = apply("sum", apply("exp", scores - base), axes=(4,), keepdims=True)
-    return y, apply("reshape", apply("log2", total) + base * _LOG2_E, shape=q.shape[:3])
+    log, two = apply("log2", total), base * _LOG2_E
+    whole = log + two
+    part = whole - two
+    rest = apply("where", apply("isfinite", whole), (two - (whole - part)) + (log - part), 0)
+    return y, apply("concat", *(apply("reshape", t, shape=(1, *q.shape[:3])) for t in (whole, rest)), axis=0)
 
 
 def _infer_gradient(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -159,8 +170,8 @@ def _reference_gradient(
         d, y = (np.swapaxes(t, 1, 2) if ByToken.Y in tokens else t for t in (d, y))
         d, y, q, k, v = (widened(t) for t in (d, y, q, k, v))
         scores, bent, keys = score_rows(q, k, others, **attrs)
-        base = np.where(np.isneginf(sums), 0, sums).astype(q.dtype)[..., None]
-        p = np.exp2(scores * q.dtype.type(_LOG2_E) - base)
+        whole, rest = (t.astype(q.dtype)[..., None] for t in (np.where(np.isneginf(sums[0]), 0, sums[0]), sums[1]))
+        p = np.exp2(scores * q.dtype.type(_LOG2_E) - whole - rest)
         delta = np.sum(d * y, axis=-1, keepdims=True)
         made = heads_first(gradients_of_rows((d, q, k, v), p, bent, keys, attrs["scale"], delta), tokens)
         return tuple(np.asarray(t).astype(dtype) for t in (made if kv_heads is None else [np.concatenate(made, 2)]))
@@ -175,8 +186,12 @@ def _decompose_gradient(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor,
         return zeros_like(given[: 1 if joined else 3])
     d, y = (_turned(t) if ByToken.Y in tokens else t for t in (d, y))
     scores, bent = tensor_scores(forward, plain)
-    base = apply("where", apply("equal", sums, -math.inf), 0, sums)
-    p = apply("exp2", scores * _LOG2_E - apply("reshape", base, shape=(*scores.shape[:4], 1)))
+    whole, rest = (
+        apply("reshape", apply("slice", sums, starts=(i, 0, 0, 0), stops=(i + 1, *sums.shape[1:]), steps=(1,) * 4),
+              shape=(*scores.shape[:4], 1)) for i in range(2)
+    )  # fmt: skip
+    base = apply("where", apply("equal", whole, -math.inf), 0, whole)
+    p = apply("exp2", scores * _LOG2_E - base - rest)
     delta = apply("sum", grouped(wide(d) * wide(y), k.shape[1]), axes=(4,), keepdims=True)
     made = tensor_gradients(d, forward, plain, p, bent, delta)
     made = tuple(_turned(t) if one in tokens else t for one, t in zip(ByToken, made, strict=False))

@@ -99,7 +99,8 @@ def _sums(*inputs: Array, **attrs: Any) -> list[Array]:
     y = _forward(torch, q, k, v, inputs[count:], attrs)
     sums = torch.logsumexp(_scores(torch, q, k, inputs[count:], attrs), -1) / math.log(2) if k.numel() else (
         torch.full(q.shape[:3], -math.inf))  # fmt: skip
-    return [(y.transpose(1, 2) if ByToken.Y in tokens else y).numpy(), sums.numpy()]
+    y = y.transpose(1, 2) if ByToken.Y in tokens else y
+    return [y.numpy(), torch.stack([sums, torch.zeros_like(sums)]).numpy()]
 
 
 def _sums_grad(d: Array, y: Array, sums: Array, *inputs: Array, **attrs: Any) -> list[Array]:
@@ -113,7 +114,7 @@ def _sums_grad(d: Array, y: Array, sums: Array, *inputs: Array, **attrs: Any) ->
         dy, result = dy.transpose(1, 2), result.transpose(1, 2)
     if not q.numel() or not k.numel():
         return [np.zeros(t.shape) for t in leaves]
-    sums = torch.where(sums == -math.inf, 0.0, sums)
+    sums = torch.where(sums[0] == -math.inf, 0.0, sums[0]) + sums[1]
     p = torch.exp(_scores(torch, q, k, inputs[count:], attrs) - sums[..., None] * math.log(2))
     dp = torch.einsum("bhid,bhjd->bhij", dy, v.repeat_interleave(q.shape[1] // v.shape[1], 1))
     loss = (p * (dp - (dy * result).sum(-1, keepdim=True))).sum()

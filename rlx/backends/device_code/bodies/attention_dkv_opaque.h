@@ -58,7 +58,7 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
                 float z = x[n] * scale;
                 if (CAPPED) z = BEND(z);
                 if (some) z = masked(pm, z, q0 + i, key, sq, len, reach, mq, mk);
-                x[n] = EXP2(z * LOG2_E - RLX_FLOAT(of_row.x)) * RLX_FLOAT(of_row.y);
+                x[n] = EXP2(LESS(z, LOG2_E, RLX_FLOAT(of_row.x))) * RLX_FLOAT(of_row.y);
                 dp[n] = x[n] * slope;
             }
             STORE_EIGHT(mine + side, x)

@@ -82,7 +82,7 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
             if (some) mask_columns(s[i], sight, row0 + i * NEXT_ROW, q0);
             UNROLL for (uint n = 0u; n < SCORES; n++) {
                 const uint4 of_row = units[numbers + OF_QUERY(n)];
-                s[i][n] = EXP2(s[i][n] * factor - RLX_FLOAT(of_row.x)) * RLX_FLOAT(of_row.y);
+                s[i][n] = EXP2(LESS(s[i][n], factor, RLX_FLOAT(of_row.x))) * RLX_FLOAT(of_row.y);
             }
         }
         ADD_WEIGHTED(of_v, s, side + AREA(KEYS))

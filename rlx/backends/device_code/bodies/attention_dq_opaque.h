@@ -70,7 +70,7 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
                     }
                 } else {
                     UNROLL for (uint n = 0u; n < 8u; n++) {
-                        const float weight = EXP2(x[n] * LOG2_E - top) * total;
+                        const float weight = EXP2(LESS(x[n], LOG2_E, top)) * total;
                         x[n] = weight * (CAPPED ? dp[n] : dp[n] - delta);
                     }
                     STORE_EIGHT(mine + side, x)

@@ -90,7 +90,7 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
                     weigh_keys(s[i], top[i], total[i], delta[i], factor);
                 } else {
                     UNROLL for (uint n = 0u; n < SCORES; n++)
-                        s[i][n] = EXP2(s[i][n] * factor - top[i][n / 2u % 2u]);
+                        s[i][n] = EXP2(LESS(s[i][n], factor, top[i][n / 2u % 2u]));
                 }
             }
             if (!CAPPED) READY(dp, SCORES, 0u)

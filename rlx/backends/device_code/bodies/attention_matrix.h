@@ -37,18 +37,8 @@
 #define MATRIX RLX_JOIN(M_, SMO)
 #define KIND RLX_JOIN(KIND_, SMO)
 #define TILE_ROWS (64u * DEEP)
-// SUM_ROWS: the kernel has one more pointer, and stores the binary logarithm of each row's sum of weights, which are
-// beside 2^base.
-#ifdef SUM_ROWS
-#define ROW_SUMS PTR(f32) row_sums,
-#define PUT_ROW_SUM(row, base, total) \
-    if ((row) < sq) STORE(f32, SKIP(f32, row_sums, bh, sq), row, p_log2_f(total) + (base))
-#else
-#define ROW_SUMS
-#endif
 // Units of 16 bytes of a row in shared memory; one unit of padding keeps eight rows in different banks.
 #define ROW (2u * WIDE + 1u)
-#define LOG2_E 1.4426950408889634f
 // The greatest score is replaced only by one that is more than this many powers of two above it. Until then weights may
 // be as large as 2^SLACK, which costs no accuracy, and the sums need not be scaled.
 #define SLACK 8.0f

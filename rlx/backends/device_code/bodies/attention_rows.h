@@ -1,12 +1,15 @@
 // What the gradient of attention needs of each query row, from what attention left: `rows` gets three planes of `count`
-// numbers, head by head. The first is the binary logarithm of the row's sum of weights, the second the
-// inverse of the sum that is left, 1, and both are 0 where a query sees no key; the third is the product of the upstream
-// gradient and the result, which is the sum over keys of P dP (Dao, "FlashAttention-2", 2023). LANES threads share a
-// row. BY_TOKEN: both are (batch, length, heads, size), else (batch, heads, length, size). ALIGNED: heads may be
-// read eight elements at a time.
+// numbers, head by head. Weights are exp2(score - the first) times the second, for kernels of f32 exp(score - the first)
+// times the second: the logarithm of the row's sum, and the power that the rest of it is, or 0 where a query sees no
+// key. The third is the product of the upstream gradient and the result, which is the sum over keys of P dP (Dao,
+// "FlashAttention-2", 2023). LANES threads share a row. BY_TOKEN: dy and y are (batch, length, heads, size), else
+// (batch, heads, length, size). ALIGNED: heads may be read eight elements at a time.
 #include "units.h"
 #include "stream.h"
 #define LANES 8u
+#define IN_E (PER == 4u)  // f32
+#define LN_2 0.6931471824645996f
+#define PER RLX_JOIN(PER_, T)
 #define LOWER RLX_JOIN(LOWER_, T)
 #define UPPER RLX_JOIN(UPPER_, T)
 
@@ -27,18 +30,24 @@ RLX_FN void attention_rows_body(PTR(T) dy, PTR(T) y, PTR(f32) sums, PTR(f32) row
     PTR(T) py = SKIP(T, y, at, d);
     float product = 0.0f;
     if (ALIGNED) {
-        for (uint u = lane; u < d / 8u; u += LANES) {
+        for (uint u = lane; u < d / PER; u += LANES) {
             const uvec4 a = LOAD_ONCE(pd, u), b = LOAD_ONCE(py, u);
-            product = dot4(UPPER(a), UPPER(b), dot4(LOWER(a), LOWER(b), product));
+            product = dot4(LOWER(a), LOWER(b), product);
+            if (PER == 8u) product = dot4(UPPER(a), UPPER(b), product);
         }
     } else {
         for (uint c = lane; c < d; c += LANES) product = FMA(LOAD(T, pd, c), LOAD(T, py, c), product);
     }
     product = lanes_sum(product);
     if (!there || lane != 0u) return;
-    const float sum = LOAD(f32, sums, row);
+    float sum = LOAD(f32, sums, row), rest = LOAD(f32, SKIP(f32, sums, 1u, count), row);
     const bool none = sum == -INFINITE;
+    if (IN_E) {  // log(2) is LN_2 - 1.90e-9
+        const float two = sum;
+        sum = two * LN_2;
+        rest = FMA(two, LN_2, -sum) + two * -1.904654299e-9f + rest * LN_2;
+    }
     STORE(f32, rows, row, none ? 0.0f : sum);
-    STORE(f32, SKIP(f32, rows, 1u, count), row, none ? 0.0f : 1.0f);
+    STORE(f32, SKIP(f32, rows, 1u, count), row, none ? 0.0f : (IN_E ? p_exp_f(-rest) : p_exp2_f(-rest)));
     STORE(f32, SKIP(f32, rows, 2u, count), row, product);
 }

@@ -12,12 +12,8 @@
 #define LIFT_bf16 1.0f
 #define LIFT RLX_JOIN(LIFT_, MATRIX)
 #define LIFTED (LIFT > 1.0f)
-// ROWS_KNOWN: `rows` is given (attention_rows.h) instead of computed in a first pass over the keys.
-#ifdef ROWS_KNOWN
-#define FIRST_PASS 1u
-#else
-#define FIRST_PASS 0u
-#endif
+// A score less the greatest, as the pass that found the sum of the weights took it off: the forward pass rounds once.
+#define LESS(x, factor, top) (FROM_FORWARD ? FMA(x, factor, -(top)) : (x) * (factor) - (top))
 #define PLANE(rows, n) SKIP(f32, SKIP(f32, rows, (n) * count, sq), bh, sq)
 
 // The power of two that brings numbers up to `most` below 2^14, and its inverse; neither is zero or infinite.
@@ -33,12 +29,6 @@ RLX_FN float slope_of(const float x, const float scale, const float inverse_cap)
     return 4.0f * r * (1.0f - r);
 }
 
-// The distance of the rows of each operand, whose gradient lies as it does, and of dy, which lies as the result does.
-#define ALL_HEADS(own) (JOINED ? heads + 2u * kv_heads : (own))
-#define PLACE_ROWS                                                                                            \
-    const uint q_row = ROW_STEP(Q_BY_TOKEN, ALL_HEADS(heads), d), d_row = ROW_STEP(Y_BY_TOKEN, heads, d);     \
-    const uint k_row = ROW_STEP(K_BY_TOKEN, ALL_HEADS(kv_heads), d);                                          \
-    const uint v_row = ROW_STEP(V_BY_TOKEN, ALL_HEADS(kv_heads), d);
 // For the kernel of the queries' gradient: the tile that a workgroup computes.
 #define PLACE_QUERIES                                                       \
     PTR(O) y = dq;                                                          \

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal
 
 from rlx.backends.gpu.program.candidates import C, Cost, Overrides, cheapest, narrowed
 from rlx.backends.gpu.program.target import Target
@@ -124,7 +124,6 @@ class MatrixGradient:
 
 Candidate = Tiles | Decode | Matrix
 Gradient = Tiles | MatrixGradient
-K = TypeVar("K", Matrix, MatrixGradient)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,26 +174,32 @@ def choose_gradient(target: Target, problem: Problem) -> Gradient:
 
 def keeps_sums(target: Target, problem: Problem) -> bool:
     """Whether a training step's attention leaves the sums of its rows for the gradient: where both are matrix kernels
-    and of bf16. Those of f16 also need the greatest |dP| of each row, for which the gradient reads the keys anyway."""
-    if problem.stored != bf16:
+    and of bf16, or both tiles in f32. Those of f16 also need the greatest |dP| of each row, for which the gradient
+    reads the keys anyway."""
+    if problem.stored not in (bf16, f32):
         return False
     forward = cheapest(problem, _with_overrides(candidates(target, problem)))
-    return isinstance(forward, Matrix) and bool(_only(MatrixGradient, _with_wishes(gradients(target, problem))))
+    gradient = cheapest(problem, _with_wishes(gradients(target, problem)))
+    kinds = (Matrix, MatrixGradient) if problem.stored == bf16 else (Tiles, Tiles)
+    return isinstance(forward, kinds[0]) and isinstance(gradient, kinds[1])
 
 
-def choose_with_sums(target: Target, problem: Problem) -> Matrix:
+def choose_with_sums(target: Target, problem: Problem) -> Matrix | Tiles:
     """The candidate that computes an attention and the sums of its rows."""
-    return target.choose(("sums", problem), _only(Matrix, _with_overrides(candidates(target, problem))))
+    kernels: list[Matrix | Tiles] = [
+        c for c in _with_overrides(candidates(target, problem))
+        if isinstance(c, Matrix if problem.stored == bf16 else Tiles)
+    ]  # fmt: skip
+    return target.choose(("sums", problem), kernels)
 
 
-def choose_gradient_of_sums(target: Target, problem: Problem) -> MatrixGradient:
+def choose_gradient_of_sums(target: Target, problem: Problem) -> Gradient:
     """The candidate that computes the gradients of an attention from the sums of its rows."""
-    kernels = _only(MatrixGradient, _with_wishes(gradients(target, problem)))
+    kernels = [
+        c for c in _with_wishes(gradients(target, problem))
+        if isinstance(c, MatrixGradient if problem.stored == bf16 else Tiles)
+    ]  # fmt: skip
     return target.choose(("sums_gradient", problem), kernels)
-
-
-def _only(kind: type[K], kernels: Sequence[Any]) -> list[K]:
-    return [one for one in kernels if isinstance(one, kind)]
 
 
 def gradients(target: Target, problem: Problem) -> list[Gradient]:

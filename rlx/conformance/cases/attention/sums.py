@@ -54,7 +54,7 @@ def _gradient() -> Iterator[Case]:
         b, h, n, d = q.shape if ByToken.Q not in tokens else swapped(q.shape)
         h -= 0 if kv is None else 2 * kv
         y = InputSpec((b, n, h, d) if ByToken.Y in tokens else (b, h, n, d), q.dtype)
-        sums = InputSpec((b, h, n), f64 if q.dtype == f64 else f32)
+        sums = InputSpec((2, b, h, n), f64 if q.dtype == f64 else f32)
         yield Case("attention_sums_grad", case.name, (y, y, sums, *case.inputs), attrs, case.tolerance)
 
 
@@ -108,7 +108,7 @@ def _terms_of_gradient(inputs: Sequence[Array], attrs: Attrs) -> Any:
         d, y = d.swapaxes(1, 2), y.swapaxes(1, 2)
     plain = {name: value for name, value in attrs.items() if name not in ("tokens", "kv_heads")}
     scores, _, keys = score_rows(q, k, others, **plain)
-    p = np.exp2(scores * np.log2(np.e) - sums[..., None])
+    p = np.exp2(scores * np.log2(np.e) - sums.sum(0)[..., None])
     return size_of_gradient(d, (q, k, v), p, keys, np.sum(np.abs(d * y), -1, keepdims=True), attrs["scale"])
 
 

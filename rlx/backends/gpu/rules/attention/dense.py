@@ -19,14 +19,14 @@ from rlx.backends.gpu.attention.choice import (
     choose_with_sums,
     keeps_sums,
 )
-from rlx.backends.gpu.attention.problem import Attention, attention_of, attention_of_shapes
+from rlx.backends.gpu.attention.problem import FROM_FORWARD, Attention, attention_of, attention_of_shapes
 from rlx.backends.gpu.elementwise.strided import View, launch_tree
 from rlx.backends.gpu.program.casts import cast_ref, fits, quads, stores
 from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, updates, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import FileKernel, Ref
 from rlx.backends.gpu.program.target import Target
-from rlx.dtypes import DType, bf16
+from rlx.dtypes import DType, bf16, f32
 from rlx.ir import Node, Tensor, expr
 from rlx.ops.attention.parts import NO_TOKENS, ByToken
 from rlx.ops.attention.sums import separate_types
@@ -150,7 +150,7 @@ ATTENTION_ROWS = declare(
         grid="a group of 256 for each 32 rows of `count` = b * heads * sq",
         args=(*reads(dy="T", y="T", sums="f32"), *writes(rows="f32"), *uints("count", "heads", "sq", "d")),
         headers=("prims",),
-        variants={"T": ("bf16",)},
+        variants={"T": ("f32", "bf16")},
         constants={"BY_TOKEN": False, "ALIGNED": False},
         trials=((False, True), (True, False)),
         subgroups=True,
@@ -169,6 +169,26 @@ ATTENTION_DQ = declare(
         variants=_VARIANTS,
         constants=_CONSTANTS,
         trials=_TRIALS,
+    )
+)
+ATTENTION_SUMS_TILES = declare(
+    replace(
+        ATTENTION,
+        stem="attention_sums_tiles",
+        about="attention, and the binary logarithm of each row's sum of exp(score).",
+        args=(*_READS, *writes(y="T", sums="f32"), *uints(*_SIZES, *_ROWS), *_SCALE),
+        function="attention_body",
+        variants={"T": ("f32",), "M": _MASKS},
+    )
+)
+ATTENTION_SUMS_DQ = declare(
+    replace(
+        ATTENTION_DQ,
+        stem="attention_sums_dq",
+        about="the gradient of the queries of attention, from the rows of attention_rows.",
+        args=(*reads(dy="T"), *_READS, *writes(dq="T"), *reads(rows="f32"), *uints(*_SIZES), *_SCALE),
+        function="attention_dq_body",
+        variants={"T": ("f32",), "M": _MASKS},
     )
 )
 ATTENTION_DKV = declare(
@@ -393,7 +413,7 @@ def _with_sums(node: Node, target: Target, first: int) -> bool:
     """Whether the matrix kernels run attention_sums, or its gradient; `first` is the first input that is an operand."""
     tensors = (*node.inputs, *node.outputs)
     q, k = separate_types(node.op.name, [t.type for t in node.inputs[first:]], node.attrs)[:2]
-    if 0 in (*q.shape, *k.shape) or q.dtype != bf16 or not fits(*(t.type for t in tensors)):
+    if 0 in (*q.shape, *k.shape) or q.dtype not in (bf16, f32) or not fits(*(t.type for t in tensors)):
         return False
     if not all(stores(t.dtype, target.features) for t in tensors) or (node.attrs.get("kv_heads") and q.shape[3] % 8):
         return False
@@ -401,11 +421,11 @@ def _with_sums(node: Node, target: Target, first: int) -> bool:
     return d <= MAX_HEAD and keeps_sums(target, Problem(batch, heads, kv_heads, sq, sk, d, q.dtype, "f32"))
 
 
-def _operands(ctx: Lowering, node: Node, of: Attention, tensors: Sequence[Tensor]) -> list[Ref]:
+def _operands(ctx: Lowering, of: Attention, tensors: Sequence[Tensor]) -> list[Ref]:
     """Where q, k and v, or their gradients, lie: in one tensor or in three."""
     if not of.joined:
         return [ctx.ref(t) for t in tensors]
-    ref, size = ctx.ref(tensors[0]), of.d * bf16.itemsize
+    ref, size = ctx.ref(tensors[0]), of.d * tensors[0].dtype.itemsize
     starts = [at * size for at in (0, of.heads, of.heads + of.kv_heads)]
     return [Ref(ref.segment, ref.offset + at, ref.nbytes - at) for at in starts]
 
@@ -413,16 +433,25 @@ def _operands(ctx: Lowering, node: Node, of: Attention, tensors: Sequence[Tensor
 def _attention_with_sums(ctx: Lowering, node: Node, first: int) -> Attention:
     q, k = separate_types(node.op.name, [t.type for t in node.inputs[first:]], node.attrs)[:2]
     others = node.inputs[first + (1 if node.attrs.get("kv_heads") else 3) :]
-    return attention_of_shapes(ctx, node, q.shape, k.shape, others, node.attrs.get("tokens", NO_TOKENS))
+    of = attention_of_shapes(ctx, node, q.shape, k.shape, others, node.attrs.get("tokens", NO_TOKENS))
+    return replace(of, flags=of.flags + FROM_FORWARD) if first else of
 
 
 @lowers("attention_sums", on=lambda node, target: _with_sums(node, target, 0))
 def lower_attention_sums(ctx: Lowering, node: Node) -> None:
-    """Attention by matrix instructions, whose kernel also stores the sums of rows."""
-    of = _attention_with_sums(ctx, node, 0)
-    chosen = choose_with_sums(ctx.target, of.problem(bf16, ctx.precision, units=False))
-    results = [ctx.ref(t) for t in node.outputs]
-    _matrix(ctx, ATTENTION_SUMS_MMA, of, _operands(ctx, node, of, node.inputs[:3]), results, bf16, chosen)
+    """Attention by tiles, in f32 or by matrix instructions, whose kernel also stores the sums of rows."""
+    of, stored = _attention_with_sums(ctx, node, 0), node.outputs[0].dtype
+    results, operands = [ctx.ref(t) for t in node.outputs], _operands(ctx, of, node.inputs[:3])
+    chosen = choose_with_sums(ctx.target, of.problem(stored, "f32", units=False))
+    if isinstance(chosen, Matrix):
+        _matrix(ctx, ATTENTION_SUMS_MMA, of, operands, results, stored, chosen)
+        return
+    aligned = int(of.d % 4 == 0) and quads(*operands, itemsize=stored.itemsize)
+    ctx.launch(
+        kernel(ATTENTION_SUMS_TILES, stored, of, aligned),
+        ctx.groups(of.count * math.ceil(of.sq / TILE)),
+        [*of.pointers(operands), *results, *of.sizes_and_rows()],
+    )
 
 
 @lowers("attention_sums_grad", on=lambda node, target: _with_sums(node, target, 3))
@@ -430,20 +459,26 @@ def lower_attention_sums_grad(ctx: Lowering, node: Node) -> None:
     """Three launches: what is needed of each row, then the two of the gradient."""
     dy, y, sums = (ctx.ref(t) for t in node.inputs[:3])
     of = _attention_with_sums(ctx, node, 3)
-    chosen = choose_gradient_of_sums(ctx.target, of.problem(bf16, ctx.precision, units=False))
-    refs, grads = [dy, *_operands(ctx, node, of, node.inputs[3:6])], _operands(ctx, node, of, node.outputs)
+    stored = node.outputs[0].dtype
+    chosen = choose_gradient_of_sums(ctx.target, of.problem(stored, "f32", units=False))
+    refs, grads = [dy, *_operands(ctx, of, node.inputs[3:6])], _operands(ctx, of, node.outputs)
     count = of.count * of.sq
     rows = ctx.scratch(3 * count * 4)
     aligned = of.d % 8 == 0 and all(r.offset % 16 == 0 for r in (dy, y))
     ctx.launch(
-        ATTENTION_ROWS(T="bf16", BY_TOKEN=ByToken.Y in of.tokens, ALIGNED=aligned),
+        ATTENTION_ROWS(T=stored.name, BY_TOKEN=ByToken.Y in of.tokens, ALIGNED=aligned),
         ctx.groups(math.ceil(count / SHARE)),
         [dy, y, sums, rows, count, of.heads, of.sq, of.d],
     )
-    form = _form(of, chosen, "bf16_bf16_bf16", [*refs, *grads])
-    by_queries = ATTENTION_SUMS_DQ_MMA(**form, DEEP=chosen.deep, KEYS=chosen.keys)
-    by_keys = ATTENTION_DKV_MMA(**form, DEEP=chosen.deep_keys, KEYS=chosen.queries)
-    tiles = TILE * chosen.deep, TILE * chosen.deep_keys
+    if isinstance(chosen, MatrixGradient):
+        form = _form(of, chosen, f"{stored}_{stored}_{stored}", [*refs, *grads])
+        by_queries = ATTENTION_SUMS_DQ_MMA(**form, DEEP=chosen.deep, KEYS=chosen.keys)
+        by_keys = ATTENTION_DKV_MMA(**form, DEEP=chosen.deep_keys, KEYS=chosen.queries)
+        tiles = TILE * chosen.deep, TILE * chosen.deep_keys
+    else:
+        quad = int(of.d % 4 == 0) and quads(*refs, *grads, itemsize=stored.itemsize)
+        by_queries, by_keys = (kernel(decl, stored, of, quad) for decl in (ATTENTION_SUMS_DQ, ATTENTION_DKV))
+        tiles = TILE, TILE
     _by_queries_and_keys(ctx, of, refs, rows, (grads[0], grads[1], grads[2]), (by_queries, by_keys), tiles)
 
 
