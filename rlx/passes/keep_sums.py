@@ -76,7 +76,7 @@ def _pair(
             tokens, operands[i] = tokens | one, operands[i].node.inputs[0]
     if _turns(gradient.inputs[0].node) or any(_turns(node) for node in readers.get(attention.output.id, ())):
         tokens |= ByToken.Y
-    attrs = {**attention.attrs, "tokens": tokens}
+    attrs = {**attention.attrs, "tokens": tokens, "binary": attention.output.dtype.is_half}
     if tokens == ALL_TOKENS:
         pair = _joined(_Pair(attention, gradient, operands, dict(attrs)), readers, results)
         if pair is not None and _runs(pair, support):

@@ -66,7 +66,7 @@ def test_gradients_from_kept_sums(form: tuple[Any, ...]) -> None:
     mask[3] = False
     given = [t.swapaxes(1, 2).copy() if one in tokens else t for one, t in zip(ByToken, by_head, strict=True)]
     operands, dy = given[:3], given[3]
-    words = {**_PLAIN, **attrs, "tokens": tokens}
+    words = {**_PLAIN, **attrs, "tokens": tokens, "binary": not tiles}
     if joined:
         operands, words["kv_heads"] = [np.concatenate(operands, 2)], kv
     operands.append(mask)
@@ -97,11 +97,13 @@ def test_a_large_number_added_to_all_scores_changes_nothing(scores: str) -> None
     mask = np.full((20, 70), -1e9, np.float32)
     end, way = ("", {"algorithm": "tiles"}) if tiles else ("_mma", {"algorithm": "matrix", "scores": scores})
 
+    words = {**_PLAIN, "binary": not tiles}
+
     def of_v(*operands: Array) -> Array:
         with forcing(**way):  # type: ignore[arg-type]
-            y, sums = _run("attention_sums", list(operands), _PLAIN, [f"attention_sums{end or '_tiles'}"])
+            y, sums = _run("attention_sums", list(operands), words, [f"attention_sums{end or '_tiles'}"])
             stems = ["attention_rows", f"attention_sums_dq{end}", f"attention_dkv{end}"]
-            return _run("attention_sums_grad", [dy, y, sums, *operands], _PLAIN, stems)[2].astype(np.float64)
+            return _run("attention_sums_grad", [dy, y, sums, *operands], words, stems)[2].astype(np.float64)
 
     want = np.repeat(dy.astype(np.float64).sum(axis=(1, 2), keepdims=True) / 70, 70, axis=2)
     assert _nmse(of_v(q, k, v, mask), want) < 2e-5

@@ -1,6 +1,10 @@
 """Attention that also gives the sum of each row's weights, and the gradient that takes it: what a training step runs in
 the place of `attention` and `attention_grad` on devices whose kernels would compute these sums again.
 
+The logarithm of a row's sum of exp(score), -inf where a query sees no key, is two numbers (2, batch, heads, length),
+the second what rounding takes off the first: beside large scores the weights are in the second. It is to the base 2 with
+the attribute `binary`, else to the base e, as the kernels of the operands' dtype compute exponentials.
+
 Both have the attribute `tokens` of attention. It also says where gradients lie: as what they are gradients of. With the
 attribute `kv_heads` one operand (batch, length, heads + 2 kv_heads, size) holds the heads of q, then those of k and of
 v, as a product writes them; `tokens` then names all operands."""
@@ -80,10 +84,9 @@ def _separate(inputs: Sequence[Array], tokens: ByToken, kv_heads: int | None) ->
 
 
 def _reference(
-    *inputs: Array, tokens: ByToken = NO_TOKENS, kv_heads: int | None = None, **attrs: Any
+    *inputs: Array, binary: bool, tokens: ByToken = NO_TOKENS, kv_heads: int | None = None, **attrs: Any
 ) -> tuple[Array, Array]:
-    """Attention, and the binary logarithm of each row's sum of exp(score), -inf where a query sees no key: a number and
-    the rest that its rounding leaves, (2, batch, heads, length), since beside large scores the sum is in the rest."""
+    """Attention, and the logarithms of the rows' sums."""
     operands = _separate(inputs, tokens, kv_heads)
     y = get_op("attention").reference(*operands, **attrs)
     y = np.swapaxes(y, 1, 2) if ByToken.Y in tokens else y
@@ -95,7 +98,8 @@ def _reference(
         best = np.max(scores, axis=-1, keepdims=True)
         base = np.where(np.isfinite(best), best, 0)
         total = np.sum(np.exp(scores - base), axis=-1, dtype=np.float64)
-        return y, _planes(np.log2(total) + base[..., 0].astype(np.float64) * _LOG2_E, q.dtype)
+        sums = np.log(total) + base[..., 0].astype(np.float64)
+        return y, _planes(sums * _LOG2_E if binary else sums, q.dtype)
 
 
 def _planes(sums: Array, dtype: np.dtype[Any]) -> Array:
@@ -123,7 +127,7 @@ def _heads_first(inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
 
 
 def _plain(attrs: Attrs) -> dict[str, Any]:
-    return {name: value for name, value in attrs.items() if name not in ("tokens", "kv_heads")}
+    return {name: value for name, value in attrs.items() if name not in ("tokens", "kv_heads", "binary")}
 
 
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
@@ -139,10 +143,12 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
     best = apply("max", scores, axes=(4,), keepdims=True)
     base = apply("where", apply("isfinite", best), best, 0)
     total = apply("sum", apply("exp", scores - base), axes=(4,), keepdims=True)
-    log, two = apply("log2", total), base * _LOG2_E
-    whole = log + two
-    part = whole - two
-    rest = apply("where", apply("isfinite", whole), (two - (whole - part)) + (log - part), 0)
+    log = apply("log", total)
+    if attrs["binary"]:
+        log, base = apply("log2", total), base * _LOG2_E
+    whole = log + base
+    part = whole - base
+    rest = apply("where", apply("isfinite", whole), (base - (whole - part)) + (log - part), 0)
     return y, apply("concat", *(apply("reshape", t, shape=(1, *q.shape[:3])) for t in (whole, rest)), axis=0)
 
 
@@ -158,8 +164,8 @@ def _infer_gradient(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorTy
 
 
 def _reference_gradient(
-    d: Array, y: Array, sums: Array, *inputs: Array, tokens: ByToken = NO_TOKENS, kv_heads: int | None = None,
-    **attrs: Any,
+    d: Array, y: Array, sums: Array, *inputs: Array, binary: bool, tokens: ByToken = NO_TOKENS,
+    kv_heads: int | None = None, **attrs: Any,
 ) -> tuple[Array, ...]:  # fmt: skip
     """dq, dk and dv with P = exp(score) over the row's sum, and with Σ P dP = Σ dy y."""
     dtype = inputs[0].dtype
@@ -171,7 +177,7 @@ def _reference_gradient(
         d, y, q, k, v = (widened(t) for t in (d, y, q, k, v))
         scores, bent, keys = score_rows(q, k, others, **attrs)
         whole, rest = (t.astype(q.dtype)[..., None] for t in (np.where(np.isneginf(sums[0]), 0, sums[0]), sums[1]))
-        p = np.exp2(scores * q.dtype.type(_LOG2_E) - whole - rest)
+        p = np.exp2(scores * q.dtype.type(_LOG2_E) - whole - rest) if binary else np.exp(scores - whole - rest)
         delta = np.sum(d * y, axis=-1, keepdims=True)
         made = heads_first(gradients_of_rows((d, q, k, v), p, bent, keys, attrs["scale"], delta), tokens)
         return tuple(np.asarray(t).astype(dtype) for t in (made if kv_heads is None else [np.concatenate(made, 2)]))
@@ -191,7 +197,7 @@ def _decompose_gradient(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor,
               shape=(*scores.shape[:4], 1)) for i in range(2)
     )  # fmt: skip
     base = apply("where", apply("equal", whole, -math.inf), 0, whole)
-    p = apply("exp2", scores * _LOG2_E - base - rest)
+    p = apply("exp2", scores * _LOG2_E - base - rest) if attrs["binary"] else apply("exp", scores - base - rest)
     delta = apply("sum", grouped(wide(d) * wide(y), k.shape[1]), axes=(4,), keepdims=True)
     made = tensor_gradients(d, forward, plain, p, bent, delta)
     made = tuple(_turned(t) if one in tokens else t for one, t in zip(ByToken, made, strict=False))

@@ -76,7 +76,7 @@ def _attention_grad(d: Array, q: Array, k: Array, v: Array, *others: Array, **at
 
 def _separate(torch: Any, inputs: Sequence[Any], attrs: dict[str, Any]) -> list[Any]:
     """q, k and v of (batch, heads, length, size)."""
-    kv, tokens = attrs.pop("kv_heads", None), attrs.pop("tokens", NO_TOKENS)
+    kv, tokens, _ = attrs.pop("kv_heads", None), attrs.pop("tokens", NO_TOKENS), attrs.pop("binary")
     if kv is not None:
         inputs = torch.split(inputs[0], [inputs[0].shape[2] - 2 * kv, kv, kv], 2)
     return [t.transpose(1, 2) if one in tokens else t for one, t in zip(ByToken, inputs[:3], strict=False)]
@@ -92,12 +92,12 @@ def _scores(torch: Any, q: Any, k: Any, others: tuple[Array, ...], attrs: dict[s
 
 
 def _sums(*inputs: Array, **attrs: Any) -> list[Array]:
-    torch, tokens = outside("torch"), attrs.get("tokens", NO_TOKENS)
+    torch, tokens, unit = outside("torch"), attrs.get("tokens", NO_TOKENS), math.log(2) if attrs["binary"] else 1
     count = 3 if attrs.get("kv_heads") is None else 1
     given = [torch.from_numpy(np.ascontiguousarray(t)) for t in inputs[:count]]
     q, k, v = _separate(torch, given, attrs)
     y = _forward(torch, q, k, v, inputs[count:], attrs)
-    sums = torch.logsumexp(_scores(torch, q, k, inputs[count:], attrs), -1) / math.log(2) if k.numel() else (
+    sums = torch.logsumexp(_scores(torch, q, k, inputs[count:], attrs), -1) / unit if k.numel() else (
         torch.full(q.shape[:3], -math.inf))  # fmt: skip
     y = y.transpose(1, 2) if ByToken.Y in tokens else y
     return [y.numpy(), torch.stack([sums, torch.zeros_like(sums)]).numpy()]
@@ -105,7 +105,7 @@ def _sums(*inputs: Array, **attrs: Any) -> list[Array]:
 
 def _sums_grad(d: Array, y: Array, sums: Array, *inputs: Array, **attrs: Any) -> list[Array]:
     """The gradients of Σ dy P v - δ Σ P, with P = exp(score) over the given sums and δ = Σ dy y held fixed."""
-    torch, tokens = outside("torch"), attrs.get("tokens", NO_TOKENS)
+    torch, tokens, unit = outside("torch"), attrs.get("tokens", NO_TOKENS), math.log(2) if attrs["binary"] else 1
     count = 3 if attrs.get("kv_heads") is None else 1
     leaves = [torch.tensor(t, requires_grad=True) for t in inputs[:count]]
     q, k, v = _separate(torch, leaves, attrs)
@@ -115,7 +115,7 @@ def _sums_grad(d: Array, y: Array, sums: Array, *inputs: Array, **attrs: Any) ->
     if not q.numel() or not k.numel():
         return [np.zeros(t.shape) for t in leaves]
     sums = torch.where(sums[0] == -math.inf, 0.0, sums[0]) + sums[1]
-    p = torch.exp(_scores(torch, q, k, inputs[count:], attrs) - sums[..., None] * math.log(2))
+    p = torch.exp(_scores(torch, q, k, inputs[count:], attrs) - sums[..., None] * unit)
     dp = torch.einsum("bhid,bhjd->bhij", dy, v.repeat_interleave(q.shape[1] // v.shape[1], 1))
     loss = (p * (dp - (dy * result).sum(-1, keepdim=True))).sum()
     return [g.numpy() for g in torch.autograd.grad(loss, leaves)]

@@ -71,13 +71,10 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
     const vec4 factor = VEC4(inverse(total.x), inverse(total.y), inverse(total.z), inverse(total.w));
 #ifdef SUM_ROWS
     if (TX == 0u) {
-        UNROLL for (uint i = 0u; i < 4u; i++) {
-            const float base = base_of(i == 0u ? top.x : (i == 1u ? top.y : (i == 2u ? top.z : top.w)));
-            const float whole = i == 0u ? total.x : (i == 1u ? total.y : (i == 2u ? total.z : total.w));
-            // The base in powers of two, and what rounding took off: log2(e) is LOG2_E + 1.93e-8.
-            const float two = base * LOG2_E;
-            PUT_ROW_SUM(i0 + i, two, FMA(base, LOG2_E, -two) + base * 1.925963033e-8f, whole);
-        }
+        PUT_ROW_SUM(i0, base_of(top.x), p_log_f(total.x));
+        PUT_ROW_SUM(i0 + 1u, base_of(top.y), p_log_f(total.y));
+        PUT_ROW_SUM(i0 + 2u, base_of(top.z), p_log_f(total.z));
+        PUT_ROW_SUM(i0 + 3u, base_of(top.w), p_log_f(total.w));
     }
 #endif
     PTR(T) py = HEAD(T, y, Y_BY_TOKEN, b, h, heads, sq, y_row, d);

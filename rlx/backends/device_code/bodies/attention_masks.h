@@ -25,18 +25,18 @@
     (Y_BY_TOKEN ? ((kv) * (share) / (heads) * (sq) + (row) % (sq)) * (heads) + (kv) * (share) % (heads) + (row) / (sq) \
                 : (kv) * (share) * (sq) + (row))
 #define LOG2_E 1.4426950408889634f
-// SUM_ROWS: the kernel has one more pointer, and stores the binary logarithm of each row's sum of weights, which are
-// beside 2^base: two planes whose sum it is, since beside a large base one number would lose the weights.
+// SUM_ROWS: the kernel has one more pointer, and stores the logarithm of each row's sum of weights, which is `base` + `log`,
+// as two planes whose sum it is: beside a large base one number would lose the weights. To the base e from kernels of
+// f32, else to the base 2.
 #ifdef SUM_ROWS
 #define ROW_SUMS PTR(f32) row_sums,
-#define PUT_ROW_SUM(row, base, rest, total)                                                                  \
-    if ((row) < sq)                                                                                          \
-    put_row_sum(SKIP(f32, row_sums, bh, sq), SKIP(f32, SKIP(f32, row_sums, count, sq), bh, sq), row, base, rest, total)
-RLX_FN void put_row_sum(PTR(f32) sums, PTR(f32) rests, const uint row, const float base, const float rest,
-                        const float total) {
-    const float log = p_log2_f(total), sum = base + log, part = sum - base;
+#define PUT_ROW_SUM(row, base, log)                                                                              \
+    if ((row) < sq)                                                                                              \
+    put_row_sum(SKIP(f32, row_sums, bh, sq), SKIP(f32, SKIP(f32, row_sums, count, sq), bh, sq), row, base, log)
+RLX_FN void put_row_sum(PTR(f32) sums, PTR(f32) rests, const uint row, const float base, const float log) {
+    const float sum = base + log, part = sum - base;
     STORE(f32, sums, row, sum);
-    STORE(f32, rests, row, total == 0.0f ? 0.0f : (base - (sum - part)) + (log - part) + rest);
+    STORE(f32, rests, row, log == -INFINITE ? 0.0f : (base - (sum - part)) + (log - part));
 }
 #else
 #define ROW_SUMS

@@ -166,7 +166,7 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
         float whole = total[i];
         whole += SHUFFLE(whole, 16u);
 #ifdef SUM_ROWS
-        if (side == 0u) PUT_ROW_SUM(row0 + i * 16u, base_of(top[i]) * LOG2_E, 0.0f, whole);
+        if (side == 0u) PUT_ROW_SUM(row0 + i * 16u, base_of(top[i]) * LOG2_E, p_log2_f(whole));
 #endif
         SUMS share;
         SPREAD(share, i, inverse(whole))

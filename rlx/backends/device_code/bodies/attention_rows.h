@@ -8,7 +8,6 @@
 #include "stream.h"
 #define LANES 8u
 #define IN_E (PER == 4u)  // f32
-#define LN_2 0.6931471824645996f
 #define PER RLX_JOIN(PER_, T)
 #define LOWER RLX_JOIN(LOWER_, T)
 #define UPPER RLX_JOIN(UPPER_, T)
@@ -40,13 +39,8 @@ RLX_FN void attention_rows_body(PTR(T) dy, PTR(T) y, PTR(f32) sums, PTR(f32) row
     }
     product = lanes_sum(product);
     if (!there || lane != 0u) return;
-    float sum = LOAD(f32, sums, row), rest = LOAD(f32, SKIP(f32, sums, 1u, count), row);
+    const float sum = LOAD(f32, sums, row), rest = LOAD(f32, SKIP(f32, sums, 1u, count), row);
     const bool none = sum == -INFINITE;
-    if (IN_E) {  // log(2) is LN_2 - 1.90e-9
-        const float two = sum;
-        sum = two * LN_2;
-        rest = FMA(two, LN_2, -sum) + two * -1.904654299e-9f + rest * LN_2;
-    }
     STORE(f32, rows, row, none ? 0.0f : sum);
     STORE(f32, SKIP(f32, rows, 1u, count), row, none ? 0.0f : (IN_E ? p_exp_f(-rest) : p_exp2_f(-rest)));
     STORE(f32, SKIP(f32, rows, 2u, count), row, product);

@@ -122,6 +122,6 @@ RLX_FN void put_rows(PTR(O) head, const float* out, const float* total, const ui
             whole += SHUFFLE(whole, 1u);                                                                          \
             whole += SHUFFLE(whole, 2u);                                                                          \
             const uint row = (first) + i * (step) + half * 8u;                                                    \
-            if (LANE % 4u == 0u) PUT_ROW_SUM(row, base_of(top[i][half]) * factor, 0.0f, whole);                   \
+            if (LANE % 4u == 0u) PUT_ROW_SUM(row, base_of(top[i][half]) * factor, p_log2_f(whole));               \
         }                                                                                                         \
     }

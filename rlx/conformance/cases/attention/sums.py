@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 def _forward() -> Iterator[Case]:
     """The forward cases of the gradient, and operands, some or all, in rows of tokens and as parts of one."""
     for case in forward_of_gradients():
-        yield Case("attention_sums", case.name, case.inputs, case.attrs, case.tolerance)
+        attrs = {**case.attrs, "binary": case.inputs[0].dtype.is_half}
+        yield Case("attention_sums", case.name, case.inputs, attrs, case.tolerance)
     plain: dict[str, Any] = {"scale": 0.3, "causal": True, "window": None, "softcap": None}
     b, h, kv, n_q, n_k, d = 2, 4, 2, 70, 75, 24
     for dtype in FLOATS:
@@ -35,10 +37,10 @@ def _forward() -> Iterator[Case]:
             shapes = [swapped(s) if one in tokens else s for one, s in zip(ByToken, by_head, strict=False)]
             specs = tuple(InputSpec(s, dtype) for s in shapes)
             name = f"{dtype}-{label(shapes[0])}-tokens{tokens.value}"
-            yield Case("attention_sums", name, specs, {**plain, "tokens": tokens}, NORM)
+            yield Case("attention_sums", name, specs, {**plain, "tokens": tokens, "binary": dtype.is_half}, NORM)
         for mask in ((), (InputSpec((n_q, n_q), bool_),)):
             x = InputSpec((b, n_q, h + 2 * kv, d), dtype)
-            attrs = {**plain, "tokens": ALL_TOKENS, "kv_heads": kv}
+            attrs = {**plain, "tokens": ALL_TOKENS, "kv_heads": kv, "binary": dtype.is_half}
             name = f"{dtype}-{label(x.shape)}-joined{'-mask' * len(mask)}"
             yield Case("attention_sums", name, (x, *mask), attrs, NORM)
 
@@ -64,7 +66,7 @@ def _kept(b: Builder) -> tuple[Tensor, tuple[Tensor, ...], dict[str, Any]]:
     h = kv * group
     x = b.leaf((batch, n, h + 2 * kv, d), f32)
     attrs = {"scale": 0.5, "causal": b.chance(0.5), "window": None, "softcap": b.choose((None, 2.0))}
-    attrs |= {"tokens": ALL_TOKENS, "kv_heads": kv}
+    attrs |= {"tokens": ALL_TOKENS, "kv_heads": kv, "binary": b.chance(0.5)}
     return x, apply_multi("attention_sums", x, **attrs), attrs
 
 
@@ -106,9 +108,9 @@ def _terms_of_gradient(inputs: Sequence[Array], attrs: Attrs) -> Any:
         return np.zeros(())
     if ByToken.Y in attrs.get("tokens", NO_TOKENS):
         d, y = d.swapaxes(1, 2), y.swapaxes(1, 2)
-    plain = {name: value for name, value in attrs.items() if name not in ("tokens", "kv_heads")}
+    plain = {name: value for name, value in attrs.items() if name not in ("tokens", "kv_heads", "binary")}
     scores, _, keys = score_rows(q, k, others, **plain)
-    p = np.exp2(scores * np.log2(np.e) - sums.sum(0)[..., None])
+    p = np.exp(scores - sums.sum(0)[..., None] * (math.log(2) if attrs["binary"] else 1))
     return size_of_gradient(d, (q, k, v), p, keys, np.sum(np.abs(d * y), -1, keepdims=True), attrs["scale"])
 
 

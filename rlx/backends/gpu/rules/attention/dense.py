@@ -413,7 +413,8 @@ def _with_sums(node: Node, target: Target, first: int) -> bool:
     """Whether the matrix kernels run attention_sums, or its gradient; `first` is the first input that is an operand."""
     tensors = (*node.inputs, *node.outputs)
     q, k = separate_types(node.op.name, [t.type for t in node.inputs[first:]], node.attrs)[:2]
-    if 0 in (*q.shape, *k.shape) or q.dtype not in (bf16, f32) or not fits(*(t.type for t in tensors)):
+    wanted = bf16 if node.attrs["binary"] else f32  # the dtype whose kernels compute so
+    if 0 in (*q.shape, *k.shape) or q.dtype != wanted or not fits(*(t.type for t in tensors)):
         return False
     if not all(stores(t.dtype, target.features) for t in tensors) or (node.attrs.get("kv_heads") and q.shape[3] % 8):
         return False
