@@ -18,7 +18,6 @@ from rlx.passes.hoist import hoist
 from rlx.passes.integers import use_integers
 from rlx.passes.isolate import isolate_results
 from rlx.passes.join_transpositions import join_transpositions
-from rlx.passes.keep_sums import keep_sums
 from rlx.passes.legalize import PassReport, legalize
 from rlx.passes.pad_classes import pad_classes
 from rlx.passes.params import sink_casts
@@ -83,6 +82,8 @@ def optimize(
         stage("simplify", lambda g: g if g is simple else simplify(g))
         stage("fuse_epilogues", lambda g: fuse_epilogues(g, support))
         if launches:
+            from rlx.passes.keep_sums import keep_sums  # the CPU does without it
+
             stage("keep_sums", lambda g: keep_sums(g, support, precision))
         stage("fuse_heads", lambda g: fuse_heads(g, support))
         if launches:

@@ -2,8 +2,8 @@
 the place of `attention` and `attention_grad` on devices whose kernels would compute these sums again.
 
 The logarithm of a row's sum of exp(score), -inf where a query sees no key, is two numbers (2, batch, heads, length),
-the second what rounding takes off the first: beside large scores the weights are in the second. It is to the base 2 with
-the attribute `binary`, else to the base e, as the kernels of the operands' dtype compute exponentials.
+the second what rounding takes off the first: beside large scores the weights are in the second. The attribute `binary`
+says that it is to the base 2, else it is to the base e: that of the exponentials that a dtype's kernels compute.
 
 Both have the attribute `tokens` of attention. It also says where gradients lie: as what they are gradients of. With the
 attribute `kv_heads` one operand (batch, length, heads + 2 kv_heads, size) holds the heads of q, then those of k and of
