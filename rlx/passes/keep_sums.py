@@ -39,7 +39,7 @@ def keep_sums(graph: Graph, support: SupportOf = native_everywhere, precision: s
     forward, gradient = get_op("attention"), get_op("attention_grad")
     if not any(node.op is gradient for node in graph.nodes):
         return graph
-    made: dict[_Key, Node] = {}
+    attentions: dict[_Key, Node] = {}
     pairs: list[_Pair] = []
     readers: dict[int, list[Node]] = {}
     for node in graph.nodes:
@@ -48,9 +48,9 @@ def keep_sums(graph: Graph, support: SupportOf = native_everywhere, precision: s
     results = {t.id for t in graph.results()}
     for node in graph.nodes:
         if node.op is forward and not node.attrs.get("tokens"):
-            made.setdefault(_key(node, node.inputs), node)
+            attentions.setdefault(_key(node, node.inputs), node)
         elif node.op is gradient and (node.outputs[0].dtype != f32 or precision == "f32"):
-            attention = made.pop(_key(node, node.inputs[1:]), None)
+            attention = attentions.pop(_key(node, node.inputs[1:]), None)
             pair = None if attention is None else _pair(attention, node, readers, results, support)
             pairs += [] if pair is None else [pair]
     return remove_dead(_replaced(graph, pairs), graph) if pairs else graph
@@ -178,13 +178,13 @@ def _gradient(new: Rewriter, pair: _Pair, by_token: dict[int, Tensor]) -> None:
     inputs = (dy, *pair.results, *pair.operands)
     pair.results = new.add("attention_sums_grad", inputs, pair.attrs, node.label)
     if pair.joint is None:
-        for one, old, made in zip(ByToken, node.outputs, pair.results, strict=False):
-            _put(new, old, made, one in tokens, by_token)
+        for one, old, result in zip(ByToken, node.outputs, pair.results, strict=False):
+            _put(new, old, result, one in tokens, by_token)
 
 
-def _put(new: Rewriter, old: Tensor, made: Tensor, turned: bool, by_token: dict[int, Tensor]) -> None:
+def _put(new: Rewriter, old: Tensor, result: Tensor, turned: bool, by_token: dict[int, Tensor]) -> None:
     """Sets a result in the place of one in the order of heads."""
     if turned:
-        by_token[old.id] = made
-        made = new.add("transpose", (made,), {"perm": _PERM})[0]
-    new.put((old,), (made,))
+        by_token[old.id] = result
+        result = new.add("transpose", (result,), {"perm": _PERM})[0]
+    new.put((old,), (result,))

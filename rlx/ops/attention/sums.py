@@ -179,17 +179,18 @@ def _reference_gradient(
         whole, rest = (t.astype(q.dtype)[..., None] for t in (np.where(np.isneginf(sums[0]), 0, sums[0]), sums[1]))
         p = np.exp2(scores * q.dtype.type(_LOG2_E) - whole - rest) if binary else np.exp(scores - whole - rest)
         delta = np.sum(d * y, axis=-1, keepdims=True)
-        made = heads_first(gradients_of_rows((d, q, k, v), p, bent, keys, attrs["scale"], delta), tokens)
-        return tuple(np.asarray(t).astype(dtype) for t in (made if kv_heads is None else [np.concatenate(made, 2)]))
+        gradients = heads_first(gradients_of_rows((d, q, k, v), p, bent, keys, attrs["scale"], delta), tokens)
+        results = gradients if kv_heads is None else [np.concatenate(gradients, 2)]
+        return tuple(np.asarray(t).astype(dtype) for t in results)
 
 
 def _decompose_gradient(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
-    d, y, sums, *given = inputs
-    forward, plain, tokens = _heads_first(given, attrs), _plain(attrs), attrs.get("tokens", NO_TOKENS)
+    d, y, sums, *operands = inputs
+    forward, plain, tokens = _heads_first(operands, attrs), _plain(attrs), attrs.get("tokens", NO_TOKENS)
     joined = attrs.get("kv_heads") is not None
     q, k = forward[:2]
     if q.size == 0 or k.size == 0:
-        return zeros_like(given[: 1 if joined else 3])
+        return zeros_like(operands[: 1 if joined else 3])
     d, y = (_turned(t) if ByToken.Y in tokens else t for t in (d, y))
     scores, bent = tensor_scores(forward, plain)
     whole, rest = (
@@ -199,9 +200,9 @@ def _decompose_gradient(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor,
     base = apply("where", apply("equal", whole, -math.inf), 0, whole)
     p = apply("exp2", scores * _LOG2_E - base - rest) if attrs["binary"] else apply("exp", scores - base - rest)
     delta = apply("sum", grouped(wide(d) * wide(y), k.shape[1]), axes=(4,), keepdims=True)
-    made = tensor_gradients(d, forward, plain, p, bent, delta)
-    made = tuple(_turned(t) if one in tokens else t for one, t in zip(ByToken, made, strict=False))
-    return (apply("concat", *made, axis=2),) if joined else made
+    gradients = tensor_gradients(d, forward, plain, p, bent, delta)
+    gradients = tuple(_turned(t) if one in tokens else t for one, t in zip(ByToken, gradients, strict=False))
+    return (apply("concat", *gradients, axis=2),) if joined else gradients
 
 
 def _cost(node: Node) -> Cost:

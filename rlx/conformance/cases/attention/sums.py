@@ -102,8 +102,8 @@ def _largest(inputs: Sequence[Array], attrs: Attrs) -> Any:
 
 def _terms_of_gradient(inputs: Sequence[Array], attrs: Attrs) -> Any:
     """As of attention_grad, with the weights and the products of rows that the inputs give."""
-    d, y, sums, *given = inputs
-    q, k, v, *others = _operands(given, attrs)
+    d, y, sums, *operands = inputs
+    q, k, v, *others = _operands(operands, attrs)
     if q.size == 0 or k.size == 0:
         return np.zeros(())
     if ByToken.Y in attrs.get("tokens", NO_TOKENS):
