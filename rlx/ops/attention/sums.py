@@ -96,7 +96,7 @@ def _reference(
             return y, _planes(np.full(q.shape[:3], -np.inf), q.dtype)
         scores, _, _ = score_rows(q, k, others, **attrs)
         best = np.max(scores, axis=-1, keepdims=True)
-        base = np.where(np.isfinite(best), best, 0)
+        base = np.where(np.isneginf(best), 0, best)
         total = np.sum(np.exp(scores - base), axis=-1, dtype=np.float64)
         sums = np.log(total) + base[..., 0].astype(np.float64)
         return y, _planes(sums * _LOG2_E if binary else sums, q.dtype)
@@ -104,7 +104,7 @@ def _reference(
 
 def _planes(sums: Array, dtype: np.dtype[Any]) -> Array:
     whole = sums.astype(dtype)
-    return np.stack([whole, np.where(np.isfinite(whole), sums - whole, 0).astype(dtype)])
+    return np.stack([whole, np.where(np.isinf(whole), 0, sums - whole).astype(dtype)])
 
 
 def _turned(x: Tensor) -> Tensor:
@@ -141,14 +141,14 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
         return y, apply("concat", sums, apply("expand", q.graph.constant(0, none.dtype), shape=sums.shape), axis=0)
     scores, _ = tensor_scores(operands, plain)
     best = apply("max", scores, axes=(4,), keepdims=True)
-    base = apply("where", apply("isfinite", best), best, 0)
+    base = apply("where", apply("equal", best, -math.inf), 0, best)
     total = apply("sum", apply("exp", scores - base), axes=(4,), keepdims=True)
     log = apply("log", total)
     if attrs["binary"]:
         log, base = apply("log2", total), base * _LOG2_E
     whole = log + base
     part = whole - base
-    rest = apply("where", apply("isfinite", whole), (base - (whole - part)) + (log - part), 0)
+    rest = apply("where", apply("equal", whole, -math.inf), 0, (base - (whole - part)) + (log - part))
     return y, apply("concat", *(apply("reshape", t, shape=(1, *q.shape[:3])) for t in (whole, rest)), axis=0)
 
 

@@ -99,8 +99,9 @@ def _sums(*inputs: Array, **attrs: Any) -> list[Array]:
     y = _forward(torch, q, k, v, inputs[count:], attrs)
     sums = torch.logsumexp(_scores(torch, q, k, inputs[count:], attrs), -1) / unit if k.numel() else (
         torch.full(q.shape[:3], -math.inf))  # fmt: skip
+    sums = torch.where(sums == math.inf, math.nan, sums)  # beside an infinite score there are no weights, and y is NaN
     y = y.transpose(1, 2) if ByToken.Y in tokens else y
-    return [y.numpy(), torch.stack([sums, torch.zeros_like(sums)]).numpy()]
+    return [y.numpy(), torch.stack([sums, torch.where(sums.isnan(), sums, 0.0)]).numpy()]
 
 
 def _sums_grad(d: Array, y: Array, sums: Array, *inputs: Array, **attrs: Any) -> list[Array]:
