@@ -20,10 +20,10 @@ from typing import Any
 
 from rlx.backends.gpu.program.executable import load_rules
 from rlx.backends.gpu.program.lowering import runs_natively
-from rlx.backends.gpu.program.target import Target
+from rlx.backends.gpu.program.target import MatrixUnits, Target, matrix_types
 from rlx.conformance.case import Case, all_cases, cases_of
 from rlx.conformance.tolerances import Tolerance
-from rlx.driver.device import Support
+from rlx.driver.device import Limits, Support
 from rlx.errors import RlxError
 from rlx.ir import HOST, REGISTRY, Node, Op, bodies
 from rlx.ops.batching import how as how_batched
@@ -34,12 +34,13 @@ COMMAND = "python -m rlx.conformance.ops_page"
 _STORAGE = frozenset({"16bit_storage", "8bit_storage", "i64"})
 # The features of typical devices of each kind, in the words of DeviceInfo.features.
 KINDS = {
-    "cuda": _STORAGE | {"f16", "bf16", "i8", "f64", "subgroup", "tensorcore", "denorm_preserve"},
+    "cuda": _STORAGE
+    | {"f16", "bf16", "i8", "f64", "subgroup", "tensorcore", "denorm_preserve", "coopmat", "bf16_coopmat"},
     "vulkan (NVIDIA)": _STORAGE
     | {
         "f16", "i8", "i16", "f64", "subgroup", "scalar_layout", "memory_model", "intdot", "float_controls",
         "float_controls_f16", "float_controls_f64", "denorm_preserve", "denorm_preserve_f64", "rte", "rte_f64",
-        "coopmat", "coopmat2",
+        "coopmat", "coopmat2", "bf16_coopmat",
     },
     "vulkan (lavapipe)": _STORAGE
     | {
@@ -103,7 +104,7 @@ def _entries(text: str) -> Iterator[dict[str, Any]]:
 
 def how(case: Case, features: frozenset[str]) -> str:
     """How the node of a case runs on a device of these features: native, decomposed, host or control."""
-    target = Target(features)
+    target = Target(features, matrices=MatrixUnits(matrix_types(features, Limits())))
 
     def support(node: Node) -> Support:
         return "native" if node.op.leaf or runs_natively(node, target) else "host"

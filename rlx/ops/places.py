@@ -77,6 +77,7 @@ _OPS = {
     "attention.forward": "attention",
     "attention.grad": "attention_grad",
     "attention.step": "attention_step",
+    "attention.sums": "attention_sums attention_sums_grad",
     "collectives.records": "all_reduce all_gather reduce_scatter all_to_all broadcast axis_index",
     "control.records": "cond while_loop scan",
     "conv.convolution": "conv conv_grad_input conv_grad_weight conv_transpose",

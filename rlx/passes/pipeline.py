@@ -81,6 +81,10 @@ def optimize(
     if fuse:
         stage("simplify", lambda g: g if g is simple else simplify(g))
         stage("fuse_epilogues", lambda g: fuse_epilogues(g, support))
+        if launches:
+            from rlx.passes.keep_sums import keep_sums  # the CPU does without it
+
+            stage("keep_sums", lambda g: keep_sums(g, support, precision))
         stage("fuse_heads", lambda g: fuse_heads(g, support))
         if launches:
             stage("join_transpositions", join_transpositions)

@@ -42,8 +42,11 @@ F64_MOVED = {
 }  # fmt: skip
 # Ops that may be an alias of their input: nothing to launch.
 SAME_BYTES = {"again", "cast", "concat", "copy", "expand", "reshape", "slice", "stop_gradient", "transpose"}
-# Ops with kernels for one row, or for heads of some sizes. Devices run the decomposition of others.
-OF_A_ROW = {"normed_linear", "packed_linear", "attention_step", "paged_attention"}
+# Ops with kernels for one row, for heads of some sizes, or by matrix instructions. Devices run the decomposition of
+# others.
+OF_A_ROW = {
+    "normed_linear", "packed_linear", "attention_step", "paged_attention", "attention_sums", "attention_sums_grad",
+}  # fmt: skip
 load_rules()  # tests that lower nothing ask for them too
 # Ops with a kernel on the CPU alone, and those that are nothing but a decomposition. Devices run that.
 DECOMPOSED = {"integer_conv"} | {

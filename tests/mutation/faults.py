@@ -64,6 +64,10 @@ FAULTS = (
           "out_[j] = times4(out_[j], less);", "out_[j] = out_[j];", ("attention",)),
     Fault("attention: heads share keys in the wrong order", "bodies/attention*.h", "h / (heads / kv_heads)",
           "h % kv_heads", ("attention",)),
+    Fault("attention: the rest of a row's sum forgotten", "bodies/attention_rows.h", "p_exp_f(-rest)", "1.0f",
+          ("attention_sums_grad",)),
+    Fault("attention: a result in rows of tokens read head by head", "bodies/attention_rows.h",
+          "const uint at = BY_TOKEN ?", "const uint at = false ?", ("attention_sums_grad",)),
     # -- indices and strides
     Fault("transpose: the tile read as it was written", "bodies/transpose.h", "tile[lane * 33u + strip + k]",
           "tile[(strip + k) * 33u + lane]", ("transpose",)),

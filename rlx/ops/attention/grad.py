@@ -44,15 +44,23 @@ def _reference(d: Array, q: Array, k: Array, v: Array, *others: Array, **attrs: 
 def _gradients(
     operands: Sequence[Array], others: Sequence[Array], attrs: dict[str, Any]
 ) -> tuple[Array, Array, Array]:
+    p, bent, keys = softmax_rows(operands[1], operands[2], others, **attrs)
+    return gradients_of_rows(operands, p, bent, keys, attrs["scale"])
+
+
+def gradients_of_rows(
+    operands: Sequence[Array], p: Array, bent: Array | None, keys: Array, scale: float, delta: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """dq, dk and dv for the probabilities p by NumPy; `bent` and `keys` are those of `score_rows`. `delta` is the sum
+    over keys of P dP, a number a row, (B, H, Sq, 1), if it is known."""
     d, q, k, v = operands
-    p, bent, keys = softmax_rows(q, k, others, **attrs)
     group = q.shape[1] // k.shape[1]
     k, v = (np.where(keys, np.repeat(t, group, axis=1), 0) for t in (k, v))
     dp = np.matmul(d, np.swapaxes(v, -1, -2))
-    ds = p * (dp - np.sum(dp * p, axis=-1, keepdims=True))
+    ds = p * (dp - (np.sum(dp * p, axis=-1, keepdims=True) if delta is None else delta))
     if bent is not None:
         ds = ds * (1 - bent * bent)
-    ds = ds * q.dtype.type(attrs["scale"])
+    ds = ds * q.dtype.type(scale)
     dk, dv = np.matmul(np.swapaxes(ds, -1, -2), q), np.matmul(np.swapaxes(p, -1, -2), d)
     return np.matmul(ds, k), _of_groups(dk, group), _of_groups(dv, group)
 
@@ -69,14 +77,25 @@ def _matmul(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool =
 
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
     d, *forward = inputs
+    if forward[0].size == 0 or forward[1].size == 0:
+        return zeros_like(forward[:3])
+    return tensor_gradients(d, forward, attrs, *tensor_probabilities(forward, attrs))
+
+
+def zeros_like(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Zeros of these types."""
+    return tuple(apply("expand", t.graph.constant(0, t.dtype), shape=t.shape) for t in tensors)
+
+
+def tensor_gradients(
+    d: Tensor, forward: Sequence[Tensor], attrs: Attrs, p: Tensor, bent: Tensor | None, delta: Tensor | None = None
+) -> tuple[Tensor, ...]:
+    """`gradients_of_rows` as a graph; `delta` is (B, Hkv, group, Sq, 1)."""
     q, k, v = forward[:3]
-    if q.size == 0 or k.size == 0:
-        return tuple(apply("expand", t.graph.constant(0, t.dtype), shape=t.shape) for t in (q, k, v))
     kv = k.shape[1]
-    p, bent = tensor_probabilities(forward, attrs)
     dy = grouped(wide(d), kv)
     dp = _matmul(dy, seen_keys(v, forward), transpose_b=True)
-    ds = p * (dp - apply("sum", dp * p, axes=(4,), keepdims=True))
+    ds = p * (dp - (apply("sum", dp * p, axes=(4,), keepdims=True) if delta is None else delta))
     if bent is not None:
         ds = ds * (1 - bent * bent)
     ds = ds * attrs["scale"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import Flag
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -55,6 +55,7 @@ class ByToken(Flag):
 
 
 NO_TOKENS = ByToken(0)
+ALL_TOKENS = ByToken.Q | ByToken.K | ByToken.V | ByToken.Y
 
 
 def swapped(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -81,7 +82,7 @@ def visible(n_q: int, n_k: int, length: Array, causal: bool, window: int | None)
     return keep
 
 
-def softmax_rows(
+def score_rows(
     q: Array,
     k: Array,
     others: Sequence[Array],
@@ -90,10 +91,9 @@ def softmax_rows(
     causal: bool,
     window: int | None = None,
     softcap: float | None = None,
-    sinks: Array | None = None,
 ) -> tuple[Array, Array | None, Array]:
-    """The probabilities (B, H, Sq, Sk) by NumPy, in q's dtype; and what the gradient needs besides. With `sinks` (H,)
-    each row's total has one more term.
+    """The masked scores (B, H, Sq, Sk) by NumPy, in q's dtype, -inf where a query does not see a key; and what the
+    gradient needs besides.
 
     That is tanh(score / softcap), or None without a cap; and which keys are valid, (B or 1, 1, Sk, 1).
     """
@@ -113,7 +113,15 @@ def softmax_rows(
     elif remaining:
         scores = scores + remaining[0].astype(scores.dtype)
     keep = visible(n_q, n_k, length, causal, window)
-    scores = np.where(keep, scores, -np.inf).astype(q.dtype)
+    return np.where(keep, scores, -np.inf).astype(q.dtype), bent, keys
+
+
+def softmax_rows(
+    q: Array, k: Array, others: Sequence[Array], *, sinks: Array | None = None, **attrs: Any
+) -> tuple[Array, Array | None, Array]:
+    """The probabilities (B, H, Sq, Sk) by NumPy, in q's dtype, and the rest of what `score_rows` gives. With `sinks`
+    (H,) each row's total has one more term."""
+    scores, bent, keys = score_rows(q, k, others, **attrs)
     best = np.max(scores, axis=-1, keepdims=True)
     if sinks is not None:
         sinks = sinks.astype(q.dtype).reshape(-1, 1, 1)
@@ -184,11 +192,8 @@ def _keep(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor | None:
     return keep
 
 
-def tensor_probabilities(
-    inputs: Sequence[Tensor], attrs: Attrs, sinks: Tensor | None = None
-) -> tuple[Tensor, Tensor | None]:
-    """softmax(scores), (B, Hkv, group, Sq, Sk), zero in rows without a visible key. With `sinks` (H,) each row's total
-    has one more term.
+def tensor_scores(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, Tensor | None]:
+    """The masked scores, (B, Hkv, group, Sq, Sk), -inf where a query does not see a key.
 
     The second result is tanh(score / softcap), or None without a cap.
     """
@@ -207,8 +212,18 @@ def tensor_probabilities(
         bools = mask.dtype.kind == "b"
         scores = apply("where", mask, scores, -math.inf) if bools else scores + cast_to(mask, scores.dtype)
     keep = _keep(inputs, attrs)
-    if keep is not None:
-        scores = apply("where", keep, scores, -math.inf)
+    return scores if keep is None else apply("where", keep, scores, -math.inf), bent
+
+
+def tensor_probabilities(
+    inputs: Sequence[Tensor], attrs: Attrs, sinks: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """softmax(scores), (B, Hkv, group, Sq, Sk), zero in rows without a visible key. With `sinks` (H,) each row's total
+    has one more term.
+
+    The second result is tanh(score / softcap), or None without a cap.
+    """
+    scores, bent = tensor_scores(inputs, attrs)
     last = (4,)
     best = apply("max", scores, axes=last, keepdims=True)
     if sinks is not None:

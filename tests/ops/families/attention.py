@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,54 @@ def _attention_grad(d: Array, q: Array, k: Array, v: Array, *others: Array, **at
     return [g.numpy() for g in torch.autograd.grad(made, leaves, torch.from_numpy(np.array(d)))]
 
 
+def _separate(torch: Any, inputs: Sequence[Any], attrs: dict[str, Any]) -> list[Any]:
+    """q, k and v of (batch, heads, length, size)."""
+    kv, tokens, _ = attrs.pop("kv_heads", None), attrs.pop("tokens", NO_TOKENS), attrs.pop("binary")
+    if kv is not None:
+        inputs = torch.split(inputs[0], [inputs[0].shape[2] - 2 * kv, kv, kv], 2)
+    return [t.transpose(1, 2) if one in tokens else t for one, t in zip(ByToken, inputs[:3], strict=False)]
+
+
+def _scores(torch: Any, q: Any, k: Any, others: tuple[Array, ...], attrs: dict[str, Any]) -> Any:
+    mask, length = _split(others)
+    bias = _bias(torch, q, k.shape[2], mask, length, attrs["causal"], attrs.get("window"))
+    cap = attrs.get("softcap")
+    scores = torch.einsum("bhid,bhjd->bhij", q, k.repeat_interleave(q.shape[1] // k.shape[1], 1)) * attrs["scale"]
+    scores = scores if cap is None else cap * torch.tanh(scores / cap)
+    return torch.where(bias == -math.inf, -math.inf, scores + bias)
+
+
+def _sums(*inputs: Array, **attrs: Any) -> list[Array]:
+    torch, tokens, unit = outside("torch"), attrs.get("tokens", NO_TOKENS), math.log(2) if attrs["binary"] else 1
+    count = 3 if attrs.get("kv_heads") is None else 1
+    given = [torch.from_numpy(np.ascontiguousarray(t)) for t in inputs[:count]]
+    q, k, v = _separate(torch, given, attrs)
+    y = _forward(torch, q, k, v, inputs[count:], attrs)
+    sums = torch.logsumexp(_scores(torch, q, k, inputs[count:], attrs), -1) / unit if k.numel() else (
+        torch.full(q.shape[:3], -math.inf))  # fmt: skip
+    sums = torch.where(sums == math.inf, math.nan, sums)  # beside an infinite score there are no weights, and y is NaN
+    y = y.transpose(1, 2) if ByToken.Y in tokens else y
+    return [y.numpy(), torch.stack([sums, torch.where(sums.isnan(), sums, 0.0)]).numpy()]
+
+
+def _sums_grad(d: Array, y: Array, sums: Array, *inputs: Array, **attrs: Any) -> list[Array]:
+    """The gradients of Σ dy P v - δ Σ P, with P = exp(score) over the given sums and δ = Σ dy y held fixed."""
+    torch, tokens, unit = outside("torch"), attrs.get("tokens", NO_TOKENS), math.log(2) if attrs["binary"] else 1
+    count = 3 if attrs.get("kv_heads") is None else 1
+    leaves = [torch.tensor(t, requires_grad=True) for t in inputs[:count]]
+    q, k, v = _separate(torch, leaves, attrs)
+    dy, result, sums = (torch.from_numpy(np.array(t)) for t in (d, y, sums))
+    if ByToken.Y in tokens:
+        dy, result = dy.transpose(1, 2), result.transpose(1, 2)
+    if not q.numel() or not k.numel():
+        return [np.zeros(t.shape) for t in leaves]
+    sums = torch.where(sums[0] == -math.inf, 0.0, sums[0]) + sums[1]
+    p = torch.exp(_scores(torch, q, k, inputs[count:], attrs) - sums[..., None] * unit)
+    dp = torch.einsum("bhid,bhjd->bhij", dy, v.repeat_interleave(q.shape[1] // v.shape[1], 1))
+    loss = (p * (dp - (dy * result).sum(-1, keepdim=True))).sum()
+    return [g.numpy() for g in torch.autograd.grad(loss, leaves)]
+
+
 def _step(
     q: Any, k: Any, v: Any, keys: Any, values: Any, position: Array, *more: Array, scale: float,
     window: int | None, softcap: float | None, interleaved: bool, ring: bool,
@@ -138,6 +187,8 @@ JUDGES: dict[str, Judge] = {
     "torch.nn.functional.scaled_dot_product_attention": _attention,
     "torch.autograd of scaled_dot_product_attention": _attention_grad,
     "torch: rotation, index_put, softmax": _step,
+    "torch: scaled_dot_product_attention, logsumexp": _sums,
+    "torch.autograd with given sums": _sums_grad,
 }
 GRADIENTS: Gradients = {
     "attention": [

@@ -5,9 +5,9 @@
 // columns of these queries' results.
 #include "attention_tiles.h"
 
-RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(T) y, const uint count,
-                           const uint heads, const uint kv_heads, const uint sq, const uint sk, const uint d,
-                           const uint mb, const uint mh, const uint mq, const uint mk, const uint each,
+RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(T) y, ROW_SUMS
+                           const uint count, const uint heads, const uint kv_heads, const uint sq, const uint sk,
+                           const uint d, const uint mb, const uint mh, const uint mq, const uint mk, const uint each,
                            const uint window, const uint q_row, const uint k_row, const uint v_row,
                            const float scale, const float cap) {
     const uint tiles = (sq + TILE - 1u) / TILE;
@@ -69,6 +69,14 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
         APPLY(out_, pv, k0, uint(len), v_row, d)
     }
     const vec4 factor = VEC4(inverse(total.x), inverse(total.y), inverse(total.z), inverse(total.w));
+#ifdef SUM_ROWS
+    if (TX == 0u) {
+        PUT_ROW_SUM(i0, base_of(top.x), p_log_f(total.x));
+        PUT_ROW_SUM(i0 + 1u, base_of(top.y), p_log_f(total.y));
+        PUT_ROW_SUM(i0 + 2u, base_of(top.z), p_log_f(total.z));
+        PUT_ROW_SUM(i0 + 3u, base_of(top.w), p_log_f(total.w));
+    }
+#endif
     PTR(T) py = HEAD(T, y, Y_BY_TOKEN, b, h, heads, sq, y_row, d);
     TILE_STORE(py, out_, i0, sq, y_row, d, factor)
 }

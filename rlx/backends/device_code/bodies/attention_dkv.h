@@ -14,8 +14,9 @@ RLX_FN void attention_dkv_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) m
     const uint group = heads / kv_heads;
     if (kv * group >= count) return;
     const uint b = kv / kv_heads;
-    PTR(T) pk = SKIP(T, k, kv * sk, d);
-    PTR(T) pv = SKIP(T, v, kv * sk, d);
+    PLACE_ROWS
+    PTR(T) pk = HEAD(T, k, K_BY_TOKEN, b, kv % kv_heads, kv_heads, sk, k_row, d);
+    PTR(T) pv = HEAD(T, v, V_BY_TOKEN, b, kv % kv_heads, kv_heads, sk, v_row, d);
     const uint j0 = k0 + TY * 4u;
     const int len = key_count(lengths, b * each, sk), reach = int(window), shift = len - int(sq);
     // The range of queries that see some of these keys.
@@ -36,20 +37,20 @@ RLX_FN void attention_dkv_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) m
     }
     for (uint g = 0u; g < group; g++) {
         const uint h = kv % kv_heads * group + g, bh = b * heads + h;
-        PTR(T) pd = SKIP(T, dy, bh * sq, d);
-        PTR(T) pq = SKIP(T, q, bh * sq, d);
+        PTR(T) pd = HEAD(T, dy, Y_BY_TOKEN, b, h, heads, sq, d_row, d);
+        PTR(T) pq = HEAD(T, q, Q_BY_TOKEN, b, h, heads, sq, q_row, d);
         PTR(M) pm = SKIP(M, SKIP(M, mask, b, mb), h, mh);
         PTR(f32) tops = SKIP(f32, rows, bh, sq);
         PTR(f32) factors = SKIP(f32, SKIP(f32, rows, count, sq), bh, sq);
         PTR(f32) deltas = SKIP(f32, SKIP(f32, rows, 2u * count, sq), bh, sq);
-        PRODUCT_START(pk, k0, uint(len), d, pq, uint(begin), sq, d, d)
+        PRODUCT_START(pk, k0, uint(len), k_row, pq, uint(begin), sq, q_row, d)
         for (int at = begin; at < end; at += int(TILE)) {
             const uint q0 = uint(at);
             vec4 s[4], dp[4];  // by query: four keys
-            PRODUCT(s, pk, k0, uint(len), d, pq, q0, sq, d, d)
-            PRODUCT_START(pv, k0, uint(len), d, pd, q0, sq, d, d)
-            PRODUCT(dp, pv, k0, uint(len), d, pd, q0, sq, d, d)
-            APPLY_START(pd, q0, sq, d, d)
+            PRODUCT(s, pk, k0, uint(len), k_row, pq, q0, sq, q_row, d)
+            PRODUCT_START(pv, k0, uint(len), v_row, pd, q0, sq, d_row, d)
+            PRODUCT(dp, pv, k0, uint(len), v_row, pd, q0, sq, d_row, d)
+            APPLY_START(pd, q0, sq, d_row, d)
             UNROLL for (uint j = 0u; j < 4u; j++) {
                 const uint i = q0 + TX * 4u + j;
                 const bool there = i < sq;
@@ -67,16 +68,16 @@ RLX_FN void attention_dkv_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) m
                 dp[j] = times4(s[j], minus4(dp[j], all4(delta)));
                 if (CAPPED) dp[j] = times4(dp[j], minus4(all4(1.0f), times4(bent, bent)));
             }
-            APPLY(of_v, pd, q0, sq, d, d)
-            APPLY_START(pq, q0, sq, d, d)
+            APPLY(of_v, pd, q0, sq, d_row, d)
+            APPLY_START(pq, q0, sq, q_row, d)
             BARRIER;
             UNROLL for (uint j = 0u; j < 4u; j++) weights[(TX * 4u + j) * 16u + TY] = dp[j];
-            PRODUCT_START(pk, k0, uint(len), d, pq, q0 + TILE, sq, d, d)
-            APPLY(of_k, pq, q0, sq, d, d)
+            PRODUCT_START(pk, k0, uint(len), k_row, pq, q0 + TILE, sq, q_row, d)
+            APPLY(of_k, pq, q0, sq, q_row, d)
         }
     }
-    PTR(T) made_k = SKIP(T, dk, kv * sk, d);
-    PTR(T) made_v = SKIP(T, dv, kv * sk, d);
-    TILE_STORE(made_k, of_k, j0, sk, d, d, all4(scale))
-    TILE_STORE(made_v, of_v, j0, sk, d, d, all4(1.0f))
+    PTR(T) made_k = HEAD(T, dk, K_BY_TOKEN, b, kv % kv_heads, kv_heads, sk, k_row, d);
+    PTR(T) made_v = HEAD(T, dv, V_BY_TOKEN, b, kv % kv_heads, kv_heads, sk, v_row, d);
+    TILE_STORE(made_k, of_k, j0, sk, k_row, d, all4(scale))
+    TILE_STORE(made_v, of_v, j0, sk, v_row, d, all4(1.0f))
 }

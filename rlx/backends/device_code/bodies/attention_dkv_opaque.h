@@ -15,8 +15,8 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
     const uint work = 2u * TILE + WARP * 16u * PITCH, side = LANE / 16u, mine = work + LANE % 16u * PITCH;
     const uint numbers = 2u * TILE + TILE_ROWS * PITCH, key = k0 + WARP * 16u + LANE % 16u;
     MATRIX_A keys[WIDE], values[WIDE];
-    LOAD_ROWS(keys, pk, k0, uint(len))
-    LOAD_ROWS(values, pv, k0, uint(len))
+    LOAD_ROWS(keys, pk, k0, uint(len), k_row)
+    LOAD_ROWS(values, pv, k0, uint(len), v_row)
     SUMS of_k[WIDE], of_v[WIDE];
     UNROLL for (uint c = 0u; c < WIDE; c++) {
         SUMS_ZERO(of_k[c])
@@ -28,10 +28,10 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
 #define FETCH_TURN(turn)                                                                                     \
     {                                                                                                        \
         const uint bh = batch * heads + head0 + (turn) / turns, first = uint(begin) + (turn) % turns * KEYS; \
-        PTR(T) pq = SKIP(T, q, bh * sq, d);                                                                  \
-        PTR(T) pd = SKIP(T, dy, bh * sq, d);                                                                 \
-        FETCH_HELD(next_q, pq, first, sq)                                                                    \
-        FETCH_HELD(next_d, pd, first, sq)                                                                    \
+        PTR(T) pq = HEAD(T, q, Q_BY_TOKEN, batch, bh % heads, heads, sq, q_row, d);                          \
+        PTR(T) pd = HEAD(T, dy, Y_BY_TOKEN, batch, bh % heads, heads, sq, d_row, d);                         \
+        FETCH_HELD(next_q, pq, first, sq, q_row)                                                             \
+        FETCH_HELD(next_d, pd, first, sq, d_row)                                                             \
         NUMBER_OF(number, first)                                                                             \
     }
     if (turns > 0u) FETCH_TURN(0u)
@@ -58,7 +58,7 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
                 float z = x[n] * scale;
                 if (CAPPED) z = BEND(z);
                 if (some) z = masked(pm, z, q0 + i, key, sq, len, reach, mq, mk);
-                x[n] = EXP2(z * LOG2_E - RLX_FLOAT(of_row.x)) * RLX_FLOAT(of_row.y);
+                x[n] = EXP2(LESS(z, LOG2_E, RLX_FLOAT(of_row.x))) * RLX_FLOAT(of_row.y);
                 dp[n] = x[n] * slope;
             }
             STORE_EIGHT(mine + side, x)
@@ -70,8 +70,6 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
         }
         BARRIER;  // all warps have read the tile
     }
-    PTR(O) to_k = SKIP(O, dk, kv * sk, d);
-    PTR(O) to_v = SKIP(O, dv, kv * sk, d);
-    PUT_SUMS(to_k, of_k, scale * inverse_power(power), key, sk)
-    PUT_SUMS(to_v, of_v, 1.0f / LIFT, key, sk)
+    PUT_SUMS(to_k, of_k, scale * inverse_power(power), key, sk, k_row)
+    PUT_SUMS(to_v, of_v, 1.0f / LIFT, key, sk, v_row)
 }

@@ -46,14 +46,14 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
 #define FETCH_TURN(base, turn)                                                                               \
     {                                                                                                        \
         const uint bh = batch * heads + head0 + (turn) / turns, first = uint(begin) + (turn) % turns * KEYS; \
-        PTR(T) pq = SKIP(T, q, bh * sq, d);                                                                  \
-        PTR(T) pd = SKIP(T, dy, bh * sq, d);                                                                 \
-        FETCH_TILE(pq, base, KEYS, first, sq)                                                                \
-        FETCH_TILE(pd, (base) + AREA(KEYS), KEYS, first, sq)                                                 \
+        PTR(T) pq = HEAD(T, q, Q_BY_TOKEN, batch, bh % heads, heads, sq, q_row, d);                          \
+        PTR(T) pd = HEAD(T, dy, Y_BY_TOKEN, batch, bh % heads, heads, sq, d_row, d);                         \
+        FETCH_TILE(pq, base, KEYS, first, sq, q_row)                                                         \
+        FETCH_TILE(pd, (base) + AREA(KEYS), KEYS, first, sq, d_row)                                          \
         NUMBER_OF(number, first)                                                                             \
     }
-    FETCH_TILE(pk, 0u, TILE_ROWS, k0, uint(len))
-    FETCH_TILE(pv, values, TILE_ROWS, k0, uint(len))
+    FETCH_TILE(pk, 0u, TILE_ROWS, k0, uint(len), k_row)
+    FETCH_TILE(pv, values, TILE_ROWS, k0, uint(len), v_row)
     if (turns > 0u) FETCH_TURN(side0, 0u)
     uint side = side0;
     for (uint turn = 0u; turn < turns * group; turn++) {
@@ -82,7 +82,7 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
             if (some) mask_columns(s[i], sight, row0 + i * NEXT_ROW, q0);
             UNROLL for (uint n = 0u; n < SCORES; n++) {
                 const uint4 of_row = units[numbers + OF_QUERY(n)];
-                s[i][n] = EXP2(s[i][n] * factor - RLX_FLOAT(of_row.x)) * RLX_FLOAT(of_row.y);
+                s[i][n] = EXP2(LESS(s[i][n], factor, RLX_FLOAT(of_row.x))) * RLX_FLOAT(of_row.y);
             }
         }
         ADD_WEIGHTED(of_v, s, side + AREA(KEYS))
@@ -102,7 +102,7 @@ RLX_FN void attention_dkv_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(
     const float share_k = LIFTED ? scale * inverse_power(power) : scale;
     const float of_keys[2] = {share_k, share_k}, of_values[2] = {1.0f / LIFT, 1.0f / LIFT};
     UNROLL for (uint i = 0u; i < DEEP; i++) {
-        put_sums(SKIP(O, dk, kv * sk, d), of_k[i], of_keys, row0 + i * NEXT_ROW, sk, d);
-        put_sums(SKIP(O, dv, kv * sk, d), of_v[i], of_values, row0 + i * NEXT_ROW, sk, d);
+        put_sums(to_k, of_k[i], of_keys, row0 + i * NEXT_ROW, sk, k_row, d);
+        put_sums(to_v, of_v[i], of_values, row0 + i * NEXT_ROW, sk, v_row, d);
     }
 }

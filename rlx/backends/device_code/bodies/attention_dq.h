@@ -5,6 +5,14 @@
 // stored result). Constants: see attention_tiles.h.
 #include "attention_tiles.h"
 
+#ifdef ROWS_KNOWN
+// The numbers of rows i … i + 3 of a head, 0 beyond its last.
+RLX_FN vec4 four_rows(PTR(f32) p, const uint i, const uint sq) {
+    return VEC4(i < sq ? LOAD(f32, p, i) : 0.0f, i + 1u < sq ? LOAD(f32, p, i + 1u) : 0.0f,
+                i + 2u < sq ? LOAD(f32, p, i + 2u) : 0.0f, i + 3u < sq ? LOAD(f32, p, i + 3u) : 0.0f);
+}
+#endif
+
 RLX_FN void attention_dq_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(T) dq,
                               PTR(f32) rows, const uint count, const uint heads, const uint kv_heads, const uint sq,
                               const uint sk, const uint d, const uint mb, const uint mh, const uint mq, const uint mk,
@@ -13,11 +21,12 @@ RLX_FN void attention_dq_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) ma
     const uint bh = GROUP / tiles, q0 = GROUP % tiles * TILE;
     if (bh >= count) return;
     const uint b = bh / heads, h = bh % heads;
-    const uint kv = b * kv_heads + h / (heads / kv_heads);
-    PTR(T) pd = SKIP(T, dy, bh * sq, d);
-    PTR(T) pq = SKIP(T, q, bh * sq, d);
-    PTR(T) pk = SKIP(T, k, kv * sk, d);
-    PTR(T) pv = SKIP(T, v, kv * sk, d);
+    const uint kv = h / (heads / kv_heads);
+    PLACE_ROWS
+    PTR(T) pd = HEAD(T, dy, Y_BY_TOKEN, b, h, heads, sq, d_row, d);
+    PTR(T) pq = HEAD(T, q, Q_BY_TOKEN, b, h, heads, sq, q_row, d);
+    PTR(T) pk = HEAD(T, k, K_BY_TOKEN, b, kv, kv_heads, sk, k_row, d);
+    PTR(T) pv = HEAD(T, v, V_BY_TOKEN, b, kv, kv_heads, sk, v_row, d);
     PTR(M) pm = SKIP(M, SKIP(M, mask, b, mb), h, mh);
     const uint i0 = q0 + TY * 4u;
     const int len = key_count(lengths, b * each, sk), reach = int(window);
@@ -29,17 +38,22 @@ RLX_FN void attention_dq_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) ma
     vec4 top = all4(-INFINITE), total = zero, delta = zero, factor = zero;
     vec4 out_[WIDE], next_a, next_b, next_x[2];  // of four queries, COLUMN(j)
     UNROLL for (uint j = 0u; j < WIDE; j++) out_[j] = zero;
-    for (uint pass = 0u; pass < 2u; pass++) {
-        PRODUCT_START(pq, q0, sq, d, pk, uint(begin), uint(len), d, d)
+#ifdef ROWS_KNOWN
+    top = four_rows(SKIP(f32, rows, bh, sq), i0, sq);
+    factor = four_rows(SKIP(f32, SKIP(f32, rows, count, sq), bh, sq), i0, sq);
+    delta = four_rows(SKIP(f32, SKIP(f32, rows, 2u * count, sq), bh, sq), i0, sq);
+#endif
+    for (uint pass = FIRST_PASS; pass < 2u; pass++) {
+        PRODUCT_START(pq, q0, sq, q_row, pk, uint(begin), uint(len), k_row, d)
         for (int at = begin; at < end; at += int(TILE)) {
             const uint k0 = uint(at);
             vec4 s[4], dp[4], slope[4];  // by key: four queries
-            PRODUCT(s, pq, q0, sq, d, pk, k0, uint(len), d, d)
-            PRODUCT_START(pd, q0, sq, d, pv, k0, uint(len), d, d)
-            PRODUCT(dp, pd, q0, sq, d, pv, k0, uint(len), d, d)
-            PRODUCT_START(pq, q0, sq, d, pk, k0 + TILE, uint(len), d, d)
+            PRODUCT(s, pq, q0, sq, q_row, pk, k0, uint(len), k_row, d)
+            PRODUCT_START(pd, q0, sq, d_row, pv, k0, uint(len), v_row, d)
+            PRODUCT(dp, pd, q0, sq, d_row, pv, k0, uint(len), v_row, d)
+            PRODUCT_START(pq, q0, sq, q_row, pk, k0 + TILE, uint(len), k_row, d)
             if (pass == 1u) {
-                APPLY_START(pk, k0, uint(len), d, d)
+                APPLY_START(pk, k0, uint(len), k_row, d)
             }
             vec4 best = all4(-INFINITE);
             UNROLL for (uint j = 0u; j < 4u; j++) {
@@ -86,7 +100,7 @@ RLX_FN void attention_dq_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) ma
                     if (CAPPED) e = times4(e, slope[j]);
                     weights[(TX * 4u + j) * 16u + TY] = e;
                 }
-                APPLY(out_, pk, k0, uint(len), d, d)
+                APPLY(out_, pk, k0, uint(len), k_row, d)
             }
         }
         if (pass == 0u) {
@@ -108,6 +122,6 @@ RLX_FN void attention_dq_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) ma
             }
         }
     }
-    PTR(T) py = SKIP(T, dq, bh * sq, d);
-    TILE_STORE(py, out_, i0, sq, d, d, all4(scale))
+    PTR(T) py = HEAD(T, dq, Q_BY_TOKEN, b, h, heads, sq, q_row, d);
+    TILE_STORE(py, out_, i0, sq, q_row, d, all4(scale))
 }

@@ -14,17 +14,23 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
     const uint work = 2u * TILE + WARP * 16u * PITCH, side = LANE / 16u, mine = work + LANE % 16u * PITCH;
     const uint row = q0 + WARP * 16u + LANE % 16u;
     MATRIX_A queries[WIDE], upstream[WIDE];
-    LOAD_ROWS(queries, pq, q0, sq)
-    LOAD_ROWS(upstream, pd, q0, sq)
+    LOAD_ROWS(queries, pq, q0, sq, q_row)
+    LOAD_ROWS(upstream, pd, q0, sq, d_row)
     SUMS out_[WIDE];
     UNROLL for (uint c = 0u; c < WIDE; c++) {
         SUMS_ZERO(out_[c])
     }
     uvec4 next_k[HELD], next_v[HELD];
-    FETCH_HELD(next_k, pk, uint(begin), uint(len))
-    FETCH_HELD(next_v, pv, uint(begin), uint(len))
+    FETCH_HELD(next_k, pk, uint(begin), uint(len), k_row)
+    FETCH_HELD(next_v, pv, uint(begin), uint(len), v_row)
     float top = -INFINITE, total = 0.0f, delta = 0.0f, most = 0.0f;  // at first of this lane's keys alone
-    for (uint pass = 0u; pass < 2u; pass++) {
+#ifdef ROWS_KNOWN
+    top = row < sq ? LOAD(f32, PLANE(rows, 0u), row) : 0.0f;
+    total = row < sq ? LOAD(f32, PLANE(rows, 1u), row) : 0.0f;
+    delta = row < sq ? LOAD(f32, PLANE(rows, 2u), row) : 0.0f;
+    most = scale;
+#endif
+    for (uint pass = FIRST_PASS; pass < 2u; pass++) {
         for (int at = begin; at < end; at += int(KEYS)) {
             const uint k0 = uint(at);
             PLACE_HELD(next_k, 0u)
@@ -32,8 +38,8 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
             BARRIER;
             const uint next = at + int(KEYS) < end ? k0 + KEYS : uint(begin);
             if (next > k0 || pass == 0u) {
-                FETCH_HELD(next_k, pk, next, uint(len))
-                FETCH_HELD(next_v, pv, next, uint(len))
+                FETCH_HELD(next_k, pk, next, uint(len), k_row)
+                FETCH_HELD(next_v, pv, next, uint(len), v_row)
             }
             const bool some = MASK != 0u || !ALL_SEEN(k0, int(q0), last);
             UNROLL for (uint j = 0u; j < KEYS / 16u; j++) {
@@ -64,7 +70,7 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
                     }
                 } else {
                     UNROLL for (uint n = 0u; n < 8u; n++) {
-                        const float weight = EXP2(x[n] * LOG2_E - top) * total;
+                        const float weight = EXP2(LESS(x[n], LOG2_E, top)) * total;
                         x[n] = weight * (CAPPED ? dp[n] : dp[n] - delta);
                     }
                     STORE_EIGHT(mine + side, x)
@@ -92,5 +98,5 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
             if (LIFTED) STORE(f32, PLANE(rows, 3u), row, greatest);
         }
     }
-    PUT_SUMS(ph, out_, most, row, sq)
+    PUT_SUMS(to_q, out_, most, row, sq, q_row)
 }

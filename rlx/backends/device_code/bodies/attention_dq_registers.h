@@ -29,11 +29,11 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
                                   const float cap) {
     PLACE_QUERIES
     const uint row0 = q0 + FIRST_ROW, upstream = AREA(TILE_ROWS), side0 = 2u * AREA(TILE_ROWS);
-    FETCH_TILE(pq, 0u, TILE_ROWS, q0, sq)
-    FETCH_TILE(pd, upstream, TILE_ROWS, q0, sq)
+    FETCH_TILE(pq, 0u, TILE_ROWS, q0, sq, q_row)
+    FETCH_TILE(pd, upstream, TILE_ROWS, q0, sq, d_row)
     if (begin < end) {
-        FETCH_TILE(pk, side0, KEYS, uint(begin), uint(len))
-        FETCH_TILE(pv, side0 + AREA(KEYS), KEYS, uint(begin), uint(len))
+        FETCH_TILE(pk, side0, KEYS, uint(begin), uint(len), k_row)
+        FETCH_TILE(pv, side0 + AREA(KEYS), KEYS, uint(begin), uint(len), v_row)
     }
 
     float out_[DEEP][OUTPUTS], top[DEEP][2], total[DEEP][2], delta[DEEP][2], most[DEEP][2];
@@ -49,8 +49,19 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
     const bool bent = CAPPED || MASK == 2u || !(scale > 0.0f);
     const float factor = bent ? 1.0f : scale * LOG2_E;
     const Sight sight = {pm, sq, mq, mk, len, shift, reach, scale, cap, inverse_cap, bent};
+#ifdef ROWS_KNOWN
+    UNROLL for (uint i = 0u; i < DEEP; i++) {
+        UNROLL for (uint half = 0u; half < 2u; half++) {
+            const uint row = row0 + i * NEXT_ROW + half * 8u;
+            top[i][half] = row < sq ? LOAD(f32, PLANE(rows, 0u), row) : 0.0f;
+            total[i][half] = row < sq ? LOAD(f32, PLANE(rows, 1u), row) : 0.0f;
+            delta[i][half] = row < sq ? LOAD(f32, PLANE(rows, 2u), row) * total[i][half] : 0.0f;
+            most[i][half] = scale;
+        }
+    }
+#endif
     uint side = side0;
-    for (uint pass = 0u; pass < 2u; pass++) {
+    for (uint pass = FIRST_PASS; pass < 2u; pass++) {
         for (int at = begin; at < end; at += int(KEYS)) {
             const uint k0 = uint(at);
             TILE_LOADED
@@ -58,8 +69,8 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
             const bool more = at + int(KEYS) < end;
             if (more || pass == 0u) {
                 const uint other = side0 + SIDE - (side - side0), next = more ? k0 + KEYS : uint(begin);
-                FETCH_TILE(pk, other, KEYS, next, uint(len))
-                FETCH_TILE(pv, other + AREA(KEYS), KEYS, next, uint(len))
+                FETCH_TILE(pk, other, KEYS, next, uint(len), k_row)
+                FETCH_TILE(pv, other + AREA(KEYS), KEYS, next, uint(len), v_row)
             }
             float s[DEEP][SCORES], dp[DEEP][SCORES];
             ROWS_BY_ROWS(s, 0u, side)
@@ -79,7 +90,7 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
                     weigh_keys(s[i], top[i], total[i], delta[i], factor);
                 } else {
                     UNROLL for (uint n = 0u; n < SCORES; n++)
-                        s[i][n] = EXP2(s[i][n] * factor - top[i][n / 2u % 2u]);
+                        s[i][n] = EXP2(LESS(s[i][n], factor, top[i][n / 2u % 2u]));
                 }
             }
             if (!CAPPED) READY(dp, SCORES, 0u)
@@ -132,5 +143,5 @@ RLX_FN void attention_dq_mma_body(PTR(T) dy, PTR(T) q, PTR(T) k, PTR(T) v, PTR(M
         }
     }
     COPIES_DONE
-    UNROLL for (uint i = 0u; i < DEEP; i++) put_sums(ph, out_[i], most[i], row0 + i * NEXT_ROW, sq, d);
+    UNROLL for (uint i = 0u; i < DEEP; i++) put_sums(to_q, out_[i], most[i], row0 + i * NEXT_ROW, sq, q_row, d);
 }

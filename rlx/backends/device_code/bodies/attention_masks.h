@@ -1,6 +1,7 @@
 // For every attention kernel: which query sees which key, and where heads are stored. FLAGS: 1 causal, 2 window, 4 soft
 // cap, 8 lengths; with 16, 32, 64, 128 the operand q, k, v or the result is (batch, length, heads, size), else (batch,
-// heads, length, size). MASK: 0 there is none, 1 a bool that is true where a key is kept, 2 a float that is added to
+// heads, length, size); with 256 rows of tokens hold the heads of q, of k and of v, one after the other; with 512 the
+// numbers of rows that a gradient reads come from the forward pass. MASK: 0 there is none, 1 a bool that is true where a key is kept, 2 a float that is added to
 // the score.
 #include "attention_sums.h"
 #define CAUSAL ((FLAGS & 1u) != 0u)
@@ -12,6 +13,8 @@
 #define K_BY_TOKEN BY_TOKEN(32u)
 #define V_BY_TOKEN BY_TOKEN(64u)
 #define Y_BY_TOKEN BY_TOKEN(128u)
+#define JOINED BY_TOKEN(256u)
+#define FROM_FORWARD BY_TOKEN(512u)
 // The address of head h of batch b of p, whose rows of d elements lie `row` elements apart; and this distance for an
 // operand whose heads are stored one after the other.
 #define HEAD(T, p, by_token, b, h, heads, length, row, d) \
@@ -21,6 +24,35 @@
 #define RESULT_ROW(kv, row, sq, heads, share)                                                                    \
     (Y_BY_TOKEN ? ((kv) * (share) / (heads) * (sq) + (row) % (sq)) * (heads) + (kv) * (share) % (heads) + (row) / (sq) \
                 : (kv) * (share) * (sq) + (row))
+#define LOG2_E 1.4426950408889634f
+// SUM_ROWS: the kernel has one more pointer, and stores the logarithm of each row's sum of weights, which is `base` + `log`,
+// as two planes whose sum it is: beside a large base one number would lose the weights. To the base e from kernels of
+// f32, else to the base 2.
+#ifdef SUM_ROWS
+#define ROW_SUMS PTR(f32) row_sums,
+#define PUT_ROW_SUM(row, base, log)                                                                              \
+    if ((row) < sq)                                                                                              \
+    put_row_sum(SKIP(f32, row_sums, bh, sq), SKIP(f32, SKIP(f32, row_sums, count, sq), bh, sq), row, base, log)
+RLX_FN void put_row_sum(PTR(f32) sums, PTR(f32) rests, const uint row, const float base, const float log) {
+    const float sum = base + log, part = sum - base;
+    STORE(f32, sums, row, sum);
+    STORE(f32, rests, row, log == -INFINITE ? 0.0f : (base - (sum - part)) + (log - part));
+}
+#else
+#define ROW_SUMS
+#endif
+// ROWS_KNOWN, of a kernel of the queries' gradient: `rows` is given (attention_rows.h) instead of computed in a first pass over the keys.
+#ifdef ROWS_KNOWN
+#define FIRST_PASS 1u
+#else
+#define FIRST_PASS 0u
+#endif
+// The distance of the rows of each operand, whose gradient lies as it does, and of dy, which lies as the result does.
+#define ALL_HEADS(own) (JOINED ? heads + 2u * kv_heads : (own))
+#define PLACE_ROWS                                                                                            \
+    const uint q_row = ROW_STEP(Q_BY_TOKEN, ALL_HEADS(heads), d), d_row = ROW_STEP(Y_BY_TOKEN, heads, d);     \
+    const uint k_row = ROW_STEP(K_BY_TOKEN, ALL_HEADS(kv_heads), d);                                          \
+    const uint v_row = ROW_STEP(V_BY_TOKEN, ALL_HEADS(kv_heads), d);
 #define KEEPS_f32(x) ((x) != 0.0f)
 #define KEEPS_bool(x) (x)
 #define ADDS_f32(x) (x)

@@ -39,7 +39,6 @@
 #define TILE_ROWS (64u * DEEP)
 // Units of 16 bytes of a row in shared memory; one unit of padding keeps eight rows in different banks.
 #define ROW (2u * WIDE + 1u)
-#define LOG2_E 1.4426950408889634f
 // The greatest score is replaced only by one that is more than this many powers of two above it. Until then weights may
 // be as large as 2^SLACK, which costs no accuracy, and the sums need not be scaled.
 #define SLACK 8.0f

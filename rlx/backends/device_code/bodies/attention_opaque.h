@@ -41,9 +41,9 @@ UNITS(AFTER > TERMS * TILE_ROWS * ROW ? AFTER : TERMS * TILE_ROWS * ROW)
         LOAD_SUMS(sums, at0, PITCH)                                                      \
     }
 
-RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(O) y, const uint count,
-                           const uint heads, const uint kv_heads, const uint sq, const uint sk, const uint d,
-                           const uint mb, const uint mh, const uint mq, const uint mk, const uint each,
+RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(O) y, ROW_SUMS
+                           const uint count, const uint heads, const uint kv_heads, const uint sq, const uint sk,
+                           const uint d, const uint mb, const uint mh, const uint mq, const uint mk, const uint each,
                            const uint window, const uint q_row, const uint k_row, const uint v_row,
                            const float scale, const float cap) {
     PLACE_TILE
@@ -165,6 +165,9 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
     UNROLL for (uint i = 0u; i < DEEP; i++) {
         float whole = total[i];
         whole += SHUFFLE(whole, 16u);
+#ifdef SUM_ROWS
+        if (side == 0u) PUT_ROW_SUM(row0 + i * 16u, base_of(top[i]) * LOG2_E, p_log2_f(whole));
+#endif
         SUMS share;
         SPREAD(share, i, inverse(whole))
         const uint mine = work + (i * 16u + LANE % 16u) * PITCH, row = row0 + i * 16u;

@@ -12,6 +12,8 @@
 #define LIFT_bf16 1.0f
 #define LIFT RLX_JOIN(LIFT_, MATRIX)
 #define LIFTED (LIFT > 1.0f)
+// A score less the greatest, as the pass that found the sum of the weights took it off: the forward pass rounds once.
+#define LESS(x, factor, top) (FROM_FORWARD ? FMA(x, factor, -(top)) : (x) * (factor) - (top))
 #define PLANE(rows, n) SKIP(f32, SKIP(f32, rows, (n) * count, sq), bh, sq)
 
 // The power of two that brings numbers up to `most` below 2^14, and its inverse; neither is zero or infinite.
@@ -28,11 +30,12 @@ RLX_FN float slope_of(const float x, const float scale, const float inverse_cap)
 }
 
 // For the kernel of the queries' gradient: the tile that a workgroup computes.
-#define PLACE_QUERIES                           \
-    const uint q_row = d, k_row = d, v_row = d; \
-    PTR(O) y = dq;                              \
-    PLACE_TILE                                  \
-    PTR(T) pd = SKIP(T, dy, bh * sq, d);
+#define PLACE_QUERIES                                                       \
+    PTR(O) y = dq;                                                          \
+    PLACE_ROWS                                                              \
+    PLACE_TILE                                                              \
+    PTR(T) pd = HEAD(T, dy, Y_BY_TOKEN, batch, head, heads, sq, d_row, d);  \
+    PTR(O) to_q = HEAD(O, dq, Q_BY_TOKEN, batch, head, heads, sq, q_row, d);
 // For the kernel of the keys' gradients: the tile that a workgroup computes, the range of queries that see some of its
 // keys, in `turns` parts of each head, and the power of two for dS. With `causal` the first keys, which most queries
 // see, come first.
@@ -41,8 +44,11 @@ RLX_FN float slope_of(const float x, const float scale, const float inverse_cap)
     const uint kv = CAUSAL ? GROUP % all : GROUP / tiles, nth = CAUSAL ? GROUP / all : GROUP % tiles;    \
     if (kv >= all || nth >= tiles) return;                                                               \
     const uint k0 = nth * TILE_ROWS, batch = kv / kv_heads, head0 = kv % kv_heads * group;               \
-    PTR(T) pk = SKIP(T, k, kv * sk, d);                                                                  \
-    PTR(T) pv = SKIP(T, v, kv * sk, d);                                                                  \
+    PLACE_ROWS                                                                                           \
+    PTR(T) pk = HEAD(T, k, K_BY_TOKEN, batch, kv % kv_heads, kv_heads, sk, k_row, d);                    \
+    PTR(T) pv = HEAD(T, v, V_BY_TOKEN, batch, kv % kv_heads, kv_heads, sk, v_row, d);                    \
+    PTR(O) to_k = HEAD(O, dk, K_BY_TOKEN, batch, kv % kv_heads, kv_heads, sk, k_row, d);                 \
+    PTR(O) to_v = HEAD(O, dv, V_BY_TOKEN, batch, kv % kv_heads, kv_heads, sk, v_row, d);                 \
     const int len = key_count(lengths, batch * each, sk), reach = int(window), shift = len - int(sq);    \
     int begin = 0, end = int(sq);                                                                        \
     if (CAUSAL) begin = larger_i(begin, int(k0) - shift);                                                \

@@ -7,12 +7,12 @@
 #define PITCH 9u
 #define TILE (KEYS * ROW)
 #define HELD ((KEYS * 2u * WIDE + 127u) / 128u)
-#define FETCH_HELD(to, P, first, limit)                                                   \
+#define FETCH_HELD(to, P, first, limit, pitch)                                            \
     UNROLL for (uint f = 0u; f < HELD; f++) {                                             \
         const uint g = f * 128u + THREAD, r = g / (2u * WIDE), c = g % (2u * WIDE);       \
         to[f] = UVEC4(0u, 0u, 0u, 0u);                                                    \
         if (r < KEYS && (first) + r < (limit) && c * 8u < d)                              \
-            to[f] = eight_of(P, ((first) + r) * d + c * 8u, c * 8u, d).one;               \
+            to[f] = eight_of(P, ((first) + r) * (pitch) + c * 8u, c * 8u, d).one;         \
     }
 #define PLACE_HELD(from, base)                                                                       \
     UNROLL for (uint f = 0u; f < HELD; f++) {                                                        \
@@ -20,9 +20,9 @@
         if (g < KEYS * 2u * WIDE) units[(base) + g / (2u * WIDE) * ROW + g % (2u * WIDE)] = from[f]; \
     }
 // The rows of this warp of P, from row `first` of the tile on, as matrices.
-#define LOAD_ROWS(matrices, P, first, limit)                                              \
+#define LOAD_ROWS(matrices, P, first, limit, pitch)                                       \
     {                                                                                     \
-        FETCH_ROWS(P, 0u, TILE_ROWS, first, limit, d)                                     \
+        FETCH_ROWS(P, 0u, TILE_ROWS, first, limit, pitch)                                 \
         COPIES_DONE                                                                       \
         BARRIER;                                                                          \
         UNROLL for (uint c = 0u; c < WIDE; c++) {                                         \
@@ -72,12 +72,12 @@
         }                                                                                 \
     }
 // Writes this warp's rows of sums, each times `factor`, unless they lie beyond `limit`; `row` is this lane's.
-#define PUT_SUMS(head, sums, factor, row, limit)                                          \
+#define PUT_SUMS(head, sums, factor, row, limit, pitch)                                   \
     UNROLL for (uint c = 0u; c < WIDE; c++) {                                             \
         WARP_MEET;                                                                        \
         STORE_SUMS(sums[c], work, PITCH)                                                  \
         WARP_MEET;                                                                        \
-        PTR(O) to = SKIP(O, head, (row) < (limit) ? (row) : 0u, d);                       \
+        PTR(O) to = SKIP(O, head, (row) < (limit) ? (row) : 0u, pitch);                   \
         UNROLL for (uint n = 0u; n < 2u; n++) {                                           \
             const uvec4 w = units[mine + side * 2u + n];                                  \
             const vec4 z = VEC4(RLX_FLOAT(w.x) * (factor), RLX_FLOAT(w.y) * (factor),     \

@@ -3,7 +3,7 @@
 #include "attention_slopes_sums.h"
 #define AREA(rows) ((rows) * ROW)
 #define AREAS(n) UNITS(n)
-#define FETCH_TILE(P, base, rows, first, limit) FETCH_ROWS(P, base, rows, first, limit, d)
+#define FETCH_TILE(P, base, rows, first, limit, pitch) FETCH_ROWS(P, base, rows, first, limit, pitch)
 #define TILE_LOADED COPIES_DONE
 // The first of a lane's two rows of its first matrix, and the rows from there to the next matrix.
 #define FIRST_ROW (WARP * 16u * DEEP + LANE / 4u)

@@ -6,7 +6,7 @@
 #include "wgmma.h"
 #define AREA(rows) ((rows) * 2u * WIDE)
 #define AREAS(n) PANELS_IN_UNITS(n)
-#define FETCH_TILE(P, base, rows, first, limit) FETCH_PANELS(P, base, rows, first, limit, d)
+#define FETCH_TILE(P, base, rows, first, limit, pitch) FETCH_PANELS(P, base, rows, first, limit, pitch)
 #define TILE_LOADED COPIES_DONE COPIES_SEEN
 #define FIRST_ROW (WARP * 16u + LANE / 4u)
 #define NEXT_ROW 64u

@@ -113,3 +113,15 @@ RLX_FN void put_rows(PTR(O) head, const float* out, const float* total, const ui
         }
     }
 }
+
+// Stores the sums of rows `first` and first + 8 of each of DEEP matrices, which lie `step` rows apart.
+#define PUT_ROW_SUMS(first, step)                                                                                 \
+    UNROLL for (uint i = 0u; i < DEEP; i++) {                                                                     \
+        UNROLL for (uint half = 0u; half < 2u; half++) {                                                          \
+            float whole = total[i][half];                                                                         \
+            whole += SHUFFLE(whole, 1u);                                                                          \
+            whole += SHUFFLE(whole, 2u);                                                                          \
+            const uint row = (first) + i * (step) + half * 8u;                                                    \
+            if (LANE % 4u == 0u) PUT_ROW_SUM(row, base_of(top[i][half]) * factor, p_log2_f(whole));               \
+        }                                                                                                         \
+    }

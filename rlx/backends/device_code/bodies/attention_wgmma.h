@@ -14,9 +14,9 @@ PANELS_IN_UNITS(2u * WIDE * TILE_ROWS + 2u * SIDE)
 #define WG_VALUES RLX_WG_CALL(columns, 64, MATRIX)
 #endif
 
-RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(O) y, const uint count,
-                           const uint heads, const uint kv_heads, const uint sq, const uint sk, const uint d,
-                           const uint mb, const uint mh, const uint mq, const uint mk, const uint each,
+RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(O) y, ROW_SUMS
+                           const uint count, const uint heads, const uint kv_heads, const uint sq, const uint sk,
+                           const uint d, const uint mb, const uint mh, const uint mq, const uint mk, const uint each,
                            const uint window, const uint q_row, const uint k_row, const uint v_row,
                            const float scale, const float cap) {
     PLACE_TILE
@@ -78,4 +78,7 @@ RLX_FN void attention_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) l
     }
     COPIES_DONE
     UNROLL for (uint i = 0u; i < DEEP; i++) put_rows(ph, out_[i], total[i], row0 + i * 64u, sq, y_row, d);
+#ifdef SUM_ROWS
+    PUT_ROW_SUMS(row0, 64u)
+#endif
 }

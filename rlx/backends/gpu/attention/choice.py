@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import ClassVar, Literal
 
-from rlx.backends.gpu.program.candidates import C, Cost, Overrides, narrowed
+from rlx.backends.gpu.program.candidates import C, Cost, Overrides, cheapest, narrowed
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
 
@@ -170,6 +170,36 @@ def choose_step(target: Target, problem: Problem) -> Decode:
 def choose_gradient(target: Target, problem: Problem) -> Gradient:
     """The candidate that computes the gradients of an attention."""
     return target.choose(("gradient", problem), _with_wishes(gradients(target, problem)))
+
+
+def keeps_sums(target: Target, problem: Problem) -> bool:
+    """Whether a training step's attention leaves the sums of its rows for the gradient: where both are matrix kernels
+    and of bf16, or both tiles in f32. Those of f16 also need the greatest |dP| of each row, for which the gradient
+    reads the keys anyway."""
+    if problem.stored not in (bf16, f32):
+        return False
+    forward = cheapest(problem, _with_overrides(candidates(target, problem)))
+    gradient = cheapest(problem, _with_wishes(gradients(target, problem)))
+    kinds = (Matrix, MatrixGradient) if problem.stored == bf16 else (Tiles, Tiles)
+    return isinstance(forward, kinds[0]) and isinstance(gradient, kinds[1])
+
+
+def choose_with_sums(target: Target, problem: Problem) -> Matrix | Tiles:
+    """The candidate that computes an attention and the sums of its rows."""
+    kernels: list[Matrix | Tiles] = [
+        c for c in _with_overrides(candidates(target, problem))
+        if isinstance(c, Matrix if problem.stored == bf16 else Tiles)
+    ]  # fmt: skip
+    return target.choose(("sums", problem), kernels)
+
+
+def choose_gradient_of_sums(target: Target, problem: Problem) -> Gradient:
+    """The candidate that computes the gradients of an attention from the sums of its rows."""
+    kernels = [
+        c for c in _with_wishes(gradients(target, problem))
+        if isinstance(c, MatrixGradient if problem.stored == bf16 else Tiles)
+    ]  # fmt: skip
+    return target.choose(("sums_gradient", problem), kernels)
 
 
 def gradients(target: Target, problem: Problem) -> list[Gradient]:

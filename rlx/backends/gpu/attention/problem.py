@@ -16,6 +16,7 @@ from rlx.ops.attention.parts import NO_TOKENS, ByToken, rest, swapped
 
 CAUSAL, WINDOW, CAPPED, COUNTED = 1, 2, 4, 8  # flags of the kernels' constant FLAGS
 BY_TOKEN = 16  # times the attribute `tokens`, a mask of four bits: the further bits of FLAGS
+JOINED, FROM_FORWARD = 256, 512  # the operands are parts of one; a gradient's sums of rows are given
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Attention:
     scale: float
     cap: float
     tokens: ByToken = NO_TOKENS
+    joined: bool = False
 
     @property
     def count(self) -> int:
@@ -68,6 +70,8 @@ class Attention:
     def sizes_and_rows(self) -> list[int | float]:
         """The scalar arguments of the tiled kernels: those of `sizes`, then the row strides of q, k and v."""
         heads = {ByToken.Q: self.heads, ByToken.K: self.kv_heads, ByToken.V: self.kv_heads}
+        if self.joined:
+            heads = dict.fromkeys(heads, self.heads + 2 * self.kv_heads)
         return self.sizes(*(self.d * (n if one in self.tokens else 1) for one, n in heads.items()))
 
 
@@ -77,13 +81,24 @@ def attention_of(
     """The `Attention` of a node. `tokens`, or else the node's attribute, says which operands are laid out by token; a
     mask stored neither as bool nor as f32 is cast to f32 here."""
     tokens = node.attrs.get("tokens", NO_TOKENS) if tokens is None else tokens
-    batch, heads, sq, d = swapped(q.shape) if ByToken.Q in tokens else q.shape
-    kv_heads, sk = (swapped(k.shape) if ByToken.K in tokens else k.shape)[1:3]
+    q_shape = swapped(q.shape) if ByToken.Q in tokens else q.shape
+    k_shape = swapped(k.shape) if ByToken.K in tokens else k.shape
+    return attention_of_shapes(ctx, node, q_shape, k_shape, others, tokens)
+
+
+def attention_of_shapes(
+    ctx: Lowering, node: Node, q_shape: tuple[int, ...], k_shape: tuple[int, ...], others: Sequence[Tensor],
+    tokens: ByToken,
+) -> Attention:  # fmt: skip
+    """The `Attention` of a node whose queries and keys have these shapes, (batch, heads, length, size)."""
+    (batch, heads, sq, d), (kv_heads, sk) = q_shape, k_shape[1:3]
     mask, lengths = rest(node.op.name, others)
     window, cap = node.attrs.get("window"), node.attrs.get("softcap")
     flags = CAUSAL * node.attrs["causal"] + WINDOW * (window is not None)
     flags += CAPPED * (cap is not None) + COUNTED * (lengths is not None)
     flags += BY_TOKEN * tokens.value
+    joined = node.attrs.get("kv_heads") is not None
+    flags += JOINED * joined
     kind, word, held, strides = 0, "f32", None, (0, 0, 0, 0)
     if mask is not None:
         held, kind = ctx.ref(mask), 1 if mask.dtype.kind == "b" else 2
@@ -94,7 +109,7 @@ def attention_of(
     return Attention(
         batch, heads, kv_heads, sq, sk, d, flags, kind, word, held, strides,
         None if lengths is None else ctx.ref(lengths), int(lengths is not None and lengths.size > 1),
-        min(window or 0, sq + sk), float(node.attrs["scale"]), float(cap or 0.0), tokens,
+        min(window or 0, sq + sk), float(node.attrs["scale"]), float(cap or 0.0), tokens, joined,
     )  # fmt: skip
 
 

@@ -74,10 +74,10 @@ def _everywhere(node: Node, target: Target) -> bool:
 
 
 def lowers(
-    *ops: str, when: When = _always, shared: int = 0, hardware: bool = False
+    *ops: str, when: When = _always, on: WhenOn = _everywhere, shared: int = 0, hardware: bool = False
 ) -> Callable[[Rule], Rule]:
-    """Registers a rule for the named ops. `shared`: the least bytes of shared memory that its kernels need. `hardware`:
-    the rule is not used on software drivers, which gain nothing from it."""
+    """Registers a rule for the named ops. `on`: as `when`, of the whole target. `shared`: the least bytes of shared
+    memory that its kernels need. `hardware`: the rule is not used on software drivers, which gain nothing from it."""
 
     def add(rule: Rule) -> Rule:
         for op in ops:
@@ -89,6 +89,7 @@ def lowers(
                     target.shared_bytes >= shared
                     and not (hardware and target.software)
                     and when(node, target.features)
+                    and on(node, target)
                 ),
             )
         return rule

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from rlx.conformance.cases.attention import dense, step
+from rlx.conformance.cases.attention import dense, step, sums
 
-OPS = (*dense.OPS, *step.OPS)
+OPS = (*dense.OPS, *step.OPS, *sums.OPS)

@@ -165,13 +165,13 @@ def _attention() -> Iterator[Case]:
 
 def _attention_grad() -> Iterator[Case]:
     """The gradient, at the inputs of the forward cases."""
-    for case in _forward_of_gradients():
+    for case in forward_of_gradients():
         q = case.inputs[0]
         d = InputSpec(q.shape, q.dtype)
         yield Case("attention_grad", case.name, (d, *case.inputs), case.attrs, case.tolerance)
 
 
-def _forward_of_gradients() -> Iterator[Case]:
+def forward_of_gradients() -> Iterator[Case]:
     size = (2, 4, 2, 9, 17, 16)
     yield from _sizes_and_masks(_GRADIENT_SIZES, size, _GRADIENT_MASKS)
     for variant in _VARIANTS:
@@ -255,7 +255,7 @@ def masked_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:
     return np.swapaxes(free, 1, 2) if ByToken.Y in tokens else free
 
 
-def _terms_of_gradient(inputs: Sequence[Array], attrs: Attrs) -> Any:
+def terms_of_gradient(inputs: Sequence[Array], attrs: Attrs) -> Any:
     """The size of the gradient's terms, one number for all three results: the root of their mean square.
 
     dS = P (dP - Σ P dP) subtracts numbers of similar size, and the gradients of q and k sum the differences. Where
@@ -270,10 +270,18 @@ def _terms_of_gradient(inputs: Sequence[Array], attrs: Attrs) -> Any:
     if q.size == 0 or k.size == 0:
         return np.zeros(())
     p, _, keys = softmax_rows(q, k, others, **attrs)
+    return size_of_gradient(d, (q, k, v), p, keys, None, attrs["scale"])
+
+
+def size_of_gradient(
+    d: Array, operands: tuple[Array, Array, Array], p: Array, keys: Array, delta: Array | None, scale: float
+) -> Any:
+    """The root of the mean square of the terms, for weights p; `delta`, by row, is the sum of |P dP| unless given."""
+    q, k, v = operands
     group = q.shape[1] // k.shape[1]
     k, v = (np.where(keys, np.repeat(t, group, axis=1), 0) for t in (k, v))
     dp = np.matmul(np.abs(d), np.swapaxes(np.abs(v), -1, -2))
-    terms = (p * (dp + np.sum(dp * p, axis=-1, keepdims=True)) * attrs["scale"]) ** 2
+    terms = (p * (dp + (np.sum(dp * p, axis=-1, keepdims=True) if delta is None else delta)) * scale) ** 2
     sizes = (np.matmul(terms, k**2), np.matmul(np.swapaxes(terms, -1, -2), q**2))
     return np.sqrt(max(float(np.mean(size)) for size in sizes))
 
@@ -285,7 +293,7 @@ OPS = (
         narrower={(i, "far"): _STEEP for i in (1, 3)},
     ),
     Conformance(
-        "attention_grad", (_attention_grad,), (_gradient,), terms=_terms_of_gradient,
+        "attention_grad", (_attention_grad,), (_gradient,), terms=terms_of_gradient,
         narrower={(4, "far"): _STEEP},
     ),
 )  # fmt: skip

@@ -1,0 +1,3 @@
+// attention_dq_mma.h for rows whose numbers attention_rows.h has left, so that the keys are read once.
+#define ROWS_KNOWN
+#include "bodies/attention_dq_mma.h"

@@ -1,0 +1,3 @@
+// attention_mma.h, which also stores the binary logarithm of each row's sum of exp(score).
+#define SUM_ROWS
+#include "bodies/attention_mma.h"

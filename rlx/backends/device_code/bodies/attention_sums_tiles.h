@@ -1,0 +1,3 @@
+// attention.h, which also stores the binary logarithm of each row's sum of exp(score).
+#define SUM_ROWS
+#include "bodies/attention.h"
