@@ -8,9 +8,15 @@
 // C_QUADS: y may be written four at a time; WIDE: y is f32. With several splits the sums of `chunk` slices each go to y
 // one after another, without bias and activation. RESIDUAL: 1: `other`, which lies as y does, is added to the rounded
 // result; 2: and what is negative then becomes zero.
+// PARTS: 1; or T is bf16, x, w and bias are f32, and x and w are stored as 2 or 3 parts, whose sum an element is
+// (conv_parts.h): those of x along its first axis, which is not used otherwise, those of w after one another. Parts i of x
+// and j of w are multiplied where i + j < PARTS: a tap of the convolution is listed once for each such pair. After every
+// slice the sums are added up in f32. y and `other` are f32. A result that is not finite is computed again, from whole
+// elements: the remainder of an infinity is none, and a product with it is no number.
 // meta: input sizes (3), steps (3), units of a pixel of x, units of a row of w, elements of a pixel of y, pixels of an image
-// of y, steps in pixels of y along t (3), pixels of y, 0, 0; then for each phase its taps, the first of them, positions (3),
-// first pixel of y, 0, 0. taps[k]: which tap of w it is, and where it looks along the three axes, as i32.
+// of y, steps in pixels of y along t (3), pixels of y, units of a part of w, 0; then for each phase its taps, the first of
+// them, positions (3), first pixel of y, 0, 0. taps[k]: which tap of w it is, and where it looks along the three axes, as
+// i32.
 #define TA T
 #define TB T
 #define MATRIX T
@@ -40,6 +46,11 @@
 #define PIXELS (128u / WARP_COLUMNS)  // that a warp puts at once
 #define PUTS (16u / PIXELS)
 #define NOWHERE 0xffffffffu
+#ifdef RLX_GLSL
+#define SET_WORD(unit, c, w) unit[c] = w;
+#else
+#define SET_WORD(unit, c, w) ((uint*)&(unit))[c] = w;
+#endif
 #define META(i) LOAD(u32, meta, i)
 #define PHASE(i) LOAD(u32, meta, 16u + phase * 8u + (i))
 
@@ -91,6 +102,46 @@ UNITS(STAGES * SLICE > STAGE ? STAGES * SLICE : STAGE)
         }                                                                                                          \
     }
 
+#define PAIRS (PARTS == 3u ? 6u : PARTS == 2u ? 3u : 1u)
+// Four neighbours of a unit, its last ones or its first: the sums of their parts, `plane` units apart; else zeros.
+RLX_FN vec4 whole_unit(PTR(T) p, const uint at, const uint plane, const bool there, const uint last) {
+    vec4 v = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (!there) return v;
+    UNROLL for (uint part = 0u; part < PARTS; part++) {
+        const uvec4 u = LOAD_UNIT(p, at + part * plane);
+        const uint xy = last == 0u ? u.x : u.z, zw = last == 0u ? u.y : u.w;
+        const vec4 more = VEC4(low_value(xy), high_value(xy), low_value(zw), high_value(zw));
+        ADD_QUAD(v, more)
+    }
+    return v;
+}
+// The part of a sum that slices `begin` to `end` - 1 make, by multiply-adds of whole elements: pixel m, row `row` of w.
+RLX_FN float plain_sum(PTR(T) x, PTR(T) w, PTR(b16) taps, PTR(u32) meta, const uint phase, const uint deep, const uint g,
+                       const uint m, const uint row, const uint begin, const uint end) {
+    const uint count = PHASE(0u), first = PHASE(1u), t1 = PHASE(3u), t2 = PHASE(4u), positions = PHASE(2u) * t1 * t2;
+    const uint s1 = META(1u), s2 = META(2u), t = m % positions, p1 = t / t2 % t1 * META(4u), p2 = t % t2 * META(5u);
+    const uint start = m / positions * (META(0u) * s1 * s2) * META(6u) + g * deep;
+    const bool by_taps = deep % ACROSS == 0u && count > 1u;
+    float sum = 0.0f;
+    ROLLED for (uint k = begin * ACROSS; k < end * ACROSS; k++) {
+        const uint slice = k / ACROSS, tap = by_taps ? slice % count : k / deep;
+        const uint unit = by_taps ? slice / count * ACROSS + k % ACROSS : k % deep;
+        if (tap >= count || tap % PAIRS != 0u) continue;
+        const uvec4 place = taps AT(first + tap);
+        const uint q1 = p1 + place.z, q2 = p2 + place.w, i = start + (q1 * s2 + q2) * META(6u) + unit;
+        const bool there = q1 < s1 && q2 < s2;
+        ROLLED for (uint last = 0u; last < 2u; last++) {
+            const vec4 a = whole_unit(x, i, s1 * s2 * META(6u), there, last);
+            const vec4 b = whole_unit(w, row * META(7u) + place.x * deep + unit, META(14u), true, last);
+            sum = FMA(a.x, b.x, sum);
+            sum = FMA(a.y, b.y, sum);
+            sum = FMA(a.z, b.z, sum);
+            sum = FMA(a.w, b.w, sum);
+        }
+    }
+    return sum;
+}
+
 // Four halves, rounded by instructions in CUDA.
 #ifdef RLX_GLSL
 #define STORE_FOUR(p, i, v) STORE4(T, p, i, v);
@@ -99,11 +150,15 @@ UNITS(STAGES * SLICE > STAGE ? STAGES * SLICE : STAGE)
 #endif
 
 // Puts four channels of a pixel of y from element `at` on, of which `left` are there.
-RLX_FN void put_channels(PTR(T) y, const vec4 sum, const vec4 add, const uvec2 other, const uint at, const uint left) {
+RLX_FN void put_channels(PTR(T) y, const vec4 sum, const vec4 add, const uvec4 other, const uint at, const uint left) {
     vec4 v = sum;
     if (HAS_BIAS) ADD_QUAD(v, add)
     v = VEC4(activated(v.x), activated(v.y), activated(v.z), activated(v.w));
-    if (RESIDUAL != 0u) {
+    if (RESIDUAL != 0u && WIDE) {
+        const vec4 more = VEC4(RLX_FLOAT(other.x), RLX_FLOAT(other.y), RLX_FLOAT(other.z), RLX_FLOAT(other.w));
+        ADD_QUAD(v, more)
+        if (RESIDUAL == 2u) v = VEC4(p_max_f(v.x, 0.0f), p_max_f(v.y, 0.0f), p_max_f(v.z, 0.0f), p_max_f(v.w, 0.0f));
+    } else if (RESIDUAL != 0u) {
         const uint xy = pair_bits(v.x, v.y), zw = pair_bits(v.z, v.w);
         v = VEC4(low_value(xy), high_value(xy), low_value(zw), high_value(zw));
         const vec4 more = VEC4(low_value(other.x), high_value(other.x), low_value(other.y), high_value(other.y));
@@ -125,11 +180,23 @@ RLX_FN void put_channels(PTR(T) y, const vec4 sum, const vec4 add, const uvec2 o
 }
 
 // The four channels of `other` from element `at` on, of which `left` are there, as they lie.
-RLX_FN uvec2 other_channels(PTR(T) other, const uint at, const uint left) {
-    if (C_QUADS) return AS(b8, other) AT(at / 4u);
-    uvec2 v;
+RLX_FN uvec4 other_channels(PTR(T) other, const uint at, const uint left) {
+    uvec4 v = UVEC4(0u, 0u, 0u, 0u);
+    if (WIDE) {
+        if (C_QUADS) return AS(b16, other) AT(at / 4u);
+        v.x = AS(u32, other) AT(at);
+        if (left > 1u) v.y = AS(u32, other) AT(at + 1u);
+        if (left > 2u) v.z = AS(u32, other) AT(at + 2u);
+        if (left > 3u) v.w = AS(u32, other) AT(at + 3u);
+        return v;
+    }
+    if (C_QUADS) {
+        const uvec2 four = AS(b8, other) AT(at / 4u);
+        v.x = four.x;
+        v.y = four.y;
+        return v;
+    }
     v.x = uint(other AT(at));
-    v.y = 0u;
     if (left > 1u) v.x |= uint(other AT(at + 1u)) << 16;
     if (left > 2u) v.y = uint(other AT(at + 2u));
     if (left > 3u) v.y |= uint(other AT(at + 3u)) << 16;
@@ -200,6 +267,10 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
     UNROLL for (uint i = 0u; i < BLOCKS; i++) {
         UNROLL for (uint e = 0u; e < BN / 2u; e++) acc[i][e] = 0.0f;
     }
+    float whole[BLOCKS][BN / 2u];
+    UNROLL for (uint i = 0u; i < BLOCKS; i++) {
+        UNROLL for (uint e = 0u; e < BN / 2u; e++) whole[i][e] = 0.0f;
+    }
     ROLLED for (uint t = begin; t < end; t++) {
         LOADS_WAIT(AHEAD - 1u)
         COPIES_SEEN
@@ -209,13 +280,22 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
         UNROLL for (uint i = 0u; i < BLOCKS; i++) {
             UNROLL for (uint kk = 0u; kk < BK / 16u; kk++) {
                 MULTIPLY_PANELS(acc[i], WG_MATRIX(side * SLICE + (WARP / 4u * BLOCKS + i) * 512u + kk * 2u, 1u),
-                                WG_MATRIX(side * SLICE + BM * ACROSS + kk * 2u, 1u), 1u);
+                                WG_MATRIX(side * SLICE + BM * ACROSS + kk * 2u, 1u),
+                                PARTS == 1u || kk != 0u ? 1u : 0u);
             }
         }
         WG_SENT
         if (t + AHEAD < end) LOAD_SLICE(next)
         LOADS_END
-        WG_WAIT(1)
+        if (PARTS > 1u) {
+            WG_WAIT(0)
+            UNROLL for (uint i = 0u; i < BLOCKS; i++) {
+                HOLD(acc[i], BN / 2u)
+                UNROLL for (uint e = 0u; e < BN / 2u; e++) whole[i][e] += acc[i][e];
+            }
+        } else {
+            WG_WAIT(1)
+        }
         next = next + 1u == STAGES ? 0u : next + 1u;
         side = side + 1u == STAGES ? 0u : side + 1u;
     }
@@ -226,7 +306,11 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
 #else
     const uvec4 zero = UVEC4(0u, 0u, 0u, 0u);
     SUMS acc[BLOCKS * MATRICES];
-    UNROLL for (uint i = 0u; i < BLOCKS * MATRICES; i++) SUMS_ZERO(acc[i])
+    SUMS whole[BLOCKS * MATRICES];
+    UNROLL for (uint i = 0u; i < BLOCKS * MATRICES; i++) {
+        SUMS_ZERO(acc[i])
+        SUMS_ZERO(whole[i])
+    }
     ROLLED for (uint t = begin; t < end; t++) {
         if (STAGES > 1u) {
             LOADS_WAIT(AHEAD - 1u)
@@ -245,6 +329,12 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
             LOAD_SLICE(0u)
         }
         MULTIPLY_SLICE(PLACE_A, ROW, false, PLACE_B, ROW, true)
+        if (PARTS > 1u) {
+            UNROLL for (uint i = 0u; i < BLOCKS * MATRICES; i++) {
+                SUMS_ADD(whole[i], acc[i])
+                SUMS_ZERO(acc[i])
+            }
+        }
         if (STAGES > 1u) {
             side = side + 1u == STAGES ? 0u : side + 1u;
         } else {
@@ -266,19 +356,35 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
     vec4 add = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
     if (HAS_BIAS && left != 0u) add = bias_quad(bias, channel, channel + left);
     uint to[2u * PUTS];
-    uvec2 others[2u * PUTS];
+    uvec4 others[2u * PUTS];
     PLACES(0u)
     UNROLL for (uint i = 0u; i < BLOCKS; i++) {
         UNROLL for (uint j = 0u; j < MATRICES; j++) {
 #ifdef WARPGROUPS
             Sums sums;
-            UNROLL for (uint e = 0u; e < 8u; e++) sums.c[e] = acc[i][j * 8u + e];
+            UNROLL for (uint e = 0u; e < 8u; e++) sums.c[e] = PARTS > 1u ? whole[i][j * 8u + e] : acc[i][j * 8u + e];
             STORE_SUMS(sums, stage + j * 4u, ROW_C)
 #else
-            STORE_SUMS(acc[i * MATRICES + j], stage + j * 4u, ROW_C)
+            if (PARTS > 1u) {
+                STORE_SUMS(whole[i * MATRICES + j], stage + j * 4u, ROW_C)
+            } else {
+                STORE_SUMS(acc[i * MATRICES + j], stage + j * 4u, ROW_C)
+            }
 #endif
         }
         SYNC_WARP;
+        if (PARTS > 1u) {
+            ROLLED for (uint e = 0u; e < 4u * PUTS; e++) {
+                const uint up = e / 4u * PIXELS + LANE / (WARP_COLUMNS / 4u), c = e % 4u;
+                const uint m = m0 + WARP_ROW(i) + up;
+                const uvec4 v = units[stage + up * ROW_C + quad];
+                const uint bits = c == 0u ? v.x : c == 1u ? v.y : c == 2u ? v.z : v.w;
+                if ((bits & 0x7f800000u) == 0x7f800000u && m < count && c < left) {
+                    SET_WORD(units[stage + up * ROW_C + quad], c,
+                             RLX_BITS(plain_sum(x, w, taps, meta, phase, deep, g, m, channel + c, begin, end)))
+                }
+            }
+        }
         if (i + 1u < BLOCKS) {
             PLACES(i + 1u)
         }

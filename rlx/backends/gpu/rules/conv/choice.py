@@ -2,7 +2,8 @@
 
 Both are computed directly, with a thread or a workgroup for each element of the result, or by tiles of a matrix product
 whose columns are gathered from x (implicit GEMM). A convolution of halves may also use matrix instructions, with
-channels last in memory, and one with a 1-element window the vendor's library.
+channels last in memory, as may one of f32 whose operands are split into parts of bf16, and one with a 1-element window
+the vendor's library.
 """
 
 from __future__ import annotations
@@ -30,8 +31,15 @@ _MIN_CHUNK = 128
 # Matrix instructions: sides of a tile (pixels and channels), multiply-adds per µs of a multiprocessor with enough
 # workgroups, and the share of that rate that a single workgroup reaches.
 MATRIX_TILES = {"s": (64, 64, 0.6e6, 0.4), "t": (128, 64, 0.8e6, 0.45), "m": (128, 128, 0.95e6, 0.6)}
+# Without asynchronous copies what a tile reads counts for more: of "t" half as much again as of "m" for each product.
+_BARE_RATES = {"t": 0.68e6}
 # The same for warpgroup instructions, and the number of slices that shared memory should hold.
 PANEL_TILES = {"t": (128, 64, 1.2e6, 0.5, 4), "m": (128, 128, 1.5e6, 0.6, 3), "l": (256, 128, 1.45e6, 1.0, 4)}
+# The rates of products of parts, whose sums are added up after every slice. Other tiles have too few registers.
+_PARTS_RATES = {"s": 0.5e6, "t": 0.65e6}
+_PANEL_PARTS_RATES = {"t": 0.9e6, "m": 1.0e6}
+PAIRS = {1: 1, 2: 3, 3: 6}  # products of parts for each product, by the parts of an operand
+_LIBRARY_RATE = 1.3e5  # multiply-adds of f32 per µs of a multiprocessor by the vendor's library
 _PANEL_DEPTH = 64
 _DEPTH = 32  # terms of a slice
 _TILE_START_TERMS = 96  # the fixed cost of a tile, in terms of its sums
@@ -52,7 +60,8 @@ class Problem:
     `dtype`: the dtype it is computed in. `library`: whether it is a single contiguous product of operands of one dtype,
     which a library can compute. `matrices`: the 16-bit dtype in which matrix instructions may multiply, or None. With
     it, `units` is the number of units of eight channels in a row of weights, over all taps, and `moved` the number of
-    elements that must be transposed to channels last. `alone`: whether the convolution is depthwise."""
+    elements that must be transposed to channels last. `alone`: whether the convolution is depthwise. `parts`: the parts
+    in which matrix instructions multiply operands of f32, and `split` the number of elements that become such parts."""
 
     rows: int
     columns: int
@@ -65,6 +74,13 @@ class Problem:
     units: int = 0
     moved: int = 0
     alone: bool = False
+    parts: int = 0
+    split: int = 0
+
+    @property
+    def pairs(self) -> int:
+        """The products of parts for each product."""
+        return PAIRS[self.parts or 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +173,15 @@ def _wished(kernels: Sequence[Candidate]) -> Sequence[Candidate]:
 
 def candidates(target: Target, problem: Problem) -> list[Candidate]:
     """Every algorithm that can compute a convolution on the target. The tiles have no variant of f64."""
-    result: list[Candidate] = [Library((0,))] if problem.library and target.library is not None else []
+    result: list[Candidate] = []
+    if problem.library and target.library is not None:
+        result.append(Library((2, _library_time(target, problem)) if problem.parts else (0,)))
     result.append(Direct((1 if problem.rows <= _FEW_ROWS else 3,)))
     if problem.dtype.name != "f64":
         result += _tiles(target, problem)
     if problem.matrices is not None and multiplies(target, problem.matrices):
         result += _matrices(target, problem)
-    if problem.alone and problem.matrices is not None and not problem.moved:
+    if problem.alone and problem.matrices is not None and not problem.moved and not problem.parts:
         result.append(Depthwise((0,)))
     return result
 
@@ -171,18 +189,30 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
 def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
     """Tiles of every size, number of parts and number of stages, with their estimated time, transpositions included. If
     nothing must be transposed they rank before the library, which applies no bias and no activation."""
-    rank = 2 if p.moved or not p.library else -1
-    moving = 4 * p.moved / _BYTES_PER_US + _MOVING_US if p.moved else 0.0
+    rank = 2 if p.moved or p.parts or not p.library else -1
+    before = (8 if p.parts else 4) * p.moved / _BYTES_PER_US + _MOVING_US if p.moved else 0.0
+    if p.parts:
+        before += (4 + 2 * p.parts) * p.split / _BYTES_PER_US + _MOVING_US
     for name, (high, wide, rate, alone) in MATRIX_TILES.items():
+        if p.parts:
+            rate = _PARTS_RATES.get(name, 0.0)
+        elif not target.matrices.overlapped:
+            rate = _BARE_RATES.get(name, rate)
         for time, chunk, split_k in _parts(target, p, (high, wide, _DEPTH), rate, alone):
             for n in _stages(target, (high + wide) * (_DEPTH + 8) * 2):
-                yield Matrices((rank, moving + time, -n), name, n, chunk, split_k)
+                yield Matrices((rank, before + time, -n), name, n, chunk, split_k)
     if not target.matrices.warpgroups:
         return
     for name, (high, wide, rate, alone, stages) in PANEL_TILES.items():
+        rate = _PANEL_PARTS_RATES.get(name, 0.0) if p.parts else rate
         if stages * (high + wide) * _PANEL_DEPTH * 2 <= target.shared_bytes:
             for time, chunk, split_k in _parts(target, p, (high, wide, _PANEL_DEPTH), rate, alone):
-                yield Matrices((rank, moving + time), name, stages, chunk, split_k, True)
+                yield Matrices((rank, before + time), name, stages, chunk, split_k, True)
+
+
+def _library_time(target: Target, p: Problem) -> float:
+    """The estimated time of the vendor's library in f32, and of the launch that adds bias and activation."""
+    return p.rows * p.columns * p.terms * p.products / (target.units * _LIBRARY_RATE) + 8 * p.size / _BYTES_PER_US
 
 
 def _parts(
@@ -190,7 +220,9 @@ def _parts(
 ) -> Iterator[tuple[float, int, int]]:
     """(time, slices per part, parts) for each number of parts, given the tile's sides and the depth of a slice."""
     high, wide, depth = sides
-    slices = math.ceil(p.units * 8 / depth)
+    if not rate:
+        return
+    slices = math.ceil(p.units * p.pairs * 8 / depth)
     tiles = math.ceil(p.columns / high) * math.ceil(p.rows / wide) * p.products
     for wanted in range(1, _MAX_SPLITS + 1):
         if wanted > 1 and slices * depth < wanted * _LEAST_TERMS:

@@ -28,7 +28,7 @@ from rlx.backends.gpu.rules.conv.choice import (
     choose,
 )
 from rlx.backends.gpu.rules.conv.reading import Reading, backward_reading, forward_reading, window_meta
-from rlx.backends.gpu.rules.conv.units import in_units, lies_last, pixels_in_units
+from rlx.backends.gpu.rules.conv.units import in_parts, in_units, lies_last, pixels_in_units
 from rlx.backends.gpu.rules.movement import from_last
 from rlx.dtypes import DType, bf16, f16, f32, promote
 from rlx.ir import Node, Tensor, get_op
@@ -97,6 +97,7 @@ _MMA_ARGS = (
 )
 _MMA_CONSTANTS = {
     "STAGES": 1, "PLACED": False, "ACTIVATION": 0, "BIAS": 0, "RESIDUAL": 0, "C_QUADS": False, "WIDE": False,
+    "PARTS": 1,
 }  # fmt: skip
 CONV_MMA = declare(
     KernelDecl(
@@ -107,7 +108,10 @@ CONV_MMA = declare(
         headers=("prims", "mma"),
         variants={"T": ("f16", "bf16"), "TILE": ("s", "t", "m")},
         constants=_MMA_CONSTANTS,
-        trials=((1, True, 2, 1, 0, True, False), (3, False, 0, 0, 0, False, True), (1, False, 0, 2, 2, True, False)),
+        trials=(
+            (1, True, 2, 1, 0, True, False, 1), (3, False, 0, 0, 0, False, True, 1),
+            (1, False, 0, 2, 2, True, False, 1), (1, False, 0, 1, 2, True, True, 3),
+        ),
         threads=128,
         resident="2",
         unroll=True,
@@ -125,9 +129,12 @@ CONV_WGMMA = declare(
         headers=("prims", "mma"),
         variants={"T": ("f16", "bf16"), "TILE": ("t", "m", "l")},
         constants={**_MMA_CONSTANTS, "STAGES": 3, "WARPGROUPS": 1},
-        trials=((3, True, 2, 1, 0, True, False, 1), (4, False, 0, 2, 2, True, False, 1)),
+        trials=(
+            (3, True, 2, 1, 0, True, False, 1, 1), (4, False, 0, 2, 2, True, False, 1, 1),
+            (3, False, 0, 1, 2, True, True, 3, 1),
+        ),
         threads=256,
-        resident="BM > 128u ? 1 : 2",
+        resident="BM > 128u || (PARTS > 1u && BN > 64u) ? 1 : 2",
         specific=("WARPGROUPS", 1),
         cuda_only=True,
     )
@@ -257,23 +264,29 @@ def _problem(ctx: Lowering, node: Node, reading: Reading, pointwise: bool, wishe
     x, w, y = node.inputs[0], node.inputs[1], node.output
     pair = stored_pair(ctx.storage(x), ctx.storage(w), ctx.storage(y))
     columns, products = reading.columns(y.shape[0]), reading.groups * len(reading.phases)
-    half = _half(ctx, pair)
+    half, parts = _multiplied(ctx, node, pair)
     channels = x.shape[1] // reading.groups
     units = reading.terms // channels * -(-channels // 8) if channels else 0
     alike = pointwise and pair[0] == pair[1]
     alone = channels == reading.rows == 1 and reading.places is None and reading.groups % 8 == 0
     whole = alone or channels % 8 == 0  # whether units are contiguous in memory
-    moved = 0 if whole and (wished or lies_last(ctx, x)) else x.size
+    moved = 0 if parts > 1 or (whole and (wished or lies_last(ctx, x))) else x.size
     moved += 0 if wished or lies_last(ctx, y) else y.size
+    split = (parts, x.size + w.size) if parts > 1 and units else (0, 0)
     return Problem(
         reading.rows, columns, reading.terms, products, y.size, pair[0], alike, half if units else None, units, moved,
-        alone,
+        alone, *split,
     )  # fmt: skip
 
 
-def _half(ctx: Lowering, pair: tuple[DType, DType]) -> DType | None:
-    """The 16-bit dtype in which matrix instructions may multiply operands of these dtypes."""
-    return pair[0] if pair[0] == pair[1] and pair[0].is_half else None
+def _multiplied(ctx: Lowering, node: Node, pair: tuple[DType, DType]) -> tuple[DType | None, int]:
+    """The 16-bit dtype in which matrix instructions may multiply operands of these dtypes, or None, and in how many
+    parts an operand is split for it. Parts take the place of the first of three spatial axes."""
+    if pair[0] == pair[1] and pair[0].is_half:
+        return pair[0], 1
+    if pair != (f32, f32) or node.inputs[0].ndim > 4:
+        return None, 1
+    return bf16, 2 if ctx.precision == "tf32" else 3
 
 
 def _takes_images(ctx: Lowering, node: Node, wished: bool, forward: bool) -> bool:
@@ -362,7 +375,7 @@ def _sum_trees(dtype: DType) -> dict[tuple[ex.Expr, ...], int]:
     }
 
 
-_SUM_TREES = {**_sum_trees(f16), **_sum_trees(bf16)}
+_SUM_TREES = {**_sum_trees(f16), **_sum_trees(bf16), **_sum_trees(f32)}
 
 
 def _by_matrices(
@@ -376,19 +389,23 @@ def _by_matrices(
     kernel's constant RESIDUAL."""
     x, w, y = node.inputs[0], node.inputs[1], node.output if sums is None else sums[0]
     stored = ctx.storage(y)
-    half = _half(ctx, stored_pair(ctx.storage(x), ctx.storage(w), stored))
+    half, parts = _multiplied(ctx, node, stored_pair(ctx.storage(x), ctx.storage(w), stored))
     assert half is not None
     groups, rows, batch = reading.groups, reading.rows, y.shape[0]
     channels, taps = x.shape[1] // groups, math.prod(w.shape[2:])
     deep = -(-channels // 8)
-    pixels = pixels_in_units(ctx, x, half, groups)
-    weights = cast_ref(ctx, ctx.ref(w), ctx.storage(w), half, w.size)
+    pixels = pixels_in_units(ctx, x, half, groups, parts)
     if reading.places is None:  # (groups, rows, channels, taps)
         strides = (rows * channels * taps, channels * taps, 1, taps)
     else:  # (groups, channels, rows, taps)
         strides = (channels * rows * taps, taps, 1, rows * taps)
-    weights = in_units(ctx, weights, half, (groups, rows, taps, channels), strides)
-    block, table = reading.by_pixel(channels, groups * deep, taps * deep, groups * rows)
+    dims = (groups, rows, taps, channels)
+    weights = cast_ref(ctx, ctx.ref(w), ctx.storage(w), half if parts == 1 else f32, w.size)
+    if parts > 1:
+        weights = in_parts(ctx, weights, parts, dims, strides, outer=True)
+    else:
+        weights = in_units(ctx, weights, half, dims, strides)
+    block, table = reading.by_pixel(channels, groups * deep, taps * deep, groups * rows, parts)
     activation = _CODE[node.attrs.get("activation")]
     bias, kind = _narrow_bias(ctx, node, half)
     alone, last = chosen.split_k == 1, lies_last(ctx, y)
@@ -408,6 +425,7 @@ def _by_matrices(
         RESIDUAL=0 if sums is None else sums[2],
         C_QUADS=rows % 4 == 0 and quads(whole, itemsize=wide.itemsize),
         WIDE=wide != half,
+        PARTS=parts,
     )
     meta = ctx.block(block)
     other = meta if sums is None else ctx.ref(sums[1])

@@ -11,7 +11,7 @@ from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, w
 from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import Ref
 from rlx.backends.gpu.rules.movement import move
-from rlx.dtypes import DType
+from rlx.dtypes import DType, f32
 from rlx.ir import Tensor
 
 CONV_UNITS = declare(
@@ -24,6 +24,23 @@ CONV_UNITS = declare(
         trials=((1,), (2,)),
     )
 )
+CONV_PARTS = declare(
+    KernelDecl(
+        "conv_parts",
+        about=(
+            "y (parts, n0, n1, n2, units) = parts in bf16 of elements of x, `channels` of them `step` apart, whose sum "
+            "the element is."
+        ),
+        grid="a thread for each unit of a part, in groups of 256",
+        args=(
+            *reads(x="f32"),
+            *writes(y="b16"),
+            *uints("n0", "n1", "n2", "channels", "s0", "s1", "s2", "step", "image", "plane"),
+        ),
+        constants={"NEAR": 1, "PARTS": 3, "VECTORS": False},
+        trials=((1, 3, False), (2, 2, True)),
+    )
+)
 
 
 def lies_last(ctx: Lowering, t: Tensor) -> bool:
@@ -31,13 +48,17 @@ def lies_last(ctx: Lowering, t: Tensor) -> bool:
     return (ctx.lies_last(t)) or t.shape[1] == 1 or math.prod(t.shape[2:]) == 1
 
 
-def pixels_in_units(ctx: Lowering, x: Tensor, dtype: DType, groups: int) -> Ref:
-    """An image as (N, pixels, groups, channels), in units."""
+def pixels_in_units(ctx: Lowering, x: Tensor, dtype: DType, groups: int, parts: int = 1) -> Ref:
+    """An image as (N, pixels, groups, channels), in units, or with several parts as (N, parts, pixels, groups,
+    channels)."""
     batch, channels, size = x.shape[0], x.shape[1] // groups, math.prod(x.shape[2:])
-    source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), dtype, x.size)
     dims = (batch, size, groups, channels)
     apart = (x.shape[1] * size, 1, channels * size, size)
-    return in_units(ctx, source, dtype, dims, contiguous(dims) if lies_last(ctx, x) else apart)
+    strides = contiguous(dims) if lies_last(ctx, x) else apart
+    source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), dtype if parts == 1 else f32, x.size)
+    if parts > 1:
+        return in_parts(ctx, source, parts, dims, strides, outer=False)
+    return in_units(ctx, source, dtype, dims, strides)
 
 
 def in_units(ctx: Lowering, source: Ref, dtype: DType, dims: tuple[int, int, int, int], strides: Sequence[int]) -> Ref:
@@ -54,4 +75,25 @@ def in_units(ctx: Lowering, source: Ref, dtype: DType, dims: tuple[int, int, int
     else:
         kernel = CONV_UNITS(NEAR=1 if strides[1] <= strides[2] else 2)
         ctx.launch(kernel, groups_for(ctx, units), [source, result, *dims, *strides])
+    return result
+
+
+def in_parts(
+    ctx: Lowering, source: Ref, parts: int, dims: tuple[int, int, int, int], strides: Sequence[int], outer: bool
+) -> Ref:
+    """As `in_units`, for f32, as so many parts in bf16 whose sum an element is. The parts are the outermost axis
+    (`outer`), or the one after the first."""
+    n0, n1, n2, channels = dims
+    deep = -(-channels // 8)
+    units = n0 * n1 * n2 * deep
+    result = ctx.scratch(16 * units * parts)
+    image = n1 * n2 * deep * (1 if outer else parts)
+    starts = (source.offset // f32.itemsize, *strides[:3])
+    vectors = strides[3] == 1 and channels == 8 * deep and all(
+        n == 1 or s % 8 == 0 for n, s in zip((2, n0, n1, n2), starts, strict=True)
+    )
+    kernel = CONV_PARTS(NEAR=1 if strides[1] <= strides[2] and n1 > 1 else 2, PARTS=parts, VECTORS=vectors)
+    pointers = [source, result]
+    plane = units if outer else n1 * n2 * deep
+    ctx.launch(kernel, groups_for(ctx, units), [*pointers, *dims, *strides, image, plane])
     return result
