@@ -1,7 +1,7 @@
 // y[part, i0, i1, i2, c] = part of element i0 s0 + i1 s1 + i2 s2 + c step of x, for the channels c, then zeros up to whole
 // units of eight elements of bf16: a thread for each unit. The PARTS of an element are bf16, each the rounded remainder of
-// those before; three hold an f32. Units of i0 lie `image` apart, those of a part `plane`. NEAR (1 or 2): the index along
-// which neighbouring threads read. VECTORS: channels are neighbours, in whole units of which each may be read by fours.
+// those before; three hold an f32. NEAR (1 or 2): the index along which neighbouring threads read. VECTORS: channels are
+// neighbours, in whole units that may be read by fours.
 #include "stream.h"
 
 // The first part of v, which becomes the remainder: none of what is infinite or no number. A number that would be rounded
@@ -18,8 +18,7 @@ RLX_FN uint take_pair(RLX_OUT(float) x, RLX_OUT(float) y) {
 }
 
 RLX_FN void conv_parts_body(PTR(f32) x, PTR(b16) y, const uint n0, const uint n1, const uint n2, const uint channels,
-                            const uint s0, const uint s1, const uint s2, const uint step, const uint image,
-                            const uint plane) {
+                            const uint s0, const uint s1, const uint s2, const uint step) {
     const uint id = GROUP * 256u + THREAD, deep = (channels + 7u) / 8u;
     const uint near = NEAR == 1u ? n1 : n2, far = NEAR == 1u ? n2 : n1;
     const uint a = id % near, u = id / near % deep, b = id / (near * deep) % far, i0 = id / (near * deep * far);
@@ -40,7 +39,7 @@ RLX_FN void conv_parts_body(PTR(f32) x, PTR(b16) y, const uint n0, const uint n1
                     c + 6u < channels ? LOAD(f32, x, at + (c + 6u) * step) : 0.0f,
                     c + 7u < channels ? LOAD(f32, x, at + (c + 7u) * step) : 0.0f);
     }
-    const uint to = i0 * image + (i1 * n2 + i2) * deep + u;
+    const uint to = ((i0 * n1 + i1) * n2 + i2) * deep + u, plane = n0 * n1 * n2 * deep;
     UNROLL for (uint p = 0u; p < PARTS; p++) {
         const uint first = take_pair(low.x, low.y), second = take_pair(low.z, low.w);
         const uint third = take_pair(high.x, high.y);

@@ -35,10 +35,10 @@ MATRIX_TILES = {"s": (64, 64, 0.6e6, 0.4), "t": (128, 64, 0.8e6, 0.45), "m": (12
 _BARE_RATES = {"t": 0.68e6}
 # The same for warpgroup instructions, and the number of slices that shared memory should hold.
 PANEL_TILES = {"t": (128, 64, 1.2e6, 0.5, 4), "m": (128, 128, 1.5e6, 0.6, 3), "l": (256, 128, 1.45e6, 1.0, 4)}
-# The rates of products of parts, whose sums are added up after every slice. Other tiles have too few registers.
-_PARTS_RATES = {"s": 0.5e6, "t": 0.65e6}
-_PANEL_PARTS_RATES = {"t": 0.9e6, "m": 1.0e6}
-PAIRS = {1: 1, 2: 3, 3: 6}  # products of parts for each product, by the parts of an operand
+# The same tiles of operands in parts, by the number of parts: multiply-adds of whole elements. Others have too few
+# registers for sums that are added up after every slice.
+_PARTS_RATES = {2: {"s": 0.2e6, "t": 0.25e6}, 3: {"s": 0.1e6, "t": 0.13e6}}
+_PANEL_PARTS = {2: {"t": (0.4e6, 2), "m": (0.5e6, 3)}, 3: {"t": (0.2e6, 2), "m": (0.25e6, 2)}}  # and their stages
 _LIBRARY_RATE = 1.3e5  # multiply-adds of f32 per µs of a multiprocessor by the vendor's library
 _PANEL_DEPTH = 64
 _DEPTH = 32  # terms of a slice
@@ -76,11 +76,6 @@ class Problem:
     alone: bool = False
     parts: int = 0
     split: int = 0
-
-    @property
-    def pairs(self) -> int:
-        """The products of parts for each product."""
-        return PAIRS[self.parts or 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,19 +188,28 @@ def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
     before = (8 if p.parts else 4) * p.moved / _BYTES_PER_US + _MOVING_US if p.moved else 0.0
     if p.parts:
         before += (4 + 2 * p.parts) * p.split / _BYTES_PER_US + _MOVING_US
+    each = p.parts or 1
     for name, (high, wide, rate, alone) in MATRIX_TILES.items():
-        if p.parts:
-            rate = _PARTS_RATES.get(name, 0.0)
-        elif not target.matrices.overlapped:
+        if not p.parts and not target.matrices.overlapped:
             rate = _BARE_RATES.get(name, rate)
+        elif p.parts and name not in _PARTS_RATES[p.parts]:
+            continue
+        elif p.parts:
+            rate = _PARTS_RATES[p.parts][name]
+        most, nbytes = 2 if p.parts else _STAGES, each * (high + wide) * (_DEPTH + 8) * 2
+        if nbytes > target.shared_bytes:
+            continue
         for time, chunk, split_k in _parts(target, p, (high, wide, _DEPTH), rate, alone):
-            for n in _stages(target, (high + wide) * (_DEPTH + 8) * 2):
+            for n in _stages(target, nbytes, most):
                 yield Matrices((rank, before + time, -n), name, n, chunk, split_k)
     if not target.matrices.warpgroups:
         return
     for name, (high, wide, rate, alone, stages) in PANEL_TILES.items():
-        rate = _PANEL_PARTS_RATES.get(name, 0.0) if p.parts else rate
-        if stages * (high + wide) * _PANEL_DEPTH * 2 <= target.shared_bytes:
+        if p.parts and name not in _PANEL_PARTS[p.parts]:
+            continue
+        if p.parts:
+            rate, stages = _PANEL_PARTS[p.parts][name]
+        if each * stages * (high + wide) * _PANEL_DEPTH * 2 <= target.shared_bytes:
             for time, chunk, split_k in _parts(target, p, (high, wide, _PANEL_DEPTH), rate, alone):
                 yield Matrices((rank, before + time), name, stages, chunk, split_k, True)
 
@@ -220,9 +224,7 @@ def _parts(
 ) -> Iterator[tuple[float, int, int]]:
     """(time, slices per part, parts) for each number of parts, given the tile's sides and the depth of a slice."""
     high, wide, depth = sides
-    if not rate:
-        return
-    slices = math.ceil(p.units * p.pairs * 8 / depth)
+    slices = math.ceil(p.units * 8 / depth)
     tiles = math.ceil(p.columns / high) * math.ceil(p.rows / wide) * p.products
     for wanted in range(1, _MAX_SPLITS + 1):
         if wanted > 1 and slices * depth < wanted * _LEAST_TERMS:
@@ -236,9 +238,9 @@ def _parts(
         yield time, chunk, split_k
 
 
-def _stages(target: Target, slice_bytes: int) -> list[int]:
-    """The possible numbers of slices, of the given bytes, that shared memory can hold at once."""
-    most = min(_STAGES, target.shared_bytes // slice_bytes) if target.matrices.overlapped else 1
+def _stages(target: Target, slice_bytes: int, most: int = _STAGES) -> list[int]:
+    """The possible numbers of slices, of the given bytes, that shared memory can hold at once, up to `most`."""
+    most = min(most, target.shared_bytes // slice_bytes) if target.matrices.overlapped else 1
     return list(range(1, max(1, most) + 1))
 
 

@@ -97,7 +97,6 @@ _MMA_ARGS = (
 )
 _MMA_CONSTANTS = {
     "STAGES": 1, "PLACED": False, "ACTIVATION": 0, "BIAS": 0, "RESIDUAL": 0, "C_QUADS": False, "WIDE": False,
-    "PARTS": 1,
 }  # fmt: skip
 CONV_MMA = declare(
     KernelDecl(
@@ -108,10 +107,7 @@ CONV_MMA = declare(
         headers=("prims", "mma"),
         variants={"T": ("f16", "bf16"), "TILE": ("s", "t", "m")},
         constants=_MMA_CONSTANTS,
-        trials=(
-            (1, True, 2, 1, 0, True, False, 1), (3, False, 0, 0, 0, False, True, 1),
-            (1, False, 0, 2, 2, True, False, 1), (1, False, 0, 1, 2, True, True, 3),
-        ),
+        trials=((1, True, 2, 1, 0, True, False), (3, False, 0, 0, 0, False, True), (1, False, 0, 2, 2, True, False)),
         threads=128,
         resident="2",
         unroll=True,
@@ -129,12 +125,44 @@ CONV_WGMMA = declare(
         headers=("prims", "mma"),
         variants={"T": ("f16", "bf16"), "TILE": ("t", "m", "l")},
         constants={**_MMA_CONSTANTS, "STAGES": 3, "WARPGROUPS": 1},
-        trials=(
-            (3, True, 2, 1, 0, True, False, 1, 1), (4, False, 0, 2, 2, True, False, 1, 1),
-            (3, False, 0, 1, 2, True, True, 3, 1),
-        ),
+        trials=((3, True, 2, 1, 0, True, False, 1), (4, False, 0, 2, 2, True, False, 1)),
         threads=256,
-        resident="BM > 128u || (PARTS > 1u && BN > 64u) ? 1 : 2",
+        resident="BM > 128u ? 1 : 2",
+        specific=("WARPGROUPS", 1),
+        cuda_only=True,
+    )
+)
+_PARTS_ABOUT = _MMA_ABOUT.replace("halves", "operands in f32 as sums of PARTS parts in bf16,")
+CONV_PARTS_MMA = declare(
+    KernelDecl(
+        "conv_parts_mma",
+        function="conv_mma_body",
+        about=_PARTS_ABOUT,
+        grid=_MMA_GRID,
+        args=_MMA_ARGS,
+        headers=("prims", "mma"),
+        variants={"PARTS": ("2", "3"), "TILE": ("s", "t")},
+        constants=_MMA_CONSTANTS,
+        trials=((1, True, 2, 1, 0, True, True), (2, False, 0, 1, 2, False, True)),
+        threads=128,
+        resident="2",
+        unroll=True,
+        new_compiler=True,
+    )
+)
+CONV_PARTS_WGMMA = declare(
+    KernelDecl(
+        "conv_parts_wgmma",
+        function="conv_mma_body",
+        about=_PARTS_ABOUT,
+        grid=_MMA_GRID,
+        args=_MMA_ARGS,
+        headers=("prims", "mma"),
+        variants={"PARTS": ("2", "3"), "TILE": ("t", "m")},
+        constants={**_MMA_CONSTANTS, "STAGES": 2, "WARPGROUPS": 1},
+        trials=((2, True, 2, 1, 0, True, True, 1), (3, False, 0, 1, 2, True, True, 1)),
+        threads=256,
+        resident="PARTS == 2 && BN == 64u ? 2 : 1",
         specific=("WARPGROUPS", 1),
         cuda_only=True,
     )
@@ -264,7 +292,7 @@ def _problem(ctx: Lowering, node: Node, reading: Reading, pointwise: bool, wishe
     x, w, y = node.inputs[0], node.inputs[1], node.output
     pair = stored_pair(ctx.storage(x), ctx.storage(w), ctx.storage(y))
     columns, products = reading.columns(y.shape[0]), reading.groups * len(reading.phases)
-    half, parts = _multiplied(ctx, node, pair)
+    half, parts = _multiplied(ctx, pair)
     channels = x.shape[1] // reading.groups
     units = reading.terms // channels * -(-channels // 8) if channels else 0
     alike = pointwise and pair[0] == pair[1]
@@ -279,12 +307,12 @@ def _problem(ctx: Lowering, node: Node, reading: Reading, pointwise: bool, wishe
     )  # fmt: skip
 
 
-def _multiplied(ctx: Lowering, node: Node, pair: tuple[DType, DType]) -> tuple[DType | None, int]:
+def _multiplied(ctx: Lowering, pair: tuple[DType, DType]) -> tuple[DType | None, int]:
     """The 16-bit dtype in which matrix instructions may multiply operands of these dtypes, or None, and in how many
-    parts an operand is split for it. Parts take the place of the first of three spatial axes."""
+    parts an operand is split for it."""
     if pair[0] == pair[1] and pair[0].is_half:
         return pair[0], 1
-    if pair != (f32, f32) or node.inputs[0].ndim > 4:
+    if pair != (f32, f32):
         return None, 1
     return bf16, 2 if ctx.precision == "tf32" else 3
 
@@ -389,7 +417,7 @@ def _by_matrices(
     kernel's constant RESIDUAL."""
     x, w, y = node.inputs[0], node.inputs[1], node.output if sums is None else sums[0]
     stored = ctx.storage(y)
-    half, parts = _multiplied(ctx, node, stored_pair(ctx.storage(x), ctx.storage(w), stored))
+    half, parts = _multiplied(ctx, stored_pair(ctx.storage(x), ctx.storage(w), stored))
     assert half is not None
     groups, rows, batch = reading.groups, reading.rows, y.shape[0]
     channels, taps = x.shape[1] // groups, math.prod(w.shape[2:])
@@ -402,10 +430,10 @@ def _by_matrices(
     dims = (groups, rows, taps, channels)
     weights = cast_ref(ctx, ctx.ref(w), ctx.storage(w), half if parts == 1 else f32, w.size)
     if parts > 1:
-        weights = in_parts(ctx, weights, parts, dims, strides, outer=True)
+        weights = in_parts(ctx, weights, parts, dims, strides)
     else:
         weights = in_units(ctx, weights, half, dims, strides)
-    block, table = reading.by_pixel(channels, groups * deep, taps * deep, groups * rows, parts)
+    block, table = reading.by_pixel(channels, groups * deep, taps * deep, groups * rows, x.size // channels * deep)
     activation = _CODE[node.attrs.get("activation")]
     bias, kind = _narrow_bias(ctx, node, half)
     alone, last = chosen.split_k == 1, lies_last(ctx, y)
@@ -414,9 +442,13 @@ def _by_matrices(
     high, across = (PANEL_TILES if chosen.warpgroups else MATRIX_TILES)[chosen.tile][:2]
     columns = reading.columns(batch)
     tiles = math.ceil(columns / high) * math.ceil(rows / across) * groups * len(reading.phases)
-    decl = partial(CONV_WGMMA, WARPGROUPS=1) if chosen.warpgroups else CONV_MMA
+    words: dict[str, str | int] = {"WARPGROUPS": 1} if chosen.warpgroups else {}
+    if parts > 1:
+        decl, words["PARTS"] = CONV_PARTS_WGMMA if chosen.warpgroups else CONV_PARTS_MMA, str(parts)
+    else:
+        decl, words["T"] = CONV_WGMMA if chosen.warpgroups else CONV_MMA, half.name
     kernel = decl(
-        T=half.name,
+        **words,
         TILE=chosen.tile,
         STAGES=chosen.stages,
         PLACED=not reading.dense,
@@ -425,7 +457,6 @@ def _by_matrices(
         RESIDUAL=0 if sums is None else sums[2],
         C_QUADS=rows % 4 == 0 and quads(whole, itemsize=wide.itemsize),
         WIDE=wide != half,
-        PARTS=parts,
     )
     meta = ctx.block(block)
     other = meta if sums is None else ctx.ref(sums[1])

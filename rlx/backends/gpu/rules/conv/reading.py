@@ -53,24 +53,20 @@ class Reading:
         (count, *others), plane = [math.prod(p[2:5]) for p in self.phases], self.meta[8]
         return not others and count == plane
 
-    def by_pixel(self, channels: int, pixel: int, row: int, out: int, parts: int = 1) -> tuple[list[int], Table]:
+    def by_pixel(self, channels: int, pixel: int, row: int, out: int, part: int = 0) -> tuple[list[int], Table]:
         """The argument block and the taps for bodies/conv_mma.h, from the `channels` of a group of x, the units per
-        pixel of x and per row of weights, the elements per pixel of y, and the parts of an element: with several, x has
-        them along its first spatial axis, which must be of one element. The list of taps ends with an empty one."""
-        rows, own_taps = self.groups * self.rows, row * self.groups // pixel  # of the weights
-        pairs = [(i, j) for i in range(parts) for j in range(parts - i)]
-        block = [self.meta[0] * parts, *self.meta[1:6], pixel, row, out, *self.meta[8:12], self.meta[14], rows * row, 0]
+        pixel of x, per row of weights and per `part` of x, and the elements per pixel of y. The list of taps ends with
+        an empty one."""
+        every = self.groups * self.rows * row
+        block = [*self.meta[:6], pixel, row, out, *self.meta[8:12], self.meta[14], part, every]
         taps, done = [], 0
         for terms, first, *rest in self.phases:
             count = terms // channels
-            block += [count * len(pairs), done, *rest]
+            block += [count, done, *rest]
             own = self.taps[first : first + count].copy()
             own[:, 0] = np.arange(count) if self.places is None else self.places[first : first + count]
-            own = np.repeat(own, len(pairs), axis=0)
-            own[:, 1] += np.tile([i for i, _ in pairs], count)
-            own[:, 0] += np.tile([j for _, j in pairs], count) * (rows * own_taps)
             taps.append(own)
-            done += count * len(pairs)
+            done += count
         return block, np.concatenate([*taps, np.zeros((1, 4), np.int32)]).astype(np.int32)
 
 

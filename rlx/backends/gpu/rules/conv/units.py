@@ -35,7 +35,7 @@ CONV_PARTS = declare(
         args=(
             *reads(x="f32"),
             *writes(y="b16"),
-            *uints("n0", "n1", "n2", "channels", "s0", "s1", "s2", "step", "image", "plane"),
+            *uints("n0", "n1", "n2", "channels", "s0", "s1", "s2", "step"),
         ),
         constants={"NEAR": 1, "PARTS": 3, "VECTORS": False},
         trials=((1, 3, False), (2, 2, True)),
@@ -49,7 +49,7 @@ def lies_last(ctx: Lowering, t: Tensor) -> bool:
 
 
 def pixels_in_units(ctx: Lowering, x: Tensor, dtype: DType, groups: int, parts: int = 1) -> Ref:
-    """An image as (N, pixels, groups, channels), in units, or with several parts as (N, parts, pixels, groups,
+    """An image as (N, pixels, groups, channels), in units, or with several parts as (parts, N, pixels, groups,
     channels)."""
     batch, channels, size = x.shape[0], x.shape[1] // groups, math.prod(x.shape[2:])
     dims = (batch, size, groups, channels)
@@ -57,7 +57,7 @@ def pixels_in_units(ctx: Lowering, x: Tensor, dtype: DType, groups: int, parts: 
     strides = contiguous(dims) if lies_last(ctx, x) else apart
     source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), dtype if parts == 1 else f32, x.size)
     if parts > 1:
-        return in_parts(ctx, source, parts, dims, strides, outer=False)
+        return in_parts(ctx, source, parts, dims, strides)
     return in_units(ctx, source, dtype, dims, strides)
 
 
@@ -79,21 +79,14 @@ def in_units(ctx: Lowering, source: Ref, dtype: DType, dims: tuple[int, int, int
 
 
 def in_parts(
-    ctx: Lowering, source: Ref, parts: int, dims: tuple[int, int, int, int], strides: Sequence[int], outer: bool
+    ctx: Lowering, source: Ref, parts: int, dims: tuple[int, int, int, int], strides: Sequence[int]
 ) -> Ref:
-    """As `in_units`, for f32, as so many parts in bf16 whose sum an element is. The parts are the outermost axis
-    (`outer`), or the one after the first."""
+    """As `in_units`, of elements in f32, each as so many parts in bf16 whose sum it is. The parts are the first axis."""
     n0, n1, n2, channels = dims
-    deep = -(-channels // 8)
-    units = n0 * n1 * n2 * deep
+    units = n0 * n1 * n2 * -(-channels // 8)
     result = ctx.scratch(16 * units * parts)
-    image = n1 * n2 * deep * (1 if outer else parts)
-    starts = (source.offset // f32.itemsize, *strides[:3])
-    vectors = strides[3] == 1 and channels == 8 * deep and all(
-        n == 1 or s % 8 == 0 for n, s in zip((2, n0, n1, n2), starts, strict=True)
-    )
+    steps = [source.offset // f32.itemsize, *(s for n, s in zip(dims[:3], strides, strict=False) if n > 1)]
+    vectors = strides[3] == 1 and channels % 8 == 0 and all(s % 4 == 0 for s in steps)
     kernel = CONV_PARTS(NEAR=1 if strides[1] <= strides[2] and n1 > 1 else 2, PARTS=parts, VECTORS=vectors)
-    pointers = [source, result]
-    plane = units if outer else n1 * n2 * deep
-    ctx.launch(kernel, groups_for(ctx, units), [*pointers, *dims, *strides, image, plane])
+    ctx.launch(kernel, groups_for(ctx, units), [source, result, *dims, *strides])
     return result
