@@ -464,8 +464,8 @@ def _by_matrices(
     sizes = [batch, groups, rows, len(reading.phases), columns, deep, chosen.chunk, chosen.split_k]
     ctx.launch(kernel, ctx.groups(tiles * chosen.split_k), [*pointers, *sizes])
     if not alone:
-        parts, whole = whole, ctx.ref(y) if last else ctx.scratch(y.size * stored.itemsize)
-        _join(ctx, node, parts, wide, chosen.split_k, whole, stored, last_shape(y.shape))
+        apart, whole = whole, ctx.ref(y) if last else ctx.scratch(y.size * stored.itemsize)
+        _join(ctx, node, apart, wide, chosen.split_k, whole, stored, last_shape(y.shape))
     if not last:
         from_last(ctx, y.shape, stored, whole, ctx.ref(y))
 

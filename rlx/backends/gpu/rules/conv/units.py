@@ -81,7 +81,7 @@ def in_units(ctx: Lowering, source: Ref, dtype: DType, dims: tuple[int, int, int
 def in_parts(
     ctx: Lowering, source: Ref, parts: int, dims: tuple[int, int, int, int], strides: Sequence[int]
 ) -> Ref:
-    """As `in_units`, of elements in f32, each as so many parts in bf16 whose sum it is. The parts are the first axis."""
+    """As `in_units`, of f32: each element as so many parts in bf16, whose sum it is. The parts are the first axis."""
     n0, n1, n2, channels = dims
     units = n0 * n1 * n2 * -(-channels // 8)
     result = ctx.scratch(16 * units * parts)
