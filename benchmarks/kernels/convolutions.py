@@ -5,11 +5,12 @@
 
 Shapes: TFLOP/s of a convolution with bias and relu between two others, so that its input and result lie as they do in
 the network; weights as a caller gives them, to repack them is counted. "before": without matrix instructions.
-tf32: f32 at that precision. --every: each tile by itself, too; --alone: without torch and without "before"; --panels: all by instructions of
-warpgroups. Times are the least of several runs by the device's own timestamps; torch's are those of calls in a row,
-with channels last. The network: milliseconds a run with its input on the device, and its NMSE against the same network
-in float64. Steps: the network's, in µs, the least of ten runs. Training: milliseconds a step of a ResNet-18 for
-pictures of 32 x 32, a batch of 128, with norms of batches, weights in 16 bits with masters of f32, AdamW.
+tf32: f32 at that precision. --every: each tile by itself, too; --alone: without torch and without "before"; --panels:
+all by instructions of warpgroups. Times are the least of several runs by the device's own timestamps; torch's are those
+of calls in a row, with channels last. The network: milliseconds a run with its input on the device, and its NMSE
+against the same network in float64. Steps: the network's, in µs, the least of ten runs. Training: milliseconds a step
+of a ResNet-18 for pictures of 32 x 32, a batch of 128, with norms of batches, weights in 16 bits with masters of f32,
+AdamW.
 """
 
 from __future__ import annotations

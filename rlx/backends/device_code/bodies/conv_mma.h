@@ -52,13 +52,6 @@
 #define PIXELS (128u / WARP_COLUMNS)  // that a warp puts at once
 #define PUTS (16u / PIXELS)
 #define NOWHERE 0xffffffffu
-// Unit i of part p.
-#define UNIT_OF(i, p, plane) ((p) == 0u ? (i) : (i) + (p) * META(plane))
-#ifdef RLX_GLSL
-#define SET_WORD(unit, c, w) unit[c] = w;
-#else
-#define SET_WORD(unit, c, w) ((uint*)&(unit))[c] = w;
-#endif
 #define META(i) LOAD(u32, meta, i)
 #define PHASE(i) LOAD(u32, meta, 16u + phase * 8u + (i))
 

@@ -30,14 +30,21 @@
 #define WARP_COLUMNS (BN / 2u)
 #endif
 #define MATRICES (WARP_COLUMNS / 16u)  // in 16 of a warp's rows
-// Multiplies a slice into `acc`: the place of 16 terms of block i of A, of 16 columns j of B, the distance of their rows,
-// and whether they lie there transposed. With PARTS, elements are sums of parts, which lie PART_A and PART_B units apart:
-// parts p of A and q of B are multiplied where p + q < PARTS, small ones first.
+// PARTS: elements are sums of so many parts, which lie PART_A and PART_B units apart in a slice. UNIT_OF: unit i of part p
+// in memory; SET_WORD: a word of a unit.
 #ifndef PARTS
 #define PARTS 1u
 #define PART_A 0u
 #define PART_B 0u
 #endif
+#define UNIT_OF(i, p, plane) ((p) == 0u ? (i) : (i) + (p) * META(plane))
+#ifdef RLX_GLSL
+#define SET_WORD(unit, c, w) unit[c] = w;
+#else
+#define SET_WORD(unit, c, w) ((uint*)&(unit))[c] = w;
+#endif
+// Multiplies a slice into `acc`: the place of 16 terms of block i of A, of 16 columns j of B, the distance of their rows,
+// and whether they lie there transposed. Parts p of A and q of B are multiplied where p + q < PARTS, small ones first.
 #define MULTIPLY_SLICE(PLACE_A, PITCH_A, TURNED_A, PLACE_B, PITCH_B, TURNED_B)                     \
     UNROLL for (uint kk = 0u; kk < BK / 16u; kk++) {                                               \
         MATRIX_B mb[MATRICES * PARTS];                                                             \

@@ -287,17 +287,22 @@ def weight_candidates(target: Target, p: Problem) -> list[Candidate]:
 
 def _weight_matrices(target: Target, p: Problem) -> Iterator[Matrices]:
     """Tiles of each size and number of stages, with enough parts to give each multiprocessor two workgroups and to keep
-    sums short."""
-    slices = math.ceil(p.terms / _DEPTH)
+    sums short. Products of three parts of f32 gain where loads overlap with them."""
+    slices, each = math.ceil(p.terms / _DEPTH), p.parts or 1
+    rank = 2.5 if each == 3 and not target.matrices.overlapped else 1.5
     for name, (high, wide, rate, alone) in MATRIX_TILES.items():
+        nbytes = each * _DEPTH * (high + wide + 16) * 2
+        if p.parts and (name not in _PARTS_RATES[p.parts] or nbytes > target.shared_bytes):
+            continue
+        rate = _PARTS_RATES[p.parts][name] if p.parts else rate
         tiles = math.ceil(p.rows / high) * math.ceil(p.units * 8 / wide) * p.products
         wanted = max(1, min(2 * target.units // tiles, p.terms // _LEAST_TERMS), -(-p.terms // _WEIGHT_CHUNK))
         chunk = max(1, math.ceil(slices / wanted))
         split_k = max(1, math.ceil(slices / chunk))
         rounds = max(math.ceil(tiles * split_k / target.units), 1 / alone)
         time = rounds * high * wide * (chunk * _DEPTH + _TILE_START_TERMS) / rate
-        for n in _stages(target, _DEPTH * (high + wide + 16) * 2):
-            yield Matrices((1.5, time, -n), name, n, chunk, split_k)
+        for n in _stages(target, nbytes, 2 if p.parts else _STAGES):
+            yield Matrices((rank, time, -n), name, n, chunk, split_k)
 
 
 def _cut(terms: int, wanted: int) -> tuple[int, int]:

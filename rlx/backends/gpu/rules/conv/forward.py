@@ -28,7 +28,7 @@ from rlx.backends.gpu.rules.conv.choice import (
     choose,
 )
 from rlx.backends.gpu.rules.conv.reading import Reading, backward_reading, forward_reading, window_meta
-from rlx.backends.gpu.rules.conv.units import in_parts, in_units, lies_last, pixels_in_units
+from rlx.backends.gpu.rules.conv.units import in_parts, in_units, lies_last, multiplied, pixels_in_units
 from rlx.backends.gpu.rules.movement import from_last
 from rlx.dtypes import DType, bf16, f16, f32, promote
 from rlx.ir import Node, Tensor, get_op
@@ -292,7 +292,7 @@ def _problem(ctx: Lowering, node: Node, reading: Reading, pointwise: bool, wishe
     x, w, y = node.inputs[0], node.inputs[1], node.output
     pair = stored_pair(ctx.storage(x), ctx.storage(w), ctx.storage(y))
     columns, products = reading.columns(y.shape[0]), reading.groups * len(reading.phases)
-    half, parts = _multiplied(ctx, pair)
+    half, parts = multiplied(ctx, pair)
     channels = x.shape[1] // reading.groups
     units = reading.terms // channels * -(-channels // 8) if channels else 0
     alike = pointwise and pair[0] == pair[1]
@@ -305,16 +305,6 @@ def _problem(ctx: Lowering, node: Node, reading: Reading, pointwise: bool, wishe
         reading.rows, columns, reading.terms, products, y.size, pair[0], alike, half if units else None, units, moved,
         alone, *split,
     )  # fmt: skip
-
-
-def _multiplied(ctx: Lowering, pair: tuple[DType, DType]) -> tuple[DType | None, int]:
-    """The 16-bit dtype in which matrix instructions may multiply operands of these dtypes, or None, and in how many
-    parts an operand is split for it."""
-    if pair[0] == pair[1] and pair[0].is_half:
-        return pair[0], 1
-    if pair != (f32, f32):
-        return None, 1
-    return bf16, 2 if ctx.precision == "tf32" else 3
 
 
 def _takes_images(ctx: Lowering, node: Node, wished: bool, forward: bool) -> bool:
@@ -417,7 +407,7 @@ def _by_matrices(
     kernel's constant RESIDUAL."""
     x, w, y = node.inputs[0], node.inputs[1], node.output if sums is None else sums[0]
     stored = ctx.storage(y)
-    half, parts = _multiplied(ctx, stored_pair(ctx.storage(x), ctx.storage(w), stored))
+    half, parts = multiplied(ctx, stored_pair(ctx.storage(x), ctx.storage(w), stored))
     assert half is not None
     groups, rows, batch = reading.groups, reading.rows, y.shape[0]
     channels, taps = x.shape[1] // groups, math.prod(w.shape[2:])

@@ -11,7 +11,7 @@ from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, w
 from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import Ref
 from rlx.backends.gpu.rules.movement import move
-from rlx.dtypes import DType, f32
+from rlx.dtypes import DType, bf16, f32
 from rlx.ir import Tensor
 
 CONV_UNITS = declare(
@@ -41,6 +41,16 @@ CONV_PARTS = declare(
         trials=((1, 3, False), (2, 2, True)),
     )
 )
+
+
+def multiplied(ctx: Lowering, pair: tuple[DType, DType]) -> tuple[DType | None, int]:
+    """The 16-bit dtype in which matrix instructions may multiply operands of these dtypes, or None, and in how many
+    parts an operand is split for it."""
+    if pair[0] == pair[1] and pair[0].is_half:
+        return pair[0], 1
+    if pair != (f32, f32):
+        return None, 1
+    return bf16, 2 if ctx.precision == "tf32" else 3
 
 
 def lies_last(ctx: Lowering, t: Tensor) -> bool:
