@@ -4,18 +4,22 @@
 // neighbours, in whole units that may be read by fours.
 #include "stream.h"
 
-// The first part of v, which becomes the remainder: none of what is infinite or no number. A number that would be rounded
-// to infinity is cut off instead.
-RLX_FN uint take_part(RLX_OUT(float) v) {
-    uint h = p_brain_bits(v);
-    if ((h & 0x7fffu) == 0x7f80u) h = RLX_BITS(v) >> 16;
-    v = (h & 0x7f80u) == 0x7f80u ? 0.0f : v - p_bf16_value(h);
-    return h;
+// The first part of v: a number that would be rounded to infinity is cut off instead.
+RLX_FN uint first_part(const float v) {
+    const uint h = p_brain_bits(v);
+    return (h & 0x7fffu) == 0x7f80u ? RLX_BITS(v) >> 16 : h;
 }
-RLX_FN uint take_pair(RLX_OUT(float) x, RLX_OUT(float) y) {
-    const uint low = take_part(x);
-    return low | take_part(y) << 16;
+// v less its first part: nothing of what is infinite or no number.
+RLX_FN float less_part(const float v, const uint h) {
+    return (h & 0x7f80u) == 0x7f80u ? 0.0f : v - p_bf16_value(h);
 }
+#define TAKE_PAIR(w, a, b)                                 \
+    {                                                      \
+        const uint ha = first_part(a), hb = first_part(b); \
+        w = ha | hb << 16;                                 \
+        a = less_part(a, ha);                              \
+        b = less_part(b, hb);                              \
+    }
 
 RLX_FN void conv_parts_body(PTR(f32) x, PTR(b16) y, const uint n0, const uint n1, const uint n2, const uint channels,
                             const uint s0, const uint s1, const uint s2, const uint step) {
@@ -41,8 +45,11 @@ RLX_FN void conv_parts_body(PTR(f32) x, PTR(b16) y, const uint n0, const uint n1
     }
     const uint to = ((i0 * n1 + i1) * n2 + i2) * deep + u, plane = n0 * n1 * n2 * deep;
     UNROLL for (uint p = 0u; p < PARTS; p++) {
-        const uint first = take_pair(low.x, low.y), second = take_pair(low.z, low.w);
-        const uint third = take_pair(high.x, high.y);
-        y AT(to + p * plane) = UVEC4(first, second, third, take_pair(high.z, high.w));
+        uvec4 unit;
+        TAKE_PAIR(unit.x, low.x, low.y)
+        TAKE_PAIR(unit.y, low.z, low.w)
+        TAKE_PAIR(unit.z, high.x, high.y)
+        TAKE_PAIR(unit.w, high.z, high.w)
+        y AT(to + p * plane) = unit;
     }
 }
