@@ -395,3 +395,32 @@ def test_a_device_without_matrices_has_no_images_with_channels_last(monkeypatch:
     _, _, lowering = program(_block)
     assert not lowering.last
     assert all("conv_mma" not in kernel_name(s) for s in lowering.steps)
+
+
+def _norms(graph: Graph) -> None:
+    """Norms over the channels of images that lie with them last, by way of transpositions, as ConvNeXt has them."""
+    x = graph.input("x", (2, 16, 6, 5), "bf16")
+    weights = [graph.input(f"w{i}", (16, 16, 3, 3), "bf16") for i in range(3)]
+    scale, shift = graph.input("s", (16,), "bf16"), graph.input("t", (16,), "bf16")
+    y = rlx.conv(x, weights[0], pads=1)
+    for w in weights[1:]:
+        normed = rlx.layer_norm(rlx.conv(y, w, pads=1).transpose(0, 2, 3, 1), scale, shift)
+        y = y + (normed * scale).transpose(0, 3, 1, 2)
+    graph.output("y", rlx.conv(y, weights[0], pads=1))
+    graph.output("z", y.transpose(0, 2, 3, 1))
+
+
+@on_host
+@pytest.mark.vulkan
+@pytest.mark.parametrize("planner", ["reuse", "bump"])
+def test_a_transposition_that_moves_no_byte_is_no_step(planner: str) -> None:
+    """What it turns is made where the result lies; but not where something else reads it too."""
+    with forcing(algorithm="matrices", tile="s", stages=4, split_k=1):
+        graph, planned, lowering = program(_norms, planner)
+    feeds = _feeds(graph)
+    got = carried_out(graph, planned, lowering, [feeds[n] for n in graph.inputs], "cuda")
+    values = evaluate(graph, feeds, upcast=True)
+    for name, t in graph.outputs.items():
+        close(got[name], values[t.id], nmse=1e-4, worst=5e-2)
+    between = [kernel_name(s) for s in lowering.steps if "transpose" in s.label]
+    assert len(between) == 1, between
