@@ -115,11 +115,12 @@ class _Body:
                 if repeat is None and x.id in places:
                     args.append(places[x.id])
                 elif key in numbers:
-                    args.append(ex.arg(numbers[key], x.dtype))
+                    value = ex.arg(numbers[key], x.dtype)
+                    args.append(value if x.dtype == t.dtype else ex.cast(value, t.dtype))
                 else:
-                    value = literal(t)
-                    assert value is not None
-                    args.append(value)
+                    number = literal(t)
+                    assert number is not None
+                    args.append(number)
             computed.append((explicit(node_trees(node)), tuple(args)))
             for t in node.outputs:
                 places[t.id] = len(places)

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from rlx.dtypes import f32, f64
 from rlx.ir import Graph, Node, Tensor
 from rlx.passes.repeats import Repeat, repeat_of, splits
 from rlx.passes.rewriting import SupportOf
@@ -188,15 +189,24 @@ class FusionGroupFinder:
         return all(cheap(node_trees(self.nodes[i])) for i in producer.members) and producer.cost <= 4
 
     def read(self, t: Tensor) -> tuple[Tensor, Repeat | None]:
-        """The tensor that a group reads for t: the source of its broadcasts, or what t repeats, and the repetition."""
+        """The tensor that a group reads for t: the source of its broadcasts, which may be of a narrower dtype, or what
+        t repeats, and the repetition."""
         known = self._read.get(t.id)
         if known is None:
             x = source(t)
             if x.id not in self._repeats:
                 self._repeats[x.id] = repeat_of(x)
             repeat = self._repeats[x.id]
-            known = self._read[t.id] = (x, None) if repeat is None else (repeat.base, repeat)
+            known = self._read[t.id] = (self._narrow(x), None) if repeat is None else (repeat.base, repeat)
         return known
+
+    def _narrow(self, x: Tensor) -> Tensor:
+        """What x widens, if that is in memory as it is and other nodes read x: it has half the bytes."""
+        if not widens_half(x.node):
+            return x
+        given = x.node.inputs[0]
+        apart = self.position[given.id] not in self.region and any(i not in self.region for i in self._readers(x))
+        return given if apart else x
 
     def _port(self, t: Tensor) -> _Port:
         x, repeat = self.read(t)
@@ -324,6 +334,11 @@ class FusionGroupFinder:
                     heapq.heappush(ready, (units[f][-1], f))
         assert len(done) == len(units), "regions form a cycle"
         return done
+
+
+def widens_half(node: Node) -> bool:
+    """Whether a node casts halves to a wider float."""
+    return node.op.converts and node.inputs[0].dtype.is_half and node.outputs[0].dtype in (f32, f64)
 
 
 def fusible(node: Node) -> bool:
