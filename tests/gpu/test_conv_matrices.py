@@ -117,7 +117,8 @@ def test_sums_that_parts_cannot_express_are_computed_again(op: str) -> None:
 def test_parts_add_up_to_what_was_split(backend: str, turned: bool, channels: int) -> None:
     """Three parts, of every magnitude; an infinity, no number, and what would round to infinity too."""
     rng = np.random.default_rng(0)
-    value = (rng.standard_normal((2, channels, 15)) * 10.0 ** rng.integers(-25, 30, (2, channels, 15))).astype(np.float32)
+    shape = (2, channels, 15)
+    value = (rng.standard_normal(shape) * 10.0 ** rng.integers(-25, 30, shape)).astype(np.float32)
     largest = np.finfo(np.float32).max
     value.reshape(-1)[:6] = [np.inf, -np.inf, np.nan, largest, -largest, 0.0]
     deep = -(-channels // 8)
@@ -444,8 +445,8 @@ def _statistics(graph: Graph) -> None:
 @pytest.mark.vulkan
 @pytest.mark.parametrize("planner", ["reuse", "bump"])
 def test_statistics_read_halves_as_they_are(planner: str) -> None:
-    """No image is widened for a sum: the sum, and all that is elementwise, reads the halves. The gradient before a norm is a
-    difference of near numbers, of which bf16 leaves few digits."""
+    """No image is widened for a sum: the sum, and all that is elementwise, reads the halves. The gradient before a norm
+    is a difference of near numbers, of which bf16 leaves few digits."""
     with forcing(algorithm="matrices", tile="s", stages=4, split_k=1):
         graph, planned, lowering = program(_statistics, planner)
     feeds = _feeds(graph)
