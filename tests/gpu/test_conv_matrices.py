@@ -345,10 +345,12 @@ def test_pools_with_channels_last(op: str, counted: bool, backend: str) -> None:
         ((9, 7), (3, 3), (1, 1), (1, 1), ((1, 1), (1, 1)), np.float32),
         ((8, 11), (5, 2), (2, 3), (1, 2), ((0, 3), (2, 0)), BF16),
         ((13,), (4,), (1,), (1,), ((0, 0),), None),
+        ((5, 10), (2, 7), (1, 1), (1, 1), ((1, 0), (3, 3)), BF16),
+        ((9,), (9,), (1,), (1,), ((4, 4),), None),
         ((3, 4, 5), (2, 3, 3), (1, 2, 1), (1, 1, 1), ((1, 0), (1, 1), (1, 1)), None),
     ],
 )
-@pytest.mark.sample(2, vulkan=1)
+@pytest.mark.sample(3, vulkan=1)
 def test_channels_convolved_by_themselves(
     sizes: Any, kernel: Any, strides: Any, dilations: Any, pads: Any, bias: Any, backend: str
 ) -> None:

@@ -176,12 +176,13 @@ CONV_DEPTHWISE = declare(
         args=(*reads(x="T", w="T", bias="f32", meta="u32"), *writes(y="T"), *uints("batch", "deep")),
         headers=("rounding", "prims"),
         variants={"T": ("f16", "bf16")},
-        constants={"ACTIVATION": 0, "BIAS": 0},
-        trials=((2, 1), (0, 0), (1, 2)),
+        constants={"ACTIVATION": 0, "BIAS": 0, "ROW": 0},
+        trials=((2, 1, 0), (0, 0, 7), (1, 2, 3)),
     )
 )
 
 _PIXELS = 4  # neighbouring outputs that a thread of the depthwise kernel computes
+_MOST_ROW = 7  # the most taps along the last axis that it holds at once
 _CODE = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6}
 
 
@@ -329,7 +330,9 @@ def _depthwise(ctx: Lowering, node: Node) -> None:
     bias, kind = _narrow_bias(ctx, node, half)
     meta = ctx.block(window_meta(x, y.shape[2:], w.shape[2:], node))
     lines = math.prod(y.shape[:-1]) // channels
-    kernel = CONV_DEPTHWISE(T=half.name, ACTIVATION=_CODE[node.attrs["activation"]], BIAS=kind)
+    near = node.attrs["strides"][-1] == node.attrs["dilations"][-1] == 1
+    row = w.shape[-1] if near and w.shape[-1] <= _MOST_ROW else 0
+    kernel = CONV_DEPTHWISE(T=half.name, ACTIVATION=_CODE[node.attrs["activation"]], BIAS=kind, ROW=row)
     threads = lines * -(-y.shape[-1] // _PIXELS) * (channels // 8)
     pointers = [ctx.ref(x), weights, meta if bias is None else bias, meta, ctx.ref(y)]
     ctx.launch(kernel, groups_for(ctx, threads), [*pointers, x.shape[0], channels // 8])
