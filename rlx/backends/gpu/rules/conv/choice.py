@@ -37,8 +37,9 @@ _BARE_RATES = {"t": 0.68e6}
 PANEL_TILES = {"t": (128, 64, 1.2e6, 0.5, 4), "m": (128, 128, 1.5e6, 0.6, 3), "l": (256, 128, 1.45e6, 1.0, 4)}
 # The same tiles of operands in parts, by the number of parts: multiply-adds of whole elements. Others have too few
 # registers for sums that are added up after every slice.
-_PARTS_RATES = {2: {"s": 0.2e6, "t": 0.25e6}, 3: {"s": 0.1e6, "t": 0.13e6}}
-_PANEL_PARTS = {2: {"t": (0.4e6, 2), "m": (0.5e6, 3)}, 3: {"t": (0.2e6, 2), "m": (0.25e6, 2)}}  # and their stages
+_PARTS_RATES = {2: {"s": 0.2e6, "t": 0.27e6}, 3: {"s": 0.1e6, "t": 0.15e6}}
+_PANEL_PARTS = {2: {"t": (0.55e6, 2), "m": (0.68e6, 3)}, 3: {"t": (0.32e6, 2), "m": (0.39e6, 2)}}  # and their stages
+_PARTS_START_TERMS = 200
 _LIBRARY_RATE = 1.3e5  # multiply-adds of f32 per µs of a multiprocessor by the vendor's library
 _PANEL_DEPTH = 64
 _DEPTH = 32  # terms of a slice
@@ -232,7 +233,8 @@ def _parts(
         chunk = max(1, math.ceil(slices / wanted))
         split_k = max(1, math.ceil(slices / chunk))
         rounds = max(math.ceil(tiles * split_k / target.units), 1 / alone)
-        time = rounds * high * wide * (chunk * depth + _TILE_START_TERMS) / rate
+        start = _PARTS_START_TERMS if p.parts else _TILE_START_TERMS
+        time = rounds * high * wide * (chunk * depth + start) / rate
         if split_k > 1:
             time += _LEAST_JOIN_US + p.size * (4 * split_k + 2) * 2 / _BYTES_PER_US
         yield time, chunk, split_k

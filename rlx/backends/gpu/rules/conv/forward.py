@@ -299,7 +299,7 @@ def _problem(ctx: Lowering, node: Node, reading: Reading, pointwise: bool, wishe
     alike = pointwise and pair[0] == pair[1]
     alone = channels == reading.rows == 1 and reading.places is None and reading.groups % 8 == 0
     whole = alone or channels % 8 == 0  # whether units are contiguous in memory
-    moved = 0 if parts > 1 or (whole and (wished or lies_last(ctx, x))) else x.size
+    moved = 0 if (whole or parts > 1) and (wished or lies_last(ctx, x)) else x.size
     moved += 0 if wished or lies_last(ctx, y) else y.size
     split = (parts, x.size + w.size) if parts > 1 and units else (0, 0)
     return Problem(

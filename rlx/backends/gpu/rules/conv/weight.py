@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from rlx.backends.gpu.elementwise.strided import View, contiguous
+from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
+from rlx.backends.gpu.gemm.launch import epilogue_tree
 from rlx.backends.gpu.program.casts import THREADS, cast_ref, native
 from rlx.backends.gpu.program.images import IMAGES, Maker
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
@@ -89,6 +90,7 @@ CONV_WEIGHT_PARTS_MMA = declare(
         new_compiler=True,
     )
 )
+_FEW_PARTS = 10  # that one elementwise launch adds up, whose threads are not shared among the parts
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
@@ -129,6 +131,12 @@ def lower_conv_grad_weight(ctx: Lowering, node: Node) -> None:
 
 def _add_up(ctx: Lowering, parts: Ref, target: Ref, stored: DType, count: int, size: int) -> None:
     """Adds up `count` parts of f32, each of `size` elements, in order."""
+    if count <= _FEW_PARTS:
+        nbytes = size * f32.itemsize
+        each = [Ref(parts.segment, parts.offset + i * nbytes, nbytes) for i in range(count)]
+        tree = epilogue_tree(f32, None, None, stored, (1.0,) * count)
+        launch_tree(ctx, [tree], (size,), [View(ref, f32, (1,)) for ref in each], [View(target, stored, (1,))])
+        return
     across, along = 32, THREADS // 32
     reduce = REDUCE(IO=f"f32_{stored}", ACROSS=across, ALONG=along, KIND=0, READS=0, PARTS=0)
     ctx.launch(reduce, ctx.groups(math.ceil(size / across)), [parts, target, 1, count, size, count, 1, 1.0])
