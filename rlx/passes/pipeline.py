@@ -24,6 +24,7 @@ from rlx.passes.params import sink_casts
 from rlx.passes.recognize import recognize
 from rlx.passes.renew_last import renew_last
 from rlx.passes.rewriting import SupportOf, native_everywhere
+from rlx.passes.share_means import share_means
 from rlx.passes.simplify import simplified, simplify
 
 
@@ -79,6 +80,8 @@ def optimize(
     counts.append(("legalize", len(graph.nodes)))
     native = report.tensors
     if fuse:
+        if launches:
+            stage("share_means", share_means)
         stage("simplify", lambda g: g if g is simple else simplify(g))
         stage("fuse_epilogues", lambda g: fuse_epilogues(g, support))
         stage("fuse_heads", lambda g: fuse_heads(g, support))
