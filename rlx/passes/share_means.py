@@ -12,7 +12,7 @@ Key = tuple[int, tuple[int, ...]]
 def share_means(graph: Graph) -> Graph:
     """Rounds a mean of halves from the mean of the same numbers in f32, where the graph has both: statistics of a batch
     are read once."""
-    found = [(node, _halves(node)) for node in graph.nodes if node.op.averages]
+    found = [(node, _halves(node)) for node in graph.nodes]
     keys = {id(node): (x.id, tuple(node.attrs["axes"])) for node, x in found if x is not None}
     narrow = {keys[id(node)] for node, x in found if x is not None and node.inputs[0] is x}
     shared = narrow & {keys[id(node)] for node, x in found if x is not None and node.inputs[0] is not x}
@@ -40,7 +40,7 @@ def share_means(graph: Graph) -> Graph:
 
 def _halves(node: Node) -> Tensor | None:
     """The halves of which a node is the mean, in their dtype or in f32; None for any other node."""
-    if not node.op.averages:
+    if not node.op.averages or "axes" not in node.attrs:  # as a pool's mean
         return None
     x = node.inputs[0]
     if x.dtype.is_half:
