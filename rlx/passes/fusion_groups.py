@@ -60,8 +60,11 @@ class FusionGroupFinder:
 
     Inputs and readers of each node are looked up once and cached, since groups grow by one node hundreds of times."""
 
-    def __init__(self, graph: Graph, support: SupportOf, native: Collection[int] = frozenset()) -> None:
+    def __init__(
+        self, graph: Graph, support: SupportOf, native: Collection[int] = frozenset(), halves: bool = False
+    ) -> None:
         self.nodes = graph.nodes
+        self.halves = halves
         self.position = {t.id: i for i, node in enumerate(graph.nodes) for t in node.outputs}
         self.users: dict[int, list[int]] = {t.id: [] for t in graph.tensors()}
         for i, node in enumerate(graph.nodes):
@@ -75,7 +78,7 @@ class FusionGroupFinder:
         self.region: dict[int, FusionGroup] = {}
         self._spread: dict[int, tuple[int, Mapping[int, int]]] = {}
         for i, node in enumerate(graph.nodes):
-            if fusible(node) and (node.outputs[0].id in native or support(node) == "native"):
+            if fusible(node) and not self._summed(node) and (node.outputs[0].id in native or support(node) == "native"):
                 trees = node_trees(node)
                 self.region[i] = FusionGroup(node.outputs[0].shape, [i], cost=cost(trees))
                 self._spread.update({t.id: spread(tree) for t, tree in zip(node.outputs, trees, strict=True)})
@@ -201,12 +204,20 @@ class FusionGroupFinder:
         return known
 
     def _narrow(self, x: Tensor) -> Tensor:
-        """What x widens, if that is in memory as it is and other nodes read x: it has half the bytes."""
+        """What x widens, where other nodes than elementwise ones read x: it is in memory, too, in half the bytes."""
         if not widens_half(x.node):
             return x
+        i = self.position[x.id]
         given = x.node.inputs[0]
-        apart = self.position[given.id] not in self.region and any(i not in self.region for i in self._readers(x))
-        return given if apart else x
+        apart = self.position[given.id] not in self.region and any(j not in self.region for j in self._readers(x))
+        return given if apart or i not in self.region else x
+
+    def _summed(self, node: Node) -> bool:
+        """Whether a node widens halves for sums, which read the halves, and for elementwise nodes."""
+        if not (self.halves and widens_half(node)) or node.output.id in self.results:
+            return False
+        others = [self.nodes[j] for j in self.users[node.output.id] if not fusible(self.nodes[j])]
+        return bool(others) and all(other.op.joins == "add" for other in others)
 
     def _port(self, t: Tensor) -> _Port:
         x, repeat = self.read(t)

@@ -90,7 +90,7 @@ def optimize(
             stage("fuse_normed", lambda g: fuse_normed(g, support))
         stage("fuse_norms", lambda g: fuse_norms(g, support))
         stage("sink_casts", lambda g: sink_casts(g, support))
-        stage("fuse_groups", lambda g: fuse_groups(g, support, native))
+        stage("fuse_groups", lambda g: fuse_groups(g, support, native, launches))
     stage("isolate_results", isolate_results)
     if fuse:
         stage("renew_last", renew_last)
