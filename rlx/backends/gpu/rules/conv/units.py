@@ -10,7 +10,7 @@ from rlx.backends.gpu.program.casts import cast_ref, groups_for
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import Ref
-from rlx.backends.gpu.rules.movement import move
+from rlx.backends.gpu.rules.movement import move, to_last
 from rlx.dtypes import DType, bf16, f32
 from rlx.ir import Tensor
 
@@ -51,6 +51,7 @@ def multiplied(ctx: Lowering, pair: tuple[DType, DType]) -> tuple[DType | None, 
     if pair != (f32, f32):
         return None, 1
     return bf16, 2 if ctx.precision == "tf32" else 3
+_LEAST_TURNED = 16  # channels from which an image is transposed by tiles before it is split
 
 
 def lies_last(ctx: Lowering, t: Tensor) -> bool:
@@ -67,6 +68,10 @@ def pixels_in_units(ctx: Lowering, x: Tensor, dtype: DType, groups: int, parts: 
     strides = contiguous(dims) if lies_last(ctx, x) else apart
     source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), dtype if parts == 1 else f32, x.size)
     if parts > 1:
+        if strides == apart and x.shape[1] >= _LEAST_TURNED:
+            turned = ctx.scratch(x.size * f32.itemsize)
+            to_last(ctx, x.shape, f32, source, turned)
+            source, strides = turned, contiguous(dims)
         return in_parts(ctx, source, parts, dims, strides)
     return in_units(ctx, source, dtype, dims, strides)
 
