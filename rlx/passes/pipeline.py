@@ -24,7 +24,6 @@ from rlx.passes.params import sink_casts
 from rlx.passes.recognize import recognize
 from rlx.passes.renew_last import renew_last
 from rlx.passes.rewriting import SupportOf, native_everywhere
-from rlx.passes.share_means import share_means
 from rlx.passes.simplify import simplified, simplify
 
 
@@ -81,6 +80,8 @@ def optimize(
     native = report.tensors
     if fuse:
         if launches:
+            from rlx.passes.share_means import share_means
+
             stage("share_means", share_means)
         stage("simplify", lambda g: g if g is simple else simplify(g))
         stage("fuse_epilogues", lambda g: fuse_epilogues(g, support))
