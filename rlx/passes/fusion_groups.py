@@ -208,9 +208,9 @@ class FusionGroupFinder:
         if not widens_half(x.node):
             return x
         i = self.position[x.id]
-        given = x.node.inputs[0]
-        apart = self.position[given.id] not in self.region and any(j not in self.region for j in self._readers(x))
-        return given if apart or i not in self.region else x
+        narrow = x.node.inputs[0]
+        apart = self.position[narrow.id] not in self.region and any(j not in self.region for j in self._readers(x))
+        return narrow if apart or i not in self.region else x
 
     def _summed(self, node: Node) -> bool:
         """Whether a node widens halves for sums, which read the halves, and for elementwise nodes."""

@@ -12,24 +12,24 @@ Key = tuple[int, tuple[int, ...]]
 def share_means(graph: Graph) -> Graph:
     """Rounds a mean of halves from the mean of the same numbers in f32, where the graph has both: statistics of a batch
     are read once."""
-    found = [(node, _halves(node)) for node in graph.nodes]
-    keys = {id(node): (x.id, tuple(node.attrs["axes"])) for node, x in found if x is not None}
-    narrow = {keys[id(node)] for node, x in found if x is not None and node.inputs[0] is x}
-    shared = narrow & {keys[id(node)] for node, x in found if x is not None and node.inputs[0] is not x}
+    means = [(node, _halves(node)) for node in graph.nodes]
+    keys = {id(node): (x.id, tuple(node.attrs["axes"])) for node, x in means if x is not None}
+    narrow = {keys[id(node)] for node, x in means if x is not None and node.inputs[0] is x}
+    shared = narrow & {keys[id(node)] for node, x in means if x is not None and node.inputs[0] is not x}
     if not shared:
         return graph
     new = Rewriter(graph)
-    made: dict[Key, Tensor] = {}
+    sums: dict[Key, Tensor] = {}
     for node in graph.nodes:
         key = keys.get(id(node))
         x = _halves(node) if key in shared else None
         if key is None or x is None:
             new.keep(node)
             continue
-        if key not in made:
+        if key not in sums:
             (wide,) = new.add("cast", new.inputs([x]), {"dtype": f32}, node.label)
-            (made[key],) = new.add(node.op, [wide], {"axes": node.attrs["axes"], "keepdims": True}, node.label)
-        mean = made[key]
+            (sums[key],) = new.add(node.op, [wide], {"axes": node.attrs["axes"], "keepdims": True}, node.label)
+        mean = sums[key]
         if mean.shape != node.output.shape:
             (mean,) = new.add("reshape", [mean], {"shape": node.output.shape}, node.label)
         if mean.dtype != node.output.dtype:

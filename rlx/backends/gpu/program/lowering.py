@@ -295,10 +295,10 @@ class Lowering:
             if any(ref.overlaps(target) for ref in (*step.reads, *step.writes)):
                 return False
             if any(ref.overlaps(source) for ref in step.writes):
-                made = _written_to(step, source, target)
-                if made is not None:
-                    self.steps[number] = made
-                return made is not None
+                moved = _written_to(step, source, target)
+                if moved is not None:
+                    self.steps[number] = moved
+                return moved is not None
         return False
 
     # -- driving

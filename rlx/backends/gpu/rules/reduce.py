@@ -139,15 +139,15 @@ def narrowed_to(ctx: Lowering, x: Tensor) -> Tensor:
     node = x.node
     if not widens_half(node) or x.dtype != f32 or x.id in ctx.moved or "16bit_storage" not in ctx.target.features:
         return x
-    given, nodes = node.inputs[0], ctx.graph.nodes
+    halves, nodes = node.inputs[0], ctx.graph.nodes
     readers = ctx.readers.get(x.id, [])
-    if not readers or readers[-1] == len(nodes) or ctx.lies_last(given) != ctx.lies_last(x):
+    if not readers or readers[-1] == len(nodes) or ctx.lies_last(halves) != ctx.lies_last(x):
         return x
     summed = (nodes[i].op.joins == "add" and (_by_image(nodes[i]) or not ctx.lies_last(x)) for i in readers)
     if not all(summed):
         return x
     between = (t for n in nodes[nodes.index(node) + 1 : readers[-1] + 1] for t in n.outputs if t.id in ctx.plan.slots)
-    return x if any(ctx.ref(t).overlaps(ctx.ref(given)) for t in between) else given
+    return x if any(ctx.ref(t).overlaps(ctx.ref(halves)) for t in between) else halves
 
 
 def axis_runs(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[int, bool]]:
