@@ -102,6 +102,7 @@ def in_parts(
     result = ctx.scratch(16 * units * parts)
     steps = [source.offset // f32.itemsize, *(s for n, s in zip(dims[:3], strides, strict=False) if n > 1)]
     vectors = strides[3] == 1 and channels % 8 == 0 and all(s % 4 == 0 for s in steps)
-    kernel = CONV_PARTS(NEAR=1 if strides[1] <= strides[2] and n1 > 1 else 2, PARTS=parts, VECTORS=vectors)
+    near = 1 if strides[1] < strides[3] and not (n2 > 1 and strides[2] < strides[1]) else 2
+    kernel = CONV_PARTS(NEAR=near, PARTS=parts, VECTORS=vectors)
     ctx.launch(kernel, groups_for(ctx, units), [source, result, *dims, *strides])
     return result
