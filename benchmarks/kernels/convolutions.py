@@ -1,15 +1,16 @@
-"""Convolutions of ResNet-50 in 16 bits on the GPUs of this machine, beside torch: each shape, the network, training.
+"""Convolutions of ResNet-50 on the GPUs of this machine, beside torch: each shape, the network, training.
 
-    python benchmarks/kernels/convolutions.py [--device cuda vulkan] [--batch 32] [--dtype bf16]
+    python benchmarks/kernels/convolutions.py [--device cuda vulkan] [--batch 32] [--dtype bf16 | f16 | f32 | tf32]
         [--part shapes network steps training] [--every] [--alone] [--panels]
 
 Shapes: TFLOP/s of a convolution with bias and relu between two others, so that its input and result lie as they do in
 the network; weights as a caller gives them, to repack them is counted. "before": without matrix instructions.
---every: each tile by itself, too; --alone: without torch and without "before"; --panels: all by instructions of
-warpgroups. Times are the least of several runs by the device's own timestamps; torch's are those of calls in a row,
-with channels last. The network: milliseconds a run with its input on the device, and its NMSE against the same network
-in float64. Steps: the network's, in µs, the least of ten runs. Training: milliseconds a step of a ResNet-18 for
-pictures of 32 x 32, a batch of 128, with norms of batches, weights in 16 bits with masters of f32, AdamW.
+tf32: f32 at that precision. --every: each tile by itself, too; --alone: without torch and without "before"; --panels:
+all by instructions of warpgroups. Times are the least of several runs by the device's own timestamps; torch's are those
+of calls in a row, with channels last. The network: milliseconds a run with its input on the device, and its NMSE
+against the same network in float64. Steps: the network's, in µs, the least of ten runs. Training: milliseconds a step
+of a ResNet-18 for pictures of 32 x 32, a batch of 128, with norms of batches, weights in 16 bits with masters of f32,
+AdamW.
 """
 
 from __future__ import annotations
@@ -60,6 +61,24 @@ def before() -> Iterator[None]:
         yield
 
 
+def dtype_of(name: str) -> str:
+    """The dtype of weights and pictures for a name of --dtype."""
+    return "f32" if name == "tf32" else name
+
+
+def opened(device: str, name: str, timings: bool = False) -> Session:
+    """A session of the precision that a name of --dtype means."""
+    return Session(device, precision="tf32" if name == "tf32" else "f32", timings=timings)
+
+
+def torch_kind(name: str) -> Any:
+    """torch's dtype for a name of --dtype; tf32 is allowed for that name alone."""
+    import torch
+
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+    return {"bf16": torch.bfloat16, "f16": torch.float16}.get(name, torch.float32)
+
+
 def graph_of(shape: tuple[int, ...], batch: int, dtype: str) -> rlx.Graph:
     c, o, side, k, stride, _ = shape
     g = rlx.Graph("one")
@@ -96,7 +115,7 @@ def by_torch(shape: tuple[int, ...], batch: int, dtype: str) -> float:
     import torch
 
     c, o, side, k, stride, _ = shape
-    kind = torch.bfloat16 if dtype == "bf16" else torch.float16
+    kind = torch_kind(dtype)
     x = torch.randn(batch, c, side, side, device="cuda", dtype=kind).to(memory_format=torch.channels_last)
     w = torch.randn(o, c, k, k, device="cuda", dtype=kind).to(memory_format=torch.channels_last)
     b = torch.randn(o, device="cuda", dtype=kind)
@@ -107,7 +126,7 @@ def by_torch(shape: tuple[int, ...], batch: int, dtype: str) -> float:
 
 
 def shapes(devices: list[str], batch: int, dtype: str, every: bool, alone: bool) -> None:
-    sessions = {d: Session(d, timings=True) for d in devices}
+    sessions = {d: opened(d, dtype, timings=True) for d in devices}
     titles = [f"{d} {word}" for d in devices for word in (*BESIDE[alone], *(EVERY if every else ()))]
     table = Table({"shape": "26", "GFLOP": "6.1f", "torch": "6.1f", **dict.fromkeys(titles, "11.1f"), "kernel": "30"})
     table.head()
@@ -120,12 +139,12 @@ def shapes(devices: list[str], batch: int, dtype: str, every: bool, alone: bool)
         for d, session in sessions.items():
             if not alone:
                 with before():
-                    found[f"{d} before"], _ = microseconds(session, shape, batch, dtype)
-            found[f"{d} now"], name = microseconds(session, shape, batch, dtype)
+                    found[f"{d} before"], _ = microseconds(session, shape, batch, dtype_of(dtype))
+            found[f"{d} now"], name = microseconds(session, shape, batch, dtype_of(dtype))
             names.append(name)
             for tile, wishes in EVERY.items() if every else ():
                 with choice.forcing(algorithm="matrices", **wishes):
-                    found[f"{d} {tile}"], _ = microseconds(session, shape, batch, dtype)
+                    found[f"{d} {tile}"], _ = microseconds(session, shape, batch, dtype_of(dtype))
         for title, value in found.items():
             total[title] += times * value
         rates = [flops / found[t] / 1e6 for t in ("torch", *titles)]
@@ -189,9 +208,9 @@ def torch_resnet(weights: dict[str, Any], kind: Any) -> Callable[[Any], Any]:
 def network(devices: list[str], batch: int, dtype: str) -> None:
     import torch
 
-    g, weights = resnet50(batch, dtype)
+    g, weights = resnet50(batch, dtype_of(dtype))
     x = np.random.default_rng(1).standard_normal((batch, 3, 224, 224)).astype(g.inputs["x"].dtype.np)
-    kind = torch.bfloat16 if dtype == "bf16" else torch.float16
+    kind = torch_kind(dtype)
     image = torch.from_numpy(x.astype(np.float32)).cuda()
     with torch.no_grad():
         want = torch_resnet(weights, torch.float64)(image.double()).cpu().numpy()
@@ -209,7 +228,7 @@ def network(devices: list[str], batch: int, dtype: str) -> None:
     for device in devices:
         for title, state in (("before", before()), ("now", contextlib.nullcontext())):
             with state:
-                session = Session(device)
+                session = opened(device, dtype)
                 exe = session.compile(g)
                 exe.set_params(weights)
                 error = nmse(exe.run({"x": x})["y"])
@@ -222,10 +241,10 @@ def network(devices: list[str], batch: int, dtype: str) -> None:
 
 def steps(devices: list[str], batch: int, dtype: str) -> None:
     """Prints each step of the network, equal ones of a stage together."""
-    g, weights = resnet50(batch, dtype)
+    g, weights = resnet50(batch, dtype_of(dtype))
     x = np.random.default_rng(1).standard_normal((batch, 3, 224, 224)).astype(g.inputs["x"].dtype.np)
     for device in devices:
-        exe = Session(device, timings=True).compile(g)
+        exe = opened(device, dtype, timings=True).compile(g)
         exe.set_params(weights)
         exe.run({"x": x})
         runs = []
@@ -273,7 +292,7 @@ def training_loss(p: dict[str, Any], batch: dict[str, Any]) -> rlx.Tensor:
 def training(devices: list[str], batch: int, dtype: str) -> None:
     rng = np.random.default_rng(1)
     data = {"x": rng.standard_normal((batch, 3, 32, 32)).astype(np.float32), "y": rng.integers(0, 10, batch)}
-    kind = rlx.dtypes.as_dtype(dtype).np
+    kind = rlx.dtypes.as_dtype(dtype_of(dtype)).np
     for device in devices:
         for title, state in (("before", before()), ("now", contextlib.nullcontext())):
             with state:
@@ -291,7 +310,7 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--device", nargs="+", default=["cuda", "vulkan"])
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--dtype", default="bf16", choices=("bf16", "f16"))
+    parser.add_argument("--dtype", default="bf16", choices=("bf16", "f16", "f32", "tf32"))
     parts = ("shapes", "network", "steps", "training")
     parser.add_argument("--part", nargs="+", default=parts, choices=parts)
     parser.add_argument("--every", action="store_true")

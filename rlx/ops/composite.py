@@ -18,6 +18,7 @@ from rlx.ops.elementwise import binary, select, unary
 from rlx.ops.matmul import activated, check_activation, matmul
 from rlx.ops.movement import strided as movement
 from rlx.ops.reduce import Axis, working_float
+from rlx.ops.with_rule import Grads, Rule, with_rule
 
 
 def squeeze(x: Tensor, axis: Axis = None) -> Tensor:
@@ -185,17 +186,49 @@ def var(
             number = cast_to(reduce.sum(counted, axes, keepdims), wide.dtype)
             mean = mean * select.where(number > correction, number / (number - correction), float("nan"))
         return cast_to(mean, x.dtype)
-    away = wide
-    if x.size:
-        # The first element is subtracted from all: numbers far from 0 then keep their digits, and equal numbers give
-        # exactly 0. The halving keeps the differences finite wherever the variance is.
-        near = wide * 0.5 - reduce.first_of(wide, axes) * 0.5
-        away = (near - reduce.mean(near, axes, keepdims=True)) * 2.0
-    mean = reduce.mean(away * away, axes, keepdims)
-    count = float(np.prod([x.shape[i] for i in axes]))
+    mean = _mean_square(x, wide, axes, keepdims)
+    left = float(np.prod([x.shape[i] for i in axes])) - correction
     if correction:
-        mean = mean * (count / (count - correction) if count > correction else float("nan"))
-    return cast_to(mean, x.dtype)
+        mean = mean * ((left + correction) / left if left > 0 else float("nan"))
+
+    def tangent(arguments: Sequence[Tensor], tangents: Grads) -> Grads:
+        """2 / count · the sum of distance · tangent: what the mean moves by changes nothing, as distances add up to
+        0."""
+        ((x,), (d,)) = arguments, tangents
+        if d is None:
+            return (None,)
+        wide = cast_to(x, working_float(x))
+        away = wide - reduce.mean(wide, axes, keepdims=True) if x.dtype.is_half else _away(wide, axes)
+        moved = away * cast_to(d, wide.dtype) * (2.0 / left if left > 0 else float("nan"))
+        return (cast_to(reduce.sum(moved, axes, keepdims), d.dtype),)
+
+    return with_rule((cast_to(mean, x.dtype),), (x,), Rule(1, None, tangent))[0]
+
+
+def _mean_square(x: Tensor, wide: Tensor, axes: Sequence[int], keepdims: bool) -> Tensor:
+    """The mean squared distance of x, which is `wide` as well, from its mean.
+
+    Of halves it is the distance from a half near the mean, less what that lies beside it: equal numbers give exactly 0,
+    and no number is stored in f32 but the squares."""
+    if not (x.dtype.is_half and x.size):
+        away = _away(wide, axes)
+        return reduce.mean(away * away, axes, keepdims)
+    mean = reduce.mean(wide, axes, keepdims=True)
+    near = cast_to(cast_to(mean, x.dtype), wide.dtype)
+    away, beside = wide - near, mean - near
+    square = binary.maximum(reduce.mean(away * away, axes, keepdims=True) - beside * beside, 0.0)
+    return square if keepdims else squeeze(square, tuple(axes))
+
+
+def _away(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """The distances from the mean over the axes.
+
+    The first element is subtracted from all: numbers far from 0 then keep their digits, and equal numbers give exactly
+    0. The halving keeps the differences finite wherever the variance is."""
+    if not x.size:
+        return x
+    near = x * 0.5 - reduce.first_of(x, axes) * 0.5
+    return (near - reduce.mean(near, axes, keepdims=True)) * 2.0
 
 
 def std(

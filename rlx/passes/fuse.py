@@ -61,15 +61,15 @@ def _bias(new: Rewriter, t: Tensor, product: Tensor, axis: int) -> Tensor | None
 
 
 def fuse_groups(
-    graph: Graph, support: SupportOf = native_everywhere, native: Collection[int] = frozenset()
+    graph: Graph, support: SupportOf = native_everywhere, native: Collection[int] = frozenset(), halves: bool = False
 ) -> Graph:
     """Replaces each fusion group by one `fused` node. `native`: the ids of the first outputs of nodes that the device
-    is known to run.
+    is known to run. `halves`: its sums in f32 read halves, too.
 
     A group has two or more elementwise nodes, or one that reads a broadcast or a repetition. With a repetition (see
     `repeats`) the fused node works on split axes, and reshapes before and after it move no data."""
     graph = remove_dead(graph)
-    finder = FusionGroupFinder(graph, support, native)
+    finder = FusionGroupFinder(graph, support, native, halves)
     bodies: dict[int, _Body] = {}
     trees: dict[Hashable, tuple[Expr, ...]] = {}
     chosen: dict[int, FusionGroup] = {}
@@ -105,6 +105,7 @@ class _Body:
         self.shape = region.shape
         numbers = {port_key(x, repeat): k for k, (x, repeat) in enumerate(ports)}
         places: dict[int, int] = {}  # the number of each value that a member computes
+        count = 0  # values so far, those widened for a reader included
         computed: list[tuple[tuple[Expr, ...], tuple[int | Expr, ...]]] = []
         for i in region.members:
             node = graph.nodes[i]
@@ -112,17 +113,23 @@ class _Body:
             for t in node.inputs:
                 x, repeat = finder.read(t)
                 key = port_key(x, repeat)
-                if repeat is None and x.id in places:
+                if repeat is None and x.id in places and x.dtype == t.dtype:
                     args.append(places[x.id])
+                elif repeat is None and x.id in places:
+                    computed.append((explicit((ex.cast(ex.arg(0, x.dtype), t.dtype),)), (places[x.id],)))
+                    args.append(count)
+                    count += 1
                 elif key in numbers:
-                    args.append(ex.arg(numbers[key], x.dtype))
+                    value = ex.arg(numbers[key], x.dtype)
+                    args.append(value if x.dtype == t.dtype else ex.cast(value, t.dtype))
                 else:
-                    value = literal(t)
-                    assert value is not None
-                    args.append(value)
+                    number = literal(t)
+                    assert number is not None
+                    args.append(number)
             computed.append((explicit(node_trees(node)), tuple(args)))
             for t in node.outputs:
-                places[t.id] = len(places)
+                places[t.id] = count
+                count += 1
         written = tuple([places[t.id] for t in self.outputs])
         trees = known.get((written, *computed))
         if trees is None:

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from rlx.dtypes import f32, f64
 from rlx.ir import Graph, Node, Tensor
 from rlx.passes.repeats import Repeat, repeat_of, splits
 from rlx.passes.rewriting import SupportOf
@@ -59,8 +60,11 @@ class FusionGroupFinder:
 
     Inputs and readers of each node are looked up once and cached, since groups grow by one node hundreds of times."""
 
-    def __init__(self, graph: Graph, support: SupportOf, native: Collection[int] = frozenset()) -> None:
+    def __init__(
+        self, graph: Graph, support: SupportOf, native: Collection[int] = frozenset(), halves: bool = False
+    ) -> None:
         self.nodes = graph.nodes
+        self.halves = halves
         self.position = {t.id: i for i, node in enumerate(graph.nodes) for t in node.outputs}
         self.users: dict[int, list[int]] = {t.id: [] for t in graph.tensors()}
         for i, node in enumerate(graph.nodes):
@@ -74,7 +78,7 @@ class FusionGroupFinder:
         self.region: dict[int, FusionGroup] = {}
         self._spread: dict[int, tuple[int, Mapping[int, int]]] = {}
         for i, node in enumerate(graph.nodes):
-            if fusible(node) and (node.outputs[0].id in native or support(node) == "native"):
+            if fusible(node) and not self._summed(node) and (node.outputs[0].id in native or support(node) == "native"):
                 trees = node_trees(node)
                 self.region[i] = FusionGroup(node.outputs[0].shape, [i], cost=cost(trees))
                 self._spread.update({t.id: spread(tree) for t, tree in zip(node.outputs, trees, strict=True)})
@@ -188,15 +192,32 @@ class FusionGroupFinder:
         return all(cheap(node_trees(self.nodes[i])) for i in producer.members) and producer.cost <= 4
 
     def read(self, t: Tensor) -> tuple[Tensor, Repeat | None]:
-        """The tensor that a group reads for t: the source of its broadcasts, or what t repeats, and the repetition."""
+        """The tensor that a group reads for t: the source of its broadcasts, which may be of a narrower dtype, or what
+        t repeats, and the repetition."""
         known = self._read.get(t.id)
         if known is None:
             x = source(t)
             if x.id not in self._repeats:
                 self._repeats[x.id] = repeat_of(x)
             repeat = self._repeats[x.id]
-            known = self._read[t.id] = (x, None) if repeat is None else (repeat.base, repeat)
+            known = self._read[t.id] = (self._narrow(x), None) if repeat is None else (repeat.base, repeat)
         return known
+
+    def _narrow(self, x: Tensor) -> Tensor:
+        """What x widens, where other nodes than elementwise ones read x: it is in memory, too, in half the bytes."""
+        if not widens_half(x.node):
+            return x
+        i = self.position[x.id]
+        narrow = x.node.inputs[0]
+        apart = self.position[narrow.id] not in self.region and any(j not in self.region for j in self._readers(x))
+        return narrow if apart or i not in self.region else x
+
+    def _summed(self, node: Node) -> bool:
+        """Whether a node widens halves for sums, which read the halves, and for elementwise nodes."""
+        if not (self.halves and widens_half(node)) or node.output.id in self.results:
+            return False
+        others = [self.nodes[j] for j in self.users[node.output.id] if not fusible(self.nodes[j])]
+        return bool(others) and all(other.op.joins == "add" for other in others)
 
     def _port(self, t: Tensor) -> _Port:
         x, repeat = self.read(t)
@@ -324,6 +345,11 @@ class FusionGroupFinder:
                     heapq.heappush(ready, (units[f][-1], f))
         assert len(done) == len(units), "regions form a cycle"
         return done
+
+
+def widens_half(node: Node) -> bool:
+    """Whether a node casts halves to a wider float."""
+    return node.op.converts and node.inputs[0].dtype.is_half and node.outputs[0].dtype in (f32, f64)
 
 
 def fusible(node: Node) -> bool:

@@ -79,6 +79,10 @@ def optimize(
     counts.append(("legalize", len(graph.nodes)))
     native = report.tensors
     if fuse:
+        if launches:
+            from rlx.passes.share_means import share_means
+
+            stage("share_means", share_means)
         stage("simplify", lambda g: g if g is simple else simplify(g))
         stage("fuse_epilogues", lambda g: fuse_epilogues(g, support))
         if launches:
@@ -91,7 +95,7 @@ def optimize(
             stage("fuse_normed", lambda g: fuse_normed(g, support))
         stage("fuse_norms", lambda g: fuse_norms(g, support))
         stage("sink_casts", lambda g: sink_casts(g, support))
-        stage("fuse_groups", lambda g: fuse_groups(g, support, native))
+        stage("fuse_groups", lambda g: fuse_groups(g, support, native, launches))
     stage("isolate_results", isolate_results)
     if fuse:
         stage("renew_last", renew_last)

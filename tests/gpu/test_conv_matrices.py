@@ -15,7 +15,7 @@ from rlx.backends.cuda.target import cuda_target
 from rlx.backends.gpu.program.executable import load_rules, lower_graph
 from rlx.backends.gpu.program.lowering import Lowering, kernel_name, runs_natively
 from rlx.backends.gpu.rules.conv.choice import Problem, choose, forcing
-from rlx.backends.gpu.rules.conv.units import in_units
+from rlx.backends.gpu.rules.conv.units import in_parts, in_units
 from rlx.backends.vulkan.target import vulkan_target
 from rlx.conformance.oracle import evaluate
 from rlx.driver import Limits, MemoryPlan
@@ -62,6 +62,81 @@ def test_cases_of_conformance(wishes: dict[str, Any]) -> None:
     for number, name in enumerate(NAMES):
         ok, _, message = outcome(named[name], "host", None, {**wishes, "split_k": 3 if number == 1 else 1})
         assert ok, (name, message)
+
+
+F32_NAMES = (
+    "conv-f32xf32-n1c65o66-9x8-k3x3-p1-bias_f32", "conv_transpose-f32xf32-n1c4o6-31-k5-s2-p2_1-bias-e0",
+    "conv_grad_weight-f32xf32-n2c32o34-6x7-k3x3-s2-g2-p1",
+)  # fmt: skip
+
+
+@on_host
+@pytest.mark.parametrize("of", ["f32", "tf32"])
+@pytest.mark.parametrize(
+    "wishes", [{"tile": "s", "stages": 1}, {"tile": "t", "stages": 2}, {"tile": "m", "warpgroups": True}]
+)
+@pytest.mark.sample(2)
+def test_cases_of_f32_in_parts(wishes: dict[str, Any], of: str) -> None:
+    """A sample of what `python -m tests.gpu.conv_matrices --of f32 tf32` runs."""
+    named = {c.id: c for c in cases(of)}
+    for number, name in enumerate(F32_NAMES):
+        ok, _, message = outcome(named[name], "host", None, {**wishes, "split_k": 3 if number == 0 else 1}, of)
+        assert ok, (name, message)
+
+
+@on_host
+@pytest.mark.parametrize("op", ["conv", "conv_grad_weight"])
+def test_sums_that_parts_cannot_express_are_computed_again(op: str) -> None:
+    """Infinities, whose parts times those of a number are no number, and the largest number, which has no part in bf16
+    when it is rounded."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 24, 6, 5)).astype(np.float32)
+    other = rng.standard_normal((9, 24, 3, 3) if op == "conv" else (1, 9, 6, 5)).astype(np.float32)
+    x[0, 3, 2, 2], x[0, 5, 0, 4], x[0, 7, 5, 0] = np.inf, -np.inf, np.finfo(np.float32).max
+    other.reshape(-1)[::11] = 0.25
+    attrs: dict[str, Any] = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1), "groups": 1}
+    attrs |= {"activation": None} if op == "conv" else {"kernel": (3, 3)}
+    graph = Graph(op)
+    inputs = {name: graph.input(name, a.shape, "f32") for name, a in (("x", x), ("other", other))}
+    graph.output("y", graph.add(op, list(inputs.values()), attrs)[0])
+    with np.errstate(over="ignore"):
+        want = evaluate(graph, {"x": x, "other": other}, upcast=True)[graph.outputs["y"].id].astype(np.float32)
+    assert np.isinf(want).any() and np.isfinite(want).any()
+    for wishes in ({"tile": "s", "stages": 1}, {"tile": "m", "warpgroups": True}):
+        with forcing(algorithm="matrices", split_k=1, **wishes):
+            got = lowered.run(op, x, other, limits=LIMITS, backend="cuda", **attrs)
+        assert ((got == want) | (np.isnan(got) & np.isnan(want)) | np.isfinite(want)).all()
+        apart = np.isfinite(want)
+        assert np.isfinite(got[apart]).all()
+        assert np.abs(got[apart] - want[apart]).max() <= 1e-6 * np.abs(want[apart]).max()
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("backend", ["vulkan", "cuda"])
+@pytest.mark.parametrize("turned, channels", [(False, 16), (True, 11)])
+def test_parts_add_up_to_what_was_split(backend: str, turned: bool, channels: int) -> None:
+    """Three parts, of every magnitude; an infinity, no number, and what would round to infinity too."""
+    rng = np.random.default_rng(0)
+    shape = (2, channels, 15)
+    value = (rng.standard_normal(shape) * 10.0 ** rng.integers(-25, 30, shape)).astype(np.float32)
+    largest = np.finfo(np.float32).max
+    value.reshape(-1)[:6] = [np.inf, -np.inf, np.nan, largest, -largest, 0.0]
+    deep = -(-channels // 8)
+    graph = Graph("parts")
+    x = graph.input("x", value.shape, "f32")
+    # A slot as large as three parts in bf16.
+    graph.output("y", rlx.cast(rlx.broadcast_to(x[:1, :1, :1], (3, 2, 15, 8 * deep)), "bf16"))
+    planned = plan(graph, planner="bump")
+    lowering = Lowering(graph, planned, lowered.target(backend), "f32")
+    dims, strides = (2, 15, 1, channels), (15 * channels, 1, 0, 15)
+    if not turned:
+        value, strides = value.reshape(2, 15, channels), (15 * channels, channels, 0, 1)
+    lowering.copy(in_parts(lowering, lowering.ref(x), 3, dims, strides), lowering.ref(graph.outputs["y"]))
+    got = carried_out(graph, planned, lowering, [value.reshape(x.shape)], backend)["y"]
+    parts = got.astype(np.float64).reshape(3, 2, 15, 8 * deep)
+    whole = value.transpose(0, 2, 1) if turned else value
+    assert np.array_equal(parts.sum(axis=0)[..., :channels], whole, equal_nan=True)
+    assert not parts[..., channels:].any()
 
 
 @on_host
@@ -270,10 +345,12 @@ def test_pools_with_channels_last(op: str, counted: bool, backend: str) -> None:
         ((9, 7), (3, 3), (1, 1), (1, 1), ((1, 1), (1, 1)), np.float32),
         ((8, 11), (5, 2), (2, 3), (1, 2), ((0, 3), (2, 0)), BF16),
         ((13,), (4,), (1,), (1,), ((0, 0),), None),
-        ((3, 4, 5), (2, 3, 3), (1, 2, 1), (1, 1, 1), ((1, 0), (1, 1), (1, 1)), None),
+        ((5, 10), (2, 7), (1, 1), (1, 1), ((1, 0), (3, 3)), BF16),
+        ((9,), (9,), (1,), (1,), ((4, 4),), None),
+        ((3, 4, 5), (2, 2, 3), (1, 2, 1), (1, 1, 1), ((1, 0), (1, 1), (1, 1)), None),
     ],
 )
-@pytest.mark.sample(2, vulkan=1)
+@pytest.mark.sample(3, vulkan=1)
 def test_channels_convolved_by_themselves(
     sizes: Any, kernel: Any, strides: Any, dilations: Any, pads: Any, bias: Any, backend: str
 ) -> None:
@@ -321,3 +398,66 @@ def test_a_device_without_matrices_has_no_images_with_channels_last(monkeypatch:
     _, _, lowering = program(_block)
     assert not lowering.last
     assert all("conv_mma" not in kernel_name(s) for s in lowering.steps)
+
+
+def _norms(graph: Graph) -> None:
+    """Norms over the channels of images that lie with them last, by way of transpositions, as ConvNeXt has them."""
+    x = graph.input("x", (2, 16, 6, 5), "bf16")
+    weights = [graph.input(f"w{i}", (16, 16, 3, 3), "bf16") for i in range(3)]
+    scale, shift = graph.input("s", (16,), "bf16"), graph.input("t", (16,), "bf16")
+    y = rlx.conv(x, weights[0], pads=1)
+    for w in weights[1:]:
+        normed = rlx.layer_norm(rlx.conv(y, w, pads=1).transpose(0, 2, 3, 1), scale, shift)
+        y = y + (normed * scale).transpose(0, 3, 1, 2)
+    graph.output("y", rlx.conv(y, weights[0], pads=1))
+    graph.output("z", y.transpose(0, 2, 3, 1))
+
+
+@on_host
+@pytest.mark.vulkan
+@pytest.mark.parametrize("planner", ["reuse", "bump"])
+def test_a_transposition_that_moves_no_byte_is_no_step(planner: str) -> None:
+    """What it turns is made where the result lies; but not where something else reads it too."""
+    with forcing(algorithm="matrices", tile="s", stages=4, split_k=1):
+        graph, planned, lowering = program(_norms, planner)
+    feeds = _feeds(graph)
+    got = carried_out(graph, planned, lowering, [feeds[n] for n in graph.inputs], "cuda")
+    values = evaluate(graph, feeds, upcast=True)
+    for name, t in graph.outputs.items():
+        close(got[name], values[t.id], nmse=1e-4, worst=5e-2)
+    between = [kernel_name(s) for s in lowering.steps if "transpose" in s.label]
+    assert len(between) == 1, between
+
+
+def _statistics(graph: Graph) -> None:
+    """Gradients through norms over a batch's pixels, written with mean, var and batch_norm."""
+    x, scale = graph.input("x", (2, 8, 6, 6), "bf16"), graph.input("s", (16,), "bf16")
+    weights = [graph.input("v", (16, 8, 3, 3), "bf16"), graph.input("w", (16, 16, 3, 3), "bf16")]
+    y = x
+    for w in weights:
+        y = rlx.conv(y, w, pads=1)
+        mean, var = rlx.mean(y, axis=(0, 2, 3)), rlx.var(y, axis=(0, 2, 3))
+        y = rlx.relu(rlx.batch_norm(y, scale, scale, mean, var))
+    loss = rlx.mean(rlx.cast(y * y, "f32"))
+    for i, slope in enumerate(rlx.gradients(loss, [*weights, scale])):
+        graph.output(f"d{i}", slope)
+
+
+@on_host
+@pytest.mark.vulkan
+@pytest.mark.parametrize("planner", ["reuse", "bump"])
+def test_statistics_read_halves_as_they_are(planner: str) -> None:
+    """No image is widened for a sum: the sum, and all that is elementwise, reads the halves. The gradient before a norm
+    is a difference of near numbers, of which bf16 leaves few digits."""
+    with forcing(algorithm="matrices", tile="s", stages=4, split_k=1):
+        graph, planned, lowering = program(_statistics, planner)
+    feeds = _feeds(graph)
+    got = carried_out(graph, planned, lowering, [feeds[n] for n in graph.inputs], "cuda")
+    values = evaluate(graph, feeds, upcast=True)
+    for name, t in graph.outputs.items():
+        close(got[name], values[t.id], nmse=5e-3, worst=0.2)
+    image = 2 * 16 * 36 * 4
+    casts = [s for s in lowering.steps if s.label.startswith("cast") and any(r.nbytes == image for r in s.writes)]
+    assert not casts
+    # The mean in bf16 is that of the variance, rounded.
+    assert sum(node.op.name == "mean" and node.output.size == 16 for node in graph.nodes) == 4

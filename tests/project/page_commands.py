@@ -25,7 +25,8 @@ from tests.models.speech import tiny as speech
 
 # Commands that these words stand in run nowhere as they stand.
 ELSEWHERE = {
-    "pull": "asks the Hub: tests/cli/test_pull.py", "--install-completion": "changes the user's shell", "--ray": "needs Ray: tests/bulk",
+    "pull": "asks the Hub: tests/cli/test_pull.py", "--install-completion": "changes the user's shell",
+    "--ray": "needs Ray: tests/bulk",
 }  # fmt: skip
 # What goes on for its time unless it is told how long; the first times of kernels that a GPU compiles are part of them.
 SHORT = {"bench": ["--seconds", "1"], "selftest": ["--seconds", "2"], "check": ["--seconds", "5"],

@@ -156,11 +156,11 @@ def _batch_norm_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tens
     d = cast_to(d, work)
     inverse = apply("rsqrt", var + node.attrs["eps"])
     y = (x - mean) * inverse
-    dx = d * (gamma * inverse)
-    dmean, dbeta, dgamma = (unbroadcast(t, var) for t in (dx, d, d * y))
-    assert dmean is not None and dbeta is not None and dgamma is not None
+    scale = gamma * inverse
+    dbeta, dgamma = (unbroadcast(t, var) for t in (d, d * y))
+    assert dbeta is not None and dgamma is not None
     dvar = dgamma * gamma * inverse * inverse * -0.5
-    made = (dx, dgamma, dbeta, -dmean, dvar)
+    made = (d * scale, dgamma, dbeta, -(dbeta * scale), dvar)
     return tuple(cast_to(t, like.dtype) for t, like in zip(made, node.inputs, strict=True))
 
 

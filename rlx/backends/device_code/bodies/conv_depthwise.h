@@ -1,10 +1,14 @@
 // y[n, t, c] = act(sum over taps of w[tap, c] * x[n, t * step + tap, c] + bias[c]): convolution of each channel by itself,
 // for halves (T) with channels last, of which there are 8 deep. A thread adds up PIXELS neighbours along the last axis for
-// eight channels, so that what it reads of w serves all of them. ACTIVATION, BIAS (1: in f32, 2: in T).
+// eight channels, so that what it reads of w serves all of them. ACTIVATION, BIAS (1: in f32, 2: in T). ROW: the taps along
+// the last axis, up to MOST_ROW, of a convolution whose steps and dilations there are 1: the neighbours then share what
+// they read of x, too; else 0.
 // meta: input sizes (3), positions (3), steps (3), dilations (3), padding (3), kernel (3).
 #define TA T
 #define META(i) LOAD(u32, meta, i)
 #define PIXELS 4u
+#define MOST_ROW 7u
+#define TAP(q, p) ((q) >= (p) && (q) - (p) < MOST_ROW ? (q) - (p) : 0u)
 #include "activation.h"
 #include "bias.h"
 #include "eights.h"
@@ -49,6 +53,26 @@ RLX_FN void conv_depthwise_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(u32) meta
             const uint p1 = b1 + i1 * d1;
             const bool inside = p0 < s0 && p1 < s1;
             const uint row = ((image * s0 + p0) * s1 + p1) * s2;
+            if (ROW != 0u) {
+                vec4 wa[MOST_ROW], wb[MOST_ROW];
+                UNROLL for (uint i2 = 0u; i2 < MOST_ROW; i2++) {
+                    if (i2 < ROW) LOAD8(T, w, tap + i2 * deep, wa[i2], wb[i2]);
+                }
+                tap += ROW * deep;
+                UNROLL for (uint q = 0u; q < MOST_ROW + PIXELS - 1u; q++) {
+                    if (q < ROW + PIXELS - 1u) {
+                        vec4 va = zero, vb = zero;
+                        if (inside && b2 + q < s2) LOAD8(T, x, (row + b2 + q) * deep + unit, va, vb);
+                        UNROLL for (uint p = 0u; p < PIXELS; p++) {
+                            if (q >= p && q - p < ROW) {
+                                FMA_FOUR(low[p], wa[TAP(q, p)], va)
+                                FMA_FOUR(high[p], wb[TAP(q, p)], vb)
+                            }
+                        }
+                    }
+                }
+                continue;
+            }
             for (uint i2 = 0u; i2 < k2; i2++) {
                 vec4 wa, wb;
                 LOAD8(T, w, tap, wa, wb);

@@ -8,32 +8,44 @@
 // C_QUADS: y may be written four at a time; WIDE: y is f32. With several splits the sums of `chunk` slices each go to y
 // one after another, without bias and activation. RESIDUAL: 1: `other`, which lies as y does, is added to the rounded
 // result; 2: and what is negative then becomes zero.
+// PARTS: T is bf16, and each element of x and w is the sum of so many parts (conv_parts.h), all first parts before all
+// second ones. After every slice the sums are added up in f32; y and `other` are f32. A sum that is not finite is computed
+// again, from whole elements: a part of an element may be infinite though the product is not, or a product no number.
 // meta: input sizes (3), steps (3), units of a pixel of x, units of a row of w, elements of a pixel of y, pixels of an image
-// of y, steps in pixels of y along t (3), pixels of y, 0, 0; then for each phase its taps, the first of them, positions (3),
-// first pixel of y, 0, 0. taps[k]: which tap of w it is, and where it looks along the three axes, as i32.
+// of y, steps in pixels of y along t (3), pixels of y, units of a part of x, units of a part of w; then for each phase its
+// taps, the first of them, positions (3), first pixel of y, 0, 0. taps[k]: which tap of w it is, and where it looks along
+// the three axes, as i32.
+#ifdef IN_PARTS
+#define PART_A PART
+#define PART_B PART
+#define FOUR uvec4  // channels of `other`
+#else
+#define FOUR uvec2
+#endif
 #define TA T
 #define TB T
 #define MATRIX T
 #include "conv_tiles.h"
 #define ACROSS (BK / 8u)  // units of a row of a slice
 #ifdef WARPGROUPS
-#define SLICE ((BM + BN) * ACROSS)
+#define PART ((BM + BN) * ACROSS)
 #define CELL_A(row, unit) PANEL_UNIT(row, unit)
 #define CELL_B(row, unit) (BM * ACROSS + PANEL_UNIT(row, unit))
 #else
 #define ROW (ACROSS + 1u)
-#define SLICE ((BM + BN) * ROW)
+#define PART ((BM + BN) * ROW)
 #define CELL_A(row, unit) ((row) * ROW + (unit))
 #define CELL_B(row, unit) ((BM + (row)) * ROW + (unit))
 #define PLACE_A(i, kk) (side * SLICE + CELL_A(WARP_ROW(i), kk * 2u))
 #define PLACE_B(j, kk) (side * SLICE + CELL_B(WARP_COLUMN + j * 16u, kk * 2u))
 #endif
-#define LOADS_A (BM * ACROSS / THREADS)  // units of a slice for each thread
+#define SLICE (PARTS * PART)
+#define LOADS_A (BM * ACROSS / THREADS)  // units of a part of a slice for each thread
 #define LOADS_B (BN * ACROSS / THREADS)
 #define LINES (THREADS / ACROSS)  // rows of a slice that the threads load at once
-// Slices that are loaded ahead: warpgroups still read the last one while the next is loaded.
+// Slices that are loaded ahead: of whole elements warpgroups still read the last one while the next is loaded.
 #ifdef WARPGROUPS
-#define AHEAD (STAGES - 2u)
+#define AHEAD (PARTS > 1u ? STAGES - 1u : STAGES - 2u)
 #else
 #define AHEAD (STAGES - 1u)
 #endif
@@ -57,22 +69,30 @@ UNITS(STAGES * SLICE > STAGE ? STAGES * SLICE : STAGE)
             const uint q0 = at[f].x + place.y, q1 = at[f].y + place.z, q2 = at[f].z + place.w;                     \
             const bool there = inside && q0 < s0 && q1 < s1 && q2 < s2;                                            \
             const uint i = there ? at[f].w + ((q0 * s1 + q1) * s2 + q2) * pixel + unit : 0u;                       \
-            if (STAGES > 1u) {                                                                                     \
-                LOAD_NEAR(held_a[f], (side) * SLICE + CELL_A(line + f * LINES, across), x, i, there)               \
-            } else {                                                                                               \
-                held_a[f] = LOAD_UNIT(x, i);                                                                       \
-                real |= there ? 1u << f : 0u;                                                                      \
+            UNROLL for (uint p = 0u; p < PARTS; p++) {                                                             \
+                if (STAGES > 1u) {                                                                                 \
+                    LOAD_NEAR(held_a[f * PARTS + p],                                                               \
+                              (side) * SLICE + p * PART + CELL_A(line + f * LINES, across), x,                     \
+                              UNIT_OF(i, p, 14u), there)                                                           \
+                } else {                                                                                           \
+                    held_a[f * PARTS + p] = LOAD_UNIT(x, UNIT_OF(i, p, 14u));                                      \
+                }                                                                                                  \
             }                                                                                                      \
+            if (STAGES == 1u) real |= there ? 1u << f : 0u;                                                        \
         }                                                                                                          \
         UNROLL for (uint f = 0u; f < LOADS_B; f++) {                                                               \
             const bool there = inside && n0 + line + f * LINES < rows;                                             \
             const uint i = there ? row_b + f * (LINES * w_row) + place.x * deep + unit : 0u;                       \
-            if (STAGES > 1u) {                                                                                     \
-                LOAD_AHEAD(held_b[f], (side) * SLICE + CELL_B(line + f * LINES, across), w, i, there)              \
-            } else {                                                                                               \
-                held_b[f] = LOAD_UNIT(w, i);                                                                       \
-                real |= there ? 1u << (LOADS_A + f) : 0u;                                                          \
+            UNROLL for (uint p = 0u; p < PARTS; p++) {                                                             \
+                if (STAGES > 1u) {                                                                                 \
+                    LOAD_AHEAD(held_b[f * PARTS + p],                                                              \
+                               (side) * SLICE + p * PART + CELL_B(line + f * LINES, across), w,                    \
+                               UNIT_OF(i, p, 15u), there)                                                          \
+                } else {                                                                                           \
+                    held_b[f * PARTS + p] = LOAD_UNIT(w, UNIT_OF(i, p, 15u));                                      \
+                }                                                                                                  \
             }                                                                                                      \
+            if (STAGES == 1u) real |= there ? 1u << (LOADS_A + f) : 0u;                                            \
         }                                                                                                          \
         if (by_taps) {                                                                                             \
             tap += 1u;                                                                                             \
@@ -91,6 +111,47 @@ UNITS(STAGES * SLICE > STAGE ? STAGES * SLICE : STAGE)
         }                                                                                                          \
     }
 
+// Four neighbours of a unit, its last ones or its first: the sums of their parts; zeros where the unit is not `there`.
+RLX_FN vec4 whole_four(PTR(T) p, const uint at, const uint plane, const bool there, const bool last) {
+    vec4 v = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (!there) return v;
+    UNROLL for (uint part = 0u; part < PARTS; part++) {
+        const uvec4 u = LOAD_UNIT(p, at + part * plane);
+        const uint xy = last ? u.z : u.x, zw = last ? u.w : u.y;
+        const vec4 more = VEC4(low_value(xy), high_value(xy), low_value(zw), high_value(zw));
+        ADD_QUAD(v, more)
+    }
+    return v;
+}
+
+// What slices `begin` to `end` - 1 contribute to pixel m, row `row` of w, by multiply-adds of whole elements.
+RLX_FN float plain_sum(PTR(T) x, PTR(T) w, PTR(b16) taps, PTR(u32) meta, const uint phase, const uint deep, const uint g,
+                       const uint m, const uint row, const uint begin, const uint end) {
+    const uint count = PHASE(0u), first = PHASE(1u), t1 = PHASE(3u), t2 = PHASE(4u), positions = PHASE(2u) * t1 * t2;
+    const uint s0 = META(0u), s1 = META(1u), s2 = META(2u), t = m % positions;
+    const uint p0 = t / (t1 * t2) * META(3u), p1 = t / t2 % t1 * META(4u), p2 = t % t2 * META(5u);
+    const uint start = m / positions * (s0 * s1 * s2) * META(6u) + g * deep;
+    const bool by_taps = deep % ACROSS == 0u && count > 1u;
+    float sum = 0.0f;
+    ROLLED for (uint k = begin * ACROSS; k < end * ACROSS; k++) {
+        const uint slice = k / ACROSS, tap = by_taps ? slice % count : k / deep;
+        const uint unit = by_taps ? slice / count * ACROSS + k % ACROSS : k % deep;
+        if (tap >= count) continue;
+        const uvec4 place = taps AT(first + tap);
+        const uint q0 = p0 + place.y, q1 = p1 + place.z, q2 = p2 + place.w;
+        const uint i = start + ((q0 * s1 + q1) * s2 + q2) * META(6u) + unit;
+        ROLLED for (uint side = 0u; side < 2u; side++) {
+            const vec4 a = whole_four(x, i, META(14u), q0 < s0 && q1 < s1 && q2 < s2, side != 0u);
+            const vec4 b = whole_four(w, row * META(7u) + place.x * deep + unit, META(15u), true, side != 0u);
+            sum = FMA(a.x, b.x, sum);
+            sum = FMA(a.y, b.y, sum);
+            sum = FMA(a.z, b.z, sum);
+            sum = FMA(a.w, b.w, sum);
+        }
+    }
+    return sum;
+}
+
 // Four halves, rounded by instructions in CUDA.
 #ifdef RLX_GLSL
 #define STORE_FOUR(p, i, v) STORE4(T, p, i, v);
@@ -99,14 +160,18 @@ UNITS(STAGES * SLICE > STAGE ? STAGES * SLICE : STAGE)
 #endif
 
 // Puts four channels of a pixel of y from element `at` on, of which `left` are there.
-RLX_FN void put_channels(PTR(T) y, const vec4 sum, const vec4 add, const uvec2 other, const uint at, const uint left) {
+RLX_FN void put_channels(PTR(T) y, const vec4 sum, const vec4 add, const FOUR other, const uint at, const uint left) {
     vec4 v = sum;
     if (HAS_BIAS) ADD_QUAD(v, add)
     v = VEC4(activated(v.x), activated(v.y), activated(v.z), activated(v.w));
     if (RESIDUAL != 0u) {
+#ifdef IN_PARTS
+        const vec4 more = VEC4(RLX_FLOAT(other.x), RLX_FLOAT(other.y), RLX_FLOAT(other.z), RLX_FLOAT(other.w));
+#else
         const uint xy = pair_bits(v.x, v.y), zw = pair_bits(v.z, v.w);
         v = VEC4(low_value(xy), high_value(xy), low_value(zw), high_value(zw));
         const vec4 more = VEC4(low_value(other.x), high_value(other.x), low_value(other.y), high_value(other.y));
+#endif
         ADD_QUAD(v, more)
         if (RESIDUAL == 2u) v = VEC4(p_max_f(v.x, 0.0f), p_max_f(v.y, 0.0f), p_max_f(v.z, 0.0f), p_max_f(v.w, 0.0f));
     }
@@ -125,6 +190,16 @@ RLX_FN void put_channels(PTR(T) y, const vec4 sum, const vec4 add, const uvec2 o
 }
 
 // The four channels of `other` from element `at` on, of which `left` are there, as they lie.
+#ifdef IN_PARTS
+RLX_FN uvec4 other_channels(PTR(T) other, const uint at, const uint left) {
+    if (C_QUADS) return AS(b16, other) AT(at / 4u);
+    uvec4 v = UVEC4(LOAD(u32, AS(u32, other), at), 0u, 0u, 0u);
+    if (left > 1u) v.y = LOAD(u32, AS(u32, other), at + 1u);
+    if (left > 2u) v.z = LOAD(u32, AS(u32, other), at + 2u);
+    if (left > 3u) v.w = LOAD(u32, AS(u32, other), at + 3u);
+    return v;
+}
+#else
 RLX_FN uvec2 other_channels(PTR(T) other, const uint at, const uint left) {
     if (C_QUADS) return AS(b8, other) AT(at / 4u);
     uvec2 v;
@@ -135,6 +210,7 @@ RLX_FN uvec2 other_channels(PTR(T) other, const uint at, const uint left) {
     if (left > 3u) v.y |= uint(other AT(at + 3u)) << 16;
     return v;
 }
+#endif
 
 // Where this lane puts its part of block i, and what it adds there.
 #define PLACES(i)                                                                                                  \
@@ -184,8 +260,8 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
     }
     uvec4 place = taps AT(tap < tap_end ? tap : tap_first);
 
-    uvec4 held_a[LOADS_A];
-    uvec4 held_b[LOADS_B];
+    uvec4 held_a[LOADS_A * PARTS];
+    uvec4 held_b[LOADS_B * PARTS];
     uint real = 0u, side = 0u, next = AHEAD;
     if (STAGES > 1u) {
         UNROLL for (uint s = 0u; s < AHEAD; s++) {
@@ -200,6 +276,10 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
     UNROLL for (uint i = 0u; i < BLOCKS; i++) {
         UNROLL for (uint e = 0u; e < BN / 2u; e++) acc[i][e] = 0.0f;
     }
+    float whole[BLOCKS][BN / 2u];
+    UNROLL for (uint i = 0u; i < BLOCKS; i++) {
+        UNROLL for (uint e = 0u; e < BN / 2u; e++) whole[i][e] = 0.0f;
+    }
     ROLLED for (uint t = begin; t < end; t++) {
         LOADS_WAIT(AHEAD - 1u)
         COPIES_SEEN
@@ -207,15 +287,32 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
         BARRIER;
         WG_READY
         UNROLL for (uint i = 0u; i < BLOCKS; i++) {
-            UNROLL for (uint kk = 0u; kk < BK / 16u; kk++) {
-                MULTIPLY_PANELS(acc[i], WG_MATRIX(side * SLICE + (WARP / 4u * BLOCKS + i) * 512u + kk * 2u, 1u),
-                                WG_MATRIX(side * SLICE + BM * ACROSS + kk * 2u, 1u), 1u);
+            // Parts p of A and q of B, small ones first.
+            UNROLL for (uint back = 0u; back < PARTS; back++) {
+                UNROLL for (uint p = 0u; p < PARTS - back; p++) {
+                    const uint q = PARTS - 1u - back - p;
+                    UNROLL for (uint kk = 0u; kk < BK / 16u; kk++) {
+                        MULTIPLY_PANELS(
+                            acc[i],
+                            WG_MATRIX(side * SLICE + p * PART + (WARP / 4u * BLOCKS + i) * 512u + kk * 2u, 1u),
+                            WG_MATRIX(side * SLICE + q * PART + BM * ACROSS + kk * 2u, 1u),
+                            PARTS == 1u || back + p + kk != 0u ? 1u : 0u);
+                    }
+                }
             }
         }
         WG_SENT
         if (t + AHEAD < end) LOAD_SLICE(next)
         LOADS_END
-        WG_WAIT(1)
+        if (PARTS > 1u) {
+            WG_WAIT(0)
+            UNROLL for (uint i = 0u; i < BLOCKS; i++) {
+                HOLD(acc[i], BN / 2u)
+                UNROLL for (uint e = 0u; e < BN / 2u; e++) whole[i][e] += acc[i][e];
+            }
+        } else {
+            WG_WAIT(1)
+        }
         next = next + 1u == STAGES ? 0u : next + 1u;
         side = side + 1u == STAGES ? 0u : side + 1u;
     }
@@ -226,7 +323,11 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
 #else
     const uvec4 zero = UVEC4(0u, 0u, 0u, 0u);
     SUMS acc[BLOCKS * MATRICES];
-    UNROLL for (uint i = 0u; i < BLOCKS * MATRICES; i++) SUMS_ZERO(acc[i])
+    SUMS whole[BLOCKS * MATRICES];
+    UNROLL for (uint i = 0u; i < BLOCKS * MATRICES; i++) {
+        SUMS_ZERO(acc[i])
+        SUMS_ZERO(whole[i])
+    }
     ROLLED for (uint t = begin; t < end; t++) {
         if (STAGES > 1u) {
             LOADS_WAIT(AHEAD - 1u)
@@ -236,15 +337,27 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
             next = next + 1u == STAGES ? 0u : next + 1u;
         } else {
             UNROLL for (uint f = 0u; f < LOADS_A; f++) {
-                units[CELL_A(line + f * LINES, across)] = (real >> f & 1u) != 0u ? held_a[f] : zero;
+                UNROLL for (uint p = 0u; p < PARTS; p++) {
+                    units[p * PART + CELL_A(line + f * LINES, across)] =
+                        (real >> f & 1u) != 0u ? held_a[f * PARTS + p] : zero;
+                }
             }
             UNROLL for (uint f = 0u; f < LOADS_B; f++) {
-                units[CELL_B(line + f * LINES, across)] = (real >> (LOADS_A + f) & 1u) != 0u ? held_b[f] : zero;
+                UNROLL for (uint p = 0u; p < PARTS; p++) {
+                    units[p * PART + CELL_B(line + f * LINES, across)] =
+                        (real >> (LOADS_A + f) & 1u) != 0u ? held_b[f * PARTS + p] : zero;
+                }
             }
             BARRIER;
             LOAD_SLICE(0u)
         }
         MULTIPLY_SLICE(PLACE_A, ROW, false, PLACE_B, ROW, true)
+        if (PARTS > 1u) {
+            UNROLL for (uint i = 0u; i < BLOCKS * MATRICES; i++) {
+                SUMS_ADD(whole[i], acc[i])
+                SUMS_ZERO(acc[i])
+            }
+        }
         if (STAGES > 1u) {
             side = side + 1u == STAGES ? 0u : side + 1u;
         } else {
@@ -266,19 +379,34 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
     vec4 add = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
     if (HAS_BIAS && left != 0u) add = bias_quad(bias, channel, channel + left);
     uint to[2u * PUTS];
-    uvec2 others[2u * PUTS];
+    FOUR others[2u * PUTS];
     PLACES(0u)
     UNROLL for (uint i = 0u; i < BLOCKS; i++) {
         UNROLL for (uint j = 0u; j < MATRICES; j++) {
 #ifdef WARPGROUPS
             Sums sums;
-            UNROLL for (uint e = 0u; e < 8u; e++) sums.c[e] = acc[i][j * 8u + e];
+            UNROLL for (uint e = 0u; e < 8u; e++) sums.c[e] = PARTS > 1u ? whole[i][j * 8u + e] : acc[i][j * 8u + e];
             STORE_SUMS(sums, stage + j * 4u, ROW_C)
 #else
-            STORE_SUMS(acc[i * MATRICES + j], stage + j * 4u, ROW_C)
+            if (PARTS > 1u) {
+                STORE_SUMS(whole[i * MATRICES + j], stage + j * 4u, ROW_C)
+            } else {
+                STORE_SUMS(acc[i * MATRICES + j], stage + j * 4u, ROW_C)
+            }
 #endif
         }
         SYNC_WARP;
+        if (PARTS > 1u) {
+            ROLLED for (uint e = 0u; e < 4u * PUTS; e++) {
+                const uint up = e / 4u * PIXELS + LANE / (WARP_COLUMNS / 4u), c = e % 4u, m = m0 + WARP_ROW(i) + up;
+                const uvec4 v = units[stage + up * ROW_C + quad];
+                const uint bits = c == 0u ? v.x : c == 1u ? v.y : c == 2u ? v.z : v.w;
+                if ((bits & 0x7f800000u) == 0x7f800000u && m < count && c < left) {
+                    SET_WORD(units[stage + up * ROW_C + quad], c,
+                             RLX_BITS(plain_sum(x, w, taps, meta, phase, deep, g, m, channel + c, begin, end)))
+                }
+            }
+        }
         if (i + 1u < BLOCKS) {
             PLACES(i + 1u)
         }

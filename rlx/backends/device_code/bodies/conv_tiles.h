@@ -30,21 +30,41 @@
 #define WARP_COLUMNS (BN / 2u)
 #endif
 #define MATRICES (WARP_COLUMNS / 16u)  // in 16 of a warp's rows
+// PARTS: elements are sums of so many parts, which lie PART_A and PART_B units apart in a slice. UNIT_OF: unit i of part p
+// in memory; SET_WORD: a word of a unit.
+#ifndef PARTS
+#define PARTS 1u
+#define PART_A 0u
+#define PART_B 0u
+#endif
+#define UNIT_OF(i, p, plane) ((p) == 0u ? (i) : (i) + (p) * META(plane))
+#ifdef RLX_GLSL
+#define SET_WORD(unit, c, w) unit[c] = w;
+#else
+#define SET_WORD(unit, c, w) ((uint*)&(unit))[c] = w;
+#endif
 // Multiplies a slice into `acc`: the place of 16 terms of block i of A, of 16 columns j of B, the distance of their rows,
-// and whether they lie there transposed.
-#define MULTIPLY_SLICE(PLACE_A, PITCH_A, TURNED_A, PLACE_B, PITCH_B, TURNED_B)   \
-    UNROLL for (uint kk = 0u; kk < BK / 16u; kk++) {                             \
-        MATRIX_B mb[MATRICES];                                                   \
-        UNROLL for (uint j = 0u; j < MATRICES; j++) {                            \
-            LOAD_B(mb[j], PLACE_B(j, kk), PITCH_B, TURNED_B)                     \
-        }                                                                        \
-        UNROLL for (uint i = 0u; i < BLOCKS; i++) {                              \
-            MATRIX_A ma;                                                         \
-            LOAD_A(ma, PLACE_A(i, kk), PITCH_A, TURNED_A)                        \
-            UNROLL for (uint j = 0u; j < MATRICES; j++) {                        \
-                MULTIPLY(acc[i * MATRICES + j], ma, mb[j])                       \
-            }                                                                    \
-        }                                                                        \
+// and whether they lie there transposed. Parts p of A and q of B are multiplied where p + q < PARTS, small ones first.
+#define MULTIPLY_SLICE(PLACE_A, PITCH_A, TURNED_A, PLACE_B, PITCH_B, TURNED_B)                     \
+    UNROLL for (uint kk = 0u; kk < BK / 16u; kk++) {                                               \
+        MATRIX_B mb[MATRICES * PARTS];                                                             \
+        UNROLL for (uint j = 0u; j < MATRICES; j++) {                                              \
+            UNROLL for (uint q = 0u; q < PARTS; q++) {                                             \
+                LOAD_B(mb[j * PARTS + q], PLACE_B(j, kk) + q * PART_B, PITCH_B, TURNED_B)          \
+            }                                                                                      \
+        }                                                                                          \
+        UNROLL for (uint i = 0u; i < BLOCKS; i++) {                                                \
+            UNROLL for (uint back = 0u; back < PARTS; back++) {                                    \
+                const uint p = PARTS - 1u - back;                                                  \
+                MATRIX_A ma;                                                                       \
+                LOAD_A(ma, PLACE_A(i, kk) + p * PART_A, PITCH_A, TURNED_A)                         \
+                UNROLL for (uint j = 0u; j < MATRICES; j++) {                                      \
+                    UNROLL for (uint r = 0u; r <= back; r++) {                                     \
+                        MULTIPLY(acc[i * MATRICES + j], ma, mb[j * PARTS + back - r])              \
+                    }                                                                              \
+                }                                                                                  \
+            }                                                                                      \
+        }                                                                                          \
     }
 // Sums on their way out: the units of a row, and of 16 rows of each warp.
 #define ROW_C (WARP_COLUMNS / 4u + 1u)

@@ -1,4 +1,4 @@
-// What pool.h computes of halves (T) with channels last, of which there are 8 deep: KIND = 0 the largest elements of
+// What pool.h computes with channels last, of which there are 8 deep: KIND = 0 the largest elements of
 // windows, 1 their means, PADDING_COUNTS with the padding counted; a thread for eight channels of a window. meta: that of
 // pool.h.
 #define META(i) LOAD(u32, meta, i)

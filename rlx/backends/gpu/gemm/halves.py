@@ -11,11 +11,11 @@ from rlx.backends.gpu.program.candidates import Cost
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType
 
-# Rows and columns of a tile, its rate relative to the largest tile's, and the workgroups resident on a multiprocessor.
-HALF_TILES = {"m": (128, 128, 0.92, 2), "l": (128, 256, 1.0, 1)}
+# Rows and columns of a tile, its rate relative to the largest tile's, the workgroups resident on a multiprocessor, and
+# the fixed cost of a tile, in terms of its sums: two resident workgroups hide part of each other's.
+HALF_TILES = {"m": (128, 128, 0.90, 2, 100), "l": (128, 256, 1.0, 1, 164)}
 _LEAST_TERMS = 48
 _ALONE = 1.7  # time of one workgroup alone on a multiprocessor, where two resident ones together take 2
-_TILE_START_TERMS = 150  # the fixed cost of a tile, in terms of its sums
 _LEAST_PART_TERMS = 256
 _IN_PARTS = 1.06  # factor on a split sum's time: splitting must gain more than the estimate's error
 _PRODUCTS_PER_ADDED = 180  # multiply-adds in the time of writing one element of a part and reading it again
@@ -50,14 +50,14 @@ def half_tiles(target: Target, p: Product, stored: tuple[DType, DType]) -> list[
 
 def _time(target: Target, p: Product, name: str, parts: int) -> tuple[float, int]:
     """(time, parts) of a product split into `parts` along k; the time is in multiply-adds of a multiprocessor."""
-    high, wide, rate, room = HALF_TILES[name]
+    high, wide, rate, room, start = HALF_TILES[name]
     if parts > 1 and (len(p.batch) > MAX_AXES or target.software or p.k < parts * _LEAST_PART_TERMS):
         return math.inf, parts
     groups = tiles_across(p, (high, wide)) * p.count * parts
     full, left = divmod(groups, target.units * room)
     last = math.ceil(left / target.units)
     rounds = full * room + (max(last, _ALONE) if left and room > 1 else last)
-    time = rounds * high * wide * (p.k / parts + _TILE_START_TERMS) / rate
+    time = rounds * high * wide * (p.k / parts + start) / rate
     if parts > 1:
         time = _IN_PARTS * time + _PRODUCTS_PER_ADDED * parts * p.count * p.m * p.n / target.units
     return time, parts

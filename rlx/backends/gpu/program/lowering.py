@@ -25,6 +25,7 @@ from rlx.backends.gpu.program.steps import (
     ControlCall,
     Copy,
     FileKernel,
+    Gemm,
     HostCall,
     Kernel,
     Launch,
@@ -35,7 +36,7 @@ from rlx.backends.gpu.program.steps import (
 )
 from rlx.backends.gpu.program.target import Target
 from rlx.driver import MemoryPlan, align
-from rlx.driver.memory.views import update_copies
+from rlx.driver.memory.views import is_alias, update_copies
 from rlx.dtypes import HOST_ONLY, DType
 from rlx.errors import ShapeError, UnsupportedOp
 from rlx.ir import REGISTRY, Graph, Node, Tensor
@@ -43,6 +44,7 @@ from rlx.ir import REGISTRY, Graph, Node, Tensor
 ARGS = "args"  # segment of argument blocks: shapes and strides of N-d kernels
 SCRATCH = "scratch"  # segment of workspace, shared by all nodes; the hazard rules order its uses
 MAX_ARG_BYTES = 128
+_SAME_ALIGNMENT = 256  # bytes: kernels and library calls are chosen by how addresses are aligned
 
 Call = TypeVar("Call", HostCall, ControlCall)
 Rule = Callable[["Lowering", Node], None]
@@ -280,6 +282,26 @@ class Lowering:
         if source.nbytes and source != target:
             self.steps.append(Copy(source, target, self._label))
 
+    def make_at(self, tensor: Tensor, target: Ref) -> bool:
+        """Lets the step that makes a tensor write it to `target`, into which its only reader, the current node, would
+        copy it. Returns whether it does: not where the tensor has other readers or shares its bytes with another one,
+        or where a step since then uses the target."""
+        source = self.ref(tensor)
+        readers = self.readers.get(tensor.id, [])
+        aligned = source.offset % _SAME_ALIGNMENT == target.offset % _SAME_ALIGNMENT
+        if len(readers) != 1 or tensor.id in self.moved or is_alias(tensor.node, self.plan) or not aligned:
+            return False
+        for number in range(len(self.steps) - 1, -1, -1):
+            step = self.steps[number]
+            if any(ref.overlaps(target) for ref in (*step.reads, *step.writes)):
+                return False
+            if any(ref.overlaps(source) for ref in step.writes):
+                moved = _written_to(step, source, target)
+                if moved is not None:
+                    self.steps[number] = moved
+                return moved is not None
+        return False
+
     # -- driving
 
     def lower(self, node: Node) -> int:
@@ -326,6 +348,27 @@ class Lowering:
         self._label = "update"
         for updated, state in update_copies(self.graph, self.plan):
             self.copy(self.ref(updated), self.ref(state))
+
+
+def _written_to(step: Step, source: Ref, target: Ref) -> Step | None:
+    """The step with `target` in place of `source` among what it writes, or None where it writes another range, or in
+    place through the pointer by which it reads."""
+    if source not in step.writes:
+        return None
+    if isinstance(step, Gemm):
+        return replace(step, c=target)
+    if not isinstance(step, Launch) or isinstance(step.kernel, SourceKernel):
+        return None
+    writes = tuple(target if ref == source else ref for ref in step.writes)
+    pointers = [i for i, a in enumerate(step.args) if isinstance(a, Ref)]
+    if isinstance(step.kernel, FileKernel):
+        places = [i for i, d in enumerate(KERNELS[step.kernel.stem].args) if "w" in d.access and step.args[i] == source]
+        if any("r" in KERNELS[step.kernel.stem].args[i].access for i in places):
+            return None
+    else:
+        places = [i for i in pointers[len(pointers) - len(step.kernel.outputs) :] if step.args[i] == source]
+    args = [target if i in places else a for i, a in enumerate(step.args)]
+    return replace(step, args=tuple(args), writes=writes)
 
 
 def runs_natively(node: Node, target: Target) -> bool:

@@ -14,6 +14,7 @@ from rlx.backends.gpu.program.images import last_shape, last_strides
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, updates, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref
+from rlx.backends.gpu.rules.reduce import narrowed_to
 from rlx.dtypes import DType, f32
 from rlx.ir import REGISTRY, Node, Tensor
 from rlx.ir import expr as ex
@@ -58,7 +59,10 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 @lowers(*(op.name for op in REGISTRY.values() if op.elementwise), when=_native)
 def lower_elementwise(ctx: Lowering, node: Node) -> None:
-    """Computes every output element from the input elements that NumPy's broadcasting pairs with it."""
+    """Computes every output element from the input elements that NumPy's broadcasting pairs with it; nothing where
+    sums alone read a cast, since they read what it widens."""
+    if len(node.outputs) == 1 and narrowed_to(ctx, node.output) is not node.output:
+        return
     shape = node.outputs[0].shape
     strides = [broadcast(t.shape, shape) for t in node.inputs]
     if ctx.lies_last(node.outputs[0]):

@@ -207,9 +207,13 @@ def lower_reshape(ctx: Lowering, node: Node) -> None:
 
 @lowers("transpose", when=moves_natively)
 def lower_transpose(ctx: Lowering, node: Node) -> None:
-    """Output axis i has the stride of input axis perm[i]."""
+    """Output axis i has the stride of input axis perm[i]. Where that moves no byte, y is made where it lies."""
     x, y = node.inputs[0], node.output
     own = strides_of(ctx, x)
+    turned = [own[p] for p in node.attrs["perm"]]
+    pairs = zip(y.shape, turned, strides_of(ctx, y), strict=True)
+    if all(n == 1 or a == b for n, a, b in pairs) and ctx.storage(x) == ctx.storage(y) and ctx.make_at(x, ctx.ref(y)):
+        return
     _moves(ctx, y.shape, _view(ctx, x, [own[p] for p in node.attrs["perm"]]), y)
 
 

@@ -10,6 +10,7 @@ from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, w
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref
 from rlx.backends.gpu.rules.conv.reading import three, window_meta
+from rlx.dtypes import f32
 from rlx.ir import Node, Tensor
 
 POOL = declare(
@@ -28,11 +29,11 @@ POOL = declare(
 POOL_UNITS = declare(
     KernelDecl(
         "pool_units",
-        about="y = the largest element or the mean of each window of x, for halves with channels last.",
+        about="y = the largest element or the mean of each window of x, with channels last.",
         grid="a thread for eight channels of each window, in groups of 256",
         args=(*reads(x="T", meta="u32"), *writes(y="T"), *uints("total", "deep")),
         headers=("rounding", "prims"),
-        variants={"T": ("f16", "bf16")},
+        variants={"T": ("f32", "f16", "bf16")},
         constants={"KIND": 0, "PADDING_COUNTS": False},
         trials=((0, False), (1, True)),
     )
@@ -65,9 +66,9 @@ def _meta(ctx: Lowering, node: Node, x: Tensor, counts: Sequence[int]) -> Ref:
 
 
 def _in_units(node: Node) -> bool:
-    """Whether x and y may both have channels last: the channels must fill whole units of eight halves."""
+    """Whether x and y may both have channels last: the channels must fill whole units of eight."""
     x, y = node.inputs[0], node.output
-    return x.dtype == y.dtype and y.dtype.is_half and y.shape[1] % 8 == 0
+    return x.dtype == y.dtype and (y.dtype.is_half or y.dtype == f32) and y.shape[1] % 8 == 0
 
 
 IMAGES.update(dict.fromkeys(("max_pool", "avg_pool"), Follower(_in_units)))

@@ -12,7 +12,8 @@ from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Launch, Ref
 from rlx.backends.gpu.rules.rows import power
 from rlx.dtypes import DType, f32, i32, promote
-from rlx.ir import Node
+from rlx.ir import Node, Tensor
+from rlx.passes.fusion_groups import widens_half
 
 REDUCE = declare(
     KernelDecl(
@@ -94,7 +95,7 @@ IMAGES.update(dict.fromkeys(("sum", "mean", "prod", "max", "min"), Reader(_by_im
 def lower_reduction(ctx: Lowering, node: Node) -> None:
     """Reduces one run of neighbouring axes after the other, the last run first. Lowering fixes the order of additions:
     it is the same in each run."""
-    x, y = node.inputs[0], node.output
+    x, y = narrowed_to(ctx, node.inputs[0]), node.output
     if y.size == 0:
         return
     kind = _KIND[node.op.joins]
@@ -130,6 +131,23 @@ def lower_reduction(ctx: Lowering, node: Node) -> None:
         ref, work, parts = here, end, int(planes > 1)
     if final != out:
         convert(ctx, target, final, ctx.ref(y), out, y.size)
+
+
+def narrowed_to(ctx: Lowering, x: Tensor) -> Tensor:
+    """What x widens, if sums alone read x, no node writes over it before the last of them, and both lie alike: the sums
+    then read the halves, and x need not be written."""
+    node = x.node
+    if not widens_half(node) or x.dtype != f32 or x.id in ctx.moved or "16bit_storage" not in ctx.target.features:
+        return x
+    halves, nodes = node.inputs[0], ctx.graph.nodes
+    readers = ctx.readers.get(x.id, [])
+    if not readers or readers[-1] == len(nodes) or ctx.lies_last(halves) != ctx.lies_last(x):
+        return x
+    summed = (nodes[i].op.joins == "add" and (_by_image(nodes[i]) or not ctx.lies_last(x)) for i in readers)
+    if not all(summed):
+        return x
+    between = (t for n in nodes[nodes.index(node) + 1 : readers[-1] + 1] for t in n.outputs if t.id in ctx.plan.slots)
+    return x if any(ctx.ref(t).overlaps(ctx.ref(halves)) for t in between) else halves
 
 
 def axis_runs(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[int, bool]]:

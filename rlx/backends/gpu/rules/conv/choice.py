@@ -2,7 +2,8 @@
 
 Both are computed directly, with a thread or a workgroup for each element of the result, or by tiles of a matrix product
 whose columns are gathered from x (implicit GEMM). A convolution of halves may also use matrix instructions, with
-channels last in memory, and one with a 1-element window the vendor's library.
+channels last in memory, as may one of f32 whose operands are split into parts of bf16, and one with a 1-element window
+the vendor's library.
 """
 
 from __future__ import annotations
@@ -30,8 +31,16 @@ _MIN_CHUNK = 128
 # Matrix instructions: sides of a tile (pixels and channels), multiply-adds per µs of a multiprocessor with enough
 # workgroups, and the share of that rate that a single workgroup reaches.
 MATRIX_TILES = {"s": (64, 64, 0.6e6, 0.4), "t": (128, 64, 0.8e6, 0.45), "m": (128, 128, 0.95e6, 0.6)}
+# Without asynchronous copies what a tile reads counts for more: of "t" half as much again as of "m" for each product.
+_BARE_RATES = {"t": 0.68e6}
 # The same for warpgroup instructions, and the number of slices that shared memory should hold.
 PANEL_TILES = {"t": (128, 64, 1.2e6, 0.5, 4), "m": (128, 128, 1.5e6, 0.6, 3), "l": (256, 128, 1.45e6, 1.0, 4)}
+# The same tiles of operands in parts, by the number of parts: multiply-adds of whole elements. Others have too few
+# registers for sums that are added up after every slice.
+_PARTS_RATES = {2: {"s": 0.2e6, "t": 0.27e6}, 3: {"s": 0.1e6, "t": 0.15e6}}
+_PANEL_PARTS = {2: {"t": (0.55e6, 2), "m": (0.68e6, 3)}, 3: {"t": (0.32e6, 2), "m": (0.39e6, 2)}}  # and their stages
+_PARTS_START_TERMS = 200
+_LIBRARY_RATE = 1.3e5  # multiply-adds of f32 per µs of a multiprocessor by the vendor's library
 _PANEL_DEPTH = 64
 _DEPTH = 32  # terms of a slice
 _TILE_START_TERMS = 96  # the fixed cost of a tile, in terms of its sums
@@ -52,7 +61,8 @@ class Problem:
     `dtype`: the dtype it is computed in. `library`: whether it is a single contiguous product of operands of one dtype,
     which a library can compute. `matrices`: the 16-bit dtype in which matrix instructions may multiply, or None. With
     it, `units` is the number of units of eight channels in a row of weights, over all taps, and `moved` the number of
-    elements that must be transposed to channels last. `alone`: whether the convolution is depthwise."""
+    elements that must be transposed to channels last. `alone`: whether the convolution is depthwise. `parts`: the parts
+    in which matrix instructions multiply operands of f32, and `split` the number of elements that become such parts."""
 
     rows: int
     columns: int
@@ -65,6 +75,8 @@ class Problem:
     units: int = 0
     moved: int = 0
     alone: bool = False
+    parts: int = 0
+    split: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +169,15 @@ def _wished(kernels: Sequence[Candidate]) -> Sequence[Candidate]:
 
 def candidates(target: Target, problem: Problem) -> list[Candidate]:
     """Every algorithm that can compute a convolution on the target. The tiles have no variant of f64."""
-    result: list[Candidate] = [Library((0,))] if problem.library and target.library is not None else []
+    result: list[Candidate] = []
+    if problem.library and target.library is not None:
+        result.append(Library((2, _library_time(target, problem)) if problem.parts else (0,)))
     result.append(Direct((1 if problem.rows <= _FEW_ROWS else 3,)))
     if problem.dtype.name != "f64":
         result += _tiles(target, problem)
     if problem.matrices is not None and multiplies(target, problem.matrices):
         result += _matrices(target, problem)
-    if problem.alone and problem.matrices is not None and not problem.moved:
+    if problem.alone and problem.matrices is not None and not problem.moved and not problem.parts:
         result.append(Depthwise((0,)))
     return result
 
@@ -171,18 +185,39 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
 def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
     """Tiles of every size, number of parts and number of stages, with their estimated time, transpositions included. If
     nothing must be transposed they rank before the library, which applies no bias and no activation."""
-    rank = 2 if p.moved or not p.library else -1
-    moving = 4 * p.moved / _BYTES_PER_US + _MOVING_US if p.moved else 0.0
+    rank = 2 if p.moved or p.parts or not p.library else -1
+    before = (8 if p.parts else 4) * p.moved / _BYTES_PER_US + _MOVING_US if p.moved else 0.0
+    if p.parts:
+        before += (4 + 2 * p.parts) * p.split / _BYTES_PER_US + _MOVING_US
+    each = p.parts or 1
     for name, (high, wide, rate, alone) in MATRIX_TILES.items():
+        if not p.parts and not target.matrices.overlapped:
+            rate = _BARE_RATES.get(name, rate)
+        elif p.parts and name not in _PARTS_RATES[p.parts]:
+            continue
+        elif p.parts:
+            rate = _PARTS_RATES[p.parts][name]
+        most, nbytes = 2 if p.parts else _STAGES, each * (high + wide) * (_DEPTH + 8) * 2
+        if nbytes > target.shared_bytes:
+            continue
         for time, chunk, split_k in _parts(target, p, (high, wide, _DEPTH), rate, alone):
-            for n in _stages(target, (high + wide) * (_DEPTH + 8) * 2):
-                yield Matrices((rank, moving + time, -n), name, n, chunk, split_k)
+            for n in _stages(target, nbytes, most):
+                yield Matrices((rank, before + time, -n), name, n, chunk, split_k)
     if not target.matrices.warpgroups:
         return
     for name, (high, wide, rate, alone, stages) in PANEL_TILES.items():
-        if stages * (high + wide) * _PANEL_DEPTH * 2 <= target.shared_bytes:
+        if p.parts and name not in _PANEL_PARTS[p.parts]:
+            continue
+        if p.parts:
+            rate, stages = _PANEL_PARTS[p.parts][name]
+        if each * stages * (high + wide) * _PANEL_DEPTH * 2 <= target.shared_bytes:
             for time, chunk, split_k in _parts(target, p, (high, wide, _PANEL_DEPTH), rate, alone):
-                yield Matrices((rank, moving + time), name, stages, chunk, split_k, True)
+                yield Matrices((rank, before + time), name, stages, chunk, split_k, True)
+
+
+def _library_time(target: Target, p: Problem) -> float:
+    """The estimated time of the vendor's library in f32, and of the launch that adds bias and activation."""
+    return p.rows * p.columns * p.terms * p.products / (target.units * _LIBRARY_RATE) + 8 * p.size / _BYTES_PER_US
 
 
 def _parts(
@@ -198,15 +233,16 @@ def _parts(
         chunk = max(1, math.ceil(slices / wanted))
         split_k = max(1, math.ceil(slices / chunk))
         rounds = max(math.ceil(tiles * split_k / target.units), 1 / alone)
-        time = rounds * high * wide * (chunk * depth + _TILE_START_TERMS) / rate
+        start = _PARTS_START_TERMS if p.parts else _TILE_START_TERMS
+        time = rounds * high * wide * (chunk * depth + start) / rate
         if split_k > 1:
             time += _LEAST_JOIN_US + p.size * (4 * split_k + 2) * 2 / _BYTES_PER_US
         yield time, chunk, split_k
 
 
-def _stages(target: Target, slice_bytes: int) -> list[int]:
-    """The possible numbers of slices, of the given bytes, that shared memory can hold at once."""
-    most = min(_STAGES, target.shared_bytes // slice_bytes) if target.matrices.overlapped else 1
+def _stages(target: Target, slice_bytes: int, most: int = _STAGES) -> list[int]:
+    """The possible numbers of slices, of the given bytes, that shared memory can hold at once, up to `most`."""
+    most = min(most, target.shared_bytes // slice_bytes) if target.matrices.overlapped else 1
     return list(range(1, max(1, most) + 1))
 
 
@@ -253,17 +289,22 @@ def weight_candidates(target: Target, p: Problem) -> list[Candidate]:
 
 def _weight_matrices(target: Target, p: Problem) -> Iterator[Matrices]:
     """Tiles of each size and number of stages, with enough parts to give each multiprocessor two workgroups and to keep
-    sums short."""
-    slices = math.ceil(p.terms / _DEPTH)
+    sums short. Products of three parts of f32 gain where loads overlap with them."""
+    slices, each = math.ceil(p.terms / _DEPTH), p.parts or 1
+    rank = 2.5 if each == 3 and not target.matrices.overlapped else 1.5
     for name, (high, wide, rate, alone) in MATRIX_TILES.items():
+        nbytes = each * _DEPTH * (high + wide + 16) * 2
+        if p.parts and (name not in _PARTS_RATES[p.parts] or nbytes > target.shared_bytes):
+            continue
+        rate = _PARTS_RATES[p.parts][name] if p.parts else rate
         tiles = math.ceil(p.rows / high) * math.ceil(p.units * 8 / wide) * p.products
         wanted = max(1, min(2 * target.units // tiles, p.terms // _LEAST_TERMS), -(-p.terms // _WEIGHT_CHUNK))
         chunk = max(1, math.ceil(slices / wanted))
         split_k = max(1, math.ceil(slices / chunk))
         rounds = max(math.ceil(tiles * split_k / target.units), 1 / alone)
         time = rounds * high * wide * (chunk * _DEPTH + _TILE_START_TERMS) / rate
-        for n in _stages(target, _DEPTH * (high + wide + 16) * 2):
-            yield Matrices((1.5, time, -n), name, n, chunk, split_k)
+        for n in _stages(target, nbytes, 2 if p.parts else _STAGES):
+            yield Matrices((rank, time, -n), name, n, chunk, split_k)
 
 
 def _cut(terms: int, wanted: int) -> tuple[int, int]:

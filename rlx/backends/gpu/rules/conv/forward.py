@@ -28,7 +28,7 @@ from rlx.backends.gpu.rules.conv.choice import (
     choose,
 )
 from rlx.backends.gpu.rules.conv.reading import Reading, backward_reading, forward_reading, window_meta
-from rlx.backends.gpu.rules.conv.units import in_units, lies_last, pixels_in_units
+from rlx.backends.gpu.rules.conv.units import in_parts, in_units, lies_last, multiplied, pixels_in_units
 from rlx.backends.gpu.rules.movement import from_last
 from rlx.dtypes import DType, bf16, f16, f32, promote
 from rlx.ir import Node, Tensor, get_op
@@ -132,6 +132,41 @@ CONV_WGMMA = declare(
         cuda_only=True,
     )
 )
+_PARTS_ABOUT = _MMA_ABOUT.replace("halves", "operands in f32 as sums of PARTS parts in bf16,")
+CONV_PARTS_MMA = declare(
+    KernelDecl(
+        "conv_parts_mma",
+        function="conv_mma_body",
+        about=_PARTS_ABOUT,
+        grid=_MMA_GRID,
+        args=_MMA_ARGS,
+        headers=("prims", "mma"),
+        variants={"PARTS": ("2", "3"), "TILE": ("s", "t")},
+        constants=_MMA_CONSTANTS,
+        trials=((1, True, 2, 1, 0, True, True), (2, False, 0, 1, 2, False, True)),
+        threads=128,
+        resident="2",
+        unroll=True,
+        new_compiler=True,
+    )
+)
+CONV_PARTS_WGMMA = declare(
+    KernelDecl(
+        "conv_parts_wgmma",
+        function="conv_mma_body",
+        about=_PARTS_ABOUT,
+        grid=_MMA_GRID,
+        args=_MMA_ARGS,
+        headers=("prims", "mma"),
+        variants={"PARTS": ("2", "3"), "TILE": ("t", "m")},
+        constants={**_MMA_CONSTANTS, "STAGES": 2, "WARPGROUPS": 1},
+        trials=((2, True, 2, 1, 0, True, True, 1), (3, False, 0, 1, 2, True, True, 1)),
+        threads=256,
+        resident="PARTS == 2 && BN == 64u ? 2 : 1",
+        specific=("WARPGROUPS", 1),
+        cuda_only=True,
+    )
+)
 
 CONV_DEPTHWISE = declare(
     KernelDecl(
@@ -141,12 +176,13 @@ CONV_DEPTHWISE = declare(
         args=(*reads(x="T", w="T", bias="f32", meta="u32"), *writes(y="T"), *uints("batch", "deep")),
         headers=("rounding", "prims"),
         variants={"T": ("f16", "bf16")},
-        constants={"ACTIVATION": 0, "BIAS": 0},
-        trials=((2, 1), (0, 0), (1, 2)),
+        constants={"ACTIVATION": 0, "BIAS": 0, "ROW": 0},
+        trials=((2, 1, 0), (0, 0, 7), (1, 2, 3)),
     )
 )
 
 _PIXELS = 4  # neighbouring outputs that a thread of the depthwise kernel computes
+_MOST_ROW = 7  # the most taps along the last axis that it holds at once
 _CODE = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6}
 
 
@@ -257,23 +293,19 @@ def _problem(ctx: Lowering, node: Node, reading: Reading, pointwise: bool, wishe
     x, w, y = node.inputs[0], node.inputs[1], node.output
     pair = stored_pair(ctx.storage(x), ctx.storage(w), ctx.storage(y))
     columns, products = reading.columns(y.shape[0]), reading.groups * len(reading.phases)
-    half = _half(ctx, pair)
+    half, parts = multiplied(ctx, pair)
     channels = x.shape[1] // reading.groups
     units = reading.terms // channels * -(-channels // 8) if channels else 0
     alike = pointwise and pair[0] == pair[1]
     alone = channels == reading.rows == 1 and reading.places is None and reading.groups % 8 == 0
     whole = alone or channels % 8 == 0  # whether units are contiguous in memory
-    moved = 0 if whole and (wished or lies_last(ctx, x)) else x.size
+    moved = 0 if (whole or parts > 1) and (wished or lies_last(ctx, x)) else x.size
     moved += 0 if wished or lies_last(ctx, y) else y.size
+    split = (parts, x.size + w.size) if parts > 1 and units else (0, 0)
     return Problem(
         reading.rows, columns, reading.terms, products, y.size, pair[0], alike, half if units else None, units, moved,
-        alone,
+        alone, *split,
     )  # fmt: skip
-
-
-def _half(ctx: Lowering, pair: tuple[DType, DType]) -> DType | None:
-    """The 16-bit dtype in which matrix instructions may multiply operands of these dtypes."""
-    return pair[0] if pair[0] == pair[1] and pair[0].is_half else None
 
 
 def _takes_images(ctx: Lowering, node: Node, wished: bool, forward: bool) -> bool:
@@ -298,7 +330,9 @@ def _depthwise(ctx: Lowering, node: Node) -> None:
     bias, kind = _narrow_bias(ctx, node, half)
     meta = ctx.block(window_meta(x, y.shape[2:], w.shape[2:], node))
     lines = math.prod(y.shape[:-1]) // channels
-    kernel = CONV_DEPTHWISE(T=half.name, ACTIVATION=_CODE[node.attrs["activation"]], BIAS=kind)
+    near = node.attrs["strides"][-1] == node.attrs["dilations"][-1] == 1
+    row = w.shape[-1] if near and w.shape[-1] <= _MOST_ROW else 0
+    kernel = CONV_DEPTHWISE(T=half.name, ACTIVATION=_CODE[node.attrs["activation"]], BIAS=kind, ROW=row)
     threads = lines * -(-y.shape[-1] // _PIXELS) * (channels // 8)
     pointers = [ctx.ref(x), weights, meta if bias is None else bias, meta, ctx.ref(y)]
     ctx.launch(kernel, groups_for(ctx, threads), [*pointers, x.shape[0], channels // 8])
@@ -362,7 +396,7 @@ def _sum_trees(dtype: DType) -> dict[tuple[ex.Expr, ...], int]:
     }
 
 
-_SUM_TREES = {**_sum_trees(f16), **_sum_trees(bf16)}
+_SUM_TREES = {**_sum_trees(f16), **_sum_trees(bf16), **_sum_trees(f32)}
 
 
 def _by_matrices(
@@ -376,19 +410,23 @@ def _by_matrices(
     kernel's constant RESIDUAL."""
     x, w, y = node.inputs[0], node.inputs[1], node.output if sums is None else sums[0]
     stored = ctx.storage(y)
-    half = _half(ctx, stored_pair(ctx.storage(x), ctx.storage(w), stored))
+    half, parts = multiplied(ctx, stored_pair(ctx.storage(x), ctx.storage(w), stored))
     assert half is not None
     groups, rows, batch = reading.groups, reading.rows, y.shape[0]
     channels, taps = x.shape[1] // groups, math.prod(w.shape[2:])
     deep = -(-channels // 8)
-    pixels = pixels_in_units(ctx, x, half, groups)
-    weights = cast_ref(ctx, ctx.ref(w), ctx.storage(w), half, w.size)
+    pixels = pixels_in_units(ctx, x, half, groups, parts)
     if reading.places is None:  # (groups, rows, channels, taps)
         strides = (rows * channels * taps, channels * taps, 1, taps)
     else:  # (groups, channels, rows, taps)
         strides = (channels * rows * taps, taps, 1, rows * taps)
-    weights = in_units(ctx, weights, half, (groups, rows, taps, channels), strides)
-    block, table = reading.by_pixel(channels, groups * deep, taps * deep, groups * rows)
+    dims = (groups, rows, taps, channels)
+    weights = cast_ref(ctx, ctx.ref(w), ctx.storage(w), half if parts == 1 else f32, w.size)
+    if parts > 1:
+        weights = in_parts(ctx, weights, parts, dims, strides)
+    else:
+        weights = in_units(ctx, weights, half, dims, strides)
+    block, table = reading.by_pixel(channels, groups * deep, taps * deep, groups * rows, x.size // channels * deep)
     activation = _CODE[node.attrs.get("activation")]
     bias, kind = _narrow_bias(ctx, node, half)
     alone, last = chosen.split_k == 1, lies_last(ctx, y)
@@ -397,9 +435,13 @@ def _by_matrices(
     high, across = (PANEL_TILES if chosen.warpgroups else MATRIX_TILES)[chosen.tile][:2]
     columns = reading.columns(batch)
     tiles = math.ceil(columns / high) * math.ceil(rows / across) * groups * len(reading.phases)
-    decl = partial(CONV_WGMMA, WARPGROUPS=1) if chosen.warpgroups else CONV_MMA
+    words: dict[str, str | int] = {"WARPGROUPS": 1} if chosen.warpgroups else {}
+    if parts > 1:
+        decl, words["PARTS"] = CONV_PARTS_WGMMA if chosen.warpgroups else CONV_PARTS_MMA, str(parts)
+    else:
+        decl, words["T"] = CONV_WGMMA if chosen.warpgroups else CONV_MMA, half.name
     kernel = decl(
-        T=half.name,
+        **words,
         TILE=chosen.tile,
         STAGES=chosen.stages,
         PLACED=not reading.dense,
@@ -415,8 +457,8 @@ def _by_matrices(
     sizes = [batch, groups, rows, len(reading.phases), columns, deep, chosen.chunk, chosen.split_k]
     ctx.launch(kernel, ctx.groups(tiles * chosen.split_k), [*pointers, *sizes])
     if not alone:
-        parts, whole = whole, ctx.ref(y) if last else ctx.scratch(y.size * stored.itemsize)
-        _join(ctx, node, parts, wide, chosen.split_k, whole, stored, last_shape(y.shape))
+        apart, whole = whole, ctx.ref(y) if last else ctx.scratch(y.size * stored.itemsize)
+        _join(ctx, node, apart, wide, chosen.split_k, whole, stored, last_shape(y.shape))
     if not last:
         from_last(ctx, y.shape, stored, whole, ctx.ref(y))
 

@@ -53,10 +53,12 @@ class Reading:
         (count, *others), plane = [math.prod(p[2:5]) for p in self.phases], self.meta[8]
         return not others and count == plane
 
-    def by_pixel(self, channels: int, pixel: int, row: int, out: int) -> tuple[list[int], Table]:
+    def by_pixel(self, channels: int, pixel: int, row: int, out: int, part: int = 0) -> tuple[list[int], Table]:
         """The argument block and the taps for bodies/conv_mma.h, from the `channels` of a group of x, the units per
-        pixel of x and per row of weights, and the elements per pixel of y. The list of taps ends with an empty one."""
-        block = [*self.meta[:6], pixel, row, out, *self.meta[8:12], self.meta[14], 0, 0]
+        pixel of x, per row of weights and per `part` of x, and the elements per pixel of y. The list of taps ends with
+        an empty one."""
+        every = self.groups * self.rows * row
+        block = [*self.meta[:6], pixel, row, out, *self.meta[8:12], self.meta[14], part, every]
         taps, done = [], 0
         for terms, first, *rest in self.phases:
             count = terms // channels

@@ -10,8 +10,8 @@ from rlx.backends.gpu.program.casts import cast_ref, groups_for
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import Ref
-from rlx.backends.gpu.rules.movement import move
-from rlx.dtypes import DType
+from rlx.backends.gpu.rules.movement import move, to_last
+from rlx.dtypes import DType, bf16, f32
 from rlx.ir import Tensor
 
 CONV_UNITS = declare(
@@ -24,6 +24,34 @@ CONV_UNITS = declare(
         trials=((1,), (2,)),
     )
 )
+CONV_PARTS = declare(
+    KernelDecl(
+        "conv_parts",
+        about=(
+            "y (parts, n0, n1, n2, units) = parts in bf16 of elements of x, `channels` of them `step` apart, whose sum "
+            "the element is."
+        ),
+        grid="a thread for each unit of a part, in groups of 256",
+        args=(
+            *reads(x="f32"),
+            *writes(y="b16"),
+            *uints("n0", "n1", "n2", "channels", "s0", "s1", "s2", "step"),
+        ),
+        constants={"NEAR": 1, "PARTS": 3, "VECTORS": False},
+        trials=((1, 3, False), (2, 2, True)),
+    )
+)
+
+
+def multiplied(ctx: Lowering, pair: tuple[DType, DType]) -> tuple[DType | None, int]:
+    """The 16-bit dtype in which matrix instructions may multiply operands of these dtypes, or None, and in how many
+    parts an operand is split for it."""
+    if pair[0] == pair[1] and pair[0].is_half:
+        return pair[0], 1
+    if pair != (f32, f32):
+        return None, 1
+    return bf16, 2 if ctx.precision == "tf32" else 3
+_LEAST_TURNED = 16  # channels from which an image is transposed by tiles before it is split
 
 
 def lies_last(ctx: Lowering, t: Tensor) -> bool:
@@ -31,13 +59,21 @@ def lies_last(ctx: Lowering, t: Tensor) -> bool:
     return (ctx.lies_last(t)) or t.shape[1] == 1 or math.prod(t.shape[2:]) == 1
 
 
-def pixels_in_units(ctx: Lowering, x: Tensor, dtype: DType, groups: int) -> Ref:
-    """An image as (N, pixels, groups, channels), in units."""
+def pixels_in_units(ctx: Lowering, x: Tensor, dtype: DType, groups: int, parts: int = 1) -> Ref:
+    """An image as (N, pixels, groups, channels), in units, or with several parts as (parts, N, pixels, groups,
+    channels)."""
     batch, channels, size = x.shape[0], x.shape[1] // groups, math.prod(x.shape[2:])
-    source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), dtype, x.size)
     dims = (batch, size, groups, channels)
     apart = (x.shape[1] * size, 1, channels * size, size)
-    return in_units(ctx, source, dtype, dims, contiguous(dims) if lies_last(ctx, x) else apart)
+    strides = contiguous(dims) if lies_last(ctx, x) else apart
+    source = cast_ref(ctx, ctx.ref(x), ctx.storage(x), dtype if parts == 1 else f32, x.size)
+    if parts > 1:
+        if strides == apart and x.shape[1] >= _LEAST_TURNED:
+            turned = ctx.scratch(x.size * f32.itemsize)
+            to_last(ctx, x.shape, f32, source, turned)
+            source, strides = turned, contiguous(dims)
+        return in_parts(ctx, source, parts, dims, strides)
+    return in_units(ctx, source, dtype, dims, strides)
 
 
 def in_units(ctx: Lowering, source: Ref, dtype: DType, dims: tuple[int, int, int, int], strides: Sequence[int]) -> Ref:
@@ -54,4 +90,19 @@ def in_units(ctx: Lowering, source: Ref, dtype: DType, dims: tuple[int, int, int
     else:
         kernel = CONV_UNITS(NEAR=1 if strides[1] <= strides[2] else 2)
         ctx.launch(kernel, groups_for(ctx, units), [source, result, *dims, *strides])
+    return result
+
+
+def in_parts(
+    ctx: Lowering, source: Ref, parts: int, dims: tuple[int, int, int, int], strides: Sequence[int]
+) -> Ref:
+    """As `in_units`, of f32: each element as so many parts in bf16, whose sum it is. The parts are the first axis."""
+    n0, n1, n2, channels = dims
+    units = n0 * n1 * n2 * -(-channels // 8)
+    result = ctx.scratch(16 * units * parts)
+    steps = [source.offset // f32.itemsize, *(s for n, s in zip(dims[:3], strides, strict=False) if n > 1)]
+    vectors = strides[3] == 1 and channels % 8 == 0 and all(s % 4 == 0 for s in steps)
+    near = 1 if strides[1] < strides[3] and not (n2 > 1 and strides[2] < strides[1]) else 2
+    kernel = CONV_PARTS(NEAR=near, PARTS=parts, VECTORS=vectors)
+    ctx.launch(kernel, groups_for(ctx, units), [source, result, *dims, *strides])
     return result

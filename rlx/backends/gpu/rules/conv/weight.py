@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from rlx.backends.gpu.elementwise.strided import View, contiguous
+from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
+from rlx.backends.gpu.gemm.launch import epilogue_tree
 from rlx.backends.gpu.program.casts import THREADS, cast_ref, native
 from rlx.backends.gpu.program.images import IMAGES, Maker
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
@@ -12,7 +13,7 @@ from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref
 from rlx.backends.gpu.rules.conv.choice import MATRIX_TILES, Matrices, Problem, Tiles, choose_weight
 from rlx.backends.gpu.rules.conv.reading import window_meta
-from rlx.backends.gpu.rules.conv.units import pixels_in_units
+from rlx.backends.gpu.rules.conv.units import multiplied, pixels_in_units
 from rlx.backends.gpu.rules.movement import move
 from rlx.backends.gpu.rules.reduce import REDUCE
 from rlx.dtypes import DType, f32
@@ -72,6 +73,24 @@ CONV_WEIGHT_MMA = declare(
         new_compiler=True,
     )
 )
+CONV_WEIGHT_PARTS_MMA = declare(
+    KernelDecl(
+        "conv_weight_parts_mma",
+        function="conv_weight_mma_body",
+        about=CONV_WEIGHT_MMA.about.replace("halves", "operands in f32 as sums of PARTS parts in bf16,"),
+        grid=CONV_WEIGHT_MMA.grid,
+        args=CONV_WEIGHT_MMA.args,
+        headers=("prims", "mma"),
+        variants={"PARTS": ("2", "3"), "TILE": ("s", "t")},
+        constants={"STAGES": 1},
+        trials=((1,), (2,)),
+        threads=128,
+        resident="2",
+        unroll=True,
+        new_compiler=True,
+    )
+)
+_FEW_PARTS = 10  # that one elementwise launch adds up, whose threads are not shared among the parts
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
@@ -112,6 +131,12 @@ def lower_conv_grad_weight(ctx: Lowering, node: Node) -> None:
 
 def _add_up(ctx: Lowering, parts: Ref, target: Ref, stored: DType, count: int, size: int) -> None:
     """Adds up `count` parts of f32, each of `size` elements, in order."""
+    if count <= _FEW_PARTS:
+        nbytes = size * f32.itemsize
+        each = [Ref(parts.segment, parts.offset + i * nbytes, nbytes) for i in range(count)]
+        tree = epilogue_tree(f32, None, None, stored, (1.0,) * count)
+        launch_tree(ctx, [tree], (size,), [View(ref, f32, (1,)) for ref in each], [View(target, stored, (1,))])
+        return
     across, along = 32, THREADS // 32
     reduce = REDUCE(IO=f"f32_{stored}", ACROSS=across, ALONG=along, KIND=0, READS=0, PARTS=0)
     ctx.launch(reduce, ctx.groups(math.ceil(size / across)), [parts, target, 1, count, size, count, 1, 1.0])
@@ -120,11 +145,19 @@ def _add_up(ctx: Lowering, parts: Ref, target: Ref, stored: DType, count: int, s
 def _problem(ctx: Lowering, node: Node) -> Problem:
     (x, d), y = node.inputs, node.output
     groups, stored = node.attrs["groups"], ctx.storage(y)
-    alike = stored.is_half and ctx.storage(x) == ctx.storage(d) == stored
+    half, parts = _multiplied(ctx, node)
     units = -(-y.shape[1] // 8) * math.prod(y.shape[2:])
     rows, columns, terms = y.shape[0] // groups, math.prod(y.shape[1:]), d.shape[0] * math.prod(d.shape[2:])
-    half = stored if alike and units and terms else None
-    return Problem(rows, columns, terms, groups, y.size, stored, matrices=half, units=units)
+    half = half if units and terms else None
+    split = (parts, x.size + d.size) if parts > 1 and half is not None else (0, 0)
+    return Problem(rows, columns, terms, groups, y.size, stored, False, half, units, 0, False, *split)
+
+
+def _multiplied(ctx: Lowering, node: Node) -> tuple[DType | None, int]:
+    """The dtype and the parts of the operands of matrix instructions, as `multiplied` says, if all have one dtype."""
+    stored = ctx.storage(node.output)
+    alike = all(ctx.storage(t) == stored for t in node.inputs)
+    return multiplied(ctx, (stored, stored)) if alike else (None, 1)
 
 
 def _takes_images(ctx: Lowering, node: Node, wished: bool) -> bool:
@@ -139,15 +172,22 @@ def _by_matrices(ctx: Lowering, node: Node, chosen: Matrices) -> None:
     """Matrix instructions with channels last; parts of the sums over pixels are added up in order."""
     (x, d), y = node.inputs, node.output
     groups, batch, stored = node.attrs["groups"], x.shape[0], ctx.storage(y)
+    half, count = _multiplied(ctx, node)
+    assert half is not None
     rows, channels, taps = y.shape[0] // groups, y.shape[1], math.prod(y.shape[2:])
     deep, high = -(-channels // 8), -(-rows // 8)
-    pixels, gradient = (pixels_in_units(ctx, t, stored, groups) for t in (x, d))
-    meta = ctx.block([*window_meta(x, d.shape[2:], node.attrs["kernel"], node), groups * deep, groups * high])
+    pixels, gradient = (pixels_in_units(ctx, t, half, groups, count) for t in (x, d))
+    units = (groups * deep, groups * high)
+    planes = (t.size // t.shape[1] * n for t, n in zip((x, d), units, strict=True))
+    meta = ctx.block([*window_meta(x, d.shape[2:], node.attrs["kernel"], node), *units, *planes])
     size = groups * rows * taps * deep * 8
     parts, whole = ctx.scratch(chosen.split_k * size * f32.itemsize), ctx.scratch(size * stored.itemsize)
     up, across = MATRIX_TILES[chosen.tile][:2]
     tiles = math.ceil(rows / up) * math.ceil(taps * deep * 8 / across) * groups
-    kernel = CONV_WEIGHT_MMA(T=stored.name, TILE=chosen.tile, STAGES=chosen.stages)
+    if count > 1:
+        kernel = CONV_WEIGHT_PARTS_MMA(PARTS=str(count), TILE=chosen.tile, STAGES=chosen.stages)
+    else:
+        kernel = CONV_WEIGHT_MMA(T=half.name, TILE=chosen.tile, STAGES=chosen.stages)
     ctx.launch(
         kernel, ctx.groups(tiles * chosen.split_k),
         [pixels, gradient, meta, parts, batch, groups, rows, deep, high, chosen.chunk, chosen.split_k],
