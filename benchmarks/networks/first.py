@@ -6,6 +6,7 @@
 A network is an ONNX file: `import` is that of rlx.onnx, `load` reads the file, `first` compiles it, records it and runs
 it once; `gpt2-step` is the first step of a training of GPT-2 small, 8 x 1024 tokens, of which `load` makes the
 parameters (not counted). `result` is `load` and `first` of a network, `first` of a step, with the device open before.
+`busy` is the processor time of all threads in `result`, for machines that others use too, and
 `kernels` are those that the device's compiler had to make, where it counts them. The least of the rounds is printed for
 a full cache, which the process before filled; a cache is empty once a round. With `--beside`, processes of another
 checkout of rlx, with a cache of its own, take turns with those of this one. `--stages` prints the functions that took
@@ -57,16 +58,16 @@ def _network(path: str, device: str, precision: str) -> dict[str, float]:
         feeds = dict(held)
     session = rlx.Session(device, precision=precision)
     session.device.acquire(64).close()
-    opened = time.perf_counter()
+    opened, spent = time.perf_counter(), time.process_time()
     model = rlx.onnx.load(path)
     loaded = time.perf_counter()
     model.run(feeds, device=session, precision=precision)
-    first = time.perf_counter()
+    first, busy = time.perf_counter(), time.process_time() - spent
     model.run(feeds, device=session, precision=precision)
     second = time.perf_counter()
     kernels = getattr(getattr(session.device, "kernels", None), "compiled", 0)
     return {"import": imported - start, "open": opened - imported, "load": loaded - opened, "first": first - loaded,
-            "result": first - opened, "second": second - first, "kernels": kernels}  # fmt: skip
+            "result": first - opened, "second": second - first, "busy": busy, "kernels": kernels}  # fmt: skip
 
 
 def _step(device: str, small: bool) -> dict[str, float]:
@@ -85,18 +86,18 @@ def _step(device: str, small: bool) -> dict[str, float]:
     words, tokens, width, layers, batch = (512, 64, 64, 2, 2) if small else (50257, 1024, 768, 12, 8)
     parameters = gpt2(words, tokens, width, layers)
     ids = np.zeros((batch, tokens + 1), np.int32)
-    loaded = time.perf_counter()
+    loaded, spent = time.perf_counter(), time.process_time()
     training = rlx.training(
         lambda p, rows: loss(p, rows[:, :-1], rows[:, 1:], max(1, width // 64)), parameters, optim.adamw(1e-3),
         device=session,
     )  # fmt: skip
-    float(training.step(ids))
-    first = time.perf_counter()
-    float(training.step(ids))
+    training.step(ids)["loss"]
+    first, busy = time.perf_counter(), time.process_time() - spent
+    training.step(ids)["loss"]
     second = time.perf_counter()
     kernels = getattr(getattr(session.device, "kernels", None), "compiled", 0)
     return {"import": imported - start, "open": opened - imported, "load": loaded - opened, "first": first - loaded,
-            "result": first - loaded, "second": second - first, "kernels": kernels}  # fmt: skip
+            "result": first - loaded, "second": second - first, "busy": busy, "kernels": kernels}  # fmt: skip
 
 
 def _once(name: str, device: str, precision: str, profiled: bool) -> None:
@@ -135,7 +136,7 @@ def main() -> None:
     parser.add_argument("--stages", action="store_true")
     given = parser.parse_args()
     builds = {"this": ROOT, **({"beside": given.beside.resolve()} if given.beside else {})}
-    stages = ("import", "open", "load", "first", "result", "second")
+    stages = ("import", "open", "load", "first", "result", "second", "busy")
     words = {"case": "12", "device": "8", "build": "8", "cache": "6"}
     table = Table({**words, **dict.fromkeys(stages, "8.3f"), "kernels": "8"})
     table.head()

@@ -133,7 +133,8 @@ class Model(Closing):
 
     def _read(self, source: Any) -> None:
         report("reading")
-        model, self._folder = parse(source)
+        blocks: dict[int, memoryview] = {}  # copied by protobuf, they would take most of the time
+        model, self._folder = parse(source, blocks)
         self._proto = without_initializers(model)
         put_in_order(self._proto)
         import_used(self._proto, self._strict)
@@ -148,7 +149,9 @@ class Model(Closing):
         self._initializers: dict[str, Array] = {}
         for done, i in enumerate(graph.initializer):
             report("reading", done, len(graph.initializer))
-            self._initializers[i.name] = to_array(i, f"initializer {shown(i.name)}", self._folder)
+            self._initializers[i.name] = to_array(
+                i, f"initializer {shown(i.name)}", self._folder, blocks.get(done)
+            )
         self._declared = {i.name: info_of(i, fed=True) for i in graph.input}
         parts = (graph, *model.functions)
         self._own = sum(1 for part in parts for _ in all_nodes(part.node))
