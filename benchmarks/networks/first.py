@@ -10,7 +10,7 @@ parameters (not counted). `result` is `load` and `first` of a network, `first` o
 `kernels` are those that the device's compiler had to make, where it counts them. The least of the rounds is printed for
 a full cache, which the process before filled; a cache is empty once a round. With `--beside`, processes of another
 checkout of rlx, with a cache of its own, take turns with those of this one. `--stages` prints the functions that took
-longest, with what they call, of one more process for each row.
+longest, with what they call, of one more process of this checkout.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def main() -> None:
                         for state in ("empty", "full"):
                             times = json.loads(_process(root, cache, target, device, given.precision).splitlines()[-1])
                             found.setdefault((build, state), []).append(times)
-                        if given.stages and len(found[build, "full"]) == given.rounds:
+                        if given.stages and root == ROOT and len(found[build, "full"]) == given.rounds:
                             print(_process(root, cache, target, device, given.precision, "profiled"))
             for (build, state), runs in sorted(found.items(), key=lambda item: (item[0][1], item[0][0])):
                 least = [min(run[stage] for run in runs) for stage in stages]
