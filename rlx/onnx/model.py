@@ -56,6 +56,7 @@ from rlx.runtime.outs import Out
 from rlx.runtime.ports import by_name, refuse_traced
 from rlx.runtime.report import Report
 from rlx.runtime.session import Target, precision_for
+from rlx.runtime.warm import warmed
 
 if TYPE_CHECKING:
     from rlx.onnx.function import OnnxFunction
@@ -155,6 +156,7 @@ class Model(Closing):
         self._declared = {i.name: info_of(i, fed=True) for i in graph.input}
         parts = (graph, *model.functions)
         self._own = sum(1 for part in parts for _ in all_nodes(part.node))
+        self._multiplies = any(n.op_type in ("MatMul", "Gemm", "Conv") for n in graph.node)
         self._held = sum(a.nbytes for a in self._initializers.values()) + int(self._proto.ByteSize())
 
     def bind(self, dims: Mapping[str, int | Dim]) -> None:
@@ -509,7 +511,8 @@ class Model(Closing):
     ) -> Program | Staged:  # fmt: skip
         with listening(self._progress), refused_memory("compiling the model"):
             budget = self.budget(arrays)
-            graph, held, builder = self._build(arrays, nests, fixed, cuts, packs=True)
+            with warmed(self._around.session(device, precision)[0].device, self._multiplies):
+                graph, held, builder = self._build(arrays, nests, fixed, cuts, packs=True)
             compiled = self._loaded(graph, held, budget, device, precision)
         program = Program(compiled, nests, fixed, builder, budget.steps, self._progress)
         return self._staged(program, builder, budget, device, precision, None) if builder.later else program
@@ -555,7 +558,8 @@ class Model(Closing):
         this model's weights."""
         result = Model.__new__(Model)
         for name in (
-            "max_bytes", "max_steps", "_folder", "_initializers", "_own", "_held", "_threads", "_progress", "_strict",
+            "max_bytes", "max_steps", "_folder", "_initializers", "_own", "_held", "_multiplies", "_threads",
+            "_progress", "_strict",
         ):  # fmt: skip
             setattr(result, name, getattr(self, name))
         result._proto = onnx.ModelProto()

@@ -154,6 +154,7 @@ class Session:
         from rlx.runtime.debug import say
         from rlx.runtime.donation import donated
         from rlx.runtime.store import State, Store, Weights
+        from rlx.runtime.warm import warmed
 
         if not isinstance(graph, Graph):
             raise GraphError(
@@ -184,7 +185,8 @@ class Session:
                 return CompiledGraph(graph, self.device, weights, state, all_kept, pairs)
             except OutOfDeviceMemory as error:
                 say(f"RLX_DEBUG: results are not compared: {error}")
-        return CompiledGraph(graph, self.device, weights, state, options, pairs)
+        with warmed(self.device, any(node.op.contracts for node in graph.nodes)):
+            return CompiledGraph(graph, self.device, weights, state, options, pairs)
 
 
 Target = str | Session
