@@ -42,6 +42,7 @@ from rlx.onnx.reader.shared import share_weights
 from rlx.onnx.reader.string_table import StringTable
 from rlx.onnx.reader.structure import Structure, assembled, flattened
 from rlx.onnx.reader.tensors import to_array
+from rlx.onnx.reader.wire import place_of
 from rlx.onnx.stages.block import Block, infos
 from rlx.onnx.stages.seen_lengths import SeenLengths
 from rlx.onnx.stages.staged import Staged as Staged
@@ -148,8 +149,11 @@ class Model(Closing):
                 f"{len(unsupported)} of this model's operators are not in rlx: {'; '.join(unsupported)}"
             )
         self._initializers: dict[str, Array] = {}
+        self.places: dict[str, tuple[int, int]] = {}  # where the file has an initializer: offset and bytes
         for done, i in enumerate(graph.initializer):
             report("reading", done, len(graph.initializer))
+            if done in blocks:
+                self.places[i.name] = place_of(blocks[done])
             self._initializers[i.name] = to_array(
                 i, f"initializer {shown(i.name)}", self._folder, blocks.get(done)
             )
@@ -252,7 +256,7 @@ class Model(Closing):
             result = program.run(arrays, out)
             parts.append(program.part(time.perf_counter() - start, compiled))
             if compiled is not None and self.keeper is not None:
-                self.keeper.keep(program, self.session(device, precision)[0], arrays)
+                self.keeper.keep(program, self.session(device, precision)[0], arrays, self._initializers)
             return result
 
     def compile(

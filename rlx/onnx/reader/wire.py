@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import onnx
 
 from rlx.errors import ModelFormatError
@@ -124,6 +125,13 @@ def without_blocks(content: bytes, blocks: dict[int, memoryview]) -> bytes:
     blocks.update(found)
     inner = _field(_GRAPH, *kept, view[at : graph.end])
     return b"".join((view[: graph.start], *inner, view[graph.end :]))
+
+
+def place_of(block: memoryview) -> tuple[int, int]:
+    """Where a part of a file's content begins in it, and its bytes."""
+    whole: Any = block.obj
+    begun = np.frombuffer(block, np.uint8).ctypes.data - np.frombuffer(whole, np.uint8).ctypes.data
+    return int(begun), len(block)
 
 
 class _Part(NamedTuple):
