@@ -55,6 +55,15 @@ def test_softmax_of_nan_and_infinity(n: int) -> None:
     close(run("softmax", x.T.copy(), axis=0), _softmax(x.T, 0))
 
 
+def test_a_greatest_element_that_rises_along_a_long_row() -> None:
+    """The exponentials that were added up before are scaled each time; those before the first number are 0."""
+    n = 9000
+    x = np.stack([np.linspace(-300, 300, n), np.linspace(300, -300, n), np.repeat(np.arange(30.0), n // 30)])
+    x = np.concatenate([x, x]).astype(np.float32)
+    x[3:, : n // 2], x[5, n // 2 + 1 :] = -np.inf, -np.inf
+    close(run("softmax", x, axis=1), _softmax(x, 1), nmse=1e-12)
+
+
 @pytest.mark.parametrize("dtype", list(ROUNDED))
 @pytest.mark.parametrize("n", [5, 128, 1001, 9000])
 @pytest.mark.late
