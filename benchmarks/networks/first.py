@@ -118,7 +118,8 @@ def _once(name: str, device: str, precision: str, profiled: bool) -> None:
 
 
 def _process(root: Path, cache: str, *args: str) -> str:
-    env = {**os.environ, "RLX_CACHE_DIR": cache, "PYTHONPATH": str(root)}
+    path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
+    env = {**os.environ, "RLX_CACHE_DIR": cache, "PYTHONPATH": path}
     env.pop("RLX_CUDA_PTX_CACHE", None)
     command = [sys.executable, __file__, "--once", *args]
     return subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True).stdout

@@ -80,7 +80,7 @@ class KeptProgram:
         try:
             for name, t in self._program.graph.params.items():
                 held, count = weights[name], t.type.nbytes
-                raw = held if isinstance(held, bytes) else content[held : held + count]
+                raw = held if isinstance(held, bytes) else memoryview(content)[held : held + count]
                 self._program.set_param(name, np.frombuffer(raw, t.dtype.np).reshape(t.shape))
             self._program.prepare()
         except BaseException:

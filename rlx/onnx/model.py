@@ -21,6 +21,7 @@ from rlx.host.progress import Listener, listening, report
 from rlx.ir import Graph, TensorType
 from rlx.ir.picture import listed, port_tables, table
 from rlx.ir.values import is_foreign
+from rlx.onnx.blocks import place_of
 from rlx.onnx.buckets import Axes, at_lengths, axes_of, lengths_of, parted, shapes_but
 from rlx.onnx.program import Built, Part
 from rlx.onnx.program import Program as Program
@@ -42,7 +43,6 @@ from rlx.onnx.reader.shared import share_weights
 from rlx.onnx.reader.string_table import StringTable
 from rlx.onnx.reader.structure import Structure, assembled, flattened
 from rlx.onnx.reader.tensors import to_array
-from rlx.onnx.reader.wire import place_of
 from rlx.onnx.stages.block import Block, infos
 from rlx.onnx.stages.seen_lengths import SeenLengths
 from rlx.onnx.stages.staged import Staged as Staged

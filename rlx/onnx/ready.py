@@ -25,7 +25,9 @@ from rlx.host.background import aside
 from rlx.host.diskcache import Part, shared
 from rlx.host.files import read_bytes
 from rlx.host.sources import stamp
+from rlx.host.threads import Threads
 from rlx.ir.graph import TRACING
+from rlx.onnx.blocks import without_blocks
 from rlx.runtime.saved.ready import DECLINED, KIND, SOURCES, Ready, key_of, threads_of
 from rlx.runtime.session import Session, Target, precision_for
 from rlx.runtime.version import VERSION
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 DEPARTED: list[str] = []  # what was warned of is to be warned of at each load
 MOST_BYTES = 1 << 26  # on the CPU a larger file is read in a small part of the time that its weights take
+_PIECE = 1 << 22  # bytes of a file that a thread hashes at a time
 LARGE_BYTES = 1 << 29  # a GPU's programs are kept of files up to this size
 
 
@@ -63,7 +66,9 @@ def content_of(source: Any) -> Content | None:
         content = read_bytes(path, LARGE_BYTES)
     except Exception:  # noqa: BLE001 the model's own reading says what is wrong
         return None
-    return None if b"location" in content else Content(content, str(path), path.parent)  # no external data
+    # External data, which a field of its tensor names, may change beside the file.
+    small = content if len(content) <= MOST_BYTES else without_blocks(content, {})
+    return None if b"location" in small else Content(content, str(path), path.parent)
 
 
 def find(content: Content, options: Mapping[str, Any]) -> Model | None:
@@ -102,8 +107,16 @@ def _of_size(content: Content) -> list[Part]:
 def _key(content: Content, options: Mapping[str, Any]) -> list[Part]:
     """What reading a file depends on."""
     said = repr(sorted(options.items()))
-    digest = hashlib.sha256(content.content).digest()
+    digest = _digest(content.content)
     return ["onnx", VERSION, sys.version, np.__version__, _package(), stamp("onnx", "formats", *SOURCES), said, digest]
+
+
+def _digest(content: bytes) -> bytes:
+    """A checksum of the content: of those of its pieces, which threads compute."""
+    view = memoryview(content)
+    pieces = [view[at : at + _PIECE] for at in range(0, len(content), _PIECE)]
+    with Threads(min(8, len(pieces), os.cpu_count() or 1)) as threads:
+        return hashlib.sha256(b"".join(threads.map(lambda piece: hashlib.sha256(piece).digest(), pieces))).digest()
 
 
 def _package() -> bytes:

@@ -13,7 +13,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped,u
 from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.formats.files import plain, read_bytes, shown
 from rlx.formats.kinds import other_kind
-from rlx.onnx.reader.wire import check_parsable, without_blocks
+from rlx.onnx.blocks import without_blocks
+from rlx.onnx.reader.wire import check_parsable
 from rlx.onnx.ready import Content
 from rlx.runtime.saved.container import MAGIC
 

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 import rlx
 from rlx.errors import ModelFormatError
-from rlx.onnx.reader.wire import LARGE_BYTES, without_blocks
+from rlx.onnx.blocks import LARGE_BYTES, without_blocks
 from tests.onnx.models import info, node
 
 LONG = np.arange(LARGE_BYTES // 4 + 5, dtype=np.float32)
