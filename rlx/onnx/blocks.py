@@ -22,7 +22,7 @@ def without_blocks(content: bytes, blocks: dict[int, memoryview]) -> bytes:
         return content
     graph, at, number = graphs[0], graphs[0].inner, 0
     kept: list[bytes | memoryview] = []
-    found: dict[int, memoryview] = {}
+    taken: dict[int, memoryview] = {}
     for part in _parts(content, at, graph.end):
         if part.field != _INITIALIZER or part.inner is None:
             continue
@@ -35,12 +35,12 @@ def without_blocks(content: bytes, blocks: dict[int, memoryview]) -> bytes:
                 raw = raws[0]
                 rest = view[part.inner : raw.start], view[raw.end : part.end]
                 kept += [view[at : part.start], *_field(_INITIALIZER, *rest)]
-                found[number] = view[raw.inner : raw.end]
+                taken[number] = view[raw.inner : raw.end]
                 at = part.end
         number += 1
-    if not found:
+    if not taken:
         return content
-    blocks.update(found)
+    blocks.update(taken)
     inner = _field(_GRAPH, *kept, view[at : graph.end])
     return b"".join((view[: graph.start], *inner, view[graph.end :]))
 

@@ -20,7 +20,7 @@ from rlx.runtime.version import described
 if TYPE_CHECKING:
     from rlx.runtime.compiled import CompiledGraph
 
-_MOST_BYTES = 1 << 24  # of weights that are not in the file as they are
+_MOST_BYTES = 1 << 24  # a record holds at most this much of weights that the file has in another form
 _NAME = "weight "  # what the names of initializers begin with in a program
 
 

@@ -149,7 +149,7 @@ class Model(Closing):
                 f"{len(unsupported)} of this model's operators are not in rlx: {'; '.join(unsupported)}"
             )
         self._initializers: dict[str, Array] = {}
-        self.places: dict[str, tuple[int, int]] = {}  # where the file has an initializer: offset and bytes
+        self.places: dict[str, tuple[int, int]] = {}  # offset and bytes in the file of long initializers
         for done, i in enumerate(graph.initializer):
             report("reading", done, len(graph.initializer))
             if done in blocks:

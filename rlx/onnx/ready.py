@@ -27,7 +27,6 @@ from rlx.host.files import read_bytes
 from rlx.host.sources import stamp
 from rlx.host.threads import Threads
 from rlx.ir.graph import TRACING
-from rlx.onnx.blocks import without_blocks
 from rlx.runtime.saved.ready import DECLINED, KIND, SOURCES, Ready, key_of, threads_of
 from rlx.runtime.session import Session, Target, precision_for
 from rlx.runtime.version import VERSION
@@ -66,8 +65,12 @@ def content_of(source: Any) -> Content | None:
         content = read_bytes(path, LARGE_BYTES)
     except Exception:  # noqa: BLE001 the model's own reading says what is wrong
         return None
+    small = content
+    if len(content) > MOST_BYTES:
+        from rlx.onnx.blocks import without_blocks  # most files are small
+
+        small = without_blocks(content, {})
     # External data, which a field of its tensor names, may change beside the file.
-    small = content if len(content) <= MOST_BYTES else without_blocks(content, {})
     return None if b"location" in small else Content(content, str(path), path.parent)
 
 

@@ -154,7 +154,6 @@ class Session:
         from rlx.runtime.debug import say
         from rlx.runtime.donation import donated
         from rlx.runtime.store import State, Store, Weights
-        from rlx.runtime.warm import warmed
 
         if not isinstance(graph, Graph):
             raise GraphError(
@@ -185,6 +184,10 @@ class Session:
                 return CompiledGraph(graph, self.device, weights, state, all_kept, pairs)
             except OutOfDeviceMemory as error:
                 say(f"RLX_DEBUG: results are not compared: {error}")
+        if not hasattr(self.device, "warm_up"):
+            return CompiledGraph(graph, self.device, weights, state, options, pairs)
+        from rlx.runtime.warm import warmed
+
         with warmed(self.device, any(node.op.contracts for node in graph.nodes)):
             return CompiledGraph(graph, self.device, weights, state, options, pairs)
 

@@ -479,14 +479,14 @@ class _Rows(_Body):
         """The sums of exponentials of what lies below a row's greatest element, by that element: one sweep finds both.
 
         Only where what is read beyond the row's end adds nothing to such a sum."""
-        found: dict[Expr, Expr] = {}
+        joined: dict[Expr, Expr] = {}
         sums = (e for e in self.nodes if e.prim == _PARTED and e.args[0].prim == "exp" and self.beyond == -math.inf)
         for e in sums:
             away = e.args[0].args[0]
             best = away.args[1] if away.prim == "sub" else e
             if best.prim == "row_max" and best.args[0] == away.args[0] and self.combine(best) == "max":
-                found.setdefault(best, e)
-        return found
+                joined.setdefault(best, e)
+        return joined
 
     def risen(self, e: Expr, total: Expr | None, at: Mapping[Expr, str]) -> list[str]:
         """The statements of a reduction, with those of the sum that is joined to it."""
