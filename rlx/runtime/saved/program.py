@@ -114,7 +114,7 @@ def load(
         with blamed(file):  # threads begin to read while the device is being opened
             blocks = threads.enter_context(file.reading(listed[name] for name in wanted))
         session = session_of(file, device)
-        threads.enter_context(warmed(session.device, _multiplies(file)))
+        threads.enter_context(warmed(session.device, hasattr(session.device, "warm_up") and _multiplies(file)))
         with blamed(file):
             declared, prepared = _graphs(file, trusted)
             _check_support(file, session, prepared.graph)
