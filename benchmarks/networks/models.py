@@ -30,6 +30,7 @@ _IMAGES = {
     "mobilenet-v3": "mobilenet_v3_large",
     "efficientnet-b0": "efficientnet_b0",
     "resnet18": "resnet18",
+    "swin-t": "swin_t",
 }
 
 

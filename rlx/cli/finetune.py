@@ -43,7 +43,9 @@ def finetune(
     pack: Annotated[bool, typer.Option("--pack/--no-pack", help="Whether short examples share rows.")] = True,
     dtype: Annotated[str | None, typer.Option(help='Keep matrices as "f32", "f16" or "bf16".')] = None,
     quantize: Annotated[str | None, typer.Option(help="Pack the base's matrices, such as nf4 or q8_0.")] = None,
-    activations: Annotated[str | None, typer.Option(help='Tensors between layers: "f32", "f16" or "bf16".')] = None,
+    activations: Annotated[
+        str | None, typer.Option(help='Tensors between layers: "f32", "f16", or "bf16", to which products then round.')
+    ] = None,
     recompute: Annotated[
         bool, typer.Option("--recompute", help="Compute layers again for the gradient: less memory.")
     ] = False,

@@ -13,6 +13,7 @@ import numpy as np
 
 import rlx.train
 from rlx import tree
+from rlx.dtypes import as_dtype, bf16, f32
 from rlx.errors import CheckpointError, OutOfDeviceMemory, RlxError
 from rlx.finetune.language import LanguageTask
 from rlx.finetune.model import halves
@@ -162,10 +163,13 @@ def _notes(settings: Settings, task: Task, total: int) -> bytes:
 
 def _training(settings: Settings, task: Task, total: int, mesh: Mesh | None) -> Any:
     optimizer = settings.optimizer(total, settings.lora is None and halves(task.parameters))
+    # A language model's logits are f32, of inputs in bf16; the gradient of their product is rounded to such, as torch
+    # does it: three times as fast, since products of f32 take three parts of its bits.
+    narrow = isinstance(task, LanguageTask) and as_dtype(settings.activations or f32) == bf16
     return rlx.train.training(
         task.loss, task.parameters, optimizer, frozen=task.frozen, device=settings.device, folder=settings.out / RUN,
         resume=True, accumulate=settings.accumulate, total=total, progress=settings.progress, tokens=task.tokens,
-        mesh=mesh,
+        mesh=mesh, precision="bf16" if narrow else None,
     )  # fmt: skip
 
 

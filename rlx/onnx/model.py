@@ -22,6 +22,7 @@ from rlx.host.progress import Listener, listening, report
 from rlx.ir import Graph, TensorType
 from rlx.ir.picture import listed, port_tables, table
 from rlx.ir.values import is_foreign
+from rlx.onnx.blocks import place_of
 from rlx.onnx.buckets import Axes, at_lengths, axes_of, lengths_of, parted, shapes_but
 from rlx.onnx.program import Built, Part
 from rlx.onnx.program import Program as Program
@@ -57,6 +58,7 @@ from rlx.runtime.outs import Out
 from rlx.runtime.ports import by_name, refuse_traced
 from rlx.runtime.report import Report
 from rlx.runtime.session import Target, precision_for
+from rlx.runtime.warm import warmed
 
 if TYPE_CHECKING:
     from rlx.onnx.function import OnnxFunction
@@ -134,7 +136,8 @@ class Model(Closing):
 
     def _read(self, source: Any) -> None:
         report("reading")
-        model, self._folder = parse(source)
+        blocks: dict[int, memoryview] = {}  # copied by protobuf, they would take most of the time
+        model, self._folder = parse(source, blocks)
         self._proto = without_initializers(model)
         put_in_order(self._proto)
         import_used(self._proto, self._strict)
@@ -147,12 +150,18 @@ class Model(Closing):
                 f"{len(unsupported)} of this model's operators are not in rlx: {'; '.join(unsupported)}"
             )
         self._initializers: dict[str, Array] = {}
+        self.places: dict[str, tuple[int, int]] = {}  # offset and bytes in the file of long initializers
         for done, i in enumerate(graph.initializer):
             report("reading", done, len(graph.initializer))
-            self._initializers[i.name] = to_array(i, f"initializer {shown(i.name)}", self._folder)
+            if done in blocks:
+                self.places[i.name] = place_of(blocks[done])
+            self._initializers[i.name] = to_array(
+                i, f"initializer {shown(i.name)}", self._folder, blocks.get(done)
+            )
         self._declared = {i.name: info_of(i, fed=True) for i in graph.input}
         parts = (graph, *model.functions)
         self._own = sum(1 for part in parts for _ in all_nodes(part.node))
+        self._multiplies = any(n.op_type in ("MatMul", "Gemm", "Conv") for n in graph.node)
         self._held = sum(a.nbytes for a in self._initializers.values()) + int(self._proto.ByteSize())
 
     def bind(self, dims: Mapping[str, int | Dim]) -> None:
@@ -253,7 +262,7 @@ class Model(Closing):
             result = program.run(arrays, out)
             parts.append(program.part(time.perf_counter() - start, compiled))
             if compiled is not None and self.keeper is not None:
-                self.keeper.keep(program, self.session(device, precision)[0], arrays)
+                self.keeper.keep(program, self.session(device, precision)[0], arrays, self._initializers)
             return result
 
     def compile(
@@ -515,7 +524,8 @@ class Model(Closing):
     ) -> Program | Staged:  # fmt: skip
         with listening(self._progress), refused_memory("compiling the model"):
             budget = self.budget(arrays)
-            graph, held, builder = self._build(arrays, nests, fixed, cuts, packs=True)
+            with warmed(self._around.session(device, precision)[0].device, self._multiplies):
+                graph, held, builder = self._build(arrays, nests, fixed, cuts, packs=True)
             compiled = self._loaded(graph, held, budget, device, precision)
         program = Program(compiled, nests, fixed, builder, budget.steps, self._progress)
         return self._staged(program, builder, budget, device, precision, None) if builder.later else program
@@ -561,7 +571,8 @@ class Model(Closing):
         this model's weights."""
         result = Model.__new__(Model)
         for name in (
-            "max_bytes", "max_steps", "_folder", "_initializers", "_own", "_held", "_threads", "_progress", "_strict",
+            "max_bytes", "max_steps", "_folder", "_initializers", "_own", "_held", "_multiplies", "_threads",
+            "_progress", "_strict",
         ):  # fmt: skip
             setattr(result, name, getattr(self, name))
         result._proto = onnx.ModelProto()

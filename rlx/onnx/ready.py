@@ -1,4 +1,4 @@
-"""ONNX models that the disk's cache has ready for the CPU: the programs of earlier runs, by the file's own bytes.
+"""ONNX models that the disk's cache has ready: the programs of earlier runs, by the file's own bytes.
 
 A file that was read once without a warning is not read again before something else is asked of the model than runs that
 the cache knows: on NumPy arrays of the same types, in a session of the same settings. What is asked else, a model does
@@ -11,7 +11,9 @@ import hashlib
 import marshal
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -19,9 +21,11 @@ from weakref import finalize
 
 import numpy as np
 
+from rlx.host.background import aside
 from rlx.host.diskcache import Part, shared
 from rlx.host.files import read_bytes
 from rlx.host.sources import stamp
+from rlx.host.threads import Threads
 from rlx.ir.graph import TRACING
 from rlx.runtime.saved.ready import DECLINED, KIND, SOURCES, Ready, key_of, threads_of
 from rlx.runtime.session import Session, Target, precision_for
@@ -29,12 +33,17 @@ from rlx.runtime.version import VERSION
 
 if TYPE_CHECKING:
     from rlx.backends.cpu.thawed import Thawed
+    from rlx.ir import Tensor
+    from rlx.onnx.kept_program import KeptProgram
     from rlx.onnx.model import Model
     from rlx.onnx.program import Program
+    from rlx.runtime.compiled import CompiledGraph
     from rlx.runtime.store import Store
 
 DEPARTED: list[str] = []  # what was warned of is to be warned of at each load
-MOST_BYTES = 1 << 26  # a larger file is read in a small part of the time that its weights take
+MOST_BYTES = 1 << 26  # on the CPU a larger file is read in a small part of the time that its weights take
+_PIECE = 1 << 22  # bytes of a file that a thread hashes at a time
+LARGE_BYTES = 1 << 29  # a GPU's programs are kept of files up to this size
 
 
 class Content(NamedTuple):
@@ -51,16 +60,24 @@ def content_of(source: Any) -> Content | None:
         return None
     path = Path(os.fspath(source))
     try:
-        if path.stat().st_size > MOST_BYTES:
+        if path.stat().st_size > LARGE_BYTES:
             return None
-        content = read_bytes(path, MOST_BYTES)
+        content = read_bytes(path, LARGE_BYTES)
     except Exception:  # noqa: BLE001 the model's own reading says what is wrong
         return None
-    return None if b"location" in content else Content(content, str(path), path.parent)  # no external data
+    small = content
+    if len(content) > MOST_BYTES:
+        from rlx.onnx.blocks import without_blocks  # most files are small
+
+        small = without_blocks(content, {})
+    # External data, which a field of its tensor names, may change beside the file.
+    return None if b"location" in small else Content(content, str(path), path.parent)
 
 
 def find(content: Content, options: Mapping[str, Any]) -> Model | None:
     """The model of a file that was read before with these options, if the cache knows it."""
+    if len(content.content) > MOST_BYTES and shared(KIND).get(_of_size(content)) is None:
+        return None
     key = _key(content, options)
     record = shared(KIND).get(key)
     try:
@@ -74,21 +91,35 @@ def read(content: Content, options: Mapping[str, Any], **more: Any) -> Model:
     """The model of a file, whose programs are kept where nothing was warned of. Raises: as Model."""
     from rlx.onnx.model import Model
 
-    departed = len(DEPARTED)
+    departed, large = len(DEPARTED), len(content.content) > MOST_BYTES
+    key = aside(partial(_key, content, options)) if large else partial(_key, content, options)
     model = Model(content, **options, **more)
     if len(DEPARTED) == departed:
-        key = _key(content, options)
-        model.keeper = Keeper(key, departed)
-        if shared(KIND).get(key) is None:
-            shared(KIND).put(key, marshal.dumps([info.name for info in model.inputs]))
+        size = _of_size(content) if large else None
+        model.keeper = Keeper(key, departed, [info.name for info in model.inputs], model.places, size)
+        if not large:
+            model.keeper.name()
     return model
+
+
+def _of_size(content: Content) -> list[Part]:
+    """The key under which the cache notes that it knows a large file of this size; others need no checksum."""
+    return ["onnx", "large", VERSION, len(content.content)]
 
 
 def _key(content: Content, options: Mapping[str, Any]) -> list[Part]:
     """What reading a file depends on."""
     said = repr(sorted(options.items()))
-    digest = hashlib.sha256(content.content).digest()
+    digest = _digest(content.content)
     return ["onnx", VERSION, sys.version, np.__version__, _package(), stamp("onnx", "formats", *SOURCES), said, digest]
+
+
+def _digest(content: bytes) -> bytes:
+    """A checksum of the content: of those of its pieces, which threads compute."""
+    view = memoryview(content)
+    pieces = [view[at : at + _PIECE] for at in range(0, len(content), _PIECE)]
+    with Threads(min(8, len(pieces), os.cpu_count() or 1)) as threads:
+        return hashlib.sha256(b"".join(threads.map(lambda piece: hashlib.sha256(piece).digest(), pieces))).digest()
 
 
 def _package() -> bytes:
@@ -104,16 +135,35 @@ def _types(arrays: Mapping[str, Any]) -> str:
 
 def _program_key(key: Sequence[Part], session: Session, arrays: Mapping[str, Any]) -> list[Part] | None:
     """The key of a program of a model; None for a session whose programs are not kept."""
-    if session.info.backend != "cpu":
-        return None
-    return key_of(session.options, session.fallback, session.room, session.stream, *key, _types(arrays))
+    if session.info.backend == "cpu":
+        return key_of(session.options, session.fallback, session.room, session.stream, *key, _types(arrays))
+    from rlx.onnx import kept_program
+
+    parts = kept_program.key_of(session)
+    return None if parts is None else [*key, *parts, _types(arrays)]
 
 
 class Keeper:
-    """Keeps the programs of a model that was read without a warning; `key` is that of its file."""
+    """Keeps the programs of a model that was read without a warning. `key` gives that of its file; `places` are where
+    its initializers begin in the file, and their bytes; `size` is the key of a large file's size."""
 
-    def __init__(self, key: list[Part], departed: int) -> None:
-        self._key, self._departed, self._changed = key, departed, False
+    def __init__(
+        self, key: Callable[[], list[Part]], departed: int, inputs: Sequence[str],
+        places: Mapping[str, tuple[int, int]], size: list[Part] | None,
+    ) -> None:  # fmt: skip
+        self._file, self._departed, self._changed = key, departed, False
+        self._inputs, self._places, self._size = list(inputs), places, size
+
+    def name(self) -> list[Part]:
+        """The key of the file, under which the cache has the names of the model's inputs."""
+        key = self._file()
+        self._file = lambda: key
+        cache = shared(KIND)
+        if cache.get(key) is None:
+            cache.put(key, marshal.dumps(self._inputs))
+        if self._size is not None and cache.get(self._size) is None:
+            cache.put(self._size, b"large")
+        return key
 
     def compare(self, store: Store, held: Mapping[str, Any]) -> None:
         """Notes whether a device has other weights than `held`, those of the file: the user has replaced some."""
@@ -123,30 +173,46 @@ class Keeper:
             own = store.get(name)
             self._changed |= own.dtype != value.dtype or not np.array_equal(raw_of(own), raw_of(value))
 
-    def keep(self, program: Program, session: Session, arrays: Mapping[str, Any]) -> None:
+    def keep(
+        self, program: Program, session: Session, arrays: Mapping[str, Any], initializers: Mapping[str, Any]
+    ) -> None:
         """Keeps a program that has run on arrays of these types, where it can be kept."""
         if self._changed or len(DEPARTED) != self._departed:  # whoever runs it again is to be warned again
             return
-        if not all(type(x) is np.ndarray for x in arrays.values()):
+        on_cpu = session.info.backend == "cpu"
+        if not all(type(x) is np.ndarray for x in arrays.values()) or (on_cpu and self._size is not None):
             return
-        key = _program_key(self._key, session, arrays)
+        key = _program_key(self.name(), session, arrays)
         if key is None or program.fixed or program.rounded or not program.plain or shared(KIND).get(key) is not None:
             return
-        from rlx.backends.cpu.frozen import freeze
-        from rlx.runtime.saved.program import raw_of
-
         compiled = program.graph
-        graph, outputs = compiled.program, compiled.graph.outputs
-        ends = {name: outputs[name] for name in program.types}
-        if len(ends) != len(outputs) or any(t.dtype.np != program.types[name] for name, t in ends.items()):
+        ends = {name: compiled.graph.outputs[name] for name in program.types}
+        if any(t.dtype.np != program.types[name] for name, t in ends.items()):
             return
-        weights = {name: raw_of(compiled.weights.get(name)) for name in graph.params}
-        ins, runs = compiled.graph.inputs, compiled.executable
-        data = freeze(runs, graph, compiled.plan, session.options, ins, ends, weights.__getitem__)
-        record = DECLINED
-        if isinstance(data, bytes):
-            record = marshal.dumps((data, {name: raw.tobytes() for name, raw in weights.items()}))
-        shared(KIND).put(key, record)
+        if on_cpu:
+            record = _frozen(compiled, ends, session)
+        else:
+            from rlx.onnx import kept_program
+
+            if compiled.graph.inputs.keys() != arrays.keys():
+                return
+            record = kept_program.record_of(compiled, list(ends), initializers, self._places)
+        shared(KIND).put(key, DECLINED if record is None else record)
+
+
+def _frozen(compiled: CompiledGraph, ends: Mapping[str, Tensor], session: Session) -> bytes | None:
+    """The record of a program for the CPU, with its weights."""
+    from rlx.backends.cpu.frozen import freeze
+    from rlx.runtime.saved.program import raw_of
+
+    graph = compiled.program
+    if len(ends) != len(compiled.graph.outputs):
+        return None
+    weights = {name: raw_of(compiled.weights.get(name)) for name in graph.params}
+    ins, runs = compiled.graph.inputs, compiled.executable
+    data = freeze(runs, graph, compiled.plan, session.options, ins, ends, weights.__getitem__)
+    held = {name: raw.tobytes() for name, raw in weights.items()}
+    return marshal.dumps((data, held)) if isinstance(data, bytes) else None
 
 
 class ReadyModel(Ready):
@@ -156,7 +222,7 @@ class ReadyModel(Ready):
         super().__init__()
         self._content, self._options, self._key, self._names = content, dict(options), key, list(names)
         self._sessions: dict[tuple[Target, str], Session] = {}
-        self._programs: dict[tuple[Session, str], Thawed | None] = {}
+        self._programs: dict[tuple[Session, str], Thawed | KeptProgram | None] = {}
         self._runs: dict[tuple[Session, str], tuple[dict[str, Any], Target, str]] = {}
         self._end = finalize(self, _close, self._programs)
 
@@ -189,7 +255,7 @@ class ReadyModel(Ready):
         results = self.run({**dict(zip(names, args, strict=True)), **inputs}, device, precision, out)
         return next(iter(results.values())) if len(results) == 1 else results
 
-    def _ready(self, arrays: dict[str, Any], device: Target, precision: str) -> Thawed | None:
+    def _ready(self, arrays: dict[str, Any], device: Target, precision: str) -> Thawed | KeptProgram | None:
         """The program for arrays of these types, if the cache has it."""
         if self._whole is not None:
             return None
@@ -205,10 +271,16 @@ class ReadyModel(Ready):
                 self._runs[at] = {n: np.zeros(x.shape, x.dtype) for n, x in arrays.items()}, device, precision
         return self._programs[at]
 
-    def _thawed(self, session: Session, arrays: dict[str, Any]) -> Thawed | None:
+    def _thawed(self, session: Session, arrays: dict[str, Any]) -> Thawed | KeptProgram | None:
         key = _program_key(self._key, session, arrays)
         record = None if key is None else shared(KIND).get(key)
         if not record:
+            return None
+        if session.info.backend != "cpu":
+            from rlx.onnx.kept_program import KeptProgram
+
+            with suppress(Exception):  # whatever is wrong with an entry, the file has the model
+                return KeptProgram(record, self._content.content, session)
             return None
         from rlx.backends.cpu.thawed import Thawed
 
@@ -236,7 +308,7 @@ class ReadyModel(Ready):
             self._runs.clear()
 
 
-def _close(programs: dict[Any, Thawed | None]) -> None:
+def _close(programs: dict[Any, Thawed | KeptProgram | None]) -> None:
     while programs:
         thawed = programs.popitem()[1]
         if thawed is not None:

@@ -13,12 +13,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rlx.dtypes import DType
 from rlx.ir import Attrs, Node, Tensor
 from rlx.ir.op import Identity
 
 Emit = Callable[[str, Sequence[Tensor], Attrs], Tensor]
+Array = npt.NDArray[Any]
+_ROW_BYTES = 64  # parts of shorter rows are copied: an index for each would be read beside it
+_MOST_ROWS = 1 << 16
 
 
 def _uniform(t: Tensor) -> Any:
@@ -202,12 +206,88 @@ def slice(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
 
 
 def concat(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
-    """Inputs without elements are left out; a concat of one input is that input."""
+    """Inputs without elements are left out; a concat of one input is that input. Parts of one tensor, as of a rotated
+    one, are gathered in one step where an index is for 64 bytes and more."""
     axis = node.attrs["axis"]
     filled = [x for x in inputs if x.shape[axis] != 0] or list(inputs[:1])
-    if len(filled) == len(inputs) > 1:
+    if len(filled) == 1:
+        return filled[0]
+    rows = _rows_of_one(filled, axis)
+    if rows is not None:
+        return emit("gather", (rows[0], emit("constant", (), {"value": rows[1]})), {"axis": axis})
+    return None if len(filled) == len(inputs) else emit("concat", filled, node.attrs)
+
+
+def _rows_of_one(parts: Sequence[Tensor], axis: int) -> tuple[Tensor, Array] | None:
+    """The tensor of which all are parts along the axis alone, and the indices of the rows that they have there."""
+    source = parts[0].node.inputs[0] if parts[0].node.op.name == "slice" else parts[0]
+    count = sum(part.shape[axis] for part in parts)
+    inner = math.prod(source.shape[axis + 1 :]) * source.dtype.itemsize
+    if source.dtype.is_packed or inner < _ROW_BYTES or count > _MOST_ROWS:
         return None
-    return filled[0] if len(filled) == 1 else emit("concat", filled, node.attrs)
+    places = []
+    for part in parts:
+        attrs = part.node.attrs
+        if part is source:
+            places.append(range(part.shape[axis]))
+        elif part.node.op.name != "slice" or part.node.inputs[0] is not source:
+            return None
+        else:
+            places.append(range(attrs["starts"][axis], attrs["stops"][axis], attrs["steps"][axis]))
+        others = [n for k, n in enumerate(part.shape) if k != axis]
+        if others != [n for k, n in enumerate(source.shape) if k != axis]:
+            return None
+        if part is not source and any(s != 1 for k, s in enumerate(attrs["steps"]) if k != axis):
+            return None
+    return source, _frozen(np.concatenate([np.array(p, np.int64) for p in places]))
+
+
+def _frozen(value: Array) -> Array:
+    value.flags.writeable = False
+    return value
+
+
+def gather(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
+    """Known indices at equal distances are a slice, which reads no indices and may be a view. Known rows of known rows
+    of the axis beside are one gather along both."""
+    x, indices = inputs
+    axis, shape = node.attrs["axis"], node.outputs[0].shape
+    places = _places(indices, x.shape[axis])
+    if places is None or x.dtype.is_packed:
+        return None
+    step = int(places[1] - places[0]) if places.size > 1 else 1
+    if step and (np.diff(places) == step).all():
+        starts, stops, steps = [0] * x.ndim, list(x.shape), [1] * x.ndim
+        starts[axis], stops[axis], steps[axis] = int(places[0]), int(places[-1]) + (1 if step > 0 else -1), step
+        part = emit("slice", (x,), {"starts": tuple(starts), "stops": tuple(stops), "steps": tuple(steps)})
+        return part if part.shape == shape else emit("reshape", (part,), {"shape": shape})
+    return _of_both(x, axis, places, shape, emit) if indices.ndim == 1 else None
+
+
+def _of_both(x: Tensor, axis: int, places: Array, shape: Sequence[int], emit: Emit) -> Tensor | None:
+    """The rows of a gather along the axis beside as one gather of the joined axis; None where x is none."""
+    inner = x.node
+    if inner.op.name != "gather" or inner.inputs[1].ndim != 1:
+        return None
+    source, beside = inner.inputs[0], inner.attrs["axis"]
+    first = _places(inner.inputs[1], source.shape[beside])
+    if first is None or abs(axis - beside) != 1 or first.size * places.size > _MOST_ROWS:
+        return None
+    low = min(axis, beside)
+    outer, within = (first, places) if beside == low else (places, first)
+    rows = _frozen(np.ravel(outer[:, None] * source.shape[low + 1] + within))
+    joined = (*source.shape[:low], source.shape[low] * source.shape[low + 1], *source.shape[low + 2 :])
+    flat = emit("reshape", (source,), {"shape": joined})
+    taken = emit("gather", (flat, emit("constant", (), {"value": rows})), {"axis": low})
+    return emit("reshape", (taken,), {"shape": shape})
+
+
+def _places(indices: Tensor, n: int) -> Array | None:
+    """Known indices as one row of numbers from 0 to n - 1, by gather's rule; None where they are unknown or none."""
+    if not indices.node.op.is_constant or not indices.size:
+        return None
+    wanted = np.ravel(indices.node.attrs["value"]).astype(np.int64)
+    return np.clip(np.where(wanted < 0, wanted + n, wanted), 0, n - 1)
 
 
 def matmul(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:

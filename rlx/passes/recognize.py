@@ -152,7 +152,10 @@ _SCORES = Either((_call("mul", _SCORES, Number(name="scale")), _call("div", _SCO
 _CAPPED = _call("mul", _call("tanh", _call("div", _SCORES, Number(name="cap"))), Number(name="cap"))
 _SCORES = Either((_CAPPED, _SCORES))
 _HIDDEN = _call("where", Slot("mask"), _SCORES, Number(-math.inf))
-_SCORES = Either((_HIDDEN, _call("add", _SCORES, Slot("mask")), _SCORES))
+_MASKED = _call("add", _SCORES, Slot("mask"))
+# Swin's windows: a bias, and then what each window may see, added to the scores with an axis for the images.
+_WINDOWS = _call("reshape", _call("add", _call("reshape", _MASKED), Slot("windows")))
+_SCORES = Either((_HIDDEN, _MASKED, _WINDOWS, _SCORES))
 _SOFTMAX = Call("softmax", (_SCORES,), lambda n: n.attrs["axis"] == n.output.ndim - 1 == 3)
 _BEST = Call("max", (_SCORES,), lambda n: n.attrs["axes"] == (n.inputs[0].ndim - 1,) and n.attrs["keepdims"])
 # Zeros in rows that are masked as a whole, as the attention op gives them: found by their NaN or their largest score.
@@ -179,6 +182,10 @@ def _attention(guarded: bool) -> Rule:
             return None
         if scores.output.shape != m.nodes[0].inputs[0].shape:  # the mask broadcast the scores to more
             return None
+        if "windows" in m.slots:
+            mask = _both(new, mask, m.slots["windows"], scores.output.shape)
+            if mask is None:
+                return None
         if not scores.attrs["transpose_b"]:
             k = _transposed(new, k)
         if not (q.shape[:2] == k.shape[:2] == v.shape[:2] and k.shape == v.shape and q.shape[3] == k.shape[3]):
@@ -193,6 +200,18 @@ def _attention(guarded: bool) -> Rule:
         return Found("attention", operands, attrs, mask if hides else None)
 
     return rule
+
+
+def _both(new: Rewriter, mask: Tensor | None, windows: Tensor, shape: Sequence[int]) -> Tensor | None:
+    """The sum of two masks of scores of this shape, where the second has further axes before, all of length 1."""
+    lead = max(0, windows.ndim - len(shape))
+    if mask is None or windows.dtype != mask.dtype or not mask.dtype.is_float or set(windows.shape[:lead]) - {1}:
+        return None
+    if lead:
+        windows = new.add("reshape", (windows,), {"shape": windows.shape[lead:]})[0]
+    if np.broadcast_shapes(mask.shape, windows.shape, tuple(shape)) != tuple(shape):
+        return None
+    return new.add("add", (mask, windows), {})[0]
 
 
 def _may_hide(mask: Tensor) -> bool:

@@ -104,17 +104,43 @@ class _Round:
         return id(op), tuple([t.id for t in inputs]), attrs
 
 
-def _fold(node: Node, inputs: Sequence[Tensor]) -> list[Any] | None:
-    """The node's outputs as arrays if all its inputs are constants and the outputs are not too large; else None."""
-    if not inputs:
+def known_inputs(node: Node, inputs: Sequence[Tensor]) -> list[Array] | None:
+    """The values of a node's inputs if a constant may take its place, else None: each is a constant, or an expanded one
+    that is not large.
+
+    An expanded constant stays, since reading its source is cheaper than reading it from memory. So does an elementwise
+    node of one whose result is larger than its other constants."""
+    op = node.op
+    if not inputs or op.broadcasts or op.meets is not None or bodies(node):
         return None
-    for t in inputs:
-        if not t.node.op.is_constant:
+    held = [t for t in inputs if t.node.op.is_constant]
+    if len(held) < len(inputs) and (op.reshapes or op.expr is not None):
+        size = node.outputs[0].size
+        if all(t.size != size for t in held):
             return None
-    if bodies(node) or node.op.meets is not None:
+    values = [_known(t) for t in inputs]
+    return None if any(v is None for v in values) else values  # type: ignore[return-value]
+
+
+def _known(t: Tensor) -> Array | None:
+    """The value of a constant, or of one that is expanded and reshaped to at most FOLD_BYTES."""
+    node = t.node
+    if t.dtype.is_packed:
         return None
-    if node.op.broadcasts or any(t.dtype.is_packed for t in inputs):
-        return None  # reading the source is cheaper than reading the result from memory
+    if node.op.is_constant:
+        value: Array = node.attrs["value"]
+        return value
+    if not (node.op.broadcasts or node.op.reshapes) or t.type.nbytes > FOLD_BYTES:
+        return None
+    source = _known(node.inputs[0])
+    return None if source is None else np.asarray(node.op.reference(source, **node.attrs))
+
+
+def _fold(node: Node, inputs: Sequence[Tensor]) -> list[Any] | None:
+    """The node's outputs as arrays if its inputs are known and the outputs are not too large; else None."""
+    values = known_inputs(node, inputs)
+    if values is None:
+        return None
     nbytes = sum(t.type.nbytes for t in node.outputs)
     if nbytes > FOLD_BYTES and nbytes > sum(t.type.nbytes for t in inputs):
         return None
@@ -122,7 +148,7 @@ def _fold(node: Node, inputs: Sequence[Tensor]) -> list[Any] | None:
         return [_frozen(np.empty(t.shape, t.dtype.np)) for t in node.outputs]
     with np.errstate(all="ignore"):
         try:
-            results = node.op.reference(*(t.node.attrs["value"] for t in inputs), **node.attrs)
+            results = node.op.reference(*values, **node.attrs)
         except LinAlgError:
             return None  # a run raises it, if the node runs at all
     arrays = list(results) if isinstance(results, tuple) else [results]

@@ -60,12 +60,15 @@ def show_run(compiled: CompiledGraph, before: Values) -> None:
     if level >= TIMINGS:
         say(compiled.timings())
     if level >= VALUES:
-        for node in compiled.program.nodes:
+        graph = compiled.program
+        read = {t.id for t in graph.results()} | {t.id for node in graph.nodes for t in node.inputs}
+        for node in graph.nodes:
             if not node.op.leaf:
-                say(f"{_beside_reference(compiled, node, before)}  {node_text(node)}")
+                say(f"{_beside_reference(compiled, node, before, read)}  {node_text(node)}")
 
 
-def _beside_reference(compiled: CompiledGraph, node: Node, before: Values) -> str:
+def _beside_reference(compiled: CompiledGraph, node: Node, before: Values, read: set[int]) -> str:
+    """The errors of a node's results; a device need not compute those that nothing reads."""
     if not _has_reference(node):
         return "no reference"
     ins = [_bytes_or_numbers(before[t.id] if t.id in before else compiled.value(t)) for t in node.inputs]
@@ -80,7 +83,8 @@ def _beside_reference(compiled: CompiledGraph, node: Node, before: Values) -> st
             references = apply_reference(node, wide, True)
         except Exception as error:  # noqa: BLE001 an error in reporting must not fail the run
             return f"no reference ({type(error).__name__}: {error})"
-        return ", ".join(_error(compiled.value(t), r) for t, r in zip(node.outputs, references, strict=True))
+        pairs = zip(node.outputs, references, strict=True)
+        return ", ".join(_error(compiled.value(t), r) if t.id in read else "not read" for t, r in pairs)
 
 
 def _bytes_or_numbers(value: Any) -> npt.NDArray[Any]:

@@ -30,7 +30,7 @@ from rlx.runtime.version import VERSION, described
 
 KIND = "graphs"  # the kind of these records in the disk's cache
 MOST_CONSTANT_BYTES = 16 << 20  # limit on a graph's constants; more are not worth a second copy on the disk
-_PASSES = ("backends", "driver", "ir", "ops", "packed", "passes", "runtime")  # the folders that a result depends on
+PASSES = ("backends", "driver", "ir", "ops", "packed", "passes", "runtime")  # the folders that a result depends on
 _COUNT = struct.Struct("<Q")
 _ALIGNMENT = 64
 
@@ -70,7 +70,7 @@ def key_parts(
     chosen = [o.planner, o.storage, o.optimize, o.fallback, o.build.precision, o.build.engine, *ours]
     dtypes = sorted((name, dtype.name) for name, dtype in param_dtypes.items())
     said = json.dumps([described(device), chosen, dtypes], sort_keys=True)
-    return [VERSION, sys.version, np.__version__, stamp(*_PASSES), said.encode(), *data]
+    return [VERSION, sys.version, np.__version__, stamp(*PASSES), said.encode(), *data]
 
 
 def _data(graph: Graph, **more: Any) -> list[bytes] | None:

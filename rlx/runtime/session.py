@@ -192,7 +192,12 @@ class Session:
                 return CompiledGraph(graph, self.device, weights, state, all_kept, pairs)
             except OutOfDeviceMemory as error:
                 say(f"RLX_DEBUG: results are not compared: {error}")
-        return CompiledGraph(graph, self.device, weights, state, options, pairs)
+        if not hasattr(self.device, "warm_up"):
+            return CompiledGraph(graph, self.device, weights, state, options, pairs)
+        from rlx.runtime.warm import warmed
+
+        with warmed(self.device, any(node.op.contracts for node in graph.nodes)):
+            return CompiledGraph(graph, self.device, weights, state, options, pairs)
 
 
 Target = str | Session

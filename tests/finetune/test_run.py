@@ -190,6 +190,25 @@ def test_a_packed_base_learns_as_its_dequantized_weights_do(settings: Settings, 
     assert one[-1] < one[0]
 
 
+@pytest.mark.late
+def test_bf16_between_layers_rounds_products_too_and_learns_alike(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str | None] = []
+    begin = rlx.train.training
+
+    def training(*args: Any, precision: str | None = None, **more: Any) -> Any:
+        made.append(precision)
+        return begin(*args, precision=precision, **more)
+
+    monkeypatch.setattr(rlx.train, "training", training)
+    finetune(replace(settings, steps=3))
+    half = replace(settings, steps=3, activations="bf16", out=tmp_path / "half")
+    finetune(half)
+    assert made == [None, "bf16"]
+    assert losses(half) == pytest.approx(losses(settings), rel=2e-2)
+
+
 def test_a_run_that_goes_on_ends_in_the_same_bits(settings: Settings) -> None:
     whole, parted = settings, replace(settings, out=settings.out.with_name("parted"), save_every=2)
     finetune(whole, lambda line: None)

@@ -8,7 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.gpu.lowered import ROUNDED, Array, close, run
+from rlx.backends.gpu.program.lowering import Lowering
+from rlx.driver.memory.planner import plan
+from rlx.ir import Graph
+from tests.gpu.lowered import ROUNDED, Array, carried_out, close, run, target
 
 pytestmark = pytest.mark.vulkan
 # One rounding to 11 or 8 bits: a relative error up to 2^-11 or 2^-8 everywhere.
@@ -53,6 +56,15 @@ def test_softmax_of_nan_and_infinity(n: int) -> None:
     x[3], x[4, ::2] = -np.inf, 3e38
     close(run("softmax", x, axis=1), _softmax(x, 1))
     close(run("softmax", x.T.copy(), axis=0), _softmax(x.T, 0))
+
+
+def test_a_greatest_element_that_rises_along_a_long_row() -> None:
+    """The exponentials that were added up before are scaled each time; those before the first number are 0."""
+    n = 9000
+    x = np.stack([np.linspace(-300, 300, n), np.linspace(300, -300, n), np.repeat(np.arange(30.0), n // 30)])
+    x = np.concatenate([x, x]).astype(np.float32)
+    x[3:, : n // 2], x[5, n // 2 + 1 :] = -np.inf, -np.inf
+    close(run("softmax", x, axis=1), _softmax(x, 1), nmse=1e-12)
 
 
 @pytest.mark.parametrize("dtype", list(ROUNDED))
@@ -130,3 +142,19 @@ def test_weights_of_other_dtypes_keep_their_digits() -> None:
     close(got, want, **ROUNDED[np.float16])
     wide = x.astype(np.float32)
     close(run("rms_norm", wide, beta, eps=1e-5), _norm("rms_norm", wide, 1e-5, beta))
+
+
+def test_sums_for_weights_that_nothing_reads_are_left_out() -> None:
+    """As in a model whose norms are frozen: the gradient of its input alone."""
+    rng = np.random.default_rng(3)
+    d, x = (rng.standard_normal((40, 24)).astype(np.float32) for _ in range(2))
+    gamma = rng.standard_normal(24).astype(np.float32)
+    graph = Graph("frozen")
+    ins = [graph.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate((d, x, gamma))]
+    graph.output("y0", graph.add("rms_norm_grad", ins, {"eps": 1e-6, "beta": None})[0])
+    planned = plan(graph, planner="bump")
+    lowering = Lowering(graph, planned, target("vulkan"), "f32")
+    lowering.lower(graph.nodes[-1])
+    assert len(lowering.steps) == 1
+    alone = carried_out(graph, planned, lowering, [d, x, gamma], "vulkan")["y0"]
+    np.testing.assert_array_equal(alone, run("rms_norm_grad", d, x, gamma, eps=1e-6, beta=None))

@@ -202,6 +202,24 @@ def test_attention_with_a_mask(kind: str) -> None:
     assert np.allclose(ran(g, *arrays, given.astype(np.float32)), want, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
+@pytest.mark.parametrize("lead", [1, 2])
+def test_attention_in_windows(lead: int) -> None:
+    """A bias of each head, then a mask of each window, with axes of length 1 before."""
+
+    def build(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, windows: Tensor) -> Tensor:
+        scores = ops.matmul(q * D**-0.5, _turned(k)) + bias
+        wide = ops.reshape(scores, (*(1,) * lead, *scores.shape)) + windows
+        return ops.matmul(ops.softmax(ops.reshape(wide, scores.shape)), v)
+
+    shapes = (1, H, S, S), (*(1,) * lead, B, 1, S, S)
+    g, found = made(build, *QKV, *shapes)
+    assert found["attention"] == 1 and "softmax" not in found
+    arrays, bias = [normal(B, H, S, D) for _ in range(3)], normal(*shapes[0])
+    windows = np.where(RNG.random(shapes[1]) < 0.5, 0, -100).astype(np.float32)
+    want = attention64(*arrays, bias + windows.reshape(B, 1, S, S))
+    assert np.allclose(ran(g, *arrays, bias, windows), want, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     "build",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -185,6 +186,43 @@ def test_constants_fold_up_to_a_size() -> None:
         after.outputs["folded"].node.attrs["value"], np.exp(np.arange(4, dtype=np.float32)) + np.float32(1)
     )
     assert after.outputs["same"].node.op.name == "constant"
+
+
+def test_expanded_constants_fold_where_they_would_be_written_out() -> None:
+    g = Graph("expanded")
+    zeros = ops.reshape(ops.expand(g.constant(0.0, f32), (4, 3)), (2, 6))
+    marked = ops.scatter_nd(ops.reshape(zeros, (12,)), g.constant(np.array([[1], [5]])), g.constant([1.0, 2.0]))
+    g.output("marked", ops.concat([marked, ops.expand(g.constant([3.0]), (2,))], 0))
+    g.output("added", g.constant(np.ones((4, 3), np.float32)) + ops.expand(g.constant([1.0, 2.0, 3.0]), (4, 3)))
+    g.output("spread", ops.exp(ops.expand(g.constant([1.0, 2.0, 3.0]), (4, 3))))
+    after, want = simplify(g), results(g, {})
+    assert names(after) == ["expand", "exp"]
+    assert all(np.array_equal(want[key], value) for key, value in results(after, {}).items())
+
+
+@pytest.mark.parametrize("indices", [2, [1], [-1, -2, -3], [0, 2], [5, 3, 1]])
+def test_known_indices_at_equal_distances_are_a_slice(indices: Any) -> None:
+    g = of(lambda x: ops.gather(x, indices, 1), shape=(3, 6, 2))
+    after = simplify(g)
+    assert names(after)[0] == "slice" and "gather" not in names(after)
+    x = np.arange(36, dtype=np.float32).reshape(3, 6, 2)
+    assert np.array_equal(results(after, {"x": x})["output", "y"], np.take(x, indices, 1))
+
+
+def test_rolled_rows_are_gathered_once() -> None:
+    def rolled(x: Tensor) -> Tensor:
+        down = ops.concat([x[:, 3:], x[:, :3]], 1)
+        return ops.concat([down[:, :, 4:], down[:, :, :4]], 2)
+
+    x = np.arange(2 * 5 * 7 * 16, dtype=np.float32).reshape(2, 5, 7, 16)
+    for function, left in ((rolled, "gather"), (lambda x: ops.concat([x, x[:, ::-1], x[:, 1:2]], 1), "gather")):
+        g = of(function, shape=x.shape)
+        after = simplify(g)
+        assert [n for n in names(after) if n != "reshape"] == [left]
+        assert np.array_equal(results(after, {"x": x})["output", "y"], results(g, {"x": x})["output", "y"])
+    short = of(lambda x: ops.concat([x[..., 1:], x[..., :1]], 3), shape=(2, 5, 7, 8))
+    other = of(lambda x: ops.concat([x[:, 3:, 1:], x[:, :3, :6]], 1), shape=x.shape)
+    assert all("concat" in names(simplify(g)) for g in (short, other))
 
 
 def test_the_signature_stays() -> None:

@@ -193,7 +193,7 @@ def test_the_stamp_of_the_sources_is_their_sizes_and_times(tmp_path: Path, monke
 
 def test_the_folders_of_each_stamp_are_there() -> None:
     root = Path(sources._ROOT)
-    for folder in (*kept._PASSES, *ready.SOURCES, "onnx", "formats"):
+    for folder in (*kept.PASSES, *ready.SOURCES, "onnx", "formats"):
         assert (root / folder).is_dir()
 
 

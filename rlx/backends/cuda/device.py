@@ -53,7 +53,7 @@ from rlx.driver.memory.check_plan import check_nbytes
 from rlx.driver.memory.pool import DEFAULT_BUDGET, BufferPool
 from rlx.dtypes import f32
 from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RankLost, RlxError
-from rlx.host.background import importing
+from rlx.host.background import aside, importing
 from rlx.ir import Graph, Node
 
 if TYPE_CHECKING:
@@ -597,10 +597,13 @@ class CudaDevice:
 
     def warm_up(self) -> None:
         """Asks cuBLASLt about a small product, since its first answer in a process takes a tenth of a second, and loads
-        NVRTC. Run it in a thread, while other threads do work that needs no device."""
+        NVRTC meanwhile. Run it in a thread, while other threads do work that needs no device."""
+        compiler = aside(partial(nvrtc, self.api.major))
         a, b, c, bias = (Ref("none", 0, 4 * n) for n in (1 << 12, 1 << 12, 1 << 12, 1 << 6))
-        self.adds_bias(Gemm(a, b, c, 64, 64, 64, f32, f32, f32, False, False, 1, 0, 0, 0, "f32", "", bias))
-        nvrtc(self.api.major)
+        try:
+            self.adds_bias(Gemm(a, b, c, 64, 64, 64, f32, f32, f32, False, False, 1, 0, 0, 0, "f32", "", bias))
+        finally:
+            compiler()
 
     def record(self, steps: Sequence[Step], arena: DeviceArena, timings: bool = False) -> Recorded:
         """Captures steps into one CUDA graph over an arena's memory. With `timings`, a run launches the steps one by

@@ -38,7 +38,7 @@ def _cross_entropy() -> Iterator[Case]:
     for dtype in FLOATS:
         for domain in ("large", "holes", "zeros", "masked", "far"):
             yield from case((33, 65), dtype, domain)
-        yield from case((9, 40), dtype)
+        yield from case((3, 9001), dtype)  # longer than the rows that threads hold in registers
         yield from case((40, 7), dtype, labels="wild", ignore=3)
         yield from case((40, 7), dtype, ignore=-2)
         yield from case((40, 3), dtype, labels="wild", ignore=0)

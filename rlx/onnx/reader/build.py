@@ -27,7 +27,7 @@ from rlx.onnx.reader.control import CONTROL, build_control
 from rlx.onnx.reader.elements import STRING, Array, ElementType, carried, carrier, wrapped
 from rlx.onnx.reader.infos import info_of
 from rlx.onnx.reader.read import MAX_DEPTH, called, label_of, node_name, opsets, reads
-from rlx.onnx.reader.schemas import check_call, check_strings, schema_of
+from rlx.onnx.reader.schemas import Schema, Schemas, check_call, check_strings
 from rlx.onnx.reader.shapes import check_shapes
 from rlx.onnx.reader.structure import (
     BY_NAME,
@@ -94,6 +94,7 @@ class GraphBuilder:
         self.imports = opsets(model.opset_import, "the model")
         self.graph = Counted(model.graph.name or "onnx")
         self.known = ConstantEvaluator()
+        self._schemas = Schemas()
         self._built = 0
         self._given: set[int] = set()  # the tensors that are outputs
         self.own = own
@@ -274,7 +275,7 @@ class GraphBuilder:
             self._inline(function, node, inputs, protos, frame, opsets(function.opset_import, where))
             return
         opset = frame.imports.get(domain)
-        schema = None if opset is None else schema_of(domain, node.op_type, opset)
+        schema = None if opset is None else self._schemas.of(domain, node.op_type, opset)
         if opset is None or schema is None:
             raise UnsupportedOp(
                 f"{where}: there is no such operator in version {opset} of domain {domain or 'ai.onnx'!r}"
@@ -314,7 +315,7 @@ class GraphBuilder:
                     raise UnsupportedOp(f"{where}: its output {i} ({shown(name)}) is not supported")
                 scope[name] = self._finished(result, schema, i, bound)
 
-    def _finished(self, value: Tensor | AnyValue, schema: Any, i: int, bound: dict[str, str]) -> AnyValue:
+    def _finished(self, value: Tensor | AnyValue, schema: Schema, i: int, bound: dict[str, str]) -> AnyValue:
         """The result converted to the type that the schema gives this output."""
         if not isinstance(value, Tensor):
             return value
@@ -326,13 +327,13 @@ class GraphBuilder:
         return Value(wrapped(held, dtype) if carried(dtype) else held, dtype)
 
     def _call(
-        self, node: Any, where: str, schema: Any, inputs: Sequence[AnyValue | None], protos: dict[str, Any]
+        self, node: Any, where: str, schema: Schema, inputs: Sequence[AnyValue | None], protos: dict[str, Any]
     ) -> Call:
         """The node as its builder sees it; attributes that are left out have the schema's defaults."""
         values = {n: self._attribute(a, where) for n, a in protos.items()}
-        for name, attribute in schema.attributes.items():
-            if name not in values and attribute.default_value.type != Attribute.UNDEFINED:
-                values[name] = self._attribute(attribute.default_value, where)
+        for name, default in schema.defaults.items():
+            if name not in values:
+                values[name] = self._attribute(default, where)
         version, count = schema.since_version, len(node.output)
         return Call(where, node.op_type, version, self.graph, inputs, values, count, self.known)
 

@@ -7,7 +7,7 @@ from typing import Any
 from rlx.formats.files import shown
 from rlx.onnx.reader.control import CONTROL
 from rlx.onnx.reader.read import all_nodes, called, node_name, opsets
-from rlx.onnx.reader.schemas import schema_of
+from rlx.onnx.reader.schemas import Schemas
 from rlx.onnx.reader.table import find
 
 NCHWC = "com.microsoft.nchwc"
@@ -33,6 +33,7 @@ def lacking(model: Any) -> dict[Operator, str]:
     """The operators that rlx cannot build, and a line on each with the first node that has it."""
     functions = {called(f) for f in model.functions}
     operators: dict[Operator, str] = {}
+    schemas, runs = Schemas(), set[Operator]()
     parts = [(model.graph.node, opsets(model.opset_import, "the model"))]
     parts += [(f.node, opsets(f.opset_import, f"function {shown(f.name)}")) for f in model.functions]
     for nodes, imports in parts:
@@ -41,10 +42,13 @@ def lacking(model: Any) -> dict[Operator, str]:
             if called(node) in functions:
                 continue
             opset = imports.get(domain)
-            schema = schema_of(domain, node.op_type, opset) if opset is not None else None
+            schema = schemas.of(domain, node.op_type, opset) if opset is not None else None
             version = schema.since_version if schema is not None else opset
             key = (domain, node.op_type, version)
-            if key in operators or (schema is not None and _runs(schema, domain, node.op_type)):
+            if key in operators or key in runs:
+                continue
+            if schema is not None and _runs(schema, domain, node.op_type):
+                runs.add(key)
                 continue
             said = "of a domain that is not imported" if version is None else f"version {version}"
             operators[key] = f"{domain or 'ai.onnx'} {shown(node.op_type)} {said} at {node_name(node)}"

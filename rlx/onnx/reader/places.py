@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 
 ML = "ai.onnx.ml"
@@ -91,6 +92,7 @@ def _places() -> dict[tuple[str, str], list[str]]:
 PLACES = _places()  # the modules that register an operator, by its domain and name
 
 
+@cache
 def import_modules(domain: str, name: str) -> None:
     """Imports the modules that register an operator; does nothing for one that has none."""
     for module in PLACES.get((domain, name), ()):

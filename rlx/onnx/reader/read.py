@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped,u
 from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.formats.files import plain, read_bytes, shown
 from rlx.formats.kinds import other_kind
+from rlx.onnx.blocks import without_blocks
 from rlx.onnx.reader.wire import check_parsable
 from rlx.onnx.ready import Content
 from rlx.runtime.saved.container import MAGIC
@@ -24,8 +25,9 @@ OLDEST = 1
 Attribute = onnx.AttributeProto
 
 
-def parse(source: Any) -> tuple[Any, Path | None]:
-    """The ModelProto of a path, bytes or ModelProto, and the folder its external data lies in.
+def parse(source: Any, blocks: dict[int, memoryview] | None = None) -> tuple[Any, Path | None]:
+    """The ModelProto of a path, bytes or ModelProto, and the folder its external data lies in. `blocks` takes the long
+    raw_data of initializers, by their numbers, in place of the message.
 
     Raises: ModelFormatError.
     """
@@ -50,7 +52,7 @@ def parse(source: Any) -> tuple[Any, Path | None]:
     check_parsable(content, what)
     model = onnx.ModelProto()
     try:
-        model.ParseFromString(content)
+        model.ParseFromString(content if blocks is None else without_blocks(content, blocks))
     except (DecodeError, RuntimeError, ValueError) as error:
         kind = other_kind(content) or f"{error}; one that was cut short looks so too: is its size the source's?"
         raise ModelFormatError(f"{what}: is not an ONNX file: {kind}") from error

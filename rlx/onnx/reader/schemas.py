@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from onnx import defs
+from onnx import AttributeProto, defs
 
 from rlx.dtypes import as_dtype
 from rlx.errors import ModelFormatError, UnsupportedOp
@@ -20,6 +20,49 @@ from rlx.onnx.reader.places import import_modules
 from rlx.onnx.reader.read import check_text
 
 
+class Schema:
+    """onnx's schema of an operator, with what each of its nodes asks for; onnx makes all of that at every access."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+        self.name, self.domain, self.since_version = raw.name, raw.domain, raw.since_version
+        self.inputs, self.outputs = [_Formal(f) for f in raw.inputs], [_Formal(f) for f in raw.outputs]
+        self.min_input, self.max_input = raw.min_input, raw.max_input
+        self.min_output, self.max_output = raw.min_output, raw.max_output
+        self.attributes: dict[str, Any] = dict(raw.attributes)
+        self.kinds = {name: int(a.type.value) for name, a in self.attributes.items()}
+        self.required = [name for name, a in self.attributes.items() if a.required]
+        defaults = {name: a.default_value for name, a in self.attributes.items()}
+        self.defaults = {n: d for n, d in defaults.items() if d.type != AttributeProto.UNDEFINED}
+        self.allowed = {c.type_param_str: frozenset(c.allowed_type_strs) for c in raw.type_constraints}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+
+class _Formal:
+    """A formal input or output of a schema."""
+
+    def __init__(self, raw: Any) -> None:
+        self.name, self.type_str, self.is_homogeneous = raw.name, raw.type_str, raw.is_homogeneous
+        self.single = raw.option.name == "Single"
+
+
+class Schemas:
+    """The schemas that a model asks for, each looked up once."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, int], Schema | None] = {}
+
+    def of(self, domain: str, name: str, opset: int) -> Schema | None:
+        """As `schema_of`."""
+        key = domain, name, opset
+        if key not in self._found:
+            raw = schema_of(domain, name, opset)
+            self._found[key] = None if raw is None else Schema(raw)
+        return self._found[key]
+
+
 def schema_of(domain: str, name: str, opset: int) -> Any | None:
     """The schema of an operator at an opset: onnx's, or the one declared with `declared`; None where there is
     neither."""
@@ -31,7 +74,7 @@ def schema_of(domain: str, name: str, opset: int) -> Any | None:
 
 
 def check_call(
-    schema: Any,
+    schema: Schema,
     node: Any,
     inputs: Sequence[AnyValue | None],
     protos: dict[str, Any],
@@ -53,8 +96,8 @@ def check_call(
             wanted = f"{least}" if least == most else f"at least {least}" if count < least else f"at most {most}"
             raise ModelFormatError(f"{where}: has {count} {what}{'' if count == 1 else 's'}; expected {wanted}")
     for name, proto in list(protos.items()):
-        declared = schema.attributes.get(name)
-        if declared is None:
+        kind = schema.kinds.get(name)
+        if kind is None:
             known = ", ".join(sorted(schema.attributes)) or "none"
             departs(
                 f"{where}: version {schema.since_version} of the operator has no attribute {shown(name)}; it has "
@@ -62,23 +105,22 @@ def check_call(
             )  # fmt: skip
             del protos[name]
             continue
-        if int(declared.type.value) != proto.type:
-            raise ModelFormatError(
-                f"{where}: attribute {name} is of kind {proto.type}, expected {declared.type.name}"
-            )
-    for name, declared in schema.attributes.items():
-        if declared.required and name not in protos:
+        if kind != proto.type:
+            wanted = schema.attributes[name].type.name
+            raise ModelFormatError(f"{where}: attribute {name} is of kind {proto.type}, expected {wanted}")
+    for name in schema.required:
+        if name not in protos:
             raise ModelFormatError(f"{where}: lacks the attribute {name}")
     return _bind_types(schema, inputs, where, defined)
 
 
-def _bind_types(schema: Any, inputs: Sequence[AnyValue | None], where: str, defined: bool) -> dict[str, str]:
-    allowed = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
+def _bind_types(schema: Schema, inputs: Sequence[AnyValue | None], where: str, defined: bool) -> dict[str, str]:
+    allowed = schema.allowed
     bound: dict[str, str] = {}
     for i, value in enumerate(inputs):
         formal = schema.inputs[min(i, len(schema.inputs) - 1)]
         if value is None:
-            if i < len(schema.inputs) and formal.option.name == "Single":
+            if i < len(schema.inputs) and formal.single:
                 raise ModelFormatError(f"{where}: input {i} ({formal.name}) is left out; it must be there")
             continue
         param, kind = formal.type_str, value.kind

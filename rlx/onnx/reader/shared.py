@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlx.dtypes import DType
-from rlx.ir import Graph, Node, Rewriter, Tensor, bodies, rebuild
+from rlx.ir import Graph, Node, Rewriter, Tensor, rebuild
 from rlx.onnx.reader.budget import reference_bytes, take
 from rlx.onnx.reader.elements import Array
 from rlx.packed import PackedArray
+from rlx.passes.simplify import known_inputs
 
 SMALL_BYTES = 4096  # a constant up to this size stays in the graph, where the optimizer can read it
 _FOLD_BYTES = 1 << 20  # a folded result may be this large, or as large as its inputs
@@ -52,20 +53,15 @@ def _used(graph: Graph) -> set[int]:
 
 
 def _folded(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
-    if (
-        not inputs
-        or node.op.broadcasts
-        or any(t.dtype.is_packed for t in inputs)
-        or bodies(node)
-        or not all(t.node.op.is_constant for t in inputs)
-    ):
+    values = known_inputs(node, inputs)
+    if values is None:
         return None
     size = sum(t.type.nbytes for t in node.outputs)
     if size > _FOLD_BYTES and size > sum(t.type.nbytes for t in set(inputs)):
         return None
     take(reference_bytes(node), node.name)
     with np.errstate(all="ignore"):
-        results = node.op.reference(*(t.node.attrs["value"] for t in inputs), **node.attrs)
+        results = node.op.reference(*values, **node.attrs)
     tensors = []
     for result, t in zip(results if isinstance(results, tuple) else (results,), node.outputs, strict=True):
         value = np.array(result, dtype=t.dtype.np, order="C").reshape(t.shape)

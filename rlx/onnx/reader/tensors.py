@@ -32,8 +32,9 @@ def dims_of(proto: Any, what: str) -> tuple[int, ...]:
     return dims
 
 
-def to_array(proto: Any, what: str, folder: Path | None) -> Array:
-    """The values of a tensor, external data read from `folder`.
+def to_array(proto: Any, what: str, folder: Path | None, raw: memoryview | None = None) -> Array:
+    """The values of a tensor, external data read from `folder`; `raw` is its raw_data, where that was taken out of the
+    message.
 
     Raises: ModelFormatError when its data is not as long as its dims say; UnsupportedOp for its element type.
     """
@@ -49,18 +50,20 @@ def to_array(proto: Any, what: str, folder: Path | None) -> Array:
     if proto.data_location == onnx.TensorProto.EXTERNAL:
         return _elements(_external(proto, what, folder, nbytes), dtype, count).reshape(dims)
     filled = [f for f in _FIELDS if len(getattr(proto, f))]
-    if proto.HasField("raw_data"):
-        if len(proto.raw_data) != nbytes or filled:
+    if raw is not None or proto.HasField("raw_data"):
+        data: bytes | memoryview = proto.raw_data if raw is None else raw  # each look at the field makes a copy
+        if len(data) != nbytes or filled:
             raise ModelFormatError(
-                f"{what}: {list(dims)} of {dtype} takes {nbytes} bytes, raw_data has "
-                f"{len(proto.raw_data)}" + (f", and {filled[0]} is filled too" if filled else "")
+                f"{what}: {list(dims)} of {dtype} takes {nbytes} bytes, raw_data has {len(data)}"
+                + (f", and {filled[0]} is filled too" if filled else "")
             )
-        return _elements(np.frombuffer(proto.raw_data, np.uint8), dtype, count).reshape(dims)
-    held = len(getattr(proto, filled[0])) if filled else 0
+        held = data if raw is None else bytes(data)  # aligned, and without the rest of the file
+        return _elements(np.frombuffer(held, np.uint8), dtype, count).reshape(dims)
+    numbers = len(getattr(proto, filled[0])) if filled else 0
     expected = nbytes if bits < 8 else count
-    if len(filled) > 1 or held != expected:
+    if len(filled) > 1 or numbers != expected:
         raise ModelFormatError(
-            f"{what}: {list(dims)} of {dtype} takes {expected} numbers, the data has {held} in {filled or 'none'}"
+            f"{what}: {list(dims)} of {dtype} takes {expected} numbers, the data has {numbers} in {filled or 'none'}"
         )
     if count == 0:
         return np.zeros(dims, dtype)

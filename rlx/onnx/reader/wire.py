@@ -8,6 +8,7 @@ from typing import Any
 import onnx
 
 from rlx.errors import ModelFormatError
+from rlx.onnx.blocks import FIXED32, FIXED64, LENGTH, VARINT, varint
 
 SMALL_BYTES = 1 << 18  # a smaller file cannot become large
 MAX_NODES = 100_000
@@ -15,7 +16,6 @@ MAX_NODES = 100_000
 MESSAGE, TEXT, NUMBER = 300, 40, 8
 MAX_PARSED_BYTES = 48 << 20  # such objects take at most this, plus TIMES_FILE times the file
 TIMES_FILE = 8
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 
 @cache
@@ -55,11 +55,11 @@ def check_parsable(content: bytes, what: str) -> None:
         at, end, kind = stack.pop()
         fields = _fields(kind)
         while at < end:
-            tag, at = (content[at], at + 1) if content[at] < 128 else _varint(content, at, end)
+            tag, at = (content[at], at + 1) if content[at] < 128 else varint(content, at, end)
             wire = tag & 7
-            if wire == _LENGTH:
+            if wire == LENGTH:
                 short = at < end and content[at] < 128
-                length, at = (content[at], at + 1) if short else _varint(content, at, end)
+                length, at = (content[at], at + 1) if short else varint(content, at, end)
                 inner = fields.get(tag >> 3, "number")
                 if inner == "number":
                     total += NUMBER * length * (1 if kind == "onnx.TensorProto" else 2)  # tensors are not copied
@@ -71,11 +71,11 @@ def check_parsable(content: bytes, what: str) -> None:
                     if length:
                         stack.append((at, min(at + length, end), inner))
                 at += length
-            elif wire == _VARINT:
-                _, at = _varint(content, at, end)
+            elif wire == VARINT:
+                _, at = varint(content, at, end)
                 total += NUMBER
-            elif wire in (_FIXED32, _FIXED64):
-                at += 4 if wire == _FIXED32 else 8
+            elif wire in (FIXED32, FIXED64):
+                at += 4 if wire == FIXED32 else 8
                 total += NUMBER
             else:
                 return
@@ -86,18 +86,3 @@ def check_parsable(content: bytes, what: str) -> None:
                     f"{what}: its {len(content):,} bytes would become more than {limit:,} in memory; expected a file "
                     "of fewer and larger parts"
                 )
-
-
-def _varint(content: bytes, at: int, end: int) -> tuple[int, int]:
-    """A number and the position after it, which is beyond `end` where the number is cut off."""
-    number = shift = 0
-    while at < end:
-        byte = content[at]
-        at += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            return number, at
-        shift += 7
-        if shift > 63:
-            break
-    return number, end

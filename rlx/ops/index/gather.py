@@ -16,7 +16,7 @@ from rlx.dtypes import DType, DTypeLike, as_dtype, f32, i32, i64, u32, u64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import is_length, normalize_axis
-from rlx.ops import batching
+from rlx.ops import batching, identities
 from rlx.ops.base import TensorLike, check_axis, check_inputs, check_known, narrowed, tensors
 from rlx.ops.numeric import Array, convert
 
@@ -75,7 +75,7 @@ def clamped(indices: Tensor, n: int) -> Tensor:
 
 register(
     Op("gather", "index", _infer, _reference, "numpy.take", _vjp, kernel="gather", moves_data=True, packed=(0,),
-       batch=batching.gather)
+       batch=batching.gather, identity=identities.gather)
 )
 
 

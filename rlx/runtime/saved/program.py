@@ -42,6 +42,7 @@ from rlx.runtime.saved.load import FORMAT, OPTIONS, blamed, opened, session_of
 from rlx.runtime.session import Session
 from rlx.runtime.store import State, Store, Weights
 from rlx.runtime.version import VERSION, described
+from rlx.runtime.warm import warmed
 
 if TYPE_CHECKING:
     from rlx.backends.gpu.program.steps import Kernel, Step
@@ -113,7 +114,7 @@ def load(
         with blamed(file):  # threads begin to read while the device is being opened
             blocks = threads.enter_context(file.reading(listed[name] for name in wanted))
         session = session_of(file, device)
-        threads.callback(_warm_up(session.device, file))
+        threads.enter_context(warmed(session.device, hasattr(session.device, "warm_up") and _multiplies(file)))
         with blamed(file):
             declared, prepared = _graphs(file, trusted)
             _check_support(file, session, prepared.graph)
@@ -374,16 +375,12 @@ def _check_donated(file: ProgramFile, graph: Graph) -> None:
             raise file.wrong(f"donates {shown(name)} to {shown(output)}, which cannot be its new value")
 
 
-def _warm_up(device: Device, file: ProgramFile) -> Callable[[], None]:
-    """Starts loading the device's matrix product library in a thread, if the program may use it. Returns a function
-    that waits for the thread."""
-    warm_up = getattr(device, "warm_up", None)
+def _multiplies(file: ProgramFile) -> bool:
+    """Whether the program may have matrix products."""
     names: set[Any] = set()
     with suppress(LookupError, TypeError):  # the table is not checked yet
         names = {node[0] for graph in file.table["graphs"] for node in graph["nodes"]}
-    if warm_up is None or not any(op.name in names for op in REGISTRY.values() if op.contracts):
-        return lambda: None
-    return partial(_ended, aside(warm_up))  # errors of the device are raised again by the program's own calls
+    return any(op.name in names for op in REGISTRY.values() if op.contracts)
 
 
 def _ended(wait: Callable[[], None]) -> None:

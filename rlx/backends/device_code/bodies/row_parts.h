@@ -12,6 +12,9 @@
         return VEC4(place(j, 0u) < n ? v.x : other, place(j, 1u) < n ? v.y : other,                         \
                     place(j, 2u) < n ? v.z : other, place(j, 3u) < n ? v.w : other);                        \
     }
+// What a sum of exponentials of what lies below one number is multiplied by where that number becomes another.
+#define RISEN \
+    RLX_FN float risen(const float a, const float b) { return a == b ? 1.0f : p_exp_f(a - b); }
 // An index into a row of n elements, brought to the nearest one.
 #define ROW_INDEX                                                                                           \
     RLX_FN uint row_index(const int index, const uint n) {                                                  \

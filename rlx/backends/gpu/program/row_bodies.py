@@ -348,39 +348,51 @@ class _Body(ABC):
 
     def sweeps(
         self, declared: set[Expr], swept: Callable[[Sequence[Expr], int], Iterator[str]],
-        mean: Callable[[Expr], Iterator[str]],
+        mean: Callable[[Expr], Iterator[str]], joined: Mapping[Expr, Expr] | None = None,
     ) -> Iterator[str]:  # fmt: skip
         """All sweeps but the writing one. `swept` prints a sweep's loop for its reductions; `mean` prints the sweeps of
-        a subtracted mean."""
+        a subtracted mean. `joined`: the sums that are added up in the sweep of a greatest element, see `joined`."""
         threads = "column" if self.rows.columns else "row"
+        joined = joined or {}
         for depth in range(self.last):
-            reductions = self.swept(depth)
+            reductions = [e for e in self.swept(depth) if e not in joined.values()]
             for rest in (e for e in self.means if self.depth[e] == depth + 1):
                 yield from mean(rest)
             yield from (f"float {self.names[e]} = {self.start(e)};" for e in reductions)
+            yield from (f"float {self.names[joined[e]]} = 0.0f;" for e in reductions if e in joined)
             if reductions:
                 yield from swept(reductions, depth)
             for e in reductions:
+                if e in joined:
+                    best, total = self.names[e], self.names[joined[e]]
+                    yield f"const float own{best} = {best};"
+                    yield f"{best} = row_max({best});"
+                    yield f"{total} = row_sum({total} * risen(own{best}, {best}));"
+                    continue
                 share = " * share" if e.prim == "row_mean" else ""
                 yield f"{self.names[e]} = {threads}_{self.combine(e)}({self.names[e]}){share};"
             yield from self.values(depth + 1, declared)
 
     def in_parts(
-        self, swept: Sequence[Expr], lines: Sequence[str], first: str, end: str, step: str, branch: bool = False
-    ) -> Iterator[str]:
+        self, swept: Sequence[Expr], lines: Sequence[str], first: str, end: str, step: str, branch: bool = False,
+        joined: Mapping[Expr, Expr] | None = None,
+    ) -> Iterator[str]:  # fmt: skip
         """A loop over a row that accumulates long sums in parts: variable v's part in sv. With `branch`, rows of a
-        single part get a separate loop, which compilers unroll better."""
+        single part get a separate loop, which compilers unroll better. `joined`: as in `sweeps`."""
         sums = [self.names[e] for e in swept if e.prim == _PARTED]
+        rising = [(self.names[e], self.names[s]) for e, s in (joined or {}).items() if e in swept]
         loop = "for (uint j = {}; j < {}; j += {})"
-        if not sums:
+        if not sums and not rising:
             yield from _block(loop.format(first, end, step), lines)
             return
         part = f"{_PART}u * {step}"
 
         def summed(until: str, start: str) -> Iterator[str]:
             yield from (f"    float s{v} = 0.0f;" for v in sums)
+            yield from (f"    const float begun{best} = {best}; float s{v} = 0.0f;" for best, v in rising)
             yield from (f"    {x}" for x in _block(loop.format(start, until, step), lines))
             yield from (f"    {v} += s{v};" for v in sums)
+            yield from (f"    {v} = {v} * risen(begun{best}, {best}) + s{v};" for best, v in rising)
 
         if branch:
             yield f"if ({end} <= {part}) {{"
@@ -407,9 +419,10 @@ class _Rows(_Body):
 
     def parts(self) -> list[str]:
         masked = self.beyond is None and any(e.prim in ("row_max", "row_min") for e in self.nodes)
+        rises = ["RISEN"] if self.joined() else []
         weights = ["RLX_GET(get_weight, W)"] if self.weights and not self.channels else []
         weights += ["RLX_GET2(get_weights, get_weight, W)"] if weights and self.rows.short else []
-        return [*super().parts(), *(["MASKED"] if masked else []), *weights]
+        return [*super().parts(), *(["MASKED"] if masked else []), *rises, *weights]
 
     def extreme(self, name: str) -> list[str]:
         own = [] if name == "max" else [f"ROWS_OP(row_{name}, {name}_of)"]
@@ -461,6 +474,31 @@ class _Rows(_Body):
         if self.beyond is None:
             quad = f"masked(j, len, {self.start(e)}, {quad})"
         return f"{v} = {self.combine(e)}_of({self.combine(e)}4({quad}), {v});"
+
+    def joined(self) -> dict[Expr, Expr]:
+        """The sums of exponentials of what lies below a row's greatest element, by that element: one sweep finds both.
+
+        Only where what is read beyond the row's end adds nothing to such a sum."""
+        joined: dict[Expr, Expr] = {}
+        sums = (e for e in self.nodes if e.prim == _PARTED and e.args[0].prim == "exp" and self.beyond == -math.inf)
+        for e in sums:
+            away = e.args[0].args[0]
+            best = away.args[1] if away.prim == "sub" else e
+            if best.prim == "row_max" and best.args[0] == away.args[0] and self.combine(best) == "max":
+                joined.setdefault(best, e)
+        return joined
+
+    def risen(self, e: Expr, total: Expr | None, at: Mapping[Expr, str]) -> list[str]:
+        """The statements of a reduction, with those of the sum that is joined to it."""
+        if total is None:
+            return [self.reduced(e, at, False)]
+        best, v = self.names[e], self.names[total]
+        lines = [f"const float last{best} = {best};", self.reduced(e, at, False)]
+        lines.append(f"const float from{best} = {best} == -INFINITE ? 0.0f : {best};")
+        self.names[e] = f"from{best}"
+        terms = self.four(total.args[0], at)
+        self.names[e] = best
+        return [*lines, f"s{v} = s{v} * risen(last{best}, {best}) + sum4({terms});"]
 
     def held(self, declared: set[Expr]) -> Iterator[str]:
         loop = "UNROLL for (uint j = 0u; j < QUADS; j++)"
@@ -583,15 +621,18 @@ class _Rows(_Body):
                     held[e] = f"x{i}"
             return lines, held
 
+        joined = self.joined()
+
         def swept(reductions: Sequence[Expr], depth: int) -> Iterator[str]:
-            lines, held = loads([e.args[0] for e in reductions])
-            lines += [self.reduced(e, held, False) for e in reductions]
-            yield from self.in_parts(reductions, lines, "0u", "quads", "1u", branch=True)
+            sums = [joined[e] for e in reductions if e in joined]
+            lines, held = loads([e.args[0] for e in (*reductions, *sums)])
+            lines += [x for e in reductions for x in self.risen(e, joined.get(e), held)]
+            yield from self.in_parts(reductions, lines, "0u", "quads", "1u", branch=True, joined=joined)
 
         def mean(rest: Expr) -> Iterator[str]:
             return self.mean(rest, f"(v, j) const vec4 v = {self.four(rest.args[0], texts)}", "ROW_MEAN", "quads")
 
-        yield from self.sweeps(declared, swept, mean)
+        yield from self.sweeps(declared, swept, mean, joined)
         yield from self.row_outputs()
         elements = [(i, decl, tree) for i, (decl, tree) in enumerate(self.written()) if tree in self.varying]
         if elements:

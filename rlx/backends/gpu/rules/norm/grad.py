@@ -57,9 +57,9 @@ NORM_COLUMNS = declare(
 
 @lowers("layer_norm_grad", "rms_norm_grad", "group_norm_grad", when=native)
 def lower_norm_grad(ctx: Lowering, node: Node) -> None:
-    """Computes dx row by row and stores each row's mean and deviation; from these, dgamma and dbeta as sums over the
-    rows of each chunk; then the sums over the chunks, in the last workgroup of a block of columns or by further
-    launches."""
+    """Computes dx row by row and stores each row's mean and deviation; from these, unless nothing reads them, dgamma
+    and dbeta as sums over the rows of each chunk; then the sums over the chunks, in the last workgroup of a block of
+    columns or by further launches."""
     d, x, gamma = node.inputs
     weights = node.outputs[1:]
     if x.size == 0:
@@ -88,7 +88,8 @@ def lower_norm_grad(ctx: Lowering, node: Node) -> None:
     kernel = NORM_GRAD(T=stored.name, W=kept.name, **shape, RMS=not node.op.centres, WEIGHTS=mode)
     args: list[Arg] = [*refs, scale, target, stats, rows, n, groups, per, inner, float(node.attrs["eps"])]
     ctx.launch(kernel, row_groups(ctx, rows, shape), args)
-    _weights(ctx, refs, stored, stats, dims, 1 if plain else channels, n, weights)
+    if any(t.id in ctx.readers for t in weights):  # not where gamma and beta are frozen
+        _weights(ctx, refs, stored, stats, dims, 1 if plain else channels, n, weights)
 
 
 def _weights(

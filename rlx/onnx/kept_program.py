@@ -1,0 +1,98 @@
+"""A GPU's program of an ONNX file in the disk's cache: as a saved program without weights, which stay in the file."""
+
+from __future__ import annotations
+
+import marshal
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlx.host.diskcache import Part
+from rlx.host.sources import stamp
+from rlx.ir import bodies
+from rlx.runtime.kept import PASSES
+from rlx.runtime.session import Session
+from rlx.runtime.version import described
+
+if TYPE_CHECKING:
+    from rlx.runtime.compiled import CompiledGraph
+
+_MOST_BYTES = 1 << 24  # a record holds at most this much of weights that the file has in another form
+_NAME = "weight "  # what the names of initializers begin with in a program
+
+
+def key_of(session: Session) -> list[Part] | None:
+    """What a program depends on beside the file and the types of its inputs; None for a session that keeps none."""
+    options = session.options
+    if options.timed or options.debug or session.room.limit is not None or session.stream is not None:
+        return None
+    said = repr((sorted(described(session.device).items()), sorted((options.choices or {}).items())))
+    return [stamp("backends", *PASSES), options.precision, session.fallback, said]
+
+
+def record_of(
+    compiled: CompiledGraph, outputs: Sequence[str], initializers: Mapping[str, Any],
+    places: Mapping[str, tuple[int, int]],
+) -> bytes | None:  # fmt: skip
+    """The program, and of each weight where the file has it, by the `places` of initializers, or its bytes. None for
+    what has states, control flow, packed weights, or many weights that are not those of the file."""
+    from rlx.runtime.saved.program import raw_of
+
+    graph, weights = compiled.graph, dict[str, Any]()
+    if graph.states or any(bodies(node) for node in compiled.program.nodes):
+        return None
+    left = _MOST_BYTES
+    for name, t in graph.params.items():
+        if t.dtype.is_packed or compiled.weights.dtypes()[name] != t.dtype:
+            return None
+        raw, label = raw_of(compiled.weights.get(name)), name.removeprefix(_NAME)
+        begun, nbytes = places.get(label, (0, -1))
+        if nbytes == raw.nbytes and np.array_equal(raw, raw_of(initializers[label])):
+            weights[name] = begun
+            continue
+        left -= raw.nbytes
+        if left < 0:
+            return None
+        weights[name] = raw.tobytes()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.rlx"
+        compiled.save(path, weights=False)
+        return marshal.dumps((path.read_bytes(), weights, list(outputs)))
+
+
+class KeptProgram:
+    """A program of the cache, ready to run on arrays in the order of `inputs`."""
+
+    def __init__(self, record: bytes, content: bytes, session: Session) -> None:
+        """Raises: whatever a damaged record leads to."""
+        from rlx.runtime.saved.load import opened
+        from rlx.runtime.saved.program import load
+
+        program, weights, self._outputs = marshal.loads(record)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "program.rlx"
+            path.write_bytes(program)
+            with opened(path) as file:
+                self._program = load(file, session, None, None, trusted=True)
+        try:
+            for name, t in self._program.graph.params.items():
+                held, count = weights[name], t.type.nbytes
+                raw = held if isinstance(held, bytes) else memoryview(content)[held : held + count]
+                self._program.set_param(name, np.frombuffer(raw, t.dtype.np).reshape(t.shape))
+            self._program.prepare()
+        except BaseException:
+            self.close()
+            raise
+        self.inputs = list(self._program.graph.inputs)
+
+    def run(self, arrays: Sequence[Any]) -> dict[str, Any]:
+        """The model's outputs."""
+        results = self._program.run(dict(zip(self.inputs, arrays, strict=True)))
+        return {name: results[name] for name in self._outputs}
+
+    def close(self) -> None:
+        self._program.close()
+        self._program.weights.close()
