@@ -269,12 +269,12 @@ def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) ->
         steps, row = g.state("steps", (), "i32"), g.state("row", (), "i32")
         inputs, rest = _declared(batch, g.input), _rest(model, g, g.state, steps)
         states = model.state.tree(state)
-        result, slopes = _of_parts(model, parameters, batch, inputs, rest, states)
         failed = g.state("failed", (), "bool") if model.guarded else None
         anywhere = failed
+        result, slopes = _of_parts(model, parameters, batch, inputs, rest, states)
         if model.ranks is not None:
-            slopes = mean_gradients(model.ranks, slopes, weight)
             result, anywhere = _of_all(model.ranks, result, failed, weight)
+            slopes = mean_gradients(model.ranks, slopes, weight)
         before = model.parameters.tree(parameters)
         updates, after = model.optimizer.update(model.parameters.tree(slopes), states, before)
         news = optim.apply_updates(before, updates)

@@ -7,6 +7,8 @@ not know about ranks."""
 
 from __future__ import annotations
 
+import functools
+import operator
 import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -108,31 +110,53 @@ def share_of(ranks: Ranks | None, batch: Leaves, leaves: Sequence[Any]) -> Share
 
 
 def mean_gradients(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> list[Tensor]:
-    """The mean of each gradient over the ranks. Gradients are summed in buckets, beginning with the last, which the
-    backward pass computes first."""
+    """The mean of each gradient over the ranks. Gradients are summed in buckets, in the order in which the backward
+    pass computes them, so that the sums can begin while it goes on."""
     means: list[Tensor] = list(slopes)
-    bucket: list[int] = []
-    for i in reversed(range(len(slopes))):
-        if bucket and (
-            slopes[bucket[0]].dtype != slopes[i].dtype
-            or sum(slopes[j].type.nbytes for j in (*bucket, i)) > BUCKET_BYTES
-        ):
-            _sum(ranks, slopes, bucket, means, weight)
-            bucket = []
-        bucket.append(i)
-    _sum(ranks, slopes, bucket, means, weight)
+    sent = [_halves(ranks, x, weight) for x in slopes]
+    for bucket in buckets(sent):
+        if sent[bucket[0]] is slopes[bucket[0]]:
+            parts = [_mean(ranks, joined([slopes[i] for i in bucket]), weight)]
+        else:  # f32 holds the halves' sum up to one rounding, as it does the sum of the gradients in f32
+            whole = ops.all_gather(joined([sent[i] for i in bucket]), ranks.axis)
+            size = whole.size // ranks.size
+            parts = [whole[r * size : (r + 1) * size] for r in range(ranks.size)]
+        at = 0
+        for i in bucket:
+            x = slopes[i]
+            own = [ops.cast(part[at : at + x.size], x.dtype) for part in parts]
+            total = functools.reduce(operator.add, own)
+            total = total if len(own) == 1 else total / float(ranks.size)
+            means[i] = ops.reshape(total, x.shape)
+            at += x.size
     return means
 
 
-def _sum(ranks: Ranks, slopes: Sequence[Tensor], bucket: list[int], means: list[Tensor], weight: float) -> None:
-    if len(bucket) == 1:
-        means[bucket[0]] = _mean(ranks, slopes[bucket[0]], weight)
-        return
-    whole = _mean(ranks, ops.concat([ops.reshape(slopes[i], (-1,)) for i in bucket]), weight)
-    at = 0
-    for i in bucket:
-        means[i] = ops.reshape(whole[at : at + slopes[i].size], slopes[i].shape)
-        at += slopes[i].size
+def buckets(tensors: Sequence[Tensor]) -> list[list[int]]:
+    """The indices of tensors in groups of one dtype and of at most 25 MB, or one tensor; those computed first lead."""
+    groups: list[list[int]] = []
+    for i in sorted(range(len(tensors)), key=lambda i: tensors[i].id):
+        group = groups[-1] if groups else []
+        room = BUCKET_BYTES - sum(tensors[j].type.nbytes for j in group)
+        if group and tensors[group[0]].dtype == tensors[i].dtype and tensors[i].type.nbytes <= room:
+            group.append(i)
+        else:
+            groups.append([i])
+    return groups
+
+
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """The elements of all tensors, one tensor after the other."""
+    flat = [ops.reshape(x, (-1,)) for x in tensors]
+    return flat[0] if len(flat) == 1 else ops.concat(flat)
+
+
+def _halves(ranks: Ranks, x: Tensor, weight: float) -> Tensor:
+    """What a rank sends of a gradient: the halves that it was cast from, if that moves fewer bytes than its sum.
+
+    A sum in f32 moves 2(n - 1)/n times its bytes, and all ranks' halves (n - 1)/2 times."""
+    wide = x.node.op.name == "cast" and x.dtype == f32 and x.node.inputs[0].dtype.is_half
+    return x.node.inputs[0] if wide and weight == 1.0 and ranks.size < 4 else x
 
 
 def _mean(ranks: Ranks, x: Tensor, weight: float) -> Tensor:

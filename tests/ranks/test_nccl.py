@@ -117,6 +117,47 @@ def test_ranks_connect_once_and_record_their_calls(
         assert own[-2:] == [("allGather", rank, 24, 1), ("allReduce", rank, 12, 7, 0)]
 
 
+def test_a_sum_is_on_a_stream_of_its_own_until_something_reads_it(
+    runtime: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[tuple[Any, ...]] = []
+
+    class Streams(Nccl):
+        def __init__(self) -> None:
+            super().__init__(bytes(128))
+
+            class Communicator(self.NcclCommunicator):  # type: ignore[misc,name-defined]
+                def allReduce(self, *args: Any) -> None:
+                    events.append(("sum", args[-1]))
+
+            self.NcclCommunicator = Communicator
+
+    module = Streams()
+    monkeypatch.setattr(nccl, "library", lambda: module)
+    monkeypatch.setattr(Two, "launchKernel", lambda self, f, *args: events.append(("kernel", args[7])))
+    monkeypatch.setattr(Two, "streamWaitEvent", lambda self, stream, event: events.append(("wait", stream)),
+                        raising=False)  # fmt: skip
+    mesh = rlx.Mesh({"r": 2}, devices=("cuda:0", "cuda:1"), timeout=20)
+
+    def sums() -> list[tuple[Any, ...]]:
+        if mesh.rank:
+            return []
+        f = rlx.jit(
+            lambda x: (rlx.sort(rlx.exp(x)), rlx.all_reduce(x * 2.0, "r", op="mean") + 1.0), device="cuda:0"
+        )
+        f(np.ones(5000, np.float32))
+        return events
+
+    monkeypatch.setattr(nccl.Group, "meet", lambda *args: None)
+    monkeypatch.setattr(nccl.Group, "broadcast", lambda self, x, root: x)
+    seen = mesh.run(sums)[0]
+    place = seen.index(("sum", backend._opened[0].aside_stream))
+    main = backend._opened[0].capture_streams[0]
+    assert seen[place - 1] == ("wait", backend._opened[0].aside_stream)  # for the product
+    after = seen[place + 1 :]
+    assert ("kernel", main) in after[: after.index(("wait", main))]  # the sort begins before the sum has ended
+
+
 def test_small_sums_go_through_memory_that_the_gpus_share(runtime: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     """NCCL keeps those of more bytes, of other dtypes, and what is no sum; a kernel that gave up loses the device."""
     module = Nccl(bytes(128))

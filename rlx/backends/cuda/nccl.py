@@ -130,6 +130,13 @@ class Collectives:
                 buffer.close()
         return communicator
 
+    def may_run_aside(self, step: Step) -> bool:
+        """Whether a step is one of NCCL's, which can overlap the device's other work."""
+        if not isinstance(step, Collective):
+            return False
+        peers = self._peers.get(_key(step))
+        return peers is None or not peers.takes(step)
+
     def bound(self, step: Collective, address: Callable[[Ref], int]) -> Callable[[int], None]:
         """A step bound to addresses, as a function that is called with a stream."""
         peers = self._peers.get(_key(step))

@@ -46,11 +46,19 @@ class Layout(Record, frozen=False):
 def tensor_live_ranges(graph: Graph) -> dict[int, LiveRange]:
     """Each tensor's live range in node indices; `len(graph.nodes)` stands for the end of the run.
 
-    Leaves live through the whole run: a user may leave inputs on the device between runs. Results live to the end.
+    Leaves live through the whole run: a user may leave inputs on the device between runs. Results live to the end. What
+    a collective reads lives to the next one, since the nodes in between may run beside it.
     """
     end = len(graph.nodes)
     last = last_uses(graph)
     first: dict[int, int] = {}
+    meeting = end
+    for i in reversed(range(end)):
+        node = graph.nodes[i]
+        if node.op.meets is not None and not node.attrs.get("spoils"):
+            if not node.op.inplace:
+                last.update((t.id, max(last[t.id], meeting)) for t in node.inputs)
+            meeting = i
     for i, node in enumerate(graph.nodes):
         for t in node.outputs:
             first[t.id] = 0 if node.op.leaf else i

@@ -1,0 +1,52 @@
+"""meet_early: collectives begin as soon as their operands are known, so that what they wait for overlaps the rest."""
+
+from __future__ import annotations
+
+from rlx.ir import Graph, Node, Rewriter
+
+_CHEAP = ("elementwise", "movement")  # families of nodes that move with the collective they make the operand of
+
+
+def meet_early(graph: Graph) -> Graph:
+    """Moves collectives, with the cheap nodes that only they read, behind the last node that they depend on.
+
+    The gradients of a training step are then summed while the backward pass computes the others. Collectives keep
+    their order, which has to be that of all ranks; a rank's operands may be ready earlier than another's."""
+    if all(node.op.meets is None for node in graph.nodes):
+        return graph
+    users: dict[int, list[Node]] = {}
+    for node in graph.nodes:
+        for t in node.inputs:
+            users.setdefault(t.id, []).append(node)
+    results = {t.id for t in graph.results()}
+    moves: set[int] = set()  # ids of nodes
+    for node in reversed(graph.nodes):
+        if node.op.meets is not None and not node.attrs.get("spoils"):
+            moves.add(id(node))
+        elif node.op.is_constant:
+            if any(id(n) in moves for t in node.outputs for n in users.get(t.id, ())):
+                moves.add(id(node))
+        elif node.op.family in _CHEAP and not any(t.id in results for t in node.outputs):
+            readers = [n for t in node.outputs for n in users.get(t.id, ())]
+            if readers and all(id(n) in moves for n in readers):
+                moves.add(id(node))
+    place: dict[int, int] = {}  # of a tensor, by its id: the index of the node behind which it is known
+    order: list[tuple[int, int, int]] = []
+    last = 0  # of the collective before
+    for i, node in enumerate(graph.nodes):
+        at = i
+        if id(node) in moves:
+            at = max((place[t.id] for t in node.inputs), default=-1 if node.op.is_constant else i)
+            if node.op.meets is not None:
+                at = last = max(at, last)
+        elif node.op.meets is not None:
+            last = i
+        place.update((t.id, at) for t in node.outputs)
+        order.append((at, i > at, i))
+    order.sort()
+    if all(i == k for k, (_, _, i) in enumerate(order)):
+        return graph
+    rewriter = Rewriter(graph)
+    for _, _, i in order:
+        rewriter.keep(graph.nodes[i])
+    return rewriter.finish()
