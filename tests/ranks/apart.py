@@ -20,7 +20,6 @@ from rlx.ranks.place import PLACE
 from rlx.runtime.shard_map import device_of
 from rlx.train import loop
 
-
 DEVICE = sys.argv[2] if len(sys.argv) > 2 else "cpu"
 
 
