@@ -12,7 +12,7 @@ def meet_early(graph: Graph) -> Graph:
 
     The gradients of a training step are then summed while the backward pass computes the others. Collectives keep
     their order, which has to be that of all ranks; a rank's operands may be ready earlier than another's."""
-    if all(node.op.meets is None for node in graph.nodes):
+    if not any(map(_waits, graph.nodes)):
         return graph
     users: dict[int, list[Node]] = {}
     for node in graph.nodes:
@@ -21,7 +21,7 @@ def meet_early(graph: Graph) -> Graph:
     results = {t.id for t in graph.results()}
     moves: set[int] = set()  # ids of nodes
     for node in reversed(graph.nodes):
-        if node.op.meets is not None and not node.attrs.get("spoils"):
+        if _waits(node) and not node.attrs.get("spoils"):
             moves.add(id(node))
         elif node.op.is_constant:
             if any(id(n) in moves for t in node.outputs for n in users.get(t.id, ())):
@@ -37,9 +37,9 @@ def meet_early(graph: Graph) -> Graph:
         at = i
         if id(node) in moves:
             at = max((place[t.id] for t in node.inputs), default=-1 if node.op.is_constant else i)
-            if node.op.meets is not None:
+            if _waits(node):
                 at = last = max(at, last)
-        elif node.op.meets is not None:
+        elif _waits(node):
             last = i
         place.update((t.id, at) for t in node.outputs)
         order.append((at, i > at, i))
@@ -50,3 +50,7 @@ def meet_early(graph: Graph) -> Graph:
     for _, _, i in order:
         rewriter.keep(graph.nodes[i])
     return rewriter.finish()
+
+
+def _waits(node: Node) -> bool:
+    return node.op.meets is not None and node.op.fallible

@@ -113,7 +113,8 @@ def mean_gradients(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> lis
     """The mean of each gradient over the ranks. Gradients are summed in buckets, in the order in which the backward
     pass computes them, so that the sums can begin while it goes on."""
     means: list[Tensor] = list(slopes)
-    sent = [_halves(ranks, x, weight) for x in slopes]
+    # A sum in f32 moves 2(n - 1)/n times its bytes, and all ranks' halves (n - 1)/2 times.
+    sent = [halves_of(x, weight) if ranks.size < 4 else x for x in slopes]
     for bucket in buckets(sent):
         if sent[bucket[0]] is slopes[bucket[0]]:
             parts = [_mean(ranks, joined([slopes[i] for i in bucket]), weight)]
@@ -151,17 +152,19 @@ def joined(tensors: Sequence[Tensor]) -> Tensor:
     return flat[0] if len(flat) == 1 else ops.concat(flat)
 
 
-def _halves(ranks: Ranks, x: Tensor, weight: float) -> Tensor:
-    """What a rank sends of a gradient: the halves that it was cast from, if that moves fewer bytes than its sum.
-
-    A sum in f32 moves 2(n - 1)/n times its bytes, and all ranks' halves (n - 1)/2 times."""
+def halves_of(x: Tensor, weight: float) -> Tensor:
+    """The halves that a gradient in f32 was cast from, which are half the bytes to move; else the gradient."""
     wide = x.node.op.name == "cast" and x.dtype == f32 and x.node.inputs[0].dtype.is_half
-    return x.node.inputs[0] if wide and weight == 1.0 and ranks.size < 4 else x
+    return x.node.inputs[0] if wide and weight == 1.0 else x
+
+
+def weighted(x: Tensor, weight: float) -> Tensor:
+    """What a rank adds to a sum over the ranks."""
+    return x if weight == 1.0 else x * weight if weight else ops.zeros_like(x)
 
 
 def _mean(ranks: Ranks, x: Tensor, weight: float) -> Tensor:
-    x = x if weight == 1.0 else x * weight if weight else ops.zeros_like(x)
-    return ops.all_reduce(x, ranks.axis, op="mean")
+    return ops.all_reduce(weighted(x, weight), ranks.axis, op="mean")
 
 
 def mean_numbers(ranks: Ranks, numbers: Sequence[Tensor], weight: float) -> list[Tensor]:

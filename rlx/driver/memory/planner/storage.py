@@ -55,7 +55,7 @@ def tensor_live_ranges(graph: Graph) -> dict[int, LiveRange]:
     meeting = end
     for i in reversed(range(end)):
         node = graph.nodes[i]
-        if node.op.meets is not None and not node.attrs.get("spoils"):
+        if node.op.meets is not None and node.op.fallible and not node.attrs.get("spoils"):
             if not node.op.inplace:
                 last.update((t.id, max(last[t.id], meeting)) for t in node.inputs)
             meeting = i
