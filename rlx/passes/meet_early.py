@@ -30,9 +30,9 @@ def meet_early(graph: Graph) -> Graph:
             readers = [n for t in node.outputs for n in users.get(t.id, ())]
             if readers and all(id(n) in moves for n in readers):
                 moves.add(id(node))
-    place: dict[int, int] = {}  # of a tensor, by its id: the index of the node behind which it is known
+    place: dict[int, int] = {}  # tensor's id -> index of the node behind which it is known
     order: list[tuple[int, int, int]] = []
-    last = 0  # of the collective before
+    last = 0  # the place of the collective before
     for i, node in enumerate(graph.nodes):
         at = i
         if id(node) in moves:

@@ -154,7 +154,7 @@ def joined(tensors: Sequence[Tensor]) -> Tensor:
 
 def halves_of(x: Tensor, weight: float) -> Tensor:
     """The halves that a gradient in f32 was cast from, which are half the bytes to move; else the gradient."""
-    wide = x.node.op.name == "cast" and x.dtype == f32 and x.node.inputs[0].dtype.is_half
+    wide = x.node.op.converts and x.dtype == f32 and x.node.inputs[0].dtype.is_half
     return x.node.inputs[0] if wide and weight == 1.0 else x
 
 

@@ -51,21 +51,24 @@ def cut_state(ranks: Ranks, optimizer: Optimizer, parameters: Leaves, held: Sequ
         lengths = [np.zeros(first + i, p.dtype) for i, p in enumerate(parts)]
         probes.append(taken_apart(optimizer.init(parameters.tree(lengths)), "optimizer")[0])
     names = set()
-    if whole.names != state.names:
-        raise GraphError("training: zero=1: the optimizer's state has another structure for parameters of one axis")
+    if not whole.names == state.names == probes[0].names == probes[1].names:
+        raise _not_by_element(f"there are {', '.join(whole.names[:4])}")
     for name, own, t, a, b in zip(state.names, state.types, whole.types, *(p.types for p in probes), strict=True):
         if own == t == a == b:
             continue
         at = a.shape[0] - 3 if len(a.shape) == 1 else -1
         one_each = 0 <= at < count and b.shape == (3 + count + at,) and own.shape == parts[at].shape
         if not one_each or t.shape != parameters.types[at].shape:
-            raise GraphError(
-                f"training: zero=1 cuts the optimizer's state over the ranks, but {name} is {t}, which is not a number "
-                "for each element of a parameter: give an optimizer that works element by element, such as adamw, or "
-                "leave zero out"
-            )
+            raise _not_by_element(f"{name} is {t}")
         names.add(name)
     return Cut(state, values, whole.by_name, frozenset(names))
+
+
+def _not_by_element(what: str) -> GraphError:
+    return GraphError(
+        f"training: zero=1 cuts the optimizer's state over the ranks, but {what}, which is not a number for each element "
+        "of a parameter: give an optimizer that works element by element, such as adamw, or leave zero out"
+    )
 
 
 def part_of(ranks: Ranks, x: Array) -> Array:
