@@ -66,8 +66,8 @@ def cut_state(ranks: Ranks, optimizer: Optimizer, parameters: Leaves, held: Sequ
 
 def _not_by_element(what: str) -> GraphError:
     return GraphError(
-        f"training: zero=1 cuts the optimizer's state over the ranks, but {what}, which is not a number for each element "
-        "of a parameter: give an optimizer that works element by element, such as adamw, or leave zero out"
+        f"training: zero=1 cuts the optimizer's state over the ranks, but {what}, which is not a number for each "
+        "element of a parameter: give an optimizer that works element by element, such as adamw, or leave zero out"
     )
 
 
