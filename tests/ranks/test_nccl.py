@@ -193,6 +193,26 @@ def test_small_sums_go_through_memory_that_the_gpus_share(runtime: Two, monkeypa
                                   for n, kind, how in ((1001, 7, 0), (9, 2, 0), (1000, 7, 4)))  # fmt: skip
 
 
+def test_a_residual_is_added_in_the_kernel_of_the_sum(runtime: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl, "library", lambda: Nccl(bytes(128)))
+    runtime.reach = True
+    mesh = rlx.Mesh({"r": 2}, devices=("cuda:0", "cuda:1"), timeout=20)
+
+    addends: list[bool] = []
+    monkeypatch.setattr(peers, "kernel_of", lambda *args, added=False, kernel_of=peers.kernel_of: (
+        addends.append(added), kernel_of(*args, added=added))[1])  # fmt: skip
+    for f, count, fused in (
+        (lambda x, r: rlx.all_reduce(x * 2.0, "r") + r, 4, True),
+        (lambda x, r: (lambda y: (y, r + y))(rlx.all_reduce(x * 2.0, "r")), 4, True),
+        (lambda x, r: rlx.all_reduce(x * 2.0, "r") - r, 6, False),
+        (lambda x, r: rlx.all_reduce(x * 2.0, "r") + r[:1], 6, False),
+    ):
+        runtime.launched.clear()
+        addends.clear()
+        mesh.run(lambda f=f: rlx.jit(f, device=mesh.devices[mesh.rank])(X, X))
+        assert len(runtime.launched) == count and set(addends) == {fused}
+
+
 def test_caches_are_written_in_place_between_sums(
     runtime: Two, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -148,6 +148,7 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
     meets = any(isinstance(step, Collective) for step in steps)
     if meets:
         device.collectives.prepare(steps)
+        steps = device.collectives.with_addends(steps)
     with device.lock:
         device.sweep()
         with device.doing("binding steps"):
@@ -179,7 +180,7 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
                         continue
                     chosen = fork.stream(step)
                     alone = alone and not fork.forked  # the step before is the last on this stream, and on no other
-                    if device.early and alone and i and _may_overlap(steps[i - 1], step):
+                    if device.early and alone and i and _may_overlap(device, steps[i - 1], step):
                         enqueue(chosen, True)
                     else:
                         enqueue(chosen)
@@ -254,9 +255,14 @@ class _Fork:
         self.forked, self._launches = False, 0
 
 
-def _may_overlap(before: Step, step: Step) -> bool:
+def _may_overlap(device: CudaDevice, before: Step, step: Step) -> bool:
     """Whether both are kernels of rlx, which themselves wait for earlier launches; users' kernels do not."""
-    return all(isinstance(s, Launch) and not isinstance(s.kernel, SourceKernel) for s in (before, step))
+    return all(
+        not isinstance(s.kernel, SourceKernel)
+        if isinstance(s, Launch)
+        else isinstance(s, Collective) and device.collectives.is_kernel(s)
+        for s in (before, step)
+    )
 
 
 def aim_blas(device: CudaDevice, steps: Sequence[Step], stream: int) -> None:
