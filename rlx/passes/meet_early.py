@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from rlx.ir import Graph, Node, Rewriter
 
-_CHEAP = ("elementwise", "movement")  # families of nodes that move with the collective they make the operand of
+# What moves with the collective whose operand it makes: nodes of these families, and those of few bytes.
+_CHEAP = ("elementwise", "movement")
+_FEW_BYTES = 1 << 12
 
 
 def meet_early(graph: Graph) -> Graph:
@@ -26,7 +28,7 @@ def meet_early(graph: Graph) -> Graph:
         elif node.op.is_constant:
             if any(id(n) in moves for t in node.outputs for n in users.get(t.id, ())):
                 moves.add(id(node))
-        elif node.op.family in _CHEAP and not any(t.id in results for t in node.outputs):
+        elif _cheap(node) and not any(t.id in results for t in node.outputs):
             readers = [n for t in node.outputs for n in users.get(t.id, ())]
             if readers and all(id(n) in moves for n in readers):
                 moves.add(id(node))
@@ -50,6 +52,11 @@ def meet_early(graph: Graph) -> Graph:
     for _, _, i in order:
         rewriter.keep(graph.nodes[i])
     return rewriter.finish()
+
+
+def _cheap(node: Node) -> bool:
+    few = node.op.leaf is None and sum(t.type.nbytes for t in (*node.inputs, *node.outputs)) <= _FEW_BYTES
+    return node.op.family in _CHEAP or (few and node.op.control is None)
 
 
 def _waits(node: Node) -> bool:

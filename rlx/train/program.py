@@ -208,6 +208,10 @@ def _of_parts(
             start, values = part(start, (numbers[i], [x[i] for x in rows]))
             lists.append(values)
         (sums, carried), columns = start, [ops.stack(column) for column in zip(*lists, strict=True)]
+    elif model.ranks is not None:  # the gradients of the last part are summed over the ranks while it is worked through
+        start, columns = ops.scan(part, start, (numbers[:-1], [x[:-1] for x in rows]))
+        (sums, carried), values = part(start, (numbers[n - 1], [x[n - 1] for x in rows]))
+        columns = [ops.concat([c, ops.reshape(v, (1,))]) for c, v in zip(columns, values, strict=True)]
     else:
         (sums, carried), columns = ops.scan(part, start, (numbers, rows))
     loss, *others = (ops.mean(column) for column in columns)

@@ -136,7 +136,7 @@ def mean_gradients(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> lis
 def buckets(tensors: Sequence[Tensor]) -> list[list[int]]:
     """The indices of tensors in groups of one dtype and of at most 25 MB, or one tensor; those computed first lead."""
     groups: list[list[int]] = []
-    for i in sorted(range(len(tensors)), key=lambda i: tensors[i].id):
+    for i in sorted(range(len(tensors)), key=_order(tensors).__getitem__):
         group = groups[-1] if groups else []
         room = BUCKET_BYTES - sum(tensors[j].type.nbytes for j in group)
         if group and tensors[group[0]].dtype == tensors[i].dtype and tensors[i].type.nbytes <= room:
@@ -144,6 +144,21 @@ def buckets(tensors: Sequence[Tensor]) -> list[list[int]]:
         else:
             groups.append([i])
     return groups
+
+
+def _order(tensors: Sequence[Tensor]) -> list[int]:
+    """When each tensor is computed: the number of the last node behind it that is no elementwise op or movement."""
+    known: dict[int, int] = {}
+    stack = list(tensors)
+    while stack:
+        t = stack[-1]
+        behind = t.node.inputs if t.node.op.family in ("elementwise", "movement") else ()
+        if missing := [x for x in behind if x.id not in known]:
+            stack += missing
+            continue
+        known[t.id] = max((known[x.id] for x in behind), default=-1 if t.node.op.is_constant else t.id)
+        stack.pop()
+    return [known[t.id] for t in tensors]
 
 
 def joined(tensors: Sequence[Tensor]) -> Tensor:

@@ -86,7 +86,7 @@ def test_a_step_that_reads_a_sum_waits_for_it(mesh: rlx.Mesh) -> None:
 def test_gradients_are_summed_while_others_are_computed(mesh: rlx.Mesh) -> None:
     """Sums keep their order, which is that of all ranks."""
     with traced(mesh, 0) as g:
-        x, weights = g.input("x", (8, 8), "f32"), [g.input(f"w{i}", (8, 8), "f32") for i in range(3)]
+        x, weights = g.input("x", (64, 64), "f32"), [g.input(f"w{i}", (64, 64), "f32") for i in range(3)]
         y = x
         for w in weights:
             y = rlx.tanh(y @ w)
