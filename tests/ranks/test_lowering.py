@@ -24,6 +24,7 @@ from rlx.ir import Graph
 from rlx.ir.graph import TRACING
 from rlx.passes import optimize
 from rlx.ranks.place import PLACE
+from rlx.train.ranks import buckets
 
 
 @contextmanager
@@ -100,6 +101,16 @@ def test_gradients_are_summed_while_others_are_computed(mesh: rlx.Mesh) -> None:
     assert backward[1] < first < backward[2] and backward[3] < second < backward[4] < third
     sums = [n.outputs[0].id for n in nodes if n.op.name == "all_reduce"]
     assert sums == sorted(sums)
+
+
+def test_buckets_are_in_the_order_of_the_backward_pass() -> None:
+    g = Graph("gradients")
+    x = g.input("x", (512, 512), "f32")
+    first, second = rlx.sum(x, axis=0), x @ x
+    third, last = rlx.sum(second, axis=1), rlx.sum(second, axis=0)
+    half = rlx.cast(last, "bf16")
+    tensors = [last / 3.0, second * 2.0, half, first * 2.0, rlx.reshape(third, (2, 256))]
+    assert buckets(tensors) == [[1], [3, 4, 0], [2]]  # the large one alone; small ones when the last of them is there
 
 
 class Calls:
