@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlx import ops
-from rlx.dtypes import DType, f32, f64
+from rlx.dtypes import f32, f64
 from rlx.errors import GraphError, ShapeError
 from rlx.ir import Tensor
 from rlx.ops.pytree import unflatten
@@ -26,8 +26,7 @@ from rlx.ranks.mesh import Mesh, ranks_along
 from rlx.runtime.array import Array
 from rlx.train.leaves import Leaves, taken_apart
 
-BUCKET_BYTES = 25 << 20  # limit on the small gradients that one collective takes
-ALONE_BYTES = 1 << 20  # a gradient of at least as many bytes has a collective of its own
+BUCKET_BYTES = 25 << 20  # limit on the gradients that one collective takes
 
 
 class Ranks(NamedTuple):
@@ -135,22 +134,18 @@ def mean_gradients(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> lis
 
 
 def buckets(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """The indices of tensors in groups: of a large tensor alone, which then need not be copied, or of small ones of one
-    dtype, of at most 25 MB. Groups, and what is in them, are in the order in which the tensors are computed."""
+    """The indices of tensors in groups of one dtype and of at most 25 MB, or one tensor, in the order in which they are
+    computed."""
     order = _order(tensors)
     groups: list[list[int]] = []
-    open_groups: dict[DType, list[int]] = {}
     for i in sorted(range(len(tensors)), key=order.__getitem__):
-        t = tensors[i]
-        group = open_groups.get(t.dtype, [])
-        small = t.type.nbytes < ALONE_BYTES
-        if small and group and sum(tensors[j].type.nbytes for j in group) + t.type.nbytes <= BUCKET_BYTES:
+        group = groups[-1] if groups else []
+        room = BUCKET_BYTES - sum(tensors[j].type.nbytes for j in group)
+        if group and tensors[group[0]].dtype == tensors[i].dtype and tensors[i].type.nbytes <= room:
             group.append(i)
-            continue
-        groups.append([i])
-        if small:
-            open_groups[t.dtype] = groups[-1]
-    return sorted(groups, key=lambda group: order[group[-1]])
+        else:
+            groups.append([i])
+    return groups
 
 
 def _order(tensors: Sequence[Tensor]) -> list[int]:

@@ -110,7 +110,7 @@ def test_buckets_are_in_the_order_of_the_backward_pass() -> None:
     third, last = rlx.sum(second, axis=1), rlx.sum(second, axis=0)
     half = rlx.cast(last, "bf16")
     tensors = [last / 3.0, second * 2.0, half, first * 2.0, rlx.reshape(third, (2, 256))]
-    assert buckets(tensors) == [[1], [3, 4, 0], [2]]  # the large one alone; small ones when the last of them is there
+    assert buckets(tensors) == [[3, 1, 4, 0], [2]]
 
 
 class Calls:
