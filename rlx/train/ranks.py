@@ -26,7 +26,7 @@ from rlx.ranks.mesh import Mesh, ranks_along
 from rlx.runtime.array import Array
 from rlx.train.leaves import Leaves, taken_apart
 
-BUCKET_BYTES = 25 << 20  # limit on the gradients that one collective takes
+BUCKET_BYTES = 80 << 20  # limit on the gradients that one collective takes
 
 
 class Ranks(NamedTuple):
@@ -134,7 +134,7 @@ def mean_gradients(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> lis
 
 
 def buckets(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """The indices of tensors in groups of one dtype and of at most 25 MB, or one tensor, in the order in which they are
+    """The indices of tensors in groups of one dtype and of at most 80 MB, or one tensor, in the order in which they are
     computed."""
     order = _order(tensors)
     groups: list[list[int]] = []
