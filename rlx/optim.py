@@ -8,7 +8,9 @@ have the dtypes of their parameters (adafactor's f32 for halves): for weights in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -51,6 +53,28 @@ def chain(*parts: Optimizer) -> Optimizer:
 
 
 # -- what optimizers share
+
+
+class _Parts(threading.local):
+    """Set while an optimizer works on this rank's parts of the parameters: `total` gives the sum of a number over the
+    ranks, `every` whether all ranks have True, and `whole` is the tree of the whole parameters."""
+
+    total: Callable[[Any], Any] | None = None
+    every: Callable[[Any], Any] | None = None
+    whole: PyTree = None
+
+
+_PARTS = _Parts()
+
+
+@contextmanager
+def over_parts(total: Callable[[Any], Any], every: Callable[[Any], Any], whole: PyTree) -> Iterator[None]:
+    """Within it gradients, states and parameters are parts, of one axis, of those of all ranks (`_Parts`)."""
+    _PARTS.total, _PARTS.every, _PARTS.whole = total, every, whole
+    try:
+        yield
+    finally:
+        _PARTS.total = _PARTS.every = _PARTS.whole = None
 
 
 def _zeros(params: PyTree) -> PyTree:
@@ -153,6 +177,11 @@ def _each_stacked(
 
     So the reductions and products of parameters of one shape take few launches. Large parameters are not stacked, since
     copying them would take longer than the launches."""
+    if _PARTS.total is not None:
+        raise GraphError(
+            "optim: adafactor and muon need whole parameters; with zero=1 give an optimizer that works element by "
+            "element, such as adamw"
+        )
     rows, treedef = tree.flatten(tree.map(lambda *xs: _Pair(xs), gradients, *rest), is_leaf=_is_pair)
     groups: dict[Any, list[int]] = {}
     for i, row in enumerate(rows):
@@ -197,7 +226,8 @@ def global_norm(updates: PyTree) -> Any:
     if not squares:
         raise GraphError("optim.global_norm: the tree has no arrays")
     widest = "f64" if any(as_dtype(s.dtype).name == "f64" for s in squares) else "f32"
-    return ops.sqrt(ops.sum(ops.stack([ops.cast(s, widest) for s in squares])))
+    square = ops.sum(ops.stack([ops.cast(s, widest) for s in squares]))
+    return ops.sqrt(square if _PARTS.total is None else _PARTS.total(square))
 
 
 def _working(x: Any) -> DType:
@@ -235,7 +265,9 @@ def add_decayed_weights(weight_decay: float, mask: Any = None) -> Optimizer:
 
 
 def _mask(mask: Any, params: PyTree) -> PyTree:
-    return tree.map(lambda p: True, params) if mask is None else mask(params) if callable(mask) else mask
+    if mask is None:
+        return tree.map(lambda p: True, params)
+    return mask(params if _PARTS.whole is None else _PARTS.whole) if callable(mask) else mask
 
 
 class Accumulated(NamedTuple):
@@ -340,6 +372,7 @@ def scale_loss(
     def update(gradients: PyTree, state: Scaled, params: PyTree = None) -> tuple[PyTree, Scaled]:
         leaves = tree.leaves(gradients)
         finite: Any = ops.all_finite(*leaves) if leaves else True
+        finite = finite if _PARTS.every is None else _PARTS.every(finite)
         plain = tree.map(lambda g: _wide(g) / ops.cast(state.scale, _working(g)), gradients)
         updates, inner = optimizer.update(_narrowed(plain, gradients, state.inner), state.inner, params)
         updates = tree.map(lambda u: ops.where(finite, u, 0.0), updates)

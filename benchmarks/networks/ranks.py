@@ -4,8 +4,8 @@
     mpiexec -n 2 python benchmarks/networks/ranks.py --device cuda         processes
 
 The first table has the microseconds of an all-reduce as a link of a chain, with an elementwise kernel between two; the
-second the tokens a second of a GPT (as training_gpu.py, bf16 activations) with `--batch` rows of `--length` a rank, by
-one rank alone and by all at once.
+second the tokens a second of GPT-2 small (activations in bf16, AdamW) with `--batch` rows of `--length` a rank, by one
+rank alone and by all at once, in turns. `ranks_torch.py` measures the same by torch's DistributedDataParallel.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 import rlx
 from benchmarks.harness import Table, options
-from benchmarks.networks import training_gpu as gpt
+from benchmarks.networks import recompute as gpt
 from rlx import optim
 from rlx.runtime.shard_map import device_of
 
@@ -52,27 +52,55 @@ def links(mesh: rlx.Mesh, device: str, size: int, dtype: str) -> tuple[float, bo
     return min(times), bool(np.allclose(first.astype(np.float64), want, rtol=1e-2))
 
 
-def loss(p: Any, rows: Any) -> Any:
-    return gpt.loss(rlx.tree.map(lambda x: rlx.cast(x, "bf16"), p), rows).astype("f32")
+def loss(p: Any, rows: Any, half: bool) -> Any:
+    p = rlx.tree.map(lambda x: rlx.cast(x, "bf16"), p) if half else p
+    heads = p["places"].shape[1] // 64
+    return rlx.cast(gpt.loss(p, rows[:, :-1], rows[:, 1:], heads), "f32")
 
 
-def tokens(mesh: rlx.Mesh | None, device: str, args: Any) -> tuple[float, float]:
-    """The tokens a second of a training, and its last loss."""
-    gpt.LENGTH, size = args.length, 1 if mesh is None else mesh.size
-    p = gpt.init(args.width, args.layers)
-    rng = np.random.default_rng(1)
-    rows = [(rng.integers(0, gpt.LETTERS, (args.batch * size, args.length + 1)) ** 2 % gpt.LETTERS).astype(np.int32)
-            for _ in range(4)]  # fmt: skip
-    with rlx.training(loss if args.half else gpt.loss, p, optim.adamw(1e-3), device=device, progress=False, mesh=mesh,
-                      accumulate=args.accumulate) as run:  # fmt: skip
-        best, value = 0.0, 0.0
-        for _ in range(args.rounds):
-            begin = time.perf_counter()
-            for i in range(10):
-                metrics = run.step(rows[i % 4])
-            value = metrics["loss"]
-            best = max(best, 10 * args.batch * size * args.length / (time.perf_counter() - begin))
-    return best, value
+def begun(mesh: rlx.Mesh | None, device: str, args: Any, parts: int) -> tuple[Any, list[Any]]:
+    """A training of GPT-2's shape, and its batches."""
+    size = 1 if mesh is None else mesh.size
+    rng = np.random.default_rng(0)
+    p = gpt.gpt2(args.vocabulary, args.length, args.width, args.layers)
+    p = rlx.tree.map(lambda x: (rng.standard_normal(x.shape) * 0.02).astype(np.float32), p)
+    more = {"zero": args.zero} if args.zero else {}
+    run = rlx.training(lambda p, rows: loss(p, rows, args.half), p, optim.adamw(1e-4), device=device, progress=False,
+                       mesh=mesh, accumulate=parts, **more)  # fmt: skip
+    shape = args.batch * size * parts, args.length + 1
+    return run, [rng.integers(0, args.vocabulary, shape).astype(np.int32) for _ in range(2)]
+
+
+def tokens(begun: tuple[Any, list[Any]], steps: int) -> tuple[float, float]:
+    """The tokens a second of some steps, and the last loss."""
+    run, rows = begun
+    begin = time.perf_counter()
+    for i in range(steps):
+        metrics = run.step(rows[i % len(rows)])
+    value = metrics["loss"]
+    return steps * rows[0].shape[0] * (rows[0].shape[1] - 1) / (time.perf_counter() - begin), value
+
+
+def compare(mesh: rlx.Mesh, args: Any, parts: int, said: bool) -> None:
+    """Prints the tokens a second of one rank and of all, which take turns."""
+    threads = mesh.devices is not None
+    alone = begun(None, mesh.devices[0] if mesh.devices else device_of(mesh, args.device), args, parts)
+    runs = mesh.run(lambda: begun(mesh, args.device if not mesh.devices else mesh.devices[mesh.rank], args, parts))
+    rates: list[tuple[float, float]] = []
+    losses: list[float] = []
+    for turn in range(args.rounds + 1):
+        steps = max(2, args.steps // parts)
+        one = tokens(alone, steps)
+        all_ranks = mesh.run(lambda steps=steps: tokens(runs[mesh.rank if threads else 0], steps))[0]
+        if turn:  # the first warms up
+            rates.append((one[0], all_ranks[0]))
+        losses = [one[1], all_ranks[1]]
+    one_best, all_best = (max(column) for column in zip(*rates, strict=True))
+    if said:
+        print(f"accumulate {parts}: one rank {one_best:,.0f} tokens/s (loss {losses[0]:.4f}), {mesh.size} ranks "
+              f"{all_best:,.0f} (loss {losses[1]:.4f}): {all_best / one_best:.3f} times", flush=True)  # fmt: skip
+    alone[0].close()
+    mesh.run(lambda: runs[mesh.rank if threads else 0][0].close())
 
 
 def main() -> None:
@@ -83,8 +111,11 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--length", type=int, default=1024)
-    parser.add_argument("--accumulate", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--vocabulary", type=int, default=50257)
+    parser.add_argument("--accumulate", type=int, nargs="+", default=[1, 4], help="Parts of a batch, of --batch rows.")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=20, help="Steps of a round, fewer if accumulated.")
+    parser.add_argument("--zero", type=int, default=0)
     parser.add_argument("--f32", dest="half", action="store_false")
     parser.add_argument("--most", type=int, default=SIZES[-1], help="Elements of the largest sum.")
     parser.add_argument("--only", choices=("sums", "training"))
@@ -97,9 +128,6 @@ def main() -> None:
         return [(size, dtype, *links(mesh, device, size, dtype)) for dtype in ("f32", "bf16")
                 for size in SIZES if size <= args.most]  # fmt: skip
 
-    def of_training() -> tuple[float, float]:
-        return tokens(mesh, args.device, args)
-
     if args.only != "training":
         rows = mesh.run(of_sums)[0]
         table = Table({"bytes": "10", "dtype": "6", "us": "8.1f", "right": "6"})
@@ -108,14 +136,8 @@ def main() -> None:
             for size, dtype, us, right in rows:
                 table.row(f"{size * (4 if dtype == 'f32' else 2):,}", dtype, us, str(right))
     if args.only != "sums":
-        alone = tokens(None, names[0] if names else device_of(mesh, args.device), args)
-        said = names or mesh.rank == 0
-        if said:
-            print(f"one rank {alone[0]:,.0f} tokens/s (loss {alone[1]:.4f})", flush=True)
-        together = mesh.run(of_training)[0]
-        if said:
-            times = together[0] / alone[0]
-            print(f"{mesh.size} ranks {together[0]:,.0f} tokens/s (loss {together[1]:.4f}): {times:.3f} times")
+        for parts in args.accumulate:
+            compare(mesh, args, parts, bool(names) or mesh.rank == 0)
 
 
 if __name__ == "__main__":

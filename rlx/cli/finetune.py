@@ -60,6 +60,9 @@ def finetune(
     merge: Annotated[
         Path | None, typer.Option(help="Write the model with the adapter in it too: a folder, or a .gguf file.")
     ] = None,
+    zero: Annotated[
+        int, typer.Option(help="1: under mpiexec each rank keeps a part of the optimizer's state.", min=0, max=1)
+    ] = 0,
     device: Device = "auto",
 ) -> None:
     """Fine-tune a language model by examples: an adapter that `rlx generate --adapter` takes, PEFT and llama.cpp too.
@@ -86,7 +89,7 @@ def finetune(
         length=length, rate=rate, schedule=schedule, warmup=warmup, decay=decay, clip=clip, seed=seed, packed=pack,
         dtype=dtype, quantize=quantize, activations=activations, recompute=recompute,
         evaluation=_evaluation(evaluation), evaluate_every=evaluate_every, patience=patience, save_every=save_every,
-        resume=resume, skip_broken=skip_broken, device=device, merge=merge,
+        resume=resume, skip_broken=skip_broken, device=device, merge=merge, zero=zero,
         progress=True,
     )  # fmt: skip
     try:

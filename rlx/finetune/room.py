@@ -29,11 +29,11 @@ def named(nbytes: float) -> str:
     return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 2**28 else f"{nbytes / 2**20:.2f} MiB"
 
 
-def said(report: Report, frozen: Any, parameters: Any, state: Any, free: int) -> str:
+def said(report: Report, frozen: Any, parameters: Any, state_nbytes: int, free: int) -> str:
     """A line that says how much memory the run takes."""
     sizes = {
         "the frozen weights": _bytes(frozen), "the weights" if frozen is None else "the adapter": _bytes(parameters),
-        "the optimizer": _bytes(state), "a step": report.plan.arena_bytes,
+        "the optimizer": state_nbytes, "a step": report.plan.arena_bytes,
     }  # fmt: skip
     parts = ", ".join(f"{named(nbytes)} for {what}" for what, nbytes in sizes.items() if nbytes)
     return f"memory: {parts}; {named(free)} are free"

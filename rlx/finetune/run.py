@@ -90,7 +90,7 @@ def finetune(settings: Settings, say: Say = print) -> dict[str, Any]:
         if first:
             with written_whole(settings.out / RUN / NOTES) as file:  # a run that does not fit leaves its folder free
                 file.write(notes)
-        say(said(report, task.frozen, task.parameters, run.optimizer_state, free))
+        say(said(report, task.frozen, task.parameters, run.optimizer_nbytes, free))
         try:
             best = _steps(settings, task, run, total, say, first)
         except KeyboardInterrupt:
@@ -169,7 +169,7 @@ def _training(settings: Settings, task: Task, total: int, mesh: Mesh | None) -> 
     return rlx.train.training(
         task.loss, task.parameters, optimizer, frozen=task.frozen, device=settings.device, folder=settings.out / RUN,
         resume=True, accumulate=settings.accumulate, total=total, progress=settings.progress, tokens=task.tokens,
-        mesh=mesh, precision="bf16" if narrow else None,
+        mesh=mesh, zero=settings.zero, precision="bf16" if narrow else None,
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ Say = Callable[[str], None]
 SCHEDULES = ("linear", "cosine", "constant")
 OPTIONS = {"evaluation": "--eval", "evaluate_every": "--eval-every", "packed": "--pack"}  # named unlike settings
 PLACES = ("model", "data", "out", "device", "resume", "save_every", "steps", "epochs", "merge", "progress",
-          "ranks")  # fmt: skip
+          "ranks", "zero")  # fmt: skip
 
 
 def share(part: float, count: int) -> int:
@@ -41,7 +41,7 @@ class Settings(Record, kw_only=True, slots=False):
     rows where they are `packed`. `quantize` is a packed dtype for the base's matrices, `dtype` a float one; with
     `recompute` layers are computed again for the gradient. `evaluation` is a data file, or the part of the examples
     that is kept for it: every `evaluate_every` steps (an epoch by default); after `patience` evaluations that are no
-    better than the best the run stops. What is best is kept. `progress` as in `rlx.training`; `ranks` is how
+    better than the best the run stops. What is best is kept. `progress` and `zero` as in `rlx.training`; `ranks` is how
     many processes share each batch, which `finetune` sets.
     Raises: RlxError for a setting out of range.
     """
@@ -76,6 +76,7 @@ class Settings(Record, kw_only=True, slots=False):
     merge: Path | None = None
     progress: bool | None = None
     ranks: int = 1  # that share each batch
+    zero: int = 0
 
     def __post_init__(self) -> None:
         for name in ("model", "data", "out", "merge", "evaluation"):
@@ -98,6 +99,8 @@ class Settings(Record, kw_only=True, slots=False):
                 self._wrong(name, f"a number {'from 0' if low is None else 'above 0'}, at most {high:g}")
         if self.schedule not in SCHEDULES:
             self._wrong("schedule", f"one of {', '.join(SCHEDULES)}")
+        if self.zero not in (0, 1):
+            self._wrong("zero", "0 or 1")
         if self.batch % self.accumulate:
             self._wrong("accumulate", f"a number of equal parts of the batch of {self.batch}")
         if self.batch % self.parts:

@@ -19,6 +19,7 @@ from rlx.passes.integers import use_integers
 from rlx.passes.isolate import isolate_results
 from rlx.passes.join_transpositions import join_transpositions
 from rlx.passes.legalize import PassReport, legalize
+from rlx.passes.meet_early import meet_early
 from rlx.passes.pad_classes import pad_classes
 from rlx.passes.params import sink_casts
 from rlx.passes.recognize import recognize
@@ -98,6 +99,7 @@ def optimize(
         stage("fuse_groups", lambda g: fuse_groups(g, support, native, launches))
     stage("isolate_results", isolate_results)
     if fuse:
+        stage("meet_early", meet_early)
         stage("renew_last", renew_last)
     report.nodes = counts
 

@@ -11,11 +11,13 @@ if TYPE_CHECKING:
 
 class Place(threading.local):
     """The mesh that this thread works within and its rank. `card` is a text that identifies the ranks' programs in
-    place of their graphs, where these differ between ranks."""
+    place of their graphs, where these differ between ranks. `spoils`: states may be written before the collectives that
+    are traced now; losing a rank then voids them."""
 
     mesh: Mesh | None = None
     rank = 0
     card: str | None = None
+    spoils = False
     around: Any = None  # (mesh, rank, around) of the enclosing `with` block
 
 

@@ -39,6 +39,7 @@ from rlx.train.progress import Line
 from rlx.train.ranks import Share, agree, gathered_rows, ranks_of, share_of
 from rlx.train.record import NAME, Record
 from rlx.train.settings import settings_of
+from rlx.train.zero import Cut, cut_state, part_of, whole_of
 
 PyTree = Any
 PICTURE = "course.svg"
@@ -94,7 +95,7 @@ class Training(Closing):
 
     def __init__(
         self, session: Session, model: Model, key: np.ndarray[Any, Any] | None, *, folder: Path | None, keep: int,
-        tokens: int | None, total: int | None, progress: bool | None, picture: bool, shapes: int,
+        tokens: int | None, total: int | None, progress: bool | None, picture: bool, shapes: int, cut: Cut | None,
     ) -> None:  # fmt: skip
         self.session, self.folder, self.total, self.steps, self.position = session, folder, total, 0, 0
         self._model, self._keep, self._tokens, self._shapes = model, keep, tokens, shapes
@@ -103,7 +104,9 @@ class Training(Closing):
         self._held = Resources()
         self._store = State(session.device)
         self._held.callback(self._store.close)
-        self._saved = model.parameters.by_name | model.state.by_name  # what checkpoints hold
+        self._cut = frozenset[str]() if cut is None else cut.names  # states of which this rank has a part
+        # What checkpoints hold.
+        self._saved = model.parameters.by_name | (model.state.by_name if cut is None else dict(cut.whole))
         self._saved |= {} if model.carried is None else model.carried.by_name
         self._programs: dict[Any, _Program] = {}
         self._evaluations: dict[Any, tuple[CompiledGraph, tuple[str, ...]]] = {}
@@ -123,7 +126,7 @@ class Training(Closing):
         self._saved["steps"] = TensorType((), i32)
         if self._model.keyed:
             self._saved["key"] = TensorType((2,), i32)
-        self._store.reserve(self._saved)
+        self._store.reserve(self._saved | self._model.state.by_name)
         for name, value in states.items():
             self._store.set(name, value)
         if self._key is not None:
@@ -389,8 +392,15 @@ class Training(Closing):
 
     @property
     def optimizer_state(self) -> PyTree:
-        """The optimizer's state as it is after the last step, as NumPy arrays."""
+        """The optimizer's state as it is after the last step, as NumPy arrays. With zero=1 all ranks ask together."""
+        if self._cut and self._ranks is not None:
+            self._ranks.group().meet(lambda: "the whole of the optimizer's state")
         return self._tree(self._model.state)
+
+    @property
+    def optimizer_nbytes(self) -> int:
+        """Bytes of the optimizer's state on this rank's device."""
+        return sum(t.nbytes for t in self._model.state.types)
 
     @property
     def state(self) -> PyTree:
@@ -398,7 +408,14 @@ class Training(Closing):
         return None if self._model.carried is None else self._tree(self._model.carried)
 
     def _tree(self, leaves: Leaves) -> PyTree:
-        return leaves.tree([self._store.get(name) for name in leaves.names])
+        return leaves.tree([self._whole(name) for name in leaves.names])
+
+    def _whole(self, name: str) -> np.ndarray[Any, Any]:
+        """A value of the store, whole also where each rank has a part of it; then all ranks call this."""
+        value: np.ndarray[Any, Any] = self._store.get(name)
+        if self._ranks is None or name not in self._cut:
+            return value
+        return whole_of(self._ranks, value, self._saved[name])
 
     def __repr__(self) -> str:
         count = sum(t.numel for t in self._model.parameters.types)
@@ -414,9 +431,12 @@ class Training(Closing):
         disk: earlier checkpoints stay, and the run can go on; GraphError for a run without a folder."""
         into = self._folder("save", folder)
         self._read()
-        if self._ranks is not None and not self._ranks.first:
+        first = self._ranks is None or self._ranks.first
+        if self._cut and self._ranks is not None:
+            self._ranks.group().meet(lambda: f"the checkpoint of step {self.steps}")
+        tensors = {name: self._whole(name) for name in self._saved if first or name in self._cut}
+        if not first:
             return checkpoint.path_of(into, self.steps)
-        tensors = {name: self._store.get(name) for name in self._saved}
         try:
             self.record.write(whole=True)
         except OSError as error:
@@ -447,9 +467,10 @@ class Training(Closing):
         if self._model.guarded and self._programs:  # a step whose metrics were not read may have failed
             self._store.set("failed", np.bool_(False))
         for name in self._saved:
-            self._store.set(name, np.array(saved.tensors[name]))
+            value = np.array(saved.tensors[name])
+            self._store.set(name, part_of(self._ranks, value) if self._ranks and name in self._cut else value)
         if self._ranks is not None:
-            arrays = [(name, self._store.get(name)) for name in self._saved]
+            arrays = [(name, np.array(saved.tensors[name])) for name in self._saved]
             agree(self._ranks, "a checkpoint", [f"step {saved.step}, position {saved.position}"], arrays)
         self.steps, self.position, self._skip = saved.step, saved.position, saved.position
         self._leave_ahead()
@@ -530,6 +551,7 @@ def training(
     go_on: bool = False,
     shapes: int = 1,
     mesh: Any = None,
+    zero: int = 0,
 ) -> Training:
     """A run of training: each step reduces `loss` by `optimizer`, in one program that works in place.
 
@@ -555,6 +577,9 @@ def training(
     has changed anything; with `go_on` steps are not tested and all are taken.
     `mesh`: the ranks of an rlx.Mesh share each batch, along the mesh's axis "data" or its only one (docs/ranks.md). All
     are given the same batches, parameters and settings; each works on its rows, and the first writes the files.
+    `zero=1` (ZeRO, stage 1) cuts the optimizer's state over these ranks: each keeps and updates its part. It is for
+    optimizers that work element by element: all of rlx.optim but adafactor, muon and adamw_8bit. All ranks then call
+    `save` and `optimizer_state` together.
 
     Raises: GraphError for parameters that are no arrays or that the loss does not use (at the first step), DTypeError
     for parameters that are no floats, ShapeError for a loss of another rank (at the first step), CheckpointError, the
@@ -566,6 +591,8 @@ def training(
     for what, number in (("keep", keep), ("accumulate", accumulate), ("shapes", shapes)):
         if type(number) is not int or number < 1:
             raise GraphError(f"training: {what} is {number!r}; expected an int of at least 1")
+    if zero not in (0, 1):
+        raise GraphError(f"training: zero is {zero!r}; expected 0, or 1: a part of the optimizer's state on each rank")
     theirs, held = taken_apart(parameters, "parameters")
     for name, t in theirs.by_name.items():
         if not t.dtype.is_float:
@@ -579,26 +606,30 @@ def training(
         device = device_of(ranks.mesh, device)
     session = device if isinstance(device, Session) else Session(device, precision=precision_for(device, precision))
     held = [_host(p) for p in held]
-    own, values = taken_apart(optimizer.init(theirs.tree(held)), "optimizer")
+    cut = cut_state(ranks, optimizer, theirs, held) if ranks is not None and zero else None
+    own, values = (cut.state, cut.values) if cut else taken_apart(optimizer.init(theirs.tree(held)), "optimizer")
     carried, start = (None, []) if state is None else taken_apart(state, "state")
     weights, fixed = (None, []) if frozen is None else taken_apart(frozen, "frozen")
     seed = None if key is None else np.asarray(key_of(int(key)) if isinstance(key, int | np.integer) else _host(key))
     if seed is not None and (seed.shape, seed.dtype.kind, seed.dtype.itemsize) not in (((2,), k, 4) for k in "iu"):
         raise DTypeError(f"training: key is {key!r}; expected a seed, an int, or a key of rlx.random.key")
-    model = Model(loss, theirs, weights, carried, optimizer, own, seed is not None, accumulate, not go_on, ranks)
+    model = Model(loss, theirs, weights, carried, optimizer, own, seed is not None, accumulate, not go_on, ranks,
+                  cut is not None)  # fmt: skip
     into = None if folder is None else Path(folder)
     run = Training(
         session, model, seed, folder=into, keep=keep, tokens=tokens, total=total, progress=progress, picture=picture,
-        shapes=shapes,
+        shapes=shapes, cut=cut,
     )  # fmt: skip
     with run._held.unwound():
         names = (*theirs.names, *own.names, *(carried.names if carried else ()))
         if ranks is not None:
-            settings = [f"rlx {VERSION}", f"optimizer {run._settings}", f"accumulate {accumulate}, go_on {go_on}"]
+            settings = [f"rlx {VERSION}", f"optimizer {run._settings}",
+                        f"accumulate {accumulate}, go_on {go_on}, zero {zero}"]  # fmt: skip
             settings += [f"{name}: {t}" for part in (theirs, weights) if part for name, t in part.by_name.items()]
             arrays = list(zip(names, (*held, *values, *map(_host, start)), strict=True))
             arrays += [] if weights is None else zip(weights.names, fixed, strict=True)
             arrays += [] if seed is None else [("key", seed)]
+            arrays = [(name, x) for name, x in arrays if cut is None or name not in cut.names]
             agree(ranks, "the start of a training run", settings, arrays)
         run._begin(dict(zip(names, (*held, *values, *map(_host, start)), strict=True)), weights, fixed)
         run._resume(resume, new_settings)

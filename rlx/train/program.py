@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ from rlx.ops.random.draws import fold_in
 from rlx.runtime.arguments import is_any_array
 from rlx.train.leaves import Leaves
 from rlx.train.ranks import Ranks, mean_gradients, mean_numbers, mean_state
+from rlx.train.zero import gathered, own_parts, scattered_means
 
 _HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # the folder of rlx
 ROWS = 10  # limit on the steps whose metrics are on the device
@@ -47,6 +48,7 @@ class Model(NamedTuple):
     parts: int  # number of parts of a batch, whose mean gradient a step takes
     guarded: bool  # whether a step that is not finite changes nothing
     ranks: Ranks | None = None  # the ranks that share a batch's rows
+    zero: bool = False  # whether each of them has a part of the optimizer's state
 
 
 class Losses(NamedTuple):
@@ -206,6 +208,10 @@ def _of_parts(
             start, values = part(start, (numbers[i], [x[i] for x in rows]))
             lists.append(values)
         (sums, carried), columns = start, [ops.stack(column) for column in zip(*lists, strict=True)]
+    elif model.ranks is not None:  # the gradients of the last part are summed over the ranks while it is worked through
+        start, columns = ops.scan(part, start, (numbers[:-1], [x[:-1] for x in rows]))
+        (sums, carried), values = part(start, (numbers[n - 1], [x[n - 1] for x in rows]))
+        columns = [ops.concat([c, ops.reshape(v, (1,))]) for c, v in zip(columns, values, strict=True)]
     else:
         (sums, carried), columns = ops.scan(part, start, (numbers, rows))
     loss, *others = (ops.mean(column) for column in columns)
@@ -269,17 +275,21 @@ def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) ->
         steps, row = g.state("steps", (), "i32"), g.state("row", (), "i32")
         inputs, rest = _declared(batch, g.input), _rest(model, g, g.state, steps)
         states = model.state.tree(state)
-        result, slopes = _of_parts(model, parameters, batch, inputs, rest, states)
         failed = g.state("failed", (), "bool") if model.guarded else None
         anywhere = failed
+        result, slopes = _of_parts(model, parameters, batch, inputs, rest, states)
         if model.ranks is not None:
-            slopes = mean_gradients(model.ranks, slopes, weight)
             result, anywhere = _of_all(model.ranks, result, failed, weight)
-        before = model.parameters.tree(parameters)
-        updates, after = model.optimizer.update(model.parameters.tree(slopes), states, before)
-        news = optim.apply_updates(before, updates)
+            slopes = (scattered_means if model.zero else mean_gradients)(model.ranks, slopes, weight)
+        olds = own_parts(model.ranks, parameters) if model.ranks is not None and model.zero else parameters
+        with _over_parts(model, parameters) if model.zero else nullcontext():
+            before = model.parameters.tree(olds)
+            updates, after = model.optimizer.update(model.parameters.tree(slopes), states, before)
+            news = optim.apply_updates(before, updates)
+        types = model.parameters._replace(types=tuple(x.type for x in olds))
+        renewed = _like(types, news, "the new parameters")
         replaced = [
-            *zip(model.parameters.names, parameters, _like(model.parameters, news, "the new parameters"), strict=True),
+            *zip(model.parameters.names, olds, renewed, strict=True),
             *zip(model.state.names, state, _like(model.state, after, "the optimizer's new state"), strict=True),
             *zip(model.carried.names if model.carried else (), rest.carried, result.carried, strict=True),
             ("steps", steps, steps + 1),
@@ -287,6 +297,8 @@ def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) ->
         fine = g.constant(True)
         if failed is not None and anywhere is not None:
             fine = ops.all_finite(result.loss, *([] if isinstance(states, optim.Scaled) else slopes))
+            if model.ranks is not None and model.zero:  # each rank has other parts of the gradients
+                fine = ops.all_reduce(fine, model.ranks.axis, op="min")
             kept = [(kept_name(number, n), x) for n, x in zip(batch.names, inputs, strict=True)]
             for name, x in (*kept, ("kept", g.constant(number, "i32"))):  # after a failure its values stay
                 g.update(name, ops.where(failed, g.state(name, x.shape, x.dtype), x))
@@ -295,6 +307,10 @@ def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) ->
                 fine = ops.logical_not(failed)
             g.update("failed", failed)
             replaced = [(name, old, ops.where(failed, old, new)) for name, old, new in replaced]
+        if model.ranks is not None and model.zero:
+            count = len(parameters)
+            whole = gathered(model.ranks, [new for _, _, new in replaced[:count]], parameters)
+            replaced[:count] = zip(model.parameters.names, parameters, whole, strict=True)
         for name, _, new in replaced:
             g.update(name, new)
         columns = _columns([fine, *result.metrics.values()])
@@ -302,6 +318,13 @@ def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) ->
         g.update("record", ops.dynamic_update_slice(record, ops.reshape(columns, (1, -1)), [row, 0]))
         g.update("row", (row + 1) % ROWS)
     return Step(g, tuple(result.metrics))
+
+
+def _over_parts(model: Model, parameters: list[Tensor]) -> AbstractContextManager[None]:
+    """Within it the optimizer works on parts of the parameters."""
+    assert model.ranks is not None
+    axis, whole = model.ranks.axis, model.parameters.tree(parameters)
+    return optim.over_parts(lambda x: ops.all_reduce(x, axis), lambda x: ops.all_reduce(x, axis, op="min"), whole)
 
 
 def _of_all(ranks: Ranks, result: Losses, failed: Tensor | None, weight: float) -> tuple[Losses, Tensor | None]:

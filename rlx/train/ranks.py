@@ -7,6 +7,8 @@ not know about ranks."""
 
 from __future__ import annotations
 
+import functools
+import operator
 import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -24,7 +26,7 @@ from rlx.ranks.mesh import Mesh, ranks_along
 from rlx.runtime.array import Array
 from rlx.train.leaves import Leaves, taken_apart
 
-BUCKET_BYTES = 25 << 20  # limit on the gradients that one all_reduce sums
+BUCKET_BYTES = 80 << 20  # limit on the gradients that one collective takes
 
 
 class Ranks(NamedTuple):
@@ -108,36 +110,78 @@ def share_of(ranks: Ranks | None, batch: Leaves, leaves: Sequence[Any]) -> Share
 
 
 def mean_gradients(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> list[Tensor]:
-    """The mean of each gradient over the ranks. Gradients are summed in buckets, beginning with the last, which the
-    backward pass computes first."""
+    """The mean of each gradient over the ranks. Gradients are summed in buckets, in the order in which the backward
+    pass computes them, so that the sums can begin while it goes on."""
     means: list[Tensor] = list(slopes)
-    bucket: list[int] = []
-    for i in reversed(range(len(slopes))):
-        if bucket and (
-            slopes[bucket[0]].dtype != slopes[i].dtype
-            or sum(slopes[j].type.nbytes for j in (*bucket, i)) > BUCKET_BYTES
-        ):
-            _sum(ranks, slopes, bucket, means, weight)
-            bucket = []
-        bucket.append(i)
-    _sum(ranks, slopes, bucket, means, weight)
+    # A sum in f32 moves 2(n - 1)/n times its bytes, and all ranks' halves (n - 1)/2 times.
+    sent = [halves_of(x, weight) if ranks.size < 4 else x for x in slopes]
+    for bucket in buckets(sent):
+        if sent[bucket[0]] is slopes[bucket[0]]:
+            parts = [_mean(ranks, joined([slopes[i] for i in bucket]), weight)]
+        else:  # f32 holds the halves' sum up to one rounding, as it does the sum of the gradients in f32
+            whole = ops.all_gather(joined([sent[i] for i in bucket]), ranks.axis)
+            size = whole.size // ranks.size
+            parts = [whole[r * size : (r + 1) * size] for r in range(ranks.size)]
+        at = 0
+        for i in bucket:
+            x = slopes[i]
+            own = [ops.cast(part[at : at + x.size], x.dtype) for part in parts]
+            total = functools.reduce(operator.add, own)
+            total = total if len(own) == 1 else total / float(ranks.size)
+            means[i] = ops.reshape(total, x.shape)
+            at += x.size
     return means
 
 
-def _sum(ranks: Ranks, slopes: Sequence[Tensor], bucket: list[int], means: list[Tensor], weight: float) -> None:
-    if len(bucket) == 1:
-        means[bucket[0]] = _mean(ranks, slopes[bucket[0]], weight)
-        return
-    whole = _mean(ranks, ops.concat([ops.reshape(slopes[i], (-1,)) for i in bucket]), weight)
-    at = 0
-    for i in bucket:
-        means[i] = ops.reshape(whole[at : at + slopes[i].size], slopes[i].shape)
-        at += slopes[i].size
+def buckets(tensors: Sequence[Tensor]) -> list[list[int]]:
+    """The indices of tensors in groups of one dtype and of at most 80 MB, or one tensor, in the order in which they are
+    computed."""
+    order = _order(tensors)
+    groups: list[list[int]] = []
+    for i in sorted(range(len(tensors)), key=order.__getitem__):
+        group = groups[-1] if groups else []
+        room = BUCKET_BYTES - sum(tensors[j].type.nbytes for j in group)
+        if group and tensors[group[0]].dtype == tensors[i].dtype and tensors[i].type.nbytes <= room:
+            group.append(i)
+        else:
+            groups.append([i])
+    return groups
+
+
+def _order(tensors: Sequence[Tensor]) -> list[int]:
+    """When each tensor is computed: the number of the last node behind it that is no elementwise op or movement."""
+    known: dict[int, int] = {}
+    stack = list(tensors)
+    while stack:
+        t = stack[-1]
+        behind = t.node.inputs if t.node.op.family in ("elementwise", "movement") else ()
+        if missing := [x for x in behind if x.id not in known]:
+            stack += missing
+            continue
+        known[t.id] = max((known[x.id] for x in behind), default=-1 if t.node.op.is_constant else t.id)
+        stack.pop()
+    return [known[t.id] for t in tensors]
+
+
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """The elements of all tensors, one tensor after the other."""
+    flat = [ops.reshape(x, (-1,)) for x in tensors]
+    return flat[0] if len(flat) == 1 else ops.concat(flat)
+
+
+def halves_of(x: Tensor, weight: float) -> Tensor:
+    """The halves that a gradient in f32 was cast from, which are half the bytes to move; else the gradient."""
+    wide = x.node.op.converts and x.dtype == f32 and x.node.inputs[0].dtype.is_half
+    return x.node.inputs[0] if wide and weight == 1.0 else x
+
+
+def weighted(x: Tensor, weight: float) -> Tensor:
+    """What a rank adds to a sum over the ranks."""
+    return x if weight == 1.0 else x * weight if weight else ops.zeros_like(x)
 
 
 def _mean(ranks: Ranks, x: Tensor, weight: float) -> Tensor:
-    x = x if weight == 1.0 else x * weight if weight else ops.zeros_like(x)
-    return ops.all_reduce(x, ranks.axis, op="mean")
+    return ops.all_reduce(weighted(x, weight), ranks.axis, op="mean")
 
 
 def mean_numbers(ranks: Ranks, numbers: Sequence[Tensor], weight: float) -> list[Tensor]:

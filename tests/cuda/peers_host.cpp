@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
     const int sums = atoi(argv[1]), apart = argc > 2;  // with `apart` the last rank does not come to the last sum
     const int n = RANKS_OF_TEST, threads = THREADS_OF_TEST, blocks = BLOCKS_OF_TEST, each = EACH_OF_TEST;
     const int most = threads * blocks * each * 2;
-    std::vector<std::vector<float>> x(n), y(n);
+    std::vector<std::vector<float>> x(n), y(n), rest(n), z(n);
     std::vector<std::barrier<>*> of_rank, of_blocks;
     for (int r = 0; r < n; r++) {
         inboxes[r] = (pair*)calloc(4 * blocks * n * each * threads, sizeof(pair));
@@ -76,11 +76,13 @@ int main(int argc, char** argv) {
         for (int b = 0; b < blocks; b++) states[r][b] = 0xfffffff0u;  // the marks begin anew on the way
         x[r].resize(most);
         y[r].resize(most);
+        rest[r].resize(most);
+        z[r].resize(most);
         of_rank.push_back(new std::barrier<>(threads * blocks));
         for (int b = 0; b < blocks; b++) of_blocks.push_back(new std::barrier<>(threads));
     }
     std::vector<std::thread> all;
-    for (int r = 0; r < n; r++) for (int b = 0; b < blocks; b++) for (int t = 0; t < threads; t++) all.emplace_back([=, &x, &y] {
+    for (int r = 0; r < n; r++) for (int b = 0; b < blocks; b++) for (int t = 0; t < threads; t++) all.emplace_back([=, &x, &y, &rest, &z] {
         of_block = of_blocks[r * blocks + b];
         unsigned seed = 1;
         for (int s = 0; s < sums; s++) {
@@ -88,21 +90,21 @@ int main(int argc, char** argv) {
             seed = seed * 1664525u + 1013904223u;
             const int count = 1 + (seed >> 8) % most, units = (count + 1) / 2;
             const int grid = (units + threads - 1) / threads < blocks ? (units + threads - 1) / threads : blocks;
-            if (b == 0 && t == 0) for (int i = 0; i < count; i++) x[r][i] = brought(r, s, i);
+            if (b == 0 && t == 0) for (int i = 0; i < count; i++) x[r][i] = brought(r, s, i), rest[r][i] = (float)(i * 3 - s % 10);
             of_rank[r]->arrive_and_wait();
             if (b < grid) {
                 blockIdx.x = b;
                 threadIdx.x = t;
                 gridDim.x = grid;
                 arrived = false;
-                kernel(r, x[r].data(), y[r].data(), count, inboxes, states[r], &told[r], apart ? 200000000ull : 60000000000ull);
+                kernel(r, x[r].data(), y[r].data(), rest[r].data(), z[r].data(), count, inboxes, states[r], &told[r], apart ? 200000000ull : 60000000000ull);
                 if (!arrived) of_block->arrive_and_drop();  // on a GPU nobody waits for a thread that has ended
             }
             of_rank[r]->arrive_and_wait();
             if (b == 0 && t == 0) for (int i = 0; i < count; i++) {
                 float want = 0;
                 for (int q = 0; q < n; q++) want += brought(q, s, i);
-                if (y[r][i] != want) wrong++;
+                if (y[r][i] != want || (ADDED_OF_TEST && z[r][i] != want + rest[r][i])) wrong++;
             }
             of_rank[r]->arrive_and_wait();
         }

@@ -378,7 +378,8 @@ def test_settings_and_memory_that_do_not_fit(settings: Settings, tmp_path: Path)
         ({"patience": 1}, "beside --patience"), ({"evaluation": 1.5}, "a part between 0 and 1"),
         ({"evaluation": 5}, "--eval is 5; expected a data file"), ({"model": None}, "None; expected a path"),
         ({"warmup": -1e-10}, "a number from 0, at most 1"), ({"epochs": 0}, "a number above 0, at most"),
-        ({"clip": float("inf")}, "clip is inf"), ({"lora": 8}, r"expected an rlx\.models\.Lora"),
+        ({"zero": 2}, "zero is 2; expected 0 or 1"), ({"clip": float("inf")}, "clip is inf"),
+        ({"lora": 8}, r"expected an rlx\.models\.Lora"),
         ({"lora": None, "merge": tmp_path / "m"}, "merge is .*expected nothing beside --full"),
         ({"evaluation": 0.5, "evaluate_every": 0}, "finetune: --eval-every is 0"),
     ):  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlx.backends.gpu.program.barriers import ByteRanges, place_barriers
+from rlx.backends.gpu.program.barriers import ByteRanges, place_barriers, placed
 from rlx.backends.gpu.program.steps import Copy, FileKernel, Launch, Ref, Step
 
 KERNEL = FileKernel("k")
@@ -85,6 +85,39 @@ def test_every_conflict_is_ordered_and_no_barrier_is_idle(data: list[tuple[list[
         assert not conflicts
     for b in placed:  # each is needed: a step since the barrier before it conflicts with the one behind it
         assert any(conflict(steps[i], steps[b]) for i in range(b) if epoch[i] == epoch[b] - 1)
+
+
+@given(st.lists(st.tuples(lists, lists, st.booleans()), max_size=25))
+def test_steps_aside_are_ordered_with_what_they_conflict_with(data: list[tuple[list[Ref], list[Ref], bool]]) -> None:
+    steps = [step(reads, writes) for reads, writes, _ in data]
+    may = {id(s): aside for s, (_, _, aside) in zip(steps, data, strict=True)}
+    barriers, aside, awaited = placed(steps, lambda s: may[id(s)])
+    assert all(data[i][2] for i in aside) and set(awaited) <= barriers
+    done: set[int] = set()  # what is known to be done at the last barrier
+    begun: set[int] = set()  # steps that are not aside
+    before: list[set[int]] = []  # what each step is behind
+    last: set[int] = set()  # the last step aside, and what it is behind
+    for j in range(len(steps)):
+        if j in awaited:
+            assert awaited[j] in aside and awaited[j] < j
+            begun |= before[awaited[j]] | {awaited[j]}
+        if j in barriers:
+            done = done | begun
+        if j in aside:
+            before.append(done | last)
+            last = before[-1] | {j}
+        else:
+            before.append(set(done))
+            begun.add(j)
+        assert before[j] >= {i for i in range(j) if conflict(steps[i], steps[j])}
+        assert not data[j][2] or before[j] >= {i for i in aside if i < j}  # also where the step is not aside itself
+
+
+def test_a_step_aside_is_awaited_by_what_reads_it() -> None:
+    steps = [step([], [A]), step([A], [A]), step([], [B]), step([B], [C]), step([A], []), step([C], [])]
+    collective = steps[1]
+    assert placed(steps, lambda s: s is collective) == ({1, 3, 4}, {1}, {4: 1})
+    assert not placed(steps[:2] + steps[4:], lambda s: s is collective).aside  # the next step needs it
 
 
 @given(st.lists(refs, max_size=20), refs)

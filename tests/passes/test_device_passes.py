@@ -197,7 +197,7 @@ def test_optimize_reports_and_counts() -> None:
     assert [name for name, _ in report.nodes] == [
         "given", "simplify", "recognize", "sink_casts", "pad_classes", "legalize", "share_means", "simplify",
         "fuse_epilogues", "keep_sums", "fuse_heads", "join_transpositions", "fuse_normed", "fuse_norms", "sink_casts",
-        "fuse_groups", "isolate_results", "renew_last",
+        "fuse_groups", "isolate_results", "meet_early", "renew_last",
     ]  # fmt: skip
     after, _ = optimize(attention(), fuse=False)
     assert names(after) == ["attention", "exp"]

@@ -1,7 +1,8 @@
-"""Two ranks of MPI of which the last goes another way: `mpiexec -n 2 python -m tests.ranks.apart HOW`.
+"""Two ranks of MPI of which the last goes another way: `mpiexec -n 2 python -m tests.ranks.apart HOW [DEVICE]`.
 
-HOW is raise, stop (SIGSTOP), kill (SIGKILL), exit, or shape, constant, op: another program. The others have to say
-which rank it was, and all end; train: a training of a few steps, whose losses and parameters' digest are printed."""
+HOW is raise, stop (SIGSTOP), kill (SIGKILL), exit, or shape, constant, op: another program, or model, seed, version: a
+training that begins otherwise. The others have to say which rank it was, and all end; train: a training of a few steps,
+whose losses and parameters' digest are printed. DEVICE is cpu, or cuda: a GPU for each rank."""
 
 from __future__ import annotations
 
@@ -14,10 +15,26 @@ from typing import Any
 import numpy as np
 
 import rlx
+from rlx import optim
+from rlx.ranks.place import PLACE
+from rlx.runtime.shard_map import device_of
+from rlx.train import loop
+
+DEVICE = sys.argv[2] if len(sys.argv) > 2 else "cpu"
 
 
 def program(factor: float = 2.0, n: int = 3, op: Any = rlx.all_reduce) -> Any:
-    return rlx.jit(lambda x: op(x * factor, "ranks"), device="cpu")(np.ones(n, np.float32))
+    device = device_of(PLACE.mesh, DEVICE)
+    return rlx.jit(lambda x: op(x * factor, "ranks"), device=device)(np.ones(n, np.float32))
+
+
+def begin(mesh: rlx.Mesh, how: str) -> None:
+    """Begins a training, of which the last rank has another parameter, seed or version."""
+    other = mesh.rank == mesh.size - 1
+    loop.VERSION = "0.0" if other and how == "version" else loop.VERSION
+    weight = np.full(3, 1.0 + (other and how == "model"))
+    rlx.training(lambda p, x, key: rlx.sum(p * x), weight, optim.sgd(0.1), key=7 + (other and how == "seed"),
+                 device=DEVICE, mesh=mesh)  # fmt: skip
 
 
 def work(mesh: rlx.Mesh, how: str) -> None:
@@ -51,7 +68,12 @@ def main() -> None:
     how = sys.argv[1]
     mesh = rlx.Mesh({"ranks": -1}, timeout=1.5 if how == "stop" else 60)
     with mesh:
-        train(mesh) if how == "train" else work(mesh, how)
+        if how == "train":
+            train(mesh)
+        elif how in ("model", "seed", "version"):
+            begin(mesh, how)
+        else:
+            work(mesh, how)
     print("done", flush=True)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx.autodiff import gradients
 from rlx.backends.cuda import nccl
 from rlx.backends.cuda.target import cuda_target
 from rlx.backends.gpu.program.barriers import place_barriers
@@ -21,7 +22,9 @@ from rlx.driver.memory.planner import plan
 from rlx.errors import RlxError
 from rlx.ir import Graph
 from rlx.ir.graph import TRACING
+from rlx.passes import optimize
 from rlx.ranks.place import PLACE
+from rlx.train.ranks import buckets
 
 
 @contextmanager
@@ -79,6 +82,35 @@ def test_a_step_that_reads_a_sum_waits_for_it(mesh: rlx.Mesh) -> None:
     steps = lowered(g, lambda node: True)
     assert [type(s).__name__ for s in steps] == ["Launch", "Collective", "Launch", "Collective"]
     assert place_barriers(steps) == {1, 2, 3}
+
+
+def test_gradients_are_summed_while_others_are_computed(mesh: rlx.Mesh) -> None:
+    """Sums keep their order, which is that of all ranks."""
+    with traced(mesh, 0) as g:
+        x, weights = g.input("x", (64, 64), "f32"), [g.input(f"w{i}", (64, 64), "f32") for i in range(3)]
+        y = x
+        for w in weights:
+            y = rlx.tanh(y @ w)
+        slopes = gradients(rlx.sum(y), weights)
+        for i, slope in enumerate(reversed(slopes)):
+            g.output(f"s{i}", rlx.all_reduce(rlx.concat([rlx.reshape(slope * 0.5, (-1,)), x[0]]), "r"))
+    nodes = optimize(g, verify=True)[0].nodes
+    places = {name: [i for i, n in enumerate(nodes) if n.op.name == name] for name in ("all_reduce", "matmul")}
+    backward = places["matmul"][3:]
+    first, second, third = places["all_reduce"]
+    assert backward[1] < first < backward[2] and backward[3] < second < backward[4] < third
+    sums = [n.outputs[0].id for n in nodes if n.op.name == "all_reduce"]
+    assert sums == sorted(sums)
+
+
+def test_buckets_are_in_the_order_of_the_backward_pass() -> None:
+    g = Graph("gradients")
+    x = g.input("x", (512, 512), "f32")
+    first, second = rlx.sum(x, axis=0), x @ x
+    third, last = rlx.sum(second, axis=1), rlx.sum(second, axis=0)
+    half = rlx.cast(last, "bf16")
+    tensors = [last / 3.0, second * 2.0, half, first * 2.0, rlx.reshape(third, (2, 256))]
+    assert buckets(tensors) == [[3, 1, 4, 0], [2]]
 
 
 class Calls:

@@ -117,6 +117,47 @@ def test_ranks_connect_once_and_record_their_calls(
         assert own[-2:] == [("allGather", rank, 24, 1), ("allReduce", rank, 12, 7, 0)]
 
 
+def test_a_sum_is_on_a_stream_of_its_own_until_something_reads_it(
+    runtime: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[tuple[Any, ...]] = []
+
+    class Streams(Nccl):
+        def __init__(self) -> None:
+            super().__init__(bytes(128))
+
+            class Communicator(self.NcclCommunicator):  # type: ignore[misc,name-defined]
+                def allReduce(self, *args: Any) -> None:
+                    events.append(("sum", args[-1]))
+
+            self.NcclCommunicator = Communicator
+
+    module = Streams()
+    monkeypatch.setattr(nccl, "library", lambda: module)
+    monkeypatch.setattr(Two, "launchKernel", lambda self, f, *args: events.append(("kernel", args[7])))
+    monkeypatch.setattr(Two, "streamWaitEvent", lambda self, stream, event: events.append(("wait", stream)),
+                        raising=False)  # fmt: skip
+    mesh = rlx.Mesh({"r": 2}, devices=("cuda:0", "cuda:1"), timeout=20)
+
+    def sums() -> list[tuple[Any, ...]]:
+        if mesh.rank:
+            return []
+        f = rlx.jit(
+            lambda x: (rlx.sort(rlx.exp(x)), rlx.all_reduce(x * 2.0, "r", op="mean") + 1.0), device="cuda:0"
+        )
+        f(np.ones(5000, np.float32))
+        return events
+
+    monkeypatch.setattr(nccl.Group, "meet", lambda *args: None)
+    monkeypatch.setattr(nccl.Group, "broadcast", lambda self, x, root: x)
+    seen = mesh.run(sums)[0]
+    place = seen.index(("sum", backend._opened[0].aside_stream))
+    main = backend._opened[0].capture_streams[0]
+    assert seen[place - 1] == ("wait", backend._opened[0].aside_stream)  # for the product
+    after = seen[place + 1 :]
+    assert ("kernel", main) in after[: after.index(("wait", main))]  # the sort begins before the sum has ended
+
+
 def test_small_sums_go_through_memory_that_the_gpus_share(runtime: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     """NCCL keeps those of more bytes, of other dtypes, and what is no sum; a kernel that gave up loses the device."""
     module = Nccl(bytes(128))
@@ -150,6 +191,26 @@ def test_small_sums_go_through_memory_that_the_gpus_share(runtime: Two, monkeypa
     kept = [call for call in module.calls if call[0] == "allReduce" and call[2] > 1]
     assert sorted(kept) == sorted(("allReduce", r, n, kind, how) for r in range(2)
                                   for n, kind, how in ((1001, 7, 0), (9, 2, 0), (1000, 7, 4)))  # fmt: skip
+
+
+def test_a_residual_is_added_in_the_kernel_of_the_sum(runtime: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl, "library", lambda: Nccl(bytes(128)))
+    runtime.reach = True
+    mesh = rlx.Mesh({"r": 2}, devices=("cuda:0", "cuda:1"), timeout=20)
+
+    addends: list[bool] = []
+    monkeypatch.setattr(peers, "kernel_of", lambda *args, added=False, kernel_of=peers.kernel_of: (
+        addends.append(added), kernel_of(*args, added=added))[1])  # fmt: skip
+    for f, count, fused in (
+        (lambda x, r: rlx.all_reduce(x * 2.0, "r") + r, 4, True),
+        (lambda x, r: (lambda y: (y, r + y))(rlx.all_reduce(x * 2.0, "r")), 4, True),
+        (lambda x, r: rlx.all_reduce(x * 2.0, "r") - r, 6, False),
+        (lambda x, r: rlx.all_reduce(x * 2.0, "r") + r[:1], 6, False),
+    ):
+        runtime.launched.clear()
+        addends.clear()
+        mesh.run(lambda f=f: rlx.jit(f, device=mesh.devices[mesh.rank])(X, X))
+        assert len(runtime.launched) == count and set(addends) == {fused}
 
 
 def test_caches_are_written_in_place_between_sums(

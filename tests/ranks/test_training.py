@@ -93,6 +93,30 @@ def test_in_f32_and_twice_the_same_bits() -> None:
         np.testing.assert_array_equal(value, twice[0][1][name])
 
 
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_gradients_that_are_halves_are_added_in_f32(n: int) -> None:
+    """Of few ranks the halves move; the mean is that of their values in f32."""
+    mesh = threads(n)
+    x = np.random.default_rng(0).standard_normal((12, 5)).astype(np.float32)
+    start = {"a": np.ones((5, 3), np.float32), "b": np.zeros(3, np.float32)}
+
+    def narrow(p: Any, batch: Any) -> Any:
+        y = rlx.tanh(rlx.cast(batch, "bf16") @ rlx.cast(p["a"], "bf16") + rlx.cast(p["b"], "bf16"))
+        return rlx.mean(rlx.cast(y, "f32") ** 2)
+
+    def work() -> Any:
+        run = rlx.training(narrow, start, optim.sgd(1.0), device="cpu", mesh=mesh)
+        run.step(x)
+        return run.parameters
+
+    each = [rlx.grad(narrow, device="cpu")(start, rows) for rows in np.split(x, n)]
+    moved = mesh.run(work)
+    for name in start:
+        mean = sum(np.asarray(g[name], np.float64) for g in each) / n
+        for parameters in moved:
+            np.testing.assert_allclose(parameters[name], start[name] - mean, rtol=1e-6, atol=1e-7)
+
+
 def test_a_last_batch_that_does_not_divide() -> None:
     mesh = threads(2)
 

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
 # The handles of the legacy and the per-thread default stream; work on the first waits for the second.
 LEGACY = frozenset({1, 2})
+_HIGHEST = -100  # a stream's priority, which CUDA takes for the highest that the device has
 NOT_READY = 600  # cudaErrorNotReady: the answer of a query while work is under way
 MIN_CAPABILITY = 70  # Volta: independent thread scheduling, and the first with tensor cores
 _FEATURES = frozenset(
@@ -211,6 +212,7 @@ class CudaDevice:
                     drop_context(info.index)
             self.stream = self._new_stream()
             self.capture_streams = (self._new_stream(), self._new_stream())
+            self.aside_stream = self._new_stream(_HIGHEST)  # other ranks wait for what runs there
             self.fork_event = int(api.runtime.eventCreateWithFlags(api.runtime.eventDisableTiming))
             self._held.callback(api.runtime.eventDestroy, self.fork_event)
             self.staging = Staging(api, self.stream)
@@ -224,9 +226,9 @@ class CudaDevice:
     def __repr__(self) -> str:
         return f"CudaDevice({self.info.id}: {self.info.name})"
 
-    def _new_stream(self) -> int:
+    def _new_stream(self, priority: int = 0) -> int:
         runtime = self.api.runtime
-        stream = int(runtime.streamCreateWithFlags(runtime.streamNonBlocking))
+        stream = int(runtime.streamCreateWithPriority(runtime.streamNonBlocking, priority))
         self._held.callback(runtime.streamDestroy, stream)
         return stream
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rlx.backends.cuda.peers import Peers, connected
+from rlx.backends.cuda.peers import Peers, connected, with_addend
 from rlx.backends.gpu.program.steps import Collective, Ref, Step
 from rlx.errors import RlxError
 from rlx.ir import Node
@@ -130,11 +130,32 @@ class Collectives:
                 buffer.close()
         return communicator
 
-    def bound(self, step: Collective, address: Callable[[Ref], int]) -> Callable[[int], None]:
-        """A step bound to addresses, as a function that is called with a stream."""
+    def may_run_aside(self, step: Step) -> bool:
+        """Whether a step is one of NCCL's, which can overlap the device's other work."""
+        return isinstance(step, Collective) and not self.is_kernel(step)
+
+    def is_kernel(self, step: Step) -> bool:
+        """Whether a step is a sum by rlx's kernel."""
+        return isinstance(step, Collective) and self._peers.get(_key(step)) is not None and Peers.takes(step)
+
+    def with_addends(self, steps: Sequence[Step]) -> list[Step]:
+        """The steps, where sums by rlx's kernel add an array too that the next step would add to the sum."""
+        result: list[Step] = []
+        for step in steps:
+            before = result[-1] if result else None
+            both = with_addend(before, step) if isinstance(before, Collective) and self.is_kernel(before) else None
+            if both is None:
+                result.append(step)
+            else:
+                result[-1] = both
+        return result
+
+    def bound(self, step: Collective, address: Callable[[Ref], int]) -> Callable[..., None]:
+        """A step bound to addresses, as a function that is called with a stream; a sum by rlx's kernel also with True,
+        if it may begin before the launch before it has ended."""
         peers = self._peers.get(_key(step))
         if peers is not None and peers.takes(step):
-            return peers.bound(step, address(step.reads[0]), address(step.writes[0]))
+            return peers.bound(step, address)
         group = group_of(step.node.attrs)
         call = getattr(_Bound, step.node.op.name)
         bound = _Bound(self._known[_key(step)], step, address(step.reads[0]), address(step.writes[0]), len(group.ranks))

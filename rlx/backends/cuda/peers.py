@@ -1,19 +1,22 @@
 """Sums of small arrays over GPUs of one process, in one kernel, through memory of each that all others write.
 
 Each rank writes its data into an inbox of every other rank, and adds up what arrives in its own inboxes in rank order.
-docs/design/ranks.md ("Small sums") says why that is correct."""
+The array that a residual stream adds to the sum is added in the same kernel. docs/design/ranks.md ("Small sums") says
+why that is correct."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlx.backends.cuda.api import status_of
+from rlx.backends.cuda.dependent_launch import launch_early
 from rlx.backends.cuda.packing import PackedArgs
-from rlx.backends.gpu.program.steps import Collective, SourceKernel
+from rlx.backends.gpu.program.steps import Collective, Launch, Ref, SourceKernel, Step, TreeKernel
 from rlx.ops.collectives.records import count_of
 from rlx.ranks.collect import Group
 from rlx.ranks.memory import Memory
@@ -31,6 +34,9 @@ _GIVEN_UP = 0xFFFFFFFF  # what the host writes
 _SLACK = 2.0  # seconds that a kernel waits longer than the mesh's timeout, which the host keeps
 
 TEXT = r"""
+#ifdef RLX_ON_HOST
+#define BEGIN
+#endif
 typedef unsigned int word;
 typedef unsigned long long pair;
 struct Inboxes { pair* of[RANKS]; };
@@ -56,6 +62,14 @@ __device__ __forceinline__ pair nanoseconds() {
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
     return now;
 }
+// As BEGIN in bodies/begin.h: the next kernel may take its place, and all that was launched before is done.
+#if __CUDA_ARCH__ >= 900
+#define BEGIN \
+    asm volatile("griddepcontrol.launch_dependents;"); \
+    asm volatile("griddepcontrol.wait;" ::: "memory")
+#else
+#define BEGIN
+#endif
 __device__ __forceinline__ float as_float(word bits) { return __uint_as_float(bits); }
 __device__ __forceinline__ word as_word(float value) { return __float_as_uint(value); }
 __device__ __forceinline__ float from_half(word bits) {
@@ -141,22 +155,34 @@ __device__ __forceinline__ bool taken(const pair* at, word mark, pair& value, wo
     return true;
 }
 
-// state: how many sums each channel has had, then whether this rank has given up.
+// y is the sum; with ADDED, z is the rounded sum plus r. state: how many sums each channel has had, then whether this
+// rank has given up.
 extern "C" __global__ void __launch_bounds__(THREADS) sum_of_peers(
-    const element* x, element* y, pair count, Inboxes inboxes, word* state, word* told, pair limit) {
+    const element* x, element* y,
+#if ADDED
+    const element* r, element* z,
+#endif
+    pair count, Inboxes inboxes, word* state, word* told, pair limit) {
+    BEGIN;
     const word channel = blockIdx.x, thread = threadIdx.x;
     const word mark = state[channel] + 1;
     if (state[BLOCKS]) return;
     const pair units = (count + PER - 1) / PER, step = (pair)gridDim.x * THREADS;
     const pair half = (pair)(channel * 2 + mark % 2) * SIZE;
     pair own[EACH];
+#if ADDED
+    pair added[EACH];
+#endif
     for (word i = 0; i < EACH; ++i) {
         const pair unit = (pair)channel * THREADS + thread + i * step;
         if (unit >= units) break;
         own[i] = load(x, unit, count);
+#if ADDED
+        added[i] = load(r, unit, count);
+#endif
         const pair flag = (pair)mark << 32, low = (own[i] & 0xffffffff) | flag, high = own[i] >> 32 | flag;
-        for (word r = 1; r < SIZE; ++r) {
-            const word to = (RANK + r) % SIZE;
+        for (word after = 1; after < SIZE; ++after) {
+            const word to = (RANK + after) % SIZE;
             send(inboxes.of[to] + 2 * (((half + RANK) * EACH + i) * THREADS + thread), low, high);
         }
     }
@@ -164,16 +190,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_of_peers(
         const pair unit = (pair)channel * THREADS + thread + i * step;
         if (unit >= units) break;
         float sums[PER];
-        for (word r = 0; r < SIZE; ++r) {
+        for (word from = 0; from < SIZE; ++from) {
             pair value = own[i];
-            if (r != RANK && !taken(inboxes.of[RANK] + 2 * (((half + r) * EACH + i) * THREADS + thread), mark, value, r,
-                                    state + BLOCKS, told, limit))
+            if (from != RANK && !taken(inboxes.of[RANK] + 2 * (((half + from) * EACH + i) * THREADS + thread), mark,
+                                       value, from, state + BLOCKS, told, limit))
                 return;
-            for (word j = 0; j < PER; ++j) sums[j] = r == 0 ? number(value, j) : sums[j] + number(value, j);
+            for (word j = 0; j < PER; ++j) sums[j] = from == 0 ? number(value, j) : sums[j] + number(value, j);
         }
         pair sum = 0;
         for (word j = 0; j < PER; ++j) sum |= bits(sums[j]) << (64 / PER * j);
         store(y, unit, count, sum);
+#if ADDED
+        pair total = 0;
+        for (word j = 0; j < PER; ++j) total |= bits(number(sum, j) + number(added[i], j)) << (64 / PER * j);
+        store(z, unit, count, total);
+#endif
     }
     __syncthreads();
     if (thread == 0) state[channel] = mark;
@@ -202,23 +233,30 @@ class Peers:
         most = min(MOST // max(count_of(attrs) - 1, 1), BLOCKS * THREADS * EACH * 8)
         return whole and 0 < nbytes <= most and x.dtype.name in _KINDS
 
-    def kernel(self, dtype: str, aligned: bool) -> SourceKernel:
-        return kernel_of(dtype, aligned, self._place, len(self._inboxes))
-
-    def bound(self, step: Collective, source: int, target: int) -> Callable[[int], None]:
-        """A sum bound to addresses; the result is called with a stream."""
+    def bound(self, step: Collective, address: Callable[[Ref], int]) -> Callable[..., None]:
+        """A sum bound to addresses; the result is called as a launch's is, with a stream and whether it may begin
+        early."""
         device, nbytes = self._device, step.reads[0].nbytes
-        loaded = device.compiler.get(self.kernel(step.dtype.name, source % 8 == target % 8 == 0))
+        arrays = [address(ref) for pair in zip(step.reads, step.writes, strict=True) for ref in pair]
+        aligned = all(at % 8 == 0 for at in arrays)
+        loaded = device.compiler.get(
+            kernel_of(step.dtype.name, aligned, self._place, len(self._inboxes), added=len(arrays) == 4)
+        )
         inboxes = (ctypes.c_uint64 * RANKS)(*self._inboxes)
-        numbers = (source, target, nbytes // step.dtype.itemsize)
+        numbers = (*arrays, nbytes // step.dtype.itemsize)
         more = (self._state.address, self._told, int((self._timeout + _SLACK) * 1e9))
         values = (*map(ctypes.c_uint64, numbers), inboxes, *map(ctypes.c_uint64, more))
         packed = PackedArgs(values, (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values)))
         blocks = min(BLOCKS, -(-nbytes // (8 * THREADS)))
         launch = device.api.driver.launchKernel
 
-        def enqueue(stream: int) -> None:
-            launch(loaded.function, blocks, 1, 1, THREADS, 1, 1, 0, stream, packed.pointer, 0)
+        def enqueue(stream: int, early: bool = False) -> None:
+            if not early:
+                launch(loaded.function, blocks, 1, 1, THREADS, 1, 1, 0, stream, packed.pointer, 0)
+                return
+            status = launch_early(loaded.function, (blocks, 1, 1), (THREADS, 1, 1), 0, stream, packed.pointer)
+            if status:
+                raise device.api.errors[-1](status)
 
         return enqueue
 
@@ -235,10 +273,28 @@ class Peers:
         self._word.value = _GIVEN_UP
 
 
-def kernel_of(dtype: str, aligned: bool, rank: int, size: int) -> SourceKernel:
-    """The kernel of one rank of so many; `aligned`: whether arrays begin at multiples of 8 bytes."""
+def with_addend(step: Collective, after: Step) -> Collective | None:
+    """A sum and the launch behind it as one step, if that launch adds another array of its dtype to the sum."""
+    kernel = after.kernel if isinstance(after, Launch) else None
+    if not isinstance(kernel, TreeKernel) or len(step.reads) != 1 or len(kernel.trees) != 1 or kernel.batched:
+        return None
+    (tree,), operands = kernel.trees, (*kernel.inputs, *kernel.outputs)
+    adds = tree.prim == "add" and {a.value for a in tree.args if a.prim == "arg"} == {0, 1}
+    if not adds or any(o.access != "flat" or o.storage != step.dtype for o in operands):
+        return None
+    others = [ref for ref in after.reads if ref != step.writes[0]]
+    if len(after.reads) != 2 or len(others) != 1:
+        return None
+    if not others[0].nbytes == after.writes[0].nbytes == step.reads[0].nbytes:
+        return None
+    return replace(step, reads=(*step.reads, *others), writes=(*step.writes, *after.writes))
+
+
+def kernel_of(dtype: str, aligned: bool, rank: int, size: int, added: bool = False) -> SourceKernel:
+    """The kernel of one rank of so many; `aligned`: whether arrays begin at multiples of 8 bytes. `added`: an array is
+    added to the sum."""
     defines = {"RANKS": RANKS, "THREADS": THREADS, "BLOCKS": BLOCKS, "EACH": EACH, "KIND": _KINDS[dtype],
-               "ALIGNED": int(aligned), "RANK": rank, "SIZE": size}  # fmt: skip
+               "ALIGNED": int(aligned), "RANK": rank, "SIZE": size, "ADDED": int(added)}  # fmt: skip
     return SourceKernel("sum_of_peers", "".join(f"#define {n} {v}\n" for n, v in defines.items()) + TEXT, None, THREADS)
 
 

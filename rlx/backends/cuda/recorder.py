@@ -13,7 +13,7 @@ from rlx.backends.cuda.blas_lt import lt_gemm
 from rlx.backends.cuda.dependent_launch import launch_early
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.packing import PackedArgs, pack_args
-from rlx.backends.gpu.program.barriers import place_barriers
+from rlx.backends.gpu.program.barriers import Placed, place_barriers, placed
 from rlx.backends.gpu.program.steps import (
     Collective,
     ControlCall,
@@ -145,18 +145,22 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
     runtime = device.api.runtime
     with device.doing("loading kernels"):  # before the lock, which another thread may hold while cuBLAS starts
         device.compiler.get_all(step.kernel for step in steps if isinstance(step, Launch))
-    if any(isinstance(step, Collective) for step in steps):
+    meets = any(isinstance(step, Collective) for step in steps)
+    if meets:
         device.collectives.prepare(steps)
+        steps = device.collectives.with_addends(steps)
     with device.lock:
         device.sweep()
         with device.doing("binding steps"):
             enqueues = [_enqueue(device, step, arena) for step in steps]
         label = "the first"
-        barriers = place_barriers(steps)
-        with device.doing("capturing steps"):
+        order = Placed(place_barriers(steps), frozenset(), {})
+        if meets:
+            order = placed(steps, device.collectives.may_run_aside)
+        with Resources() as events, device.doing("capturing steps"):
             stream = device.capture_streams[0]
             aim_blas(device, steps, stream)
-            fork = _Fork(device)
+            fork = _Fork(device, events)
             try:
                 # Relaxed mode: as in the thread-local mode, calls of other threads do not disturb the capture. It also
                 # lets cuBLAS load a kernel at its first use, in the very call that is captured.
@@ -164,16 +168,25 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
                 fork.join()
                 for i, (step, enqueue) in enumerate(zip(steps, enqueues, strict=True)):
                     label = step.label or type(step).__name__
-                    alone = not fork.forked
-                    if i in barriers:
+                    alone = not fork.forked and i not in order.awaited
+                    if i in order.awaited:
+                        fork.wait(order.awaited[i])
+                    if i in order.barriers:
                         fork.join()
+                    if i in order.aside:
+                        fork.begin_aside()
+                        enqueue(device.aside_stream)
+                        fork.end_aside(i)
+                        continue
                     chosen = fork.stream(step)
                     alone = alone and not fork.forked  # the step before is the last on this stream, and on no other
-                    if device.early and alone and i and _may_overlap(steps[i - 1], step):
+                    if device.early and alone and i and _may_overlap(device, steps[i - 1], step):
                         enqueue(chosen, True)
                     else:
                         enqueue(chosen)
                 label = "the end"
+                if order.aside:
+                    fork.wait(max(order.aside))
                 fork.join()
                 graph = runtime.streamEndCapture(stream)
             except BaseException as error:
@@ -191,18 +204,35 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
                 runtime.graphUpload(handle, device.stream)
                 segments = {ref.segment for step in steps for ref in (*step.reads, *step.writes)}
                 buffers = frozenset(map(arena.buffer, segments))
-                return Recorded(device, steps, barriers, enqueues, handle, buffers, timings)
+                return Recorded(device, steps, order.barriers, enqueues, handle, buffers, timings)
 
 
 class _Fork:
-    """The two streams of a capture. Launches between two barriers take turns on them, so that one can begin while the
-    last workgroups of another run. Calls of cuBLAS share a workspace, so that these and copies stay on the first."""
+    """The streams of a capture. Launches between two barriers take turns on the first two, so that one can begin while
+    the last workgroups of another run. Calls of cuBLAS share a workspace, so that these and copies stay on the first.
+    Steps that run aside, which are collectives, are on a third."""
 
-    def __init__(self, device: CudaDevice) -> None:
-        self._runtime, self._event = device.api.runtime, device.fork_event
+    def __init__(self, device: CudaDevice, events: Resources) -> None:
+        self._runtime, self._event, self._events = device.api.runtime, device.fork_event, events
         self._main, self._side = device.capture_streams
+        self._aside = device.aside_stream
+        self._ends: dict[int, int] = {}  # the event behind each step aside, by the step's index
         self.forked = False  # whether the second stream has work since the last barrier
         self._launches = 0
+
+    def begin_aside(self) -> None:
+        """Lets the next step aside wait for all before the last barrier."""
+        self._runtime.streamWaitEvent(self._aside, self._event)
+
+    def end_aside(self, index: int) -> None:
+        """Notes the end of a step aside."""
+        self._ends[index] = event = int(self._runtime.eventCreateWithFlags(self._runtime.eventDisableTiming))
+        self._events.callback(self._runtime.eventDestroy, event)
+        self._runtime.eventRecord(event, self._aside)
+
+    def wait(self, index: int) -> None:
+        """Lets what follows the next barrier wait for a step aside."""
+        self._runtime.streamWaitEvent(self._main, self._ends[index])
 
     def stream(self, step: Step) -> int:
         """The stream of the next step."""
@@ -225,9 +255,14 @@ class _Fork:
         self.forked, self._launches = False, 0
 
 
-def _may_overlap(before: Step, step: Step) -> bool:
+def _may_overlap(device: CudaDevice, before: Step, step: Step) -> bool:
     """Whether both are kernels of rlx, which themselves wait for earlier launches; users' kernels do not."""
-    return all(isinstance(s, Launch) and not isinstance(s.kernel, SourceKernel) for s in (before, step))
+    return all(
+        not isinstance(s.kernel, SourceKernel)
+        if isinstance(s, Launch)
+        else isinstance(s, Collective) and device.collectives.is_kernel(s)
+        for s in (before, step)
+    )
 
 
 def aim_blas(device: CudaDevice, steps: Sequence[Step], stream: int) -> None:

@@ -35,8 +35,9 @@ def _who(op: str, axis_name: Axes) -> dict[str, Any] | None:
     over = mesh.names(axis_name, op)
     if mesh.world is None or all(mesh.axes[name] == 1 for name in over):
         return None
-    who = {"over": over, "mesh": tuple(mesh.axes.items()), "world": mesh.world.name, "rank": mesh.rank}
-    return who if PLACE.card is None else {**who, "card": PLACE.card}
+    who: dict[str, Any] = {"over": over, "mesh": tuple(mesh.axes.items()), "world": mesh.world.name, "rank": mesh.rank}
+    who |= {} if PLACE.card is None else {"card": PLACE.card}
+    return {**who, "spoils": True} if PLACE.spoils else who
 
 
 def _applied(op: str, x: Tensor, who: dict[str, Any] | None, **attrs: Any) -> Tensor:

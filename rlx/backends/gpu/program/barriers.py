@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from rlx.backends.gpu.program.steps import Ref, Step
 
@@ -43,26 +44,63 @@ class ByteRanges:
         self._ends.clear()
 
 
+class Placed(NamedTuple):
+    """The indices of the steps before which a full barrier is recorded; of those that run aside, beside the steps that
+    follow them; and, by index, the step aside that a step waits for, with all that ran aside before it."""
+
+    barriers: frozenset[int]
+    aside: frozenset[int]
+    awaited: dict[int, int]
+
+
 def place_barriers(steps: Sequence[Step]) -> frozenset[int]:
-    """The indices of the steps before which a full barrier is recorded.
+    """The indices of the steps before which a full barrier is recorded, where no step runs aside.
 
     A step needs one where it reads what a step since the last barrier wrote, or writes what one read or wrote. Taking
     each barrier as late as possible gives the fewest for this order of steps. The boundaries of a run are not among
     them: a recording begins with a barrier and ends with a fence, which order it against all other runs and the host.
     """
+    return placed(steps, lambda step: False).barriers
+
+
+def placed(steps: Sequence[Step], may_run_aside: Callable[[Step], bool]) -> Placed:
+    """The barriers as `place_barriers` says, and which steps run aside: those that may, unless the next step depends on
+    them. Steps aside run in their order. While one of them runs, all that may follow it there, so that they stay in
+    order among each other."""
     written, touched = ByteRanges(), ByteRanges()
-    placed: set[int] = set()
+    barriers: set[int] = set()
+    awaited: dict[int, int] = {}
+    aside: list[int] = []
+    running: list[int] = []  # the steps aside that nothing has waited for yet
     for index, step in enumerate(steps):
-        if _any(written, step.reads) or _any(touched, step.writes):
-            placed.add(index)
+        beside = may_run_aside(step) and (
+            bool(running) or (index + 1 < len(steps) and not _depends(steps[index + 1], step))
+        )
+        last = None if beside else next((i for i in reversed(running) if _depends(step, steps[i])), None)
+        if last is not None:
+            awaited[index] = last
+            running = [i for i in running if i > last]
+        if last is not None or _any(written, step.reads) or _any(touched, step.writes):
+            barriers.add(index)
             written.clear()
             touched.clear()
+        if beside:
+            aside.append(index)
+            running.append(index)
+            continue
         for ref in step.reads:
             touched.add(ref)
         for ref in step.writes:
             touched.add(ref)
             written.add(ref)
-    return frozenset(placed)
+    return Placed(frozenset(barriers), frozenset(aside), awaited)
+
+
+def _depends(step: Step, before: Step) -> bool:
+    """Whether a step has to wait for one before it."""
+    return any(a.overlaps(b) for a in before.writes for b in (*step.reads, *step.writes)) or any(
+        a.overlaps(b) for a in before.reads for b in step.writes
+    )
 
 
 def _any(ranges: ByteRanges, refs: Iterable[Ref]) -> bool:

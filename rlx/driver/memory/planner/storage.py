@@ -15,6 +15,7 @@ from rlx.errors import ArenaError, GraphError
 from rlx.ir import Graph, Leaf, Node, Tensor, bodies
 from rlx.records import Record, field
 
+_BESIDE = 4  # the number of collectives that the nodes behind the first of them may run beside
 SMALL_BYTES = 1 << 15  # storages too small to be worth one more step (a copy) on a GPU
 
 
@@ -46,11 +47,19 @@ class Layout(Record, frozen=False):
 def tensor_live_ranges(graph: Graph) -> dict[int, LiveRange]:
     """Each tensor's live range in node indices; `len(graph.nodes)` stands for the end of the run.
 
-    Leaves live through the whole run: a user may leave inputs on the device between runs. Results live to the end.
+    Leaves live through the whole run: a user may leave inputs on the device between runs. Results live to the end. What
+    a collective reads lives on for some collectives more, since the nodes in between may run beside it.
     """
     end = len(graph.nodes)
     last = last_uses(graph)
     first: dict[int, int] = {}
+    meetings = [end] * _BESIDE
+    for i in reversed(range(end)):
+        node = graph.nodes[i]
+        if node.op.meets is not None and node.op.fallible and not node.attrs.get("spoils"):
+            if not node.op.inplace:
+                last.update((t.id, max(last[t.id], meetings[-_BESIDE])) for t in node.inputs)
+            meetings.append(i)
     for i, node in enumerate(graph.nodes):
         for t in node.outputs:
             first[t.id] = 0 if node.op.leaf else i
