@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-import ray
 
 import rlx.bulk
 
@@ -25,6 +24,7 @@ def main() -> None:
     parser.add_argument("--actors", type=int, help="as many as there are GPUs, or processors")
     parser.add_argument("--query", default="how do animals keep warm?")
     args = parser.parse_args()
+    import ray  # after --help, which does not need it
     rows = rlx.bulk.embed(args.data, args.model, args.column, actors=args.actors)
     rows.write_parquet(args.out)  # one file for each batch, as they come
 

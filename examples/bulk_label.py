@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-import ray
 
 import rlx.bulk
 
@@ -26,6 +25,7 @@ def main() -> None:
     parser.add_argument("--labels", nargs="+")
     parser.add_argument("--actors", type=int, help="as many as there are GPUs, or processors")
     args = parser.parse_args()
+    import ray  # after --help, which does not need it
     if args.labels is None:
         rows = rlx.bulk.classify(args.data, args.model, args.column, truncate=True, actors=args.actors)
     else:

@@ -179,7 +179,8 @@ class Command(TyperCommand):
             if arg == "--":
                 break
             if before in own and not getattr(own[before], "is_flag", False):  # the value of an option
-                if self.name == "bench" and re.fullmatch(r"\d+(,\d+)+", arg):  # llama-bench's lists
+                is_list = re.fullmatch(r"\d+(,\d+)+", arg)  # as llama-bench's options take
+                if is_list and self.name == "bench" and before != "--ranks":
                     raise RlxError(f"{self.name}: {before} {arg}: expected one number; for several, repeat the command")
                 continue
             if name not in own and (instead := _in_place_of(name, own)):

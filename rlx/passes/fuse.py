@@ -17,7 +17,7 @@ from rlx.passes.repeats import seen, splits
 from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, use_counts
 from rlx.passes.trees import explicit, literal, node_trees
 
-_LABEL_CHARACTERS = 120  # about the length of two names as exporters write them
+_LABEL_CHARACTERS = 120  # the length of about two names as exporters write them
 
 
 def fuse_epilogues(graph: Graph, support: SupportOf = native_everywhere) -> Graph:

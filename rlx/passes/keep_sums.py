@@ -142,7 +142,7 @@ def _replaced(graph: Graph, pairs: Sequence[_Pair]) -> Graph:
     of_gradient = {id(pair.gradient): pair for pair in pairs}
     of_joint = {id(pair.joint): pair for pair in pairs if pair.joint is not None}
     between = {i for pair in pairs for i in pair.between} if of_joint else set()
-    by_token: dict[int, Tensor] = {}  # by the id of a tensor of heads: the same in rows of tokens
+    by_token: dict[int, Tensor] = {}  # keys: the id of a tensor of heads; values: it in rows of tokens
     for node in graph.nodes:
         if id(node) in of_attention:
             _attention(new, of_attention[id(node)], by_token)

@@ -441,7 +441,7 @@ def _method(name: str) -> None:
     attach_method(name)
 
 
-_OWN = {"__array_ufunc__", *Array.__dict__}  # without the first, NumPy leaves `ndarray + Array` to the Array
+_OWN = {"__array_ufunc__", *Array.__dict__}  # __array_ufunc__ makes NumPy leave `ndarray + Array` to the Array
 attach_later(Array, (name for name in OPERATORS if name not in _OWN), _operators)
 attach_later(Array, (name for name in (*METHODS, *LATER_METHODS) if name not in _OWN), _method)
 explain(Array)

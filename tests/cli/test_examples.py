@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import importlib.util
 import re
 import runpy
 import struct
@@ -319,7 +320,8 @@ class TestOnnxMinilm:
             )
             onnx.save(proto, file)
 
-        monkeypatch.setattr(onnx_minilm.importlib.util, "find_spec", lambda name: object())
+        there = importlib.util.find_spec("onnx")
+        monkeypatch.setattr(onnx_minilm.importlib.util, "find_spec", lambda name: there)
         monkeypatch.setattr(onnx_minilm, "encoder_of_torch", lambda folder: None)
         monkeypatch.setattr(onnx_minilm, "export", other)
         monkeypatch.setattr(

@@ -104,7 +104,7 @@ def test_what_needs_a_gpu_has_its_turn_there(repo: Path) -> None:
     there = {(part.page, line) for part in gpu_pages.parts(repo, every=False) for line, _ in part.commands}
     pages = [*PAGES, "docs/serving.md"]
     lines = {(page, n) for page in pages for f in fences(repo, page) for n, c in f.commands() if marked(f.language, c)}
-    assert lines <= there and len(lines) == 8
+    assert lines <= there and len(lines) == 10
 
 
 def marked(language: str, command: str) -> bool:

@@ -32,7 +32,7 @@ class DepthwiseRows(Record):
     operands: tuple[Operand, ...] = ()  # what the epilogue reads beside the sums
     epilogue: Expr | None = None
     out: DType = f32
-    element: Type = F32  # of images and weights
+    element: Type = F32  # the type of images and weights
 
     @property
     def args(self) -> Arguments:

@@ -31,12 +31,12 @@ from rlx.records import Record
 
 _FEW_ROWS = 3  # more rows of x are worth panels
 _LANES = 16
-_VECTORS = 2  # of a panel's columns
+_VECTORS = 2  # a panel has so many vectors of columns
 _WIDTH = _VECTORS * _LANES
-_ROWS = 6  # of x in a tile: its integers and its sums fill 24 registers
+_ROWS = 6  # rows of x in a tile: its integers and its sums fill 24 registers
 _PIECE = 512  # elements of a row that are decoded before they are transposed
 _PITCH = _PIECE + 64  # puts the rows to be transposed into different cache sets
-_BYTES_PER_STEP = 1 << 20  # of panels
+_BYTES_PER_STEP = 1 << 20  # a step reads so many bytes of panels
 _SMALL_GROUPS = frozenset({"q2_k", "q3_k", "q6_k"})  # formats whose scales belong to 16 elements
 _WITH_MINIMUMS = frozenset({"q4_1", "q5_1", "q2_k", "q4_k", "q5_k"})  # formats of unsigned integers
 
