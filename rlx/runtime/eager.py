@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
+from weakref import ReferenceType, ref
 
 import numpy as np
 
@@ -325,8 +326,13 @@ def _compiled(
     exe = Session(device.info.id).compile(traced.graph)
     places = {name: i for i, name in enumerate(traced.names)}
     program = _runner(exe, traced, call.leaves, function.__name__)
-    checked = [(places[name], check) for name, check in checks
-               if name in places and isinstance(call.leaves[places[name]], np.ndarray)]  # fmt: skip
+    checked: list[tuple[int, Callable[[Any], None]]] = []
+    for name, check, read in checks:
+        leaf = call.leaves[places[name]] if name in places else None
+        if isinstance(leaf, np.ndarray):
+            checked.append((places[name], check))
+        elif read and isinstance(leaf, Array):
+            checked.append((places[name], _once(check)))
     if checked:
         program.run = _checking(program.run, checked)
     return program
@@ -341,6 +347,20 @@ def _checking(run: Run, checked: Sequence[tuple[int, Callable[[Any], None]]]) ->
         return run(leaves)
 
     return work
+
+
+def _once(check: Callable[[Any], None]) -> Callable[[Any], None]:
+    """The check of an Array's values. Reading them waits for the device, so the Array of the last call is not read
+    again, unless another library may have changed it."""
+    last: ReferenceType[Array] | None = None
+
+    def of_array(x: Array) -> None:
+        nonlocal last
+        if last is None or last() is not x or x._borrowed or x._shared is not None:
+            check(x.numpy())
+            last = ref(x)
+
+    return of_array
 
 
 def _arranged(
