@@ -482,10 +482,10 @@ def _sharing(x: Array, t: TensorType, at: int) -> Array:
 def direct(exe: CompiledGraph, traced: Traced, leaves: Sequence[Any], out: Out) -> Run | None:
     """A run of a jitted function's program on the memory of its arguments and of fresh results, as a call outside a
     trace: for a small program that takes a fraction of `CompiledGraph.run`'s time. None for all others, and where
-    arguments or results have to be copied."""
+    arguments or results have to be copied, as to the host."""
     if exe.device.info.kind != "cpu":
-        begin = direct_launch(exe, traced, leaves)
-        return None if begin is None else partial(_waited, begin, exe, traced, out)
+        begin = direct_launch(exe, traced, leaves) if out == "device" else None
+        return None if begin is None else partial(_waited, begin, exe, traced)
     if not _runs_directly(exe):
         return None
     program = _runner(exe, traced, leaves, exe.graph.name, out)
@@ -530,15 +530,14 @@ def _runs_directly(exe: CompiledGraph) -> bool:
 
 
 def _waited(
-    begin: Callable[[Sequence[Any]], Launch[Any] | None], exe: CompiledGraph, traced: Traced, out: Out,
-    given: Sequence[Any],
-) -> Any:  # fmt: skip
+    begin: Callable[[Sequence[Any]], Launch[Any] | None], exe: CompiledGraph, traced: Traced, given: Sequence[Any]
+) -> Any:
     """The results of a run once it is complete."""
     launch = begin(given)
     if launch is not None:
-        return launch.wait(out)
+        return launch.wait()
     feeds, slots = traced.feeds(Arguments(None, list(given), []))
-    return traced.result(slots, exe.run(feeds, out))
+    return traced.result(slots, exe.run(feeds, "device"))
 
 
 def _in_host_memory(

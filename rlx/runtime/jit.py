@@ -263,7 +263,8 @@ class Jitted(Generic[P, R]):
         Raises: as a call, before anything is written; GraphError within another traced function."""
         key = None if self._direct is None or kwargs else _plain_key(args)
         begin = self._begins.get(key)
-        if callable(begin) and (begun := begin(args)) is not None:
+        begun: Launch[Any] | None = begin(args) if callable(begin) else None
+        if begun is not None:
             return begun
         call = self._parameters.take_apart(args, kwargs)
         if any(isinstance(a, Tensor) for a in call.leaves):
