@@ -175,7 +175,8 @@ def _each_stacked(
 ) -> list[PyTree]:
     """As `_each`, for a function on stacks of arrays of one shape, along a new first axis.
 
-    So the reductions and products of parameters of one shape take few launches. Large parameters are not stacked, since
+    So the reductions and products of parameters of one shape take few launches. A reduction has the bits of one array's
+    alone; a device may sum the products of a stack in another order. Large parameters are not stacked, since
     copying them would take longer than the launches."""
     if _PARTS.total is not None:
         raise GraphError(
@@ -778,7 +779,8 @@ def muon(
     adam_b2: float = 0.999,
 ) -> Optimizer:
     """Muon: matrices move along their momentum made nearly orthogonal by Newton-Schulz steps, times √max(1, columns /
-    rows); all other parameters by Adam, with Nesterov's momentum as here. Follows Jordan et al., 2024, as in optax."""
+    rows); all other parameters by Adam, with Nesterov's momentum as here. Numerics: matrices of one shape are
+    multiplied as a stack, which may change the last bits of each. Follows Jordan et al., 2024, as in optax."""
     a, b, c = ns_coeffs
     _within("muon", learning_rate=learning_rate, weight_decay=weight_decay, eps=eps)
     _within("muon", high=1.0, beta=beta, adam_b1=adam_b1, adam_b2=adam_b2)

@@ -67,7 +67,7 @@ class Bare:
 
     def __init__(self, target: Target) -> None:
         self.target, self.limits = target, target.limits
-        self.info = DeviceInfo("bare", 0, "bare", "gpu", 1 << 40, "none", frozenset(target.features))
+        self.info = DeviceInfo("bare", 0, "bare", "gpu", 150_000_000_000, "none", frozenset(target.features))
 
 
 def model_of(dtype: str, layers: int = 12, width: int = 768, vocabulary: int = 50257, tokens: int = 1024) -> Model:
@@ -124,7 +124,7 @@ def compiled(stages: Stages, model: Model, target: Target, batch: int, tokens: i
         return planned(graph, "reuse", lambda n: None, lambda n: None, 1 << 40)
 
     plan = stages.run("plan", lambda: plan_of(ready))
-    ready = stages.run("spare", lambda: spared(ready, plan, plan_of))
+    ready = stages.run("spare", lambda: spared(ready, plan, plan_of, roomy=True))
     plan = plan_of(ready)
     options: Any = CompileOptions("reuse", "typed", True, "host", BuildOptions(), None)  # type: ignore[arg-type]
     stages.run("key", lambda: key_of(kept.key_parts(graph, device, options, {})))

@@ -75,5 +75,6 @@ def transposed(node: Node, tangents: Sequence[Tensor | None]) -> Sequence[Tensor
 
 
 def cotangent(like: Tensor) -> Tensor:
-    """A new tensor of the same type, as the argument of a rule that is linear in it; its value does not matter."""
-    return apply("expand", like.graph.constant(0.0, like.dtype), shape=like.shape)
+    """A new tensor of the same type, as the argument of a rule that is linear in it. Its value does not matter, but a 0
+    would: `pullback` leaves out the zeros of gradients, which would then not depend on it."""
+    return apply("expand", like.graph.constant(1.0, like.dtype), shape=like.shape)

@@ -365,8 +365,9 @@ class Tracing(threading.local):
     body: Graph | None = None
     graph: Graph | None = None
     runs = 0  # programs that this thread has compiled while tracing a function
-    # The checks of inputs for a call that computes at once: input names, each with a function that checks an array.
-    checks: list[tuple[str, Callable[[Any], None]]] | None = None
+    # The checks of inputs for a call that computes at once: input names, each with a function that checks an array, and
+    # whether rlx.Arrays are read for it.
+    checks: list[tuple[str, Callable[[Any], None], bool]] | None = None
 
 
 TRACING = Tracing()

@@ -62,16 +62,16 @@ def floats(*xs: Tensor) -> tuple[Tensor, ...]:
     return tuple(x if x.dtype.is_float else cast_to(x, work) for x in xs)
 
 
-def check_known(x: Tensor, check: Callable[[Any], None]) -> None:
+def check_known(x: Tensor, check: Callable[[Any], None], read: bool = False) -> None:
     """Checks the values of x (or of the tensor it was cast from) if the host knows them: a constant's now, those of an
-    input of a call outside a trace before each run."""
+    input of a call outside a trace before each run. With `read` it knows rlx.Arrays too, which it reads once each."""
     node = x.node
     if node.op.name == "cast":
         node = node.inputs[0].node
     if node.op.name == "constant":
         check(node.attrs["value"])
     elif node.op.leaf is Leaf.INPUT and node.output.graph is TRACING.graph and TRACING.checks is not None:
-        TRACING.checks.append((node.attrs["name"], check))
+        TRACING.checks.append((node.attrs["name"], check, read))
 
 
 def check_inputs(op: str, types: Sequence[TensorType], low: int, high: int | None = None) -> None:

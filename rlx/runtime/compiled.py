@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 _KEPT_NODES = 256  # the passes over a smaller graph take about as long as reading it from the disk's cache
 
 
-def _least_spared(info: DeviceInfo) -> int:
-    """The arena size in bytes from which it is worth the time to look for a smaller plan."""
-    return SPARED_BYTES if info.kind == "cpu" else max(SPARED_BYTES, info.memory_bytes // SPARED_PART)
+def _roomy(info: DeviceInfo, plan: MemoryPlan) -> bool:
+    """Whether a plan leaves a GPU so much memory that time counts more."""
+    return info.kind != "cpu" and plan.arena_bytes < info.memory_bytes // SPARED_PART
 
 
 class CompiledGraph(Closing):
@@ -493,13 +493,14 @@ class CompiledGraph(Closing):
             return self._make_plan(prepared._replace(graph=graph))
 
         plan = plan_of(prepared.graph)
-        if budget is None and plan.arena_bytes < _least_spared(self.device.info):
+        if budget is None and plan.arena_bytes < SPARED_BYTES:
             return prepared
         from rlx.driver.memory.planner import recompute, spare  # few programs need them
 
         if budget is not None:
             return prepared._replace(graph=recompute.fit(prepared.graph, budget, plan_of).graph)
-        return prepared._replace(graph=spare.spared(prepared.graph, plan, plan_of))
+        smaller = spare.spared(prepared.graph, plan, plan_of, _roomy(self.device.info, plan))
+        return prepared._replace(graph=smaller)
 
     def _make_plan(self, prepared: Prepared, outside: Container[str] | None = None) -> MemoryPlan:
         """The plan of a prepared graph with weights and states at their current slots. The last one is cached."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
+from weakref import ReferenceType, ref
 
 import numpy as np
 
@@ -47,6 +48,7 @@ from rlx.runtime.array import Array, array
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.exchange import adopted
 from rlx.runtime.jit import Traced, trace
+from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out
 from rlx.runtime.session import Session
 
@@ -325,8 +327,13 @@ def _compiled(
     exe = Session(device.info.id).compile(traced.graph)
     places = {name: i for i, name in enumerate(traced.names)}
     program = _runner(exe, traced, call.leaves, function.__name__)
-    checked = [(places[name], check) for name, check in checks
-               if name in places and isinstance(call.leaves[places[name]], np.ndarray)]  # fmt: skip
+    checked: list[tuple[int, Callable[[Any], None]]] = []
+    for name, check, read in checks:
+        leaf = call.leaves[places[name]] if name in places else None
+        if isinstance(leaf, np.ndarray):
+            checked.append((places[name], check))
+        elif read and isinstance(leaf, Array):
+            checked.append((places[name], _once(check)))
     if checked:
         program.run = _checking(program.run, checked)
     return program
@@ -341,6 +348,20 @@ def _checking(run: Run, checked: Sequence[tuple[int, Callable[[Any], None]]]) ->
         return run(leaves)
 
     return work
+
+
+def _once(check: Callable[[Any], None]) -> Callable[[Any], None]:
+    """The check of an Array's values. Reading them waits for the device, so the Array of the last call is not read
+    again, unless another library may have changed it."""
+    last: ReferenceType[Array] | None = None
+
+    def of_array(x: Array) -> None:
+        nonlocal last
+        if last is None or last() is not x or x._borrowed or x._shared is not None:
+            check(x.numpy())
+            last = ref(x)
+
+    return of_array
 
 
 def _arranged(
@@ -460,12 +481,63 @@ def _sharing(x: Array, t: TensorType, at: int) -> Array:
 
 def direct(exe: CompiledGraph, traced: Traced, leaves: Sequence[Any], out: Out) -> Run | None:
     """A run of a jitted function's program on the memory of its arguments and of fresh results, as a call outside a
-    trace: for a small program on the CPU that takes a fraction of `CompiledGraph.run`'s time. None for all others, and
-    where arguments or results have to be copied."""
-    if exe.device.info.kind != "cpu" or len(exe.program.nodes) > _DIRECT_NODES or exe.plan.total_bytes > _DIRECT_BYTES:
+    trace: for a small program that takes a fraction of `CompiledGraph.run`'s time. None for all others, and where
+    arguments or results have to be copied, as to the host."""
+    if exe.device.info.kind != "cpu":
+        begin = direct_launch(exe, traced, leaves) if out == "device" else None
+        return None if begin is None else partial(_waited, begin, exe, traced)
+    if not _runs_directly(exe):
         return None
     program = _runner(exe, traced, leaves, exe.graph.name, out)
     return None if program.copies else program.run
+
+
+def direct_launch(
+    exe: CompiledGraph, traced: Traced, leaves: Sequence[Any]
+) -> Callable[[Sequence[Any]], Launch[Any] | None] | None:
+    """As `direct`, for a program on a GPU whose arguments lie there: it begins a run, or gives None where that is left
+    to `CompiledGraph.launch`: for results with unread checks, and after errors."""
+    device = exe.device
+    plain = all(type(x) is Array or isinstance(x, int | float) for x in leaves)
+    if device.info.kind == "cpu" or not plain or not _runs_directly(exe):
+        return None
+    if any(not isinstance(r, str) for r in traced.results):
+        return None
+    names = list(visible(exe.graph.outputs))
+    single = len(names) == 1
+    flat = ("leaf", 0) if single else ("tuple", tuple(("leaf", i) for i in range(len(names))))
+    program = _runner(exe, traced._replace(out=flat, results=list(names)), leaves, exe.graph.name)
+    if program.copies:
+        return None
+    run, mark, arrange = program.run, device.mark, partial(traced.result, ())
+
+    def begin(given: Sequence[Any]) -> Launch[Any] | None:
+        for x in given:
+            if type(x) is Array and (x._unread is not None or x._buffer is None):
+                return None
+        try:
+            made = run(given)
+        except RlxError:
+            return None
+        arrays = {names[0]: made} if single else dict(zip(names, made, strict=True))
+        return Launch(arrays, mark(), None, arrange)
+
+    return begin
+
+
+def _runs_directly(exe: CompiledGraph) -> bool:
+    return len(exe.program.nodes) <= _DIRECT_NODES and exe.plan.total_bytes <= _DIRECT_BYTES
+
+
+def _waited(
+    begin: Callable[[Sequence[Any]], Launch[Any] | None], exe: CompiledGraph, traced: Traced, given: Sequence[Any]
+) -> Any:
+    """The results of a run once it is complete."""
+    launch = begin(given)
+    if launch is not None:
+        return launch.wait()
+    feeds, slots = traced.feeds(Arguments(None, list(given), []))
+    return traced.result(slots, exe.run(feeds, "device"))
 
 
 def _in_host_memory(

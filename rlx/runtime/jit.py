@@ -170,6 +170,7 @@ def _dtype(name: str, label: str, array: Any) -> DType:
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
+_Runs = dict[Any, Callable[[Sequence[Any]], Any] | bool | None]
 
 
 class Jitted(Generic[P, R]):
@@ -212,7 +213,8 @@ class Jitted(Generic[P, R]):
             )
         # By the types of arguments that are arrays and numbers, runs on their memory (rlx.runtime.eager.direct).
         # The second call makes one: False after the first, None where it cannot be; no dict for functions without any.
-        self._direct: dict[Any, Callable[[Sequence[Any]], Any] | bool | None] | None = None
+        self._direct: _Runs | None = None
+        self._begins: _Runs = {}  # what launches them on a GPU, by the same keys (rlx.runtime.eager.direct_launch)
         static = self._parameters.nums or self._parameters.names
         if self._session is None and not self._donate and dims is None and not static:
             self._direct = {}
@@ -245,17 +247,12 @@ class Jitted(Generic[P, R]):
             args, kwargs = unflatten(call.skeleton, call.leaves)
             return self._function(*args, **kwargs)
         exe, traced = self._compiled(call)
-        if runs is not None and key is not None and isinstance(exe, CompiledGraph):
-            if key not in runs:
-                if len(runs) >= CACHE_SIZE:
-                    runs.clear()
-                runs[key] = False
-            elif runs[key] is False:
-                from rlx.runtime.eager import direct  # it imports this module
+        if runs is not None and key is not None and isinstance(exe, CompiledGraph) and _again(runs, key):
+            from rlx.runtime.eager import direct  # it imports this module
 
-                run = runs[key] = direct(exe, traced, call.leaves, self._out)
-                if run is not None:
-                    return run(call.leaves)
+            run = runs[key] = direct(exe, traced, call.leaves, self._out)
+            if run is not None:
+                return run(call.leaves)
         feeds, slots = traced.feeds(call)
         return traced.result(slots, exe.run(feeds, self._out))
 
@@ -264,10 +261,19 @@ class Jitted(Generic[P, R]):
         `wait` returns, are the function's results, with rlx.Arrays for its arrays.
 
         Raises: as a call, before anything is written; GraphError within another traced function."""
+        key = None if self._direct is None or kwargs else _plain_key(args)
+        begin = self._begins.get(key)
+        begun: Launch[Any] | None = begin(args) if callable(begin) else None
+        if begun is not None:
+            return begun
         call = self._parameters.take_apart(args, kwargs)
         if any(isinstance(a, Tensor) for a in call.leaves):
             raise GraphError(f"{self._name}: launch begins a run; within a traced function call {self._name} itself")
         exe, traced = self._compiled(call)
+        if key is not None and isinstance(exe, CompiledGraph) and _again(self._begins, key):
+            from rlx.runtime.eager import direct_launch  # it imports this module
+
+            begin = self._begins[key] = direct_launch(exe, traced, call.leaves)
         feeds, slots = traced.feeds(call)
         return exe.launch(feeds).arranged(functools.partial(traced.result, slots))
 
@@ -389,6 +395,16 @@ class Jitted(Generic[P, R]):
             for name, o, leaf in zip(self._parameters.input_names(call), call.origins, call.leaves, strict=True)
             if self._parameters.argument(o) in asked and not is_python_number(leaf)
         ]
+
+
+def _again(runs: _Runs, key: Any) -> bool:
+    """Whether a call is the second with its key, which makes a run for those after it. Notes the first."""
+    if key not in runs:
+        if len(runs) >= CACHE_SIZE:
+            runs.clear()
+        runs[key] = False
+        return False
+    return runs[key] is False
 
 
 def _plain_key(args: Sequence[Any]) -> tuple[Any, ...] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -254,7 +255,7 @@ BAD: list[tuple[Callable[[], Any], type[RlxError], str]] = [
     (lambda: signal.lfilter([1.0], [], X), ShapeError, "a is"),
     (lambda: signal.sosfilt(np.ones((2, 5)), X), ShapeError, r"\(n, 6\)"),
     *[(lambda kind=kind: signal.lfilter(kind([1.0, 2.0]), kind([0.0, 1.0]), X), ShapeError, r"a\[0\] is 0")
-      for kind in (list, np.array)],
+      for kind in (list, np.array, partial(rlx.array, device="cpu"))],
     *[(lambda kind=kind: signal.sosfilt(kind(SOS * [1, 1, 1, 0, 1, 1]), X), ShapeError, r"sos\[:, 3\] is \[0\.0, ")
       for kind in (np.ndarray.tolist, np.float32)],
     (lambda: signal.filtfilt([1.0], np.array([0.0, 1.0]), X), ShapeError, r"a\[0\] is 0"),
@@ -274,6 +275,15 @@ def test_bad_arguments(number: int) -> None:
     call, error, text = BAD[number]
     with pytest.raises(error, match=text):
         call()
+
+
+def test_coefficients_on_a_device_are_checked_in_each_call() -> None:
+    x, good, bad = (rlx.array(a, device="cpu") for a in (X[0], SOS, SOS * [1, 1, 1, 0, 1, 1]))
+    want = scipy.signal.sosfilt(SOS, X[0])
+    for _ in range(2):
+        close(np.asarray(signal.sosfilt(good, x)), want)
+        with pytest.raises(ShapeError, match=r"sos\[:, 3\] is \[0\.0, "):
+            signal.sosfilt(bad, x)
 
 
 STFTS: list[dict[str, Any]] = [

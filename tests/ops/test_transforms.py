@@ -15,8 +15,8 @@ from tests.ops.transforms_sweep import batched_ops, bound, patterns, slope, smal
 DIFFERENTIABLE = sorted(n for n, op in REGISTRY.items() if op.vjp is not NOT_DIFFERENTIABLE)
 # One of each rule of batching, of what goes by parts and in a loop, and of control ops.
 SAMPLE = {
-    "add", "attention", "batch_norm", "cond", "conv_grad_weight", "dynamic_slice", "gather", "lora_matmul", "matmul",
-    "packed_matmul", "random_bits", "reshape", "scan", "scatter", "sum", "while_loop",
+    "add", "attention", "batch_norm", "causal_conv", "cond", "conv_grad_weight", "dynamic_slice", "gather",
+    "lora_matmul", "matmul", "packed_matmul", "random_bits", "reshape", "scan", "scatter", "sum", "while_loop",
 }  # fmt: skip
 
 

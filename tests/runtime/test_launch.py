@@ -5,13 +5,16 @@ from __future__ import annotations
 import gc
 import random
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 import rlx
-from rlx.errors import GraphError, StepLimitExceeded, UnsupportedOp
+from rlx.errors import ArenaError, GraphError, StepLimitExceeded, UnsupportedOp
 from rlx.runtime import Session
+from tests.devices import device_here
 from tests.threads import at_once
 
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
@@ -34,6 +37,29 @@ def test_a_chain_of_launches_keeps_order(session: Session) -> None:
         held, want = {"x": launch.results["y"]}, want * np.float32(2) + ONE
     np.testing.assert_array_equal(launch.wait("host")["y"], want)
     assert launch.done() and launch.wait()["y"] is launch.results["y"]
+
+
+@pytest.mark.parametrize("call", [lambda f, *args: f.launch(*args).wait(), lambda f, *args: f(*args)])
+def test_a_small_jitted_function_runs_on_the_memory_of_its_arrays(
+    call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the third call on nothing is copied, on a GPU too."""
+    where = device_here("vulkan").info.id
+    f = rlx.jit(lambda x, rate: {"y": x * rate + 1.0, "z": [rlx.abs(x)]}, device=where, out="device")
+    held = rlx.array(X, device=where)
+    for _ in range(2):
+        call(f, held, 3.0)
+    with monkeypatch.context() as patched:
+        for method in ("run", "launch"):
+            patched.setattr(rlx.CompiledGraph, method, lambda *_: pytest.fail("it copies"))
+        for rate in (0.5, -2.0, 3.0):
+            results = call(f, held, rate)
+            np.testing.assert_array_equal(results["y"], X * np.float32(rate) + ONE)
+            np.testing.assert_array_equal(results["z"][0], np.abs(X))
+            assert isinstance(results["y"], rlx.Array)
+    held.close()
+    with pytest.raises(ArenaError, match="closed"):
+        call(f, held, 1.0)
 
 
 def test_one_program_begun_again_with_other_values(session: Session) -> None:

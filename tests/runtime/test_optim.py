@@ -208,10 +208,11 @@ def test_small_parameters_take_few_launches(name: str, optimizer: optim.Optimize
     "name, optimizer, launches", [("adafactor", optim.adafactor(), 92), ("muon", optim.muon(1e-3), 125)]
 )
 @pytest.mark.parametrize("device", ["cpu", "vulkan"])
-def test_parameters_of_a_size_share_launches_and_keep_their_bits(
+def test_parameters_of_a_size_share_launches_and_move_as_alone(
     name: str, optimizer: optim.Optimizer, launches: int, device: str
 ) -> None:
-    """The reductions and products of equally large parameters are few launches; each moves as it does alone."""
+    """The reductions and products of equally large parameters are few launches; each moves as it does alone, by Muon up
+    to the rounding of products, which a device may sum in another order for a stack."""
 
     def step(params: Any, state: Any, gradients: Any) -> Any:
         updates, state = optimizer.update(gradients, state, params)
@@ -227,7 +228,10 @@ def test_parameters_of_a_size_share_launches_and_keep_their_bits(
         alone, own_state = jitted(own, optimizer.init(own), own)
         among = {key: moved[key]}, [{key: t[key]} for t in state[1:]]
         for ours, theirs in zip(rlx.tree.leaves((alone, own_state[1:])), rlx.tree.leaves(among), strict=True):
-            np.testing.assert_array_equal(ours, theirs, strict=True)
+            if name == "muon":
+                np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-6, strict=True)
+            else:
+                np.testing.assert_array_equal(ours, theirs, strict=True)
 
 
 def test_parameters_beyond_the_limit_come_in_several_stacks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ ALIGNMENT = 256  # bytes; every slot begins on a multiple of it, except aliases 
 CONST = "const"
 PLANNERS = ("reuse", "bump")
 SPARED_BYTES = 1 << 28  # arenas of at least this size are made smaller by recomputing cheap nodes (`planner/spare.py`)
-SPARED_PART = 8  # and only if they take at least 1/SPARED_PART of a GPU's memory
+SPARED_PART = 8  # an arena below 1/SPARED_PART of a GPU's memory leaves memory to spare
 
 
 

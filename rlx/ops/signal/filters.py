@@ -53,7 +53,7 @@ def _check_divisor(op: str, what: str, c: TensorLike, x: Tensor, at: int) -> Non
         if (first.astype(x.dtype.np) == 0).any():
             raise ShapeError(f"{op}: {what} is {first.tolist()}; the others are divided by it: expected no 0")
 
-    check_known(tensors(op, x, c)[1], check)
+    check_known(tensors(op, x, c)[1], check, read=True)
 
 
 def _sections(op: str, sos: TensorLike, x: Tensor) -> list[tuple[list[Tensor], list[Tensor]]]:
@@ -121,7 +121,7 @@ def lfilter(b: TensorLike, a: TensorLike, x: TensorLike, axis: int = -1, zi: Ten
     - 1 in place of the samples; then (y, zf) is given, with those behind the last. Dtype: x's, f32 for what is no float
     of 32 or 64 bits; coefficients are rounded to it. Gradient: to x, b, a and zi. Numerics: a scan over the samples on
     the device in the transposed direct form II; a convolution where a has one element. Raises: ShapeError, also
-    where the host knows that a[0] is 0. Follows scipy.signal.lfilter.
+    where a[0] is 0, outside of a trace. Follows scipy.signal.lfilter.
     """
     op = "signal.lfilter"
     signal, at = signal_of(op, tensors(op, b, a, x)[2], axis)

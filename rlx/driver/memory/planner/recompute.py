@@ -24,6 +24,7 @@ ROUNDS = 10  # plans that are tried for one budget
 REACHED = (0.9, 0.75, 0.6, 0.5, 0.4, 0.3, 0.2)  # fractions of a program's memory that are tried, for the error's hint
 CLOSE = 0.97  # a plan that uses at least this fraction of the budget is not improved further
 PRODUCTS_PER_BYTE = 8  # multiplications that take as long as reading or writing one byte
+HALF_PRODUCTS_PER_BYTE = 128  # those of halves in a GPU's matrix units
 
 
 class Fitted(NamedTuple):
@@ -82,10 +83,13 @@ def within(graph: Graph, plan: MemoryPlan, nbytes: float) -> Fitted:
     return Schedule(graph, plan).within(nbytes)
 
 
-def cost(node: Node) -> float:
-    """The estimated time of a node, expressed in bytes read and written."""
+def cost(node: Node, matrix_units: bool = False) -> float:
+    """The estimated time of a node, expressed in bytes read and written; with `matrix_units`, where these multiply
+    halves."""
     own = cost_of(node)
-    return sum(t.type.nbytes for t in node.inputs) + own.nbytes + own.multiplications / PRODUCTS_PER_BYTE
+    halves = matrix_units and any(t.dtype.is_half for t in node.inputs)
+    rate = HALF_PRODUCTS_PER_BYTE if halves else PRODUCTS_PER_BYTE
+    return sum(t.type.nbytes for t in node.inputs) + own.nbytes + own.multiplications / rate
 
 
 class Schedule:

@@ -15,12 +15,13 @@ from typing import NamedTuple
 import numpy as np
 
 from rlx.driver.memory.plan import SPARED_BYTES, MemoryPlan
-from rlx.driver.memory.planner.recompute import Schedule
+from rlx.driver.memory.planner.recompute import Schedule, cost
 from rlx.ir import Graph, Leaf, Node
 from rlx.ir.rewrite import Rewriter
 
 LARGE_BYTES = 1 << 20  # smaller tensors are kept
-WORK = 0.02  # recomputation costs at most this fraction of the work of all nodes
+WORK = 0.02  # recomputation costs at most this fraction of the work of all nodes,
+ROOMY_WORK = 0.005  # or this one on a GPU with memory to spare
 GAIN = 0.05  # it must save at least this fraction of the arena
 
 
@@ -32,21 +33,25 @@ class _Candidate(NamedTuple):
     next: int
 
 
-def spared(graph: Graph, plan: MemoryPlan, plan_of: Callable[[Graph], MemoryPlan]) -> Graph:
+def spared(
+    graph: Graph, plan: MemoryPlan, plan_of: Callable[[Graph], MemoryPlan], roomy: bool = False
+) -> Graph:
     """The graph, whose plan is given, with elementwise nodes repeated so that its arena is smaller; itself where the
-    arena is small, or would hardly be smaller."""
+    arena is small, or would hardly be smaller. `roomy`: for a GPU with memory to spare, on which time counts more."""
     if plan.arena_bytes < SPARED_BYTES:
         return graph
     schedule = Schedule(graph, plan)
-    chosen = _chosen(schedule)
+    total = sum(cost(n, True) for n in graph.nodes if not n.op.leaf) if roomy else schedule.total
+    chosen = _chosen(schedule, (ROOMY_WORK if roomy else WORK) * total)
     if not chosen:
         return graph
     smaller = _repeated(schedule, chosen)
     return smaller if plan_of(smaller).arena_bytes <= (1 - GAIN) * plan.arena_bytes else graph
 
 
-def _chosen(s: Schedule) -> list[_Candidate]:
-    """The tensors worth recomputing: of those kept across the peak the largest first, until none is left."""
+def _chosen(s: Schedule, work: float) -> list[_Candidate]:
+    """The tensors worth recomputing: of those kept across the peak the largest first, until none is left or they would
+    cost more than `work`."""
     ends = {root: (max(uses) if uses else s.maker[root]) for root, uses in s.uses.items()}
     ends.update(dict.fromkeys(s.kept, len(s.nodes)))
     live = np.zeros(len(s.nodes) + 2, np.int64)
@@ -58,7 +63,6 @@ def _chosen(s: Schedule) -> list[_Candidate]:
     candidates.sort(key=lambda c: (-s.size[c.root], c.root, c.last))
     chosen: list[_Candidate] = []
     sources: set[int] = set()  # sources of chosen tensors, which must stay in memory
-    work = WORK * s.total
     while candidates:
         peak = int(live.argmax())
         best = next((c for c in candidates if c.last < peak < c.next), None)
