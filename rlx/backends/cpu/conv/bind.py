@@ -114,7 +114,7 @@ def _dense(
     streamed = w.nbytes if groups == 1 and ctx.is_fixed(node.inputs[1]) else 0
     tile = choose_tile(ctx.machine, len(rows), o // groups, streamed, 8 * size)
     how = "fma64" if size == 8 else "fma"
-    product = Product(rows, terms, size, result, inner * size, tree, operands, (zero, image), how, outside)
+    product = Product(rows, terms, size, result, inner * size, tree, operands, (zero, image), how, outside=outside)
     width = tile.vectors * ctx.machine.lanes(8 * size)
     filters = _as_matrices(w, groups)
     if ctx.is_fixed(node.inputs[1]):

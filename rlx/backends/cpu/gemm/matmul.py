@@ -117,7 +117,7 @@ def bind_matmul(
     tile = choose_tile(ctx.machine, len(rows), n, streamed, element.bits)
     packed: dict[int, Panels] = {}  # products may share a matrix, which is packed once, before the first product
     for base, apart, right, result in places:
-        product = Product(rows, k, a.strides[-1], result, apart, tree, operands, (a,), how, base)
+        product = Product(rows, k, a.strides[-1], result, apart, tree, operands, (a,), how, base=base)
         panels = packed.get(address(right))
         if panels is None:
             panels = _panels(right, tile, fixed, ctx)
