@@ -24,7 +24,7 @@ from rlx.dtypes import DType, as_dtype, f32
 from rlx.ir import Expr
 from rlx.ir import expr as ex
 from rlx.ir.expr import linearize, substitute
-from rlx.records import Record, replace
+from rlx.records import Record, field, replace
 
 Addresses = npt.NDArray[np.int64]
 
