@@ -217,7 +217,7 @@ class FusionGroupFinder:
         if not (self.halves and widens_half(node)) or node.output.id in self.results:
             return False
         others = [self.nodes[j] for j in self.users[node.output.id] if not fusible(self.nodes[j])]
-        return bool(others) and all(other.op.joins == "add" for other in others)
+        return bool(others) and all(map(adds_up, others))
 
     def _port(self, t: Tensor) -> _Port:
         x, repeat = self.read(t)
@@ -350,6 +350,11 @@ class FusionGroupFinder:
 def widens_half(node: Node) -> bool:
     """Whether a node casts halves to a wider float."""
     return node.op.converts and node.inputs[0].dtype.is_half and node.outputs[0].dtype in (f32, f64)
+
+
+def adds_up(node: Node) -> bool:
+    """Whether a node is a sum or a mean over axes, unlike a running sum and the mean of a window, which also add."""
+    return node.op.joins == "add" and "axes" in node.attrs
 
 
 def fusible(node: Node) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlx.dtypes import f32
 from rlx.ir import Graph, Node, Rewriter, Tensor
-from rlx.passes.fusion_groups import widens_half
+from rlx.passes.fusion_groups import adds_up, widens_half
 
 Key = tuple[int, tuple[int, ...]]
 
@@ -40,7 +40,7 @@ def share_means(graph: Graph) -> Graph:
 
 def _halves(node: Node) -> Tensor | None:
     """The halves of which a node is the mean, in their dtype or in f32; None for any other node."""
-    if not node.op.averages or "axes" not in node.attrs:  # as a pool's mean
+    if not (node.op.averages and adds_up(node)):
         return None
     x = node.inputs[0]
     if x.dtype.is_half:

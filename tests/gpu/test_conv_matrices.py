@@ -429,6 +429,27 @@ def test_a_transposition_that_moves_no_byte_is_no_step(planner: str) -> None:
     assert len(between) == 1, between
 
 
+def _updated(graph: Graph) -> None:
+    """An image with its channels last, some rows of which are set before it is turned."""
+    x = graph.input("x", (2, 16, 6, 5), "bf16")
+    weights = [graph.input(f"w{i}", (16, 16, 3, 3), "bf16") for i in range(3)]
+    one, other = (rlx.conv(x, w, pads=1).transpose(0, 2, 3, 1) for w in weights[:2])
+    both = rlx.tanh(one).at[:, 2:4].set(rlx.exp(other)[:, 1:3])
+    graph.output("y", rlx.conv(both.transpose(0, 3, 1, 2), weights[2], pads=1))
+
+
+@on_host
+@pytest.mark.vulkan
+@pytest.mark.parametrize("planner", ["reuse", "bump"])
+def test_what_is_made_by_more_than_one_write_is_moved_whole(planner: str) -> None:
+    """An update writes a part of what it gives: the rest is a copy, or lies there already."""
+    with forcing(algorithm="matrices", tile="s", stages=4, split_k=1):
+        graph, planned, lowering = program(_updated, planner)
+    feeds = _feeds(graph)
+    got = carried_out(graph, planned, lowering, [feeds[n] for n in graph.inputs], "cuda")
+    close(got["y"], evaluate(graph, feeds, upcast=True)[graph.outputs["y"].id], nmse=1e-4, worst=5e-2)
+
+
 def _statistics(graph: Graph) -> None:
     """Gradients through norms over a batch's pixels, written with mean, var and batch_norm."""
     x, scale = graph.input("x", (2, 8, 6, 6), "bf16"), graph.input("s", (16,), "bf16")

@@ -9,6 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import rlx
+from tests import devices
 from tests.full import sampled
 from tests.gpu.lowered import Array, close, lower, run
 
@@ -113,3 +115,18 @@ def test_more_groups_than_one_grid_axis() -> None:
     x = np.arange(1000 * 300, dtype=np.int32).reshape(1000, 300)
     got = run("sum", x, axes=(1,), keepdims=False, limits=Limits(max_groups=(7, 65535, 65535)))
     np.testing.assert_array_equal(got, x.sum(1, dtype=np.int32))
+
+
+def test_what_else_adds_reads_widened_halves_as_they_are_widened() -> None:
+    """A running sum and the mean of a window are no sums over axes, which read halves in place of an f32 copy."""
+    x = np.random.default_rng(0).standard_normal((2, 3, 6, 8)).astype(np.float16)
+
+    def added(x: rlx.Tensor) -> tuple[rlx.Tensor, ...]:
+        wide = x.astype("f32")
+        return rlx.cumsum(wide, axis=3), rlx.avg_pool(wide, 2), rlx.sum(wide, axis=(0, 2))
+
+    running, pooled, total = devices.run(devices.session_here("vulkan"), added, x)
+    wide = x.astype(np.float64)
+    close(running, np.cumsum(wide, axis=3))
+    close(pooled, wide.reshape(2, 3, 3, 2, 4, 2).mean(axis=(3, 5)))
+    close(total, wide.sum(axis=(0, 2)))

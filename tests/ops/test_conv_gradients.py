@@ -15,6 +15,7 @@ from rlx.autodiff import gradients
 from rlx.conformance.oracle import evaluate
 from rlx.errors import ShapeError
 from rlx.ir import Graph, Tensor
+from rlx.ops.control.steps import cost_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Ints = tuple[int, ...]
@@ -171,3 +172,17 @@ def test_avg_pool(ceil: bool, counted: bool) -> None:
         )
         tried += 1
     assert tried > 50
+
+
+def test_what_a_strided_convolution_and_its_gradients_multiply() -> None:
+    """Each number of the result goes with a filter of 2 x 3 x 3, and so it does in both gradients."""
+    g = Graph("strided")
+    x, w = g.input("x", (2, 4, 9, 9)), g.input("w", (6, 2, 3, 3))
+    y = ops.conv(x, w, strides=(2, 2), padding=1, groups=2)
+    wrong = gradients(ops.sum(y * y), [x, w])
+    turned = ops.conv_transpose(y, w, strides=(2, 2), padding=1, groups=2)
+    for i, t in enumerate((*wrong, turned)):
+        g.output(f"y{i}", t)
+    counts = {node.op.name: cost_of(node).multiplications for node in g.nodes if node.op.family == "conv"}
+    assert set(counts) == {"conv", "conv_grad_input", "conv_grad_weight", "conv_transpose"}
+    assert set(counts.values()) == {2 * 6 * 5 * 5 * 2 * 3 * 3}

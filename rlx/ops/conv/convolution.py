@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -145,16 +145,21 @@ def _bias_gradient(node: Node, d: Tensor) -> tuple[Tensor, ...]:
     return (cast_to(apply("sum", d, axes=axes, keepdims=False), node.inputs[2].dtype),)
 
 
-def conv_cost(node: Node) -> Cost:
-    """The forward pass and both gradients multiply each element of the larger image by a filter."""
-    x, w, y = *node.inputs[:2], node.outputs[0]
-    count = max(y.size, x.size) * math.prod(w.shape[1:])
-    return Cost(written(node), count, terms=8 * count)
+def conv_cost(image: int, filters: int = 1) -> Callable[[Node], Cost]:
+    """The cost of an op in which each element of an image, the convolution's result or what has its shape, goes with
+    all of a filter. Both numbers are places among a node's inputs and result."""
+
+    def cost(node: Node) -> Cost:
+        tensors = (*node.inputs, node.output)
+        count = tensors[image].size * math.prod(tensors[filters].shape[1:])
+        return Cost(written(node), count, terms=8 * count)
+
+    return cost
 
 
 register(
     Op("conv", "conv", _conv_infer, computed(_pair)(_conv), "torch.nn.functional.conv2d", _conv_vjp, kernel="conv",
-       decompose=_conv_decompose, contracts=True, cost=conv_cost, epilogue=1, batch=batching.folded(1, 2))
+       decompose=_conv_decompose, contracts=True, cost=conv_cost(-1), epilogue=1, batch=batching.folded(1, 2))
 )  # fmt: skip
 
 
@@ -224,7 +229,7 @@ def _grad_input_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tens
 
 register(
     Op("conv_grad_input", "conv", _grad_input_infer, computed(_pair)(_spread), "torch.nn.grad.conv2d_input",
-       _grad_input_vjp, kernel="conv", contracts=True, cost=conv_cost, batch=batching.folded(1))
+       _grad_input_vjp, kernel="conv", contracts=True, cost=conv_cost(0), batch=batching.folded(1))
 )  # fmt: skip
 
 
@@ -268,7 +273,7 @@ def _grad_weight_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Ten
 
 register(
     Op("conv_grad_weight", "conv", _grad_weight_infer, computed(_pair)(_grad_weight), "torch.nn.grad.conv2d_weight",
-       _grad_weight_vjp, kernel="conv_weight", contracts=True, cost=conv_cost)
+       _grad_weight_vjp, kernel="conv_weight", contracts=True, cost=conv_cost(1, -1))
 )  # fmt: skip
 
 
@@ -358,7 +363,7 @@ def _reached(result: Ints, sizes: Ints, kernel: Ints, attrs: Attrs) -> tuple[Int
 
 register(
     Op("conv_transpose", "conv", _transpose_infer, computed(_pair)(_conv_transpose),
-       "torch.nn.functional.conv_transpose2d", _transpose_vjp, kernel="conv", contracts=True, cost=conv_cost,
+       "torch.nn.functional.conv_transpose2d", _transpose_vjp, kernel="conv", contracts=True, cost=conv_cost(0),
        batch=batching.folded(1, 2))
 )  # fmt: skip
 

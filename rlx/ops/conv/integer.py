@@ -77,7 +77,7 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 
 register(
     Op("integer_conv", "conv", _infer, _integers, "torch.nn.functional.conv2d of integers", NOT_DIFFERENTIABLE,
-       kernel="integer_conv", decompose=_decompose, contracts=True, cost=conv_cost)
+       kernel="integer_conv", decompose=_decompose, contracts=True, cost=conv_cost(-1))
 )  # fmt: skip
 
 

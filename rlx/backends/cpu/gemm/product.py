@@ -24,7 +24,7 @@ from rlx.dtypes import DType, as_dtype, f32
 from rlx.ir import Expr
 from rlx.ir import expr as ex
 from rlx.ir.expr import linearize, substitute
-from rlx.records import Record, replace
+from rlx.records import Record, field, replace
 
 Addresses = npt.NDArray[np.int64]
 
@@ -200,8 +200,10 @@ class Product(Record):
     operands: Sequence[tuple[Array, int, int]] = ()
     keep: tuple[object, ...] = ()
     how: str = "fma"  # as GemmKernel's; for integers of 8 bits a term is a 32-bit word
-    base: int = 0  # what the addresses in `rows` are counted from: with a's own, the table is the same wherever a lies
-    outside: int = 0  # the address of the zeros that taps in an image's padding read; 0 where there are none
+    # What the addresses in `rows` are counted from: with a's own, the table is the same wherever a lies.
+    base: int = field(default=0, kw_only=True)
+    # The address of the zeros that taps in an image's padding read; 0 where there are none.
+    outside: int = field(default=0, kw_only=True)
 
 
 def product_steps(p: Product, b: Panels, tile: Tile, ctx: EngineContext, name: str) -> list[EngineStep]:

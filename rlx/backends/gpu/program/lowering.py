@@ -158,6 +158,7 @@ class Lowering:
         self.within: dict[int, str] = {}  # id of a result -> the name of the later node that computes it
         self.trees: dict[Hashable, KnownTree] = {}  # launches of expression trees, by everything they depend on
         self._blocks: dict[bytes, Ref] = {}
+        self._begun: dict[int, int] = {}  # id of a result -> the number of steps before its node's
         self._scratch_used = 0
         self._label = ""
 
@@ -285,28 +286,32 @@ class Lowering:
     def make_at(self, tensor: Tensor, target: Ref) -> bool:
         """Lets the step that makes a tensor write it to `target`, into which its only reader, the current node, would
         copy it. Returns whether it does: not where the tensor has other readers or shares its bytes with another one,
-        or where a step since then uses the target."""
+        where several steps make it or one leaves some of its bytes as they were, or where a step since then uses the
+        target."""
         source = self.ref(tensor)
         readers = self.readers.get(tensor.id, [])
         aligned = source.offset % _SAME_ALIGNMENT == target.offset % _SAME_ALIGNMENT
         if len(readers) != 1 or tensor.id in self.moved or is_alias(tensor.node, self.plan) or not aligned:
             return False
-        for number in range(len(self.steps) - 1, -1, -1):
-            step = self.steps[number]
-            if any(ref.overlaps(target) for ref in (*step.reads, *step.writes)):
-                return False
-            if any(ref.overlaps(source) for ref in step.writes):
-                moved = _written_to(step, source, target)
-                if moved is not None:
-                    self.steps[number] = moved
-                return moved is not None
-        return False
+        begun = self._begun.get(tensor.id, len(self.steps))
+        making = [i for i in range(begun, len(self.steps)) if any(r.overlaps(source) for r in self.steps[i].writes)]
+        if len(making) != 1:
+            return False
+        since = self.steps[making[0] :]
+        if any(ref.overlaps(target) for step in since for ref in (*step.reads, *step.writes)):
+            return False
+        held = {r for r in map(self.ref, tensor.node.inputs) if r.overlaps(source)}
+        moved = _written_to(since[0], source, target) if held <= {*since[0].reads} else None
+        if moved is not None:
+            self.steps[making[0]] = moved
+        return moved is not None
 
     # -- driving
 
     def lower(self, node: Node) -> int:
         """Lowers one node (natively where a rule takes it, else as a host call). Returns how many steps it became."""
         before = len(self.steps)
+        self._begun.update((t.id, before) for t in node.outputs)
         self._label = self.chooser.node = node.name
         self._scratch_used = 0
         rule = rule_for(node, self.target)

@@ -13,7 +13,7 @@ from rlx.backends.gpu.program.steps import Launch, Ref
 from rlx.backends.gpu.rules.rows import power
 from rlx.dtypes import DType, f32, i32, promote
 from rlx.ir import Node, Tensor
-from rlx.passes.fusion_groups import widens_half
+from rlx.passes.fusion_groups import adds_up, widens_half
 
 REDUCE = declare(
     KernelDecl(
@@ -143,7 +143,7 @@ def narrowed_to(ctx: Lowering, x: Tensor) -> Tensor:
     readers = ctx.readers.get(x.id, [])
     if not readers or readers[-1] == len(nodes) or ctx.lies_last(halves) != ctx.lies_last(x):
         return x
-    summed = (nodes[i].op.joins == "add" and (_by_image(nodes[i]) or not ctx.lies_last(x)) for i in readers)
+    summed = (adds_up(nodes[i]) and (_by_image(nodes[i]) or not ctx.lies_last(x)) for i in readers)
     if not all(summed):
         return x
     between = (t for n in nodes[nodes.index(node) + 1 : readers[-1] + 1] for t in n.outputs if t.id in ctx.plan.slots)
