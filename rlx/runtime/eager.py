@@ -458,10 +458,15 @@ def _sharing(x: Array, t: TensorType, at: int) -> Array:
     return result
 
 
-def direct(exe: CompiledGraph, traced: Traced, leaves: Sequence[Any], out: Out) -> Run | None:
+def direct(
+    exe: CompiledGraph, traced: Traced, args: Sequence[Any], leaves: Sequence[Any], out: Out
+) -> Run | None:
     """A run of a jitted function's program on the memory of its arguments and of fresh results, as a call outside a
-    trace: for a small program on the CPU that takes a fraction of `CompiledGraph.run`'s time. None for all others, and
-    where arguments or results have to be copied."""
+    trace: for a small program on the CPU that takes a fraction of `CompiledGraph.run`'s time. None for all others,
+    where arguments or results have to be copied, and where the leaves are not the arguments themselves, as for complex
+    numbers, which are two arrays."""
+    if len(args) != len(leaves) or any(a is not leaf for a, leaf in zip(args, leaves, strict=True)):
+        return None
     if exe.device.info.kind != "cpu" or len(exe.program.nodes) > _DIRECT_NODES or exe.plan.total_bytes > _DIRECT_BYTES:
         return None
     program = _runner(exe, traced, leaves, exe.graph.name, out)

@@ -253,7 +253,7 @@ class Jitted(Generic[P, R]):
             elif runs[key] is False:
                 from rlx.runtime.eager import direct  # it imports this module
 
-                run = runs[key] = direct(exe, traced, call.leaves, self._out)
+                run = runs[key] = direct(exe, traced, args, call.leaves, self._out)
                 if run is not None:
                     return run(call.leaves)
         feeds, slots = traced.feeds(call)
