@@ -2,8 +2,9 @@
 
 Each case runs plainly and between guard bytes.
 
-Outcomes are appended to one file per device under `.conformance/`, named after a digest of rlx's own sources and of the
-device's driver: a stopped run continues after its last case, and a change of the code or the driver starts a new file.
+Outcomes are appended to one file per device under `.conformance/`, named after a digest of rlx's own sources, of the
+device's driver, and of the processor's features that the CPU's kernels use (`RLX_CPU_FEATURES`): a stopped run
+continues after its last case, and a change of any of these starts a new file.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import rlx
 from rlx.backends.cpu.choice import usable
+from rlx.backends.cpu.machine import Machine, this_machine
 from rlx.conformance.case import Case, all_cases
 from rlx.conformance.runner import Outcome, Summary, pick, run_cases
 from rlx.driver import DeviceInfo
@@ -70,7 +72,8 @@ def _seconds(text: str) -> float:
 
 def _run_device(name: str, cases: list[Case], folder: Path, end: float) -> int:
     session = Session(name)
-    info, compiled = session.info, session.info.kind == "cpu" and usable(session.options.engine)
+    info = session.info
+    compiled = this_machine() if info.kind == "cpu" and usable(session.options.engine) else None
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{info.id.replace(':', '-')}-{digest(info, compiled)}.jsonl"
     outcomes, interrupted = _run(session, cases, file, end)
@@ -133,11 +136,12 @@ def _read(file: Path) -> list[Outcome]:
     return result
 
 
-def digest(info: DeviceInfo, compiled: bool = False) -> str:
+def digest(info: DeviceInfo, compiled: Machine | None = None) -> str:
     """A digest of every source and kernel of the installed package, and of the device with its driver, or the CPU's
-    `compiled` kernels."""
+    kernels, `compiled` for these features of the processor."""
     root = Path(rlx.__file__).parent
-    total = hashlib.sha256(f"{info.name}\0{info.driver}\0{'compiled' * compiled}\0".encode())
+    kernels = "" if compiled is None else f"{compiled.arch} {' '.join(sorted(compiled.features))}"
+    total = hashlib.sha256(f"{info.name}\0{info.driver}\0{kernels}\0".encode())
     for path in sorted(p for p in root.rglob("*") if p.suffix in {".py", ".cu", ".h", ".spv", ".inc"}):
         total.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return total.hexdigest()[:12]

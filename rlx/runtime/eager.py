@@ -479,10 +479,15 @@ def _sharing(x: Array, t: TensorType, at: int) -> Array:
     return result
 
 
-def direct(exe: CompiledGraph, traced: Traced, leaves: Sequence[Any], out: Out) -> Run | None:
+def direct(
+    exe: CompiledGraph, traced: Traced, args: Sequence[Any], leaves: Sequence[Any], out: Out
+) -> Run | None:
     """A run of a jitted function's program on the memory of its arguments and of fresh results, as a call outside a
-    trace: for a small program that takes a fraction of `CompiledGraph.run`'s time. None for all others, and where
-    arguments or results have to be copied, as to the host."""
+    trace: for a small program that takes a fraction of `CompiledGraph.run`'s time. None for all others, where arguments
+    or results have to be copied, as to the host, and where the leaves are not the arguments themselves, as for complex
+    numbers, which are two arrays."""
+    if len(args) != len(leaves) or any(a is not leaf for a, leaf in zip(args, leaves, strict=True)):
+        return None
     if exe.device.info.kind != "cpu":
         begin = direct_launch(exe, traced, leaves) if out == "device" else None
         return None if begin is None else partial(_waited, begin, exe, traced)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 import threading
 import warnings
 from collections import OrderedDict
@@ -247,10 +248,10 @@ class Jitted(Generic[P, R]):
             args, kwargs = unflatten(call.skeleton, call.leaves)
             return self._function(*args, **kwargs)
         exe, traced = self._compiled(call)
-        if runs is not None and key is not None and isinstance(exe, CompiledGraph) and _again(runs, key):
+        if runs is not None and key is not None and isinstance(exe, CompiledGraph) and _again(runs, key) and not sys.is_finalizing():
             from rlx.runtime.eager import direct  # it imports this module
 
-            run = runs[key] = direct(exe, traced, call.leaves, self._out)
+            run = runs[key] = direct(exe, traced, args, call.leaves, self._out)
             if run is not None:
                 return run(call.leaves)
         feeds, slots = traced.feeds(call)

@@ -276,6 +276,28 @@ def test_packed_weights_are_decoded_exactly(name: str, machine: Machine) -> None
     assert np.array_equal(made, packed.dequantize())
 
 
+def by_rounded_rows(x: Array, w: Array, name: str, machine: Machine) -> tuple[Array, Array]:
+    """The product at the precision "int8", and what it should be."""
+    graph, packed = rlx.Graph("int8"), rlx.quantize(w, name)
+    y = rlx.packed_matmul(graph.input("x", x.shape), graph.input("w", w.shape, PACKED[name]), precision="int8")
+    graph.output("y", y)
+    out = np.zeros(y.shape, np.float32)
+    run(bound(y.node, [x, packed.data], [out], machine, True), machine, pieces=2)
+    return out, evaluate(graph, {"x": x, "w": packed})[y.id]
+
+
+@on_multipliers
+@pytest.mark.parametrize("m", [1, 6])
+@pytest.mark.parametrize("name", ["q4_1", "q2_k", "q8_0"])
+@pytest.mark.sample(4)
+def test_rounded_rows_of_huge_numbers(name: str, m: int, machine: Machine) -> None:
+    """The sum of a block alone would be beyond f32; where the weight is 0, so is the minimum that it is times."""
+    w = floats(9, 512) * np.float32(1e-4)
+    w[3:5] = 0
+    out, wanted = by_rounded_rows(np.full((m, 512), 3e37, np.float32), w, name, machine)
+    assert close(out.astype(np.float64), wanted)
+
+
 @on_multipliers
 @pytest.mark.parametrize("m", [1, 5, 40])
 @pytest.mark.parametrize("name", ["q4_k", "q8_0", "q6_k", "int4"])
@@ -287,12 +309,7 @@ def test_products_of_rows_rounded_to_bytes(name: str, m: int, machine: Machine) 
     x[0, :32], x[-1, 40] = 1e-35, np.inf if m > 1 else 0.5
 
     def product(x: Array, rows: int) -> tuple[Array, Array]:
-        graph, packed = rlx.Graph("int8"), rlx.quantize(w[:rows], name)
-        y = rlx.packed_matmul(graph.input("x", x.shape), graph.input("w", (rows, 512), PACKED[name]), precision="int8")
-        graph.output("y", y)
-        out = np.zeros(y.shape, np.float32)
-        run(bound(y.node, [x, packed.data], [out], machine, True), machine, pieces=2)
-        return out, evaluate(graph, {"x": x, "w": packed})[y.id]
+        return by_rounded_rows(x, w[:rows], name, machine)
 
     out, wanted = product(x, 67)
     assert np.isnan(out[m - 1 :]).all() == (m > 1)

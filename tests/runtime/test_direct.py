@@ -27,6 +27,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "a number of two dtypes": (lambda x, a: (x * a, x.astype("f16") * a, x.astype("f64") * a), (X, 0.1)),
     "an index": (lambda x, at: rlx.take(x, at, axis=0), (X, np.array([2, 0, 7]))),
     "a loop": (lambda x: rlx.scan(lambda c, v: (c + v, c * v), x[0], x)[1], (X,)),
+    "complex numbers": (lambda x, a: (x * x * a, rlx.abs(x)), (X + 1j * X[::-1], 0.5)),
     "a result that is a number": (lambda x, n: (x * n, n + 1), (X, 3)),
 }
 

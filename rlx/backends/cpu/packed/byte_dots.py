@@ -6,6 +6,7 @@ from __future__ import annotations
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.ir import F32, I8, I32, I64, Kernel, Value, Variable, pointers, sizes
 from rlx.backends.cpu.packed.decode import FORMATS, ByteBlock, Rows
+from rlx.backends.cpu.packed.rounded import SUMS
 from rlx.dtypes import DType, f32
 from rlx.records import Record
 
@@ -16,7 +17,8 @@ Planes = dict[str, Value]
 
 class ByteDots(Record):
     """An item is some rows of the weight. `x` is bytes, `x_scales` a number for each 32 of them, `starts` what the sum
-    of each four begins with, `x_sums` the scaled sum of each group of x. `signed` weights have no minimums."""
+    of each four begins with, `x_sums` the scaled sum of each group of x, times `SUMS`. `signed` weights have no
+    minimums."""
 
     weight: DType
     rows: int
@@ -72,6 +74,7 @@ class ByteDots(Record):
         if self.signed:
             values = values ^ -128
         scale, minimum = block.scales
+        minimum = None if minimum is None else minimum * (1 / SUMS)
         for m in range(self.rows):
             offset = of_row * m + place * self.group
             x = k.load(I8.of(self.group), k.at(w["x"], offset), align=1)

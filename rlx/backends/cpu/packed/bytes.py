@@ -22,7 +22,7 @@ from rlx.backends.cpu.machine import Machine
 from rlx.backends.cpu.packed.bind import packed_steps, rows_of
 from rlx.backends.cpu.packed.byte_dots import ROWS_PER_ITEM, ByteDots
 from rlx.backends.cpu.packed.decode import ByteBlock, Rows
-from rlx.backends.cpu.packed.rounded import ByteKernel, rounded_to_bytes
+from rlx.backends.cpu.packed.rounded import SUMS, ByteKernel, rounded_to_bytes
 from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
 from rlx.dtypes import DType, as_dtype, f32
 from rlx.ir import Node
@@ -64,7 +64,7 @@ def group_of(dtype: DType) -> int:
 
 class BytePanels(Record):
     """An item is 16 rows of the weight: a part of the width of a panel. `out` is the bytes of all panels, `scales` and
-    `minimums` their numbers by group and column."""
+    `minimums`, over `SUMS`, their numbers by group and column."""
 
     weight: DType
     args = pointers("w", "out", "scales", "minimums") + sizes("first", "last", "units", "w_row")
@@ -96,9 +96,10 @@ class BytePanels(Record):
                             values = rows.format.elements(block, e)
                             k.store(values ^ -128 if signed else values, k.at(line, i * elements + e))
                             number = ((first + i) * (elements // group) + e // group) * _WIDTH + column + r
-                            for name, value in zip(("scales", "minimums"), block.scales, strict=True):
-                                if value is not None:
-                                    k.store(value, k.at(w[name], number, F32))
+                            scale, minimum = block.scales
+                            k.store(scale, k.at(w["scales"], number, F32))
+                            if minimum is not None:
+                                k.store(minimum * (1 / SUMS), k.at(w["minimums"], number, F32))
                 with k.loop(0, count * elements, 4 * _LANES) as at:
                     words = [k.load(I32.of(_LANES), k.at(lines, at + r * _PITCH), align=4) for r in range(_LANES)]
                     target = k.at(out, (first * elements + at) * _WIDTH)
@@ -110,7 +111,8 @@ class BytePanels(Record):
 
 class ByteProduct(Record):
     """An item is a tile of the result: some rows of x times a panel. `x` is bytes, `x_scales` a number for each 32 of
-    them, `starts` what the sum of each group begins with, `x_sums` the scaled sum of each group of x."""
+    them, `starts` what the sum of each group begins with, `x_sums` the scaled sum of each group of x, times
+    `SUMS`."""
 
     weight: DType
     out: DType = f32

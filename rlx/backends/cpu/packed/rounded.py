@@ -14,6 +14,7 @@ from rlx.ops.packed_int8 import BLOCK, SMALLEST
 from rlx.records import Record
 
 _INFINITY = 0x7F800000
+SUMS = 2.0**-12  # what sums of a block are times, since they may be beyond f32; minimums are times 2^12
 
 
 class RoundKernel(Record):
@@ -36,8 +37,8 @@ class RoundKernel(Record):
 
 class ByteKernel(Record):
     """Writes the rounded elements as bytes and their scales. An item is a block. Also writes, for each `group` of
-    elements, their sum times the scale as an f32, and -128 times their sum as an i32, this for each four with
-    `fours`."""
+    elements, their sum times the scale and `SUMS` as an f32, and -128 times their sum as an i32, this for each four
+    with `fours`."""
 
     group: int
     fours: bool
@@ -56,7 +57,7 @@ class ByteKernel(Record):
                 total, at = k.fold(group, lambda a, b: a + b), item * len(groups) + i
                 if not self.fours:
                     k.store(total * -128, k.at(starts, at, I32))
-                k.store(k.cast("sitofp", total, F32) * scale, k.at(sums, at, F32))
+                k.store(k.cast("sitofp", total, F32) * (scale * SUMS), k.at(sums, at, F32))
             for i, number in enumerate(numbers):
                 place = item * BLOCK + i * lanes
                 k.store(k.cast("trunc", number, I8), k.at(out, place))
