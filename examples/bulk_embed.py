@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-import ray
 
 import rlx.bulk
 
@@ -33,6 +32,8 @@ def main() -> None:
 
     def score(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"text": batch[args.column], "score": np.stack(batch["embedding"]) @ query}
+
+    import ray.data  # not above: rlx.bulk says how to install it
 
     for row in ray.data.read_parquet(args.out).map_batches(score).sort("score", descending=True).take(3):
         print(f"{row['score']:.4f}  {row['text']}")

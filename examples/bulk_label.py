@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-import ray
 
 import rlx.bulk
 
@@ -39,6 +38,8 @@ def main() -> None:
         rows = rlx.bulk.embed(args.data, args.model, args.column, normalize=True, actors=args.actors)
         rows = rows.map_batches(nearest)
     rows.write_parquet(args.out)
+    import ray.data  # not above: rlx.bulk says how to install it
+
     for row in ray.data.read_parquet(args.out).groupby("label").count().take_all():
         print(f"{row['count()']:8,}  {row['label']}")
 

@@ -179,7 +179,8 @@ class Command(TyperCommand):
             if arg == "--":
                 break
             if before in own and not getattr(own[before], "is_flag", False):  # the value of an option
-                if self.name == "bench" and re.fullmatch(r"\d+(,\d+)+", arg):  # llama-bench's lists
+                lists = self.name == "bench" and before != "--ranks"  # llama-bench's options take them
+                if lists and re.fullmatch(r"\d+(,\d+)+", arg):
                     raise RlxError(f"{self.name}: {before} {arg}: expected one number; for several, repeat the command")
                 continue
             if name not in own and (instead := _in_place_of(name, own)):

@@ -81,6 +81,8 @@ def finetune(settings: Settings, say: Say = print) -> dict[str, Any]:
     notes = _notes(settings, task, total)
     trained = sum(np.asarray(x).size for x in tree.leaves(task.parameters))
     say(f"trained: {trained:,} parameters; {total:,} steps of {settings.batch} rows, {task.each:,} an epoch")
+    if settings.zero and (mesh is None or mesh.size == 1):
+        say("zero: one process keeps the whole state of the optimizer; under mpiexec -n N each of N keeps a part")
     with _training(settings, task, total, mesh) as run:
         free = run.session.device.free_bytes()
         try:
@@ -169,7 +171,7 @@ def _training(settings: Settings, task: Task, total: int, mesh: Mesh | None) -> 
     return rlx.train.training(
         task.loss, task.parameters, optimizer, frozen=task.frozen, device=settings.device, folder=settings.out / RUN,
         resume=True, accumulate=settings.accumulate, total=total, progress=settings.progress, tokens=task.tokens,
-        mesh=mesh, zero=settings.zero, precision="bf16" if narrow else None,
+        mesh=mesh, zero=settings.zero if mesh else 0, precision="bf16" if narrow else None,
     )  # fmt: skip
 
 
