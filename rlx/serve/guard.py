@@ -25,7 +25,8 @@ _ELSEWHERE = {
     "/completion": "/v1/completions", "/api/generate": "/v1/completions", "/api/chat": "/v1/chat/completions",
     "/embedding": "/v1/embeddings", "/api/embed": "/v1/embeddings", "/rerank": "/v1/rerank",
     "/reranking": "/v1/rerank", "/v1/reranking": "/v1/rerank", "/api/tags": "/v1/models", "/slots": "/metrics",
-    "/healthz": "/health",
+    "/healthz": "/health", "/ping": "/health", "/ready": "/health", "/generate": "/v1/completions",
+    "/v1/chat": "/v1/chat/completions", "/v1/score": "/v1/rerank", "/api/show": "/v1/models",
 }  # fmt: skip
 # Paths of what this server does not have, each with what to do instead.
 _ABSENT = {
@@ -33,6 +34,10 @@ _ABSENT = {
     "/v1/complete": "Anthropic's API is not spoken here; /v1/completions, as in OpenAI's API, goes on with a text",
     "/v1/audio/speech": "nothing here speaks; /v1/audio/transcriptions writes down what a Whisper model hears",
     "/v1/images/generations": "nothing here makes pictures", "/v1/moderations": "nothing here judges texts",
+    "/v1/files": "nothing is kept here but responses", "/v1/batches": "docs/bulk.md has work of many texts",
+    "/v1/realtime": "answers are streams of events, with stream: true",
+    "/v1/fine_tuning": "rlx finetune, in a shell, makes adapters",
+    "/v1/tokenize": "usage counts the tokens of each answer",
     "/tokenize": "model.tokenize(text) in Python gives token ids; usage counts them in each answer",
     "/detokenize": "model.tokenizer.decode(ids) in Python gives a text",
     "/apply-template": "/v1/chat/completions applies the model's own template",
@@ -112,7 +117,11 @@ class Guard:
         if (other := _ELSEWHERE.get(path, f"/v1{path}")) in self.routes:
             return f"; {other} has it here"
         names = [route for route in self.routes if "{" not in route]
-        return meant(path, names) or f"; this server has {', '.join(sorted(names))}"
+        parts = {name.removeprefix("/v1/"): name for name in names if name.startswith("/v1/")}
+        near = meant(path.strip("/").removeprefix("v1/"), parts)
+        for short, name in parts.items():
+            near = near.replace(f"{short!r}", f"{name!r}")
+        return near or f"; this server has {', '.join(sorted(names))}"
 
     def _check(self, scope: Any, path: str) -> None:
         headers = dict(scope["headers"])

@@ -41,10 +41,12 @@ _CALLED = {
      "structured_outputs", "format"): ("response_format",),
     ("system", "system_prompt"): ("messages", "instructions"),
     ("think", "enable_thinking", "thinking"): ("chat_template_kwargs",), ("random_seed",): ("seed",),
+    ("response_format",): ("text",), ("input_type", "task"): ("prompt_name",),
     ("passages", "texts", "input"): ("documents",), ("top_k",): ("top_n",),
 }  # fmt: skip
 _HOW = {
     "response_format": """it holds an answer to {"type": "json_schema", "json_schema": {"name": "x", "schema": …}}""",
+    "text": """{"format": …}""",
     "chat_template_kwargs": """{"enable_thinking": false}, say, where the template reads that""",
     "messages": """[{"role": "user", "content": "…"}]; "system" is a role too""",
 }
@@ -53,6 +55,13 @@ _NOWHERE = {
     "cache_prompt": "prefixes are always kept; leave it out", "id_slot": "slots are chosen here; leave it out",
     "keep_alive": "the model stays as long as the server; leave it out",
     "options": "what stands in it goes beside the others, num_predict as max_tokens",
+    **dict.fromkeys(
+        ("mirostat", "mirostat_tau", "mirostat_eta", "typical_p", "tfs_z", "top_a", "samplers", "dynatemp_range",
+         "dry_multiplier", "xtc_probability", "use_beam_search", "length_penalty"),
+        "tokens are drawn by temperature, top_k, top_p, min_p and the penalties"),
+    "stop_token_ids": "stop takes texts", "min_tokens": "nothing makes an answer longer; leave it out",
+    **dict.fromkeys(("normalize", "pooling"), "vectors are as the model's file says; rlx serve has --pooling"),
+    "truncate": "leave it out; docs/serving.md says which texts are cut",
     "ignore_eos": """logit_bias {"ID": -100} forbids the token that ends""",
     "lora": "rlx serve --adapter NAME=FOLDER loads one, and model names it",
 }
@@ -294,6 +303,8 @@ class Fields:
                 return f" ({_NOWHERE[name]})"
             for others, here in _CALLED.items():
                 if name in others and (fit := next((n for n in here if n in self._known), None)):
+                    if name == "messages" and fit == "prompt":
+                        return " (/v1/chat/completions takes messages)"
                     return f" (here it is {fit}{': ' + _HOW[fit] if fit in _HOW else ''})"
         return meant(name, self._known)
 
@@ -427,6 +438,8 @@ def _settings(
     n = fields.integer("n", 1, choices, 1)
     most = fields.integer("max_tokens", 0, context, tokens)
     newer = fields.integer("max_completion_tokens", 0, context, most)
+    if newer != most and fields.take("max_tokens") is not None:
+        raise fields.wrong("max_tokens", f"max_completion_tokens, {newer}, or to leave one of them out")
     seed = fields.integer("seed", -(1 << 63), (1 << 64) - 1)
     top_k = fields.integer("top_k", -1, (1 << 31) - 1)  # below 1 for no limit
     stream = fields.flag("stream")
