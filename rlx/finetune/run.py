@@ -171,7 +171,7 @@ def _training(settings: Settings, task: Task, total: int, mesh: Mesh | None) -> 
     return rlx.train.training(
         task.loss, task.parameters, optimizer, frozen=task.frozen, device=settings.device, folder=settings.out / RUN,
         resume=True, accumulate=settings.accumulate, total=total, progress=settings.progress, tokens=task.tokens,
-        mesh=mesh, zero=settings.zero if mesh else 0, precision="bf16" if narrow else None,
+        mesh=mesh, zero=settings.zero, precision="bf16" if narrow else None,
     )  # fmt: skip
 
 

@@ -594,8 +594,6 @@ def training(
     if zero not in (0, 1):
         raise GraphError(f"training: zero is {zero!r}; expected 0, or 1: a part of the optimizer's state on "
                          "each rank; there are no stages 2 and 3")  # fmt: skip
-    if zero and mesh is None:
-        raise GraphError("training: zero=1 is for the ranks of a mesh, which share the state; give mesh= too")
     theirs, held = taken_apart(parameters, "parameters")
     for name, t in theirs.by_name.items():
         if not t.dtype.is_float:
