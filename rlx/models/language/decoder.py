@@ -566,17 +566,17 @@ class Decoder(Closing):
                     stage.weights.close()
 
 
-def _instead_of_ids(given: Any) -> str:
-    """What a caller who gave no token ids may have meant; empty where that is not known."""
-    if isinstance(given, str | bytes):
+def _instead_of_ids(prompt: Any) -> str:
+    """What to write for a prompt that is no token ids; empty where that is not known."""
+    if isinstance(prompt, str | bytes):
         return "; model.tokenize(text) gives them"
     try:
-        kinds = {type(one) for one in given}
+        kinds = {type(one) for one in prompt}
     except TypeError:
         return ""
     if kinds == {str}:
         return "; one text at a time is taken, and model.batch(slots) runs several at once"
-    return "; model.chat takes messages" if kinds == {dict} or isinstance(given, dict) else ""
+    return "; model.chat takes messages" if kinds == {dict} or isinstance(prompt, dict) else ""
 
 
 def _picking(sampling: Sampling, shaping: Shaping | None) -> Picking:
