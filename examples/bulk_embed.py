@@ -34,6 +34,8 @@ def main() -> None:
     def score(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"text": batch[args.column], "score": np.stack(batch["embedding"]) @ query}
 
+    import ray.data  # not above: rlx.bulk says how to install it
+
     for row in ray.data.read_parquet(args.out).map_batches(score).sort("score", descending=True).take(3):
         print(f"{row['score']:.4f}  {row['text']}")
 

@@ -39,6 +39,8 @@ def main() -> None:
         rows = rlx.bulk.embed(args.data, args.model, args.column, normalize=True, actors=args.actors)
         rows = rows.map_batches(nearest)
     rows.write_parquet(args.out)
+    import ray.data  # not above: rlx.bulk says how to install it
+
     for row in ray.data.read_parquet(args.out).groupby("label").count().take_all():
         print(f"{row['count()']:8,}  {row['label']}")
 

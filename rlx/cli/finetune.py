@@ -61,7 +61,7 @@ def finetune(
         Path | None, typer.Option(help="Write the model with the adapter in it too: a folder, or a .gguf file.")
     ] = None,
     zero: Annotated[
-        int, typer.Option(help="1: under mpiexec each rank keeps a part of the optimizer's state.", min=0, max=1)
+        int, typer.Option(help="1: under mpiexec each rank keeps a part of the optimizer's state.")
     ] = 0,
     device: Device = "auto",
 ) -> None:

@@ -60,22 +60,32 @@ class Part(Record):
         """Tokens a second of all ranks together."""
         return self.tokens(row.ranks) / row.seconds
 
+    def each(self, row: Row) -> float:
+        """What each rank does, as a share of what one alone does."""
+        one = next((self.speed(r) / r.ranks for r in self.rows if not r.why_not), 1.0)
+        return self.speed(row) / row.ranks / one
+
+    def stop(self) -> Row | None:
+        """The first row whose ranks each do less than half of what one alone does."""
+        able = [row for row in self.rows if not row.why_not]
+        at = stops([row.ranks for row in able], [self.speed(row) for row in able]) if able else None
+        return next((row for row in able if row.ranks == at), None)
+
     def why(self) -> str:
         """Where it stops scaling, and by what."""
         able = [row for row in self.rows if not row.why_not]
+        none = next((f" {row.ranks} ranks cannot be: {row.why_not}" for row in self.rows if row.why_not), "")
         if not able:
-            return ""
-        stop = stops([row.ranks for row in able], [self.speed(row) for row in able])
-        at = next((row for row in able if row.ranks == stop), None)
+            return none[1:]
+        at = self.stop()
         if at is not None:
             one = able[0].computes * (able[0].ranks / at.ranks if self.tokens(2) == self.tokens(1) else 1)
             rest = max(at.computes - one, 0.0)
             cause = f"the sums take {_share(at.sums, at)} of a step"
             if at.sums < rest:
                 cause = f"what does not become less on a rank takes {_share(rest, at)} of a step, and {cause}"
-            return f"On {at.ranks} each does less than half of what one alone does: {cause}."
+            return f"On {at.ranks} each does less than half of what one alone does: {cause}.{none}"
         last = able[-1]
-        none = next((f" {row.ranks} ranks cannot be: {row.why_not}" for row in self.rows if row.why_not), "")
         return f"On {last.ranks} the sums take {_share(last.sums, last)} of a step.{none}"
 
 
@@ -114,11 +124,10 @@ _TITLES = ["ranks", "computes ms", "sums ms", "meets", "KB a step", "tokens/s", 
 def _cells(part: Part, row: Row) -> list[str]:
     if row.why_not:
         return [str(row.ranks), *[""] * 6, "cannot be"]
-    one = next((part.speed(r) / r.ranks for r in part.rows if not r.why_not), 1.0)
-    speed = part.speed(row)
+    each = part.each(row)
     return [
         str(row.ranks), f"{1e3 * row.computes:.3f}", f"{1e3 * row.sums:.3f}", str(row.meetings),
-        f"{row.nbytes / 1e3:,.0f}", f"{speed:,.0f}", f"{speed / one:.2f}", f"{100 * speed / one / row.ranks:.0f} %",
+        f"{row.nbytes / 1e3:,.0f}", f"{part.speed(row):,.0f}", f"{each * row.ranks:.2f}", f"{100 * each:.0f} %",
     ]  # fmt: skip
 
 
@@ -369,8 +378,9 @@ def _rate(link: Link) -> str:
 def _section(part: Part) -> str:
     head = "".join(f"<th>{title}</th>" for title in _TITLES)
     body = "".join(
+        f"<tr><td>{row.ranks}</td><td colspan={len(_TITLES) - 1} class=none>cannot be</td></tr>" if row.why_not else
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(part, row)) + "</tr>" for row in part.rows
-    )
+    )  # fmt: skip
     return (
         f"<section><h2>{html.escape(part.title)}</h2><p>{html.escape(part.step)}.</p>{_bars(part)}"
         f"<p><strong>{html.escape(part.why())}</strong></p>"
@@ -379,17 +389,18 @@ def _section(part: Part) -> str:
 
 
 def _bars(part: Part) -> str:
-    """A picture: for each number of ranks a bar of a step's time, computing and sums."""
-    able = [row for row in part.rows if not row.why_not]
-    longest = max((row.seconds for row in able), default=1.0)
-    lines, height = [], 26 * len(able) + 6
-    for i, row in enumerate(able):
-        y, a, b = 26 * i + 4, 520 * row.computes / longest, 520 * row.sums / longest
+    """A picture: for each number of ranks a bar of a step's time, computing and sums, and what each rank does."""
+    longest = max((row.seconds for row in part.rows), default=0.0) or 1.0
+    stop, lines, height = part.stop(), [], 26 * len(part.rows) + 6
+    for i, row in enumerate(part.rows):
+        y, a, b = 26 * i + 4, 222 * row.computes / longest, 222 * row.sums / longest
+        said = "cannot be" if row.why_not else f"{1e3 * row.seconds:.3g} ms, {100 * part.each(row):.0f} % each"
         lines.append(
-            f'<text x="52" y="{y + 14}" text-anchor="end">{row.ranks}</text>'
-            f'<rect class="computes" x="60" y="{y}" width="{a:.1f}" height="18"/>'
-            f'<rect class="sums" x="{60 + a:.1f}" y="{y}" width="{b:.1f}" height="18"/>'
-            f'<text x="{66 + a + b:.1f}" y="{y + 14}">{1e3 * row.seconds:.3g} ms</text>'
+            f'<text x="32" y="{y + 14}" text-anchor="end">{row.ranks}</text>'
+            f'<rect class="computes" x="40" y="{y}" width="{a:.1f}" height="18"/>'
+            f'<rect class="sums" x="{40 + a:.1f}" y="{y}" width="{b:.1f}" height="18"/>'
+            f'<text x="{46 + a + b:.1f}" y="{y + 14}">{said}'
+            f"{'<tspan class=stop>: stops here</tspan>' if row is stop else ''}</text>"
         )
-    head = f'<svg viewBox="0 0 680 {height}" role="img" aria-label="milliseconds of a step by ranks">'
+    head = f'<svg viewBox="0 0 520 {height}" role="img" aria-label="milliseconds of a step by ranks">'
     return f"{head}{''.join(lines)}</svg>"

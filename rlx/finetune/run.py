@@ -81,6 +81,8 @@ def finetune(settings: Settings, say: Say = print) -> dict[str, Any]:
     notes = _notes(settings, task, total)
     trained = sum(np.asarray(x).size for x in tree.leaves(task.parameters))
     say(f"trained: {trained:,} parameters; {total:,} steps of {settings.batch} rows, {task.each:,} an epoch")
+    if settings.zero and (mesh is None or mesh.size == 1):
+        say("zero: one process keeps the whole state of the optimizer; under mpiexec -n N each of N keeps a part")
     with _training(settings, task, total, mesh) as run:
         free = run.session.device.free_bytes()
         try:

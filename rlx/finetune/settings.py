@@ -100,7 +100,7 @@ class Settings(Record, kw_only=True, slots=False):
         if self.schedule not in SCHEDULES:
             self._wrong("schedule", f"one of {', '.join(SCHEDULES)}")
         if self.zero not in (0, 1):
-            self._wrong("zero", "0 or 1")
+            self._wrong("zero", "0 or 1: there are no stages 2 and 3")
         if self.batch % self.accumulate:
             self._wrong("accumulate", f"a number of equal parts of the batch of {self.batch}")
         if self.batch % self.parts:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from rlx.errors import DTypeError, ModelFormatError, ShapeError
 from rlx.formats.files import open_regular, shown, written_whole
+from rlx.host.other_attributes import explain
 
 Array = npt.NDArray[Any]
 
@@ -42,6 +43,9 @@ class Splats(NamedTuple):
     rotations: Array
     opacities: Array
     colors: Array
+
+
+explain(Splats)
 
 
 def read_ply(path: str | os.PathLike[str]) -> Splats:

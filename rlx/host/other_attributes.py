@@ -74,6 +74,37 @@ _KINDS: dict[str, dict[tuple[str, ...], str]] = {
         ("lower", "compile", "trace"): "call it once, and report() says what was compiled",
         ("save",): "rlx.onnx.save(f, path, args=(x,)), or a graph's program: rlx.Session().compile(graph).save(path)",
     },
+    "Camera": {
+        ("from_matrix", "from_pose", "from_view", "from_intrinsics", "from_colmap", "from_dict", "perspective"):
+            "Camera(view, fx, fy, cx, cy, width, height), whose view takes points of the scene to the camera's "
+            "coordinates, x right, y down, z ahead; np.linalg.inv(pose) where a pose puts the camera into the scene",
+        ("orbit", "turntable", "around", "move", "rotate", "rotated"):
+            "Camera.look_at(eye, target, width=, height=) for each eye on a circle",
+        ("fit", "fit_to", "frame"): "Camera.facing(splats.means, width=, height=)",
+        ("position", "center", "origin", "campos", "camera_center"): "camera.eye", ("cam_to_world", "c2w", "pose"):
+            "np.linalg.inv(camera.view)",
+        ("matrix", "viewmat", "world_view_transform", "extrinsics", "w2c", "R", "T"): "camera.view",
+        ("K", "intrinsics", "focal", "fov"): "camera.fx, camera.fy, camera.cx, camera.cy, in pixels",
+        ("render",): "rlx.splats.render(*splats, **camera)",
+    },
+    "Splats": {
+        ("xyz", "get_xyz", "positions", "points", "centers"): "splats.means", ("scaling", "get_scaling", "sizes"):
+            "splats.scales",
+        ("quats", "rotation", "get_rotation", "quaternions"): "splats.rotations",
+        ("opacity", "get_opacity", "alpha", "alphas"): "splats.opacities",
+        ("sh", "shs", "rgb", "color", "harmonics", "features_dc", "get_features", "sh_coefficients"):
+            "splats.colors, coefficients of harmonics",
+        ("save", "save_ply", "write", "write_ply"): 'rlx.splats.write_ply("x.ply", *splats)',
+        ("render",): "rlx.splats.render(*splats, **camera)",
+        ("show", "view"): 'rlx.splats.write_page("x.html", *splats)',
+        ("num_points", "n", "size", "shape"): "len(splats.means)",
+        ("to", "cuda", "cpu"): 'rlx.splats.Splats(*(rlx.array(x, device="cuda") for x in splats))',
+    },
+    "Rendered": {
+        ("rgb", "color", "colors", "render", "picture", "pixels"): "made.image", ("alphas", "opacity"): "made.alpha",
+        ("save", "show"): "PIL.Image.fromarray, of np.asarray(made.image)",
+        ("shape",): "made.image.shape",
+    },
 }
 
 
@@ -91,7 +122,8 @@ class _Elsewhere:
 
     def __get__(self, instance: Any, owner: type) -> Any:
         what = self._what.replace("NAME", self._name)
-        raise UnknownAttribute(f"{owner.__name__!r} object has no attribute {self._name!r} (in rlx: {what})")
+        of = f"type object {owner.__name__!r}" if instance is None else f"{owner.__name__!r} object"
+        raise UnknownAttribute(f"{of} has no attribute {self._name!r} (in rlx: {what})")
 
 
 def explain(kind: type) -> None:

@@ -25,7 +25,26 @@ _ELSEWHERE = {
     "/completion": "/v1/completions", "/api/generate": "/v1/completions", "/api/chat": "/v1/chat/completions",
     "/embedding": "/v1/embeddings", "/api/embed": "/v1/embeddings", "/rerank": "/v1/rerank",
     "/reranking": "/v1/rerank", "/v1/reranking": "/v1/rerank", "/api/tags": "/v1/models", "/slots": "/metrics",
-    "/healthz": "/health",
+    "/healthz": "/health", "/ping": "/health", "/ready": "/health", "/generate": "/v1/completions",
+    "/v1/chat": "/v1/chat/completions", "/v1/score": "/v1/rerank", "/api/show": "/v1/models",
+}  # fmt: skip
+# Paths of what this server does not have, each with what to do instead.
+_ABSENT = {
+    "/v1/messages": "Anthropic's API is not spoken here; /v1/chat/completions, as in OpenAI's API, answers talks",
+    "/v1/complete": "Anthropic's API is not spoken here; /v1/completions, as in OpenAI's API, goes on with a text",
+    "/v1/audio/speech": "nothing here speaks; /v1/audio/transcriptions writes down what a Whisper model hears",
+    "/v1/images/generations": "nothing here makes pictures", "/v1/moderations": "nothing here judges texts",
+    "/v1/files": "nothing is kept here but responses", "/v1/batches": "docs/bulk.md has work of many texts",
+    "/v1/realtime": "answers are streams of events, with stream: true",
+    "/v1/fine_tuning": "rlx finetune, in a shell, makes adapters",
+    "/v1/tokenize": "usage counts the tokens of each answer",
+    "/tokenize": "model.tokenize(text) in Python gives token ids; usage counts them in each answer",
+    "/detokenize": "model.tokenizer.decode(ids) in Python gives a text",
+    "/apply-template": "/v1/chat/completions applies the model's own template",
+    "/infill": "/v1/completions goes on with a prompt that has the model's own marks for it",
+    "/props": "/v1/models tells the model and its context", "/docs": "docs/serving.md lists what is answered",
+    "/openapi.json": "docs/serving.md lists what is answered",
+    "/lora-adapters": "rlx serve --adapter NAME=FOLDER loads one, and a request's model names it",
 }  # fmt: skip
 _LOOPBACK = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?", re.IGNORECASE)
 
@@ -70,8 +89,13 @@ class Guard:
                 if not status:
                     await refusal(Refused(503, "the server is stopping"))(scope, receive, counted)
             except HTTPException as error:
-                message = f"{scope['method'][:20]} {path[:80]}: {error.detail}{self._instead(path)}"
-                await refusal(Refused(error.status_code, message))(scope, receive, counted)
+                allowed = (error.headers or {}).get("Allow", "")
+                instead = f"; send a {' or '.join(_asked(allowed))}" if allowed else self._instead(path)
+                message = f"{scope['method'][:20]} {path[:80]}: {error.detail}{instead}"
+                response = refusal(Refused(error.status_code, message))
+                if allowed:
+                    response.headers["allow"] = allowed
+                await response(scope, receive, counted)
             except Left:
                 metrics.left += 1
                 status = status or 499
@@ -84,13 +108,20 @@ class Guard:
             metrics.requests[name, status] += 1
 
     def _instead(self, path: str) -> str:
-        """What to request instead of an unknown path or method."""
-        if path in self.routes:
-            return ""
+        """What to request instead of an unknown path."""
+        for known, what in _ABSENT.items():
+            if path == known or path.startswith(f"{known}/"):
+                return f"; {what}"
+        if (short := path.rstrip("/")) in self.routes:
+            return f"; without the last / it is {short}"
         if (other := _ELSEWHERE.get(path, f"/v1{path}")) in self.routes:
             return f"; {other} has it here"
         names = [route for route in self.routes if "{" not in route]
-        return meant(path, names) or f"; this server has {', '.join(sorted(names))}"
+        parts = {name.removeprefix("/v1/"): name for name in names if name.startswith("/v1/")}
+        near = meant(path.strip("/").removeprefix("v1/"), parts)
+        for short, name in parts.items():
+            near = near.replace(f"{short!r}", f"{name!r}")
+        return near or f"; this server has {', '.join(sorted(names))}"
 
     def _check(self, scope: Any, path: str) -> None:
         headers = dict(scope["headers"])
@@ -108,6 +139,11 @@ class Guard:
         kind, _, token = headers.get(b"authorization", b"").partition(b" ")
         if kind.lower() != b"bearer" or not hmac.compare_digest(_digest(token.strip()), _digest(key)):
             raise Refused(401, "send the server's API key: Authorization: Bearer KEY", code="invalid_api_key")
+
+
+def _asked(allowed: str) -> list[str]:
+    """The methods of an Allow header, without HEAD, which nobody means."""
+    return sorted({name.strip() for name in allowed.split(",")} - {"HEAD"})
 
 
 def _digest(key: bytes) -> bytes:

@@ -28,6 +28,43 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "best_of": (1,), "echo": (False,), "suffix": ("",), "modalities": (["text"],), "audio": (), "prediction": (),
     "web_search_options": (), "verbosity": (), "functions": (), "function_call": (),
 }  # fmt: skip
+# Members of the requests of other servers, each with those that do the same here.
+_CALLED = {
+    ("n_predict", "num_predict", "max_new_tokens", "max_length", "max_tokens_to_sample", "n_ctx"):
+        ("max_tokens", "max_output_tokens"),
+    ("max_tokens", "max_completion_tokens"): ("max_output_tokens",), ("max_output_tokens",): ("max_tokens",),
+    ("repeat_penalty", "repetition"): ("repetition_penalty",), ("stop_sequences", "stops"): ("stop",),
+    ("n_probs",): ("logprobs", "top_logprobs"), ("temp",): ("temperature",), ("num_return_sequences",): ("n",),
+    ("prompt", "inputs", "text", "texts", "content"): ("messages", "input", "prompt", "documents"),
+    ("messages", "input"): ("messages", "input", "prompt"),
+    ("json_schema", "grammar", "guided_json", "guided_grammar", "guided_regex", "guided_choice",
+     "structured_outputs", "format"): ("response_format",),
+    ("system", "system_prompt"): ("messages", "instructions"),
+    ("think", "enable_thinking", "thinking"): ("chat_template_kwargs",), ("random_seed",): ("seed",),
+    ("response_format",): ("text",), ("input_type", "task"): ("prompt_name",),
+    ("passages", "texts", "input"): ("documents",), ("top_k",): ("top_n",),
+}  # fmt: skip
+_HOW = {
+    "response_format": """it holds an answer to {"type": "json_schema", "json_schema": {"name": "x", "schema": …}}""",
+    "text": """{"format": …}""",
+    "chat_template_kwargs": """{"enable_thinking": false}, say, where the template reads that""",
+    "messages": """[{"role": "user", "content": "…"}]; "system" is a role too""",
+}
+# Settings of llama.cpp's, vLLM's and Ollama's servers that have no equivalent in a request.
+_NOWHERE = {
+    "cache_prompt": "prefixes are always kept; leave it out", "id_slot": "slots are chosen here; leave it out",
+    "keep_alive": "the model stays as long as the server; leave it out",
+    "options": "what stands in it goes beside the others, num_predict as max_tokens",
+    **dict.fromkeys(
+        ("mirostat", "mirostat_tau", "mirostat_eta", "typical_p", "tfs_z", "top_a", "samplers", "dynatemp_range",
+         "dry_multiplier", "xtc_probability", "use_beam_search", "length_penalty"),
+        "tokens are drawn by temperature, top_k, top_p, min_p and the penalties"),
+    "stop_token_ids": "stop takes texts", "min_tokens": "nothing makes an answer longer; leave it out",
+    **dict.fromkeys(("normalize", "pooling"), "vectors are as the model's file says; rlx serve has --pooling"),
+    "truncate": "leave it out; docs/serving.md says which texts are cut",
+    "ignore_eos": """logit_bias {"ID": -100} forbids the token that ends""",
+    "lora": "rlx serve --adapter NAME=FOLDER loads one, and model names it",
+}
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MAX_JSON_DEPTH = 100
@@ -255,8 +292,21 @@ class Fields:
                 if not any(value == v and isinstance(value, bool) == isinstance(v, bool) for v in values):
                     raise Refused(400, f"{name} is not there yet in this server; leave it out", name, "unsupported")
                 continue
-            known = meant(name, self._known | {*self._neutral})
+            known = self._instead(name)
             raise Refused(400, f"{self.at(name)[:80]} is not known{known}", self.at(name)[:80], "unknown_parameter")
+
+
+    def _instead(self, name: str) -> str:
+        """What to send in place of an unknown member, in parentheses; empty where that is not known."""
+        if not self._where:
+            if name in _NOWHERE:
+                return f" ({_NOWHERE[name]})"
+            for others, here in _CALLED.items():
+                if name in others and (fit := next((n for n in here if n in self._known), None)):
+                    if name == "messages" and fit == "prompt":
+                        return " (/v1/chat/completions takes messages)"
+                    return f" (here it is {fit}{': ' + _HOW[fit] if fit in _HOW else ''})"
+        return meant(name, self._known)
 
 
 def completion(body: dict[str, Any], models: Sequence[str], context: int, choices: int) -> Completion:
@@ -388,6 +438,8 @@ def _settings(
     n = fields.integer("n", 1, choices, 1)
     most = fields.integer("max_tokens", 0, context, tokens)
     newer = fields.integer("max_completion_tokens", 0, context, most)
+    if newer != most and fields.take("max_tokens") is not None:
+        raise fields.wrong("max_tokens", f"max_completion_tokens, {newer}, or to leave one of them out")
     seed = fields.integer("seed", -(1 << 63), (1 << 64) - 1)
     top_k = fields.integer("top_k", -1, (1 << 31) - 1)  # below 1 for no limit
     stream = fields.flag("stream")

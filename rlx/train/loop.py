@@ -592,7 +592,8 @@ def training(
         if type(number) is not int or number < 1:
             raise GraphError(f"training: {what} is {number!r}; expected an int of at least 1")
     if zero not in (0, 1):
-        raise GraphError(f"training: zero is {zero!r}; expected 0, or 1: a part of the optimizer's state on each rank")
+        raise GraphError(f"training: zero is {zero!r}; expected 0, or 1: a part of the optimizer's state on "
+                         "each rank; there are no stages 2 and 3")  # fmt: skip
     theirs, held = taken_apart(parameters, "parameters")
     for name, t in theirs.by_name.items():
         if not t.dtype.is_float:

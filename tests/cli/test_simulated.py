@@ -52,6 +52,19 @@ def test_bad_options_are_told(rlx: Rlx, tmp_path: Path) -> None:
         assert ran.status and says in " ".join(ran.err.split()), (words, ran.err)
 
 
+def test_the_picture_says_where_it_stops() -> None:
+    from rlx.cli.scaling import _section
+
+    rows = Row(1, 8.0), Row(2, 4.0, 0.5), Row(8, 1.0, 3.0), Row(64, why_not="too few heads")
+    drawn = _section(Part("t", "s", lambda n: 1, rows))
+    texts = [re.sub("<[^>]+>", "", text) for text in re.findall(r"<text[^>]*>(.*?)</text>", drawn)]
+    assert texts == ["1", "8e+03 ms, 100 % each", "2", "4.5e+03 ms, 89 % each", "8", "4e+03 ms, 25 % each: stops here",
+                     "64", "cannot be"]  # fmt: skip
+    assert "64 ranks cannot be: too few heads" in drawn
+    nothing = Part("t", "s", lambda n: 1, [Row(8, why_not="too few heads")])
+    assert nothing.why() == "8 ranks cannot be: too few heads" and "cannot be" in _section(nothing)
+
+
 def test_why_it_stops() -> None:
     def why(*rows: Row) -> str:
         return Part("", "", lambda n: 1, rows).why()

@@ -115,6 +115,14 @@ def test_paths_may_be_texts(settings: Settings) -> None:
     assert (given.model, given.out, given.evaluation) == (settings.model, settings.out, settings.data)
 
 
+def test_one_process_says_that_it_shares_no_state(settings: Settings) -> None:
+    said: list[str] = []
+    finetune(replace(settings, zero=1, steps=1), said.append)
+    assert any(line.startswith("zero: one process keeps the whole state") for line in said)
+    with pytest.raises(RlxError, match="--zero is 3; expected 0 or 1: there are no stages 2 and 3"):
+        replace(settings, zero=3)
+
+
 def test_a_folder_that_holds_an_adapter_is_not_written_over(settings: Settings, tmp_path: Path) -> None:
     settings.out.mkdir()
     for name in ("adapter_config.json", "model"):

@@ -443,6 +443,21 @@ def test_every_name_of_rlx_that_a_hint_has_exists() -> None:
             at = importlib.import_module("rlx.finetune") if part == "finetune" else getattr(at, part)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"), [
+        ("Camera.from_matrix", "Camera(view, fx, fy, cx, cy, width, height)"),
+        ("Camera.orbit", "Camera.look_at(eye, target"), ("Camera.pose", "np.linalg.inv(camera.view)"),
+        ("Splats.xyz", "in rlx: splats.means"), ("Splats.save_ply", 'rlx.splats.write_ply("x.ply", *splats)'),
+        ("Rendered.rgb", "in rlx: made.image"),
+    ],
+)  # fmt: skip
+def test_what_others_call_the_parts_of_splats(name: str, said: str) -> None:
+    kind, part = name.split(".")
+    with pytest.raises(AttributeError, match=re.escape(said)) as caught:
+        getattr(getattr(rlx.splats, kind), part)
+    assert f"type object '{kind}' has no attribute '{part}'" in str(caught.value)
+
+
 def test_the_calls_of_onnx_runtimes_sessions_on_a_model(tmp_path: Path) -> None:
     rlx.onnx.save(rlx.exp, tmp_path / "m.onnx", args=(ONES,))
     model = rlx.onnx.load(tmp_path / "m.onnx")

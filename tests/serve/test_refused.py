@@ -30,7 +30,26 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     ("/v1/chat/completion", PROMPT, 404, "did you mean '/v1/chat/completions'?"),
     ("/chat/completions", PROMPT, 404, "/v1/chat/completions has it here"),
     ("/completion", PROMPT, 404, "/v1/completions has it here"),
-    ("/infill", PROMPT, 404, "this server has /, /health, "),
+    ("/odd", PROMPT, 404, "this server has /, /health, "),
+    ("/v1/messages", TALK, 404, "Anthropic's API is not spoken here; /v1/chat/completions"),
+    ("/v1/messages/count_tokens", TALK, 404, "Anthropic's API is not spoken here"),
+    ("/v1/completions/", PROMPT, 404, "without the last / it is /v1/completions"),
+    ("/tokenize", {"content": "a"}, 404, "model.tokenize(text)"),
+    (TEXT, {**PROMPT, "n_predict": 3}, 400, "n_predict is not known (here it is max_tokens)"),
+    (CHAT, {**TALK, "max_output_tokens": 3}, 400, "(here it is max_tokens)"),
+    (TEXT, {**PROMPT, "repeat_penalty": 1.1}, 400, "(here it is repetition_penalty)"),
+    (TEXT, {**PROMPT, "grammar": "root ::= \"a\""}, 400, '(here it is response_format: it holds an answer to {"type":'),
+    (CHAT, {**TALK, "system": "be brief"}, 400, "(here it is messages: [{"),
+    (CHAT, {**TALK, "cache_prompt": True}, 400, "(prefixes are always kept; leave it out)"),
+    (TEXT, {**PROMPT, "messages": HELLO}, 400, "(/v1/chat/completions takes messages)"),
+    (TEXT, {**PROMPT, "mirostat": 2}, 400, "tokens are drawn by temperature"),
+    (CHAT, {**TALK, "max_tokens": 3, "max_completion_tokens": 4}, 400, "expected max_completion_tokens, 4"),
+    ("/v1/responses", {"input": "a", "response_format": {}}, 400, '(here it is text: {"format": …})'),
+    ("/v1/threads", {}, 404, "this server has /, /health, "),
+    ("/v1/chat", TALK, 404, "/v1/chat/completions has it here"),
+    (TEXT, {"messages": HELLO}, 400, "prompt is null; expected a text"),
+    (CHAT, {"prompt": "a"}, 400, "messages is null"),
+    (VECTORS, {"model": "tiny", "input": "a", "n_predict": 3}, 400, "n_predict is not known"),
     (TEXT, {**PROMPT, "model": "gpt-4o"}, 404, "this server has 'tiny'"),
     (TEXT, {"model": "tiny"}, 400, "prompt is null"),
     (TEXT, {**PROMPT, "prompt": ""}, 400, "no tokens"),
@@ -121,6 +140,9 @@ def test_what_is_wrong_is_named(server: Served) -> None:
         got, found = server.ask(CHAT, {**TALK, "response_format": format})
         assert got == 400 and what in found["error"]["message"] and "<state>" not in found["error"]["message"]
     assert server.ask(TEXT, b"prompt=a", Content_Type="application/x-www-form-urlencoded")[0] == 415
+    status, found = server.ask(TEXT)
+    assert status == 405 and "; send a POST" in found["error"]["message"]
+    assert server.ask("/v1/responses/a", method="PUT")[1]["error"]["message"].endswith("; send a DELETE or GET")
     assert server.ask(TEXT, method="PUT")[0] == 405 and server.ask("/v1/odd")[0] == 404
     assert server.ask("/v1/models/odd")[0] == 404 and server.ask("/v1/models/tiny")[1]["context_length"] == 200
     assert server.ask(TEXT, PROMPT, Host="evil.example")[0] == 403

@@ -384,7 +384,7 @@ class Decoder(Closing):
         whole = given.dtype.kind in "iu" or all(type(i) is int for i in given.flat)  # those beyond 64 bits are objects
         if given.ndim != 1 or not whole:
             what = f"{given.dtype} {given.shape}" if given.ndim else f"{ids!r:.60}"
-            raise DTypeError(f"token ids are {what}; expected one row of integers")
+            raise DTypeError(f"token ids are {what}; expected one row of integers{_instead_of_ids(ids)}")
         top = self.config.vocabulary
         if given.size and not 0 <= int(given.min()) <= int(given.max()) < top:
             odd = int(given.min()) if given.min() < 0 else int(given.max())
@@ -564,6 +564,19 @@ class Decoder(Closing):
                 stage.state.close()
                 if self._lends:
                     stage.weights.close()
+
+
+def _instead_of_ids(prompt: Any) -> str:
+    """What to write for a prompt that is no token ids; empty where that is not known."""
+    if isinstance(prompt, str | bytes):
+        return "; model.tokenize(text) gives them"
+    try:
+        kinds = {type(one) for one in prompt}
+    except TypeError:
+        return ""
+    if kinds == {str}:
+        return "; one text at a time is taken, and model.batch(slots) runs several at once"
+    return "; model.chat takes messages" if kinds == {dict} or isinstance(prompt, dict) else ""
 
 
 def _picking(sampling: Sampling, shaping: Shaping | None) -> Picking:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.errors import DTypeError, ShapeError
+from rlx.host.other_attributes import explain
 from rlx.ir import Tensor
 from rlx.ops.splats.blend import MAX_SIDE_PIXELS
 from rlx.ops.splats.tiles import check_size
@@ -102,6 +103,9 @@ class Camera(Record, eq=False):
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
+
+
+explain(Camera)
 
 
 def _sides(width: Any, height: Any) -> tuple[int, int]:

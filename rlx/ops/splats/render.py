@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlx.errors import CapacityExceeded, DTypeError, ShapeError, TracedValueError
+from rlx.host.other_attributes import explain
 from rlx.ir import Tensor, apply
 from rlx.ir.graph import apply_multi
 from rlx.ops.base import TensorLike, cast_to, tensors
@@ -34,6 +35,9 @@ class Rendered(NamedTuple):
     def alpha(self) -> Tensor:
         """1 - light: how much of what is behind the splats they hide."""
         return 1.0 - self.light
+
+
+explain(Rendered)
 
 
 def default_pairs(count: int, width: int, height: int) -> int:

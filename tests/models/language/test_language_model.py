@@ -385,6 +385,9 @@ def test_what_cannot_be_generated_is_refused_at_once(folders: dict[str, Path], t
             (DTypeError, "no list of texts", lambda: model.generate("a", stop=3)),  # type: ignore[arg-type]
             (DTypeError, "messages are 'hi'", lambda: model.chat("hi")),  # type: ignore[arg-type]
             (DTypeError, "expected one row of integers", lambda: model.logits([[0.5]])),
+            (DTypeError, r"integers; model\.tokenize\(text\) gives them", lambda: model.logits("a text")),
+            (DTypeError, r"one text at a time is taken, and model\.batch", lambda: model.generate(["a", "b"])),
+            (DTypeError, r"model\.chat takes messages", lambda: model.generate([{"role": "user", "content": "a"}])),
             (DTypeError, "expected one row of integers", lambda: model.logits([[1], [1, 2]])),
             (DTypeError, "seed is -1", lambda: model.generate("a", temperature=1.0, seed=-1)),
             (DTypeError, "no list of texts", lambda: model.generate("a", stop=None)),
