@@ -44,7 +44,7 @@ def captured(steps: list[Any], barriers: set[int]) -> tuple[list[set[int]], list
     device: Any = SimpleNamespace(
         api=SimpleNamespace(runtime=order), fork_event=EVENT, capture_streams=(MAIN, SIDE)
     )
-    fork, waited, streams = _Fork(device), [], []
+    fork, waited, streams = _Fork(device, None), [], []
     fork.join()
     for i, step in enumerate(steps):
         if i in barriers:
