@@ -461,8 +461,8 @@ def _view(
         return None
     if i is None or type(leaves[i]) is not Array:
         return None
-    made = results[0].type
-    return lambda given: _sharing(given[i], made, 0)
+    viewed = results[0].type
+    return lambda given: _sharing(given[i], viewed, 0)
 
 
 def _sharing(x: Array, t: TensorType, at: int) -> Array:
@@ -521,10 +521,10 @@ def direct_launch(
             if type(x) is Array and (x._unread is not None or x._buffer is None):
                 return None
         try:
-            made = run(given)
+            outputs = run(given)
         except RlxError:
             return None
-        arrays = {names[0]: made} if single else dict(zip(names, made, strict=True))
+        arrays = {names[0]: outputs} if single else dict(zip(names, outputs, strict=True))
         return Launch(arrays, mark(), None, arrange)
 
     return begin
@@ -573,9 +573,9 @@ def _in_host_memory(
     at, fresh, of, host = call.at, device.fresh, Array._of, out == "host"
 
     def fresh_array(k: int, t: TensorType) -> Any:
-        made = np.empty(t.shape, t.dtype.np)
-        places[k] = address(made)
-        return made
+        result = np.empty(t.shape, t.dtype.np)
+        places[k] = address(result)
+        return result
 
     def run(given: Sequence[Any]) -> Any:
         held: list[Any] = []  # keeps the memory alive until the run is over
@@ -719,11 +719,11 @@ class _Source(NamedTuple):
 
 def _sources(traced: Traced, leaves: Sequence[Any]) -> dict[str, _Source]:
     """The source of each input, by name."""
-    found = {n: _Source(i) for i, n in enumerate(traced.names)}
+    sources = {n: _Source(i) for i, n in enumerate(traced.names)}
     numbers = [i for i, x in enumerate(leaves) if isinstance(x, int | float)]
     for n, (number, dtype) in traced.tape.inputs.items():
-        found[n] = _Source(numbers[number.slot], partial(_held, number, dtype))
-    return found
+        sources[n] = _Source(numbers[number.slot], partial(_held, number, dtype))
+    return sources
 
 
 def _held(number: Any, dtype: DType, value: int | float) -> Any:

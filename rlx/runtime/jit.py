@@ -248,8 +248,8 @@ class Jitted(Generic[P, R]):
             args, kwargs = unflatten(call.skeleton, call.leaves)
             return self._function(*args, **kwargs)
         exe, traced = self._compiled(call)
-        again = runs is not None and key is not None and isinstance(exe, CompiledGraph) and _again(runs, key)
-        if again and runs is not None and not sys.is_finalizing():  # nothing is imported while the interpreter ends
+        ending = sys.is_finalizing()  # nothing is imported while the interpreter ends
+        if runs is not None and key is not None and not ending and isinstance(exe, CompiledGraph) and _again(runs, key):
             from rlx.runtime.eager import direct  # it imports this module
 
             run = runs[key] = direct(exe, traced, args, call.leaves, self._out)

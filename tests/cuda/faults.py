@@ -30,7 +30,8 @@ from tests.full import full
 
 # What a call makes, and what gives it back.
 MAKES = {
-    "malloc": "memory", "hostAlloc": "host memory", "streamCreateWithFlags": "stream", "eventCreateWithFlags": "event",
+    "malloc": "memory", "hostAlloc": "host memory", "streamCreateWithPriority": "stream",
+    "eventCreateWithFlags": "event",
     "graphInstantiate": "recorded run", "streamEndCapture": "graph", "moduleLoadData": "module",
     "cublasCreate_v2": "cuBLAS", "nvrtcCreateProgram": "program", "cublasLtMatmulDescCreate": "description",
     "cublasLtMatrixLayoutCreate": "layout", "cublasLtMatmulPreferenceCreate": "preference",

@@ -8,8 +8,9 @@ from typing import Any
 
 from rlx.backends.cuda.recorder import _Fork
 from rlx.backends.gpu.program.steps import Copy, FileKernel, Launch, Ref
+from rlx.driver.closing import Resources
 
-MAIN, SIDE, EVENT = 1, 2, 7
+MAIN, SIDE, ASIDE, EVENT = 1, 2, 3, 7
 LAUNCH = Launch(FileKernel("scale"), (1, 1, 1), (), (), ())
 COPY = Copy(Ref("arena0", 0, 4), Ref("arena0", 4, 4))
 
@@ -42,9 +43,9 @@ def captured(steps: list[Any], barriers: set[int]) -> tuple[list[set[int]], list
     """For each step the steps that it waits for, and its stream."""
     order = Order()
     device: Any = SimpleNamespace(
-        api=SimpleNamespace(runtime=order), fork_event=EVENT, capture_streams=(MAIN, SIDE)
+        api=SimpleNamespace(runtime=order), fork_event=EVENT, capture_streams=(MAIN, SIDE), aside_stream=ASIDE
     )
-    fork, waited, streams = _Fork(device, None), [], []
+    fork, waited, streams = _Fork(device, Resources()), [], []
     fork.join()
     for i, step in enumerate(steps):
         if i in barriers:

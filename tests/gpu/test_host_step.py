@@ -172,6 +172,8 @@ def test_slots_read_go_over_and_slots_written_come_back(
     with session.compile(graph, optimize=False) as native:
         wanted = native.run(feeds) if full() else None  # compiling gradients takes the software driver seconds
         others = ["decomposed", "control"] if case.has_f64 else []  # a recurrence in f64 is a scan
+        # The pass that makes this op asks for its kernels first; they take fewer forms than its decomposition.
+        others += ["decomposed"] if case.op == "attention_sums_grad" else []
         assert {d.how for d in native.report()} <= {"native", "alias", *others}
     refuse(case.op)
     with session.compile(graph, optimize=False) as hosted:

@@ -179,9 +179,11 @@ def test_the_ranks_of_the_page_run(repo: Path, folder: Path, tmp_path: Path, cle
     write_ranks(here, repo)
     lines = re.findall(r"^mpiexec .*", "\n".join(blocks(repo, "docs/ranks.md")), re.M)
     run = [shlex.join(prepared(line)) for line in lines if not gpus(line)]
-    assert len(run) == 2 and len(lines) == 3
+    assert len(run) == 3 and len(lines) == 4
     env = {**clean_env, "PYTHONPATH": str(repo), "OMP_NUM_THREADS": "1"}
     first, second = says(run[0], here, env).split()
     assert first == second and float(first) > 0
     says(run[1], here, env)
     assert (here / "adapter/adapter_model.safetensors").exists()
+    says(run[2], here, env)
+    assert (here / "model/model.safetensors").exists()

@@ -160,8 +160,8 @@ def _batch_norm_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tens
     dbeta, dgamma = (unbroadcast(t, var) for t in (d, d * y))
     assert dbeta is not None and dgamma is not None
     dvar = dgamma * gamma * inverse * inverse * -0.5
-    made = (d * scale, dgamma, dbeta, -(dbeta * scale), dvar)
-    return tuple(cast_to(t, like.dtype) for t, like in zip(made, node.inputs, strict=True))
+    gradients = (d * scale, dgamma, dbeta, -(dbeta * scale), dvar)
+    return tuple(cast_to(t, like.dtype) for t, like in zip(gradients, node.inputs, strict=True))
 
 
 register(
