@@ -75,7 +75,7 @@ OTHERS = {
 DTYPES = """bool_ uint8=u8 uint16=u16 uint32=u32 uint64=u64 int8=i8 int16=i16 int32=i32 int64=i64 float16=f16
     bfloat16=bf16 float32=f32 float64=f64 complex64 complex128"""
 
-# What differs from the name's model, of names that are here; a name with its module is that one's alone.
+# How functions differ from those of the same name elsewhere; a name with a module is about that module's alone.
 _PAIRS = "gives pairs along a last axis of 2; `rlx.view_as_complex` makes them complex"
 DIFFERENCES = {
     "around": "gives integers as they are", "argsort": "`descending=`; always stable",

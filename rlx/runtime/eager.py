@@ -54,8 +54,8 @@ PROGRAMS = 1024  # limit on the programs kept
 PROGRAM_BYTES = 256 << 20  # limit on their memory, not counting the newest program
 _KNOWN_NUMBERS = 16  # limit on the scalars of a program that are kept in a GPU's memory
 _MOVES = 4  # uses of an index by the program that serves all offsets, before it gets a program of its own
-_DIRECT_NODES, _DIRECT_BYTES = 32, 1 << 20  # limits on a jitted function's program that runs as a call does
-_I64 = 1 << 63  # integers from here on are refused, as constants of a program are
+_DIRECT_NODES, _DIRECT_BYTES = 32, 1 << 20  # limits on a jitted function's program that `direct` runs
+_I64 = 1 << 63  # integers from here on are refused, as they are for a program's constants
 _AS_VALUES = 1 << 12  # elements of the largest array that may be built into a program, such as a shape
 # Functions whose Python numbers are inputs, as in jit; those of other functions are built into the program.
 _NUMBERS = frozenset(
@@ -400,8 +400,8 @@ def _say_f64(leaves: Sequence[Any], device: Device) -> None:
 def _runner(
     exe: CompiledGraph, traced: Traced, leaves: Sequence[Any], name: str, out: Out = "device"
 ) -> Program:
-    """The program of a call, which runs on its arguments' memory, on copies of them, or through `launch`. Results are
-    as `out` says where the program runs on the host's memory without copies, else Arrays."""
+    """The program of a call, which runs on its arguments' memory, on copies of them, or through `launch`. Results
+    follow `out` if the program runs on host memory without copies; else they are Arrays."""
     device = exe.device
     plain = all(isinstance(x, Array | np.ndarray | int | float) for x in leaves)
     users = any(node.op.family == "custom" for node in exe.graph.nodes)
@@ -459,9 +459,9 @@ def _sharing(x: Array, t: TensorType, at: int) -> Array:
 
 
 def direct(exe: CompiledGraph, traced: Traced, leaves: Sequence[Any], out: Out) -> Run | None:
-    """A run of a jitted function's program on the memory of its arguments and of fresh results, as a call outside a
-    trace: for a small program on the CPU that takes a fraction of `CompiledGraph.run`'s time. None for all others, and
-    where arguments or results have to be copied."""
+    """A run of a jitted function's program directly on the memory of its arguments and of new results, as calls of
+    operators outside a trace run: for a small program on the CPU it takes a fraction of `CompiledGraph.run`'s time.
+    None for all other programs, and if arguments or results have to be copied."""
     if exe.device.info.kind != "cpu" or len(exe.program.nodes) > _DIRECT_NODES or exe.plan.total_bytes > _DIRECT_BYTES:
         return None
     program = _runner(exe, traced, leaves, exe.graph.name, out)
@@ -559,7 +559,7 @@ def _in_device_memory(
     fresh = None if call.fresh is None else call.fresh([nbytes for _, nbytes in outputs])
     checked, first = partial(_run_checked, exe, traced, "a call"), outputs[0][0]
     known: dict[Hashable, Any] = {}  # numbers of earlier calls, in the device's memory
-    last: dict[int, tuple[Any, Any]] = {}  # each input's last number and its memory: a loop often passes it again
+    last: dict[int, tuple[Any, Any]] = {}  # each input's latest number and its memory: a loop often passes it again
 
     def of_number(k: int, held_as: Callable[[Any], Any], t: TensorType, value: int | float) -> Any:
         # 0.0 equals -0.0, and NaN nothing.
@@ -633,8 +633,8 @@ def _in_device_memory(
 
 
 class _Source(NamedTuple):
-    """Where a program's input comes from: the position of its leaf, and for a number how it is held as the input's
-    dtype; a number may be several inputs, each of its own dtype."""
+    """Where a program's input comes from: the position of its leaf, and for a number the function that casts it to the
+    input's dtype. One number may feed several inputs of different dtypes."""
 
     leaf: int
     held: Callable[[int | float], Any] | None = None
@@ -650,7 +650,7 @@ def _sources(traced: Traced, leaves: Sequence[Any]) -> dict[str, _Source]:
 
 
 def _held(number: Any, dtype: DType, value: int | float) -> Any:
-    """A Python number as an array of rank 0. Raises: DTypeError where the dtype does not hold it."""
+    """A Python number as an array of rank 0. Raises: DTypeError if the dtype cannot hold it."""
     return held(number, dtype, [value] * (number.slot + 1))
 
 

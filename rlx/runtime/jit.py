@@ -210,8 +210,8 @@ class Jitted(Generic[P, R]):
                 f"{self._name}: donate={list(self._donate)} beside dims: arrays of lengths that vary are copied, "
                 "so that none can be overwritten; leave out dims, or donate"
             )
-        # By the types of arguments that are arrays and numbers, runs on their memory (rlx.runtime.eager.direct).
-        # The second call makes one: False after the first, None where it cannot be; no dict for functions without any.
+        # Runs on the arguments' memory (rlx.runtime.eager.direct), by `_plain_key`. The second call of a key makes one:
+        # the value is False after the first call, None if there can be none. None for functions that never have one.
         self._direct: dict[Any, Callable[[Sequence[Any]], Any] | bool | None] | None = None
         static = self._parameters.nums or self._parameters.names
         if self._session is None and not self._donate and dims is None and not static:
@@ -392,8 +392,8 @@ class Jitted(Generic[P, R]):
 
 
 def _plain_key(args: Sequence[Any]) -> tuple[Any, ...] | None:
-    """The types of arguments that are Arrays of one device, NumPy's arrays and Python's numbers, by which a call
-    outside a trace is told from others; None for any other call."""
+    """A key of a call outside a trace: the types of its arguments, if all are Arrays of one device, NumPy arrays or
+    Python numbers; None for any other call."""
     if TRACING.graph is not None or TRACING.body is not None or PLACE.mesh is not None:
         return None
     device: Any = None

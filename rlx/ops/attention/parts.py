@@ -92,8 +92,8 @@ def score_rows(
     window: int | None = None,
     softcap: float | None = None,
 ) -> tuple[Array, Array | None, Array]:
-    """The masked scores (B, H, Sq, Sk) by NumPy, in q's dtype, -inf where a query does not see a key; and what the
-    gradient needs besides.
+    """The masked scores (B, H, Sq, Sk) by NumPy, in q's dtype, -inf where a query does not see a key; and what else the
+    gradient needs.
 
     That is tanh(score / softcap), or None without a cap; and which keys are valid, (B or 1, 1, Sk, 1).
     """

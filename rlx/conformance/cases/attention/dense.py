@@ -276,7 +276,8 @@ def terms_of_gradient(inputs: Sequence[Array], attrs: Attrs) -> Any:
 def size_of_gradient(
     d: Array, operands: tuple[Array, Array, Array], p: Array, keys: Array, delta: Array | None, scale: float
 ) -> Any:
-    """The root of the mean square of the terms, for weights p; `delta`, by row, is the sum of |P dP| unless given."""
+    """The root mean square of the terms, for weights p; `delta`, one number per row, is by default the sum of |P
+    dP|."""
     q, k, v = operands
     group = q.shape[1] // k.shape[1]
     k, v = (np.where(keys, np.repeat(t, group, axis=1), 0) for t in (k, v))
