@@ -61,7 +61,7 @@ class GgufModel:
         self._factors = self._scales_of_products()
         self._found: dict[str, tuple[GgufTensor, int | None]] = {}
         for tensor in file.tensors.values():
-            if tensor.name.endswith((".scale", ".input_scale")):  # the latter is for products of rounded activations
+            if tensor.name.endswith((".scale", ".input_scale")):  # input_scale is for quantized activations
                 continue
             if tensor.name not in _SETTINGS and (tensor.name != SCORES or self.family.folder_name(SCORES)):
                 self._add(tensor)
