@@ -1,7 +1,8 @@
-"""What NumPy, JAX and SciPy call what rlx has: the table of the page of names, which `names_page` writes.
+"""The names that functions of rlx have in NumPy, JAX and SciPy: the table behind docs/names.md, which `names_page`
+writes.
 
-A word is a name that rlx has too, or lacks; `theirs=ours` is one that goes by another name here. Whether rlx has a name
-is looked up, so that the page cannot claim what is not there.
+A word is a name that rlx has too, or lacks; `theirs=ours` has another name in rlx. Names are looked up in rlx, so that
+the page cannot list a function that does not exist.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ DIFFERENCES = {
     "cholesky": "the lower factor, as NumPy", "qr": "`mode=\"reduced\"`, as NumPy",
 }  # fmt: skip
 
-# Keywords of NumPy's functions that rlx's have under no name, beside those that ask for memory or for ufuncs' loops.
+# Keywords of NumPy's functions that rlx lacks under any name, except those about memory or ufunc loops.
 LACKING = {
     "array": "ndmin ndmax", "linspace": "retstep axis", "geomspace": "axis", "logspace": "axis",
     **dict.fromkeys(("concat", "concatenate", "stack", "hstack", "vstack", "cov", "corrcoef", "nancumprod",

@@ -9,7 +9,7 @@ from rlx.ops.movement.strided import concat
 
 
 def meets(node: Node) -> bool:
-    """Whether ranks meet for a node."""
+    """Whether a node is a collective among several ranks."""
     return node.op.family == FAMILY and node.op.name != "axis_index"
 
 
