@@ -33,7 +33,8 @@ _SIDES = (19, 7, 33, 1, 8, 20, 40, 5)  # rows of q for each
 
 
 def _blocks(q: DType, short: bool) -> int:
-    """Rows of one or two large blocks, or of three or eight small blocks; eight end at a multiple of 16 bytes."""
+    """The blocks of a row: one or two large ones, three or eight small ones; rows of eight end at a multiple of 16
+    bytes."""
     large = q.storage.elements >= 128
     return (1 if large else 3) if short else (2 if large else 8)
 

@@ -54,7 +54,7 @@ def _all() -> Iterator[Case]:
         yield _case((1,), 600, blocks, q, x, domain="normal")
         yield _case((1,), 38, blocks, q, x, gate="silu")
         yield _case((1,), 70, blocks, q, x, eps=None, bias=x)
-        yield _case((3,), 10, blocks, q, gate="silu")  # rows that one launch does not make, and weights that it cannot
+        yield _case((3,), 10, blocks, q, gate="silu")  # rows and formats that one launch cannot compute
         yield _case((1,), 10, 1, PACKED["q4_0"], x, bias=x)
     yield _case((1,), 33, 8, PACKED["int4_zp"], f16, bias=f32)
     yield _case((1,), 34, 16, PACKED["q8_0"], f16, eps=None, gate="gelu_tanh")
