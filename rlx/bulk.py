@@ -34,14 +34,15 @@ def embed(
     """The dataset with the embedding of each text in `column`, a list of f32 of one size, in the new column `into`.
 
     `model` is the folder or the GGUF file of a sentence encoder or a language model, on every machine of the cluster;
-    `loading` are further settings of `rlx.models.load`. Each of the `actors` has one GPU (`device` "cuda", "vulkan") or
-    `threads` threads of a CPU (1); by default there are as many as the cluster has room for, and "auto" takes CUDA
-    where Ray knows of a GPU. A batch of `batch_size` rows is one task, which is run again if its actor dies; short
-    texts of a batch share rows, so that there is hardly any padding. With `check` the column is read through once
-    before an actor starts. `prompt_name`, `truncate_dim` and `normalize` are those of `encode`.
+    `loading` holds further settings of `rlx.models.load`. Each of the `actors` has one GPU (`device` "cuda", "vulkan")
+    or `threads` CPU threads (1 by default). By default there are as many actors as the cluster has room for, and "auto"
+    takes CUDA if Ray knows of a GPU. A batch of `batch_size` rows is one task, which is run again if its actor dies;
+    short texts are packed into one row of the model, so that there is hardly any padding. With `check` the whole column
+    is read and checked before any actor starts. `prompt_name`, `truncate_dim` and `normalize` are those of `encode`.
     Rows come in any order unless Ray's `execution_options.preserve_order` is set.
     Raises: RlxError without Ray, and for a model that makes no embeddings; DataError for a missing column, and for a
-    row without a text, with its number; DeviceUnavailable for more actors than the cluster has room for; as `load`.
+    row without a text, whose number it gives; DeviceUnavailable for more actors than the cluster has room for; also as
+    `load`.
     """
     settings = {"prompt_name": prompt_name, "truncate_dim": truncate_dim, "normalize": normalize}
     _of_task("embed", model, "embeddings", "language")
@@ -56,8 +57,8 @@ def classify(
 ) -> Any:  # fmt: skip
     """The dataset with the likeliest label of each text in the new column `into`, and its score, f32, in `into`_score.
 
-    `model` is the folder of a classifier of texts. `truncate` cuts texts that are too long, which are an error
-    otherwise, once an actor meets one. The other arguments and errors are those of `embed`."""
+    `model` is the folder of a classifier of texts. `truncate` cuts texts that are too long; otherwise such a text is an
+    error when an actor reaches it. The other arguments and errors are those of `embed`."""
     _of_task("classify", model, "scores")
     return _texts("classify", data, Classify, model, column, [into, f"{into}_score"], device, actors, threads,
                   batch_size, check, loading, {"truncate": truncate})  # fmt: skip
@@ -72,9 +73,9 @@ def generate(
     """The dataset with the text that a language model writes after each prompt, in the new column `into`, and in
     `into`_ended why it ended: "stop" (the model's own end), "length" (`max_tokens`) or "context" (no room is left).
 
-    With `chat` a prompt is a user's message, which the model's template surrounds. `slots` sequences run at once on
-    each actor, prompts of like lengths together; all draw from `seed`, so that a row's answer does not depend on the
-    others'. The other arguments and errors are those of `embed`."""
+    With `chat` a prompt is a user's message, to which the model's chat template is applied. `slots` sequences run at
+    once on each actor, prompts of similar length together. Every row samples with the same `seed`, so that its answer
+    does not depend on the other rows. The other arguments and errors are those of `embed`."""
     _of_task("generate", model, "language")
     for name, value in (("max_tokens", max_tokens), ("slots", slots - 1 if type(slots) is int else slots)):
         if type(value) is not int or value < 1:
@@ -95,12 +96,12 @@ def infer(
 ) -> Any:  # fmt: skip
     """The dataset with the outputs of an ONNX model for each row in new columns.
 
-    A row's value in the column of an input is one example: a number, or a list (of lists …) of numbers, of the input's
-    shape without its first dimension, the batch's. `inputs` names the columns by the model's inputs and `outputs` the
-    new ones by its outputs; by default they have the same names. Rows of one shape run together, in numbers that are
-    powers of two, so that there are few programs; `dims` with `rlx.Dim`, as `rlx.onnx.load` takes it, makes one for
-    each bucket of lengths. The other arguments and errors are those of `embed`; a row whose numbers do not fit an input
-    is a DataError too, and a model whose inputs have no batch a ShapeError."""
+    A row's value in an input's column is one example: a number, or a list (of lists …) of numbers, of the input's shape
+    without its first dimension, the batch. `inputs` maps the model's inputs to columns and `outputs` its outputs to new
+    columns; by default they have the same names. Rows of one shape run together in batches whose sizes are powers of
+    two, so that few programs are compiled; with `dims`, as of `rlx.onnx.load`, there is one for each bucket of an
+    `rlx.Dim`. The other arguments and errors are those of `embed`. Raises also: DataError for a row whose numbers do
+    not fit an input; ShapeError for a model whose inputs have no batch dimension."""
     if importlib.util.find_spec("onnx") is None:
         raise RlxError("infer: ONNX models need the package onnx: pip install 'rlx[onnx]'")
     from rlx.onnx import load
@@ -129,8 +130,8 @@ def infer(
 
 
 def write(data: Any, folder: str | os.PathLike[str]) -> None:
-    """Writes a dataset as Parquet files into a folder. Raises: RlxError with what an actor's error says, which Ray puts
-    behind its own."""
+    """Writes a dataset as Parquet files into a folder. Raises: RlxError with the message of an actor's error, without
+    Ray's text around it."""
     import ray
 
     try:
@@ -158,7 +159,7 @@ def _mapped(
     what: str, data: Any, actor: type, columns: list[str], new: list[str], problem: Callable[[Any], Problem | None],
     device: str, actors: int | None, threads: int | None, batch_size: int, check: bool, settings: Mapping[str, Any],
 ) -> Any:  # fmt: skip
-    """The dataset mapped by a pool of actors, after its columns were looked at."""
+    """The dataset mapped by a pool of actors, after its columns were checked."""
     for name, value in (("batch_size", batch_size), ("actors", actors), ("threads", threads)):
         if value is not None and (type(value) is not int or value < 1):
             raise DTypeError(f"{what}: {name} is {value!r:.40}; expected an integer from 1")
@@ -180,7 +181,7 @@ def _mapped(
     placed = _placed(what, ray, device, actors, threads)
     data = data if path is None else ray.data.read_parquet(path)
     pool = ray.data.ActorPoolStrategy(size=placed.pop("size"))
-    blocks = data.repartition(target_num_rows_per_block=batch_size)  # a small file is one block: work for one actor
+    blocks = data.repartition(target_num_rows_per_block=batch_size)  # a small file is one block, for one actor
     return blocks.map_batches(
         actor, batch_size=batch_size, batch_format="pyarrow", compute=pool, udf_modifying_row_count=False,
         fn_constructor_args=[{**settings, "problem": problem, "device": placed.pop("device"),
@@ -189,8 +190,8 @@ def _mapped(
 
 
 def _ray(room: int | None) -> Any:
-    """The package ray, connected to its cluster; where there is none, one is started on this machine, with `room` for
-    actors' threads, by default one for each processor, and one more CPU, which reads."""
+    """The package ray, connected to its cluster. If there is none, one is started on this machine with `room` CPUs for
+    the actors' threads, by default one for each processor, and one more CPU for reading."""
     import ray
     import ray.data
 
@@ -210,7 +211,7 @@ def _installed() -> None:
 def _placed(what: str, ray: Any, device: str, actors: int | None, threads: int | None) -> dict[str, Any]:
     """How many actors, and what each has: `map_batches`' resources, and the device and threads of `load`.
 
-    A processor stays free for reading: Ray would wait for ever for actors that wait for what nobody reads."""
+    One CPU stays free for reading: if actors took all, no data would be read and Ray would wait for ever."""
     have = ray.cluster_resources()
     gpus, cpus = int(have.get("GPU", 0)), have.get("CPU", 0)
     kind = device.partition(":")[0]
@@ -257,7 +258,7 @@ class _Files:
 
 
 class _Rows:
-    """The same of a dataset of Ray."""
+    """The same for a Ray dataset."""
 
     def __init__(self, what: str, data: Any) -> None:
         import ray.data
@@ -279,7 +280,8 @@ class _Rows:
 
 
 class _Texts:
-    """What is wrong with the first row of a table that has no text in a column."""
+    """Finds the first row of a table that has no text in a column, and says what is wrong with it; None if there is
+    none."""
 
     def __init__(self, column: str) -> None:
         self.column = column
@@ -297,7 +299,8 @@ class _Texts:
 
 
 class _Port:
-    """An input of an ONNX model: its column, dtype, and an example's shape, with None or a name where it varies."""
+    """An input of an ONNX model: its column, dtype, and the shape of an example, with None or a name for a variable
+    size."""
 
     def __init__(self, name: str, column: str, dtype: Any, shape: tuple[Any, ...]) -> None:
         self.name, self.column, self.dtype, self.shape = name, column, np.dtype(dtype), shape
@@ -323,7 +326,8 @@ class _Port:
 
 
 class _Examples:
-    """What is wrong with the first row of a table that the inputs of an ONNX model do not take."""
+    """Finds the first row of a table that an ONNX model's inputs cannot take, and says what is wrong with it; else
+    None."""
 
     def __init__(self, ports: Sequence[_Port]) -> None:
         self.ports = ports
@@ -339,7 +343,7 @@ class _Examples:
 
 
 def _of_task(what: str, model: Any, *tasks: str) -> None:
-    """Raises: RlxError for a model of other tasks than these, as far as its files say without being read whole; as the
+    """Raises: RlxError for a model whose task is not among these, by its configuration and metadata alone; also as the
     files' readers."""
     from rlx.formats.gguf.encoders import ENCODERS
     from rlx.formats.gguf.reader import GgufFile
@@ -372,7 +376,8 @@ def _of_task(what: str, model: Any, *tasks: str) -> None:
 
 
 def _device(kind: str) -> str:
-    """The device of this actor: CUDA sees the one GPU that Ray gives it; Vulkan sees all, and takes that number."""
+    """The device of this actor: CUDA sees only the GPU that Ray gives the actor; Vulkan sees all, so it takes that
+    GPU's number."""
     if kind != "vulkan":
         return kind
     import ray
@@ -381,7 +386,7 @@ def _device(kind: str) -> str:
 
 
 class _Actor:
-    """A model on a device, which adds columns to the tables that it is called with."""
+    """A model on a device. A call adds the new columns to a table."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
@@ -406,7 +411,7 @@ class _Actor:
 
 
 def _rows(values: Any) -> Any:
-    """An array as a column: a number, or a list (of lists …) of them, for each row."""
+    """An array as a column: for each row a number, or a list (of lists …) of numbers."""
     import pyarrow as pa
 
     flat = np.ascontiguousarray(values)
@@ -511,5 +516,5 @@ class Infer(_Actor):
         for name, new in s["outputs"].items():
             if len({np.shape(value) for value in results[name]}) == 1:
                 yield new, _rows(np.stack(results[name]))
-            else:  # rows of several lengths
+            else:  # rows of different shapes
                 yield new, pa.array([np.asarray(value).tolist() for value in results[name]])

@@ -56,8 +56,8 @@ def chain(*parts: Optimizer) -> Optimizer:
 
 
 class _Parts(threading.local):
-    """Set while an optimizer works on this rank's parts of the parameters: `total` gives the sum of a number over the
-    ranks, `every` whether all ranks have True, and `whole` is the tree of the whole parameters."""
+    """Set while an optimizer updates only this rank's parts of the parameters: `total` sums a number over the ranks,
+    `every` says whether it is True on all ranks, and `whole` is the tree of the whole parameters."""
 
     total: Callable[[Any], Any] | None = None
     every: Callable[[Any], Any] | None = None
@@ -69,7 +69,7 @@ _PARTS = _Parts()
 
 @contextmanager
 def over_parts(total: Callable[[Any], Any], every: Callable[[Any], Any], whole: PyTree) -> Iterator[None]:
-    """Within it gradients, states and parameters are parts, of one axis, of those of all ranks (`_Parts`)."""
+    """In this context gradients, states and parameters are this rank's 1-D parts of the whole ones (see `_Parts`)."""
     _PARTS.total, _PARTS.every, _PARTS.whole = total, every, whole
     try:
         yield

@@ -1,6 +1,6 @@
 """`python -m rlx.conformance`: every case on every device; a run that was interrupted is resumed.
 
-Each case runs plainly and between guard bytes.
+Each case runs twice: normally, and between guard bytes.
 
 Outcomes are appended to one file per device under `.conformance/`, named after a digest of rlx's own sources, of the
 device's driver, and of the processor's features that the CPU's kernels use (`RLX_CPU_FEATURES`): a stopped run
@@ -82,7 +82,7 @@ def _run_device(name: str, cases: list[Case], folder: Path, end: float) -> int:
     print(f"{info.id} ({info.name}{', compiled kernels' if compiled else ''}): {Summary.of(outcomes)}{rest}")
     for outcome in [o for o in outcomes if o.status != "pass"][:40]:
         print(f"  {outcome.status} {outcome.case}: {outcome.message}")
-    messages: list[str] = getattr(session.device, "messages", [])  # messages of Vulkan's validation layers
+    messages: list[str] = getattr(session.device, "messages", [])  # from Vulkan's validation layers
     for message in messages[:10]:
         print(f"  validation: {message}")
     if interrupted:
@@ -93,7 +93,7 @@ def _run_device(name: str, cases: list[Case], folder: Path, end: float) -> int:
 
 
 def _run(session: Session, cases: list[Case], file: Path, end: float) -> tuple[list[Outcome], bool]:
-    """The outcomes, those of earlier runs too, and whether Ctrl-C ended the run."""
+    """The outcomes, including those of earlier runs, and whether Ctrl-C ended the run."""
     outcomes = {o.case: o for o in _read(file)}
     left = [c for c in cases if c.id not in outcomes]
     if len(left) < len(cases):
@@ -123,7 +123,7 @@ def _read(file: Path) -> list[Outcome]:
     text = file.read_text(encoding="utf-8", errors="replace")
     if text and not text.endswith(
         "\n"
-    ):  # a run was killed while writing: the next line must not join its last
+    ):  # a run was killed while writing its last line: end that line first
         with file.open("a", encoding="utf-8") as log:
             log.write("\n")
     result = []

@@ -22,7 +22,7 @@ from rlx.ir import Attrs, Graph, get_op
 from rlx.packed import PackedArray
 
 Array = npt.NDArray[Any]
-# Each float input has cases of these kinds; a missing one is generated: that input alone has the domain.
+# Each float input has cases of these kinds. A missing one is generated, in which only that input has the domain.
 _IN_ONE = {"zero": "zeros", "special": "holes", "wide": "wide", "far": "far"}
 _HARD = frozenset().union(*domains.KINDS.values()) | {"large", "top", "swings", "reciprocals"}
 
@@ -61,7 +61,7 @@ class Case:
         return any(s.dtype == f64 for s in self.inputs)
 
     def arrays(self) -> list[Array]:
-        """The input arrays, in the inputs' dtypes; of packed weights the bytes."""
+        """The input arrays, in the inputs' dtypes; for packed weights their bytes."""
         base = zlib.crc32(self.id.encode())
         return [
             domains.make(s.shape, s.dtype, s.domain, base + 7919 * i + s.seed)
@@ -91,13 +91,13 @@ class Case:
         return {name: values[t.id] for name, t in g.outputs.items()}
 
     def scale(self) -> Array | None:
-        """The magnitude that errors are measured against; None where that is the result itself."""
+        """The magnitude that errors are measured against; None for the result's own."""
         if self.tolerance.kind not in ("ulp", "norm"):
             return None
         return term_scale(self.op, self.arrays(), self.attrs)
 
     def order_dependent(self) -> Array | None:
-        """The elements that may be infinite or NaN too, since the order of partial sums decides it (see `terms`)."""
+        """The elements that may also be infinite or NaN, depending on the order of partial sums (see `terms`)."""
         top = largest(f64 if self.has_f64 else f32) * (1 - 2.0**-6)
         return order_dependent(self.op, self.arrays(), self.attrs, top)
 
@@ -106,7 +106,8 @@ class Case:
         return undecided(self.op, self.arrays(), self.attrs)
 
     def check(self, outputs: Mapping[str, Any], subnormals: bool = True) -> Verdict:
-        """Compares the outputs of a run with the reference: gives the first verdict that fails, else the worst one."""
+        """Compares the outputs of a run with the reference. Returns: the first verdict that fails, else the one with
+        the largest error."""
         scale, choice, free = self.scale(), self.order_dependent(), self.undecided()
         worst = Verdict(True)
         types = {name: t.dtype for name, t in self.graph().outputs.items()}
@@ -127,7 +128,7 @@ class Case:
 
 
 def missing_of_inputs(cases: Iterable[Case]) -> list[tuple[int, str]]:
-    """(input index, kind) for each float input and each kind of numbers that these cases of an op lack."""
+    """(input index, kind) for each kind of numbers that these cases of an op lack in a float input."""
     listed = list(cases)
     kinds: dict[int, set[str]] = {}
     for case in listed:

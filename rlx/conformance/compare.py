@@ -20,7 +20,7 @@ from rlx.runtime import CompiledGraph
 
 Array = npt.NDArray[Any]
 MAX_NMSE = 1e-11
-MAX_RELATIVE = 1e-5  # the share of the largest reference value
+MAX_RELATIVE = 1e-5  # limit on an error, relative to the largest reference value
 HALF_NMSE = 1e-4  # the error of a tensor stored in 16 bits: bf16 rounds to 2**-9, whose square is 4e-6
 HALF_RELATIVE = 1e-2
 _ROUNDINGS = frozenset({"floor", "ceil", "round", "trunc", "sign", "mod", "fmod", "floordiv"})
@@ -155,7 +155,7 @@ def _compared(
                 values[tensor.id] = _wide(got)
             if on_node is not None:
                 on_node(result[-1])
-        for t in node.inputs:  # keeping all reference values would take twice the device's memory and more
+        for t in node.inputs:  # keeping all reference values would take more than twice the device's memory
             if last[t.id] == at:
                 values.pop(t.id, None)
     return result
@@ -176,7 +176,8 @@ def _judge(
     own = apply_reference(node, read, upcast=True)[tensor.index]
     exact = apart = distance(got, own)
     if node.op.elementwise:
-        # A tree with a rounding may round the value that its own precision gives, not the float64 one.
+        # A tree with a rounding rounds a value of its own precision, which may round differently from the float64
+        # value.
         rounded = [a.astype(t.dtype.np) for a, t in zip(read, node.inputs, strict=True)]
         plain = np.asarray(apply_reference(node, rounded, upcast=False)[tensor.index])
         apart = distance(got, np.where(_apart(got, plain) < _apart(got, own), plain.astype(own.dtype), own))

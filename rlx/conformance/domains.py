@@ -25,9 +25,9 @@ _LIMITS = {
 }
 
 
-# The kinds of numbers that the cases of an op of floats must have, since errors hide among them, and the domains with
-# them: zeros; NaN and infinities; all magnitudes, where squares overflow or vanish; rows of numbers far from 0 that
-# are near each other, where differences cancel.
+# The kinds of numbers that the cases of an op on floats must have, since they reveal errors, and the domains that
+# contain them: zeros; NaN and infinities; all magnitudes, where squares overflow or underflow; rows of numbers far from
+# 0 but close to each other, where differences cancel.
 KINDS = {
     "zero": frozenset({"zeros", "special", "any", "ties", "masked", "halves"}),
     "special": frozenset({"special", "any", "holes", "hole", "torn"}),
@@ -76,7 +76,7 @@ def _wide(rng: Rng, shape: tuple[int, ...], dtype: DType, below: float = 1.0, ab
 
 
 def _mixed(rng: Rng, shape: tuple[int, ...], values: Array, dtype: DType, share: float) -> Array:
-    """`values`, of which about the given share is replaced by special values."""
+    """`values`, with about the given share of them replaced by special values."""
     special = special_values(dtype)
     taken = special[rng.integers(0, len(special), shape)]
     return np.where(rng.random(shape) < share, taken, values.astype(dtype.np))
@@ -86,7 +86,7 @@ _LEVELS = (1e6 + 0.125, -1e3 - 1 / 3, 1e7 / 3, 0.1, -1e6, 1e5 / 7)
 
 
 def _levels(rng: Rng, shape: tuple[int, ...], dtype: DType, noisy: bool) -> Array:
-    """Rows of one number each, most of them far from 0; rows are along the first axis, and a vector is one row.
+    """Rows of equal numbers, most of them far from 0; rows are along the first axis, and a vector is one row.
 
     With `noisy`, normal numbers are added to two of every three rows.
     """
@@ -108,7 +108,8 @@ def _swings(rng: Rng, shape: tuple[int, ...], dtype: DType) -> Array:
 
 
 def _reciprocals(rng: Rng, shape: tuple[int, ...], dtype: DType) -> Array:
-    """Large numbers and then their reciprocals along the longest axis: the product is 1, but partial ones overflow."""
+    """Large numbers and then their reciprocals along the longest axis: the product is 1, but partial products
+    overflow."""
     large = np.exp2(rng.uniform(0.2, 0.9, shape) * math.log2(_LIMITS[dtype.name][0]))
     return _halves(None, shape, large.astype(dtype.np).astype(np.float64), np.reciprocal, 1.0)
 
@@ -168,8 +169,8 @@ _FLOATS: dict[str, Callable[[Rng, tuple[int, ...], DType], Array]] = {
 
 
 def _splats(rng: Rng, shape: tuple[int, ...], n: int) -> Array:
-    """The fields of splats in and around a picture of n pixels a side. Places and inverse covariances have few digits,
-    so that f32 computes the exponents exactly: whether a pixel skips a splat does not depend on rounding."""
+    """The fields of splats in and around a picture of n pixels a side. Positions and inverse covariances have few
+    digits, so that f32 computes the exponents exactly, and rounding does not decide whether a pixel skips a splat."""
     place = rng.integers(-16, 4 * n + 16, (*shape[:-1], 2)) / 4
     a, c = (np.floor(np.exp2(rng.uniform(0, 6, shape[:-1]))) / 128 for _ in range(2))
     b = np.trunc(np.sqrt(a * c) * rng.uniform(-1.05, 0.95, shape[:-1]) * 128) / 128
@@ -180,7 +181,7 @@ def _splats(rng: Rng, shape: tuple[int, ...], n: int) -> Array:
 
 
 def _rects(rng: Rng, shape: tuple[int, ...], n: int) -> Array:
-    """Rectangles in and around n x n tiles, some of them empty: their first corners and those behind the last."""
+    """Rectangles in and around n x n tiles, some of them empty: their first tiles, and one past their last."""
     first = rng.integers(-1, n + 1, (*shape[:-1], 2))
     return np.concatenate([first, first + rng.integers(0, 4, first.shape)], -1)
 
@@ -209,8 +210,8 @@ _INTS: dict[str, tuple[int, int]] = {
 
 def _packed(rng: Rng, shape: tuple[int, ...], dtype: DType, domain: str) -> Array:
     """The bytes of packed weights. All bits are random, but scales are such that elements are about 1 or less; in the
-    domain "any" scales are random too: huge, subnormal, infinite or NaN. "small" and "large" are those of f16 that are
-    subnormal and near the largest, and of f32 times 1e-20 and 1e20."""
+    domain "any" scales are random too: huge, subnormal, infinite or NaN. In "small" and "large" f16 scales are
+    subnormal and close to the largest, and f32 scales are multiplied by 1e-20 and 1e20."""
     rows = rng.integers(0, 256, dtype.array_shape(shape), np.uint8)
     if domain == "zeros" or not rows.size:
         return rows * np.uint8(0)
@@ -236,7 +237,7 @@ def _packed(rng: Rng, shape: tuple[int, ...], dtype: DType, domain: str) -> Arra
 
 
 def make(shape: tuple[int, ...], dtype: DType, domain: str, seed: int) -> Array:
-    """The array of a domain; of packed weights the bytes.
+    """The array of a domain; for packed weights their bytes.
 
     "index:n" gives integers in -n..n-1, "wild:n" also some beyond, "entries:n" -1..n, "ascending:n" 0..n in order;
     "special" cycles through `special_values`, so that inputs (k, 1) and (1, k) give every pair. Raises: ValueError for

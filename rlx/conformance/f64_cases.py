@@ -1,6 +1,6 @@
 """Cases in f64: a few f32 cases of each op with f64 instead of f32.
 
-The tolerance is that of the f32 case, with the last place of f64 instead of f32's. The oracle computes in f64 too, so
+The tolerance is that of the f32 case, in units of f64's last place instead of f32's. The oracle computes in f64 too, so
 the tolerance also has to cover the oracle's own rounding.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rlx.conformance.case import Case
 
 _MOST = 10  # the largest number of f64 cases of an op
-_LEAST = 12  # smaller cases (in elements) are taken only where a kind has no larger one
+_LEAST = 12  # cases with fewer elements are taken only for kinds without a larger case
 _LARGEST = 1 << 18
 _FINER = 2e-9  # the last place of f64 over that of f32: 2^-29, rounded up
 _TINIER = 2.0 ** (126 - 1022)  # the smallest normal f64 over the smallest normal f32
@@ -50,7 +50,7 @@ def f64_cases(cases: Iterable[Case]) -> Iterator[Case]:
 
 
 def none(cases: Iterable[Case]) -> Iterator[Case]:
-    """No cases in f64, for ops of which `f64_cases` cannot make any."""
+    """No f64 cases, for ops for which `f64_cases` cannot make any."""
     return iter(())
 
 
@@ -59,7 +59,7 @@ def _size(case: Case) -> int:
 
 
 def _shows(case: Case) -> tuple[object, ...]:
-    """The kind of case that this one is: its inputs' domains, and the words, flags and Nones of its attributes."""
+    """The kind of a case: the domains of its inputs, and those attributes that are strings, bools or None."""
     words = tuple((k, v) for k, v in case.attrs.items() if v is None or isinstance(v, bool | str | Enum))
     return (tuple(s.domain for s in case.inputs), words)
 

@@ -45,7 +45,7 @@ class PlanVariant:
     guard: int = 0
     optimize: bool = True
     storage: str = "typed"
-    part: float = 1.0  # the part of the arena's bytes for which nodes are repeated
+    part: float = 1.0  # the fraction of the arena's bytes to reach by recomputing nodes
 
     def __str__(self) -> str:
         part = f" in {self.part:.0%}" if self.part < 1 else ""
@@ -102,8 +102,8 @@ def run(
 ) -> tuple[list[dict[str, Bytes]], list[str]]:
     """Runs a prepared graph twice; gives the bytes of outputs and states after each run, and messages of faults.
 
-    The faults are writes outside all slots, and unordered accesses that the hazard checker finds. `bound_by` gets for
-    each node with a kernel which of a device's sets of kernels runs it, where the device has several.
+    The faults are writes outside all slots, and unordered accesses that the hazard checker finds. If the device has
+    several sets of kernels, `bound_by` receives which of them runs each node.
     """
     weights, state = Weights(device), State(device)
     try:
@@ -170,7 +170,7 @@ def _hazards(executable: Executable) -> list[str]:
 
 
 def _filled(arenas: Iterable[DeviceArena]) -> list[tuple[DeviceArena, str]]:
-    """(arena, segment) for each segment that a run computes in, those of control ops' bodies too."""
+    """(arena, segment) for each segment that a run computes in, including those of control ops' bodies."""
     return [
         (a, n) for a in arenas for n, nbytes in a.plan.segments.items() if n.startswith("arena") and nbytes
     ]
@@ -190,7 +190,7 @@ def astray(plan: MemoryPlan, segment: str, content: Bytes) -> list[str]:
 
 
 def _slots_in(plan: MemoryPlan, segment: str) -> Iterator[Slot]:
-    """The slots of a segment, those of control ops' bodies too."""
+    """The slots of a segment, including those of control ops' bodies."""
     yield from (slot for slot in plan.slots.values() if slot.segment == segment)
     for body in plan.bodies.values():
         yield from _slots_in(body.plan, OuterSegment(segment))

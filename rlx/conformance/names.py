@@ -1,7 +1,8 @@
-"""What NumPy, JAX and SciPy call what rlx has: the table of the page of names, which `names_page` writes.
+"""The names that functions of rlx have in NumPy, JAX and SciPy: the table behind docs/names.md, which `names_page`
+writes.
 
-A word is a name that rlx has too, or lacks; `theirs=ours` is one that goes by another name here. Whether rlx has a name
-is looked up, so that the page cannot claim what is not there.
+A word is a name that rlx has too, or lacks; `theirs=ours` has another name in rlx. Names are looked up in rlx, so that
+the page cannot list a function that does not exist.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ OTHERS = {
 DTYPES = """bool_ uint8=u8 uint16=u16 uint32=u32 uint64=u64 int8=i8 int16=i16 int32=i32 int64=i64 float16=f16
     bfloat16=bf16 float32=f32 float64=f64 complex64 complex128"""
 
-# What differs from the name's model, of names that are here; a name with its module is that one's alone.
+# How functions differ from those of the same name elsewhere; a name with a module is about that module's alone.
 _PAIRS = "gives pairs along a last axis of 2; `rlx.view_as_complex` makes them complex"
 DIFFERENCES = {
     "around": "gives integers as they are", "argsort": "`descending=`; always stable",
@@ -125,7 +126,7 @@ DIFFERENCES = {
     "cholesky": "the lower factor, as NumPy", "qr": "`mode=\"reduced\"`, as NumPy",
 }  # fmt: skip
 
-# Keywords of NumPy's functions that rlx's have under no name, beside those that ask for memory or for ufuncs' loops.
+# Keywords of NumPy's functions that rlx lacks under any name, except those about memory or ufunc loops.
 LACKING = {
     "array": "ndmin ndmax", "linspace": "retstep axis", "geomspace": "axis", "logspace": "axis",
     **dict.fromkeys(("concat", "concatenate", "stack", "hstack", "vstack", "cov", "corrcoef", "nancumprod",

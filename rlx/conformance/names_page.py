@@ -37,7 +37,7 @@ def entries(words: str) -> Iterator[tuple[str, str]]:
 
 
 def ours(module: str, name: str) -> str:
-    """What rlx calls it, or "" where rlx lacks it."""
+    """rlx's name of the function, or "" if rlx lacks it."""
     if not name:
         return ""
     here = f"{module}.{name}" if module else name
@@ -46,7 +46,7 @@ def ours(module: str, name: str) -> str:
         for part in here.split("."):
             owner = getattr(owner, part)
     except AttributeError:
-        return ours("", name) if module == "linalg" else ""  # products are at the top, as NumPy has them too
+        return ours("", name) if module == "linalg" else ""  # products are top-level functions, as in NumPy too
     return f"rlx.{here}"
 
 
@@ -61,7 +61,7 @@ def rows(prefix: str, module: str, words: str) -> Iterator[str]:
 
 
 def count(module: str, words: str) -> tuple[int, int]:
-    """How many of the names rlx has, and how many there are."""
+    """How many of the names rlx has, and the number of all names."""
     present = [bool(ours(module, name)) for _, name in entries(words)]
     return sum(present), len(present)
 

@@ -32,7 +32,7 @@ from rlx.passes.legalize import decomposition
 PAGE = Path("docs/ops.md")
 COMMAND = "python -m rlx.conformance.ops_page"
 _STORAGE = frozenset({"16bit_storage", "8bit_storage", "i64"})
-# The features of typical devices of each kind, in the words of DeviceInfo.features.
+# The features of typical devices of each kind, named as in DeviceInfo.features.
 KINDS = {
     "cuda": _STORAGE
     | {"f16", "bf16", "i8", "f64", "subgroup", "tensorcore", "denorm_preserve", "coopmat", "bf16_coopmat"},
@@ -103,7 +103,7 @@ def _entries(text: str) -> Iterator[dict[str, Any]]:
 
 
 def how(case: Case, features: frozenset[str]) -> str:
-    """How the node of a case runs on a device of these features: native, decomposed, host or control."""
+    """How the node of a case runs on a device with these features: native, decomposed, host or control."""
     target = Target(features, matrices=MatrixUnits(matrix_types(features, Limits())))
 
     def support(node: Node) -> Support:
@@ -117,7 +117,7 @@ def how(case: Case, features: frozenset[str]) -> str:
 
 @functools.cache
 def _ways(op: str, features: frozenset[str]) -> str:
-    """One word if all of an op's cases run in the same manner; else the number of cases for each."""
+    """One word if all of an op's cases run in the same way; else the number of cases for each way."""
     counts = Counter(how(c, features) for c in cases_of(op))
     return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{n} {w}" for w, n in counts.most_common())
 
@@ -184,7 +184,7 @@ def row(op: Op, cases: Sequence[Case], worst: Mapping[str, Column]) -> str:
 
 
 def page(seen: Seen, before: str = "") -> str:
-    """The whole page. What was not run, devices or ops of a device, keeps its cells of `before`, the old page."""
+    """The whole page. Devices and ops that were not run keep their cells of `before`, the old page."""
     worst = columns(seen, before)
     load_rules()
     cases: dict[str, list[Case]] = {}

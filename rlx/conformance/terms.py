@@ -29,7 +29,7 @@ def order_dependent(op: str, inputs: Sequence[Array], attrs: Attrs, top: float) 
     """The elements for which the order of partial sums decides whether they overflow, that is, exceed `top`.
 
     Such a result may be the right one, infinite or NaN. None for ops without this freedom: sums, means, products and
-    running ones are right in every order.
+    their running forms must be right in every order.
     """
     record = record_of(op)
     if record is None or record.order_dependent is None:

@@ -165,8 +165,8 @@ def _notes(settings: Settings, task: Task, total: int) -> bytes:
 
 def _training(settings: Settings, task: Task, total: int, mesh: Mesh | None) -> Any:
     optimizer = settings.optimizer(total, settings.lora is None and halves(task.parameters))
-    # A language model's logits are f32, of inputs in bf16; the gradient of their product is rounded to such, as torch
-    # does it: three times as fast, since products of f32 take three parts of its bits.
+    # A language model's logits are f32, from inputs in bf16. The gradient of this product is rounded to bf16, as in
+    # torch: three times as fast, since a product of f32 takes three products of bf16 parts.
     narrow = isinstance(task, LanguageTask) and as_dtype(settings.activations or f32) == bf16
     return rlx.train.training(
         task.loss, task.parameters, optimizer, frozen=task.frozen, device=settings.device, folder=settings.out / RUN,

@@ -27,9 +27,9 @@ _CODES_AT_ONCE = 1 << 22
 
 
 class FourBits(Record):
-    """A weight of 4 bits: `codes` hold two neighbours a byte, the first in the high bits; each block of `block`
-    neighbours has a scale, and `book` the numbers of the codes. `kind` is "nf4" or "fp4"; `shape` and `dtype` are the
-    weight's own. Blocks follow each other through all rows: one may end in another row than that in which it begins."""
+    """A weight of 4 bits: `codes` hold two adjacent elements per byte, the first in the high bits; each block of
+    `block` adjacent elements has a scale, and `book` gives the value of each code. `kind` is "nf4" or "fp4"; `shape`
+    and `dtype` are the weight's own. Blocks count through all rows, so one may span two rows."""
 
     kind: str
     shape: tuple[int, ...]
@@ -41,15 +41,15 @@ class FourBits(Record):
 
     @property
     def packed_dtype(self) -> DType | None:
-        """The packed dtype that holds the same numbers: its blocks are whole parts of this weight's and of rows, whose
-        scale is repeated for each. None where rows or blocks are no whole number of 32, and for another book."""
+        """The packed dtype that holds the same numbers. Its blocks divide this weight's blocks and its rows; scales are
+        repeated for each. None if rows or blocks are not multiples of 32, or `book` is not the standard table."""
         if not np.array_equal(self.book, TABLES[self.kind]):
             return None
         fits = (PACKED[self.kind + after] for after in ("_64", ""))
         return next((d for d in fits if self.shape[-1] % (n := d.storage.elements) == 0 == self.block % n), None)
 
     def packed(self) -> PackedArray:
-        """The weight in its packed dtype: the same codes in another order, and no number rounded.
+        """The weight in its packed dtype: the same codes in another order, without rounding.
 
         Raises: ValueError where no packed dtype holds it."""
         dtype = self.packed_dtype
@@ -63,14 +63,14 @@ class FourBits(Record):
         for first in range(0, len(rows), step):
             some = rows[first : first + step]
             pairs = self.codes[first * half : first * half + len(some) * half].reshape(-1, 2, 8)
-            apart = np.stack([pairs >> 4, pairs & 15], -1).reshape(-1, 2, 16)  # runs of 16 neighbours
+            apart = np.stack([pairs >> 4, pairs & 15], -1).reshape(-1, 2, 16)  # runs of 16 adjacent elements
             some[:, :half] = (apart[:, 0] | apart[:, 1] << 4).reshape(len(some), half)
             at = np.arange(first * each, (first + len(some)) * each) * size // self.block
             some[:, half:] = self.scales[at].astype("<f4").view(np.uint8).reshape(len(some), each * 4)
         return PackedArray(dtype, self.shape, blocks)
 
     def floats(self) -> Array:
-        """The weight in its dtype, each number rounded once, as bitsandbytes multiplies by it."""
+        """The weight in its dtype, each number rounded once, as bitsandbytes uses it in products."""
         count = math.prod(self.shape)
         values = np.empty(count, self.dtype.np)
         step = max(1, _CODES_AT_ONCE // (2 * self.block)) * 2 * self.block  # even: two codes are a byte
@@ -84,8 +84,8 @@ class FourBits(Record):
 
 
 def read_four_bits(name: str, kind: str, parts: Mapping[str, Array], where: str) -> FourBits:
-    """The weight `name` of the kind "nf4" or "fp4", of the tensors whose names follow its own: "", ".absmax",
-    ".quant_map", the state, and for scales that are codes ".nested_absmax" and ".nested_quant_map".
+    """The weight `name` of the kind "nf4" or "fp4", from the tensors with its name and the suffixes "", ".absmax",
+    ".quant_map", that of the state, and for quantized scales ".nested_absmax" and ".nested_quant_map".
 
     Raises: ModelFormatError for tensors that are missing or do not fit each other."""
 

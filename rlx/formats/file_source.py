@@ -1,5 +1,5 @@
-"""Reading parts of a model's open file: one that is cut short meanwhile is an error, and does not end the process as a
-mapped one would."""
+"""Reading parts of a model's open file. If the file is truncated meanwhile, a read is an error; a mapped file would end
+the process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlx.formats.files import shown
 
 
 class FileSource:
-    """An open file of `size` bytes, from which threads read at once, until `close` or until it is dropped."""
+    """An open file of `size` bytes, from which several threads may read, until `close` or garbage collection."""
 
     def __init__(self, file: BinaryIO, path: Path, size: int) -> None:
         self.path, self.size = path, size
@@ -47,7 +47,7 @@ class FileSource:
     def _read(self, to: memoryview, offset: int) -> int:
         if hasattr(os, "preadv"):
             return os.preadv(self._handle, [to], offset)
-        with self._lock:  # Windows has one position in a file for all
+        with self._lock:  # on Windows all threads share the file's position
             os.lseek(self._handle, offset, os.SEEK_SET)
             content = os.read(self._handle, min(len(to), 1 << 24))
             to[: len(content)] = content

@@ -1,4 +1,4 @@
-"""Reading the files of a model folder: names that stay in it, and what `rlx.host.files` has for all files."""
+"""Reading the files of a model folder: names that cannot lead out of it, and JSON objects."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_object(value: Any, path: Path) -> dict[str, Any]:
 
 
 def file_inside(folder: Path, name: object, where: Path) -> Path:
-    """The path of a file that a model's own file `where` names: directly in `folder`, no link that leads elsewhere.
+    """The path of a file that a model's own file `where` names: it must be directly in `folder`, and no link out of it.
 
     In a Hugging Face cache a snapshot's files are links into the `blobs` folder beside it: these are followed.
     Raises: ModelFormatError.

@@ -50,8 +50,8 @@ _MOST_TOKENS = 1 << 20
 
 
 class Splade(Record):
-    """How the logits of a text's tokens become its sparse vector: log(1 + max(logit, 0)), if `twice` then log(1 + x)
-    of that, and the maximum or the sum over all tokens. `most` limits how many elements are kept."""
+    """How the logits of a text's tokens become its sparse vector: log(1 + max(logit, 0)), with `twice` log(1 + x) of
+    that, then the maximum or the sum over all tokens. `most` limits how many elements are kept."""
 
     pooling: Literal["max", "sum"] = "max"
     twice: bool = False
@@ -69,10 +69,10 @@ class Expansion(Record):
 
 
 class LateInteraction(Record):
-    """How a text becomes vectors of its tokens: the `steps` after the states, the maximum lengths of queries and
-    documents in tokens, the expansion of queries, and which tokens get no vector: `skipped` ones in texts of the tasks
-    in `skip`, and those not `kept` in all texts but queries. `marks` are prefixes that the tokenizer reads as one
-    token. With `mean` a score is divided by the number of a query's vectors."""
+    """How a text becomes vectors of its tokens: the `steps` applied to the states, the maximum lengths of queries and
+    documents in tokens, the expansion of queries, and which tokens get no vector: those in `skipped`, in texts of the
+    tasks in `skip`, and those not in `kept`, in all texts but queries. `marks` are prefixes that the tokenizer reads as
+    one token. With `mean` a score is divided by the number of a query's vectors."""
 
     steps: tuple[Step, ...] = ()
     query_length: int | None = None
@@ -85,7 +85,7 @@ class LateInteraction(Record):
     mean: bool = False
 
     def longest(self, usual: int) -> int:
-        """The largest maximum length of any text; `usual` is that of texts that are neither query nor document."""
+        """The largest of the maximum lengths; `usual` is the one for texts that are neither query nor document."""
         filled = 0 if self.expansion is None else self.expansion.length
         return max(usual, self.query_length or 0, self.document_length or 0, filled)
 
@@ -101,8 +101,9 @@ class Labels(Record):
 
 class LogitScore(Record):
     """How a language model scores a query and a document: the logit of the token `yes` after both, minus that of `no`
-    if given, through an activation. The chat template gets the two as messages of these roles, with `options`; `system`
-    is a message before them, if any. Prompts have at most `longest` tokens."""
+    if given, through an activation. The chat template gets the two as messages of the roles "query" and "document",
+    with `options`; one of the `prompts` may come before them as a system message. Prompts have at most `longest`
+    tokens."""
 
     yes: int
     no: int | None
@@ -114,7 +115,7 @@ class LogitScore(Record):
 
 
 class TextTask(Record):
-    """The task of a folder with its settings, and what is common to all tasks (`modules`)."""
+    """The task of a folder with its settings, and the settings common to all tasks (`modules`)."""
 
     task: Task
     modules: SentenceModules
@@ -124,7 +125,8 @@ class TextTask(Record):
 
 
 def read_task(folder: Path, config: Mapping[str, Any], width: int) -> TextTask:
-    """The task of a folder's text encoder, by its files; `width` is that of its states. Raises: ModelFormatError."""
+    """The task of a folder's text encoder, by its files; `width` is the width of its states. Raises:
+    ModelFormatError."""
     listing = folder / "modules.json"
     file = folder / _ST
     told = read_json(file) if os.path.exists(file) else {}
@@ -157,7 +159,7 @@ def read_task(folder: Path, config: Mapping[str, Any], width: int) -> TextTask:
 
 
 def _modules(listing: Path) -> list[tuple[str, Any]]:
-    """The kind and the folder of each module, none without a modules.json."""
+    """The kind and the folder of each module; empty without a modules.json."""
     if not os.path.exists(listing):
         return []
     modules = parse_json(read_bytes(listing, MAX_JSON_BYTES), listing)
@@ -294,7 +296,7 @@ def _late(
 
 
 def _pylate(file: Path, told: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that PyLate writes into the file of the whole model, as the Transformer's file has them."""
+    """The settings that PyLate writes into the whole model's file, in the form of the Transformer module's file."""
     settings = {name: told[name] for name in ("query_length", "document_length") if told.get(name) is not None}
     if "query_expansion" in told:
         return settings | {"query_expansion": told["query_expansion"]}
@@ -351,7 +353,7 @@ def _stanford(
 def labels_of(
     config: Mapping[str, Any], where: Path, told: Mapping[str, Any], file: Path, task: Task
 ) -> Labels:
-    """The labels of a classifier, by the settings of config.json and, of a cross-encoder, of `told` in `file`.
+    """The labels of a classifier, from config.json and, for a cross-encoder, from `told`, the content of `file`.
     Raises: ModelFormatError."""
     held, count = config.get("id2label"), config.get("num_labels")
     if held is None:
@@ -393,8 +395,7 @@ def _activation(
 
 
 def read_logit_score(folder: Path, config: Mapping[str, Any]) -> LogitScore | None:
-    """How the language model of a folder scores pairs of texts, None for one that is no cross-encoder. Raises:
-    ModelFormatError."""
+    """How a folder's language model scores pairs of texts; None if it is no cross-encoder. Raises: ModelFormatError."""
     listing, file = folder / "modules.json", folder / _ST
     modules = _modules(listing)
     kinds = [kind for kind, _ in modules]

@@ -19,8 +19,8 @@ from rlx.records import Record
 
 
 class TokenizerSettings(Record):
-    """The text of the token for what is unknown, that of the mask (or else of a text's end), and whether a model gets
-    which text of a pair a token is of."""
+    """The texts of the unknown token and of the mask token (or else the end token), and whether the model takes token
+    type ids, which say to which text of a pair a token belongs."""
 
     unknown: str | None
     mask: str | None
@@ -63,10 +63,10 @@ class ModelFolder:
         return QuantizedTensors(tensors, settings, str(self.path))
 
     def tokenizer(self, max_length: int, lower: bool = False) -> TextTokenizer:
-        """The tokenizer of tokenizer.json, cutting texts to `max_length` tokens, with what tokenizer_config.json says
-        instead: the side that is cut, and how BERT's class normalizes.
+        """The tokenizer of tokenizer.json, which truncates texts to `max_length` tokens. tokenizer_config.json
+        overrides the side that is cut, and the normalizer if the class is BERT's.
 
-        Warns: ModelWarning where that class normalizes otherwise than the file. Raises: RlxError when the package
+        Warns: ModelWarning if BERT's class normalizes otherwise than tokenizer.json. Raises: RlxError when the package
         `tokenizers` is not installed, ModelFormatError.
         """
         file = self.path / "tokenizer.json"
@@ -84,8 +84,8 @@ class ModelFolder:
         return TextTokenizer(file, max_length, lower, normalizer, side)
 
     def tokenizer_settings(self) -> TokenizerSettings:
-        """What tokenizer_config.json, or the special_tokens_map.json of older folders, says of special tokens.
-        Raises: ModelFormatError."""
+        """The special tokens by tokenizer_config.json, or by special_tokens_map.json in older folders. Raises:
+        ModelFormatError."""
         told: dict[str, Any] = {}
         for name in ("special_tokens_map.json", "tokenizer_config.json"):
             file = self.path / name
@@ -100,25 +100,25 @@ class ModelFolder:
             texts[name] = text
         named = told.get("model_input_names")
         kinds = not isinstance(named, list) or "token_type_ids" in named
-        usual = "[MASK]" if self.config.get("model_type") == "bert" else None  # its tokenizer's class has it
+        usual = "[MASK]" if self.config.get("model_type") == "bert" else None  # the default of BERT's tokenizer class
         return TokenizerSettings(texts["unk_token"], texts["mask_token"] or usual or texts["eos_token"], kinds)
 
     def sentence_modules(self, width: int | None = None) -> SentenceModules:
-        """Pooling of states that are `width` wide (or as BERT's settings say) and what follows it, the length limit,
-        and the prompts; mean pooling where the folder has no modules.json. Raises: ModelFormatError."""
+        """The pooling of states of `width` numbers (by default the config's hidden_size) and the steps after it, the
+        length limit, and the prompts; mean pooling without a modules.json. Raises: ModelFormatError."""
         return read_modules(self.path, self.config.get("hidden_size") if width is None else width)
 
     def text_task(self, width: int) -> TextTask:
-        """What the folder's text encoder, whose states have so many numbers, is for, with the settings of that. Raises:
+        """The task of the folder's text encoder, whose states have `width` numbers, with its settings. Raises:
         ModelFormatError."""
         return read_task(self.path, self.config, width)
 
     def logit_score(self) -> LogitScore | None:
-        """How the folder's language model scores pairs, None for one that does not. Raises: ModelFormatError."""
+        """How the folder's language model scores pairs; None if it does not. Raises: ModelFormatError."""
         return read_logit_score(self.path, self.config)
 
     def module_tensors(self, modules: SentenceModules) -> dict[str, Any]:
-        """The weights of the modules after the pooling, by the folder and the name. Raises: ModelFormatError."""
+        """The weights of the modules after the pooling, by module folder and name. Raises: ModelFormatError."""
         tensors: dict[str, Any] = {}
         for path in {step.path for step in modules.steps if isinstance(step, Dense)}:
             tensors |= {f"{path}.{name}": value for name, value in safetensors.load(self.path / path).items()}

@@ -1,4 +1,4 @@
-"""What kind of file stands in a model's place, by its first bytes."""
+"""The kind of a file that was given in place of a model, by its first bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rlx.runtime.saved.container import MAGIC
 
-DOWNLOADED = {  # what lies in the place of weights, by its first four bytes
+DOWNLOADED = {  # files that were downloaded in place of weights, by their first four bytes
     b"PK\x03\x04": "a ZIP archive, as torch's are",
     b"vers": "a pointer of Git LFS: download the file itself",
     b"<!DO": "an HTML page: the download failed",
@@ -18,12 +18,12 @@ SOUNDS = {b"ID3": "MP3", b"\xff\xfb": "MP3", b"OggS": "Ogg", b"fLaC": "FLAC"}
 
 
 def picture(start: bytes) -> str | None:
-    """The format of a picture by a file's first bytes; None where they are none's."""
+    """The image format with these first bytes; None if there is none."""
     return _of(start, PICTURES) or ("WebP" if start[8:12] == b"WEBP" else None)
 
 
 def sound(start: bytes) -> str | None:
-    """The format of a sound by a file's first bytes; None where they are none's."""
+    """The audio format with these first bytes; None if there is none."""
     return "WAV" if start[8:12] == b"WAVE" else _of(start, SOUNDS)
 
 
@@ -32,8 +32,7 @@ def _of(start: bytes, known: Mapping[bytes, str]) -> str | None:
 
 
 def other_kind(content: bytes) -> str | None:
-    """The kind of file, by its first bytes, that this is instead of an ONNX model, and what to do; None where it may be
-    one."""
+    """What a file is instead of an ONNX model, by its first bytes, and what to do; None if it may be an ONNX model."""
     if not content:
         return "it is empty"
     if content.startswith(b"version https://git-lfs"):
@@ -48,7 +47,7 @@ def other_kind(content: bytes) -> str | None:
         return "it is a TensorFlow Lite or ORT file; give the ONNX model that it was made from"
     if content.startswith(b"GGUF"):
         return "it is a GGUF file; rlx.models.load reads it, and `rlx generate` or `rlx embed` runs it"
-    if content[8:10] == b'{"':  # that object follows its length
+    if content[8:10] == b'{"':  # a safetensors header after its length
         return "it is a safetensors file; rlx.models.load and `rlx inspect` take the folder that holds it"
     if content.lstrip().startswith(b"{"):
         return "it is JSON; give the model's own file, or the folder that holds a config.json beside its weights"

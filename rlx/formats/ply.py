@@ -31,7 +31,7 @@ _REQUIRED = [
     "x", "y", "z", "opacity", *(f"scale_{i}" for i in range(3)), *(f"rot_{i}" for i in range(4)),
     *(f"f_dc_{i}" for i in range(3)),
 ]  # fmt: skip
-_RESTS = (0, 9, 24, 45)  # coefficients beside the first, of three colours, for degrees 0 to 3
+_RESTS = (0, 9, 24, 45)  # coefficients after the first, over three colours, for degrees 0 to 3
 
 
 class Splats(NamedTuple):
@@ -49,8 +49,8 @@ explain(Splats)
 
 
 def read_ply(path: str | os.PathLike[str]) -> Splats:
-    """The splats of a .ply file. Files hold logarithms of scales and logits of opacities, which come back as scales and
-    opacities; rotations come as they are. Properties that are no splat's are skipped.
+    """The splats of a .ply file. Files hold logarithms of scales and logits of opacities, which are converted to scales
+    and opacities; rotations are returned as stored. Properties that do not belong to splats are skipped.
 
     Raises: ModelFormatError for a file that is damaged, is of another kind, or lacks a property.
     """
@@ -84,7 +84,7 @@ def read_ply(path: str | os.PathLike[str]) -> Splats:
             np.exp(columns("scale_", 3).astype(np.float64)).astype(np.float32),
             columns("rot_", 4),
             (1 / (1 + np.exp(-rows["opacity"].astype(np.float64)))).astype(np.float32),
-            # A colour's coefficients stand together.
+            # All coefficients of one colour are adjacent.
             np.concatenate([dc[:, None], others.reshape(len(rows), 3, rest // 3).transpose(0, 2, 1)], axis=1),
         )
 

@@ -3,8 +3,8 @@ tensors, bitsandbytes' int8, nf4 and fp4, MXFP4 experts, and compressed-tensors.
 
 Each format spreads a weight over several tensors (`q_proj.qweight`, `.scales`, `.qzeros`), which become one
 (`q_proj.weight`) of the packed dtype whose blocks hold the same numbers; scales of larger groups are repeated for each
-block. What no packed dtype can hold is refused by name; but bitsandbytes' 4 bits in rows of no multiple of 32, or with
-another table than its own, become floats.
+block. Weights that no packed dtype can hold are refused by name, except bitsandbytes' 4-bit weights whose rows are not
+a multiple of 32 or whose table is not the standard one: these become floats.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class _Made(Record):
 
 
 class QuantizedTensors(Mapping[str, Value]):
-    """The tensors of a folder whose config.json has a `quantization_config`, under the names of a plain folder. Packed
-    ones are made when they are asked for; `kinds` has the shape and dtype of each, which asks for none.
+    """The tensors of a folder whose config.json has a `quantization_config`, under the names of an unquantized folder.
+    Packed arrays are made when they are accessed; `kinds` gives shapes and dtypes without making any.
 
-    Raises: ModelFormatError for a method that is not known, for tensors that do not fit each other, and for what no
+    Raises: ModelFormatError for an unknown method, for tensors that do not fit each other, and for weights that no
     packed dtype can hold."""
 
     def __init__(self, tensors: Mapping[str, Array], settings: Mapping[str, Any], where: str) -> None:
@@ -98,7 +98,8 @@ class QuantizedTensors(Mapping[str, Value]):
         return [name.removesuffix(suffix) for name in self._tensors if name.endswith(suffix)]
 
     def _take(self, name: str, *kinds: Any, shape: tuple[int, ...] | None = None) -> Array:
-        """A tensor that a weight is made of. Raises: ModelFormatError for none, another dtype or another shape."""
+        """A tensor that a weight is made from. Raises: ModelFormatError if it is missing or of another dtype or
+        shape."""
         tensor = self._tensors.get(name)
         if tensor is None:
             self._refuse(f"tensor {shown(name)} is missing, which the quantized weight beside it needs")
@@ -129,8 +130,9 @@ class QuantizedTensors(Mapping[str, Value]):
         return result
 
     def _gptq(self) -> None:
-        """Frantar et al., 2022: words hold 8 (or 4) neighbours of a column. The first format stores zeros less 1: 1 is
-        taken off all fields of a word at once, so that a zero of 0 borrows from its neighbour, as gptqmodel does it."""
+        """GPTQ (Frantar et al., 2022): a word holds 8 (or 4) adjacent elements of a column. The first format stores
+        zero points minus 1: 1 was subtracted from all fields of a word at once, so that a zero of 0 borrows from the
+        next field, as in gptqmodel."""
         bits = self._number("bits")
         if bits not in (4, 8):
             self._refuse(f"GPTQ of {bits} bits; rlx has packed dtypes for 4 and 8")
@@ -161,15 +163,15 @@ class QuantizedTensors(Mapping[str, Value]):
                 kind: DType = kind,
             ) -> PackedArray:
                 z = _nibbles(zeros.view(np.uint32) + less, bits)
-                # Neighbours of a row lie side by side, as in blocks.
+                # Adjacent elements of a row are adjacent in memory, as in blocks.
                 codes = np.ascontiguousarray(words.T).view(np.uint8)
                 return _packed(kind, codes, scales.T, z.T)
 
             self._add(stem, (rows, columns), kind, make)
 
     def _gptq_less(self, bits: int) -> np.uint32:
-        """What the words of zeros lack, by the format that config.json names: today's files call it `format`, older
-        ones `checkpoint_format`. Raises: ModelFormatError for a layout of another kernel, such as marlin."""
+        """What was subtracted from each word of zero points, by the format in config.json: `format` in newer files,
+        `checkpoint_format` in older ones. Raises: ModelFormatError for a layout of another kernel, such as marlin."""
         named = {key: self._settings[key] for key in ("format", "checkpoint_format") if self._settings.get(key)}
         formats = {str(value).lower() for value in named.values()} or {"gptq"}
         if len(formats) > 1 or not formats <= {"gptq", "gptq_v2"}:
@@ -178,7 +180,8 @@ class QuantizedTensors(Mapping[str, Value]):
         return np.uint32(0 if formats == {"gptq_v2"} else sum(1 << at for at in range(0, 32, bits)))
 
     def _awq(self) -> None:
-        """Lin et al., 2023: words hold 8 neighbours of a row of the transposed weight, in an order of their own."""
+        """AWQ (Lin et al., 2023): a word holds 8 adjacent elements of a row of the transposed weight, in the order
+        _AWQ_ORDER."""
         if self._number("bits") != 4 or str(self._settings.get("version", "gemm")).lower() != "gemm":
             self._refuse(
                 f"AWQ of {self._number('bits')} bits, version {shown(self._settings.get('version'))}; rlx reads 4, gemm"
@@ -204,7 +207,7 @@ class QuantizedTensors(Mapping[str, Value]):
             self._add(stem, (rows, columns), kind, make)
 
     def _fp8(self) -> None:
-        """Elements of 8 bits and scales of blocks of rows and columns, of rows, or one of the tensor."""
+        """fp8 elements with scales for blocks of rows and columns, for rows, or for the whole tensor."""
         for suffix in (".weight_scale_inv", ".weight_scale"):
             for stem in self._stems(suffix):
                 weight = self._take(f"{stem}.weight")
@@ -218,7 +221,7 @@ class QuantizedTensors(Mapping[str, Value]):
                         self._used.add(f"{stem}{other}")
 
     def _scaled(self, stem: str, weight: Array, scales: Array, family: str) -> None:
-        """A weight of elements of 8 bits, and a matrix of scales of its blocks."""
+        """A weight of 8-bit elements with a matrix of scales of its blocks."""
         if scales.dtype not in (np.float32, np.float16, bf16.np):
             self._refuse(f"the scales of {shown(stem)} are {scales.dtype}, expected floats")
         rows, columns = weight.shape
@@ -240,8 +243,9 @@ class QuantizedTensors(Mapping[str, Value]):
         self._add(stem, (rows, columns), kind, make)
 
     def _bitsandbytes(self) -> None:
-        """Dettmers et al., 2022: rows of int8 with a scale each; and 2023: 4 bits by a table of 16 numbers. Where no
-        packed dtype has blocks of their rows, or their table, they become floats, as bitsandbytes itself makes them."""
+        """bitsandbytes: rows of int8 with one scale each (Dettmers et al., 2022), and 4 bits by a table of 16 numbers
+        (2023). The latter become floats, as in bitsandbytes itself, if no packed dtype fits their rows or their
+        table."""
         for state in [name for name in self._tensors if STATE in name]:
             name, _, kind = state.partition(STATE)
             parts = {suffix: self._tensors[name + suffix] for suffix in (
@@ -263,7 +267,7 @@ class QuantizedTensors(Mapping[str, Value]):
             self._scaled(stem, weight, scales.reshape(-1, 1) / np.float32(127), "int8")
 
     def _mxfp4(self) -> None:
-        """Blocks of 32 elements of e2m1 under an exponent; a byte holds two neighbours."""
+        """MXFP4: blocks of 32 e2m1 elements that share an exponent; a byte holds two adjacent elements."""
         for stem in self._stems("_blocks"):
             blocks = self._take(f"{stem}_blocks", np.uint8)
             if blocks.ndim < 3 or blocks.shape[-1] != 16:
@@ -314,7 +318,7 @@ class QuantizedTensors(Mapping[str, Value]):
             floats = (np.float16, bf16.np, np.float32)
             scales = self._take(f"{stem}.weight_scale", *floats, shape=(rows, columns // group))
             kind = self._block(f"int{bits}", columns, group, stem)
-            offset = np.uint8(0 if bits == 4 else 128)  # words hold codes from 0 on, the dtype int8 signed ones
+            offset = np.uint8(0 if bits == 4 else 128)  # words hold unsigned codes, the int8 dtype signed ones
 
             def make(
                 words: Array = words, scales: Array = scales, kind: DType = kind, offset: np.uint8 = offset
@@ -348,7 +352,7 @@ class QuantizedTensors(Mapping[str, Value]):
 
 
 def _nibbles(words: Array, bits: int) -> npt.NDArray[np.uint8]:
-    """The numbers of some bits in each word, the lowest first, along the last axis."""
+    """The fields of `bits` bits in each word, lowest first, along the last axis."""
     shifts = np.arange(0, 32, bits, dtype=np.uint32)
     apart = words.view(np.uint32)[..., None] >> shifts & np.uint32((1 << bits) - 1)
     return apart.reshape(*words.shape[:-1], -1).astype(np.uint8)
@@ -362,8 +366,8 @@ def _awq_order(words: Array) -> npt.NDArray[np.uint8]:
 
 
 def _packed(kind: DType, codes: Array, scales: Array, zeros: Array | None) -> PackedArray:
-    """Rows of planes: the elements' bytes, a scale for each block in f32, and a zero where the dtype has one. `scales`
-    (and zeros) are of groups that hold a whole number of blocks."""
+    """Rows in planes: the elements' bytes, an f32 scale for each block, and a zero point if the dtype has them.
+    `scales` (and zeros) belong to groups of one or more whole blocks."""
     elements = kind.storage.elements
     columns = codes.shape[1] * elements // kind.storage.planes[0].nbytes
     blocks = columns // elements

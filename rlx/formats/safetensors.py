@@ -37,7 +37,7 @@ from rlx.records import Record
 
 MAX_HEADER_BYTES = 100_000_000  # the limit the format itself sets
 MAX_GRANTED_BYTES = 1 << 30  # memory for a header's values, in a file that is at least as large
-INDEX_PER_BYTE = 8  # bytes of memory for a byte of an index: its keys and values are long
+INDEX_PER_BYTE = 8  # memory granted per byte of an index: few, since its keys and values are long
 MAX_RANK = 32
 MAX_BYTES = (1 << 63) - 1  # bytes of one array; NumPy applies this limit even where a dimension is zero
 INDEX_NAME = "model.safetensors.index.json"
@@ -101,8 +101,9 @@ class SafetensorsFile(Mapping[str, Array]):
         return array.reshape(info.shape)
 
     def read_into(self, name: str, out: npt.NDArray[np.uint8]) -> None:
-        """Reads a tensor's bytes into memory of that size, on threads where there are many. Raises: ModelFormatError,
-        also where the file is cut short meanwhile, which would end a process that reads the mapped file."""
+        """Reads a tensor's bytes into memory of that size, on several threads if there are many. Raises:
+        ModelFormatError, also if the file is truncated meanwhile, which would end a process that reads the mapped
+        file."""
         info = self.infos[name]
         if info.dtype == np.bool_:
             np.copyto(out, np.ascontiguousarray(self[name]).reshape(-1).view(np.uint8))
@@ -297,6 +298,6 @@ def _dtype_of(name: str) -> np.dtype[Any] | None:
 
 
 def _name_of(dtype: np.dtype[Any]) -> str | None:
-    """The format's name of a dtype, in either order of its bytes."""
+    """The format's name of a dtype, in either byte order."""
     own = dtype.newbyteorder("=")
     return _NAMES.get(own) or next((name for name, narrow in _NARROW.items() if own.name == narrow), None)

@@ -1,5 +1,5 @@
-"""The files that sentence-transformers puts into a model's folder, as its versions 2 to 6 write them: what is made of
-the tokens' states, the longest text, and the prompts that stand before texts."""
+"""The files that sentence-transformers (versions 2 to 6) puts into a model's folder: how token states become an
+embedding, the longest text, and the prompts before texts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MODES: dict[str, Pooling] = {
     "cls": "cls", "max": "max", "mean": "mean", "mean_sqrt_len_tokens": "mean_sqrt_len", "weightedmean": "weightedmean",
     "lasttoken": "last",
 }  # fmt: skip
-# A flag for each mode is what versions before 6 write; several are joined in this order.
+# Versions before 6 write a flag for each mode; the results of several are concatenated in this order.
 _FLAGS: dict[str, Pooling] = {
     "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean",
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len", "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "last",
 }  # fmt: skip
-# Activations of a Dense module: the classes of torch.nn, with what they do unless told otherwise, by rlx's names.
+# Activations of a Dense module: the classes of torch.nn, with their default settings, and rlx's names.
 ACTIVATIONS = {
     "Identity": None, "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "SiLU": "silu", "Sigmoid": "sigmoid",
     "Mish": "mish", "ReLU6": "relu6", "SELU": "selu", "ELU": "elu", "CELU": "elu", "LeakyReLU": "leaky_relu",
@@ -33,15 +33,15 @@ ACTIVATIONS = {
 }  # fmt: skip
 _MAX_WIDTH = 1 << 16
 SETTINGS = "sentence_bert_config.json"  # the Transformer module's file
-_USUAL = {  # settings of the Transformer module that change numbers, with the values that rlx computes
+_USUAL = {  # settings of the Transformer module that change results, with the values that rlx supports
     "transformer_task": "feature-extraction", "module_output_name": "token_embeddings",
     "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
 }  # fmt: skip
 
 
 class Dense(Record):
-    """A product with an activation that an embedding goes through, from `wide` to `out` numbers; `residual` adds the
-    embedding itself, by another product where the widths differ. `path` is the folder of its weights."""
+    """A linear layer with an activation, applied to an embedding, from `wide` to `out` numbers; `residual` adds the
+    embedding itself, through another product if the widths differ. `path` is the folder of its weights."""
 
     wide: int
     out: int
@@ -60,13 +60,13 @@ class Dense(Record):
         return shapes
 
 
-Step = Dense | int | Literal["normalize"]  # a number keeps so many of the embedding's first numbers
+Step = Dense | int | Literal["normalize"]  # an int keeps that many of the embedding's first numbers
 
 
 class SentenceModules(Record):
-    """The settings of the sentence-transformers files: how token vectors are pooled (several results stand side by
-    side) and whether those of a prompt are, the steps that follow, the longest input in tokens, whether text is
-    lowercased before it is tokenized, and the prompts by name, of which one may stand before each text."""
+    """The settings of the sentence-transformers files: how token vectors are pooled (several results are concatenated)
+    and whether a prompt's tokens are included, the steps that follow, the longest input in tokens, whether text is
+    lowercased before it is tokenized, and the prompts by name, one of which may be put before each text."""
 
     pooling: tuple[Pooling, ...] = ("mean",)
     steps: tuple[Step, ...] = ()
@@ -78,8 +78,8 @@ class SentenceModules(Record):
 
 
 def read_modules(folder: Path, width: object) -> SentenceModules:
-    """What the files of a folder say whose tokens' states are `width` wide; mean pooling without a modules.json.
-    Raises: ModelFormatError."""
+    """The settings in a folder's files, for states of `width` numbers; mean pooling without a modules.json. Raises:
+    ModelFormatError."""
     listing = folder / "modules.json"
     if not os.path.exists(listing):
         return SentenceModules(max_length=tokenizer_limit(folder))
@@ -127,7 +127,7 @@ def read_modules(folder: Path, width: object) -> SentenceModules:
 
 
 def module_kind(name: object) -> str:
-    """The class of a module; of another package, whose class may do something else, with all of its name."""
+    """The class name of a module; the full name if it is from another package, whose class may do something else."""
     text = str(name)
     return text.rpartition(".")[2] if text.startswith("sentence_transformers.") else text
 
@@ -160,7 +160,7 @@ def _pooling(file: Path) -> tuple[tuple[Pooling, ...], bool]:
 
 
 def module_settings(folder: Path, name: object, listing: Path) -> tuple[Path, dict[str, Any]]:
-    """The config.json of a module that need not have one, nor a folder."""
+    """The path and content of a module's config.json; empty if the module has none, or no folder."""
     if name in (None, ""):
         return listing, {}
     file = file_inside(folder, name, listing) / "config.json"
@@ -169,7 +169,7 @@ def module_settings(folder: Path, name: object, listing: Path) -> tuple[Path, di
 
 def check_names(settings: tuple[Path, dict[str, Any]], feature: str = "sentence_embedding") -> None:
     """Raises: ModelFormatError for a module that reads or writes something else than `feature`: the embedding, or the
-    vectors of tokens. Where a file does not say, it is the embedding, and for a module of token vectors these."""
+    token vectors. A module whose file does not say reads and writes `feature`."""
     file, config = settings
     for name in ("module_input_name", "module_output_name"):
         if config.get(name) not in (None, feature):
@@ -197,8 +197,8 @@ def dense_of(file: Path, config: dict[str, Any], feature: str = "sentence_embedd
 def limits_of(
     folder: Path, usual: Mapping[str, Any] = _USUAL, known: Container[str] = ()
 ) -> tuple[int | None, bool]:
-    """The longest text in tokens, and whether texts are lowercased. `usual` are the settings that rlx computes of those
-    that change numbers; those that the caller has read are `known`."""
+    """The longest text in tokens, and whether texts are lowercased. `usual` are settings that change results, with the
+    values that rlx supports; `known` are those that the caller reads itself."""
     file = folder / SETTINGS
     config = read_json(file) if os.path.exists(file) else {}
     most, lower = config.get("max_seq_length"), flag_of(file, config, "do_lower_case", False)
@@ -214,7 +214,7 @@ def limits_of(
 
 
 def tokenizer_limit(folder: Path) -> int | None:
-    """The length that tokenizer_config.json gives; tokenizers without one have a number beyond every length there."""
+    """The length limit in tokenizer_config.json; tokenizers without a limit have a huge number there."""
     file = folder / "tokenizer_config.json"
     config = read_json(file) if os.path.exists(file) else {}
     most = config.get("model_max_length")

@@ -1,5 +1,5 @@
-"""Settings of a config.json that do not mean what they say: those that the classes of transformers pass over or set
-aside, and embeddings that are said to be the output matrix and are not."""
+"""Settings of a config.json that do not mean what they say: those that transformers' classes ignore or override, and
+tied embeddings whose output matrix differs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlx.packed import PackedArray
 
 Matrix = npt.NDArray[Any] | PackedArray
 _ORIGINAL = ("llama3", "yarn", "longrope", "su")  # kinds of rotary embeddings with an original length
-_ROWS_AT_ONCE = 1 << 12  # rows of a matrix that are compared
+_ROWS_AT_ONCE = 1 << 12  # rows of a matrix that are compared at a time
 
 
 def same_numbers(a: Matrix, b: Matrix) -> bool:
@@ -36,7 +36,7 @@ def same_numbers(a: Matrix, b: Matrix) -> bool:
 
 
 def warn_untied(where: str, table: str, head: str) -> None:
-    """Warns of an output matrix beside embeddings of other numbers, although the settings say that they are one."""
+    """Warns of an output matrix that differs from the embeddings, although the settings say that they are tied."""
     warnings.warn(
         f"{where}: tie_word_embeddings is true, but {shown(head)} holds other numbers than {shown(table)}; rlx takes "
         "each as it stands. Set tie_word_embeddings to false in config.json, or remove the tensor that is not meant",
@@ -45,7 +45,7 @@ def warn_untied(where: str, table: str, head: str) -> None:
 
 
 def warn_beyond(where: str, tensors: int, layers: int) -> None:
-    """Warns of tensors of layers behind the last, which guess tokens that follow the next."""
+    """Warns of tensors of layers after the last, which are for multi-token prediction."""
     warnings.warn(
         f"{where}: {tensors} tensors of layers from {layers} on, which guess further tokens, are left aside: rlx has "
         "no code for them, and the model's own logits do not need them",
@@ -54,13 +54,13 @@ def warn_beyond(where: str, tensors: int, layers: int) -> None:
 
 
 def warn_ignored(where: str, name: str, value: Any, why: str) -> None:
-    """Warns of a setting that stands in a file and has no effect."""
+    """Warns of a setting in a file that has no effect."""
     warnings.warn(f"{where}: {name} is {shown(value)}, which has no effect: {why}", ModelWarning, stacklevel=3)
 
 
 def whole_heads(where: str, kind: str, part: float, model: str) -> None:
-    """Checks `partial_rotary_factor` of a model whose class turns whole heads. Raises: ModelFormatError where
-    transformers, too, does not run it."""
+    """Checks `partial_rotary_factor` of a model whose class rotates whole heads. Raises: ModelFormatError where
+    transformers does not run it either."""
     if kind == "default":
         warn_ignored(where, "partial_rotary_factor", part, f"{model} turns whole heads")
         return
@@ -71,8 +71,8 @@ def whole_heads(where: str, kind: str, part: float, model: str) -> None:
 
 
 def with_original_length(scaling: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of rotary embeddings of all layers, with the original length that the others say beside them, which
-    goes before their own."""
+    """The settings of RoPE for all layers. An `original_max_position_embeddings` at the top level of config.json
+    replaces theirs."""
     kind, outer = scaling.get("rope_type", scaling.get("type")), content.get("original_max_position_embeddings")
     if kind not in _ORIGINAL or outer is None:
         return dict(scaling)
@@ -80,8 +80,7 @@ def with_original_length(scaling: Mapping[str, Any], content: Mapping[str, Any])
 
 
 def by_kind(where: str, scaling: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of rotary embeddings of one kind of layers, without those that the classes pass over there, of which
-    it warns."""
+    """The RoPE settings of one kind of layers, without those that the classes ignore there, of which it warns."""
     result, old = dict(scaling), scaling.get("type")
     why = "rotary embeddings of kinds of layers go by rope_type"
     if old is not None and scaling.get("rope_type", old) == "default" != old:

@@ -1,4 +1,4 @@
-"""Work in a thread of its own, while this one waits for a driver, which takes no lock of Python's."""
+"""Work in another thread while this one waits in a driver call, which does not hold Python's GIL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def aside(call: Callable[[], T]) -> Callable[[], T]:
     """Begins a call in another thread. Returns a function that waits for it, and returns its result or raises its
     error."""
     future: Future[T] = Future()
-    context = copy_context()  # long work reports its stages in it
+    context = copy_context()  # progress reports find their listener in it
     thread = threading.Thread(target=future.run, args=(partial(context.run, call),), daemon=True)
     thread.start()
 

@@ -19,7 +19,8 @@ class _Pauses:
         self.count = renewed(self, "count", self._none)
 
     def _none(self) -> int:
-        """No pauses; in the child of a fork the threads that wanted them are gone, and the collector runs again."""
+        """The state without pauses, as in a forked child: the threads that paused are gone, and the collector runs
+        again."""
         if self.running:
             gc.enable()
         self.running = False
@@ -31,8 +32,8 @@ _pauses = _Pauses()
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Within this context no cycles are collected. Each full collection would visit every object of the process and
-    free none of the new ones: a fifth of a saved program's loading time."""
+    """In this context Python's cycle collector does not run. Each full collection would visit every object of the
+    process and free none of the new ones, which takes a fifth of the loading time of a saved program."""
     with _pauses.lock:
         if not _pauses.count:
             _pauses.running = gc.isenabled()

@@ -75,7 +75,7 @@ class DiskCache:
         chosen = root if root is not None else os.environ.get(ROOT_ENV) or _user_folder()
         self.folder: Path | None = None if os.fspath(chosen) == OFF else Path(chosen) / kind
         self.limit = _limit() if limit is None else limit
-        self._room = 0  # bytes that may be stored before the folder is read again
+        self._room = 0  # bytes that may be stored before the folder's size is measured again
         self._ready = False
         self._lent: list[Mapping[bytes, bytes]] = []
 
@@ -88,9 +88,9 @@ class DiskCache:
 
     @contextlib.contextmanager
     def lending(self, payloads: Mapping[bytes, bytes]) -> Iterator[None]:
-        """Within this context these payloads, by the hash of their key (`key_of`), are found as if they were stored.
+        """In this context `get` also finds these payloads, by the hash of their key (`key_of`), as if they were stored.
 
-        Requires: they are trusted, as what is stored is."""
+        Requires: they are as trusted as stored payloads."""
         self._lent.append(payloads)
         try:
             yield
@@ -134,7 +134,7 @@ class DiskCache:
         if path is None or len(payload) > _MAX_PAYLOAD or size > self.limit:
             return False
         head = _HEAD.pack(_MAGIC, key_of(parts), hashlib.sha256(payload).digest(), len(payload))
-        import logging  # what is read from the cache needs neither
+        import logging  # reading from the cache needs neither
         import tempfile
 
         try:
@@ -149,7 +149,7 @@ class DiskCache:
                 try:
                     os.replace(temporary, path)
                 except PermissionError:
-                    # Windows refuses while another process reads this key's record, which is as good as the new one.
+                    # Windows refuses while another process reads this key's record, which is as good as the new record.
                     if self.get(parts) is None:
                         raise
                     os.unlink(temporary)
@@ -276,7 +276,7 @@ def _limit() -> int:
 
 
 def _user_folder() -> str:
-    if str(sys.platform) == "linux":  # as platformdirs has it, without the time that its import takes
+    if str(sys.platform) == "linux":  # the same folder as platformdirs gives, whose import is slow
         base = os.environ.get("XDG_CACHE_HOME", "")
         return os.path.join(base if base.strip() else os.path.expanduser("~/.cache"), "rlx")
     import platformdirs

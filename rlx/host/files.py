@@ -109,7 +109,7 @@ def folder_made_whole(path: Path) -> Iterator[Path]:
     """A new folder, which takes the name `path` when the block ends: whole or, after an error, not at all.
 
     Raises: OSError."""
-    import shutil  # imported where they are used: every program imports this module
+    import shutil  # imported here, since every program imports this module
     import tempfile
 
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
@@ -129,8 +129,8 @@ def folder_made_whole(path: Path) -> Iterator[Path]:
 
 
 def left_behind(path: Path) -> list[Path]:
-    """Temporary files and folders for `path` that `written_whole` and `folder_made_whole` left where their process was
-    killed: nobody holds their locks. Empty where the system has no such locks, and for a folder that cannot be
+    """Temporary files and folders for `path` that `written_whole` and `folder_made_whole` left behind because their
+    process was killed: no process holds their locks. Empty if the system has no such locks, or the folder cannot be
     listed."""
     result: list[Path] = []
     try:
@@ -155,7 +155,7 @@ def left_behind(path: Path) -> list[Path]:
 
 
 def _lock(handle: int) -> None:
-    """Marks a temporary file as that of a living process, where the file system can."""
+    """Locks a temporary file to mark it as that of a living process, if the file system can."""
     if fcntl is not None:
         with suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -187,9 +187,9 @@ def json_bytes(text: bytes) -> int:
 
 
 def parse_json(text: bytes, path: Path, limit: int = OBJECT_BYTES, infinity: bool = False) -> Any:
-    """A JSON value in UTF-8 whose objects have no key twice; NaN and Infinity are not JSON, but with `infinity` the
-    latter is read, as Python writes it. A text whose values could take more than `limit` bytes of memory is refused
-    before any of them is made.
+    """A JSON value in UTF-8 whose objects have no duplicate keys. NaN and Infinity are not JSON, but `infinity` allows
+    the latter, which Python writes. A text whose values could take more than `limit` bytes of memory is refused before
+    any of them is made.
 
     Raises: ModelFormatError.
     """

@@ -14,7 +14,7 @@ _MADE: WeakKeyDictionary[Any, dict[str, Callable[[], Any]]] = WeakKeyDictionary(
 def renewed(owner: Any, name: str, make: Callable[[], T]) -> T:
     """Calls `make` and returns its result, for attribute `name` of `owner`; a forked child gets a new one there.
 
-    Without this a child would wait for ever for a thread of its parent that held the lock when the process forked.
+    Without this a child would wait for ever for a lock that a thread of its parent held at the fork.
     """
     _MADE.setdefault(owner, {})[name] = make
     return make()

@@ -1,5 +1,6 @@
-"""Attributes that torch's, JAX's and ONNX Runtime's objects have and rlx's have not: each is an AttributeError that
-says what to write. They are descriptors, since a `__getattr__` would slow down every other attribute."""
+"""Attributes that objects of torch, JAX and ONNX Runtime have and those of rlx lack: reading one raises an
+AttributeError that says what to write. They are descriptors, since a `__getattr__` would slow down every other
+attribute."""
 
 from __future__ import annotations
 
@@ -109,7 +110,7 @@ _KINDS: dict[str, dict[tuple[str, ...], str]] = {
 
 
 class UnknownAttribute(AttributeError):
-    """A traceback calls it by the name of its kind."""
+    """An AttributeError, and shown as such in a traceback."""
 
     __module__, __qualname__ = "builtins", "AttributeError"
 
@@ -127,7 +128,7 @@ class _Elsewhere:
 
 
 def explain(kind: type) -> None:
-    """Gives a class these attributes, but for those that it has; `dir` does not show them."""
+    """Gives a class these attributes, except those that it already has; `dir` does not show them."""
     kind.__dir__ = _listed  # type: ignore[assignment,method-assign]
     for names, what in _KINDS[kind.__name__].items():
         for name in names:

@@ -1,4 +1,4 @@
-"""rlx's names for what NumPy, JAX, torch or ONNX Runtime call otherwise. Used by error messages alone."""
+"""rlx's names for functions that NumPy, JAX, torch or ONNX Runtime name differently. Used only by error messages."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ _OTHERS = {name: what for names, what in _EXPLAINED.items() for name in names}
 
 
 def in_place_of(module: str, name: str) -> str:
-    """What to write in place of a name that a module of rlx does not have, in parentheses; empty where that is not
-    known.
+    """What to write in place of a name that a module of rlx does not have, in parentheses; empty if there is no
+    suggestion.
     """
     own_name = f"{module}.{name}"
     explained = f" (in rlx: {_OTHERS[name]})" if name in _OTHERS else ""
@@ -100,5 +100,5 @@ def _public(module: str) -> list[str]:
         return []
     if "__all__" in vars(found):
         return list(found.__all__)
-    own = vars(found)  # `dir` knows names beyond these where a package loads them by need
+    own = vars(found)  # not `dir`, which also lists names that a package loads lazily
     return [n for n in dir(found) if n not in own or str(getattr(own[n], "__module__", "")).startswith("rlx")]

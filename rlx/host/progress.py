@@ -40,7 +40,7 @@ _end: ContextVar[float] = ContextVar("rlx time box", default=math.inf)
 
 
 class TimeUp(Exception):
-    """The time that `within` gave has passed. No RlxError: nothing that handles a failure of the work may handle it."""
+    """The time given by `within` has passed. Not an RlxError, so that handlers of failures do not catch it."""
 
 
 @contextmanager

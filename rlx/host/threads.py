@@ -31,7 +31,7 @@ class Future(Generic[T]):
         self._done.release()
 
     def wait(self) -> None:
-        """Returns when the call has ended."""
+        """Waits until the call has ended."""
         with self._done:
             pass
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5  # protobuf's kinds of fields
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5  # protobuf's wire types
 LARGE_BYTES = 1 << 16  # shorter data stays in the message
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # fields of ModelProto, of GraphProto, of TensorProto
 
@@ -15,7 +15,7 @@ _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # fields of ModelProto, of GraphProto
 def without_blocks(content: bytes, blocks: dict[int, memoryview]) -> bytes:
     """The message without the long raw_data of its initializers, which go to `blocks` by the initializers' numbers.
 
-    A file that says something twice, or that no parser takes, is returned as it is."""
+    A file with a repeated singular field, or one that cannot be parsed, is returned as it is."""
     view = memoryview(content)
     graphs = [part for part in _parts(content, 0, len(content)) if part.field == _GRAPH]
     if len(graphs) != 1 or graphs[0].inner is None:
@@ -46,14 +46,15 @@ def without_blocks(content: bytes, blocks: dict[int, memoryview]) -> bytes:
 
 
 def place_of(block: memoryview) -> tuple[int, int]:
-    """Where a part of a file's content begins in it, and its bytes."""
+    """The offset of a part of a file's content in the file, and its number of bytes."""
     whole: Any = block.obj
     begun = np.frombuffer(block, np.uint8).ctypes.data - np.frombuffer(whole, np.uint8).ctypes.data
     return int(begun), len(block)
 
 
 class _Part(NamedTuple):
-    """A field of a message: its number, where it begins and ends, and where the content of one with a length begins."""
+    """A field of a message: its number, where it begins and ends, and for a length-delimited field where its content
+    begins."""
 
     field: int
     start: int
@@ -62,7 +63,7 @@ class _Part(NamedTuple):
 
 
 def _parts(content: bytes, at: int, end: int) -> Iterator[_Part]:
-    """The fields of a message, up to one that no parser takes."""
+    """The fields of a message, up to the first that cannot be parsed."""
     while at < end:
         start = at
         tag, at = varint(content, at, end)
@@ -82,7 +83,7 @@ def _parts(content: bytes, at: int, end: int) -> Iterator[_Part]:
 
 
 def _field(number: int, *content: bytes | memoryview) -> Sequence[bytes | memoryview]:
-    """A field of this content."""
+    """A length-delimited field of this number and content, in pieces."""
     return _encoded(number << 3 | LENGTH), _encoded(sum(map(len, content))), *content
 
 
@@ -95,7 +96,7 @@ def _encoded(number: int) -> bytes:
 
 
 def varint(content: bytes, at: int, end: int) -> tuple[int, int]:
-    """A number and the position after it, which is beyond `end` where the number is cut off."""
+    """A varint and the position after it, which is beyond `end` if the varint is cut off."""
     number = shift = 0
     while at < end:
         byte = content[at]

@@ -1,4 +1,5 @@
-"""A GPU's program of an ONNX file in the disk's cache: as a saved program without weights, which stay in the file."""
+"""A GPU's program of an ONNX file in the disk cache: a saved program without weights, which are read from the ONNX
+file."""
 
 from __future__ import annotations
 
@@ -20,12 +21,13 @@ from rlx.runtime.version import described
 if TYPE_CHECKING:
     from rlx.runtime.compiled import CompiledGraph
 
-_MOST_BYTES = 1 << 24  # a record holds at most this much of weights that the file has in another form
-_NAME = "weight "  # what the names of initializers begin with in a program
+_MOST_BYTES = 1 << 24  # limit on the weights in a record: those that are not in the file as they are
+_NAME = "weight "  # the prefix of initializers' names in a program
 
 
 def key_of(session: Session) -> list[Part] | None:
-    """What a program depends on beside the file and the types of its inputs; None for a session that keeps none."""
+    """What a program depends on besides the file and the types of its inputs; None for a session whose programs are not
+    kept."""
     options = session.options
     if options.timed or options.debug or session.room.limit is not None or session.stream is not None:
         return None
@@ -37,8 +39,9 @@ def record_of(
     compiled: CompiledGraph, outputs: Sequence[str], initializers: Mapping[str, Any],
     places: Mapping[str, tuple[int, int]],
 ) -> bytes | None:  # fmt: skip
-    """The program, and of each weight where the file has it, by the `places` of initializers, or its bytes. None for
-    what has states, control flow, packed weights, or many weights that are not those of the file."""
+    """The program, and for each weight its offset in the file (`places` are those of initializers), or else its bytes.
+    None for a program with states, control flow or packed weights, or with too many weights that are not in the
+    file."""
     from rlx.runtime.saved.program import raw_of
 
     graph, weights = compiled.graph, dict[str, Any]()
@@ -64,7 +67,7 @@ def record_of(
 
 
 class KeptProgram:
-    """A program of the cache, ready to run on arrays in the order of `inputs`."""
+    """A program from the cache; `run` takes arrays in the order of `inputs`."""
 
     def __init__(self, record: bytes, content: bytes, session: Session) -> None:
         """Raises: whatever a damaged record leads to."""

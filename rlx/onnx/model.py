@@ -136,7 +136,7 @@ class Model(Closing):
 
     def _read(self, source: Any) -> None:
         report("reading")
-        blocks: dict[int, memoryview] = {}  # copied by protobuf, they would take most of the time
+        blocks: dict[int, memoryview] = {}  # long initializers; protobuf's copies would take most of the time
         model, self._folder = parse(source, blocks)
         self._proto = without_initializers(model)
         put_in_order(self._proto)
@@ -150,7 +150,7 @@ class Model(Closing):
                 f"{len(unsupported)} of this model's operators are not in rlx: {'; '.join(unsupported)}"
             )
         self._initializers: dict[str, Array] = {}
-        self.places: dict[str, tuple[int, int]] = {}  # offset and bytes in the file of long initializers
+        self.places: dict[str, tuple[int, int]] = {}  # offset in the file and bytes of long initializers
         for done, i in enumerate(graph.initializer):
             report("reading", done, len(graph.initializer))
             if done in blocks:

@@ -1,4 +1,4 @@
-"""ONNX models that the disk's cache has ready: the programs of earlier runs, by the file's own bytes.
+"""ONNX models whose programs are in the disk cache from earlier runs, found by the file's bytes.
 
 A file that was read once without a warning is not read again before something else is asked of the model than runs that
 the cache knows: on NumPy arrays of the same types, in a session of the same settings. What is asked else, a model does
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from rlx.runtime.compiled import CompiledGraph
     from rlx.runtime.store import Store
 
-DEPARTED: list[str] = []  # what was warned of is to be warned of at each load
-MOST_BYTES = 1 << 26  # on the CPU a larger file is read in a small part of the time that its weights take
+DEPARTED: list[str] = []  # the warnings so far: a model with one is read at each load, to warn again
+MOST_BYTES = 1 << 26  # on the CPU, reading a larger file is fast beside loading its weights
 _PIECE = 1 << 22  # bytes of a file that a thread hashes at a time
 LARGE_BYTES = 1 << 29  # a GPU's programs are kept of files up to this size
 
@@ -70,7 +70,7 @@ def content_of(source: Any) -> Content | None:
         from rlx.onnx.blocks import without_blocks  # most files are small
 
         small = without_blocks(content, {})
-    # External data, which a field of its tensor names, may change beside the file.
+    # External data, which a tensor's field `location` names, may change while the file does not.
     return None if b"location" in small else Content(content, str(path), path.parent)
 
 
@@ -103,7 +103,7 @@ def read(content: Content, options: Mapping[str, Any], **more: Any) -> Model:
 
 
 def _of_size(content: Content) -> list[Part]:
-    """The key under which the cache notes that it knows a large file of this size; others need no checksum."""
+    """The key that notes that the cache knows a large file of this size; files of other sizes need no checksum."""
     return ["onnx", "large", VERSION, len(content.content)]
 
 
@@ -115,7 +115,7 @@ def _key(content: Content, options: Mapping[str, Any]) -> list[Part]:
 
 
 def _digest(content: bytes) -> bytes:
-    """A checksum of the content: of those of its pieces, which threads compute."""
+    """A checksum of the checksums of the content's pieces, which threads compute."""
     view = memoryview(content)
     pieces = [view[at : at + _PIECE] for at in range(0, len(content), _PIECE)]
     with Threads(min(8, len(pieces), os.cpu_count() or 1)) as threads:
@@ -144,8 +144,8 @@ def _program_key(key: Sequence[Part], session: Session, arrays: Mapping[str, Any
 
 
 class Keeper:
-    """Keeps the programs of a model that was read without a warning. `key` gives that of its file; `places` are where
-    its initializers begin in the file, and their bytes; `size` is the key of a large file's size."""
+    """Keeps the programs of a model that was read without a warning. `key` gives the file's key; `places` are the
+    offset and bytes of its initializers in the file; `size` is the key of a large file's size (`_of_size`)."""
 
     def __init__(
         self, key: Callable[[], list[Part]], departed: int, inputs: Sequence[str],
@@ -177,7 +177,7 @@ class Keeper:
         self, program: Program, session: Session, arrays: Mapping[str, Any], initializers: Mapping[str, Any]
     ) -> None:
         """Keeps a program that has run on arrays of these types, where it can be kept."""
-        if self._changed or len(DEPARTED) != self._departed:  # whoever runs it again is to be warned again
+        if self._changed or len(DEPARTED) != self._departed:  # the next load must warn again
             return
         on_cpu = session.info.backend == "cpu"
         if not all(type(x) is np.ndarray for x in arrays.values()) or (on_cpu and self._size is not None):

@@ -192,8 +192,7 @@ def var(
         mean = mean * ((left + correction) / left if left > 0 else float("nan"))
 
     def tangent(arguments: Sequence[Tensor], tangents: Grads) -> Grads:
-        """2 / count · the sum of distance · tangent: what the mean moves by changes nothing, as distances add up to
-        0."""
+        """2 / count · Σ distance · tangent: the mean's own tangent drops out, as the distances add up to 0."""
         ((x,), (d,)) = arguments, tangents
         if d is None:
             return (None,)
@@ -206,10 +205,10 @@ def var(
 
 
 def _mean_square(x: Tensor, wide: Tensor, axes: Sequence[int], keepdims: bool) -> Tensor:
-    """The mean squared distance of x, which is `wide` as well, from its mean.
+    """The mean squared distance of x from its mean; `wide` is x cast to the working dtype.
 
-    Of halves it is the distance from a half near the mean, less what that lies beside it: equal numbers give exactly 0,
-    and no number is stored in f32 but the squares."""
+    For halves it is computed from the distances to the mean rounded to a half, less the square of that rounding error:
+    equal numbers give exactly 0, and no tensor in f32 is stored but the squares."""
     if not (x.dtype.is_half and x.size):
         away = _away(wide, axes)
         return reduce.mean(away * away, axes, keepdims)

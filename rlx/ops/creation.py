@@ -40,7 +40,7 @@ class CreatedArray(np.ndarray[Any, np.dtype[Any]]):
         return At(self)
 
     def astype(self, dtype: Any, *args: Any, **options: Any) -> Any:
-        """As NumPy's, of rlx's dtypes too."""
+        """As in NumPy, for rlx dtypes too."""
         return super().astype(dtype.np if isinstance(dtype, DType) else dtype, *args, **options)
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:

@@ -21,7 +21,7 @@ from rlx.ir.op import Identity
 
 Emit = Callable[[str, Sequence[Tensor], Attrs], Tensor]
 Array = npt.NDArray[Any]
-_ROW_BYTES = 64  # parts of shorter rows are copied: an index for each would be read beside it
+_ROW_BYTES = 64  # a concat of shorter rows does not become a gather, which also reads an index for each row
 _MOST_ROWS = 1 << 16
 
 
@@ -206,8 +206,8 @@ def slice(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
 
 
 def concat(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
-    """Inputs without elements are left out; a concat of one input is that input. Parts of one tensor, as of a rotated
-    one, are gathered in one step where an index is for 64 bytes and more."""
+    """Inputs without elements are left out; a concat of one input is that input. Parts of one tensor, as from `roll`,
+    become one gather if each index stands for at least 64 bytes."""
     axis = node.attrs["axis"]
     filled = [x for x in inputs if x.shape[axis] != 0] or list(inputs[:1])
     if len(filled) == 1:
@@ -219,7 +219,7 @@ def concat(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
 
 
 def _rows_of_one(parts: Sequence[Tensor], axis: int) -> tuple[Tensor, Array] | None:
-    """The tensor of which all are parts along the axis alone, and the indices of the rows that they have there."""
+    """The tensor that all parts are slices of along this axis alone, and the indices of their rows in it; else None."""
     source = parts[0].node.inputs[0] if parts[0].node.op.name == "slice" else parts[0]
     count = sum(part.shape[axis] for part in parts)
     inner = math.prod(source.shape[axis + 1 :]) * source.dtype.itemsize
@@ -248,8 +248,8 @@ def _frozen(value: Array) -> Array:
 
 
 def gather(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
-    """Known indices at equal distances are a slice, which reads no indices and may be a view. Known rows of known rows
-    of the axis beside are one gather along both."""
+    """A gather with constant indices at equal distances becomes a slice, which reads no indices and may be a view. Two
+    gathers with constant indices along adjacent axes become one along both."""
     x, indices = inputs
     axis, shape = node.attrs["axis"], node.outputs[0].shape
     places = _places(indices, x.shape[axis])
@@ -265,7 +265,7 @@ def gather(node: Node, inputs: Sequence[Tensor], emit: Emit) -> Tensor | None:
 
 
 def _of_both(x: Tensor, axis: int, places: Array, shape: Sequence[int], emit: Emit) -> Tensor | None:
-    """The rows of a gather along the axis beside as one gather of the joined axis; None where x is none."""
+    """A gather of x, itself a gather along an adjacent axis, as one gather along the two axes joined; else None."""
     inner = x.node
     if inner.op.name != "gather" or inner.inputs[1].ndim != 1:
         return None
@@ -283,7 +283,8 @@ def _of_both(x: Tensor, axis: int, places: Array, shape: Sequence[int], emit: Em
 
 
 def _places(indices: Tensor, n: int) -> Array | None:
-    """Known indices as one row of numbers from 0 to n - 1, by gather's rule; None where they are unknown or none."""
+    """Constant indices as a flat array of numbers from 0 to n - 1, by gather's rule; None if they are not constant or
+    empty."""
     if not indices.node.op.is_constant or not indices.size:
         return None
     wanted = np.ravel(indices.node.attrs["value"]).astype(np.int64)

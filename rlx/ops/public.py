@@ -20,9 +20,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Function = Callable[..., Any]
 _COMPLEX = frozenset((complex, np.complex64, np.complex128, np.clongdouble))
-# Types of arguments that are never complex, by which most calls are done with the question; rlx.runtime adds Array.
+# Types of arguments that are never complex, which settles most calls at once; rlx.runtime adds Array.
 REAL: set[type] = {Tensor, int, float, bool, str, tuple, type(None)}
-# By module: functions that take complex numbers themselves, and those that take any structure.
+# By module: functions that handle complex numbers themselves, and those that take any pytree.
 _TAKING = {
     "rlx.ops": frozenset(
         ("angle", "complex", "conj", "imag", "real", "view_as_real", "associative_scan", "cond", "fori_loop", "map",
@@ -134,7 +134,8 @@ def public(module: str, name: str, function: Function) -> Any:
 
 
 def unpacked(args: Sequence[Any]) -> str:
-    """A hint in parentheses for an object of several arguments that was given as one; "" where none is."""
+    """A hint in parentheses for a container that was passed as one argument in place of several; "" if there is
+    none."""
     for arg in args:
         kind = type(arg).__name__
         if hasattr(arg, "_fields"):
@@ -145,7 +146,7 @@ def unpacked(args: Sequence[Any]) -> str:
 
 
 def with_hint(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, whose TypeErrors for missing arguments and for unknown ones say what may have been meant."""
+    """The function, with a hint of what may have been meant in TypeErrors for missing and for unknown arguments."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -68,7 +68,7 @@ def show_run(compiled: CompiledGraph, before: Values) -> None:
 
 
 def _beside_reference(compiled: CompiledGraph, node: Node, before: Values, read: set[int]) -> str:
-    """The errors of a node's results; a device need not compute those that nothing reads."""
+    """The errors of a node's results, except those that nothing reads, which a device need not compute."""
     if not _has_reference(node):
         return "no reference"
     ins = [_bytes_or_numbers(before[t.id] if t.id in before else compiled.value(t)) for t in node.inputs]

@@ -13,7 +13,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-# Names of torch's, JAX's and ONNX's functions for what rlx's have too, and what to write where they have nothing.
+# Keywords of torch, JAX and ONNX with their names in rlx, or, where rlx has none, what to write instead.
 _SAME = {
     "n_ctx": "context", "max_seq_len": "context", "max_model_len": "context", "n_gpu_layers": "layers_on",
     "n_threads": "threads", "do_sample": "temperature", "max_length": "max_tokens", "lora_path": "adapter",

@@ -1,6 +1,6 @@
-"""One rank of several by itself: its program without the others, to measure it where they are not there.
+"""One rank of several, run alone: its program without the other ranks, to measure it on a machine that lacks them.
 
-Its numbers are wrong wherever ranks would have met: only how long it takes is of use."""
+The results are wrong, since collectives exchange nothing: only the time is of use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlx.runtime.session import Session
 
 
 class Meeting(Record):
-    """A collective of a program: the op, the bytes that a rank gives, and how often a run comes to it."""
+    """A collective of a program: the op, the bytes that each rank gives, and how often a run executes it."""
 
     op: str
     nbytes: int
@@ -29,7 +29,7 @@ class Meeting(Record):
 
 
 class _Nobody:
-    """A world whose other ranks are thought: it lets the caller pass, and gives its own data back."""
+    """A world whose other ranks do not exist: calls return at once with the caller's own data."""
 
     gpus: Sequence[str] | None = None
 
@@ -56,7 +56,7 @@ class _Nobody:
 
 
 class SoloMesh(Mesh):
-    """The mesh of the first rank of several, of which there are no others."""
+    """The mesh of the first of several ranks, of which the others do not exist."""
 
     def __init__(self, axes: Mapping[str, int]) -> None:
         self.axes, self.size = dict(axes), math.prod(axes.values())
@@ -66,8 +66,8 @@ class SoloMesh(Mesh):
 
 
 class SoloSession(Session):
-    """A session whose programs have each collective replaced by what the rank itself gives. `meetings` lists those of
-    each program."""
+    """A session whose programs have each collective replaced by the rank's own data. `meetings` lists each program's
+    collectives."""
 
     def __init__(self, device: str, **settings: Any) -> None:
         super().__init__(device, **settings)
@@ -80,8 +80,8 @@ class SoloSession(Session):
 
 
 def meetings_of(graph: Graph, times: int = 1) -> list[Meeting]:
-    """The collectives of a graph and of its loops. Raises: GraphError for one in a while_loop, whose steps nobody knows
-    before."""
+    """The collectives of a graph and of its loops. Raises: GraphError for one in a while_loop, whose number of steps is
+    unknown."""
     listed: list[Meeting] = []
     for node in graph.nodes:
         if meets(node):
@@ -95,7 +95,7 @@ def meetings_of(graph: Graph, times: int = 1) -> list[Meeting]:
 
 
 def alone(graph: Graph) -> Graph:
-    """The graph of a rank without the others: a sum is its own part, a gather n times its own array."""
+    """The graph of a rank without the others: a sum gives its own part, a gather n copies of its own array."""
 
     def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
         if not meets(node):

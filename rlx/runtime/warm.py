@@ -1,4 +1,4 @@
-"""The device's matrix product library, loaded while this thread makes a program that will use it."""
+"""The device's matrix product library, loaded while this thread compiles a program that will use it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rlx.host.background import aside
 
 @contextmanager
 def warmed(device: Device, products: bool) -> Iterator[None]:
-    """Within this context another thread loads what matrix products need first, if there are any: a tenth of a second,
-    once a process. Errors of the device are raised again by the program's own calls."""
+    """In this context another thread loads the library, if there are matrix products: this takes a tenth of a second,
+    once per process. Errors are ignored here, since the program's own calls raise them again."""
     warm_up = getattr(device, "warm_up", None)
     if warm_up is None or not products:
         yield

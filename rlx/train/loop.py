@@ -104,8 +104,8 @@ class Training(Closing):
         self._held = Resources()
         self._store = State(session.device)
         self._held.callback(self._store.close)
-        self._cut = frozenset[str]() if cut is None else cut.names  # states of which this rank has a part
-        # What checkpoints hold.
+        self._cut = frozenset[str]() if cut is None else cut.names  # states of which this rank holds a part
+        # The types of what checkpoints hold, by name.
         self._saved = model.parameters.by_name | (model.state.by_name if cut is None else dict(cut.whole))
         self._saved |= {} if model.carried is None else model.carried.by_name
         self._programs: dict[Any, _Program] = {}
@@ -392,7 +392,7 @@ class Training(Closing):
 
     @property
     def optimizer_state(self) -> PyTree:
-        """The optimizer's state as it is after the last step, as NumPy arrays. With zero=1 all ranks ask together."""
+        """The optimizer's state after the last step, as NumPy arrays. With zero=1 all ranks must call it."""
         if self._cut and self._ranks is not None:
             self._ranks.group().meet(lambda: "the whole of the optimizer's state")
         return self._tree(self._model.state)
@@ -411,7 +411,7 @@ class Training(Closing):
         return leaves.tree([self._whole(name) for name in leaves.names])
 
     def _whole(self, name: str) -> np.ndarray[Any, Any]:
-        """A value of the store, whole also where each rank has a part of it; then all ranks call this."""
+        """A value of the store. If each rank holds a part, it is gathered from all ranks, which must all call this."""
         value: np.ndarray[Any, Any] = self._store.get(name)
         if self._ranks is None or name not in self._cut:
             return value
@@ -569,17 +569,16 @@ def training(
 
     `folder` is where checkpoints, metrics.jsonl and course.svg go; `keep` says how many checkpoints stay there.
     `resume=True` goes on with the newest checkpoint of the folder if there is one, `resume=path` with that of another
-    folder or file; `new_settings` lets the optimizer's settings differ from its.
-    `accumulate`: each batch is processed in that many equal parts along its first axis, and the step takes their mean
-    gradient. `tokens` per step are for the rate in the progress line, `total` steps of the run for the time left.
-    `progress`: whether that line is shown; None shows it if standard error is a terminal. `shapes`: how many sets of
-    batch shapes may be compiled. A step whose loss or gradients are not finite stops the run with NotFinite, before it
-    has changed anything; with `go_on` steps are not tested and all are taken.
-    `mesh`: the ranks of an rlx.Mesh share each batch, along the mesh's axis "data" or its only one (docs/ranks.md). All
-    are given the same batches, parameters and settings; each works on its rows, and the first writes the files.
-    `zero=1` (ZeRO, stage 1) cuts the optimizer's state over these ranks: each keeps and updates its part. It is for
-    optimizers that work element by element: all of rlx.optim but adafactor, muon and adamw_8bit. All ranks then call
-    `save` and `optimizer_state` together.
+    folder or file; `new_settings` lets the optimizer's settings differ from its. `accumulate`: each batch is processed
+    in that many equal parts along its first axis, and the step takes their mean gradient. `tokens` per step are for the
+    rate in the progress line, `total` steps of the run for the time left. `progress`: whether that line is shown; None
+    shows it if standard error is a terminal. `shapes`: how many sets of batch shapes may be compiled. A step whose loss
+    or gradients are not finite stops the run with NotFinite, before it has changed anything; with `go_on` steps are not
+    tested and all are taken. `mesh`: the ranks of an rlx.Mesh share each batch, along the mesh's axis "data" or its
+    only one (docs/ranks.md). All are given the same batches, parameters and settings; each works on its rows, and the
+    first writes the files. `zero=1` (ZeRO, stage 1) shards the optimizer's state over these ranks: each keeps and
+    updates its part. It is for optimizers that work element by element: all of rlx.optim but adafactor, muon and
+    adamw_8bit. All ranks must then call `save` and `optimizer_state`.
 
     Raises: GraphError for parameters that are no arrays or that the loss does not use (at the first step), DTypeError
     for parameters that are no floats, ShapeError for a loss of another rank (at the first step), CheckpointError, the

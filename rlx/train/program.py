@@ -48,7 +48,7 @@ class Model(NamedTuple):
     parts: int  # number of parts of a batch, whose mean gradient a step takes
     guarded: bool  # whether a step that is not finite changes nothing
     ranks: Ranks | None = None  # the ranks that share a batch's rows
-    zero: bool = False  # whether each of them has a part of the optimizer's state
+    zero: bool = False  # whether each rank holds only a part of the optimizer's state
 
 
 class Losses(NamedTuple):
@@ -208,7 +208,7 @@ def _of_parts(
             start, values = part(start, (numbers[i], [x[i] for x in rows]))
             lists.append(values)
         (sums, carried), columns = start, [ops.stack(column) for column in zip(*lists, strict=True)]
-    elif model.ranks is not None:  # the gradients of the last part are summed over the ranks while it is worked through
+    elif model.ranks is not None:  # the last part is outside the scan: sums over the ranks overlap its backward pass
         start, columns = ops.scan(part, start, (numbers[:-1], [x[:-1] for x in rows]))
         (sums, carried), values = part(start, (numbers[n - 1], [x[n - 1] for x in rows]))
         columns = [ops.concat([c, ops.reshape(v, (1,))]) for c, v in zip(columns, values, strict=True)]
@@ -297,7 +297,7 @@ def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) ->
         fine = g.constant(True)
         if failed is not None and anywhere is not None:
             fine = ops.all_finite(result.loss, *([] if isinstance(states, optim.Scaled) else slopes))
-            if model.ranks is not None and model.zero:  # each rank has other parts of the gradients
+            if model.ranks is not None and model.zero:  # each rank holds a different part of the gradients
                 fine = ops.all_reduce(fine, model.ranks.axis, op="min")
             kept = [(kept_name(number, n), x) for n, x in zip(batch.names, inputs, strict=True)]
             for name, x in (*kept, ("kept", g.constant(number, "i32"))):  # after a failure its values stay
@@ -321,7 +321,7 @@ def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) ->
 
 
 def _over_parts(model: Model, parameters: list[Tensor]) -> AbstractContextManager[None]:
-    """Within it the optimizer works on parts of the parameters."""
+    """A context in which the optimizer updates this rank's parts of the parameters."""
     assert model.ranks is not None
     axis, whole = model.ranks.axis, model.parameters.tree(parameters)
     return optim.over_parts(lambda x: ops.all_reduce(x, axis), lambda x: ops.all_reduce(x, axis, op="min"), whole)

@@ -113,12 +113,12 @@ def mean_gradients(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> lis
     """The mean of each gradient over the ranks. Gradients are summed in buckets, in the order in which the backward
     pass computes them, so that the sums can begin while it goes on."""
     means: list[Tensor] = list(slopes)
-    # A sum in f32 moves 2(n - 1)/n times its bytes, and all ranks' halves (n - 1)/2 times.
+    # Over n ranks an all-reduce in f32 moves 2(n - 1)/n times its bytes, a gather of the halves (n - 1)/2 times these.
     sent = [halves_of(x, weight) if ranks.size < 4 else x for x in slopes]
     for bucket in buckets(sent):
         if sent[bucket[0]] is slopes[bucket[0]]:
             parts = [_mean(ranks, joined([slopes[i] for i in bucket]), weight)]
-        else:  # f32 holds the halves' sum up to one rounding, as it does the sum of the gradients in f32
+        else:  # summed in f32: the halves are exact in it, so the error is that of an all-reduce in f32
             whole = ops.all_gather(joined([sent[i] for i in bucket]), ranks.axis)
             size = whole.size // ranks.size
             parts = [whole[r * size : (r + 1) * size] for r in range(ranks.size)]
@@ -134,8 +134,8 @@ def mean_gradients(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> lis
 
 
 def buckets(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """The indices of tensors in groups of one dtype and of at most 80 MB, or one tensor, in the order in which they are
-    computed."""
+    """The indices of tensors in the order in which they are computed, in groups of one dtype and of at most
+    BUCKET_BYTES (or of one larger tensor)."""
     order = _order(tensors)
     groups: list[list[int]] = []
     for i in sorted(range(len(tensors)), key=order.__getitem__):
@@ -149,7 +149,8 @@ def buckets(tensors: Sequence[Tensor]) -> list[list[int]]:
 
 
 def _order(tensors: Sequence[Tensor]) -> list[int]:
-    """When each tensor is computed: the number of the last node behind it that is no elementwise op or movement."""
+    """When each tensor is computed: the id of the latest tensor that it depends on which no elementwise op or movement
+    makes."""
     known: dict[int, int] = {}
     stack = list(tensors)
     while stack:
@@ -170,13 +171,14 @@ def joined(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def halves_of(x: Tensor, weight: float) -> Tensor:
-    """The halves that a gradient in f32 was cast from, which are half the bytes to move; else the gradient."""
+    """The tensor of halves that a gradient in f32 was cast from, with half the bytes to move; else the gradient
+    itself."""
     wide = x.node.op.converts and x.dtype == f32 and x.node.inputs[0].dtype.is_half
     return x.node.inputs[0] if wide and weight == 1.0 else x
 
 
 def weighted(x: Tensor, weight: float) -> Tensor:
-    """What a rank adds to a sum over the ranks."""
+    """A rank's term of a sum over the ranks."""
     return x if weight == 1.0 else x * weight if weight else ops.zeros_like(x)
 
 

@@ -1,9 +1,9 @@
 """ZeRO, stage 1: each rank keeps and updates a part of the optimizer's state.
 
-A parameter is cut along its elements, in row-major order, into as many equal parts as there are ranks, the last one
-filled up with zeros. A step takes the rank's part of the mean gradients, updates its part of the parameters with its
-part of the state, and gathers the parameters, which stay whole. Checkpoints have whole states, so that any number of
-ranks goes on from them, with parts or without. Follows Rajbhandari et al., 2020."""
+A parameter's elements, in row-major order, are cut into one equal part per rank, the last padded with zeros. In a step
+each rank takes its part of the mean gradients and updates its part of the parameters with its part of the state; then
+all parameters are gathered whole. Checkpoints hold whole states, so that training resumes from them on any number of
+ranks, with ZeRO or without. Follows Rajbhandari et al., 2020."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Array = npt.NDArray[Any]
 
 
 class Cut(NamedTuple):
-    """The optimizer's state as this rank keeps it, with its first values, and the type of each whole leaf by name. The
-    names of leaves that are cut are in `names`; the others, such as counts, are the same on all ranks."""
+    """The optimizer's state as this rank keeps it, its initial values, and the types of the whole leaves by name.
+    `names` are the leaves that are cut; the others, such as counts, are the same on all ranks."""
 
     state: Leaves
     values: list[Any]
@@ -39,12 +39,12 @@ class Cut(NamedTuple):
 def cut_state(ranks: Ranks, optimizer: Optimizer, parameters: Leaves, held: Sequence[Any]) -> Cut:
     """The state of an optimizer over parts of the parameters.
 
-    Raises: GraphError for an optimizer whose state is not of a number for each element of a parameter."""
+    Raises: GraphError for an optimizer whose state does not have one number per element of a parameter."""
     parts = [part_of(ranks, np.asarray(x)) for x in held]
     state, values = taken_apart(optimizer.init(parameters.tree(parts)), "optimizer")
     blank = [np.broadcast_to(np.zeros((), t.dtype.np), t.shape) for t in parameters.types]
     whole, _ = taken_apart(optimizer.init(parameters.tree(blank)), "optimizer")
-    # The state of parameters of lengths that no other has tells which leaf belongs to which parameter.
+    # Probes: with parameters of distinct lengths, a leaf's length tells which parameter it belongs to.
     count = len(parts)
     probes = []
     for first in (3, 3 + count):
@@ -72,14 +72,14 @@ def _not_by_element(what: str) -> GraphError:
 
 
 def part_of(ranks: Ranks, x: Array) -> Array:
-    """This rank's part of an array, one axis long."""
+    """This rank's part of an array, 1-D."""
     length = _length(ranks, x.size)
     part = x.reshape(-1)[length * ranks.place :][:length]
     return np.concatenate([part, np.zeros(length - part.size, x.dtype)]) if part.size < length else part.copy()
 
 
 def whole_of(ranks: Ranks, part: Array, whole: TensorType) -> Array:
-    """The array whose parts the ranks have. Requires: all ranks call it."""
+    """The whole array, gathered from the ranks' parts. Requires: all ranks call it."""
     return ranks.group().all_gather(part)[: whole.numel].reshape(whole.shape)
 
 
@@ -88,7 +88,7 @@ def _length(ranks: Ranks, size: int) -> int:
 
 
 def _filled(ranks: Ranks, x: Tensor) -> Tensor:
-    """A tensor's elements with zeros behind them, so that the ranks' parts are equally long."""
+    """A tensor's elements, padded with zeros so that the ranks' parts are equally long."""
     flat, missing = ops.reshape(x, (-1,)), _length(ranks, x.size) * ranks.size - x.size
     return ops.concat([flat, ops.zeros((missing,), x.dtype)]) if missing else flat
 
@@ -130,8 +130,8 @@ def scattered_means(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> li
 
 
 def gathered(ranks: Ranks, parts: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors whose parts the ranks have, of the shapes of `like`. The optimizer's state is written before, in
-    place."""
+    """The whole tensors, of the shapes of `like`, gathered from the ranks' parts. These gathers run after the
+    optimizer's state was updated in place, so that losing a rank voids it (`spoils`)."""
     whole: list[Tensor] = list(parts)
     for bucket in buckets(parts):
         table = joined([parts[i] for i in bucket])

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 # The handles of the legacy and the per-thread default stream; work on the first waits for the second.
 LEGACY = frozenset({1, 2})
-_HIGHEST = -100  # a stream's priority, which CUDA takes for the highest that the device has
+_HIGHEST = -100  # a stream priority; CUDA clamps it to the highest that the device has
 NOT_READY = 600  # cudaErrorNotReady: the answer of a query while work is under way
 MIN_CAPABILITY = 70  # Volta: independent thread scheduling, and the first with tensor cores
 _FEATURES = frozenset(

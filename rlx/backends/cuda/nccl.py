@@ -139,7 +139,7 @@ class Collectives:
         return isinstance(step, Collective) and self._peers.get(_key(step)) is not None and Peers.takes(step)
 
     def with_addends(self, steps: Sequence[Step]) -> list[Step]:
-        """The steps, where sums by rlx's kernel add an array too that the next step would add to the sum."""
+        """The steps; where the step after a sum by rlx's kernel adds another array, the kernel adds it instead."""
         result: list[Step] = []
         for step in steps:
             before = result[-1] if result else None
@@ -151,8 +151,8 @@ class Collectives:
         return result
 
     def bound(self, step: Collective, address: Callable[[Ref], int]) -> Callable[..., None]:
-        """A step bound to addresses, as a function that is called with a stream; a sum by rlx's kernel also with True,
-        if it may begin before the launch before it has ended."""
+        """A step bound to addresses, as a function of a stream. That of a sum by rlx's kernel has a second argument:
+        whether it may begin before the previous launch has ended."""
         peers = self._peers.get(_key(step))
         if peers is not None and peers.takes(step):
             return peers.bound(step, address)

@@ -234,7 +234,7 @@ class Peers:
         return whole and 0 < nbytes <= most and x.dtype.name in _KINDS
 
     def bound(self, step: Collective, address: Callable[[Ref], int]) -> Callable[..., None]:
-        """A sum bound to addresses; the result is called as a launch's is, with a stream and whether it may begin
+        """A sum bound to addresses. As with a launch, the result is called with a stream and whether it may begin
         early."""
         device, nbytes = self._device, step.reads[0].nbytes
         arrays = [address(ref) for pair in zip(step.reads, step.writes, strict=True) for ref in pair]
@@ -274,7 +274,8 @@ class Peers:
 
 
 def with_addend(step: Collective, after: Step) -> Collective | None:
-    """A sum and the launch behind it as one step, if that launch adds another array of its dtype to the sum."""
+    """A sum and the launch after it as one step, if that launch adds another array of the same dtype to the sum; else
+    None."""
     kernel = after.kernel if isinstance(after, Launch) else None
     if not isinstance(kernel, TreeKernel) or len(step.reads) != 1 or len(kernel.trees) != 1 or kernel.batched:
         return None
@@ -291,8 +292,8 @@ def with_addend(step: Collective, after: Step) -> Collective | None:
 
 
 def kernel_of(dtype: str, aligned: bool, rank: int, size: int, added: bool = False) -> SourceKernel:
-    """The kernel of one rank of so many; `aligned`: whether arrays begin at multiples of 8 bytes. `added`: an array is
-    added to the sum."""
+    """The kernel of rank `rank` of `size`. `aligned`: whether arrays begin at multiples of 8 bytes. `added`: whether it
+    also adds an array to the sum."""
     defines = {"RANKS": RANKS, "THREADS": THREADS, "BLOCKS": BLOCKS, "EACH": EACH, "KIND": _KINDS[dtype],
                "ALIGNED": int(aligned), "RANK": rank, "SIZE": size, "ADDED": int(added)}  # fmt: skip
     return SourceKernel("sum_of_peers", "".join(f"#define {n} {v}\n" for n, v in defines.items()) + TEXT, None, THREADS)

@@ -210,28 +210,28 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
 class _Fork:
     """The streams of a capture. Launches between two barriers take turns on the first two, so that one can begin while
     the last workgroups of another run. Calls of cuBLAS share a workspace, so that these and copies stay on the first.
-    Steps that run aside, which are collectives, are on a third."""
+    Collectives that overlap other steps ("aside") are on a third."""
 
     def __init__(self, device: CudaDevice, events: Resources) -> None:
         self._runtime, self._event, self._events = device.api.runtime, device.fork_event, events
         self._main, self._side = device.capture_streams
         self._aside = device.aside_stream
-        self._ends: dict[int, int] = {}  # the event behind each step aside, by the step's index
+        self._ends: dict[int, int] = {}  # the event after each step aside, by the step's index
         self.forked = False  # whether the second stream has work since the last barrier
         self._launches = 0
 
     def begin_aside(self) -> None:
-        """Lets the next step aside wait for all before the last barrier."""
+        """Makes the next step aside wait for all steps before the last barrier."""
         self._runtime.streamWaitEvent(self._aside, self._event)
 
     def end_aside(self, index: int) -> None:
-        """Notes the end of a step aside."""
+        """Records an event at the end of a step aside."""
         self._ends[index] = event = int(self._runtime.eventCreateWithFlags(self._runtime.eventDisableTiming))
         self._events.callback(self._runtime.eventDestroy, event)
         self._runtime.eventRecord(event, self._aside)
 
     def wait(self, index: int) -> None:
-        """Lets what follows the next barrier wait for a step aside."""
+        """Makes the steps after the next barrier wait for a step aside."""
         self._runtime.streamWaitEvent(self._main, self._ends[index])
 
     def stream(self, step: Step) -> int:

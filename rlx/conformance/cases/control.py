@@ -1,4 +1,4 @@
-"""Conformance of branches, loops and scans: carries, captures and stacked outputs; from no step to many."""
+"""Conformance of branches, loops and scans: carries, captures and stacked outputs, with zero to many steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _FEW = ((), (33,), (3, 4))
 def _case(
     op: str, name: str, specs: Sequence[InputSpec], tolerance: Tolerance, build: Callable[..., Any]
 ) -> Case:
-    """The case of the node that `build` adds to a graph of these inputs; its predicate is an input of the case too."""
+    """The case of the node that `build` adds to a graph with these inputs; its predicate is also an input of the
+    case."""
     graph = Graph(name)
     ins = [graph.input(f"x{i}", s.shape, s.dtype) for i, s in enumerate(specs)]
     build(*ins)
@@ -160,7 +161,7 @@ def _scans() -> Iterator[Case]:
 
 
 def _flag(b: Builder) -> Tensor:
-    """An input of one bool, so that its value is known only in a run."""
+    """A bool input, so that its value is known only in a run."""
     name = f"flag{len(b.made.feeds)}"
     b.made.feeds[name] = np.asarray(b.chance(0.5), np.bool_)
     return b.graph.input(name, (), bool_)
@@ -253,7 +254,7 @@ def _nested(b: Builder) -> Made:
 def _gradient(b: Builder) -> Made:
     """The gradient of the sum of a float tensor with respect to an earlier one.
 
-    Where an op between them has no gradient, gives the nodes added until then.
+    If an op between them has no gradient, returns the nodes added until then.
     """
     y = b.floating()
     wrt = [t for t in b.pool if t.dtype.is_float and t is not y][-6:]

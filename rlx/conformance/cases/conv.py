@@ -189,7 +189,7 @@ def _gradients() -> Iterator[Case]:
 
 def _transposed() -> Iterator[Case]:
     def case(s: Setting, extra: Shape, pair: tuple[DType, DType], bias: bool) -> Case | None:
-        """A transposed convolution of an x with s's output channels and `sizes`; kernel and geometry are s's."""
+        """A transposed convolution of an x of `sizes` with s's output channels; kernel and geometry are those of s."""
         attrs = {**s.attrs(), "output_padding": extra}
         if any(
             (n - 1) * st + d * (k - 1) + 1 + e - a - b < 1
@@ -311,7 +311,7 @@ def _both_gradients(b: Builder) -> Made:
 
 
 def _beyond(inputs: Sequence[Array], attrs: Attrs, top: float) -> npt.NDArray[np.bool_]:
-    """The channels of which a weight is not finite: algorithms may multiply it by a zero beyond the image too."""
+    """The channels with a weight that is not finite, which algorithms may multiply by a zero of the padding."""
     w = ~np.isfinite(widened(inputs[1]))
     groups = attrs["groups"]
     channels = w.reshape(groups, -1, *w.shape[1:]).any((1, *range(3, w.ndim + 1))).reshape(-1)

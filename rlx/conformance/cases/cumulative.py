@@ -50,7 +50,7 @@ def _scan(op: str, domain: str) -> Iterator[Case]:
         yield case((5000, 3), 0, i32, "any", exclusive, reverse)
     for dtype in FLOATS:
         yield case((9, 65), 1, dtype, "zeros", False, False)
-    leaving = "swings" if get_op(op).joins == "add" else "reciprocals"  # partial results overflow, the whole does not
+    leaving = "swings" if get_op(op).joins == "add" else "reciprocals"  # partial results overflow, the last does not
     for i, (shape, axis) in enumerate((((4,), 0), ((3, 130), 1), ((130, 9), 0), ((20_001,), 0), ((5000, 3), 0))):
         for dtype in FLOATS if i < 3 else (f32,):
             yield case(shape, axis, dtype, leaving, *_WAYS[(0, 1, 2, 1, 2)[i]])

@@ -1,4 +1,5 @@
-"""Conformance of Fourier transforms: every kind of length, several lines, cut and filled lines, both directions."""
+"""Conformance of Fourier transforms: every kind of length, batches, truncated and zero-padded lines, both
+directions."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from rlx.conformance.random_graphs import Builder
 
 OPS_OF = ("fft", "rfft", "irfft")
-# Every small length, products of small primes that stages and passes are made of, primes and twice a prime, which are
-# computed as convolutions, and powers of two with their neighbours.
+# Every small length; products of the small primes of which stages and passes are made; primes and twice a prime, which
+# are computed as convolutions; and powers of two with their neighbours.
 _LENGTHS = (
     *range(1, 21), 21, 23, 25, 26, 27, 28, 30, 31, 32, 33, 36, 37, 44, 48, 49, 60, 63, 64, 65, 74, 77, 90, 97, 100, 104,
     121, 127, 128, 129, 143, 169, 210, 243, 255, 256, 257, 343, 360, 500, 512, 625, 720, 997, 1000, 1001, 1024,
@@ -46,7 +47,7 @@ def _case(
     scale: float = 1.0,
     domain: str = "normal",
 ) -> Case:
-    """`length`: the elements of a line before it is cut or filled; as many as the transform needs unless said."""
+    """`length`: the elements of a line before it is truncated or padded; by default as many as the transform needs."""
     inverse = form == "irfft" if inverse is None else inverse
     count = (half(n) if form == "irfft" else n) if length is None else length
     shape = (*batch, count) if form == "rfft" else (*batch, count, 2)
@@ -85,7 +86,7 @@ def _forms(form: str) -> Iterator[Case]:
                 yield _case(form, n, (2,), dtype, domain=domain, inverse=n == 64)
     for n, lines in ((2, 300), (8, 130), (100, 17)):
         yield _case(form, n, (lines,))
-    for n in (2, 8):  # most lines are without
+    for n in (2, 8):  # NaN and infinities in few of the lines
         yield _case(form, n, (130,), domain="holes")
     yield _case(form, 2048, (1,), length=1500)
 
@@ -113,7 +114,7 @@ def _transforms(b: Builder) -> Made:
 
 
 def _terms(form: str, inputs: Sequence[Array], attrs: Attrs) -> Any:
-    """Every result is a sum over the whole line, whose elements are turned."""
+    """Every result is a sum over the whole line, of elements times factors of magnitude 1."""
     x, n = inputs[0], attrs["n"]
     count = half(n) if form == "irfft" else n
     lines = x[..., :count] if form == "rfft" else x[..., :count, :]
@@ -123,7 +124,8 @@ def _terms(form: str, inputs: Sequence[Array], attrs: Attrs) -> Any:
 
 
 def _lines_of_nan(form: str, inputs: Sequence[Array], attrs: Attrs) -> Any:
-    """Marks every result of a line with a number that is not finite: which become NaN depends on the algorithm."""
+    """Marks all results of lines with a number that is not finite: which results become NaN depends on the
+    algorithm."""
     with np.errstate(all="ignore"):
         return ~np.isfinite(_terms(form, [x.astype(np.float64) for x in inputs], attrs))
 

@@ -58,7 +58,7 @@ def _cases() -> Iterator[Case]:
         for m, n, k in ((0, 3, 4), (3, 0, 4), (2, 5, 0), (1, 1, 1), (70, 130, 40)):
             yield _case(m, n, k, a, b)
         yield _case(5, 6, 33, a, b, domain="zeros")
-    yield _case(3, 4, 40, u8, i8, (1, 4), drawn="any")  # zero points of all 32 bits: sums wrap
+    yield _case(3, 4, 40, u8, i8, (1, 4), drawn="any")  # full-range 32-bit zero points: sums wrap
 
 
 @rule("integer_matmul")

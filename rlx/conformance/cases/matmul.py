@@ -87,19 +87,20 @@ def _all() -> Iterator[Case]:
         yield _case(((), (), 9, 20, 17), (dtype, dtype), domain="zeros")
         yield _case(((), (), 9, 20, 17), (dtype, dtype), domain="ties", bias=dtype, activation="relu")
     for dtype in FLOATS:
-        # Partial sums overflow or not by the order of adding, which each device chooses, so these results are free.
+        # Whether partial sums overflow depends on the device's order of adding: these results may also be infinite or
+        # NaN.
         specs = (InputSpec((4, 37), dtype, "swings"), InputSpec((37, 5), dtype, "near_one"))
         attrs = {"transpose_a": False, "transpose_b": False, "activation": None}
         yield Case("matmul", f"{dtype}-{dtype}-4x37-37x5-swings", specs, attrs, NORM)
     for left, right in ((f32, f32), (f16, f16), (bf16, bf16), (f32, f16), (f32, bf16)):
-        for tb in (False, True):  # skinny products: kernels differ by rows and by what is read 16 bytes at once
+        for tb in (False, True):  # skinny products: kernels differ by rows and by which reads are 16 bytes wide
             for m in (1, 2, 3, 4, 5, 8, 9, 15, 16, 17):
                 yield _case(((), (), m, 256, 40), (left, right), tb=tb)
                 yield _case(((), (), m, 261, 43), (left, right), tb=tb)
             for m in (1, 4, 16):
                 yield _case(((), (), m, 1040, 520), (left, right), tb=tb, bias=right, activation="gelu")
                 yield _case(((2,), (2,), m, 128, 72), (left, right), tb=tb)
-    yield _case(((65601,), (65601,), 1, 2, 1))  # more workgroups than the least limit for one axis of a grid
+    yield _case(((65601,), (65601,), 1, 2, 1))  # more workgroups than the smallest limit for one grid axis
 
 
 @rule("matmul")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlx.conformance.random_graphs import Builder
 
 Shape = tuple[int, ...]
-# Lengths of rows of equal numbers and rows far from 0: one for each way in which kernels keep a row.
+# Lengths of rows of equal numbers and of rows far from 0: one for each way in which kernels hold a row.
 _FAR_LENGTHS = (1, 2, 7, 64, 1000, 4096)
 _FAR = ("constant", "shifted")
 
@@ -71,7 +71,7 @@ def _norm(op: str, beta: bool) -> Iterator[Case]:
         return Case(op, name, tuple(specs), {"eps": eps}, NORM)
 
     for shape in ROWS:
-        # A row of one element equals its mean: layer_norm is 0 / 0 but for eps.
+        # A row of one element equals its mean: without eps layer_norm would be 0 / 0.
         yield case(shape, f32)
     for dtype in FLOATS:
         for shape in ((9, 384), (5, 33), (2, 3, 128)):
@@ -214,7 +214,7 @@ def _gradient(op: str, grouped: bool = False) -> Iterator[Case]:
         return Case(op, name, specs, attrs, NORM)
 
     for shape, groups in _GRADIENT_GROUPED if grouped else [(s, 1) for s in GRADIENT_ROWS]:
-        # The gradient of a row of one element cancels to 0, but for eps.
+        # The gradient of a row of one element cancels to 0, except for eps.
         yield case(shape, f32, groups, eps=1.0 if shape[-1] == 1 and not grouped else 1e-5)
     image = [((2, 6, 10), 3), ((2, 8, 5, 5), 2), ((3, 6, 9), 2)]
     for dtype in FLOATS:

@@ -103,7 +103,7 @@ def _top_k() -> Iterator[Case]:
 
 
 def _last_bits(op: str, **attrs: Any) -> Callable[[Sequence[Case]], Iterator[Case]]:
-    """Adds cases in f64 of numbers that differ in their last bits only, in the lower of a number's two words."""
+    """Adds f64 cases of numbers that differ only in their last bits, that is, in the lower 32-bit word."""
 
     def make(cases: Sequence[Case]) -> Iterator[Case]:
         yield from f64_cases(cases)

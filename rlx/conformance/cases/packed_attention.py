@@ -93,7 +93,7 @@ def _random(b: Builder) -> Made:
 
 
 def _plain(inputs: Sequence[Array], attrs: Attrs) -> tuple[list[Array], dict[str, Any]]:
-    """The attention over the numbers that integers and scales stand for."""
+    """The attention over the dequantized keys and values."""
     q, k, k_scales, v, v_scales, *others = inputs
     with np.errstate(all="ignore"):
         keys, values = dequantized(k, k_scales.astype(np.float64)), dequantized(v, v_scales.astype(np.float64))
@@ -109,7 +109,7 @@ def _undecided(inputs: Sequence[Array], attrs: Attrs) -> Any:
 
 
 def _updates() -> Iterator[Case]:
-    """Rows in a cache, by positions within it and beyond."""
+    """Updates of a cache at positions within its rows and beyond them."""
     sizes = ((1, 2, 64, 5), (3, 1, 32, 1), (4, 3, 96, 70), (1, 1, 256, 9), (0, 1, 32, 2), (2, 2, 0, 3))
     for size in sizes:
         for dtype in FLOATS:

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from rlx.conformance.random_graphs import Builder
 
 FORMATS = tuple(q for q in PACKED.values() if has_integers(q))
-# The integers of x are the same numbers everywhere and their dot products exact, so that only the roundings of f32
-# differ from the reference, which rounds x too: limits as those of honest f32 suffice. The product of x as it is
-# differs by about 3e-5 (NMSE).
+# All devices and the reference round x to the same integers, whose dot products are exact. So only roundings of f32
+# differ, and the limits of f32 apply. The product of the unrounded x differs by about 3e-5 (NMSE).
 INTEGERS = Tolerance("norm", nmse=1e-11, max_error=1e-5)
 _ROWS = (1, 2, 3, 5, 8, 16, 17, 33)
-_SIDES = (19, 7, 33, 1, 8, 20, 40, 5)  # rows of q beside them
+_SIDES = (19, 7, 33, 1, 8, 20, 40, 5)  # rows of q for each
 
 
 def _blocks(q: DType, short: bool) -> int:
-    """Rows of one or two large blocks, and of three small ones or of eight, which end at a multiple of 16 bytes."""
+    """The blocks of a row: one or two large ones, three or eight small ones; rows of eight end at a multiple of 16
+    bytes."""
     large = q.storage.elements >= 128
     return (1 if large else 3) if short else (2 if large else 8)
 
@@ -151,7 +151,7 @@ def _grouped_terms(inputs: Sequence[Array], attrs: Attrs) -> Any:
 def _order_dependent(
     inputs: Sequence[Array], attrs: Attrs, top: float
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Columns of infinite and NaN scales: whether these give infinity or NaN depends on what is summed first."""
+    """Columns with infinite and NaN scales: whether the result is infinity or NaN depends on the order of the sum."""
     wrong = np.logical_not(np.isfinite(_squares(inputs[1], attrs["format"]))).any(-1)
     return np.broadcast_to(wrong, (*inputs[0].shape[:-1], inputs[1].shape[0]))
 

@@ -38,13 +38,13 @@ def _case(
 
 
 def _blocks(q: DType) -> int:
-    """So many that rows are multiples of 16 bytes."""
+    """A number of blocks for which rows are multiples of 16 bytes."""
     return 8 if q.storage.elements > 32 else 16
 
 
 def _all() -> Iterator[Case]:
     # Few, since a software driver compiles each of these kernels for seconds.
-    for name in ("q4_1", "q6_k", "fp8_e5m2", "nf4_64", "iq3_s"):  # the last has no kernel for one row
+    for name in ("q4_1", "q6_k", "fp8_e5m2", "nf4_64", "iq3_s"):  # iq3_s has no kernel for one row
         yield _case((1,), 37, _blocks(PACKED[name]), PACKED[name])
     for name, x in (("q8_0", f32), ("q4_k", bf16)):
         q = PACKED[name]
@@ -54,13 +54,13 @@ def _all() -> Iterator[Case]:
         yield _case((1,), 600, blocks, q, x, domain="normal")
         yield _case((1,), 38, blocks, q, x, gate="silu")
         yield _case((1,), 70, blocks, q, x, eps=None, bias=x)
-        yield _case((3,), 10, blocks, q, gate="silu")  # rows that one launch does not make, and weights that it cannot
+        yield _case((3,), 10, blocks, q, gate="silu")  # rows and formats that one launch cannot compute
         yield _case((1,), 10, 1, PACKED["q4_0"], x, bias=x)
     yield _case((1,), 33, 8, PACKED["int4_zp"], f16, bias=f32)
     yield _case((1,), 34, 16, PACKED["q8_0"], f16, eps=None, gate="gelu_tanh")
     for lead, n, blocks in (((), 5, 16), ((2, 1), 4, 8), ((1,), 0, 8), ((1,), 4, 0), ((0,), 4, 8)):
         yield _case(lead, n, blocks, PACKED["q8_0"])
-    yield _case((1,), 66, 288, PACKED["q8_0"])  # more of x than shared memory holds
+    yield _case((1,), 66, 288, PACKED["q8_0"])  # x exceeds shared memory
 
 
 def _terms(inputs: Sequence[Array], attrs: Attrs) -> Any:
@@ -82,7 +82,7 @@ def _terms(inputs: Sequence[Array], attrs: Attrs) -> Any:
 
 @rule("packed_norm_and_linear")
 def _packed(b: Builder) -> Made:
-    """The op; or one row's norm, its product and what follows, which the fusion pass replaces by the op."""
+    """The op itself, or for one row the norm, product and epilogue that the fusion pass replaces by it."""
     q, dtype = b.choose((PACKED["q8_0"], PACKED["q4_0"])), b.choose((f32, f16, bf16))
     k, n = 16 * q.storage.elements, 6
     value = b.graph.constant(PackedArray(q, (n, k), domains.make((n, k), q, "normal", b.below(1 << 30))))

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 # Shapes whose last axis counts blocks: one block, odd numbers of them, and rows that end at a multiple of 16 bytes.
 _SHAPES = ((1, 1), (7, 3), (3, 8), (2, 3, 5), (0, 2), (4, 0), (40, 1))
-_ROWS = ((1, 3), (4, 1), (16, 2), (33, 5))  # rows of x beside blocks of k
-_EXPERTS = ((7, 3), (40, 5), (5, 1))  # rows of x beside experts
+_ROWS = ((1, 3), (4, 1), (16, 2), (33, 5))  # (rows of x, blocks along k)
+_EXPERTS = ((7, 3), (40, 5), (5, 1))  # (rows of x, experts)
 
 
 def _elements(shape: tuple[int, ...], dtype: DType) -> tuple[int, ...]:
@@ -114,7 +114,7 @@ def _all_grouped() -> Iterator[Case]:
 
 
 def _weight(b: Builder, shape: tuple[int, ...], q: DType) -> Tensor:
-    """A new constant, input or param of a packed dtype, which no other rule uses."""
+    """A new constant, input or param of a packed dtype, for this rule alone."""
     value = PackedArray(q, shape, domains.make(shape, q, "normal", b.below(1 << 30)))
     if b.chance(0.3):
         return b.graph.constant(value)

@@ -1,4 +1,4 @@
-"""Conformance of the records that random numbers are made of."""
+"""Conformance of the ops of random numbers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _threefry() -> Iterator[Case]:
 
 def _random_bits() -> Iterator[Case]:
     words = itertools.cycle(WORDS)
-    # The last shapes are longer than what a thread, a workgroup and a block of the CPU take at once.
+    # The last shapes exceed what a thread, a workgroup and a block on the CPU compute at once.
     for shape in (*SHAPES, (2, 1021), (70001,), (3, 50000)):
         for axes in sorted({0, len(shape) // 2, len(shape)}):
             lead = shape[: len(shape) - axes]
@@ -78,7 +78,7 @@ def _gumbel() -> Iterator[Case]:
 
 
 def _of_words(op: str, n: int, word: bool = False) -> Rule:
-    """A rule that adds the op on words of draws, which hold every pattern of bits; `word`: with that attribute."""
+    """A rule that adds the op on random words, which may have any bits; `word`: with that attribute."""
 
     def add(b: Builder) -> Made:
         attrs = {"word": b.choose(tuple(WORDS))} if word else {}

@@ -87,7 +87,7 @@ def _of(op: str) -> Iterator[Case]:
         yield _case(op, (33, 12), (1,), dtype, "ties")
     yield _case(op, (33, 12), (0,), f32, "zeros")
     if record.joins == "add":
-        # With positive terms partial sums grow, so adding one term after another would show in the error.
+        # With positive terms partial sums grow, so a naive sequential sum would show in the error.
         yield _case(op, (100_003,), (0,), f32, "positive")
         yield _case(op, (3, 20_011), (1,), f32, "offset")
         yield _case(op, (20_011, 3), (0,), f32, "offset")

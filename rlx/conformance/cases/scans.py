@@ -95,7 +95,8 @@ def _grads() -> Iterator[Case]:
                 yield _grad_of(_scan_case(size, operands=operands, domain=domain))
     for domain in ("holes", "large", "halves"):
         yield _grad_of(_scan_case((1, 12, 4, 1, 2, 6, False), operands=("state",), domain=domain))
-    # With an A for each state: that of a head is one sum of numbers of all magnitudes, of which the largest may cancel.
+    # With an A for each state: the gradient of a head's single A is one sum of numbers of all magnitudes, of which the
+    # largest may cancel.
     plain = _grad_of(_scan_case((1, 12, 4, 1, 2, 6, False)))
     inputs = [replace(spec, domain="wide") if i == 5 else spec for i, spec in enumerate(plain.inputs)]
     yield replace(plain, name=f"{plain.name}-x5-wide", inputs=tuple(inputs))
@@ -124,7 +125,7 @@ def _rule_case(
     keys: str = "small",
     scale: float = 0.5,
 ) -> Case:
-    """The rule is stable for keys shorter than 1, which small ones are at these sizes."""
+    """The rule is stable for keys of length below 1; at these sizes keys with small elements are that short."""
     batch, length, heads, values, key_heads, d = size
     inner = working(dtype)
     gate, row = (batch, length, heads), (batch, length, key_heads, d)
@@ -220,7 +221,7 @@ def _convs() -> Iterator[Case]:
 
 @rule("recurrences")
 def _any(b: Builder) -> Made:
-    """Each of the three, in sizes of a few elements; states stay small since steps and keys do."""
+    """Each of the three ops, with a few elements; states stay small since steps and keys are small."""
     dtype = b.choose((f32, f16, bf16))
     batch, length, heads, n = (1 + b.below(k) for k in (2, 6, 5, 6))
     which = b.below(3)

@@ -29,7 +29,7 @@ _TOLERANCES = {"none": BITS, "min": EQUAL, "max": EQUAL, "add": NORM, "mul": NOR
 
 
 def _scatter(op: str, shared: bool) -> Iterator[Case]:
-    """The cases of one op; with `shared` one list of indices serves all lines, as in `scatter`."""
+    """The cases of one op; with `shared` all lines use one list of indices, as in `scatter`."""
 
     def case(
         shape: Shape, m: int, axis: int, reduction: str, dtype: DType = f32, index: DType = i32,

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from rlx.conformance.random_graphs import Builder
 
 Shape = tuple[int, ...]
-# A signal's shape, the length of a frame, and the distance from one to the next: one sample, one frame, frames side by
-# side, overlapping by half, by a quarter, by all but one sample, with gaps, with samples left over, of prime sizes.
+# (shape of the signal, frame length, hop): one sample, one frame, adjacent frames, frames that overlap by half, by a
+# quarter and by all but one sample, frames with gaps, samples left over, prime sizes.
 _FRAMES: tuple[tuple[Shape, int, int], ...] = (
     ((1,), 1, 1), ((7,), 7, 1), ((7,), 7, 9), ((8,), 4, 4), ((12,), 4, 2), ((13,), 4, 2), ((16,), 8, 2), ((33,), 5, 1),
     ((31,), 3, 7), ((3, 64), 16, 8), ((2, 3, 40), 10, 5), ((1021,), 127, 31), ((2, 1024), 256, 128), ((0, 9), 4, 2),
@@ -81,9 +81,9 @@ def _sums() -> Iterator[Case]:
             yield Case("overlap_add", name, (InputSpec(shape, dtype),), {"hop": 3, "size": 7}, NORM)
 
 
-# Samples, the length of a segment, the distance from one to the next, the length of the transform, and what is taken
-# off: every transform; one segment, two, an odd number, several for each thread; filled with zeros. Lengths from 512 on
-# come in few variants, since software drivers take seconds to compile each.
+# (samples, segment length, hop, transform length, detrending): every transform; one segment, two, an odd number,
+# several per thread; zero-padded segments. Lengths from 512 on have few variants, since software drivers take seconds
+# to compile each.
 _EITHER: tuple[str | None, ...] = ("constant", None)
 _SEGMENTS: tuple[tuple[Shape, int, int, int, tuple[str | None, ...]], ...] = (
     ((256,), 256, 128, 256, _EITHER), ((512,), 256, 256, 256, _EITHER), ((3, 700), 256, 128, 256, _EITHER),
@@ -116,9 +116,9 @@ def _powers() -> Iterator[Case]:
                 yield _power(shape, length, hop, nfft, f64, "normal", detrend)
 
 
-# Samples, the length of a segment, the distance from one to the next, the length of the transform, the zeros before the
-# first sample, and how many segments: of each length a whole workgroup and parts of one; segments that reach over both
-# ends, that end within the signal, beside it; side by side, by halves, with gaps.
+# (samples, segment length, hop, transform length, zeros before the first sample, number of segments): for each length
+# whole and partial workgroups; segments that reach over both ends, end within the signal, or lie outside it; adjacent,
+# half overlapping, and with gaps.
 _SPECTRA: tuple[tuple[Shape, int, int, int, int, int], ...] = (
     ((300,), 256, 128, 256, 128, 4), ((256,), 256, 128, 256, 0, 1), ((2, 5000), 256, 128, 256, 128, 40),
     ((2, 3, 700), 256, 64, 256, 0, 7), ((1000,), 200, 50, 256, 100, 21), ((5,), 9, 3, 256, 4, 3),
@@ -141,8 +141,8 @@ def _spectra() -> Iterator[Case]:
                 yield Case("segment_spectra", name, inputs, attrs, finer(NORM) if dtype == f64 else NORM)
 
 
-# The shape before frequencies, segments, the length of one, the distance from one to the next, the length of the
-# transform, the samples that are cut off: all segments in one workgroup, in several, one segment, gaps between them.
+# (leading shape, segments, segment length, hop, transform length, samples cut off): all segments in one workgroup, in
+# several, one segment, gaps between segments.
 _SIGNALS: tuple[tuple[Shape, int, int, int, int, int], ...] = (
     ((), 4, 256, 128, 256, 128), ((2,), 40, 256, 128, 256, 0), ((), 45, 256, 16, 256, 240), ((), 1, 256, 256, 256, 0),
     ((2, 1), 7, 200, 50, 256, 100), ((), 3, 9, 4, 256, 2), ((0,), 4, 256, 128, 256, 128), ((), 5, 256, 300, 256, 7),
@@ -167,8 +167,8 @@ def _signals() -> Iterator[Case]:
                 yield Case("segment_signal", name, inputs, attrs, finer(NORM) if dtype == f64 else NORM)
 
 
-# A signal, the taps of the filter, the length of the transform, and whether every row has a filter of its own: shorter
-# than a block, of one block, two, several workgroups; as many taps as the transform has numbers.
+# (shape of the signal, taps, transform length, whether every row has its own filter): signals shorter than a block, of
+# one block, of two, for several workgroups; as many taps as the transform length.
 _BLOCKS: tuple[tuple[Shape, int, int, bool], ...] = (
     ((300,), 17, 256, False), ((1,), 1, 256, False), ((240,), 17, 256, False), ((2, 9000), 31, 256, True),
     ((2, 3, 700), 100, 256, True), ((50,), 256, 256, False), ((0, 300), 9, 256, True), ((3, 5000), 63, 512, False),
@@ -254,7 +254,8 @@ def _framed(b: Builder) -> Made:
 
 
 def _segments_of_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:
-    """The spectra of segments with a number that is not finite: which of their sums are NaN is up to the algorithm."""
+    """The spectra of segments with a number that is not finite: which of their sums are NaN depends on the
+    algorithm."""
     x, window = inputs
     end = (attrs["count"] - 1) * attrs["hop"] + len(window)
     none = [(0, 0)] * (x.ndim - 1)
@@ -264,8 +265,8 @@ def _segments_of_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:
 
 
 def _samples_of_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:
-    """Whether a sample is touched by a segment whose spectrum has a NaN or infinity, or by that segment's neighbour:
-    kernels make two segments with one complex transform."""
+    """The samples within a segment whose spectrum has a NaN or infinity, or within its neighbour: kernels compute two
+    segments by one complex transform."""
     z, window = inputs
     count, length, hop = z.shape[-2], len(window), attrs["hop"]
     touched = np.zeros((*z.shape[:-3], (count - 1) * hop + length), bool)
@@ -276,8 +277,8 @@ def _samples_of_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:
 
 
 def _blocks_of_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:
-    """What the block of a sample that is not finite reaches, and the block beside it: kernels make two of one complex
-    transform."""
+    """The results that the block of a sample that is not finite affects, or the neighbouring block: kernels compute two
+    blocks by one complex transform."""
     x, filters = inputs
     result = np.zeros((*x.shape[:-1], x.shape[-1] + filters.shape[-1] - 1), bool)
     for at in np.argwhere(~np.isfinite(x)):

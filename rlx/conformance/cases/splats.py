@@ -23,7 +23,7 @@ from rlx.ops.splats.blend import FIELDS, tiles_of
 if TYPE_CHECKING:
     from rlx.conformance.random_graphs import Builder
 
-# Counts around the numbers that a workgroup counts and sorts, and 0.
+# Sizes around those that a workgroup counts and sorts, and 0.
 _COUNTS = (0, 1, 2, 5, 31, 33, 64, 130, 255, 257, 511, 1023, 2047, 2049, 4100)
 _GRIDS = ((1, 1), (3, 2), (5, 4), (17, 3), (1, 40))
 
@@ -70,7 +70,7 @@ def _inputs(width: int, height: int, n: int, pairs: int, lists: str) -> tuple[In
 
 
 def _pictures(op: str, *gradient: str) -> Iterator[Case]:
-    """Cases of blending; of its gradient with that domain for the gradient of the picture."""
+    """Cases of blending, or of its gradient, where `gradient` is the domain of the picture's gradient."""
 
     def case(width: int, height: int, n: int, pairs: int, lists: str = "lists", seed: int = 0) -> Case:
         specs = _inputs(width, height, n, pairs, lists)
@@ -88,7 +88,7 @@ def _pictures(op: str, *gradient: str) -> Iterator[Case]:
         yield case(width, height, 3, tiles * 4, "empty")
         yield case(width, height, 0, 4)
         yield case(width, height, 5, 1)
-        if not gradient:  # torch's has NaN for a pixel that skips a splat: 0 times the derivative of its exp
+        if not gradient:  # torch's gradient is NaN where a pixel skips a splat: 0 times the derivative of its exp
             torn = case(width, height, 9, tiles * 9)
             specs = [replace(spec, domain=spec.domain.replace("splats", "torn")) for spec in torn.inputs]
             yield replace(torn, name=f"{torn.name}-torn", inputs=tuple(specs))
@@ -124,7 +124,7 @@ def _gradient(b: Builder) -> Made:
 
 
 def _of_nan(inputs: Sequence[npt.NDArray[Any]], attrs: Attrs) -> Any:
-    """The gradients of splats that are not finite, which are products of such numbers and 0, or left out."""
+    """The gradients of splats that are not finite: they may be products of such numbers with 0, or be left out."""
     return ~np.isfinite(inputs[1]).all(-1, keepdims=True)
 
 

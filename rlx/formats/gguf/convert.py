@@ -46,9 +46,9 @@ FILE_TYPES = {
     "q5_k": 17, "q6_k": 18, "bf16": 32,
 }  # fmt: skip
 FLOATS = ("f32", "f16", "bf16")
-# Models that are read but no language models, and the command that takes their files as they are.
+# Models that are not language models, and the command that runs their folders directly.
 _OTHERS = {"bert": ("a sentence encoder", "embed"), "whisper": ("a Whisper model", "transcribe")}
-# Settings of YaRN that GGUF files of these models do not say, as readers take them; null is the same as none.
+# YaRN settings that GGUF files of these models lack, with the values that readers assume; None means absent.
 _YARN = {
     "beta_fast": 32, "beta_slow": 1, "attention_factor": None, "mscale": None, "mscale_all_dim": None,
     "truncate": True,
@@ -56,7 +56,7 @@ _YARN = {
 
 
 class Made(Record):
-    """A tensor to write, made when it is."""
+    """A tensor to write, which `make` computes when it is written."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -71,11 +71,10 @@ def folder_to_gguf(
 ) -> list[str]:
     """Writes a Hugging Face folder of a language model as a GGUF file: its weights, settings, tokenizer and template.
 
-    `dtype`: a dtype of GGUF for the matrices; vectors are f32. None keeps each as it is. Returns: what departs from
-    that, in lines: matrices whose rows are no whole number of blocks, which become q8_0 or f16,
-    a line for those of one length.
-    Raises: ModelFormatError for a folder that is damaged, of another architecture, or with a tokenizer that GGUF does
-    not have; DTypeError for a dtype that GGUF lacks or that rlx does not make; OSError."""
+    `dtype`: a dtype of GGUF for the matrices; vectors are f32. None keeps each as it is. Returns: notes on exceptions:
+    matrices whose rows are not a whole number of blocks become q8_0 or f16, one line for each length of rows.
+    Raises: ModelFormatError for a folder that is damaged, of another architecture, or with a tokenizer that GGUF cannot
+    express; DTypeError for a dtype that GGUF lacks or to which rlx cannot quantize; OSError."""
     source = ModelFolder(folder)
     kind = None if dtype is None else target(dtype)
     config = source.config
@@ -123,7 +122,7 @@ def folder_to_gguf(
 
 
 def window_left_out(length: int) -> str:
-    """The note that attention reaches farther back in the file than in the folder."""
+    """The note that the file has no sliding window, so that attention reaches farther back than in the folder."""
     return (
         f"the sliding window is left out: GGUF has none for this architecture; the file gives the folder's numbers for "
         f"texts of up to {length:,} tokens, and others for longer ones"
@@ -228,8 +227,8 @@ def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> 
 
 
 def _fitting_settings(config: dict[str, Any], family: Family, refuse: Callable[[str], NoReturn]) -> dict[str, Any]:
-    """The settings of rotary embeddings. GGUF leaves others to the program that reads it; those that differ from what
-    it takes for granted are refused, as the model would give other texts."""
+    """The settings of rotary embeddings. Settings that GGUF cannot express must have the values that its readers
+    assume; others are refused, since the model would give other texts."""
     said, activations = {
         "gpt2": ("activation_function", ["gelu_pytorch_tanh", "gelu_new"]),
         "gemma2": ("hidden_activation", ["gelu_pytorch_tanh"]),
@@ -261,10 +260,10 @@ def _fitting_settings(config: dict[str, Any], family: Family, refuse: Callable[[
 
 
 def _of_gemma(config: dict[str, Any], family: Family) -> dict[str, tuple[Any, ...]]:
-    """What readers of GGUF take for granted of a Gemma, with the values allowed."""
+    """The settings of a Gemma that readers of GGUF assume, with the allowed values."""
     layers, heads, width = (config.get(f"{n}") for n in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
     if type(layers) is not int or type(heads) is not int or type(width) is not int or not 0 < layers <= MAX_LAYERS:
-        return {}  # refused by name where they are read
+        return {}  # refused later, by name, when they are read
     step = 2 if family.architecture == "gemma2" else 6
     kinds = ["sliding_attention" if (i + 1) % step else "full_attention" for i in range(layers)]
     result: dict[str, tuple[Any, ...]] = {"layer_types": (None, kinds), "sliding_window_pattern": (None, step)}
@@ -278,7 +277,7 @@ def _of_gemma(config: dict[str, Any], family: Family) -> dict[str, tuple[Any, ..
 def _tensors(
     source: ModelFolder, family: Family, kind: DType | None, changed: dict[str, list[str]]
 ) -> dict[str, Made]:
-    """The tensors of the file; `changed` gets the names of those that are of another type than asked for, and why."""
+    """The tensors of the file; `changed` receives the names of those with another dtype than `kind`, by the reason."""
     held = source.tensors()
     result: dict[str, Made] = {}
     experts: dict[str, dict[int, str]] = {}
@@ -312,8 +311,8 @@ def _tensors(
 def _place_of_head(
     source: ModelFolder, family: Family, held: Mapping[str, Any], prefix: str
 ) -> Literal["output", "embeddings", "nowhere"]:
-    """Where the folder's output matrix goes: nowhere if it is the embeddings' again or not there, into the place of
-    embeddings that are not there. Readers take the embeddings of a file without one. Raises: ModelFormatError."""
+    """Where the folder's output matrix goes: nowhere if it is missing or equal to the embeddings, since readers then
+    use the embeddings; in place of the embeddings if these are missing. Raises: ModelFormatError."""
     tied = source.config.get("tie_word_embeddings", family.model_type in ("gemma2", "gemma3_text", "gpt2"))
     table = next((name for name in held if family.gguf_name(name.removeprefix(prefix)) == _TABLE), None)
     if _HEAD not in held:
@@ -343,7 +342,7 @@ def _tensor(
     kind: DType | None,
     changed: dict[str, list[str]],
 ) -> Made:
-    """A tensor of the file; several names are experts, stacked."""
+    """A tensor of the file; if there are several names, they are experts, which are stacked."""
     first, change = held[names[0]], family.change(ours)
     shape = first.shape[::-1] if change == "transposed" else first.shape
     if len(names) > 1:
@@ -385,7 +384,7 @@ def _tensor(
 
 
 def fitting(kind: DType, columns: int) -> DType:
-    """The dtype itself, or one of smaller blocks where rows are no whole number of its own."""
+    """The dtype itself, or, if rows are not a whole number of its blocks, q8_0 or f16."""
     return next(
         d
         for d in (kind, PACKED["q8_0"], as_dtype("f16"))
@@ -399,9 +398,9 @@ def pairs_of_halves(rows: int, heads: int) -> npt.NDArray[np.int64]:
 
 
 def tokenizer_metadata(folder: Path, rows: int) -> dict[str, Any]:
-    """A folder's tokenizer as GGUF says it, with `rows` tokens as the table of embeddings has.
+    """A folder's tokenizer as GGUF metadata, with `rows` tokens, as many as the embeddings have rows.
 
-    Raises: ModelFormatError for a kind of tokenizer that GGUF does not have."""
+    Raises: ModelFormatError for a kind of tokenizer that GGUF cannot express."""
     tokenizer = from_folder(folder)
     parts, _ = read_parts(folder / "tokenizer.json")
     vocabulary, special = tokenizer.vocabulary, tokenizer.special
@@ -438,7 +437,7 @@ def tokenizer_metadata(folder: Path, rows: int) -> dict[str, Any]:
                 types[i] = UNKNOWN
             elif re.fullmatch("<0x[0-9A-F]{2}>", token) and types[i] == NORMAL:
                 types[i] = BYTE
-        # A piece that no merge makes gets the least score: all others are made first.
+        # A piece that no merge makes gets the least score, so that all others are merged first.
         scores = [
             float(-ranks.get(t, len(merges))) if k == NORMAL else 0.0
             for t, k in zip(tokens, types, strict=True)
@@ -474,7 +473,7 @@ def _space_first(parts: Mapping[str, Any]) -> bool:
 
 
 def _kind_of(parts: Mapping[str, Any], tokenizer: LanguageTokenizer) -> str:
-    """The name of GGUF for how a tokenizer.json cuts texts into words."""
+    """GGUF's name for the way in which a tokenizer.json splits texts into words."""
     steps, form = (
         _steps(parts.get("pre_tokenizer"), "pretokenizers"),
         _steps(parts.get("normalizer"), "normalizers"),
@@ -491,7 +490,8 @@ def _kind_of(parts: Mapping[str, Any], tokenizer: LanguageTokenizer) -> str:
 
 
 def _steps(part: Any, members: str) -> list[dict[str, Any]]:
-    """The steps of a part, without what changes no token, and with what is left out written out."""
+    """The steps of a part in a form that can be compared: with defaults filled in, and without settings that change no
+    token."""
     if not isinstance(part, dict):
         return []
     result = []

@@ -1,5 +1,5 @@
-"""Encoders of GGUF files (BERT, XLM-RoBERTa, Nomic BERT, Jina BERT v2), with settings and names as BERT's folder has
-them; and how the files of embedding and reranking models say what is made of the states (`pooling_type`)."""
+"""Encoders of GGUF files (BERT, XLM-RoBERTa, Nomic BERT, Jina BERT v2), with the settings and names of a BERT folder;
+and `pooling_type`, which says what embedding and reranking models compute from the states."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlx.formats.gguf.names import Family
 from rlx.formats.gguf.reader import GgufFile
 
 Pooling = Literal["mean", "cls", "last", "rank"]
-POOLINGS: tuple[Pooling | None, ...] = (None, "mean", "cls", "last", "rank")  # their places are llama.cpp's numbers
+POOLINGS: tuple[Pooling | None, ...] = (None, "mean", "cls", "last", "rank")  # indexed by llama.cpp's numbers
 RERANK = "tokenizer.chat_template.rerank"
 
 _BLOCK = {
@@ -40,13 +40,13 @@ def _family(architecture: str) -> Family:
 
 
 _POSITIONS = {"bert": "learned", "nomic-bert": "rotary", "jina-bert-v2": "alibi"}
-_ACTIVATIONS = {"bert": "gelu", "nomic-bert": "silu", "jina-bert-v2": "gelu"}  # as the models were made
+_ACTIVATIONS = {"bert": "gelu", "nomic-bert": "silu", "jina-bert-v2": "gelu"}  # of the original models
 ENCODERS = {name: _family(name) for name in _POSITIONS}
 
 
 def pooling_of(file: GgufFile) -> Pooling | None:
-    """What an embedding model makes of its states: the mean of all, the first (cls) or the last token's, or a score.
-    None where the file does not say. Raises: ModelFormatError for a number that has no meaning."""
+    """What an embedding model computes from its states: the mean of all, the first (cls) or last token's state, or a
+    score ("rank"). None if the file does not say. Raises: ModelFormatError for an unknown number."""
     key = f"{file.metadata.get('general.architecture')}.pooling_type"
     number = file.metadata.get(key, 0)
     if type(number) is not int or not 0 <= number < len(POOLINGS):
@@ -55,9 +55,9 @@ def pooling_of(file: GgufFile) -> Pooling | None:
 
 
 class GgufEncoder(GgufModel):
-    """The encoder of an open GGUF file. `config` is what BERT's config.json would say, and what that does not know:
-    `positions` ("learned", "rotary" or "alibi"), `gated`, `joined` (q, k and v are one matrix), the products that are
-    `plain` (without a bias), and of a reranker `labels` and `dense_head`.
+    """The encoder of an open GGUF file. `config` has the settings of BERT's config.json and others that BERT lacks:
+    `positions` ("learned", "rotary" or "alibi"), `gated`, `joined` (q, k and v are one matrix), the `plain` products
+    (without biases), and for a reranker `labels` and `dense_head`.
 
     Raises: ModelFormatError, as GgufModel."""
 

@@ -11,9 +11,9 @@ from typing import Any
 from rlx.formats.files import shown
 
 LLAMA_CPP = "v0.5.0"
-# What a rule says of a setting: rlx follows it, or it changes no number; or it must be one of some values, which change
-# nothing; or it must be what another setting of the model is, by its name in config.json (`turned`: how many numbers of
-# a head are turned).
+# A rule for a setting: rlx follows it (FOLLOWED); it changes no result (NO_NUMBER); it must have one of some values,
+# with which it changes nothing (a tuple); or it must equal another setting, by its name in config.json (a str; "turned"
+# is the number of a head's elements that RoPE rotates).
 Rule = tuple[bool | float, ...] | str
 FOLLOWED, NO_NUMBER = "followed", "no number"
 
@@ -35,7 +35,8 @@ EVERY: dict[str, Rule] = {
 }  # fmt: skip
 _RMS: dict[str, Rule] = {"attention.layer_norm_rms_epsilon": FOLLOWED}
 _NORM: dict[str, Rule] = {"attention.layer_norm_epsilon": FOLLOWED}
-# Layers with a window may differ from the others, which rlx has no code for but where it says so.
+# GGUF allows other head sizes and RoPE bases in layers with a window; rlx has code only for equal ones, unless a
+# family's rules say otherwise.
 _WINDOWS: dict[str, Rule] = {
     "attention.sliding_window": FOLLOWED, "attention.sliding_window_pattern": FOLLOWED,
     "attention.key_length_swa": "head_dim", "attention.value_length_swa": "head_dim",
@@ -50,7 +51,7 @@ _DELTA: dict[str, Rule] = {
     "rope.dimension_sections": FOLLOWED,
     "attention.recurrent_layers": (),
 }  # fmt: skip
-_HEADS = ("attention.key_length", "attention.value_length", "rope.dimension_count")  # read where there are heads
+_HEADS = ("attention.key_length", "attention.value_length", "rope.dimension_count")  # read only if the model has heads
 _MAMBA: dict[str, Rule] = {
     **dict.fromkeys(("ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank"), FOLLOWED),
     **dict.fromkeys((
@@ -84,8 +85,8 @@ READ: dict[str, dict[str, Rule]] = {
 def unfollowed(
     arch: str, metadata: Mapping[str, Any], config: Mapping[str, Any], rules: Mapping[str, Rule]
 ) -> str | None:
-    """What is wrong with the first setting that changes numbers and that rlx has no code for; None where there is none.
-    `config` has the settings of rules by name."""
+    """An error message for the first setting that changes results and that rlx has no code for; None if there is none.
+    `config` has the settings that rules name."""
     for key, rule in rules.items():
         value = metadata.get(f"{arch}.{key}")
         if value is None or rule in (FOLLOWED, NO_NUMBER):

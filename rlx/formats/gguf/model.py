@@ -26,18 +26,18 @@ from rlx.packed.array import copy_into, part_of
 Value = npt.NDArray[Any] | PackedArray
 MAX_LAYERS = 1 << 12
 MAX_EXPERTS = 1 << 12
-# Tensors that are settings: factors of the frequencies of the rotary embedding.
+# Tensors that are settings: factors of RoPE's frequencies.
 _SETTINGS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 _PAIRS = {"pairs of q": "num_attention_heads", "pairs of k": "num_key_value_heads"}  # the number of heads, by `Change`
-SCORES = "cls.output.weight"  # the weight of a reranker made of a decoder: rows that give the logits of its answers
+SCORES = "cls.output.weight"  # the output weight of a reranker made from a decoder: rows that give its answers' logits
 
-# Settings of YaRN that llama.cpp does not read either, with the values that change nothing.
+# YaRN settings that llama.cpp ignores too, with the values that change nothing.
 _USUAL = {"rope.scaling.yarn_attn_factor": 1.0, "rope.scaling.yarn_ext_factor": 1.0}
 
 
 class GgufModel:
-    """The model of an open GGUF file. `config` is what config.json would say; `kinds` has the shape and dtype of each
-    tensor by its name in a folder, `read` gives one, packed as in the file.
+    """The model of an open GGUF file. `config` has the settings of an equivalent config.json; `kinds` has the shape and
+    dtype of each tensor by its name in a folder; `read` gives a tensor, packed as in the file.
 
     Raises: ModelFormatError for a file without an architecture or of one that rlx does not know, and for tensors that
     the architecture does not have."""
@@ -61,7 +61,7 @@ class GgufModel:
         self._factors = self._scales_of_products()
         self._found: dict[str, tuple[GgufTensor, int | None]] = {}
         for tensor in file.tensors.values():
-            if tensor.name.endswith((".scale", ".input_scale")):  # the latter is for products of rounded activations
+            if tensor.name.endswith((".scale", ".input_scale")):  # input_scale is for quantized activations
                 continue
             if tensor.name not in _SETTINGS and (tensor.name != SCORES or self.family.folder_name(SCORES)):
                 self._add(tensor)
@@ -72,7 +72,7 @@ class GgufModel:
         raise ModelFormatError(f"{self.where}: {what}")
 
     def _scales_of_products(self) -> dict[str, npt.NDArray[np.float32]]:
-        """The tensors NAME.scale by the names of the weights whose products they multiply."""
+        """The tensors NAME.scale, by the names of the weights whose products they scale."""
         result: dict[str, npt.NDArray[np.float32]] = {}
         for name, tensor in self.file.tensors.items():
             stem, _, end = name.rpartition(".")
@@ -183,7 +183,7 @@ class GgufModel:
             return plain - 1 if change == "one more" else np.log(-plain)
 
     def _halves(self, tensor: GgufTensor, change: str) -> npt.NDArray[np.int64]:
-        """The rows of a tensor of pairs in the order of halves."""
+        """The row order that turns a tensor for RoPE on adjacent pairs into one for RoPE on halves."""
         heads = self.config[_PAIRS[change]]
         rows = halves_of_pairs(tensor.shape[0], heads)
         if rows is None:
@@ -204,7 +204,7 @@ class GgufModel:
         order = self._halves(tensor, change)
         if axis != 0:
             return taken(tensor.part(axis, start, stop), order)
-        order = order[start:stop] - start  # rows change places within heads, and a range has whole heads
+        order = order[start:stop] - start  # rows are reordered within heads, and a range is whole heads
         return taken(tensor.part(axis, start, stop), order)
 
     def read_into(self, name: str, out: npt.NDArray[np.uint8]) -> None:
@@ -284,7 +284,7 @@ class GgufModel:
         if "head_dim" in known:
             known["turned"] = self.file.value(f"{arch}.rope.dimension_count", int, known["head_dim"])
         metadata = dict(self.file.metadata)
-        if "rope_factors_long.weight" in self.file.tensors:  # LongRoPE's factor follows
+        if "rope_factors_long.weight" in self.file.tensors:  # `_longrope` reads its factor
             metadata.pop(f"{arch}.rope.scaling.attn_factor", None)
         if self.family.plain:
             self._check_plain(metadata)
@@ -293,7 +293,7 @@ class GgufModel:
             self._refuse(wrong)
 
     def _latent(self, config: dict[str, Any]) -> None:
-        """The parts of keys in latent attention, and their rotary embedding, whose YaRN has one factor more."""
+        """The sizes of keys in latent attention, and their rotary embedding, whose YaRN has one more factor."""
         turned = config["qk_rope_head_dim"]
         config["qk_nope_head_dim"] = config.pop("qk_head_dim") - turned
         config["num_key_value_heads"] = config["num_attention_heads"]
@@ -311,7 +311,7 @@ class GgufModel:
                 self._refuse(f"{key} is {shown(metadata[key])}; rlx has no code for it")
 
     def _plain(self, config: dict[str, Any]) -> None:
-        """Settings of a plain family that follow from its tensors, or that GGUF leaves to readers."""
+        """Settings of a plain family that follow from its tensors, or that GGUF does not store."""
         f = self.family
         config |= f.fixed
         ends = {name.partition(".")[2].partition(".")[2] for name in self.file.tensors if name.startswith("blk.")}
@@ -319,7 +319,7 @@ class GgufModel:
             config[name] = tensor in self.file.tensors or tensor.removeprefix("blk.0.") in ends
         if f.pairs:
             config["rope_interleaved"] = True
-        if f.architecture == "exaone4" and config["num_hidden_layers"] != 64:  # the largest alone has windows
+        if f.architecture == "exaone4" and config["num_hidden_layers"] != 64:  # only the largest model has windows
             config |= {"sliding_window": None, "layer_types": None}
         if f.architecture == "dbrx":
             config["attn_config"] = {"clip_qkv": config.pop("clip_qkv", None), "rope_theta": config.pop("rope_theta"),
@@ -351,7 +351,7 @@ class GgufModel:
             config[f.one_key] = config.get("num_key_value_heads") == 1
 
     def _hybrid(self, config: dict[str, Any]) -> None:
-        """Which layers have attention, by the list of each layer's heads."""
+        """Which layers have attention, by the list of KV heads per layer."""
         layers, key = config["num_hidden_layers"], f"{self.family.architecture}.attention.head_count_kv"
         heads = self.file.metadata.get(key)
         heads = heads if isinstance(heads, list) else [config["num_key_value_heads"]] * layers
@@ -382,13 +382,13 @@ class GgufModel:
         default = 10000.0 if name == "rope_theta" else None
         value = self.file.metadata.get(key)
         if isinstance(value, list) and value and len(set(map(str, value))) == 1:
-            value = value[0]  # llama.cpp allows a number for each layer
+            value = value[0]  # llama.cpp allows a list with a number for each layer
             if type(value) not in (int, kind):
                 self._refuse(f"{key} is a list of {type(value).__name__}, expected {kind.__name__}")
         elif isinstance(value, list) and name == "num_key_value_heads" and self.family.mixers:
             value = self._heads_of_layers(key, value)
         elif isinstance(value, list) and name == "intermediate_size" and self.family.mixers == "nemotron_h":
-            value = max([n for n in value if type(n) is int], default=0)  # the tensors give each layer's number
+            value = max([n for n in value if type(n) is int], default=0)  # each layer's width follows from its tensors
         elif isinstance(value, list):
             self._refuse(f"{key} has a number for each layer; rlx has models of equal layers only")
         else:
@@ -400,7 +400,7 @@ class GgufModel:
         return value
 
     def _heads_of_layers(self, key: str, value: list[Any]) -> int:
-        """The heads of keys where layers have attention; the others have 0."""
+        """The number of KV heads of the layers with attention; the list has 0 for the others."""
         if not all(type(n) is int for n in value) or len(set(value) - {0}) != 1:
             self._refuse(f"{key} is {shown(value)}, expected one number of heads, or 0 where a layer has no attention")
         return int(max(value))
@@ -428,7 +428,7 @@ class GgufModel:
         if scaling is not None:
             config["rope_scaling"] = scaling
             if (original := scaling.get("original_max_position_embeddings")) is not None:
-                config["original_max_position_embeddings"] = original  # this is the one that classes go by
+                config["original_max_position_embeddings"] = original  # classes read it here
 
     def _scaling(self, config: dict[str, Any], turned: int) -> dict[str, Any] | None:
         arch, file = self.family.architecture, self.file
@@ -497,7 +497,7 @@ class GgufModel:
         return result
 
     def _qwen35(self, config: dict[str, Any]) -> None:
-        """The heads of the delta rule, where the value heads of a key head are not adjacent. The sections of the rotary
+        """The heads of the delta rule: here the value heads of a key head are not adjacent. The sections of the rotary
         embedding are for images: in text all three have the same positions, and elements in no section are not rotated.
         """
         key = f"{self.family.architecture}.rope.dimension_sections"
@@ -513,7 +513,8 @@ class GgufModel:
         config |= {"linear_value_head_dim": inner // heads, "linear_heads_tiled": True}
 
     def _gemma(self, config: dict[str, Any]) -> None:
-        """What GGUF leaves to the program: activation, the scale of logits, and the order of windows."""
+        """Settings of a Gemma that GGUF does not store: activation, the scale of logits, and which layers have
+        windows."""
         part = config["hidden_size"] // config["num_attention_heads"]
         scalar = gemma_scalar(self.family.architecture, config["num_hidden_layers"], part, config["head_dim"])
         config |= {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": scalar}
@@ -528,7 +529,8 @@ def times(weight: npt.NDArray[Any], scale: npt.NDArray[np.float32] | None) -> np
 
 
 def gemma_scalar(architecture: str, layers: int, part: int, head: Any) -> Any:
-    """The number whose root divides logits: the size of a head, in the largest model a head's part of the width."""
+    """The number whose square root divides attention scores: the head size, or in the largest model the width divided
+    by the heads."""
     return part if layers == (46 if architecture == "gemma2" else 62) else head
 
 

@@ -106,12 +106,12 @@ class Family(Record):
     gates_above: bool = False  # an MLP's gate and up projections are one tensor
     latent: bool = False  # multi-head latent attention
     listed: Mapping[str, str] = field(default_factory=dict)  # tensors of one number, by the setting that lists them
-    mixers: str = ""  # what layers without attention are called
+    mixers: str = ""  # the mixer of layers without attention
     folded: bool = False  # factors of products are multiplied into their weights
     one_key: str = ""  # the flag for a single KV head
 
     def gguf_name(self, name: str) -> str | None:
-        """GGUF's name of a tensor; None for one that GGUF does not have."""
+        """GGUF's name of a tensor; None if GGUF has none."""
         if name.startswith(f"{self.layers}."):
             number, _, rest = name.removeprefix(f"{self.layers}.").partition(".")
             stem, suffix = (rest, "") if rest in self.block else _parted(rest)
@@ -122,7 +122,7 @@ class Family(Record):
         return f"{ours}{suffix}" if ours else None
 
     def folder_name(self, name: str) -> str | None:
-        """The name that a folder's file has for a tensor of GGUF; None where it has none."""
+        """The folder's name of a GGUF tensor; None if there is none."""
         match = _BLOCK.fullmatch(name)
         rest, table = (match[2], self.block) if match else (name, self.top)
         stem, suffix = (rest, "") if rest in table.values() else _parted(rest)
@@ -132,7 +132,7 @@ class Family(Record):
         return f"{self.layers}.{match[1]}.{theirs_of_stem}{suffix}" if match else f"{theirs_of_stem}{suffix}"
 
     def change(self, name: str) -> Change | None:
-        """How the numbers of this tensor of GGUF differ from a folder's."""
+        """How the values of this GGUF tensor differ from those in a folder."""
         return next((change for ending, change in self.changes.items() if name.endswith(ending)), None)
 
 

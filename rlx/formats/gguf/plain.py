@@ -1,7 +1,7 @@
-"""Architectures of GGUF whose tensors are read by the names of rlx's graphs, whatever a folder of theirs calls them.
+"""GGUF architectures whose tensors are read by the names in rlx's graphs, not by those in their Hugging Face folders.
 
-`rlx.models.language.written` writes such files; the numbers are those of the graph's weights, but for what `Family`
-names: q, k and v in one tensor, rows of q and k in pairs."""
+`rlx.models.language.written` writes such files. Values are those of the graph's weights, except where `Family` says so:
+q, k and v joined in one tensor, rows of q and k reordered for RoPE on adjacent pairs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SSM = {
     }.items()},
 }  # fmt: skip
 _FALCON_H1 = {("post_attention_layernorm.weight" if name == "post_attention_layernorm" else name): place
-              for name, place in _SSM.items()}  # a norm of its files has no suffix
+              for name, place in _SSM.items()}  # the name of a norm in its files has no suffix
 _LFM2 = {**{k: v for k, v in _TOP.items() if k != "embed_norm"}, "norm": "token_embd_norm"}
 _CONV = {**_BLOCK, **{f"conv.{part}": f"shortconv.{theirs}" for part, theirs in {
     "in_proj": "in_proj", "conv1d": "conv", "out_proj": "out_proj"}.items()}}  # fmt: skip
@@ -268,7 +268,7 @@ FAMILIES = (
 )  # fmt: skip
 BY_ARCHITECTURE = {family.architecture: family for family in reversed(FAMILIES)}
 BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES}
-# Settings that no reader follows, or that say what the tensors do.
+# Settings that no reader follows, or that repeat what the tensors show.
 _IDLE = ("vocab_size", "tensor_data_layout", "rope.scaling.finetuned", "expert_feed_forward_length",
          "expert_shared_feed_forward_length", "expert_shared_count")  # fmt: skip
 
@@ -278,7 +278,7 @@ def rules(family: Family) -> dict[str, Rule]:
     own = (*family.counts.values(), *family.numbers.values(), *family.optional.values())
     said: dict[str, Rule] = {key: (value,) for key, value in family.says.items()}
     one: dict[str, Rule] = {"expert_group_count": (0, 1)}
-    if family.architecture.startswith("granite"):  # whether there is a rope, which of these the hybrids may lack
+    if family.architecture.startswith("granite"):  # whether there is RoPE, which Granite's hybrids may lack
         one["rope.scaling.finetuned"] = FOLLOWED if family.mixers else (True,)
     if family.mixers == "nemotron_h":
         one[_LAYER] = NO_NUMBER
@@ -286,8 +286,8 @@ def rules(family: Family) -> dict[str, Rule]:
 
 
 def family_of(architecture: str, metadata: Mapping[str, Any]) -> Family | None:
-    """The family of a file; Mixtral's are Llamas with experts, OLMo 3's are OLMo 2's with windows, and sigmoids tell
-    DeepSeek-V3's from V2's."""
+    """The family of a file. A Llama with experts is a Mixtral, an OLMo 2 with windows is an OLMo 3, and a DeepSeek-V2
+    with sigmoids is a V3."""
     experts = metadata.get("llama.expert_count") and "llama.expert_used_count" in metadata
     if architecture == "llama" and not experts:
         return None
@@ -301,8 +301,8 @@ def family_of(architecture: str, metadata: Mapping[str, Any]) -> Family | None:
 
 
 def hybrid(family: Family, config: dict[str, Any], heads: list[int], tensors: Mapping[str, Any]) -> str | None:
-    """Says in the words of a hybrid's class which layers have attention: those with `heads` of keys. Returns: what is
-    wrong with them."""
+    """Sets a hybrid's settings for which layers have attention: those whose number of KV heads in `heads` is not 0.
+    Returns: an error message, or None."""
     layers, width = len(heads), config["hidden_size"]
     if family.mixers == "nemotron_h":
         inner, states = config.pop("ssm_inner"), config["mamba_num_heads"]
@@ -340,7 +340,7 @@ def hybrid(family: Family, config: dict[str, Any], heads: list[int], tensors: Ma
 
 
 def _regular(flags: Sequence[int]) -> tuple[int, int] | None:
-    """After how many a flag stands again, and where the first does; None where they do not stand so."""
+    """The period and the offset of the flags that are set; None if they are not periodic."""
     for period in range(1, len(flags) + 2):
         for offset in range(min(period, len(flags) + 1)):
             if all(bool(flag) == (i % period == offset) for i, flag in enumerate(flags)):

@@ -1,8 +1,8 @@
-r"""How texts are cut into words before BPE: the kinds that `tokenizer.ggml.pre` names, as parts of a tokenizer.json.
+r"""How texts are split into words before BPE: the kinds that `tokenizer.ggml.pre` names, as parts of a tokenizer.json.
 
 GGUF files hold no expressions, only the name of a kind; these are the expressions that the models' own tokenizer.json
-files have. llama.cpp has a form of each for its own matcher (`src/llama-vocab.cpp` lists the names); of kimi-k2,
-tiny_aya and youtu that takes letters of both cases for one another, and does not cut `camelCase`.
+files have. llama.cpp has its own form of each for its matcher (`src/llama-vocab.cpp` lists the names); its forms of
+kimi-k2, tiny_aya and youtu do not tell upper from lower case, and so do not split `camelCase`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _gpt4(digits: str) -> str:
 
 
 def _cased(ending: str, digits: str) -> str:
-    """Words cut where a capital follows a small letter."""
+    """Words are split where a capital follows a small letter."""
     upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
     first = r"[^\r\n\p{L}\p{N}]?"
     words = f"{first}{upper}*{lower}+{ending}|{first}{upper}+{lower}*{ending}"
@@ -31,7 +31,7 @@ def _cased(ending: str, digits: str) -> str:
 
 
 def _kimi() -> str:
-    """Words cut where a capital follows a small letter, and where Chinese characters begin and end."""
+    """Words are split where a capital follows a small letter, and where Chinese characters begin and end."""
     upper, lower = (rf"[\p{{{case}}}\p{{Lm}}\p{{Lo}}\p{{M}}&&[^\p{{Han}}]]" for case in (r"Lu}\p{Lt", "Ll"))
     first, end = r"[^\r\n\p{L}\p{N}]?", f"{_CONTRACTIONS}?"
     words = f"{first}{upper}*{lower}+{end}|{first}{upper}+{lower}*{end}"
@@ -50,8 +50,9 @@ _QWEN35 = (
 )
 _SEED = rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}"
 _BAILING = rf"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|{_WORD}|\p{{N}}|{_SIGNS}|\s*[\r\n]|\s+(?!\S)|\s+"
-# Threes of digits, counted from the right: `\d{1,3}(?=(?:\d{3})*\b)` would read the rest of a number at each of them,
-# so numbers are cut out, then their first digits that are no three, and what follows cuts threes from the left.
+# Groups of three digits, counted from the right. `\d{1,3}(?=(?:\d{3})*\b)` would read the rest of a number for each
+# group; so numbers are split off, then their first one or two digits beyond groups of three, and later steps cut groups
+# of three from the left.
 _FROM_RIGHT = (r"(?<!\d)\d+\b", r"(?<!\d)\d{1,2}(?=(?:\d{3})+\b)")
 _AFMOE_DIGITS = (r"\p{N}+", r"(?<!\p{N})\p{N}{1,2}(?=(?:\p{N}{3})+(?!\p{N}))", r"\p{N}{1,3}")
 _AFMOE = "[一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ\uff65-\uff9f⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ]+"
@@ -72,8 +73,8 @@ def byte_level(regex: bool) -> dict[str, Any]:
 
 
 class PreTokenizer(Record):
-    """The steps that cut a text and write its bytes as letters; whether a word that is a token is taken without merges;
-    whether texts begin with the token of beginnings unless the file says otherwise; a normal form of the text."""
+    """The steps that split a text and map its bytes to letters; whether a word that is a token is taken without merges;
+    whether texts begin with the BOS token by default; and the text's Unicode normal form."""
 
     steps: list[dict[str, Any]]
     ignore_merges: bool = False

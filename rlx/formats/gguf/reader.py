@@ -6,7 +6,8 @@ sizes are Python's exact integers and are compared with the file before anything
 
 Tensors are read and not mapped, for the reason of saved programs: a mapped file that another process cuts short ends
 the process that touches it, where a read gives an error. Each byte is read once, into the array that it stays in;
-packed blocks go through a piece of a megabyte, from which they are moved into planes while the cache has them.
+packed blocks go through a buffer of a megabyte, from which they are moved into planes while they are in the processor's
+cache.
 
 Specification: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 """
@@ -50,9 +51,9 @@ MAX_ELEMENTS = 1 << 22  # elements of all arrays of the metadata; that vocabular
 MAX_NESTING = 4  # arrays in arrays
 MAX_BYTES = (1 << 63) - 1  # bytes of one array; NumPy applies this limit even where a dimension is zero
 MAX_SHARDS = 1000
-_PIECE_BYTES = 1 << 20  # so many bytes of blocks are moved into planes at once
+_PIECE_BYTES = 1 << 20  # bytes of blocks that are moved into planes at a time
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
-_OTHERS = {  # other files, by their first four bytes
+_OTHERS = {  # other formats, by a file's first four bytes
     b"ggml": "a file of ggml before GGUF",
     b"lmgg": "a file of ggml before GGUF (GGML)",
     b"fmgg": "a file of ggml before GGUF (GGMF)",
@@ -66,8 +67,8 @@ T = TypeVar("T")
 
 
 class GgufTensor(Record):
-    """A tensor of a file. `shape` counts elements, outermost axis first as NumPy's (GGUF lists the innermost first),
-    `dtype` is an rlx dtype, a packed one for blocks; `nbytes` is what it takes in the file and in memory."""
+    """A tensor of a file. `shape` counts elements, outermost axis first as in NumPy (GGUF lists the innermost first),
+    `dtype` is an rlx dtype, a packed one for blocks; `nbytes` is its size, in the file and in memory."""
 
     name: str
     shape: tuple[int, ...]
@@ -80,10 +81,10 @@ class GgufTensor(Record):
         self, start: int = 0, stop: int | None = None, out: npt.NDArray[np.uint8] | None = None
     ) -> npt.NDArray[Any] | PackedArray:
         """The values: an array, or a PackedArray for a packed dtype; each call reads the file anew. `start` and `stop`
-        are a range of the outermost axis, for the part of a tensor that holds many. `out`: contiguous memory of their
+        are a range of the outermost axis, such as some experts of a stack. `out`: contiguous memory of the values'
         size, which they are written into; the result is a view of it.
 
-        Raises: ModelFormatError where the file was cut short since it was opened, RlxError where it was closed."""
+        Raises: ModelFormatError if the file was truncated since it was opened, RlxError if it was closed."""
         shape, offset = self.shape, self.offset
         if shape and (start, stop) != (0, None):
             start, stop, _ = slice(start, stop).indices(shape[0])
@@ -103,9 +104,9 @@ class GgufTensor(Record):
     def part(
         self, axis: int, start: int, stop: int, one: int | None = None
     ) -> npt.NDArray[Any] | PackedArray:
-        """A range of one axis, or of an axis of the array that stands at `one` along the outermost. Along the last axis
-        it is one of whole blocks of a packed dtype: rows are read piece by piece, and the range is kept. Of other axes
-        the range alone is read.
+        """A range of one axis, of the tensor or of its element `one` along the outermost axis. Along the last axis of a
+        packed dtype the range must be whole blocks; whole rows are read piece by piece, and the range is kept. Along
+        other axes only the range is read.
 
         Raises: as `read`; ShapeError for a range that divides blocks."""
         kind, whole, offset = self.dtype, self.shape, self.offset
@@ -128,8 +129,8 @@ class GgufTensor(Record):
         return PackedArray(kind, shape, result) if kind.is_packed else result
 
     def _fill(self, rows: npt.NDArray[Any], offset: int, width: int = 0, first: int = 0) -> None:
-        """Reads rows from so many bytes into the file on; `width` are the bytes of a row there, of which those from
-        `first` on are taken, if not just all of them."""
+        """Reads rows from byte `offset` of the file on. `width` is the number of bytes of a row in the file, if more
+        than is taken; then a row's bytes from `first` on are taken."""
         taken = rows.shape[1] * rows.itemsize
         width = width or taken
 
@@ -150,10 +151,10 @@ class GgufTensor(Record):
 
 
 class GgufFile:
-    """A GGUF file, or all files of a split model as one; `metadata` is that of the first. A context manager: `close`
-    ends what its tensors read from.
+    """A GGUF file, or all files of a split model as one; `metadata` is that of the first. A context manager: after
+    `close` its tensors cannot be read.
 
-    Raises: ModelFormatError that names the file, the part and the byte at which it stands.
+    Raises: ModelFormatError that names the file, the part and its byte offset.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -186,7 +187,7 @@ class GgufFile:
     def value(self, key: str, kind: type[T], default: T | None = None) -> T:
         """The metadata's value of that type (int, float, bool, str or list; an int is also a float), or the default.
 
-        Raises: ModelFormatError where the key is missing and no default is given, or the value is of another type."""
+        Raises: ModelFormatError if the key is missing and no default is given, or if the value is of another type."""
         entry = self.metadata.get(key)
         if entry is None:
             if default is not None:
@@ -306,7 +307,7 @@ class _Header:
                 )
             self.refuse(f"is GGUF of version {self.version}; rlx reads versions 2 and 3")
         n_tensors, n_keys = self._number(8, "the count of tensors"), self._number(8, "the count of keys")
-        # The least that a key takes is its length, its type and a byte; a tensor's entry: length, rank, type, offset.
+        # The smallest entry of a key is its length, its type and a byte; that of a tensor: length, rank, type, offset.
         for n, least, most, what in ((n_keys, 13, MAX_KEYS, "keys"), (n_tensors, 24, MAX_TENSORS, "tensors")):
             if n > min(most, (self.size - self.at) // least):
                 self.refuse(

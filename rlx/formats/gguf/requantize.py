@@ -1,4 +1,4 @@
-"""A GGUF file with its matrices in another type, or in llama.cpp's mixtures of types."""
+"""Writes a GGUF file with its matrices in another type, or in llama.cpp's mixtures of types."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rlx.packed import PackedArray
 from rlx.records import Record
 from rlx.runtime.quantize import quantize
 
-# A mixture's name: the type of most tensors, the one of those that are worth more bits, and llama.cpp's number.
+# By a mixture's name: the type of most tensors, the type of those that get more bits, and llama.cpp's number.
 MIXTURES = {
     "q4_k_s": ("q4_k", "q5_k", 14), "q4_k_m": ("q4_k", "q6_k", 15), "q5_k_s": ("q5_k", "q5_k", 16),
     "q5_k_m": ("q5_k", "q6_k", 17),
 }  # fmt: skip
-# Where rows are no whole number of blocks of 256, llama.cpp takes these, and f16 where they are none of 32 either.
+# llama.cpp's types for rows that are not a multiple of 256, the size of blocks; f16 if they are not one of 32 either.
 _SMALLER = {"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"}
-# Matrices that stay as they are, since they are small and errors in them cost much.
+# Matrices that are not quantized, since they are small and errors in them cost much.
 _KEPT = re.compile(
     r"_norm\.weight$|ffn_gate_inp\.weight$|^position_embd\.weight$|^token_types\.weight$|altup|laurel|"
     r"per_layer_model_proj|ssm_conv1d|shortconv\.conv|attn_rel_b|time_mix_|\.position_embd\."
@@ -55,11 +55,11 @@ class _Written(Record):
 
 
 def requantize(file: GgufFile, path: str | os.PathLike[str], kind: str) -> list[str]:
-    """Writes an open GGUF file again with its matrices in another type, or in one of llama.cpp's MIXTURES, whose choice
-    of types is llama.cpp's of its release v0.5.0. Vectors, and small matrices such as routers, stay as they are.
+    """Writes an open GGUF file again with its matrices in another type, or in one of MIXTURES, with the types that
+    llama.cpp v0.5.0 chooses. Vectors, and small matrices such as routers, are not changed.
 
-    Returns: notes, in lines: matrices whose rows are no whole number of blocks, and weights that were packed already.
-    Raises: DTypeError for a type that rlx does not make, OSError."""
+    Returns: notes, in lines: matrices whose rows are not a whole number of blocks, and weights that were packed
+    already. Raises: DTypeError for a type to which rlx cannot quantize, OSError."""
     tensors = [t for t in file.tensors.values() if _is_matrix(t)]
     if kind.lower() in MIXTURES:
         number: int | None
@@ -146,12 +146,14 @@ def _place(t: GgufTensor) -> tuple[int, str]:
 
 
 def _deserves(at: int, count: int) -> bool:
-    """Whether a layer's matrix gets more bits: those of the first and the last eighth, and each third between."""
+    """Whether a layer's matrix gets more bits: in the first and the last eighth of the layers, and every third
+    between."""
     return at < count // 8 or at >= 7 * count // 8 or (at - count // 8) % 3 == 2
 
 
 def _of_70b(kind: str, file: GgufFile, layers: int) -> str:
-    """In Llama's model of 70 billion weights 8 heads share their values, so that more bits cost little there."""
+    """The type of value matrices, with more bits in Llama 70B: 8 query heads share a value head, so that these cost
+    little."""
     m = file.metadata
     large = m.get("general.architecture") == "llama" and layers == 80
     shared = m.get("llama.attention.head_count") != m.get("llama.attention.head_count_kv")

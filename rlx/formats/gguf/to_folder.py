@@ -1,4 +1,4 @@
-"""A GGUF file as a Hugging Face folder; `convert` is the way there."""
+"""Writes a GGUF file as a Hugging Face folder; `convert` is the way back."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The tokenizer of a GGUF file, made of its metadata (`tokenizer.ggml.*`) as a tokenizer.json would say it, so that the
-same checks and the same package read both.
+"""The tokenizer of a GGUF file: its metadata (`tokenizer.ggml.*`) as the equivalent tokenizer.json, so that the same
+checks and the same package read both.
 
 Kinds: "gpt2" is BPE of bytes with a list of merges, "llama" SentencePiece's BPE, whose merges follow from the scores of
 its pieces, "gemma4" the same with a list of merges, "t5" SentencePiece's Unigram, "bert" WordPiece.
@@ -24,7 +24,7 @@ from rlx.formats.tokenizer.text import MAX_TOKENIZER, build
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 _MODELS = ("llama", "gpt2", "bert", "t5", "gemma4")
 MAX_PIECE_CHARACTERS = 256
-_UNKNOWN = {"llama": 0, "bert": 100, "t5": 2}  # the id where the file does not say
+_UNKNOWN = {"llama": 0, "bert": 100, "t5": 2}  # the default id
 
 
 def read_tokenizer(file: GgufFile) -> LanguageTokenizer:
@@ -83,7 +83,7 @@ class _Spec:
             self.refuse(f"tokenizer.ggml.tokens has {n:,} tokens; expected 1 to {MAX_TOKENS:,}")
         for i, token in enumerate(self.tokens):
             if not token:
-                self.tokens[i] = f"[EMPTY_{i}]"  # as llama.cpp names it: ids stay what they are
+                self.tokens[i] = f"[EMPTY_{i}]"  # llama.cpp's name, so that ids do not change
         self.ids = {token: i for i, token in enumerate(self.tokens)}
         if len(self.ids) != n:
             twice = next(t for i, t in enumerate(self.tokens) if self.ids[t] != i)
@@ -120,7 +120,7 @@ class _Spec:
         return default if flag is None else flag
 
     def id_of(self, name: str, default: int | None = None) -> int | None:
-        """A special token's id. One that lies outside the vocabulary is refused where the file states it."""
+        """A special token's id. An id in the file that is outside the vocabulary is refused."""
         number = self._get(name)
         if number is None:
             return default if default is not None and default < len(self.tokens) else None
@@ -174,7 +174,7 @@ class _Spec:
         }
 
     def _added(self) -> list[dict[str, Any]]:
-        """Tokens that are found in a text before it is cut into words."""
+        """Tokens that are found in a text before it is split into words."""
         flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
         return [
             {"id": i, "content": token, **flags, "special": kind != USER_DEFINED}
@@ -183,7 +183,7 @@ class _Spec:
         ]
 
     def _marks(self, bos: bool, eos: bool, sep: bool) -> dict[str, Any] | None:
-        """The post-processor: what the model wants at the beginning and the end of a text."""
+        """The post-processor, which adds special tokens at the beginning and the end of a text."""
         special = self.special()
         first = special["bos"] if self._flag("add_bos_token", bos) else None
         last = special["eos"] if self._flag("add_eos_token", eos) else None
@@ -226,7 +226,8 @@ class _Spec:
         return kind.normalizer(), kind.pre_tokenizer(), model, (kind.bos, False, kind.sep)
 
     def _merges(self) -> list[list[str]]:
-        """The merges of the file, each two tokens with a space between; the first may begin with one."""
+        """The merges of the file: each is two tokens separated by a space, of which the first may itself begin with a
+        space."""
         merges = self._list("merges", str)
         result = []
         for i, merge in enumerate(merges):
@@ -259,8 +260,8 @@ class _Spec:
         return {"type": "Sequence", "normalizers": steps}, cut, model, (not gemma4, False, False)
 
     def _scored_merges(self) -> list[tuple[str, str]]:
-        """All pairs of pieces whose union is a piece, the union of the largest score first. Marks and bytes are never
-        made of letters."""
+        """All pairs of pieces whose concatenation is a piece, ordered by its score, largest first. Control and byte
+        tokens are never made by merges."""
         scores = self._list("scores", float, len(self.tokens))
         if not all(map(math.isfinite, scores)):
             self.refuse("tokenizer.ggml.scores has a score that is not finite")
@@ -306,7 +307,7 @@ class _Spec:
         return {"type": "Sequence", "normalizers": steps}, cut, model, (False, True, False)
 
     def _bert(self) -> tuple[Any, Any, dict[str, Any], tuple[bool, bool, bool]]:
-        """GGUF writes ▁word and part where BERT has word and ##part."""
+        """WordPiece. GGUF writes "▁word" and "part" where BERT's vocabulary has "word" and "##part"."""
         words = {_word(t): i for i, t in enumerate(self.tokens)}
         if len(words) != len(self.tokens):
             self.refuse("tokenizer.ggml.tokens has a word twice")

@@ -30,5 +30,5 @@ BOOL, STRING, ARRAY = 7, 8, 9
 
 
 def type_name(dtype: DType) -> str:
-    """The name that people give a type of GGUF: Q4_K, F16."""
+    """The usual name of a GGUF type, such as Q4_K or F16."""
     return dtype.name.upper()

@@ -32,7 +32,7 @@ _RANGES = {kind: np.iinfo(np.dtype(NUMBERS[kind])) for kind in (4, 5, 10, 11)}
 
 
 class Readable(Protocol):
-    """A tensor whose values are made when they are written: a GgufTensor is one."""
+    """A tensor whose values are read or computed when it is written, such as a GgufTensor."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -50,10 +50,10 @@ def write(
     """Writes a GGUF file: to a temporary file beside it that then takes its place, unless `check` of the temporary file
     raises an error.
 
-    Metadata: bools, texts, numbers, lists of one of these. An int becomes an unsigned of 32 bits where it fits, in a
-    list a signed one, as llama.cpp's keys are, else one of 64; a float one of 32. NumPy scalars and arrays keep
-    their type.
-    Tensors: arrays and packed arrays, or what gives them when it is written (`shape`, `dtype`, `read()`).
+    Metadata: bools, texts, numbers, lists of one of these. An int becomes an unsigned 32-bit integer if it fits (in a
+    list a signed one), as llama.cpp's keys are, else a 64-bit one; a float becomes a 32-bit float. NumPy scalars and
+    arrays keep their type. Tensors: arrays, packed arrays, or objects with `shape`, `dtype` and `read()`, which is
+    called when the tensor is written.
     Raises: ModelFormatError for a name or a value that the format cannot hold, DTypeError for a dtype it lacks,
     OSError.
     """

@@ -26,20 +26,20 @@ from rlx.formats.tokenizer.language import MAX_TEMPLATE, LanguageTokenizer
 from rlx.host.locks import renewed
 
 PATIENCE = (
-    20.0  # seconds of the clock for what takes one of the processor, on a machine that does other work too
+    20.0  # wall-clock seconds for one second of processor time, on a busy machine
 )
 LEAST_JINJA = (3, 1, 6)  # older sandboxes have known holes
-_SECRET = "RLX_API_KEY"  # the server's, which no template needs
+_SECRET = "RLX_API_KEY"  # the server's key, which templates must not see
 MAX_INPUT = 64_000_000  # characters of messages and tools
 _REASONING = (
     "reasoning_content",
     "thinking",
     "reasoning",
-)  # names under which messages carry their reasoning
+)  # keys under which messages hold their reasoning
 
 
 class ChatTemplate:
-    """A template, and the special tokens that it may name; `where` is its file, for messages.
+    """A template, and the special tokens that it may use; `where` is its file, for error messages.
 
     Raises: ModelFormatError for a template of more than a million bytes."""
 
@@ -74,11 +74,13 @@ class ChatTemplate:
         now: datetime | None = None,
         **more: Any,
     ) -> str:
-        """The text of messages, up to where the answer begins. `tools` are JSON schemas, `more` what this template
-        takes beside that; `now` is the time that it may name. Encode it with `special=False, parse_special=True`.
+        """The text of messages, up to where the answer begins. `tools` are JSON schemas, `more` further arguments of
+        this template; `now` is the current time for the template. Encode the text with `special=False,
+        parse_special=True`.
 
-        Raises: DTypeError for what is no JSON, RlxError where the template does not take these messages or Jinja2 is
-        not installed, ModelFormatError for a template that is wrong, or takes too long, too much memory or text."""
+        Raises: DTypeError for values that are not JSON, RlxError if the template rejects these messages or Jinja2 is
+        not installed, ModelFormatError for a template that is invalid or exceeds the limits on time, memory or
+        output."""
         for message in messages:
             if not isinstance(message, Mapping):
                 raise DTypeError(
@@ -111,18 +113,18 @@ class ChatTemplate:
 
 
 def _with_reasoning(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message with its reasoning under each name by which templates look for it."""
+    """The message with its reasoning under every key that templates read."""
     found = next((message[key] for key in _REASONING if message.get(key) is not None), None)
     return dict(message) if found is None else {"thinking": found, **message, "reasoning_content": found}
 
 
 class _Process:
-    """The process that renders; started when it is needed, anew after one that ended."""
+    """The process that renders; started when first needed, and again after it has ended."""
 
     def __init__(self) -> None:
         self._lock = renewed(self, "_lock", threading.Lock)
         self._process: subprocess.Popen[str] | None = None
-        self._owner = 0  # the process's id: a fork has the pipes too, and must leave them alone
+        self._owner = 0  # the id of the process that owns the pipes: a forked child must not use them
 
     def ask(self, line: str) -> dict[str, str]:
         with self._lock, _pipes_survived():
@@ -131,7 +133,7 @@ class _Process:
             result = None
             try:
                 result = self._exchange(line)
-            finally:  # after an exception too, as of Ctrl-C: the answer still to come would be read as the next one's
+            finally:  # also after Ctrl-C: the pending answer would be read as that of the next request
                 if result is None:
                     self._stop()
             if result is None:
@@ -158,7 +160,7 @@ class _Process:
             raise RlxError(f"chat templates need jinja2 of version 3.1.6 at least; the one installed {came}")
 
     def _exchange(self, line: str | None) -> dict[str, str] | None:
-        """Sends a line and gives the answer; None where the process ended or had to be ended."""
+        """Sends a line and returns the answer; None if the process has ended or had to be killed."""
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
         clock = threading.Timer(PATIENCE, process.kill)
@@ -171,7 +173,7 @@ class _Process:
             found = process.stdout.readline()
             answer: dict[str, str] | None = json.loads(found) if found.endswith("\n") else None
             return answer
-        except OSError:  # it ended while it was written to
+        except OSError:  # it ended during the write
             return None
         finally:
             clock.cancel()
@@ -186,7 +188,7 @@ class _Process:
             if pipe is not None:
                 try:
                     pipe.close()
-                except OSError:  # what it had not read cannot be written any more
+                except OSError:  # buffered data can no longer be written
                     continue
 
     def close(self) -> None:
@@ -197,7 +199,8 @@ class _Process:
 
 @contextmanager
 def _pipes_survived() -> Iterator[None]:
-    """A write to a process that has ended is an error here, also where SIGPIPE would end this one, as in commands."""
+    """In this context a write to a process that has ended raises an error, also in programs that SIGPIPE would end,
+    such as commands."""
     if not hasattr(signal, "pthread_sigmask") or signal.getsignal(signal.SIGPIPE) != signal.SIG_DFL:
         yield
         return

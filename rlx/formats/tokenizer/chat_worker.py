@@ -29,11 +29,11 @@ MAX_POWER = 64
 
 
 class TooMuch(Exception):
-    """A template that makes more than it may; no TemplateError, which a template raises on purpose."""
+    """A template exceeds a limit. Not a TemplateError, which templates themselves cause."""
 
 
 class Refused(Exception):
-    """What `raise_exception` raises: the template does not take these messages."""
+    """Raised by `raise_exception`: the template rejects these messages."""
 
 
 class Generation(jinja2.ext.Extension):
@@ -51,7 +51,7 @@ class Generation(jinja2.ext.Extension):
 
 
 class Namespace(jinja2.utils.Namespace):
-    """Jinja2's, without names that begin with an underscore."""
+    """Jinja2's namespace, without names that begin with an underscore."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, *rest = args
@@ -71,7 +71,7 @@ class Namespace(jinja2.utils.Namespace):
 
 
 class PlainDict:
-    """`dict` for templates: it can be called and nothing else, so that no type is reached through it."""
+    """`dict` for templates: it can only be called, so that templates cannot reach types through it."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -81,7 +81,8 @@ class PlainDict:
 
 
 class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """The sandbox with the settings and the names that `transformers` gives chat templates, and bounded products."""
+    """The sandbox with the settings and globals that `transformers` gives chat templates, and with limits on products
+    and powers."""
 
     intercepted_binops = frozenset(("*", "**"))
 
@@ -144,7 +145,7 @@ def _rendered(template: str, context: dict[str, Any], now: str | None) -> str:
 
 
 def answer(line: str) -> dict[str, str]:
-    """What came of a request: `text`, or what went wrong in `error`, and for what kind of reason in `kind`."""
+    """The answer to a request: `text`, or the message `error` and the kind of error `kind`."""
     request = json.loads(line)
     try:
         return {"text": _rendered(request["template"], request["context"], request["now"])}
@@ -164,8 +165,8 @@ def answer(line: str) -> dict[str, str]:
 
 
 def _limit() -> None:
-    """Takes from this process what a template has no use for. Windows has no such limits; there the process that waits
-    for the answer ends this one."""
+    """Limits this process's resources. Windows has no such limits; there the process that waits for the answer ends
+    this one."""
     if sys.platform == "win32":
         return
     import resource
@@ -183,7 +184,7 @@ def _limit() -> None:
     ):
         try:
             resource.setrlimit(kind, (most, most))
-        except (OSError, ValueError):  # macOS takes no limit of the address space
+        except (OSError, ValueError):  # macOS does not support this limit
             continue
 
 

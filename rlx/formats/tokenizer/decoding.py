@@ -24,7 +24,7 @@ from rlx.formats.tokenizer.parts import (
 )  # fmt: skip
 from rlx.records import Record
 
-# The package reads any number of 8 bits between <0x and >, also one with a plus sign.
+# As in the package: any 8-bit number between <0x and >, also with a plus sign.
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2}|\+[0-9A-Fa-f])>")
 _DECODERS: Mapping[str, Mapping[str, Check]] = {
     "ByteLevel": BYTE_LEVEL,
@@ -212,7 +212,7 @@ class _Suffix:
 
 
 class _Once:
-    """Drops tokens that repeat the token before them, and tokens whose text is empty."""
+    """Drops a token that equals the one before it, and tokens whose text is empty (CTC)."""
 
     def __init__(self, write: Callable[[str], str]) -> None:
         self._write, self._last = write, ""
@@ -371,7 +371,7 @@ def _grow(walk: Walk, part: dict[str, Any], where: str) -> None:
 
 
 def _pattern(pattern: Mapping[str, str], new: str) -> Callable[[str], str]:
-    """The function that replaces a String or a Regex in a token by `new`."""
+    """A function that replaces the String or Regex in a token by `new`."""
     if "String" in pattern:
         return lambda token: token.replace(pattern["String"], new)
     from tokenizers import Regex, decoders

@@ -36,7 +36,7 @@ class Vocabulary(Record):
         return id in self.added or id in self.control
 
     def text(self, id: int) -> str:
-        """The text of an id as the vocabulary has it. Raises: ShapeError for an id that is not in it."""
+        """The token of an id, as spelled in the vocabulary. Raises: ShapeError for an unknown id."""
         token = self.tokens.get(id)
         if token is None:
             most = max(self.tokens, default=-1)
@@ -121,11 +121,11 @@ class LanguageTokenizer:
         return TokenStream(self.vocabulary, special, begins)
 
     def token(self, id: int) -> str:
-        """The text of an id as the vocabulary has it. Raises: ShapeError."""
+        """The token of an id, as spelled in the vocabulary. Raises: ShapeError for an unknown id."""
         return self.vocabulary.text(id)
 
     def id(self, token: str) -> int | None:
-        """The id of a token as the vocabulary has it, None where it has none."""
+        """The id of a token as spelled in the vocabulary; None if there is none."""
         result: int | None = self._made.token_to_id(token)
         return result
 
@@ -160,7 +160,7 @@ def from_folder(folder: Path) -> LanguageTokenizer:
     made = build(parts, file, size)
     added: dict[int, Any] = made.get_added_tokens_decoder()
     tokens: dict[int, str] = {id: token for token, id in made.get_vocab(with_added_tokens=True).items()}
-    # An added token that is matched in normalized text is written in its normalized form, perhaps with a space.
+    # An added token that is matched in normalized text is written in normalized form, perhaps with a space.
     normalized = frozenset(i for i, token in added.items() if token.normalized and made.normalizer)
     vocabulary = Vocabulary(
         tokens | {i: made.normalizer.normalize_str(added[i].content) for i in normalized},

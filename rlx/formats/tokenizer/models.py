@@ -25,7 +25,7 @@ from rlx.formats.tokenizer.parts import (
 MAX_TOKENS = 1 << 20  # published vocabularies have up to 500,000
 MAX_ADDED_BYTES = 400_000  # bytes of all added tokens: building their search automaton takes a microsecond for each
 MAX_WORD = (
-    200  # characters of a word that WordPiece takes apart, in time that grows with the cube; published: 100
+    200  # longest word that WordPiece splits, in time cubic in its length; published: 100
 )
 MAX_LOOK = 1 << 13  # growth times the longest piece (Unigram): the steps for a byte of text
 MAX_LOOK_WORD = 40 * 100**2  # growth times the square of the longest word (WordPiece): BERT's takes a fifth
@@ -68,7 +68,7 @@ def check_model(walk: Walk, part: Any, room: int) -> None:
 
     Raises: ModelFormatError.
     """
-    older = None  # files of the first versions have no type; their fields identify it
+    older = None  # old files have no type; their fields identify it
     if isinstance(part, dict) and "type" not in part:
         older = (
             "BPE" if "merges" in part else "Unigram" if isinstance(part.get("vocab"), list) else "WordPiece"

@@ -24,7 +24,7 @@ MAX_SPECIAL = 64  # special tokens added to a text
 MAX_TEXT = 256  # bytes of a short text: a suffix, a name, an added token, the text of a replacement
 MAX_ID = (1 << 31) - 1
 
-Check = Callable[[Any], str | None]  # the text says what was expected instead of a wrong value; None: it is right
+Check = Callable[[Any], str | None]  # returns what was expected in place of a wrong value; None if the value is valid
 
 
 def is_flag(value: Any) -> str | None:
@@ -216,7 +216,7 @@ class Walk(Record, frozen=False, slots=False):
             self.least_bytes(part, place)
 
     def post_processor(self, part: Any, place: str = "post_processor") -> None:
-        """After: the post-processor holds the sequence once, with few tokens around it."""
+        """After: the post-processor inserts the sequence once, with few tokens around it."""
         kind = self.fields(part, place, PROCESSORS)
         for i, step in enumerate(self.members(part, place, kind, "processors")):
             self.post_processor(step, f"{place}.processors[{i}]")
@@ -283,8 +283,8 @@ class Walk(Record, frozen=False, slots=False):
         return members
 
     def _byte_levels(self, place: str) -> None:
-        """Counts a ByteLevel, which makes one or two bytes of each. A second would double the text again; no published
-        tokenizer has one."""
+        """Counts a ByteLevel, which turns each byte into one or two. A second one is refused: it would double the text
+        again, and no published tokenizer has one."""
         stage = place.partition(".")[0]
         if stage in self._byte_level:
             self.refuse(place, "ByteLevel", "one ByteLevel at most: each doubles the text")
@@ -306,7 +306,7 @@ class Walk(Record, frozen=False, slots=False):
             self.refuse(f"{place}: the regular expression", text, reason)
 
     def grow_by(self, put: int, least: int) -> None:
-        """Counts a step that writes `put` bytes for `least` or more."""
+        """Counts a step that replaces at least `least` bytes by `put` bytes."""
         self._grow(max(Fraction(put, least), Fraction(1)))
 
     def _grow(self, factor: Fraction | int) -> None:

@@ -1,4 +1,4 @@
-"""Which regular expressions of a tokenizer.json are run: those for which the time is known to be linear in the text.
+"""Accepts regular expressions of a tokenizer.json only if their time is known to be linear in the text.
 
 The package `tokenizers` matches by backtracking, so `(a+)+$` takes time exponential in the text, `a+b` quadratic. An
 alternative is linear when nothing that can fail follows an unbounded repeat: the characters that the repeat has read
@@ -26,21 +26,21 @@ _TAILS = (
     r"|\s+(?!\S)|\s+",
     r"|\s+(?!\S)",
 )
-# Words by their case (GPT-4o, Mistral): where one alternative reads a run of capitals and fails, the next matches it.
+# Words by case (GPT-4o, Mistral): if one alternative reads a run of capitals and fails, the next matches it.
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _HEADS = tuple(
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{ending}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{ending}|"
     for ending in ("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "")
 )
 
-# Kimi's, whose words begin and end with Chinese characters too; K-EXAONE's, of which nothing follows the repeat.
+# Kimi's, where Chinese characters also delimit words; K-EXAONE's, where nothing follows the repeat.
 _CONTRACTIONS, _FIRST = "(?i:'s|'t|'re|'ve|'m|'ll|'d)", r"[^\r\n\p{L}\p{N}]?"
 _UPPER, _LOWER = (f"{letters[:-1]}&&[^\\p{{Han}}]]" for letters in (_UPPER, _LOWER))
 _HEADS += (
     rf"[\p{{Han}}]+|{_FIRST}{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|{_FIRST}{_UPPER}+{_LOWER}*{_CONTRACTIONS}?|",
     rf"{_CONTRACTIONS}|{_FIRST}(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|",
 )
-# Numbers, and their first digits where these are no three: they are read once, from where a number begins.
+# Numbers, and their first one or two digits beyond groups of three: each is read once, from the number's beginning.
 _NUMBERS = (r"(?<!\d)\d+\b", r"(?<!\d)\d{1,2}(?=(?:\d{3})+\b)", r"(?<!\p{N})\p{N}{1,2}(?=(?:\p{N}{3})+(?!\p{N}))")
 
 _ATOM = re.compile(r"\\[sSdDwWnrt]|\\[pP]\{\^?[A-Za-z_]{1,40}\}|\\[^\w\s]|[^\\\[\](){}|?*+^$]")
@@ -85,7 +85,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
-        self.bounds = 0  # how many \A and \z were read: they match no character, and may fail
+        self.bounds = 0  # how many \A and \z were read: they match no characters and may fail
 
     def alternatives(self, depth: int) -> Cost:
         if depth > _MAX_DEPTH:
@@ -109,7 +109,7 @@ class _Reader:
             most += item.most
             ways = min(ways * item.ways, 1 << 40)
             bounded += item.least if item.most == inf else int(item.most)
-        return Cost(least, most, ways * bounded)  # each way reads the bounded part again
+        return Cost(least, most, ways * bounded)  # each way may read the bounded part again
 
     def _item(self, depth: int) -> Cost:
         atom = self._atom(depth)

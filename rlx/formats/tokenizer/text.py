@@ -42,8 +42,8 @@ T = TypeVar("T")
 
 
 class Pieces(Record):
-    """A text's tokens: their ids, their texts in the vocabulary, where each begins and ends in the text, and which are
-    special tokens around it."""
+    """A text's tokens: their ids, their spellings in the vocabulary, where each begins and ends in the text, and which
+    are special tokens added around it."""
 
     ids: TokenIds
     tokens: list[str]
@@ -74,12 +74,12 @@ class TextTokenizer:
         truncation = parts.get("truncation")
         if side is None:
             side = str(truncation.get("direction", "right")).lower() if isinstance(truncation, dict) else "right"
-        if lower:  # a normalizer does it, as it leaves special tokens as they are
+        if lower:  # by a normalizer, which does not change special tokens
             steps = [{"type": "Lowercase"}, parts.get("normalizer")]
             parts["normalizer"] = {"type": "Sequence", "normalizers": [s for s in steps if s is not None]}
         self._made = build(parts, file, size)
         model = parts["model"]
-        self.unknown: str | None = model.get("unk_token")  # the text of the token for what is unknown
+        self.unknown: str | None = model.get("unk_token")  # the unknown token
         if model.get("unk_id") is not None:
             self.unknown = self._made.id_to_token(model["unk_id"])
         special = self._made.num_special_tokens_to_add(False)
@@ -152,18 +152,18 @@ class TextTokenizer:
         return None if id is None else int(id)
 
     def token(self, id: int) -> str | None:
-        """The text of a token as the vocabulary has it, None for an id without one."""
+        """The token of an id, as spelled in the vocabulary; None for an unknown id."""
         found = self._made.id_to_token(id)
         return None if found is None else str(found)
 
     @property
     def word_pieces(self) -> bool:
-        """Whether tokens that continue a word have a prefix that says so."""
+        """Whether tokens that continue a word have a prefix, as in WordPiece."""
         return bool(getattr(self._made.model, "continuing_subword_prefix", None))
 
     def take_whole(self, mark: str) -> None:
-        """From now on `mark`, if it is a token, else its first word, if that is one, is read as this token wherever it
-        occurs, like a special token."""
+        """From now on `mark`, or its first word if only that is a token, is read as one token wherever it occurs, like
+        a special token."""
         for text in (mark, *mark.split(None, 1)[:1]):
             if text and self.id_of(text) is not None:
                 with faults_of(self.file):
@@ -180,12 +180,13 @@ class TextTokenizer:
         return next((i for i, mark in enumerate(reversed(marks)) if not mark), 0)
 
     def decoded(self, tokens: Sequence[str]) -> str:
-        """The text of tokens as the vocabulary has them. Raises: ModelFormatError for a decoder that is not known."""
+        """The text of tokens, given as spelled in the vocabulary. Raises: ModelFormatError for an unknown decoder."""
         writer = read_decoder(self._decoder, self.file).begin(True)
         return "".join([*(writer.push(token) for token in tokens), writer.end()])
 
     def prompt_length(self, prompt: str) -> int:
-        """How many tokens a prompt has with the special tokens before it, but not those after it. Raises: as `ids`."""
+        """The number of a prompt's tokens, including the special tokens before it but not the one after it. Raises: as
+        `ids`."""
         _check_utf8(prompt, 0)
         with faults_of(self.file):
             added: list[int] = self._made.encode(prompt).special_tokens_mask
@@ -193,7 +194,7 @@ class TextTokenizer:
 
 
 def bert_normalizer(settings: dict[str, Any], file: Path) -> dict[str, Any]:
-    """The normalizer that BERT's class in transformers makes of the settings in `file`, whatever tokenizer.json has.
+    """The normalizer that BERT's class in transformers makes from the settings in `file`, ignoring tokenizer.json.
     Raises: ModelFormatError."""
     usual = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
     for name, value in usual.items():
@@ -208,7 +209,7 @@ def bert_normalizer(settings: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 def _warn_of(taken: dict[str, Any], held: Any, file: Path) -> None:
-    """Warns where BERT's class and the file disagree. Warns: ModelWarning."""
+    """Warns: ModelWarning if BERT's class and tokenizer.json normalize differently."""
     own = held if isinstance(held, dict) else {"type": held}
     if own.get("type") != taken["type"]:
         own = {"type": own.get("type")}
@@ -273,7 +274,7 @@ def _check_added(made: Any, file: Path) -> None:
 
 
 def _checked(parts: dict[str, Any], file: Path, size: int) -> bytes:
-    """The parts that are used, as a tokenizer.json, after they were checked to be safe to run.
+    """A tokenizer.json with only the parts that are used, after they were checked to be safe to run.
 
     Raises: ModelFormatError.
     """

@@ -41,8 +41,8 @@ _NOT_THERE: dict[str, tuple[Any, ...]] = {
 
 
 class LowRank(Record, slots=False):
-    """What a graph needs to know of an adapter: the products that it corrects, with their ranks. Adapters that are
-    equal in this share programs. `products` collects the products of the graph, each with its parts and its number of
+    """What a graph needs to know of an adapter: the products that it corrects, with their ranks. Adapters for which
+    these are equal share programs. `products` collects the products of the graph, each with its parts and its number of
     inputs."""
 
     ranks: frozenset[tuple[str, int]]
@@ -249,7 +249,7 @@ class Adapter:
         after training or a change of the vocabulary: rlx does not replace the model's weights."""
         held = self.bases[name]
         same = held.shape == tuple(kept.shape)
-        if same and isinstance(kept, PackedArray):  # its numbers are the base's after quantization
+        if same and isinstance(kept, PackedArray):  # its values are those of the base after quantization
             off = kept.dequantize().astype(np.float64) - held
             same = bool((off**2).sum() <= _ROUNDED * (held.astype(np.float64) ** 2).sum())
         elif same and isinstance(kept, np.ndarray):

@@ -218,7 +218,7 @@ class GivenBlocks(Blocks):
         if low is None:
             return super().linear(x, name, outputs, bias, dtype)
         own = self.function.config.multiplier(name)
-        if own is not None:  # the model's own, which is of the corrected product
+        if own is not None:  # the model's own factor applies to the corrected product too
             low = replace(low, b=low.b * self.g.constant(own.reshape(-1, 1)))
         kind = self.size.activations if dtype is None else dtype
         added = ops.cast(self.weight(f"{name}.bias", (outputs,)), kind) if bias else None
@@ -226,7 +226,7 @@ class GivenBlocks(Blocks):
 
 
 class Separate:
-    """The weights of blocks as they are in files, without joining any."""
+    """Weights that are never joined: each has the shape and dtype that it has in the files."""
 
     positions = 0  # GivenBlocks makes the tables of ropes itself
 
@@ -241,7 +241,7 @@ class Separate:
 
 
 class _Listed(Blocks):
-    """Blocks that record the products of a graph: the name of each one's weight, and its number of inputs."""
+    """Blocks that record a graph's products: the name of each weight, and its number of inputs."""
 
     products: dict[str, tuple[str, int]]
 

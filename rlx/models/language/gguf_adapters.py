@@ -23,7 +23,7 @@ _KINDS = {".lora_a": ".lora_A.weight", ".lora_b": ".lora_B.weight"}  # GGUF's en
 
 
 def read_adapter(path: Path, model: LanguageConfig | None) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    """What adapter_config.json and adapter_model.safetensors would hold of the adapter, for this model.
+    """The content that the adapter's adapter_config.json and adapter_model.safetensors would have, for this model.
 
     A product's scale is s = alpha / rank, or 1 where alpha is 0. Rows of q and k that GGUF stores in pairs are put back
     in a folder's order. Raises: ModelFormatError for a file that is damaged or not such an adapter."""

@@ -14,13 +14,13 @@ from rlx.formats.tokenizer.language import LanguageTokenizer
 from rlx.host.locks import renewed
 from rlx.models.language.graph import mask_words
 
-# Models may repeat blanks between JSON's tokens for ever where nothing forbids it.
-_MOST_SYMBOLS = 20_000  # symbols of a grammar: they take a fraction of a second, the library's own limit a minute
+# Without a limit, models may repeat white space between JSON tokens for ever.
+_MOST_SYMBOLS = 20_000  # symbols of a grammar: so many take a fraction of a second, the library's own limit a minute
 _JSON = {"whitespace_pattern": r"( |\r?\n[ \t]{0,16})?"}
 
 
 class Grammars:
-    """The constraints of a tokenizer's texts, each a `Constraint` of one sequence. Threads may use it at once.
+    """Makes constraints for a tokenizer's texts, each a `Constraint` for one sequence. Threads may share it.
 
     Raises: RlxError where `llguidance` is not installed."""
 
@@ -35,7 +35,8 @@ class Grammars:
         self._made: Any = None
 
     def of(self, schema: Any, grammar: str | None) -> GrammarConstraint:
-        """Of a JSON schema, which may be JSON text, or of a grammar, whichever is there. Raises: DTypeError."""
+        """The constraint of a JSON schema (an object or JSON text) or of a grammar, whichever is given. Raises:
+        DTypeError."""
         if schema is None:
             if not isinstance(grammar, str):
                 raise DTypeError(f"grammar is {grammar!r:.40}; expected a text: GBNF (rules name ::= …), or Lark")
@@ -57,12 +58,12 @@ class Grammars:
 
         try:
             translated = gbnf_to_lark(text)
-        except Exception as error:  # it has no type of its own for some of them
+        except Exception as error:  # some of the library's errors have no type of their own
             raise DTypeError(f"the grammar is no GBNF that can be read: {' '.join(str(error).split())}") from error
         return self.lark(translated)
 
     def json_schema(self, schema: Any) -> GrammarConstraint:
-        """Texts that are JSON of this schema, with blanks as writers of JSON put them: one space, or a new line and its
+        """Texts that are JSON of this schema, with white space as usual in JSON: one space, or a new line and its
         indentation. Raises: DTypeError for a schema that is wrong or not supported."""
         return self._constraint(json.dumps({"grammars": [{"json_schema": self._bounded(schema)}]}))
 
@@ -76,7 +77,7 @@ class Grammars:
 
     @staticmethod
     def _bounded(schema: Any) -> Any:
-        """The schema with a bound on blanks, which the library reads from its top."""
+        """The schema with a limit on white space, which the library reads at the schema's top level."""
         if schema is True:  # anything
             schema = {}
         if not isinstance(schema, dict):
@@ -113,17 +114,18 @@ class GrammarConstraint:
         self._matcher, self.error = matcher, ""
 
     def copy(self) -> GrammarConstraint:
-        """Another one at the same place of the same grammar, which is not compiled again."""
+        """A copy in the same state; the grammar is not compiled again."""
         return GrammarConstraint(self._matcher.deep_copy())
 
     def mask(self, words: npt.NDArray[np.int32]) -> None:
         assert words.dtype == np.int32 and words.flags.c_contiguous
         self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
-        if self._matcher.is_error():  # the mask then allows the end alone, which must not pass for a complete text
+        if self._matcher.is_error():  # the mask then allows only the end token, but the text is not complete
             self.error = _said(self._matcher)
 
     def take(self, token: int) -> bool:
-        """Goes on past a token; whether the grammar allows no more, or cannot go on, which `error` says."""
+        """Advances by a token. Returns: whether the text is complete, or the grammar cannot continue (then `error` says
+        why)."""
         if not self._matcher.consume_token(token):
             self.error = _said(self._matcher) or "the grammar does not allow the token"
             return True
@@ -131,12 +133,13 @@ class GrammarConstraint:
 
 
 def _said(matcher: Any) -> str:
-    """The library's error, without the pages of its state that follow."""
+    """The library's error message, without the dump of its state after it."""
     return " ".join(str(matcher.get_error()).partition("\n<")[0].split())[:300]
 
 
 class _Source:
-    """The vocabulary as llguidance reads it: the bytes of each id; ids without text have names that no text has."""
+    """The vocabulary as llguidance reads it: the bytes of each id. Ids without text get names such as <|7|>, as special
+    tokens."""
 
     def __init__(self, tokenizer: LanguageTokenizer, vocabulary: int) -> None:
         held, special = tokenizer.vocabulary, tokenizer.special

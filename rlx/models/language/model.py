@@ -58,9 +58,9 @@ Split = Sequence[tuple[Session, int | None]]
 class LanguageModel(Closing):
     """A language model on a device, or its layers on several, made by `rlx.models.load`.
 
-    Where a prompt shares a prefix with the last prompt and its answer, only the rest is computed. Other calls, also
-    from other threads, may come between the pieces of an answer: the answer then computes again what they overwrote in
-    the caches. A `with` block closes the model.
+    If a prompt shares a prefix with the last prompt and its answer, only the rest is computed. Other calls, also from
+    other threads, may run between the pieces of an answer: the answer then recomputes what they overwrote in the
+    caches. A `with` block closes the model.
     """
 
     def __init__(self, decoder: Decoder, tokenizer: LanguageTokenizer | None, where: str, why_none: str = "") -> None:
@@ -119,8 +119,8 @@ class LanguageModel(Closing):
         takes, for calls with `adapter=name`; it replaces an adapter of the same name. The weights stay as they are,
         packed ones too; adapters of equal ranks share their programs.
 
-        Raises: ModelFormatError for an adapter that is damaged, of another model, or of a kind that is not there (DoRA,
-        modules_to_save, ranks that differ); DTypeError for a name that is no text."""
+        Raises: ModelFormatError for an adapter that is damaged, of another model, or of an unsupported kind (DoRA,
+        modules_to_save, ranks that differ); DTypeError for a name that is not a str."""
         if not isinstance(name, str) or not name:
             raise DTypeError(f"an adapter's name is {name!r:.40}; expected a text")
         adapter = Adapter(path, self.decoder.source.bare, self.decoder.source.products, self.config)
@@ -153,7 +153,7 @@ class LanguageModel(Closing):
     def hidden_parts(
         self, tokens: Sequence[int] | npt.NDArray[Any], part: int
     ) -> Iterator[npt.NDArray[np.float32]]:
-        """The rows of `hidden`, `part` tokens at a time, so that other work of the device may come between.
+        """The rows of `hidden`, `part` tokens at a time, so that other work can run on the device in between.
 
         Raises: as `hidden`; GraphError where another call has used the model's caches meanwhile."""
         return self._parts(tokens, part, self.decoder.hidden, None, "hidden_parts")
@@ -194,8 +194,8 @@ class LanguageModel(Closing):
     ) -> npt.NDArray[np.float32]:  # fmt: skip
         """The embedding of a text or of tokens, f32 (width,), or of several texts, (n, width): the mean of the states,
         or the first (cls) or last token's; by default as the files say, the last where they do not. `truncate_dim`
-        keeps so many of its first numbers, which `normalize` then brings to length 1. `prompt_name` is that of one of
-        the files' prompts, which then stands before each text; without it their default.
+        keeps that many of its first numbers; then `normalize` scales it to length 1. `prompt_name` names one of the
+        files' prompts, which is put before each text; by default the files' default prompt.
 
         Raises: ShapeError for no tokens and a `truncate_dim` beyond the width, RlxError for a reranker, for an
         unknown pooling or prompt, and for a prompt before tokens; and as `logits`."""
@@ -224,12 +224,13 @@ class LanguageModel(Closing):
         self, query: str, documents: Sequence[str], top_k: int | None = None, return_documents: bool | None = None, *,
         prompt_name: str | None = None, prompt: str | None = None,
     ) -> Any:  # fmt: skip
-        """How well each document answers the query, f32 (n,): the probability of a reranker's first answer, or the
-        score of a cross-encoder's folder, whose system message is `prompt`, the one that has a name in the folder, or
-        its default one. With `top_k` or `return_documents` it is a list as of `SentenceEncoder.rank`.
+        """How well each document answers the query, f32 (n,): the probability of a reranker's first answer, or a
+        cross-encoder's score. The system message of a cross-encoder's folder is `prompt`, the folder's prompt of a
+        given name, or its default. With `top_k` or `return_documents` the result is a list as from
+        `SentenceEncoder.rank`.
 
-        Raises: RlxError for a model that is no reranker, and a prompt for one in GGUF, ShapeError for a document that
-        the context cannot hold, DTypeError for what are no texts."""
+        Raises: RlxError for a model that is no reranker, and for a prompt with a GGUF reranker; ShapeError for a
+        document that does not fit the context; DTypeError for anything but texts."""
         listed = isinstance(documents, (list, tuple))
         if not listed or not all(isinstance(text, str) for text in (query, *documents)):
             raise DTypeError("rank: expected a query and a list of documents, all texts")
@@ -268,26 +269,26 @@ class LanguageModel(Closing):
     ) -> Iterator[str]:  # fmt: skip
         """The text that follows a prompt, piece by piece as it is made.
 
-        It ends after `max_tokens`, at a token by which the model ends its texts, before a text of `stop`, or where the
-        context is full. A temperature of 0 takes the likeliest token each time; else `top_k`, `top_p`, `min_p` and
-        `seed` are as `rlx.sample` takes them: the same on every device for the same logits.
+        It ends after `max_tokens`, at one of the model's end tokens, before a text of `stop`, or when the context is
+        full. A temperature of 0 takes the likeliest token each time; else `top_k`, `top_p`, `min_p` and `seed` are
+        those of `rlx.sample`, whose draws are the same on every device for the same logits.
 
-        With or without a temperature, the logits are changed before, in this order: `repetition_penalty` is that of
-        `rlx.sample` for each token of the prompt and the answer; `logit_bias` adds a number by the id of a token, -inf
-        forbids one; `frequency_penalty` is taken from a token's logit as often as the answer has it, and
-        `presence_penalty` once. With `json_schema` (a dict, or JSON text) the answer is JSON of that schema, with
-        `grammar` a text of llama.cpp's GBNF, or of llguidance's Lark: other tokens are never taken, and the answer ends
-        where it is complete. Both need the package `llguidance`.
+        At any temperature the logits are first changed in this order: `repetition_penalty`, as in `rlx.sample`, for
+        each token of the prompt and the answer; `logit_bias` adds a number by token id (-inf forbids a token); for each
+        token in the answer `frequency_penalty` is subtracted once per occurrence, and `presence_penalty` once. With
+        `json_schema` (a dict, or JSON text) the answer is JSON of that schema, with `grammar` a text of llama.cpp's
+        GBNF, or of llguidance's Lark: other tokens are never taken, and the answer ends where it is complete. Both need
+        the package `llguidance`.
 
-        `lookup` guesses tokens from what has stood in the text before and takes several at once where the guesses are
-        right: the same text, sooner where it repeats itself. With `draft`, a smaller model of the same vocabulary, on
-        any device, makes the guesses, up to `guesses` for each run; `stats` says how many were right. Both are for a
-        temperature of 0 alone, without penalties, bias or grammar: draws from guesses would be others than those of
-        the seed. `adapter` is the name of one that `load_adapter` loaded. `stats` has the counts and times.
+        `lookup` guesses tokens from the text so far and verifies several in one run: the same answer, sooner if the
+        text repeats itself. With `draft`, a smaller model of the same vocabulary, on any device, makes the guesses, up
+        to `guesses` for each run; `stats` says how many were right. Both need a temperature of 0, without penalties,
+        bias or grammar, since sampling with guesses would draw other tokens than the seed's. `adapter` names one that
+        `load_adapter` loaded. `stats` receives the counts and times.
 
-        Raises, all at once: ShapeError for a prompt longer than the context, DTypeError for settings out of range and
-        for grammars that are wrong, GraphError for guesses beside a temperature or of a recurrent model, and for a
-        draft of another vocabulary; RlxError for an adapter that is not loaded, and without llguidance.
+        Raises, when it is called: ShapeError for a prompt longer than the context; DTypeError for settings out of range
+        and for invalid grammars; GraphError for guesses with a temperature or a recurrent model, and for a draft of
+        another vocabulary; RlxError for an adapter that is not loaded, and for a grammar without llguidance.
         """
         sampling, ids = Sampling(temperature, top_k, top_p, seed, min_p), self._ids(prompt)
         penalties = None
@@ -412,7 +413,7 @@ class LanguageModel(Closing):
         if self.config.recurrent and (len(ids) <= len(self._held) or ids[: len(self._held)] != self._held):
             return 0  # a recurrent state cannot be rolled back
         n = min(len(ids) - 1, len(self._held))
-        if self._held[:n] == ids[:n]:  # the usual case, and a hundred times as fast as the loop
+        if self._held[:n] == ids[:n]:  # the usual case, a hundred times faster than the loop
             return n
         return next((i for i in range(n) if self._held[i] != ids[i]), n)
 
@@ -452,8 +453,8 @@ class LanguageModel(Closing):
     def batch(
         self, slots: int, context: int | None = None, pages: int | None = None, lookup: bool = False
     ) -> Batch:
-        """Room for several sequences at once, beside the one of `generate`, with the adapters that are loaded now,
-        caches in `pages`, if any, and with `lookup` guesses from each sequence's own text. Raises: as `Batch`."""
+        """A `Batch` for several sequences at once, with caches of its own (in `pages` if given), the adapters that are
+        loaded now, and with `lookup` guesses from each sequence's own text. Raises: as `Batch`."""
         return Batch(self.decoder, slots, context, self._adapters, pages, lookup)
 
     def chat(
@@ -462,8 +463,8 @@ class LanguageModel(Closing):
         """The model's answer to messages, each {"role": "system", "user" or "assistant", "content": text}, by the
         model's own template; settings as `generate`.
 
-        Raises: RlxError for a model without a template, ModelFormatError for one that fails, DTypeError for what are no
-        such messages."""
+        Raises: RlxError for a model without a template, ModelFormatError for a template that fails, DTypeError for
+        messages of another form."""
         return self.generate(self.chat_ids(messages), max_tokens, **settings)
 
     def chat_ids(
@@ -496,7 +497,7 @@ def half_or_full(what: str, dtype: DTypeLike) -> DType:
 
 
 def _cache_dtype(dtype: DTypeLike, config: LanguageConfig, where: str) -> DType:
-    """The caches' dtype. Raises: DTypeError for one that they cannot have, and for a model without keys and values."""
+    """The caches' dtype. Raises: DTypeError for a dtype that caches cannot have, and for a model without KV caches."""
     kind, a = as_dtype(dtype), config.attention
     if kind.name not in (*FLOATS, "q8_0"):
         raise DTypeError(f"cache {dtype}: expected one of {', '.join(FLOATS)}, q8_0")
@@ -515,7 +516,7 @@ def load_folder(
 ) -> LanguageModel:  # fmt: skip
     """The language model of a Hugging Face folder. Raises: as `rlx.models.load`."""
     fields = Fields(folder.config, str(folder.path / "config.json"))
-    architecture_of(fields)  # so that an unknown architecture is reported before missing weights
+    architecture_of(fields)  # reports an unknown architecture before missing weights
     told, tensors = folder.logit_score(), folder.tensors()
     result = made_of(fields, Arrays(tensors, str(folder.path)), _tokenizer(folder.path), session, context, dtype,
                      activations, cache, split, prefill_chunk, meeting)  # fmt: skip

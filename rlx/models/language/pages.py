@@ -23,8 +23,9 @@ class Pages:
 
     Page 0 belongs to no sequence: what a run writes beyond a sequence's own pages goes there. A full page of tokens is
     identified by these tokens and all before them, and by the adapter; a sequence with the same prefix shares such a
-    known page instead of computing it. A known page is kept when its last sequence has left, until its rows are needed:
-    the least recently used goes first. No run writes into a known page, since tokens are only appended after it.
+    known page instead of computing it. A known page is kept after its last sequence has left, until its rows are
+    needed: the least recently used is evicted first. No run writes into a known page, since tokens are only appended
+    after it.
     """
 
     def __init__(self, count: int, slots: int, context: int) -> None:
@@ -82,7 +83,7 @@ class Pages:
         return True
 
     def room(self, slot: int, length: int, more: int) -> int:
-        """For how many of the `more` tokens beyond `length` a slot has pages, after it takes pages that are free."""
+        """How many of the `more` tokens beyond `length` fit into a slot's pages after it takes free pages for them."""
         self.grow(slot, length + more)
         return min(more, len(self._held[slot]) * ROWS - length)
 

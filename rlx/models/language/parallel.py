@@ -90,7 +90,7 @@ class TensorParallel(Record):
         product, _, kind = rest.rpartition(".")
         a, e = self.config.attention, self.config.experts
         if block == "self_attn" and a is not None:
-            each = product == "" or (a.qk_norm == "heads" and product.endswith("_norm"))  # one number, or row, a head
+            each = product == "" or (a.qk_norm == "heads" and product.endswith("_norm"))  # one number, or row, per head
             n = 1 if each else a.head_size
             if product in ("q_proj", "q_gate") or rest == "sinks":
                 return self._cut(shape, 0, self.heads, a.heads, n)

@@ -19,7 +19,8 @@ _MORE = "such as 'cuda:0=20,cpu'"
 def shares_of(layers_on: str | Mapping[str, int]) -> Shares:
     """The devices of `layers_on`, in the order of the layers.
 
-    Raises: DTypeError for what is no such setting, ShapeError for numbers below 1 and for a device that stands twice.
+    Raises: DTypeError for a setting of another form, ShapeError for numbers below 1 and for a device that is named
+    twice.
     """
     if isinstance(layers_on, str):
         result: list[tuple[str, int | None]] = []

@@ -35,7 +35,7 @@ class Meeting(Record, slots=False):
     world: World
     sessions: Sequence[Session]
     sums: DType | None
-    team: Team | None  # the threads of the ranks; None where these are processes
+    team: Team | None  # the ranks' threads; None if ranks are processes
 
     @property
     def own(self) -> range:
@@ -83,7 +83,7 @@ class Ranks(Record, slots=False):
 
     @property
     def team(self) -> Team | None:
-        """The threads of the ranks, where they are threads."""
+        """The ranks' threads; None if ranks are processes."""
         return self.meeting.team
 
     @classmethod
@@ -103,7 +103,8 @@ class Ranks(Record, slots=False):
             card = f"model {card_of(text).hex()[:8]}"
 
         def who(rank: int) -> Mapping[str, Any]:
-            """A run may write caches in place: the next run overwrites the rows that a failed one leaves."""
+            """The attributes of a rank's collectives. `spoils`: a run may write caches in place, since the next run
+            overwrites the rows that a failed one leaves."""
             return {"over": (AXIS,), "mesh": ((AXIS, count),), "world": meeting.world.name, "rank": rank, "card": card,
                     "spoils": True}  # fmt: skip
 
@@ -113,7 +114,7 @@ class Ranks(Record, slots=False):
 
     @property
     def text(self) -> str:
-        """The devices, and in which dtype they add."""
+        """The devices, and the dtype of their sums."""
         ids = ", ".join(session.info.id for session in self.meeting.sessions)
         where = ids if self.team is not None else f"{ids}, rank {self.meeting.mesh.rank} of {self.meeting.mesh.size}"
         return f"{where} (matrices cut in {self.meeting.mesh.size}, sums in {self.meeting.sums or 'activations'})"
@@ -132,7 +133,7 @@ class Ranks(Record, slots=False):
 
 
 def _said(config: Any, source: Source) -> list[str]:
-    """What ranks compare of a model, one line for each thing."""
+    """The lines that ranks compare to check that they load the same model."""
     lines = [f"rlx {VERSION}", f"settings {config!r}"]
     for name, (shape, dtype) in source.kinds.items():
         line = f"{name} {dtype}{list(shape)}"

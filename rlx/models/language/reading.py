@@ -1,4 +1,4 @@
-"""What embedding and reranking models make of a decoder's states: a vector of a text, or a score of a query and a
+"""What embedding and reranking models compute from a decoder's states: a vector of a text, or a score of a query and a
 document."""
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ F32 = npt.NDArray[np.float32]
 
 
 class Reading(Record):
-    """How states are read: `pooling` for embeddings, and the prompts by name, of which one may stand before each text;
-    of a reranker `rows`, f32 (answers, width), which give the logits of its answers after the last token of `template`
-    with the query and the document in their places."""
+    """How states are read: `pooling` for embeddings, and `prompts` by name, one of which may be put before each text.
+    For a reranker `rows`, f32 (answers, width), give the logits of its answers after the last token of `template`, into
+    which the query and the document are inserted."""
 
     pooling: Pooled = "last"
     rows: F32 | None = None
@@ -40,7 +40,7 @@ class Reading(Record):
     default_prompt: str | None = None
 
     def before(self, name: str | None, where: str) -> str:
-        """What stands before each text. Raises: RlxError for the name of no prompt."""
+        """The text to put before each text. Raises: RlxError for an unknown name of a prompt."""
         name = self.default_prompt if name is None else name
         if name is not None and name not in self.prompts:
             there = f"it has {', '.join(sorted(self.prompts))}" if self.prompts else "its files have none"
@@ -48,7 +48,8 @@ class Reading(Record):
         return "" if name is None else self.prompts[name]
 
     def prompt(self, tokenizer: LanguageTokenizer, query: str, document: str, where: str) -> list[int]:
-        """The tokens of a query and a document. Marks that stand in these are letters. Raises: RlxError."""
+        """The tokens of a query and a document. Special tokens written in these are plain characters. Raises:
+        RlxError."""
         if self.rows is None:
             raise RlxError(f"{where} is no reranker; embed() gives vectors, whose products are similarities")
         if not self.template:
@@ -88,8 +89,8 @@ class ChatReading(Reading):
     def prompt(
         self, tokenizer: LanguageTokenizer, query: str, document: str, where: str, system: str | None = None
     ) -> list[int]:
-        """The tokens of a query and a document by the chat template, behind a `system` message, or the folder's default
-        one. Raises: RlxError, ShapeError for more tokens than the folder says."""
+        """The tokens of a query and a document by the chat template, after a `system` message or the folder's default
+        one. Raises: RlxError, ShapeError for more tokens than the folder allows."""
         assert self.told is not None
         before = self.before(None, where) if system is None else system
         messages = [{"role": "system", "content": before}] if before else []
@@ -105,7 +106,7 @@ class ChatReading(Reading):
         return ids
 
     def score(self, state: F32) -> float:
-        """The difference of the logits, through the activation."""
+        """The activation of the difference of the two logits."""
         assert self.rows is not None and self.told is not None
         logits = self.rows.astype(np.float64) @ state
         apart = float(logits[0] - (logits[1] if len(logits) > 1 else 0.0))
@@ -113,8 +114,8 @@ class ChatReading(Reading):
 
 
 def chat_reading(told: LogitScore, tensors: Mapping[str, Any], config: LanguageConfig, where: str) -> ChatReading:
-    """The reading of a cross-encoder's folder, whose tensors have the matrix of logits. Raises: ModelFormatError for
-    logits that are more than a product with it."""
+    """The reading of a cross-encoder's folder; `tensors` include the output matrix. Raises: ModelFormatError for logits
+    that are not simply a product with that matrix."""
     if config.logit_scale != 1.0 or config.logit_softcap is not None:
         raise ModelFormatError(f"{where}: is a cross-encoder with scaled or capped logits, which are not there")
     names = ("lm_head.weight", "model.embed_tokens.weight", "embed_tokens.weight")
@@ -132,7 +133,7 @@ def chat_reading(told: LogitScore, tensors: Mapping[str, Any], config: LanguageC
 
 
 def reading_of(file: GgufFile) -> Reading:
-    """How an open file of a decoder wants its states read. Raises: ModelFormatError."""
+    """The reading that a decoder's open file asks for. Raises: ModelFormatError."""
     pooling, scores = pooling_of(file), file.tensors.get(SCORES)
     if pooling != "rank":
         if scores is not None:
@@ -153,8 +154,8 @@ def reading_of(file: GgufFile) -> Reading:
 
 
 def pooled(states: F32, pooling: Pooled = "last", normalize: bool = True, truncate_dim: int | None = None) -> F32:
-    """One vector, f32 (width,), of the states after a text's tokens, f32 (tokens, width), or the first numbers of
-    it."""
+    """The embedding, f32 (width,) or its first `truncate_dim` numbers, from the states after a text's tokens, f32
+    (tokens, width)."""
     vector = states.mean(0, dtype=np.float64) if pooling == "mean" else states[0 if pooling == "cls" else -1]
     vector = vector[:truncate_dim]
     size = float(np.linalg.norm(vector)) if normalize else 1.0

@@ -183,5 +183,5 @@ def delta(b: Blocks, x: Tensor, index: int) -> Tensor:
 
 
 def _unit(x: Tensor) -> Tensor:
-    """The vectors of the last axis divided by their length, as Qwen's kernels do it."""
+    """The vectors along the last axis divided by their length, as Qwen's kernels compute it."""
     return x * ops.rsqrt(ops.sum(x * x, axis=-1, keepdims=True) + 1e-6)

@@ -1,4 +1,4 @@
-"""What shapes the logits of one sequence before a token is picked: penalties for its tokens, and a constraint."""
+"""What changes the logits of one sequence before a token is picked: penalties for its tokens, and a constraint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlx.records import Record, replace
 
 
 class Constraint(Protocol):
-    """Which tokens may come next in a sequence, as of a grammar."""
+    """Which tokens may come next in a sequence, as by a grammar."""
 
     def mask(self, words: npt.NDArray[np.int32]) -> None:
         """Writes the bits of the tokens that may come next: bit b of word w is token 32 w + b."""
@@ -60,7 +60,7 @@ class Penalties:
 
 
 class Shaping(Record):
-    """The penalties and the constraint of a sequence that runs alone, if any; falsy where there is neither."""
+    """The penalties and the constraint of a sequence that runs alone; falsy if there is neither."""
 
     vocabulary: int
     penalties: Penalties | None = None
@@ -81,11 +81,11 @@ class Shaping(Record):
         return self.constraint is not None and self.constraint.take(token)
 
     def picking(self, plain: Picking) -> Picking:
-        """The picking of `plain` together with these penalties and this constraint."""
+        """The picking `plain`, extended for these penalties and this constraint."""
         return replace(plain, masked=self.constraint is not None, penalized=self.penalties is not None)
 
     def inputs(self) -> dict[str, Any]:
-        """The inputs for these of the program that picks the next token."""
+        """The program's inputs for penalties and constraint when it picks the next token."""
         made: dict[str, Any] = {}
         if self.penalties is not None:
             made = {"scale": self.penalties.scale[None], "shift": self.penalties.shift[None]}

@@ -10,10 +10,10 @@ _ENDS = {"stop": "at the end of the answer", "length": "after max_tokens", "cont
 
 
 class Stats(Record, frozen=False):
-    """The counts and times of a `generate`: tokens of the prompt that were computed (`reused` lay in the caches
-    already), tokens made, seconds until the first of them and after it, seconds in which programs were built before,
-    bytes of weights that a token reads, the device or devices, the bytes of keys and values there, tokens that were
-    guessed and how many of those guesses were right, and why it ended."""
+    """The counts and times of a `generate`: prompt tokens that were computed (`reused` were in the caches already),
+    tokens generated, seconds until the first of them and after it, seconds spent building programs before, bytes of
+    weights that are read per token, the device or devices, the bytes of KV caches there, guessed tokens and how many of
+    them were accepted, and why it ended."""
 
     prompt: int = 0
     reused: int = 0
@@ -30,7 +30,7 @@ class Stats(Record, frozen=False):
 
     @property
     def rate(self) -> float:
-        """Tokens a second after the first one; 0 where there are none."""
+        """Tokens a second after the first one; 0 if there are no more."""
         return (self.tokens - 1) / self.rest_seconds if self.tokens > 1 and self.rest_seconds else 0.0
 
     def __str__(self) -> str:
@@ -53,6 +53,6 @@ class Stats(Record, frozen=False):
 
 
 def named_bytes(count: float) -> str:
-    """A number of bytes with three digits, or as many as stand before the point."""
+    """A number of bytes in MB or GB, with three significant digits, or all digits before the point."""
     number, unit = (count / 1e9, "GB") if count >= 1e9 else (count / 1e6, "MB")
     return f"{number:,.0f} {unit}" if number >= 1000 else f"{number:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""StopTexts: a stream of text that ends before the first of some texts."""
+"""StopTexts: a stream of text that ends before the first occurrence of a stop text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rlx.errors import DTypeError
 
 
 class StopTexts:
-    """Text comes in by `push`, and goes out except for what may be the beginning of a stop text."""
+    """`push` takes text and returns it, but holds back an end that may be the beginning of a stop text."""
 
     def __init__(self, stops: Iterable[str]) -> None:
         if not isinstance(stops, Iterable):
@@ -21,7 +21,7 @@ class StopTexts:
         self._held = ""
 
     def push(self, text: str) -> str:
-        """The text that is known to stand before any stop text; nothing once one has come."""
+        """The text that is known to precede any stop text; nothing after one was found."""
         if self.found is not None:
             return ""
         self._held += text
@@ -36,11 +36,11 @@ class StopTexts:
         return ready
 
     def _overlap(self, stop: str) -> int:
-        """How many characters at the end may begin the stop text."""
+        """How many characters at the end of the held text may begin the stop text."""
         most = min(len(stop) - 1, len(self._held))
         return next((n for n in range(most, 0, -1) if self._held.endswith(stop[:n])), 0)
 
     def end(self) -> str:
-        """What was held back, when no more text comes."""
+        """The text that was held back; called when no more text comes."""
         ready, self._held = ("" if self.found is not None else self._held), ""
         return ready

@@ -250,7 +250,7 @@ class ModelWeights:
         recipe = self._architecture.find(name, self.config, self._names)
         if name == "embed_tokens.weight" and self.config.tied and self._table not in self._names:
             recipe = Recipe((self._head,)) if self._head in self._names else recipe
-        if name == "lm_head.weight" and self.config.tied:  # a rank's rows of it beside all embeddings
+        if name == "lm_head.weight" and self.config.tied:  # a rank stores its rows of it besides all embeddings
             recipe = Recipe((self._table if self._table in self._names else self._head,))
         part = self._part(name, shape)
         shape, own = shape if part is None else part.whole, shape
@@ -303,7 +303,7 @@ class ModelWeights:
         return self._own(result)
 
     def apart(self, bare: str) -> bool:
-        """Whether this matrix combines the matrices of several modules of transformers' class."""
+        """Whether this matrix is several modules' matrices joined (modules of transformers' class)."""
         return self._architecture.apart is not None and self._architecture.apart in bare
 
     def _own(self, name: str) -> str:

@@ -183,7 +183,7 @@ def _settings(f: Fields, config: LanguageConfig, family: Family) -> dict[str, An
 
 
 def _of_attention(f: Fields, config: LanguageConfig, a: Attention, family: Family) -> dict[str, Any]:
-    """The settings of heads and RoPE. Where layers differ, those without attention have 0 KV heads."""
+    """The settings of heads and RoPE. If some layers have no attention, they are listed with 0 KV heads."""
     heads = [a.kv_heads * (mixer in ("attention", "latent", "hybrid")) for mixer in config.mixers]
     settings: dict[str, Any] = {
         "attention.head_count": a.heads, "attention.head_count_kv": a.kv_heads if all(heads) else heads,
@@ -223,7 +223,7 @@ def _of_attention(f: Fields, config: LanguageConfig, a: Attention, family: Famil
 
 
 def _listed(weights: ModelWeights, family: Family, config: LanguageConfig) -> dict[str, list[float]]:
-    """Tensors of one number that GGUF stores as settings with a number for each layer."""
+    """One-number tensors of layers that GGUF stores as settings: a list with a number for each layer."""
     return {
         key: [float(np.asarray(weights.value(f"layers.{i}.{part}")).reshape(())) for i in range(config.layers)]
         for part, key in family.listed.items()
@@ -285,7 +285,7 @@ def _tensors(
 
 
 def _divisors(rope: Rope) -> Made:
-    """What Llama 3's scaling divides each frequency by."""
+    """The divisors of the frequencies by Llama 3's scaling."""
     s = rope.scaling
     assert isinstance(s, Llama3Scaling)
     factors = llama3_factors(rope.base, rope.width, {
@@ -295,7 +295,7 @@ def _divisors(rope: Rope) -> Made:
 
 
 def _factor(config: LanguageConfig, name: str) -> Any:
-    """The factor of a product with a weight, or of rows gathered from it."""
+    """The factor of a product with a weight, or of the embeddings that are looked up in it."""
     if name in ("embed_tokens.weight", "lm_head.weight"):
         return np.float32(config.embedding_scale if name.startswith("embed") else config.logit_scale)
     return config.multiplier(name.removesuffix(".weight")) if name.endswith(".weight") else None

@@ -26,8 +26,8 @@ Attribute = onnx.AttributeProto
 
 
 def parse(source: Any, blocks: dict[int, memoryview] | None = None) -> tuple[Any, Path | None]:
-    """The ModelProto of a path, bytes or ModelProto, and the folder its external data lies in. `blocks` takes the long
-    raw_data of initializers, by their numbers, in place of the message.
+    """The ModelProto of a path, bytes or ModelProto, and the folder its external data lies in. The long raw_data of
+    initializers goes to `blocks`, by their numbers, instead of into the message.
 
     Raises: ModelFormatError.
     """

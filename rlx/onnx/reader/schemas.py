@@ -21,7 +21,8 @@ from rlx.onnx.reader.read import check_text
 
 
 class Schema:
-    """onnx's schema of an operator, with what each of its nodes asks for; onnx makes all of that at every access."""
+    """onnx's schema of an operator, with copies of the properties that each node needs: onnx builds them anew at every
+    access."""
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw

@@ -33,7 +33,7 @@ def dims_of(proto: Any, what: str) -> tuple[int, ...]:
 
 
 def to_array(proto: Any, what: str, folder: Path | None, raw: memoryview | None = None) -> Array:
-    """The values of a tensor, external data read from `folder`; `raw` is its raw_data, where that was taken out of the
+    """The values of a tensor, external data read from `folder`; `raw` is its raw_data, if that was taken out of the
     message.
 
     Raises: ModelFormatError when its data is not as long as its dims say; UnsupportedOp for its element type.
@@ -51,13 +51,13 @@ def to_array(proto: Any, what: str, folder: Path | None, raw: memoryview | None 
         return _elements(_external(proto, what, folder, nbytes), dtype, count).reshape(dims)
     filled = [f for f in _FIELDS if len(getattr(proto, f))]
     if raw is not None or proto.HasField("raw_data"):
-        data: bytes | memoryview = proto.raw_data if raw is None else raw  # each look at the field makes a copy
+        data: bytes | memoryview = proto.raw_data if raw is None else raw  # each access to the field copies it
         if len(data) != nbytes or filled:
             raise ModelFormatError(
                 f"{what}: {list(dims)} of {dtype} takes {nbytes} bytes, raw_data has {len(data)}"
                 + (f", and {filled[0]} is filled too" if filled else "")
             )
-        held = data if raw is None else bytes(data)  # aligned, and without the rest of the file
+        held = data if raw is None else bytes(data)  # an aligned copy, which does not keep the file in memory
         return _elements(np.frombuffer(held, np.uint8), dtype, count).reshape(dims)
     numbers = len(getattr(proto, filled[0])) if filled else 0
     expected = nbytes if bits < 8 else count

@@ -1,4 +1,4 @@
-"""Control flow: cond as If, while_loop as Loop, scan as Scan. Captures are read from the graph around."""
+"""Control flow: cond as If, while_loop as Loop, scan as Scan. Captures are read from the enclosing graph."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _BOOL, _COUNT = TensorType((), bool_), TensorType((), i64)
 def _graph(
     d: Draft, body: Graph, captured: Sequence[Value], own: int = 0, before: Sequence[TensorType] = ()
 ) -> GraphProto:
-    """A body as an ONNX graph. The first `own` of its inputs are its own inputs, given anew each step, after inputs of
-    the types `before`, which it does not read; `captured` are the values of the others and of its captures."""
+    """A body as an ONNX graph. Its ONNX inputs are unread ones of the types `before`, then the first `own` inputs of
+    the body, which change at each step; `captured` are the values of the other inputs and of the captures."""
     inner = d.inner()
     leaves = [*body.inputs.values(), *body.params.values()]
     unread = [info(inner.name(f"{body.name}.unread"), t) for t in before]
@@ -42,8 +42,7 @@ def cond(d: Draft, node: Node, inputs: list[Value]) -> Sequence[Value]:
 
 @writes("while_loop")
 def while_loop(d: Draft, node: Node, inputs: list[Value]) -> Sequence[Value]:
-    """A Loop without the limit of steps: at its limit ONNX ends the loop as if it were done, while rlx stops the
-    run."""
+    """A Loop without `max_steps`: at the limit ONNX would end the loop normally, while rlx fails the run."""
     n, dtypes = len(node.outputs), [t.dtype for t in node.outputs]
     body = _graph(d, node.attrs["body"], inputs[1 + n :], n, (_COUNT, _BOOL))
     return d.ops("Loop", [None, *inputs[: 1 + n]], dtypes, body=body)

@@ -29,7 +29,8 @@ class Value(NamedTuple):
 
 
 class Draft:
-    """The nodes written so far, in order, and the constants they read; `label` names the rlx node being written."""
+    """The nodes written so far, in order, and the constants that they read; `label` names the rlx node being
+    written."""
 
     def __init__(self, opset: int, reserved: Iterable[str]) -> None:
         self.opset = opset
@@ -99,7 +100,7 @@ class Draft:
         return self._casts[key]
 
     def wide(self, v: Value) -> Value:
-        """f16 and bf16 as f32, u8, i8 and bool as i32: the dtypes that values are computed in."""
+        """The value in the dtype of computation: f16 and bf16 as f32; u8, i8 and bool as i32."""
         if v.dtype.is_half:
             return self.cast(v, f32)
         return self.cast(v, i32) if not v.dtype.is_float and v.dtype not in (i32, i64) else v

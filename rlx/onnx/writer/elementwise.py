@@ -1,4 +1,4 @@
-"""Elementwise ops: the operator of the same meaning where ONNX has one, else their expression, node by node."""
+"""Elementwise ops: the ONNX operator of the same meaning if there is one, else their expression, node by node."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _isinf(d: Draft, x: Value, attrs: Attrs) -> Value:
     return d.op("IsInf", x, dtype=bool_, **signs)
 
 
-# For f32 only: their attributes are f32, which would round the attributes of values in f64.
+# For f32 only: ONNX's attributes are f32, too inexact for f64 values.
 DIRECT: dict[str, Direct] = {
     "relu": _plain("Relu"),
     "sigmoid": _plain("Sigmoid"),
@@ -66,7 +66,7 @@ DIRECT: dict[str, Direct] = {
 
 
 def _direct(d: Draft, x: Value, op: str, attrs: Attrs) -> Value | None:
-    """An op of f32 values as the operator of the same meaning; None where there is none."""
+    """An op on f32 values as the ONNX operator of the same meaning; None if there is none."""
     direct = DIRECT.get(op)
     return direct(d, x, attrs) if direct is not None and x.dtype == f32 else None
 
@@ -96,8 +96,8 @@ def elementwise(d: Draft, node: Node, inputs: list[Value]) -> Sequence[Value]:
 def trees(
     d: Draft, roots: Sequence[Expr], inputs: list[Value], shape: tuple[int, ...] | None = None
 ) -> list[Value]:
-    """The roots' values, in the shapes to which their inputs broadcast; equal parts are written once. `shape` is that
-    of the elements that "index" counts."""
+    """The roots' values, in the shapes to which their inputs broadcast; common subexpressions are written once. "index"
+    counts the elements of `shape`."""
     values: dict[Expr, Value] = {}
     for e in linearize(roots):
         if e.prim == "index":
@@ -109,7 +109,7 @@ def trees(
 
 
 def _value(d: Draft, e: Expr, args: list[Value], inputs: list[Value]) -> Value:
-    """The value of a part, in the dtype it is computed in: a part of a half dtype is only cast and keeps it."""
+    """The value of an expression in its dtype of computation; only inputs and casts may stay in a half dtype."""
     if e.prim == "arg":
         v = inputs[int(e.value or 0)]
         return v if v.dtype.is_half else _worked(d, v)
@@ -128,7 +128,7 @@ def _worked(d: Draft, v: Value) -> Value:
 
 
 def _shaped(d: Draft, node: Node, v: Value, root: Expr) -> Value:
-    """The value in the node's shape, where the inputs the root reads do not give it."""
+    """The value expanded to the node's shape, if the inputs that the root reads do not broadcast to it."""
     read = {int(e.value or 0) for e in linearize([root]) if e.prim == "arg"}
     shape = node.outputs[0].shape
     read_shape = broadcast_shapes(*(node.inputs[i].shape for i in read)) if read else ()

@@ -27,7 +27,7 @@ def _dft(d: Draft, z: Value, node: Node, axis: int, inverse: bool, onesided: boo
 
 @writes("fft")
 def fft(d: Draft, node: Node, inputs: list[Value]) -> Value:
-    """DFT takes a batch in front: a single line gets one."""
+    """DFT needs a leading batch axis: a 1-D signal gets one."""
     x = node.inputs[0]
     z = d.reshape(inputs[0], (1, *x.shape)) if x.ndim == 2 else inputs[0]
     spectrum = _dft(d, z, node, max(x.ndim, 3) - 2, node.attrs["inverse"])
@@ -36,7 +36,7 @@ def fft(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 @writes("rfft")
 def rfft(d: Draft, node: Node, inputs: list[Value]) -> Value:
-    """The inverse direction is the conjugate of the result."""
+    """For the inverse direction the result is conjugated."""
     x = node.inputs[0]
     lines = (*x.shape, 1) if x.ndim > 1 else (1, *x.shape, 1)
     spectrum = _dft(d, d.reshape(inputs[0], lines), node, len(lines) - 2, False, onesided=True)
@@ -47,8 +47,8 @@ def rfft(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 @writes("irfft")
 def irfft(d: Draft, node: Node, inputs: list[Value]) -> Value:
-    """The real part of the transform of the given half, in which elements that have a mirror image count twice: ONNX
-    Runtime transforms no half of a spectrum."""
+    """The real part of the transform of the half spectrum, in which elements that have a mirror image count twice,
+    since ONNX Runtime cannot invert a half spectrum."""
     x, n = node.inputs[0], node.attrs["n"]
     count = min(x.shape[-2], half(n))
     z = d.reshape(inputs[0], (1, *x.shape)) if x.ndim == 2 else inputs[0]

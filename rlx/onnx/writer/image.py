@@ -1,4 +1,4 @@
-"""Pictures: convolutions and their gradients, pools, resize, grid_sample."""
+"""Ops on images: convolutions and their gradients, pools, resize, grid_sample."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def conv_transpose(d: Draft, node: Node, inputs: list[Value]) -> Value:
     a = node.attrs
     x, w, *bias = _working(d, node, inputs)
     if any(extra >= s for extra, s in zip(a["output_padding"], a["strides"], strict=True)):
-        # ONNX allows such pads under dilation, but ONNX Runtime refuses them.
+        # With dilation ONNX allows an output_padding of a stride or more, but ONNX Runtime does not.
         result = _spread(d, x, w, node, node.outputs[0].shape[2:])
         column = (-1,) + (1,) * len(a["strides"])
         result = d.op("Add", result, d.reshape(bias[0], column)) if bias else result
@@ -68,7 +68,7 @@ def conv_grad_input(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 
 def _spread(d: Draft, x: Value, w: Value, node: Node, sizes: Sequence[int]) -> Value:
-    """A transposed convolution without pads, cut or filled up to the sizes: ONNX limits how far pads may reach."""
+    """A transposed convolution without pads, then cut or padded to the sizes, since ONNX limits pads."""
     a, kernel = node.attrs, node.inputs[1].shape[2:]
     result = d.op("ConvTranspose", x, w, kernel_shape=list(kernel), **_geometry(a))
     lengths = [
@@ -88,8 +88,8 @@ def _spread(d: Draft, x: Value, w: Value, node: Node, sizes: Sequence[int]) -> V
 
 @writes("conv_grad_weight")
 def conv_grad_weight(d: Draft, node: Node, inputs: list[Value]) -> Value:
-    """A convolution of the input with the gradient, in which samples and channels change places, strides and dilations
-    too."""
+    """A convolution of the input with the gradient: the batch and channel axes are swapped, and so are strides and
+    dilations."""
     a, out = node.attrs, node.outputs[0]
     x, d_type = node.inputs
     groups, n, spatial = a["groups"], len(a["kernel"]), x.shape[2:]
@@ -113,7 +113,7 @@ def conv_grad_weight(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 
 def _reach(node: Node) -> tuple[list[tuple[int, int]], list[int]]:
-    """The pads for which ONNX, rounding down, has the op's windows; and the dilations."""
+    """The pads with which ONNX, rounding down, has as many windows as the op; and the dilations."""
     a, spatial = node.attrs, node.inputs[0].shape[2:]
     dilations = list(a.get("dilations", (1,) * len(spatial)))
     counts = pool_counts(node.op.name, node.inputs[0].shape, a)
@@ -140,7 +140,7 @@ def max_pool(d: Draft, node: Node, inputs: list[Value]) -> Value:
     pads, dilations = _reach(node)
     x = d.wide(inputs[0])
     if any(n >= k for pair, k in zip(pads, node.attrs["kernel"], strict=True) for n in pair):
-        # Under dilation pads may be longer than the kernel has taps, which ONNX Runtime refuses.
+        # With dilation pads may exceed the kernel's number of taps, which ONNX Runtime refuses.
         x = d.op("Pad", x, d.ints(_ends([(0, 0), (0, 0), *pads])), d.like(-math.inf, x))
         pads = [(0, 0)] * len(pads)
     return d.narrow(d.op("MaxPool", x, **_windows(node, pads, dilations)), node.outputs[0].dtype)
@@ -148,7 +148,7 @@ def max_pool(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 @composes("max_pool_grad")
 def max_pool_grad(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """The gradient added at each window's largest element: the first of equals, the first NaN."""
+    """The gradient added at each window's largest element: the first of equal ones, or the first NaN."""
     x, gradient = inputs
     graph, n, size = x.graph, len(attrs["kernel"]), math.prod(x.shape[2:])
     lines, taps, positions = x.shape[0] * x.shape[1], math.prod(attrs["kernel"]), math.prod(gradient.shape[2:])
@@ -173,7 +173,7 @@ def max_pool_grad(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     tap = apply("argmax", hit, axis=1, keepdims=False, select_last_index=False)
     at = tap * positions + graph.constant(np.arange(positions))
     chosen = apply("gather", graph.constant(places.reshape(-1)), at, axis=0)
-    # The gradient of a window of padding alone goes to an index out of range, which the scatter drops.
+    # The gradient of a window of only padding goes to an index out of range, which the scatter drops.
     first_hits = apply("max", hit, axes=(1,), keepdims=False)
     chosen = apply("where", apply("equal", first_hits, 1), chosen, graph.constant(size, chosen.dtype))
     updates = apply("reshape", gradient, shape=(lines, positions))
@@ -183,7 +183,7 @@ def max_pool_grad(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 
 @writes("avg_pool")
 def avg_pool(d: Draft, node: Node, inputs: list[Value]) -> Value:
-    """The mean with all padding counted; where the op divides by another number, times the ratio of the two."""
+    """The mean that counts all padding, times the ratio of divisors where the op divides by another number."""
     pads, dilations = _reach(node)
     x, out = d.wide(inputs[0]), node.outputs[0]
     windows = _windows(node, pads, dilations)
@@ -201,14 +201,14 @@ def avg_pool(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 
 def _by_operator(t: Tensor, a: Attrs) -> bool:
-    """Whether Resize surely reads the same elements, although it computes coordinates in f32."""
+    """Whether Resize certainly reads the same elements, although it computes coordinates in f32."""
     if t.ndim != 4 or a["sizes"][:2] != t.shape[:2] or not t.dtype.is_float or t.dtype == f64:
         return False
     if not all(s == size / n for n, size, s in zip(t.shape, a["sizes"], a["scales"], strict=True)):
         return False
     if a["exclude_outside"] and a["mode"] != "cubic":
         return False
-    # Whole multiples have no ties that rounding could change.
+    # Integer scales have no ties that rounding could change.
     return a["mode"] != "nearest" or all(size % n == 0 for n, size in zip(t.shape, a["sizes"], strict=True))
 
 

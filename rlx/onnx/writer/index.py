@@ -22,7 +22,7 @@ def _known_inside(indices: Tensor, n: int) -> bool:
 
 
 def _clamped(d: Draft, indices: Value, t: Tensor, n: int) -> Value:
-    """Indices clamped to the axis: in rlx one out of range means the nearest end, in ONNX it is an error."""
+    """Indices clamped to the axis: in rlx an index out of range reads the nearest end, in ONNX it is an error."""
     if _known_inside(t, n):
         return indices
     return d.op("Clip", indices, d.like(-n, indices), d.like(n - 1, indices))
@@ -38,7 +38,7 @@ def gather(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 @writes("one_hot")
 def one_hot(d: Draft, node: Node, inputs: list[Value]) -> Value:
-    """A comparison of positions with the index: runtimes have OneHot itself for few combinations of types."""
+    """A comparison of positions with the index, since runtimes support OneHot for few combinations of dtypes."""
     a, t = node.attrs, node.inputs[0]
     depth, axis, dtype = a["depth"], a["axis"], a["dtype"]
     index = d.cast(inputs[0], i64)
@@ -54,7 +54,7 @@ def one_hot(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 @writes("scatter", "scatter_elements")
 def scatter(d: Draft, node: Node, inputs: list[Value]) -> Value | Sequence[Value]:
-    """ScatterElements; updates out of range, which ONNX forbids, go to an added element that is cut off again."""
+    """ScatterElements. Updates out of range, which ONNX forbids, go to an extra element that is cut off afterwards."""
     a, out = node.attrs, node.outputs[0]
     indices, updates = node.inputs[0], node.inputs[1]
     axis, length = a["axis"], a["length"]

@@ -1,4 +1,4 @@
-"""Matrix products, by group of rows too."""
+"""Matrix products, also grouped ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _member(sizes: Tensor, rows: int) -> Tensor:
 
 
 def _result(a: Tensor, b: Tensor) -> tuple[DType, DType]:
-    """The dtype of a product, and the one it is computed in."""
+    """The dtype of a product, and its dtype of computation."""
     dtype = promote(a.dtype, b.dtype)
     return dtype, working(dtype)
 
@@ -83,7 +83,7 @@ def grouped_matmul_grad(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 
 @composes("lora_matmul")
 def lora_matmul(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """Its products and sum in the dtype it is computed in, so that f16 and bf16 are rounded once."""
+    """The products and their sum in the dtype of computation, so that f16 and bf16 are rounded once."""
     dtype, work = _result(*inputs[:2])
     rule = get_op("lora_matmul").decompose
     assert rule is not None

@@ -1,4 +1,4 @@
-"""Movement: reshape, transpose, expand, slice, concat, pad; and windows whose start only a run knows."""
+"""Movement: reshape, transpose, expand, slice, concat, pad; and slices whose start is known only at run time."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def dynamic_slice(d: Draft, node: Node, inputs: list[Value]) -> Value:
         return inputs[0]
     first = _first(d, inputs[1], node.inputs[0].shape, sizes)
     part = d.op("Slice", inputs[0], first, d.op("Add", first, d.ints(sizes)))
-    return d.reshape(part, sizes)  # gives the shape, which shape inference cannot know
+    return d.reshape(part, sizes)  # states the shape, which shape inference cannot know
 
 
 @writes("dynamic_update_slice")

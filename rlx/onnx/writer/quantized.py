@@ -1,4 +1,4 @@
-"""Packed weights, which ONNX has no type for: they are written as the f32 numbers that they stand for, exactly."""
+"""Packed weights, for which ONNX has no type: they are dequantized, exactly, to f32."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlx.packed import PackedArray
 
 
 def unpacked(graph: Graph) -> Graph:
-    """The graph with packed weights as tensors of f32, in bodies too; the graph itself where it has none."""
+    """The graph with packed weights as f32 tensors, in bodies too; the graph itself if it has none."""
     if not any(t.dtype.is_packed for t in graph.tensors()):
         return graph
     new, integers = Rewriter(graph), _integers()
@@ -20,7 +20,7 @@ def unpacked(graph: Graph) -> Graph:
         elif bodies(node):
             attrs = map_bodies(node.attrs, unpacked)
             new.put(node.outputs, new.add(node.op, inputs, attrs, node.label))
-        elif node.op.moves_data:  # it moves the numbers as it moved their blocks
+        elif node.op.moves_data:  # the same op moves the f32 elements
             new.put(node.outputs, new.add(node.op, inputs, node.attrs, node.label))
         elif node.op in integers or _is_of_several(node):
             new.put(node.outputs, _decomposed(new, node, inputs))
@@ -42,17 +42,17 @@ def _leaf(graph: Graph, node: Node) -> Tensor:
 
 
 def _integers() -> frozenset[Op]:
-    """The ops that are products of integers, among those registered by now."""
+    """The integer products among the ops registered so far."""
     return frozenset(get_op(op.integers) for op in REGISTRY.values() if op.integers)
 
 
 def _is_of_several(node: Node) -> bool:
-    """Whether the node is more than a product with a packed weight, or the weight itself."""
+    """Whether the node reads a packed weight and is neither a plain product with it nor its dequantization."""
     return bool(node.op.packed) and len(node.inputs) > 1 and "transpose_q" not in node.attrs
 
 
 def _decomposed(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The ops that the node decomposes into: of a product of integers the product of rounded numbers in f32."""
+    """The ops that the node decomposes into; for an integer product, an f32 product of rounded activations."""
     body = Graph(node.op.name)
     leaves = [body.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(node.inputs)]
     assert node.op.decompose is not None
@@ -62,7 +62,7 @@ def _decomposed(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> tuple[
 
 
 def _computed(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Tensor:
-    """The node's result: the weight itself, or a product with it."""
+    """The node's result: the dequantized weight, or a product with it."""
     wanted = node.output.dtype
     product = inputs[0]
     if node.op.contracts and len(inputs) == 3:

@@ -29,7 +29,7 @@ def reduce(d: Draft, node: Node, inputs: list[Value]) -> Value:
     axes, out = node.attrs["axes"], node.outputs[0]
     x = d.wide(inputs[0])
     if x.dtype == i32 and not node.op.picks:
-        x = d.cast(x, i64)  # i64, so that the low 32 bits are right whatever a runtime does on overflow
+        x = d.cast(x, i64)  # i64, so that the low 32 bits are correct however a runtime handles overflow
     if axes:
         x = d.op(_REDUCE[node.op.name], x, d.ints(axes), keepdims=int(node.attrs["keepdims"]))
     return d.narrow(x, out.dtype)
@@ -46,8 +46,8 @@ def cumsum(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 @composes("cumprod")
 def cumprod(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """A scan in log₂ n steps, each multiplying by the element 1, 2, 4, … places before: another order than one by one.
-    Floats are in f64, where partial products neither overflow nor vanish before the whole does."""
+    """A scan in log₂ n steps, which multiply by the element 1, 2, 4, … places before, so in another order than a
+    running product. Floats are in f64, where partial products do not overflow or underflow unless the whole does."""
     (x,) = inputs
     axis, back = attrs["axis"], attrs["reverse"]
     result = sum_dtype(x.dtype)
@@ -92,7 +92,7 @@ def logsumexp(d: Draft, node: Node, inputs: list[Value]) -> Value:
 
 
 def _not_f64(node: Node) -> bool:
-    """Whether the node is not in f64: attributes and statistics of ONNX's norms are f32, so f64 is composed."""
+    """Whether the node is not in f64. Attributes and statistics of ONNX's norms are f32, so f64 is decomposed."""
     return node.inputs[0].dtype != f64
 
 

@@ -149,7 +149,7 @@ def _fmod(d: Draft, a: Value, b: Value) -> Value:
 
 
 def _turned(d: Draft, r: Value, b: Value) -> Value:
-    """Where a remainder is not 0 and its sign is not the divisor's."""
+    """Where a remainder is not 0 and its sign differs from the divisor's."""
     zero = d.like(0, r)
     signs = d.op("Xor", d.compare("Less", r, zero), d.compare("Less", b, zero))
     return d.op("And", signs, d.op("Not", d.compare("Equal", r, zero)))
@@ -161,7 +161,7 @@ def _mod(d: Draft, a: Value, b: Value) -> Value:
 
 
 def _floordiv(d: Draft, a: Value, b: Value) -> Value:
-    """NumPy's floor_divide: by way of the remainder, so that the quotient is never one too large."""
+    """NumPy's floor_divide, computed from the remainder, so that the quotient is never one too large."""
     r = _fmod(d, a, b)
     q = d.op("Div", d.op("Sub", a, r), b)
     q = d.where(_turned(d, r, b), d.op("Sub", q, d.like(1.0, q)), q)
@@ -261,7 +261,7 @@ def _shr(d: Draft, a: Value, b: Value) -> Value:
 
 
 def _power(d: Draft, a: Value, b: Value) -> Value:
-    """An integer power by repeated squaring, which wraps; a negative exponent gives the truncated real value."""
+    """An integer power by repeated squaring, which wraps; a negative exponent gives the real value, truncated."""
     one, zero = d.like(1, a), d.like(0, a)
     negative = d.compare("Less", b, zero)
     left = d.where(negative, zero, b)

@@ -1,4 +1,4 @@
-"""The table of writers: op → function that writes its ONNX nodes; and the ops written with others first."""
+"""The table of writers: op → function that writes its ONNX nodes; and the decompositions of ops without one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPOSITIONS: dict[str, Decompose] = {}  # takes precedence over the ops' own `d
 
 
 def writes(*ops: str, when: Callable[[Node], bool] = lambda node: True) -> Callable[[Writer], Writer]:
-    """Registers the writer of these ops, for nodes on which `when` is true; the others are composed."""
+    """Registers the writer of these ops, for nodes on which `when` is true; other nodes are decomposed."""
 
     def register(writer: Writer) -> Writer:
         for op in ops:
@@ -31,7 +31,7 @@ def writes(*ops: str, when: Callable[[Node], bool] = lambda node: True) -> Calla
 
 
 def composes(op: str) -> Callable[[Decompose], Decompose]:
-    """Registers how an op is written with other ops."""
+    """Registers a decomposition of an op into other ops, for writing."""
 
     def register(rule: Decompose) -> Decompose:
         COMPOSITIONS[op] = rule
@@ -41,7 +41,7 @@ def composes(op: str) -> Callable[[Decompose], Decompose]:
 
 
 def writer_of(node: Node) -> Writer | None:
-    """The writer of the node itself; None where the node is composed, or cannot be written."""
+    """The writer of the node itself; None if the node is decomposed, or cannot be written."""
     writer, when = WRITERS.get(node.op.name, (None, None))
     if writer is not None and when is not None and when(node):
         return writer
@@ -49,7 +49,7 @@ def writer_of(node: Node) -> Writer | None:
 
 
 def writable(node: Node) -> bool:
-    """Whether the node has a writer, or nothing to compute: all others are composed."""
+    """Whether the node has a writer, or nothing to compute; all others are decomposed."""
     return writer_of(node) is not None or all(t.size == 0 for t in node.outputs)
 
 
@@ -88,7 +88,7 @@ def _put_in(graph: Graph) -> Graph:
 
 
 def _body(node: Node) -> Graph | None:
-    """A graph of inputs x0, x1, … that computes the node with nodes that have writers; None where there is none."""
+    """A graph with inputs x0, x1, … that computes the node by nodes that have writers; None if there is none."""
     rule = COMPOSITIONS.get(node.op.name) or node.op.decompose
     if rule is None:
         return None

@@ -117,7 +117,7 @@ def _matmul(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool =
 
 
 def _by_heads(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """The same attention with explicit transpositions instead of the attribute `tokens`."""
+    """The same attention with explicit transposes instead of the attribute `tokens`."""
     tokens: ByToken = attrs["tokens"]
     by_head = [_transposed(t) if one in tokens else t for one, t in zip(ByToken, inputs[:3], strict=False)]
     result = apply("attention", *by_head, *inputs[3:], **{**attrs, "tokens": NO_TOKENS})
@@ -156,7 +156,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 def _mask_gradient(d: Tensor, mask: Tensor, node: Node) -> Tensor | None:
-    """The gradient of an additive mask: that of the scores. Only this computes all scores at once."""
+    """The gradient of an additive mask, which is that of the scores. Only this stores all scores at once."""
     q, k, v = node.inputs[:3]
     p, _ = tensor_probabilities(node.inputs, node.attrs)
     dp = _matmul(grouped(wide(d), k.shape[1]), seen_keys(v, node.inputs), transpose_b=True)

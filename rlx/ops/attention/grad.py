@@ -51,8 +51,8 @@ def _gradients(
 def gradients_of_rows(
     operands: Sequence[Array], p: Array, bent: Array | None, keys: Array, scale: float, delta: Array | None = None
 ) -> tuple[Array, Array, Array]:
-    """dq, dk and dv for the probabilities p by NumPy; `bent` and `keys` are those of `score_rows`. `delta` is the sum
-    over keys of P dP, a number a row, (B, H, Sq, 1), if it is known."""
+    """dq, dk and dv for the probabilities p by NumPy; `bent` and `keys` are those of `score_rows`. `delta`, (B, H, Sq,
+    1), is each row's sum over keys of P dP, if it is known."""
     d, q, k, v = operands
     group = q.shape[1] // k.shape[1]
     k, v = (np.where(keys, np.repeat(t, group, axis=1), 0) for t in (k, v))

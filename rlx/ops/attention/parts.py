@@ -45,8 +45,8 @@ def rest(op: str, others: Sequence[T]) -> tuple[T | None, T | None]:
 
 
 class ByToken(Flag):
-    """The operands of an attention, and its result, whose axes are (batch, length, heads, size): the heads of a token
-    lie side by side, as products write them. Of all others the axes are (batch, heads, length, size)."""
+    """Which operands of an attention, and whether its result, have the axes (batch, length, heads, size): the heads of
+    a token are adjacent, as projections write them. All others are (batch, heads, length, size)."""
 
     Q = 1
     K = 2
@@ -92,8 +92,8 @@ def score_rows(
     window: int | None = None,
     softcap: float | None = None,
 ) -> tuple[Array, Array | None, Array]:
-    """The masked scores (B, H, Sq, Sk) by NumPy, in q's dtype, -inf where a query does not see a key; and what the
-    gradient needs besides.
+    """The masked scores (B, H, Sq, Sk) by NumPy, in q's dtype, -inf where a query does not see a key; and what else the
+    gradient needs.
 
     That is tanh(score / softcap), or None without a cap; and which keys are valid, (B or 1, 1, Sk, 1).
     """
@@ -120,7 +120,7 @@ def softmax_rows(
     q: Array, k: Array, others: Sequence[Array], *, sinks: Array | None = None, **attrs: Any
 ) -> tuple[Array, Array | None, Array]:
     """The probabilities (B, H, Sq, Sk) by NumPy, in q's dtype, and the rest of what `score_rows` gives. With `sinks`
-    (H,) each row's total has one more term."""
+    (H,) each row's softmax sum has one more term."""
     scores, bent, keys = score_rows(q, k, others, **attrs)
     best = np.max(scores, axis=-1, keepdims=True)
     if sinks is not None:
@@ -218,8 +218,8 @@ def tensor_scores(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, Tenso
 def tensor_probabilities(
     inputs: Sequence[Tensor], attrs: Attrs, sinks: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """softmax(scores), (B, Hkv, group, Sq, Sk), zero in rows without a visible key. With `sinks` (H,) each row's total
-    has one more term.
+    """softmax(scores), (B, Hkv, group, Sq, Sk), zero in rows without a visible key. With `sinks` (H,) each row's
+    softmax sum has one more term.
 
     The second result is tanh(score / softcap), or None without a cap.
     """
@@ -238,8 +238,8 @@ def tensor_probabilities(
 
 
 def with_row(cache: Tensor, row: Tensor, place: Tensor) -> Tensor:
-    """A cache (batch, rows, heads, size) with each sequence's row, of as many elements, at its place, i32 (batch,) or
-    () for one sequence."""
+    """A cache (batch, rows, heads, size) with a row of each sequence written at its `place`, i32 (batch,), or () for
+    one sequence."""
     (batch, rows, *inner), graph = cache.shape, cache.graph
     row = apply("reshape", cast_to(row, cache.dtype), shape=(batch, *inner))
     if batch == 1:

@@ -22,11 +22,11 @@ from rlx.ops.numeric import F32_MAX, Array, widened
 T = TypeVar("T")
 _OP = "attention_step"
 _LAST = np.iinfo(np.int32).max
-_GIVEN = 6  # q, k, v, keys, values, position; then the two tables of a rope, if any, and sinks, if any
+_GIVEN = 6  # q, k, v, keys, values, position; then optionally RoPE's two tables, and sinks
 
 
 def parts(inputs: Sequence[T]) -> tuple[Sequence[T], T | None]:
-    """The tables of a rope, both or none, and the sinks, among a node's inputs."""
+    """RoPE's tables (two or none) and the sinks among a node's inputs."""
     more = inputs[_GIVEN:]
     return (more[:-1], more[-1]) if len(more) % 2 else (more, None)
 
@@ -109,7 +109,7 @@ def _reference(
 
 
 def rotated(x: Array, at: Array, tables: Sequence[Array], interleaved: bool) -> Array:
-    """The pairs of each head's row turned by the angles of its position."""
+    """The pairs of each head's row rotated by the angles of its position."""
     if not tables:
         return x
     cos, sin = (widened(t)[np.minimum(at, len(t) - 1)][:, None].astype(x.dtype) for t in tables)
@@ -121,7 +121,7 @@ def rotated(x: Array, at: Array, tables: Sequence[Array], interleaved: bool) -> 
 
 
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
-    """A rope, the writes of both rows, and attention, as nodes of their own."""
+    """The step as separate nodes: RoPE, the writes of both rows, and attention."""
     q, k, v, keys, values, position = inputs[:_GIVEN]
     tables, sinks = parts(inputs)
     (batch, heads, size), (_, rows, kv_heads, _) = q.shape, keys.shape
@@ -193,18 +193,17 @@ def attention_step(
     """Attention of one new token of each sequence to those before it: y, and both caches with the token's row.
 
     Shape: q (B, H, D); k and v (B, Hkv, D); keys and values (B, rows, Hkv, D), the caches; position (B,), the token's
-    row; gives y (B, H, D) and the caches' shapes. A query sees the rows up to its own; what
-    the others hold does not matter. With `ring`, position counts all tokens from 0, whose rows take turns: the token's
-    is position modulo rows, and a query sees the `window` keys before its own, which must be fewer than the rows.
-    cos, sin (positions, n): the first 2 n elements of q's and k's heads are turned by
-    the angles of `position`, as rlx.rope does (`interleaved`). sinks (H,): the score of a key without a value, which
-    each head's softmax counts too and softcap leaves as it is. scale, window, softcap: as in rlx.attention.
-    A position outside of the rows, in a ring one below 0, or one outside of the tables, is refused: a constant by
-    ShapeError; any other fails the run with CapacityExceeded, but with `checked=False`, for callers who know better, is
-    brought into them.
-    Dtype: q, k, v promoted, which is y's; the caches' own. Integers: position becomes i32. Gradient: to all but the
-    position. Numerics: the turned query, the new rows and y are rounded to the caches' dtype. As states, the caches are
-    written in place: a step costs the rows that it reads and one that it writes.
+    row; gives y (B, H, D) and the caches' shapes. A query sees the rows up to its own; the other rows may hold
+    anything. With `ring` the caches are ring buffers: position counts all tokens from 0, a token's row is position
+    modulo rows, and a query sees the `window` keys before its own, which must be fewer than the rows. cos, sin
+    (positions, n): the first 2 n elements of q's and k's heads are rotated by the angles of `position`, as by rlx.rope
+    (`interleaved`). sinks (H,): for each head the score of a further key without a value, which its softmax includes
+    and softcap does not change. scale, window, softcap: as in rlx.attention. A position outside the rows (in a ring one
+    below 0) or outside the tables is refused: a constant by ShapeError, any other fails the run with CapacityExceeded.
+    With `checked=False`, for callers who check it themselves, it is clamped. Dtype: q, k, v promoted, which is y's; the
+    caches' own. Integers: position becomes i32. Gradient: to all but the position. Numerics: the rotated query, the new
+    rows and y are rounded to the caches' dtype. As states, the caches are written in place: a step costs the rows that
+    it reads and one that it writes.
     """
     operands = [q, k, v, keys, values, position, *(t for t in (cos, sin, sinks) if t is not None)]
     if (cos is None) != (sin is None):
@@ -227,7 +226,7 @@ def attention_step(
 
 
 def _check_tables(position: Tensor, table: tuple[int, ...], rows: int) -> None:
-    """Adds a check of the position if the tables have fewer positions than the cache has rows."""
+    """Adds a check of the position against the tables, if these have fewer positions than the cache has rows."""
     if len(table) == 2 and 0 < table[0] < rows:
         check_limits(f"{_OP} in tables of {table[0]} positions", position, between(0, table[0] - 1))
 

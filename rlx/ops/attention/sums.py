@@ -1,13 +1,14 @@
-"""Attention that also gives the sum of each row's weights, and the gradient that takes it: what a training step runs in
-the place of `attention` and `attention_grad` on devices whose kernels would compute these sums again.
+"""Attention that also gives each row's softmax sum, and the gradient that takes it. A training step runs these in place
+of `attention` and `attention_grad` on devices whose gradient kernels would compute the sums again.
 
-The logarithm of a row's sum of exp(score), -inf where a query sees no key, is two numbers (2, batch, heads, length),
-the second what rounding takes off the first: beside large scores the weights are in the second. The attribute `binary`
-says that it is to the base 2, else it is to the base e: that of the exponentials that a dtype's kernels compute.
+The logarithm of a row's sum of exp(score), -inf where a query sees no key, is stored as two numbers, (2, batch, heads,
+length), whose sum it is: the second is the rounding error of the first, which matters where scores are large. It is to
+the base 2 if the attribute `binary` is set, else to the base e: that of the exponentials that the kernels of the dtype
+compute.
 
-Both have the attribute `tokens` of attention. It also says where gradients lie: as what they are gradients of. With the
-attribute `kv_heads` one operand (batch, length, heads + 2 kv_heads, size) holds the heads of q, then those of k and of
-v, as a product writes them; `tokens` then names all operands."""
+Both have the attribute `tokens` of attention; each gradient has the layout of its operand. With the attribute
+`kv_heads` one operand (batch, length, heads + 2 kv_heads, size) holds the heads of q, then those of k and of v, as a
+joined projection writes them; `tokens` then names all operands."""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ def _separate(inputs: Sequence[Array], tokens: ByToken, kv_heads: int | None) ->
 def _reference(
     *inputs: Array, binary: bool, tokens: ByToken = NO_TOKENS, kv_heads: int | None = None, **attrs: Any
 ) -> tuple[Array, Array]:
-    """Attention, and the logarithms of the rows' sums."""
+    """Attention, and the logarithms of the rows' softmax sums."""
     operands = _separate(inputs, tokens, kv_heads)
     y = get_op("attention").reference(*operands, **attrs)
     y = np.swapaxes(y, 1, 2) if ByToken.Y in tokens else y
@@ -167,7 +168,7 @@ def _reference_gradient(
     d: Array, y: Array, sums: Array, *inputs: Array, binary: bool, tokens: ByToken = NO_TOKENS,
     kv_heads: int | None = None, **attrs: Any,
 ) -> tuple[Array, ...]:  # fmt: skip
-    """dq, dk and dv with P = exp(score) over the row's sum, and with Σ P dP = Σ dy y."""
+    """dq, dk and dv, with P = exp(score) / the row's sum, and Σ P dP = Σ dy y."""
     dtype = inputs[0].dtype
     with np.errstate(all="ignore"):
         q, k, v, *others = _separate(inputs, tokens, kv_heads)
@@ -206,7 +207,7 @@ def _decompose_gradient(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor,
 
 
 def _cost(node: Node) -> Cost:
-    """As of attention: the NumPy definition stores the scores of all queries and keys."""
+    """As for attention: the NumPy definition stores the scores of all queries and keys."""
     first = 0 if node.op is get_op("attention_sums") else 3
     q, k = separate_types(node.op.name, [t.type for t in node.inputs[first:]], node.attrs)[:2]
     scores = math.prod(q.shape[:3]) * k.shape[2]

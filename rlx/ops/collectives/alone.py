@@ -1,4 +1,4 @@
-"""What a rank has of a collective without the others: its own part, in the shape of the whole."""
+"""Stand-ins for collectives on a rank that runs alone: its own part, in the shape of the whole result."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from rlx.ops.movement.strided import concat
 
 
 def meets(node: Node) -> bool:
-    """Whether ranks meet for a node."""
+    """Whether a node is a collective among several ranks."""
     return node.op.family == FAMILY and node.op.name != "axis_index"
 
 
 def own_part(node: Node) -> Graph:
-    """A graph in place of a collective: a sum is the rank's own array, a gather n times that, a scattered sum its first
-    part."""
+    """A graph in place of a collective: a sum gives the rank's own array, a gather n copies of it, a reduce-scatter its
+    first part."""
     n, t = count_of(node.attrs), node.inputs[0].type
     graph = Graph("alone")
     x = graph.input("x0", t.shape, t.dtype)

@@ -72,7 +72,7 @@ def _value(value: Any) -> str:
 
 
 def _tree(tree: Expr) -> str:
-    """An expression as the list of its parts, since one that is used twice would be written twice as text."""
+    """An expression as the list of its parts, so that a shared part is written once."""
     at: dict[Expr, int] = {}
     parts = []
     for e in linearize([tree]):

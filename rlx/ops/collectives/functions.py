@@ -1,4 +1,4 @@
-"""Collectives: functions of what all ranks of a mesh have, along some of its axes."""
+"""Collectives: functions of the arrays of all ranks along some axes of a mesh."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _here(op: str) -> Mesh:
 
 
 def _who(op: str, axis_name: Axes) -> dict[str, Any] | None:
-    """The attributes that say which ranks take part; None where that is one alone."""
+    """The attributes that say which ranks take part; None if it is only one."""
     mesh = _here(op)
     over = mesh.names(axis_name, op)
     if mesh.world is None or all(mesh.axes[name] == 1 for name in over):
@@ -43,26 +43,26 @@ def _who(op: str, axis_name: Axes) -> dict[str, Any] | None:
 def _applied(op: str, x: Tensor, who: dict[str, Any] | None, **attrs: Any) -> Tensor:
     if who is not None:
         return apply(op, x, **who, **attrs)
-    # One rank: the type is checked all the same.
+    # One rank: only the type is checked.
     alone = {"over": ("rank",), "mesh": (("rank", 1),), "world": "", "rank": 0}
     get_op(op).types([x.type], {**alone, **attrs})
     return x
 
 
 def all_reduce(x: TensorLike, axis_name: Axes, op: str = "sum") -> Tensor:
-    """The sum of x over the ranks along an axis of the mesh, or along several; all of them have it.
+    """The sum of x over the ranks along an axis of the mesh, or along several; all these ranks get it.
 
     op: "sum", "mean", "prod", "max" or "min". Shape and dtype: those of x, the same on all ranks. bool: "max" is any,
-    "min" all. Gradient: of the sum of what all ranks compute, so that of a sum is the sum of the ranks' gradients; of
-    "max" and "min" ties share it evenly, of "prod" there is none. Numerics: on the CPU in the order of the ranks,
-    halves in f32; the same bits on all ranks. Raises: GraphError outside of a mesh and for an axis that it does not
-    have, DTypeError; in a run RanksDisagree and RankLost. As jax.lax.psum, pmean, pmax and pmin.
+    "min" all. Gradient: that of the sum of all ranks' losses, so a sum's is the sum of the ranks' gradients; for "max"
+    and "min" ties share it evenly, for "prod" there is none. Numerics: on the CPU in the order of the ranks, halves in
+    f32; the same bits on all ranks. Raises: GraphError outside of a mesh and for an axis that it does not have,
+    DTypeError; in a run RanksDisagree and RankLost. As jax.lax.psum, pmean, pmax and pmin.
     """
     return _applied("all_reduce", tensor("all_reduce", x), _who("all_reduce", axis_name), how=op)
 
 
 def all_gather(x: TensorLike, axis_name: Axes, axis: int = 0) -> Tensor:
-    """The arrays of all ranks along an axis of the mesh, behind each other along `axis`.
+    """The arrays of all ranks along an axis of the mesh, concatenated along `axis`.
 
     Shape: n times as long along `axis`. Dtype: any. Gradient: the sum over the ranks of this rank's part. Otherwise as
     `all_reduce`. As jax.lax.all_gather with tiled=True.
@@ -73,7 +73,7 @@ def all_gather(x: TensorLike, axis_name: Axes, axis: int = 0) -> Tensor:
 
 
 def reduce_scatter(x: TensorLike, axis_name: Axes, axis: int = 0, op: str = "sum") -> Tensor:
-    """Of the sum over the ranks along an axis of the mesh this rank's part along `axis`.
+    """This rank's part, along `axis`, of the sum over the ranks along an axis of the mesh.
 
     Shape: `axis` is divided by the number of ranks. Gradient: of "sum" and "mean". Otherwise as `all_reduce`. Raises:
     ShapeError where the axis does not divide. As jax.lax.psum_scatter with tiled=True.
@@ -85,7 +85,7 @@ def reduce_scatter(x: TensorLike, axis_name: Axes, axis: int = 0, op: str = "sum
 
 
 def all_to_all(x: TensorLike, axis_name: Axes, split_axis: int, concat_axis: int) -> Tensor:
-    """This rank's parts, along `split_axis`, of the arrays of all ranks, behind each other along `concat_axis`.
+    """This rank's parts, along `split_axis`, of the arrays of all ranks, concatenated along `concat_axis`.
 
     Shape: `split_axis` is divided by the number of ranks, `concat_axis` multiplied. Dtype: any. Gradient: the exchange
     back. Otherwise as `reduce_scatter`. As jax.lax.all_to_all with tiled=True.
@@ -104,7 +104,7 @@ def all_to_all(x: TensorLike, axis_name: Axes, split_axis: int, concat_axis: int
 
 
 def broadcast(x: TensorLike, axis_name: Axes, root: int = 0) -> Tensor:
-    """The array of the rank in place `root` along an axis of the mesh, on all of them.
+    """The array of the rank with index `root` along an axis of the mesh, on all ranks along it.
 
     Shape and dtype: those of x, the same on all ranks. Gradient: the sum over the ranks, at the root. Otherwise as
     `all_reduce`. As MPI_Bcast.
@@ -117,9 +117,9 @@ def broadcast(x: TensorLike, axis_name: Axes, root: int = 0) -> Tensor:
 
 
 def axis_index(axis_name: Axes) -> Tensor:
-    """The place of this rank along an axis of the mesh, from 0 on: an i32 of rank 0.
+    """The index of this rank along an axis of the mesh, from 0: an i32 scalar.
 
-    It is known while the program is built, as `mesh.index(axis)` is, but programs of all ranks stay alike by it. As
+    Like `mesh.index(axis)` it is known while the program is built, but with it the programs of all ranks stay equal. As
     jax.lax.axis_index.
     """
     graph = traced_graph()
@@ -137,7 +137,7 @@ def _axis(op: str, axis: int, x: Tensor) -> int:
 
 
 def _instead(function: Callable[..., Tensor]) -> Callable[[Sequence[Any], Mapping[str, Any]], Any]:
-    """What a call outside a trace does: no program is kept for it, as one would be of one rank."""
+    """How a call outside a trace runs: at once, without a kept program, which would be that of one rank."""
 
     def other(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
         x = args[0] if args else kwargs.get("x")
@@ -149,7 +149,7 @@ def _instead(function: Callable[..., Tensor]) -> Callable[[Sequence[Any], Mappin
 
 
 def _at_once(function: Callable[..., Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The result for an array, by the definitions of the ops."""
+    """The result for an array, by the ops' NumPy definitions."""
     from rlx.ir import Graph
     from rlx.ops.elementwise.unary import copy
     from rlx.ops.interpret import evaluate

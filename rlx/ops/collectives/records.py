@@ -1,6 +1,6 @@
-"""The records of collectives: each rank of a mesh computes from what all ranks of its group have, along the first axis.
+"""The records of collectives: each rank's result depends on the arrays of all ranks of its group, along the first axis.
 
-Gradients are those of the sum of what all ranks compute: the transposed map, which is a collective too."""
+Gradients are those of the sum of all ranks' losses: the transposed map, which is a collective too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rlx.ranks.mesh import ranks_along
 from rlx.ranks.world import world_of
 
 FAMILY = "collectives"
-# The attributes that say which ranks take part. `spoils`: states may be written before; losing a rank voids them.
+# The attributes that say which ranks take part. `spoils`: states may be written first; a lost rank voids them.
 PLACE = ("over", "mesh", "world", "rank", "card", "spoils")
 Grads = Sequence["Tensor | None"]
 
@@ -34,9 +34,10 @@ def ranks_of(attrs: Attrs) -> tuple[int, ...]:
 
 
 def group_of(attrs: Attrs) -> Group:
-    """The group of ranks that take part. Raises: GraphError if they are gone, or are not those of the program."""
+    """The group of ranks that take part. Raises: GraphError if the ranks are gone, or differ from those of the
+    program."""
     world, rank, count = world_of(attrs["world"]), attrs["rank"], math.prod(n for _, n in attrs["mesh"])
-    own = getattr(world, "rank", rank)  # threads are each rank in turn
+    own = getattr(world, "rank", rank)  # with threads any rank of the process may ask
     if own != rank or world.size != count:
         raise GraphError(
             f"the program is that of rank {rank} of {count}, this process is rank {own} of {world.size}; make it, or "
@@ -143,7 +144,7 @@ def place_of(attrs: Attrs) -> int:
 
 
 def _beside(node: Node, op: str, x: Tensor, **attrs: Any) -> Tensor:
-    """Another collective of the same ranks."""
+    """Applies another collective among the same ranks."""
     who = {name: node.attrs[name] for name in PLACE if name in node.attrs}
     return apply(op, x, **who, **attrs)
 
@@ -227,7 +228,7 @@ def _record(
         return value(group, np.asarray(x), attrs)
 
     def meets(node: Node) -> Callable[..., Array]:
-        card: list[bytes] = []  # it is made in the first run: the graph may take more nodes until then
+        card: list[bytes] = []  # computed in the first run, since nodes may be added to the graph until then
 
         def run(x: Array, **attrs: Any) -> Array:
             if not card:

@@ -173,7 +173,7 @@ def flipud(m: TensorLike) -> Tensor:
 
 
 def rot90(m: TensorLike, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
-    """x turned k times by 90 degrees, from the first axis towards the second. Dtype: any. Gradient: d turned back."""
+    """x rotated k times by 90 degrees, from the first axis towards the second. Dtype: any. Gradient: d rotated back."""
     x = tensor("rot90", m)
     pair = as_items(axes, "rot90: axes")
     if len(pair) != 2:
@@ -228,7 +228,7 @@ def insert(arr: TensorLike, obj: Any, values: TensorLike, axis: int | None = Non
     x, axis = (movement.reshape(x, (x.size,)), 0) if axis is None else (x, normalize_axis(axis, x.ndim, "insert"))
     n = x.shape[axis]
     one = is_index(obj)
-    # NumPy decides how many slices come in: those of a scalar index are all of the values.
+    # As in NumPy, the number of inserted slices: a scalar index inserts all values there.
     rows = np.moveaxis(np.empty(more.shape, bool), 0, axis).shape if one and more.ndim == x.ndim else None
     count = rows[axis] if rows is not None else 1 if one else np.asarray(obj).size
     if isinstance(obj, builtins.slice):

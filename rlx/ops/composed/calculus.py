@@ -177,7 +177,7 @@ def float_power(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def modf(x: TensorLike) -> tuple[Tensor, Tensor]:
-    """The parts behind and before the point, both with the sign of x. Follows numpy.modf."""
+    """The fractional and the integral part, both with the sign of x. Follows numpy.modf."""
     t = floating(tensor("modf", x))
     whole = trunc(t)
     return copysign(where(predicates.isinf(t), 0.0, t - whole), t), whole

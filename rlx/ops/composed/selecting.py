@@ -1,8 +1,8 @@
 """Choosing elements under NumPy's names: take, nonzero and unique with a size, searches in sorted arrays, sets.
 
-Shapes are static, so functions that give as many elements as the values ask for take a `size`, as in JAX: what there is
-more is cut off, and `fill_value` stands for what is missing. Where the values are known, outside a traced function,
-`size` may be left out.
+Shapes are static, so functions whose number of results depends on values take a `size`, as in JAX: further results are
+cut off, and `fill_value` stands for missing ones. Where the values are known, outside a traced function, `size` may be
+left out.
 """
 
 from __future__ import annotations

@@ -343,7 +343,7 @@ METHODS = (
 
 
 def _place(method: str, n: Any, q: Any, floor: Callable[[Any], Any], choose: Callable[[Any, Any, Any], Any]) -> Any:
-    """Where among n sorted elements the quantile lies: the number below, and the part of the way to the next."""
+    """Where the quantile lies among n sorted elements: the index below it, and the fraction of the way to the next."""
     if method in _CONTINUOUS:
         a, b = _CONTINUOUS[method]
         at = n * q + (q * (1.0 - a - b) + a) - 1.0
@@ -474,7 +474,7 @@ def nanmedian(a: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tenso
 
 
 def _filled(op: str, a: TensorLike, value: float) -> tuple[Tensor, Tensor]:
-    """x with a value in place of NaN, and where it was no NaN."""
+    """x with NaN replaced by a value, and a mask of the elements that were not NaN."""
     x = tensor(op, a)
     if not x.dtype.is_float:
         return x, movement.expand(x.graph.constant(True), x.shape)
@@ -522,7 +522,7 @@ def nanmin(a: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
 def _nan_arg(op: str, a: TensorLike, axis: int | None, keepdims: bool) -> Tensor:
     greatest = op == "nanargmax"
     x, there = _filled(op, a, -math.inf if greatest else math.inf)
-    # An infinity may be an element too: what was no NaN goes before what was.
+    # Elements may equal the infinity that replaces NaN: those that were not NaN take precedence.
     if axis is None:
         x, there, shape = (*(movement.reshape(t, (t.size,)) for t in (x, there)), (1,) * x.ndim)
         index = movement.reshape(_nan_arg_along(x, there, 0, greatest), shape)
@@ -593,7 +593,7 @@ def _convolved(op: str, a: TensorLike, v: TensorLike, mode: str, flip: bool) -> 
     kind = promote(x.dtype, w.dtype)
     if kind.kind == "b":
         raise DTypeError(f"{op}: takes numbers, got bool; cast it first")
-    # A cross-correlation of the longer with the shorter: what was to be flipped is the shorter.
+    # A cross-correlation of the longer with the flipped shorter one.
     signal, kernel = (w, x) if back else (x, w)
     kernel = arrange.flip(kernel) if flip else kernel
     pad = 0 if mode == "valid" else m - 1

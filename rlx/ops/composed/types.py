@@ -1,4 +1,4 @@
-"""What NumPy and the array API ask of dtypes and shapes, which takes no computation."""
+"""NumPy's and the array API's functions of dtypes and shapes, which compute nothing on a device."""
 
 from __future__ import annotations
 

@@ -336,7 +336,7 @@ def _transpose_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tenso
         return (None,) * len(node.inputs)
     x, w = node.inputs[:2]
     sizes, pads = _reached(d.shape[2:], x.shape[2:], w.shape[2:], node.attrs)
-    if min(sizes) < 1:  # no element of the result depends on the input
+    if min(sizes) < 1:  # the result does not depend on the input
         dx, dw = (apply("expand", t.graph.constant(0, t.dtype), shape=t.shape) for t in (x, w))
         return dx, dw, *_bias_gradient(node, d)
     geometry = {**{k: node.attrs[k] for k in _GEOMETRY}, "pads": pads}
@@ -348,7 +348,7 @@ def _transpose_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tenso
 
 
 def _reached(result: Ints, sizes: Ints, kernel: Ints, attrs: Attrs) -> tuple[Ints, Pads]:
-    """The extent of the result's spatial axes to convolve, and the pads, that give one position for each input element.
+    """How much of the result's spatial axes to convolve, and with which pads, for one position per input element.
 
     An output_padding of a stride or more, which dilations allow, first replaces padding at the end. No element of the
     input reaches the rest of it, and with that rest there would be more positions than the input has.

@@ -19,7 +19,7 @@ def signbit(x: TensorLike) -> Tensor:
     if x.dtype.kind == "b":
         raise DTypeError("signbit: takes numbers, got bool")
     below = apply("less", x, 0)
-    # Only by its reciprocal, which is -inf, does -0.0 differ from 0.0.
+    # The reciprocal tells -0.0 (-inf) from 0.0.
     return apply("logical_or", below, apply("less", apply("reciprocal", x), 0)) if x.dtype.is_float else below
 
 
@@ -68,7 +68,7 @@ def isclose(
     if not common.is_float:
         p, q = (cast_to(t, i64) for t in (a, b))
         exact = apply("maximum", p, q) - apply("minimum", p, q)
-        away = apply("where", apply("less", exact, 0), away, cast_to(exact, f32))  # below 0 it wrapped
+        away = apply("where", apply("less", exact, 0), away, cast_to(exact, f32))  # a negative difference has wrapped
     near = apply("less_equal", away, atol + rtol * apply("abs", y))
     close = apply("logical_or", same, apply("logical_and", near, isfinite(y)))
     return apply("logical_or", close, apply("logical_and", isnan(a), isnan(b))) if equal_nan else close

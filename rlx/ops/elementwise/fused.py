@@ -81,7 +81,8 @@ def _reference(*arrays: Array, trees: tuple[Expr, ...], shape: tuple[int, ...]) 
 
 
 def tensor_of_prim(graph: Graph, e: Expr, args: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-    """A node of a tree, but no "arg", as the op that computes its primitive; `shape` is the whole's, for "index"."""
+    """A tree node other than "arg" as the op that computes its primitive; `shape` is that of the fused node, for
+    "index"."""
     if e.prim == "lit":
         assert e.value is not None
         return graph.constant(e.value, e.dtype)

@@ -63,7 +63,7 @@ PRIM_FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def places(start: int, shape: Sequence[int]) -> Array:
-    """The values of "index" from `start` on, in this shape; they wrap."""
+    """The values of "index" in this shape: positions from `start` on, as wrapping i32."""
     count = math.prod(shape)
     return np.arange(start, start + count, dtype=np.int64).astype(np.int32).reshape(shape)
 

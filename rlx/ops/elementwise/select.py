@@ -181,7 +181,7 @@ def where(
 
 
 def _where_alone(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The function that a call of `where` with a condition alone means."""
+    """The function that a call of `where` with only a condition runs: nonzero."""
     if len(args) != 1 or "a" in kwargs:
         return None
     from rlx import ops
@@ -241,7 +241,8 @@ def clip(x: TensorLike, min: TensorLike | None = None, max: TensorLike | None = 
 
 
 def _bound(value: int | float, dtype: DType) -> float:
-    """The bound as the dtype has it: through f32, in which halves are computed, it would be rounded twice."""
+    """The bound rounded to the dtype directly: by way of f32, in which halves are computed, it would be rounded
+    twice."""
     return float(rounded(np.asarray(value, np.float64), dtype.np)) if dtype.is_half else float(value)
 
 

@@ -1,4 +1,4 @@
-"""erfc, lgamma and digamma: what 1 - erf and products of many factors would compute without any digits."""
+"""erfc, lgamma and digamma, which 1 - erf and products of many factors would compute without any correct digits."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def digamma(x: TensorLike) -> Tensor:
     for c in (-1 / 240, 1 / 252, -1 / 120, 1 / 12):
         series = series * square + c
     result = apply("log", y) - inverse * 0.5 - series * square - total
-    near = apply("where", apply("equal", wide, 0), wide, wide - apply("round", wide))  # it keeps the sign of -0.0
+    near = apply("where", apply("equal", wide, 0), wide, wide - apply("round", wide))  # keeps the sign of -0.0
     angle = near * math.pi
     # The angle is masked where it is not used, since its cotangent, and the gradient of that, would be infinite there.
     angle = apply("where", low, angle, 1)

@@ -229,7 +229,7 @@ register(
     Op("stop_gradient", "elementwise", infer_unary("stop_gradient", anything), computed()(np.array), "numpy.copy",
        zero_vjp, lambda args, attrs: args[0], inplace=(0,), view=views.whole, identity=identities.copy)
 )  # fmt: skip
-register(  # keeps what is computed of it apart from what is computed of x (rlx.checkpoint), so it has no identity
+register(  # separates computations on the copy from those on x (rlx.checkpoint), so it is not simplified to x
     Op("again", "elementwise", infer_unary("again", anything), computed()(np.array), "numpy.copy",
        local_vjp(lambda d, x, y: d), lambda args, attrs: args[0], inplace=(0,), view=views.whole)
 )  # fmt: skip

@@ -62,7 +62,7 @@ def _sine(x: Tensor, kind: int) -> Tensor:
 
 
 def _ends(n: int, cosine: bool, kind: int) -> list[int]:
-    """The elements that an orthogonal transform scales by a root of 2."""
+    """The elements that an orthogonal transform scales by √2 or 1/√2."""
     if kind == 1:
         return [0, n - 1] if cosine else []
     return [] if kind == 4 else [0 if cosine else n - 1]

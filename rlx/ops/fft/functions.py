@@ -27,10 +27,10 @@ NORMS = ("backward", "ortho", "forward")
 def _read(
     op: str, z: TensorLike, pairs: bool | None, asks: bool = True
 ) -> tuple[Tensor, Callable[[Tensor], Any]]:
-    """The numbers as pairs, and what makes a result of theirs: of real numbers rlx.Complex, of NumPy's shape.
+    """The input as pairs, and the function that finishes a result: for real numbers it makes rlx.Complex, of NumPy's
+    shape.
 
-    Where `pairs` does not say what a last axis of 2 holds, `asks` refuses it; else it holds pairs. Raises: ShapeError,
-    DTypeError."""
+    If `pairs` is None, a last axis of 2 is refused with `asks`, else taken as pairs. Raises: ShapeError, DTypeError."""
     x = numbers(op, z)
     if pairs is None and not asks:
         pairs = x.shape[-1:] == (2,)
@@ -41,7 +41,7 @@ def _read(
 
 
 def _has_pairs(op: str, x: Tensor, pairs: bool | None) -> bool:
-    """Whether a tensor holds pairs, which a last axis of 2 does not say by itself. Raises: ShapeError."""
+    """Whether a tensor holds pairs. Raises: ShapeError for a last axis of 2 if `pairs` is None."""
     if pairs is None and x.shape[-1:] == (2,):
         raise ShapeError(
             f"{op}: the input is {x.type}, and a last axis of 2 may hold pairs (real, imaginary) or two real numbers; "
@@ -51,7 +51,7 @@ def _has_pairs(op: str, x: Tensor, pairs: bool | None) -> bool:
 
 
 def _scale(op: str, norm: str | None, n: int, inverse: bool) -> float:
-    """The factor of a transform of n: NumPy's names say which direction is divided by n."""
+    """The factor of a transform of length n: `norm` says which direction is divided by n."""
     norm = "backward" if norm is None else norm
     if norm not in NORMS:
         raise ShapeError(f"{op}: norm is {norm!r}; expected one of {', '.join(NORMS)}, or None for backward")
@@ -61,7 +61,7 @@ def _scale(op: str, norm: str | None, n: int, inverse: bool) -> float:
 
 
 def _checked_rank(op: str, x: Tensor, rank: int) -> int:
-    """The number of axes of numbers. Raises: ShapeError where there is none."""
+    """`rank`, the number of axes without that of pairs. Raises: ShapeError if it is 0."""
     if rank == 0:
         held, shape = ("one pair", "(1, 2)") if x.ndim else ("a single number", "(1,)")
         raise ShapeError(

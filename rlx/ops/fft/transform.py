@@ -21,7 +21,7 @@ TYPES = (f32, f64)
 
 
 def half(n: int) -> int:
-    """The elements of a spectrum of n that its conjugate symmetry does not give."""
+    """How many elements of a spectrum of n do not follow from its conjugate symmetry."""
     return n // 2 + 1
 
 
@@ -159,7 +159,7 @@ def _irfft_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | 
 
 
 def _cost(node: Node) -> Cost:
-    """A transform reads and writes its elements about once for every three of the binary digits of its length."""
+    """A transform reads and writes its elements about once for every three bits of its length."""
     passes = 1 + math.ceil(math.log2(node.attrs["n"] + 1) / 3)
     nbytes = written(node)
     return Cost(passes * nbytes, tables=16 * node.attrs["n"], terms=8 * nbytes)

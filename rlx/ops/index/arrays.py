@@ -106,7 +106,7 @@ def _index(x: Tensor, key: Any) -> Index:
 
 
 def _rows(x: Tensor, sizes: tuple[int, ...], indices: list[Index]) -> Index:
-    """The row-major numbers of the elements that indices along several axes select together."""
+    """The row-major positions of the elements that indices along several axes select together."""
     wide = i64 if math.prod(sizes) > 2**31 - 1 else i32
     rows: Any = None
     for array, n in zip(indices, sizes, strict=True):

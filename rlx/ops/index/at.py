@@ -107,7 +107,7 @@ def _window(x: Tensor, parts: list[Any], new: Tensor, reduction: str) -> Tensor:
 
 
 def _places(x: Tensor, parts: list[Any]) -> Tensor:
-    """The row-major number of each element that the key selects; x.size, which is no element, for an index out of
+    """The row-major position of each element that the key selects; x.size, which no element has, for an index out of
     range."""
     wide = i64 if x.size >= 2**31 else i32
     numbers = np.arange(x.size, dtype=wide.np).reshape(x.shape)
@@ -153,9 +153,10 @@ class Place:
     `multiply`, `divide`, `min`, `max`, `power`, `apply(function)`; `get()` gives the elements.
 
     Shape: values broadcast to what x[key] is. Dtype: values are cast to the array's; floats are refused for integers.
-    Indices out of range: ShapeError for what is known now; in a run nothing is updated there. Of an index that comes
-    twice `set` keeps the last value, the others apply each; `power` and `apply` take it as it was before. A mask that
-    is known only in a run goes with a single number. Gradient: to the array and the values. As jax.numpy's.
+    Indices out of range: ShapeError for what is known now; in a run nothing is updated there. If an index comes twice,
+    `set` keeps the last value, and the others apply all values; `power` and `apply` use the element as it was before. A
+    mask that is known only in a run needs a single number as value. Gradient: to the array and the values. As
+    jax.numpy's.
     """
 
     __slots__ = ("_key", "_of")
@@ -207,7 +208,7 @@ class Place:
 
 
 def _known(of: Any, key: Any) -> tuple[Any, ...]:
-    """The key as a tuple of slices, None, Ellipsis, arrays and tensors: masks that are known now as indices."""
+    """The key as a tuple of slices, None, Ellipsis, arrays and tensors; known masks become indices."""
     parts: list[Any] = []
     for k in key if isinstance(key, tuple) else (key,):
         if isinstance(k, Tensor) or (hasattr(k, "device") and hasattr(k, "numpy") and str(k.dtype) != "bool"):

@@ -45,7 +45,7 @@ class SlogdetResult(NamedTuple):
 
 
 def _numbers(op: str, *args: TensorLike) -> tuple[Tensor, ...]:
-    """The arguments in f64 where one is, else in f32. Raises: DTypeError for halves."""
+    """The arguments as f64 if one is f64, else as f32. Raises: DTypeError for halves."""
     operands = tensors(op, *args)
     dtype = promote(*(t.dtype for t in operands))
     if dtype.is_half:
@@ -255,12 +255,12 @@ def _eps(x: Tensor) -> float:
 
 
 def _column(op: str, x: Tensor, limit: TensorLike) -> Any:
-    """A number, or one for each matrix of a batch, beside the singular values of each."""
+    """A limit shaped to broadcast with singular values: a number, or one for each matrix of a batch."""
     return limit if isinstance(limit, int | float) else composite.expand_dims(tensors(op, x, limit)[1], -1)
 
 
 def _greatest(size: Tensor, axes: Any) -> Tensor:
-    """The greatest of numbers from 0 on, which of none is 0; the axes are kept."""
+    """The maximum over the axes of numbers ≥ 0, and 0 for no elements; the axes are kept."""
     if 0 not in (size.shape[a] for a in normalize_axes(axes, size.ndim, "linalg")):
         return reduce.max(size, axes, True)
     return reduce.sum(size, axes, True)

@@ -1,4 +1,4 @@
-"""Decompositions of matrices by NumPy's LAPACK: ops that every device leaves to the CPU. Axes in front are a batch.
+"""Decompositions of matrices by NumPy's LAPACK: ops that every device leaves to the CPU. Leading axes are a batch.
 
 Their gradients are the known formulas, written with ops that have gradients themselves. So second derivatives follow,
 and forward mode, which transposes the rules. Formulas: Giles, Collected Matrix Derivative Results, 2008; Murray,
@@ -24,7 +24,7 @@ from rlx.ops.numeric import Array
 
 FAMILY = "linalg"
 Grads = Sequence["Tensor | None"]
-_BLOCK = 32  # rows that substitution takes one by one; larger systems are halved
+_BLOCK = 32  # systems of up to so many rows are solved row by row; larger ones are halved
 
 
 # -- types
@@ -112,7 +112,7 @@ def _refused(op: str, what: str, fails: Callable[[Any], bool], x: Array) -> LinA
 
 
 def _tried(op: str, what: str, run: Callable[..., Any]) -> Callable[..., Any]:
-    """`run` as a reference that raises LinAlgError naming the matrix of the batch that failed."""
+    """`run` as a reference that raises LinAlgError with the index of the matrix that failed."""
 
     def reference(x: Array, *others: Array, **attrs: Any) -> Any:
         def fails(one: Array) -> bool:
@@ -166,7 +166,8 @@ def _svd(x: Array, *, full_matrices: bool) -> tuple[Array, ...]:
 
 
 def _cofactor(x: Array) -> Array:
-    """det(x) x⁻ᵀ, which is finite for singular x too: by the singular values, of which each takes all others."""
+    """det(x) x⁻ᵀ, finite for singular x too: from the SVD, with each singular value replaced by the product of the
+    others."""
     u, s, vh = np.linalg.svd(x)
     n = x.shape[-1]
     others = np.where(np.eye(n, dtype=bool), 1, s[..., None, :]).prod(-1)
@@ -190,7 +191,7 @@ def _mask(x: Tensor, values: Any) -> Tensor:
 
 
 def eye(x: Tensor, n: int) -> Tensor:
-    """The unit matrix, for each matrix of a batch that x has."""
+    """The identity matrix, repeated for each matrix of x's batch."""
     one = _mask(x, np.eye(n))
     return apply("expand", one, shape=(*x.shape[:-2], n, n)) if x.ndim > 2 else one
 
@@ -433,7 +434,7 @@ def _eig(x: Array) -> tuple[Array, ...]:
 
 
 def _lu(x: Array) -> tuple[Array, ...]:
-    """Row by row, with the greatest pivot of each column."""
+    """LU with partial pivoting, column by column."""
     *lead, m, n = x.shape
     k = min(m, n)
     up = x.reshape(-1, m, n).copy()

@@ -1,4 +1,4 @@
-"""The records that random numbers are made of: Threefry's words, a product's upper half, Gumbel's distribution."""
+"""The ops of random numbers: Threefry's words, the upper half of a product, Gumbel's distribution."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlx.ops.elementwise.prims import value_of
 from rlx.ops.numeric import Array
 from rlx.ops.random import scalars
 
-# What is taken of a block's two words: both combined by exclusive or, the first, or the second.
+# Which of a block's two words is the result: their exclusive or, the first, or the second.
 WORDS = {"xor": "threefry", "first": "threefry_first", "second": "threefry_second"}
 _OFFSETS = 1 << 31  # elements that a draw may have: kernels count elements in 31 bits
 
@@ -102,7 +102,7 @@ def _random_bits(
 
 
 def _cost(node: Node) -> Cost:
-    """A hundred passes of NumPy over the words of a block."""
+    """The cost of a hundred passes of NumPy over the words."""
     return Cost(50 * written(node))
 
 

@@ -27,13 +27,13 @@ from rlx.ops.random import draws
 from rlx.ops.random.choices import _one_key
 from rlx.ops.random.distributions import Shape, _Draw, _drawn, _unit, _until_accepted
 
-_FEW = 10.0  # the largest mean whose numbers are drawn one success after the other
-# What Stirling's formula leaves of log k! for k from 0 to 9, where its series is of no use yet.
+_FEW = 10.0  # up to this mean, numbers are drawn success by success
+# The error of Stirling's formula for log k!, k from 0 to 9, where its series is not accurate yet.
 _TAILS = [math.lgamma(k + 1) - (k + 0.5) * math.log(k + 1) + (k + 1) - 0.5 * math.log(2 * math.pi) for k in range(10)]
 
 
 def _tail(k: Tensor) -> Tensor:
-    """log k! less (k + 1/2) log(k + 1) - (k + 1) + log(2π) / 2, Stirling's formula."""
+    """The error of Stirling's formula: log k! - ((k + 1/2) log(k + 1) - (k + 1) + log(2π) / 2)."""
     near = k + 1.0
     square = near * near
     result = (1.0 / 12 - (1.0 / 360 - 1.0 / 1260 / square) / square) / near
@@ -43,7 +43,7 @@ def _tail(k: Tensor) -> Tensor:
 
 
 def _binomial(d: _Draw, n: Tensor, p: Tensor) -> Tensor:
-    """Numbers of successes, as floats, for whole n from 0 on and p from 0 to 1."""
+    """Numbers of successes, as floats, for whole n ≥ 0 and p in [0, 1]."""
     flipped = p > 0.5
     p = where(flipped, 1.0 - p, p)
     few = n * p < _FEW
@@ -142,7 +142,8 @@ def multinomial(
         raise ShapeError(f"{op}: n and p of {lead}; expected what broadcasts to the shape {dims}")
     k = chances.shape[-1]
     rows = moveaxis(expand(cast_to(chances, work), (*dims, k)), -1, 0)
-    # What is left for a class and those behind it: summed from the last on, so that the last takes all that is left.
+    # The probability of a class and all later ones: summed from the last, so that the last class takes all remaining
+    # trials.
     left = flip(scan(lambda total, x: (total + x, total + x), rows[0] * 0.0, flip(rows, 0))[1], 0)
 
     def one(state: tuple[Tensor, Tensor], x: tuple[Tensor, Tensor]) -> tuple[tuple[Tensor, Tensor], Tensor]:

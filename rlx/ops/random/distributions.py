@@ -90,7 +90,7 @@ def _until_accepted(key: Tensor, like: Tensor, attempt: Callable[[Tensor], tuple
         new, accepted = attempt(draws.fold_in(key, count))
         return count + 1, where(done, values, where(accepted, new, values)), logical_or(done, accepted)
 
-    first = key.graph.constant(0, i32), like * 0.0, like != like  # what is NaN needs no value
+    first = key.graph.constant(0, i32), like * 0.0, like != like  # NaN parameters need no draw
     return while_loop(lambda state: logical_not(all_of(state[2])), step, first)[1]  # type: ignore[no-any-return]
 
 
@@ -98,8 +98,8 @@ def _until_accepted(key: Tensor, like: Tensor, attempt: Callable[[Tensor], tuple
 
 
 def _log_gamma(key: Tensor, a: Tensor) -> Tensor:
-    """Logarithms of gamma's numbers, as Marsaglia and Tsang, 2000, draw those of a ≥ 1; those of a < 1 are of a + 1,
-    times u to the power of 1 / a. NaN where a is not above 0."""
+    """Logarithms of gamma variates: for a ≥ 1 by Marsaglia and Tsang, 2000; for a < 1 those of a + 1, times u^(1 / a).
+    NaN where a is not above 0."""
     work, dims = a.dtype, a.shape
     a = where(a > 0.0, a, math.nan)
     small = a < 1.0
@@ -190,7 +190,7 @@ def _integers(op: str, dtype: DTypeLike) -> DType:
     return kind
 
 
-_FEW = 10.0  # the largest mean whose numbers are drawn one event after the other
+_FEW = 10.0  # up to this mean, numbers are drawn event by event
 
 
 def poisson(key: TensorLike, lam: TensorLike, shape: Shape = None, dtype: DTypeLike = i32) -> Tensor:

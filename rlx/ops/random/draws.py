@@ -297,7 +297,8 @@ def dropout(x: Tensor, rate: TensorLike, key: TensorLike) -> Tensor:
 
 
 def tensors_beside(op: str, key: TensorLike, *others: TensorLike) -> list[Any]:
-    """The key as a tensor, and the others: arrays as tensors of its graph, numbers and tensors as they are."""
+    """The key as a tensor, and the other arguments: arrays become tensors of its graph, numbers and tensors do not
+    change."""
     key = key_tensor(op, tensors(op, key, *(v for v in others if isinstance(v, Tensor)))[0])
     return [key, *(v if isinstance(v, Tensor) or _is_number(v) else tensors(op, key, v)[1] for v in others)]
 
@@ -318,7 +319,7 @@ def key_tensor(op: str, key: TensorLike, what: str = "key") -> Tensor:
 
 
 def _words(op: str, what: str, value: TensorLike, beside: Tensor | None = None) -> tuple[Tensor, ...]:
-    """The value as a tensor of i32; an int of 32 bits, signed or not, by its bits."""
+    """The value as an i32 tensor; a 32-bit int, signed or unsigned, keeps its bits."""
     if is_index(value) and not isinstance(value, bool):
         if not _SIGN <= value < 1 << 32:
             raise ShapeError(f"{op}: {what} {value}; expected an int of 32 bits")
@@ -342,7 +343,7 @@ def _integer(beside: Tensor, value: Any, dtype: DType) -> Tensor:
 
 
 def key_words(key: Tensor, axes: int) -> tuple[Tensor, Tensor]:
-    """The two words of each key, with `axes` axes of length 1 behind those of the keys."""
+    """The two words of each key, with `axes` axes of length 1 after those of the keys."""
     lead = key.shape[:-1]
     both = []
     for i in range(2):

@@ -27,7 +27,7 @@ from rlx.ops.reduce import max, sum
 from rlx.ops.scatter import scatter_elements
 
 _OP = "sample"
-_LARGEST = 1 << 22  # logits of a row: sums of their weights, 2⁴⁰ each, stay below 2⁶³
+_LARGEST = 1 << 22  # most logits of a row: their weights, up to 2⁴⁰ each, add up to less than 2⁶³
 _HOTTEST = float(np.finfo(np.float32).max)
 _LEAST = 2.0**-100  # smaller magnitudes count as 0: devices differ in subnormal numbers
 # 2^-f for f in [0, 1): a minimax fit of degree 6, within 2⁻²⁸ of it, and 1 at 0. Highest power first.
@@ -164,8 +164,8 @@ def _tokens(x: Tensor, previous: TensorLike, lead: tuple[int, ...]) -> Tensor:
 
 
 def _seen(x: Tensor, tokens: Tensor, count: Tensor | None, counted: bool) -> Tensor:
-    """Whether each token of the vocabulary occurs among the first `count` of a row's tokens, or how often where they
-    are `counted`: i32 as x."""
+    """Whether each token of the vocabulary occurs among the first `count` of a row's tokens, or with `counted` how
+    often: i32, of x's shape."""
     n = x.shape[-1]
     valid = logical_and(tokens >= 0, tokens < n)
     if count is not None:
@@ -177,8 +177,8 @@ def _seen(x: Tensor, tokens: Tensor, count: Tensor | None, counted: bool) -> Ten
 
 
 def _penalized(x: Tensor, penalty: Tensor) -> Tensor:
-    """N. S. Keskar et al., "CTRL: A Conditional Transformer Language Model for Controllable Generation", 2019, with the
-    sign minded as Transformers does."""
+    """N. S. Keskar et al., "CTRL: A Conditional Transformer Language Model for Controllable Generation", 2019, with
+    Transformers' case distinction by sign."""
     return where(x > 0, x / penalty, x * penalty)
 
 
@@ -193,7 +193,8 @@ def _bias(x: Tensor, bias: TensorLike, lead: tuple[int, ...]) -> Tensor:
 
 
 def _keys(key: Tensor, position: TensorLike, lead: tuple[int, ...], checked: Any) -> tuple[Tensor, Tensor]:
-    """The two words of each row's key, with the position folded in, (rows, 1) each: apart, they need no copies."""
+    """The two words of each row's key, with the position folded in, (rows, 1) each; as separate tensors they need no
+    copies."""
     key, rows = key_tensor(_OP, key), math.prod(lead)
     if key.ndim > 1 and key.shape[:-1] != lead:
         raise ShapeError(f"{_OP}: keys of shape {key.shape}; expected (2,), or {(*lead, 2)}")
@@ -212,10 +213,10 @@ def _picked(
     x: Tensor, ids: Tensor | None, keys: tuple[Tensor, Tensor], heat: Tensor, limit: Tensor | None,
     chance: Tensor | None, least: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """The place of the pick in each row of x, which is in descending order where `ids` names its tokens."""
+    """The index of the pick in each row of x. With `ids`, which name its tokens, x is in descending order."""
     greedy = apply("logical_not", heat >= _LEAST)
     top = max(x, axis=-1, keepdims=True)
-    # Equal logits are no distance apart, infinite ones too; an infinite distance stays one at every temperature.
+    # Equal logits have distance 0, infinite ones too; an infinite distance stays infinite at every temperature.
     behind = where(x >= top, 0.0, (top - x) / minimum(where(greedy, 1.0, heat), _HOTTEST))
     behind = where(behind < _LEAST, 0.0, behind)
     kept = x > -math.inf
@@ -228,7 +229,7 @@ def _picked(
         weight = where(kept, right_shift(left_shift(cast_to(mantissa, i64), 16), cast_to(halvings, i64)), 0)
         part, total = _units(where(isnan(chance), 1.0, chance)), sum(weight, axis=-1, keepdims=True)
         share = cast_to(part, i64)
-        # ⌈total · part / 2²⁴⌉, by parts that stay below 2⁶³
+        # ⌈total · part / 2²⁴⌉, with intermediate results below 2⁶³
         rest = bitwise_and(total, (1 << 24) - 1) * share + ((1 << 24) - 1)
         enough = right_shift(total, 24) * share + right_shift(rest, 24)
         inside = cumsum(weight, axis=-1, exclusive=True) < enough

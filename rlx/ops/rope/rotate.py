@@ -44,7 +44,7 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
             raise DTypeError(f"rope: {name} is {attrs[name]!r}; expected a bool")
     if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset < MAX_POSITIONS:
         raise ShapeError(f"rope: offset is {offset!r}; expected an int from 0")
-    # Elements that each have a position of their own may share the rows of a short table.
+    # With given positions several elements may share a row, so the table may be short.
     n = min(x.shape[axis], 1) if len(types) == 4 and types[3].rank else x.shape[axis]
     if cos.shape[0] > MAX_POSITIONS or cos.shape[0] < offset + n:
         raise ShapeError(
@@ -78,7 +78,7 @@ def positions_of(shape: Sequence[int], axis: int, offset: int, rows: int, positi
 
 
 def halves(x: Array, half: int, interleaved: bool, sections: int) -> tuple[Array, Array]:
-    """Views of the first and the second elements of the pairs, each (…, sections, pairs of a section)."""
+    """Views of the first and the second elements of all pairs, each (…, sections, pairs of a section)."""
     rotated = x[..., : 2 * half]
     per = half // sections
     if interleaved:
@@ -131,7 +131,8 @@ def _cut(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
 
 
 def _rows(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor | None:
-    """The rows of the tables, clamped to them; None where they simply start at the attribute `offset`."""
+    """The tables' row for each position, clamped to the tables; None if the rows simply start at the attribute
+    `offset`."""
     if len(inputs) == 3:
         return None
     x, cos, _, p = inputs

@@ -21,7 +21,7 @@ class DynamicScaling(Record):
 
 
 class ProportionalScaling(Record):
-    """The first `part` of the pairs have their frequencies, divided by `factor`; the others are not turned."""
+    """The first `part` of the pairs rotate with their frequencies divided by `factor`; the others are not rotated."""
 
     part: float
     factor: float = 1.0

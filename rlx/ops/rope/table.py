@@ -94,7 +94,7 @@ def _yarn(plain: F64, width: int, base: float, s: YarnScaling) -> F64:
         raise DTypeError(f"rope_frequencies: {s}: expected 0 < beta_slow < beta_fast")
 
     def pair(turns: float) -> float:
-        """The (fractional) index of the pair that makes so many turns within the original length."""
+        """The (fractional) index of the pair that makes `turns` full turns within the original length."""
         return width * math.log(s.original_length / (turns * 2 * math.pi)) / (2 * math.log(base))
 
     low, high = pair(s.beta_fast), pair(s.beta_slow)

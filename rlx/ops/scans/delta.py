@@ -127,7 +127,7 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
 
 
 def _by_node(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
-    """The op on halves as the one on f32, whose gradient is an op."""
+    """The op on halves as casts around the op in f32, whose gradient is an op."""
     o, last = apply_multi("gated_delta_rule", *(wide(t) for t in inputs), **attrs)
     return cast_to(o, inputs[2].dtype), last
 

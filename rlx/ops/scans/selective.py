@@ -146,7 +146,8 @@ Core = Callable[[Sequence[Tensor], Tensor | None], tuple[Tensor, ...]]
 
 
 def _around(inputs: Sequence[Tensor], attrs: Attrs, core: Core) -> tuple[Tensor, ...]:
-    """The op around its recurrence: `core` gets x, Δ, A, B and C in the working dtype, and the state."""
+    """The op with its recurrence computed by `core`, which gets x, Δ, A, B and C in the working dtype, and the
+    state."""
     x, delta, *rest = (wide(t) for t in inputs[:_REQUIRED])
     present = {n: wide(t) for n, t in optional(_OP, inputs, _REQUIRED, NAMES, attrs["operands"]).items()}
     delta = delta + present["bias"] if "bias" in present else delta
@@ -181,7 +182,7 @@ def _by_scan(inputs: Sequence[Tensor], state: Tensor | None) -> tuple[Tensor, ..
 
 
 def _by_node(inputs: Sequence[Tensor], state: Tensor | None) -> tuple[Tensor, ...]:
-    """The recurrence as a node of this op, without what stands around it."""
+    """The recurrence as a node of this op, without bias, softplus, D and z."""
     more, operands = ((), ()) if state is None else ((state,), ("state",))
     return apply_multi(_OP, *inputs, *more, operands=operands, softplus=False)
 
@@ -191,7 +192,7 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
 
 
 def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """The gradient of the recurrence alone is an op of its own; what stands around it has its own gradients."""
+    """The gradient of the recurrence is an op; bias, softplus, D and z are differentiated as separate ops."""
     operands = node.attrs["operands"]
     if node.inputs[0].dtype.is_half or node.attrs["softplus"] or not set(operands) <= {"state"}:
         return pullback(_around(node.inputs, node.attrs, _by_node), grads, node.inputs, stop=True)
@@ -305,7 +306,7 @@ def selective_scan(
     )
     dtype = promote(*(t.dtype for t in (x, delta, B, C, *([more["z"]] if "z" in more else []))))
     inner = working(dtype)
-    for name, t in {"B": B, "C": C}.items():  # as given: the node would show an axis of groups too
+    for name, t in {"B": B, "C": C}.items():  # as given: errors of the node would show an axis of groups
         if x.ndim in (3, 4) and t.shape[:2] != x.shape[:2]:
             raise ShapeError(
                 f"{op}: {name} is {t.type} beside x {x.type}; expected the batch and the length of x, which is (batch, "

@@ -23,7 +23,7 @@ from rlx.ops.windows import MAX_STEP
 
 
 def countable(n: int, nfft: int) -> bool:
-    """Whether n samples and two more blocks can be counted in 31 bits, as the op requires."""
+    """Whether n samples plus two blocks fit in 31 bits, as the op requires."""
     return n + 2 * nfft <= MAX_STEP
 
 
@@ -93,8 +93,8 @@ register(
 
 
 def block_length(taps: int) -> int | None:
-    """The transform length of blocks: about eight times the filter's, so that most of each block is new samples, or the
-    longest that one kernel takes if a quarter of it holds the filter. None for a longer filter."""
+    """The transform length of blocks: about eight times the filter's length, so that most of each block is new samples,
+    or the longest that one kernel takes if the filter fits in a quarter of it. None for a longer filter."""
     length = max(LENGTHS[0], 1 << (8 * taps - 1).bit_length())
     return min(length, LENGTHS[-1]) if taps <= LENGTHS[-1] // 4 else None
 

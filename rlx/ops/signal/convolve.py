@@ -53,7 +53,8 @@ def _axes(op: str, a: Tensor, b: Tensor, axes: int | Sequence[int] | None) -> tu
 
 
 def _ordered(op: str, a: Tensor, b: Tensor, axes: Sequence[int], mode: str) -> tuple[Tensor, Tensor]:
-    """The operands, the longer first for "valid". Raises: ShapeError where neither is as long along all axes."""
+    """The operands, for "valid" the longer one first. Raises: ShapeError if neither is at least as long along all
+    axes."""
     if mode != "valid":
         return a, b
     if all(a.shape[i] >= b.shape[i] for i in axes):

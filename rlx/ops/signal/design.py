@@ -25,7 +25,7 @@ BANDS = {
     "bs": "bandstop",
 }  # fmt: skip
 OUTPUTS = ("ba", "zpk", "sos")
-_REAL = 100 * np.finfo(np.float64).eps  # an imaginary part up to this part of the magnitude counts as 0
+_REAL = 100 * np.finfo(np.float64).eps  # an imaginary part up to this fraction of the magnitude counts as 0
 
 
 # -- forms
@@ -38,7 +38,7 @@ def zpk2tf(z: Any, p: Any, k: float) -> tuple[F64, F64]:
 
 
 def _real_of(polynomial: Any, roots: Any) -> Any:
-    """A polynomial whose roots come in conjugate pairs has real coefficients."""
+    """The real coefficients of a polynomial whose roots come in conjugate pairs."""
     z = np.asarray(roots, complex)
     pairs = np.array_equal(np.sort_complex(z[z.imag > 0]), np.sort_complex(z[z.imag < 0].conj()))
     return polynomial.real.copy() if pairs else polynomial
@@ -99,7 +99,8 @@ def _given(op: str, z: Any, p: Any, k: float, output: str) -> Any:
 
 
 def _edges(op: str, Wn: Any, btype: str, analog: bool, fs: float | None) -> tuple[str, F64]:
-    """The kind of band and its edges, in parts of the Nyquist frequency, or as radians a second of analog ones."""
+    """The kind of band and its edges, as fractions of the Nyquist frequency, for analog filters in radians per
+    second."""
     kind = BANDS.get(btype, btype)
     choose(op, "btype", kind, tuple(dict.fromkeys(BANDS.values())))
     edges = np.atleast_1d(np.asarray(Wn, np.float64))
@@ -117,7 +118,7 @@ def _edges(op: str, Wn: Any, btype: str, analog: bool, fs: float | None) -> tupl
 
 
 def _shifted(zpk: Zpk, kind: str, edges: F64) -> Zpk:
-    """A lowpass with the edge 1 rad/s as another kind of band."""
+    """A lowpass with its edge at 1 rad/s, transformed to another kind of band."""
     z, p, k = zpk
     more = len(p) - len(z)
     if kind == "lowpass":
@@ -140,7 +141,7 @@ def _designed(op: str, prototype: Zpk, Wn: Any, btype: str, analog: bool, output
     kind, edges = _edges(op, Wn, btype, analog, fs)
     if analog:
         return _given(op, *_shifted(prototype, kind, edges), output)
-    z, p, k = _shifted(prototype, kind, 4 * np.tan(np.pi * edges / 2))  # samples have a rate of 2
+    z, p, k = _shifted(prototype, kind, 4 * np.tan(np.pi * edges / 2))  # for a sampling rate of 2
     gain = k * np.real(np.prod(4 - z) / np.prod(4 - p))
     zeros = np.append((4 + z) / (4 - z), -np.ones(len(p) - len(z)))
     return _given(op, zeros, (4 + p) / (4 - p), gain, output)
@@ -242,7 +243,7 @@ def _kaiser_beta(down: float) -> float:
 
 
 def fitted(window_length: int, polyorder: int, deriv: int, delta: float, at: Any) -> F64:
-    """The rows that take samples of a window to the derivative, at each place, of the polynomial nearest to them."""
+    """The rows that map a window's samples to the derivative, at each place, of the polynomial fitted to them."""
     middle = (window_length - 1) / 2
     x = (np.arange(window_length) - middle) / max(middle, 1.0)
     powers = np.linalg.pinv(np.vander(x, polyorder + 1, increasing=True))

@@ -1,4 +1,4 @@
-"""Filters over time: lfilter and sosfilt as scans, both ways without a delay, Savitzky-Golay, resampling."""
+"""Filters over time: lfilter and sosfilt as scans, filtering both ways (zero phase), Savitzky-Golay, resampling."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MODES = {"mirror": "reflect", "nearest": "edge", "wrap": "wrap", "constant": "c
 
 
 def _back(y: Tensor, at: int) -> Tensor:
-    """y, whose samples lie along the last axis, with these along `at`."""
+    """y with the axis of samples moved from the end to `at`."""
     return y if at == y.ndim - 1 else composite.moveaxis(y, -1, at)
 
 
@@ -46,7 +46,7 @@ def _coefficients(op: str, what: str, c: TensorLike, x: Tensor, rank: int) -> Te
 
 
 def _check_divisor(op: str, what: str, c: TensorLike, x: Tensor, at: int) -> None:
-    """Raises: ShapeError where coefficients that the others are divided by are 0, in the signal's dtype."""
+    """Raises: ShapeError if a leading coefficient, which divides the others, is 0 in the signal's dtype."""
 
     def check(value: Any) -> None:
         first = np.atleast_1d(value)[..., at]
@@ -76,7 +76,8 @@ def _polynomials(op: str, b: TensorLike, a: TensorLike, x: Tensor) -> list[tuple
 
 
 def _run(x: Tensor, filters: Any, states: Sequence[Sequence[Tensor]]) -> tuple[Tensor, list[list[Tensor]]]:
-    """Each filter after the other over the last axis of x, in the transposed direct form II: a scan over samples."""
+    """Applies the filters one after the other over the last axis of x, in the transposed direct form II: a scan over
+    samples."""
 
     def step(carry: Any, now: Tensor) -> Any:
         after = []
@@ -92,7 +93,7 @@ def _run(x: Tensor, filters: Any, states: Sequence[Sequence[Tensor]]) -> tuple[T
 
 
 def _states(op: str, zi: TensorLike | None, x: Tensor, shape: tuple[int, ...]) -> list[list[Tensor]]:
-    """The states of each filter, of the shape of x without its samples; zi is (sections, ..., order)."""
+    """The states of each filter, each of x's shape without the axis of samples; zi is (sections, ..., order)."""
     lead = x.shape[:-1]
     wanted = (shape[0], *lead, shape[1])
     if zi is None:
@@ -142,7 +143,7 @@ def lfilter(b: TensorLike, a: TensorLike, x: TensorLike, axis: int = -1, zi: Ten
 
 
 def _convolved(x: Tensor, taps: Tensor, up: int = 1, down: int = 1) -> Tensor:
-    """The full convolution along the last axis, of x with up - 1 zeros behind each sample, each down-th number."""
+    """Every down-th element of the full convolution along the last axis of x with up - 1 zeros after each sample."""
     n, m = x.shape[-1], taps.shape[0]
     lines = movement.reshape(x, (math.prod(x.shape[:-1]), 1, n))
     if up > 1:
@@ -171,7 +172,7 @@ def sosfilt(sos: TensorLike, x: TensorLike, axis: int = -1, zi: TensorLike | Non
 
 
 def _steady(filters: Any) -> list[list[Tensor]]:
-    """The states in which each filter gives a constant for the constant that those before it make of 1."""
+    """The steady states of each filter for a constant input of 1 to the first one."""
     level: Any = 1.0
     result = []
     for top, down in filters:
@@ -205,7 +206,7 @@ def sosfilt_zi(sos: TensorLike) -> Tensor:
 
 
 def _both_ways(op: str, x: Tensor, filters: Any, padtype: str | None, padlen: int | None, edge: int) -> Tensor:
-    """x filtered forwards and backwards, between samples that stand beside it."""
+    """x filtered forwards and backwards, after it was extended at both ends."""
     choose(op, "padtype", padtype, PADS)
     n = x.shape[-1]
     around = 0 if padtype is None else edge if padlen is None else padlen
@@ -371,7 +372,7 @@ def resample(
             w = np.fft.ifftshift(get_window(window, n))
         if w.shape != (n,):
             raise ShapeError(f"{op}: the window has the shape {w.shape}; expected ({n},)")
-        even = (w + np.roll(w[::-1], 1)) / 2  # frequencies of a real signal and their negatives are one
+        even = (w + np.roll(w[::-1], 1)) / 2  # a real signal has equal power at a frequency and its negative
         z = z * z.graph.constant(even[: n // 2 + 1, None], z.dtype)
     both = min(num, n)
     z = z[..., : both // 2 + 1, :]

@@ -14,7 +14,7 @@ from rlx.ops.numeric import Array
 
 
 def _bounds(op: str, what: str, bounds: Any, x: Array, at: Array) -> tuple[Any, Any]:
-    """The least and the greatest value of a condition, numbers or for each peak; None for no limit."""
+    """The least and the greatest value that a condition allows, as numbers or one for each peak; None for no limit."""
     low, high = bounds if isinstance(bounds, tuple | list) and len(bounds) == 2 else (bounds, None)
     limits = []
     for value in (low, high):
@@ -47,11 +47,11 @@ def _maxima(x: Array) -> tuple[Array, Array, Array]:
 
 
 def _far(peaks: Array, size: Array, distance: float) -> Array:
-    """Which peaks stay where, from the highest on, each removes those nearer than the distance."""
+    """Which peaks stay if each, from the highest on, removes those nearer than the distance."""
     kept = np.ones(len(peaks), bool)
     reach = math.ceil(distance)
     first, stop = np.searchsorted(peaks, peaks - reach, "right"), np.searchsorted(peaks, peaks + reach, "left")
-    for i in np.argsort(size)[::-1]:  # equal ones stand as NumPy's sort puts them, as in SciPy
+    for i in np.argsort(size)[::-1]:  # equal ones in the order of NumPy's sort, as in SciPy
         if kept[i]:
             kept[first[i] : stop[i]] = False
             kept[i] = True
@@ -59,10 +59,11 @@ def _far(peaks: Array, size: Array, distance: float) -> Array:
 
 
 def _lowest_before(x: Array) -> tuple[Array, Array]:
-    """For each sample the lowest one from it back to where the signal is higher, and its place, the last of equal ones.
+    """For each sample the lowest one back to where the signal is higher than the sample, and its index (the last of
+    equal ones).
 
-    One pass: on the stack lie the samples that no later one has reached, each with the lowest of its stretch. A NaN
-    ends every stretch.
+    One pass: the stack holds the samples that no later one has reached in height, each with the lowest since the one
+    below it on the stack. A NaN ends every search.
     """
     lows, places = x.tolist(), list(range(len(x)))
     stack: list[tuple[float, float, int]] = []
@@ -92,7 +93,7 @@ def _lowest_in_windows(x: Array, peaks: Array, wlen: int) -> tuple[Array, Array]
 
 
 def _prominences(x: Array, peaks: Array, wlen: int | None) -> dict[str, Array]:
-    """How far each peak stands above the higher one of the lowest samples on its two sides, and where these are."""
+    """Each peak's height above the higher of the lowest samples on its two sides, and the indices of these."""
     back, last = x[::-1], len(x) - 1
     if wlen is None:
         (before, left), (after, right) = (
@@ -106,7 +107,7 @@ def _prominences(x: Array, peaks: Array, wlen: int | None) -> dict[str, Array]:
 
 
 def _width(x: Sequence[float], peak: int, height: float, left: int, right: int) -> tuple[float, float]:
-    """Where the signal crosses a height on both sides of a peak, between samples by a line."""
+    """Where the signal crosses a height on both sides of a peak, by linear interpolation."""
     i = peak
     while left < i and height < x[i]:
         i -= 1
@@ -118,7 +119,7 @@ def _width(x: Sequence[float], peak: int, height: float, left: int, right: int) 
     return begin, end
 
 
-@np.errstate(all="ignore")  # infinite peaks have NaN among their properties
+@np.errstate(all="ignore")  # properties of infinite peaks may be NaN
 def find_peaks(
     x: Any, height: Any = None, threshold: Any = None, distance: float | None = None, prominence: Any = None,
     width: Any = None, wlen: float | None = None, rel_height: float = 0.5, plateau_size: Any = None,

@@ -1,4 +1,4 @@
-"""frame and overlap_add: a signal cut into frames that may overlap, and the sum of such frames in their places."""
+"""frame and overlap_add: a signal cut into frames, which may overlap, and the sum of frames at their positions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def frame_count(n: int, length: int, hop: int) -> int:
 
 
 def places(count: int, length: int, hop: int) -> Array:
-    """The sample that each element of each frame is, (count, length)."""
+    """The index of the sample that each element of each frame reads, (count, length)."""
     return np.arange(count)[:, None] * hop + np.arange(length)
 
 
@@ -61,7 +61,7 @@ def _frame_vjp(node: Node, grads: Grads) -> Grads:
 
 
 def _frame_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """The samples gathered by a table of their places."""
+    """A gather of samples by a table of their indices."""
     (x,), length, hop = inputs, attrs["length"], attrs["hop"]
     where = places(frame_count(x.shape[-1], length, hop), length, hop)
     return apply("gather", x, x.graph.constant(where), axis=x.ndim - 1)
@@ -74,7 +74,7 @@ register(
 )  # fmt: skip
 
 
-# -- windowed_frames: frame times a window, which reads the signal alone
+# -- windowed_frames: frame times a window, without storing the frames
 
 
 def _windowed_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -148,7 +148,7 @@ def _add_vjp(node: Node, grads: Grads) -> Grads:
 
 
 def _add_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """Every element added where it lies; a scatter adds in the order of the frames."""
+    """A scatter-add of every element at its position, in the order of the frames."""
     (x,) = inputs
     count, length = x.shape[-2:]
     where = x.graph.constant(places(count, length, attrs["hop"]))

@@ -22,8 +22,8 @@ from rlx.ops.order import top_k
 from rlx.ops.pad import pad
 from rlx.ops.signal.frames import whole
 
-# -- peaks: where a run of equal neighbours ends that is higher than what is beside it, its value and the place in its
-# middle; elsewhere -inf and 0
+# -- peaks: at the end of each run of equal samples that is higher than the samples beside it, the run's value and the
+# index of its middle; elsewhere -inf and 0
 
 
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -52,7 +52,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
-    """Numbers each run of equal elements, and finds the place where each run ends."""
+    """Numbers the runs of equal elements, and finds the index where each run ends."""
     (x,) = inputs
     n, axis = x.shape[-1], x.ndim - 1
     place = movement.expand(x.graph.constant(np.arange(n, dtype=np.int32)), x.shape)
@@ -60,8 +60,8 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
         return composite.full_like(x, -math.inf), place * 0
     lead = [(0, 0)] * axis
     left, right = x[..., :-1], x[..., 1:]
-    # Runs are numbered from 1. Of elements scattered to one place the last remains: the end of run r stands at ends[r],
-    # and ends[0] is -1, so that each run begins behind the end of the one before it.
+    # Runs are numbered from 1. A scatter keeps the last of several elements, so ends[r] is the end of run r. With
+    # ends[0] = -1 each run begins one after the end of the previous run.
     begins = pad(cast_to(left != right, i32), [*lead, (1, 0)], value=1)
     run = apply("cumsum", begins, axis=axis, exclusive=False, reverse=False)
     marks, where = pad(place, [*lead, (1, 0)], value=-1), pad(run, [*lead, (1, 0)], value=0)

@@ -19,13 +19,13 @@ from rlx.ops.numeric import Array
 from rlx.ops.signal.frames import check_steps, frame_count
 from rlx.ops.windows import MAX_STEP
 
-LENGTHS = (256, 512, 1024, 2048, 4096)  # lengths of transforms that stay in a workgroup's registers and shared memory
+LENGTHS = (256, 512, 1024, 2048, 4096)  # lengths of transforms that fit in a workgroup's registers and shared memory
 DETRENDS = ("constant", None)
-_SAMPLES_AT_ONCE = 1 << 14  # samples of the segments that NumPy transforms
+_SAMPLES_AT_ONCE = 1 << 14  # samples that NumPy transforms at a time
 
 
 def sides(n: int) -> Array:
-    """How many frequencies of a transform of n each one of the first half stands for."""
+    """How many frequencies of a transform of n each frequency of the first half represents: 1 or 2."""
     k = np.arange(n // 2 + 1)
     return np.where(2 * k % n == 0, 1.0, 2.0)
 
@@ -59,7 +59,7 @@ def weighted(frames: Array, window: Array, detrend: str | None) -> Array:
 
 
 def blocks(count: int, length: int) -> list[slice]:
-    """The segments in parts that NumPy transforms at once."""
+    """The segments in batches for NumPy's transforms."""
     step = max(1, _SAMPLES_AT_ONCE // length)
     return [slice(i, min(count, i + step)) for i in range(0, count, step)]
 
@@ -76,7 +76,7 @@ def _reference(x: Array, window: Array, *, hop: int, nfft: int, detrend: str | N
 
 
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """Frame by frame, with a tensor for each step."""
+    """The same by frames, with a tensor for each step."""
     x, window = inputs
     frames = apply("frame", x, length=window.shape[0], hop=attrs["hop"])
     if attrs["detrend"] is not None:

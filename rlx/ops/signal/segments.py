@@ -1,4 +1,4 @@
-"""The segments of short-time transforms: their sizes, what is taken off them, and the window they are weighted by."""
+"""The segments of short-time transforms: their sizes, detrending, and the window."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def sizes(op: str, fs: Any, window: Window, nperseg: int, noverlap: int | None, 
 
 
 def detrended(frames: Tensor, detrend: Detrend) -> Tensor:
-    """Frames (..., samples) less their mean, or less the line that is nearest to them in the mean square."""
+    """Frames (..., samples) minus their mean, or minus their least-squares line."""
     away = without_mean(frames)
     n = frames.shape[-1]
     if detrend == "constant" or n == 1:

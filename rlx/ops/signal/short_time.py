@@ -64,7 +64,7 @@ class ShortTimeFFT:
         cls, win_param: Window, fs: float, nperseg: int, noverlap: int, *, symmetric_win: bool = False,
         fft_mode: str = "onesided", mfft: int | None = None, scale_to: str | None = None, phase_shift: int | None = 0,
     ) -> ShortTimeFFT:  # fmt: skip
-        """One with a window by get_window of `nperseg` samples, moved by nperseg - noverlap."""
+        """A ShortTimeFFT with a window of `nperseg` samples by get_window, moved by nperseg - noverlap."""
         win = get_window(win_param, nperseg, fftbins=not symmetric_win)
         hop = nperseg - noverlap
         return cls(win, hop, fs, fft_mode=fft_mode, mfft=mfft, scale_to=scale_to, phase_shift=phase_shift)
@@ -125,7 +125,7 @@ class ShortTimeFFT:
 
     @property
     def _covered(self) -> F64:
-        """The sum of the squared windows that lie over each sample of one."""
+        """For each sample of a window, the sum of the squares of all windows that overlap it."""
         square = self.win**2
         total = square.copy()
         for k in range(self.hop, self.m_num, self.hop):
@@ -156,7 +156,7 @@ class ShortTimeFFT:
         p = 0
         while True:
             begin = (p - 1) * self.hop - self.m_num_mid
-            if begin + self.m_num <= 0 or not self.win[begin:].any():  # as many samples at its end as scipy looks at
+            if begin + self.m_num <= 0 or not self.win[begin:].any():  # scipy checks as many samples there
                 return p
             p -= 1
 
@@ -217,7 +217,7 @@ class ShortTimeFFT:
         return (self.phase_shift + self.m_num_mid) % self.m_num
 
     def _sides(self, z: Tensor, back: bool) -> Tensor:
-        """The spectra of real numbers, doubled but for the elements that are their own mirror image."""
+        """The one-sided spectra, doubled except at elements that are their own mirror image."""
         weight = np.full(self.f_pts, np.sqrt(2) if self.scaling == "psd" else 2.0)
         weight[0] = 1.0
         if self.mfft % 2 == 0:
@@ -267,8 +267,8 @@ class ShortTimeFFT:
         self, x: TensorLike, detr: Any, p0: int | None = None, p1: int | None = None, *, k_offset: int = 0,
         padding: str = "zeros", axis: int = -1,
     ) -> Any:  # fmt: skip
-        """stft of slices less their mean ("constant"), their line ("linear"), or as a function of frames gives them
-        (..., samples)."""
+        """stft of slices minus their mean ("constant") or their least-squares line ("linear"), or of the result of a
+        function of frames (..., samples)."""
         return _STFT(x, self, p0, p1, k_offset, padding, axis, detr)
 
     def spectrogram(
@@ -293,7 +293,7 @@ class ShortTimeFFT:
         return hash(self._key())
 
     def _key(self) -> tuple[Any, ...]:
-        """All that its transforms depend on: programs of calls outside a trace are kept by it."""
+        """All that its transforms depend on: the key of the programs kept for calls outside a trace."""
         dual = None if self._dual is None else self._dual.tobytes()
         return self.win.tobytes(), self.hop, self.fs, self.mfft, self.fft_mode, self.scaling, self.phase_shift, dual
 

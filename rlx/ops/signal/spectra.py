@@ -50,7 +50,7 @@ def _averaged(x: Tensor, axis: int, average: str) -> Tensor:
     ordered = sort(x, axis)
     lead = (slice(None),) * axis
     middle = ordered[(*lead, slice((n - 1) // 2, n // 2 + 1))]
-    # A NaN is sorted behind all numbers.
+    # NaN is sorted last.
     last = composite.squeeze(ordered[(*lead, slice(n - 1, n))], axis)
     return select.where(predicates.isnan(last), last, reduce.mean(middle, axis) * (1 / _median_bias(n)))
 
@@ -184,7 +184,7 @@ def coherence(
     factor = float(np.sqrt(cut.scale(op, "spectrum")))
     a, b = (transformed(op, t, cut, factor, detrend, True) for t in (first, second))
     ratio = reduce.mean(multiply(conj(a), b), a.ndim - 3)
-    for t in (a, b):  # divided before it is squared, since squares of weak signals may vanish
+    for t in (a, b):  # divided before squaring, since squares of weak signals may underflow
         ratio = ratio / composite.expand_dims(unary.sqrt(reduce.mean(power(t), t.ndim - 3)), -1)
     ratio = power(ratio)
     ratio = ratio if at == ratio.ndim - 1 else composite.moveaxis(ratio, -1, at)

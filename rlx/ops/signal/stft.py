@@ -1,4 +1,4 @@
-"""The short-time Fourier transform and its inverse; the conditions under which one exists."""
+"""The short-time Fourier transform and its inverse, and the conditions under which the inverse exists."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _padded(x: Tensor, before: int, after: int, mode: str = "constant") -> Tenso
 
 
 def extended(op: str, x: Tensor, by: int, boundary: str) -> Tensor:
-    """x with `by` samples before and behind it made from it."""
+    """x extended by `by` samples at each end."""
     if by == 0:
         return x
     if boundary == "constant":
@@ -168,7 +168,7 @@ def istft(
     if 2 * trim >= size:
         raise ShapeError(f"{op}: {size} samples, and {trim} of them are cut off at both ends; expected more segments")
     window, repeats = cut.window * scale, trim >= cut.nperseg - cut.step
-    if repeats:  # as many segments reach every sample, so that the sum of their squares repeats
+    if repeats:  # all samples are in equally many segments, so the sum of squared windows is periodic
         window = window / np.resize(_overlapped(cut.window**2, cut.step), cut.nperseg)
     kept = size - 2 * trim
     one_kernel = input_onesided and cut.nfft in LENGTHS and countable(count, cut.step, cut.nfft)
@@ -214,7 +214,7 @@ def _inverse_sizes(
 
 
 def _overlapped(samples: F64, step: int) -> F64:
-    """The sum over all segments, far from the ends, at each place within one step."""
+    """The sum of overlapping segments, far from the ends, for each sample within one step."""
     whole_steps = np.zeros(-(-len(samples) // step) * step)
     whole_steps[: len(samples)] = samples
     return np.asarray(whole_steps.reshape(-1, step).sum(0))

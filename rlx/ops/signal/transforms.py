@@ -1,4 +1,4 @@
-"""segment_spectra and segment_signal: the transforms of windowed segments of a signal, and the signal of transforms.
+"""segment_spectra and segment_signal: transforms of a signal's windowed segments, and the signal from such transforms.
 
 One kernel each reads segments from the signal and transforms them, or transforms them back and adds them up."""
 
@@ -20,7 +20,7 @@ from rlx.ops.pad import pad
 from rlx.ops.signal.frames import check_steps, places
 from rlx.ops.windows import MAX_STEP
 
-LENGTHS = (256, 512, 1024, 2048)  # lengths of which any device's workgroup holds the results beside each other
+LENGTHS = (256, 512, 1024, 2048)  # lengths for which any device's workgroup can hold several transforms' results
 
 
 def countable(segments: int, hop: int, nfft: int) -> bool:
@@ -63,7 +63,7 @@ def _reference(x: Array, window: Array, *, hop: int, nfft: int, start: int, coun
 
 
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """Zeros around the signal, its frames times the window, their transforms, frequencies first."""
+    """Pads the signal with zeros, multiplies its frames by the window, transforms them, and moves frequencies first."""
     x, window = inputs
     size = (attrs["count"] - 1) * attrs["hop"] + window.shape[0]
     before, after = attrs["start"], max(0, size - attrs["start"] - x.shape[-1])
@@ -89,12 +89,12 @@ register(
 
 
 def reaches(length: int, hop: int) -> int:
-    """How many segments hold a sample, at most."""
+    """The most segments that contain one sample."""
     return -(-length // hop)
 
 
 def most_reaching(nfft: int) -> int:
-    """How many segments may hold a sample: as many as a workgroup of any device transforms."""
+    """The limit on `reaches`: as many segments as a workgroup of any device transforms."""
     return 4096 // nfft
 
 

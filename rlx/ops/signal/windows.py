@@ -18,12 +18,12 @@ Window = Any  # a name, a name with its parameters in a tuple, the β of a Kaise
 
 
 def _centred(m: int) -> F64:
-    """Places counted from the middle."""
+    """Sample indices relative to the middle."""
     return np.asarray(np.arange(m) - (m - 1) / 2, np.float64)
 
 
 def _cosines(m: int, coefficients: Sequence[float]) -> F64:
-    """A sum of cosines of whole periods, the k-th coefficient that of k periods."""
+    """A sum of cosines: the k-th coefficient belongs to the cosine with k whole periods."""
     angle = np.linspace(-np.pi, np.pi, m)
     return np.asarray(np.sum([a * np.cos(k * angle) for k, a in enumerate(coefficients)], axis=0))
 
@@ -81,7 +81,7 @@ def _exponential(m: int, center: float | None = None, tau: float = 1.0) -> F64:
 def _tukey(m: int, alpha: float = 0.5) -> F64:
     if alpha <= 0:
         return np.ones(m)
-    # Cosine slopes over the outer `alpha` of the window, half of it on each side.
+    # Cosine slopes over a fraction `alpha` of the window, half of it on each side.
     inward = np.minimum((m - 1) / 2 - np.abs(_centred(m)), min(alpha, 1.0) * (m - 1) / 2)
     return np.asarray(0.5 * (1 - np.cos(2 * np.pi * inward / (min(alpha, 1.0) * (m - 1)))))
 
@@ -94,7 +94,7 @@ _COSINES: dict[str, tuple[float, ...]] = {
     "blackmanharris": (0.35875, 0.48829, 0.14128, 0.01168),
     "flattop": (0.21557895, 0.41663158, 0.277263158, 0.083578947, 0.006947368),
 }
-# Each makes a symmetric window of at least two places.
+# Each makes a symmetric window of at least two samples.
 _WINDOWS: dict[str, Callable[..., F64]] = {
     "boxcar": np.ones, "triang": _triang, "bartlett": _bartlett, "barthann": _barthann, "bohman": _bohman,
     "parzen": _parzen, "cosine": _cosine, "lanczos": _lanczos, "kaiser": _kaiser, "gaussian": _gaussian,
@@ -131,7 +131,7 @@ def get_window(window: Window, n: int, fftbins: bool = True) -> F64:
     name, parameters = description[0], description[1:]
     name = _ALIASES.get(name, name) if isinstance(name, str) else name
     if not isinstance(name, str) or name not in _WINDOWS:
-        from difflib import get_close_matches  # the message alone needs it
+        from difflib import get_close_matches  # only the error message needs it
 
         near = get_close_matches(name, _WINDOWS, 1) if isinstance(name, str) else []
         meant = f" (did you mean {near[0]!r}?)" if near else ""
@@ -170,7 +170,7 @@ def _check_parameters(name: str, parameters: Sequence[Any], fftbins: bool) -> No
 
 
 def given_samples(window: Window) -> int | None:
-    """How many samples a window has that is given by them; None for one that is made."""
+    """The number of samples of a window given as an array; None for one given by name."""
     return len(window) if isinstance(window, list) or (isinstance(window, np.ndarray) and window.ndim) else None
 
 

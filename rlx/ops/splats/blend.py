@@ -1,9 +1,9 @@
 """splat_blend and splat_blend_grad: the splats of each tile's list blended over its pixels, and the gradient.
 
 Lists are what splat_tiles gives (`tiles.py` says what ids, ranges, places and spans are): ranges ascend from 0 without
-a gap, so that the gradient has a row for each place. A pixel begins with a light of 1. Of each splat it takes
-alpha = opacity * exp(-q / 2), q the squared distance by the inverse covariance, adds alpha * light * colour to its own,
-and multiplies its light by 1 - alpha.
+a gap, so that the gradient has a row for each place. A pixel begins with a transmittance ("light") of 1. For each splat
+alpha = opacity * exp(-q / 2), with q the squared Mahalanobis distance; the pixel adds alpha * light * colour to its
+colour and multiplies its light by 1 - alpha.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from rlx.ops.splats.tiles import MAX_PAIRS, TILE_PIXELS, check_size
 
 FIELDS = 9  # a splat's x, y, the inverse covariance's xx, xy and yy, opacity, red, green, blue
 MAX_SIDE_PIXELS = 1 << 16
-ALPHA_MIN = 1 / 255  # a pixel skips a splat of which it would take less
-# Not 0.99, of which two leave a light of STOP: rounding would decide whether a pixel is finished.
+ALPHA_MIN = 1 / 255  # a pixel skips a splat with a smaller alpha
+# Not 0.99: two such splats leave a light of exactly STOP, and rounding would decide whether a pixel is finished.
 ALPHA_MAX = 127 / 128
-FARTHEST = 150.0  # a pixel skips a splat with a larger q, of which no opacity up to 1e30 leaves ALPHA_MIN
-STOP = 1e-4  # a pixel is finished by the splat that lets less light through
+FARTHEST = 150.0  # a pixel skips a splat with a larger q: even an opacity of 1e30 gives less than ALPHA_MIN
+STOP = 1e-4  # a pixel is finished when its light falls below this
 
 
 def tiles_of(width: int, height: int) -> tuple[int, int]:
@@ -74,7 +74,8 @@ def _grad_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def listed(ids: Array, ranges: Array, n: int, width: int, height: int) -> Iterator[tuple[Any, Array, Array]]:
-    """The tiles that have a list: a tile's place in the picture, its positions in the list, and the splats there."""
+    """The tiles with nonempty lists: the tile's slices of the picture, its places in the lists, and the splats
+    there."""
     across, _ = tiles_of(width, height)
     bounds = np.clip(ranges, 0, ids.size)
     for tile in np.flatnonzero(bounds[1:] > bounds[:-1]).tolist():
@@ -92,7 +93,7 @@ def centres(place: Any, dtype: Any) -> tuple[Array, Array]:
 
 
 def _alpha(row: Array, x: Array, y: Array) -> tuple[Array, Array, Array, Array]:
-    """alpha of each pixel, the distances along x and y, and exp(-q / 2); 0 where it skips the splat."""
+    """alpha of each pixel (0 where it skips the splat), the distances along x and y, and exp(-q / 2) (likewise 0)."""
     dx, dy = x - row[0], y - row[1]
     q = row[2] * dx * dx + 2 * row[3] * dx * dy + row[4] * dy * dy
     falls = np.exp(-0.5 * q)
@@ -218,7 +219,7 @@ def _dense(rows: Tensor, real: Tensor, ranges: Tensor, width: int, height: int) 
 
 
 def _gathered(splats: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """The fields of each pair, and which pairs are of a splat (pairs, 1)."""
+    """The fields of each pair's splat, and a mask of the pairs that have one, (pairs, 1)."""
     n, g = splats.shape[0], splats.graph
     real = apply("logical_and", ids >= 0, ids < n)
     safe = apply("where", real, ids, g.constant(np.int32(0)))

@@ -17,8 +17,8 @@ from rlx.ops.splats.tiles import check_size
 from rlx.records import Record
 
 _OP = "splats.Camera"
-_PARALLEL = 1e-6  # the sine of the least angle between the direction of a look and what is up
-_OUTER = 0.98  # the share of splats that `facing` has within its picture: a few are often far away
+_PARALLEL = 1e-6  # the sine of the least angle between the viewing direction and `up`
+_OUTER = 0.98  # the share of splats that `facing` fits into its picture: a few are often far away
 
 
 class Camera(Record, eq=False):

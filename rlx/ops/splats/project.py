@@ -16,12 +16,12 @@ from rlx.ops.elementwise.select import where
 from rlx.ops.splats.blend import ALPHA_MIN, MAX_SIDE_PIXELS, tiles_of
 from rlx.ops.splats.tiles import TILE_PIXELS, check_size
 
-_FAR = 1e9  # larger numbers count as none: their squares leave the range of f32
+_FAR = 1e9  # larger numbers are invalid: computations with their squares would overflow f32
 _LEAST_FOCAL = 1e-9  # pixels; a picture's size divided by less leaves the range of f32 in gradients
 _LEAST_NEAR = 1e-9  # numbers divided by the square of a smaller depth leave the range of f32 in gradients
-_SKEW = 0.01  # how far products of a rotation's rows may be from 0 and 1: what bf16 rounds
-_WIDEST = 1e4  # the width of a splat, in its distances from the camera
-_SHORTEST = 1e-12  # the length of a quaternion, squared
+_SKEW = 0.01  # how far dot products of a rotation's rows may be from 0 and 1: the rounding error of bf16
+_WIDEST = 1e4  # limit on the width of a splat, as a multiple of its distance from the camera
+_SHORTEST = 1e-12  # the least squared length of a quaternion
 _BLUR = 0.3  # square pixels added to each variance
 _BESIDE = 0.15  # how far beside the picture, in its sizes, the projection is taken as linear around a splat's own place
 
@@ -44,7 +44,7 @@ _NUMBERS = ("fx", "fy", "cx", "cy")
 
 
 def _rows(x: Tensor) -> list[Tensor]:
-    """The columns of x (n, k) as k tensors of (1, n), each of neighbouring elements."""
+    """The columns of x (n, k) as k contiguous tensors (1, n)."""
     n, k = x.shape
     turned = apply("transpose", x, perm=(1, 0))
     return [apply("slice", turned, starts=(i, 0), stops=(i + 1, n), steps=(1, 1)) for i in range(k)]
@@ -55,7 +55,7 @@ def _entry(x: Tensor, i: int, j: int) -> Tensor:
 
 
 def _sane(x: Tensor) -> Tensor:
-    """Where x is a number of ordinary size."""
+    """A mask of where x is not NaN and at most _FAR in magnitude."""
     return apply("abs", x) <= _FAR
 
 
@@ -129,8 +129,8 @@ def project(
 
 
 class Seen(NamedTuple):
-    """What `render` needs of a projection: `ahead` (n, 1) are the depths, with gradients, 1 for a splat that is not
-    drawn; `usable` (1, 1) says whether the camera is one, known in a run."""
+    """What `render` needs of a projection: `ahead` (n, 1) are the depths, with gradients, and 1 for a splat that is not
+    drawn; `usable` (1, 1) says whether the camera is valid, as known in a run."""
 
     projected: Projected
     ahead: Tensor
@@ -166,7 +166,7 @@ def seen_by(
     shift = [where(usable, row[3], 0.0) for row in entries]
     fx, fy, cx, cy = (where(usable, t, other) for t, other in ((fx, 1.0), (fy, 1.0), (cx, 0.0), (cy, 0.0)))
 
-    # What is no number of ordinary size is replaced before it is used: zero times infinity would be NaN in gradients.
+    # Invalid numbers are replaced before they are used: zero times infinity would be NaN in gradients.
     world, sizes, turns = _rows(means), _rows(scales), _rows(rotations)
     (opacity,) = _rows(apply("reshape", opacities, shape=(n, 1)))
     opacity_sane = _all_of(_sane(opacity), opacity >= ALPHA_MIN)
@@ -230,7 +230,7 @@ def seen_by(
 
 
 def _tiles(place: Sequence[Any], reach: Sequence[Any], sides: tuple[int, int], drawn: Tensor) -> Tensor:
-    """The first tile across and down whose pixels' centres lie within reach, and those behind the last."""
+    """The first tile across and down with a pixel centre within reach, and one past the last."""
     first: list[Any] = []
     last: list[Any] = []
     for at, by, count in zip(place, reach, tiles_of(*sides), strict=True):
@@ -245,7 +245,7 @@ def _tiles(place: Sequence[Any], reach: Sequence[Any], sides: tuple[int, int], d
 def _colors(
     colors: Tensor, world: Sequence[Any], rotation: Sequence[Sequence[Any]], shift: Sequence[Any]
 ) -> tuple[Any, Tensor]:
-    """The colours (3, n) seen from the camera, at least 0, and whether they are numbers (1, n)."""
+    """The colours (3, n) seen from the camera, at least 0, and a mask of the valid ones (1, n)."""
     if colors.ndim == 2:
         turned = apply("transpose", colors, perm=(1, 0))
         sane = _all_sane(turned, (0,))
@@ -262,14 +262,15 @@ def _colors(
         shorter = apply("rsqrt", where(length >= _SHORTEST, length, 1.0))
         first, *others = _basis(count, *(t * shorter for t in away))
         basis = apply("concat", away[0] * 0.0 + first, *others, axis=0)
-        # One product and one sum: each coefficient by itself would have a gradient of the size of all.
+        # One product and one sum over all coefficients: slices of single ones would each have a gradient of the full
+        # size.
         parts = apply("reshape", basis, shape=(count, 1, colors.shape[0])) * turned
     shifted = apply("sum", parts, axes=(0,), keepdims=False) + 0.5
     return apply("relu", shifted), sane
 
 
 def _all_sane(x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Where all numbers along these axes, all but the last, are of ordinary size: (1, n)."""
+    """A mask (1, n) of where all numbers along these axes (all but the last) are valid by `_sane`."""
     ends = (apply(op, x, axes=axes, keepdims=False) for op in ("max", "min"))
     return apply("reshape", _all_of(*(_sane(t) for t in ends)), shape=(1, x.shape[-1]))
 
@@ -305,7 +306,7 @@ def _expected(name: str) -> str:
 
 
 def _check_number(op: str, name: str, t: Tensor) -> None:
-    """Checks one of the camera's numbers; a run checks what only it knows. Raises: ShapeError."""
+    """Checks one of the camera's numbers, if it is known now. Raises: ShapeError."""
     if not t.node.op.is_constant:
         return
     value = float(t.node.attrs["value"])
@@ -319,7 +320,7 @@ def _check_number(op: str, name: str, t: Tensor) -> None:
 
 
 def _check_view(op: str, view: Tensor) -> None:
-    """Raises: ShapeError for a known matrix of numbers that are none, or whose rows are not orthonormal."""
+    """Raises: ShapeError for a known matrix with invalid numbers, or whose rows are not orthonormal."""
     if not view.node.op.is_constant:
         return
     rows = np.asarray(view.node.attrs["value"]).astype(np.float64)[:3]

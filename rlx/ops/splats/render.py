@@ -1,4 +1,4 @@
-"""render: a picture of 3-D Gaussians, and the check that its lists held all of them."""
+"""render: a picture of 3-D Gaussians, and the check that its lists had room for all of them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rlx.ops.splats.project import seen_by
 from rlx.ops.splats.tiles import COUNT_LIMIT, MAX_PAIRS, check_size
 
 _OP = "splats.render"
-_LEAST_PAIRS = 1 << 16  # any program may have so many
-_PAIRS_PER_SPLAT = 8  # unless the caller says more
+_LEAST_PAIRS = 1 << 16  # every program has room for so many
+_PAIRS_PER_SPLAT = 8  # the default room
 
 
 class Rendered(NamedTuple):
@@ -33,7 +33,7 @@ class Rendered(NamedTuple):
 
     @property
     def alpha(self) -> Tensor:
-        """1 - light: how much of what is behind the splats they hide."""
+        """1 - light: the opacity of all splats together."""
         return 1.0 - self.light
 
 
@@ -136,7 +136,7 @@ def render(
     light = apply("reshape", light, shape=(height, width)) + missing
     if not depth:
         return Rendered(image + missing, light, pairs)
-    # Depths and ones in place of colours: their sums have the same weights.
+    # Depths and ones in place of colours, blended with the same weights.
     ellipses = apply("slice", seen.splats, starts=(0, 0), stops=(n, FIELDS - 3), steps=(1, 1))
     sums = blended(apply("concat", ellipses, ahead, ahead * 0.0 + 1.0, ahead * 0.0, axis=1))
     weights = channels(sums, 1, 2)

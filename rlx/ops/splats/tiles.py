@@ -1,11 +1,11 @@
 """splat_tiles: for each tile of a picture, the splats that touch it, nearest first; of a fixed capacity.
 
-A pair is a splat and a tile that it touches. Pairs are numbered in the order of the splats' depths, so that those of a
-splat stand together, and by rows of tiles within a splat. `max_pairs` of them are kept. Inputs: depth (n,), and rects
-(n, 4), the first tile across and down that a splat touches and those behind the last. Outputs, all i32: `ids`
-(max_pairs,), the splat at each place of the lists, which stand tile after tile; `ranges` (tiles + 1,), the place where
-each tile's list begins; `places` (max_pairs,), the place of each pair; `spans` (n, 2), each splat's first pair and how
-many it has; `total`, the pairs that there are, kept or not. ids and places are -1 where no pair is.
+A pair is a splat and a tile that it touches. Pairs are numbered in the order of the splats' depths, so that those of
+one splat are adjacent, and by rows of tiles within a splat. The first `max_pairs` are kept. Inputs: depth (n,), and
+rects (n, 4), the first tile across and down that a splat touches and one past the last. Outputs, all i32: `ids`
+(max_pairs,), the splat at each place of the lists, which follow each other tile by tile; `ranges` (tiles + 1,), the
+place where each tile's list begins; `places` (max_pairs,), the place of each pair; `spans` (n, 2), each splat's first
+pair and how many it has; `total`, the number of all pairs, kept or not. ids and places are -1 where there is no pair.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from rlx.ops.numeric import Array
 from rlx.ops.order import order
 
 TILE_PIXELS = 16  # a tile's side
-COUNT_LIMIT = 2**31 - 1  # pairs at most; `total` stays here where there are more
-MAX_PAIRS = 1 << 28  # pairs for which a program may have room: 32 bits count the numbers of their gradients
-_LARGEST_SIDE = 1 << 12  # tiles; with it 31 bits count the tiles of a picture
+COUNT_LIMIT = 2**31 - 1  # `total` saturates here
+MAX_PAIRS = 1 << 28  # limit on `max_pairs`: the elements of their gradients are counted in 32 bits
+_LARGEST_SIDE = 1 << 12  # in tiles; the number of a picture's tiles then fits in 31 bits
 
 
 def check_size(op: str, name: str, value: object, low: int, high: int) -> int:
@@ -61,7 +61,7 @@ def pairs_of(depth: Array, rects: Array, across: int, down: int) -> tuple[Array,
 def _reference(
     depth: Array, rects: Array, *, across: int, down: int, max_pairs: int
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """Pair after pair, in the order of the depths; each tile's list grows by one."""
+    """Pair by pair, in the order of depths: each is appended to its tile's list."""
     nearest, inside, ends = pairs_of(depth, rects, across, down)
     tiles: list[list[tuple[int, int]]] = [[] for _ in range(across * down)]
     spans = np.zeros((len(depth), 2), np.int32)
@@ -110,7 +110,7 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
     starts = cast_to(apply("minimum", ends - counts, capacity), i32)
     last = apply("slice", ends, starts=(n - 1,), stops=(n,), steps=(1,))
     total = apply("reshape", cast_to(apply("minimum", last, g.constant(np.int64(COUNT_LIMIT))), i32), shape=())
-    # Which splat each pair is of: as many as end before it.
+    # The splat of each pair: its index is the number of splats whose pairs end before it.
     number = g.constant(np.arange(pairs, dtype=np.int32))
     column = apply("reshape", number, shape=(pairs, 1))
     row = apply("reshape", ends32, shape=(1, n))

@@ -173,9 +173,9 @@ def choose_gradient(target: Target, problem: Problem) -> Gradient:
 
 
 def keeps_sums(target: Target, problem: Problem) -> bool:
-    """Whether a training step's attention leaves the sums of its rows for the gradient: where both are matrix kernels
-    and of bf16, or both tiles in f32. Those of f16 also need the greatest |dP| of each row, for which the gradient
-    reads the keys anyway."""
+    """Whether a training step's attention stores each row's softmax sum for the gradient: if both use matrix kernels in
+    bf16, or both use tiles in f32. In f16 the gradient also needs the greatest |dP| of each row, for which it reads the
+    keys anyway."""
     if problem.stored not in (bf16, f32):
         return False
     forward = cheapest(problem, _with_overrides(candidates(target, problem)))
@@ -185,7 +185,7 @@ def keeps_sums(target: Target, problem: Problem) -> bool:
 
 
 def choose_with_sums(target: Target, problem: Problem) -> Matrix | Tiles:
-    """The candidate that computes an attention and the sums of its rows."""
+    """The candidate that computes an attention and each row's softmax sum."""
     kernels: list[Matrix | Tiles] = [
         c for c in _with_overrides(candidates(target, problem))
         if isinstance(c, Matrix if problem.stored == bf16 else Tiles)
@@ -194,7 +194,7 @@ def choose_with_sums(target: Target, problem: Problem) -> Matrix | Tiles:
 
 
 def choose_gradient_of_sums(target: Target, problem: Problem) -> Gradient:
-    """The candidate that computes the gradients of an attention from the sums of its rows."""
+    """The candidate that computes the gradients of an attention from the stored softmax sums."""
     kernels = [
         c for c in _with_wishes(gradients(target, problem))
         if isinstance(c, MatrixGradient if problem.stored == bf16 else Tiles)

@@ -16,7 +16,7 @@ from rlx.ops.attention.parts import NO_TOKENS, ByToken, rest, swapped
 
 CAUSAL, WINDOW, CAPPED, COUNTED = 1, 2, 4, 8  # flags of the kernels' constant FLAGS
 BY_TOKEN = 16  # times the attribute `tokens`, a mask of four bits: the further bits of FLAGS
-JOINED, FROM_FORWARD = 256, 512  # the operands are parts of one; a gradient's sums of rows are given
+JOINED, FROM_FORWARD = 256, 512  # q, k and v are parts of one tensor; a gradient is given the softmax sums
 
 
 @dataclass(frozen=True, slots=True)

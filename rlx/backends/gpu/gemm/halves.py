@@ -12,7 +12,7 @@ from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType
 
 # Rows and columns of a tile, its rate relative to the largest tile's, the workgroups resident on a multiprocessor, and
-# the fixed cost of a tile, in terms of its sums: two resident workgroups hide part of each other's.
+# the fixed cost of a tile, as a number of terms of its sums: two resident workgroups hide part of this cost.
 HALF_TILES = {"m": (128, 128, 0.90, 2, 100), "l": (128, 256, 1.0, 1, 164)}
 _LEAST_TERMS = 48
 _ALONE = 1.7  # time of one workgroup alone on a multiprocessor, where two resident ones together take 2

@@ -59,8 +59,8 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 @lowers(*(op.name for op in REGISTRY.values() if op.elementwise), when=_native)
 def lower_elementwise(ctx: Lowering, node: Node) -> None:
-    """Computes every output element from the input elements that NumPy's broadcasting pairs with it; nothing where
-    sums alone read a cast, since they read what it widens."""
+    """Computes every output element from the input elements that NumPy's broadcasting pairs with it; nothing for a cast
+    that only sums read, since these read its input instead (`narrowed_to`)."""
     if len(node.outputs) == 1 and narrowed_to(ctx, node.output) is not node.output:
         return
     shape = node.outputs[0].shape

@@ -207,7 +207,8 @@ def lower_reshape(ctx: Lowering, node: Node) -> None:
 
 @lowers("transpose", when=moves_natively)
 def lower_transpose(ctx: Lowering, node: Node) -> None:
-    """Output axis i has the stride of input axis perm[i]. Where that moves no byte, y is made where it lies."""
+    """Output axis i has the stride of input axis perm[i]. Where no element moves in memory, x is computed in place of
+    y."""
     x, y = node.inputs[0], node.output
     own = strides_of(ctx, x)
     turned = [own[p] for p in node.attrs["perm"]]

@@ -134,8 +134,8 @@ def lower_reduction(ctx: Lowering, node: Node) -> None:
 
 
 def narrowed_to(ctx: Lowering, x: Tensor) -> Tensor:
-    """What x widens, if sums alone read x, no node writes over it before the last of them, and both lie alike: the sums
-    then read the halves, and x need not be written."""
+    """The tensor of halves that x is a cast of, if only sums read x, no node overwrites the halves before the last sum,
+    and both have one layout: the sums then read the halves, and x is not written. Else x."""
     node = x.node
     if not widens_half(node) or x.dtype != f32 or x.id in ctx.moved or "16bit_storage" not in ctx.target.features:
         return x

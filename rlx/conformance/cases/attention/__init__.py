@@ -1,4 +1,4 @@
-"""Conformance of attention, by files that hold one kind each."""
+"""Conformance of attention, one file for each kind."""
 
 from __future__ import annotations
 

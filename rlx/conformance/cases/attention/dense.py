@@ -126,7 +126,8 @@ def _attention() -> Iterator[Case]:
     yield _case((1, 2, 2, 33, 2, 8), mask=InputSpec((33, 2), f32, "masked"))
     yield _case((1, 2, 2, 33, 2, 8), mask=InputSpec((33, 2), bool_))
     yield _case(size, f16, mask=InputSpec((9, 17), f32))
-    # Keys of NaN only where none is masked: torch adds -inf to their scores, which stay NaN, and rlx replaces these.
+    # NaN keys only where none is masked: torch adds -inf to their scores, which stay NaN, while rlx replaces these
+    # scores.
     beyond = (_case((2, 2, 1, 70, 75, 20), window=3), _case((1, 2, 2, 70, 65, 16), causal=True))
     for plain, i in ((_case(size), 1), (_case(size), 2), *((case, 2) for case in beyond)):
         inputs = [replace(spec, domain="holes") if k == i else spec for k, spec in enumerate(plain.inputs)]
@@ -152,7 +153,7 @@ def _attention() -> Iterator[Case]:
         yield _case((1, 2, 1, 130, 140, 64), dtype, window=20, causal=True)
         yield _case((1, 2, 1, 70, 140, 96), dtype, window=20, softcap=3.0, lengths="")
         yield _case((1, 1, 1, 65, 66, 256), dtype, causal=True)
-        # Operands, all or some, with the heads of a token side by side, the layout in which products write them.
+        # Some or all operands with a token's heads adjacent, the layout in which projections write them.
         for tokens in (_ALL, ByToken.K | ByToken.V, ByToken.Q | ByToken.Y, ByToken.V):
             yield _case((2, 4, 2, 70, 75, 20), dtype, tokens=tokens, causal=True)
             yield _case((2, 6, 3, 3, 150, 32), dtype, tokens=tokens, lengths="b")
@@ -183,7 +184,7 @@ def forward_of_gradients() -> Iterator[Case]:
         yield _case(size, dtype, mask=InputSpec((9, 17), dtype))
         yield _case(size, dtype, softcap=2.0, window=5, causal=True, lengths="b")
     yield _case(size, mask=InputSpec((9, 17), f32, "masked"))
-    # A mask of all magnitudes differs from key to key: of one number a row, only what it adds to the scores is lost.
+    # A mask of all magnitudes must differ from key to key: one number per row cancels in softmax except for rounding.
     yield _case(size, mask=InputSpec((9, 17), f32, "wide"))
     yield _case((1, 2, 2, 33, 2, 8), mask=InputSpec((33, 2), bool_))
     yield _case(size, scale=-1.0)
@@ -243,8 +244,8 @@ def largest_value(inputs: Sequence[Array], attrs: Attrs) -> Any:
 
 
 def masked_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:
-    """The results to which a key of weight 0 would add a value that is not finite: 0 times NaN, or nothing, since
-    kernels leave out tiles in which all keys are masked, torch's every masked key."""
+    """The results that depend on a value that is not finite at a key of weight 0. They may be NaN (0 · NaN) or not:
+    kernels skip tiles in which all keys are masked, and torch's skip every masked key."""
     tokens = attrs.get("tokens", NO_TOKENS)
     q, k, v, *others = heads_first([widened(x) for x in inputs], tokens)
     if not k.size or not q.size or np.isfinite(v).all():
@@ -265,7 +266,7 @@ def terms_of_gradient(inputs: Sequence[Array], attrs: Attrs) -> Any:
     if others and others[-1].shape in (
         (),
         q.shape[:1],
-    ):  # kv_len, converted to float like all inputs; no mask here has this shape
+    ):  # kv_len, converted to float like all inputs; no mask has this shape here
         others[-1] = others[-1].astype(np.int32)
     if q.size == 0 or k.size == 0:
         return np.zeros(())
@@ -276,7 +277,8 @@ def terms_of_gradient(inputs: Sequence[Array], attrs: Attrs) -> Any:
 def size_of_gradient(
     d: Array, operands: tuple[Array, Array, Array], p: Array, keys: Array, delta: Array | None, scale: float
 ) -> Any:
-    """The root of the mean square of the terms, for weights p; `delta`, by row, is the sum of |P dP| unless given."""
+    """The root mean square of the terms, for weights p; `delta`, one number per row, is by default the sum of |P
+    dP|."""
     q, k, v = operands
     group = q.shape[1] // k.shape[1]
     k, v = (np.where(keys, np.repeat(t, group, axis=1), 0) for t in (k, v))

@@ -26,8 +26,8 @@ _SIZES: tuple[Size, ...] = (
     (1, 8, 2, 64, 300), (1, 1, 1, 1, 1), (1, 2, 1, 8, 1), (2, 3, 3, 6, 7), (3, 4, 2, 32, 40), (1, 7, 1, 64, 33),
     (2, 2, 2, 128, 150), (1, 4, 4, 256, 140), (1, 4, 1, 80, 70), (0, 2, 1, 8, 4), (2, 6, 2, 16, 131),
 )  # fmt: skip
-# The query and the new row are rounded to the caches' dtype, which moves a score by as much as its terms are rounded,
-# and a weight by as much of itself.
+# The query and the new row are rounded to the caches' dtype. This changes a score by the rounding of its terms, and a
+# weight by the same amount relative to itself.
 _ROUNDED = {bf16: Tolerance("norm", nmse=1e-4, max_error=2e-2), f16: Tolerance("norm", nmse=1e-6, max_error=3e-3)}
 
 
@@ -39,7 +39,7 @@ def _case(
     batch, heads, kv_heads, d, rows = size
     specs = [InputSpec((batch, n, d), token) for n in (heads, kv_heads, kv_heads)]
     specs += [InputSpec((batch, rows, kv_heads, d), cache) for _ in range(2)]
-    # `ring`: the tokens of a text of which its sequences have some number; their rows take turns.
+    # `ring`: the caches are ring buffers, and sequences have up to so many tokens.
     specs.append(InputSpec((batch,), i32, f"{reach}:{ring or rows}"))
     if pairs is not None:
         specs += [InputSpec((rows + 2, pairs), f32, "unit") for _ in range(2)]
@@ -99,7 +99,7 @@ def _largest_value(inputs: Sequence[Array], attrs: Attrs) -> Any:
 
 
 def _masked_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:
-    """The results to which a value of weight 0 that is not finite would add: 0 times NaN, or nothing."""
+    """The results that depend on a value of weight 0 that is not finite: they may be NaN (0 · NaN) or not."""
     arrays = [widened(x) for x in inputs]
     finite = [np.isfinite(arrays[i]) for i in (2, 4)]
     if all(x.all() for x in finite) or not arrays[0].size:
@@ -109,7 +109,7 @@ def _masked_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:
     with np.errstate(all="ignore"):
         y = get_op("attention_step").reference(*marked, **attrs)[0]
     rows = arrays[4].shape[1]
-    at = np.clip(inputs[5].astype(np.int64), 0, rows - 1)  # a ring's tokens beyond its rows see all of them
+    at = np.clip(inputs[5].astype(np.int64), 0, rows - 1)  # tokens beyond a ring's rows see all rows
     seen: Any = np.arange(rows) <= at[:, None]
     some: Any = np.any(free[1] * seen[:, :, None, None], axis=(1, 2)) | np.any(free[0], axis=1)
     return np.broadcast_to(some[:, None] & (y == 0), y.shape)

@@ -1,4 +1,4 @@
-"""Conformance of attention that keeps the sums of its rows, and of the gradient that takes them."""
+"""Conformance of attention that also gives its softmax sums, and of the gradient that takes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 def _forward() -> Iterator[Case]:
-    """The forward cases of the gradient, and operands, some or all, in rows of tokens and as parts of one."""
+    """The forward cases of the gradient, and cases with some or all operands by token, and with q, k and v in one
+    operand."""
     for case in forward_of_gradients():
         attrs = {**case.attrs, "binary": case.inputs[0].dtype.is_half}
         yield Case("attention_sums", case.name, case.inputs, attrs, case.tolerance)
@@ -46,7 +47,8 @@ def _forward() -> Iterator[Case]:
 
 
 def _gradient() -> Iterator[Case]:
-    """The gradient at the inputs of the forward cases; the result and the sums are numbers of their own."""
+    """The gradient at the inputs of the forward cases; the result and the sums given to it are independent random
+    numbers."""
     for case in _forward():
         if any(spec.domain == "wide" for spec in case.inputs):
             continue
@@ -61,7 +63,7 @@ def _gradient() -> Iterator[Case]:
 
 
 def _kept(b: Builder) -> tuple[Tensor, tuple[Tensor, ...], dict[str, Any]]:
-    """A leaf that holds q, k and v, its attention and sums, and the attributes of both ops."""
+    """A leaf that holds q, k and v, the results of its attention, and the attributes of both ops."""
     batch, kv, group, n, d = (1 + b.below(3) for _ in range(5))
     h = kv * group
     x = b.leaf((batch, n, h + 2 * kv, d), f32)
@@ -82,7 +84,7 @@ def _of_sums(b: Builder) -> Made:
 
 
 def _operands(inputs: Sequence[Array], attrs: Attrs) -> list[Array]:
-    """q, k, v of (batch, heads, length, size), and the rest; kv_len as integers again."""
+    """q, k, v of (batch, heads, length, size), and the other inputs; kv_len is cast back to integers."""
     tokens, kv = attrs.get("tokens", NO_TOKENS), attrs.get("kv_heads")
     if kv is not None:
         heads = inputs[0].shape[2] - 2 * kv
@@ -94,14 +96,15 @@ def _operands(inputs: Sequence[Array], attrs: Attrs) -> list[Array]:
 
 
 def _largest(inputs: Sequence[Array], attrs: Attrs) -> Any:
-    """The largest number of v, which results are means of, or that a score may have, whose rounding sums have."""
+    """The scale of rounding errors: the largest |v|, of which results are means, or the largest possible |score|, for
+    the sums."""
     q, k, v = _operands(inputs, attrs)[:3]
     sizes = [np.sqrt(np.max(np.sum(t * t, axis=-1), initial=0.0)) for t in (q, k)]
     return max(1.0, float(np.max(np.abs(v), initial=0.0)), float(abs(attrs["scale"]) * sizes[0] * sizes[1]))
 
 
 def _terms_of_gradient(inputs: Sequence[Array], attrs: Attrs) -> Any:
-    """As of attention_grad, with the weights and the products of rows that the inputs give."""
+    """As for attention_grad, with the weights and the row sums of dy y computed from the inputs."""
     d, y, sums, *operands = inputs
     q, k, v, *others = _operands(operands, attrs)
     if q.size == 0 or k.size == 0:

@@ -86,8 +86,8 @@ def _of_clip() -> Iterator[Case]:
 def _every_cast() -> Iterator[Case]:
     """Casts between all dtypes that devices compute in.
 
-    Special values test each rule of rounding, saturation and wrapping; a larger array has a size that is no multiple of
-    a vector's.
+    Special values test each rule of rounding, saturation and wrapping; the size of a larger array is not a multiple of
+    the vector width.
     """
     for source in ALL:
         for target in ALL:
@@ -97,7 +97,7 @@ def _every_cast() -> Iterator[Case]:
 
 
 def _casts_of_f64(cases: Sequence[Case]) -> Iterator[Case]:
-    """Casts to and from f64; those to f16 and bf16 also of values just beside the ties of their rounding."""
+    """Casts to and from f64; those to f16 and bf16 also of values close to rounding ties."""
     kinds: Sequence[DType] = (f32, f16, bf16, i32, i64, i8, u8, bool_)
     for kind in kinds:
         exact = BITS if kind.is_float else EQUAL

@@ -114,7 +114,7 @@ def _function(
     """The record of a function of floats.
 
     Shapes are tested in the domain `plain`, by default the first. `settings` are attributes, each with domains of its
-    own or, if there are none, `domains`. A `smooth` function never turns a small error into a large one.
+    own or, if there are none, `domains`. A `smooth` function never amplifies a small error to a large one.
     """
     makers = []
     for attrs, own in settings:
@@ -139,7 +139,7 @@ def _swish(inputs: Sequence[Array], attrs: Attrs) -> Any:
 
 
 def _gamma_terms(inputs: Sequence[Array], attrs: Attrs) -> Any:
-    """log Γ of |x|, beside log Γ of 1 + |x| where x is negative: the reflection there is a difference of terms."""
+    """|log Γ(|x|)|, and for negative x also log Γ(1 + |x|), since reflection is a difference of terms."""
     x, lgamma = np.asarray(inputs[0], np.float64), get_op("lgamma").reference
     terms = np.where(x < 0, np.abs(lgamma(1 - x)) + 1, 0) + np.abs(lgamma(x))
     return np.where(np.isfinite(terms), terms, 0)

@@ -35,7 +35,7 @@ def _pair(op: str, shapes: Shapes, dtypes: DTypes, domains: tuple[str, str], wor
 
 
 def _alike(op: str, shapes: Shapes, dtypes: DTypes, domain: str, tolerance: Tolerance) -> Case:
-    """A case of two inputs of one domain; those of a power differ, so that many results are finite."""
+    """A case of two inputs of one domain; for pow the domains differ, so that many results are finite."""
     domains = _power_domains(dtypes, domain) if op == "pow" else (domain, domain)
     return _pair(op, shapes, dtypes, domains, domains[0], tolerance)
 
@@ -73,7 +73,7 @@ def _of_arithmetic(op: str, tolerance: Tolerance, takes_integers: bool) -> Itera
 
 
 def _of_powers() -> Iterable[Case]:
-    """The cases of pow. Their names give the domain of the base only: of cases with one name the last is kept."""
+    """The cases of pow. Their names give only the domain of the base: of cases with equal names the last is kept."""
     return {case.id: case for case in _of_arithmetic("pow", PRIMITIVE, True)}.values()
 
 
@@ -156,7 +156,7 @@ def _beside(op: str, fits: Callable[[Tensor], bool], rough: bool) -> Rule:
 
 
 def _where_there_is(op: str, fits: Callable[[Tensor], bool]) -> Rule:
-    """Does what `_beside` does where the graph has a tensor that fits; no new leaf is made."""
+    """As `_beside`, but only if the graph already has a tensor that fits: no new leaf is made."""
 
     def add(b: Builder) -> Made:
         x = b.pick(fits)
@@ -195,7 +195,7 @@ def _arithmetic(
     op: str, tolerance: Tolerance, *, takes: Literal["floats", "numbers", "all"] = "numbers", rough: bool = False,
     beside: tuple[Rule, ...] = (),
 ) -> Conformance:
-    """The record of an arithmetic op. One that takes all dtypes is tried on bools as logical ops are."""
+    """The record of an arithmetic op. An op that takes all dtypes is also tested on bools."""
     makers: list[Cases] = [partial(_of_arithmetic, op, tolerance, takes != "floats")]
     if takes == "all":
         makers.append(partial(_of_logic, op))

@@ -15,7 +15,7 @@ from rlx.errors import ArenaError, GraphError
 from rlx.ir import Graph, Leaf, Node, Tensor, bodies
 from rlx.records import Record, field
 
-_BESIDE = 4  # the number of collectives that the nodes behind the first of them may run beside
+_BESIDE = 4  # how many collectives later an input of a collective may be overwritten
 SMALL_BYTES = 1 << 15  # storages too small to be worth one more step (a copy) on a GPU
 
 
@@ -47,8 +47,8 @@ class Layout(Record, frozen=False):
 def tensor_live_ranges(graph: Graph) -> dict[int, LiveRange]:
     """Each tensor's live range in node indices; `len(graph.nodes)` stands for the end of the run.
 
-    Leaves live through the whole run: a user may leave inputs on the device between runs. Results live to the end. What
-    a collective reads lives on for some collectives more, since the nodes in between may run beside it.
+    Leaves live through the whole run: a user may leave inputs on the device between runs. Results live to the end. The
+    input of a collective stays alive for some further collectives, since the nodes in between may overlap it.
     """
     end = len(graph.nodes)
     last = last_uses(graph)

@@ -10,8 +10,7 @@ from rlx.formats.files import shown
 from rlx.models.language.architectures.base import Architecture
 from rlx.models.language.config import Fields
 
-# The modules of this folder, each with the values of `model_type` that it has an architecture for: a model imports its
-# own.
+# The modules of this folder and the values of `model_type` that each handles: only the module of a model is imported.
 _MODULES = {
     "llama": "llama mistral cwm jais2 internlm3 iquestcoder",
     "qwen": "qwen2 qwen2_moe qwen3 qwen3_moe",
@@ -47,7 +46,7 @@ _MODULES = {
 
 
 class _Architectures(Mapping[str, Architecture]):
-    """The architectures by `model_type`; a module is imported when one of its own is asked for."""
+    """The architectures by `model_type`; a module is imported when one of its architectures is looked up."""
 
     def __init__(self) -> None:
         self._places = {name: module for module, names in _MODULES.items() for name in names.split()}
@@ -65,8 +64,8 @@ class _Architectures(Mapping[str, Architecture]):
 
 
 ARCHITECTURES = _Architectures()
-OTHERS = ("bert", "whisper")  # models that are read, and are no language models
-# Of families that rlx has no code for: the nearest that it has, and what is missing.
+OTHERS = ("bert", "whisper")  # models that rlx reads but that are not language models
+# For families without code in rlx: the nearest architecture that it has, and what that lacks.
 MISSING = {
     "deepseek_v32": ("deepseek_v3", "the indexer of sparse attention"),
     "gemma3n_text": ("gemma3_text", "embeddings of each layer, AltUp, and caches that layers share"),
@@ -107,8 +106,8 @@ def architecture_of(fields: Fields) -> Architecture:
 
 
 def _nearest(kind: object) -> str:
-    """What rlx knows in place of a family that it does not."""
-    from rlx.models import encoders  # Encoders' blocks are made of these, so that they are imported later.
+    """A text for error messages: the families that rlx knows, and the nearest to an unknown one."""
+    from rlx.models import encoders  # Imported here, as encoders import this package.
 
     known = sorted([*ARCHITECTURES, *encoders.TYPES, "whisper"])
     listed = f"rlx knows {', '.join(known)}"

@@ -1,5 +1,5 @@
-"""Models whose scores fall with the distance of tokens (ALiBi; Press et al. 2021): BLOOM (BigScience, 2022), MPT
-(MosaicML, 2023) and the first of Falcon (Almazrouei et al. 2023), whose others have ropes."""
+"""Models with ALiBi, a bias on scores that falls with the distance of tokens (Press et al. 2021): BLOOM (BigScience,
+2022), MPT (MosaicML, 2023) and the first Falcon (Almazrouei et al. 2023); other Falcons have RoPE."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from rlx.models.language.config import (
 
 
 def slopes(heads: int) -> tuple[float, ...]:
-    """What a token of distance takes off each head's scores: a geometric series for a power of two of heads, and for
-    others every second one of the next such series."""
+    """How much each head's scores fall per token of distance: a geometric series for a power of two of heads; further
+    heads take every second number of the series for the next power of two."""
     power = 1 << (heads.bit_length() - 1)
     own = np.float32(2.0 ** -(2.0 ** -(np.log2(power) - 3))) ** np.arange(1, power + 1, dtype=np.float32)
     odd = np.arange(1, 2 * (heads - power), 2, dtype=np.float32)
@@ -54,7 +54,7 @@ def bloom(f: Fields) -> LanguageConfig:
 
 
 def mpt(f: Fields) -> LanguageConfig:
-    """Its class has ALiBi, a fixed inner width and no biases, whatever the settings say of these."""
+    """The settings of MPT. Its class always has ALiBi, a fixed inner width and no biases, whatever config.json says."""
     layers, heads = f.count("num_hidden_layers", MOST_LAYERS), f.count("num_attention_heads", MOST_HEADS)
     settings = f.content.get("attn_config") or {}
     if not isinstance(settings, dict):
@@ -63,7 +63,7 @@ def mpt(f: Fields) -> LanguageConfig:
     for name, usual in (("qk_ln", False), ("prefix_lm", False), ("alibi", True)):
         if own.has(name) and own.content[name] != usual:
             warn_ignored(own.where, name, own.content[name], f"MPT has {usual} in its class")
-    own.must_be("alibi_bias_max", 8)  # the class takes 8 whatever stands there, other programs what stands there
+    own.must_be("alibi_bias_max", 8)  # the class always takes 8, other programs the value in the file
     power = 1 << (heads - 1).bit_length()
     series = [float(np.float32(1) / np.float32(2) ** np.float32(i * (8 / power))) for i in range(1, power + 1)]
     steps = series if power == heads else [*series[1::2], *series[::2]][:heads]

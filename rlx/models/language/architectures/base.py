@@ -53,12 +53,12 @@ def alone(values: Sequence[Value]) -> Value:
 
 
 class Recipe(Record):
-    """How a weight is made of a file's tensors; by default it is the only one as it stands."""
+    """How a weight is made from a file's tensors; by default it is the single tensor, unchanged."""
 
     files: tuple[str, ...]
     make: Callable[[Sequence[Value]], Value] = alone
     derived: bool = False  # whether numbers change, so that a packed or half-precision tensor must become floats first
-    rows: slice | npt.NDArray[np.int64] | None = None  # the outputs of the only tensor that it is, if some
+    rows: slice | npt.NDArray[np.int64] | None = None  # the rows of the single tensor that are the weight; None for all
 
 
 Find = Callable[[str, LanguageConfig, Mapping[str, Any]], Recipe]
@@ -69,11 +69,11 @@ def same_name(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> 
 
 
 class Architecture(Record):
-    """`read` makes the blocks of config.json; `find` says which tensors of a file a weight of the graph is made of,
-    by the names of Llama's files without "model."; `prefixes` may stand before the names in files, and tensors whose
-    names match `unused` are left alone. `modules` are pairs of parts of names: those in published files, and those that
-    transformers' class has for them, as adapters name modules; `apart` is the part of the name of a matrix in files
-    that holds q, k and v, for which the class has a module each."""
+    """`read` makes a LanguageConfig from config.json; `find` says from which tensors of a file a weight of the graph is
+    made, where weights have the names in Llama's files without "model."; `prefixes` may precede the names in files, and
+    tensors whose names match `unused` are ignored. `modules` are pairs (part of a name in published files, the same in
+    transformers' class), since adapters name modules as the class does; `apart` is the part of the name of a joined
+    matrix of q, k and v, if the class has a module for each of them."""
 
     read: Callable[[Fields], LanguageConfig]
     find: Find = same_name
@@ -86,7 +86,7 @@ class Architecture(Record):
 
 
 def attention(f: Fields, layers: int, partial: bool = False, **changed: Any) -> Attention:
-    """The attention of a Llama, with what the architecture changes in it; `partial` as `Fields.rope` takes it."""
+    """The attention of a Llama, with the architecture's changes; `partial` as in `Fields.rope`."""
     width, heads = f.count("hidden_size", MOST_WIDTH), f.count("num_attention_heads", MOST_HEADS)
     kv = f.count("num_key_value_heads", MOST_HEADS, heads)
     if heads % kv:
@@ -101,12 +101,13 @@ def attention(f: Fields, layers: int, partial: bool = False, **changed: Any) -> 
 
 
 def window(f: Fields, name: str = "sliding_window") -> int | None:
-    """How many keys before its own a query sees, from a window that counts its own."""
+    """How many keys before its own a query sees. In config.json the window counts the query's own key too."""
     return f.count(name, MOST_POSITIONS) - 1 if f.has(name) else None
 
 
 def windows_of(f: Fields, layers: int, otherwise: Callable[[int], bool]) -> tuple[int | None, ...]:
-    """The window of each layer: of those that `layer_types` calls sliding, or by number where there is no such list."""
+    """The window of each layer, None for full attention: by `layer_types`, or without it by the layer's number
+    (`otherwise`)."""
     kinds, size = f.kinds(layers), window(f)
     if kinds and not set(kinds) <= {"sliding_attention", "full_attention"}:
         f.wrong("layer_types", "sliding_attention and full_attention alone")
@@ -117,7 +118,8 @@ def windows_of(f: Fields, layers: int, otherwise: Callable[[int], bool]) -> tupl
 
 
 def with_ropes(f: Fields, layers: int) -> list[bool]:
-    """Which layers have a rope: those of 1 in `no_rope_layers`, whatever its name says, or by number."""
+    """Which layers have RoPE: those with 1 in `no_rope_layers` (despite its name), or without it by the layer's
+    number."""
     every, given = f.count("no_rope_layer_interval", MOST_LAYERS), f.content.get("no_rope_layers")
     if not given:
         return [(i + 1) % every != 0 for i in range(layers)]
@@ -127,7 +129,7 @@ def with_ropes(f: Fields, layers: int) -> list[bool]:
 
 
 def llama_like(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
-    """The blocks of a Llama, with what the architecture changes in them."""
+    """The settings of a Llama, with the architecture's changes."""
     layers = f.count("num_hidden_layers", MOST_LAYERS)
     usual: dict[str, Callable[[], Any]] = {
         "vocabulary": lambda: f.count("vocab_size", MOST_TOKENS),
@@ -151,8 +153,8 @@ def _classes(file: Path) -> dict[str, Any]:
 
 
 def under_all_names(f: Fields, names: Mapping[str, str]) -> Fields:
-    """Settings under the general names and the class's own; of two that differ the general name's, as in
-    transformers."""
+    """The settings under both the general names and the class's own. If both are given and differ, the general name's
+    value is taken, as in transformers."""
     content = dict(f.content)
     for name, own in names.items():
         for one, other in ((name, own), (own, name)):
@@ -162,8 +164,8 @@ def under_all_names(f: Fields, names: Mapping[str, str]) -> Fields:
 
 
 def class_fields(f: Fields, file: Path = CLASSES) -> Fields:
-    """Settings under all their names, with what the configuration class of their `model_type` takes for granted where a
-    file leaves them out. Llama's own names need no such list."""
+    """The settings under all their names, with the defaults of the configuration class of their `model_type` for those
+    that a file omits. Classes with Llama's names and defaults are not listed."""
     facts = _classes(file).get(f.content["model_type"])
     if facts is None:
         return f
@@ -181,14 +183,14 @@ def class_fields(f: Fields, file: Path = CLASSES) -> Fields:
 
 
 def by_class(read: Callable[[Fields], LanguageConfig]) -> Callable[[Fields], LanguageConfig]:
-    """`read` of the settings that `class_fields` gives."""
+    """`read` applied to the result of `class_fields`."""
     return lambda f: read(class_fields(f))
 
 
 def renamed(table: Mapping[str, str], then: Find = same_name) -> Find:
-    """The weights of an architecture that calls some otherwise: what `then` says of a name, with what stands in the
-    table for the most of its beginning, behind the number where it is of a layer ("self_attn", "mlp.up_proj"), and for
-    the word "layers"."""
+    """The recipes of `then` with files' names replaced by the table, for an architecture with other names. The longest
+    prefix of a name that is in the table is replaced; in a layer, that of the part after the number ("self_attn",
+    "mlp.up_proj"). The word "layers" may be in the table too."""
 
     def theirs(part: str) -> str:
         before, rest = part, ""
@@ -211,7 +213,7 @@ def renamed(table: Mapping[str, str], then: Find = same_name) -> Find:
 
 
 def some_rows(name: str, order: npt.NDArray[np.int64]) -> Recipe:
-    """Some rows of a tensor, in another order."""
+    """The rows `order` of a tensor."""
 
     def take(values: Sequence[Value]) -> Value:
         (value,) = values
@@ -223,14 +225,16 @@ def some_rows(name: str, order: npt.NDArray[np.int64]) -> Recipe:
 
 
 def block_rows(parts: Sequence[int], groups: int, which: Sequence[int]) -> npt.NDArray[np.int64]:
-    """The rows of some parts, one part after the other, of a matrix whose groups of rows have all parts each."""
+    """The row numbers of the parts `which`, one part after the other, in a matrix of `groups` groups of rows. Each
+    group holds all parts, of `parts` rows."""
     whole = np.arange(groups * sum(parts)).reshape(groups, -1)
     ends = np.cumsum(parts)
     return np.concatenate([whole[:, ends[i] - parts[i] : ends[i]].reshape(-1) for i in which])
 
 
 def fused(whole: str, layout: Literal["apart", "grouped"], then: Find = same_name) -> Find:
-    """q, k and v in one tensor `whole`: one after the other, or so for each head of keys with its queries."""
+    """q, k and v joined in one tensor `whole`: "apart", all rows of q, then of k, then of v, or "grouped", the same for
+    each KV head with its query heads."""
 
     def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
         a = config.attention
@@ -246,8 +250,8 @@ def fused(whole: str, layout: Literal["apart", "grouped"], then: Find = same_nam
 
 
 def experts_in(base: str = "mlp", parts: Sequence[str] = ("gate_proj", "up_proj", "down_proj")) -> Find:
-    """Experts of a part `base` of layers, whose matrices lie in tensors of their own, by these names, or stacked, with
-    gates above the others."""
+    """The experts in the part `base` of layers: each matrix in its own tensor, with the names `parts`, or all stacked,
+    the rows of gate_proj above those of up_proj."""
 
     def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
         before, mark, kind = name.partition(".mlp.experts.")
@@ -264,7 +268,7 @@ def experts_in(base: str = "mlp", parts: Sequence[str] = ("gate_proj", "up_proj"
         files = []
         for e in range(config.experts.count):
             files.append(f"{before}.{base}.experts.{e}.{own}.weight")
-            if files[-1] not in tensors:  # the first that is missing is enough to be named
+            if files[-1] not in tensors:  # one missing tensor is enough for the error message
                 break
         return stacked(files)
 
@@ -272,7 +276,7 @@ def experts_in(base: str = "mlp", parts: Sequence[str] = ("gate_proj", "up_proj"
 
 
 def gate_above(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """The gates of an MLP above its other rows in one tensor, mlp.gate_up_proj."""
+    """gate_proj and up_proj of an MLP in one tensor, mlp.gate_up_proj, the rows of gate_proj first."""
     before, mark, rest = name.partition("mlp.gate_proj.")
     if mark:
         return rows(f"{before}mlp.gate_up_proj.{rest}", 0, config.inner)
@@ -283,7 +287,7 @@ def gate_above(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) ->
 
 
 def rows(name: str, start: int, stop: int) -> Recipe:
-    """Some rows of a tensor that holds several weights, one after the other."""
+    """The rows start to stop - 1 of a tensor that holds several weights, one after the other."""
 
     def cut(values: Sequence[Value]) -> Value:
         (value,) = values
@@ -295,8 +299,8 @@ def rows(name: str, start: int, stop: int) -> Recipe:
 
 
 def plain_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """Tensors by the graph's own names, as GGUF files have them: q, k and v may be one after the other in one, and so
-    may the gates of an MLP and its other rows."""
+    """Tensors with the graph's own names, as GGUF files have them. q, k and v may be joined in one tensor, and so may
+    gate_proj and up_proj of an MLP."""
     if f"{name.partition('.self_attn.')[0]}.self_attn.qkv_proj.weight" in tensors:
         return fused("self_attn.qkv_proj", "apart")(name, config, tensors)
     if name.endswith(".kv_b_keys.weight"):
@@ -319,7 +323,7 @@ def stacked(names: Sequence[str]) -> Recipe:
 
 
 def stack(values: Sequence[Value]) -> Value:
-    """The tensors one above the other, along a new first axis."""
+    """The tensors stacked along a new first axis."""
     first = values[0]
     if isinstance(first, PackedArray):
         data = np.stack([v.data for v in values if isinstance(v, PackedArray) and v.dtype == first.dtype])
@@ -330,13 +334,13 @@ def stack(values: Sequence[Value]) -> Value:
 
 
 def turned(value: npt.NDArray[Any] | Tensor) -> Value:
-    """A matrix, or each of a stack, with its last two axes the other way round; a vector as it is."""
+    """A matrix, or stack of matrices, with the last two axes swapped; a vector unchanged."""
     other = value if value.ndim == 1 else value.swapaxes(-1, -2)
     return other if isinstance(other, Tensor) else np.ascontiguousarray(other)
 
 
 def joined(values: Sequence[Value]) -> Value:
-    """Tensors of one dtype as one that holds their rows, one after the other."""
+    """Tensors of one dtype concatenated along their rows."""
     packed = [v for v in values if isinstance(v, PackedArray)]
     if isinstance(values[0], Tensor):
         return ops.concat([v for v in values if isinstance(v, Tensor)])
@@ -347,7 +351,7 @@ def joined(values: Sequence[Value]) -> Value:
 
 
 def derived(name: str, make: Callable[[Any], Value]) -> Recipe:
-    """A tensor whose numbers are changed, in f32."""
+    """A tensor whose values are computed in f32 by `make`."""
 
     def changed(values: Sequence[Value]) -> Value:
         (value,) = values
@@ -359,5 +363,5 @@ def derived(name: str, make: Callable[[Any], Value]) -> Recipe:
 
 
 def minus_exp(x: Any) -> Value:
-    """What files keep the logarithm of, with the other sign."""
+    """-exp(x), for decays that files store as logarithms without their sign."""
     return -ops.exp(x) if isinstance(x, Tensor) else np.asarray(-np.exp(x))

@@ -1,5 +1,5 @@
-"""Command R (Cohere, 2024): layer norms without biases, attention and MLP side by side, neighbours turned together;
-the second (2025) has ropes in the layers with windows alone."""
+"""Command R (Cohere, 2024): layer norms without biases, attention and MLP in parallel, RoPE on adjacent pairs; the
+second version (2025) has RoPE only in layers with windows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def cohere2(f: Fields) -> LanguageConfig:
 
 
 def cohere2_moe(f: Fields) -> LanguageConfig:
-    """The second with experts (2026), and layers of an MLP before them, whose windows have a pattern of their own."""
+    """The second version with experts (2026), after first layers with MLPs, whose windows follow a pattern of their
+    own."""
     layers, first = f.count("num_hidden_layers", MOST_LAYERS), f.count("first_k_dense_replace", MOST_LAYERS, 0, least=0)
     every = f.count("sliding_window_pattern", MOST_LAYERS)
     begin = f.count("prefix_dense_sliding_window_pattern", MOST_LAYERS)

@@ -1,5 +1,5 @@
-"""DBRX (Databricks, 2024): layer norms without biases, limits of q, k and v, and experts, which lie one below the
-other in files."""
+"""DBRX (Databricks, 2024): layer norms without biases, clipped q, k and v, and experts, whose matrices are concatenated
+by rows in files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rlx.models.language.config import (
 
 
 def _part(f: Fields, name: str) -> Fields:
-    """The settings of a part of a model."""
+    """The nested settings of this name."""
     value = f.content.get(name) or {}
     return Fields(value, f"{f.where}: {name}") if isinstance(value, dict) else f.wrong(name, "an object of settings")
 
@@ -46,7 +46,7 @@ def dbrx(f: Fields) -> LanguageConfig:
     )
     f = f.but(num_key_value_heads=heads.content.get("kv_n_heads", 1), head_dim=None)
     base, scaling = heads.content.get("rope_theta"), f.content.get("rope_parameters") or {}
-    if base is not None:  # that of the models as made; a class of another program may pass over it
+    if base is not None:  # the published models' base; other programs may ignore it
         if isinstance(scaling, dict) and scaling.get("rope_theta", base) not in (base, 10000.0):
             heads.wrong("rope_theta", "none, or that of rope_parameters")
         f = f.but(rope_parameters=None, rope_scaling=None, rope_theta=base)
@@ -58,7 +58,7 @@ def dbrx(f: Fields) -> LanguageConfig:
 
 
 def in_one(parts: str, then: Find) -> Find:
-    """DBRX's experts, one below the other in a tensor for each of their matrices, the last of them turned."""
+    """DBRX's experts: one tensor for each of w1, v1 and w2, with the experts' rows concatenated; w2 is transposed."""
 
     def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
         before, mark, kind = name.partition(".mlp.experts.")

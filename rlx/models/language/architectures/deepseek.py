@@ -1,5 +1,5 @@
-"""DeepSeek-V2 (2024) and V3 (2024), with latent attention and many small experts, some of which all tokens share;
-dots.llm1 (2025), with such experts beside a Llama's attention."""
+"""DeepSeek-V2 (2024) and V3 (2024), with latent attention and many small experts, some shared by all tokens; dots.llm1
+(2025), with such experts and a Llama's attention."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from rlx.models.language.config import (
 )
 from rlx.records import replace
 
-MTP = re.compile(r"rotary_emb\.inv_freq$|^mtp\.")  # layers that guess further tokens
-_DENSE_NORMS = re.compile(rf"{MTP.pattern}|^layers\.\d+\.post_mlp_layernorm\.weight$")  # of layers with an MLP
+MTP = re.compile(r"rotary_emb\.inv_freq$|^mtp\.")  # multi-token prediction
+_DENSE_NORMS = re.compile(rf"{MTP.pattern}|^layers\.\d+\.post_mlp_layernorm\.weight$")  # in layers with an MLP
 SHARED = {"mlp.shared_expert": "mlp.shared_experts", "mlp.gate.correction": "mlp.gate.e_score_correction_bias"}
 
 
 def routed(f: Fields, layers: int, **changed: Any) -> tuple[Experts, frozenset[int]]:
-    """The experts of V3 and its kind, chosen in groups by sigmoids, and the layers that have an MLP instead."""
+    """The experts of V3 and similar models, chosen in groups by sigmoids, and the layers that have an MLP instead."""
     count, inner = f.count("n_routed_experts", MOST_EXPERTS), f.count("moe_intermediate_size", MOST_INNER)
     groups = f.count("n_group", count, 1)
     if count % groups or (groups > 1 and count // groups < 2):
@@ -59,7 +59,8 @@ def routed(f: Fields, layers: int, **changed: Any) -> tuple[Experts, frozenset[i
 
 
 def dense_layers(f: Fields, otherwise: Callable[[int], bool]) -> frozenset[int]:
-    """The layers that have an MLP in a model of experts: those that `mlp_layer_types` calls dense, or by number."""
+    """The layers with an MLP in place of experts: by `mlp_layer_types`, or without it by the layer's number
+    (`otherwise`)."""
     layers, kinds = f.count("num_hidden_layers", MOST_LAYERS), f.content.get("mlp_layer_types")
     if kinds is None:
         return frozenset(i for i in range(layers) if otherwise(i))
@@ -69,7 +70,7 @@ def dense_layers(f: Fields, otherwise: Callable[[int], bool]) -> frozenset[int]:
 
 
 def latent_attention(f: Fields, layers: int, interleaved: bool) -> Attention:
-    """Multi-head latent attention, with the scale of YaRN's second factor."""
+    """Multi-head latent attention; with YaRN the scale includes its second factor."""
     heads, turned = f.count("num_attention_heads", MOST_HEADS), f.count("qk_rope_head_dim", MOST_WIDTH)
     plain = f.count("qk_nope_head_dim", MOST_WIDTH)
     latent = Latent(
@@ -122,14 +123,14 @@ def dots1(f: Fields) -> LanguageConfig:
 
 
 def axk1(f: Fields) -> LanguageConfig:
-    """A.X K1 (SK Telecom, 2026): a norm behind the experts."""
+    """A.X K1 (SK Telecom, 2026): a norm after the experts."""
     experts, dense = routed(f, 0, normed=True)
     own = dense_layers(f, lambda i: i in dense or i % f.count("moe_layer_freq", MOST_LAYERS, 1) != 0)
     return _read(f, "axk1", experts, own, f.flag("rope_interleave", True))
 
 
 def absorbed(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """Each head's part for keys and that for values, which one matrix holds by turns."""
+    """Each head's key rows and value rows, which alternate in one matrix."""
     before, mark, part = name.partition(".kv_b_")
     a = config.attention
     if not mark or a is None or a.latent is None:

@@ -1,5 +1,5 @@
-"""EXAONE (LG, 2024 to 2026): 3.5, a Llama under other names; 4, with norms behind the blocks and layers without ropes;
-and K-EXAONE, with experts."""
+"""EXAONE (LG, 2024 to 2026): 3.5, a Llama with other tensor names; 4, with norms after the blocks and layers without
+RoPE; and K-EXAONE, with experts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def exaone_moe(f: Fields) -> LanguageConfig:
 
 
 def exaone_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """Corrections lie beside the router, or in it."""
+    """The router's correction biases are named beside the router, or within it."""
     if name.endswith(".mlp.gate.correction"):
         other = name.replace("gate.correction", "e_score_correction_bias")
         if other in tensors:
@@ -72,7 +72,7 @@ _EXAONE = {
 
 
 def exaone_3(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """Names as GPT-2 has them, or as Llama has them in newer files."""
+    """GPT-2's names, or in newer files Llama's."""
     return (renamed(_EXAONE) if "wte.weight" in tensors else same_name)(name, config, tensors)
 
 

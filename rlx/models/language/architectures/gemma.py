@@ -1,5 +1,5 @@
 """Gemma 2 (norms on both sides of a block, soft caps, alternating windows; Gemma team, 2024) and Gemma 3 (2025: norms
-of q and k, a rope of its own for layers with windows, no soft caps)."""
+of q and k, another RoPE in layers with windows, no soft caps)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _gemma(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
 
 def gemma2(f: Fields) -> LanguageConfig:
     layers = f.count("num_hidden_layers", MOST_LAYERS)
-    caps = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}  # caps that no file states
+    caps = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}  # the defaults, which files omit
     f = Fields({**caps, **f.content}, f.where)
     cap = f.maybe("attn_logit_softcapping", 1e-6, 1e6)
     return _gemma(f, "gemma2", softcap=cap, windows=windows_of(f, layers, lambda i: i % 2 == 0))
@@ -52,7 +52,7 @@ def gemma3(f: Fields) -> LanguageConfig:
     size = f.count("head_dim", MOST_WIDTH, 256)
     far = f.rope(size, 1e6, "full_attention")
     by_kind = isinstance(f.content.get("rope_parameters"), dict)
-    # Before rope parameters were listed by kind, the scaling was that of the layers without windows.
+    # In files without rope parameters by kind of layer, the scaling is for the layers without windows.
     near = f.rope(size, 1e4, "sliding_attention", "rope_local_base_freq") if by_kind else Fields(
         {k: v for k, v in f.content.items() if k != "rope_scaling"}, f.where
     ).rope(size, 1e4, base_name="rope_local_base_freq")  # fmt: skip
@@ -61,7 +61,7 @@ def gemma3(f: Fields) -> LanguageConfig:
 
 
 def gemma(f: Fields) -> LanguageConfig:
-    """The first (2024): a Llama with shifted norms and scaled embeddings."""
+    """The first Gemma (2024): a Llama with norms by 1 + weight and scaled embeddings."""
     layers, bias = f.count("num_hidden_layers", MOST_LAYERS), f.flag("attention_bias", False)
     acts = ACTIVATIONS if f.has("hidden_activation") else {**ACTIVATIONS, "gelu": "gelu_tanh"}
     name = "hidden_activation" if f.has("hidden_activation") else "hidden_act"
@@ -72,7 +72,7 @@ def gemma(f: Fields) -> LanguageConfig:
 
 
 def vaultgemma(f: Fields) -> LanguageConfig:
-    """Gemma 2 without the norms behind the blocks (2025)."""
+    """VaultGemma (2025): Gemma 2 without the norms after the blocks."""
     layers, bias = f.count("num_hidden_layers", MOST_LAYERS), f.flag("attention_bias", False)
     mixed = attention(
         f, layers, scale=f.number("query_pre_attn_scalar", 1e-3, 1e6) ** -0.5, qkv_bias=bias, out_bias=bias,

@@ -1,5 +1,6 @@
-"""GLM-4 (2024; neighbours of half of each head turned together), its second (2025; norms on both sides of a block),
-GLM-4.5 (2025), with experts, as Sarvam's (2026) has them, and GLM-4.7 Flash (2026), with latent attention."""
+"""GLM-4 (2024; RoPE on adjacent pairs in half of each head), its successor (2025; norms on both sides of a block),
+GLM-4.5 (2025), with experts, Sarvam's model (2026), with the same experts, and GLM-4.7 Flash (2026), with latent
+attention."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def glm4_moe_lite(f: Fields) -> LanguageConfig:
 
 
 def fused_or_apart(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """Sarvam's names, or those of GLM-4.5's class."""
+    """Sarvam's names with q, k and v joined, or the names of GLM-4.5."""
     return (renamed(_SARVAM, _FUSED) if "word_embeddings.weight" in tensors else _APART)(name, config, tensors)
 
 

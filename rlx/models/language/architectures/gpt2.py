@@ -89,7 +89,7 @@ def transposed(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) ->
 
             def turn(values: Sequence[Value], third: int | None = third) -> Value:
                 (value,) = values
-                if isinstance(value, PackedArray):  # bitsandbytes turned it before: its rows are outputs
+                if isinstance(value, PackedArray):  # bitsandbytes stores it transposed already: rows are outputs
                     n, each = value.shape[0], value.shape[0] // 3
                     start, stop = (0, n) if third is None else (third * each, (third + 1) * each)
                     return rows("", start, stop).make(values)
@@ -106,7 +106,7 @@ def transposed(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) ->
 
 
 def gpt1(f: Fields) -> LanguageConfig:
-    """The first (Radford et al. 2018): norms behind the sums, and none at the end."""
+    """The first GPT (Radford et al. 2018): norms after the residual sums, and no final norm."""
     layers, width = f.count("num_hidden_layers", MOST_LAYERS), f.count("hidden_size", MOST_WIDTH)
     acts = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
     mixed = attention(
@@ -123,7 +123,7 @@ _FIRST = {"wte": "tokens_embed", "wpe": "positions_embed"}
 
 
 def first_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """As GPT-2's, whose norms of these names stand before the blocks."""
+    """GPT-2's names. Here the norms with the names of those before GPT-2's blocks follow the residual sums."""
     name = name.replace("post_attention_layernorm", "input_layernorm")
     name = name.replace("post_feedforward_layernorm", "post_attention_layernorm")
     return renamed(_FIRST, transposed)(name, config, tensors)

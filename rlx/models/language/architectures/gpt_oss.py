@@ -20,7 +20,7 @@ from rlx.models.language.architectures.base import (
 from rlx.models.language.config import MOST_EXPERTS, MOST_INNER, MOST_LAYERS, Experts, Fields, LanguageConfig
 from rlx.packed import PackedArray
 
-# What folders may leave out, as it is in the published models.
+# Settings that folders may omit, as in the published models.
 _ROPE = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
     "original_max_position_embeddings": 4096,
@@ -54,10 +54,10 @@ def gpt_oss(f: Fields) -> LanguageConfig:
 def names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
     name = name.replace(".mlp.gate.", ".mlp.router.")
     before, found, kind = name.partition(".mlp.experts.")
-    if not found or name in tensors:  # GGUF has gates and the others apart
+    if not found or name in tensors:  # in GGUF gate_proj and up_proj are separate tensors
         return same_name(name, config, tensors)
     part, _, what = kind.partition(".")
-    # Gates and the others take turns in one tensor.
+    # The rows of gate_proj and up_proj alternate in one tensor.
     file, each = (part, slice(None)) if part == "down_proj" else ("gate_up_proj", slice(part == "up_proj", None, 2))
     whole = f"{before}.mlp.experts.{file}"
     if what == "bias":

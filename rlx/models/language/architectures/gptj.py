@@ -1,5 +1,6 @@
-"""GPT-J (Wang & Komatsuzaki, 2021) and CodeGen (Nijkamp et al. 2022), with attention and MLP side by side behind one
-norm; GPT-Neo (Black et al. 2021), with windows and no scale; GPTBigCode (Allal et al. 2023), with one head of keys."""
+"""GPT-J (Wang & Komatsuzaki, 2021) and CodeGen (Nijkamp et al. 2022), with attention and MLP in parallel after one
+norm; GPT-Neo (Black et al. 2021), with windows and unscaled scores; GPTBigCode (Allal et al. 2023), with one KV
+head."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ def gpt_bigcode(f: Fields) -> LanguageConfig:
 
 
 def in_four_parts(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """CodeGen's q, v and k, in four parts of so many heads each."""
+    """CodeGen's joined matrix: four groups of rows, each with a quarter of the heads of q, then of v, then of k."""
     before, mark, rest = name.partition(".self_attn.")
     if not mark or rest[1:] != "_proj.weight" or rest[0] not in "qvk":
         return same_name(name, config, tensors)

@@ -1,5 +1,5 @@
-"""Granite (IBM, 2024): a Llama whose embeddings, sums, scores and logits are multiplied by numbers, also with experts,
-with an MLP that all tokens share beside these, and (Granite 4, 2025) with Mamba-2 in most layers."""
+"""Granite (IBM, 2024): a Llama with factors on embeddings, residual sums, scores and logits; also with experts, with a
+shared MLP beside them, and (Granite 4, 2025) with Mamba-2 in most layers."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def peri_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) ->
 
 
 def _windowed(f: Fields) -> dict[str, Any]:
-    """Windows, sinks, and a base of the rope for each layer, 0 where it has none."""
+    """Windows, sinks, and RoPE with its own base in each layer; a base of 0 means no RoPE."""
     layers = f.count("num_hidden_layers", MOST_LAYERS)
     windows, plain = windows_of(f, layers, lambda i: i % 4 != 0), attention(f, layers).ropes[0]
     assert plain is not None
@@ -117,7 +117,7 @@ _PERI = {"post_attention_layernorm": "post_norm1", "pre_feedforward_layernorm": 
 
 
 def stacks(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """Experts are stacked, with gates above the others; so is the shared MLP's first matrix."""
+    """Experts are stacked, the rows of gate_proj above those of up_proj, as in the shared MLP's input matrix."""
     e = config.experts
     layer, mark, kind = name.partition(".mlp.")
     if not mark:

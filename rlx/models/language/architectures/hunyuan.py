@@ -1,4 +1,4 @@
-"""Hunyuan (Tencent, 2024 and 2025): norms of q and k behind the ropes; with experts in the larger; and Hy3 (2026)."""
+"""Hunyuan (Tencent, 2024 and 2025): norms of q and k after RoPE, and experts in the larger models; and Hy3 (2026)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from rlx.models.language.config import (
 
 
 def _with_alpha(f: Fields) -> Fields:
-    """Hunyuan's scaling by a fixed alpha, which its files call dynamic, is a larger base."""
+    """Replaces RoPE scaling by a fixed alpha, which Hunyuan's files call "dynamic", by the larger base that it amounts
+    to."""
     scaling = f.content.get("rope_parameters") or f.content.get("rope_scaling") or {}
     dynamic = isinstance(scaling, dict) and scaling.get("rope_type", scaling.get("type")) == "dynamic"
     if not dynamic or not scaling.get("alpha"):

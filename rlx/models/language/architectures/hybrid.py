@@ -83,7 +83,7 @@ def bamba(f: Fields) -> LanguageConfig:
     mixers: tuple[Mixer, ...] = tuple("attention" if i in only else "mamba2" for i in range(layers))
     parameters = f.content.get("rope_parameters")
     if isinstance(parameters, dict) and "partial_rotary_factor" not in parameters:
-        f = f.but(partial_rotary_factor=0.5)  # whatever stands beside them, as the class has it
+        f = f.but(partial_rotary_factor=0.5)  # as in the class, which ignores this setting outside rope_parameters
     recurrence = mamba2_of(f, f.count("mamba_expand", 64) * f.count("hidden_size", MOST_WIDTH))
     return llama_like(
         f, "bamba", mixers=mixers, recurrence=recurrence, mlp_bias=f.flag("mlp_bias", False),
@@ -153,7 +153,7 @@ def nemotron_h(f: Fields) -> LanguageConfig:
 
 
 def one_block(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """The names of layers of one block each."""
+    """The tensor names of layers that are a single block."""
     table = {**SHARED, "self_attn": "mixer", "mlp": "mixer", "input_layernorm": "norm", "embed_tokens": "embeddings",
              "norm": "norm_f"}  # fmt: skip
     table |= {k: v.replace("mlp", "mixer") for k, v in SHARED.items()}

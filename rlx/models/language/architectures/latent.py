@@ -32,7 +32,7 @@ def latent_like(f: Fields, architecture: str, interleaved: bool, **changed: Any)
 
 
 def youtu(f: Fields) -> LanguageConfig:
-    if f.has("pad_token_id"):  # The class of transformers makes its embedding 0 as it loads.
+    if f.has("pad_token_id"):  # transformers' class sets this token's embedding to 0 on loading.
         why = "the embedding of that token stays as the file has it"
         warn_ignored(f.where, "pad_token_id", f.content["pad_token_id"], why)
     return latent_like(f, "youtu", f.flag("rope_interleave", True))

@@ -1,5 +1,5 @@
-"""Llama (Touvron et al. 2023, Dubey et al. 2024), Mistral (Jiang et al. 2023), which adds a sliding window, and what
-has little else of its own: CWM with windows in most layers, Jais 2 with layer norms, InternLM3, IQuest-Coder.
+"""Llama (Touvron et al. 2023, Dubey et al. 2024), Mistral (Jiang et al. 2023), which adds a sliding window, and models
+close to these: CWM with windows in most layers, Jais 2 with layer norms, InternLM3, IQuest-Coder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def llama(f: Fields) -> LanguageConfig:
 
 def mistral(f: Fields) -> LanguageConfig:
     layers = f.count("num_hidden_layers", MOST_LAYERS)
-    if "sliding_window" not in f.content:  # programs differ in what that means
+    if "sliding_window" not in f.content:  # programs disagree on the default
         f.wrong("sliding_window", "a number, or null written out for no window")
     return llama_like(f, "mistral", attention=attention(f, layers, windows=(window(f),) * layers))
 
@@ -47,7 +47,7 @@ def jais2(f: Fields) -> LanguageConfig:
 
 
 def plain_llama(name: str) -> Callable[[Fields], LanguageConfig]:
-    """Families whose settings alone are their own: InternLM3, IQuest-Coder and EXAONE 3.5 are made as Llamas."""
+    """Families that differ from Llama in settings only: InternLM3, IQuest-Coder and EXAONE 3.5."""
 
     def read(f: Fields) -> LanguageConfig:
         bias = f.flag("attention_bias", False)

@@ -1,5 +1,5 @@
-"""Llama 4 (Meta, 2025): layers without ropes, whose queries grow with their positions, and experts that take their
-tokens multiplied by the router's sigmoids; and Aria's text model (Rhymes AI, 2024), with files like its.
+"""Llama 4 (Meta, 2025): layers without RoPE, whose queries are scaled up with position, and experts whose inputs are
+multiplied by the router's sigmoids; and Aria's text model (Rhymes AI, 2024), whose files are alike.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def llama4(f: Fields) -> LanguageConfig:
     kinds = f.kinds(layers) or ["chunked_attention" if chunk and own else "full_attention" for own in has]
     if not set(kinds) <= {"chunked_attention", "full_attention"}:
         f.wrong("layer_types", "chunked_attention and full_attention alone")
-    if "chunked_attention" in kinds:  # In the first chunk tokens attend to all before them, as elsewhere.
+    if "chunked_attention" in kinds:  # Within the first chunk, chunked attention is causal attention.
         longest = min(longest, f.count("attention_chunk_size", MOST_POSITIONS))
     step = f.count("interleave_moe_layer_step", MOST_LAYERS)
     mixed = f.content.get("moe_layers")
@@ -67,7 +67,7 @@ def llama4(f: Fields) -> LanguageConfig:
 def aria(f: Fields) -> LanguageConfig:
     layers, bias = f.count("num_hidden_layers", MOST_LAYERS), f.flag("attention_bias", False)
     count, inner = f.count("moe_num_experts", MOST_EXPERTS), f.count("intermediate_size", MOST_INNER)
-    f.must_be("hidden_act", "silu")  # of shared experts; the others take no other
+    f.must_be("hidden_act", "silu")  # for shared experts; routed ones always use silu
     experts = Experts(
         count, f.count("moe_topk", count), inner, order="chosen", shared_gated=False,
         shared=inner * f.count("moe_num_shared_experts", MOST_EXPERTS, least=0),
@@ -77,7 +77,7 @@ def aria(f: Fields) -> LanguageConfig:
 
 
 def inputs_first(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """Experts' matrices by their inputs, stacked, gates before the others."""
+    """Stacked experts' matrices whose rows are inputs; the columns of gate_proj come before those of up_proj."""
     before, mark, kind = name.partition(".mlp.experts.")
     e = config.experts
     if not mark or e is None:

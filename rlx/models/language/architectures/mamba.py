@@ -57,7 +57,7 @@ def mamba(f: Fields, **changed: Any) -> LanguageConfig:
 
 
 def falcon_mamba(f: Fields) -> LanguageConfig:
-    """Falcon-Mamba (TII, 2024): norms without weights of the step, B and C."""
+    """Falcon-Mamba (TII, 2024): the step size, B and C are normalized, without weights."""
     return mamba(f, inner_norms="plain", inner_eps=f.number("mixer_rms_eps", 0, 1))
 
 
@@ -85,7 +85,7 @@ def mamba2(f: Fields) -> LanguageConfig:
 
 
 def states(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """The weights of recurrences as files have them: logarithms of decays, filters with an axis of one."""
+    """The weights of recurrences from files, which store logarithms of decays, and filters with an axis of length 1."""
     if name.endswith(".A"):
         return derived(f"{name}_log", minus_exp)
     if name.endswith("conv1d.weight"):

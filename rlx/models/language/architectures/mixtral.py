@@ -1,5 +1,5 @@
-"""Mixtral (Jiang et al. 2024), and others whose experts are called so: Phi-3.5-MoE (Abdin et al. 2024), whose router
-masks what is far below the largest, and MiniMax-M2 (2025)."""
+"""Mixtral (Jiang et al. 2024), and others whose experts have its tensor names: Phi-3.5-MoE (Abdin et al. 2024), whose
+router masks logits far below the largest, and MiniMax-M2 (2025)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def minimax_m2(f: Fields) -> LanguageConfig:
 
 
 def minimax(f: Fields) -> LanguageConfig:
-    """MiniMax-01 (2025): lightning attention in most layers, and sums of multiples of norms and blocks."""
+    """MiniMax-01 (2025): lightning attention in most layers; residual sums are of the norms' results and the blocks',
+    each times a factor."""
     layers = f.count("num_hidden_layers", MOST_LAYERS)
     known: dict[str, Mixer] = {"linear_attention": "lightning", "full_attention": "attention"}
     kinds = f.kinds(layers) or ["full_attention" if (i + 1) % 2 else "linear_attention" for i in range(layers)]
@@ -84,7 +85,7 @@ def each_head(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> 
     return some_rows(whole, block_rows((a.head_size,) * 3, a.heads, ("qkv".index(part),)))
 
 
-_RATES = re.compile(r"inv_freq$|self_attn\.(slope_rate|(query|key|diagonal)_decay)$")  # these follow from the settings
+_RATES = re.compile(r"inv_freq$|self_attn\.(slope_rate|(query|key|diagonal)_decay)$")  # computed from the settings
 _EXPERTS = experts_in("block_sparse_moe", ("w1", "w3", "w2"))
 _NAMES = renamed(
     {"mlp.gate.correction": "block_sparse_moe.e_score_correction_bias", "mlp": "block_sparse_moe"}, _EXPERTS

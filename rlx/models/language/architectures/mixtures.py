@@ -1,5 +1,5 @@
 """Mixtures of experts of 2025 and 2026: Solar Open (Upstage), and Mellum 2 (JetBrains) and AFMoE (Arcee), whose layers
-differ in windows and ropes."""
+differ in windows and RoPE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPT-NeoX (Black et al. 2022), with attention and MLP side by side, and Persimmon (Adept, 2023)."""
+"""GPT-NeoX (Black et al. 2022), with attention and MLP in parallel, and Persimmon (Adept, 2023)."""
 
 from __future__ import annotations
 

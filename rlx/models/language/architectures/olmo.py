@@ -53,8 +53,8 @@ _KINDS, _THETA = ("full_attention", "sliding_attention"), 5e5
 
 
 def _by_kind(f: Fields) -> Fields:
-    """The settings of ropes, one for each kind of layer, as OLMo 3's class puts them together: `rope_scaling` and
-    `rope_theta` of a whole file are those of the layers without windows."""
+    """The RoPE settings of each kind of layer, as OLMo 3's class combines them: a file's top-level `rope_scaling` and
+    `rope_theta` are for the layers without windows."""
     parameters, scaling = f.content.get("rope_parameters") or {}, f.content.get("rope_scaling") or {}
     usual = {"rope_type": "default", "rope_theta": _THETA}
     if not isinstance(parameters, dict) or any(usual.get(k) != v for k, v in parameters.items() if k not in _KINDS):
@@ -77,8 +77,8 @@ def olmo3(f: Fields) -> LanguageConfig:
 
 
 def olmo_hybrid(f: Fields) -> LanguageConfig:
-    """OLMo Hybrid (2026): the gated delta rule in most layers, whose norms stand before blocks."""
-    f.must_be("hidden_act", "silu")  # another would be behind the filters too
+    """OLMo Hybrid (2026): the gated delta rule in most layers, which have norms before their blocks."""
+    f.must_be("hidden_act", "silu")  # any other would follow the convolutions too
     layers, width = f.count("num_hidden_layers", MOST_LAYERS), f.count("hidden_size", MOST_WIDTH)
     heads = f.count("num_attention_heads", MOST_HEADS)
     kinds = f.kinds(layers) or ["linear_attention" if i % 4 != 3 else "full_attention" for i in range(layers)]
@@ -111,7 +111,8 @@ _MIXERS: dict[bool, Mixer] = {True: "delta", False: "attention"}
 
 
 def hybrid_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """q, k and v, and their filters, are tensors of their own; norms before blocks have had other names."""
+    """q, k and v, and their convolution filters, are separate tensors; older files have other names for the norms
+    before blocks."""
     for new, old in (("input_layernorm", "attention_layer_norm"),
                      ("post_attention_layernorm", "feedforward_layer_norm")):  # fmt: skip
         if f".{new}." in name and name not in tensors:

@@ -1,5 +1,5 @@
-"""OPT (Zhang et al. 2022) and BioGPT (Luo et al. 2022): learned positions that begin with the third row of their table,
-and in the smaller of OPT embeddings of another width, or norms behind the sums."""
+"""OPT (Zhang et al. 2022) and BioGPT (Luo et al. 2022): learned positions that begin with the third row of their table.
+Some OPTs have embeddings of another width, or norms after the residual sums."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _NAMES = {
 
 
 def opt_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """Norms behind the sums are called as those before the blocks are."""
+    """Norms after the residual sums have the same names as norms before the blocks."""
     after = {"post_attention_layernorm": "self_attn_layer_norm", "post_feedforward_layernorm": "final_layer_norm"}
     table = {**_NAMES, "norm": "final_layer_norm", **(after if config.placement == "post" else {})}
     return renamed(table, third_row_on)(name, config, tensors)

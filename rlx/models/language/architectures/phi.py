@@ -1,4 +1,4 @@
-"""Models with layer norms and ropes of a part of each head: Phi-1 and 2 (Gunasekar et al. 2023), StableLM (Bellagente
+"""Models with layer norms and RoPE on a part of each head: Phi-1 and 2 (Gunasekar et al. 2023), StableLM (Bellagente
 et al. 2024), StarCoder2 (Lozhkov et al. 2024; whole heads) and Nemotron (Parmar et al. 2024)."""
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def one_more(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> R
 
 
 def norms_of_heads(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """StableLM's norms of q and k, one a head."""
+    """StableLM's norms of q and k: one tensor per head."""
     a = config.attention
     before, mark, _ = name.partition("_norm.weight")
     if a is None or not mark or ".self_attn." not in name:

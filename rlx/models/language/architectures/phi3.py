@@ -19,12 +19,12 @@ from rlx.models.language.config import MOST_LAYERS, Fields, LanguageConfig
 
 def phi3(f: Fields) -> LanguageConfig:
     layers = f.count("num_hidden_layers", MOST_LAYERS)
-    f = Fields({"original_max_position_embeddings": 4096, **f.content}, f.where)  # as the class takes it
+    f = Fields({"original_max_position_embeddings": 4096, **f.content}, f.where)  # the class's default
     for name in ("rope_parameters", "rope_scaling"):
         given = f.content.get(name)
         if not isinstance(given, dict) or "short_factor" not in given:
             continue
-        if given.get("rope_type", given.get("type")) == "yarn":  # another of LongRoPE's first names
+        if given.get("rope_type", given.get("type")) == "yarn":  # an early name of LongRoPE
             f = Fields({**f.content, name: {**given, "rope_type": "longrope"}}, f.where)
     return llama_like(f, "phi3", attention=attention(f, layers, partial=True, windows=(window(f),) * layers))
 

@@ -40,7 +40,8 @@ def _qwen3(f: Fields, architecture: str, windows: tuple[int | None, ...], **chan
 
 
 def experts_of(f: Fields, layers: int, renormalize: bool, shared: int = 0) -> tuple[Experts, frozenset[int]]:
-    """The experts of a model, and the layers that have an MLP instead; `renormalize` where the settings do not say."""
+    """The experts of a model, and the layers that have an MLP instead; `renormalize` is the default of
+    `norm_topk_prob`."""
     count = f.count("num_local_experts" if f.has("num_local_experts") else "num_experts", MOST_EXPERTS)
     experts = Experts(
         count,

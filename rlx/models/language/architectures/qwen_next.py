@@ -1,5 +1,5 @@
-"""Qwen3-Next and Qwen3.5, also with experts (Qwen team, 2025 and 2026): of every few layers one has attention, with a
-gate, and the others the gated delta rule."""
+"""Qwen3-Next and Qwen3.5, also with experts (Qwen team, 2025 and 2026): one of every few layers has gated attention,
+the others the gated delta rule."""
 
 from __future__ import annotations
 
@@ -75,12 +75,13 @@ def qwen3_5(f: Fields) -> LanguageConfig:
 def _mixed(f: Fields, architecture: str) -> LanguageConfig:
     layers = f.count("num_hidden_layers", MOST_LAYERS)
     experts, dense = experts_of(f, layers, True, f.count("shared_expert_intermediate_size", MOST_INNER))
-    inner = f.count("intermediate_size", MOST_INNER, 1)  # layers without experts, which a model may lack
+    inner = f.count("intermediate_size", MOST_INNER, 1)  # of layers without experts; a model may have none
     return _read(Fields({**f.content, "intermediate_size": inner}, f.where), architecture, experts=experts, dense=dense)
 
 
 def qwen3_5_moe(f: Fields) -> LanguageConfig:
-    """Its class has experts in every layer and weights that sum to 1, whatever the settings of Qwen3-Next say."""
+    """Qwen3.5 with experts. Its class has experts in every layer and weights that sum to 1, and ignores Qwen3-Next's
+    settings of these."""
     for name, as_is in (("norm_topk_prob", True), ("mlp_only_layers", []), ("decoder_sparse_step", 1)):
         if f.has(name) and f.content[name] != as_is:
             warn_ignored(f.where, name, f.content[name], "Qwen3.5 renormalizes experts, and has them in every layer")
@@ -93,14 +94,15 @@ def qwen3_next(f: Fields) -> LanguageConfig:
 
 
 def _text(read: Any) -> Any:
-    """Of a model that sees too, the settings of the part that writes."""
+    """Reads the text model's settings (`text_config`) from those of a vision-language model."""
 
     def of(f: Fields) -> LanguageConfig:
         inner = f.content.get("text_config")
         if not isinstance(inner, dict):
             f.wrong("text_config", "an object of settings")
         text = Fields(inner, f"{f.where}: text_config")
-        # Whole models go by the outer word, their texts' parts by the inner; where the two differ, the file decides.
+        # The class of the whole model reads the outer flag, that of the text model the inner. If either is set, the
+        # file's tensors decide.
         tied = f.flag("tie_word_embeddings", False) or text.flag("tie_word_embeddings", False)
         result: LanguageConfig = read(Fields({**inner, "tie_word_embeddings": tied}, text.where))
         return result
@@ -109,8 +111,9 @@ def _text(read: Any) -> Any:
 
 
 def names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """Norms multiply by 1 + weight, but for those of the delta rule. q and its gate alternate, head by head, in one
-    matrix; in Qwen3-Next so do q, k, v and the gate of the delta rule, and its two steps, by key heads."""
+    """Norms multiply by 1 + weight, except in the delta rule. In attention q and its gate alternate in one matrix, head
+    by head. In Qwen3-Next's delta rule q, k, v and the gate are interleaved by key heads in one matrix, and beta and
+    decay in another."""
     a, r = config.attention, config.recurrence
     assert a is not None and r is not None
     layer, _, rest = name.partition(".linear_attn.")

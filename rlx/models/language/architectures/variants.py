@@ -1,4 +1,4 @@
-"""Models that are a Llama with little else: SmolLM3 (2025; some layers without ropes), EXAONE 4 (2025), SeedOSS (2025),
+"""Models that differ little from a Llama: SmolLM3 (2025; some layers without RoPE), EXAONE 4 (2025), SeedOSS (2025),
 Arcee AFM (2025), Apertus (2025), Helium (2025), ERNIE 4.5 (2025), Hunyuan (2025), Ministral (2024, 2025) and nanochat
 (2025; norms without weights)."""
 
@@ -37,7 +37,7 @@ from rlx.models.language.config import (
 
 
 def plain(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
-    """A Llama whose settings say which products have biases."""
+    """A Llama whose attention has biases if `attention_bias` is set."""
     layers, bias = f.count("num_hidden_layers", MOST_LAYERS), f.flag("attention_bias", False)
     mixed = {"qkv_bias": bias, "out_bias": bias, **changed.pop("mixed", {})}
     return llama_like(f, architecture, attention=attention(f, layers, **mixed), **changed)
@@ -119,7 +119,7 @@ def nanochat(f: Fields) -> LanguageConfig:
 
 
 def turned_back(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """nanochat turns q and k the other way, which is as if the halves of each head had changed places."""
+    """nanochat's RoPE rotates in the opposite direction, which is the same as swapping the halves of each head."""
     a = config.attention
     part = next((p for p in ("q_proj", "k_proj") if f".self_attn.{p}." in name), None)
     if a is None or part is None:
@@ -130,7 +130,7 @@ def turned_back(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -
 
 
 def flat_correction(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """ERNIE's corrections are a row of a matrix."""
+    """ERNIE stores the router's correction biases as a matrix of one row."""
     if name.endswith(".mlp.gate.correction"):
         return derived(name.replace("gate.correction", "moe_statics.e_score_correction_bias"), lambda w: w.reshape(-1))
     return experts_in()(name, config, tensors)

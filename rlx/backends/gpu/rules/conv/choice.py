@@ -2,7 +2,7 @@
 
 Both are computed directly, with a thread or a workgroup for each element of the result, or by tiles of a matrix product
 whose columns are gathered from x (implicit GEMM). A convolution of halves may also use matrix instructions, with
-channels last in memory, as may one of f32 whose operands are split into parts of bf16, and one with a 1-element window
+channels last in memory; so may one of f32, with operands split into parts of bf16. One with a 1-element window may use
 the vendor's library.
 """
 
@@ -31,19 +31,19 @@ _MIN_CHUNK = 128
 # Matrix instructions: sides of a tile (pixels and channels), multiply-adds per µs of a multiprocessor with enough
 # workgroups, and the share of that rate that a single workgroup reaches.
 MATRIX_TILES = {"s": (64, 64, 0.6e6, 0.4), "t": (128, 64, 0.8e6, 0.45), "m": (128, 128, 0.95e6, 0.6)}
-# Without asynchronous copies what a tile reads counts for more: of "t" half as much again as of "m" for each product.
+# Without asynchronous copies, reads cost more: for each multiply-add "t" reads half as much again as "m".
 _BARE_RATES = {"t": 0.68e6}
 # The same for warpgroup instructions, and the number of slices that shared memory should hold.
 PANEL_TILES = {"t": (128, 64, 1.2e6, 0.5, 4), "m": (128, 128, 1.5e6, 0.6, 3), "l": (256, 128, 1.45e6, 1.0, 4)}
-# The same tiles of operands in parts, by the number of parts: multiply-adds of whole elements. Others have too few
-# registers for sums that are added up after every slice.
+# The same rates for operands split into parts, by the number of parts: multiply-adds of whole elements. Other tiles
+# have too few registers to add up their sums after every slice.
 _PARTS_RATES = {2: {"s": 0.2e6, "t": 0.27e6}, 3: {"s": 0.1e6, "t": 0.15e6}}
 _PANEL_PARTS = {2: {"t": (0.55e6, 2), "m": (0.68e6, 3)}, 3: {"t": (0.32e6, 2), "m": (0.39e6, 2)}}  # and their stages
 _PARTS_START_TERMS = 200
 _LIBRARY_RATE = 1.3e5  # multiply-adds of f32 per µs of a multiprocessor by the vendor's library
 _PANEL_DEPTH = 64
 _DEPTH = 32  # terms of a slice
-_TILE_START_TERMS = 96  # the fixed cost of a tile, in terms of its sums
+_TILE_START_TERMS = 96  # the fixed cost of a tile, as a number of terms of its sums
 _LEAST_TERMS = 256  # the fewest terms of a part
 _MATRIX_SHARED_BYTES = 32 << 10
 _MOVING_US = 6.0  # the least time in µs of the launches that transpose x and y
@@ -61,8 +61,9 @@ class Problem:
     `dtype`: the dtype it is computed in. `library`: whether it is a single contiguous product of operands of one dtype,
     which a library can compute. `matrices`: the 16-bit dtype in which matrix instructions may multiply, or None. With
     it, `units` is the number of units of eight channels in a row of weights, over all taps, and `moved` the number of
-    elements that must be transposed to channels last. `alone`: whether the convolution is depthwise. `parts`: the parts
-    in which matrix instructions multiply operands of f32, and `split` the number of elements that become such parts."""
+    elements that must be transposed to channels last. `alone`: whether the convolution is depthwise. `parts`: into how
+    many bf16 parts each f32 operand is split for matrix instructions, and `split` the number of elements that are
+    split."""
 
     rows: int
     columns: int
@@ -216,7 +217,7 @@ def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
 
 
 def _library_time(target: Target, p: Problem) -> float:
-    """The estimated time of the vendor's library in f32, and of the launch that adds bias and activation."""
+    """The estimated time of the vendor's library in f32 and of the launch that applies bias and activation."""
     return p.rows * p.columns * p.terms * p.products / (target.units * _LIBRARY_RATE) + 8 * p.size / _BYTES_PER_US
 
 
@@ -289,7 +290,7 @@ def weight_candidates(target: Target, p: Problem) -> list[Candidate]:
 
 def _weight_matrices(target: Target, p: Problem) -> Iterator[Matrices]:
     """Tiles of each size and number of stages, with enough parts to give each multiprocessor two workgroups and to keep
-    sums short. Products of three parts of f32 gain where loads overlap with them."""
+    sums short. Products of f32 in three parts are preferred only where loads overlap with them."""
     slices, each = math.ceil(p.terms / _DEPTH), p.parts or 1
     rank = 2.5 if each == 3 and not target.matrices.overlapped else 1.5
     for name, (high, wide, rate, alone) in MATRIX_TILES.items():

@@ -182,7 +182,7 @@ CONV_DEPTHWISE = declare(
 )
 
 _PIXELS = 4  # neighbouring outputs that a thread of the depthwise kernel computes
-_MOST_ROW = 7  # the most taps along the last axis that it holds at once
+_MOST_ROW = 7  # the most taps along the last axis that a thread holds at once
 _CODE = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6}
 
 

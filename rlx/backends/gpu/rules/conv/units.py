@@ -44,14 +44,14 @@ CONV_PARTS = declare(
 
 
 def multiplied(ctx: Lowering, pair: tuple[DType, DType]) -> tuple[DType | None, int]:
-    """The 16-bit dtype in which matrix instructions may multiply operands of these dtypes, or None, and in how many
-    parts an operand is split for it."""
+    """The 16-bit dtype in which matrix instructions may multiply operands of these dtypes, or None, and into how many
+    parts of it each operand is split."""
     if pair[0] == pair[1] and pair[0].is_half:
         return pair[0], 1
     if pair != (f32, f32):
         return None, 1
     return bf16, 2 if ctx.precision == "tf32" else 3
-_LEAST_TURNED = 16  # channels from which an image is transposed by tiles before it is split
+_LEAST_TURNED = 16  # images with at least so many channels are transposed by tiles before they are split
 
 
 def lies_last(ctx: Lowering, t: Tensor) -> bool:
@@ -60,7 +60,7 @@ def lies_last(ctx: Lowering, t: Tensor) -> bool:
 
 
 def pixels_in_units(ctx: Lowering, x: Tensor, dtype: DType, groups: int, parts: int = 1) -> Ref:
-    """An image as (N, pixels, groups, channels), in units, or with several parts as (parts, N, pixels, groups,
+    """An image in units, as (N, pixels, groups, channels), or with several parts as (parts, N, pixels, groups,
     channels)."""
     batch, channels, size = x.shape[0], x.shape[1] // groups, math.prod(x.shape[2:])
     dims = (batch, size, groups, channels)
@@ -96,7 +96,8 @@ def in_units(ctx: Lowering, source: Ref, dtype: DType, dims: tuple[int, int, int
 def in_parts(
     ctx: Lowering, source: Ref, parts: int, dims: tuple[int, int, int, int], strides: Sequence[int]
 ) -> Ref:
-    """As `in_units`, of f32: each element as so many parts in bf16, whose sum it is. The parts are the first axis."""
+    """As `in_units` for f32, with each element split into `parts` numbers in bf16, whose sum it is; they are the first
+    axis."""
     n0, n1, n2, channels = dims
     units = n0 * n1 * n2 * -(-channels // 8)
     result = ctx.scratch(16 * units * parts)

@@ -90,7 +90,7 @@ CONV_WEIGHT_PARTS_MMA = declare(
         new_compiler=True,
     )
 )
-_FEW_PARTS = 10  # that one elementwise launch adds up, whose threads are not shared among the parts
+_FEW_PARTS = 10  # up to so many parts one elementwise launch adds up, each thread all parts of an element
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
@@ -154,7 +154,7 @@ def _problem(ctx: Lowering, node: Node) -> Problem:
 
 
 def _multiplied(ctx: Lowering, node: Node) -> tuple[DType | None, int]:
-    """The dtype and the parts of the operands of matrix instructions, as `multiplied` says, if all have one dtype."""
+    """What `multiplied` gives for the node's operands, if all have one dtype; else (None, 1)."""
     stored = ctx.storage(node.output)
     alike = all(ctx.storage(t) == stored for t in node.inputs)
     return multiplied(ctx, (stored, stored)) if alike else (None, 1)

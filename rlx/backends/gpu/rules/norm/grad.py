@@ -57,9 +57,9 @@ NORM_COLUMNS = declare(
 
 @lowers("layer_norm_grad", "rms_norm_grad", "group_norm_grad", when=native)
 def lower_norm_grad(ctx: Lowering, node: Node) -> None:
-    """Computes dx row by row and stores each row's mean and deviation; from these, unless nothing reads them, dgamma
-    and dbeta as sums over the rows of each chunk; then the sums over the chunks, in the last workgroup of a block of
-    columns or by further launches."""
+    """Computes dx row by row and stores each row's mean and deviation. From these, dgamma and dbeta, if they are read,
+    are computed as sums over the rows of each chunk, then over the chunks, by the last workgroup of a block of columns
+    or by further launches."""
     d, x, gamma = node.inputs
     weights = node.outputs[1:]
     if x.size == 0:
