@@ -71,9 +71,10 @@ def same_name(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> 
 class Architecture(Record):
     """`read` makes the blocks of config.json; `find` says which tensors of a file a weight of the graph is made of,
     by the names of Llama's files without "model."; `prefixes` may stand before the names in files, and tensors whose
-    names match `unused` are left alone. `modules` are pairs of parts of names: those in published files, and those that
-    transformers' class has for them, as adapters name modules; `apart` is the part of the name of a matrix in files
-    that holds q, k and v, for which the class has a module each."""
+    names match `unused` are left alone, those that match `aside` with a warning that names their parts. `modules` are
+    pairs of parts of names: those in published files, and those that transformers' class has for them, as adapters name
+    modules; `apart` is the part of the name of a matrix in files that holds q, k and v, for which the class has a
+    module each."""
 
     read: Callable[[Fields], LanguageConfig]
     find: Find = same_name
@@ -83,6 +84,7 @@ class Architecture(Record):
     )
     modules: tuple[tuple[str, str], ...] = ()
     apart: str | None = None
+    aside: re.Pattern[str] | None = None
 
 
 def attention(f: Fields, layers: int, partial: bool = False, **changed: Any) -> Attention:
