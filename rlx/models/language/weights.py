@@ -402,8 +402,8 @@ class ModelWeights:
     def _aside(self) -> dict[str, str]:
         """The tensors of a model's other parts than the text's, each with its part."""
         pattern = self._architecture.aside
-        found = ((name, pattern.search(name)) for name in self.source.kinds) if pattern is not None else ()
-        return {name: match[1] for name, match in found if match is not None}
+        matches = ((name, pattern.search(name)) for name in self.source.kinds) if pattern is not None else ()
+        return {name: match[1] for name, match in matches if match is not None}
 
     def _beyond(self, name: str) -> bool:
         """Whether a tensor belongs to a layer after the model's last."""

@@ -76,11 +76,11 @@ def text_fields(f: Fields) -> Fields:
         )
     if own == "mistral" and "sliding_window" not in inner:  # programs differ in what that means
         Fields(inner, where).wrong("sliding_window", "a number, or null written out for no window")
-    given = dict(inner)
+    settings = dict(inner)
     for name in ("rope_parameters", "rope_scaling"):
-        if own in _ALIKE and isinstance(given.get(name), dict):
-            given[name] = _plain_rope(given[name])
-    text = class_fields(Fields({**given, "model_type": own, **_ALWAYS.get(own, {})}, where))
+        if own in _ALIKE and isinstance(settings.get(name), dict):
+            settings[name] = _plain_rope(settings[name])
+    text = class_fields(Fields({**settings, "model_type": own, **_ALWAYS.get(own, {})}, where))
     for name, value in (("is_causal", True), ("use_bidirectional_attention", False), *_PASSED_OVER.get(own, ())):
         text.must_be(name, value, None)
     if own in _ALIKE:
@@ -101,8 +101,8 @@ def _alike(text: Fields, own: str) -> Fields:
     return Fields({**usual, **text.content}, text.where)
 
 
-def _plain_rope(given: dict[str, Any]) -> dict[str, Any]:
-    kept = {k: v for k, v in given.items() if k not in ("mrope_section", "mrope_interleaved")}
+def _plain_rope(settings: dict[str, Any]) -> dict[str, Any]:
+    kept = {k: v for k, v in settings.items() if k not in ("mrope_section", "mrope_interleaved")}
     return {k: "default" if k in ("type", "rope_type") and v == "mrope" else v for k, v in kept.items()}
 
 
