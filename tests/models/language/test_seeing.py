@@ -88,6 +88,15 @@ def test_defaults_of_the_text_models_class() -> None:
     assert (text["model_type"], text["hidden_size"], text["num_hidden_layers"]) == ("llama", 4096, 32)
 
 
+def test_weights_of_experts_sum_to_1_in_qwen3_vl_moe() -> None:
+    """Its class has them so whatever the settings say, or leave out."""
+    inner = FOLDERS["qwen3_vl_moe"][0]["text_config"]
+    for said in ({}, {"norm_topk_prob": None}, {"norm_topk_prob": True}):
+        f = Fields({"model_type": "qwen3_vl_moe", "text_config": {**inner, **said}}, "config.json")
+        experts = ARCHITECTURES["qwen3_vl_moe"].read(f).experts
+        assert experts is not None and experts.renormalize
+
+
 @pytest.mark.parametrize(
     ("kind", "changed", "told"),
     [
@@ -95,6 +104,7 @@ def test_defaults_of_the_text_models_class() -> None:
         ("gemma3", {"final_logit_softcapping": 3.0}, "final_logit_softcapping is 3.0, expected None"),
         ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True, expected False"),
         ("qwen2_vl", {"head_dim": 12}, "head_dim is 12, expected none, or hidden_size over the 4 heads"),
+        ("glm4v", {"head_dim": {}}, "head_dim is {}, expected an integer"),
         ("qwen3_vl_moe", {"norm_topk_prob": False}, "norm_topk_prob is False, expected True"),
         ("mistral3", {"sliding_window": ...}, "sliding_window is None, expected a number, or null written out"),
     ],

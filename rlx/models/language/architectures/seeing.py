@@ -92,13 +92,12 @@ def text_fields(f: Fields) -> Fields:
 
 def _alike(text: Fields, own: str) -> Fields:
     """The settings with what the family alone would take for granted otherwise."""
-    size = text.content.get("head_dim")
-    if own in _EVEN_HEADS and size is not None:
+    if own in _EVEN_HEADS and text.has("head_dim"):
         heads = text.count("num_attention_heads", MOST_HEADS)
-        if size * heads != text.count("hidden_size", MOST_WIDTH):
+        if text.count("head_dim", MOST_WIDTH) * heads != text.count("hidden_size", MOST_WIDTH):
             text.wrong("head_dim", f"none, or hidden_size over the {heads} heads")
-    usual = {"head_dim": None, "partial_rotary_factor": 1.0, **dict(_PASSED_OVER.get(own, ()))}
-    return Fields({**usual, **text.content}, text.where)
+    usual = {"head_dim": None, "partial_rotary_factor": 1.0}
+    return Fields({**usual, **text.content, **dict(_PASSED_OVER.get(own, ()))}, text.where)
 
 
 def _plain_rope(settings: dict[str, Any]) -> dict[str, Any]:
