@@ -4,7 +4,7 @@ tied embeddings whose output matrix differs."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,15 @@ def warn_beyond(where: str, tensors: int, layers: int) -> None:
     warnings.warn(
         f"{where}: {tensors} tensors of layers from {layers} on, which guess further tokens, are left aside: rlx has "
         "no code for them, and the model's own logits do not need them",
+        ModelWarning, stacklevel=3,
+    )  # fmt: skip
+
+
+def warn_aside(where: str, tensors: int, parts: Iterable[str]) -> None:
+    """Warns of the tensors of a model's parts for images and sounds."""
+    warnings.warn(
+        f"{where}: {tensors} tensors of {', '.join(parts)} are left aside: rlx has the text model alone, and the "
+        "logits of texts do not need them",
         ModelWarning, stacklevel=3,
     )  # fmt: skip
 

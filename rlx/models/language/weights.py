@@ -18,7 +18,7 @@ from rlx.formats.files import shown
 from rlx.formats.gguf.model import GgufModel, times
 from rlx.formats.quantized import QuantizedTensors
 from rlx.formats.safetensors import SafetensorsFile, ShardedTensors
-from rlx.formats.settings import same_numbers, warn_beyond, warn_untied
+from rlx.formats.settings import same_numbers, warn_aside, warn_beyond, warn_untied
 from rlx.host.progress import report
 from rlx.host.threads import Future, Threads
 from rlx.models.language.architectures import architecture_of
@@ -376,16 +376,18 @@ class ModelWeights:
         """Checks the requested weights against the file. Raises: ModelFormatError naming every difference."""
         problems = list(dict.fromkeys(self._problems))  # a weight may be asked for more than once
         used = {self._names[n] for w in self._wanted.values() for n in w.recipe.files if n in self._names}
-        beyond = 0
+        beyond, aside = 0, self._aside()
         for name in self.source.kinds:
             tied = self.config.tied and name == self._names.get(self._head)
-            if name not in used and not self._architecture.unused.search(name) and not tied:
+            if name not in used and not self._architecture.unused.search(name) and not tied and name not in aside:
                 if self.config.heads_beyond and self._beyond(name):
                     beyond += 1
                 else:
                     problems.append(f"extra {shown(name)}")
         if beyond and not problems:
             warn_beyond(self.source.where, beyond, self.config.layers)
+        if aside and not problems:
+            warn_aside(self.source.where, len(aside), sorted(set(aside.values())))
         for wanted in self._wanted.values():
             recipe = wanted.recipe
             if recipe.make is alone and recipe.files[0] in self._names:  # others are checked when made
@@ -396,6 +398,12 @@ class ModelWeights:
             rest = len(problems) - _MAX_NAMED
             listed = problems[:_MAX_NAMED] + ([f"and {rest} more"] if rest > 0 else [])
             raise ModelFormatError(f"{self.source.where}: the weights do not fit the settings: {'; '.join(listed)}")
+
+    def _aside(self) -> dict[str, str]:
+        """The tensors of a model's other parts than the text's, each with its part."""
+        pattern = self._architecture.aside
+        matches = ((name, pattern.search(name)) for name in self.source.kinds) if pattern is not None else ()
+        return {name: match[1] for name, match in matches if match is not None}
 
     def _beyond(self, name: str) -> bool:
         """Whether a tensor belongs to a layer after the model's last."""

@@ -31,8 +31,9 @@ from rlx.formats import gguf, safetensors
 from rlx.formats.gguf.names import BY_MODEL_TYPE
 from rlx.formats.gguf.plain import BY_MODEL_TYPE as PLAIN
 from rlx.models import load
-from rlx.models.language.architectures import ARCHITECTURES, MISSING
+from rlx.models.language.architectures import _MODULES, ARCHITECTURES, MISSING
 from rlx.models.language.architectures.base import CLASSES
+from rlx.models.language.architectures.seeing import _TEXTS
 from rlx.models.language.config import Fields
 from rlx.models.language.written import folder_to_gguf
 from tests.formats.gguf.llamacpp import Judge
@@ -253,6 +254,8 @@ for _name, (_, _settings) in MODELS.items():
     _kind = _OLDER.get(_name, _name)
     EVERY[_kind] = (*EVERY.get(_kind, ()), _settings)
 EVERY |= FAMILIES
+SEEING = tuple(_MODULES["seeing"].split())  # models that see beside reading (tests/models/language/seeing.py)
+TEXTS = sorted({text for texts in _TEXTS.values() for text in texts.split()})  # what such models have within
 
 
 def random_model(folder: Path, kind: str, settings: dict[str, Any]) -> None:
@@ -260,7 +263,7 @@ def random_model(folder: Path, kind: str, settings: dict[str, Any]) -> None:
     torch, transformers = outside("torch"), outside("transformers")
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(kind, **settings)
-    model = transformers.AutoModelForCausalLM.from_config(config).float()
+    model = class_for(kind).from_config(config).float()
     with torch.no_grad():
         for name, values in [*model.named_parameters(), *model.named_buffers()]:
             if "correction" in name or name.endswith("expert_bias"):
@@ -278,6 +281,12 @@ def random_model(folder: Path, kind: str, settings: dict[str, Any]) -> None:
         (folder / "config.json").write_text(json.dumps(written))
 
 
+def class_for(kind: str) -> Any:
+    """transformers' automatic class of a type."""
+    transformers = outside("transformers")
+    return transformers.AutoModelForImageTextToText if kind in SEEING else transformers.AutoModelForCausalLM
+
+
 def judge(folder: Path, kind: str, **more: Any) -> Any:
     """The model of a folder, in float64."""
     return pretrained(folder, kind, **more)[0]
@@ -286,7 +295,7 @@ def judge(folder: Path, kind: str, **more: Any) -> Any:
 def pretrained(folder: Path, kind: str, **more: Any) -> tuple[Any, dict[str, Any]]:
     """The model of a folder, in float64, and which weights it lacks. Attention is written out, but in Falcon, where
     that adds ALiBi twice."""
-    model = outside("transformers").AutoModelForCausalLM
+    model = class_for(kind)
     torch = outside("torch")
     more |= {"dtype": torch.float64, "attn_implementation": "sdpa" if kind == "falcon" else "eager"}
     more |= {"output_loading_info": True}
@@ -294,6 +303,8 @@ def pretrained(folder: Path, kind: str, **more: Any) -> tuple[Any, dict[str, Any
         made, told = model.from_pretrained(folder, experts_implementation="eager", **more)
     except (TypeError, ValueError):
         made, told = model.from_pretrained(folder, **more)
+    if kind == "llama4":  # whose class for images and texts fails for texts alone
+        made = made.language_model
     return made.eval(), told
 
 
@@ -319,7 +330,7 @@ def class_facts() -> dict[str, Any]:
     transformers = outside("transformers")
     shared = {f.name for f in dataclasses.fields(transformers.PreTrainedConfig)} - {"tie_word_embeddings"}
     result: dict[str, Any] = {}
-    for kind in sorted(FAMILIES):
+    for kind in sorted({*FAMILIES, *SEEING, *TEXTS}):
         cls = transformers.models.auto.configuration_auto.CONFIG_MAPPING[kind]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -671,9 +682,9 @@ def page() -> str:
     text = _PAGE.format(rows="\n".join(rows), transformers=held["transformers"], date=held["date"], missing="MISSING")
     text = text.replace("MISSING", textwrap.fill(missing, 120, initial_indent="x" * 76)[76:])
     from tests.models.encoders.families import part_of_page  # which takes functions from here
-    from tests.models.language import uses
+    from tests.models.language import seeing, uses
 
-    return text + uses.part_of_page() + part_of_page()
+    return text + seeing.part_of_page() + uses.part_of_page() + part_of_page()
 
 
 _PAGE = """# Families of language models

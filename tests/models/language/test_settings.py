@@ -185,8 +185,9 @@ def test_an_unknown_type_is_named_before_weights_that_are_missing(tmp_path: Path
         load(tmp_path)
     got = CliRunner().invoke(app, ["inspect", str(tmp_path)])
     assert "model_type is 'xlnet'" in str(got.exception)
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama4", "text_config": {"model_type": "llama"}}))
-    with pytest.raises(ModelFormatError, match="'llama4', of which rlx has the text model alone, 'llama'"):
+    sees = {"model_type": "paligemma", "text_config": {"model_type": "gemma"}}
+    (tmp_path / "config.json").write_text(json.dumps(sees))
+    with pytest.raises(ModelFormatError, match="'paligemma', of which rlx has the text model alone, 'gemma'"):
         load(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(tiny.LLAMA))
     with pytest.raises(ModelFormatError, match=r"holds neither model\.safetensors"):

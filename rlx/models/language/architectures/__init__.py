@@ -42,6 +42,9 @@ _MODULES = {
     "dbrx": "dbrx",
     "bitnet": "bitnet",
     "llama4": "llama4_text aria_text",
+    "seeing": """
+        aria llama4 gemma3 llava llava_next llava_onevision vipllava mistral3 internvl idefics3 smolvlm lfm2_vl
+        qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe glm4v glm4v_moe""",
 }
 
 

@@ -70,10 +70,11 @@ def same_name(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> 
 
 class Architecture(Record):
     """`read` makes a LanguageConfig from config.json; `find` says from which tensors of a file a weight of the graph is
-    made, where weights have the names in Llama's files without "model."; `prefixes` may precede the names in files, and
-    tensors whose names match `unused` are ignored. `modules` are pairs (part of a name in published files, the same in
-    transformers' class), since adapters name modules as the class does; `apart` is the part of the name of a joined
-    matrix of q, k and v, if the class has a module for each of them."""
+    made, where weights have the names in Llama's files without "model."; `prefixes` may precede the names in files;
+    tensors whose names match `unused` are ignored, and those that match `aside` too, with a warning that names their
+    parts. `modules` are pairs (part of a name in published files, the same in transformers' class), since adapters name
+    modules as the class does; `apart` is the part of the name of a joined matrix of q, k and v, if the class has a
+    module for each of them."""
 
     read: Callable[[Fields], LanguageConfig]
     find: Find = same_name
@@ -83,6 +84,7 @@ class Architecture(Record):
     )
     modules: tuple[tuple[str, str], ...] = ()
     apart: str | None = None
+    aside: re.Pattern[str] | None = None
 
 
 def attention(f: Fields, layers: int, partial: bool = False, **changed: Any) -> Attention:
