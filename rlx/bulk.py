@@ -22,7 +22,7 @@ from rlx.formats.files import plain
 
 __all__ = ["classify", "embed", "generate", "infer"]
 
-ROWS = 512  # of a batch
+ROWS = 512  # rows of a batch
 Problem = tuple[int, str]  # the row of a table, and what is wrong with it
 
 

@@ -82,7 +82,7 @@ def _run_device(name: str, cases: list[Case], folder: Path, end: float) -> int:
     print(f"{info.id} ({info.name}{', compiled kernels' if compiled else ''}): {Summary.of(outcomes)}{rest}")
     for outcome in [o for o in outcomes if o.status != "pass"][:40]:
         print(f"  {outcome.status} {outcome.case}: {outcome.message}")
-    messages: list[str] = getattr(session.device, "messages", [])  # from Vulkan's validation layers
+    messages: list[str] = getattr(session.device, "messages", [])  # what the validation layers of Vulkan said
     for message in messages[:10]:
         print(f"  validation: {message}")
     if interrupted:

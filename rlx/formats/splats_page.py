@@ -20,7 +20,7 @@ from rlx.ops.splats.camera import Camera
 
 _TEMPLATE = Path(__file__).with_name("splats.html")
 _MARK = re.compile("@(title|backdrop|scene|data)@")
-_LARGEST = 1e9  # of the numbers that `render` draws
+_LARGEST = 1e9  # `render` draws no larger numbers
 _HALF = 65504.0
 _MOST_BYTES = 384 << 20  # 512 MiB as text, the longest that browsers take
 

@@ -43,7 +43,7 @@ def as_array(value: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
         raise DTypeError(f"{what}: expected numbers, got {value!r}; declare it {value.dtype}, or give .dequantize()")
     try:
         array = _read(value, what) if is_foreign(value) else np.asarray(value)
-    except DTypeError:  # from an rlx array, whose message is better
+    except DTypeError:  # an rlx array raised it, with a better message
         raise
     except ValueError:
         raise ShapeError(f"{what}: the lists differ in length; give rows of one length") from None

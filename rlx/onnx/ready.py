@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from rlx.runtime.store import Store
 
 DEPARTED: list[str] = []  # the warnings so far: a model with one is read at each load, to warn again
-MOST_BYTES = 1 << 26  # on the CPU, reading a larger file is fast beside loading its weights
+MOST_BYTES = 1 << 26  # reading a larger file is fast beside loading its weights
 _PIECE = 1 << 22  # bytes of a file that a thread hashes at a time
 LARGE_BYTES = 1 << 29  # a GPU's programs are kept of files up to this size
 

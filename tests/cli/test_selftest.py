@@ -142,10 +142,10 @@ class TestResume:
         again = file.read_bytes().splitlines()
         assert len(again) == len(whole.splitlines()) + 1 and again[-1] in whole
 
-    def test_another_driver_or_other_kernels_begin_anew(self) -> None:
+    def test_another_driver_begins_anew(self) -> None:
         info = Session("cpu").info
         newer = dataclasses.replace(info, driver="newer")
-        assert len({conformance.digest(info), conformance.digest(newer), conformance.digest(info, compiled=True)}) == 3
+        assert conformance.digest(info) != conformance.digest(newer)
 
     @pytest.mark.parametrize("wrong", [("--op", "nonsense"), ("--device", "tpu")])
     def test_what_cannot_run(

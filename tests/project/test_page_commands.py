@@ -186,4 +186,4 @@ def test_the_ranks_of_the_page_run(repo: Path, folder: Path, tmp_path: Path, cle
     says(run[1], here, env)
     assert (here / "adapter/adapter_model.safetensors").exists()
     says(run[2], here, env)
-    assert (here / "model/model.safetensors").exists()
+    assert (here / "model/model/model.safetensors").exists()

@@ -40,7 +40,7 @@ def _family(architecture: str) -> Family:
 
 
 _POSITIONS = {"bert": "learned", "nomic-bert": "rotary", "jina-bert-v2": "alibi"}
-_ACTIVATIONS = {"bert": "gelu", "nomic-bert": "silu", "jina-bert-v2": "gelu"}  # of the original models
+_ACTIVATIONS = {"bert": "gelu", "nomic-bert": "silu", "jina-bert-v2": "gelu"}  # the original models' value
 ENCODERS = {name: _family(name) for name in _POSITIONS}
 
 

@@ -55,7 +55,7 @@ class Guesser(Record, frozen=False):
 
     history: list[int]
     look_up: LookUp = field(default_factory=LookUp)
-    guesses: list[int] = field(default_factory=list)  # of the tokens after the history
+    guesses: list[int] = field(default_factory=list)  # tokens that may follow the history
     _right: float = 0.0
     _tried: float = 0.0
 

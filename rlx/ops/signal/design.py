@@ -141,7 +141,7 @@ def _designed(op: str, prototype: Zpk, Wn: Any, btype: str, analog: bool, output
     kind, edges = _edges(op, Wn, btype, analog, fs)
     if analog:
         return _given(op, *_shifted(prototype, kind, edges), output)
-    z, p, k = _shifted(prototype, kind, 4 * np.tan(np.pi * edges / 2))  # for a sampling rate of 2
+    z, p, k = _shifted(prototype, kind, 4 * np.tan(np.pi * edges / 2))  # the sampling rate is 2
     gain = k * np.real(np.prod(4 - z) / np.prod(4 - p))
     zeros = np.append((4 + z) / (4 - z), -np.ones(len(p) - len(z)))
     return _given(op, zeros, (4 + p) / (4 - p), gain, output)

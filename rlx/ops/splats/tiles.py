@@ -25,7 +25,7 @@ from rlx.ops.order import order
 TILE_PIXELS = 16  # a tile's side
 COUNT_LIMIT = 2**31 - 1  # `total` saturates here
 MAX_PAIRS = 1 << 28  # limit on `max_pairs`: the elements of their gradients are counted in 32 bits
-_LARGEST_SIDE = 1 << 12  # in tiles; the number of a picture's tiles then fits in 31 bits
+_LARGEST_SIDE = 1 << 12  # counted in tiles; the number of a picture's tiles then fits in 31 bits
 
 
 def check_size(op: str, name: str, value: object, low: int, high: int) -> int:

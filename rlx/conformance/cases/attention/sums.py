@@ -48,7 +48,7 @@ def _forward() -> Iterator[Case]:
 
 def _gradient() -> Iterator[Case]:
     """The gradient at the inputs of the forward cases; the result and the sums given to it are independent random
-    numbers."""
+    numbers. The sums are positive, so that few weights are above 1: those of halves round to halves."""
     for case in _forward():
         if any(spec.domain == "wide" for spec in case.inputs):
             continue
@@ -58,7 +58,7 @@ def _gradient() -> Iterator[Case]:
         b, h, n, d = q.shape if ByToken.Q not in tokens else swapped(q.shape)
         h -= 0 if kv is None else 2 * kv
         y = InputSpec((b, n, h, d) if ByToken.Y in tokens else (b, h, n, d), q.dtype)
-        sums = InputSpec((2, b, h, n), f64 if q.dtype == f64 else f32)
+        sums = InputSpec((2, b, h, n), f64 if q.dtype == f64 else f32, "positive")
         yield Case("attention_sums_grad", case.name, (y, y, sums, *case.inputs), attrs, case.tolerance)
 
 

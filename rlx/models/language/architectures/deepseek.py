@@ -35,7 +35,7 @@ from rlx.models.language.config import (
 from rlx.records import replace
 
 MTP = re.compile(r"rotary_emb\.inv_freq$|^mtp\.")  # multi-token prediction
-_DENSE_NORMS = re.compile(rf"{MTP.pattern}|^layers\.\d+\.post_mlp_layernorm\.weight$")  # in layers with an MLP
+_DENSE_NORMS = re.compile(rf"{MTP.pattern}|^layers\.\d+\.post_mlp_layernorm\.weight$")  # layers with an MLP have it
 SHARED = {"mlp.shared_expert": "mlp.shared_experts", "mlp.gate.correction": "mlp.gate.e_score_correction_bias"}
 
 

@@ -54,7 +54,7 @@ def gpt_oss(f: Fields) -> LanguageConfig:
 def names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
     name = name.replace(".mlp.gate.", ".mlp.router.")
     before, found, kind = name.partition(".mlp.experts.")
-    if not found or name in tensors:  # in GGUF gate_proj and up_proj are separate tensors
+    if not found or name in tensors:  # GGUF: gate_proj and up_proj are separate tensors
         return same_name(name, config, tensors)
     part, _, what = kind.partition(".")
     # The rows of gate_proj and up_proj alternate in one tensor.

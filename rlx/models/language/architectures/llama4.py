@@ -67,7 +67,7 @@ def llama4(f: Fields) -> LanguageConfig:
 def aria(f: Fields) -> LanguageConfig:
     layers, bias = f.count("num_hidden_layers", MOST_LAYERS), f.flag("attention_bias", False)
     count, inner = f.count("moe_num_experts", MOST_EXPERTS), f.count("intermediate_size", MOST_INNER)
-    f.must_be("hidden_act", "silu")  # for shared experts; routed ones always use silu
+    f.must_be("hidden_act", "silu")  # shared experts use it; routed ones always use silu
     experts = Experts(
         count, f.count("moe_topk", count), inner, order="chosen", shared_gated=False,
         shared=inner * f.count("moe_num_shared_experts", MOST_EXPERTS, least=0),
