@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -275,17 +275,23 @@ def terms_of_gradient(inputs: Sequence[Array], attrs: Attrs) -> Any:
 
 
 def size_of_gradient(
-    d: Array, operands: tuple[Array, Array, Array], p: Array, keys: Array, delta: Array | None, scale: float
+    d: Array,
+    operands: tuple[Array, Array, Array],
+    p: Array,
+    keys: Array,
+    delta: Array | None,
+    scale: float,
+    over_elements: Callable[[Array], Any] = np.mean,
 ) -> Any:
-    """The root mean square of the terms, for weights p; `delta`, one number per row, is by default the sum of |P
-    dP|."""
+    """√(Σ terms²) over the elements of the gradients of q and k, their root mean square or largest, for weights p;
+    `delta`, one number per row, is by default the sum of |P dP|."""
     q, k, v = operands
     group = q.shape[1] // k.shape[1]
     k, v = (np.where(keys, np.repeat(t, group, axis=1), 0) for t in (k, v))
     dp = np.matmul(np.abs(d), np.swapaxes(np.abs(v), -1, -2))
     terms = (p * (dp + (np.sum(dp * p, axis=-1, keepdims=True) if delta is None else delta)) * scale) ** 2
     sizes = (np.matmul(terms, k**2), np.matmul(np.swapaxes(terms, -1, -2), q**2))
-    return np.sqrt(max(float(np.mean(size)) for size in sizes))
+    return np.sqrt(max(float(over_elements(size)) for size in sizes))
 
 
 _STEEP = ("offset", "scores of 2,000 round to 1e-4, and weights change by as much of themselves")
