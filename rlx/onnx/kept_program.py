@@ -1,5 +1,5 @@
 """A GPU's program of an ONNX file in the disk cache: a saved program without weights, which are read from the ONNX
-file."""
+file, and scaled where a normalization is folded in."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 from rlx.host.diskcache import Part
 from rlx.host.sources import stamp
 from rlx.ir import bodies
+from rlx.onnx.reader.patterns import F64, scaled
 from rlx.runtime.kept import PASSES
 from rlx.runtime.session import Session
 from rlx.runtime.version import described
@@ -37,9 +38,10 @@ def key_of(session: Session) -> list[Part] | None:
 
 def record_of(
     compiled: CompiledGraph, outputs: Sequence[str], initializers: Mapping[str, Any],
-    places: Mapping[str, tuple[int, int]],
+    places: Mapping[str, tuple[int, int]], scales: Mapping[str, F64],
 ) -> bytes | None:  # fmt: skip
-    """The program, and for each weight its offset in the file (`places` are those of initializers), or else its bytes.
+    """The program, and for each weight its offset in the file (`places` are those of initializers) and the scales of
+    its channels, if any (`scales`, as `put_together` gives them), or else its bytes.
     None for a program with states, control flow or packed weights, or with too many weights that are not in the
     file."""
     from rlx.runtime.saved.program import raw_of
@@ -52,10 +54,13 @@ def record_of(
         if t.dtype.is_packed or compiled.weights.dtypes()[name] != t.dtype:
             return None
         raw, label = raw_of(compiled.weights.get(name)), name.removeprefix(_NAME)
-        begun, nbytes = places.get(label, (0, -1))
-        if nbytes == raw.nbytes and np.array_equal(raw, raw_of(initializers[label])):
-            weights[name] = begun
-            continue
+        source, by = label.partition("\n")[0], scales.get(label)
+        begun, nbytes = places.get(source, (0, -1))
+        if nbytes == raw.nbytes:
+            value = initializers[source]
+            if np.array_equal(raw, raw_of(value if by is None else scaled(value, by))):
+                weights[name] = begun, b"" if by is None else by.tobytes()
+                continue
         left -= raw.nbytes
         if left < 0:
             return None
@@ -82,9 +87,12 @@ class KeptProgram:
                 self._program = load(file, session, None, None, trusted=True)
         try:
             for name, t in self._program.graph.params.items():
-                held, count = weights[name], t.type.nbytes
-                raw = held if isinstance(held, bytes) else memoryview(content)[held : held + count]
-                self._program.set_param(name, np.frombuffer(raw, t.dtype.np).reshape(t.shape))
+                held, by = weights[name], b""
+                if not isinstance(held, bytes):
+                    begun, by = held
+                    held = memoryview(content)[begun : begun + t.type.nbytes]
+                value = np.frombuffer(held, t.dtype.np).reshape(t.shape)
+                self._program.set_param(name, scaled(value, np.frombuffer(by)) if by else value)
             self._program.prepare()
         except BaseException:
             self.close()

@@ -37,7 +37,7 @@ from rlx.onnx.reader.infos import fit, fits, info_of
 from rlx.onnx.reader.lenient import departs, import_used, put_in_order
 from rlx.onnx.reader.metadata import metadata_of
 from rlx.onnx.reader.missing import missing_operators
-from rlx.onnx.reader.patterns import put_together
+from rlx.onnx.reader.patterns import F64, put_together
 from rlx.onnx.reader.read import all_nodes, check_model, parse, reads, without_initializers
 from rlx.onnx.reader.schemas import type_of
 from rlx.onnx.reader.shared import share_weights
@@ -150,6 +150,7 @@ class Model(Closing):
                 f"{len(unsupported)} of this model's operators are not in rlx: {'; '.join(unsupported)}"
             )
         self._initializers: dict[str, Array] = {}
+        self._scales: dict[str, F64] = {}  # of weights with a normalization folded in, by their labels
         self.places: dict[str, tuple[int, int]] = {}  # offset in the file and bytes of long initializers
         for done, i in enumerate(graph.initializer):
             report("reading", done, len(graph.initializer))
@@ -262,7 +263,7 @@ class Model(Closing):
             result = program.run(arrays, out)
             parts.append(program.part(time.perf_counter() - start, compiled))
             if compiled is not None and self.keeper is not None:
-                self.keeper.keep(program, self.session(device, precision)[0], arrays, self._initializers)
+                self.keeper.keep(program, self.session(device, precision)[0], arrays, self._initializers, self._scales)
             return result
 
     def compile(
@@ -572,7 +573,7 @@ class Model(Closing):
         result = Model.__new__(Model)
         for name in (
             "max_bytes", "max_steps", "_folder", "_initializers", "_own", "_held", "_multiplies", "_threads",
-            "_progress", "_strict",
+            "_progress", "_strict", "_scales",
         ):  # fmt: skip
             setattr(result, name, getattr(self, name))
         result._proto = onnx.ModelProto()
@@ -644,7 +645,7 @@ class Model(Closing):
             with building(budget):
                 graph, builder = self.build(arrays_here, fixed, nests, cuts)
             program = Program(None, nests, fixed, builder, budget.steps, self._progress)
-            return put_together(graph), (program, builder)
+            return put_together(graph, self._scales), (program, builder)
 
         def compile(graph: Graph, _: object) -> CompiledGraph:
             nonlocal new
@@ -688,7 +689,7 @@ class Model(Closing):
             if packs and builder.later:
                 builder.pack()
             report("optimizing")
-            shared, weights = share_weights(put_together(graph))
+            shared, weights = share_weights(put_together(graph, self._scales))
         budget.check_few(shared, self._own)
         return shared, weights, builder
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rlx.onnx.kept_program import KeptProgram
     from rlx.onnx.model import Model
     from rlx.onnx.program import Program
+    from rlx.onnx.reader.patterns import F64
     from rlx.runtime.compiled import CompiledGraph
     from rlx.runtime.store import Store
 
@@ -174,9 +175,11 @@ class Keeper:
             self._changed |= own.dtype != value.dtype or not np.array_equal(raw_of(own), raw_of(value))
 
     def keep(
-        self, program: Program, session: Session, arrays: Mapping[str, Any], initializers: Mapping[str, Any]
-    ) -> None:
-        """Keeps a program that has run on arrays of these types, where it can be kept."""
+        self, program: Program, session: Session, arrays: Mapping[str, Any], initializers: Mapping[str, Any],
+        scales: Mapping[str, F64],
+    ) -> None:  # fmt: skip
+        """Keeps a program that has run on arrays of these types, where it can be kept; `scales` are those of
+        `kept_program.record_of`."""
         if self._changed or len(DEPARTED) != self._departed:  # the next load must warn again
             return
         on_cpu = session.info.backend == "cpu"
@@ -196,7 +199,7 @@ class Keeper:
 
             if compiled.graph.inputs.keys() != arrays.keys():
                 return
-            record = kept_program.record_of(compiled, list(ends), initializers, self._places)
+            record = kept_program.record_of(compiled, list(ends), initializers, self._places, scales)
         shared(KIND).put(key, DECLINED if record is None else record)
 
 

@@ -324,7 +324,7 @@ def test_patterns_are_put_together_in_bodies_too() -> None:
     g.output(
         "y", rlx.scan(lambda c, row: (rlx.cond(rlx.sum(row) > 0, gelu, lambda t: t, c), row), x[0], x)[0]
     )
-    assert "gelu" in str(put_together(g)) and "gelu" not in str(g)
+    assert "gelu" in str(put_together(g, {})) and "gelu" not in str(g)
 
 
 def lstm(x: Any, w: Any, r: Any, b: Any, lengths: Any) -> tuple[Any, Any, Any]:

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import rlx
-from rlx.onnx import ready
+from rlx.onnx import kept_program, ready
 from tests.devices import session_here
 from tests.onnx.models import info, node
 
@@ -86,3 +86,23 @@ def test_a_damaged_entry_is_not_used(session: rlx.Session, tmp_path: Path) -> No
         cache.put(key, b"no program")
         np.testing.assert_array_equal(model.run({"x": X}, device=session)["z"], wanted)
         assert not unread(model)
+
+
+def test_a_weight_with_a_normalization_folded_in_is_made_again_from_the_file(
+    session: rlx.Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_program, "_MOST_BYTES", 500)
+    rng = np.random.default_rng(1)
+    held = {"w": rng.standard_normal((24, 80, 3, 3)), **{n: rng.uniform(0.5, 2, 24) for n in ("g", "b", "m", "v")}}
+    nodes = [node("Conv", "x w", "c"), node("BatchNormalization", "c g b m v", "y")]
+    initializers = [numpy_helper.from_array(a.astype(np.float32), n) for n, a in held.items()]
+    ports = [info("x", (2, 80, 9, 9))], [info("y", (2, 24, 7, 7))]
+    proto = helper.make_graph(nodes, "folded", *ports, initializers)
+    path = tmp_path / "net.onnx"
+    onnx.save(helper.make_model(proto, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    x = rng.standard_normal((2, 80, 9, 9)).astype(np.float32)
+    with rlx.onnx.load(path) as first:
+        wanted = first.run({"x": x}, device=session)["y"]
+    with rlx.onnx.load(path) as again:
+        np.testing.assert_array_equal(again.run({"x": x}, device=session)["y"], wanted)
+        assert unread(again)

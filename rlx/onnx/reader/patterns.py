@@ -7,27 +7,43 @@ that become unused are dropped with everything else that no result needs.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from rlx.ir import Graph, Node, Rewriter, Tensor, rebuild
+from rlx.onnx.reader.elements import Array
 from rlx.ops.matmul import activation_of
 from rlx.passes import change_bodies, recognize
 from rlx.passes.patterns import constant
 
+F64 = npt.NDArray[np.float64]
 
-def put_together(graph: Graph) -> Graph:
-    """The graph with every matched pattern as one op, in the bodies of control ops too."""
-    graph = recognize(change_bodies(graph, lambda name, body: put_together(body)))
-    return rebuild(graph, _Rules(graph).rewrite)
+
+def put_together(graph: Graph, scales: dict[str, F64]) -> Graph:
+    """The graph with every matched pattern as one op, in the bodies of control ops too. For a weight that is an
+    initializer with scaled channels, `scales` gets the scales by the weight's label, whose first line is the
+    initializer's name."""
+    graph = recognize(change_bodies(graph, lambda name, body: put_together(body, scales)))
+    return rebuild(graph, _Rules(graph, scales).rewrite)
+
+
+def scaled(weight: Array, by: F64) -> Array:
+    """A weight (channels, …) times a number of each channel, computed in f64 and rounded once."""
+    result = np.empty_like(weight)
+    with np.errstate(all="ignore"):
+        factors = by.reshape(-1, *(1,) * (weight.ndim - 1))
+        return np.multiply(weight, factors, out=result, dtype=np.float64, casting="same_kind")
 
 
 class _Rules:
     """One pass over a graph. `_uses` counts how often the original of a new tensor is read."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, scales: dict[str, F64]) -> None:
+        self._scales = scales
         self._old: Counter[int] = Counter(t.id for n in graph.nodes for t in n.inputs)
         self._old.update(t.id for t in graph.results())
         self._uses: dict[int, int] = {}
@@ -79,15 +95,19 @@ class _Rules:
         values = [constant(t) for t in (weight, *inputs[1:], *bias)]
         if any(v is None for v in values):
             return None
-        w, gamma, beta, mean, var, *b = (np.asarray(v, np.float64) for v in values)
+        gamma, beta, mean, var, *b = (np.asarray(v, np.float64).reshape(-1) for v in values[1:])
         with np.errstate(all="ignore"):
-            scale = gamma.reshape(-1) / np.sqrt(var.reshape(-1) + node.attrs["eps"])
-            shift = ((b[0] if b else 0.0) - mean.reshape(-1)) * scale + beta.reshape(-1)
-            arrays = [v.astype(x.dtype.np) for v in (w * scale.reshape(-1, *(1,) * (w.ndim - 1)), shift)]
+            scale = gamma / np.sqrt(var + node.attrs["eps"])
+            shift = ((b[0] if b else 0.0) - mean) * scale + beta
+        arrays = scaled(np.asarray(values[0]), scale), shift.astype(x.dtype.np)
         if not all(np.isfinite(v).all() for v in arrays):
             return None
+        label = weight.node.label
+        if label:
+            label += f"\ntimes {hashlib.blake2b(scale, digest_size=16).hexdigest()}"
+            self._scales[label] = scale
         folded = []
-        for value in arrays:  # these constants have no name, since the values are not the initializer's
+        for value, name in zip(arrays, (label, ""), strict=True):
             value.flags.writeable = False
-            folded.append(new.add("constant", (), {"value": value})[0])
+            folded.append(new.add("constant", (), {"value": value}, name)[0])
         return new.add("conv", (image, *folded), x.node.attrs)[0]
