@@ -46,14 +46,14 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     if hasattr(sys.stdin, "reconfigure"):  # commands refuse such text in one line
         sys.stdin.reconfigure(errors="surrogateescape")
-    if logging.lastResort is not None:  # for log records, such as that compiled kernels cannot be written
+    if logging.lastResort is not None:  # log records, such as that kernels cannot be cached
         logging.lastResort.setFormatter(logging.Formatter("rlx: %(message)s"))
     try:
         with warnings.catch_warnings():
             for kind in (ModelWarning, EnvironmentWarning):
                 warnings.simplefilter("default", kind)
             warnings.showwarning = _warned
-            from rlx.cli.app import app  # within the try, since Ctrl-C may come while it is imported
+            from rlx.cli.app import app  # Ctrl-C may come during this import
 
             taken_over()
             warn_unknown_variables()

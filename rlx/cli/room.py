@@ -51,7 +51,7 @@ def _rooms(sizes: Mapping[str, int], config: LanguageConfig, context: int | None
     from rlx.models.language.placement import room_of
 
     asked = _CONTEXTS if context is None else (context,)
-    contexts = sorted({min(n, config.positions) for n in asked})  # at most the model's own context
+    contexts = sorted({min(n, config.positions) for n in asked})  # a model has no longer ones than its own
     return {n: room_of(config, "", sizes, 0, cache_bytes(config, n, f32)) for n in contexts}
 
 

@@ -97,7 +97,7 @@ def from_front(indices: Array, n: int) -> tuple[Array, Array]:
 
 def _apply_at(out: Array, key: Any, updates: Array, reduction: str) -> None:
     if reduction == "none":
-        out[key] = updates  # of several updates of one index, NumPy keeps the last
+        out[key] = updates  # NumPy keeps the last of several updates of one index
     else:
         join_at(_AT[reduction], out, key, updates)
 
