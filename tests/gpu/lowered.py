@@ -85,6 +85,13 @@ def lower(
     return graph, planned, lowering
 
 
+def kernel_of(inputs: list[Array], attrs: dict[str, Any]) -> TreeKernel:
+    """The elementwise kernel that a fused node of these inputs is lowered to."""
+    (step,) = lower("fused", inputs, attrs)[2].steps
+    assert isinstance(step, Launch) and isinstance(step.kernel, TreeKernel)
+    return step.kernel
+
+
 def run(
     op: str,
     *inputs: Array,
