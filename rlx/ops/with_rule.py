@@ -136,6 +136,6 @@ def _op(name: str, vjp: Any, jvp: Any = None) -> Op:
     return op
 
 
-# Of a rule that cannot be transposed there is no tangent: the function's own ops would give another one.
+# A rule that cannot be transposed has no tangent: differentiating the function's own ops would give another one.
 _BACK = _op("custom_vjp", _back_vjp, transposed)
 _FORWARD = _op("custom_jvp", _forward_vjp, _forward_jvp)
