@@ -400,6 +400,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # A checkout that is named comes before this file's own.
+    # Without this file's own folder, so that modules come from the checkout that PYTHONPATH names.
     sys.path[:] = [p for p in sys.path if Path(p).resolve() != HERE / "benchmarks" / "builds"]
     sys.exit(main())

@@ -1,8 +1,7 @@
 """ONNX models whose programs are in the disk cache from earlier runs, found by the file's bytes.
 
-A file that was read once without a warning is not read again before something else is asked of the model than runs that
-the cache knows: on NumPy arrays of the same types, in a session of the same settings. What is asked else, a model does
-that reads those bytes.
+A file that was once read without a warning is not read again for runs that the cache knows: on NumPy arrays of the same
+types, in a session with the same settings. For anything else a model is read from the same bytes.
 """
 
 from __future__ import annotations
