@@ -282,7 +282,7 @@ def _scaled_erf(trees: Sequence[Expr]) -> list[Expr]:
 
 
 def write_places(start: int, target: Any) -> None:
-    """Writes the numbers of a block's elements, the first of which is number `start`."""
+    """Writes the indices of a block's elements; the first has the index `start`."""
     target[...] = places(start, target.shape)
 
 
