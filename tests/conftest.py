@@ -1,4 +1,4 @@
-"""What holds for every test: a clean environment, a cache of its own, and proof that Vulkan was exercised.
+"""Fixtures and hooks for every test: a clean environment, a cache of its own, and a check that Vulkan tests ran.
 
 With RLX_REQUIRE_VULKAN=1 (set by `make test`) a run in which no Vulkan test passed is a failed run, however
 many others passed: a missing driver must not look like a green suite. With RLX_REQUIRE_JUDGES=1 (set by `make judges`)
@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# Reading the tests' assertions anew takes longer than all else until the first test runs. So bytecode is kept, where
-# the environment says otherwise in a folder of its own: set before anything is imported that is not compiled yet.
+# Rewriting the tests' assertions takes most of the time before the first test. So bytecode is kept, in a folder of its
+# own if the environment forbids bytecode; this is set before anything is imported that has none yet.
 if sys.dont_write_bytecode:
     sys.pycache_prefix = str(Path(__file__).resolve().parent.parent / ".cache/bytecode")
     sys.dont_write_bytecode = False
@@ -42,13 +42,13 @@ settings.register_profile(
 )
 settings.load_profile("rlx")
 
-# What the tests compute on Mesa's software driver they compute once, so that compiling costs more than running: it
-# compiles without optimizations, in two thirds of the time. `make test-all` and `make judges` run it as it comes.
+# Most tests run a kernel once, so on Mesa's software driver compiling costs more than running. Without optimizations it
+# takes two thirds of the time; `make test-all` and `make judges` keep the driver's own setting.
 _QUICK_DRIVER = ("GALLIVM_PERF", "nopt")
 
 _COLLECTED_AFTER = 20_000  # objects more than there were before
 
-# What a developer may have set for their own work and would change what the tests see.
+# Variables that a developer may have set and that would change the tests' results.
 _USER_SETTINGS = ("RLX_DEVICE", "RLX_DEBUG", "RLX_CUDA_PTX_CACHE", "RLX_TUNING")
 
 
@@ -109,14 +109,14 @@ def _skips_fail(report: pytest.TestReport | pytest.CollectReport, judged: bool) 
         report.outcome, report.longrepr = "failed", f"{report.nodeid} must be marked `judged`. {reason}"
 
 
-_passed: list[tuple[str, tuple[str, int | None, str], bool, float]] = []  # what a worker has yet to tell of
+_passed: list[tuple[str, tuple[str, int | None, str], bool, float]] = []  # passed tests that are not reported yet
 _AT_ONCE = 24
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """A worker tells the reporting process of tests that passed with a later report: the five messages that each would
-    make take longer than a small test. A worker that dies fails the run, which then counts fewer tests."""
+    """Reports tests that passed in a worker together, with a later report: the five messages of a report take longer
+    than a small test. If a worker dies, the run fails, since fewer tests are counted."""
     if not hasattr(item.config, "workerinput") or item.config.option.xmlpath or item.config.option.verbose > 0:
         return None
     reports = runtestprotocol(item, nextitem=nextitem, log=False)
@@ -162,7 +162,7 @@ class CpuForms:
 
 
 class PassedBefore:
-    """Makes the reports of the tests that a worker tells of with a later one's."""
+    """In the reporting process, makes the reports of tests whose results came with a later test's report."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -204,8 +204,8 @@ def pytest_configure(config: pytest.Config) -> None:
         return  # a worker of pytest-xdist inherits the environment that the reporting process made
     if not full():
         os.environ.setdefault(*_QUICK_DRIVER)
-    # Thousands of small programs, each used once: to compile kernels for them takes longer than NumPy. The tests of the
-    # engine ask for it.
+    # Tests run thousands of small programs once each, for which compiling kernels takes longer than NumPy does. Tests
+    # of the engine turn it on.
     os.environ.setdefault("RLX_CPU", "numpy")
     cache = tempfile.mkdtemp(prefix="rlx-test-cache-")
     os.environ["RLX_CACHE_DIR"] = cache
@@ -217,8 +217,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What collecting makes lives to the end of the run: the garbage collector would walk over it in vain. Later it
-    looks less often than usual: a graph that is compiled makes thousands of objects which outlive its next look."""
+    """Keeps the garbage collector away from the objects made by collection, which live to the end of the run. Later it
+    runs less often than usual, since a compiled graph has thousands of objects that its next run would not free."""
     gc.disable()
     try:
         return (yield)
@@ -229,7 +229,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def _leave_out_cuda(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where CuPy is not installed, tests that run on a CUDA device could only skip: thousands of messages."""
+    """Deselects tests on a CUDA device where CuPy is not installed, instead of reporting thousands of skips."""
     if importlib.util.find_spec("cupy") is not None or any("::" in arg for arg in config.args):
         return
     leave_out(config, items, on_cuda)
@@ -265,7 +265,7 @@ def clean_env(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def _pipes_stay_as_they_are() -> Generator[None, None, None]:
-    """Commands give SIGPIPE its default action, by which a later test's client that leaves would end this process."""
+    """Restores SIGPIPE's action: commands set the default one, by which a client that disconnects ends this process."""
     before = signal.getsignal(signal.SIGPIPE)
     yield
     if signal.getsignal(signal.SIGPIPE) is not before:

@@ -1,4 +1,4 @@
-"""A program's life, and the calls of a driver that fail in it in turn: what the tests of every GPU backend share."""
+"""Lets each call of a driver fail in turn while a program is compiled, run and closed; shared by the GPU backends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Result = int | str
 Call = tuple[str, int]  # a function's name, and which of its calls
 X, W = np.linspace(-1, 1, 6, dtype=np.float32), np.linspace(0.5, 2, 6, dtype=np.float32)
 
-# How often these are called depends on how soon the device is done.
+# Calls whose number depends on how soon the device finishes.
 POLLS = {"vkGetFenceStatus", "vkCreateFence"}
 
 
@@ -57,11 +57,11 @@ def each_fault(
     most: int = 1000,
     share: tuple[int, int] = (0, 1),
 ) -> Counter[str]:
-    """Fails each call of the work in turn; it raises what is expected of the result, or succeeds. `after` it all is as
-    it was. Each call fails in one way at least, of a function called more than `most` times that many calls, and each
-    function in each of its ways; with "all" among the arguments of the command, each call in each way. Of these faults
-    those are made whose number divided by `share[1]` leaves `share[0]`. Returns how often each function failed in each
-    way."""
+    """Lets each call of `work` fail in turn: `work` must raise the error expected for the result, or succeed, and
+    `after` checks that nothing is left of it. Each call fails in at least one way (of a function called more than
+    `most` times, only that many calls), and each function in each of its ways; with "all" among the command's
+    arguments, each call fails in each way. Only faults whose number modulo `share[1]` is `share[0]` are made. Returns
+    how often each function failed in each way."""
     after()
     with driver.failing(None, 0):
         work()
@@ -117,7 +117,7 @@ def run(exe: rlx.CompiledGraph, s: np.ndarray) -> np.ndarray:
 
 
 def launched(exe: rlx.CompiledGraph, s: np.ndarray) -> None:
-    """Two runs that the host does not wait for, of Arrays, which are dropped as they come."""
+    """Launches two runs that the host does not wait for; their results are Arrays and are dropped at once."""
     x = rlx.array(X, device=exe.device)
     for out in ("device", "host"):
         launch = exe.launch({"x": x})

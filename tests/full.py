@@ -1,9 +1,9 @@
-"""Which part of the suite a run takes. `make test` runs what no mark leaves out; three marks do:
+"""Which tests a run selects. `make test` runs all tests but those that one of three marks leaves out:
 
 - `@pytest.mark.late`: the test runs in `make late`, and so in CI, not in `make test`;
 - `@pytest.mark.sample(n)`: at least n combinations of the test's parameters run in `make test`, every value of every
-  parameter among them, and twice as many more in `make late`; the rest is `full`. With `vulkan=m` at most m are taken
-  on Vulkan, where the driver compiles each;
+  parameter among them, and twice as many more in `make late`; the rest is `full`. With `vulkan=m` at most m of them run
+  on Vulkan, where the driver must compile each;
 - `@pytest.mark.full`: the test runs in `make test-all` alone, where `full()` is true.
 
 `late` and `full` may name some combinations: `late("vulkan")` those on Vulkan, `full(rows=(3, 5))` those in which the
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def full() -> bool:
-    """Whether this run leaves nothing out."""
+    """Whether this run selects all tests."""
     return os.environ.get(FULL_ENV, "0") not in ("", "0")
 
 
@@ -46,9 +46,9 @@ def sampled(values: Iterable[T], least: int = 0, *, most: int | None = None) -> 
 
 
 def _traits(cases: Sequence[Any], least: int) -> list[dict[str, object]]:
-    """What a sample of these cases must hold. Names of more values than `least`, such as equations, do not count, nor
-    do more domains than `_DOMAINS`, which are data made for a single case. Among cases of several ops each op's dtypes
-    count in each of its ranks."""
+    """The traits of each case; a sample must have a case with each trait. Attributes with more values than `least`,
+    such as equations, are no traits, nor are more domains than `_DOMAINS`, which are data made for single cases.
+    Among cases of several ops, each op's dtypes are traits for each of its ranks."""
     several = len({case.op for case in cases}) > 1
     names: dict[str, set[object]] = {}
     for case in cases:
@@ -191,7 +191,7 @@ def _few(combined: Sequence[Mapping[str, object]], most: int) -> set[int]:
 
 
 def _combination(item: Any) -> dict[str, object]:
-    """What a test's parameters are, by the names of those that are given together: the same object, the same value."""
+    """A test's parameters: for each group of names that one mark gives, an id that is equal for the same values."""
     params = dict(item.callspec.params)
     found: dict[str, object] = {}
     for mark in item.iter_markers("parametrize"):

@@ -38,7 +38,7 @@ def broadcasting(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 @st.composite
 def special_arrays(draw: st.DrawFn, shape: tuple[int, ...], scale: float = 10.0) -> Array:
-    """f32: ordinary numbers, of which a random share, never none where there is an element, are special values."""
+    """f32 arrays of ordinary numbers and a random share of special values, at least one if there is an element."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     values = np.asarray(rng.standard_normal(shape) * scale, np.float32)
     flat = values.reshape(-1)

@@ -1,4 +1,4 @@
-"""What tests compile, kept between runs: a run compiles only what has changed since."""
+"""A cache of what tests compile, kept between runs: a run compiles only what has changed since."""
 
 from __future__ import annotations
 

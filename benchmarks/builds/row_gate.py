@@ -45,7 +45,7 @@ LAST = ("layer_norm", "rms_norm", "add_layer_norm", "layer_norm_grad", "rms_norm
         "cross_entropy_grad", "sum", "max", "mean")  # fmt: skip
 IMAGES = ("group_norm", "layer_norm_channels", "group_norm_grad")
 SHAPES = ((2, 32, 28, 28), (4, 64, 7, 9))
-# A GPU's: rows in registers of a warp, of a workgroup, and too long for either; columns side by side, and few.
+# Shapes for a GPU: rows that fit the registers of a warp, of a workgroup, or of neither; many and few columns.
 GPU_ROWS = ((16384, 512), (2048, 4096), (64, 1000), (256, 32001))
 GPU_COLUMNS = ((64, 512, 196), (2048, 1000, 4))
 GPU_LAST = ("cross_entropy", "cross_entropy_grad", "layer_norm", "rms_norm", "add_layer_norm")
@@ -145,7 +145,7 @@ def on_gpu(op: str, shape: tuple[int, ...], dtype: str, device: str) -> tuple[Ca
 
 
 def timed(call: Callable[[], Any], seconds: float) -> float:
-    """The mean time of a call over at least so many seconds. The processor's own time leaves out that of others."""
+    """The mean processor time of a call, which other processes do not add to, measured for at least `seconds`."""
     start, count = time.process_time(), 0
     while (elapsed := time.process_time() - start) < seconds or not count:
         for _ in range(max(1, count)):
@@ -312,8 +312,8 @@ def cubins(words: Sequence[str], arch: str = "sm_90") -> Iterator[tuple[str, byt
 
 
 def used_by(cubin: bytes) -> tuple[int, int]:
-    """The most registers, and the most bytes of stack, of the kernels in a cubin: its attributes in `.nv.info`, each
-    a format, a number, and for those of 4 two words after a length."""
+    """The most registers, and the most bytes of stack, of the kernels in a cubin, read from `.nv.info`. An attribute
+    there is a format and a number; format 4 is followed by a length and two words."""
     registers, stack, words = 0x2F, 0x11, 4
     (at,), (size, count, names) = struct.unpack_from("<Q", cubin, 40), struct.unpack_from("<HHH", cubin, 58)
     sections = [struct.unpack_from("<IIQQQQ", cubin, at + i * size) for i in range(count)]
@@ -400,6 +400,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # A checkout that is named comes before this file's own.
+    # Without this file's own folder, so that modules come from the checkout that PYTHONPATH names.
     sys.path[:] = [p for p in sys.path if Path(p).resolve() != HERE / "benchmarks" / "builds"]
     sys.exit(main())

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import rlx
-from benchmarks.harness import in_turns, middle_and_best, options, version
+from benchmarks.harness import in_turns, middle_and_best, options, spent, version
 from benchmarks.networks import models, onnx_cpu
 
 MODELS = {**onnx_cpu.MODELS, **models.MODELS}
@@ -63,27 +62,10 @@ def measure(name: str, args: argparse.Namespace) -> None:
         row.append("".join(f"{ms:9.2f}" for ms in found) + f" {found[0] / found[-1]:6.2f}")
     print("  ".join(row), f" {error:9.1e}", flush=True)
     if args.profile:
-        for kind, us, nodes in spent(graph, feeds, args.threads)[:14]:
+        session = rlx.Session("cpu", threads=args.threads, engine="compiled", timings=True)
+        exe = session.compile(graph.graph, weights=graph.weights)
+        for kind, us, nodes in spent(exe, feeds)[:14]:
             print(f"    {kind:40} {us / 1e3:8.2f} ms  {nodes:4} nodes")
-
-
-def spent(graph: Any, feeds: onnx_cpu.Feeds, threads: int) -> list[tuple[str, float, int]]:
-    """(op, its median µs in a run, its number of nodes), the slowest first."""
-    session = rlx.Session("cpu", threads=threads, engine="compiled", timings=True)
-    exe = session.compile(graph.graph, weights=graph.weights)
-    by = {d.node: d.by for d in exe.report().nodes}
-    found: dict[str, list[float]] = {}
-    for _ in range(10):
-        exe.run(feeds)
-        for label, us, *_ in exe.executable.timings():
-            found.setdefault(label, []).append(us)
-    total: dict[str, tuple[float, int]] = {}
-    for label, times in found.items():
-        op, _, node = label.partition(" ")
-        kind = f"{op} {by.get(node, '')}"
-        us, n = total.get(kind, (0.0, 0))
-        total[kind] = us + statistics.median(times), n + 1
-    return sorted(((kind, us, n) for kind, (us, n) in total.items()), key=lambda row: -row[1])
 
 
 @contextmanager

@@ -26,7 +26,7 @@ CONTEXT, MOST = 1024, 16
 
 
 def texts(batch: Batch, slots: int, tokens: int, heat: float, seed: int) -> tuple[float, int]:
-    """Tokens a second of so many sequences, all of which begin and end together, and what they are as a number."""
+    """Tokens a second of `slots` sequences that begin and end together, and a checksum of the tokens."""
     rng = np.random.default_rng(seed)
     for slot in range(slots):
         prompt = rng.integers(3, min(1000, batch._decoder.config.vocabulary), 24).tolist()

@@ -43,7 +43,7 @@ def wanted(rng: random.Random, vocabulary: int) -> tuple[list[int], int, float]:
 
 
 class Letters:
-    """What stands for the package `tokenizers`: prompts are ids here, so that no text is encoded."""
+    """A stand-in for the package `tokenizers`, whose tokens are bytes, so that encoding takes no time."""
 
     def encode(self, text: str, add_special_tokens: bool) -> Any:
         return argparse.Namespace(ids=[*text.encode()])

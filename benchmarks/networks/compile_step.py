@@ -63,7 +63,7 @@ def target_of(name: str) -> Target:
 
 
 class Bare:
-    """A device of which only the target is there, and what the cache's keys say of it."""
+    """A stand-in for a device: its target, and the properties that the cache's keys contain."""
 
     def __init__(self, target: Target) -> None:
         self.target, self.limits = target, target.limits

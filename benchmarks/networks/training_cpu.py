@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable
@@ -24,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import rlx
-from benchmarks.harness import Table, in_turns, middle_and_best, options, version
+from benchmarks.harness import Table, in_turns, middle_and_best, options, spent, version
 from examples.train_language import BATCH, CONFIG, LENGTH, start
 from rlx.formats import safetensors
 
@@ -99,24 +98,6 @@ def torch_step(threads: int, weights: Weights, compiled: bool) -> Callable[[], f
     return step
 
 
-def spent(step: Any, feeds: dict[str, Any]) -> list[tuple[str, float, int]]:
-    """(op and what runs it, µs in a step, its number of nodes), the slowest first."""
-    step.run(feeds)
-    by = {d.node: d.by for d in step.report().nodes}
-    found: dict[str, list[float]] = {}
-    for _ in range(10):
-        step.run(feeds)
-        for label, us, *_ in step.executable.timings():
-            found.setdefault(label, []).append(us)
-    total: dict[str, tuple[float, int]] = {}
-    for label, times in found.items():
-        op, _, node = label.partition(" ")
-        kind = f"{op} {by.get(node, '')}"
-        us, n = total.get(kind, (0.0, 0))
-        total[kind] = us + statistics.median(times), n + 1
-    return sorted(((kind, us, n) for kind, (us, n) in total.items()), key=lambda row: -row[1])
-
-
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--threads", type=int, default=1)
@@ -141,9 +122,8 @@ def main() -> None:
     for name, (middle, best) in middle_and_best(in_turns(calls, args.rounds, args.seconds)).items():
         table.row(name, middle, best, first[name])
     if args.profile:
-        for kind, us, nodes in spent(rlx_step("compiled", args.threads, graph, weights, timings=True), feeds)[
-            :24
-        ]:
+        timed = rlx_step("compiled", args.threads, graph, weights, timings=True)
+        for kind, us, nodes in spent(timed, feeds)[:24]:
             print(f"    {kind:40} {us / 1e3:8.2f} ms  {nodes:4} nodes")
 
 

@@ -1075,7 +1075,7 @@ rule("lstm.input")(_recurrent(rlx.lstm, 2))
 rule("gru.input")(_recurrent(rlx.gru, 1))
 
 
-# What only checks something at torch's own run.
+# Operators that only check something when torch itself runs the graph.
 @rule(
     "_assert_scalar", "_assert_tensor_metadata", "_assert_async", "sym_constrain_range_for_size", "sym_constrain_range"
 )  # fmt: skip

@@ -46,20 +46,20 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     if hasattr(sys.stdin, "reconfigure"):  # commands refuse such text in one line
         sys.stdin.reconfigure(errors="surrogateescape")
-    if logging.lastResort is not None:  # as of a folder of compiled kernels that cannot be written
+    if logging.lastResort is not None:  # log records, such as that kernels cannot be cached
         logging.lastResort.setFormatter(logging.Formatter("rlx: %(message)s"))
     try:
         with warnings.catch_warnings():
             for kind in (ModelWarning, EnvironmentWarning):
                 warnings.simplefilter("default", kind)
             warnings.showwarning = _warned
-            from rlx.cli.app import app  # here, since Ctrl-C may come meanwhile
+            from rlx.cli.app import app  # Ctrl-C may come during this import
 
             taken_over()
             warn_unknown_variables()
             try:
                 app(prog_name="rlx")
-            finally:  # not as the process ends, when errors would be no errors any more
+            finally:  # an error of a flush as the process ends would not be reported
                 sys.stdout.flush()
     except RlxError as error:
         if os.environ.get("RLX_DEBUG") in ("1", "2", "3", "4"):  # another level is itself the error
@@ -72,13 +72,13 @@ def main() -> None:
         if error.filename is not None or error.errno not in _UNWRITABLE:
             raise
         print(f"rlx: standard output cannot be written: {error.strerror}", file=sys.stderr)
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the rest of it would be tried again at the end
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - else the process would write the rest again as it ends
         sys.exit(2)
     except KeyboardInterrupt:
         print("rlx: interrupted", file=sys.stderr)
         sys.exit(130)
     except SystemExit as ended:
-        # typer ends so, and silently, what no command handled.
+        # A Ctrl-C that no command handled: typer turns it into a silent exit.
         if isinstance(getattr(ended.__context__, "__cause__", None), KeyboardInterrupt):
             print("rlx: interrupted", file=sys.stderr)
         raise

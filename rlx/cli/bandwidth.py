@@ -22,7 +22,7 @@ _CPU_SIDE, _GPU_SIDE = 1024, 4096  # elements
 def read_bandwidth(session: Session) -> float | None:
     """Bytes a second at which the largest of many f32 is found, the best of a few runs; None where the device has no
     room for enough of them."""
-    most = 256 << 20 if session.info.kind == "cpu" else 4 << 30  # a GPU's run also takes a launch and a wait
+    most = 256 << 20 if session.info.kind == "cpu" else 4 << 30  # more on a GPU, whose runs add a launch and a wait
     nbytes = min(most, session.device.free_bytes() // 4)
     return None if nbytes < _LEAST else _measured(session, nbytes)
 
@@ -33,7 +33,7 @@ def _measured(session: Session, nbytes: int) -> float | None:
     g.output("largest", ops.max(x))
     try:
         with session.compile(g) as program:
-            if session.info.kind == "cpu":  # its zeros are one page until they are written
+            if session.info.kind == "cpu":  # pages of zeros that were never written are one page in memory
                 program.set_state("x", np.ones(x.shape, np.float32))
             program.run()
             seconds = []
@@ -41,7 +41,7 @@ def _measured(session: Session, nbytes: int) -> float | None:
                 start = time.perf_counter()
                 program.run()
                 seconds.append(time.perf_counter() - start)
-    except OutOfDeviceMemory:  # others may have taken the room
+    except OutOfDeviceMemory:  # another process may have taken the memory
         return None
     return x.type.nbytes / min(seconds)
 

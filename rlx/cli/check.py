@@ -153,7 +153,7 @@ def _row(info: DeviceInfo, found: Sequence[NodeDistance], host: int | None, late
         verdict += ", stopped there"
     if not found:  # every result was computed at build time
         return (info.id, info.name, "0", "0", "-", "-", "-", verdict)
-    # Integers that fell on the other side of a rounding have a distance, but are right.
+    # Integers that a device rounded the other way differ from the reference, but count as right.
     judged = [d for d in found if not d.ok or d.own is None] or list(found)
     worst = max(judged, key=lambda d: (not d.ok, d.distance.nmse))
     d = worst.distance

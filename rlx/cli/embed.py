@@ -75,7 +75,7 @@ def embed(
         raise RlxError(f"{file}: Parquet files are embedded with --ray, which needs pip install 'rlx[ray]'")
     check_file("--out", out)
     sentences = read_lines(file)
-    listed = [i for i, sentence in enumerate(sentences) if sentence.strip()]  # a blank line cannot be an answer
+    listed = [i for i, sentence in enumerate(sentences) if sentence.strip()]  # blank lines are no answers to a query
     if query is None and query_prompt_name is not None:
         raise RlxError("embed: --query-prompt-name is for the text of --query, which is missing")
     if query is not None and not listed:

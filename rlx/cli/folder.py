@@ -37,7 +37,7 @@ def inspect_folder(
     onnx = sorted([*path.glob("*.onnx"), *path.glob("onnx/*.onnx")])
     if onnx and not any(path.glob("*.safetensors")):
         raise RlxError(f"{path} holds no safetensors, but an ONNX model; give that file, {onnx[0]}")
-    if not any(path.glob("*.safetensors")):  # an unknown type is told of before weights that are missing
+    if not any(path.glob("*.safetensors")):  # an unknown type of model is reported before missing weights
         _architecture(folder)
     held = safetensors.load(path)
     files = len(list(path.glob("*.safetensors"))) if (path / safetensors.INDEX_NAME).exists() else 1

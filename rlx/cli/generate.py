@@ -64,7 +64,7 @@ def generate(
 
     Without --temperature the text is the same on every device.
     """
-    if name is not None and model is not None and text is None:  # the first word is the prompt then
+    if name is not None and model is not None and text is None:  # then the first word is the prompt
         model, text = None, str(model)
     path = chosen_model("generate", model, name)
     begun = _prompt(text, prompt, file)
@@ -105,7 +105,7 @@ def chat(
     begun: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
     messages = begun[:]
     with loading.load(path) as made, loading.load_draft(guessing.draft) as drafting:
-        ChatTemplate.of(made.tokenizer)  # a model without one is refused before anything is asked
+        ChatTemplate.of(made.tokenizer)  # a model without a template is refused before the first question
         if made.decoder.ranks is not None and made.decoder.ranks.team is None:
             raise RlxError("chat: lines come to one process alone, not to all that mpiexec started; without mpiexec "
                            "--tensor-parallel takes devices of one process")  # fmt: skip
@@ -229,7 +229,8 @@ def show_stats(model: Any) -> None:
         print(f"sums: in {ranks.meeting.sums}, behind each block", file=sys.stderr)
     print(model.stats, file=sys.stderr)
     stats = model.stats
-    # Guesses take several tokens for one reading of the weights, and small weights stay in the caches of processors.
+    # The bandwidth says nothing where guessing yields several tokens for one reading of the weights, nor for small
+    # weights, which stay in processors' caches.
     if stages[1:] or stats.guessed or not stats.rate or stats.token_bytes < _LARGE:
         return
     if measured := read_bandwidth(stages[0].session):
@@ -255,7 +256,7 @@ def _room(model: Any, messages: list[dict[str, str]], max_tokens: int | None) ->
         return None
     dropped = 0
     while len(ids := model.chat_ids(messages)) > model.context - room and len(messages) > first + 1:
-        del messages[first : first + 2]  # a question with its answer
+        del messages[first : first + 2]  # the oldest question and its answer
         dropped += 1
     if dropped:
         turns = "turn is" if dropped == 1 else f"{dropped} turns are"

@@ -126,8 +126,8 @@ _ELSEWHERE = {
 }  # fmt: skip
 ELSEWHERE = {name: what for names, what in _ELSEWHERE.items() for name in names}
 
-# Options that other tools of ONNX files, embeddings and conversions have, for any command that lacks them: each with
-# what to give where the command has the option before it ("" for any command).
+# Options of other tools for ONNX files, embeddings and conversions that a command of rlx may lack. Each has pairs: an
+# option of rlx ("": none is needed), and what to say where the command has that option.
 _ANYWHERE = {
     ("-e", "--ep", "--provider", "--providers", "--execution-provider", "--backend", "--gpu", "--use-gpu", "--cuda",
      "--cpu"): [("--device", "--device auto, cpu, vulkan or cuda says what runs it")],

@@ -16,7 +16,7 @@ from rlx.errors import RlxError
 from rlx.host.progress import drawn
 from rlx.records import Record, replace
 
-_WHOLE = 1 << 30  # more tokens than a model was made for: `load` takes as many as those
+_WHOLE = 1 << 30  # tokens, more than any model's context: `load` then takes the model's own
 _BIAS = re.compile(r"(\d+)(?:=(?=[-+.\di])|(?=[-+]))([-+]?(?:inf|\d+(?:\.\d*)?|\.\d+))", re.ASCII)
 
 ModelName = Annotated[

@@ -34,7 +34,7 @@ def perplexity(
 
     As llama.cpp's tool: in chunks of --context tokens (512), of which those of the second half count.
     """
-    if name is not None and model is not None and text is None:  # the first word is the text then
+    if name is not None and model is not None and text is None:  # then the first word is the text
         model, text = None, model
     path = chosen_model("perplexity", model, name)
     if (text is None) == (file is None):

@@ -15,7 +15,7 @@ from rlx.errors import RlxError
 # What rlx reads of a folder: no pickles, no code.
 FILES = ("*.safetensors", "*.json", "tokenizer.model", "*.tiktoken", "vocab.txt", "merges.txt", "*.jinja")
 _MISSING = "pull needs the package `huggingface_hub`: pip install huggingface_hub"
-# What the clients of HTTP call a server that is not reached, in the package's several versions.
+# The names of the errors for an unreachable server in the HTTP clients that versions of huggingface_hub use.
 _UNREACHED = ("ConnectError", "ConnectTimeout", "ReadTimeout")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 

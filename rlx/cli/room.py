@@ -51,7 +51,7 @@ def _rooms(sizes: Mapping[str, int], config: LanguageConfig, context: int | None
     from rlx.models.language.placement import room_of
 
     asked = _CONTEXTS if context is None else (context,)
-    contexts = sorted({min(n, config.positions) for n in asked})  # none beyond what the model was made for
+    contexts = sorted({min(n, config.positions) for n in asked})  # a model has no longer ones than its own
     return {n: room_of(config, "", sizes, 0, cache_bytes(config, n, f32)) for n in contexts}
 
 
@@ -91,7 +91,7 @@ def fits(
             opened = open_device(name)
             info, free = opened.info, opened.free_bytes()
         except RlxError as error:
-            if devices is not None and len(devices) == 1:  # as other commands of one device
+            if devices is not None and len(devices) == 1:  # other commands fail too if their only device is missing
                 raise
             yield f"{plain(name)}: {' '.join(str(error).split())}"
             continue
@@ -104,7 +104,7 @@ def fits(
             cells.append(said)
         rows.append((info.id, info.name, f"{free / 2**30:.1f} GiB", *cells))
     if rows:
-        # A recurrent model has no keys and values, and is refused with --cache.
+        # A recurrent model has no keys and values; --cache refuses it.
         caches = {n: sum(room.caches) for n, room in (rooms or {}).items()}
         known = [f"{_size(nbytes)} for {n:,}" for n, nbytes in caches.items() if nbytes]
         told = f"; keys and values in f32: {', '.join(known)}; --cache f16 takes half" if known else ""

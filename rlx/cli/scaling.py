@@ -309,7 +309,7 @@ def measured_link(device: str) -> Link:
         return [(float(n), _chained(session, n // 4)) for n in _BYTES]
 
     measured = mesh.run(points)[0]
-    for i in range(len(measured) - 1, 0, -1):  # a smaller sum takes no longer than a larger one
+    for i in range(len(measured) - 1, 0, -1):  # noise must not make a smaller sum slower than a larger one
         measured[i - 1] = (measured[i - 1][0], min(measured[i - 1][1], measured[i][1]))
     return Link(tuple(measured))
 

@@ -116,7 +116,7 @@ def serve(
 
         def ready() -> None:
             gc.collect()
-            gc.freeze()  # what is there now lasts; looking for garbage among what requests leave is quick then
+            gc.freeze()  # objects made so far are kept: a collection then looks only at those that requests made
             what = f"{', '.join(service.names)} on {device_name}, {room}"
             print(f"rlx: serving {what} at http://{shown}:{taken}", file=sys.stderr, flush=True)
 
@@ -154,7 +154,7 @@ class _Output:
             self._lose(error)
 
     def _lose(self, error: OSError) -> None:
-        if isinstance(error, BrokenPipeError):  # what the stream still holds would fail again, as the process ends too
+        if isinstance(error, BrokenPipeError):  # else writing what the stream still holds fails again at the end
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)

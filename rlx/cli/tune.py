@@ -196,7 +196,7 @@ def _language(model: Path, device: str, precision: str, seed: int) -> _Programs:
         token = decoder.prefill(ids, greedy)
         for _ in decoder.decode(token, greedy, most=2):
             pass
-        # Two programs of one graph take turns.
+        # The two programs, of one graph, run in turns.
         programs = {str(p.graph): p for p in decoder.programs if isinstance(p, CompiledGraph)}
         yield [(p, _of_length(p, length)) for p in programs.values()]
 

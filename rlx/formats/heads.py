@@ -8,7 +8,7 @@ import os
 import string
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from rlx.errors import ModelFormatError
 from rlx.formats.files import MAX_JSON_BYTES, file_inside, parse_json, read_bytes, read_json, shown
@@ -29,7 +29,6 @@ from rlx.formats.sentences import (
 from rlx.records import Record
 
 Task = Literal["embeddings", "sparse", "tokens", "scores", "labels"]
-TASKS: tuple[Task, ...] = get_args(Task)
 _ST = "config_sentence_transformers.json"
 _KINDS: dict[str, Task] = {
     "SentenceTransformer": "embeddings", "SparseEncoder": "sparse", "CrossEncoder": "scores",

@@ -147,7 +147,7 @@ class BertConfig(Record):
 
 
 class EncoderSettings(Protocol):
-    """What the users of an encoder ask of its settings: those of BERT, or of another architecture."""
+    """The settings that an encoder of any architecture has, BERT's among them."""
 
     @property
     def architecture(self) -> str: ...

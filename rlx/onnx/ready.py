@@ -1,8 +1,7 @@
 """ONNX models whose programs are in the disk cache from earlier runs, found by the file's bytes.
 
-A file that was read once without a warning is not read again before something else is asked of the model than runs that
-the cache knows: on NumPy arrays of the same types, in a session of the same settings. What is asked else, a model does
-that reads those bytes.
+A file that was once read without a warning is not read again for runs that the cache knows: on NumPy arrays of the same
+types, in a session with the same settings. For anything else a model is read from the same bytes.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ def _of_size(content: Content) -> list[Part]:
 
 
 def _key(content: Content, options: Mapping[str, Any]) -> list[Part]:
-    """What reading a file depends on."""
+    """A key of everything that the result of reading a file depends on."""
     said = repr(sorted(options.items()))
     digest = _digest(content.content)
     return ["onnx", VERSION, sys.version, np.__version__, _package(), stamp("onnx", "formats", *SOURCES), said, digest]
@@ -124,7 +123,7 @@ def _digest(content: bytes) -> bytes:
 
 
 def _package() -> bytes:
-    """What says which onnx is installed."""
+    """The identity of the installed package onnx."""
     spec = find_spec("onnx")
     status = None if spec is None or spec.origin is None else os.stat(spec.origin)
     return b"" if status is None else b"%d %d" % (status.st_size, status.st_mtime_ns)

@@ -433,7 +433,7 @@ _OF_PAIRS = {
     },
     "rlx.signal": {"istft": False}, "rlx.ops.signal.short_time": {"_istft": False},
 }  # fmt: skip
-# Those that are told what a last axis of 2 holds.
+# Functions with an argument that says whether a last axis of length 2 holds complex numbers.
 _SAYING_PAIRS = frozenset(
     ("fft", "fft2", "fftn", "ifft", "ifft2", "ifftn", "fftshift", "ifftshift", "irfft", "irfft2", "irfftn", "hfft")
 )

@@ -106,26 +106,3 @@ def running_product(x: Array, axis: int) -> Array:
         parts = _joined(parts.at(slice(step)), stepped)
         step *= 2
     return np.moveaxis(parts.value(), -1, axis)
-
-
-def narrow_product(x: Array) -> Array:
-    """`product` of f32 numbers: plainly in f64, whose digits suffice, and as `_Part` only where its range does not."""
-    try:
-        # The processor's flags show an underflow of a partial product, which the final product may not show.
-        with np.errstate(over="raise", under="raise"):
-            return np.asarray(np.multiply.reduce(x, -1, dtype=np.float64))
-    except FloatingPointError:
-        running = np.multiply.accumulate(x, -1, dtype=np.float64)
-        return np.where(_lost(running, x, -1).any(-1), product(x), running[..., -1])
-
-
-def narrow_running_product(x: Array, axis: int) -> Array:
-    """`running_product` of f32 numbers, in f64 where its range suffices, as `narrow_product`."""
-    running = np.multiply.accumulate(x, axis, dtype=np.float64)
-    return running_product(x, axis) if _lost(running, x, axis).any() else running
-
-
-def _lost(result: Array, x: Array, axis: int) -> Array:
-    """Where `result`, the running products of x in f64, left f64's range though all factors are finite and not 0."""
-    out = ~np.isfinite(result) | (np.abs(result) < np.finfo(np.float64).tiny)
-    return out & np.logical_and.accumulate(np.isfinite(x) & (x != 0), axis) if out.any() else out

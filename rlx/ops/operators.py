@@ -35,7 +35,7 @@ def _both(op: Callable[[Any, Any], Tensor], swap: bool = False) -> Callable[[Ten
             return NotImplemented
         return op(other, self) if swap else op(self, other)
 
-    method.applies = op, swap  # type: ignore[attr-defined]  # for who applies the op to other arrays than tensors
+    method.applies = op, swap  # type: ignore[attr-defined]  # read by code that applies the op to arrays
     return method
 
 

@@ -160,7 +160,7 @@ METHODS = (
     "unsqueeze", "var",
 )  # fmt: skip
 
-# Those among `rlx.ops.LATER`.
+# Methods whose functions are loaded when first used (`rlx.ops.LATER`).
 LATER_METHODS = (
     "argpartition", "choose", "cumulative_prod", "cumulative_sum", "diff", "dot", "nonzero", "partition", "ptp",
     "quantile", "ravel", "searchsorted", "take", "trace",

@@ -73,7 +73,7 @@ def _max_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _seen(x: Array, attrs: Attrs, fill: float) -> Array:
-    """The elements in each window, (N, C, ∏kernel, *counts)."""
+    """The elements under each window, (N, C, ∏kernel, *counts), with `fill` in the padding."""
     counts = pool_counts("max_pool", x.shape, attrs)
     dilations = attrs.get("dilations", (1,) * len(counts))
     seen = windows(x, attrs["kernel"], attrs["strides"], dilations, attrs["pads"], counts, x.dtype.type(fill))
@@ -114,7 +114,7 @@ def _max_grad_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _places(shape: Sequence[int], attrs: Attrs) -> Array:
-    """The flat spatial index that each element of each window reads, -1 in the padding: (∏kernel, *counts)."""
+    """The flat spatial index of each element of each window, -1 in the padding: (∏kernel, *counts)."""
     flat = np.arange(math.prod(shape[2:])).reshape(1, 1, *shape[2:])
     return np.asarray(_seen(flat, attrs, -1)[0, 0])
 
@@ -146,7 +146,7 @@ def _max_grad(x: Array, d: Array, **attrs: Any) -> Array:
 
 
 def _max_grad_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """d gets the element at each window's largest one; x gets nothing, its gradient is 0 almost everywhere."""
+    """d's gradient is the element at the position of each window's largest; x's is 0 almost everywhere, so None."""
     g = grads[0]
     if g is None:
         return (None, None)
@@ -215,7 +215,7 @@ def _avg_pool(x: Array, **attrs: Any) -> Any:
 
 
 def _avg_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """Adds each mean's share to all its elements: a transposed depthwise convolution with a kernel of ones."""
+    """Adds each mean's share to all elements of its window, by a transposed depthwise convolution with ones."""
     x, d, attrs = node.inputs[0], grads[0], node.attrs
     if d is None:
         return (None,)
@@ -350,7 +350,7 @@ def adaptive_avg_pool(x: TensorLike, size: int | Sequence[int | None] | None) ->
             f"adaptive_avg_pool: size is {size!r} for {x.shape}; expected {axes} numbers of windows"
         )
     wide = cast_to(x, working_float(x))
-    # The window is a product of ranges, so that its mean is the mean over one axis of those over the others.
+    # A window is a product of ranges, one per axis, so its mean can be taken axis by axis.
     for axis, m in enumerate(sizes, start=2):
         if m is not None and m != x.shape[axis]:
             wide = _means(wide, axis, int(m))

@@ -36,7 +36,7 @@ class Static:
 
 
 class Kind:
-    """What rebuilds an object of a class from its children: the class, and the key of what it has beside them.
+    """How to rebuild an object from its children: its class, a function, and the static data `beside` the children.
 
     `names` are those of the children, for errors and the inputs of programs."""
 
@@ -156,7 +156,7 @@ def _is_container_type(kind: Any) -> bool:
 
 
 def rebuilt(kind: type, beside: Any, children: Sequence[Any]) -> Any:
-    """A dataclass of its fields' values, without its `__init__`, whose checks would meet tensors."""
+    """A dataclass made from its fields' values. `__init__` is not called, since its checks may not work on tensors."""
     result: Any = object.__new__(kind)
     fields, others = beside
     for name, value in (*zip(fields, children, strict=True), *others):

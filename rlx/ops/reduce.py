@@ -75,7 +75,7 @@ def _accumulator(x: Array) -> np.dtype[Any]:
 
 
 def last(x: Array, axes: tuple[int, ...]) -> Array:
-    """x with the reduced axes flattened into the last, contiguous one: only along that does NumPy sum pairwise."""
+    """x with the reduced axes flattened into one, last and contiguous: NumPy sums pairwise only along such an axis."""
     kept = [i for i in range(x.ndim) if i not in axes]
     count = math.prod(x.shape[i] for i in axes)
     moved = np.transpose(x, (*kept, *axes))
@@ -106,7 +106,7 @@ def _min(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Any:
 
 
 def _nothing(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """The empty result of max or min where the input has no elements: NumPy may raise an error even then."""
+    """The empty result of max or min of an input without elements, for which NumPy may raise an error."""
     return np.empty(_shape(x, axes, keepdims), x.dtype)
 
 
@@ -137,7 +137,8 @@ def _mean_rule(d: Tensor, node: Node) -> Tensor:
 
 
 def _prod_rule(d: Tensor, node: Node) -> Tensor:
-    # The product of the other factors is y / x where none is zero; where one is, only that element has a gradient.
+    # The gradient is the product of the other factors: y / x where no factor is zero. Where exactly one is, only that
+    # factor's gradient is not zero.
     x, axes = node.inputs[0], node.attrs["axes"]
     zero = apply("equal", x, 0)
     safe = apply("where", zero, 1, x)
@@ -156,7 +157,7 @@ def _extremum_rule(d: Tensor, node: Node) -> Tensor:
 
 
 def working_float(d: Tensor) -> DType:
-    """The dtype that sums are computed in: f32 for halves, in which a count would stop at 2048 (bf16: 256)."""
+    """The dtype that sums are computed in: f32 for f16 and bf16, in which a sum of ones would stop at 2048 and 256."""
     return f32 if d.dtype.is_half else d.dtype
 
 
@@ -217,7 +218,7 @@ def _finite(*arrays: Array) -> Any:
 
 
 def _finite_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """The largest magnitude of each dtype is finite."""
+    """Tests whether the largest magnitude of the inputs of each dtype is finite."""
     largest: dict[DType, list[Tensor]] = {}
     for x in inputs:
         if x.size:
@@ -230,7 +231,7 @@ def _finite_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 
 
 def _of_narrower(node: Node, inputs: Sequence[Tensor], add: Callable[..., Tensor]) -> Tensor | None:
-    """The same of what the inputs were widened from, so that the wide tensors need not be in memory for it."""
+    """The same test of the tensors that were widened to these inputs, so that the wide ones need not be in memory."""
     narrow = [_before_widening(x) for x in inputs]
     widened = any(a is not b for a, b in zip(narrow, inputs, strict=True))
     return add("all_finite", narrow, node.attrs) if widened else None
@@ -247,7 +248,7 @@ register(Op("all_finite", "reduce", _finite_infer, _finite, "numpy.isfinite, all
 
 
 def first_of(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """The first element along the axes, which keep the length 1."""
+    """The first element along each of the axes, which stay with length 1."""
     stops = kept_shape(x.shape, tuple(axes))
     return apply("slice", x, starts=(0,) * x.ndim, stops=stops, steps=(1,) * x.ndim)
 
@@ -291,7 +292,7 @@ _JOINED = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 
 
 def chosen(op: str, x: Tensor, where: TensorLike, fill: Any) -> tuple[Tensor, Tensor]:
-    """x with `fill` in place of the elements that are not chosen, and which are, of x's shape.
+    """x with `fill` where `where` is false, and `where` expanded to x's shape.
 
     Raises: DTypeError where `where` is not bool, ShapeError where it does not broadcast to x."""
     mask = tensor(op, x.graph.constant(where) if not isinstance(where, Tensor) else where)

@@ -85,10 +85,10 @@ class AxisTable(Record):
 
 def tables(shape: Sequence[int], attrs: Attrs) -> list[AxisTable]:
     """A table for each axis that is resized; the other axes have none."""
-    from fractions import Fraction  # here, since it imports decimal, which nothing else of rlx needs
+    from fractions import Fraction  # imported late: it imports decimal, which nothing else of rlx needs
 
-    # A scale equal to the ratio of an axis means that exact ratio, not the float nearest to it; else ties could round
-    # wrongly. It may be another axis, since one that keeps the aspect ratio has the scale of the axis that set it.
+    # A scale that equals new length / old length of some axis is taken as that exact ratio, not as the float nearest to
+    # it; else ties could round wrongly. Every axis is tried, since a kept aspect ratio gives all axes one axis's scale.
     exact = {size / n: Fraction(size, n) for n, size in zip(shape, attrs["sizes"], strict=True) if size and n}
     result = []
     for axis, (n, size, scale) in enumerate(zip(shape, attrs["sizes"], attrs["scales"], strict=True)):
@@ -123,7 +123,7 @@ def _table(axis: int, n: int, size: int, ratio: Fraction, attrs: Attrs) -> AxisT
 
 
 def _source(i: int, n: int, size: int, ratio: Fraction, rule: str) -> Fraction:
-    """The exact position in the input of element i of the output."""
+    """The exact position, along an input axis, of element i of the output axis."""
     from fractions import Fraction
 
     half = Fraction(1, 2)
@@ -153,7 +153,7 @@ def _rounded(at: Array, below: int, rule: str) -> Array:
 
 
 def _cubic(t: Array, a: float) -> tuple[Array, Array, Array, Array]:
-    """Keys' weights of the four neighbours of a position that lies t after the second of them."""
+    """Keys' weights of the four neighbours of a position, which lies t past the second of them."""
     return (
         ((a * (t + 1) - 5 * a) * (t + 1) + 8 * a) * (t + 1) - 4 * a,
         ((a + 2) * t - (a + 3)) * t * t + 1,
@@ -195,7 +195,7 @@ _computed = computed(_first)(_resize)
 
 
 def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """Resizing an axis is a product with the matrix of its table, so the gradient is one with the transposed matrix."""
+    """Multiplies by the transposed matrices of the tables, since resizing an axis multiplies by its table's matrix."""
     x, d = node.inputs[0], grads[0]
     if d is None or not d.dtype.is_float or d.size == 0:
         return (None,)
@@ -215,7 +215,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 def _cost(node: Node) -> Cost:
-    """The cost of a node: several accesses for each element, by the mode, and the tables of the resized axes."""
+    """The cost of a node: accesses for each element, whose number depends on the mode, and the axes' tables."""
     rows = sum(node.attrs["sizes"])
     terms = 64 * node.outputs[0].size if node.inputs[0].shape else 0
     return Cost(_ACCESSES[node.attrs["mode"]] * written(node) + 256 * rows, tables=192 * rows, terms=terms)

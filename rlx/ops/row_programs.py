@@ -1,4 +1,4 @@
-"""What a row program (`rlx.ir.rows`) says of an op: its NumPy reference, and its decomposition into other ops."""
+"""An op's NumPy reference and its decomposition into other ops, made from its row program (`rlx.ir.rows`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _INDEX = np.dtype(np.int64)
 
 
 def reference_of(rows: Rows, single: bool = True) -> Reference:
-    """The NumPy definition: an array (`single`), or a tuple of arrays."""
+    """The NumPy reference of a row program, which returns an array (`single`) or a tuple of arrays."""
 
     def reference(*arrays: Any, **attrs: Any) -> Any:
         ins = [np.asarray(a) for a in arrays]
@@ -48,7 +48,7 @@ def reference_of(rows: Rows, single: bool = True) -> Reference:
                     value = value.reshape(ins[like].shape if tree in varying else row_shape(rows, layout))
                 if isinstance(source, int):
                     dtype = ins[source].dtype
-                else:  # the oracle computes in f64, and no output is of another dtype
+                else:  # all outputs of the oracle are f64
                     dtype = work.np if source is None or work == f64 else attrs[source].np
                 made.append(rounded(value, dtype))
         return made[0] if single else tuple(made)
@@ -57,20 +57,20 @@ def reference_of(rows: Rows, single: bool = True) -> Reference:
 
 
 def _over_rows(x: Array, layout: Layout) -> Array:
-    """The pairwise sums over all axes but those of weights, which are flattened."""
+    """Pairwise sums over all axes but those of the weights, as one flat array."""
     first = np.moveaxis(x, layout.weights, range(len(layout.weights)))
     count = math.prod(layout.shape[i] for i in layout.weights)
     return np.asarray(np.sum(np.ascontiguousarray(first.reshape(count, x.size // max(count, 1))), axis=1))
 
 
 def row_shape(rows: Rows, layout: Layout) -> tuple[int, ...]:
-    """The shape of an output of one value for each row."""
+    """The shape of an output with one value per row."""
     view = layout.view("row")
     return view if rows.keepdims else tuple(n for i, n in enumerate(view) if i not in layout.axes)
 
 
 def _ends(layout: Layout) -> tuple[int, ...]:
-    """Where a row's axes are in the arrays that NumPy evaluates: last, since it adds up in pairs only along memory."""
+    """The row's axes in the arrays that NumPy evaluates: the last ones, as NumPy sums pairwise only along memory."""
     return tuple(range(-len(layout.axes), 0))
 
 
@@ -79,12 +79,12 @@ def _last(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
 
 
 def _evaluated(trees: Sequence[Expr], arrays: Sequence[Array], rows: Rows, layout: Layout) -> dict[Expr, Array]:
-    """The value of each node, with a row's axes last."""
+    """The value of each node of the trees, with a row's axes last."""
     whole, ends = _last(layout.shape, layout), _ends(layout)
     values: dict[Expr, Array] = {}
 
     def flat(e: Expr) -> Array:
-        """The elements of a node in whole rows, along one axis."""
+        """A node's value, broadcast to whole rows with a row's elements along one axis."""
         full = np.broadcast_to(values[e], whole)
         return full.reshape(*whole[: len(whole) - len(ends)], layout.length)
 
@@ -127,7 +127,7 @@ def _evaluated(trees: Sequence[Expr], arrays: Sequence[Array], rows: Rows, layou
 
 
 def decompose_of(rows: Rows) -> Callable[[Sequence[Tensor], Attrs], tuple[Tensor, ...]]:
-    """The op as other ops: a tensor for each output."""
+    """The decomposition of a row program into other ops, which returns a tensor for each output."""
 
     def decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
         like = inputs[rows.places.index("element")]
@@ -159,7 +159,7 @@ def _shaped(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _tensor(e: Expr, values: dict[Expr, Tensor], inputs: Sequence[Tensor], rows: Rows, layout: Layout) -> Tensor:
-    """The tensor of a node whose arguments have theirs."""
+    """The tensor of a node; `values` has those of its arguments."""
     graph = inputs[0].graph
     if e.prim == "arg":
         assert isinstance(e.value, int)
@@ -174,7 +174,7 @@ def _tensor(e: Expr, values: dict[Expr, Tensor], inputs: Sequence[Tensor], rows:
         numbers = np.arange(layout.length, dtype=i32.np)
         shape = tuple(n if i in axes else 1 for i, n in enumerate(layout.shape))
         here = apply("equal", index, graph.constant(numbers.reshape(shape)))
-        # A product with one-hot rows would make 0 · -inf = NaN of other elements, so `where` selects the element.
+        # `where` selects the element: a product with one-hot rows would give 0 · -inf = NaN if another element is -inf.
         return here if e.prim == "row_at" else apply("sum", apply("where", here, x, 0), axes=axes, keepdims=True)
     name = e.prim.removeprefix("row_")
     if not layout.length and name in ("max", "min"):
@@ -184,7 +184,7 @@ def _tensor(e: Expr, values: dict[Expr, Tensor], inputs: Sequence[Tensor], rows:
 
 
 def infer_of(name: str, rows: Rows) -> Callable[[Sequence[TensorType], Attrs], tuple[TensorType, ...]]:
-    """The types of the outputs, from inputs of which all are there: floats, of the shapes that `places` say."""
+    """Infers the outputs' types. All inputs are required: floats of the shapes that `rows.places` names."""
 
     def infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
         check_inputs(name, types, len(rows.places))
@@ -214,7 +214,7 @@ def infer_of(name: str, rows: Rows) -> Callable[[Sequence[TensorType], Attrs], t
 
 
 def _stored(source: int | str | None, like: Sequence[TensorType | Tensor], work: DType, attrs: Attrs) -> DType:
-    """The dtype of an output, by what `Rows.stored` says of it."""
+    """The dtype of an output, given its entry in `Rows.stored`."""
     if source is None:
         return work
     dtype: DType = attrs[source] if isinstance(source, str) else like[source].dtype
@@ -225,8 +225,8 @@ def row_op(
     name: str, family: str, rows: Rows, judge: str, infer: Infer | None = None, vjp: Vjp | None = None,
     single: bool = True, **traits: Any,
 ) -> Op:  # fmt: skip
-    """Registers an op whose reference and decomposition are its row program, and its types and gradients too, unless
-    `infer` and `vjp` say them. `single`: it has one output."""
+    """Registers an op whose reference and decomposition are made from its row program, as are its types and gradients
+    where `infer` and `vjp` are None. `single`: it has one output."""
     several = decompose_of(rows)
     decompose: Decompose = (lambda inputs, attrs: several(inputs, attrs)[0]) if single else several
     types = infer_of(name, rows)

@@ -97,7 +97,7 @@ def from_front(indices: Array, n: int) -> tuple[Array, Array]:
 
 def _apply_at(out: Array, key: Any, updates: Array, reduction: str) -> None:
     if reduction == "none":
-        out[key] = updates  # NumPy keeps the last of updates with one index
+        out[key] = updates  # NumPy keeps the last of several updates of one index
     else:
         join_at(_AT[reduction], out, key, updates)
 
@@ -134,7 +134,7 @@ def scatter_each(indices: Array, updates: Array, *x: Array, axis: int, length: i
 
 
 def _read(node: Node, source: Tensor) -> Tensor:
-    """The element of `source` at each update's index; for a dropped update it is some other element."""
+    """The element of `source` at each update's index; for a dropped update, an arbitrary element."""
     axis = node.attrs["axis"]
     if node.op.name == "scatter_elements":
         return apply("gather_elements", source, node.inputs[0], axis=axis)
@@ -167,7 +167,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     if reduction == "add":
         du, dx = _kept(node, _read(node, d)), d
     elif reduction == "none":
-        # Scattering the updates' numbers tells which update of an element is the last: its number remains there.
+        # The updates' numbers are scattered too: the number left at an element is that of its last update.
         shape = node.inputs[0].shape
         numbers: Any = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
         if node.op.name == "scatter":
@@ -192,7 +192,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 def _product_rule(node: Node, d: Tensor, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient of "mul": d times the product of the other factors; zeros are counted, not divided by."""
+    """The gradient of "mul": d times the product of the other factors. Zeros are counted, never divided by."""
     wide = working_float(d)
     d, x32, u32 = (cast_to(t, wide) for t in (d, x, u))
     zero_x, zero_u = apply("equal", x32, 0), apply("equal", u32, 0)
@@ -320,7 +320,7 @@ def scatter_nd(x: TensorLike, indices: TensorLike, updates: TensorLike, reductio
 def _rows(indices: Tensor, dims: tuple[int, ...], count: int, shape: tuple[int, ...]) -> Tensor:
     """The row-major number of the row that each index tuple names.
 
-    Where an index of the tuple is out of range it is `count`, one past the last row: `scatter` then drops the update.
+    For a tuple with an index out of range it is `count`, one past the last row, so that `scatter` drops the update.
     """
     dtype: DType = i64 if indices.dtype == i64 or count >= 2**31 else indices.dtype
     rows = valid = None

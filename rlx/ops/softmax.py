@@ -100,7 +100,7 @@ def _log_softmax(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
 
 def _logsumexp(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
     top = row_max(args[0])
-    # An infinite maximum is not taken off, since inf - inf would be NaN; the exponential of inf is inf, as is its log.
+    # An infinite maximum is not subtracted, since inf - inf is NaN; without that exp and log of inf give inf.
     away = args[0] - ex.call("select", ex.call("isinf", top), 0.0, top)
     return (ex.call("log", row_sum(ex.call("exp", away))) + top,)
 
@@ -129,7 +129,7 @@ row_op("logsumexp", "softmax", Rows(_logsumexp, _along), "torch.logsumexp", _log
 
 
 def _one_axis(op: str, x: Tensor, axis: Axis) -> tuple[Tensor, int, tuple[int, ...], list[int]]:
-    """x with the axes as one, the place of that, the axes, and the order of x's in which they lie side by side."""
+    """x with the axes merged into one, the merged axis, the axes, and the order of x's axes before merging."""
     axes = normalize_axes(axis, x.ndim, op)
     place, order = axes[0] if axes else 0, list(range(x.ndim))
     if len(axes) == 1:
@@ -144,7 +144,7 @@ def _one_axis(op: str, x: Tensor, axis: Axis) -> tuple[Tensor, int, tuple[int, .
 
 
 def _normalized(op: str, x: Tensor, axis: Axis, where: TensorLike | None, nothing: float) -> Tensor:
-    """softmax or log_softmax over the axes, of the elements that are chosen; `nothing` for the others."""
+    """softmax or log_softmax over the axes, of the elements where `where` is true; `nothing` elsewhere."""
     x, mask = floating(tensor(op, x)), None
     if where is not None:
         x, mask = chosen(op, x, where, -math.inf)
@@ -204,7 +204,7 @@ def logsumexp(
 
 
 def _signed(op: str, x: Tensor, axis: Axis, keepdims: bool, b: TensorLike | None, return_sign: bool) -> Any:
-    """The logarithm of a sum with factors, and with `return_sign` the sum's sign."""
+    """The logarithm of the sum of b·exp(x), and with `return_sign` also the sum's sign."""
     factor = None
     if b is not None:
         x, factor = floats(*tensors(op, x, b))
@@ -212,7 +212,7 @@ def _signed(op: str, x: Tensor, axis: Axis, keepdims: bool, b: TensorLike | None
             factor = cast_to(factor, x.dtype)
         shape = broadcast_shapes(x.shape, factor.shape, op=op)
         x, factor = (movement.expand(t, shape) for t in (x, factor))
-        x = apply("where", apply("equal", factor, 0), -math.inf, x)  # 0 · inf would be NaN
+        x = apply("where", apply("equal", factor, 0), -math.inf, x)  # else 0 · exp(inf) would be NaN
     axes = normalize_axes(axis, x.ndim, op)
     attrs = {"axes": axes, "keepdims": keepdims}
     away, top = x, None

@@ -9,7 +9,7 @@ from typing import Any
 
 Function = Callable[..., Any]
 
-# Their name of a parameter, and ours, of which a function has the first.
+# For a name in those libraries, rlx's names; the one that the function has as a parameter is meant.
 _NAMES: dict[str, tuple[str, ...]] = {
     "a": ("x", "z", "values", "cond"), "arr": ("x",), "array": ("x",), "ary": ("x",), "m": ("x",), "val": ("x",),
     "operand": ("x",), "prototype": ("x",), "object": ("values",), "arrays": ("xs",), "condition": ("cond",),
@@ -27,7 +27,7 @@ _OF: dict[str, dict[str, str]] = {
     "split": {"num": "n", "indices_or_sections": "parts", "ary": "x"},
     "get_window": {"Nx": "n"}, "istft": {"Zxx": "z"},
 }  # fmt: skip
-# Keywords that say how to compute something, and not what: here they change nothing.
+# Keywords that change how a result is computed, not the result: they are ignored.
 _FREE: dict[str, tuple[str, ...]] = {
     "einsum": ("optimize",), "isin": ("assume_unique", "kind"), "setdiff1d": ("assume_unique",),
     "scan": ("unroll",), "fori_loop": ("unroll",), "map": ("batch_size",),
@@ -45,9 +45,9 @@ def parameters(function: Function) -> frozenset[str]:
 
 
 def respelled(name: str, function: Function, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Keyword arguments by the function's own names. What it has under no name stays as it is.
+    """The keyword arguments under the function's own names; names that it has no parameter for stay as they are.
 
-    Raises: TypeError for a parameter that comes under two names."""
+    Raises: TypeError for a parameter that is given by two names."""
     known = parameters(function)
     if kwargs.keys() <= known:
         return kwargs

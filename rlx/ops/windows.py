@@ -1,4 +1,4 @@
-"""Windows that slide over the spatial axes of (N, C, …) tensors: code that convolution and pooling share."""
+"""Windows that slide over the spatial axes of (N, C, …) tensors, as convolution and pooling need them."""
 
 from __future__ import annotations
 
@@ -83,15 +83,15 @@ def pads_of(op: str, pads: Any, n: int) -> Pads:
 
 
 def either(op: str, names: tuple[str, str], value: Any, other: Any, default: Any) -> Any:
-    """An argument that goes by two names, ONNX's and that of torch and JAX. Raises: ShapeError where both are there."""
+    """An argument with two names, ONNX's and that of torch and JAX. Raises: ShapeError where both are given."""
     if value is not None and other is not None:
         raise ShapeError(f"{op}: both {names[0]} and {names[1]} are there, two names of one argument; give one")
     return default if value is None and other is None else other if value is None else value
 
 
 def padding_of(op: str, padding: Any, sizes: Ints, kernel: Ints, strides: Ints, dilations: Ints) -> Pads:
-    """Pads from numbers as `pads_of`, or from a word: "valid" is none; "same" makes ⌈size / stride⌉ windows, an odd
-    element at the end, or with "same_lower" at the beginning, as ONNX and JAX have it."""
+    """Pads from numbers, as in `pads_of`, or from a word, as in ONNX and JAX: "valid" is no padding; "same" pads for
+    ⌈size / stride⌉ windows, with an odd element of padding at the end, "same_lower" with it at the beginning."""
     if not isinstance(padding, str):
         return pads_of(op, padding, len(sizes))
     word = padding.lower()
@@ -108,7 +108,7 @@ def padding_of(op: str, padding: Any, sizes: Ints, kernel: Ints, strides: Ints, 
 
 
 def spatial_axes(op: str, x: Tensor) -> int:
-    """The number of spatial axes of an argument."""
+    """The number of spatial axes of x."""
     return check_image(op, x.type)
 
 
@@ -121,7 +121,7 @@ def window_counts(
     pads: Pads,
     ceil: bool = False,
 ) -> Ints:
-    """The number of windows along each axis. With `ceil` a last window that only begins inside counts too.
+    """The number of windows along each axis. With `ceil`, a last window that only begins inside the input counts too.
 
     Raises: ShapeError where not even one window fits.
     """
@@ -164,7 +164,7 @@ def windows(
 
 
 def window_terms(node: Node) -> int:
-    """About the bytes that an op's NumPy definition reads and holds; it copies each window's elements."""
+    """About how many bytes an op's NumPy reference reads and holds, which copies each window's elements."""
     return 8 * max(node.outputs[0].size, node.inputs[0].size) * math.prod(node.attrs["kernel"])
 
 

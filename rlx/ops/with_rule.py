@@ -1,7 +1,7 @@
-"""Ops that forward what a function computed, and carry rules of its differentiation: custom_vjp, custom_jvp.
+"""Ops that return a function's results unchanged and carry a rule for its derivatives: custom_vjp, custom_jvp.
 
 The inputs of a node are the function's results, then its arguments; the outputs are the results. Its attribute `rule`
-is a `Rule` of the author's functions. Simplification removes the node: it is there while the graph is differentiated.
+is a `Rule` with the author's functions. Simplification removes the node, which only differentiation needs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Grads = Sequence["Tensor | None"]
 
 
 class Rule(Record, eq=False):
-    """What an author says of a function, on the leaves of its arguments: `count` results from `arguments`.
+    """An author's rule for the derivatives of a function that takes the leaves `arguments` and has `count` results.
 
     `back(arguments, gradients of results)` gives a gradient or None for each argument, `forward(arguments, their
     tangents)` a tangent or None for each result; one of the two is None."""
@@ -136,6 +136,6 @@ def _op(name: str, vjp: Any, jvp: Any = None) -> Op:
     return op
 
 
-# Of a rule that cannot be transposed there is no tangent: the function's own ops would give another one.
+# A rule that cannot be transposed has no tangent: differentiating the function's own ops would give another one.
 _BACK = _op("custom_vjp", _back_vjp, transposed)
 _FORWARD = _op("custom_jvp", _forward_vjp, _forward_jvp)

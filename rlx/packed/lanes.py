@@ -64,7 +64,7 @@ class NumpyLanes:
 
 
 def find_blocks(search: Search, blocks: F32) -> tuple[F32, npt.NDArray[np.uint8]]:
-    """What a search finds for blocks (n, elements): their numbers (sum of search.numbers, n), and codes
+    """A search's results for blocks (n, elements): their numbers (sum of search.numbers, n), and codes
     (n, elements)."""
     count, size = blocks.shape
     inside = size // search.groups

@@ -27,8 +27,8 @@ Store = Callable[["Lanes", Lane], Lane]
 
 
 class Lanes(Protocol):
-    """What a search needs beside operators. Comparisons with NaN are false; `least` and `most` of a number and NaN give
-    either."""
+    """The operations that a search needs besides operators. Comparisons with NaN are false; `least` and `most` of a
+    number and NaN may return either."""
 
     def sums(self, *terms: Lane) -> tuple[Lane, ...]:
         """The sum of each term over the elements of a group, one added after the other."""
@@ -67,17 +67,17 @@ class Lanes(Protocol):
 
 
 class Grid(Protocol):
-    """The numbers that an element can be, in units of its scale."""
+    """The values to which elements are rounded, in units of their scale."""
 
     def snap(self, k: Lanes, v: Lane) -> Lane:
-        """The nearest one."""
+        """The nearest value of the grid."""
 
     def code(self, k: Lanes, v: Lane) -> Lane:
-        """What the block stores for it: an integer, which is kept modulo 256."""
+        """The integer that a block stores for the value, modulo 256."""
 
 
 class Whole(Record):
-    """Whole numbers."""
+    """The grid of the integers from `low` to `high`."""
 
     low: int
     high: int
@@ -166,7 +166,7 @@ def ratio(k: Lanes, a: Lane, b: Lane) -> Lane:
 
 
 class _Best:
-    """Of the candidates tried, the one of least error."""
+    """Keeps the candidate with the least error of those tried."""
 
     def __init__(self, k: Lanes) -> None:
         self._k = k
@@ -366,7 +366,7 @@ E4M3, E5M2 = Float8(3, -6, 448), Float8(2, -14, 57344)
 _IQ4 = Table(tuple(IQ4.tolist()))
 _E2M1 = Table(tuple(E2M1.tolist()))
 
-# What a search finds: the numbers of blocks, or of their groups, that are stored, and the codes of elements.
+# The result of a search: the stored numbers of blocks or of their groups, such as scales, and the elements' codes.
 Found = tuple[tuple[Lane, ...], Lane]
 
 

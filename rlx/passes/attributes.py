@@ -1,4 +1,4 @@
-"""Attributes as hashable keys, for comparing nodes and caching what was computed for one."""
+"""Attributes as hashable keys, by which nodes are compared and results computed for a node are cached."""
 
 from __future__ import annotations
 

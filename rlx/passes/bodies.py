@@ -1,4 +1,4 @@
-"""The bodies of control ops: a pass run over each body, and each body as a program that a device can build."""
+"""The bodies of control ops: running a pass over each body, and making each body a program that a device can build."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlx.records import Record
 
 
 def change_bodies(graph: Graph, change: Callable[[str, Graph], Graph]) -> Graph:
-    """The graph with every body changed; `change` also gets the name that reports give the body."""
+    """The graph with `change` applied to every body; `change` also gets the name of the body in reports."""
 
     def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         old_bodies = bodies(node)
@@ -23,7 +23,7 @@ def change_bodies(graph: Graph, change: Callable[[str, Graph], Graph]) -> Graph:
 
 
 def body_name(node: Node, key: str) -> str:
-    """The name that reports put before the names of a body's nodes: that of the control node, and which branch."""
+    """The prefix of a body's node names in reports: the control node's name, and for a branch which one."""
     return node.name if _control(node).repeats else f"{node.name}/{key}"
 
 
@@ -33,11 +33,11 @@ def _control(node: Node) -> Control:
 
 
 class BodyProgram(Record):
-    """A body as a device runs it.
+    """A body as a program of its own.
 
-    Its captures are params. The values that it carries, or returns to its node, are states. Both lie in memory of the
-    outer program; `bound` maps them to that program's tensors. `slices` names the inputs that are rows of an outer
-    tensor, `rows` the outputs that become rows of one."""
+    Its captures are params. The values that it carries from step to step, or returns to its node, are states. Both lie
+    in memory of the outer program; `bound` maps them to that program's tensors. `slices` names the inputs that are rows
+    of an outer tensor, `rows` the outputs that become rows of one."""
 
     graph: Graph
     bound: Mapping[str, Tensor]

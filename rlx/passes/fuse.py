@@ -1,4 +1,4 @@
-"""Fusion: a matmul or conv takes in its epilogue; elementwise nodes of a fusion group become one `fused` node.
+"""Fusion: a matmul or conv computes the ops of its epilogue; a fusion group's elementwise nodes become a `fused` node.
 
 f16 and bf16 values inside a group are rounded where they were stored before; a product is not rounded before its
 epilogue.
@@ -64,7 +64,7 @@ def fuse_groups(
     graph: Graph, support: SupportOf = native_everywhere, native: Collection[int] = frozenset(), halves: bool = False
 ) -> Graph:
     """Replaces each fusion group by one `fused` node. `native`: the ids of the first outputs of nodes that the device
-    is known to run. `halves`: its sums in f32 read halves, too.
+    is known to run. `halves`: the device's sums in f32 can read f16 and bf16.
 
     A group has two or more elementwise nodes, or one that reads a broadcast or a repetition. With a repetition (see
     `repeats`) the fused node works on split axes, and reshapes before and after it move no data."""
@@ -95,7 +95,7 @@ def fuse_groups(
 
 class _Body:
     """A fusion group as the `fused` node it becomes: its inputs with their shapes, its outputs, and its trees. Groups
-    that compute the same, as layers and the updates of parameters do, share the trees, which `known` holds."""
+    that compute the same, such as those of equal layers or parameter updates, share the trees, which `known` holds."""
 
     def __init__(
         self, graph: Graph, finder: FusionGroupFinder, region: FusionGroup, known: dict[Hashable, tuple[Expr, ...]]

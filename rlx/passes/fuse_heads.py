@@ -1,4 +1,4 @@
-"""Transpositions of heads around attention become part of it: its kernels read and write rows of tokens in place."""
+"""Fuses transpositions of heads into attention, whose kernels read and write (B, S, H, D) directly."""
 
 from __future__ import annotations
 

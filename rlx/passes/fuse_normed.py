@@ -1,5 +1,5 @@
-"""Fusion of a row's RMS norm into the product that reads it, and of the gate that follows: in decoding, each of these
-nodes takes as long as a small product."""
+"""Fusion of a row's RMS norm into the product that reads it, and of the gate that follows, each of which takes as long
+as a small product in decoding."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def fuse_normed(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
     normed_linear. With a packed weight the result is packed_linear, which also takes a gate without a norm, and a bias
     vector.
 
-    For devices where a node costs a launch, and only if x is one row: with many rows, each workgroup would recompute
-    the norm of all. Nothing is rounded in between."""
+    For devices where each node costs a launch, and only if x is one row: with many rows, each workgroup would compute
+    all rows' norms again. The norm is not rounded before the product, nor the product before the gate."""
     there = {node.op.name for node in graph.nodes}
     patterns = [(gate, pattern) for gate, pattern in _PATTERNS if ops_of(pattern) <= there]
     if not patterns:
@@ -71,7 +71,7 @@ def _packed(new: Rewriter, match: Match, gate: str | None) -> _Found | None:
 
 
 def _norm(match: Match) -> float | None:
-    """The norm's eps, if there is a norm."""
+    """The eps of the match's norm, if it has one."""
     return next((n.attrs["eps"] for n in match.nodes if n.op.summed is not None), None)
 
 

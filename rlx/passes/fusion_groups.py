@@ -19,7 +19,7 @@ from rlx.records import Record, field
 MAX_INPUTS = 8
 MAX_TENSORS = 12  # limit on inputs and outputs together: pointers of one launch
 MAX_COST = 64  # limit on distinct computed nodes of the trees
-_FAR = 32  # how many nodes further on are searched
+_FAR = 32  # how many of the following nodes are searched
 MAX_SPREAD = 4096  # limit on one tree's nodes, shared parts counted at each use: printing and comparing take as long
 
 
@@ -204,7 +204,7 @@ class FusionGroupFinder:
         return known
 
     def _narrow(self, x: Tensor) -> Tensor:
-        """What x widens, where other nodes than elementwise ones read x: it is in memory, too, in half the bytes."""
+        """The narrower tensor that x widens, if other nodes than elementwise ones read x: it is in memory anyway."""
         if not widens_half(x.node):
             return x
         i = self.position[x.id]

@@ -38,7 +38,7 @@ def _emptied(new: Rewriter, body: Graph, inputs: tuple[Tensor, ...]) -> tuple[Gr
     for node in body.nodes:
         if node.op.leaf or bodies(node) or node.op.broadcasts or _grows(node):
             continue
-        # A node of constants alone was folded already, or is too large to fold.
+        # A node that reads only constants was folded already, or is too large to fold.
         operands = [t for t in node.inputs if not t.node.op.is_constant]
         if not operands or any(t.id not in outside for t in operands):
             continue

@@ -1,4 +1,4 @@
-"""use_integers: products that have an integer form take it, in a session of precision "int8"."""
+"""use_integers: in a session of precision "int8", products are replaced by their integer forms where they have one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rlx.ir import Graph, Node, Rewriter, Tensor, get_op, rebuild
 
 
 def use_integers(graph: Graph) -> Graph:
-    """The graph with each op that names another for integers (`Op.integers`) replaced by it, where that takes the
-    node's inputs and attributes. The others stay as they are, and reports name them so."""
+    """The graph with each op that has an integer form (`Op.integers`) replaced by it, where that form takes the node's
+    inputs and attributes. Other nodes stay, and keep their op's name in reports."""
 
     def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
         if node.op.integers is None:

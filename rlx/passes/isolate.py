@@ -1,4 +1,4 @@
-"""isolate_results: a state that is a result, and that the run replaces, gets a copy of its own."""
+"""isolate_results: a state that is a result, and gets a new value in the same run, is copied first."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""An attention whose gradient the program computes as well leaves the sums of its rows for it, and both read and write
-rows of tokens as the products around them do."""
+"""Attention that keeps its rows' softmax sums for its gradient, where the program computes both; and both read and
+write (batch, tokens, heads · size), as the products around them do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Key = tuple[tuple[int, ...], tuple[Any, ...]]
 
 @dataclass
 class _Pair:
-    """An attention and its gradient, and what is to replace them."""
+    """An attention and its gradient, and the operands and attributes of the nodes that replace them."""
 
     attention: Node
     gradient: Node
@@ -57,7 +57,7 @@ def keep_sums(graph: Graph, support: SupportOf = native_everywhere, precision: s
 
 
 def _key(node: Node, operands: tuple[Tensor, ...]) -> _Key:
-    """What an attention and its gradient have in common."""
+    """A key that is equal for an attention and its gradient."""
     names = ("scale", "causal", "window", "softcap")
     return tuple(t.id for t in operands), tuple(node.attrs.get(name) for name in names)
 
@@ -69,7 +69,7 @@ def _turns(node: Node) -> bool:
 def _pair(
     attention: Node, gradient: Node, readers: Mapping[int, list[Node]], results: set[int], support: SupportOf
 ) -> _Pair | None:
-    """How the two are replaced; None where the device does not run that."""
+    """The replacement of an attention and its gradient; None where the device has no kernels for it."""
     tokens, operands = NO_TOKENS, list(attention.inputs)
     for i, one in zip(range(3), ByToken, strict=False):
         if _turns(operands[i].node):
@@ -86,8 +86,8 @@ def _pair(
 
 
 def _joined(pair: _Pair, readers: Mapping[int, list[Node]], results: set[int]) -> _Pair | None:
-    """The pair with one operand, where q, k and v are consecutive parts of the rows of one tensor and their gradients
-    are concatenated to its gradient, and read by nothing else."""
+    """The pair with q, k and v as one operand, if they are consecutive parts of one tensor's rows and their gradients
+    are read only by a concatenation to that tensor's gradient. Else None."""
     start, parts = 0, pair.operands[:3]
     whole: Tensor | None = None
     for part in parts:
@@ -142,7 +142,7 @@ def _replaced(graph: Graph, pairs: Sequence[_Pair]) -> Graph:
     of_gradient = {id(pair.gradient): pair for pair in pairs}
     of_joint = {id(pair.joint): pair for pair in pairs if pair.joint is not None}
     between = {i for pair in pairs for i in pair.between} if of_joint else set()
-    by_token: dict[int, Tensor] = {}  # keys: the id of a tensor of heads; values: it in rows of tokens
+    by_token: dict[int, Tensor] = {}  # id of a tensor in the order of heads -> the same in rows of tokens
     for node in graph.nodes:
         if id(node) in of_attention:
             _attention(new, of_attention[id(node)], by_token)
@@ -183,7 +183,8 @@ def _gradient(new: Rewriter, pair: _Pair, by_token: dict[int, Tensor]) -> None:
 
 
 def _put(new: Rewriter, old: Tensor, result: Tensor, turned: bool, by_token: dict[int, Tensor]) -> None:
-    """Sets a result in the place of one in the order of heads."""
+    """Puts a result in the place of the old one. `turned`: the result is in rows of tokens, and is transposed back to
+    (batch, heads, tokens, size) for readers that are not replaced."""
     if turned:
         by_token[old.id] = result
         result = new.add("transpose", (result,), {"perm": _PERM})[0]

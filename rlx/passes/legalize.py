@@ -58,7 +58,7 @@ def legalize(
             refused.append(f"{label}: {node.op.name}({', '.join(str(t.type) for t in node.inputs)})")
             new.keep(node)
             continue
-        if labels[label] > 1:  # told apart from other nodes of that label, which may run natively
+        if labels[label] > 1:  # other nodes of that label may run natively, so the report numbers them
             label = f"{label}: {node.op.name}"
         report.decomposed.append(label)
         new.put(node.outputs, inline(body, new, node.inputs, label))
@@ -71,7 +71,7 @@ def legalize(
 
 
 def decomposition(node: Node, support: SupportOf, depth: int = 0) -> Graph | None:
-    """A graph with inputs x0, x1, … that computes the node with native nodes alone; None when there is none."""
+    """A graph with inputs x0, x1, … that computes the node with native nodes only; None if no decomposition does."""
     body = parts_of(node) if depth <= _DEPTH else None
     if body is None:
         return None

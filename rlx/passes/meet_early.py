@@ -1,10 +1,10 @@
-"""meet_early: collectives begin as soon as their operands are known, so that what they wait for overlaps the rest."""
+"""meet_early: collectives begin as soon as their operands are known, so that waiting for other ranks overlaps work."""
 
 from __future__ import annotations
 
 from rlx.ir import Graph, Node, Rewriter
 
-# What moves with the collective whose operand it makes: nodes of these families, and those of few bytes.
+# Nodes of these families, and nodes with small outputs, move together with the collective that reads them.
 _CHEAP = ("elementwise", "movement")
 _FEW_BYTES = 1 << 12
 
@@ -34,7 +34,7 @@ def meet_early(graph: Graph) -> Graph:
                 moves.add(id(node))
     place: dict[int, int] = {}  # tensor's id -> index of the node behind which it is known
     order: list[tuple[int, int, int]] = []
-    last = 0  # the place of the collective before
+    last = 0  # the place of the previous collective
     for i, node in enumerate(graph.nodes):
         at = i
         if id(node) in moves:

@@ -1,5 +1,5 @@
-"""Logits are padded with impossible classes so that rows are whole units of memory: matrix units and wide loads need
-rows that begin at multiples of 16 bytes, which vocabularies such as one of 50,257 do not give."""
+"""Pads logits with classes of probability 0, so that rows begin at multiples of 16 bytes, as matrix units and wide
+loads need; with a vocabulary such as 50,257 they do not."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class _Padding:
             y = self._padded(y, other.summed, classes)
             new.put(node.outputs, (self._add(node, "matmul", (x, y) if at == 0 else (y, x), attrs),))
             return
-        # The classes are an axis of the result. They come first, since the first rows of a matrix are no copy of it.
+        # The classes are an axis of the result. They are made the first axis, as a matrix's first rows need no copy.
         turned = {**attrs, "transpose_a": True, "transpose_b": other.summed == -1}
         whole = self._add(node, "matmul", (x, y), turned)
         rows = self._first(whole, whole.ndim - 2, classes)
@@ -190,7 +190,7 @@ class _Padding:
         new.put(node.outputs, (rows,))
 
     def _padded(self, x: Tensor, axis: int, classes: int) -> Tensor:
-        """x with zeros behind its elements of an axis."""
+        """x with zeros appended along an axis, for the padding classes."""
         axis %= x.ndim
         known = self._weights.get((x.id, axis))
         if known is None:

@@ -1,9 +1,9 @@
-"""recognize: gelu, norms, attention and products with dequantized weights written in small ops become the one op that
-has a kernel.
+"""recognize: gelu, norms, attention and products with dequantized weights that are written in small ops are replaced by
+the one op that has a kernel.
 
-The op gives what the small ops gave, with fewer roundings. The constants must be those of the function; numbers that
-may vary (eps, scale, softcap) become attributes, and nothing else may read the intermediate results. Attention skips
-values that are masked away, so a NaN among those of v is not spread by a product with zero.
+The op computes what the small ops compute, with fewer roundings. The constants must be those of the function; numbers
+that may vary (eps, scale, softcap) become attributes, and nothing else may read the intermediate results. Attention
+skips values that are masked away, so a NaN among those of v is not spread by a product with zero.
 """
 
 from __future__ import annotations
@@ -153,12 +153,12 @@ _CAPPED = _call("mul", _call("tanh", _call("div", _SCORES, Number(name="cap"))),
 _SCORES = Either((_CAPPED, _SCORES))
 _HIDDEN = _call("where", Slot("mask"), _SCORES, Number(-math.inf))
 _MASKED = _call("add", _SCORES, Slot("mask"))
-# Swin's windows: a bias, and then what each window may see, added to the scores with an axis for the images.
+# Swin adds a bias to the scores, then each window's mask, which has an axis of length 1 for the images.
 _WINDOWS = _call("reshape", _call("add", _call("reshape", _MASKED), Slot("windows")))
 _SCORES = Either((_HIDDEN, _MASKED, _WINDOWS, _SCORES))
 _SOFTMAX = Call("softmax", (_SCORES,), lambda n: n.attrs["axis"] == n.output.ndim - 1 == 3)
 _BEST = Call("max", (_SCORES,), lambda n: n.attrs["axes"] == (n.inputs[0].ndim - 1,) and n.attrs["keepdims"])
-# Zeros in rows that are masked as a whole, as the attention op gives them: found by their NaN or their largest score.
+# Zeros in wholly masked rows, as in the attention op: such rows are found by their NaN or by their largest score.
 _GUARDED = Either((
     _call("where", _call("isnan", _SOFTMAX), Number(0.0), _SOFTMAX),
     _call("where", _call("equal", _BEST, Number(-math.inf)), Number(0.0), _SOFTMAX),
@@ -203,7 +203,7 @@ def _attention(guarded: bool) -> Rule:
 
 
 def _both(new: Rewriter, mask: Tensor | None, windows: Tensor, shape: Sequence[int]) -> Tensor | None:
-    """The sum of two masks of scores of this shape, where the second has further axes before, all of length 1."""
+    """The sum of two masks that are added to scores of this shape; the second may have leading axes of length 1."""
     lead = max(0, windows.ndim - len(shape))
     if mask is None or windows.dtype != mask.dtype or not mask.dtype.is_float or set(windows.shape[:lead]) - {1}:
         return None
@@ -215,9 +215,8 @@ def _both(new: Rewriter, mask: Tensor | None, windows: Tensor, shape: Sequence[i
 
 
 def _may_hide(mask: Tensor) -> bool:
-    """Whether a mask may hide all keys from a query. It does not if its value is known and does not, nor if it is
-    computed from finite numbers (such as 0 and 1 times the least number; a product of such that overflows is not
-    considered)."""
+    """Whether a mask may hide all keys from a query. It cannot if its value is known and hides none, nor if it is
+    computed from finite numbers, such as 0 and 1 times the least float (that the product may overflow is ignored)."""
     value = constant(mask)
     if value is not None:
         hidden = ~value if value.dtype.kind == "b" else value == -math.inf

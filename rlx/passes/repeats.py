@@ -39,7 +39,7 @@ class Repeat(Record, eq=False):
 
 
 def repeat_of(t: Tensor) -> Repeat | None:
-    """t as a repetition of a smaller tensor; None when it is none."""
+    """t as a repetition of a smaller tensor; None if it is not one."""
     node = t.node
     if "coordinates" in node.attrs:
         return _resized(node)

@@ -1,4 +1,4 @@
-"""Means of the same halves, in f32 and rounded, become one sum."""
+"""share_means: where the mean of an f16 or bf16 tensor is computed both in f32 and in its own dtype, sums once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ Key = tuple[int, tuple[int, ...]]
 
 
 def share_means(graph: Graph) -> Graph:
-    """Rounds a mean of halves from the mean of the same numbers in f32, where the graph has both: statistics of a batch
-    are read once."""
+    """Replaces a mean in f16 or bf16 by the rounded f32 mean of the same tensor, where the graph has both, as in batch
+    statistics."""
     means = [(node, _halves(node)) for node in graph.nodes]
     keys = {id(node): (x.id, tuple(node.attrs["axes"])) for node, x in means if x is not None}
     narrow = {keys[id(node)] for node, x in means if x is not None and node.inputs[0] is x}
@@ -39,7 +39,7 @@ def share_means(graph: Graph) -> Graph:
 
 
 def _halves(node: Node) -> Tensor | None:
-    """The halves of which a node is the mean, in their dtype or in f32; None for any other node."""
+    """The f16 or bf16 tensor of which a node is the mean, computed in its dtype or in f32; None for any other node."""
     if not (node.op.averages and adds_up(node)):
         return None
     x = node.inputs[0]

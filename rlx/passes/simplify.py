@@ -108,8 +108,8 @@ def known_inputs(node: Node, inputs: Sequence[Tensor]) -> list[Array] | None:
     """The values of a node's inputs if a constant may take its place, else None: each is a constant, or an expanded one
     that is not large.
 
-    An expanded constant stays, since reading its source is cheaper than reading it from memory. So does an elementwise
-    node of one whose result is larger than its other constants."""
+    An expanded constant is not folded, since reading its source is cheaper than reading it from memory. Nor is an
+    elementwise node of one, if its result is larger than its other constants."""
     op = node.op
     if not inputs or op.broadcasts or op.meets is not None or bodies(node):
         return None
@@ -150,7 +150,7 @@ def _fold(node: Node, inputs: Sequence[Tensor]) -> list[Any] | None:
         try:
             results = node.op.reference(*values, **node.attrs)
         except LinAlgError:
-            return None  # a run raises it, if the node runs at all
+            return None  # a run that reaches the node raises the error
     arrays = list(results) if isinstance(results, tuple) else [results]
     return [
         _frozen(np.array(array, dtype=t.dtype.np, order="C").reshape(t.shape))

@@ -93,7 +93,7 @@ def cost(trees: tuple[Expr, ...]) -> int:
 
 @functools.lru_cache(_KEPT)
 def spread(tree: Expr) -> tuple[int, Mapping[int, int]]:
-    """The tree's size with shared parts counted at each use, and how often each argument occurs in it then."""
+    """The tree's size with shared parts counted at each use, and the number of each argument's occurrences in it."""
     sizes: dict[Expr, tuple[int, dict[int, int]]] = {}
     for e in linearize([tree]):
         size, uses = 1, {e.value: 1} if e.prim == "arg" and isinstance(e.value, int) else {}

@@ -69,7 +69,8 @@ def _ring(link: Link, nbytes: float, ranks: int) -> float:
 
 
 def stops(sizes: Sequence[int], speeds: Sequence[float], least: float = 0.5) -> int | None:
-    """The first number of ranks of which each does less than the part `least` of what one alone does, None if all do
-    more; `speeds` are those of all ranks together."""
+    """The first number of ranks at which each rank is slower than `least` times one rank alone; None if none is.
+
+    `sizes` are numbers of ranks, `speeds` the speed of all ranks together at each."""
     one = speeds[0] / sizes[0]
     return next((n for n, speed in zip(sizes, speeds, strict=True) if speed / n < least * one), None)

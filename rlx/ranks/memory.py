@@ -17,7 +17,7 @@ _NUMBERS = count(1)
 
 
 class _Table:
-    """What the threads of some ranks have brought to a meeting, until all have come."""
+    """The operands that threads of some ranks have brought to a collective, until all ranks have come."""
 
     def __init__(self) -> None:
         self.brought: dict[int, Any] = {}

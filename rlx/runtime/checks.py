@@ -20,7 +20,7 @@ from rlx.runtime.array import Array, again, stored
 from rlx.runtime.custom import FAMILY as CUSTOM
 from rlx.runtime.ports import Given, OutputPort
 
-_FEW_NODES, _FEW_ELEMENTS = 32, 4096  # the size of what the host computes before a run
+_FEW_NODES, _FEW_ELEMENTS = 32, 4096  # limits on what the host computes before a run
 _MOST_UNREAD = 64  # limit on the unread checks that a launch takes over from earlier ones; above it, they are read
 _BEFORE = "the run was not begun"
 _AFTER = "the run's results, and the states that it wrote, are void"

@@ -59,12 +59,6 @@ class Dim(Record, slots=False):
         return self.buckets[at - 1] + 1 if at else self.min
 
 
-# For one axis: a dimension, the name of one that another argument declares, or None for a fixed length.
-AxisSpec = Dim | str | None
-# For one array: its axes in order, or by number; one alone for the first axis; None for no varying axis.
-Spec = Sequence[AxisSpec] | Mapping[int, AxisSpec] | None
-
-
 class Declared:
     """The varying axes of a function's arguments, as `jit`'s `dims` declares them: each argument has a specification
     for all its arrays, or, if it is a dict of arrays, a dict of specifications.

@@ -405,7 +405,7 @@ def _arranged(
 
 
 def _say_f64(leaves: Sequence[Any], device: Device) -> None:
-    """Says once for each GPU that it computes in f64, which NumPy's arrays are without being asked."""
+    """Warns once for each GPU that it computes in f64, since NumPy's arrays are f64 unless a dtype is given."""
     where = device.info.id
     if device.info.kind == "cpu" or where in CACHE.warned:
         return

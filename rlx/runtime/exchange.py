@@ -239,7 +239,7 @@ def cuda_interface(array: Array) -> dict[str, Any]:
     whole: dict[str, Any] | None = getattr(buffer, "__cuda_array_interface__", None)
     if whole is None:
         raise AttributeError(f"an array on {array.device.info.id} has no __cuda_array_interface__")
-    array._shared = buffer  # who reads the address holds the array, which may be closed meanwhile
+    array._shared = buffer  # kept, since the array may be closed while its address is in use
     if twin is None:  # the host has waited for a copy
         array.device.synchronize()  # some libraries disregard the stream that the interface names
     at, shape, number = whole["data"][0] + at, array.shape, array.dtype.np.str

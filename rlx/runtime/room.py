@@ -74,7 +74,7 @@ class Room:
         self.device = device
         self.limit = limit
         self._lock = renewed(self, "_lock", threading.RLock)
-        self._programs: WeakSet[CompiledGraph] = WeakSet()  # those that are recorded, or about to be
+        self._programs: WeakSet[CompiledGraph] = WeakSet()  # programs that are recorded, or about to be
         self._stores: WeakSet[Store] = WeakSet()
         self._clock = count(1)
         # The bytes that a store will have once it has acquired memory that it is acquiring now. A store counts with the

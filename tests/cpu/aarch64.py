@@ -1,5 +1,5 @@
-"""Kernels compiled for AArch64, run by qemu's emulator of programs: a program is an ELF file of one segment, with the
-kernels, their words and tables, and the arrays, whose contents it writes to its output when all steps are done."""
+"""Kernels compiled for AArch64, run by qemu's user-mode emulator. The program is an ELF file of one segment with the
+kernels, their arguments and tables, and the arrays, which it writes to its output after the last step."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class _Memory:
         self.nbytes = end - start
 
     def moved(self, address: int) -> int:
-        """Where the program has what lies at an address here; any other number as it is."""
+        """The address in the program for an address in this process; any other number unchanged."""
         i = bisect_right(self.spans, [address, 1 << 64]) - 1
         if i < 0 or address > self.spans[i][1] or address < 1 << 20:
             return address

@@ -1,4 +1,4 @@
-"""Programs that the disk's cache has ready, beside the same programs as their files say them.
+"""Compares programs that are loaded ready from the disk's cache with the same programs made from their files.
 
     python -m tests.cpu.frozen_sweep [OP …] [--cases 2] [--start 0]
 
@@ -75,7 +75,7 @@ def compare(folder: Path) -> None:
             if not is_ready(program):
                 print(path.stem, "declined", flush=True)
                 continue
-            print(path.stem, "runs", flush=True)  # the last line, should it crash
+            print(path.stem, "runs", flush=True)  # if the run crashes, this line names the program
             good = all(same(program.run(inputs), wanted) for _ in range(2)) and is_ready(program)
             print(path.stem, "ready" if good else "WRONG", flush=True)
 

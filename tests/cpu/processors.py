@@ -23,7 +23,7 @@ _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The architecture and the features that a form needs, and those that are withheld from it."""
+    """The architecture and the features that a form needs, and the features that it must not use."""
 
     arch: str
     needs: frozenset[str] = frozenset()

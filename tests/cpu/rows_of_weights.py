@@ -1,4 +1,4 @@
-"""Whether a row of a weight gives the same bits whatever rows stand beside it: `python -m tests.cpu.rows_of_weights`.
+"""Checks that a weight's row gives the same bits whatever its neighbours: `python -m tests.cpu.rows_of_weights`.
 
 Products of a weight of 37 rows are compared with those of parts of it, of 1 to 31 rows, for each form of the kernels
 that runs here, every dtype of a weight, and few and many rows of x. Some rows of x and of the weight are tiny or have
@@ -75,7 +75,7 @@ def product(x: Array, raw: Array, dtype: DType, machine: Machine) -> Array:
 def differing(
     machine: Machine, name: str, m: int, terms: int, special: bool, parts: Iterable[int] = PARTS
 ) -> tuple[int, int]:
-    """How many products of a part of the weight were made, and how many have other bits than the whole's."""
+    """How many products with parts of the weight were made, and how many differ from those with the whole weight."""
     dtype, raw, x = as_dtype(name), weight(name, terms, special), given(m, terms, special)
     whole = product(x, raw, dtype, machine)
     tried = wrong = 0

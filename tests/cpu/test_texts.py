@@ -28,7 +28,7 @@ MIN_KERNELS = 60
 
 
 class _Known(Exception):
-    """Nothing is compiled: a program ends where its kernels are known."""
+    """Raised once a program's kernels are known, so that none is compiled."""
 
 
 def texts() -> dict[str, str]:

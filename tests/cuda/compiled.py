@@ -1,4 +1,4 @@
-"""What NVRTC makes of a kernel, kept between runs."""
+"""Kernels compiled by NVRTC, cached between test runs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from rlx.backends.cuda.nvrtc import MAJORS, available, nvrtc
 from rlx.backends.cuda.sources import Source
 from tests.kept import kept
 
-# Without most optimizations: it tells in a third of the time whether a kernel compiles.
+# Without most optimizations NVRTC tells in a third of the time whether a kernel compiles.
 UNOPTIMIZED = "--Ofast-compile=max"
-# Only the compiler's first half, which finds what a kernel's text has wrong; there is no PTX.
+# Only the compiler's front end, which finds errors in a kernel's source; it makes no PTX.
 CHECKED = "--fdevice-syntax-only"
 
 

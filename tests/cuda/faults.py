@@ -28,7 +28,7 @@ from tests.cuda.unreal import Library, Raised, Runtime
 from tests.faults import BEFORE, Injector, Result, X, each_fault, life, program
 from tests.full import full
 
-# What a call makes, and what gives it back.
+# A call that makes an object, and the call that frees the object.
 MAKES = {
     "malloc": "memory", "hostAlloc": "host memory", "streamCreateWithPriority": "stream",
     "eventCreateWithFlags": "event",
@@ -50,7 +50,7 @@ NVRTC_FULL, NVRTC_FAILED = 20_001, 20_011
 
 
 class Driver(Injector):
-    """Counts the calls of the runtime, the driver and the libraries, and what they made that is not given back."""
+    """Counts the calls of the runtime, the driver and the libraries, and keeps the objects that are not freed yet."""
 
     def __init__(self, errors: tuple[Callable[[int], Exception], ...]) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Watched:
 
 
 def installed(fake: bool) -> Driver:
-    """A driver that everything in this process calls from here on."""
+    """Installs a counting driver, which all later calls in this process go through."""
     if fake:
         runtime: Any = Runtime()
         module, raises, open_library = runtime, (Raised, Raised), Library
@@ -159,7 +159,7 @@ def larger() -> rlx.Graph:
 
 
 def closed(driver: Driver) -> None:
-    """Closes the device; nothing that was made is left."""
+    """Closes the device, and checks that every object was freed."""
     opened = backend._opened.pop(0, None)
     backend._infos.clear()
     if opened is not None:
@@ -220,7 +220,7 @@ def beside_part(driver: Driver) -> Counter[str]:
 
 
 def lost_part(driver: Driver) -> Counter[str]:
-    """Each call ends the context: a program beside is told so."""
+    """Makes each call end the context, which another session's program must be told."""
 
     def work() -> None:
         session = rlx.Session("cuda:0")

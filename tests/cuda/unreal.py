@@ -1,4 +1,4 @@
-"""The CUDA calls that rlx makes, on the host and without effect but for memory: for tests in which one fails."""
+"""Stand-ins for the CUDA calls that rlx makes: they allocate host memory and do nothing else. Tests let one fail."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Raised(RuntimeError):
 
 
 class Runtime:
-    """CuPy's modules of the runtime and of the driver in one."""
+    """A stand-in for CuPy's runtime module and its driver module."""
 
     streamNonBlocking = eventDisableTiming = hostAllocPortable = streamCaptureModeRelaxed = 1
     memcpyHostToDevice = memcpyDeviceToHost = memcpyDeviceToDevice = eventDefault = 0

@@ -55,8 +55,8 @@ def _word_piece() -> Tokenizer:
     return made
 
 
-# Where a normalizer changes a special token, `tokenizers` 0.23 no longer knows it as one, and writes it where it was to
-# be left out; rlx leaves it out.
+# If a normalizer changes a special token, `tokenizers` 0.23 no longer recognizes it and writes it although special
+# tokens are to be left out; rlx leaves it out.
 _NORMALIZED = ("Unigram, Prepend", "WordPiece")
 KINDS = {
     "byte-level BPE": _byte_level,

@@ -318,7 +318,7 @@ def test_added_tokens_with_each_flag(kind: str, tmp_path: Path) -> None:
 
 
 def test_marks_that_a_normalizer_changes_are_left_out_of_texts(tmp_path: Path) -> None:
-    """Where `tokenizers` 0.23 writes them, as its marks are those that no normalizer changes."""
+    """`tokenizers` 0.23 writes them: it recognizes only marks that the normalizer does not change."""
     from tokenizers import AddedToken
 
     made = added_tokens.KINDS["Unigram, Prepend"]()

@@ -27,8 +27,8 @@ _C = {"u32": ctypes.c_uint32, "i32": ctypes.c_int32, "f32": ctypes.c_float}
 
 
 __all__ = ["compiler", "gemm", "launch", "without_barrier"]
-# Without optimizations: they take as long as all else, and runs of a few workgroups, which mostly go from thread to
-# thread, gain nothing. Without the libraries of C++, which no kernel needs: linking takes as long as a small kernel.
+# No optimizations: they would double the time to compile, and runs of a few workgroups, which mostly switch between
+# threads, gain nothing. No C++ libraries: no kernel needs them, and linking them takes as long as a small kernel.
 _OPTIONS = ("-O0", "-march=native", "-fno-exceptions", "-nostartfiles", "-nodefaultlibs")
 # Most kernels read these, which takes as long as to compile one.
 _COMMON = ("cuda_host.h", "prims.h")
@@ -38,7 +38,7 @@ _COMMON = ("cuda_host.h", "prims.h")
 def _threads() -> ctypes.CDLL:
     """What runs the threads of every kernel: the kernels' libraries find its functions when they are loaded."""
     text = "".join((HERE / name).read_text(encoding="utf-8") for name in ("cuda_host.cpp", "mma_host.cpp"))
-    # Debug checks of glibc, which Ubuntu turns on, take a jump from one stack to another for a fault.
+    # glibc's debug checks, which Ubuntu turns on, take a switch from one stack to another for an error.
     return library(text, ("-O2", "-U_FORTIFY_SOURCE"), mode=ctypes.RTLD_GLOBAL)
 
 
@@ -67,7 +67,7 @@ def _library(kernel: FileKernel, headers: Path | None) -> ctypes.CDLL:
 
 @contextmanager
 def without_barrier(file: str, line: int) -> Iterator[None]:
-    """While it lasts, threads do not wait at the barrier in this line of a header: it costs no compilation."""
+    """Within this context, threads do not wait at the barrier in this line of a header; nothing is compiled for it."""
     _threads().rlx_leave_out(file.encode(), line)
     try:
         yield

@@ -44,7 +44,7 @@ def cases() -> Iterator[Case]:
 
 
 def form(case: Case) -> str:
-    """What decides which kernels run a case, with its dtype first: cases of one form lie side by side in a part."""
+    """A key that is equal for cases run by the same kernels, its dtype first; cases are sorted by it into parts."""
     attrs = [(name, value) for name, value in sorted(case.attrs.items()) if name != "scale"]
     masks = [spec.dtype.name for spec in case.inputs[4:]]
     return repr((case.inputs[0].dtype.name, case.inputs[0].shape[3], masks, attrs))

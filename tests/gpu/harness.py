@@ -18,7 +18,7 @@ PAD = 256
 
 
 class VulkanHost:
-    """A Vulkan device with 16-bit storage (and 64-bit integers and floats where it has them) for tests."""
+    """A Vulkan device for tests, with 16-bit storage, and 64-bit integers and floats where it has them."""
 
     def __init__(self) -> None:
         import vulkan as vk

@@ -25,7 +25,7 @@ def compiler() -> str | None:
 
 @cache
 def _identity(*options: str) -> str:
-    """What the compiler says of itself and of the processor that `options` compile for."""
+    """The compiler's version and the processor that `options` compile for, as the compiler reports them."""
     command = [str(compiler()), *options, "-dM", "-E", "-x", "c++", os.devnull]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
@@ -38,7 +38,7 @@ def _linker() -> tuple[str, ...]:
 
 @cache
 def _read_before(headers: tuple[str, ...], options: tuple[str, ...]) -> Path:
-    """A folder in which g++ finds `headers` under the name of the first as it has read them before."""
+    """A folder with a precompiled header of all `headers`, which g++ uses for the name of the first."""
     folder = Path(tempfile.mkdtemp(prefix="rlx-host-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     command = [str(compiler()), *options, *(f"-I{place}" for place in (HERE, *HEADER_FOLDERS)), *_LANGUAGE]

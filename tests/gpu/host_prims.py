@@ -61,8 +61,8 @@ CASTS = {
 }
 
 
-# Between these an x86 processor treats subnormals as zeros, where `flush` was called with 1. The system header of such
-# instructions takes longer to compile than all functions.
+# After `flush(1)` an x86 processor treats subnormals as zeros. The instructions are written out here, since the system
+# header for them takes longer to compile than all functions.
 MODES = """
 static int rlx_flushes;
 extern "C" void flush(int on) { rlx_flushes = on; }

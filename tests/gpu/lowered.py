@@ -49,8 +49,8 @@ def host() -> VulkanHost:
 
 @cache
 def float_words() -> frozenset[str]:
-    """The float modes that the host's device offers, by the words that `emit_spirv` takes: programs ask for all of
-    them, and drivers that are not asked may flush subnormals and take no value for NaN."""
+    """The float modes that the host's device offers, as `emit_spirv` names them. Programs request all of them: else
+    drivers may flush subnormals and assume that no value is NaN."""
     first = rlx.backends.vulkan.backend.probe()[0].features
     return frozenset(w for w in first if w.startswith(("float_controls", "denorm_preserve", "rte")))
 
@@ -83,6 +83,13 @@ def lower(
     lowering = Lowering(graph, planned, target(backend, limits), precision)
     lowering.lower(graph.nodes[-1])
     return graph, planned, lowering
+
+
+def kernel_of(inputs: list[Array], attrs: dict[str, Any]) -> TreeKernel:
+    """The elementwise kernel that a fused node of these inputs is lowered to."""
+    (step,) = lower("fused", inputs, attrs)[2].steps
+    assert isinstance(step, Launch) and isinstance(step.kernel, TreeKernel)
+    return step.kernel
 
 
 def run(
@@ -126,7 +133,7 @@ def carried_out(
     backend: str,
     carry_out: CarryOut | None = None,
 ) -> dict[str, Array]:
-    """The outputs of lowered steps by name; `carry_out`, where given, runs each step instead of `execute`."""
+    """Runs lowered steps, by `carry_out` if given instead of `execute`, and returns the outputs by name."""
     segments = memory(planned, lowering)
     for tensor, value in zip(graph.inputs.values(), inputs, strict=True):
         slot = planned.slots[tensor.id]

@@ -28,7 +28,7 @@ def barriers_of(header: str) -> list[int]:
 
 @contextmanager
 def _named_in_macros(header: str) -> Iterator[None]:
-    """While it lasts, the barriers of macros are known by their own lines, not by those where the macros stand."""
+    """Within this context, a barrier in a macro is known by its own line, not by the lines that use the macro."""
     lines = (BODIES / header).read_text(encoding="utf-8").splitlines()
     named = [_IN_MACRO.sub(f'rlx_barrier("{header}", {n});', line) for n, line in enumerate(lines, 1)]
     if named == lines:

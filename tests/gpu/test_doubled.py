@@ -11,12 +11,11 @@ import pytest
 
 from rlx.backends.cuda.nvrtc import available
 from rlx.backends.cuda.sources import kernel_source
-from rlx.backends.gpu.program.steps import Launch, TreeKernel
 from rlx.dtypes import as_dtype
 from rlx.ir import expr as ex
 from tests.cuda.compiled import compiled
 from tests.gpu import lowered
-from tests.gpu.lowered import Array, lower, run
+from tests.gpu.lowered import Array, kernel_of, run
 
 importlib.import_module("rlx.backends.gpu.rules.elementwise")
 DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16, np.int32, np.int64, np.int8, np.uint8]
@@ -37,12 +36,6 @@ def region(x: Array, z: Array, b: Array, shape: tuple[int, ...]) -> tuple[list[A
 
 def data(dtype: Any, *shape: int) -> Array:
     return np.random.default_rng(sum(shape)).integers(-9, 10, shape).astype(dtype)
-
-
-def kernel_of(inputs: list[Array], attrs: dict[str, Any]) -> TreeKernel:
-    (step,) = lower("fused", inputs, attrs)[2].steps
-    assert isinstance(step, Launch) and isinstance(step.kernel, TreeKernel)
-    return step.kernel
 
 
 @pytest.mark.vulkan

@@ -20,7 +20,7 @@ from rlx.dtypes import as_dtype, f16, f32, i32
 from rlx.ir import Expr, Graph
 from rlx.ir import expr as ex
 from tests.gpu import lowered
-from tests.gpu.lowered import Array, lower, run
+from tests.gpu.lowered import Array, kernel_of, run
 
 importlib.import_module("rlx.backends.gpu.rules.elementwise")
 INDEX = Expr("index", (), i32)
@@ -52,12 +52,6 @@ def counted(
         tree = tree + ex.cast(ex.arg(k, as_dtype(dtype)), f32)
     out = f16 if dtype is np.float16 else i32  # f16 has the numbers to 2048
     return inputs, {"trees": (ex.cast(tree, out),), "shape": shape}
-
-
-def kernel_of(inputs: list[Array], attrs: dict[str, Any]) -> TreeKernel:
-    (step,) = lower("fused", inputs, attrs)[2].steps
-    assert isinstance(step, Launch) and isinstance(step.kernel, TreeKernel)
-    return step.kernel
 
 
 @pytest.mark.vulkan

@@ -11,6 +11,7 @@ import pytest
 from tests.full import sampled
 from tests.gpu import cuda_host
 from tests.gpu.lowered import ROUNDED, Array, close, run
+from tests.gpu.test_attention_variants import given
 
 pytestmark = pytest.mark.vulkan
 
@@ -29,12 +30,6 @@ def _want(q: Array, k: Array, v: Array, mask: Array | None, scale: float, causal
     return e / np.where(total == 0, 1, total) @ v
 
 
-def _inputs(b: int, h: int, kv: int, sq: int, sk: int, d: int, dtype: Any = np.float32) -> list[Array]:
-    rng = np.random.default_rng(b + h + sq + sk + d)
-    shapes = (b, h, sq, d), (b, kv, sk, d), (b, kv, sk, d)
-    return [rng.standard_normal(s).astype(dtype) for s in shapes]
-
-
 def _check(
     inputs: list[Array], mask: Array | None = None, causal: bool = False, backend: str = "vulkan", **limit: float
 ) -> None:
@@ -49,7 +44,7 @@ def _check(
 )
 @pytest.mark.parametrize("causal", [False, True])
 def test_lengths(sq: int, sk: int, causal: bool) -> None:
-    _check(_inputs(2, 4, 2, sq, sk, 32), causal=causal)
+    _check(given(2, 4, 2, sq, sk, 32), causal=causal)
 
 
 _WIDTHS = (1, 8, 15, 16, 17, 31, 33, 64, 65, 127, 128, 129, 255, 256)
@@ -59,13 +54,13 @@ _WIDTHS = (1, 8, 15, 16, 17, 31, 33, 64, 65, 127, 128, 129, 255, 256)
 @pytest.mark.full(d=set(_WIDTHS) - {31, 256})
 @pytest.mark.late
 def test_widths(d: int) -> None:
-    _check(_inputs(1, 2, 1, 35, 40, d), causal=True)
+    _check(given(1, 2, 1, 35, 40, d), causal=True)
 
 
 @pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
 @pytest.mark.parametrize("d", _WIDTHS)
 def test_widths_of_the_cuda_source(d: int) -> None:
-    _check(_inputs(1, 2, 1, 35, 40, d), causal=True, backend="cuda")
+    _check(given(1, 2, 1, 35, 40, d), causal=True, backend="cuda")
 
 
 _MASKS = [(1, 1, 1, 50), (2, 1, 1, 50), (2, 4, 40, 50), (4, 1, 50), (40, 1), (50,), (1, 1, 40, 50)]
@@ -78,12 +73,12 @@ def test_masks(shape: tuple[int, ...], dtype: Any) -> None:
     rng = np.random.default_rng(5)
     mask = rng.random(shape) < 0.6 if dtype == np.bool_ else rng.standard_normal(shape).astype(dtype)
     for causal in sampled((True, False), most=1):
-        _check(_inputs(2, 4, 4, 40, 50, 24), mask, causal)
+        _check(given(2, 4, 4, 40, 50, 24), mask, causal)
 
 
 @pytest.mark.late
 def test_rows_that_see_nothing_are_zero() -> None:
-    q, k, v = _inputs(1, 2, 2, 40, 45, 24)
+    q, k, v = given(1, 2, 2, 40, 45, 24)
     mask = np.ones((40, 45), np.bool_)
     mask[[0, 7, 39]] = False
     mask[5, :44] = False
@@ -93,16 +88,16 @@ def test_rows_that_see_nothing_are_zero() -> None:
     added = np.where(mask, 0, -np.inf).astype(np.float32)
     _check([q, k, v], added)
     # Queries before the first key.
-    _check(_inputs(1, 1, 1, 70, 5, 24), causal=True)
+    _check(given(1, 1, 1, 70, 5, 24), causal=True)
 
 
 def test_large_scores_do_not_overflow() -> None:
-    q, k, v = _inputs(1, 1, 1, 33, 80, 24)
+    q, k, v = given(1, 1, 1, 33, 80, 24)
     _check([q * 300, k * 300, v], nmse=1e-7, worst=1e-3)  # scores of 1e5 have an ulp of 0.008
 
 
 def test_nan_stays_in_its_query() -> None:
-    q, k, v = _inputs(1, 1, 1, 40, 40, 24)
+    q, k, v = given(1, 1, 1, 40, 40, 24)
     q[0, 0, 3, 2] = np.nan
     _check([q, k, v])
 
@@ -112,5 +107,5 @@ def test_nan_stays_in_its_query() -> None:
 @pytest.mark.late
 def test_halves(dtype: Any) -> None:
     limit = ROUNDED[dtype]
-    _check(_inputs(2, 6, 2, 37, 50, 20, dtype), causal=True, **limit)
-    _check(_inputs(1, 2, 2, 3, 66, 20, dtype), np.ones((1, 1, 1, 66), np.bool_), **limit)
+    _check(given(2, 6, 2, 37, 50, 20, dtype), causal=True, **limit)
+    _check(given(1, 2, 2, 3, 66, 20, dtype), np.ones((1, 1, 1, 66), np.bool_), **limit)

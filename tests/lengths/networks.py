@@ -1,4 +1,4 @@
-"""Functions of arrays of a length n, and what NumPy gives for them in float64: an oracle that knows no padding.
+"""Functions of arrays of a length n, and their results by NumPy in float64, computed without any padding.
 
 In `poisoned` arrays the zeros that padding consists of become NaN, which no result may show."""
 

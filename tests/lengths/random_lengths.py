@@ -15,7 +15,7 @@ LEAST, LARGEST = 9, 16  # beside them the graphs' other sizes are small
 
 
 class LengthBuilder(Builder):
-    """Builds a random graph in whose shapes an axis of length n may stand anywhere.
+    """Builds a random graph whose tensors may have an axis of length n at any place.
 
     Choices are drawn apart from values, so that they do not depend on n. `poisoned` floats of a varying input make the
     graph compute with NaN where the array is padded by zeros; raw ones leave it to know that these are zeros."""

@@ -90,7 +90,7 @@ def weights(config: dict[str, Any] = CONFIG) -> dict[str, npt.NDArray[np.float32
 
 
 def write_safetensors(path: Path, tensors: dict[str, npt.NDArray[Any]]) -> None:
-    """Writes with a few lines of our own, from the format's description, not with rlx."""
+    """Writes a safetensors file without rlx, by code written from the format's description."""
     names = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "float64": "F64"}
     header, data = {}, b""
     for name, array in tensors.items():

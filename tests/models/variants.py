@@ -1,4 +1,4 @@
-"""What golden.json holds: folders like the tiny one with something changed, and a few numbers of MiniLM."""
+"""The cases of golden.json: folders like the tiny one with something changed, and a few numbers of MiniLM."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ LIMIT_SECONDS = 300
 
 
 def places(fault: Fault) -> tuple[str, ...]:
-    """What runs a fault's cases: a fault in what both engines of the CPU share is planted for each of them."""
+    """The places where a fault's cases run: a fault in code that both CPU engines share is planted for each engine."""
     return (ENGINE, NUMPY) if fault.where == CPU else (fault.where,)
 
 

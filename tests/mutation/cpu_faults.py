@@ -8,7 +8,7 @@ from tests.mutation.engine_faults import ENGINE_FAULTS
 from tests.mutation.fault import CPU, ENGINE, NUMPY, Fault
 from tests.mutation.faults import FAULTS
 
-# In functions that the engine prints from the headers of the GPUs.
+# Faults in functions that the engine prints from the headers of the GPUs.
 _OF_HEADERS = (
     "stores to bf16 round ties up", "exp: the sign of a coefficient", "exp: one digit of a small coefficient",
     "maximum: NaN of the first operand lost", "sine in f64: too few bits of 2/pi",
@@ -71,7 +71,7 @@ _RANK_FAULTS = (
           tests=_TRAINED),
 )  # fmt: skip
 
-# In row programs, from which reference, decomposition and kernel follow: only what stands outside them can notice.
+# Faults in row programs, from which reference, decomposition and kernel are made: only outside judges can notice.
 _RECORDS = ("tests/ops/test_row_records.py",)
 _RECORD_FAULTS = (
     Fault("both, record of softmax: half an exponential", "ops/softmax.py",

@@ -1,4 +1,4 @@
-"""What a planted fault is: one wrong text in the sources, and what should notice it."""
+"""The record of a planted fault: one wrong text in the sources, and the cases and tests that should notice it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOTS = {ENGINE: ("rlx/backends/cpu", "rlx/backends/device_code"), NUMPY: ("rlx/
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`old` becomes `new` wherever it stands in the files of the pattern `file`, and the cases of `ops` should notice.
+    """`old` becomes `new` wherever it occurs in the files that match `file`, and the cases of `ops` should notice.
 
     `where` is what runs them: a Vulkan device, the CUDA sources run by the host, or the CPU with its compiled engine,
     with NumPy, or with each of them. The pattern is of files below rlx/backends/device_code, or below shaders for

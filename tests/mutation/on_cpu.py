@@ -1,7 +1,7 @@
 """Plants a fault of the CPU in a copy of the sources and asks a process that works in the copy whether it is noticed.
 
-Compiled kernels are kept in a cache that all faults share: their keys have the sources and the text of each kernel, so
-that a kernel with a fault is compiled, and one without is found.
+Compiled kernels are kept in a cache that all faults share. Its keys contain the sources and the text of each kernel, so
+that only kernels with a fault are compiled.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def asked(fault: Fault, engine: str, folder: Path) -> str:
 
 
 def _said(command: list[str], env: dict[str, str], folder: Path, missed: int) -> str:
-    """What a process says that ends by another exit status than `missed`."""
+    """How a process noticed the fault, or how it ended, in a line; empty if its exit status is `missed`."""
     try:
         done = subprocess.run(
             command, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False

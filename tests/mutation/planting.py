@@ -104,7 +104,7 @@ def planted_modules(root: Path, changed: list[Path]) -> Iterator[None]:
 
 @contextmanager
 def narrow_grids(device: Any) -> Iterator[None]:
-    """While it lasts, the device takes three groups along X."""
+    """Within this context, the device takes grids of at most three workgroups along X."""
     own = device.limits, device.target
     device.limits = own[0]._replace(max_groups=NARROW)
     device.target = dataclasses.replace(own[1], limits=device.limits)
@@ -115,7 +115,7 @@ def narrow_grids(device: Any) -> Iterator[None]:
 
 
 def through_cuda(case: Case) -> str:
-    """What is wrong with a case through the CUDA sources, run by the host between bytes that must stay; or nothing."""
+    """The error of a case run by the CUDA sources on the host, which must not write elsewhere; "" for none."""
     load_rules()
     inputs = case.arrays()
     graph, planned, lowering = lower(case.op, inputs, dict(case.attrs), CUDA)

@@ -1,6 +1,6 @@
 """onnx's light models, whose weights are one number each, with seeded He-initialized weights in their place.
 
-`python -m tests.onnx.light [DEVICE …]` holds all of them against the float64 reference of their graphs.
+`python -m tests.onnx.light [DEVICE …]` compares all of them with the float64 reference of their graphs.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def judged(
     device: str, kind: str, given: Arrays, wanted: Any, names: str = "", outputs: str = "y",
     tolerance: float = 1e-5, **attributes: Any,
 ) -> None:  # fmt: skip
-    """Holds rlx's results against those in float64; halves within their own precision."""
+    """Compares rlx's results with those in float64; f16 and bf16 within their own precision."""
     got = rlx.onnx.load(microsoft(kind, given, names, outputs, **attributes)).run(dict(given), device=device)
     want = wanted if isinstance(wanted, Mapping) else {"y": wanted}
     for name, array in want.items():
@@ -48,7 +48,7 @@ def judged(
 def beside(
     kind: str, given: Arrays, names: str = "", outputs: str = "y", tolerance: float = 2e-5, **attributes: Any
 ) -> dict[str, np.ndarray]:
-    """Holds rlx's results on the CPU against ONNX Runtime's, and returns them; skips where that is not installed."""
+    """Compares rlx's results on the CPU with ONNX Runtime's, and returns them; skips where that is not installed."""
     runtime = outside("onnxruntime")
     proto = microsoft(kind, given, names, outputs, **attributes)
     options = runtime.SessionOptions()

@@ -23,7 +23,7 @@ def _ones(*shape: int) -> np.ndarray:
 
 
 def tiny() -> onnx.ModelProto:
-    """Truncated at every byte."""
+    """The smallest model, of which the first mutants are truncations at every byte."""
     return model(
         [node("Add", "x w", "a"), node("Relu", "a", "y")], {"x": [2, 3]}, {"y": [2, 3]}, {"w": _ones(3)}
     )

@@ -1,4 +1,4 @@
-"""Where long runs keep their outcomes: a file that a change of the code makes anew."""
+"""The files in which long runs keep their outcomes; a change of the sources starts a new file."""
 
 from __future__ import annotations
 

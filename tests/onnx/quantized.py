@@ -17,6 +17,12 @@ from tests.outside import outside
 Arrays = Mapping[str, np.ndarray]
 
 
+def whole(dtype: Any, *shape: int, seed: int = 0) -> np.ndarray:
+    """Random integers over the dtype's whole range."""
+    info = np.iinfo(dtype)
+    return np.random.default_rng(seed).integers(info.min, info.max + 1, shape).astype(dtype)
+
+
 def quantized(
     kind: str, given: Arrays, weights: Arrays | None = None, names: str = "", outputs: str = "y", to: Any = None,
     **attributes: Any,

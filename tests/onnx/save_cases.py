@@ -129,7 +129,7 @@ def engines() -> dict[str, Run]:
 
 
 def excuse(case: Case) -> str:
-    """Why no other engine need give what rlx gives."""
+    """Why no other engine need give rlx's result for a case; "" if one must."""
     open_to_all = case.op in ("max_pool", "avg_pool", "scatter", "scatter_elements")
     if open_to_all and any(
         a.dtype.kind in "fV" and np.isnan(a.astype(np.float64)).any() for a in case.arrays()

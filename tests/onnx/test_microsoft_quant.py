@@ -12,7 +12,7 @@ from scipy.special import expit
 
 import rlx
 from rlx.errors import ModelFormatError
-from tests.onnx.quantized import in_runtime, judged_by_runtime, meant, quantized, stepped, steps_off
+from tests.onnx.quantized import in_runtime, judged_by_runtime, meant, quantized, stepped, steps_off, whole
 
 pytestmark = pytest.mark.judged
 
@@ -23,11 +23,6 @@ TWO = "a as az b bs bz cs cz"
 
 def f32(x: Any) -> np.ndarray:
     return np.array(x, np.float32)
-
-
-def whole(dtype: Any, *shape: int, seed: int = 0) -> np.ndarray:
-    info = np.iinfo(dtype)
-    return np.random.default_rng(seed).integers(info.min, info.max + 1, shape).astype(dtype)
 
 
 def held(proto: Any, x: np.ndarray, device: str, want: np.ndarray) -> None:

@@ -13,7 +13,7 @@ from scipy.special import expit
 
 import rlx
 from rlx.errors import ModelFormatError, UnsupportedOp
-from tests.onnx.quantized import in_runtime, judged_by_runtime, quantized, stepped, steps_off
+from tests.onnx.quantized import in_runtime, judged_by_runtime, quantized, stepped, steps_off, whole
 
 pytestmark = pytest.mark.judged
 
@@ -26,11 +26,6 @@ GEMM = "a as az b bs bz c ys yz"
 
 def f32(x: Any) -> np.ndarray:
     return np.array(x, np.float32)
-
-
-def whole(dtype: Any, *shape: int, seed: int = 0) -> np.ndarray:
-    info = np.iinfo(dtype)
-    return np.random.default_rng(seed).integers(info.min, info.max + 1, shape).astype(dtype)
 
 
 def wide(x: np.ndarray) -> np.ndarray:

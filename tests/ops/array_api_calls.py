@@ -101,7 +101,7 @@ CALLS: list[tuple[str, Call]] = [
     ("std", lambda xp, a: xp.std(a(X), axis=1, correction=1.0)), ("var", lambda xp, a: xp.var(a(X), correction=1.0)),
     ("sort", lambda xp, a: xp.sort(a(X), descending=True) if xp is not np else np.sort(X)[:, ::-1]),
     ("sum", lambda xp, a: xp.sum(a(K), dtype=a(X).dtype)), ("tril", lambda xp, a: xp.tril(a(X), k=-1)),
-    # In no order, by the standard; NumPy's is that of a hash table.
+    # The standard leaves the order of these results open; NumPy's is that of a hash table.
     ("unique_values", lambda xp, a: xp.sort(xp.unique_values(a(K)))),
     ("unstack", lambda xp, a: xp.unstack(a(X), axis=1)), ("where", lambda xp, a: xp.where(a(B), a(X), a(Y))),
 ]  # fmt: skip

@@ -14,7 +14,7 @@ FAMILIES = sorted(path.stem for path in (Path(__file__).parent / "families").glo
 
 
 def family(name: str) -> ModuleType | None:
-    """What a family adds to the records of its ops; None where they suffice."""
+    """The test module of a family, with its judges and gradient cases; None if the ops' records suffice."""
     return importlib.import_module(f"tests.ops.families.{name}") if name in FAMILIES else None
 
 

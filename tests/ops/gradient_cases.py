@@ -96,7 +96,7 @@ def _size(case: Case) -> int:
 
 
 def _applied(op: str, attrs: Attrs, *xs: Tensor) -> Tensor:
-    """The op's first output, of inputs of which no two are equal, where a maximum has a kink."""
+    """The op's first output for inputs that are shifted apart: a maximum of equal elements has no derivative."""
     return apply_multi(op, *(x + 0.0071 * i if i else x for i, x in enumerate(xs)), **attrs)[0]
 
 

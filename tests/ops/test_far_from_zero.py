@@ -12,8 +12,8 @@ import pytest
 import rlx
 from rlx.autodiff import gradients
 from rlx.dtypes import as_dtype
-from rlx.ir import Graph, Tensor
-from tests.devices import session_on_engine
+from rlx.ir import Tensor
+from tests.devices import run, session_on_engine
 from tests.full import sampled
 
 EPS = 1e-5
@@ -53,13 +53,6 @@ def nmse(got: Array, want: Array) -> float:
         return math.inf
     error, power = float(np.sum((wide - want) ** 2)), float(np.sum(want**2))
     return error / power if power else (math.inf if error else 0.0)
-
-
-def run(session: rlx.Session, build: Build, x: Array) -> Array:
-    graph = Graph()
-    graph.output("y", build(graph.input("x", x.shape, as_dtype(x.dtype))))
-    with session.compile(graph) as compiled:
-        return compiled.run({"x": x})["y"]
 
 
 def ones(n: int) -> Array:

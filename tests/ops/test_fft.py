@@ -34,7 +34,7 @@ def _normal(*shape: int, dtype: Any = np.float64) -> Array:
 
 
 def _said(name: str) -> dict[str, bool]:
-    """That the last axis of 2 holds pairs, where a function takes both these and real numbers."""
+    """The argument that says that a last axis of 2 holds pairs, for functions that take real numbers too."""
     return {} if name.startswith(("rfft", "ihfft")) else {"pairs": True}
 
 

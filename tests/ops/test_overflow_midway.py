@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -12,8 +11,7 @@ import pytest
 import rlx
 from rlx.conformance.tolerances import NORM, compare
 from rlx.dtypes import as_dtype
-from rlx.ir import Graph, Tensor
-from tests.devices import session_here
+from tests.devices import run, session_here
 from tests.full import full
 
 Array = np.ndarray[Any, Any]
@@ -24,13 +22,6 @@ TOP = {"f32": 3 * 2.0**126, "f64": 3 * 2.0**1022, "bf16": 3 * 2.0**126}
 @pytest.fixture(scope="module", params=["cpu", "vulkan", "cuda"])
 def session(request: pytest.FixtureRequest) -> rlx.Session:
     return session_here(request.param)
-
-
-def run(session: rlx.Session, build: Callable[[Tensor], Tensor], x: Array) -> Array:
-    graph = Graph()
-    graph.output("y", build(graph.input("x", x.shape, as_dtype(x.dtype))))
-    with session.compile(graph) as compiled:
-        return compiled.run({"x": x})["y"]
 
 
 @pytest.mark.parametrize("dtype", TOP)

@@ -12,12 +12,7 @@ from rlx.errors import DTypeError, GraphError, UnsupportedOp
 from rlx.ir import Graph, Node, verify
 from rlx.passes import isolate_results, legalize, optimize, renew_last, set_param_dtypes, sink_casts, widen
 from rlx.passes.rewriting import Support
-from tests.passes.values import differences, results
-
-
-def names(graph: Graph) -> list[str]:
-    return [n.op.name for n in graph.nodes if not n.op.leaf]
-
+from tests.passes.values import differences, names, results
 
 # -- weights in half precision
 

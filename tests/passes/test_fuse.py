@@ -16,11 +16,7 @@ from rlx.ir.expr import linearize
 from rlx.passes import fuse_epilogues, fuse_groups, optimize
 from rlx.passes.fusion_groups import MAX_COST, MAX_INPUTS, MAX_SPREAD, MAX_TENSORS
 from rlx.passes.trees import explicit, spread
-from tests.passes.values import differences, results
-
-
-def names(graph: Graph) -> list[str]:
-    return [n.op.name for n in graph.nodes if not n.op.leaf]
+from tests.passes.values import differences, names, results
 
 
 def fused(graph: Graph) -> list[Node]:

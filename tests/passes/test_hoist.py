@@ -10,10 +10,7 @@ import rlx
 from rlx.conformance.oracle import evaluate
 from rlx.ir import bodies, verify
 from rlx.passes import hoist, optimize
-
-
-def kinds(graph: rlx.Graph) -> list[str]:
-    return [n.op.name for n in graph.nodes if not n.op.leaf]
+from tests.passes.values import names
 
 
 def same(graph: rlx.Graph, made: rlx.Graph, feeds: dict[str, Any]) -> None:
@@ -30,8 +27,8 @@ def test_invariants_leave_a_loop_and_what_is_carried_stays() -> None:
     made = hoist(g)
     verify(made)
     (loop,) = (n for n in made.nodes if bodies(n))
-    assert {"matmul", "transpose", "exp"} <= set(kinds(made))
-    assert kinds(loop.attrs["body"]).count("matmul") == 1 and "exp" not in kinds(loop.attrs["body"])
+    assert {"matmul", "transpose", "exp"} <= set(names(made))
+    assert names(loop.attrs["body"]).count("matmul") == 1 and "exp" not in names(loop.attrs["body"])
     assert len(loop.inputs) == 1 + 2 + 2  # predicate, carries, and two results in place of w and x
     rng = np.random.default_rng(0)
     same(g, made, {"x": rng.standard_normal(4), "w": rng.standard_normal((4, 4))})
@@ -51,7 +48,7 @@ def test_they_leave_loops_in_loops_and_branches_keep_theirs() -> None:
     g.output("ys", ys)
     made = hoist(g)
     verify(made)
-    assert {"exp", "sin"} <= set(kinds(made)) and "log" not in kinds(made)
+    assert {"exp", "sin"} <= set(names(made)) and "log" not in names(made)
     same(g, made, {"xs": np.arange(12.0).reshape(3, 4) - 5, "w": np.arange(1.0, 5.0)})
 
 
@@ -60,7 +57,7 @@ def test_what_would_take_much_memory_stays() -> None:
     x = g.input("x", (1000,))
     wide = lambda c: c + rlx.sum(rlx.concat([x.reshape(1, -1)] * 500), 0)  # noqa: E731
     g.output("y", rlx.while_loop(lambda c: rlx.all(c < 5), wide, x))
-    assert "concat" not in kinds(hoist(g))
+    assert "concat" not in names(hoist(g))
 
 
 def test_nothing_is_left_that_only_the_captures_of_dropped_values_need() -> None:

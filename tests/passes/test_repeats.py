@@ -12,14 +12,10 @@ from rlx import ops
 from rlx.dtypes import f32
 from rlx.ir import Graph, Tensor, verify
 from rlx.passes import fuse_groups
-from tests.passes.values import differences, results
+from tests.passes.values import differences, names, results
 
 SHAPE = (2, 3, 4, 5)
 TWICE = (2, 3, 8, 10)
-
-
-def names(graph: Graph) -> list[str]:
-    return [n.op.name for n in graph.nodes if not n.op.leaf]
 
 
 def check(build: Callable[[Graph], dict[str, Tensor]]) -> list[str]:

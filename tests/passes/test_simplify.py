@@ -14,12 +14,7 @@ from rlx.ir import Graph, Tensor
 from rlx.ops.identities import exact
 from rlx.passes import simplify
 from rlx.passes.simplify import FOLD_BYTES, attrs_key
-from tests.passes.values import results
-
-
-def names(graph: Graph) -> list[str]:
-    """The names of a graph's ops, without leaves."""
-    return [n.op.name for n in graph.nodes if not n.op.leaf]
+from tests.passes.values import names, results
 
 
 def of(function: Callable[[Tensor], Tensor], dtype: DType = f32, shape: tuple[int, ...] = (2, 3)) -> Graph:

@@ -10,20 +10,18 @@ import pytest
 
 import rlx
 from rlx.conformance.random_graphs import random_graph
-from rlx.driver import MemoryPlan, Slot
+from rlx.driver import MemoryPlan
 from rlx.driver.memory.planner import plan, spare
 from rlx.ir import Graph, verify
 from rlx.passes import optimize
 from rlx.runtime import compiled
 from tests.devices import session_here
 from tests.passes.values import differences, results
+from tests.planner.toys import stores
 
 
 def _planned(graph: Graph) -> MemoryPlan:
-    def slots(leaf: str) -> dict[str, Slot]:
-        return {n: Slot(leaf, 0, t.type.nbytes, t.dtype) for n, t in getattr(graph, leaf).items()}
-
-    return plan(graph, param_slots=slots("params"), state_slots=slots("states"))
+    return plan(graph, **stores(graph))
 
 
 def _loss(weights: Any, x: Any) -> Any:

@@ -17,7 +17,6 @@ FOREIGN = {
     "package registry": re.compile(r"(?:pythonhosted|pypi|registry\.npmjs|deb\.debian)\.org"),
     "issue number": re.compile(r"\bissues?\s+#?\d+\b|\(#\d+\)", re.IGNORECASE),
 }
-SETTING = re.compile(r"\bRLX_[A-Z][A-Z0-9_]*[A-Z0-9]\b")
 BINARY = {".spv", ".ply", ".png", ".npy", ".npz", ".safetensors", ".gz"}
 
 

@@ -19,7 +19,6 @@ from rlx.runtime.shard_map import device_of
 
 Array = np.ndarray[Any, Any]
 SHAPES = ((2, 3), (6, 1, 5), (12, 1031), (0, 3))  # times the number of ranks along the first axis
-NAMED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 
 
 def inputs(dtype: DType, shape: tuple[int, ...], rank: int) -> Array:

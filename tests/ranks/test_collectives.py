@@ -265,7 +265,7 @@ def test_a_rank_that_fails_ends_the_others() -> None:
 
 
 def test_calls_of_several_threads_take_turns() -> None:
-    """Their ranks would meet one another's otherwise."""
+    """Otherwise ranks of one call would meet those of another call in a collective."""
     mesh, wrong = threads(2), list[Any]()
     f = rlx.shard_map(lambda x: rlx.all_reduce(rlx.sum(x), "a"), mesh, P("a"), P())
 

@@ -58,8 +58,8 @@ class Forms:
         self._all_kept = False
         self._among_kept: list[Form] | None = None  # forms of kept bytes; None until they are looked up again
         self._bringing = 0  # calls of `_bring` under way: a signal handler may start one within another
-        # What programs held that were dropped without `close`. Finalizers must not take the lock, so they only add it
-        # here.
+        # Forms and kept ranges of programs that were dropped without `close`. Finalizers must not take the lock, so
+        # they only add them here.
         self.abandoned: deque[Form | tuple[int, int]] = deque()
         _ALL[id(self)] = self
 
@@ -109,13 +109,13 @@ class Forms:
             finally:
                 self._settle([form, *brought])
 
-    # -- who needs the contents
+    # -- uses of the contents
 
     def keep(self, start: int, end: int) -> None:
         """From now on these bytes stay in the buffer, since their addresses are in use."""
         with self.lock:
             self._sweep()
-            self._kept[start, end] += 1  # first, so that they are not given back meanwhile
+            self._kept[start, end] += 1  # first, so that the pages are not given back during `_bring`
             self._among_kept = None
             self._drop_unused(self._bring(start, end))
 

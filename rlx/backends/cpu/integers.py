@@ -187,8 +187,7 @@ def weights(
 
 
 def pack_words(weights: Weights, groups: int, taps: int, terms: int, width: int, ctx: EngineContext) -> Panels:
-    """Panels of weights whose outputs are in groups. Of a filter's terms, the axes after the second come before the
-    second."""
+    """Panels of weights (outputs, terms, *taps), whose outputs are in groups. In the panels, taps come before terms."""
     form, outputs = weights.form, len(weights.w) // groups
     words, panels = -(-terms // form.in_word), -(-outputs // width)
     packed = ctx.acquire(groups * panels * taps * words * width * 4)

@@ -58,11 +58,6 @@ class Machine(Record):
         return 32 if self.arch == "aarch64" or self.vector_bytes == 64 else 16
 
     @property
-    def has_fma(self) -> bool:
-        """Whether a fused multiply-add is one instruction; without it LLVM would call a function of the C library."""
-        return self.arch == "aarch64" or "fma" in self.features
-
-    @property
     def has_lookup(self) -> bool:
         """Whether 16 floats can be looked up in a register."""
         return self.arch == "x86_64" and self.vector_bytes == 64

@@ -85,5 +85,5 @@ def _unsupported(message: str) -> Exception:
 
 @cache
 def modules() -> Modules:
-    """Those of this installation."""
+    """The SPIR-V modules of this installation."""
     return Modules(VULKAN)

@@ -10,11 +10,12 @@ import numpy as np
 from rlx import ops
 from rlx.conformance import domains
 from rlx.conformance.case import Case, InputSpec
+from rlx.conformance.cases.quantized import squares
 from rlx.conformance.random_rules import Made, rule
 from rlx.conformance.record import Conformance
 from rlx.conformance.shapes import label
 from rlx.conformance.tolerances import Tolerance
-from rlx.dtypes import GGUF, PACKED, DType, bf16, f16, f32, f64, i32
+from rlx.dtypes import GGUF, PACKED, DType, bf16, f16, f32, i32
 from rlx.ir import Attrs, Tensor
 from rlx.ops.grouped import grouped_product
 from rlx.ops.numeric import Array
@@ -133,18 +134,12 @@ def _integer_experts(b: Builder) -> Made:
     return (ops.grouped_packed_matmul(x, w, sizes, precision="int8"),)
 
 
-def _squares(q: Array, format: DType) -> Array:
-    """The squares of packed elements, given their bytes as numbers."""
-    shape = (*q.shape[:-1], q.shape[-1] // format.storage.nbytes * format.storage.elements)
-    return np.asarray(np.square(PackedArray(format, shape, q.astype(np.uint8)).dequantize(f64)))
-
-
 def _terms(inputs: Sequence[Array], attrs: Attrs) -> Any:
-    return np.sqrt(np.square(inputs[0]) @ _squares(inputs[1], attrs["format"]).T)
+    return np.sqrt(np.square(inputs[0]) @ squares(inputs[1], attrs["format"]).T)
 
 
 def _grouped_terms(inputs: Sequence[Array], attrs: Attrs) -> Any:
-    w, sizes = _squares(inputs[1], attrs["format"]), inputs[2].astype(np.int64)
+    w, sizes = squares(inputs[1], attrs["format"]), inputs[2].astype(np.int64)
     return np.sqrt(grouped_product(np.square(inputs[0]), w, sizes, transpose_w=True))
 
 
@@ -152,7 +147,7 @@ def _order_dependent(
     inputs: Sequence[Array], attrs: Attrs, top: float
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Columns with infinite and NaN scales: whether the result is infinity or NaN depends on the order of the sum."""
-    wrong = np.logical_not(np.isfinite(_squares(inputs[1], attrs["format"]))).any(-1)
+    wrong = np.logical_not(np.isfinite(squares(inputs[1], attrs["format"]))).any(-1)
     return np.broadcast_to(wrong, (*inputs[0].shape[:-1], inputs[1].shape[0]))
 
 

@@ -143,19 +143,19 @@ def _experts(b: Builder) -> Made:
     return (ops.grouped_packed_matmul(x, _weight(b, (experts, n, k), q), sizes),)
 
 
-def _squares(q: Array, format: DType) -> Array:
+def squares(q: Array, format: DType) -> Array:
     """The squares of packed elements, given their bytes as numbers."""
     shape = (*q.shape[:-1], q.shape[-1] // format.storage.nbytes * format.storage.elements)
     return np.asarray(np.square(PackedArray(format, shape, q.astype(np.uint8)).dequantize(f64)))
 
 
 def _terms(inputs: Sequence[Array], attrs: Attrs) -> Any:
-    w = _squares(inputs[1], attrs["format"])
+    w = squares(inputs[1], attrs["format"])
     return np.sqrt(np.square(inputs[0]) @ (w.T if attrs["transpose_q"] else w))
 
 
 def _grouped_terms(inputs: Sequence[Array], attrs: Attrs) -> Any:
-    w, sizes = _squares(inputs[1], attrs["format"]), inputs[2].astype(np.int64)
+    w, sizes = squares(inputs[1], attrs["format"]), inputs[2].astype(np.int64)
     return np.sqrt(grouped_product(np.square(inputs[0]), w, sizes, transpose_w=attrs["transpose_q"]))
 
 

@@ -150,7 +150,7 @@ class _Reader:
                 raise ValueError("a group is not closed")
             self.at += 1
             return inner
-        if self.text.startswith((r"\A", r"\z"), self.at):  # where the text begins or ends
+        if self.text.startswith((r"\A", r"\z"), self.at):  # the text's beginning or end
             self.at += 2
             self.bounds += 1
             return Cost(0, 0, 1)

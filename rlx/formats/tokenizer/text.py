@@ -74,7 +74,7 @@ class TextTokenizer:
         truncation = parts.get("truncation")
         if side is None:
             side = str(truncation.get("direction", "right")).lower() if isinstance(truncation, dict) else "right"
-        if lower:  # by a normalizer, which does not change special tokens
+        if lower:  # a normalizer does not change special tokens
             steps = [{"type": "Lowercase"}, parts.get("normalizer")]
             parts["normalizer"] = {"type": "Sequence", "normalizers": [s for s in steps if s is not None]}
         self._made = build(parts, file, size)

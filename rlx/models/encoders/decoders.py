@@ -162,7 +162,7 @@ def _seeing_both_ways(blocks: LanguageConfig, config: Mapping[str, Any], where: 
     a = blocks.attention
     if a is None or set(blocks.mixers) != {"attention"} or a.sinks or a.alibi:
         raise ModelFormatError(f"{where}: only layers of plain attention let tokens attend to later ones")
-    # Gemma's windows are of its setting's half to each side, those of others of the whole.
+    # In both directions Gemma's windows reach half of the setting's length, those of other models the whole length.
     half = config.get("use_bidirectional_attention") is True
     windows = tuple(None if w is None else (w + 1) // 2 if half else w + 1 for w in a.windows)
     return replace(blocks, attention=replace(a, causal=False, windows=windows))

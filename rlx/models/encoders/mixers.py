@@ -196,8 +196,8 @@ def _mlp(b: Blocks, x: Tensor, name: str, eps: float) -> Tensor:
 
 
 def nystromformer(f: Fields) -> EncoderConfig:
-    """As many landmarks as tokens of a segment, which is attention to all; with fewer the class takes texts of the
-    segment's length alone."""
+    """Only for configurations with as many landmarks as a segment has tokens, where attention is exact. With fewer,
+    transformers' class takes only texts of the segment's length."""
     f.must_be("num_landmarks", f.content.get("segment_means_seq_len"))
     rows, kernel = f.count("max_position_embeddings", MOST_POSITIONS), f.count("conv_kernel_size", MOST_KERNEL)
     if kernel % 2 == 0:

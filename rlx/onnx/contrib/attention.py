@@ -14,7 +14,9 @@ _HALVES = "float float16 bfloat16"
 
 
 def check_nothing(c: Call, inputs: dict[int, str], *attributes: str) -> None:
-    """Raises: UnsupportedOp where an input is given, or an attribute is not 0, that rlx does not support."""
+    """Checks for inputs and attributes that rlx does not support.
+
+    Raises: UnsupportedOp if one of the inputs is given, or one of the attributes is not 0."""
     for i, name in inputs.items():
         if c.has(i):
             raise c.unsupported(f"the input {name} is not supported")

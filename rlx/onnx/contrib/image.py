@@ -7,6 +7,7 @@ from rlx.dtypes import f32
 from rlx.ir import Tensor
 from rlx.onnx.contrib.heads import flag
 from rlx.onnx.contrib.linear import WINDOWS
+from rlx.onnx.contrib.quant.pool import channels_first, channels_last
 from rlx.onnx.ops.conv import conv_windows
 from rlx.onnx.reader.call import Call, Result
 from rlx.onnx.reader.declared import declared
@@ -15,23 +16,15 @@ _TYPES = {"T": "float16 float", "M": "float16 float"}
 _GROUPS = {"epsilon": 1e-5, "groups": int, "activation": int, "channels_last": 1}
 
 
-def _channels_second(x: Tensor) -> Tensor:
-    return o.transpose(x, (0, x.ndim - 1, *range(1, x.ndim - 1)))
-
-
-def _channels_last(x: Tensor) -> Tensor:
-    return o.transpose(x, (0, *range(2, x.ndim), 1))
-
-
 def _group_normed(c: Call, x: Tensor, last: bool) -> Tensor:
     """The norm of groups of channels, and silu after it where the activation is 1."""
     gamma, beta = c.x(1), c.x(2)
     if gamma.dtype != x.dtype:
         x = o.cast(x, f32)
         gamma, beta = o.cast(gamma, f32), o.cast(beta, f32)
-    y = o.group_norm(_channels_second(x) if last else x, c.int("groups"), gamma, beta, c.float("epsilon"))
+    y = o.group_norm(channels_first(x) if last else x, c.int("groups"), gamma, beta, c.float("epsilon"))
     y = o.silu(y) if flag(c, "activation") else y
-    return _channels_last(y) if last else y
+    return channels_last(y) if last else y
 
 
 def _image(c: Call) -> tuple[Tensor, bool]:
@@ -76,8 +69,8 @@ def nhwc_conv(c: Call) -> Result:
     """A convolution with the channels of image and filters last."""
     if c.x(0).ndim != 4 or c.x(1).ndim != 4:
         raise c.bad(f"X is {c.x(0).shape}, W {c.x(1).shape}; expected four dimensions each")
-    x, w = _channels_second(c.x(0)), _channels_second(c.x(1))
+    x, w = channels_first(c.x(0)), channels_first(c.x(1))
     s = conv_windows(c, x, w)
-    return _channels_last(
+    return channels_last(
         o.conv(x, w, c.opt(2), strides=s.strides, pads=s.pads, dilations=s.dilations, groups=c.int("group"))
     )

@@ -261,7 +261,7 @@ class _Boxes:
         self._exact = overlap >= 0 and large < _LARGEST and np.array_equal(self._small[:4], self._corners)
 
     def of(self, table: Array) -> Array:
-        """What `cover` compares of a table of boxes (groups, n): (6, groups, n)."""
+        """The numbers that `cover` compares for a table of boxes (groups, n): (6, groups, n)."""
         return self._small[:, table]
 
     def cover(self, first: Array, near: Array, second: Array, rest: Array) -> Array:

@@ -111,7 +111,7 @@ def _copy(node: Any) -> Any:
 
 
 def _order(before: list[set[int]]) -> list[int]:
-    """The nodes sorted by Kahn's algorithm, of those that are ready always the first; without what a cycle blocks."""
+    """The nodes in topological order by Kahn's algorithm, the first ready one next; without nodes behind a cycle."""
     after: list[list[int]] = [[] for _ in before]
     for index, wanted in enumerate(before):
         for w in wanted:

@@ -1,4 +1,4 @@
-"""What NonZero finds, and what is read there, made only where an operator asks for it.
+"""Results of NonZero, and values gathered at them, which are computed only when an operator asks for them.
 
 Detectors keep the scores above a threshold, with their boxes, and then the best of these. Of a million places a few
 hundred are read; the others are neither listed nor copied.

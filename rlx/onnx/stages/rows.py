@@ -14,8 +14,8 @@ Rows = dict[str, int | None]  # how many first rows of a value are read; None: a
 def find_rows(
     steps: Sequence[Any], wanted: Mapping[str, int | None], constants: Mapping[str, Array]
 ) -> tuple[str, ...]:
-    """Notes in `rows` of each step how many first rows of its outputs are read, where `wanted` says it of what is read
-    behind them. Gives the names of the constants on which that depends."""
+    """Sets `rows` of each step: how many of the first rows of its outputs later steps read. `wanted` has these numbers
+    for what is read after the last step (None: all rows). Returns the names of the constants on which they depend."""
     needed: Rows = dict(wanted)
     assumed: set[str] = set()
 
@@ -33,7 +33,7 @@ def find_rows(
         if step.function is not None and step.n_outputs == 1:
             passed = _passed(step, constants, assumed)
         for name in step.reads:
-            # What reads the value in two places, as data and as an index, needs all of it.
+            # A step that reads the value twice, such as once as data and once as an index, needs all of it.
             alone = passed is not None and name == step.inputs[0] and step.inputs.count(name) == 1
             if not alone:
                 read(name, None)

@@ -1,1 +1,1 @@
-"""Linear algebra: decompositions and what follows from them."""
+"""Linear algebra: decompositions, and functions computed from them."""

@@ -73,7 +73,7 @@ def cholesky(a: TensorLike, *, upper: bool = False) -> Tensor:
 
 
 def _systems(op: str, a: TensorLike, b: TensorLike) -> tuple[Tensor, Tensor, bool]:
-    """Matrices and right sides of one batch, and whether b is a vector, which becomes a column."""
+    """Matrices and right-hand sides broadcast to one batch, and whether b is a vector, which is made a column."""
     left, right = _numbers(op, a, b)
     vector = right.ndim == 1
     if left.ndim < 2 or left.shape[-1] != left.shape[-2]:
@@ -255,7 +255,7 @@ def _eps(x: Tensor) -> float:
 
 
 def _column(op: str, x: Tensor, limit: TensorLike) -> Any:
-    """A limit shaped to broadcast with singular values: a number, or one for each matrix of a batch."""
+    """A limit, either a number or one for each matrix of the batch, shaped to broadcast with singular values."""
     return limit if isinstance(limit, int | float) else composite.expand_dims(tensors(op, x, limit)[1], -1)
 
 

@@ -17,7 +17,7 @@ from rlx.ops.linalg.lapack import eye
 from rlx.ops.movement import strided as movement
 
 _SQUARINGS = 16
-# Of the Padé approximant of order 13, and the norm up to which it is exact to f64's last place (Higham, 2005).
+# The coefficients of the Padé approximant of order 13, and the norm up to which it is exact in f64 (Higham, 2005).
 _PADE = (64764752532480000.0, 32382376266240000.0, 7771770303897600.0, 1187353796428800.0, 129060195264000.0,
          10559470521600.0, 670442572800.0, 33522128640.0, 1323241920.0, 40840800.0, 960960.0, 16380.0, 182.0,
          1.0)  # fmt: skip

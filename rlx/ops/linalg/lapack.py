@@ -52,7 +52,7 @@ def _check_flags(op: str, attrs: Attrs) -> None:
 
 
 def _like(*outs: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Callable[[str, bool], Infer]:
-    """An `infer` of one matrix: the shape of each output from the input's."""
+    """Makes the `infer` of an op of one matrix: each of `outs` gives an output's shape from the input's."""
 
     def of(op: str, square: bool) -> Infer:
         def infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -112,7 +112,7 @@ def _refused(op: str, what: str, fails: Callable[[Any], bool], x: Array) -> LinA
 
 
 def _tried(op: str, what: str, run: Callable[..., Any]) -> Callable[..., Any]:
-    """`run` as a reference that raises LinAlgError with the index of the matrix that failed."""
+    """`run` as a reference whose LinAlgError names the first matrix of the batch that failed."""
 
     def reference(x: Array, *others: Array, **attrs: Any) -> Any:
         def fails(one: Array) -> bool:
@@ -269,8 +269,7 @@ def _pinv_vjp(node: Node, grads: Grads) -> Grads:
 
 
 def _differences(w: Tensor) -> Tensor:
-    """w_j - w_i, and 1 where i = j. Where two are equal the vectors have no derivative: their gradient is
-    not finite."""
+    """w_j - w_i, and 1 where i = j. Where two are equal, the gradient of the vectors is not finite."""
     n = w.shape[-1]
     rows, columns = (apply("reshape", w, shape=(*w.shape[:-1], *s)) for s in ((n, 1), (1, n)))
     return columns - rows + _mask(w, np.eye(n))
@@ -361,7 +360,7 @@ def _tall(q: Tensor, r: Tensor, dq: Tensor, dr: Tensor) -> Tensor:
 
 
 def _eig_vjp(node: Node, grads: Grads) -> Grads:
-    """Of the eigenvalues: dA = Re(V⁻ᵀ diag(d̄) Vᵀ), with complex numbers as real matrices of twice the size."""
+    """The eigenvalues' gradient, Re(V⁻ᵀ diag(d̄) Vᵀ), with complex matrices as real ones of twice the size."""
     d, dv = grads
     if dv is not None:
         raise UnsupportedOp(
@@ -382,7 +381,7 @@ def _eig_vjp(node: Node, grads: Grads) -> Grads:
 
 
 def _as_real(pairs: Tensor) -> Tensor:
-    """Complex matrices of pairs as real ones: [[re, -im], [im, re]]."""
+    """Complex matrices, given as pairs, as real matrices [[re, -im], [im, re]]."""
     re, im = pairs[..., 0], pairs[..., 1]
     axis = re.ndim - 1
     rows = apply("concat", re, -im, axis=axis), apply("concat", im, re, axis=axis)

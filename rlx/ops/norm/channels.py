@@ -69,7 +69,7 @@ def _group_norm_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def groups_of(shape: tuple[int, ...], attrs: Attrs) -> Layout:
-    """Rows of the elements of a group of channels, with weights for each channel."""
+    """The layout of group norm's rows: each has the elements of a group of channels, with a weight per channel."""
     groups, inner = attrs["groups"], math.prod(shape[2:])
     return Layout((shape[0], groups, shape[1] // groups, inner), (2, 3), (1, 2))
 

@@ -39,7 +39,7 @@ def _norm_infer(op: str, low: int) -> Infer:
 
 
 def norm_of(x: Expr, weights: Sequence[Expr], eps: float, centre: bool) -> Expr:
-    """Elements less their row's mean (`centre`), over the root of their mean square, times gamma, plus beta if any."""
+    """Elements minus their row's mean (if `centre`), divided by the root of their mean square, · gamma (+ beta)."""
     c = less_mean(x) if centre else x
     y = c / ex.call("sqrt", row_mean(c * c) + eps)
     for prim, weight in zip(("mul", "add"), weights, strict=False):

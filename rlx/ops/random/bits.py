@@ -1,4 +1,4 @@
-"""The ops of random numbers: Threefry's words, the upper half of a product, Gumbel's distribution."""
+"""The ops that random numbers are made of: Threefry's words, the upper half of a product, Gumbel's distribution."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _random_bits(
 
 
 def _cost(node: Node) -> Cost:
-    """The cost of a hundred passes of NumPy over the words."""
+    """The cost of a node: about a hundred passes of NumPy over the words."""
     return Cost(50 * written(node))
 
 

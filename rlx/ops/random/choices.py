@@ -140,10 +140,10 @@ def truncated_normal(
     dims = ends if shape is None else as_shape(shape, op)
     if broadcast_shapes(ends, dims, op=op) != dims:
         raise ShapeError(f"{op}: lower and upper broadcast to {ends}; expected them to broadcast to shape {dims}")
-    # Where both ends are above 0 the mirror image is drawn, whose distribution has small numbers there.
+    # If both ends are above 0, the mirrored interval is drawn: there the distribution function is small, so exact.
     mirrored = binary.greater(a, 0.0)
     left, right = where(mirrored, -b, a), where(mirrored, -a, b)
-    low, high = (erfc(t * -math.sqrt(0.5)) for t in (left, right))  # twice the distribution
+    low, high = (erfc(t * -math.sqrt(0.5)) for t in (left, right))  # twice the distribution function
     u = draws.uniform(key, dims, dtype=work)
     v = low + (high - low) * u
     upward = binary.greater(v, 1.0)

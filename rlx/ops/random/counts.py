@@ -67,7 +67,7 @@ def _binomial(d: _Draw, n: Tensor, p: Tensor) -> Tensor:
     alpha, m = (2.83 + 5.1 / b) * wide, floor((n + 1.0) * p)
 
     def away(k: Tensor) -> Tensor:
-        """log(p (n - k + 1) / (q (k + 1))), of a quotient that is near 1."""
+        """log(p (n - k + 1) / (q (k + 1))), accurate where the quotient is near 1."""
         return log1p((n * p - k + p - q) / (q * (k + 1.0)))
 
     def attempt(own: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,7 +189,7 @@ def wald(key: TensorLike, mean: TensorLike, shape: Shape = None, dtype: DTypeLik
     mean = where(mean > 0.0, mean, np.nan)
     x = draws.normal(d.own_key(0), d.dims, d.work)
     half = mean * x * x * 0.5
-    # The two roots have the product mean²; the lesser is found from the greater, for their difference would cancel.
+    # The two roots have the product mean²; the lesser is computed from the greater, since subtracting would cancel.
     ratio = 1.0 / (1.0 + half + sqrt(half * (half + 2.0)))
     lesser = draws.uniform(d.own_key(1), d.dims, dtype=d.work) * (1.0 + ratio) <= 1.0
     return d.result(where(lesser, mean * ratio, mean / ratio), differentiable=False)

@@ -1,5 +1,5 @@
-"""Draws from more distributions, under JAX's names: gamma and poisson by rejection in a loop on the device, and what
-follows from these, from uniform and from normal numbers."""
+"""Draws from more distributions, under JAX's names: gamma and poisson by rejection in a loop on the device, and
+distributions computed from these, from uniform or from normal numbers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Draw(NamedTuple):
 
 
 def _drawn(op: str, key: TensorLike, shape: Shape, dtype: DTypeLike, **named: TensorLike) -> _Draw:
-    """Checks the arguments of a draw whose parameters are above 0. Raises: ShapeError, DTypeError."""
+    """Checks the arguments of a draw whose parameters must be above 0. Raises: ShapeError, DTypeError."""
     kind = draws._float(op, dtype)
     work = f64 if kind == f64 else f32
     for name, value in named.items():
@@ -83,7 +83,7 @@ def _unit(key: Tensor, stream: int | Tensor, dims: tuple[int, ...], dtype: DType
 def _until_accepted(key: Tensor, like: Tensor, attempt: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
     """Repeats `attempt(key) -> (values, which to accept)` with new keys until every element has an accepted value.
 
-    An element's value depends on the key and on its own place alone."""
+    The value of an element depends only on the key and on the element's index."""
 
     def step(state: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         count, values, done = state
@@ -94,7 +94,7 @@ def _until_accepted(key: Tensor, like: Tensor, attempt: Callable[[Tensor], tuple
     return while_loop(lambda state: logical_not(all_of(state[2])), step, first)[1]  # type: ignore[no-any-return]
 
 
-# -- gamma, and what follows from it
+# -- gamma, and distributions computed from it
 
 
 def _log_gamma(key: Tensor, a: Tensor) -> Tensor:

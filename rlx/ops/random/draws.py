@@ -1,4 +1,4 @@
-"""The functions of `rlx.random`, whose docstring says how keys and draws are meant.
+"""The functions of `rlx.random`, whose docstring explains keys and draws.
 
 The words follow J. K. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011. `key`, `split`, `fold_in`,
 `bits`, `uniform` in f32 and f64, `bernoulli` and `permutation` give the numbers that jax.random gives with its
@@ -297,8 +297,7 @@ def dropout(x: Tensor, rate: TensorLike, key: TensorLike) -> Tensor:
 
 
 def tensors_beside(op: str, key: TensorLike, *others: TensorLike) -> list[Any]:
-    """The key as a tensor, and the other arguments: arrays become tensors of its graph, numbers and tensors do not
-    change."""
+    """The key as a tensor, and the other arguments, of which arrays become tensors of the key's graph."""
     key = key_tensor(op, tensors(op, key, *(v for v in others if isinstance(v, Tensor)))[0])
     return [key, *(v if isinstance(v, Tensor) or _is_number(v) else tensors(op, key, v)[1] for v in others)]
 

@@ -46,23 +46,23 @@ def sample(
 ) -> Tensor:  # fmt: skip
     """The id of one token of each row, drawn from softmax(logits / temperature) of the logits that the filters keep.
 
-    In this order, as in Transformers: `repetition_penalty` divides the positive logits of the tokens in `previous`
-    (..., n), of which the first `previous_count` count, and multiplies the others; `logit_bias`, (vocabulary,) or
-    (..., vocabulary), is added; from the logit of each token in `previous` `frequency_penalty` is taken as often as it
-    occurs there, and `presence_penalty` once; the temperature; `top_k` keeps the k
-    greatest logits, of equal ones those of lower id; `top_p` of these the fewest, greatest first, whose probabilities
-    sum to p or more; `min_p` those whose probability is at least min_p times the greatest. One is drawn by adding
-    Gumbel's noise and taking the greatest. The noise of a token depends on the row's key, the position and the token's
-    id, not on the filters: row r has its own key where the key is (..., 2), and `fold_in(key, r)` of a single key,
-    and `fold_in(that, position)` draws.
+    The steps, in this order, as in Transformers: for the tokens in `previous` (..., n), of which the first
+    `previous_count` count, `repetition_penalty` divides positive logits and multiplies the others. `logit_bias`,
+    (vocabulary,) or (..., vocabulary), is added. Each token in `previous` loses `frequency_penalty` for each time that
+    it occurs there, and `presence_penalty` once. The logits are divided by the temperature. `top_k` keeps the k
+    greatest logits, of equal ones those of lower id; `top_p` keeps of these the fewest, greatest first, whose
+    probabilities sum to p or more; `min_p` keeps those whose probability is at least min_p times the greatest. One is
+    drawn by adding Gumbel's noise and taking the greatest. The noise of a token depends on the row's key, the position
+    and the token's id, not on the filters. A key (..., 2) has a key for each row; with a single key, row r uses
+    `fold_in(key, r)`. Of the row's key, `fold_in(row_key, position)` is the key that draws.
 
     Shape: logits (..., vocabulary) give (...); each parameter is a number or a tensor that broadcasts to (...), so that
     another value compiles nothing. An int `top_k` costs less than a tensor, which sorts the row. Dtype: logits a
     float, computed in f32; the key, position, top_k, previous and previous_count i32; gives i32. Gradient: none.
 
     Numerics: the same ids on every device for the same bits of logits. The noise and the probabilities are made of
-    operations that are exact or rounded once, in a fixed order; probabilities are integers, 2⁴⁰ for the greatest, which
-    sum in any order to the same. p and min_p are rounded down to multiples of 2⁻²⁴. Magnitudes below 2⁻¹⁰⁰ count as 0.
+    operations that are exact or rounded once, in a fixed order; probabilities are integers, 2⁴⁰ for the greatest, whose
+    sum is the same in any order. p and min_p are rounded down to multiples of 2⁻²⁴. Magnitudes below 2⁻¹⁰⁰ count as 0.
 
     A logit of NaN or -infinity is never drawn; where +infinity occurs, one of those is. A row without another logit
     gives -1. A temperature of 0 takes the greatest logit, of equal ones the first. Ids in `previous` outside the
@@ -89,7 +89,7 @@ def sample(
     x = cast_to(reshape(logits, (rows, n)), f32)
 
     def checked(what: str, value: TensorLike, dtype: DType, low: float, high: float) -> Tensor:
-        """A parameter as one number for each row, or for all."""
+        """A parameter as one number for each row, or one for all rows."""
         if not isinstance(value, Tensor) and np.ndim(value) == 0:
             number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
             if not number or (dtype == i32 and not is_index(value)) or not low <= value <= high:
@@ -183,7 +183,7 @@ def _penalized(x: Tensor, penalty: Tensor) -> Tensor:
 
 
 def _bias(x: Tensor, bias: TensorLike, lead: tuple[int, ...]) -> Tensor:
-    """What is added to the logits, (rows or 1, vocabulary)."""
+    """The bias that is added to the logits, as (rows or 1, vocabulary)."""
     given = tensors(_OP, x, bias)[1]
     if not given.dtype.is_float:
         raise DTypeError(f"{_OP}: logit_bias is {given.dtype}; expected a float")
@@ -216,7 +216,7 @@ def _picked(
     """The index of the pick in each row of x. With `ids`, which name its tokens, x is in descending order."""
     greedy = apply("logical_not", heat >= _LEAST)
     top = max(x, axis=-1, keepdims=True)
-    # Equal logits have distance 0, infinite ones too; an infinite distance stays infinite at every temperature.
+    # Equal logits, also infinite ones, have distance 0; an infinite distance stays infinite at every temperature.
     behind = where(x >= top, 0.0, (top - x) / minimum(where(greedy, 1.0, heat), _HOTTEST))
     behind = where(behind < _LEAST, 0.0, behind)
     kept = x > -math.inf

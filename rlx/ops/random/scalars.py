@@ -1,4 +1,4 @@
-"""The NumPy definitions of the primitives that random numbers are made of; `device_code/random32.h` has the same steps.
+"""NumPy's definitions of the primitives that random numbers are made of; `device_code/random32.h` has the same steps.
 
 Each is a fixed sequence of operations that are exact or rounded once (integers that wrap, f32 additions and
 multiplications that nothing contracts), so every device gives the same bits.

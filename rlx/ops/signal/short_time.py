@@ -1,4 +1,4 @@
-"""ShortTimeFFT: a window, a hop and what follows from them, with scipy.signal's calls."""
+"""ShortTimeFFT: transforms with a window and a hop, with scipy.signal's methods."""
 
 from __future__ import annotations
 

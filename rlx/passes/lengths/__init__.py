@@ -1,4 +1,4 @@
-"""Programs for lengths that vary: one padded program for each bucket of them."""
+"""Programs for lengths that vary: one padded program for each bucket of lengths."""
 
 from rlx.passes.lengths import rules as rules
 from rlx.passes.lengths.axes import Refused as Refused

@@ -1,4 +1,4 @@
-"""Whether the graphs of one function, traced at different lengths, are the same program, and where they differ."""
+"""Compares graphs of one function, traced at different lengths: whether they are one program, or where they differ."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rlx.ir import Graph, Node, Tensor
 
 
 def difference(a: Graph, b: Graph) -> str | None:
-    """The first difference in structure between two graphs, which is their nodes and the tensors these read; None if
-    there is none. Attributes, values and lengths are not compared."""
+    """The first difference between two graphs in their ops or in which tensors the nodes read; None if there is none.
+    Attributes, values and lengths are not compared."""
     if len(a.nodes) != len(b.nodes):
         return f"{len(a.nodes)} nodes beside {len(b.nodes)}"
     places: dict[int, tuple[int, int]] = {}

@@ -1,8 +1,8 @@
-"""Layouts of padded tensors: which part of each axis holds the values of a tensor of the true lengths.
+"""Layouts of padded tensors: which elements of each axis are those of the tensor at its true lengths.
 
-An axis is a product of factors, in row-major order. A fixed factor has one length in every program; of a padded one the
-first `true` elements count and the others hold anything. So (batch, time, 4) reshaped to (batch · time, 4) has a first
-axis of two factors, whose true elements need not stand together.
+An axis is a product of factors, in row-major order. A fixed factor has one length in every program; of a padded factor
+the first `true` elements count, and the others may hold any value. So (batch, time, 4) reshaped to (batch · time, 4)
+has a first axis of two factors, whose true elements need not be contiguous.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from rlx.ir import Graph
 from rlx.records import Record, field, replace
 
-# Reads a number of a graph that was traced for the true lengths.
+# A function that reads a number from a graph that was traced for the true lengths.
 Reading = Callable[[Graph], int]
 
 
@@ -24,9 +24,9 @@ class Refused(Exception):
 class Factor(Record):
     """A part of an axis: `size` elements in the padded program.
 
-    `true` is None for a fixed one; else how many count under each of the lengths that the program is made from, and
-    `reading` finds that number in any other graph. `uniform`: all elements are equal, so that they may be those of any
-    other layout of as many elements."""
+    `true` is None for a fixed factor; else it has the number of elements that count at each of the lengths that the
+    program is made from, and `reading` finds that number in any other graph. `uniform`: all elements are equal, so
+    that the factor fits any other layout with as many elements."""
 
     size: int
     true: tuple[int, ...] | None = None
@@ -51,7 +51,7 @@ def is_varying(layout: Layout) -> bool:
 
 
 def is_prefix(axis: Axis) -> bool:
-    """Whether the true elements come first, so that their places are those in a program of the true length."""
+    """Whether the true elements come first, so that they have the same indices as in a program of the true length."""
     return all(f.true is None for f in axis[1:])
 
 

@@ -40,12 +40,12 @@ Array = npt.NDArray[Any]
 
 
 class Unlike(Exception):
-    """A length whose graph is not the padded program; the message says where they differ."""
+    """Raised for a length whose graph is not the padded program; the message says where they differ."""
 
 
 class Given(Record, frozen=False):
-    """An input whose value depends on the lengths: `reading` finds it in the graph of the true lengths. `alike` are
-    readings that must give the same value."""
+    """An input whose value depends on the lengths: `value` computes it from the graph of the true lengths. `alike` are
+    other readings, which must agree with it."""
 
     tensor: Tensor
     value: Callable[[Graph], Array]
@@ -55,8 +55,8 @@ class Given(Record, frozen=False):
 class Fit(Record):
     """A padded program at given lengths: its inputs besides the caller's arrays, and the true part of its results.
 
-    `inputs` holds the padded shape of each input; `outputs` the factors of each output's axes and how many elements
-    of each count."""
+    `inputs` has the padded shape of each input; `outputs`, for each output's axes, each factor's size and the number of
+    its elements that count."""
 
     feeds: dict[str, Array]
     inputs: dict[str, tuple[int, ...]]
@@ -91,7 +91,7 @@ def _true_part(array: Any, axes: tuple[tuple[tuple[int, int], ...], ...]) -> Any
 
 
 class Padded(Record, frozen=False):
-    """A graph whose inputs may be padded, with what a run needs to know of it.
+    """A graph whose inputs may be padded, and the data for running it.
 
     `plain` is the graph of the bucket's size. `source` is `plain` with the nodes `expanded` decomposed; `graph` was
     made from it. `masks` names the nodes that a mask was put before."""
@@ -107,7 +107,7 @@ class Padded(Record, frozen=False):
     masks: list[str]
 
     def fit(self, graph: Graph) -> Fit:
-        """What a run needs at the lengths for which this graph was made. Raises: Unlike."""
+        """The data of a run at the lengths for which `graph` was traced. Raises: Unlike."""
         if difference(self.plain, graph) is not None:
             again, graph = alike(self.plain, graph)
             compare(self.plain, again)
@@ -221,10 +221,11 @@ class _Decompose(Exception):
 
 
 class Maker:
-    """Makes one padded graph, node by node: of a program, or of a body of a control op in one.
+    """Makes one padded graph, node by node: of a program, or of a control op's body in one.
 
-    `root` and `roots` are the programs, in which `find` finds the graph that this one makes; a body also has the maker
-    `outer` of the graph around, and the `layouts` of its inputs and captures, by name. Its lengths are captures."""
+    `root` and `roots` are the program traced at the bucket's size and at other lengths; `find` returns the graph in
+    them that is padded here. For a body, `outer` is the maker of the graph around it, and `layouts` has the layouts of
+    its inputs and captures by name; it gets numbers that depend on the lengths as captures."""
 
     def __init__(
         self,
@@ -312,7 +313,7 @@ class Maker:
                 raise Refused(f"the state {name!r} takes a value of unknown length")
         graph = self.new.finish()
         for name, t in self.source.outputs.items():
-            if is_index(name):  # a row of the padding must not fail the check
+            if is_index(name):  # rows of padding must not fail the check of indices
                 layout = self.layouts[t.id]
                 graph.outputs[name] = self.masked(graph.outputs[name], layout, range(t.ndim), 0, t.node)
         return graph

@@ -1,4 +1,4 @@
-"""Site: one node of the graph that is made to run on padded tensors, as its rule sees it; and the table of rules."""
+"""Site: a node that is made to run on padded tensors, as the rule of its op sees it; and the table of rules."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ class Site:
         return self.maker.find(graph).nodes[self.at]
 
     def require(self, reading: Callable[[Node], Any], what: str) -> None:
-        """Demands that this node's counterparts for all lengths, later ones too, agree. Raises: Refused."""
+        """Requires that the reading is the same for all lengths, those of later runs included. Raises: Refused."""
         self.maker.require(self.read(reading), what)
 
     def agrees(self, reading: Callable[[Node], Any]) -> bool:
-        """Whether the lengths known so far agree; `require` it where something is built on that."""
+        """Whether the reading is the same for the lengths known so far; a rule that relies on it calls `require`."""
         return self.maker.agrees(self.read(reading))
 
     def made(self, output: int, axis: int, uniform: bool = False) -> Axis:
@@ -91,7 +91,7 @@ class Site:
         reading = self.read(lambda node: node.outputs[output].shape[axis])
         true = self.maker.true(reading)
         if all(n == size for n in true):
-            # Fixed under the lengths known so far; another length is found by the check of shapes.
+            # The length is the same so far; the check of shapes notices a run for which it differs.
             return (Factor(size),)
         return (Factor(size, true, reading, uniform),)
 
@@ -118,11 +118,11 @@ class Site:
         return self.new.graph.constant(value, dtype)
 
     def number(self, reading: Callable[[Graph], int]) -> Tensor:
-        """A number that each length gives anew, i32 of rank 0."""
+        """A scalar i32 whose value depends on the lengths of a run."""
         return self.maker.number(reading)
 
     def vector(self, size: int, value: Callable[[Graph], Array], dtype: DType = i32) -> Tensor:
-        """Integers that each length gives anew."""
+        """A vector of integers whose values depend on the lengths of a run."""
         return self.maker.given((size,), dtype, value)
 
     def length(self, i: int, axis: int) -> Tensor:
@@ -143,7 +143,7 @@ class Site:
         return self.maker.mask(axis)
 
     def masked(self, i: int, axes: Iterable[int], value: Any) -> Tensor:
-        """An input with `value` for the padding of these axes, whatever stood there."""
+        """An input with its padding along these axes replaced by `value`."""
         return self.maker.masked(self.inputs[i], self.layouts[i], axes, value, self.node)
 
     def repeat(self, inputs: Mapping[int, Tensor], *layouts: Layout) -> Made:

@@ -21,7 +21,7 @@ DECODERS = (
 )  # fmt: skip
 ARCHITECTURES = (*DECODERS, *ENCODERS)
 IDS = [i * 7 % WORDS for i in range(40)]
-CAT = [2, 5, 7, 15, 20, 5, 14, 10, 29, 3]  # what an encoder is asked
+CAT = [2, 5, 7, 15, 20, 5, 14, 10, 29, 3]  # the tokens that encoders are run on
 TOKENIZER: dict[str, Any] = {
     "tokenizer.ggml.model": "t5",
     "tokenizer.ggml.tokens": ["<pad>", "</s>", "<unk>", *(f"x{i}" for i in range(3, WORDS))],
@@ -90,7 +90,7 @@ def _linear(arch: str, layer: int) -> dict[str, tuple[int, ...]]:
 
 
 def _vectors(arch: str, layer: int) -> dict[str, tuple[int, ...]]:
-    """What else a layer has, with the ends of the names."""
+    """A layer's other tensors, by full names."""
     head = {"attn_q_norm.weight": (SIZE,), "attn_k_norm.weight": (SIZE,)}
     before: dict[str, tuple[int, ...]] = {"attn_norm.weight": (D,), "ffn_norm.weight": (D,)}
     after = {"post_attention_norm.weight": (D,), "post_ffw_norm.weight": (D,)}

@@ -21,6 +21,7 @@ from rlx.formats.huggingface import ModelFolder
 from rlx.models import load
 from rlx.models.language.model import load_folder
 from tests.models.language import peft_adapters, tiny
+from tests.models.language.tiny import nmse
 from tests.models.tiny import formula
 
 SMALL = ("self_attn.q_proj", "self_attn.v_proj")
@@ -55,10 +56,6 @@ def merged(held: dict[str, Any], arrays: dict[str, Any], scale: float) -> dict[s
             a, b = (arrays[f"{bare}.lora_{which}.weight"].astype(np.float64) for which in "AB")
             made[name] = held[name] + scale * (b @ a)
     return made
-
-
-def nmse(got: Any, want: Any) -> float:
-    return float(((got - want) ** 2).sum() / (want**2).sum())
 
 
 @pytest.mark.sample(vulkan=0)

@@ -17,6 +17,7 @@ from rlx.formats.gguf.to_folder import gguf_to_folder
 from rlx.models import load
 from rlx.models.language.architectures import architecture_of
 from rlx.models.language.config import Fields
+from tests.models.language.tiny import nmse
 from tests.models.tiny import formula
 
 F64 = npt.NDArray[np.float64]
@@ -216,10 +217,6 @@ def logits(tokens: list[int], experts: bool = False) -> F64:
         after = norm(x, f"{p}.post_attention_layernorm")
         x = x + (mixed_experts if experts else mlp)(after, f"{p}.mlp")
     return np.asarray(norm(x, "norm") @ w["embed_tokens.weight"].T)
-
-
-def nmse(got: Any, want: F64) -> float:
-    return float(((got - want) ** 2).sum() / (want**2).sum())
 
 
 @pytest.mark.late("vulkan")

@@ -39,6 +39,7 @@ from rlx.ops.rope.scaling import LinearScaling
 from rlx.packed import PackedArray
 from rlx.runtime import Store
 from tests.models.language import tiny
+from tests.models.language.tiny import nmse
 
 FAMILIES = {"llama": tiny.LLAMA, "gemma2": tiny.GEMMA}
 
@@ -47,10 +48,6 @@ FAMILIES = {"llama": tiny.LLAMA, "gemma2": tiny.GEMMA}
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     base = tmp_path_factory.mktemp("language")
     return {name: tiny.write_language_model(base / name, config, text=True) for name, config in FAMILIES.items()}
-
-
-def nmse(got: Any, want: Any) -> float:
-    return float(((got - want) ** 2).sum() / (want**2).sum())
 
 
 @pytest.mark.parametrize("family", FAMILIES)

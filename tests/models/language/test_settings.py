@@ -29,6 +29,7 @@ from rlx.ops.rope.scaling import (
     YarnScaling,
 )
 from tests.models.language import families, settings_sweep, tiny
+from tests.models.language.tiny import nmse
 from tests.models.speech import tiny as speech
 
 TIED = {**tiny.LLAMA, "tie_word_embeddings": True}
@@ -38,10 +39,6 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
 LONG = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
 OSS = {"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 5, "head_dim": 8}
 ORIGINAL = "original_max_position_embeddings"
-
-
-def nmse(got: Any, want: Any) -> float:
-    return float(((got - want) ** 2).sum() / (want**2).sum())
 
 
 def attention(config: dict[str, Any]) -> Attention:

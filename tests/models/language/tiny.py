@@ -28,6 +28,11 @@ GEMMA: dict[str, Any] = {
 TOKENS = np.array([3, 17, 17, 42, 5, 58, 31, 8, 9, 10, 22, 46, 3, 51, 0, 29, 33, 12, 7, 40, 41], np.int32)
 
 
+def nmse(got: Any, want: Any) -> float:
+    """The squared errors' sum, relative to the sum of squares."""
+    return float(((got - want) ** 2).sum() / (want**2).sum())
+
+
 def shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the weights, written out from the published format."""
     d, wide, size = config["hidden_size"], config["intermediate_size"], config["head_dim"]

@@ -45,8 +45,8 @@ class ByteRanges:
 
 
 class Placed(NamedTuple):
-    """The indices of the steps before which a full barrier is recorded; of those that run aside, beside the steps that
-    follow them; and, by index, the step aside that a step waits for, with all that ran aside before it."""
+    """`barriers`: the indices of the steps before which a full barrier is recorded. `aside`: those of the steps that
+    run beside the steps after them. `awaited`: for a step that waits for steps aside, the last one of these."""
 
     barriers: frozenset[int]
     aside: frozenset[int]
@@ -54,19 +54,19 @@ class Placed(NamedTuple):
 
 
 def place_barriers(steps: Sequence[Step]) -> frozenset[int]:
-    """The indices of the steps before which a full barrier is recorded, where no step runs aside.
+    """The indices of the steps before which a full barrier is recorded, if no step runs aside.
 
-    A step needs one where it reads what a step since the last barrier wrote, or writes what one read or wrote. Taking
-    each barrier as late as possible gives the fewest for this order of steps. The boundaries of a run are not among
-    them: a recording begins with a barrier and ends with a fence, which order it against all other runs and the host.
+    A step needs a barrier if it reads bytes that a step since the last barrier wrote, or writes bytes that one read or
+    wrote. Placing each barrier as late as possible gives the fewest for this order of steps. The boundaries of a run
+    need none: a recording begins with a barrier and ends with a fence, which order it against other runs and the host.
     """
     return placed(steps, lambda step: False).barriers
 
 
 def placed(steps: Sequence[Step], may_run_aside: Callable[[Step], bool]) -> Placed:
-    """The barriers as `place_barriers` says, and which steps run aside: those that may, unless the next step depends on
-    them. Steps aside run in their order. While one of them runs, all that may follow it there, so that they stay in
-    order among each other."""
+    """The barriers, as in `place_barriers`, and the steps that run aside: those that may, unless the next step depends
+    on them. Steps aside run in their own order: while one has not been waited for, all others that may run aside do, so
+    that none overtakes it."""
     written, touched = ByteRanges(), ByteRanges()
     barriers: set[int] = set()
     awaited: dict[int, int] = {}
@@ -97,7 +97,7 @@ def placed(steps: Sequence[Step], may_run_aside: Callable[[Step], bool]) -> Plac
 
 
 def _depends(step: Step, before: Step) -> bool:
-    """Whether a step has to wait for one before it."""
+    """Whether a step has to wait for an earlier one."""
     return any(a.overlaps(b) for a in before.writes for b in (*step.reads, *step.writes)) or any(
         a.overlaps(b) for a in before.reads for b in step.writes
     )

@@ -27,7 +27,7 @@ from rlx.backends.gpu.program.steps import (
 from rlx.dtypes import i32
 from rlx.ir import expr as ex
 
-# Elements up to which a launch may join a batch. A larger one takes longer than several launches cost, and at its
+# The most elements of a launch in a batch. A larger launch takes so long that its overhead does not matter, and at its
 # original position its input may still be in a cache.
 MAX_ELEMENTS = 1 << 22
 MIN_COPIES = 4  # fewer copies would gain less as one launch than compiling its kernel costs
@@ -38,8 +38,8 @@ _MOVE = TreeKernel((ex.arg(0, i32),), (_WORD,), (_WORD,), 0)
 
 @dataclass(frozen=True, slots=True)
 class _StepGroup:
-    """Steps that run as one, by their numbers in the given order. Groups of equal keys may be joined; a key of None
-    joins none."""
+    """Steps that run as one, by their numbers in the given order. Groups with equal keys may be joined, those with the
+    key None never."""
 
     steps: tuple[int, ...]
     key: Hashable

@@ -18,7 +18,7 @@ from rlx.ir import Graph
 from rlx.ops.control.steps import cost_of
 
 # Products of at most this many multiplications use a kernel of rlx: a library call takes the host some 15 µs longer
-# than a launch, more than the device can gain by it.
+# than a launch, more than its faster kernel saves.
 SMALL_PRODUCT = 1 << 22
 
 Memory = Sequence[tuple[Buffer, int]]

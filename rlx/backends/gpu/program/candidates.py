@@ -1,4 +1,5 @@
-"""A choice as data: candidates are frozen records with a cost, one function chooses among them, tests override it."""
+"""Choices between algorithms as data: candidates are frozen records with a cost, one function chooses, tests override.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +33,9 @@ C = TypeVar("C", bound=Candidate)
 
 
 class Choose(Protocol):
-    """Chooses one of the candidates for a problem: a record of all that they depend on besides the target or, where one
-    record serves several choices, a tuple of a word and the record. A tuner may also return a candidate with other
-    sizes (`dataclasses.replace`)."""
+    """Chooses one of the candidates for a problem. The problem is a record of everything besides the target that the
+    candidates depend on, or, where several choices share a record, a tuple of a word and the record. A tuner may also
+    return a candidate with other sizes."""
 
     def __call__(self, problem: Hashable, candidates: Sequence[C], /) -> C: ...
 
@@ -46,8 +47,7 @@ def cheapest(problem: Hashable, candidates: Sequence[C], /) -> C:
 
 def text_of(record: object) -> str:
     """A problem or a candidate as a line of text that is the same in every process: the family or the algorithm, then
-    the fields that are neither zero nor absent, without the cost. Different candidates of a problem have different
-    lines."""
+    the fields that are neither zero nor None, without the cost. Two candidates for a problem have different lines."""
     if isinstance(record, tuple):
         word, problem = record
         family, _, rest = text_of(problem).partition(" ")

@@ -23,7 +23,7 @@ def groups_for(ctx: Lowering, n: int) -> tuple[int, int, int]:
 
 
 def cast_ref(ctx: Lowering, ref: Ref, source: DType, target: DType, n: int) -> Ref:
-    """n elements of dtype `source` as `target`: the same bytes where the dtypes are equal, else workspace."""
+    """n elements of dtype `source` as `target`: `ref` itself where the dtypes are equal, else a copy in workspace."""
     if source == target:
         return ref
     result = ctx.scratch(n * target.itemsize)
@@ -58,5 +58,5 @@ def native(node: Node, features: frozenset[str], with_f64: bool = False) -> bool
 
 
 def quads(*refs: Ref, itemsize: int) -> int:
-    """1 if four elements may be read at once at each of these addresses, else 0."""
+    """1 if all these addresses are aligned for loads of four elements, else 0."""
     return int(all(ref.offset % (4 * itemsize) == 0 for ref in refs))

@@ -281,8 +281,8 @@ class GpuExecutable:
         return [(r, self._arena) for r in own] + [x for e in self._bodies() for x in e.recordings]
 
     def along(self, order: Sequence[int], before: Sequence[Row], after: Sequence[Row]) -> Recorded | None:
-        """A single recording that holds the steps once per index of `order`, each time with the copies of rows before
-        and after them. None if it would be too long, or if host calls or control ops cut the steps."""
+        """A single recording of the steps, repeated for each index of `order` with that index's copies of rows before
+        and after. None if it would be too long, or if host calls or control ops cut the steps."""
         each = len(self.steps) + len(before) + len(after)
         if not 0 < len(order) * each <= MAX_STEPS or len(self.recorded) != len(self._pieces):
             return None
@@ -469,7 +469,7 @@ class _HostPiece:
 
     def launch(self) -> None:
         for view in self._views:
-            view()  # raises if the memory was closed: it must no longer be accessed
+            view()  # raises if the memory was closed
         for load in self._loads:
             load()
         self._work()

@@ -1,4 +1,4 @@
-"""Which tensors of a program are stored with channels last: a memory layout that the graph does not know of.
+"""Chooses the tensors of a program that are stored with channels last, a memory layout that the graph does not show.
 
 Convolutions by matrix instructions read and write channels last. Tensors between them, and between ops that work in
 either layout (elementwise ops and pools), are then stored as (N, *S, C). Inputs and outputs of the program, weights,
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class Maker(NamedTuple):
-    """An op that gains if some of its tensors (`images`; by default its first input and its output) have channels last,
-    provided that `takes(ctx, node, wished)`. `wished`: assume that they have."""
+    """An op that is faster if some of its tensors (`images`; by default its first input and its output) have channels
+    last, provided that `takes(ctx, node, wished)`. `wished`: assume that they have."""
 
     takes: Callable[[Lowering, Node, bool], bool]
     images: Callable[[Node], Sequence[Tensor]] = lambda node: (node.inputs[0], node.output)

@@ -1,4 +1,4 @@
-"""Lowering: a planned graph becomes steps. Written once for both GPUs; each op family registers its rules.
+"""Lowering: turns a planned graph into steps. It is written once for both GPUs; each op family registers its rules.
 
 A rule is `rule(ctx: Lowering, node: Node) -> None` and appends steps through `ctx`. It is registered with
 `@lowers("softmax", when=predicate)`; `when(node, features)` says whether the device can run this node natively, and
@@ -133,7 +133,7 @@ class Lowering:
     """The context of lowering rules: it provides refs of tensors, argument blocks, workspace and grids, and collects
     steps.
 
-    `target` describes the device; it chooses by `chooser`, which records the decisions. `precision` is the session's.
+    `target` describes the device; its `choose` is `chooser`, which records decisions. `precision` is the session's.
     """
 
     def __init__(
@@ -284,10 +284,10 @@ class Lowering:
             self.steps.append(Copy(source, target, self._label))
 
     def make_at(self, tensor: Tensor, target: Ref) -> bool:
-        """Lets the step that makes a tensor write it to `target`, into which its only reader, the current node, would
-        copy it. Returns whether it does: not where the tensor has other readers or shares its bytes with another one,
-        where several steps make it or one leaves some of its bytes as they were, or where a step since then uses the
-        target."""
+        """Makes the step that computes a tensor write it to `target`, so that the current node need not copy it there.
+
+        Returns False, and changes nothing, if the tensor has other readers or shares its bytes with another tensor, if
+        several steps write it or one does not write all of it, or if a step since then uses the target."""
         source = self.ref(tensor)
         readers = self.readers.get(tensor.id, [])
         aligned = source.offset % _SAME_ALIGNMENT == target.offset % _SAME_ALIGNMENT
@@ -356,8 +356,8 @@ class Lowering:
 
 
 def _written_to(step: Step, source: Ref, target: Ref) -> Step | None:
-    """The step with `target` in place of `source` among what it writes, or None where it writes another range, or in
-    place through the pointer by which it reads."""
+    """The step writing to `target` instead of `source`. None if it writes another range too, or writes through a
+    pointer by which it also reads."""
     if source not in step.writes:
         return None
     if isinstance(step, Gemm):

@@ -112,8 +112,8 @@ class _Body(ABC):
         self.texts: list[str] = []
 
     def _sources(self) -> list[Expr]:
-        """What a sweep reads of a row: the inputs' elements or, if several inputs are used only through one node, that
-        node."""
+        """The values that a sweep reads of a row: the inputs' elements or, if several inputs are used only through one
+        node, that node."""
         roots = [e.args[0] for e in self.nodes if e.prim in _SWEPT or e.prim == _FIRST]
         roots += [t for t in self.trees if t in self.varying]
 
@@ -476,9 +476,9 @@ class _Rows(_Body):
         return f"{v} = {self.combine(e)}_of({self.combine(e)}4({quad}), {v});"
 
     def joined(self) -> dict[Expr, Expr]:
-        """The sums of exponentials of what lies below a row's greatest element, by that element: one sweep finds both.
+        """The sums of exp(x - max) over rows, by the node of their maximum: one sweep computes both.
 
-        Only where what is read beyond the row's end adds nothing to such a sum."""
+        Only if the values read beyond a row's end add nothing to the sum."""
         joined: dict[Expr, Expr] = {}
         sums = (e for e in self.nodes if e.prim == _PARTED and e.args[0].prim == "exp" and self.beyond == -math.inf)
         for e in sums:
@@ -489,7 +489,7 @@ class _Rows(_Body):
         return joined
 
     def risen(self, e: Expr, total: Expr | None, at: Mapping[Expr, str]) -> list[str]:
-        """The statements of a reduction, with those of the sum that is joined to it."""
+        """The statements of a reduction; for a maximum, with those of the sum that is joined to it."""
         if total is None:
             return [self.reduced(e, at, False)]
         best, v = self.names[e], self.names[total]

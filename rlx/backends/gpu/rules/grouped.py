@@ -19,7 +19,7 @@ from rlx.backends.gpu.gemm.kernels import MMA_CONSTANTS, PAIRS, TILE_CONSTANTS, 
 from rlx.backends.gpu.gemm.launch import add_up, product, slice_constants
 from rlx.backends.gpu.gemm.operands import Epilogue, Operand, ProductCall
 from rlx.backends.gpu.gemm.product import Product
-from rlx.backends.gpu.program.casts import fits, stores
+from rlx.backends.gpu.program.casts import native
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Arg
@@ -77,12 +77,7 @@ MATMUL_GROUPED64 = declare(
 _SIDE64 = 16  # rows and columns of a tile of f64
 
 
-def _native(node: Node, features: frozenset[str], with_f64: bool = True) -> bool:
-    tensors = (*node.inputs, *node.outputs)
-    return all(stores(t.dtype, features, with_f64) for t in tensors) and fits(*(t.type for t in tensors))
-
-
-@lowers("grouped_matmul", "grouped_matmul_grad", when=_native)
+@lowers("grouped_matmul", "grouped_matmul_grad", when=partial(native, with_f64=True))
 def lower_grouped(ctx: Lowering, node: Node) -> None:
     """Tiles whose workgroups find their rows by adding up `sizes`: only the run tells how many rows an expert has."""
     y = node.output
@@ -139,7 +134,7 @@ def _tiles(by_sum: bool, sizes: tuple[int, int, int], experts: int, sides: tuple
     return slots * math.ceil(n / sides[1])
 
 
-@lowers("lora_matmul", when=partial(_native, with_f64=False))
+@lowers("lora_matmul", when=native)
 def lower_lora(ctx: Lowering, node: Node) -> None:
     """x @ w and (x @ a) @ b, each computed as a matmul into f32 workspace; their sum goes through the epilogue."""
     y = node.output

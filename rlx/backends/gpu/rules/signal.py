@@ -133,7 +133,7 @@ PEAKS = declare(
         variants={"T": ("f32", "f64", "f16", "bf16")},
     )
 )
-_WORKGROUPS_PER_UNIT = {16: 5, 32: 4}  # by the number of elements that a thread holds
+_WORKGROUPS_PER_UNIT = {16: 5, 32: 4}  # keys: the elements that a thread holds
 _SHARED_BYTES = 19 << 10  # a workgroup that exchanges one part at a time has this memory: 4736 floats and more
 _AT_ONCE_BYTES = 40 << 10  # both parts of the numbers are exchanged at once in so much shared memory
 

@@ -75,7 +75,7 @@ def qwen3_5(f: Fields) -> LanguageConfig:
 def _mixed(f: Fields, architecture: str) -> LanguageConfig:
     layers = f.count("num_hidden_layers", MOST_LAYERS)
     experts, dense = experts_of(f, layers, True, f.count("shared_expert_intermediate_size", MOST_INNER))
-    inner = f.count("intermediate_size", MOST_INNER, 1)  # of layers without experts; a model may have none
+    inner = f.count("intermediate_size", MOST_INNER, 1)  # only layers without experts use it; a model may have none
     return _read(Fields({**f.content, "intermediate_size": inner}, f.where), architecture, experts=experts, dense=dense)
 
 

@@ -1,4 +1,4 @@
-"""What becomes of padding, by family of ops: each module registers its rules when it is imported."""
+"""The rules for padding, by family of ops: each module registers its rules when it is imported."""
 
 from rlx.passes.lengths.rules import attention as attention
 from rlx.passes.lengths.rules import control as control

@@ -90,7 +90,7 @@ def _without(name: str) -> Callable[[Node], bool]:
 
 
 def _limit(site: Site, name: str) -> Callable[[Graph], Array]:
-    """A limit of each length, in the dtype of what is clipped."""
+    """A limit of a clip whose value depends on the lengths, in the dtype of the clipped tensor."""
     dtype = site.node.output.dtype
 
     def limit(graph: Graph) -> Array:
@@ -152,7 +152,7 @@ def scatter_elements(site: Site) -> Made:
 
 
 def _into(site: Site, layout: Layout, axis: int) -> Layout:
-    """The layout of what is scattered into, joined with that of the updates."""
+    """The result's layout: that of the updates, joined with that of the tensor they are scattered into, if any."""
     if len(site.layouts) < 3:
         return layout
     return tuple(joined([a, b], size_of(a)) for a, b in zip(layout, site.layouts[2], strict=True))

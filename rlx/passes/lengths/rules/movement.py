@@ -65,7 +65,7 @@ def slice_(site: Site) -> Made:
         if not is_fixed(axis):
             site.prefix(0, k)
         layout.append(site.made(0, k))
-        # What is cut off a padded result are true elements, which then lie where its padding is.
+        # A part that is cut off a padded axis has true elements, which then lie in the padding of the result.
         kept &= is_fixed(layout[-1])
         if site.agrees(part):
             site.require(part, f"{site.node.name} begins elsewhere on axis {k}")

@@ -245,7 +245,7 @@ class Code:
         return self._as(x, target.np)
 
     def _fit(self, x: Operand, target: DType) -> Operand:
-        """What NumPy's own copy rounds to `target` as `rlx.dtypes.rounded` does."""
+        """x, changed if needed so that NumPy's own conversion to `target` rounds as `rlx.dtypes.rounded` does."""
         wide = x.dtype.kind in "iuf" and x.dtype.itemsize >= 4 and x.dtype != f32.np
         return self.emit(_odd, x, dtype=f32.np, cost=3.0, shares=False) if wide and is_narrow(target.np) else x
 
@@ -282,7 +282,7 @@ def _scaled_erf(trees: Sequence[Expr]) -> list[Expr]:
 
 
 def write_places(start: int, target: Any) -> None:
-    """Writes the numbers of a block's elements, the first of which is number `start`."""
+    """Writes the indices of a block's elements; the first has the index `start`."""
     target[...] = places(start, target.shape)
 
 

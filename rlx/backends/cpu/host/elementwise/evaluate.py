@@ -83,8 +83,8 @@ def bind_trees(
 
 
 def _apart(ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> tuple[list[Array], list[Step]]:
-    """The inputs, of which those that overlap an output other than exactly are replaced by copies in scratch; and the
-    calls that copy these before anything is written."""
+    """The inputs, where those that partly overlap an output are replaced by copies in scratch; and the calls that make
+    the copies before anything is written."""
     kept: list[Array] = []
     before: list[Step] = []
     for a in ins:

@@ -383,7 +383,7 @@ def lower_attention_grad(ctx: Lowering, node: Node) -> None:
 
 
 def _form(of: Attention, chosen: MatrixGradient, word: str, refs: Sequence[Ref]) -> dict[str, str | int]:
-    """What both matrix kernels of a gradient are made of."""
+    """The variant words and constants of both matrix kernels of a gradient."""
     aligned = int(of.d % 8 == 0 and all(r.offset % 16 == 0 for r in refs))
     constants = {**of.constants(aligned), "SCORES": SCORES.index(chosen.scores)}
     if chosen.scores == "warpgroup":
