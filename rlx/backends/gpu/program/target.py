@@ -42,7 +42,7 @@ class MatrixUnits:
 
     `types`: the 16-bit types, none where there are no such instructions. `opaque`: which elements a thread holds is
     unspecified, so values between two products go through shared memory. `overlapped`: loads overlap with the
-    instructions. `warpgroups`: there are also instructions for four subgroups together, which read operands from shared
+    instructions. `tf32`: there are also instructions for matrices of f32 rounded to 11 bits. `warpgroups`: there are also instructions for four subgroups together, which read operands from shared
     memory (wgmma).
     """
 
@@ -50,6 +50,7 @@ class MatrixUnits:
     opaque: bool = True
     overlapped: bool = False
     warpgroups: bool = False
+    tf32: bool = False
 
 
 def matrix_types(features: frozenset[str], limits: Limits) -> frozenset[DType]:

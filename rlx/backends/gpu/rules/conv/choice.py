@@ -2,7 +2,7 @@
 
 Both are computed directly, with a thread or a workgroup for each element of the result, or by tiles of a matrix product
 whose columns are gathered from x (implicit GEMM). A convolution of halves may also use matrix instructions, with
-channels last in memory; so may one of f32, with operands split into parts of bf16. One with a 1-element window may use
+channels last in memory; so may one of f32, with operands split into parts of bf16 or rounded to tf32. One with a 1-element window may use
 the vendor's library.
 """
 
@@ -59,9 +59,9 @@ class Problem:
     """The properties on which the candidates depend. The convolution is seen as matrix products, one per group and
     phase: `products` is their number, each has `rows`, `columns` and `terms`. `size`: the elements of the result;
     `dtype`: the dtype it is computed in. `library`: whether it is a single contiguous product of operands of one dtype,
-    which a library can compute. `matrices`: the 16-bit dtype in which matrix instructions may multiply, or None. With
-    it, `units` is the number of units of eight channels in a row of weights, over all taps, and `moved` the number of
-    elements that must be transposed to channels last. `alone`: whether the convolution is depthwise. `parts`: into how
+    which a library can compute. `matrices`: the dtype in which matrix instructions may multiply, f32 for those of tf32,
+    or None. With it, `units` is the number of units of sixteen bytes in a row of weights, over all taps, and `moved` the
+    number of elements that must be transposed to channels last. `alone`: whether the convolution is depthwise. `parts`: into how
     many bf16 parts each f32 operand is split for matrix instructions, and `split` the number of elements that are
     split."""
 
@@ -178,7 +178,8 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
         result += _tiles(target, problem)
     if problem.matrices is not None and multiplies(target, problem.matrices):
         result += _matrices(target, problem)
-    if problem.alone and problem.matrices is not None and not problem.moved and not problem.parts:
+    halves = problem.matrices is not None and problem.matrices.is_half and not problem.parts
+    if problem.alone and halves and not problem.moved:
         result.append(Depthwise((0,)))
     return result
 
@@ -187,7 +188,7 @@ def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
     """Tiles of every size, number of parts and number of stages, with their estimated time, transpositions included. If
     nothing must be transposed they rank before the library, which applies no bias and no activation."""
     rank = 2 if p.moved or p.parts or not p.library else -1
-    before = (8 if p.parts else 4) * p.moved / _BYTES_PER_US + _MOVING_US if p.moved else 0.0
+    before = 2 * p.dtype.itemsize * p.moved / _BYTES_PER_US + _MOVING_US if p.moved else 0.0
     if p.parts:
         before += (4 + 2 * p.parts) * p.split / _BYTES_PER_US + _MOVING_US
     each = p.parts or 1
@@ -212,8 +213,10 @@ def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
         if p.parts:
             rate, stages = _PANEL_PARTS[p.parts][name]
         if each * stages * (high + wide) * _PANEL_DEPTH * 2 <= target.shared_bytes:
+            # Warpgroups read weights of tf32 rounded.
+            rounding = 0.0 if p.matrices is None or p.matrices.is_half else _LEAST_JOIN_US
             for time, chunk, split_k in _parts(target, p, (high, wide, _PANEL_DEPTH), rate, alone):
-                yield Matrices((rank, before + time), name, stages, chunk, split_k, True)
+                yield Matrices((rank, before + time + rounding), name, stages, chunk, split_k, True)
 
 
 def _library_time(target: Target, p: Problem) -> float:
@@ -247,9 +250,10 @@ def _stages(target: Target, slice_bytes: int, most: int = _STAGES) -> list[int]:
     return list(range(1, max(1, most) + 1))
 
 
-def multiplies(target: Target, half: DType) -> bool:
-    """Whether the device has matrix instructions for this type, and enough shared memory for a tile."""
-    return half in target.matrices.types and target.limits.shared_bytes >= _MATRIX_SHARED_BYTES
+def multiplies(target: Target, dtype: DType) -> bool:
+    """Whether the device has matrix instructions for this type, tf32 for f32, and enough shared memory for a tile."""
+    known = dtype in target.matrices.types if dtype.is_half else target.matrices.tf32
+    return known and target.limits.shared_bytes >= _MATRIX_SHARED_BYTES
 
 
 def _tiles(target: Target, p: Problem) -> Iterator[Tiles]:
