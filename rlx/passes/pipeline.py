@@ -26,6 +26,7 @@ from rlx.passes.recognize import recognize
 from rlx.passes.renew_last import renew_last
 from rlx.passes.rewriting import SupportOf, native_everywhere
 from rlx.passes.simplify import simplified, simplify
+from rlx.passes.sink_reshapes import sink_reshapes
 
 
 def optimize(
@@ -96,6 +97,8 @@ def optimize(
             stage("fuse_normed", lambda g: fuse_normed(g, support))
         stage("fuse_norms", lambda g: fuse_norms(g, support))
         stage("sink_casts", lambda g: sink_casts(g, support))
+        if launches:
+            stage("sink_reshapes", sink_reshapes)
         stage("fuse_groups", lambda g: fuse_groups(g, support, native, launches))
     stage("isolate_results", isolate_results)
     if fuse:

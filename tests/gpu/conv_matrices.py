@@ -4,8 +4,8 @@
         [--warpgroups] [--of halves f32 tf32]
 
 host: the CUDA text on the CPU. --warpgroups: by their instructions, in tiles t, m, l. --of: the cases of f32 in halves,
-or as they are at that precision, in tiles s and t (t and m by warpgroups); of tf32 on CUDA in all tiles. Prints the worst
-error of each candidate and dtype, and every case that fails.
+or as they are at that precision, in tiles s and t (t and m by warpgroups); of tf32 on CUDA in all tiles. Prints the
+worst error of each candidate and dtype, and every case that fails.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ def cuda_target(
         limits=limits,
         units=units,
         library=GemmLibrary(adds_bias),
-        # mma.sync: which elements a thread holds is documented (not opaque), and loads overlap with it. The devices that
-        # have matrices of bf16 have those of tf32.
+        # mma.sync: which elements a thread holds is documented (not opaque), and loads overlap with it. Where there are
+        # matrices of bf16, there are those of tf32.
         matrices=MatrixUnits(types, False, True, "wgmma" in features, bf16 in types),
         software=software,
         packs=not software,

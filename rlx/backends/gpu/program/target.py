@@ -42,8 +42,8 @@ class MatrixUnits:
 
     `types`: the 16-bit types, none where there are no such instructions. `opaque`: which elements a thread holds is
     unspecified, so values between two products go through shared memory. `overlapped`: loads overlap with the
-    instructions. `tf32`: there are also instructions for matrices of f32 rounded to 11 bits. `warpgroups`: there are also instructions for four subgroups together, which read operands from shared
-    memory (wgmma).
+    instructions. `warpgroups`: there are also instructions for four subgroups together, which read operands from shared
+    memory (wgmma). `tf32`: there are also instructions for matrices of f32 rounded to 11 bits.
     """
 
     types: frozenset[DType] = frozenset()

@@ -2,8 +2,8 @@
 
 Both are computed directly, with a thread or a workgroup for each element of the result, or by tiles of a matrix product
 whose columns are gathered from x (implicit GEMM). A convolution of halves may also use matrix instructions, with
-channels last in memory; so may one of f32, with operands split into parts of bf16 or rounded to tf32. One with a 1-element window may use
-the vendor's library.
+channels last in memory; so may one of f32, with operands split into parts of bf16 or rounded to tf32. One with a
+1-element window may use the vendor's library.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class Problem:
     phase: `products` is their number, each has `rows`, `columns` and `terms`. `size`: the elements of the result;
     `dtype`: the dtype it is computed in. `library`: whether it is a single contiguous product of operands of one dtype,
     which a library can compute. `matrices`: the dtype in which matrix instructions may multiply, f32 for those of tf32,
-    or None. With it, `units` is the number of units of sixteen bytes in a row of weights, over all taps, and `moved` the
-    number of elements that must be transposed to channels last. `alone`: whether the convolution is depthwise. `parts`: into how
-    many bf16 parts each f32 operand is split for matrix instructions, and `split` the number of elements that are
-    split."""
+    or None. With it, `units` is the number of units of sixteen bytes in a row of weights, over all taps, and `moved`
+    the number of elements that must be transposed to channels last. `alone`: whether the convolution is depthwise.
+    `parts`: into how many bf16 parts each f32 operand is split for matrix instructions, and `split` the number of
+    elements that are split."""
 
     rows: int
     columns: int

@@ -28,7 +28,14 @@ from rlx.backends.gpu.rules.conv.choice import (
     choose,
 )
 from rlx.backends.gpu.rules.conv.reading import Reading, backward_reading, forward_reading, window_meta
-from rlx.backends.gpu.rules.conv.units import in_parts, in_units, lies_last, multiplied, pixels_in_units, unit_of
+from rlx.backends.gpu.rules.conv.units import (
+    in_parts,
+    in_units,
+    lies_last,
+    multiplied,
+    pixels_in_units,
+    unit_of,
+)
 from rlx.backends.gpu.rules.movement import from_last
 from rlx.dtypes import DType, bf16, f16, f32, promote
 from rlx.ir import Node, Tensor, get_op

@@ -45,7 +45,7 @@ CONV_PARTS = declare(
 CONV_FOURS = declare(
     KernelDecl(
         "conv_fours",
-        about="y (n0, n1, n2, units) = elements of x rounded to tf32, `channels` of them `step` apart, in units of four.",
+        about="y (n0, n1, n2, units) = elements of x rounded to tf32, `channels` of them `step` apart, by fours.",
         grid="a thread for each unit, in groups of 256",
         args=(*reads(x="f32"), *writes(y="b16"), *uints("n0", "n1", "n2", "channels", "s0", "s1", "s2", "step")),
         constants={"NEAR": 1, "VECTORS": False},
