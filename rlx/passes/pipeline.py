@@ -27,6 +27,7 @@ from rlx.passes.renew_last import renew_last
 from rlx.passes.rewriting import SupportOf, native_everywhere
 from rlx.passes.simplify import simplified, simplify
 from rlx.passes.sink_reshapes import sink_reshapes
+from rlx.passes.split_norms import split_norms
 
 
 def optimize(
@@ -84,6 +85,7 @@ def optimize(
         if launches:
             from rlx.passes.share_means import share_means
 
+            stage("split_norms", lambda g: split_norms(g, support))
             stage("share_means", share_means)
         stage("simplify", lambda g: g if g is simple else simplify(g))
         stage("fuse_epilogues", lambda g: fuse_epilogues(g, support))
