@@ -8,13 +8,12 @@ import numpy as np
 
 from rlx.dtypes import DType, f32, promote
 from rlx.ir import Graph, Node, Rewriter, Tensor, get_op, rebuild
-from rlx.passes.fusion_groups import fusible
 from rlx.passes.rewriting import SupportOf, remove_dead
 
 
 def split_norms(graph: Graph, support: SupportOf) -> Graph:
-    """batch_norm of a variance that an elementwise node made, as in training, becomes elementwise nodes: rsqrt then
-    belongs to the launch that makes the variance, where its gradient finds it too."""
+    """batch_norm of a variance that the graph computes, as in training, becomes elementwise nodes: rsqrt then is not in
+    the launch over all elements, and the gradient finds it."""
     norm = get_op("batch_norm")
     if not any(node.op is norm for node in graph.nodes):
         return graph
@@ -41,6 +40,6 @@ def split_norms(graph: Graph, support: SupportOf) -> Graph:
 
 
 def _made(t: Tensor) -> bool:
-    while t.node.op.reshapes:
+    while t.node.op.reshapes or t.node.op.converts:
         t = t.node.inputs[0]
-    return fusible(t.node) and not t.node.op.declared
+    return t.node.op.leaf is None

@@ -17,6 +17,18 @@ void rlx_load(uint* r, const void* row, bool trans) {
     rlx_meet(-5);
 }
 
+// The nearest float that is not larger: matrix units cut off what a sum does not hold.
+static float rlx_cut(const double sum) {
+    const float near = float(sum);
+    uint bits;
+    std::memcpy(&bits, &near, 4);
+    if (__builtin_fabs(near) <= __builtin_fabs(sum) || !(__builtin_fabs(sum) < __builtin_inf())) return near;
+    bits -= 1u;
+    float less;
+    std::memcpy(&less, &bits, 4);
+    return less;
+}
+
 // Each row and each column is read once, and turned into numbers once, for all the sums that it is part of.
 template <float value(uint)> static void rlx_mma_of(float* c, const uint* a, const uint* b) {
     for (int i = 0; i < 4; i++) rlx_held_a[threadIdx.x][i] = a[i];
@@ -33,7 +45,7 @@ template <float value(uint)> static void rlx_mma_of(float* c, const uint* a, con
     for (uint e = 0; e < 4; e++) {
         double sum = c[e];
         for (uint k = 0; k < 16; k++) sum += x[e / 2u][k] * y[e % 2u][k];
-        c[e] = float(sum);
+        c[e] = rlx_cut(sum);
     }
     rlx_meet(-7);
 }
@@ -52,7 +64,7 @@ void rlx_mma_tf32(float* c, const uint* a, const uint* b) {
         for (uint k = 0; k < 8; k++)
             sum += double(rlx_tf32(rlx_held_a[warp + lane / 4u * 4u + k % 4u][e / 2u + k / 4u * 2u])) *
                    rlx_tf32(rlx_held_b[warp + (lane % 4u * 2u + e % 2u) * 4u + k % 4u][k / 4u]);
-        c[e] = float(sum);
+        c[e] = rlx_cut(sum);
     }
     rlx_meet(-7);
 }
@@ -86,7 +98,7 @@ static void rlx_wg_rows_of(const uint4* units, uint n, float* c, rlx_u64 a, rlx_
         for (uint h = 0; h < 2; h++) {
             double sum = more ? c[e + 2u * h] : 0.0;
             for (uint k = 0; k < 16; k++) sum += x[h][k] * y[k];
-            c[e + 2u * h] = float(sum);
+            c[e + 2u * h] = rlx_cut(sum);
         }
     }
 }
@@ -105,7 +117,7 @@ static void rlx_wg_columns_of(const uint4* units, uint n, float* c, const uint* 
         for (uint h = 0; h < 2; h++) {
             double sum = c[e + 2u * h];
             for (uint k = 0; k < 16; k++) sum += x[h][k] * y[k];
-            c[e + 2u * h] = float(sum);
+            c[e + 2u * h] = rlx_cut(sum);
         }
     }
     rlx_meet(-7);
@@ -130,7 +142,7 @@ void rlx_wg_held(const uint4* units, uint n, float* c, const uint* a, rlx_u64 b)
         for (uint h = 0; h < 2; h++) {
             double sum = c[e + 2u * h];
             for (uint k = 0; k < 8; k++) sum += x[h][k] * y[k];
-            c[e + 2u * h] = float(sum);
+            c[e + 2u * h] = rlx_cut(sum);
         }
     }
     rlx_meet(-7);

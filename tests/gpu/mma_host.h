@@ -1,5 +1,5 @@
 // The matrix instructions of bodies/mma.h on the host: what each lane of a warp holds and gets, after the PTX ISA
-// (ldmatrix, mma.m16n8k16, mma.m16n8k8). Sums in double, rounded once.
+// (ldmatrix, mma.m16n8k16, mma.m16n8k8). Sums in double, cut off once.
 #define RLX_ON_HOST 1
 void rlx_load(uint* r, const void* row, bool trans);
 #define rlx_ldmatrix(r, row) rlx_load(r, row, false)
