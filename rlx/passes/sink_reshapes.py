@@ -26,21 +26,24 @@ def _sunk(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Ten
     if node.output.type.nbytes > _MOST_BYTES or any(e.prim == "index" for e in linearize(node_trees(node))):
         return None
     numbers = [literal(t) is not None for t in inputs]
-    wide = [t for t, number in zip(inputs, numbers, strict=True) if not number]
-    if not wide or any(not t.node.op.reshapes or t.shape != shape or not _made(t.node.inputs[0]) for t in wide):
+    sources = {source(t).id: source(t) for t, number in zip(inputs, numbers, strict=True) if not number}
+    if not sources or any(not fusible(x.node) for x in sources.values()):
         return None
-    given = wide[0].node.inputs[0].shape
-    if any(t.node.inputs[0].shape != given for t in wide) or _sides(given) != _sides(shape):
+    given = next(iter(sources.values())).shape
+    if any(x.shape != given for x in sources.values()) or given == shape or _sides(given) != _sides(shape):
         return None
     if any(t.size != 1 or len(t.shape) > len(given) for t, number in zip(inputs, numbers, strict=True) if number):
         return None
-    operands = [t if number else t.node.inputs[0] for t, number in zip(inputs, numbers, strict=True)]
+    operands = [t if number else source(t) for t, number in zip(inputs, numbers, strict=True)]
     (y,) = new.add(node.op, operands, node.attrs, node.label)
     return new.add("reshape", (y,), {"shape": shape}, node.label)
 
 
-def _made(t: Tensor) -> bool:
-    return fusible(t.node) and not t.node.op.declared
+def source(t: Tensor) -> Tensor:
+    """The tensor that t is a reshape of, or t."""
+    while t.node.op.reshapes:
+        t = t.node.inputs[0]
+    return t
 
 
 def _sides(shape: tuple[int, ...]) -> list[int]:
