@@ -44,9 +44,16 @@
 #define SET_WORD(unit, c, w) ((uint*)&(unit))[c] = w;
 #endif
 // Matrix units cut off what a sum does not hold, so that their errors have one sign. Of parts, the products of 16 terms
-// therefore begin at zero: those of first parts by themselves, where little is cut off, the others, which are smaller by
-// 2^8, in a sum of their own. Additions that round add both to `acc`.
+// therefore begin at zero: of three, those of first parts by themselves, where little is cut off, the others, which are
+// smaller by 2^8, in a sum of their own. Additions that round add them to `acc`.
 #ifdef IN_PARTS
+#if PARTS > 2
+#define ADD_SMALL(i, j) SUMS_ADD(acc[(i) * MATRICES + j], small[j])
+#define SMALL small
+#else
+#define ADD_SMALL(i, j)
+#define SMALL great
+#endif
 #define BEGIN_SUMS                                 \
     SUMS great[MATRICES];                          \
     SUMS small[MATRICES];                          \
@@ -58,11 +65,11 @@
     if ((p) + (q) == 0u) {                         \
         MULTIPLY(great[j], ma, mb[j * PARTS + (q)]) \
     } else {                                       \
-        MULTIPLY(small[j], ma, mb[j * PARTS + (q)]) \
+        MULTIPLY(SMALL[j], ma, mb[j * PARTS + (q)]) \
     }
 #define END_SUMS(i)                                \
     UNROLL for (uint j = 0u; j < MATRICES; j++) {  \
-        SUMS_ADD(acc[(i) * MATRICES + j], small[j]) \
+        ADD_SMALL(i, j)                            \
         SUMS_ADD(acc[(i) * MATRICES + j], great[j]) \
     }
 #else

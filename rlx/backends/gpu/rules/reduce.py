@@ -85,6 +85,7 @@ FINITE_ALL = declare(
 _KIND: dict[str | None, int] = {"add": 0, "mul": 1, "max": 2, "min": 3}  # the kind by the primitive that joins elements
 _SERIAL = 64  # the most terms that a thread combines serially, before a tree combines the threads, if lines are split
 _LEAST_SERIAL = 16
+_MOST_PARTS = 32  # the most parts of an earlier stage that a thread joins
 _LONG = 1 << 16  # the longest row of one workgroup when there are enough rows to fill the device
 _WORKGROUPS_TO_FILL = 1024  # the number of workgroups that fills a device
 PLANES = 3  # planes of a Part of a float sum or product (bodies/extended.h)
@@ -235,12 +236,15 @@ def reduce_middle(
     terms = n // 8 if at_once == 1 else n
     places = inner // 2 if at_once == 2 else inner
     each = 8 if at_once == 1 else 4  # terms of a thread, so that its tree is a small part of its work
-    across = min(power(places), 32)
+    # The parts of an earlier stage are few: more threads along them spare a stage.
+    across = min(power(places), 8 if parts & 1 else 32)
     along = min(power(-(-terms // each)), THREADS // across) if terms > 4 else 1
     groups = math.ceil(outer / (THREADS // (across * along))) * math.ceil(places / across)
     chunk = part_of(n, along, groups)
     if groups >= _WORKGROUPS_TO_FILL:
         chunk = max(chunk, min(n, _LONG))
+    if parts & 1 and n <= along * _MOST_PARTS:
+        chunk = n
     splits = max(1, -(-n // chunk))
     chunk = max(1, -(-n // splits))  # parts of equal length
     if at_once == 1:

@@ -39,6 +39,8 @@ PANEL_TILES = {"t": (128, 64, 1.2e6, 0.5, 4), "m": (128, 128, 1.5e6, 0.6, 3), "l
 # have too few registers to add up their sums after every slice.
 _PARTS_RATES = {2: {"s": 0.2e6, "t": 0.27e6}, 3: {"s": 0.1e6, "t": 0.15e6}}
 _PANEL_PARTS = {2: {"t": (0.55e6, 2), "m": (0.68e6, 3)}, 3: {"t": (0.32e6, 2), "m": (0.39e6, 2)}}  # and their stages
+# The same rates for tf32, of which a slice has half as many terms.
+_TF32_RATES = {"t": 1.0e6, "m": 1.5e6, "l": 1.3e6}
 _PARTS_START_TERMS = 200
 _LIBRARY_RATE = 1.3e5  # multiply-adds of f32 per µs of a multiprocessor by the vendor's library
 _PANEL_DEPTH = 64
@@ -212,9 +214,10 @@ def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
             continue
         if p.parts:
             rate, stages = _PANEL_PARTS[p.parts][name]
+        halves = p.matrices is None or p.matrices.is_half
+        rate = rate if halves else _TF32_RATES[name]
         if each * stages * (high + wide) * _PANEL_DEPTH * 2 <= target.shared_bytes:
-            # Warpgroups read weights of tf32 rounded.
-            rounding = 0.0 if p.matrices is None or p.matrices.is_half else _LEAST_JOIN_US
+            rounding = 0.0 if halves else _LEAST_JOIN_US  # warpgroups read weights of tf32 rounded
             for time, chunk, split_k in _parts(target, p, (high, wide, _PANEL_DEPTH), rate, alone):
                 yield Matrices((rank, before + time + rounding), name, stages, chunk, split_k, True)
 
