@@ -38,7 +38,7 @@ PANEL_TILES = {"t": (128, 64, 1.2e6, 0.5, 4), "m": (128, 128, 1.5e6, 0.6, 3), "l
 # The same rates for operands split into parts, by the number of parts: multiply-adds of whole elements. Other tiles
 # have too few registers to add up their sums after every slice.
 _PARTS_RATES = {2: {"s": 0.2e6, "t": 0.27e6}, 3: {"s": 0.1e6, "t": 0.15e6}}
-_PANEL_PARTS = {2: {"t": (0.55e6, 2), "m": (0.68e6, 3)}, 3: {"t": (0.32e6, 2), "m": (0.39e6, 2)}}  # and their stages
+_PANEL_PARTS = {"t": (0.32e6, 2), "m": (0.39e6, 2)}  # of three parts by warpgroups, and their stages
 # The same rates for tf32, of which a slice has half as many terms.
 _TF32_RATES = {"t": 1.0e6, "m": 1.5e6, "l": 1.3e6}
 _PARTS_START_TERMS = 200
@@ -210,10 +210,10 @@ def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
     if not target.matrices.warpgroups:
         return
     for name, (high, wide, rate, alone, stages) in PANEL_TILES.items():
-        if p.parts and name not in _PANEL_PARTS[p.parts]:
+        if p.parts and (p.parts == 2 or name not in _PANEL_PARTS):
             continue
         if p.parts:
-            rate, stages = _PANEL_PARTS[p.parts][name]
+            rate, stages = _PANEL_PARTS[name]
         halves = p.matrices is None or p.matrices.is_half
         rate = rate if halves else _TF32_RATES[name]
         if each * stages * (high + wide) * _PANEL_DEPTH * 2 <= target.shared_bytes:

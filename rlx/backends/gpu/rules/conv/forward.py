@@ -165,11 +165,10 @@ CONV_PARTS_WGMMA = declare(
         grid=_MMA_GRID,
         args=_MMA_ARGS,
         headers=("prims", "mma"),
-        variants={"PARTS": ("2", "3"), "TILE": ("t", "m")},
+        variants={"PARTS": ("3",), "TILE": ("t", "m")},
         constants={**_MMA_CONSTANTS, "STAGES": 2, "WARPGROUPS": 1},
         trials=((2, True, 2, 1, 0, True, True, 1), (3, False, 0, 1, 2, True, True, 1)),
         threads=256,
-        resident="PARTS == 2 && BN == 64u ? 2 : 1",
         specific=("WARPGROUPS", 1),
         cuda_only=True,
     )
