@@ -26,8 +26,6 @@ from rlx.passes.recognize import recognize
 from rlx.passes.renew_last import renew_last
 from rlx.passes.rewriting import SupportOf, native_everywhere
 from rlx.passes.simplify import simplified, simplify
-from rlx.passes.sink_reshapes import sink_reshapes
-from rlx.passes.split_norms import split_norms
 
 
 def optimize(
@@ -84,6 +82,8 @@ def optimize(
     if fuse:
         if launches:
             from rlx.passes.share_means import share_means
+            from rlx.passes.sink_reshapes import sink_reshapes
+            from rlx.passes.split_norms import split_norms
 
             stage("split_norms", lambda g: split_norms(g, support))
             stage("share_means", share_means)
