@@ -82,7 +82,10 @@ def optimize(
     if fuse:
         if launches:
             from rlx.passes.share_means import share_means
+            from rlx.passes.sink_reshapes import sink_reshapes
+            from rlx.passes.split_norms import split_norms
 
+            stage("split_norms", lambda g: split_norms(g, support))
             stage("share_means", share_means)
         stage("simplify", lambda g: g if g is simple else simplify(g))
         stage("fuse_epilogues", lambda g: fuse_epilogues(g, support))
@@ -96,6 +99,8 @@ def optimize(
             stage("fuse_normed", lambda g: fuse_normed(g, support))
         stage("fuse_norms", lambda g: fuse_norms(g, support))
         stage("sink_casts", lambda g: sink_casts(g, support))
+        if launches:
+            stage("sink_reshapes", sink_reshapes)
         stage("fuse_groups", lambda g: fuse_groups(g, support, native, launches))
     stage("isolate_results", isolate_results)
     if fuse:

@@ -190,9 +190,9 @@ def test_a_mean_of_halves_does_not_overflow_midway(dtype: DType) -> None:
 def test_optimize_reports_and_counts() -> None:
     _, report = optimize(attention(), support=without("attention"), verify=True)
     assert [name for name, _ in report.nodes] == [
-        "given", "simplify", "recognize", "sink_casts", "pad_classes", "legalize", "share_means", "simplify",
-        "fuse_epilogues", "keep_sums", "fuse_heads", "join_transpositions", "fuse_normed", "fuse_norms", "sink_casts",
-        "fuse_groups", "isolate_results", "meet_early", "renew_last",
+        "given", "simplify", "recognize", "sink_casts", "pad_classes", "legalize", "split_norms", "share_means",
+        "simplify", "fuse_epilogues", "keep_sums", "fuse_heads", "join_transpositions", "fuse_normed", "fuse_norms",
+        "sink_casts", "sink_reshapes", "fuse_groups", "isolate_results", "meet_early", "renew_last",
     ]  # fmt: skip
     after, _ = optimize(attention(), fuse=False)
     assert names(after) == ["attention", "exp"]

@@ -9,22 +9,31 @@
 // one after another, without bias and activation. RESIDUAL: 1: `other`, which lies as y does, is added to the rounded
 // result; 2: and what is negative then becomes zero.
 // PARTS: T is bf16, and each element of x and w is the sum of so many parts (conv_parts.h), all first parts before all
-// second ones. After every slice the sums are added up in f32; y and `other` are f32. A sum that is not finite is computed
+// second ones. The products of 16 terms are added to the sums in f32; y and `other` are f32. A sum that is not finite is computed
 // again, from whole elements: a part of an element may be infinite though the product is not, or a product no number.
 // meta: input sizes (3), steps (3), units of a pixel of x, units of a row of w, elements of a pixel of y, pixels of an image
 // of y, steps in pixels of y along t (3), pixels of y, units of a part of x, units of a part of w; then for each phase its
 // taps, the first of them, positions (3), first pixel of y, 0, 0. taps[k]: which tap of w it is, and where it looks along
 // the three axes, as i32.
+// IN_TF32: T is f32, a unit is four channels, and elements are rounded to tf32 as they are multiplied; warpgroups, which
+// read w from shared memory, take a w that is rounded already. A sum that is not finite is computed again here too.
 #ifdef IN_PARTS
 #define PART_A PART
 #define PART_B PART
+#endif
+#if defined(IN_PARTS) || defined(IN_TF32)
+#define WHOLE_RESULTS     // y and `other` are f32
 #define FOUR uvec4  // channels of `other`
 #else
 #define FOUR uvec2
 #endif
 #define TA T
 #define TB T
+#ifdef IN_TF32
+#define MATRIX tf32
+#else
 #define MATRIX T
+#endif
 #include "conv_tiles.h"
 #define ACROSS (BK / 8u)  // units of a row of a slice
 #ifdef WARPGROUPS
@@ -44,11 +53,17 @@
 #define LOADS_B (BN * ACROSS / THREADS)
 #define LINES (THREADS / ACROSS)  // rows of a slice that the threads load at once
 // Slices that are loaded ahead: of whole elements warpgroups still read the last one while the next is loaded.
-#ifdef WARPGROUPS
-#define AHEAD (PARTS > 1u ? STAGES - 1u : STAGES - 2u)
+#if defined(WARPGROUPS) && !defined(WHOLE_RESULTS)
+#define AHEAD (STAGES - 2u)
 #else
 #define AHEAD (STAGES - 1u)
 #endif
+#ifdef IN_TF32
+#define T_BYTES 4u  // bytes
+#else
+#define T_BYTES 2u
+#endif
+#define FOURS (4u / T_BYTES)  // of channels in a unit
 #define PIXELS (128u / WARP_COLUMNS)  // that a warp puts at once
 #define PUTS (16u / PIXELS)
 #define NOWHERE 0xffffffffu
@@ -115,6 +130,9 @@ UNITS(STAGES * SLICE > STAGE ? STAGES * SLICE : STAGE)
 RLX_FN vec4 whole_four(PTR(T) p, const uint at, const uint plane, const bool there, const bool last) {
     vec4 v = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
     if (!there) return v;
+#ifdef IN_TF32
+    return LOAD4(f32, p, at);
+#else
     UNROLL for (uint part = 0u; part < PARTS; part++) {
         const uvec4 u = LOAD_UNIT(p, at + part * plane);
         const uint xy = last ? u.z : u.x, zw = last ? u.w : u.y;
@@ -122,6 +140,7 @@ RLX_FN vec4 whole_four(PTR(T) p, const uint at, const uint plane, const bool the
         ADD_QUAD(v, more)
     }
     return v;
+#endif
 }
 
 // What slices `begin` to `end` - 1 contribute to pixel m, row `row` of w, by multiply-adds of whole elements.
@@ -140,7 +159,7 @@ RLX_FN float plain_sum(PTR(T) x, PTR(T) w, PTR(b16) taps, PTR(u32) meta, const u
         const uvec4 place = taps AT(first + tap);
         const uint q0 = p0 + place.y, q1 = p1 + place.z, q2 = p2 + place.w;
         const uint i = start + ((q0 * s1 + q1) * s2 + q2) * META(6u) + unit;
-        ROLLED for (uint side = 0u; side < 2u; side++) {
+        ROLLED for (uint side = 0u; side < FOURS; side++) {
             const vec4 a = whole_four(x, i, META(14u), q0 < s0 && q1 < s1 && q2 < s2, side != 0u);
             const vec4 b = whole_four(w, row * META(7u) + place.x * deep + unit, META(15u), true, side != 0u);
             sum = FMA(a.x, b.x, sum);
@@ -153,7 +172,7 @@ RLX_FN float plain_sum(PTR(T) x, PTR(T) w, PTR(b16) taps, PTR(u32) meta, const u
 }
 
 // Four halves, rounded by instructions in CUDA.
-#ifdef RLX_GLSL
+#if defined(RLX_GLSL) || defined(WHOLE_RESULTS)
 #define STORE_FOUR(p, i, v) STORE4(T, p, i, v);
 #else
 #define STORE_FOUR(p, i, v) ((uint2*)(p))[i] = make_uint2(pair_bits(v.x, v.y), pair_bits(v.z, v.w));
@@ -165,7 +184,7 @@ RLX_FN void put_channels(PTR(T) y, const vec4 sum, const vec4 add, const FOUR ot
     if (HAS_BIAS) ADD_QUAD(v, add)
     v = VEC4(activated(v.x), activated(v.y), activated(v.z), activated(v.w));
     if (RESIDUAL != 0u) {
-#ifdef IN_PARTS
+#ifdef WHOLE_RESULTS
         const vec4 more = VEC4(RLX_FLOAT(other.x), RLX_FLOAT(other.y), RLX_FLOAT(other.z), RLX_FLOAT(other.w));
 #else
         const uint xy = pair_bits(v.x, v.y), zw = pair_bits(v.z, v.w);
@@ -190,7 +209,7 @@ RLX_FN void put_channels(PTR(T) y, const vec4 sum, const vec4 add, const FOUR ot
 }
 
 // The four channels of `other` from element `at` on, of which `left` are there, as they lie.
-#ifdef IN_PARTS
+#ifdef WHOLE_RESULTS
 RLX_FN uvec4 other_channels(PTR(T) other, const uint at, const uint left) {
     if (C_QUADS) return AS(b16, other) AT(at / 4u);
     uvec4 v = UVEC4(LOAD(u32, AS(u32, other), at), 0u, 0u, 0u);
@@ -224,6 +243,16 @@ RLX_FN uvec2 other_channels(PTR(T) other, const uint at, const uint left) {
         }                                                                                                          \
         if (RESIDUAL != 0u && to[k] != NOWHERE) others[k] = other_channels(other, to[k] * pitch + channel, left);  \
     }
+
+// Adds a set of sums that matrix units are done with.
+#define ADD_SET(set)                                                                 \
+    UNROLL for (uint i = 0u; i < BLOCKS; i++) {                                      \
+        HOLD(set[i], BN / 2u)                                                        \
+        UNROLL for (uint e = 0u; e < BN / 2u; e++) acc[i][e] += set[i][e];           \
+    }
+// Sixteen terms of a part of block i of A and of B.
+#define PANEL_A(i, p) WG_MATRIX(side * SLICE + (p) * PART + (WARP / 4u * BLOCKS + (i)) * 512u + kk * 2u, 1u)
+#define PANEL_B(q) WG_MATRIX(side * SLICE + (q) * PART + BM * ACROSS + kk * 2u, 1u)
 
 RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b16) taps, PTR(u32) meta, PTR(T) y,
                           const uint batch, const uint groups, const uint rows, const uint phases, const uint columns,
@@ -276,43 +305,68 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
     UNROLL for (uint i = 0u; i < BLOCKS; i++) {
         UNROLL for (uint e = 0u; e < BN / 2u; e++) acc[i][e] = 0.0f;
     }
-    float whole[BLOCKS][BN / 2u];
-    UNROLL for (uint i = 0u; i < BLOCKS; i++) {
-        UNROLL for (uint e = 0u; e < BN / 2u; e++) whole[i][e] = 0.0f;
-    }
+#ifdef IN_PARTS
+    // Sums of the first parts' products of 16 terms, and of the other products of a slice (MULTIPLY_SLICE).
+    float great[BLOCKS][BN / 2u], small[BLOCKS][BN / 2u];
+#endif
     ROLLED for (uint t = begin; t < end; t++) {
         LOADS_WAIT(AHEAD - 1u)
         COPIES_SEEN
         // The slice is there, and all have multiplied the one before the last, whose place the next load takes.
         BARRIER;
-        WG_READY
-        UNROLL for (uint i = 0u; i < BLOCKS; i++) {
-            // Parts p of A and q of B, small ones first.
-            UNROLL for (uint back = 0u; back < PARTS; back++) {
-                UNROLL for (uint p = 0u; p < PARTS - back; p++) {
-                    const uint q = PARTS - 1u - back - p;
-                    UNROLL for (uint kk = 0u; kk < BK / 16u; kk++) {
-                        MULTIPLY_PANELS(
-                            acc[i],
-                            WG_MATRIX(side * SLICE + p * PART + (WARP / 4u * BLOCKS + i) * 512u + kk * 2u, 1u),
-                            WG_MATRIX(side * SLICE + q * PART + BM * ACROSS + kk * 2u, 1u),
-                            PARTS == 1u || back + p + kk != 0u ? 1u : 0u);
+#ifdef IN_PARTS
+        UNROLL for (uint kk = 0u; kk < BK / 16u; kk++) {
+            WG_READY
+            UNROLL for (uint i = 0u; i < BLOCKS; i++) { MULTIPLY_PANELS(great[i], PANEL_A(i, 0u), PANEL_B(0u), 0u); }
+            WG_SENT
+            UNROLL for (uint i = 0u; i < BLOCKS; i++) {
+                UNROLL for (uint back = 0u; back < PARTS; back++) {
+                    UNROLL for (uint p = 0u; p < PARTS - back; p++) {
+                        const uint q = PARTS - 1u - back - p;
+                        if (p + q != 0u) MULTIPLY_PANELS(small[i], PANEL_A(i, p), PANEL_B(q), kk + back + p);
                     }
                 }
+            }
+            WG_SENT
+            if (kk == 0u) {
+                if (t + AHEAD < end) LOAD_SLICE(next)
+                LOADS_END
+            }
+            WG_WAIT(1)
+            ADD_SET(great)
+        }
+        WG_WAIT(0)
+        ADD_SET(small)
+#elif defined(IN_TF32)
+        // Elements of A are rounded on their way into registers, where they stay until they are multiplied.
+        Matrix ma[BLOCKS * BK / 16u];
+        UNROLL for (uint k = 0u; k < BLOCKS * BK / 16u; k++) {
+            const uint row = WARP_ROW(k / (BK / 16u)) + LANE % 16u, at = k % (BK / 16u) * 2u + LANE / 16u;
+            rlx_ldmatrix(ma[k].r, &units[side * SLICE + CELL_A(row, at)]);
+            TAKEN(ma[k])
+        }
+        WG_READY
+        UNROLL for (uint k = 0u; k < BLOCKS * BK / 16u; k++) {
+            MULTIPLY_HELD(acc[k / (BK / 16u)], ma[k].r,
+                          WG_MATRIX(side * SLICE + BM * ACROSS + k % (BK / 16u) * 2u, 1u));
+        }
+        WG_SENT
+        if (t + AHEAD < end) LOAD_SLICE(next)
+        LOADS_END
+        WG_WAIT(0)
+        UNROLL for (uint k = 0u; k < BLOCKS * BK / 16u; k++) { HOLD_BITS(ma[k].r, 4u) }
+#else
+        WG_READY
+        UNROLL for (uint i = 0u; i < BLOCKS; i++) {
+            UNROLL for (uint kk = 0u; kk < BK / 16u; kk++) {
+                MULTIPLY_PANELS(acc[i], PANEL_A(i, 0u), PANEL_B(0u), 1u);
             }
         }
         WG_SENT
         if (t + AHEAD < end) LOAD_SLICE(next)
         LOADS_END
-        if (PARTS > 1u) {
-            WG_WAIT(0)
-            UNROLL for (uint i = 0u; i < BLOCKS; i++) {
-                HOLD(acc[i], BN / 2u)
-                UNROLL for (uint e = 0u; e < BN / 2u; e++) whole[i][e] += acc[i][e];
-            }
-        } else {
-            WG_WAIT(1)
-        }
+        WG_WAIT(1)
+#endif
         next = next + 1u == STAGES ? 0u : next + 1u;
         side = side + 1u == STAGES ? 0u : side + 1u;
     }
@@ -323,11 +377,7 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
 #else
     const uvec4 zero = UVEC4(0u, 0u, 0u, 0u);
     SUMS acc[BLOCKS * MATRICES];
-    SUMS whole[BLOCKS * MATRICES];
-    UNROLL for (uint i = 0u; i < BLOCKS * MATRICES; i++) {
-        SUMS_ZERO(acc[i])
-        SUMS_ZERO(whole[i])
-    }
+    UNROLL for (uint i = 0u; i < BLOCKS * MATRICES; i++) { SUMS_ZERO(acc[i]) }
     ROLLED for (uint t = begin; t < end; t++) {
         if (STAGES > 1u) {
             LOADS_WAIT(AHEAD - 1u)
@@ -352,12 +402,6 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
             LOAD_SLICE(0u)
         }
         MULTIPLY_SLICE(PLACE_A, ROW, false, PLACE_B, ROW, true)
-        if (PARTS > 1u) {
-            UNROLL for (uint i = 0u; i < BLOCKS * MATRICES; i++) {
-                SUMS_ADD(whole[i], acc[i])
-                SUMS_ZERO(acc[i])
-            }
-        }
         if (STAGES > 1u) {
             side = side + 1u == STAGES ? 0u : side + 1u;
         } else {
@@ -375,7 +419,7 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
     const uint stage = WARP * 16u * ROW_C, quad = LANE % (WARP_COLUMNS / 4u), pitch = META(8u);
     const uint column = n0 + WARP_COLUMN + quad * 4u, left = column < rows ? rows - column : 0u;
     const uint channel = g * rows + column;
-    PTR(T) py = SKIP(T, y, part, WIDE ? 2u * META(13u) : META(13u));
+    PTR(T) py = SKIP(T, y, part, WIDE ? META(13u) * (4u / T_BYTES) : META(13u));
     vec4 add = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
     if (HAS_BIAS && left != 0u) add = bias_quad(bias, channel, channel + left);
     uint to[2u * PUTS];
@@ -385,18 +429,15 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
         UNROLL for (uint j = 0u; j < MATRICES; j++) {
 #ifdef WARPGROUPS
             Sums sums;
-            UNROLL for (uint e = 0u; e < 8u; e++) sums.c[e] = PARTS > 1u ? whole[i][j * 8u + e] : acc[i][j * 8u + e];
+            UNROLL for (uint e = 0u; e < 8u; e++) sums.c[e] = acc[i][j * 8u + e];
             STORE_SUMS(sums, stage + j * 4u, ROW_C)
 #else
-            if (PARTS > 1u) {
-                STORE_SUMS(whole[i * MATRICES + j], stage + j * 4u, ROW_C)
-            } else {
-                STORE_SUMS(acc[i * MATRICES + j], stage + j * 4u, ROW_C)
-            }
+            STORE_SUMS(acc[i * MATRICES + j], stage + j * 4u, ROW_C)
 #endif
         }
         SYNC_WARP;
-        if (PARTS > 1u) {
+#ifdef WHOLE_RESULTS
+        {
             ROLLED for (uint e = 0u; e < 4u * PUTS; e++) {
                 const uint up = e / 4u * PIXELS + LANE / (WARP_COLUMNS / 4u), c = e % 4u, m = m0 + WARP_ROW(i) + up;
                 const uvec4 v = units[stage + up * ROW_C + quad];
@@ -407,6 +448,7 @@ RLX_FN void conv_mma_body(PTR(T) x, PTR(T) w, PTR(f32) bias, PTR(T) other, PTR(b
                 }
             }
         }
+#endif
         if (i + 1u < BLOCKS) {
             PLACES(i + 1u)
         }

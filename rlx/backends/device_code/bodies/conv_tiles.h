@@ -43,6 +43,48 @@
 #else
 #define SET_WORD(unit, c, w) ((uint*)&(unit))[c] = w;
 #endif
+// Matrix units cut off what a sum does not hold, so that their errors have one sign. Of parts, the products of 16 terms
+// therefore begin at zero: of three, those of first parts by themselves, where little is cut off, the others, which are
+// smaller by 2^8, in a sum of their own. Additions that round add them to `acc`.
+#ifdef IN_PARTS
+#if PARTS > 2
+#define ADD_SMALL(i, j) SUMS_ADD(acc[(i) * MATRICES + j], small[j])
+#define SMALL small
+#else
+#define ADD_SMALL(i, j)
+#define SMALL great
+#endif
+#define BEGIN_SUMS                                 \
+    SUMS great[MATRICES];                          \
+    SUMS small[MATRICES];                          \
+    UNROLL for (uint j = 0u; j < MATRICES; j++) {  \
+        SUMS_ZERO(great[j])                        \
+        SUMS_ZERO(small[j])                        \
+    }
+#define MULTIPLY_PARTS(i, j, ma, p, q)             \
+    if ((p) + (q) == 0u) {                         \
+        MULTIPLY(great[j], ma, mb[j * PARTS + (q)]) \
+    } else {                                       \
+        MULTIPLY(SMALL[j], ma, mb[j * PARTS + (q)]) \
+    }
+#define END_SUMS(i)                                \
+    UNROLL for (uint j = 0u; j < MATRICES; j++) {  \
+        ADD_SMALL(i, j)                            \
+        SUMS_ADD(acc[(i) * MATRICES + j], great[j]) \
+    }
+#else
+#define BEGIN_SUMS
+#define MULTIPLY_PARTS(i, j, ma, p, q) MULTIPLY(acc[(i) * MATRICES + j], ma, mb[j])
+#define END_SUMS(i)
+#endif
+// What becomes of a matrix that is loaded.
+#ifdef IN_TF32
+#include "tf32.h"
+#define TAKEN(matrix) \
+    UNROLL for (uint e = 0u; e < 4u; e++) matrix.r[e] = tf32_near(matrix.r[e]);
+#else
+#define TAKEN(matrix)
+#endif
 // Multiplies a slice into `acc`: the place of 16 terms of block i of A, of 16 columns j of B, the distance of their rows,
 // and whether they lie there transposed. Parts p of A and q of B are multiplied where p + q < PARTS, small ones first.
 #define MULTIPLY_SLICE(PLACE_A, PITCH_A, TURNED_A, PLACE_B, PITCH_B, TURNED_B)                     \
@@ -51,19 +93,23 @@
         UNROLL for (uint j = 0u; j < MATRICES; j++) {                                              \
             UNROLL for (uint q = 0u; q < PARTS; q++) {                                             \
                 LOAD_B(mb[j * PARTS + q], PLACE_B(j, kk) + q * PART_B, PITCH_B, TURNED_B)          \
+                TAKEN(mb[j * PARTS + q])                                                           \
             }                                                                                      \
         }                                                                                          \
         UNROLL for (uint i = 0u; i < BLOCKS; i++) {                                                \
+            BEGIN_SUMS                                                                             \
             UNROLL for (uint back = 0u; back < PARTS; back++) {                                    \
                 const uint p = PARTS - 1u - back;                                                  \
                 MATRIX_A ma;                                                                       \
                 LOAD_A(ma, PLACE_A(i, kk) + p * PART_A, PITCH_A, TURNED_A)                         \
+                TAKEN(ma)                                                                          \
                 UNROLL for (uint j = 0u; j < MATRICES; j++) {                                      \
                     UNROLL for (uint r = 0u; r <= back; r++) {                                     \
-                        MULTIPLY(acc[i * MATRICES + j], ma, mb[j * PARTS + back - r])              \
+                        MULTIPLY_PARTS(i, j, ma, p, back - r)                                      \
                     }                                                                              \
                 }                                                                                  \
             }                                                                                      \
+            END_SUMS(i)                                                                            \
         }                                                                                          \
     }
 // Sums on their way out: the units of a row, and of 16 rows of each warp.
@@ -96,6 +142,7 @@ RLX_FN void rlx_load_near(uint4* to, const uint4* from, const bool there) {
 #ifdef WARPGROUPS
 #include "wgmma.h"
 #define MULTIPLY_PANELS RLX_WG_CALL(rows, RLX_JOIN(BN_OF_, TILE), MATRIX)
+#define MULTIPLY_HELD RLX_WG_CALL(held, RLX_JOIN(BN_OF_, TILE), MATRIX)
 #define BN_OF_t 64
 #define BN_OF_m 128
 #define BN_OF_l 128

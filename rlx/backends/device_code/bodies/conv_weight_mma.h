@@ -146,11 +146,7 @@ RLX_FN void conv_weight_mma_body(PTR(T) x, PTR(T) d, PTR(u32) meta, PTR(f32) y, 
     uvec4 held_a[LOADS_A * PARTS];
     uvec4 held_b[LOADS_B * PARTS];
     uint real = 0u;
-    SUMS whole[BLOCKS * MATRICES];
-    UNROLL for (uint i = 0u; i < BLOCKS * MATRICES; i++) {
-        SUMS_ZERO(acc[i])
-        SUMS_ZERO(whole[i])
-    }
+    UNROLL for (uint i = 0u; i < BLOCKS * MATRICES; i++) { SUMS_ZERO(acc[i]) }
     if (STAGES > 1u) {
         UNROLL for (uint s = 0u; s < STAGES - 1u; s++) {
             LOAD_SLICE(s)
@@ -184,12 +180,6 @@ RLX_FN void conv_weight_mma_body(PTR(T) x, PTR(T) d, PTR(u32) meta, PTR(f32) y, 
             LOAD_SLICE(0u)
         }
         MULTIPLY_SLICE(PLACE_A, ROW_A, true, PLACE_B, ROW_B, false)
-        if (PARTS > 1u) {
-            UNROLL for (uint i = 0u; i < BLOCKS * MATRICES; i++) {
-                SUMS_ADD(whole[i], acc[i])
-                SUMS_ZERO(acc[i])
-            }
-        }
         if (STAGES > 1u) {
             side = side + 1u == STAGES ? 0u : side + 1u;
         } else {
@@ -205,11 +195,7 @@ RLX_FN void conv_weight_mma_body(PTR(T) x, PTR(T) d, PTR(u32) meta, PTR(f32) y, 
     PTR(f32) py = SKIP(f32, y, part * groups + g, rows * columns);
     UNROLL for (uint i = 0u; i < BLOCKS; i++) {
         UNROLL for (uint j = 0u; j < MATRICES; j++) {
-            if (PARTS > 1u) {
-                STORE_SUMS(whole[i * MATRICES + j], stage + j * 4u, ROW_C)
-            } else {
-                STORE_SUMS(acc[i * MATRICES + j], stage + j * 4u, ROW_C)
-            }
+            STORE_SUMS(acc[i * MATRICES + j], stage + j * 4u, ROW_C)
         }
         SYNC_WARP;
         if (PARTS > 1u) {

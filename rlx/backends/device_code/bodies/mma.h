@@ -1,6 +1,7 @@
-// Matrix instructions for CUDA: 16 x 16 matrices of halves spread over a warp, loaded from rows of 16-byte units in
-// shared memory (`units`), multiplied into sums in f32. shaders/include/mma.glsl is the same for GLSL. Layouts: PTX
-// ISA, ldmatrix and mma.m16n8k16; compute capability 8.0 or newer.
+// Matrix instructions for CUDA: 16 x 16 matrices of halves, or 16 x 8 ones of tf32, spread over a warp, loaded from rows
+// of 16-byte units in shared memory (`units`), multiplied into sums in f32. shaders/include/mma.glsl is the same for GLSL,
+// of halves. Layouts: PTX ISA, ldmatrix, mma.m16n8k16 and mma.m16n8k8; compute capability 8.0 or newer. Those of tf32 are
+// loaded as halves are, but not TRANSPOSED as A or otherwise as B.
 #ifndef RLX_MMA_H
 #define RLX_MMA_H
 #define UVEC4(a, b, c, d) make_uint4(a, b, c, d)
@@ -51,15 +52,16 @@ RLX_FN void rlx_ldmatrix_trans(uint* r, const uint4* row) {
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"((uint)__cvta_generic_to_shared(row)));
 }
-#define RLX_MMA(NAME, TYPE)                                                                                   \
+#define RLX_MMA(NAME, TERMS, TYPE)                                                                            \
     RLX_FN void NAME(float* c, const uint* a, const uint* b) {                                                \
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE                                   \
+        asm volatile("mma.sync.aligned.m16n8k" TERMS ".row.col.f32." TYPE "." TYPE                            \
                      ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                   \
                      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                         \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                     \
     }
-RLX_MMA(rlx_mma_f16, "f16")
-RLX_MMA(rlx_mma_bf16, "bf16")
+RLX_MMA(rlx_mma_f16, "16", "f16")
+RLX_MMA(rlx_mma_bf16, "16", "bf16")
+RLX_MMA(rlx_mma_tf32, "8", "tf32")
 RLX_FN void rlx_copy_unit(uint4* to, const uint4* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
                  :

@@ -7,7 +7,8 @@
 // = 2, for 16-bit dtypes: a thread reads two neighbours along inner at once (x and inner are multiples of two). PARTS,
 // for sums and products: bit 0 says that x holds the Parts (extended.h) of an earlier stage, bit 1 that y will. A
 // workgroup in which a sum overflows adds its terms up once more, scaled as the second sum of a Part is. All other
-// workgroups read x once and add once.
+// workgroups read x once and add once. SQUARES: the terms are the squared distances of x from `centers`, one for each
+// place of inner.
 #include "eights.h"
 #define IN_f32_f32 f32
 #define IN_f32_f16 f32
@@ -90,6 +91,18 @@ SHARED uint overflowed;   // 1 where a sum of the workgroup is not finite
 #define DOWN_i32 1
 #define DOWN_i64 rlx_i64(1)
 
+#ifdef SQUARES
+#define CENTERS PTR(f32) centers,
+#define CENTER(i) LOAD(f32, centers, i)
+RLX_FN NUM term(const NUM v, const NUM center) {
+    const NUM far = v - center;
+    return far * far;
+}
+#else
+#define CENTERS
+#define CENTER(i) NUM(0)
+#define term(v, center) (v)
+#endif
 // The Part of one term. Of a sum only `high` is used until the end; in the second pass it is scaled.
 RLX_FN Part lift(const NUM v, const bool scaled) {
     if (KIND == 1u) return lifted(v);
@@ -116,30 +129,32 @@ RLX_FN Part four(const vec4 v, const bool scaled) {
 
 // Element `at` of p; with EIGHTS the reduction of eight elements, with PAIRS also the next element.
 #define FETCH_f32                                                                                              \
-    RLX_FN Part fetch(PTR(TI) p, const uint at, const uint plane, const bool scaled, RLX_OUT(Part) next) {     \
+    RLX_FN Part fetch(PTR(TI) p, const uint at, const uint plane, const bool scaled, const NUM center,         \
+                      const NUM beyond, RLX_OUT(Part) next) {                                                  \
         next = part_of(NUM(0), NUM(0), 0);                                                                     \
         if (PARTS_IN) {                                                                                        \
             const Part a = load_part(AS(N, p), at, plane);                                                     \
             if (KIND == 0u) return part_of(scaled ? a.low : a.high, NUM(0), 0);                                \
             return a;                                                                                          \
         }                                                                                                      \
-        return lift(NUM(LOAD(TI, p, at)), scaled);                                                             \
+        return lift(term(NUM(LOAD(TI, p, at)), center), scaled);                                               \
     }
 #define FETCH_f64 FETCH_f32
 #define FETCH_i32 FETCH_f32
 #define FETCH_i64 FETCH_f32
 #define FETCH_f16                                                                                              \
-    RLX_FN Part fetch(PTR(TI) p, const uint at, const uint plane, const bool scaled, RLX_OUT(Part) next) {     \
+    RLX_FN Part fetch(PTR(TI) p, const uint at, const uint plane, const bool scaled, const NUM center,         \
+                      const NUM beyond, RLX_OUT(Part) next) {                                                  \
         next = part_of(NUM(0), NUM(0), 0);                                                                     \
         if (EIGHTS) {                                                                                          \
             vec4 a, b;                                                                                         \
             LOAD8(TI, p, at, a, b);                                                                            \
             return combine(four(a, scaled), four(b, scaled));                                                  \
         }                                                                                                      \
-        if (!PAIRS) return lift(LOAD(TI, p, at), scaled);                                                      \
+        if (!PAIRS) return lift(term(LOAD(TI, p, at), center), scaled);                                        \
         const uint w = WORDS1(p, at / 2u);                                                                     \
-        next = lift(RLX_JOIN(HIGH_, TI)(w), scaled);                                                           \
-        return lift(RLX_JOIN(LOW_, TI)(w), scaled);                                                            \
+        next = lift(term(RLX_JOIN(HIGH_, TI)(w), beyond), scaled);                                             \
+        return lift(term(RLX_JOIN(LOW_, TI)(w), center), scaled);                                              \
     }
 #define FETCH_bf16 FETCH_f16
 #define FETCH_OF_(T) FETCH_##T
@@ -150,7 +165,7 @@ FETCH_OF(TI)
 // `partial`, and that of the neighbouring line in `beside`. Every thread of the workgroup calls it; `live`: this one
 // has a line.
 RLX_FN void sweep(PTR(TI) p, const uint terms, const uint inner, const uint i, const uint plane, const bool live,
-                  const bool scaled) {
+                  const bool scaled, const NUM center, const NUM beyond) {
     const uint along = THREAD / ACROSS % ALONG;
     const Part neutral = lift(KIND == 0u   ? NUM(0)
                               : KIND == 1u ? NUM(1)
@@ -162,10 +177,10 @@ RLX_FN void sweep(PTR(TI) p, const uint terms, const uint inner, const uint i, c
         Part w0, w1, w2, w3;
         uint j = along;
         for (; j + 3u * ALONG < terms; j += 4u * ALONG) {
-            const Part v0 = fetch(p, j * inner + i, plane, scaled, w0);
-            const Part v1 = fetch(p, (j + ALONG) * inner + i, plane, scaled, w1);
-            const Part v2 = fetch(p, (j + 2u * ALONG) * inner + i, plane, scaled, w2);
-            const Part v3 = fetch(p, (j + 3u * ALONG) * inner + i, plane, scaled, w3);
+            const Part v0 = fetch(p, j * inner + i, plane, scaled, center, beyond, w0);
+            const Part v1 = fetch(p, (j + ALONG) * inner + i, plane, scaled, center, beyond, w1);
+            const Part v2 = fetch(p, (j + 2u * ALONG) * inner + i, plane, scaled, center, beyond, w2);
+            const Part v3 = fetch(p, (j + 3u * ALONG) * inner + i, plane, scaled, center, beyond, w3);
             a0 = combine(a0, v0);
             a1 = combine(a1, v1);
             a2 = combine(a2, v2);
@@ -178,7 +193,7 @@ RLX_FN void sweep(PTR(TI) p, const uint terms, const uint inner, const uint i, c
             }
         }
         for (; j < terms; j += ALONG) {
-            a0 = combine(a0, fetch(p, j * inner + i, plane, scaled, w0));
+            a0 = combine(a0, fetch(p, j * inner + i, plane, scaled, center, beyond, w0));
             if (PAIRS) b0 = combine(b0, w0);
         }
     }
@@ -191,7 +206,7 @@ RLX_FN void sweep(PTR(TI) p, const uint terms, const uint inner, const uint i, c
     }
 }
 
-RLX_FN void reduce_body(const PTR(TI) x, const PTR(TO) y, const uint outer, const uint n, const uint inner,
+RLX_FN void reduce_body(const PTR(TI) x, CENTERS const PTR(TO) y, const uint outer, const uint n, const uint inner,
                         const uint chunk, const uint splits, const float divisor) {
     const uint across = THREAD % ACROSS;
     const uint items = 256u / (ACROSS * ALONG);
@@ -208,7 +223,8 @@ RLX_FN void reduce_body(const PTR(TI) x, const PTR(TO) y, const uint outer, cons
     const uint len = rest < chunk ? rest : chunk;
     const uint terms = EIGHTS ? len / 8u : len;
     if (THREAD == 0u) overflowed = 0u;
-    sweep(p, terms, inner, i, plane, live, false);
+    const NUM center = CENTER(live ? i : 0u), beyond = CENTER(live && PAIRS ? i + 1u : 0u);
+    sweep(p, terms, inner, i, plane, live, false, center, beyond);
     Part mine = partial[THREAD], next = mine;
     if (PAIRS) next = beside[THREAD];
     if (KIND == 0u) {
@@ -218,7 +234,7 @@ RLX_FN void reduce_body(const PTR(TI) x, const PTR(TO) y, const uint outer, cons
         mine.low = mine.high * RLX_JOIN(DOWN_, TO);
         next.low = next.high * RLX_JOIN(DOWN_, TO);
         if (overflowed != 0u) {
-            sweep(p, terms, inner, i, plane, live, true);
+            sweep(p, terms, inner, i, plane, live, true, center, beyond);
             mine.low = partial[THREAD].high;
             if (PAIRS) next.low = beside[THREAD].high;
         }

@@ -15,6 +15,7 @@
 #define WG_WAIT(n)
 #define COPIES_SEEN
 #define HOLD(c, n)
+#define HOLD_BITS(r, n)
 #define WG_PLACE(at) (at)
 #else
 #define PANELS_IN_UNITS(n)                           \
@@ -27,6 +28,9 @@
 #define COPIES_SEEN asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #define HOLD(c, n) \
     UNROLL for (uint h = 0u; h < (n); h++) asm volatile("" : "+f"((c)[h])::"memory");
+// The same of registers that instructions on their way read.
+#define HOLD_BITS(r, n) \
+    UNROLL for (uint h = 0u; h < (n); h++) asm volatile("" : "+r"((r)[h])::"memory");
 #define WG_PLACE(at) (((uint)__cvta_generic_to_shared(units) >> 4) + (at))
 #endif
 // Where a matrix lies: from units[at] on, its groups of eight rows 1024 bytes apart, its panels `panel` units.
@@ -63,6 +67,17 @@
                      : RLX_WG_OUT_##N(c)                                                                     \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                  \
     }
+// c += a b^T, of tf32: 64 x N, a in registers (eight terms, as mma.h's), b in shared memory by rows.
+#define RLX_WG_HELD(N, A0, A1, A2, A3, B)                                                                    \
+    RLX_FN void rlx_wg_held_##N##_tf32(float* c, const uint* a, const rlx_u64 b) {                           \
+        asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                              \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32 " RLX_WG_SUMS_##N              \
+                     "{" A0 ", " A1 ", " A2 ", " A3 "}, " B ", p, 1, 1;\n}"                                  \
+                     : RLX_WG_OUT_##N(c)                                                                     \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                  \
+    }
+RLX_WG_HELD(64, "%32", "%33", "%34", "%35", "%36")
+RLX_WG_HELD(128, "%64", "%65", "%66", "%67", "%68")
 RLX_WG_ROWS(64, "%32", "%33", "%34", f16, "f16")
 RLX_WG_ROWS(64, "%32", "%33", "%34", bf16, "bf16")
 RLX_WG_ROWS(128, "%64", "%65", "%66", f16, "f16")

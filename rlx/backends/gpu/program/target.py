@@ -43,13 +43,14 @@ class MatrixUnits:
     `types`: the 16-bit types, none where there are no such instructions. `opaque`: which elements a thread holds is
     unspecified, so values between two products go through shared memory. `overlapped`: loads overlap with the
     instructions. `warpgroups`: there are also instructions for four subgroups together, which read operands from shared
-    memory (wgmma).
+    memory (wgmma). `tf32`: there are also instructions for matrices of f32 rounded to 11 bits.
     """
 
     types: frozenset[DType] = frozenset()
     opaque: bool = True
     overlapped: bool = False
     warpgroups: bool = False
+    tf32: bool = False
 
 
 def matrix_types(features: frozenset[str], limits: Limits) -> frozenset[DType]:

@@ -14,7 +14,7 @@ from rlx.backends.gpu.program.images import last_shape, last_strides
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, updates, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref
-from rlx.backends.gpu.rules.reduce import narrowed_to
+from rlx.backends.gpu.rules.reduce import narrowed_to, squares_of
 from rlx.dtypes import DType, f32
 from rlx.ir import REGISTRY, Node, Tensor
 from rlx.ir import expr as ex
@@ -60,8 +60,11 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 @lowers(*(op.name for op in REGISTRY.values() if op.elementwise), when=_native)
 def lower_elementwise(ctx: Lowering, node: Node) -> None:
     """Computes every output element from the input elements that NumPy's broadcasting pairs with it; nothing for a cast
-    that only sums read, since these read its input instead (`narrowed_to`)."""
+    that only sums read, since these read its input instead (`narrowed_to`), or for squares that a sum computes
+    (`squares_of`)."""
     if len(node.outputs) == 1 and narrowed_to(ctx, node.output) is not node.output:
+        return
+    if len(node.outputs) == 1 and squares_of(ctx, node.output) is not None:
         return
     shape = node.outputs[0].shape
     strides = [broadcast(t.shape, shape) for t in node.inputs]

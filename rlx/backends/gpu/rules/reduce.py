@@ -13,7 +13,9 @@ from rlx.backends.gpu.program.steps import Launch, Ref
 from rlx.backends.gpu.rules.rows import power
 from rlx.dtypes import DType, f32, i32, promote
 from rlx.ir import Node, Tensor
+from rlx.ir import expr as ex
 from rlx.passes.fusion_groups import adds_up, widens_half
+from rlx.passes.trees import explicit, node_trees
 
 REDUCE = declare(
     KernelDecl(
@@ -49,6 +51,19 @@ REDUCE = declare(
         trials=((1, 256, 0, 0, 0), (1, 64, 0, 1, 0), (32, 8, 1, 0, 3), (32, 8, 2, 0, 0), (32, 8, 3, 2, 0)),
     )
 )
+REDUCE_SQUARES = declare(
+    KernelDecl(
+        "reduce_squares",
+        function="reduce_body",
+        about="Sum over n of the squared distances of x (outer, n, inner) from centers (inner), as reduce computes it.",
+        grid=REDUCE.grid,
+        args=(REDUCE.args[0], *reads(centers="f32"), *REDUCE.args[1:]),
+        headers=REDUCE.headers,
+        variants={"IO": ("f32_f32", "f16_f32", "bf16_f32")},
+        constants=REDUCE.constants,
+        trials=((32, 8, 0, 0, 2), (32, 8, 0, 2, 2), (1, 256, 0, 0, 0)),
+    )
+)
 FINITE_PARTS = declare(
     KernelDecl(
         "finite_parts",
@@ -70,6 +85,7 @@ FINITE_ALL = declare(
 _KIND: dict[str | None, int] = {"add": 0, "mul": 1, "max": 2, "min": 3}  # the kind by the primitive that joins elements
 _SERIAL = 64  # the most terms that a thread combines serially, before a tree combines the threads, if lines are split
 _LEAST_SERIAL = 16
+_MOST_PARTS = 32  # the most parts of an earlier stage that a thread joins
 _LONG = 1 << 16  # the longest row of one workgroup when there are enough rows to fill the device
 _WORKGROUPS_TO_FILL = 1024  # the number of workgroups that fills a device
 PLANES = 3  # planes of a Part of a float sum or product (bodies/extended.h)
@@ -98,6 +114,9 @@ def lower_reduction(ctx: Lowering, node: Node) -> None:
     x, y = narrowed_to(ctx, node.inputs[0]), node.output
     if y.size == 0:
         return
+    distances = squares_of(ctx, x)
+    if distances is not None:
+        x = distances[0]
     kind = _KIND[node.op.joins]
     stored, out = ctx.storage(x), ctx.storage(y)
     work = stored if stored.is_float or stored.name == "i64" else i32
@@ -125,7 +144,10 @@ def lower_reduction(ctx: Lowering, node: Node) -> None:
         here = target if done else ctx.scratch(planes * outer * inner * partial_type(work).itemsize)
         end = final if done else partial_type(work)
         whole = 0 if done or planes == 1 else 2
-        reduce_middle(ctx, kind, ref, work, here, end, (outer, n, inner), divisor if done else 1.0, parts | whole)
+        centers = None if distances is None else ctx.ref(distances[1])
+        reduce_middle(
+            ctx, kind, ref, work, here, end, (outer, n, inner), divisor if done else 1.0, parts | whole, centers
+        )
         if done:
             break
         ref, work, parts = here, end, int(planes > 1)
@@ -150,6 +172,38 @@ def narrowed_to(ctx: Lowering, x: Tensor) -> Tensor:
     return x if any(ctx.ref(t).overlaps(ctx.ref(halves)) for t in between) else halves
 
 
+def squares_of(ctx: Lowering, x: Tensor) -> tuple[Tensor, Tensor] | None:
+    """(image, centers) where x has the squared distances of an image with its channels last from one number a channel,
+    and only the sum over all its pixels reads x, before anything else overwrites the two: the sum then computes the
+    distances, and x is not written."""
+    node, nodes = x.node, ctx.graph.nodes
+    readers = ctx.readers.get(x.id, [])
+    if len(readers) != 1 or readers[0] == len(nodes) or x.id in ctx.moved or not ctx.lies_last(x):
+        return None
+    reader = nodes[readers[0]]
+    pixels = {i for i in range(x.ndim) if i != 1}
+    if not adds_up(reader) or set(reader.attrs["axes"]) != pixels or reader.output.dtype != f32:
+        return None
+    if not node.op.elementwise or len(node.outputs) != 1 or len(node.inputs) != 2:
+        return None
+    image, centers = node.inputs
+    if explicit(node_trees(node)) != _squares(image.dtype) or centers.dtype != f32:
+        return None
+    alike = image.shape == x.shape and centers.size == x.shape[1] and centers.shape[1 - x.ndim :][:1] == x.shape[1:2]
+    stored = all(ctx.storage(t) == t.dtype for t in (image, centers, reader.output))
+    if not (alike and stored and ctx.lies_last(image)) or {image.id, centers.id} & ctx.moved.keys():
+        return None
+    between = (t for n in nodes[nodes.index(node) + 1 : readers[0]] for t in n.outputs if t.id in ctx.plan.slots)
+    kept = [ctx.ref(image), ctx.ref(centers)]
+    return None if any(ctx.ref(t).overlaps(ref) for t in between for ref in kept) else (image, centers)
+
+
+def _squares(dtype: DType) -> tuple[ex.Expr, ...]:
+    """The tree of squared distances of values of a dtype from numbers in f32."""
+    far = (ex.cast(ex.arg(0, dtype), f32) if dtype != f32 else ex.arg(0, f32)) - ex.arg(1, f32)
+    return explicit((far * far,))
+
+
 def axis_runs(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[int, bool]]:
     """(length, reduced) of each run of neighbouring axes that are all reduced or all kept; axes of length 1 are
     dropped."""
@@ -172,21 +226,25 @@ def partial_type(dtype: DType) -> DType:
 
 def reduce_middle(
     ctx: Lowering, kind: int, x: Ref, source: DType, y: Ref, target: DType, dims: tuple[int, int, int], divisor: float,
-    parts: int,
+    parts: int, centers: Ref | None = None,
 ) -> None:  # fmt: skip
     """One reduction over the middle of (outer, n, inner), in as many stages as its length needs. `parts` is PARTS of
-    the kernel: 1 where Parts are read, plus 2 where they are written."""
+    the kernel: 1 where Parts are read, plus 2 where they are written. `centers`: the terms are squared distances from
+    them."""
     outer, n, inner = dims
     at_once = _at_once(x, source, n, inner)
     terms = n // 8 if at_once == 1 else n
     places = inner // 2 if at_once == 2 else inner
     each = 8 if at_once == 1 else 4  # terms of a thread, so that its tree is a small part of its work
-    across = min(power(places), 32)
+    # The parts of an earlier stage are few: more threads along them spare a stage.
+    across = min(power(places), 8 if parts & 1 else 32)
     along = min(power(-(-terms // each)), THREADS // across) if terms > 4 else 1
     groups = math.ceil(outer / (THREADS // (across * along))) * math.ceil(places / across)
     chunk = part_of(n, along, groups)
     if groups >= _WORKGROUPS_TO_FILL:
         chunk = max(chunk, min(n, _LONG))
+    if parts & 1 and n <= along * _MOST_PARTS:
+        chunk = n
     splits = max(1, -(-n // chunk))
     chunk = max(1, -(-n // splits))  # parts of equal length
     if at_once == 1:
@@ -198,10 +256,14 @@ def reduce_middle(
         planes = PLANES if part.is_float and kind < 2 else 1
         sums = ctx.scratch(planes * outer * splits * inner * part.itemsize)
         constants["PARTS"] = parts & 1 | (2 if planes > 1 else 0)
-        _launch(ctx, constants, x, source, sums, part, (outer, n, inner), (chunk, splits), 1.0)
+        _launch(ctx, constants, x, source, sums, part, (outer, n, inner), (chunk, splits), 1.0, centers)
         reduce_middle(ctx, kind, sums, part, y, target, (outer, splits, inner), divisor, parts & 2 | int(planes > 1))
     else:
-        _launch(ctx, constants, x, source, y, target, (outer, n, inner), (n, 1), divisor)
+        apart = centers is not None and (y.overlaps(centers) or y.overlaps(x))  # the plan frees them before the sum
+        here = ctx.scratch(y.nbytes) if apart else y
+        _launch(ctx, constants, x, source, here, target, (outer, n, inner), (n, 1), divisor, centers)
+        if apart:
+            ctx.copy(here, y)
 
 
 def part_of(n: int, along: int, groups: int) -> int:
@@ -220,13 +282,14 @@ def _launch(
     dims: tuple[int, int, int],
     parts: tuple[int, int],
     divisor: float,
+    centers: Ref | None,
 ) -> None:
     across = constants["ACROSS"]
     items = THREADS // (across * constants["ALONG"])
     places = dims[2] // 2 if constants["READS"] == 2 else dims[2]
     count = math.ceil(dims[0] * parts[1] / items) * math.ceil(places / across)
-    kernel = REDUCE(IO=f"{source}_{target}", **constants)
-    ctx.launch(kernel, ctx.groups(count), [x, y, *dims, *parts, divisor])
+    kernel = (REDUCE if centers is None else REDUCE_SQUARES)(IO=f"{source}_{target}", **constants)
+    ctx.launch(kernel, ctx.groups(count), [x, *([] if centers is None else [centers]), y, *dims, *parts, divisor])
 
 
 def _at_once(x: Ref, source: DType, n: int, inner: int) -> int:

@@ -2,8 +2,8 @@
 
 Both are computed directly, with a thread or a workgroup for each element of the result, or by tiles of a matrix product
 whose columns are gathered from x (implicit GEMM). A convolution of halves may also use matrix instructions, with
-channels last in memory; so may one of f32, with operands split into parts of bf16. One with a 1-element window may use
-the vendor's library.
+channels last in memory; so may one of f32, with operands split into parts of bf16 or rounded to tf32. One with a
+1-element window may use the vendor's library.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ PANEL_TILES = {"t": (128, 64, 1.2e6, 0.5, 4), "m": (128, 128, 1.5e6, 0.6, 3), "l
 # The same rates for operands split into parts, by the number of parts: multiply-adds of whole elements. Other tiles
 # have too few registers to add up their sums after every slice.
 _PARTS_RATES = {2: {"s": 0.2e6, "t": 0.27e6}, 3: {"s": 0.1e6, "t": 0.15e6}}
-_PANEL_PARTS = {2: {"t": (0.55e6, 2), "m": (0.68e6, 3)}, 3: {"t": (0.32e6, 2), "m": (0.39e6, 2)}}  # and their stages
+_PANEL_PARTS = {"t": (0.32e6, 2), "m": (0.39e6, 2)}  # of three parts by warpgroups, and their stages
+# The same rates for tf32, of which a slice has half as many terms.
+_TF32_RATES = {"t": 1.0e6, "m": 1.5e6, "l": 1.3e6}
 _PARTS_START_TERMS = 200
 _LIBRARY_RATE = 1.3e5  # multiply-adds of f32 per µs of a multiprocessor by the vendor's library
 _PANEL_DEPTH = 64
@@ -59,11 +61,11 @@ class Problem:
     """The properties on which the candidates depend. The convolution is seen as matrix products, one per group and
     phase: `products` is their number, each has `rows`, `columns` and `terms`. `size`: the elements of the result;
     `dtype`: the dtype it is computed in. `library`: whether it is a single contiguous product of operands of one dtype,
-    which a library can compute. `matrices`: the 16-bit dtype in which matrix instructions may multiply, or None. With
-    it, `units` is the number of units of eight channels in a row of weights, over all taps, and `moved` the number of
-    elements that must be transposed to channels last. `alone`: whether the convolution is depthwise. `parts`: into how
-    many bf16 parts each f32 operand is split for matrix instructions, and `split` the number of elements that are
-    split."""
+    which a library can compute. `matrices`: the dtype in which matrix instructions may multiply, f32 for those of tf32,
+    or None. With it, `units` is the number of units of sixteen bytes in a row of weights, over all taps, and `moved`
+    the number of elements that must be transposed to channels last. `alone`: whether the convolution is depthwise.
+    `parts`: into how many bf16 parts each f32 operand is split for matrix instructions, and `split` the number of
+    elements that are split."""
 
     rows: int
     columns: int
@@ -178,7 +180,8 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
         result += _tiles(target, problem)
     if problem.matrices is not None and multiplies(target, problem.matrices):
         result += _matrices(target, problem)
-    if problem.alone and problem.matrices is not None and not problem.moved and not problem.parts:
+    halves = problem.matrices is not None and problem.matrices.is_half and not problem.parts
+    if problem.alone and halves and not problem.moved:
         result.append(Depthwise((0,)))
     return result
 
@@ -187,7 +190,7 @@ def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
     """Tiles of every size, number of parts and number of stages, with their estimated time, transpositions included. If
     nothing must be transposed they rank before the library, which applies no bias and no activation."""
     rank = 2 if p.moved or p.parts or not p.library else -1
-    before = (8 if p.parts else 4) * p.moved / _BYTES_PER_US + _MOVING_US if p.moved else 0.0
+    before = 2 * p.dtype.itemsize * p.moved / _BYTES_PER_US + _MOVING_US if p.moved else 0.0
     if p.parts:
         before += (4 + 2 * p.parts) * p.split / _BYTES_PER_US + _MOVING_US
     each = p.parts or 1
@@ -207,13 +210,16 @@ def _matrices(target: Target, p: Problem) -> Iterator[Matrices]:
     if not target.matrices.warpgroups:
         return
     for name, (high, wide, rate, alone, stages) in PANEL_TILES.items():
-        if p.parts and name not in _PANEL_PARTS[p.parts]:
+        if p.parts and (p.parts == 2 or name not in _PANEL_PARTS):
             continue
         if p.parts:
-            rate, stages = _PANEL_PARTS[p.parts][name]
+            rate, stages = _PANEL_PARTS[name]
+        halves = p.matrices is None or p.matrices.is_half
+        rate = rate if halves else _TF32_RATES[name]
         if each * stages * (high + wide) * _PANEL_DEPTH * 2 <= target.shared_bytes:
+            rounding = 0.0 if halves else _LEAST_JOIN_US  # warpgroups read weights of tf32 rounded
             for time, chunk, split_k in _parts(target, p, (high, wide, _PANEL_DEPTH), rate, alone):
-                yield Matrices((rank, before + time), name, stages, chunk, split_k, True)
+                yield Matrices((rank, before + time + rounding), name, stages, chunk, split_k, True)
 
 
 def _library_time(target: Target, p: Problem) -> float:
@@ -247,9 +253,10 @@ def _stages(target: Target, slice_bytes: int, most: int = _STAGES) -> list[int]:
     return list(range(1, max(1, most) + 1))
 
 
-def multiplies(target: Target, half: DType) -> bool:
-    """Whether the device has matrix instructions for this type, and enough shared memory for a tile."""
-    return half in target.matrices.types and target.limits.shared_bytes >= _MATRIX_SHARED_BYTES
+def multiplies(target: Target, dtype: DType) -> bool:
+    """Whether the device has matrix instructions for this type, tf32 for f32, and enough shared memory for a tile."""
+    known = dtype in target.matrices.types if dtype.is_half else target.matrices.tf32
+    return known and target.limits.shared_bytes >= _MATRIX_SHARED_BYTES
 
 
 def _tiles(target: Target, p: Problem) -> Iterator[Tiles]:

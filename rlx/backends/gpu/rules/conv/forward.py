@@ -28,7 +28,14 @@ from rlx.backends.gpu.rules.conv.choice import (
     choose,
 )
 from rlx.backends.gpu.rules.conv.reading import Reading, backward_reading, forward_reading, window_meta
-from rlx.backends.gpu.rules.conv.units import in_parts, in_units, lies_last, multiplied, pixels_in_units
+from rlx.backends.gpu.rules.conv.units import (
+    in_parts,
+    in_units,
+    lies_last,
+    multiplied,
+    pixels_in_units,
+    unit_of,
+)
 from rlx.backends.gpu.rules.movement import from_last
 from rlx.dtypes import DType, bf16, f16, f32, promote
 from rlx.ir import Node, Tensor, get_op
@@ -158,11 +165,44 @@ CONV_PARTS_WGMMA = declare(
         grid=_MMA_GRID,
         args=_MMA_ARGS,
         headers=("prims", "mma"),
-        variants={"PARTS": ("2", "3"), "TILE": ("t", "m")},
+        variants={"PARTS": ("3",), "TILE": ("t", "m")},
         constants={**_MMA_CONSTANTS, "STAGES": 2, "WARPGROUPS": 1},
         trials=((2, True, 2, 1, 0, True, True, 1), (3, False, 0, 1, 2, True, True, 1)),
         threads=256,
-        resident="PARTS == 2 && BN == 64u ? 2 : 1",
+        specific=("WARPGROUPS", 1),
+        cuda_only=True,
+    )
+)
+_TF32_ABOUT = _MMA_ABOUT.replace("halves", "operands in f32 rounded to tf32,")
+CONV_TF32_MMA = declare(
+    KernelDecl(
+        "conv_tf32_mma",
+        function="conv_mma_body",
+        about=_TF32_ABOUT,
+        grid=_MMA_GRID,
+        args=_MMA_ARGS,
+        headers=("prims", "mma"),
+        variants={"TILE": ("s", "t", "m")},
+        constants=_MMA_CONSTANTS,
+        trials=((1, True, 2, 1, 0, True, True), (3, False, 0, 1, 2, False, True)),
+        threads=128,
+        resident="2",
+        cuda_only=True,
+    )
+)
+CONV_TF32_WGMMA = declare(
+    KernelDecl(
+        "conv_tf32_wgmma",
+        function="conv_mma_body",
+        about=_TF32_ABOUT,
+        grid=_MMA_GRID,
+        args=_MMA_ARGS,
+        headers=("prims", "mma"),
+        variants={"TILE": ("t", "m", "l")},
+        constants={**_MMA_CONSTANTS, "STAGES": 3, "WARPGROUPS": 1},
+        trials=((3, True, 2, 1, 0, True, True, 1), (4, False, 0, 1, 2, True, True, 1)),
+        threads=256,
+        resident="BM > 128u ? 1 : 2",
         specific=("WARPGROUPS", 1),
         cuda_only=True,
     )
@@ -295,10 +335,11 @@ def _problem(ctx: Lowering, node: Node, reading: Reading, pointwise: bool, wishe
     columns, products = reading.columns(y.shape[0]), reading.groups * len(reading.phases)
     half, parts = multiplied(ctx, pair)
     channels = x.shape[1] // reading.groups
-    units = reading.terms // channels * -(-channels // 8) if channels else 0
+    unit = unit_of(half or f32)
+    units = reading.terms // channels * -(-channels // unit) if channels else 0
     alike = pointwise and pair[0] == pair[1]
     alone = channels == reading.rows == 1 and reading.places is None and reading.groups % 8 == 0
-    whole = alone or channels % 8 == 0  # whether units are contiguous in memory
+    whole = alone or channels % unit == 0  # whether units are contiguous in memory
     moved = 0 if (whole or parts > 1) and (wished or lies_last(ctx, x)) else x.size
     moved += 0 if wished or lies_last(ctx, y) else y.size
     split = (parts, x.size + w.size) if parts > 1 and units else (0, 0)
@@ -414,7 +455,7 @@ def _by_matrices(
     assert half is not None
     groups, rows, batch = reading.groups, reading.rows, y.shape[0]
     channels, taps = x.shape[1] // groups, math.prod(w.shape[2:])
-    deep = -(-channels // 8)
+    deep = -(-channels // unit_of(half))
     pixels = pixels_in_units(ctx, x, half, groups, parts)
     if reading.places is None:  # (groups, rows, channels, taps)
         strides = (rows * channels * taps, channels * taps, 1, taps)
@@ -425,7 +466,7 @@ def _by_matrices(
     if parts > 1:
         weights = in_parts(ctx, weights, parts, dims, strides)
     else:
-        weights = in_units(ctx, weights, half, dims, strides)
+        weights = in_units(ctx, weights, half, dims, strides, rounded=chosen.warpgroups and half == f32)
     block, table = reading.by_pixel(channels, groups * deep, taps * deep, groups * rows, x.size // channels * deep)
     activation = _CODE[node.attrs.get("activation")]
     bias, kind = _narrow_bias(ctx, node, half)
@@ -438,6 +479,8 @@ def _by_matrices(
     words: dict[str, str | int] = {"WARPGROUPS": 1} if chosen.warpgroups else {}
     if parts > 1:
         decl, words["PARTS"] = CONV_PARTS_WGMMA if chosen.warpgroups else CONV_PARTS_MMA, str(parts)
+    elif half == f32:
+        decl = CONV_TF32_WGMMA if chosen.warpgroups else CONV_TF32_MMA
     else:
         decl, words["T"] = CONV_WGMMA if chosen.warpgroups else CONV_MMA, half.name
     kernel = decl(
@@ -449,7 +492,7 @@ def _by_matrices(
         BIAS=kind if alone else 0,
         RESIDUAL=0 if sums is None else sums[2],
         C_QUADS=rows % 4 == 0 and quads(whole, itemsize=wide.itemsize),
-        WIDE=wide != half,
+        WIDE=wide == f32,
     )
     meta = ctx.block(block)
     other = meta if sums is None else ctx.ref(sums[1])

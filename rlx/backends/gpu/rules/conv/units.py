@@ -1,4 +1,5 @@
-"""Operands of convolutions by matrix instructions: units of sixteen bytes, eight channels of a pixel or of a tap."""
+"""Operands of convolutions by matrix instructions: units of sixteen bytes, neighbouring channels of a pixel or of a
+tap."""
 
 from __future__ import annotations
 
@@ -41,16 +42,37 @@ CONV_PARTS = declare(
         trials=((1, 3, False), (2, 2, True)),
     )
 )
+CONV_FOURS = declare(
+    KernelDecl(
+        "conv_fours",
+        about="y (n0, n1, n2, units) = elements of x rounded to tf32, `channels` of them `step` apart, by fours.",
+        grid="a thread for each unit, in groups of 256",
+        args=(*reads(x="f32"), *writes(y="b16"), *uints("n0", "n1", "n2", "channels", "s0", "s1", "s2", "step")),
+        constants={"NEAR": 1, "VECTORS": False},
+        trials=((1, False), (2, True)),
+        cuda_only=True,
+    )
+)
 
 
-def multiplied(ctx: Lowering, pair: tuple[DType, DType]) -> tuple[DType | None, int]:
-    """The 16-bit dtype in which matrix instructions may multiply operands of these dtypes, or None, and into how many
-    parts of it each operand is split."""
+def multiplied(ctx: Lowering, pair: tuple[DType, DType], turned: bool = False) -> tuple[DType | None, int]:
+    """The dtype in which matrix instructions may multiply operands of these dtypes, f32 for those of tf32, or None; and
+    into how many parts of it each operand is split. `turned`: the terms of a sum do not lie side by side, so that
+    instructions of tf32 cannot read them."""
     if pair[0] == pair[1] and pair[0].is_half:
         return pair[0], 1
     if pair != (f32, f32):
         return None, 1
+    if ctx.precision == "tf32" and ctx.target.matrices.tf32 and not turned:
+        return f32, 1
     return bf16, 2 if ctx.precision == "tf32" else 3
+
+
+def unit_of(dtype: DType) -> int:
+    """The channels of a unit."""
+    return 16 // dtype.itemsize
+
+
 _LEAST_TURNED = 16  # images with at least so many channels are transposed by tiles before they are split
 
 
@@ -76,20 +98,34 @@ def pixels_in_units(ctx: Lowering, x: Tensor, dtype: DType, groups: int, parts: 
     return in_units(ctx, source, dtype, dims, strides)
 
 
-def in_units(ctx: Lowering, source: Ref, dtype: DType, dims: tuple[int, int, int, int], strides: Sequence[int]) -> Ref:
-    """Elements of these dimensions in row-major order, the last one filled up with zeros to units of 16 bytes."""
+def in_units(
+    ctx: Lowering,
+    source: Ref,
+    dtype: DType,
+    dims: tuple[int, int, int, int],
+    strides: Sequence[int],
+    rounded: bool = False,
+) -> Ref:
+    """Elements of these dimensions in row-major order, the last one filled up with zeros to units of 16 bytes.
+    `rounded`: those of f32 are rounded to tf32."""
     n0, n1, n2, channels = dims
-    deep = -(-channels // 8)
+    deep = -(-channels // unit_of(dtype))
+    whole = channels == deep * unit_of(dtype)
     same = all(n == 1 or a == b for n, a, b in zip(dims, strides, contiguous(dims), strict=True))
-    if same and channels == 8 * deep and source.offset % 16 == 0:
+    if same and whole and source.offset % 16 == 0 and not rounded:
         return source
     units = n0 * n1 * n2 * deep
     result = ctx.scratch(16 * units)
-    if channels == 8 * deep and n2 == 1:
+    near = 1 if strides[1] <= strides[2] else 2
+    if whole and n2 == 1 and not rounded:
         move(ctx, dims, View(source, dtype, tuple(strides)), View(result, dtype, contiguous(dims)))
-    else:
-        kernel = CONV_UNITS(NEAR=1 if strides[1] <= strides[2] else 2)
+    elif dtype == f32:
+        steps = [source.offset // f32.itemsize, *(s for n, s in zip(dims[:3], strides, strict=False) if n > 1)]
+        vectors = strides[3] == 1 and whole and all(s % 4 == 0 for s in steps)
+        kernel = CONV_FOURS(NEAR=2 if vectors else near, VECTORS=vectors)
         ctx.launch(kernel, groups_for(ctx, units), [source, result, *dims, *strides])
+    else:
+        ctx.launch(CONV_UNITS(NEAR=near), groups_for(ctx, units), [source, result, *dims, *strides])
     return result
 
 

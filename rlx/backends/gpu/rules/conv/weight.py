@@ -157,7 +157,7 @@ def _multiplied(ctx: Lowering, node: Node) -> tuple[DType | None, int]:
     """What `multiplied` gives for the node's operands, if all have one dtype; else (None, 1)."""
     stored = ctx.storage(node.output)
     alike = all(ctx.storage(t) == stored for t in node.inputs)
-    return multiplied(ctx, (stored, stored)) if alike else (None, 1)
+    return multiplied(ctx, (stored, stored), turned=True) if alike else (None, 1)
 
 
 def _takes_images(ctx: Lowering, node: Node, wished: bool) -> bool:

@@ -1,0 +1,3 @@
+// What reduce.h computes, of squared distances from `centers`: see there.
+#define SQUARES
+#include "reduce.h"
