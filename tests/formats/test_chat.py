@@ -273,3 +273,15 @@ except ModelFormatError:
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
     assert (done.returncode, done.stdout, done.stderr) == (0, "100000\n", "")
+
+
+def test_a_template_of_parts_gets_a_text_as_one() -> None:
+    """Templates of models for images and texts go through a list of parts, and write nothing of a text."""
+    template = (
+        "{% for m in messages %}{{ m.role }}:{% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}"
+        "{% endif %}{% endfor %};{% endfor %}"
+    )
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "there"}]
+    assert ChatTemplate(template, {}).render(messages) == "user:hello;assistant:there;"
+    parts = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
+    assert ChatTemplate(template, {}).render(parts) == "user:hello;"

@@ -18,11 +18,15 @@ from tests.gpu import lowered
 from tests.gpu.lowered import carried_out, close
 
 
-def _lowered(shape: tuple[int, ...], dtype: str, backend: str, planner: str = "reuse") -> tuple[Graph, Any, Lowering]:
-    """A mean of squared distances over all pixels of an image that lies with its channels last."""
+def _lowered(
+    shape: tuple[int, ...], dtype: str, backend: str, planner: str = "reuse", near: tuple[int, ...] | None = None
+) -> tuple[Graph, Any, Lowering]:
+    """A mean of squared distances over all pixels of an image that lies with its channels last, from numbers of shape
+    `near`, one for each channel where it is None."""
     load_rules()
     graph = Graph("squares")
-    x, centers = graph.input("x", shape, dtype), graph.input("m", (1, shape[1], *(1,) * (len(shape) - 2)))
+    x = graph.input("x", shape, dtype)
+    centers = graph.input("m", near or (1, shape[1], *(1,) * (len(shape) - 2)))
     far = rlx.cast(x, "f32") - rlx.exp(centers)
     graph.output("y", rlx.mean(far * far, axis=tuple(i for i in range(len(shape)) if i != 1), keepdims=True))
     passed, _ = optimize(graph)
@@ -50,6 +54,22 @@ def test_squared_distances_are_summed_where_they_are_computed(shape: Any, dtype:
     x = (rng.standard_normal(shape) + 3).astype(kind)
     m = rng.standard_normal((1, shape[1], *(1,) * (len(shape) - 2))).astype(np.float32)
     got = carried_out(graph, planned, lowering, [np.moveaxis(x, 1, -1), m], backend)["y"]
+    far = x.astype(np.float64) - np.exp(m.astype(np.float64))
+    close(got, np.mean(far * far, axis=tuple(i for i in range(len(shape)) if i != 1), keepdims=True), worst=1e-5)
+
+
+@pytest.mark.parametrize(
+    "shape, dtype, near",
+    [((2, 8, 5, 8), "f32", (8,)), ((2, 8, 8, 5), "f32", (8, 1)), ((3, 1, 16, 16), "bf16", (1, 1, 1, 1)),
+     ((2, 6, 5, 3), "i32", (1, 6, 1, 1))],
+)  # fmt: skip
+def test_other_distances_are_written(shape: Any, dtype: str, near: tuple[int, ...]) -> None:
+    """Those from numbers along another axis that is as long as the channels, of one channel, and of integers."""
+    graph, planned, lowering = _lowered(shape, dtype, "cuda", near=near)
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal(shape) * 3).astype({"bf16": ml_dtypes.bfloat16, "f32": "f4", "i32": "i4"}[dtype])
+    m = rng.standard_normal(near).astype(np.float32)
+    got = carried_out(graph, planned, lowering, [np.moveaxis(x, 1, -1), m], "cuda")["y"]
     far = x.astype(np.float64) - np.exp(m.astype(np.float64))
     close(got, np.mean(far * far, axis=tuple(i for i in range(len(shape)) if i != 1), keepdims=True), worst=1e-5)
 

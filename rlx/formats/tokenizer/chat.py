@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ class ChatTemplate:
         context = {
             **self.tokens,
             **more,
-            "messages": [_with_reasoning(message) for message in messages],
+            "messages": [self._as_taken(_with_reasoning(message)) for message in messages],
             "tools": tools,
             "documents": documents,
             "add_generation_prompt": add_generation_prompt,
@@ -110,6 +111,27 @@ class ChatTemplate:
         raise ModelFormatError(
             f"{self.where}: the chat template {'fails: ' if found['kind'] == 'error' else ''}{what}"
         )
+
+
+    def _as_taken(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The message with its text as a list of one part, where the template takes such lists alone."""
+        text = message.get("content")
+        if not isinstance(text, str) or not _takes_parts(self.template, tuple(self.tokens.items())):
+            return message
+        return {**message, "content": [{"type": "text", "text": text}]}
+
+
+@lru_cache(maxsize=8)
+def _takes_parts(template: str, tokens: tuple[tuple[str, str], ...]) -> bool:
+    """Whether a template, as those of models for images and texts, leaves out a message that is a text and writes it
+    where it is a list of parts."""
+    word = "rlxprobe"
+
+    def writes(content: Any) -> bool:
+        context = {**dict(tokens), "messages": [{"role": "user", "content": content}], "add_generation_prompt": True}
+        return word in _PROCESS.ask(json.dumps({"template": template, "context": context, "now": None})).get("text", "")
+
+    return not writes(word) and writes([{"type": "text", "text": word}])
 
 
 def _with_reasoning(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -187,9 +187,12 @@ def squares_of(ctx: Lowering, x: Tensor) -> tuple[Tensor, Tensor] | None:
     if not node.op.elementwise or len(node.outputs) != 1 or len(node.inputs) != 2:
         return None
     image, centers = node.inputs
-    if explicit(node_trees(node)) != _squares(image.dtype) or centers.dtype != f32:
+    if explicit(node_trees(node)) != _squares(image.dtype) or not (image.dtype == f32 or image.dtype.is_half):
         return None
-    alike = image.shape == x.shape and centers.size == x.shape[1] and centers.shape[1 - x.ndim :][:1] == x.shape[1:2]
+    # A single channel, or a single pixel, leaves the kernel no axis along which it reads the centers.
+    each = (1, x.shape[1], *(1,) * (x.ndim - 2))
+    centered = centers.dtype == f32 and (1,) * (x.ndim - centers.ndim) + centers.shape == each
+    alike = image.shape == x.shape and centered and 1 < x.shape[1] < x.size
     stored = all(ctx.storage(t) == t.dtype for t in (image, centers, reader.output))
     if not (alike and stored and ctx.lies_last(image)) or {image.id, centers.id} & ctx.moved.keys():
         return None
