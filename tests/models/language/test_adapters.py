@@ -57,6 +57,11 @@ def merged(held: dict[str, Any], arrays: dict[str, Any], scale: float) -> dict[s
     return made
 
 
+def magnitudes(arrays: dict[str, Any], n: int) -> dict[str, Any]:
+    return {name.replace("lora_A.weight", "lora_magnitude_vector"): np.ones(n, np.float32)
+            for name in arrays if "lora_A" in name}  # fmt: skip
+
+
 def nmse(got: Any, want: Any) -> float:
     return float(((got - want) ** 2).sum() / (want**2).sum())
 
@@ -205,7 +210,7 @@ def test_an_adapter_is_no_model(tmp_path: Path) -> None:
 PEFT: dict[str, Any] = json.loads(peft_adapters.FILE.read_text(encoding="utf-8"))["cases"]
 NOT_THERE = {
     "embeddings": "embed_tokens.lora_embedding_A' corrects embeddings", "modules_to_save": "modules_to_save is",
-    "target_parameters": "target_parameters is", "tokens": "trainable_token_indices is", "dora": "use_dora is True",
+    "target_parameters": "target_parameters is", "tokens": "trainable_token_indices is",
 }  # fmt: skip
 
 
@@ -261,7 +266,9 @@ def _renamed(old: str, new: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 @pytest.mark.parametrize(
     "settings, change, message",
     [
-        ({"use_dora": True}, None, "use_dora is True, expected False"),
+        ({"use_dora": True}, None, "use_dora is true, and 'layers.0.self_attn.q_proj' has no lora_magnitude_vector"),
+        ({"use_dora": True}, lambda arrays: arrays | magnitudes(arrays, 3), "lora_magnitude_vector has 3 numbers"),
+        ({}, lambda arrays: arrays | magnitudes(arrays, 3), "magnitude_vector', float32 .*, is no matrix lora_A or"),
         ({"modules_to_save": ["lm_head"]}, None, "modules_to_save is"),
         ({"rank_pattern": {"q_proj": 2}}, None, r"q_proj.lora_A.weight has shape \(3, 24\), expected \(2, 24\)"),
         ({"rank_pattern": {"(a+)+b": 2}}, None, "rank_pattern is .*expected an object whose keys are names"),
