@@ -27,7 +27,7 @@ import rlx
 from rlx import optim
 
 STEPS, EVERY = 20000, 5
-TUNED = 2000  # steps of `rlx finetune`
+TUNED = 4000  # steps of `rlx finetune`
 
 
 def loss(parameters: Any, batch: Any, key: Any) -> Any:
@@ -45,8 +45,8 @@ def batches(start: int) -> Any:
         number += 1
 
 
-def train(folder: Path, device: str, steps: int, told: bool = False) -> None:
-    """The run, which goes on with what its folder holds; with `told` it prints its first step."""
+def train(folder: Path, device: str, steps: int) -> None:
+    """The run, which goes on with what its folder holds."""
     rng = np.random.default_rng(1)
     start = {
         "w": rng.standard_normal((8, 32)).astype(np.float32),
@@ -54,10 +54,8 @@ def train(folder: Path, device: str, steps: int, told: bool = False) -> None:
         "v": rng.standard_normal((32, 2)).astype(np.float32),
     }
     run = rlx.training(loss, start, optim.adam(1e-2), key=5, device=device, folder=folder, resume=True, picture=False)
-    for metrics in run.over(batches, steps=steps, save_every=EVERY):
-        if told:
-            print(metrics.step, flush=True)
-            told = False
+    for _ in run.over(batches, steps=steps, save_every=EVERY):
+        pass
     run.close()
 
 
@@ -96,17 +94,25 @@ def killed(command: list[str], folder: Path, kills: int, seed: int, log: Any = p
     """Runs a training in processes that are killed so often, then to its end. Returns how many were killed. `folder`
     is that of its checkpoints."""
     rng, count = random.Random(seed), 0
+
+    def there() -> set[Path]:
+        return set(folder.glob("step-*.safetensors"))
+
+    def ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+        return process.poll() is not None
+
     while True:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        assert process.stdout is not None
+        before = there()
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         if count < kills:
             if rng.random() < 0.8:  # else it dies while it begins
-                process.stdout.readline()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(rng.uniform(0.0, 0.6))
-            process.send_signal(signal.SIGKILL)
-        process.communicate()
-        code = process.returncode
+                while there() <= before and not ended(process, 0.01):
+                    pass
+            if not ended(process, rng.uniform(0.0, 0.6)):
+                process.send_signal(signal.SIGKILL)
+        code = process.wait()
         if code == -signal.SIGKILL:
             count += 1
             at = sorted(folder.glob("step-*.safetensors"))
@@ -128,7 +134,7 @@ def main() -> int:
     args = parser.parse_args()
     steps = args.steps or (TUNED if args.finetune else STEPS)
     if args.child:
-        train(args.child, args.device, steps, told=True)
+        train(args.child, args.device, steps)
         return 0
     make, where = (finetune, "training") if args.finetune else (child, ".")
     with tempfile.TemporaryDirectory() as name:
