@@ -340,6 +340,39 @@ def test_adapters_and_merged_models_of_other_families(case: str, tmp_path: Path)
         write_gguf(tmp_path / "adapter.gguf", adapter, adapted.lora, config)
 
 
+@pytest.mark.late(case=["gpt2-0", "phi3-0"])
+@pytest.mark.parametrize("case", ["qwen2-0", "gpt2-0", "phi3-0"])
+def test_magnitudes_beside_biases_and_joined_products(case: str, tmp_path: Path) -> None:
+    """A loaded adapter of DoRA gives the logits of the function that was trained, alone and beside another adapter."""
+    base = folder_of(case, tmp_path / "base")
+    function, weights = trainable(base)
+    adapted, adapter = function.adapted(Lora(2, dora=True), weights)
+    for i, values in enumerate(adapter.values()):
+        values["lora_B"] += 0.05
+        values["lora_magnitude_vector"] *= 1.2 + 0.3 * np.sin(i + np.arange(len(values["lora_B"]), dtype=np.float32))
+    ids = np.arange(3, 12, dtype=np.int32)
+    wanted = adapted(adapter, weights, ids[None])[0]
+    config = json.loads((base / "config.json").read_text())
+    write_peft(tmp_path / "own", adapter, adapted.lora, base=None, model_type=config["model_type"], task=None)
+    plain, other = function.adapted(Lora(3), weights)
+    write_peft(tmp_path / "other", other, plain.lora, base=None, model_type=config["model_type"], task=None)
+    with load(base, "cpu", context=64, engine="numpy") as model:
+        before = model.logits(ids)
+        for name in ("own", "other"):
+            model.load_adapter(name, tmp_path / name)
+        found = model.logits(ids, adapter="own")
+        assert np.abs(found - wanted).max() <= 1e-4 * np.abs(wanted).max() < np.abs(found - before).max()
+        batch = model.batch(3)
+        expected = {
+            batch.add(ids, 1, adapter="own"): wanted, batch.add(ids, 1, adapter="other"): before,
+            batch.add(ids, 1): before,
+        }  # fmt: skip
+        while expected:
+            for made in batch.step():
+                assert made.token == int(expected.pop(made.sequence)[-1].argmax())
+        batch.close()
+
+
 def test_a_gguf_file_of_graph_names_is_not_merged(settings: Settings, tmp_path: Path) -> None:
     written.folder_to_gguf(folder_of("gpt_neox-0", tmp_path / "base"), tmp_path / "m.gguf")
     with pytest.raises(RlxError, match=r"m\.gguf: rlx makes no folder of such a GGUF file"):

@@ -158,6 +158,7 @@ class Adapter:
             self._fields = Fields(read_json(file), str(file))
         f = self._fields
         f.must_be("peft_type", "LORA")
+        f.must_be("use_dora", False, None, True)
         self._magnitudes: dict[str, npt.NDArray[Any]] | None = {} if f.content.get("use_dora") else None
         for name, allowed in _NOT_THERE.items():
             f.must_be(name, *allowed)
