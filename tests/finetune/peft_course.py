@@ -38,6 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
     "rslora": {"lora": Lora(2, 3.0, rslora=True, targets=("q_proj", "v_proj", "lm_head")), "schedule": "cosine"},
     "dora": {"lora": Lora(4, 8.0, dora=True), "decay": 0.1},
 }
+RATES = {"tiny": 5e-3, "135m": 2e-4}  # of the large one that of `rlx finetune`: it would learn the data by heart at once
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {},
     "135m": {"hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
@@ -45,10 +46,10 @@ SHAPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def settings_of(case: str, folder: Path) -> Settings:
+def settings_of(case: str, folder: Path, rate: float = 5e-3) -> Settings:
     """The run of a case, whose model and data are in a folder."""
     return Settings(model=folder / "base", data=folder / "data.jsonl", out=folder / "out", steps=STEPS, batch=BATCH,
-                    length=LENGTH, rate=5e-3, warmup=0.1, device="cpu", **CASES[case])  # fmt: skip
+                    length=LENGTH, rate=rate, warmup=0.1, device="cpu", **CASES[case])  # fmt: skip
 
 
 def prepared(folder: Path, shape: str = "tiny") -> Rows:
@@ -140,7 +141,7 @@ def main() -> int:
     for case in args.case:
         with tempfile.TemporaryDirectory() as room:
             folder = Path(room)
-            rows, settings = prepared(folder, args.shape), settings_of(case, folder)
+            rows, settings = prepared(folder, args.shape), settings_of(case, folder, RATES[args.shape])
             own = to_train(settings)
             assert own.adapted is not None
             losses = course(settings, own, rows, folder / "start")
