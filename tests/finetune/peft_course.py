@@ -38,7 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
     "rslora": {"lora": Lora(2, 3.0, rslora=True, targets=("q_proj", "v_proj", "lm_head")), "schedule": "cosine"},
     "dora": {"lora": Lora(4, 8.0, dora=True), "decay": 0.1},
 }
-RATES = {"tiny": 5e-3, "135m": 2e-4}  # of the large one that of `rlx finetune`: it would learn the data by heart at once
+RATES = {"tiny": 5e-3, "135m": 2e-4}  # by the tiny one's the large model knows all answers after some steps
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {},
     "135m": {"hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
