@@ -80,6 +80,20 @@ def of_rlx(device: str, p: Tree, data: list[Any]) -> Callable[[], float]:
     return steps
 
 
+def turn_of_torch(optimizer: Any, loss_of: Callable[[int], Any], steps: int) -> Callable[[], float]:
+    """The steps of a turn by torch, where step i is of the loss `loss_of(i)`; the loss is read at the end."""
+
+    def turn() -> float:
+        for i in range(steps):
+            optimizer.zero_grad(set_to_none=True)
+            value = loss_of(i)
+            value.backward()
+            optimizer.step()
+        return float(value)
+
+    return turn
+
+
 def of_torch(p: Tree, data: list[Any]) -> Callable[[], float]:
     import torch
     from torch.nn import functional as f
@@ -121,16 +135,7 @@ def of_torch(p: Tree, data: list[Any]) -> Callable[[], float]:
     compiled = torch.compile(forward, mode="reduce-overhead")
     optimizer = torch.optim.AdamW(flat, lr=1e-3, weight_decay=1e-4, fused=True)
     rows = [torch.tensor(batch, device="cuda", dtype=torch.int64) for batch in data]
-
-    def steps() -> float:
-        for i in range(STEPS):
-            optimizer.zero_grad(set_to_none=True)
-            value = compiled(rows[i % len(rows)])
-            value.backward()
-            optimizer.step()
-        return float(value)
-
-    return steps
+    return turn_of_torch(optimizer, lambda i: compiled(rows[i % len(rows)]), STEPS)
 
 
 def main() -> None:

@@ -1,15 +1,16 @@
 """What the host does in a step of `rlx.training`, beside the program itself.
 
-    python benchmarks/networks/training_step.py [--device cpu] [--rounds 200]
+    python benchmarks/networks/training_step.py [--device cpu cuda vulkan] [--rounds 200]
 
-For networks of 3 and of 150 tiny parameters with AdamW: µs of `run.step`, the least of the rounds, and on the CPU,
-whose runs are complete when they return, the same without the program. Every tenth step the metrics of ten are read,
-which counts for all ten.
+For networks of 3 and of 150 tiny parameters with AdamW: µs of a step in ten of `run.step`, of the same program begun
+ten times without it, and of their difference, the host's part; each the least of the rounds. Every tenth step the
+metrics of ten are read, which counts for all ten.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,8 @@ import numpy as np
 
 import rlx
 from rlx import optim
+
+STEPS = 10
 
 
 def loss(p: Any, x: Any) -> Any:
@@ -38,19 +41,30 @@ def least(call: Callable[[], object], rounds: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", nargs="+", default=["cpu"])
     parser.add_argument("--rounds", type=int, default=200)
     args = parser.parse_args()
     x = np.ones((2, 4), np.float32)
-    for count in (3, 150):
+    for name, count in itertools.product(args.device, (3, 150)):
         parameters = [np.full(4, 0.01, np.float32) for _ in range(count)]
-        with rlx.training(loss, parameters, optim.adamw(1e-4), device=args.device) as run:
+        with rlx.training(loss, parameters, optim.adamw(1e-4), device=name) as run:
             run.step(x)
             compiled = next(iter(run._programs.values())).compiled
-            step = least(lambda run=run: [run.step(x) for _ in range(10)], args.rounds) / 10
-            program = least(lambda run=compiled.executable.run: [run() for _ in range(10)], args.rounds) / 10
-            host = f", the host's part {step - program:.0f}" if run.session.info.kind == "cpu" else ""
-            print(f"{count} parameters: a step {step:.0f} µs{host}")
+            device = run.session.device
+
+            def program(begin: Any = compiled.executable.begin, device: Any = device) -> None:
+                for _ in range(STEPS):
+                    begin()
+                device.synchronize()
+
+            def steps(run: Any = run) -> None:
+                for _ in range(STEPS):
+                    metrics = run.step(x)
+                metrics["loss"]
+
+            step, alone = (least(call, args.rounds) / STEPS for call in (steps, program))
+            print(f"{name}, {count} parameters: a step {step:.0f} µs, the program {alone:.0f}, "
+                  f"the host's part {step - alone:.0f}", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

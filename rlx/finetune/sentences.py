@@ -29,6 +29,7 @@ from rlx.ir import Tensor
 from rlx.models import trainable
 from rlx.models.encoder_function import AdaptedEncoder, EncoderFunction
 from rlx.models.encoders.config import EncoderConfig
+from rlx.models.text_tasks import check_task, task_of
 from rlx.runtime import Session
 
 SCALE = 20.0  # what cosines are multiplied by, as in MultipleNegativesRankingLoss
@@ -298,14 +299,13 @@ class SentenceLoss:
 
 
 def _check(function: EncoderFunction, where: Path, adapted: bool) -> None:
-    """Raises: RlxError for a reranker and for what is not written."""
-    config = function.files.config
+    """Raises: RlxError for a classifier, a reranker and other tasks, and for what is not written."""
+    files, config = function.files, function.files.config
+    check_task("finetune", where, task_of(files.head, files.pooling), "embeddings")
     if adapted and isinstance(config, EncoderConfig) and config.joined and config.otherwise:
         raise RlxError(
             f"{where}: its files name modules otherwise than the class of {config.architecture}, so no program would "
             "fit an adapter; train all weights (--full)"
         )
-    if function.files.pooling == "rank":
-        raise RlxError(f"{where} is a reranker; finetune trains encoders, whose vectors are compared")
     if any(isinstance(step, Dense) for step in function.files.config.steps):
         raise RlxError(f"{where}: has layers after the pooling, in files of their own, which finetune does not write")

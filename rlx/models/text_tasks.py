@@ -40,6 +40,18 @@ _METHODS = {  # what a model of each task is, what it has, and the methods for t
 _NAMES = ("identity", *sorted({name for name in ACTIVATIONS.values() if name is not None}))
 
 
+def task_of(head: Head | None, pooling: Any) -> Task | Literal["rank"]:
+    """What a model with this head and pooling is for."""
+    return head.task if head is not None else "rank" if pooling == "rank" else "embeddings"
+
+
+def check_task(what: str, where: object, task: str, *tasks: str) -> None:
+    """Raises: RlxError where the task of a model is none of `tasks`."""
+    if task not in tasks:
+        kind, has, methods = _METHODS[task]
+        raise RlxError(f"{what}: {where} is {kind}, which has no {_METHODS[tasks[0]][1]}; it has {has}, by {methods}")
+
+
 class TextTasks(ABC):
     """The tasks of encoders other than embeddings. A model has those that its folder is for; the other methods raise an
     RlxError that names what the model can do."""
@@ -66,15 +78,11 @@ class TextTasks(ABC):
     def task(self) -> Task | Literal["rank"]:
         """What the model is for: "embeddings", "sparse", "tokens", "scores", "labels", or "rank" of a reranker in
         GGUF."""
-        return self.head.task if self.head is not None else "rank" if self.pooling == "rank" else "embeddings"
+        return task_of(self.head, self.pooling)
 
     def needs(self, what: str, *tasks: str) -> None:
         """Raises: RlxError for a model of none of these tasks."""
-        if self.task not in tasks:
-            kind, has, methods = _METHODS[self.task]
-            raise RlxError(
-                f"{what}: {self.where} is {kind}, which has no {_METHODS[tasks[0]][1]}; it has {has}, by {methods}"
-            )
+        check_task(what, self.where, self.task, *tasks)
 
     def encode_sparse(
         self, texts: Sequence[str], *, max_active_dims: int | None = None, batch_size: int = 32,

@@ -2,11 +2,14 @@
 example alone; and the logits that PEFT gives for an adapter's folder that rlx wrote.
 
 `python -m tests.finetune.peft_course` in an environment with peft, torch, transformers and what rlx needs; the file
-names their versions. With `--check` nothing is written: rlx trains as well, and the losses and logits are compared.
+names their versions. With `--check` nothing is written: rlx trains as well, on the CPU or a `--device`, and the losses
+and logits are compared; `--shape 135m` does so with random weights of SmolLM's shape, and torch runs on a GPU where
+there is one. The exit status is 1 where losses differ by more than 2e-4 or logits by more than 2e-6.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import tempfile
@@ -35,17 +38,23 @@ CASES: dict[str, dict[str, Any]] = {
     "rslora": {"lora": Lora(2, 3.0, rslora=True, targets=("q_proj", "v_proj", "lm_head")), "schedule": "cosine"},
     "dora": {"lora": Lora(4, 8.0, dora=True), "decay": 0.1},
 }
+RATES = {"tiny": 5e-3, "135m": 2e-4}  # by the tiny one's the large model knows all answers after some steps
+SHAPES: dict[str, dict[str, Any]] = {
+    "tiny": {},
+    "135m": {"hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
+             "head_dim": 64, "intermediate_size": 1536, "vocab_size": 49152, "tie_word_embeddings": True},
+}  # fmt: skip
 
 
-def settings_of(case: str, folder: Path) -> Settings:
+def settings_of(case: str, folder: Path, rate: float = 5e-3) -> Settings:
     """The run of a case, whose model and data are in a folder."""
     return Settings(model=folder / "base", data=folder / "data.jsonl", out=folder / "out", steps=STEPS, batch=BATCH,
-                    length=LENGTH, rate=5e-3, warmup=0.1, device="cpu", **CASES[case])  # fmt: skip
+                    length=LENGTH, rate=rate, warmup=0.1, device="cpu", **CASES[case])  # fmt: skip
 
 
-def prepared(folder: Path) -> Rows:
+def prepared(folder: Path, shape: str = "tiny") -> Rows:
     """Writes the model and the data, and gives the rows."""
-    tiny.write_base(folder / "base")
+    tiny.write_base(folder / "base", **SHAPES[shape])
     data = tiny.write_lines(folder / "data.jsonl", tiny.talks(24))
     examples = examples_of(data, tokenizer_of(folder / "base"), LENGTH, LeftOut(data, False))
     return rows_of(examples, LENGTH, True)
@@ -61,6 +70,14 @@ def moved(made: ToTrain) -> dict[str, Any]:
     return result
 
 
+def place() -> str:
+    """Where torch runs."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def logits(base: Path, adapter: Path) -> np.ndarray[Any, Any]:
     """What PEFT gives for the tokens of the tests, in f64, of some."""
     import peft
@@ -68,10 +85,10 @@ def logits(base: Path, adapter: Path) -> np.ndarray[Any, Any]:
     import transformers
 
     wide = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64)
-    model = peft.PeftModel.from_pretrained(wide, adapter).double().eval()
+    model = peft.PeftModel.from_pretrained(wide, adapter).double().eval().to(place())
     with torch.no_grad():
-        made = model(torch.tensor(tiny_tokens().tolist())[None]).logits[0, ::EVERY]
-    return np.asarray(made.double().numpy())
+        made = model(torch.tensor(tiny_tokens().tolist(), device=place())[None]).logits[0, ::EVERY]
+    return np.asarray(made.double().cpu().numpy())
 
 
 def tiny_tokens() -> np.ndarray[Any, Any]:
@@ -87,19 +104,19 @@ def course(settings: Settings, made: ToTrain, rows: Rows, folder: Path) -> list[
     assert made.adapted is not None
     write_peft(folder, made.parameters, made.adapted.lora, base=None, model_type="llama", task="CAUSAL_LM")
     plain = transformers.AutoModelForCausalLM.from_pretrained(settings.model, dtype=torch.float32)
-    model = peft.PeftModel.from_pretrained(plain, folder, is_trainable=True).train()
+    model = peft.PeftModel.from_pretrained(plain, folder, is_trainable=True).train().to(place())
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1.0, weight_decay=settings.decay)
     rates, losses = settings.rates(STEPS), []
     for step, batch in zip(range(STEPS), batches(settings, rows, 0), strict=False):
         optimizer.param_groups[0]["lr"] = float(np.asarray(rates(np.int32(step))))
         optimizer.zero_grad()
-        total = torch.zeros(())
+        total = torch.zeros((), device=place())
         for ids, targets, segments in zip(batch["ids"], batch["targets"], batch["segments"], strict=True):
             for segment in range(1, int(segments.max()) + 1):
                 own = segments == segment
-                found = model(torch.tensor(ids[own].astype(np.int64))[None]).logits[0]
-                wanted = torch.tensor(targets[own].astype(np.int64))
+                found = model(torch.tensor(ids[own].astype(np.int64), device=place())[None]).logits[0]
+                wanted = torch.tensor(targets[own].astype(np.int64), device=place())
                 total = total + torch.nn.functional.cross_entropy(found, wanted, reduction="sum")
         loss = total / float(batch["count"].sum())
         loss.backward()
@@ -109,31 +126,46 @@ def course(settings: Settings, made: ToTrain, rows: Rows, folder: Path) -> list[
     return losses
 
 
-def main() -> None:
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--shape", choices=SHAPES, default="tiny")
+    parser.add_argument("--case", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--device", nargs="+", default=["cpu"], help="of rlx, beside --check")
+    args = parser.parse_args()
+    if not args.check and (args.shape != "tiny" or len(args.case) < len(CASES)):
+        parser.error("--shape and --case are for --check: the file is of all cases of the tiny model")
     warnings.simplefilter("ignore")
     made: dict[str, Any] = {"versions": {n: version(n) for n in ("peft", "torch", "transformers")}, "cases": {}}
-    for case in CASES:
+    right = True
+    for case in args.case:
         with tempfile.TemporaryDirectory() as room:
             folder = Path(room)
-            rows, settings = prepared(folder), settings_of(case, folder)
+            rows, settings = prepared(folder, args.shape), settings_of(case, folder, RATES[args.shape])
             own = to_train(settings)
             assert own.adapted is not None
             losses = course(settings, own, rows, folder / "start")
-            write_peft(folder / "moved", moved(own), own.adapted.lora, base=None, model_type="llama", task="CAUSAL_LM")
-            found = logits(folder / "base", folder / "moved")
-            made["cases"][case] = {"losses": _short(losses), "logits": [_short(row) for row in found]}
-            if "--check" in sys.argv:
-                check(case, settings, losses, folder)
-    if "--check" not in sys.argv:
+            for device in args.device if args.check else ():
+                there = replace(settings, device=device, out=folder / device.replace(":", ""))
+                right &= check(f"{args.shape} {case} on {device}", there, losses)
+            if not args.check:
+                write_peft(
+                    folder / "moved", moved(own), own.adapted.lora, base=None, model_type="llama", task="CAUSAL_LM"
+                )
+                found = logits(folder / "base", folder / "moved")
+                made["cases"][case] = {"losses": _short(losses), "logits": [_short(row) for row in found]}
+    if not args.check:
         FILE.write_text(json.dumps(made, indent=None, separators=(",", ":")) + "\n")
+    return 0 if right else 1
 
 
 def _short(numbers: Any) -> list[float]:
     return [float(f"{x:.9g}") for x in numbers]
 
 
-def check(case: str, settings: Settings, losses: list[float], folder: Path) -> None:
-    """Prints how far rlx's losses are from torch's, and PEFT's logits of rlx's trained adapter from rlx's."""
+def check(what: str, settings: Settings, losses: list[float]) -> bool:
+    """Prints how far rlx's losses are from torch's, and PEFT's logits of rlx's trained adapter from rlx's; returns
+    whether both are near enough."""
     from rlx.finetune import finetune
 
     finetune(settings, lambda line: None)
@@ -144,8 +176,11 @@ def check(case: str, settings: Settings, losses: list[float], folder: Path) -> N
     exact = to_train(replace(settings, dtype="f64"))
     assert exact.adapted is not None
     found = exact.adapted(read_peft(settings.out), exact.frozen, tiny_tokens()[None])[0, ::EVERY]
-    print(f"{case}: losses within {away:.1e}, logits within {np.abs(found - wide).max() / np.abs(wide).max():.1e}")
+    off = float(np.abs(found - wide).max() / np.abs(wide).max())
+    print(f"{what}: loss {losses[0]:.4f} to {losses[-1]:.4f}, losses within {away:.1e}, logits within {off:.1e}",
+          flush=True)  # fmt: skip
+    return away <= 2e-4 and off <= 2e-6
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -152,6 +152,26 @@ def test_csv_and_json_and_what_is_no_data(tokenizer: Any, tmp_path: Path) -> Non
     assert list(read(bad)) == [Record(1, {"text": "a"}), Broken(2, "is no UTF-8 from byte 11 on")]
 
 
+def test_parquet_is_read_in_its_order(tokenizer: Any, tmp_path: Path) -> None:
+    """Talks are lists of structs, of which Parquet makes dicts with all keys."""
+    pyarrow = pytest.importorskip("pyarrow", reason="Parquet needs pyarrow, which pip install 'rlx[ray]' brings")
+    from pyarrow import parquet
+
+    path, talks = tmp_path / "a.parquet", tiny.talks(1500)
+    talks[3]["messages"] = None
+    parquet.write_table(pyarrow.Table.from_pylist(talks), path)
+    assert [record.line for record in read(path)] == list(range(1, 1501))
+    with pytest.raises(DataError, match="line 4: messages is None; expected"):
+        made(path, tokenizer)
+    found, left = made(path, tokenizer, skipped=True)
+    plain, _ = made(tiny.write_lines(tmp_path / "a.jsonl", talks), tokenizer, skipped=True)
+    assert left.counts["broken"] == 1 and len(found) == 1499
+    assert [e.ids.tolist() for e in found] == [e.ids.tolist() for e in plain]
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(DataError, match="cannot be read as Parquet after row 0: "):
+        list(read(path))
+
+
 def test_parquet_needs_a_package_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx.driver import MemoryPlan
 from rlx.errors import CheckpointError, ModelFormatError, OutOfDeviceMemory, RlxError
 from rlx.finetune import Settings, finetune
 from rlx.finetune.adapter_files import read_peft, write_gguf, write_peft
@@ -19,6 +20,7 @@ from rlx.finetune.examples import examples_of
 from rlx.finetune.language import LanguageTask, batches, split
 from rlx.finetune.merge import merge
 from rlx.finetune.model import ToTrain, to_train, tokenizer_of
+from rlx.finetune.room import batch_of
 from rlx.finetune.rows import Rows, rows_of
 from rlx.finetune.run import _Best
 from rlx.finetune.settings import share
@@ -167,9 +169,6 @@ def test_another_base_or_other_data_to_evaluate_with_is_refused(settings: Settin
 def test_an_adapter_with_magnitudes_is_merged_afterwards(settings: Settings, tmp_path: Path) -> None:
     given = replace(settings, lora=Lora(2, dora=True, targets="q_proj"), steps=1)
     finetune(given, lambda line: None)
-    told = r"use_dora is True.*--resume --merge FOLDER.*merge_and_unload"
-    with load(given.model, "cpu", context=64) as model, pytest.raises(ModelFormatError, match=told):
-        model.load_adapter("own", given.out)
     finetune(replace(given, resume=True, merge=tmp_path / "merged"), lambda line: None)
     before, after = safetensors.load(given.model), safetensors.load(tmp_path / "merged")
     changed = {n for n in before if not np.array_equal(before[n], after[n])}
@@ -196,6 +195,32 @@ def test_a_packed_base_learns_as_its_dequantized_weights_do(settings: Settings, 
     one, other = course(made, made.frozen, given, steps), course(made, plain, given, steps)
     np.testing.assert_allclose(one, other, rtol=1e-5)
     assert one[-1] < one[0]
+
+
+@pytest.mark.late
+def test_no_dequantized_weight_outlives_its_product(settings: Settings, tmp_path: Path) -> None:
+    """In the plan of a GPU's step packed weights are dequantized within their products, of gradients too: only the
+    embeddings of tokens are tensors, and no more bytes are alive at once than with floats."""
+    wide = {"hidden_size": 256, "head_dim": 64, "intermediate_size": 1024, "num_hidden_layers": 1}
+    folder = tiny.write_base(tmp_path / "wide", **wide)
+    folder_to_gguf(folder, tmp_path / "q4_k.gguf", "q4_k")
+    made = to_train(replace(settings, model=tmp_path / "q4_k.gguf"))
+
+    def planned(frozen: Any) -> tuple[rlx.Graph, MemoryPlan]:
+        with rlx.training(made.loss, made.parameters, settings.optimizer(6, False), frozen=frozen, device="vulkan",
+                          progress=False) as run:  # fmt: skip
+            run.prepare(batch_of(settings, 64))
+            compiled = next(iter(run._programs.values())).compiled
+            return compiled.program, compiled.plan
+
+    graph, plan = planned(made.frozen)
+    packed = {tuple(w.shape) for w in made.frozen.values() if isinstance(w, PackedArray)}
+    ops = [node.op.name for node in graph.nodes if any(t.dtype.is_packed for t in node.inputs)]
+    assert ops.count("packed_matmul") > 10 and set(ops) <= {"packed_matmul", "gather", "dequantize"}
+    whole = [node.outputs[0].shape for node in graph.nodes if node.op.name == "dequantize"]
+    assert whole == [(settings.batch * 64, 256)] and not packed & set(whole)
+    plain = {n: w.dequantize() if isinstance(w, PackedArray) else w for n, w in made.frozen.items()}
+    assert plan.max_live_bytes <= planned(plain)[1].max_live_bytes
 
 
 @pytest.mark.late
@@ -279,10 +304,9 @@ def test_a_merged_model_gives_the_adapters_logits(dora: bool, settings: Settings
     with load(tmp_path / "merged", "cpu", context=64) as model:
         np.testing.assert_allclose(model.logits(ids), wanted, rtol=1e-4, atol=1e-4)
         assert list(model.generate("say", 3))
-    if not dora:
-        with load(settings.model, "cpu", context=64) as model:
-            model.load_adapter("own", given.out)
-            np.testing.assert_allclose(model.logits(ids, adapter="own"), wanted, rtol=1e-4, atol=1e-4)
+    with load(settings.model, "cpu", context=64) as model:
+        model.load_adapter("own", given.out)
+        np.testing.assert_allclose(model.logits(ids, adapter="own"), wanted, rtol=1e-4, atol=1e-4)
 
 
 MERGED = {
@@ -314,6 +338,39 @@ def test_adapters_and_merged_models_of_other_families(case: str, tmp_path: Path)
     np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
     with pytest.raises(ModelFormatError, match=rf"as GGUF, not of '{case[:-2]}'; --merge writes the model"):
         write_gguf(tmp_path / "adapter.gguf", adapter, adapted.lora, config)
+
+
+@pytest.mark.late(case=["gpt2-0", "phi3-0"])
+@pytest.mark.parametrize("case", ["qwen2-0", "gpt2-0", "phi3-0"])
+def test_magnitudes_beside_biases_and_joined_products(case: str, tmp_path: Path) -> None:
+    """A loaded adapter of DoRA gives the logits of the function that was trained, alone and beside another adapter."""
+    base = folder_of(case, tmp_path / "base")
+    function, weights = trainable(base)
+    adapted, adapter = function.adapted(Lora(2, dora=True), weights)
+    for i, values in enumerate(adapter.values()):
+        values["lora_B"] += 0.05
+        values["lora_magnitude_vector"] *= 1.2 + 0.3 * np.sin(i + np.arange(len(values["lora_B"]), dtype=np.float32))
+    ids = np.arange(3, 12, dtype=np.int32)
+    wanted = adapted(adapter, weights, ids[None])[0]
+    config = json.loads((base / "config.json").read_text())
+    write_peft(tmp_path / "own", adapter, adapted.lora, base=None, model_type=config["model_type"], task=None)
+    plain, other = function.adapted(Lora(3), weights)
+    write_peft(tmp_path / "other", other, plain.lora, base=None, model_type=config["model_type"], task=None)
+    with load(base, "cpu", context=64, engine="numpy") as model:
+        before = model.logits(ids)
+        for name in ("own", "other"):
+            model.load_adapter(name, tmp_path / name)
+        found = model.logits(ids, adapter="own")
+        assert np.abs(found - wanted).max() <= 1e-4 * np.abs(wanted).max() < np.abs(found - before).max()
+        batch = model.batch(3)
+        expected = {
+            batch.add(ids, 1, adapter="own"): wanted, batch.add(ids, 1, adapter="other"): before,
+            batch.add(ids, 1): before,
+        }  # fmt: skip
+        while expected:
+            for made in batch.step():
+                assert made.token == int(expected.pop(made.sequence)[-1].argmax())
+        batch.close()
 
 
 def test_a_gguf_file_of_graph_names_is_not_merged(settings: Settings, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from rlx.finetune.sentences import SentenceTask
 from rlx.models import Lora, load, trainable
 from tests.finetune.sentence_course import FILE, KINDS, settings_of
 from tests.finetune.tiny import write_lines
+from tests.models import task_folders
 from tests.models.encoders import families
 from tests.models.encoders.families import case_folder
 from tests.models.tiny import SENTENCES, write_model, write_tokenizer
@@ -141,6 +142,15 @@ def test_language_models_that_embed(case: str, tmp_path: Path) -> None:
     assert "layers.0.self_attn.q_proj" in read_peft(out)
     with load(folder, "cpu", engine="numpy") as before, load(out / "model", "cpu", engine="numpy") as after:
         assert 1e-7 < np.abs(before.encode(["the cat"]) - after.encode(["the cat"])).max() < 1
+
+
+@pytest.mark.parametrize("task", ["cross-encoder", "late interaction", "several labels at once"])
+def test_models_of_other_tasks_are_refused(task: str, tmp_path: Path) -> None:
+    """Their outputs are no vectors to compare: a cosine of scores would be learned as 1."""
+    settings = replace(settings_of("pairs", tmp_path), model=task_folders.write(tmp_path / "other", task))
+    with pytest.raises(RlxError, match=r"finetune: .*other is a .*, which has no embeddings; it has"):
+        finetune(settings, lambda line: None)
+    assert not settings.out.exists()
 
 
 def test_an_encoder_without_products_for_an_adapter(tmp_path: Path) -> None:

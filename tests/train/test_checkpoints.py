@@ -206,7 +206,8 @@ def test_what_a_killed_process_left_is_removed(copied: Path) -> None:
 def test_a_run_that_is_killed(device: str, tmp_path: Path) -> None:
     """python -m tests.train.kills, in short."""
     kills.train(tmp_path / "whole", device, 800)
-    assert kills.killed(tmp_path / "parts", device, 800, 2, seed=1, log=str) == 2
+    parts = tmp_path / "parts"
+    assert kills.killed(kills.child(parts, device, 800), parts, 2, seed=1, log=str) == 2
     assert kills.last(tmp_path / "whole") == kills.last(tmp_path / "parts")
     assert kills.lines(tmp_path / "whole") == kills.lines(tmp_path / "parts")
 

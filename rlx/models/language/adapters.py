@@ -22,15 +22,18 @@ from rlx.models.language.config import Fields, LanguageConfig
 from rlx.packed import PackedArray
 from rlx.records import Record, field
 
+Scaled = tuple[npt.NDArray[Any] | PackedArray, npt.NDArray[Any] | None]  # a weight and the factor of its products
 MOST_RANK = 1 << 12
 _KINDS = (".lora_A.weight", ".lora_B.weight")
+_MAGNITUDES = ".lora_magnitude_vector"
+_CHUNK = 1 << 10  # rows of a weight that are f64 at once
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 _NAME = re.compile(r"\^?[\w.-]+\$?")
 _BASE = re.compile(r"(.*)\.base_layer\.weight|((?:.*\.)?(?:embed_tokens|lm_head))\.weight")
 _ROUNDED = 0.1  # the largest squared error of a packed weight relative to its squares: 2-bit formats have less
 # Settings that rlx does not support, with their allowed values, which ask for nothing; the first is the default.
 _NOT_THERE: dict[str, tuple[Any, ...]] = {
-    "use_dora": (False, None), "modules_to_save": (None, []), "bias": ("none",), "lora_bias": (False, None),
+    "modules_to_save": (None, []), "bias": ("none",), "lora_bias": (False, None),
     "layer_replication": (None, []), "trainable_token_indices": (None, [], {}), "target_parameters": (None, []),
     "use_qalora": (False, None), "use_bdlora": (None, False), "alora_invocation_tokens": (None, []),
     "arrow_config": (None,), "velora_config": (None,), "kasa_config": (None,), "monteclora_config": (None,),
@@ -41,11 +44,12 @@ _NOT_THERE: dict[str, tuple[Any, ...]] = {
 
 
 class LowRank(Record, slots=False):
-    """What a graph needs to know of an adapter: the products that it corrects, with their ranks. Adapters for which
-    these are equal share programs. `products` collects the products of the graph, each with its parts and its number of
-    inputs."""
+    """What a graph needs to know of an adapter: the products that it corrects, with their ranks, and those with DoRA's
+    magnitudes. Adapters for which these are equal share programs. `products` collects the products of the graph, each
+    with its parts and its number of inputs."""
 
     ranks: frozenset[tuple[str, int]]
+    magnitudes: frozenset[str] = frozenset()
     products: dict[str, tuple[Sequence[tuple[str, int]], int]] = field(default_factory=dict, compare=False)
 
     @cached_property
@@ -62,6 +66,14 @@ class LowRank(Record, slots=False):
         """The names of the states of a product's two matrices, which contain the rank: a name stands for one shape."""
         rank = sum(self._of.get(part, 0) for part, _ in self.products[name][0])
         return f"{name}.lora_a.{rank}", f"{name}.lora_b.{rank}"
+
+    def factors(self, name: str) -> tuple[str, tuple[int, ...]] | None:
+        """The state of the factors of a product's outputs, its name and shape; None where there are none. The product
+        was asked for before (`of`)."""
+        parts, _ = self.products[name]
+        if self.magnitudes.isdisjoint(part for part, _ in parts):
+            return None
+        return f"{name}.lora_m", (sum(n for _, n in parts),)
 
 
 class LowRanks:
@@ -81,6 +93,11 @@ class LowRanks:
         """The names of the two matrices of a product."""
         return f"{name}.lora_a", f"{name}.lora_b"
 
+    def factors(self, name: str) -> tuple[str, tuple[int, ...]] | None:
+        """As `LowRank.factors`, of all adapters: a row of ones for sequences without one, then a row for each."""
+        own = [found for adapter in self._adapters if (found := adapter.low.factors(name))]
+        return (f"{name}.lora_m.{len(self._adapters)}", (len(self._adapters) + 1, *own[0][1])) if own else None
+
     def owners(self, name: str) -> npt.NDArray[np.int32]:
         """For each row of a product's A, the number of the adapter that it belongs to."""
         ranks = [adapter.low.of(name, *self._products[name]) for adapter in self._adapters]
@@ -95,6 +112,11 @@ class LowRanks:
             for axis, state in enumerate(self.states(name) if own else ()):
                 parts = [adapter.matrices[adapter.low.states(name)[axis]] for adapter in own]
                 result[state] = np.concatenate(parts, axis)
+            if found := self.factors(name):
+                state, (_, outputs) = found
+                ones = np.ones(outputs, np.float32)
+                rows = [adapter.matrices.get(f"{name}.lora_m", ones) for adapter in self._adapters]
+                result[state] = np.stack([ones, *rows])
         return result
 
 
@@ -103,10 +125,13 @@ class Adapter:
     GGUF file that llama.cpp takes, whose names and order of rows are those of this `model`.
 
     A product W x becomes W x + s · B (A x), with s = alpha / r, or alpha / √r with `use_rslora` (Kalajdzievski, 2023);
-    patterns give products ranks and alphas of their own. `bare` turns a file's name of a product into the model's own,
-    and `products` gives the products whose weights a module's matrix holds, each with its rows. `low` is what graphs
-    know of the adapter; once a graph was traced, `make` makes the `matrices`, by the names of their states. `bases` are
-    the base's own weights that PEFT writes beside corrections of embeddings and output matrices.
+    patterns give products ranks and alphas of their own. With `use_dora` each output is multiplied by its magnitude
+    over the length of its row of W + s · B A (Liu et al., 2024).
+
+    `bare` turns a file's name of a product into the model's own, and `products` gives the products whose weights a
+    module's matrix holds, each with its rows. `low` is what graphs know of the adapter; once a graph was traced, `make`
+    makes the `matrices`, by the names of their states. `bases` are the base's own weights that PEFT writes beside
+    corrections of embeddings and output matrices.
     Raises: ModelFormatError naming what is damaged, or not supported by rlx.
     """
 
@@ -133,9 +158,8 @@ class Adapter:
             self._fields = Fields(read_json(file), str(file))
         f = self._fields
         f.must_be("peft_type", "LORA")
-        if f.content.get("use_dora") is True:
-            f.wrong("use_dora", "False: rlx runs DoRA merged; `rlx finetune … --resume --merge FOLDER` writes the model"
-                    " with an adapter that it trained, PEFT's merge_and_unload with any")  # fmt: skip
+        f.must_be("use_dora", False, None, True)
+        self._magnitudes: dict[str, npt.NDArray[Any]] | None = {} if f.content.get("use_dora") else None
         for name, allowed in _NOT_THERE.items():
             f.must_be(name, *allowed)
         rank, alpha = f.count("r", MOST_RANK, 8), f.number("lora_alpha", 0.0, 1e6, 8.0)
@@ -153,7 +177,7 @@ class Adapter:
             / (math.sqrt(self._ranks[name]) if whole else self._ranks[name])
             for name, full in self._full.items()
         }
-        self.low = LowRank(frozenset(self._ranks.items()))
+        self.low = LowRank(frozenset(self._ranks.items()), frozenset(self._magnitudes or ()))
         self.matrices: dict[str, npt.NDArray[Any]] = {}
 
     def _read(
@@ -167,6 +191,9 @@ class Adapter:
                 self._wrong(f"tensor {shown(name)} corrects embeddings, which rlx has no code for")
             if base := _BASE.fullmatch(full):
                 self.bases[bare(base[1] or base[2])] = array
+                continue
+            if self._magnitudes is not None and full.removesuffix(".weight").endswith(_MAGNITUDES):
+                self._read_magnitudes(full, array, bare, products)
                 continue
             kind = next((k for k in _KINDS if name.endswith(k)), None)
             if kind is None or array.ndim != 2 or array.dtype.name not in _FLOATS:
@@ -186,14 +213,31 @@ class Adapter:
                 self._wrong(f"{shown(name)} has {kind[1:7]} alone")
         if not result:
             self._wrong("it holds no tensors")
+        if self._magnitudes is not None and (odd := self._full.keys() ^ self._magnitudes.keys()):
+            self._wrong(f"use_dora is true, and {shown(min(odd))} has no {_MAGNITUDES[1:]}, or that alone")
         return result
+
+    def _read_magnitudes(
+        self, full: str, array: npt.NDArray[Any], bare: Callable[[str], str],
+        products: Callable[[str], Sequence[tuple[str, Recipe]]],
+    ) -> None:  # fmt: skip
+        assert self._magnitudes is not None
+        if array.ndim != 1 or array.dtype.name not in _FLOATS:
+            self._wrong(f"tensor {shown(full)}, {array.dtype} {array.shape}, is no vector of floats")
+        name = bare(full.removesuffix(".weight").removesuffix(_MAGNITUDES))
+        own = [(part, recipe.rows) for part, recipe in products(name)]
+        for part, rows in own or [(name, None)]:
+            self._magnitudes[part] = np.array(array if rows is None else array[rows])
 
     def _wrong(self, what: str) -> NoReturn:
         raise ModelFormatError(f"{self._file}: {what}")
 
-    def make(self, dtype: DType, multiplier: Callable[[str], npt.NDArray[Any] | None]) -> None:
+    def make(
+        self, dtype: DType, multiplier: Callable[[str], npt.NDArray[Any] | None], weight_of: Callable[[str], Scaled]
+    ) -> None:
         """Makes for each product the stacked A, (rank, inputs), and s · B, (outputs, rank), block-diagonal where a
-        product has several parts; `multiplier` gives the model's own factor of a product, corrected or not.
+        product has several parts; `multiplier` gives the model's own factor of a product, corrected or not. With DoRA
+        also the factors of its outputs, f32 (outputs,), for which `weight_of` gives the product's weight.
 
         Raises: ModelFormatError for corrections of anything but the model's products, or of another shape, and for a
         target whose products all lack their matrices."""
@@ -221,9 +265,35 @@ class Adapter:
                     b[row : row + n, at : at + rank] = self._matrix(part, 1, (n, rank)) * scale
                     at += rank
                 row += n
+            if found := self.low.factors(name):
+                factors = self._factors(parts, multiplier, _lengths(*weight_of(name), a, b))
+                b *= factors[:, None]
+                self.matrices[found[0]] = factors.astype(np.float32)
             for state, array in zip(self.low.states(name), (a, b), strict=True):
                 self.matrices[state] = rounded(array, dtype.np)
         self._tensors.clear()
+
+    def _factors(
+        self, parts: Sequence[tuple[str, int]], multiplier: Callable[[str], npt.NDArray[Any] | None],
+        lengths: npt.NDArray[np.float64],
+    ) -> npt.NDArray[np.float64]:  # fmt: skip
+        """The magnitudes of a product's outputs over the `lengths` of the corrected weight's rows; 1 for a part without
+        magnitudes."""
+        result, row = np.ones(len(lengths)), 0
+        for part, n in parts:
+            own, at = (self._magnitudes or {}).get(part), slice(row, row + n)
+            row += n
+            if own is None:
+                continue
+            if multiplier(part) is not None:
+                self._wrong(f"{shown(part)} has DoRA's magnitudes, and the model multiplies its results; "
+                            "merge the adapter into the model, as PEFT's merge_and_unload does")  # fmt: skip
+            if len(own) != n:
+                self._wrong(f"{part}{_MAGNITUDES} has {len(own)} numbers, expected {n}")
+            if not lengths[at].all():
+                self._wrong(f"{shown(part)}: a row of the corrected weight is zero, and has no direction for DoRA")
+            result[at] = own.astype(np.float64) / lengths[at]
+        return result
 
     def _check_targets(self, known: set[str]) -> None:
         """Raises: ModelFormatError for a target whose products all lack their matrices; one without products is
@@ -266,6 +336,26 @@ class Adapter:
         if array.shape != shape:
             self._wrong(f"{part}{_KINDS[kind]} has shape {array.shape}, expected {shape}")
         return array.astype(np.float64)
+
+
+def _lengths(
+    weight: npt.NDArray[Any] | PackedArray, scale: npt.NDArray[Any] | None, a: npt.NDArray[np.float64],
+    b: npt.NDArray[np.float64],
+) -> npt.NDArray[np.float64]:  # fmt: skip
+    """The length of each row of weight · scale + B A, some rows after the others, so that a packed weight is never
+    floats as a whole."""
+    result = np.empty(weight.shape[0], np.float64)
+    by = None if scale is None else np.broadcast_to(np.reshape(scale, (-1, 1)), (len(result), 1))
+    for at in range(0, len(result), _CHUNK):
+        some = slice(at, at + _CHUNK)
+        if isinstance(weight, PackedArray):
+            data = weight.data[some]
+            part = PackedArray(weight.dtype, (len(data), *weight.shape[1:]), data).dequantize()
+        else:
+            part = weight[some]
+        wide = part.astype(np.float64) * (1.0 if by is None else by[some]) + b[some] @ a
+        result[some] = np.sqrt((wide**2).sum(1))
+    return result
 
 
 def _patterns(f: Fields, name: str) -> Fields:

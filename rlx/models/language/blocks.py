@@ -90,18 +90,32 @@ class Blocks:
             weight = _at_most(weight, dtype)
         b, x = None if b is None else ops.cast(b, dtype), ops.cast(x, dtype)
         scale = self._weights.scale_of(f"{name}.weight")
-        made = ops.linear(x, weight, b if scale is None else None)
+        rank = 0 if self._adapter is None else self._adapter.of(name, parts or [(name, outputs)], x.shape[-1])
+        found = None if self._adapter is None else self._adapter.factors(name)
+        plain = scale is None and found is None
+        made = ops.linear(x, weight, b if plain else None)
         if scale is not None:
             made = made * self.g.constant(scale)
-            made = made if b is None else made + b
+        if found is not None:
+            made = ops.cast(ops.cast(made, self.wide) * self._factors(made.shape[0], *found), made.dtype)
+        made = made if plain or b is None else made + b
         made = ops.cast(made, dtype)
-        return made if self._adapter is None else self._corrected(made, x, name, parts or [(name, outputs)])
+        return self._corrected(made, x, name, rank) if rank else made
 
-    def _corrected(self, made: Tensor, x: Tensor, name: str, parts: Sequence[tuple[str, int]]) -> Tensor:
+    def _factors(self, rows: int, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The factors of a product's outputs, by DoRA's magnitudes, which broadcast with its `rows` of results."""
+        held = ops.cast(self.g.state(name, shape, f32), self.wide)
+        if len(shape) == 1:
+            return held
+        assert self._number is not None
+        own = ops.gather(held, self._number + 1, axis=0)  # the first row is of sequences without an adapter
+        batch, outputs = self.size.batch, shape[-1]
+        each = ops.broadcast_to(ops.reshape(own, (batch, 1, outputs)), (batch, rows // batch, outputs))
+        return ops.reshape(each, (rows, outputs))
+
+    def _corrected(self, made: Tensor, x: Tensor, name: str, rank: int) -> Tensor:
+        """A product with the correction by its adapters, whose ranks are `rank` together."""
         assert self._adapter is not None
-        rank = self._adapter.of(name, parts, x.shape[-1])
-        if not rank:
-            return made
         a, b = self._adapter.states(name)
         low = self.g.state(a, (rank, x.shape[-1]), self.size.activations)
         high = self.g.state(b, (made.shape[-1], rank), self.size.activations)

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.driver.closing import Closing
-from rlx.dtypes import DType, f32
+from rlx.dtypes import DType, as_dtype, f32
 from rlx.errors import DTypeError, GraphError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.files import shown
 from rlx.host.locks import renewed
 from rlx.ir import TensorType
-from rlx.models.language.adapters import Adapter, LowRank, LowRanks
+from rlx.models.language.adapters import Adapter, LowRank, LowRanks, Scaled
 from rlx.models.language.caches import Size, cache_bytes, ring_rows
 from rlx.models.language.config import LanguageConfig
 from rlx.models.language.graph import GREEDY, LOG, Head, Picking, language_graph
@@ -255,13 +255,19 @@ class Decoder(Closing):
             self.graph(1)
         finally:
             self.adapter = kept
-        adapter.make(self.activations, self.config.multiplier)
+        adapter.make(self.activations, self.config.multiplier, self._weight_of)
         for name in adapter.bases:
             weight = self.source.matrix(name)
             store = next((s.weights for s in self.stages if weight is not None and s.weights.find(weight)), None)
             if weight is None or store is None:
                 raise ModelFormatError(f"{adapter.path} holds a weight of {shown(name)}, which the model has not")
             adapter.check_base(name, store.get(weight))
+
+    def _weight_of(self, product: str) -> Scaled:
+        """The weight of a product as the device has it, and its scale."""
+        name = f"{product}.weight"
+        store = next(stage.weights for stage in self.stages if stage.weights.find(name))
+        return store.get(name), self.source.scale_of(name)
 
     def use(self, adapter: Adapter | None) -> None:
         """Runs the model with this adapter, fitted to it before, or with none, from now on. A change makes the content
@@ -271,7 +277,7 @@ class Decoder(Closing):
             return
         for name, array in adapter.matrices.items():
             if self._placed.get(name) is not adapter:
-                self.state.reserve({name: TensorType(array.shape, self.activations)})
+                self.state.reserve({name: _type_of(array)})
                 self._placed.pop(name, None)
                 self.state.set(name, array)
                 self._placed[name] = adapter
@@ -282,7 +288,7 @@ class Decoder(Closing):
         self._several = several = LowRanks(adapters)
         self.graph(1)
         for name, array in several.matrices.items():
-            self.state.reserve({name: TensorType(array.shape, self.activations)})
+            self.state.reserve({name: _type_of(array)})
             self.state.set(name, array)
 
     @property
@@ -577,6 +583,10 @@ def _instead_of_ids(prompt: Any) -> str:
     if kinds == {str}:
         return "; one text at a time is taken, and model.batch(slots) runs several at once"
     return "; model.chat takes messages" if kinds == {dict} or isinstance(prompt, dict) else ""
+
+
+def _type_of(array: npt.NDArray[Any]) -> TensorType:
+    return TensorType(array.shape, as_dtype(array.dtype))
 
 
 def _picking(sampling: Sampling, shaping: Shaping | None) -> Picking:

@@ -115,12 +115,12 @@ class LanguageModel(Closing):
         return tuple(self._adapters)
 
     def load_adapter(self, name: str, path: str | os.PathLike[str]) -> None:
-        """Loads a LoRA adapter beside the model, from a PEFT folder or from the GGUF file that llama.cpp's --lora
+        """Loads a LoRA or DoRA adapter beside the model, from a PEFT folder or the GGUF file that llama.cpp's --lora
         takes, for calls with `adapter=name`; it replaces an adapter of the same name. The weights stay as they are,
         packed ones too; adapters of equal ranks share their programs.
 
-        Raises: ModelFormatError for an adapter that is damaged, of another model, or of an unsupported kind (DoRA,
-        modules_to_save, ranks that differ); DTypeError for a name that is not a str."""
+        Raises: ModelFormatError for an adapter that is damaged, of another model, or of an unsupported kind
+        (modules_to_save, corrections of embeddings); DTypeError for a name that is not a str."""
         if not isinstance(name, str) or not name:
             raise DTypeError(f"an adapter's name is {name!r:.40}; expected a text")
         adapter = Adapter(path, self.decoder.source.bare, self.decoder.source.products, self.config)

@@ -48,32 +48,44 @@ def write(folder: Path, arrays: dict[str, Any], targets: tuple[str, ...], **sett
 
 
 def merged(held: dict[str, Any], arrays: dict[str, Any], scale: float) -> dict[str, Any]:
-    """The weights W + scale · B A, in float64."""
+    """The weights W + scale · B A, in float64; with magnitudes their rows have these lengths."""
     made = dict(held)
     for name in held:
         bare = f"base_model.model.{name.removesuffix('.weight')}"
         if f"{bare}.lora_A.weight" in arrays:
             a, b = (arrays[f"{bare}.lora_{which}.weight"].astype(np.float64) for which in "AB")
             made[name] = held[name] + scale * (b @ a)
+            if (lengths := arrays.get(f"{bare}.lora_magnitude_vector")) is not None:
+                made[name] *= (lengths / np.linalg.norm(made[name], axis=1))[:, None]
     return made
+
+
+def magnitudes(arrays: dict[str, Any], n: int) -> dict[str, Any]:
+    return {name.replace("lora_A.weight", "lora_magnitude_vector"): np.ones(n, np.float32)
+            for name in arrays if "lora_A" in name}  # fmt: skip
 
 
 @pytest.mark.sample(vulkan=0)
 def test_adapters_take_turns_beside_packed_weights(device: str, tmp_path: Path) -> None:
     held = tiny.write_gguf(tmp_path / "model.gguf", "q8_0")
-    sets = [("one", SMALL, 2.0, {}), ("two", SMALL, 6 / 3**0.5, {"use_rslora": True}), ("all", LARGE, 2.0, {})]
+    sets = [("one", SMALL, 2.0, {}), ("two", SMALL, 6 / 3**0.5, {"use_rslora": True}), ("all", LARGE, 2.0, {}),
+            ("dora", SMALL, 2.0, {"use_dora": True})]  # fmt: skip
     with load(tmp_path / "model.gguf", device, context=40) as model:
         kept, want = model.decoder.stages[0].weights, {None: tiny.logits(tiny.PACKED, given=held)}
         for name, targets, scale, settings in sets:
             arrays = matrices(tiny.PACKED, targets, 3, name)
+            if settings.get("use_dora"):
+                for key in [key for key in arrays if "lora_B" in key]:
+                    lengths = formula(f"m{key}", (len(arrays[key]),), 0.5, 1.0)
+                    arrays[key.replace("lora_B.weight", "lora_magnitude_vector")] = lengths
             model.load_adapter(name, write(tmp_path / name, arrays, targets, **settings))
             want[name] = tiny.logits(tiny.PACKED, given=merged(held, arrays, scale))
             assert nmse(want[name], want[None]) > 1e-3
-        assert model.adapters == ("one", "two", "all") and model.decoder.stages[0].weights is kept
-        for name in ("one", None, "two", "all", "one"):
+        assert model.adapters == ("one", "two", "all", "dora") and model.decoder.stages[0].weights is kept
+        for name in ("one", None, "two", "dora", "all", "one"):
             assert nmse(model.logits(tiny.TOKENS, adapter=name), want[name]) <= 1e-11
         programs = len(model.decoder._programs)
-        assert programs == len({key[:4] for key in model.decoder._programs}) * 3  # none, and one for each shape
+        assert programs == len({key[:4] for key in model.decoder._programs}) * 4  # none, and one for each shape
 
 
 def test_texts_with_an_adapter_are_those_of_merged_weights(tmp_path: Path) -> None:
@@ -202,7 +214,7 @@ def test_an_adapter_is_no_model(tmp_path: Path) -> None:
 PEFT: dict[str, Any] = json.loads(peft_adapters.FILE.read_text(encoding="utf-8"))["cases"]
 NOT_THERE = {
     "embeddings": "embed_tokens.lora_embedding_A' corrects embeddings", "modules_to_save": "modules_to_save is",
-    "target_parameters": "target_parameters is", "tokens": "trainable_token_indices is", "dora": "use_dora is True",
+    "target_parameters": "target_parameters is", "tokens": "trainable_token_indices is",
 }  # fmt: skip
 
 
@@ -258,7 +270,9 @@ def _renamed(old: str, new: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 @pytest.mark.parametrize(
     "settings, change, message",
     [
-        ({"use_dora": True}, None, "use_dora is True, expected False"),
+        ({"use_dora": True}, None, "use_dora is true, and 'layers.0.self_attn.q_proj' has no lora_magnitude_vector"),
+        ({"use_dora": True}, lambda arrays: arrays | magnitudes(arrays, 3), "lora_magnitude_vector has 3 numbers"),
+        ({}, lambda arrays: arrays | magnitudes(arrays, 3), "magnitude_vector', float32 .*, is no matrix lora_A or"),
         ({"modules_to_save": ["lm_head"]}, None, "modules_to_save is"),
         ({"rank_pattern": {"q_proj": 2}}, None, r"q_proj.lora_A.weight has shape \(3, 24\), expected \(2, 24\)"),
         ({"rank_pattern": {"(a+)+b": 2}}, None, "rank_pattern is .*expected an object whose keys are names"),

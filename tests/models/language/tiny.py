@@ -61,12 +61,12 @@ def weights(config: dict[str, Any] = LLAMA) -> dict[str, npt.NDArray[np.float32]
 
 
 def write_language_model(folder: Path, config: dict[str, Any] = LLAMA, text: bool = False) -> Path:
-    """The model's folder, with a tokenizer of single bytes where `text`."""
+    """The model's folder, with a tokenizer of single bytes where `text`, of at most 128 tokens."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     safetensors.save(folder / "model.safetensors", weights(config))
     if text:
-        (folder / "tokenizer.json").write_text(json.dumps(_bytes_tokenizer(config["vocab_size"])))
+        (folder / "tokenizer.json").write_text(json.dumps(_bytes_tokenizer(min(config["vocab_size"], 128))))
         (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 1}))
     return folder
 
