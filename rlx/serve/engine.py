@@ -254,19 +254,21 @@ class Engine:
                 self.batch.cancel(asked.number)
                 self._end(asked)
             self._begin()
-            taken = self.fill()
-            self.metrics.prompt_tokens += taken
-            if new := [number for number, asked in self._running.items() if asked.first]:
-                for number, count in self.batch.shared_by(new).items():
-                    self._running[number].shared = count
+            before = self.batch.prompted
+            beside = self.part if self.batch.fuses and self.batch.stepping else 0
+            taken = 0 if beside else self.fill()
             if self._running:
-                start, before, most = time.perf_counter(), self.batch.steps, 1
+                new = [number for number, asked in self._running.items() if asked.first]
+                start, steps, most = time.perf_counter(), self.batch.steps, 1
                 if seconds and not taken and not parts:
                     most = max(1, int(TURN_SECONDS / seconds))
-                tokens = self.batch.step(most)
-                if run := self.batch.steps - before:  # fewer than `most` if a sequence needs single steps
+                tokens = self.batch.step(most, beside)
+                if run := self.batch.steps - steps:  # fewer than `most` if a sequence needs single steps
                     seconds = (time.perf_counter() - start) / run
+                for number, count in self.batch.shared_by(new).items():
+                    self._running[number].shared = count
                 self._hand_over(tokens)
+            self.metrics.prompt_tokens += self.batch.prompted - before
             if parts is not None and next(parts, True):
                 parts = self._reading = None
 

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 Ids = npt.NDArray[np.int32]
 AHEAD = 16  # runs begun before their tokens are read
-_Key = tuple[int, Head, Picking, int, LowRank | LowRanks | None]  # a program's chunk, head, picking, turn and adapters
+# A program's chunk, head, picking, turn, tokens of prompts beside its steps, and adapters.
+_Key = tuple[int, Head, Picking, int, int, LowRank | LowRanks | None]
 CHUNKS = (16, 128, 512)  # tokens of a prompt in one run; too few for a padded run go one by one
 LEAST = 16  # the smallest `prefill_chunk`
 LONG, LONG_BYTES = 2048, 40 * 10**9  # the longest run of one sequence on a GPU with so much memory
@@ -227,13 +228,14 @@ class Decoder(Closing):
         return sum(self.room(self.context).caches)
 
     def graph(
-        self, chunk: int, head: Head = "token", picking: Picking = GREEDY, layers: range | None = None, rank: int = 0
-    ) -> Any:
-        batch = self.slots if head in ("next", "guessed") else 1
+        self, chunk: int, head: Head = "token", picking: Picking = GREEDY, layers: range | None = None, rank: int = 0,
+        beside: int = 0,
+    ) -> Any:  # fmt: skip
+        batch = beside + (self.slots if head in ("next", "guessed") else 1)
         if head == "next" and layers is not None:  # the host starts each step if layers are on several devices
             head = "token"
         pages = 0 if self.pages is None else self.pages.count
-        size = Size(batch, chunk, self.context, self.activations, self.cache, self.slots, pages, self.sizes[-1])
+        size = Size(batch, chunk, self.context, self.activations, self.cache, self.slots, pages, self.sizes[-1], beside)
         if self.ranks is None:
             return language_graph(self.config, size, self.source, head, picking, self._low, layers)
         part = self.ranks.parts[rank]
@@ -292,13 +294,14 @@ class Decoder(Closing):
             return list(self._programs.values())
 
     def program(
-        self, chunk: int, head: Head = "token", picking: Picking = GREEDY, turn: int = 0
+        self, chunk: int, head: Head = "token", picking: Picking = GREEDY, turn: int = 0, beside: int = 0
     ) -> _Program:
         """The program for one chunk size; each `turn` has a program of its own, since the host need not wait between
-        runs of two different programs. Raises: GraphError after `close`."""
-        key = (chunk, head, picking, turn, self._low)
+        runs of two different programs. `beside` is how many tokens of prompts a step of all slots computes too, where
+        `fuses` allows it. Raises: GraphError after `close`."""
+        key = (chunk, head, picking, turn, beside, self._low)
         if (result := self._known(key)) is None:
-            made = self._compiled(chunk, head, picking)  # unlocked: other threads can use other programs
+            made = self._compiled(chunk, head, picking, beside)  # unlocked: other threads can use other programs
             result = self._known(key, made)
             if result is not made:
                 made.close()
@@ -314,7 +317,16 @@ class Decoder(Closing):
             new.close()
         raise GraphError("the model is closed; load it again")
 
-    def _compiled(self, chunk: int, head: Head, picking: Picking) -> _Program:
+    @property
+    def fuses(self) -> bool:
+        """Whether one run can take steps of all slots and tokens of prompts: all layers must be on one device, and
+        their attention one that the kernels of pages compute, whose heads are a power of two wide."""
+        a = self.config.attention
+        if self.ranks is not None or len(self.stages) > 1 or a is None or self.config.recurrent:
+            return False
+        return not (a.latent or a.alibi or a.sinks) and a.head_size.bit_count() == 1
+
+    def _compiled(self, chunk: int, head: Head, picking: Picking, beside: int = 0) -> _Program:
         def one(graph: Any, stage: Stage) -> CompiledGraph:
             return stage.session.compile(graph, weights=stage.weights, state=stage.state)
 
@@ -323,7 +335,7 @@ class Decoder(Closing):
 
             graphs = (self.graph(chunk, head, picking, rank=rank) for rank in range(len(self.stages)))
             return RanksProgram(self._team, [one(g, stage) for g, stage in zip(graphs, self.stages, strict=True)])
-        whole = self.graph(chunk, head, picking)
+        whole = self.graph(chunk, head, picking, beside=beside)
         if isinstance(self.state, State):
             return one(whole, self.stages[0])
         parts = [one(self.graph(chunk, head, picking, stage.layers), stage) for stage in self.stages]
