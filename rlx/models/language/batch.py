@@ -24,11 +24,12 @@ from rlx.records import Record, field
 
 Ended = Literal["", "stop", "length", "context", "nan"]
 MASK_SECONDS = 0.002  # how long a step waits for masks; a sequence whose mask is late does not take part in it
-# How many times as long as a step a run may take that has tokens of prompts beside it, before it gets fewer of them.
-SLOWER = {"cuda": 1.2, "vulkan": 1.5}
-TRIED_ANEW = 256  # in one of so many steps it gets as many as at first
+# How much of the steps' time tokens of prompts may take beside them, by backend, while few sequences wait.
+SHARE = {"cuda": 0.2, "vulkan": 0.5, "cpu": 1e9}
 _TILE = 64  # rows of a tile of products
+_LARGE = 1 << 14  # elements of an input of steps
 _MASKING = 2  # threads that compute masks
+_DRAWN = Picking(False)
 
 
 class Scores(NamedTuple):
@@ -180,8 +181,10 @@ class Batch(Closing):
         # Sizes of the part of prompts in a run, for which the rows of a run are whole tiles.
         part = _TILE - slots % _TILE
         part += _TILE * (part < decoder.sizes[0])
-        self._parts = (part, part + _TILE)
+        self._parts = (part, part + _TILE, part + 3 * _TILE)
         self._fused = False  # whether the last run had such a part
+        self._credit = 0.0  # the seconds that such parts may take now
+        self._lie: dict[str, npt.NDArray[Any]] = {}  # what states of steps hold, as far as that is known
         self._count = 0
         self._built: list[Picking] = []  # those whose programs are all compiled
         self._least: dict[tuple[int, ...], Picking] = {}  # the cheapest of these for the pickings of these ids
@@ -450,9 +453,12 @@ class Batch(Closing):
         plain = all(held.plain for held in lasting)
         most = most if plain else 1
         rows = self._guesses(going) if self.lookup and plain else None
-        self._fused = bool(beside) and not (self._fused and rows) and self._fuse(going, beside, made)
-        if self._fused:
-            return made
+        if beside:
+            missing = self._missing(beside)
+            self._fused = not (self._fused and rows) and self._fuse(going, 0 if missing else beside, made)
+            if self._fused:
+                return made
+            most = max(1, min(most, math.ceil(missing))) if missing else most
         if rows is not None:
             self._try(going, rows, made)
             return made
@@ -468,6 +474,7 @@ class Batch(Closing):
         self._pace.add(1, seconds)
         if count == 1:  # the host waits for each of these, as for runs with parts of prompts
             self._pace.add((1, 0), seconds)
+        self._credit += self._share * seconds * count
         self._give(going, count, log, found, made)
         return made
 
@@ -514,8 +521,10 @@ class Batch(Closing):
                 assert held is not None
                 held.taken = taken
             raise
-        kind = (1, 0 if part is None else self._room(part.shape[1]))
-        self._pace.add(kind, time.perf_counter() - start)
+        size, seconds = 0 if part is None else self._room(part.shape[1]), time.perf_counter() - start
+        self._pace.add((1, size), seconds)
+        step = self._step or seconds
+        self._credit = min(self._credit + step - seconds, self._cost(self._parts[-1])) + self._share * step
         self.prompted += len(joined) + (0 if part is None else part.shape[1])
         for slot in before:
             held = self._held[slot]
@@ -525,42 +534,57 @@ class Batch(Closing):
         return True
 
     def _part(self, most: int, before: dict[int, int]) -> npt.NDArray[np.int32] | None:
-        """Takes up to `most` tokens of waiting prompts, none of them a prompt's last one. Returns: their ids, places and
+        """Takes about `most` tokens of waiting prompts, none of them a prompt's last one. Returns: their ids, places and
         slots, i32 (3, tokens); None without any. `before` gets how many tokens of each prompt were taken before."""
-        rest = sum(held.rest - 1 for held in self._held if held is not None and not held.steps)
-        room, parts = min(most, self._room_beside(rest)), list[npt.NDArray[np.int32]]()
-        while room and (slot := self._waiting(last=False)) is not None:
+        size, parts, taken = self._room_beside(most), list[npt.NDArray[np.int32]](), 0
+        while taken < min(most, size) and (slot := self._waiting(last=False)) is not None:
             held = self._held[slot]
             assert held is not None
             first, end = held.taken, len(held.prompt) - 1
             spoilt = first < self._spoilt < held.kept
-            if spoilt:  # all such rows at once: runs of guesses write several rows of a slot that stands still
-                end = self._spoilt
-                if room < end - first:
-                    break
-            end = min(end, first + room)
+            # All spoilt rows at once, since runs of guesses write several rows of a slot that stands still.
+            end = self._spoilt if spoilt else min(end, first + most - taken, first + size - taken)
+            if end - first > size - taken:
+                break
             if end > first:
                 before.setdefault(slot, first)
                 parts.append(np.stack([held.prompt[first:end], np.arange(first, end), np.full(end - first, slot)]))
-                room -= end - first
+                taken += end - first
                 held.taken = held.kept if spoilt else end
         return np.concatenate(parts, axis=1).astype(np.int32) if parts else None
 
-    def _room_beside(self, wanted: int) -> int:
-        """How many tokens of prompts the next run has room for beside its steps: enough for those wanted, but no more
-        than keep its time within SLOWER of a step's, by what was measured."""
-        step, slower = self._pace.of((1, 0)) or self._pace.of(1), SLOWER.get(self._decoder.session.info.backend, math.inf)
-        least, *others = self._parts
-        fit = [least]
-        for size in others:
-            took = self._pace.of((1, size))
-            if step is None or took is None or took <= slower * step or self.steps % TRIED_ANEW == 0:
-                fit.append(size)
-        return next((size for size in fit if size >= wanted), fit[-1])
+    def _room_beside(self, most: int) -> int:
+        """The size of a part for up to `most` tokens of the prompts that wait."""
+        rest = sum(held.rest - 1 for held in self._held if held is not None and not held.steps)
+        return self._room(min(rest, most))
 
     def _room(self, tokens: int) -> int:
-        """The least of the sizes of parts that takes so many tokens."""
-        return next(size for size in self._parts if size >= tokens)
+        """The least of the sizes of parts that takes so many tokens, or the largest."""
+        return next((size for size in self._parts if size >= tokens), self._parts[-1])
+
+    @property
+    def _step(self) -> float:
+        """The seconds of a step by itself, 0 where that is not known."""
+        return self._pace.of((1, 0)) or self._pace.of(1) or 0.0
+
+    def _cost(self, size: int) -> float:
+        """The seconds that a part of prompts adds to a step, 0 where that is not known."""
+        took = self._pace.of((1, size))
+        return 0.0 if took is None or not self._step else max(0.0, took - self._step)
+
+    @property
+    def _share(self) -> float:
+        """The part of the steps' time that prompts may take beside them: as much as they are of the sequences, if that
+        is more than SHARE."""
+        held = [one.steps for one in self._held if one is not None]
+        return max(SHARE[self._decoder.session.info.backend], held.count(False) / len(held) if held else 0.0)
+
+    def _missing(self, most: int) -> float:
+        """How many steps are to run before one takes the tokens of prompts that wait, up to `most`; 0 for none."""
+        if self._waiting(last=False) is None:
+            return 0.0
+        missing = self._cost(self._room_beside(most)) - self._credit
+        return 0.0 if missing <= 0 else missing / (self._share * self._step)
 
     def _guesses(self, going: Sequence[_Sequence | None]) -> list[list[int]] | None:
         """Guesses of the next tokens of each slot; None where a step is expected to give more tokens a second."""
@@ -672,23 +696,32 @@ class Batch(Closing):
             more = {"beside": np.pad(part, ((0, 0), (0, room - part.shape[1])), "edge")}
         writing = [self._held[slot] if slot in filled else held for slot, held in enumerate(going)]
         given["adapter"] = np.array([-1 if held is None else held.adapter for held in writing], np.int32)
+        lies = self._lie.get("ids", np.zeros_like(self._ids))
         for slot, held in enumerate(self._held):
-            if held is None or not held.steps:
-                self._at[slot] = 0 if held is None else held.taken
-                self._ids[slot] = 0
+            if held is None or not held.steps:  # any token will do
+                self._at[slot], self._ids[slot] = 0 if held is None else held.taken, lies[slot]
         programs = [d.program(1, "next", picking, turn, room) for turn in range(1 if room else d.turns)]
         states = programs[0].graph.states
         if self.pages is not None:
             own = [[held is not None] for held in writing]  # other slots write into page 0, which belongs to no sequence
             given["table"] = np.where(own, self.pages.table, 0)
         for name, value in {"ids": self._ids, "at": self._at, **given}.items():
-            if name in states:
+            # Large ones differ from step to step, and comparing them takes as long as writing them.
+            if name in states and (value.size > _LARGE or not np.array_equal(self._lie.get(name, ()), value)):
+                self._lie.pop(name, None)
                 d.state.set(name, value)
+                self._lie[name] = value.copy()
+        at = self._lie.pop("at")
+        del self._lie["ids"]  # until the run is done
         runs = [programs[i % len(programs)].launch(more) for i in range(count)]
         found: dict[str, Any] = runs[-1].wait("host") if picking.scored else {}
         runs[-1].wait()
         self.steps += count
         log: npt.NDArray[np.int32] = d.state.get("log")
+        last = d.context - 1
+        places = np.minimum(at + (count - 1) * given["stride"], last)
+        self._lie["ids"] = np.take_along_axis(log, places[:, None] % LOG, axis=1)
+        self._lie["at"] = np.minimum(at + count * given["stride"], last)
         return log, found
 
     @property
@@ -704,7 +737,7 @@ class Batch(Closing):
         all is built. Not for several threads at once."""
         wanted = _wanted(sampling, constraint, penalties, scored)
         wanted = reduce(Picking.__or__, (held.picking for held in self._held if held is not None), wanted)
-        return None if any(wanted | known == known for known in self._built) else wanted | Picking(False, None, True)
+        return None if any(wanted | known == known for known in self._built) else wanted | _DRAWN
 
     def _picking(self, stepped: Iterable[_Sequence]) -> Picking:
         """A picking that covers the settings of all these sequences: the cheapest that is built, else their union."""
@@ -717,10 +750,10 @@ class Batch(Closing):
         return found
 
     def prepare(self, *pickings: Picking) -> None:
-        """Builds the programs of prompts and steps for these pickings, by default greedy and sampled, so that no
-        sequence waits for them. Another thread may call it while this one steps."""
+        """Builds the programs of prompts and steps for these pickings, by default greedy, sampled, and sampled within
+        limits of `top_p`, so that no sequence waits for them. Another thread may call it while this one steps."""
         d = self._decoder
-        for picking in pickings or (Picking(), Picking(False, None, True)):
+        for picking in pickings or (Picking(), _DRAWN, Picking(False, None, True)):
             for size in (1, *d.sizes):
                 if size <= d.context:
                     d.program(size, "token", picking).prepare()
@@ -757,9 +790,9 @@ def _wanted(
 ) -> Picking:
     """The picking for one sequence's settings; always the same object for the same settings."""
     drawn = bool(sampling.temperature)
-    return _one(not drawn, drawn and sampling.top_p is not None, constraint is not None,
-                drawn and sampling.top_k is not None, scored, drawn and sampling.min_p is not None,
-                penalties is not None)  # fmt: skip
+    limits = sampling.limits if drawn else {}
+    return _one(not drawn, "top_p" in limits, constraint is not None, drawn and sampling.top_k is not None, scored,
+                "min_p" in limits, penalties is not None)  # fmt: skip
 
 
 @cache

@@ -86,13 +86,19 @@ class Sampling(Record):
     def picking(self) -> Picking:
         if self.temperature == 0:
             return GREEDY
-        return Picking(False, self.top_k, self.top_p is not None, min_p=self.min_p is not None)
+        return Picking(False, self.top_k, "top_p" in self.limits, min_p="min_p" in self.limits)
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """`top_p` and `min_p`, unless all tokens are within them."""
+        given = {"top_p": (self.top_p, 1.0), "min_p": (self.min_p, 0.0)}
+        return {name: value for name, (value, none) in given.items() if value is not None and value != none}
 
     def inputs(self) -> dict[str, Any]:
         if self.temperature == 0:
             return {}
-        numbers = {"temperature": self.temperature, "top_p": self.top_p, "min_p": self.min_p}
-        made: dict[str, Any] = {n: np.array([v], np.float32) for n, v in numbers.items() if v is not None}
+        numbers = {"temperature": self.temperature, **self.limits}
+        made: dict[str, Any] = {n: np.array([v], np.float32) for n, v in numbers.items()}
         return {"key": np.asarray(key_of(self.seed)).reshape(1, 2), **made}
 
 
@@ -355,7 +361,9 @@ class Decoder(Closing):
             whole = [c for c in sizes if c <= left]
             padded = [c for c in sizes if c > left]
             # Several runs of 512 tokens take hardly longer than one run over all of them, so a long run is padded less.
-            least = 0 if not padded else padded[0] * 3 // 4 if padded[0] >= LONG else padded[0] // 2
+            # On a large GPU a short run takes hardly longer than a shorter one.
+            short = 8 if self.session.info.kind == "discrete" else 2
+            least = 0 if not padded else padded[0] * 3 // 4 if padded[0] >= LONG else padded[0] // short
             if padded and (left > 2 or whole) and (not whole or left > least):
                 size = padded[0]
             else:
