@@ -130,8 +130,8 @@ class Batch(Closing):
     Masks of constraints are computed by other threads while the batch runs; a sequence whose mask is late does not take
     part in the steps of the others.
 
-    `fill` computes a part of a prompt in a run of its own; where the batch `fuses`, `step` takes tokens of prompts beside
-    the others' steps, so that one run reads the weights for both.
+    `fill` computes a part of a prompt in a run of its own; where the batch `fuses`, `step` takes tokens of prompts
+    beside the others' steps, so that one run reads the weights for both.
 
     Without pages a sequence takes the slot whose previous sequence shares the longest prefix with it, and computes only
     the rest; with no such slot, the one that has been free longest. `shared` counts the tokens that were not computed.
@@ -446,7 +446,7 @@ class Batch(Closing):
                 self._take(slot, token, scores, made)
             if (held := self._held[slot]) is not None:
                 held.fresh.clear()
-        first, going = len(made), self._going()
+        going = self._going()
         lasting = [held for held in going if held is not None]
         if not lasting:
             return made
@@ -534,8 +534,9 @@ class Batch(Closing):
         return True
 
     def _part(self, most: int, before: dict[int, int]) -> npt.NDArray[np.int32] | None:
-        """Takes about `most` tokens of waiting prompts, none of them a prompt's last one. Returns: their ids, places and
-        slots, i32 (3, tokens); None without any. `before` gets how many tokens of each prompt were taken before."""
+        """Takes about `most` tokens of waiting prompts, none of them a prompt's last one. Returns: their ids, places
+        and slots, i32 (3, tokens); None without any. `before` gets how many tokens of each prompt were taken before.
+        """
         size, parts, taken = self._room_beside(most), list[npt.NDArray[np.int32]](), 0
         while taken < min(most, size) and (slot := self._waiting(last=False)) is not None:
             held = self._held[slot]
@@ -703,7 +704,7 @@ class Batch(Closing):
         programs = [d.program(1, "next", picking, turn, room) for turn in range(1 if room else d.turns)]
         states = programs[0].graph.states
         if self.pages is not None:
-            own = [[held is not None] for held in writing]  # other slots write into page 0, which belongs to no sequence
+            own = [[held is not None] for held in writing]  # others write into page 0, which belongs to no sequence
             given["table"] = np.where(own, self.pages.table, 0)
         for name, value in {"ids": self._ids, "at": self._at, **given}.items():
             # Large ones differ from step to step, and comparing them takes as long as writing them.
