@@ -479,21 +479,21 @@ class Batch(Closing):
         return made
 
     def _give(
-        self, going: Sequence[_Sequence | None], count: int, log: npt.NDArray[np.int32], found: Mapping[str, Any],
-        made: list[Token],
+        self, going: Sequence[_Sequence | None], count: int, log: npt.NDArray[np.int32], scored: Mapping[str, Any],
+        tokens: list[Token],
     ) -> None:  # fmt: skip
         """Adds the tokens of `count` steps."""
-        first = len(made)
+        first = len(tokens)
         for i in range(count):
             for slot, held in enumerate(going):
                 if held is not None and self._held[slot] is held:
                     token = int(log[slot, (self._at[slot] + i) % LOG])
                     self._ids[slot] = token
-                    self._take(slot, token, _scores(found, slot) if held.scored else None, made)
+                    self._take(slot, token, _scores(scored, slot) if held.scored else None, tokens)
         self._at += np.array([count if held is not None else 0 for held in going], np.int32)
-        self._learn(going, made[first:])
+        self._learn(going, tokens[first:])
 
-    def _fuse(self, going: Sequence[_Sequence | None], most: int, made: list[Token]) -> bool:
+    def _fuse(self, going: Sequence[_Sequence | None], most: int, tokens: list[Token]) -> bool:
         """Runs a step with up to `most` tokens of waiting prompts beside it. A prompt's last token is that of its slot
         in a step, which gives the first token of the answer. Returns: False where no prompt has a token that can be
         computed now; then nothing was run."""
@@ -514,7 +514,7 @@ class Batch(Closing):
                for slot, held in enumerate(self._held)]  # fmt: skip
         start = time.perf_counter()
         try:
-            log, found = self._run(now, 1, part)
+            log, scored = self._run(now, 1, part)
         except BaseException:
             for slot, taken in before.items():
                 held = self._held[slot]
@@ -530,7 +530,7 @@ class Batch(Closing):
             held = self._held[slot]
             assert held is not None
             self._know(slot, held)
-        self._give(now, 1, log, found, made)
+        self._give(now, 1, log, scored, tokens)
         return True
 
     def _part(self, most: int, before: dict[int, int]) -> npt.NDArray[np.int32] | None:

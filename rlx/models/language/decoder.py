@@ -91,8 +91,8 @@ class Sampling(Record):
     @property
     def limits(self) -> dict[str, float]:
         """`top_p` and `min_p`, unless all tokens are within them."""
-        given = {"top_p": (self.top_p, 1.0), "min_p": (self.min_p, 0.0)}
-        return {name: value for name, (value, none) in given.items() if value is not None and value != none}
+        limits = {"top_p": (self.top_p, 1.0), "min_p": (self.min_p, 0.0)}
+        return {name: value for name, (value, none) in limits.items() if value is not None and value != none}
 
     def inputs(self) -> dict[str, Any]:
         if self.temperature == 0:

@@ -25,9 +25,9 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 def _widened(ctx: Lowering, node: Node, call: ProductCall) -> bool:
     """Whether A was cast to f32 from B's 16 bits, and A and B have matrix instructions as they were: their products are
     exact then, and A needs one term instead of three. For few rows reading B takes the time."""
-    made = node.inputs[0].node
+    source = node.inputs[0].node
     narrow = call.a.dtype == call.c.dtype == f32 and call.b.dtype in ctx.target.matrices.types
-    cast = narrow and made.op.converts and made.inputs[0].dtype == call.b.dtype and ctx.precision == "f32"
+    cast = narrow and source.op.converts and source.inputs[0].dtype == call.b.dtype and ctx.precision == "f32"
     return cast and call.product.m > _FEW_ROWS and 0 < call.product.k <= LONG_SUM
 
 
