@@ -423,8 +423,8 @@ class Batch(Closing):
 
     @property
     def stepping(self) -> bool:
-        """Whether there are sequences that steps continue."""
-        return any(held is not None and held.steps for held in self._held)
+        """Whether there are sequences that a step continues now."""
+        return any(held is not None and held.steps and held.masked for held in self._held)
 
     def step(self, most: int = 1, beside: int = 0) -> list[Token]:
         """The next tokens of all sequences: first those that prompts gave, then up to `most` of each, or one of each if

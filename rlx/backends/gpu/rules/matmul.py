@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlx.backends.gpu.gemm.choice import LONG_SUM, choose
+from rlx.backends.gpu.gemm.choice import choose
 from rlx.backends.gpu.gemm.launch import by_library, in_doubles, of_type, product
 from rlx.backends.gpu.gemm.operands import Epilogue, Operand, ProductCall, bias_ref
 from rlx.backends.gpu.gemm.product import product_of
@@ -14,7 +14,7 @@ from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.dtypes import f32
 from rlx.ir import Node
 
-_FEW_ROWS = 16
+_FEW_ROWS, _MOST_TERMS = 16, 3072
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
@@ -24,11 +24,12 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 
 def _widened(ctx: Lowering, node: Node, call: ProductCall) -> bool:
     """Whether A was cast to f32 from B's 16 bits, and A and B have matrix instructions as they were: their products are
-    exact then, and A needs one term instead of three. For few rows reading B takes the time."""
+    exact then, and A needs one term instead of three. For few rows reading B takes the time. Such sums are truncated at
+    each step of 16 terms, so that their errors grow with k: an NMSE of 4e-12 at 2,048 on an H200."""
     source = node.inputs[0].node
     narrow = call.a.dtype == call.c.dtype == f32 and call.b.dtype in ctx.target.matrices.types
     cast = narrow and source.op.converts and source.inputs[0].dtype == call.b.dtype and ctx.precision == "f32"
-    return cast and call.product.m > _FEW_ROWS and 0 < call.product.k <= LONG_SUM
+    return cast and call.product.m > _FEW_ROWS and 0 < call.product.k <= _MOST_TERMS
 
 
 @lowers("matmul", when=_native)
