@@ -63,20 +63,16 @@ def tokenizer_of(vocabulary: int) -> Any:
 def alone(engine: Any, seconds: float, vocabulary: int) -> float:
     """Tokens a second of a batch whose slots are always taken, without a server."""
     from rlx.models.language.decoder import Sampling
-    from rlx.serve.engine import TURN_SECONDS
+    from rlx.serve.engine import SOON
 
     batch = engine.batch
-    rng, made, took, start = random.Random(0), 0, 0.0, time.perf_counter()
+    rng, made, start = random.Random(0), 0, time.perf_counter()
     numbers = set()
     while time.perf_counter() - start < seconds:
         while batch.free:
             prompt, count, heat = wanted(rng, vocabulary)
             numbers.add(batch.begin(prompt, count, Sampling(heat, top_p=1.0 if heat else None, seed=count)))
-        filled = engine.fill()
-        most = 1 if filled or not took else max(1, int(TURN_SECONDS / took))
-        before = time.perf_counter()
-        tokens = batch.step(most)
-        took = (time.perf_counter() - before) / most
+        tokens = engine.step(SOON)
         made += len(tokens)
         numbers -= {token.sequence for token in tokens if token.ended}
     rate = made / (time.perf_counter() - start)

@@ -26,7 +26,8 @@ from rlx.records import Record, field
 from rlx.serve.metrics import Metrics
 from rlx.serve.queue import Client, FairQueue
 
-TURN_SECONDS = 0.02  # quick steps run for so long before tokens are sent and new sequences are admitted
+TURN_SECONDS = 0.02  # quick steps run for so long before their tokens are sent
+SOON = 4  # the most steps before new sequences are admitted, where some wait
 SCORED_PART = 64  # the tokens of a prompt whose logits, a row of the vocabulary each, are in memory at once
 MAX_HANDOVERS = 4  # the most handovers that the event loop may be behind before the model waits for it
 SWITCH_SECONDS = 0.0001  # the interpreter's switch interval: the model's thread must not wait long for the event loop
@@ -239,6 +240,8 @@ class Engine:
     def _steps(self) -> None:
         parts: Iterator[None] | None = None  # what is left of the text that is being read
         seconds = 0.0  # the time of the last step
+        tokens: list[Token] = []  # those that are not handed over yet
+        turn = time.perf_counter()  # when the last ones were
         while True:
             with self._changed:
                 while not (self._stop or self._running or self._readings or parts or self._next() is not None):
@@ -254,19 +257,22 @@ class Engine:
                 self.batch.cancel(asked.number)
                 self._end(asked)
             self._begin()
-            taken = self.fill()
-            self.metrics.prompt_tokens += taken
-            if new := [number for number, asked in self._running.items() if asked.first]:
+            if self._running:
+                before, new = self.batch.prompted, [number for number, asked in self._running.items() if asked.first]
+                start, steps, most = time.perf_counter(), self.batch.steps, 1
+                if seconds and not parts:
+                    most = max(1, int((TURN_SECONDS + turn - start) / seconds))
+                # A place that becomes free is not left long to nobody.
+                tokens += self.step(min(most, SOON) if self._waiting else most)
+                now = time.perf_counter()
+                if run := self.batch.steps - steps:  # fewer than `most` if a sequence needs single steps
+                    seconds = (now - start) / run
                 for number, count in self.batch.shared_by(new).items():
                     self._running[number].shared = count
-            if self._running:
-                start, before, most = time.perf_counter(), self.batch.steps, 1
-                if seconds and not taken and not parts:
-                    most = max(1, int(TURN_SECONDS / seconds))
-                tokens = self.batch.step(most)
-                if run := self.batch.steps - before:  # fewer than `most` if a sequence needs single steps
-                    seconds = (time.perf_counter() - start) / run
-                self._hand_over(tokens)
+                self.metrics.prompt_tokens += self.batch.prompted - before
+                if now - turn + seconds > TURN_SECONDS or not self.batch.stepping:
+                    self._hand_over(tokens)
+                    tokens, turn = [], time.perf_counter()
             if parts is not None and next(parts, True):
                 parts = self._reading = None
 
@@ -287,6 +293,12 @@ class Engine:
             outcome = error
         self._reading = None  # before the event loop can ask for another
         self._call(_settle, job, outcome)
+
+    def step(self, most: int) -> list[Token]:
+        """Up to `most` tokens of each sequence, after or beside about `part` tokens of waiting prompts."""
+        if self.batch.fuses and self.batch.stepping:
+            return self.batch.step(most, self.part)
+        return self.batch.step(1 if self.fill() else most)
 
     def fill(self) -> int:
         """Computes about `part` tokens of waiting prompts. Returns: how many."""
@@ -352,10 +364,8 @@ class Engine:
         now, m = time.perf_counter(), self.metrics
         told: dict[int, tuple[Asked, list[Token]]] = {}
         for token in new_tokens:
-            entry = told.get(token.sequence)
-            if entry is None:
-                entry = told[token.sequence] = (self._running[token.sequence], [])
-            entry[1].append(token)
+            if (asked := self._running.get(token.sequence)) is not None:  # it was not cancelled meanwhile
+                told.setdefault(token.sequence, (asked, []))[1].append(token)
         for asked, tokens in told.values():
             with self._changed:
                 self._waiting.charge(asked, len(tokens))

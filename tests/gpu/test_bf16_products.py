@@ -8,6 +8,12 @@ import numpy.typing as npt
 import pytest
 
 import rlx
+from rlx.backends.cuda.target import cuda_target
+from rlx.backends.gpu.program.executable import load_rules
+from rlx.backends.gpu.program.lowering import Lowering
+from rlx.backends.gpu.program.steps import Gemm
+from rlx.driver import Limits
+from rlx.driver.memory.planner import plan
 from tests.devices import session_here
 
 Array = npt.NDArray[np.float32]
@@ -35,3 +41,21 @@ def test_operands_are_rounded_to_nearest_even_or_not_at_all(device: str, m: int,
         got = exe.run({"a": a, "b": b})["y"]
     x, w = (v.astype(ml_dtypes.bfloat16).astype(np.float32) for v in (a, b))
     assert min(_nmse(got, a, b), _nmse(got, x, w)) <= 1e-11
+
+
+@pytest.mark.parametrize(("rows", "taken"), [(1, None), (16, None), (32, ("bf16", "bf16", "f32"))])
+def test_a_widened_operand_is_multiplied_as_it_was(rows: int, taken: tuple[str, ...] | None) -> None:
+    """Rows in bf16, cast to f32, times a large weight in bf16: the library multiplies the halves, and sums in f32; with
+    few rows a kernel reads the rows in f32."""
+    load_rules()
+    g = rlx.Graph("logits")
+    x, w = g.input("x", (rows, 2048), "bf16"), g.input("w", (8192, 2048), "bf16")
+    g.output("y", rlx.linear(rlx.cast(x, "f32"), w))
+    features = frozenset({"subgroup", "coopmat", "bf16_coopmat", "16bit_storage", "wgmma"})
+    lowering = Lowering(g, plan(g, planner="bump"), cuda_target(features, Limits()), "f32")
+    for node in g.nodes:
+        if not node.op.leaf:
+            lowering.lower(node)
+    found = [(step.a_dtype.name, step.b_dtype.name, step.c_dtype.name) for step in lowering.steps
+             if isinstance(step, Gemm)]  # fmt: skip
+    assert found == ([] if taken is None else [taken])

@@ -91,7 +91,7 @@ def test_a_server_gives_slots_by_priority_and_client(folder: Path) -> None:
         held = [server.begun({**GREEDY, "prompt": [9, 3], "max_tokens": 190}) for _ in range(2)]
         gate = threading.Event()
         step = batch.step
-        batch.step = lambda most=1: (gate.wait(60), step(most))[1]  # type: ignore[method-assign]
+        batch.step = lambda *given: (gate.wait(60), step(*given))[1]  # type: ignore[method-assign]
         asked = [("x", 0), ("x", 0), ("x", 0), ("y", 0), ("z", -1)]
         answers, threads = [], []
         for number, (user, priority) in enumerate(asked):

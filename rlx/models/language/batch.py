@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -23,7 +24,12 @@ from rlx.records import Record, field
 
 Ended = Literal["", "stop", "length", "context", "nan"]
 MASK_SECONDS = 0.002  # how long a step waits for masks; a sequence whose mask is late does not take part in it
+# How much of the steps' time tokens of prompts may take beside them, by backend, while few sequences wait.
+SHARE = {"cuda": 0.2, "vulkan": 0.5, "cpu": 1e9}
+_TILE = 64  # rows of a tile of products
+_LARGE = 1 << 14  # elements of an input of steps
 _MASKING = 2  # threads that compute masks
+_DRAWN = Picking(False)
 
 
 class Scores(NamedTuple):
@@ -101,6 +107,11 @@ class _Sequence(Record, frozen=False):
         return self.taken == len(self.prompt)
 
     @property
+    def rest(self) -> int:
+        """How many tokens of its prompt are to be computed."""
+        return len(self.prompt) - self.taken
+
+    @property
     def masked(self) -> bool:
         """Whether its mask has been computed, or it needs none."""
         return self.mask is None or self.mask.done()
@@ -118,6 +129,9 @@ class Batch(Closing):
 
     Masks of constraints are computed by other threads while the batch runs; a sequence whose mask is late does not take
     part in the steps of the others.
+
+    `fill` computes a part of a prompt in a run of its own; where the batch `fuses`, `step` takes tokens of prompts
+    beside the others' steps, so that one run reads the weights for both.
 
     Without pages a sequence takes the slot whose previous sequence shares the longest prefix with it, and computes only
     the rest; with no such slot, the one that has been free longest. `shared` counts the tokens that were not computed.
@@ -157,17 +171,26 @@ class Batch(Closing):
                 self._decoder.close()
                 raise
         self._held: list[_Sequence | None] = [None] * slots
+        self._ended: list[_Sequence] = []  # those that have left since the last step began
         self._kept: list[_Kept | None] = [None] * slots
         self._shared = 0
         # In a free slot each run overwrites the first rows, so these are computed anew for the next sequence.
         self._spoilt = decoder.sizes[0] if lookup else 1
         self._at = np.zeros(slots, np.int32)
         self._ids = np.zeros((slots, 1), np.int32)
+        # Sizes of the part of prompts in a run, for which the rows of a run are whole tiles.
+        part = _TILE - slots % _TILE
+        part += _TILE * (part < decoder.sizes[0])
+        self._parts = (part, part + _TILE, part + 3 * _TILE)
+        self._fused = False  # whether the last run had such a part
+        self._credit = 0.0  # the seconds that such parts may take now
+        self._lie: dict[str, npt.NDArray[Any]] = {}  # what states of steps hold, as far as that is known
         self._count = 0
         self._built: list[Picking] = []  # those whose programs are all compiled
         self._least: dict[tuple[int, ...], Picking] = {}  # the cheapest of these for the pickings of these ids
         self._masking: ThreadPoolExecutor | None = None
         self.steps = 0  # steps run so far, each over all sequences
+        self.prompted = 0  # tokens of prompts computed so far
         self.lookup, self._pace = lookup, Pace()
         self.tried = self.right = 0  # guesses that were verified, and those accepted
 
@@ -274,6 +297,7 @@ class Batch(Closing):
         if len(part) < len(held.prompt) - held.taken:  # more of the prompt follows: no token is picked
             d.take(part, GREEDY, {})
             held.taken += len(part)
+            self.prompted += len(part)
             if held.taken == self._spoilt:
                 held.taken = max(held.taken, held.kept)
             self._know(slot, held)
@@ -281,16 +305,18 @@ class Batch(Closing):
         picking = self._picking([held])
         found = d.take(part, picking, _inputs([held], picking, d.config.vocabulary))
         held.taken += len(part)
+        self.prompted += len(part)
         held.fresh.append((int(found["token"][0, 0]), _scores(found, 0) if held.scored else None))
         self._at[slot], self._ids[slot] = held.taken, found["token"][0, 0]
         self._know(slot, held)
         return len(part)
 
-    def _waiting(self) -> int | None:
+    def _waiting(self, last: bool = True) -> int | None:
         """The slot of the prompt to compute next: prompts that hold their pages come first, then the lowest priority
-        number, then the earliest."""
+        number, then the earliest. Without `last` it looks for tokens that need no mask, as a prompt's last one does."""
         waiting = [(not held.placed, held.priority, held.number, slot) for slot, held in enumerate(self._held)
-                   if held is not None and not held.steps and held.masked]  # fmt: skip
+                   if held is not None and not held.steps
+                   and (held.masked if last else not held.placed or held.rest > 1)]  # fmt: skip
         if not waiting:
             return None
         (absent, _, _, slot), pages = min(waiting), self.pages
@@ -312,6 +338,7 @@ class Batch(Closing):
         """Frees a slot; its rows are kept for a later sequence with the same prefix."""
         held, self._held[slot] = self._held[slot], None
         assert held is not None
+        self._ended.append(held)
         # No run has written the last token's row yet, and runs past a sequence's end overwrite the caches' last row.
         count = held.taken + max(len(held.made) - 1, 0) if held.steps else held.taken
         tokens = np.concatenate([held.prompt, np.asarray(held.made, np.int32)])[: min(count, self._decoder.context - 1)]
@@ -327,9 +354,9 @@ class Batch(Closing):
         return self._shared if self.pages is None else self.pages.shared
 
     def shared_by(self, sequences: Iterable[int]) -> dict[int, int]:
-        """The same count for each of these running sequences, by its number."""
-        running = {held.number: held.shared for held in self._held if held is not None}
-        return {number: running[number] for number in sequences if number in running}
+        """The same count for each of these sequences that run, or have ended in the last step, by its number."""
+        known = {held.number: held.shared for held in (*self._held, *self._ended) if held is not None}
+        return {number: known[number] for number in sequences if number in known}
 
     def _mask(self, held: _Sequence) -> None:
         """Begins to compute the mask of a sequence's next token, where it has a constraint."""
@@ -389,26 +416,50 @@ class Batch(Closing):
             if held is not None and held.number == sequence:
                 self._leave(slot)
 
-    def step(self, most: int = 1) -> list[Token]:
-        """The next tokens of all sequences: first those that prompts gave, then up to `most` of each, or one of each if
-        any sequence has a constraint, penalties or scores.
+    @property
+    def fuses(self) -> bool:
+        """Whether steps can take tokens of prompts beside them."""
+        return self._decoder.fuses
 
-        Raises: DTypeError for a `most` below 1."""
+    @property
+    def stepping(self) -> bool:
+        """Whether there are sequences that a step continues now."""
+        return any(held is not None and held.steps and held.masked for held in self._held)
+
+    def step(self, most: int = 1, beside: int = 0) -> list[Token]:
+        """The next tokens of all sequences: first those that prompts gave, then up to `most` of each, or one of each if
+        any sequence has a constraint, penalties or scores. With `beside`, where sequences step and prompts wait, it is
+        one of each, and the same run computes up to `beside` tokens of the prompts; those it completes step with it.
+
+        Raises: DTypeError for a `most` below 1, or a `beside` below 0; GraphError for a `beside` where no run `fuses`.
+        """
         if type(most) is not int or most < 1:
             raise DTypeError(f"most is {most!r}; expected an integer from 1")
+        if type(beside) is not int or beside < 0:
+            raise DTypeError(f"beside is {beside!r}; expected an integer from 0")
+        if beside and not self.fuses:
+            raise GraphError("beside: prompts of this model are computed by runs of their own; call fill()")
         made: list[Token] = []
+        self._ended.clear()
         for slot, held in enumerate(self._held):
             for token, scores in held.fresh if held is not None else ():
                 self._take(slot, token, scores, made)
             if (held := self._held[slot]) is not None:
                 held.fresh.clear()
-        first, going = len(made), self._going()
+        going = self._going()
         lasting = [held for held in going if held is not None]
         if not lasting:
             return made
         plain = all(held.plain for held in lasting)
         most = most if plain else 1
-        if self.lookup and plain and (rows := self._guesses(going)) is not None:
+        rows = self._guesses(going) if self.lookup and plain else None
+        if beside:
+            missing = self._missing(beside)
+            self._fused = not (self._fused and rows) and self._fuse(going, 0 if missing else beside, made)
+            if self._fused:
+                return made
+            most = max(1, min(most, math.ceil(missing))) if missing else most
+        if rows is not None:
             self._try(going, rows, made)
             return made
         # A sequence that ends before the last of these steps runs on: the next prompt overwrites its slot's rows.
@@ -419,16 +470,122 @@ class Batch(Closing):
             return made
         start = time.perf_counter()
         log, found = self._run(going, count)
-        self._pace.add(1, (time.perf_counter() - start) / count)
+        seconds = (time.perf_counter() - start) / count
+        self._pace.add(1, seconds)
+        if count == 1:  # the host waits for each of these, as for runs with parts of prompts
+            self._pace.add((1, 0), seconds)
+        self._credit += self._share * seconds * count
+        self._give(going, count, log, found, made)
+        return made
+
+    def _give(
+        self, going: Sequence[_Sequence | None], count: int, log: npt.NDArray[np.int32], scored: Mapping[str, Any],
+        tokens: list[Token],
+    ) -> None:  # fmt: skip
+        """Adds the tokens of `count` steps."""
+        first = len(tokens)
         for i in range(count):
             for slot, held in enumerate(going):
                 if held is not None and self._held[slot] is held:
                     token = int(log[slot, (self._at[slot] + i) % LOG])
                     self._ids[slot] = token
-                    self._take(slot, token, _scores(found, slot) if held.scored else None, made)
+                    self._take(slot, token, _scores(scored, slot) if held.scored else None, tokens)
         self._at += np.array([count if held is not None else 0 for held in going], np.int32)
-        self._learn(going, made[first:])
-        return made
+        self._learn(going, tokens[first:])
+
+    def _fuse(self, going: Sequence[_Sequence | None], most: int, tokens: list[Token]) -> bool:
+        """Runs a step with up to `most` tokens of waiting prompts beside it. A prompt's last token is that of its slot
+        in a step, which gives the first token of the answer. Returns: False where no prompt has a token that can be
+        computed now; then nothing was run."""
+        self._grow(going, 1)
+        before: dict[int, int] = {}
+        part = self._part(most, before)
+        joined = [slot for slot, held in enumerate(self._held)
+                  if held is not None and held.placed and held.rest == 1 and held.masked]  # fmt: skip
+        if part is None and not joined:
+            return False
+        for slot in joined:
+            held = self._held[slot]
+            assert held is not None
+            before.setdefault(slot, held.taken)
+            self._at[slot], self._ids[slot] = held.taken, held.prompt[-1]
+            held.taken += 1
+        now = [held if held is not None and held.steps and (slot in joined or going[slot] is held) else None
+               for slot, held in enumerate(self._held)]  # fmt: skip
+        start = time.perf_counter()
+        try:
+            log, scored = self._run(now, 1, part)
+        except BaseException:
+            for slot, taken in before.items():
+                held = self._held[slot]
+                assert held is not None
+                held.taken = taken
+            raise
+        size, seconds = 0 if part is None else self._room(part.shape[1]), time.perf_counter() - start
+        self._pace.add((1, size), seconds)
+        step = self._step or seconds
+        self._credit = min(self._credit + step - seconds, self._cost(self._parts[-1])) + self._share * step
+        self.prompted += len(joined) + (0 if part is None else part.shape[1])
+        for slot in before:
+            held = self._held[slot]
+            assert held is not None
+            self._know(slot, held)
+        self._give(now, 1, log, scored, tokens)
+        return True
+
+    def _part(self, most: int, before: dict[int, int]) -> npt.NDArray[np.int32] | None:
+        """Takes about `most` tokens of waiting prompts, none of them a prompt's last one. Returns: their ids, places
+        and slots, i32 (3, tokens); None without any. `before` gets how many tokens of each prompt were taken before.
+        """
+        size, parts, taken = self._room_beside(most), list[npt.NDArray[np.int32]](), 0
+        while taken < min(most, size) and (slot := self._waiting(last=False)) is not None:
+            held = self._held[slot]
+            assert held is not None
+            first, end = held.taken, len(held.prompt) - 1
+            spoilt = first < self._spoilt < held.kept
+            # All spoilt rows at once, since runs of guesses write several rows of a slot that stands still.
+            end = self._spoilt if spoilt else min(end, first + most - taken, first + size - taken)
+            if end - first > size - taken:
+                break
+            if end > first:
+                before.setdefault(slot, first)
+                parts.append(np.stack([held.prompt[first:end], np.arange(first, end), np.full(end - first, slot)]))
+                taken += end - first
+                held.taken = held.kept if spoilt else end
+        return np.concatenate(parts, axis=1).astype(np.int32) if parts else None
+
+    def _room_beside(self, most: int) -> int:
+        """The size of a part for up to `most` tokens of the prompts that wait."""
+        rest = sum(held.rest - 1 for held in self._held if held is not None and not held.steps)
+        return self._room(min(rest, most))
+
+    def _room(self, tokens: int) -> int:
+        """The least of the sizes of parts that takes so many tokens, or the largest."""
+        return next((size for size in self._parts if size >= tokens), self._parts[-1])
+
+    @property
+    def _step(self) -> float:
+        """The seconds of a step by itself, 0 where that is not known."""
+        return self._pace.of((1, 0)) or self._pace.of(1) or 0.0
+
+    def _cost(self, size: int) -> float:
+        """The seconds that a part of prompts adds to a step, 0 where that is not known."""
+        took = self._pace.of((1, size))
+        return 0.0 if took is None or not self._step else max(0.0, took - self._step)
+
+    @property
+    def _share(self) -> float:
+        """The part of the steps' time that prompts may take beside them: as much as they are of the sequences, if that
+        is more than SHARE."""
+        held = [one.steps for one in self._held if one is not None]
+        return max(SHARE[self._decoder.session.info.backend], held.count(False) / len(held) if held else 0.0)
+
+    def _missing(self, most: int) -> float:
+        """How many steps are to run before one takes the tokens of prompts that wait, up to `most`; 0 for none."""
+        if self._waiting(last=False) is None:
+            return 0.0
+        missing = self._cost(self._room_beside(most)) - self._credit
+        return 0.0 if missing <= 0 else missing / (self._share * self._step)
 
     def _guesses(self, going: Sequence[_Sequence | None]) -> list[list[int]] | None:
         """Guesses of the next tokens of each slot; None where a step is expected to give more tokens a second."""
@@ -524,32 +681,48 @@ class Batch(Closing):
         if ended:
             self._leave(slot)
 
-    def _run(self, going: Sequence[_Sequence | None], count: int) -> tuple[npt.NDArray[np.int32], dict[str, Any]]:
-        """Runs `count` steps of all slots. Returns: the tokens, and the last step's outputs. Slots that take no part do
-        not advance: free ones write their first row each time, those with an unfinished prompt or a late mask the row
-        that they write next anyway."""
+    def _run(
+        self, going: Sequence[_Sequence | None], count: int, part: npt.NDArray[np.int32] | None = None
+    ) -> tuple[npt.NDArray[np.int32], dict[str, Any]]:
+        """Runs `count` steps of all slots, or one with a `part` of prompts beside it. Returns: the tokens, and the last
+        step's outputs. Slots that take no part do not advance: free ones write their first row each time, those with an
+        unfinished prompt or a late mask the row that they write next anyway."""
         d = self._decoder
         picking = self._picking([held for held in going if held is not None])
         given = _inputs(going, picking, d.config.vocabulary)
         given["stride"] = np.array([held is not None for held in going], np.int32)
-        given["adapter"] = np.array([-1 if held is None else held.adapter for held in going], np.int32)
+        filled, room, more = set[int](), 0, None
+        if part is not None:  # its last token stands again to the end
+            filled, room = {*part[2].tolist()}, self._room(part.shape[1])
+            more = {"beside": np.pad(part, ((0, 0), (0, room - part.shape[1])), "edge")}
+        writing = [self._held[slot] if slot in filled else held for slot, held in enumerate(going)]
+        given["adapter"] = np.array([-1 if held is None else held.adapter for held in writing], np.int32)
+        lies = self._lie.get("ids", np.zeros_like(self._ids))
         for slot, held in enumerate(self._held):
-            if held is None or not held.steps:
-                self._at[slot] = 0 if held is None else held.taken
-                self._ids[slot] = 0
-        programs = [d.program(1, "next", picking, turn) for turn in range(d.turns)]
+            if held is None or not held.steps:  # any token will do
+                self._at[slot], self._ids[slot] = 0 if held is None else held.taken, lies[slot]
+        programs = [d.program(1, "next", picking, turn, room) for turn in range(1 if room else d.turns)]
         states = programs[0].graph.states
         if self.pages is not None:
-            own = [[held is not None] for held in going]  # other slots write into page 0, which belongs to no sequence
+            own = [[held is not None] for held in writing]  # others write into page 0, which belongs to no sequence
             given["table"] = np.where(own, self.pages.table, 0)
         for name, value in {"ids": self._ids, "at": self._at, **given}.items():
-            if name in states:
+            # Large ones differ from step to step, and comparing them takes as long as writing them.
+            if name in states and (value.size > _LARGE or not np.array_equal(self._lie.get(name, ()), value)):
+                self._lie.pop(name, None)
                 d.state.set(name, value)
-        runs = [programs[i % len(programs)].launch() for i in range(count)]
+                self._lie[name] = value.copy()
+        at = self._lie.pop("at")
+        del self._lie["ids"]  # until the run is done
+        runs = [programs[i % len(programs)].launch(more) for i in range(count)]
         found: dict[str, Any] = runs[-1].wait("host") if picking.scored else {}
         runs[-1].wait()
         self.steps += count
         log: npt.NDArray[np.int32] = d.state.get("log")
+        last = d.context - 1
+        places = np.minimum(at + (count - 1) * given["stride"], last)
+        self._lie["ids"] = np.take_along_axis(log, places[:, None] % LOG, axis=1)
+        self._lie["at"] = np.minimum(at + count * given["stride"], last)
         return log, found
 
     @property
@@ -565,7 +738,7 @@ class Batch(Closing):
         all is built. Not for several threads at once."""
         wanted = _wanted(sampling, constraint, penalties, scored)
         wanted = reduce(Picking.__or__, (held.picking for held in self._held if held is not None), wanted)
-        return None if any(wanted | known == known for known in self._built) else wanted | Picking(False, None, True)
+        return None if any(wanted | known == known for known in self._built) else wanted | _DRAWN
 
     def _picking(self, stepped: Iterable[_Sequence]) -> Picking:
         """A picking that covers the settings of all these sequences: the cheapest that is built, else their union."""
@@ -578,15 +751,17 @@ class Batch(Closing):
         return found
 
     def prepare(self, *pickings: Picking) -> None:
-        """Builds the programs of prompts and steps for these pickings, by default greedy and sampled, so that no
-        sequence waits for them. Another thread may call it while this one steps."""
+        """Builds the programs of prompts and steps for these pickings, by default greedy, sampled, and sampled within
+        limits of `top_p`, so that no sequence waits for them. Another thread may call it while this one steps."""
         d = self._decoder
-        for picking in pickings or (Picking(), Picking(False, None, True)):
+        for picking in pickings or (Picking(), _DRAWN, Picking(False, None, True)):
             for size in (1, *d.sizes):
                 if size <= d.context:
                     d.program(size, "token", picking).prepare()
             for turn in range(d.turns):
                 d.program(1, "next", picking, turn).prepare()
+            for room in self._parts if self.fuses else ():
+                d.program(1, "next", picking, beside=room).prepare()
             if self.lookup and not (picking.masked or picking.penalized or picking.scored):
                 d.program(1 + GUESSES, "guessed", picking).prepare()
             if picking not in self._built:
@@ -616,9 +791,9 @@ def _wanted(
 ) -> Picking:
     """The picking for one sequence's settings; always the same object for the same settings."""
     drawn = bool(sampling.temperature)
-    return _one(not drawn, drawn and sampling.top_p is not None, constraint is not None,
-                drawn and sampling.top_k is not None, scored, drawn and sampling.min_p is not None,
-                penalties is not None)  # fmt: skip
+    limits = sampling.limits if drawn else {}
+    return _one(not drawn, "top_p" in limits, constraint is not None, drawn and sampling.top_k is not None, scored,
+                "min_p" in limits, penalties is not None)  # fmt: skip
 
 
 @cache

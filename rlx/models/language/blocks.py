@@ -45,13 +45,14 @@ class Blocks:
 
     `at`, i32 (batch,), is the position of each sequence's first token in this run. Key and value caches are states
     (slots, rows, kv_heads, head_size), of which a run writes `chunk` rows of a sequence in place. The rows are as many
-    as the context, or those of a ring (`ring_rows`) where a layer has a window.
+    as the context, or those of a ring (`ring_rows`) where a layer has a window. `owners` are as in `Caches`.
     """
 
     def __init__(
         self, g: Graph, config: LanguageConfig, size: Size, weights: WeightTypes, at: Tensor,
         slot: Tensor | None = None, adapter: LowRank | LowRanks | None = None, number: Tensor | None = None,
         stride: Tensor | None = None, table: Tensor | None = None, parallel: TensorParallel | None = None,
+        owners: Tensor | None = None,
     ) -> None:  # fmt: skip
         self.g = g
         self.parallel = parallel
@@ -68,7 +69,7 @@ class Blocks:
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
         # In a run without caches: which tokens may attend to which, bool (batch, 1, chunk, chunk).
         self.related: Tensor | None = None
-        self.caches = Caches(g, size, at, slot, table)
+        self.caches = Caches(g, size, at, slot, table, owners)
         step = g.constant(np.arange(size.chunk, dtype=np.int32).reshape(1, -1))
         self._places = self._one if self._one is not None else ops.reshape(at, (size.batch, 1)) + step
 
@@ -122,8 +123,10 @@ class Blocks:
         low, high = (ops.cast(t, x.dtype) for t in (low, high))
         inner = ops.linear(x, low)
         if self._number is not None and isinstance(self._adapter, LowRanks):
-            own = ops.equal(ops.reshape(self._number, (-1, 1, 1)), self.g.constant(self._adapter.owners(name)))
-            each = ops.reshape(inner, (self.size.batch, x.shape[0] // self.size.batch, rank))
+            count = min(self.size.batch, x.shape[0])  # the logits are those of the steps alone
+            number = ops.reshape(self._number[:count], (-1, 1, 1))
+            own = ops.equal(number, self.g.constant(self._adapter.owners(name)))
+            each = ops.reshape(inner, (count, x.shape[0] // count, rank))
             inner = ops.reshape(ops.where(own, each, 0.0), inner.shape)
         return made + ops.cast(ops.linear(inner, high), made.dtype)
 

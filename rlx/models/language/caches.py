@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,12 @@ class Size(Record):
     slots: int = 1  # sequences that the caches hold: `batch`, or more where the batch is 1
     pages: int = 0  # pages of the pool that all sequences share; 0: each slot has rows of its own
     longest: int = 0  # tokens of the longest run of any program on these caches; at least LONGEST
+    beside: int = 0  # tokens of prompts beside the steps of all slots: as many of the `batch`, the last ones
+
+    @property
+    def stepped(self) -> int:
+        """How many of the batch are steps, the first ones."""
+        return self.batch - self.beside
 
 
 class Caches:
@@ -46,14 +53,20 @@ class Caches:
     the slot of the run's only sequence where there are more slots.
 
     A q8_0 cache is two states, integers and their scales (`rlx.q8_0_blocks`). With `size.pages` the states are
-    (pages, ROWS, kv_heads, head_size), and `table`, i32 (batch, pages of the context), lists each sequence's pages."""
+    (pages, ROWS, kv_heads, head_size), and `table`, i32 (batch, pages of the context), lists each sequence's pages.
+    With `size.beside` and no pages, `owners`, i32 (batch,), are the slots of the batch's tokens, whose rows are read as
+    pages."""
 
-    def __init__(self, g: Graph, size: Size, at: Tensor, slot: Tensor | None, table: Tensor | None = None) -> None:
+    def __init__(
+        self, g: Graph, size: Size, at: Tensor, slot: Tensor | None, table: Tensor | None = None,
+        owners: Tensor | None = None,
+    ) -> None:  # fmt: skip
         self.g, self.size, self.at = g, size, at
         self.packed = size.cache.is_packed
         self._slot = slot
         self._context = size.context or size.chunk  # the run's own rows take the place of missing caches
-        self._table = table
+        self._table, self._owners = table, owners
+        self._tables: dict[int, Tensor] = {}  # the tables of slots' rows as pages, by the caches' number of rows
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
         self._starts: dict[int, Tensor] = {}  # the places that a run writes to, by the caches' number of rows
         self._masks: dict[tuple[int, int], Tensor] = {}  # masks by window and rows
@@ -69,19 +82,19 @@ class Caches:
         if slopes:
             keys, values = self.keys_and_values(index, k, v, window)
             return self._seeing(q, keys, values, window, scale, softcap, slopes, rounded)
-        if self._table is not None and (not self.packed or self.size.chunk == 1):
+        if self._in_pages and (not self.packed or self.size.chunk == 1):
             fresh = self._blocks(index, k, v) if self.packed else self._floats(index, k, v)
-            pools = dict(zip((name for name, _ in fresh), self._pools(fresh), strict=True))
+            pools = dict(zip((name for name, _ in fresh), self._pools(fresh, window), strict=True))
             keys, values = pools[f"keys.{index}"], pools[f"values.{index}"]
             scales = pools.get(f"keys.{index}.scales"), pools.get(f"values.{index}.scales")
             query = q if self.packed else ops.cast(q, self.size.cache)
             length = self.at + self.size.chunk
             causal = self.size.chunk > 1 or window is not None
-            return ops.paged_attention(query, keys, values, self._table, length, *scales, scale=scale, causal=causal,
-                                       window=window, softcap=softcap)  # fmt: skip
+            return ops.paged_attention(query, keys, values, self._pages_of(window)[0], length, *scales, scale=scale,
+                                       causal=causal, window=window, softcap=softcap)  # fmt: skip
         attrs = {"scale": scale, "softcap": softcap, **self._seen(window)}
         if self.packed and self.size.chunk == 1:
-            if self.size.slots == self.size.batch and self._table is None:
+            if self.size.slots == self.size.batch and not self._in_pages:
                 parts = self._updated(index, k, v, window)
             else:
                 parts = self._rows_of(self._blocks(index, k, v), window)
@@ -139,27 +152,47 @@ class Caches:
     def _rows_of(self, fresh: list[tuple[str, Tensor]], window: int | None) -> list[Tensor]:
         """Writes this run's rows into the states of these names. Returns: all rows of each sequence, (batch, rows, …).
         """
-        if self._table is None:
+        if not self._in_pages:
             return [self._written(name, t, window) for name, t in fresh]
-        return [ops.paged_rows(pool, self._table)[:, : self.size.context] for pool in self._pools(fresh)]
+        table = self._pages_of(window)[0]
+        return [ops.paged_rows(pool, table)[:, : self.size.context] for pool in self._pools(fresh, window)]
 
-    def _pools(self, fresh: list[tuple[str, Tensor]]) -> list[Tensor]:
+    @property
+    def _in_pages(self) -> bool:
+        return self._table is not None or self._owners is not None
+
+    def _pages_of(self, window: int | None) -> tuple[Tensor, int]:
+        """The pages of each of the batch in a layer with that window, i32 (batch, pages of the context), and the rows
+        of a page. The page of a ring that has begun anew stands in the table again."""
+        if self._table is not None:
+            return self._table, ROWS
+        assert self._owners is not None
+        rows = self.rows(window)
+        each = math.gcd(rows, self.size.context, ROWS)
+        if rows not in self._tables:
+            numbers = np.arange(self.size.context // each, dtype=np.int32) % (rows // each)
+            first = ops.reshape(self._owners, (-1, 1)) * (rows // each)
+            self._tables[rows] = first + self.g.constant(numbers)
+        return self._tables[rows], each
+
+    def _pools(self, fresh: list[tuple[str, Tensor]], window: int | None) -> list[Tensor]:
         """The pages of states of these names with this run's rows written into them."""
-        assert self._table is not None
-        if 0 not in self._starts:
+        table, each = self._pages_of(window)
+        rows = self.rows(window)
+        lead = (self.size.pages, ROWS) if self.size.pages else (self.size.slots, rows)
+        if rows not in self._starts:
             step = self.g.constant(np.arange(self.size.chunk, dtype=np.int32).reshape(1, -1))
             place = ops.reshape(self.at, (self.size.batch, 1)) + step
-            page = ops.gather_elements(self._table, place // ROWS, axis=1)
-            self._starts[0] = ops.reshape(page * ROWS + place % ROWS, (-1,))
+            page = ops.gather_elements(table, place // each, axis=1)
+            self._starts[rows] = ops.reshape(page * each + place % each, (-1,))
         result = []
         for name, t in fresh:
             heads, size = t.shape[2:]
-            pool = self.g.state(name, (self.size.pages, ROWS, heads, size), t.dtype)
-            flat = ops.reshape(pool, (self.size.pages * ROWS, heads, size))
-            pool = ops.scatter(flat, self._starts[0], ops.reshape(t, (-1, heads, size)), axis=0)
-            pool = ops.reshape(pool, (self.size.pages, ROWS, heads, size))
-            self.g.update(name, pool)
-            result.append(pool)
+            pool = self.g.state(name, (*lead, heads, size), t.dtype)
+            flat = ops.reshape(pool, (math.prod(lead), heads, size))
+            flat = ops.scatter(flat, self._starts[rows], ops.reshape(t, (-1, heads, size)), axis=0)
+            self.g.update(name, ops.reshape(flat, pool.shape))
+            result.append(ops.reshape(flat, (math.prod(lead) // each, each, heads, size)))
         return result
 
     def _floats(self, index: int, k: Tensor, v: Tensor) -> list[tuple[str, Tensor]]:

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 Ids = npt.NDArray[np.int32]
 AHEAD = 16  # runs begun before their tokens are read
-_Key = tuple[int, Head, Picking, int, LowRank | LowRanks | None]  # a program's chunk, head, picking, turn and adapters
+# A program's chunk, head, picking, turn, tokens of prompts beside its steps, and adapters.
+_Key = tuple[int, Head, Picking, int, int, LowRank | LowRanks | None]
 CHUNKS = (16, 128, 512)  # tokens of a prompt in one run; too few for a padded run go one by one
 LEAST = 16  # the smallest `prefill_chunk`
 LONG, LONG_BYTES = 2048, 40 * 10**9  # the longest run of one sequence on a GPU with so much memory
@@ -85,13 +86,19 @@ class Sampling(Record):
     def picking(self) -> Picking:
         if self.temperature == 0:
             return GREEDY
-        return Picking(False, self.top_k, self.top_p is not None, min_p=self.min_p is not None)
+        return Picking(False, self.top_k, "top_p" in self.limits, min_p="min_p" in self.limits)
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """`top_p` and `min_p`, unless all tokens are within them."""
+        limits = {"top_p": (self.top_p, 1.0), "min_p": (self.min_p, 0.0)}
+        return {name: value for name, (value, none) in limits.items() if value is not None and value != none}
 
     def inputs(self) -> dict[str, Any]:
         if self.temperature == 0:
             return {}
-        numbers = {"temperature": self.temperature, "top_p": self.top_p, "min_p": self.min_p}
-        made: dict[str, Any] = {n: np.array([v], np.float32) for n, v in numbers.items() if v is not None}
+        numbers = {"temperature": self.temperature, **self.limits}
+        made: dict[str, Any] = {n: np.array([v], np.float32) for n, v in numbers.items()}
         return {"key": np.asarray(key_of(self.seed)).reshape(1, 2), **made}
 
 
@@ -227,13 +234,14 @@ class Decoder(Closing):
         return sum(self.room(self.context).caches)
 
     def graph(
-        self, chunk: int, head: Head = "token", picking: Picking = GREEDY, layers: range | None = None, rank: int = 0
-    ) -> Any:
-        batch = self.slots if head in ("next", "guessed") else 1
+        self, chunk: int, head: Head = "token", picking: Picking = GREEDY, layers: range | None = None, rank: int = 0,
+        beside: int = 0,
+    ) -> Any:  # fmt: skip
+        batch = beside + (self.slots if head in ("next", "guessed") else 1)
         if head == "next" and layers is not None:  # the host starts each step if layers are on several devices
             head = "token"
         pages = 0 if self.pages is None else self.pages.count
-        size = Size(batch, chunk, self.context, self.activations, self.cache, self.slots, pages, self.sizes[-1])
+        size = Size(batch, chunk, self.context, self.activations, self.cache, self.slots, pages, self.sizes[-1], beside)
         if self.ranks is None:
             return language_graph(self.config, size, self.source, head, picking, self._low, layers)
         part = self.ranks.parts[rank]
@@ -298,13 +306,14 @@ class Decoder(Closing):
             return list(self._programs.values())
 
     def program(
-        self, chunk: int, head: Head = "token", picking: Picking = GREEDY, turn: int = 0
+        self, chunk: int, head: Head = "token", picking: Picking = GREEDY, turn: int = 0, beside: int = 0
     ) -> _Program:
         """The program for one chunk size; each `turn` has a program of its own, since the host need not wait between
-        runs of two different programs. Raises: GraphError after `close`."""
-        key = (chunk, head, picking, turn, self._low)
+        runs of two different programs. `beside` is how many tokens of prompts a step of all slots computes too, where
+        `fuses` allows it. Raises: GraphError after `close`."""
+        key = (chunk, head, picking, turn, beside, self._low)
         if (result := self._known(key)) is None:
-            made = self._compiled(chunk, head, picking)  # unlocked: other threads can use other programs
+            made = self._compiled(chunk, head, picking, beside)  # unlocked: other threads can use other programs
             result = self._known(key, made)
             if result is not made:
                 made.close()
@@ -320,7 +329,16 @@ class Decoder(Closing):
             new.close()
         raise GraphError("the model is closed; load it again")
 
-    def _compiled(self, chunk: int, head: Head, picking: Picking) -> _Program:
+    @property
+    def fuses(self) -> bool:
+        """Whether one run can take steps of all slots and tokens of prompts: all layers must be on one device, and
+        their attention one that the kernels of pages compute, whose heads are a power of two wide."""
+        a = self.config.attention
+        if self.ranks is not None or len(self.stages) > 1 or a is None or self.config.recurrent:
+            return False
+        return not (a.latent or a.alibi or a.sinks) and a.head_size.bit_count() == 1
+
+    def _compiled(self, chunk: int, head: Head, picking: Picking, beside: int = 0) -> _Program:
         def one(graph: Any, stage: Stage) -> CompiledGraph:
             return stage.session.compile(graph, weights=stage.weights, state=stage.state)
 
@@ -329,7 +347,7 @@ class Decoder(Closing):
 
             graphs = (self.graph(chunk, head, picking, rank=rank) for rank in range(len(self.stages)))
             return RanksProgram(self._team, [one(g, stage) for g, stage in zip(graphs, self.stages, strict=True)])
-        whole = self.graph(chunk, head, picking)
+        whole = self.graph(chunk, head, picking, beside=beside)
         if isinstance(self.state, State):
             return one(whole, self.stages[0])
         parts = [one(self.graph(chunk, head, picking, stage.layers), stage) for stage in self.stages]
@@ -349,7 +367,9 @@ class Decoder(Closing):
             whole = [c for c in sizes if c <= left]
             padded = [c for c in sizes if c > left]
             # Several runs of 512 tokens take hardly longer than one run over all of them, so a long run is padded less.
-            least = 0 if not padded else padded[0] * 3 // 4 if padded[0] >= LONG else padded[0] // 2
+            # On a large GPU a short run takes hardly longer than a shorter one.
+            short = 8 if self.session.info.kind == "discrete" else 2
+            least = 0 if not padded else padded[0] * 3 // 4 if padded[0] >= LONG else padded[0] // short
             if padded and (left > 2 or whole) and (not whole or left > least):
                 size = padded[0]
             else:

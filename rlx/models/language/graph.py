@@ -110,21 +110,33 @@ def language_graph(
     it writes the new token into the state `log`, i32 (batch, LOG), at the position of the token before it modulo LOG.
     Where the caches have more slots than a run has sequences, the input `slot`, i32 (), names the run's slot. Where
     sequences share pages, `table`, i32 (batch, pages of the context), lists each sequence's pages.
+
+    With `size.beside` a step of all slots computes as many tokens of prompts too: the input `beside`, i32 (3, tokens),
+    has their ids, positions and slots, whose row of `table`, and whose `adapter`, is theirs. Only the slots' own tokens
+    have logits: a prompt's last token is to be that of its slot's step.
     """
     g = Graph(f"{config.architecture}-{size.batch}x{size.chunk}-{head}")
     layers = range(config.layers) if layers is None else layers
     given = g.state if head == "next" else g.input
-    x = given("ids", (size.batch, size.chunk), i32) if layers.start == 0 else None
-    at = given("at", (size.batch,), i32)
+    count = size.stepped
+    x = given("ids", (count, size.chunk), i32) if layers.start == 0 else None
+    at = places = given("at", (count,), i32)
     slot = g.input("slot", (), i32) if size.slots > size.batch and not size.pages else None
-    table = given("table", (size.batch, pages_for(size.context)), i32) if size.pages else None
+    table = given("table", (count, pages_for(size.context)), i32) if size.pages else None
     # A step of several sequences leaves the states of those that do not advance unchanged.
     strides = head == "next" or (config.recurrent and size.batch > 1)
-    stride = given("stride", (size.batch,), i32) if strides else None
-    number = given("adapter", (size.batch,), i32) if isinstance(adapter, LowRanks) else None
+    stride = given("stride", (count,), i32) if strides else None
+    number = given("adapter", (count,), i32) if isinstance(adapter, LowRanks) else None
+    owners = None
+    if size.beside:
+        beside = g.input("beside", (3, size.beside), i32)
+        owners = ops.concat([g.constant(np.arange(count, dtype=np.int32)), beside[2]])
+        x = x if x is None else ops.concat([x, ops.reshape(beside[0], (-1, 1))])
+        places = ops.concat([at, beside[1]])
+        table, number = (None if t is None else ops.gather(t, owners) for t in (table, number))
     if parallel is not None:
         parallel = parallel.within(f"{g.name} ({size!r}, {picking!r})")
-    blocks = Blocks(g, config, size, weights, at, slot, adapter, number, stride, table, parallel)
+    blocks = Blocks(g, config, size, weights, places, slot, adapter, number, stride, table, parallel, owners)
     if x is None:
         x = g.input("x", (blocks.rows, config.width), size.activations)
     x = through_layers(blocks, x, layers)
@@ -132,7 +144,7 @@ def language_graph(
         g.output("x", x)
         return g
     if head in ("token", "next"):
-        x, place = _last(g, x, size), at
+        x, place = x[:count] if size.beside else _last(g, x, size), at
         if size.chunk > 1:
             place = at + g.inputs["last"]
         logits = blocks.logits(blocks.last_norm(x))
@@ -214,9 +226,9 @@ def _last(g: Graph, x: Tensor, size: Size) -> Tensor:
 
 
 def _write_log(g: Graph, token: Tensor, at: Tensor, size: Size) -> None:
-    log = g.state("log", (size.batch, LOG), i32)
+    log = g.state("log", (size.stepped, LOG), i32)
     # Finds the place of `at` by one expression over all places, which is a single launch.
-    apart = ops.reshape(at, (size.batch, 1)) + g.constant(np.arange(LOG, 0, -1, dtype=np.int32))
+    apart = ops.reshape(at, (size.stepped, 1)) + g.constant(np.arange(LOG, 0, -1, dtype=np.int32))
     here = ops.equal(apart % LOG, 0)
     g.update("log", ops.where(here, token, log))
 

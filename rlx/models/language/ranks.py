@@ -196,9 +196,9 @@ class RanksProgram:
         self._ready()
         return self._team.each(lambda rank: self.parts[rank].run(inputs, out="host" if rank == 0 else "device"))[0]
 
-    def launch(self) -> RanksLaunch:
+    def launch(self, inputs: Mapping[str, Any] | None = None) -> RanksLaunch:
         self._ready()
-        return RanksLaunch(self._team, self._team.begin(lambda rank: self.parts[rank].launch()))
+        return RanksLaunch(self._team, self._team.begin(lambda rank: self.parts[rank].launch(inputs)))
 
     def close(self) -> None:
         for part in self.parts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from rlx.records import Record, field
 
@@ -83,9 +83,9 @@ class Pace:
     """The recent seconds per run, for each kind of run."""
 
     def __init__(self) -> None:
-        self._seconds: dict[int, float | None] = {}
+        self._seconds: dict[Hashable, float | None] = {}
 
-    def add(self, kind: int, seconds: float) -> None:
+    def add(self, kind: Hashable, seconds: float) -> None:
         """Records the time of a run. The first run of a kind is ignored, since it may include compilation."""
         if kind not in self._seconds:
             self._seconds[kind] = None
@@ -93,7 +93,7 @@ class Pace:
         before = self._seconds[kind]
         self._seconds[kind] = seconds if before is None else FORGETTING * before + (1 - FORGETTING) * seconds
 
-    def of(self, kind: int) -> float | None:
+    def of(self, kind: Hashable) -> float | None:
         """The seconds of a run, None where none is known."""
         return self._seconds.get(kind)
 

@@ -96,10 +96,10 @@ class SplitProgram:
             result = part.run(given, out="host" if part is self._parts[-1] else "device")
         return result
 
-    def launch(self) -> Done:
+    def launch(self, inputs: Mapping[str, Any] | None = None) -> Done:
         """A decoding step with the tokens and positions as states on the host, as in a graph of the head "next"."""
         step = self._states.step
-        made = self.run(step)
+        made = self.run({**step, **(inputs or {})})
         token = made["token"]
         at = step["at"]
         log = step.setdefault("log", np.zeros((len(at), LOG), np.int32))

@@ -290,7 +290,7 @@ def test_more_than_a_sequence_needs_changes_no_token(tmp_path: Path) -> None:
                 while batch.free < 6:
                     want += [(t.token, t.ended) for t in batch.step() if t.sequence == number]
         with model.batch(6) as batch:
-            assert batch.lacks(Sampling()) == Picking(False, None, True)
+            assert batch.lacks(Sampling()) == Picking(False)
             batch.prepare(everything)
             assert batch.lacks(Sampling(0.8, 5, 0.9, 4, 0.05), Multiples(7)) is None
             known = {*batch._decoder._programs}

@@ -10,6 +10,7 @@ import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -184,9 +185,12 @@ def test_the_engine_runs_all_of_a_step_on_the_cpu(folders: dict[str, Path]) -> N
 
 def test_chunks_fit_the_context_and_waste_little() -> None:
     class Sized(Decoder):
-        def __init__(self, context: int, length: int, sizes: tuple[int, ...] = decoding.CHUNKS) -> None:
+        def __init__(
+            self, context: int, length: int, sizes: tuple[int, ...] = decoding.CHUNKS, kind: str = "cpu"
+        ) -> None:
             self.context, self.length, self.sizes = context, length, sizes
-            self.config = type("Config", (), {"recurrent": False})()  # type: ignore[assignment]
+            self.config = SimpleNamespace(recurrent=False)  # type: ignore[assignment]
+            self.session = SimpleNamespace(info=SimpleNamespace(kind=kind))  # type: ignore[assignment]
 
     for context, length, count in [(4096, 0, 4096), (700, 0, 700), (30, 25, 5), (64, 0, 9), (64, 3, 2), (2000, 7, 999)]:
         at = length
@@ -199,6 +203,9 @@ def test_chunks_fit_the_context_and_waste_little() -> None:
     long = Sized(4096, 0, (*decoding.CHUNKS, decoding.LONG))
     assert list(long.chunks(2600)) == [2048, 512, 16, 16, 16]
     assert list(long.chunks(1200)) == [512, 512, 128, 16, 16, 16] and list(long.chunks(1600)) == [2048]
+    assert list(Sized(4096, 0).chunks(50)) == [16, 16, 16, 1, 1]
+    card = Sized(4096, 0, kind="discrete")  # a run of 128 takes about as long as one of 16
+    assert list(card.chunks(50)) == [128] and list(card.chunks(16)) == [16] and list(card.chunks(150)) == [512]
 
 
 def test_large_gpus_take_long_runs_of_one_sequence(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

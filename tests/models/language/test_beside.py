@@ -1,0 +1,150 @@
+"""Tokens of prompts beside the steps of a batch: texts are those of runs of their own, and others wait no longer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlx.errors import DTypeError, GraphError, OutOfDeviceMemory
+from rlx.models import load
+from rlx.models.language import batch as module
+from rlx.models.language.batch import Batch
+from rlx.models.language.decoder import Sampling
+from rlx.models.language.graph import Picking
+from rlx.models.language.shaping import Penalties
+from tests.models.language import tiny
+from tests.models.language.test_adapters import SMALL, matrices, write
+from tests.models.language.test_batch import Multiples
+
+TOKENS = np.random.default_rng(5).integers(3, 60, 700).astype(np.int32)
+Job = tuple[Any, int, dict[str, Any]]  # a prompt, how many tokens are to follow it, settings
+
+
+def texts(batch: Batch, jobs: list[Job], beside: int) -> list[list[tuple[int, str]]]:
+    """The tokens of sequences of which one begins at each step, if there is room; prompts are computed by themselves
+    where `beside` is 0 or no sequence steps."""
+    made: dict[int, list[tuple[int, str]]] = {}
+    left = list(jobs)
+    while left or batch.free < len(batch._held):
+        if left and batch.free:
+            prompt, count, settings = left.pop(0)
+            fresh = {"constraint": lambda: Multiples(7), "penalties": lambda: Penalties(60, 1.3, 0.5, 0.25, {9: 2.0})}
+            given = {name: fresh[name]() if name in fresh else value for name, value in settings.items()}
+            made[batch.begin(prompt, count, **given)] = []
+        here = beside if batch.stepping else 0
+        if not here:
+            batch.fill(30)
+        for token in batch.step(3, here):
+            made[token.sequence].append((token.token, token.ended))
+    return list(made.values())
+
+
+@pytest.mark.parametrize(
+    ("config", "pages", "lookup"),
+    [("GEMMA", None, True), *(pytest.param(config, pages, lookup, marks=pytest.mark.late) for config, pages, lookup in
+                              (("GEMMA", 12, False), ("LLAMA", None, False), ("LLAMA", 12, True)))],
+)  # fmt: skip
+def test_prompts_beside_steps_change_no_token(config: str, pages: int | None, lookup: bool, tmp_path: Path) -> None:
+    """Greedy texts and draws, with masks, penalties, ends and adapters; prompts that begin with what slots or pages
+    hold, one of one token, and more of them than pages have room for. A layer with a window has a ring of rows, which
+    begin anew within the longest prompt."""
+    folder = tiny.write_language_model(tmp_path / "m", {**getattr(tiny, config), "max_position_embeddings": 1024})
+    jobs: list[Job] = [
+        (TOKENS[:90], 14, {}), (TOKENS[:150], 9, {"sampling": Sampling(0.9, seed=3)}), (TOKENS[:1], 5, {}),
+        (TOKENS[:590], 6, {"priority": 1}), (TOKENS[100:170], 9, {"constraint": True}),
+        (TOKENS[:149], 8, {"adapter": "small"}), (TOKENS[:160], 12, {"ends": frozenset({5, 9, 31, 40})}),
+        (TOKENS[200:203], 20, {"penalties": True}), (TOKENS[:130], 4, {"scored": True}),
+    ]  # fmt: skip
+    with load(folder, "cpu", context=640) as model:
+        model.load_adapter("small", write(tmp_path / "a", matrices(tiny.LLAMA, SMALL, 3, "small"), SMALL, r=3))
+        everything = Picking(False, None, False, True, False, True, False, True)
+        with model.batch(3, pages=pages, lookup=lookup) as batch:
+            batch.prepare(everything)
+            want = texts(batch, jobs, 0)
+            assert {4, 5} < {len(text) for text in want}
+        with model.batch(3, pages=pages, lookup=lookup) as batch:
+            batch.prepare(everything)
+            assert texts(batch, jobs, 50) == want and batch.prompted - batch.shared > 500
+
+
+@pytest.mark.late
+@pytest.mark.parametrize("pages", [None, pytest.param(7, marks=pytest.mark.full)])
+def test_prompts_beside_steps_on_vulkan(pages: int | None, tmp_path: Path) -> None:
+    folder = tiny.write_language_model(tmp_path, {**tiny.LLAMA, "max_position_embeddings": 256})
+    jobs: list[Job] = [(TOKENS[:1], 9, {}), (TOKENS[:70], 4, {}), (TOKENS[:69], 5, {})]
+    made = []
+    for device in ("cpu", "vulkan"):
+        with load(folder, device, context=128) as model, model.batch(2, pages=pages) as batch:
+            made.append(texts(batch, jobs, 40 if device == "vulkan" else 0))
+            assert device == "cpu" or {key[4] for key in batch._decoder._programs} == {0, 62}
+    assert made[0] == made[1]
+
+
+def test_a_run_that_fails_takes_no_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither those of prompts beside it, nor the last one of a prompt."""
+    with load(tiny.write_language_model(tmp_path), "cpu", context=64) as model, model.batch(3) as batch:
+        want = [list(model.tokens(prompt, 6)) for prompt in (TOKENS[:4], TOKENS[:20], TOKENS[7:8])]
+        numbers, made, whole = [batch.add(TOKENS[:4], 6)], batch.step(), batch._run
+        numbers += [batch.begin(TOKENS[:20], 6), batch.begin(TOKENS[7:8], 6)]
+
+        def full(*given: Any) -> Any:
+            raise OutOfDeviceMemory("full")
+
+        monkeypatch.setattr(batch, "_run", full)
+        with pytest.raises(OutOfDeviceMemory):
+            batch.step(1, 30)
+        monkeypatch.setattr(batch, "_run", whole)
+        assert batch.prompted == 4
+        made += [token for _ in range(7) for token in batch.step(1, 30)]
+    assert [[token.token for token in made if token.sequence == number] for number in numbers] == want
+
+
+def test_prompts_take_a_share_of_the_steps_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a run with a part of a prompt takes three seconds and a step one, and prompts may take a half of the steps'
+    time, as one beside one sequence does, each such run is followed by three steps or four."""
+    clock = [0.0]
+    monkeypatch.setattr(module.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(module, "SHARE", {"cpu": 0.2})
+    folder = tiny.write_language_model(tmp_path, {**tiny.LLAMA, "max_position_embeddings": 512})
+    with load(folder, "cpu", context=400) as model, model.batch(3) as batch:
+        run = batch._run
+
+        def timed(going: Any, count: int, part: Any = None) -> Any:
+            clock[0] += count if part is None else 3.0
+            return run(going, count, part)
+
+        monkeypatch.setattr(batch, "_run", timed)
+        batch.add(TOKENS[:3], 200)
+        batch.step(4)
+        batch.step()
+        batch.step()
+        batch.begin(TOKENS[:380], 3)
+        taken = []
+        for _ in range(40):
+            before = batch.prompted
+            batch.step(1, 20)
+            taken.append(batch.prompted - before)
+    parts = [i for i, count in enumerate(taken) if count]
+    assert len(parts) > 6 and {taken[i] for i in parts} == {20} and set(np.diff(parts[3:]).tolist()) <= {4, 5}
+
+
+def test_a_limit_within_which_all_tokens_are_is_none(tmp_path: Path) -> None:
+    """Its draws are those of no limit, and sort nothing."""
+    assert Sampling(0.8, top_p=1.0, min_p=0.0).picking == Picking(False)
+    with load(tiny.write_language_model(tmp_path), "cpu", context=32) as model, model.batch(2) as batch:
+        batch.add([4, 7], 8, Sampling(1.5, top_p=1.0, seed=3))
+        assert batch._held[0] is not None and batch._held[0].picking == Picking(False)
+        made = [token.token for _ in range(8) for token in batch.step()]
+        assert made == list(model.tokens([4, 7], 8, Sampling(1.5, seed=3)))
+
+
+def test_what_cannot_be_beside_is_refused(tmp_path: Path) -> None:
+    with load(tiny.write_mamba(tmp_path), "cpu", context=32) as model, model.batch(2) as batch:
+        assert not batch.fuses
+        with pytest.raises(GraphError, match="by runs of their own; call fill"):
+            batch.step(1, 4)
+        with pytest.raises(DTypeError, match="beside is -1; expected an integer from 0"):
+            batch.step(1, -1)
