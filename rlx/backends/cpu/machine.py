@@ -80,6 +80,13 @@ class Machine(Record):
         return self.has_lookup and {"amx-tile", "amx-bf16"} <= self.features
 
     @property
+    def has_byte_dots(self) -> bool:
+        """Whether 32 unsigned bytes are multiplied by signed ones, and each four products added, by one instruction."""
+        return self.arch == "x86_64" and (
+            "avxvnni" in self.features or {"avx512vl", "avx512vnni"} <= self.features
+        )
+
+    @property
     def llvm_features(self) -> str:
         """The features as LLVM's target machine takes them, with the full vector width of the processor."""
         named = [f"+{f}" for f in sorted(self.features)]
