@@ -26,11 +26,11 @@ Multiply = Callable[[dict[str, Value], Value, Value, Value, Value], None]
 class GroupedDotKernel(Record):
     """An item is as many rows of an expert's weight as a vector has lanes, times the rows of a tile, up to `rows`. The
     order of summation does not depend on the number of rows. Steps are in bytes; `blocks` are the items of a tile. With
-    `by_digits` each row of x is multiplied by itself, as its digits."""
+    `digits` each row of x is multiplied by itself, as its digits, in vectors of so many bytes."""
 
     dot: DotKernel  # the kernel of one row of x
     rows: int
-    by_digits: bool = False
+    digits: int = 0
     args = pointers("x", "w", "out", "tiles", "digits") + sizes(
         "columns", "units", "x_row", "w_row", "out_row", "w_expert", "blocks", "digits_row"
     )
@@ -39,7 +39,7 @@ class GroupedDotKernel(Record):
         k, dot = Kernel("kernel", self.args), self.dot
         lanes = dot.lanes
         words = k.all_args()
-        if self.by_digits:
+        if self.digits:
             multiply = self._digits(k, words)
         else:
             multiply = self._floats(k)
@@ -75,7 +75,7 @@ class GroupedDotKernel(Record):
         return multiply
 
     def _digits(self, k: Kernel, words: dict[str, Value]) -> Multiply:
-        dots = DigitDots(k, self.dot)
+        dots = DigitDots(k, self.dot, self.digits)
 
         def multiply(w: dict[str, Value], row: Value, first: Value, here: Value, count: Value) -> None:
             with k.loop(0, count) as m:
@@ -108,7 +108,7 @@ def row_steps(
     if by_digits:
         digits, cut = cut_step(x, ctx)
         steps.append(cut)
-    spec = GroupedDotKernel(dot, height, by_digits)
+    spec = GroupedDotKernel(dot, height, ctx.machine.byte_dots if by_digits else 0)
     args = spec.args(
         x=x, w=w, out=out, tiles=table, digits=digits, columns=n, units=terms // dtype.storage.elements,
         x_row=x.strides[0], w_row=w.strides[1], out_row=out.strides[0], w_expert=w.strides[0], blocks=blocks,

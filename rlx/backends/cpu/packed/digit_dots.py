@@ -1,10 +1,10 @@
 """Products of one row with packed weights by dot products of bytes (VNNI), with the precision of f32.
 
 Each 32 elements of x become integers of 24 bits times a power of two, rounded to 2^-23 of the largest of them, as three
-signed 8-bit digits (`digits.Run`). One instruction multiplies a digit of 32 elements by the weight's integers, which
-are unsigned and of at most 5 bits; the digits' sums are joined by shifts, and are exact. So no integer of the weight
-becomes a float, which is most of what decoding costs. The scales and minimums of a row's groups are multiplied by those
-of x before.
+signed 8-bit digits (`digits.Run`). One instruction multiplies a digit of a vector of elements by the weight's integers,
+which are unsigned and of at most 5 bits; the digits' sums are joined by shifts, and are exact. So no integer of the
+weight becomes a float, which is most of what decoding costs. The scales and minimums of a row's groups are multiplied
+by those of x before.
 
 Where 32 elements of x differ too much in size, and where a result is not finite, an item is computed by `DotKernel`'s
 part as well, and takes the rows concerned from there.
@@ -28,7 +28,6 @@ _RUN = 32  # elements that share a scale, of x and of the weight
 _RUNS = 8  # in a block
 _BLOCK = _RUN * _RUNS
 _NUMBERS = 2 * _RUNS  # a block's scales, then its sums or negated minimums
-_LANES = 8  # of sums of four products each
 _CHAINS = 2  # sums of every other run need not wait for each other
 DIGITS = 3
 _BITS = 23  # of the magnitude of x's integers
@@ -38,7 +37,7 @@ _KNOWN = frozenset({"q4_k", "q5_k"})
 
 def by_digit_dots(dtype: DType, machine: Machine) -> bool:
     """Whether one row of x is multiplied by digits."""
-    return dtype.name in _KNOWN and machine.has_byte_dots
+    return dtype.name in _KNOWN and machine.byte_dots > 0
 
 
 def row_bytes(terms: int) -> int:
@@ -48,8 +47,9 @@ def row_bytes(terms: int) -> int:
 
 
 class CutKernel(Record):
-    """Writes rows of x as digits: an item is a block of a row."""
+    """Writes rows of x as digits, a vector of each digit after the other: an item is a block of a row."""
 
+    width: int  # bytes of a vector
     x: DType = f32
     args = pointers("x", "out") + sizes("blocks", "x_row", "out_row")
 
@@ -61,10 +61,12 @@ class CutKernel(Record):
             block = item - row * blocks
             start, place = k.at(x, row * x_row + block * (_BLOCK * self.x.itemsize)), k.at(out, row * out_row)
             numbers, flags = _parts(place, blocks)
-            unfit = k.variable(k.const(I1, False))
+            unfit, width = k.variable(k.const(I1, False)), self.width
+            together = width // _RUN
             with k.loop(0, _RUNS) as r:
                 run = Run(k, self.x, k.at(start, r * (_RUN * self.x.itemsize)), DIGITS, _BITS, _COARSE_BITS)
-                run.store(k.at(place, (block * _RUNS + r) * (DIGITS * _RUN)))
+                vector = block * _RUNS + (r & -together)
+                run.store(k.at(place, vector * (DIGITS * _RUN) + (r & together - 1) * _RUN), width)
                 at = k.at(numbers, block * _NUMBERS + r, F32)
                 k.store(run.scale, at)
                 k.store(run.total, k.at(at, _RUNS, F32))
@@ -81,14 +83,16 @@ def _parts(row: Value, blocks: Value) -> tuple[Value, Value]:
 
 
 class DigitDots:
-    """Writes the code of products of one row of x with some rows of a weight, as many as `plain` takes at once."""
+    """Writes the code of products of one row of x with some rows of a weight, as many as `plain` takes at once, by
+    vectors of `width` bytes."""
 
-    def __init__(self, k: Kernel, plain: DotKernel) -> None:
+    def __init__(self, k: Kernel, plain: DotKernel, width: int) -> None:
         self._k, self._plain, self._made_plain = k, plain, plain.prepared(k)
-        self._rows = Rows(k, plain.weight, _RUN, False, kind=ByteBlock)
+        self._width, self._lanes = width, width // 4
+        self._rows = Rows(k, plain.weight, width, False, kind=ByteBlock)
         self._numbers = k.reserve(4 * _NUMBERS * self._rows.most)
         self._rows.put(self._rows.field_at, self._numbers)
-        self._sums = k.reserve(4 * _LANES * plain.lanes)
+        self._sums = k.reserve(width * plain.lanes)
 
     def part(self, w: dict[str, Value], digits: Value, first: Value, count: Value) -> None:
         """The products of `count` rows of the weight from `first` on; `w` as `DotKernel` takes it."""
@@ -101,8 +105,10 @@ class DigitDots:
         fits = k.cmp("eq", unfit.value, 0)
         with k.when(fits):
             self._add_all(w, digits, numbers, first, count)
-            vectors = [k.load(F32.of(_LANES), k.at(self._sums, r * _LANES, F32), align=32) for r in range(lanes)]
-            result.value = made = k.joined([added(vectors[r : r + _LANES]) for r in range(0, lanes, _LANES)])
+            places = [k.at(self._sums, r * self._lanes, F32) for r in range(lanes)]
+            vectors = [k.load(F32.of(self._lanes), at, align=self._width) for at in places]
+            parts = [vectors[r : r + self._lanes] for r in range(0, lanes, self._lanes)]
+            result.value = made = k.joined([added(part) for part in parts])
             finite = k.cmp("ult", k.bits(made, I32) & 0x7FFFFFFF, 0x7F800000)
             right.value = finite & k.tail(count, lanes)
         missing = k.any(right.value ^ k.tail(count, lanes))
@@ -111,8 +117,8 @@ class DigitDots:
         trees.store(k, result.value, out, k.at(w["out"], first * out.itemsize), right.value)
 
     def _add_all(self, w: dict[str, Value], digits: Value, x_numbers: Value, first: Value, count: Value) -> None:
-        k, units = self._k, w["units"]
-        zero = k.const(F32.of(_LANES), 0)
+        k, units, lanes = self._k, w["units"], self._lanes
+        zero = k.const(F32.of(lanes), 0)
         with k.loop(0, count) as r:
             row = k.at(w["w"], (first + r) * w["w_row"])
             planes = self._rows.planes(row, units)
@@ -131,25 +137,33 @@ class DigitDots:
                 def add(i: Value, n: int, begin: Value = begin) -> None:
                     block = self._rows.block(planes, begin, i)
                     assert n == 1 and isinstance(block, ByteBlock)
-                    for run in range(_RUNS):
-                        at = k.at(digits, ((begin + i) * _RUNS + run) * (DIGITS * _RUN))
-                        self._run(block, run, at, totals[run % _CHAINS])
+                    for n, first in enumerate(range(0, _BLOCK, self._width)):
+                        at = k.at(digits, ((begin + i) * _BLOCK + first) * DIGITS)
+                        self._vector(block, first, at, totals[n % _CHAINS])
 
                 self._rows.sweep([row], begin, blocks, add)
-            total = k.halves(less.value)[1]
+            # The upper half of the numbers' sum is the minimums'.
+            upper = k.lanes(I1, [i >= _RUNS for i in range(_NUMBERS)])
+            total = k.select(upper, less.value, 0.0) if lanes == _NUMBERS else k.halves(less.value)[1]
             for chain in totals:
                 total = total + chain.value
-            k.store(total, k.at(self._sums, r * _LANES, F32), align=32)
+            k.store(total, k.at(self._sums, r * lanes, F32), align=self._width)
 
-    def _run(self, block: ByteBlock, run: int, digits: Value, total: Variable) -> None:
-        """Adds the products of 32 elements."""
-        k, sums = self._k, I32.of(_LANES)
-        values = FORMATS[self._plain.weight.name].elements(block, run * _RUN)
+    def _vector(self, block: ByteBlock, first: int, digits: Value, total: Variable) -> None:
+        """Adds the products of a vector of bytes, from element `first` of the block on."""
+        k, lanes, width = self._k, self._lanes, self._width
+        sums = I32.of(lanes)
+        values = FORMATS[self._plain.weight.name].elements(block, first)
         dot = k.const(sums, 0)
         for digit in reversed(range(DIGITS)):
-            x = k.load(I8.of(_RUN), k.at(digits, digit * _RUN), align=32)
-            dot = k.call("llvm.x86.avx512.vpdpbusd.256", sums, k.binary("shl", dot, k.const(sums, 8)), values, x)
-        total.value = k.fma(k.cast("sitofp", dot, F32), k.splat(block.scales[0], _LANES), total.value)
+            x = k.load(I8.of(width), k.at(digits, digit * width), align=width)
+            shifted = k.binary("shl", dot, k.const(sums, 8))
+            dot = k.call(f"llvm.x86.avx512.vpdpbusd.{8 * width}", sums, shifted, values, x)
+        runs = width // _RUN
+        scales = k.load(F32.of(runs), k.at(block.numbers, first // _RUN, F32))
+        spread = [i * runs // lanes for i in range(lanes)]
+        scale = k.splat(scales, lanes) if runs == 1 else k.shuffle(scales, None, spread)
+        total.value = k.fma(k.cast("sitofp", dot, F32), scale, total.value)
 
 
 class DigitDotKernel(Record):
@@ -157,13 +171,14 @@ class DigitDotKernel(Record):
     lanes."""
 
     plain: DotKernel
+    width: int  # bytes of a vector
     args = pointers("x", "w", "out", "digits") + sizes("columns", "units", "w_row")
 
     def ir(self) -> str:
         k, lanes = Kernel("kernel", self.args), self.plain.lanes
         none = k.const(I64, 0)  # the step between rows of x, of which there is one
         w = k.all_args() | {"x_row": none, "out_row": none}
-        dots = DigitDots(k, self.plain)
+        dots = DigitDots(k, self.plain, self.width)
         with k.loop(k.first, k.last) as item:
             first = item * lanes
             dots.part(w, w["digits"], first, k.min(w["columns"] - first, lanes))
@@ -174,7 +189,7 @@ def cut_step(x: Array, ctx: EngineContext) -> tuple[Bytes, EngineStep]:
     """Memory for the digits of x's rows, and the step that writes them."""
     (m, terms), blocks = x.shape, x.shape[1] // _BLOCK
     digits = ctx.borrow(m * row_bytes(terms))
-    spec = CutKernel(as_dtype(x.dtype))
+    spec = CutKernel(ctx.machine.byte_dots, as_dtype(x.dtype))
     args = spec.args(x=x, out=digits, blocks=blocks, x_row=x.strides[0], out_row=row_bytes(terms))
     return digits, EngineStep(spec, args, m * blocks, 2, (x, digits), name="digits", cost_ns=160.0)
 
@@ -184,7 +199,8 @@ def digit_dot_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineCon
     n, lanes = len(w), ctx.machine.lanes()
     digits, cut = cut_step(x, ctx)
     spec = DigitDotKernel(
-        DotKernel(lanes, 1, dtype, as_dtype(x.dtype), as_dtype(out.dtype), lookup=ctx.machine.has_lookup)
+        DotKernel(lanes, 1, dtype, as_dtype(x.dtype), as_dtype(out.dtype), lookup=ctx.machine.has_lookup),
+        ctx.machine.byte_dots,
     )
     args = spec.args(x=x, w=w, out=out, digits=digits, columns=n, units=x.shape[1] // _BLOCK, w_row=w.strides[0])
     cost = x.shape[1] * 0.45

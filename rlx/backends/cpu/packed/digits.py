@@ -123,13 +123,13 @@ class Run:
         )  # fmt: skip
         self.total = k.fma(high, 65536.0, low) * scale
 
-    def store(self, out: Value) -> None:
-        """Writes 32 bytes for each digit, the least significant first."""
+    def store(self, out: Value, pitch: int = 32) -> None:
+        """Writes 32 bytes for each digit, the least significant first, `pitch` bytes apart."""
         k = self.k
         for h, left in enumerate(self._numbers):
             for digit in range(self._digits):
                 low_byte = k.cast("trunc", left, I8)
-                k.store(low_byte, k.at(out, 32 * digit + LANES * h))
+                k.store(low_byte, k.at(out, pitch * digit + LANES * h))
                 left = k.binary("ashr", left - k.cast("sext", low_byte, I32), k.const(left.type, 8))
 
 
