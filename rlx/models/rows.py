@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -54,20 +54,44 @@ def _room(lengths: Sequence[int], texts: Iterable[int]) -> int:
 
 
 def _rows(lengths: Sequence[int], longest: int) -> list[list[int]]:
-    """The texts of each row: the longest first, each in the row with the least room that holds it. Rows have room for a
-    power of two of tokens, as few sizes of full rows are."""
-    whole = min(SHARED, size_of(_room(lengths, range(len(lengths))), longest))
+    """The texts of each row: the longest that is left, then always the longest of those after which texts of the
+    lengths that are left can fill the row to its end, or come nearest to it. Rows have room for a power of two of
+    tokens, as few sizes of full rows are."""
+    texts: defaultdict[int, list[int]] = defaultdict(list)
+    for i in range(len(lengths)):
+        texts[_room(lengths, (i,))].append(i)
+    sizes, whole = sorted(texts), min(SHARED, size_of(_room(lengths, range(len(lengths))), longest))
+
+    def room() -> int:
+        return max(whole, min(1 << (sizes[-1] - 1).bit_length(), longest))
+
+    most = room() if sizes else 0
+    sums = _sums_of(sizes, most)
     rows: list[list[int]] = []
-    rooms: list[tuple[int, int]] = []  # what is left in rows that are not full, least first
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        n = _room(lengths, (i,))
-        at = bisect_left(rooms, (n, 0))
-        if at < len(rooms):
-            left, row = rooms.pop(at)
-            rows[row].append(i)
-        else:
-            left, row = max(whole, min(1 << (n - 1).bit_length(), longest)), len(rows)
-            rows.append([i])
-        if left - n >= 2:
-            insort(rooms, (left - n, row))
+    while sizes:
+        at, left = len(sizes) - 1, room()
+        rows.append([])
+        while True:
+            size = sizes[at]
+            rows[-1].append(texts[size].pop())
+            left -= size
+            if not texts[size]:
+                del sizes[at]
+                sums = _sums_of(sizes, most)
+            best = (sums & ((2 << left) - 1)).bit_length() - 1
+            if not best:
+                break
+            at = bisect_right(sizes, best) - 1
+            while not sums >> (best - sizes[at]) & 1:
+                at -= 1
     return rows
+
+
+def _sums_of(sizes: Iterable[int], most: int) -> int:
+    """The numbers up to `most` that are sums of these sizes, each as often as one likes, as the bits of an integer."""
+    sums = 1
+    for size in sizes:
+        while size <= most:
+            sums |= sums << size
+            size *= 2
+    return sums & ((2 << most) - 1)

@@ -422,8 +422,8 @@ def test_rows_of_x_do_not_depend_on_what_stands_in_others(name: str, machine: Ma
 
 
 @on_machines
-@pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_k"])
-@pytest.mark.full(name=("q4_0", "q4_k"))
+@pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_k", "q5_k"])
+@pytest.mark.full(name=("q4_0", "q5_k"))
 def test_one_row_of_any_size(name: str, machine: Machine) -> None:
     plain, w = floats(1, 1024), packed_rows(name, 20, 1024)  # of like sizes, as the digits of the matrix unit want them
     x = plain.copy()
@@ -445,6 +445,21 @@ def test_one_row_of_any_size(name: str, machine: Machine) -> None:
         else:
             with np.errstate(invalid="ignore"):
                 assert np.array_equal(np.isnan(out), np.isnan(wanted)) and np.array_equal(out > 0, wanted > 0)
+
+
+@on_machines
+@pytest.mark.parametrize("bits", [0x3F7F7F7F, 0x3F7DFFFF, 0x3F7E0000, 0x3F7FFFFF, 0x3F800000])
+def test_the_largest_digits(bits: int, machine: Machine) -> None:
+    """Elements that are just below a power of two, or just below what three digits hold."""
+    x, w = np.clip(floats(1, 512), -0.9, 0.9), packed_rows("q4_k", 20, 512)
+    x[0, ::32] = np.array(bits, np.uint32).view(np.float32)
+    x[0, 5::64] = -x[0, 0]
+    graph = rlx.Graph("digits")
+    y = rlx.packed_matmul(graph.input("x", x.shape), graph.input("w", w.shape, w.dtype))
+    out = np.zeros((1, 20), np.float32)
+    run(bound(y.node, [x, w.data], [out], machine, True), machine)
+    wanted = x.astype(np.float64) @ w.dequantize().T.astype(np.float64)
+    assert ((out - wanted) ** 2).sum() <= 1e-12 * (wanted**2).sum()
 
 
 @on_machines

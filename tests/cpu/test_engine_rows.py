@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]
 OPS = frozenset(
     """softmax log_softmax logsumexp softmax_grad layer_norm rms_norm add_layer_norm add_rms_norm group_norm
     layer_norm_channels sum mean max min attention transpose expand slice concat pad gather gather_elements
-    dynamic_slice dynamic_update_slice max_pool avg_pool resize rope argmax cumsum grid_sample
+    dynamic_slice dynamic_update_slice one_hot max_pool avg_pool resize rope argmax cumsum grid_sample
     attention_grad layer_norm_grad rms_norm_grad cross_entropy cross_entropy_grad conv_transpose conv_grad_input
     conv_grad_weight max_pool_grad sort argsort top_k prod cumprod group_norm_grad selective_scan selective_scan_grad
     gated_delta_rule gated_delta_rule_grad causal_conv paged_attention""".split()

@@ -1,4 +1,4 @@
-"""gather along an axis, gather_elements, and slices whose starts are known only at run time."""
+"""gather along an axis, gather_elements, one_hot, and slices whose starts are known only at run time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import numpy as np
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.ir import I8, I16, I32, I64, PTR, Arguments, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.movement import copies, copy_run
-from rlx.backends.cpu.rowwise import contiguous, grain_of
+from rlx.backends.cpu.rowwise import blocks, contiguous, grain_of
 from rlx.backends.cpu.step import EngineContext, EngineStep, engine
+from rlx.dtypes import as_dtype
 from rlx.ir import Node
+from rlx.ops.numeric import convert
 from rlx.records import Record
 
 _UNITS = {1: I8, 2: I16, 4: I32, 8: I64}
@@ -158,6 +160,68 @@ def bind_gather_elements(
     args = spec.args(x=x, indices=indices, y=y, rows=rows, **dict(named))
     cost = 1.5 if words_of_32 else 10.0
     return [EngineStep(spec, args, y.size, 1024, (x, indices, y), cost_ns=cost)]
+
+
+class OneHot(Record):
+    """The word `on` where the position along the new axis equals the index, else `off`. With `last` the new axis is the
+    last: an item is an index; else it is a position of that axis, before `inner` indices."""
+
+    unit: int
+    index: int
+    last: bool
+    lanes: int
+    args = pointers("indices", "y") + sizes("on", "off", "depth", "inner")
+
+    def ir(self) -> str:
+        k, kind, wide = Kernel("kernel", self.args), _UNITS[self.unit], _INDICES[self.index]
+        indices, y, on, off, depth, inner = k.args("indices", "y", "on", "off", "depth", "inner")
+        on, off = (w if kind == I64 else k.cast("trunc", w, kind) for w in (on, off))
+        lanes = self.lanes
+        if self.last:
+            with k.loop(k.first, k.last) as item:
+                self._fill(k, k.at(y, item * depth, kind), k.load(wide, k.at(indices, item, wide)), on, off)
+            return k.text()
+        with k.loop(k.first, k.last) as item:
+            outer = k.binary("udiv", item, depth)
+            place = item - outer * depth
+            wanted = [n if wide == I64 else k.cast("trunc", n, wide) for n in (place, place - depth)]
+
+            def compare(i: Value, _: int, mask: Value | None) -> None:
+                found = k.load(wide.of(lanes), k.at(indices, outer * inner + i, wide), mask)
+                hit = k.cmp("eq", found, wanted[0]) | k.cmp("eq", found, wanted[1])
+                words = k.select(hit, k.splat(on, lanes), k.splat(off, lanes))
+                k.store(words, k.at(y, item * inner + i, kind), mask)
+
+            blocks(k, inner, lanes, compare)
+        return k.text()
+
+    def _fill(self, k: Kernel, row: Value, found: Value, on: Value, off: Value) -> None:
+        """Writes a row of `off`, and `on` at the index."""
+        depth, many = k.arg("depth"), k.splat(off, self.lanes)
+        blocks(k, depth, self.lanes, lambda i, _, mask: k.store(many, k.at(row, i, off.type), mask))
+        place = found if found.type == I64 else k.cast("sext", found, I64)
+        place = k.select(k.cmp("slt", place, 0), place + depth, place)
+        with k.when(k.cmp("ult", place, depth)):
+            k.store(on, k.at(row, place, on.type))
+
+
+@engine("one_hot")
+def bind_one_hot(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    (indices,), y, attrs = ins, outs[0], node.attrs
+    if not contiguous(indices, y) or indices.itemsize not in _INDICES or y.itemsize not in _UNITS:
+        return None
+    if y.size == 0:
+        return []
+    axis, unit, lanes = attrs["axis"], y.itemsize, ctx.machine.lanes()
+    on, off = (convert(np.asarray(attrs[name]), as_dtype(y.dtype)).view(f"u{unit}") for name in ("on", "off"))
+    inner = math.prod(indices.shape[axis:])
+    last = inner == 1
+    spec = OneHot(unit, indices.itemsize, last, lanes)
+    args = spec.args(indices=indices, y=y, on=int(on), off=int(off), depth=attrs["depth"], inner=inner)
+    row = attrs["depth"] if last else inner
+    return [EngineStep(spec, args, y.size // row, grain_of(row), (indices, y), cost_ns=2 + row * 0.3)]
 
 
 class DynamicSlice(Record):

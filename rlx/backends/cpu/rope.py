@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.ir import I32, I64, Kernel, Value, pointers, sizes
-from rlx.backends.cpu.rowwise import STORED, contiguous, grain_of, load_wide, name_of, store_wide
+from rlx.backends.cpu.rowwise import LOADED, alike, contiguous, grain_of, load_wide, name_of, store_wide
 from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
 from rlx.records import Record
@@ -48,7 +48,7 @@ class Rope(Record):
             angles = k.select(k.cmp("slt", place, last), place, last) * half
             with k.loop(0, inner) as row:
                 at = (item * inner + row) * size
-                x, y = k.at(xs, at, STORED[self.dtype]), k.at(ys, at, STORED[self.dtype])
+                x, y = k.at(xs, at, LOADED[self.dtype]), k.at(ys, at, LOADED[self.dtype])
                 with k.loop(0, sections) as section, k.loop(0, per, lanes) as pair:
                     left = per - pair
                     mask = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
@@ -99,12 +99,13 @@ def bind_rope(
     x, cos, sin, *positions = ins
     y, attrs = outs[0], node.attrs
     axis, sections, dtype = attrs["axis"], attrs["sections"], name_of(x)
-    if not {dtype, name_of(cos)} <= STORED.keys() or name_of(cos) != name_of(sin) or not contiguous(*ins, y):
+    if not alike({dtype, name_of(cos)}) or name_of(cos) != name_of(sin) or not contiguous(*ins, y):
         return None
     n, size, half = x.shape[axis], x.shape[-1], cos.shape[1]
     outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 : -1])
     how = ("first", "place", "batch")[positions[0].ndim] if positions else ""
-    spec = Rope(dtype, name_of(cos), how, attrs["interleaved"], attrs["inverse"], ctx.machine.lanes())
+    lanes = ctx.machine.lanes(64 if dtype == "f64" else 32)
+    spec = Rope(dtype, name_of(cos), how, attrs["interleaved"], attrs["inverse"], lanes)
     args = spec.args(
         x=x, y=y, cos=cos, sin=sin, positions=positions[0] if positions else cos, n=n, inner=inner, size=size,
         per=half // sections, sections=sections, offset=attrs["offset"], last=max(cos.shape[0] - 1, 0),

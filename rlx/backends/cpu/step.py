@@ -109,7 +109,7 @@ MODULES = {
     "group_norm_grad": "group_norm_grad",
     "grouped.bind": "grouped_packed_matmul grouped_packed_matmul_int8 grouped_matmul",
     "grouped.grad": "grouped_matmul_grad",
-    "index": "gather gather_elements dynamic_slice dynamic_update_slice",
+    "index": "gather gather_elements one_hot dynamic_slice dynamic_update_slice",
     "integer_matmul": "integer_matmul",
     "movement": "reshape transpose expand slice concat pad",
     "norm": "group_norm",

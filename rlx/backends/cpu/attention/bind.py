@@ -12,7 +12,7 @@ from rlx.backends.cpu.attention.rows import AttentionRow
 from rlx.backends.cpu.compile import KernelSpec
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.elementwise import tree_step
-from rlx.backends.cpu.rowwise import STORED, name_of
+from rlx.backends.cpu.rowwise import LOADED, STORED, name_of
 from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, engine
 from rlx.dtypes import as_dtype, f32
 from rlx.ir import Node
@@ -35,11 +35,12 @@ def bind_attention(
     q, k, v, *others = heads_first(ins, tokens)
     dtype = name_of(q)
     mask = None if mask_tensor is None else np.broadcast_to(others[0], (*q.shape[:3], k.shape[2]))
-    if dtype not in STORED or k.shape[2] == 0 or not all(_steps(a)[3] == 1 for a in (q, k, v, y)):
+    if dtype not in LOADED or k.shape[2] == 0 or not all(_steps(a)[3] == 1 for a in (q, k, v, y)):
         return None
     if q.shape[3] > _MAX_HEAD_ELEMENTS:
         raise Declined(f"heads of {q.shape[3]} elements; the kernels take {_MAX_HEAD_ELEMENTS}")
-    if mask is not None and (name_of(mask) not in (*STORED, "bool") or _steps(mask)[3] not in (0, 1)):
+    kinds = ("f64", "bool") if dtype == "f64" else (*STORED, "bool")
+    if mask is not None and (name_of(mask) not in kinds or _steps(mask)[3] not in (0, 1)):
         return None
     return _Bound(node, q, k, v, y, mask, others[-1] if lengths is not None else None, dtype, ctx).steps()
 
@@ -121,7 +122,8 @@ class _Bound:
         self.mask, self.lengths, self.dtype, self.ctx = mask, lengths, dtype, ctx
         self.group = q.shape[1] // k.shape[1]
         # With few queries, those of all heads that share keys go into the same vectors.
-        self.folded = self.group > 1 and q.shape[2] < ctx.machine.lanes()
+        self.lanes = ctx.machine.lanes(64 if dtype == "f64" else 32)
+        self.folded = self.group > 1 and q.shape[2] < self.lanes
         self.rows = q.shape[2] * (self.group if self.folded else 1)
         self.packed = False
         self.scales: tuple[Array, ...] = ()  # scales of keys and values of 8 bits
@@ -129,8 +131,8 @@ class _Bound:
         self.pools: tuple[Array, ...] = ()
 
     def steps(self) -> list[EngineStep]:
-        lanes = self.ctx.machine.lanes()
-        if self.rows <= _FEW_QUERIES:
+        lanes = self.lanes
+        if self.rows <= _FEW_QUERIES or self.dtype == "f64":
             return [self.step(0, self.rows, 0)]
         needed = -(-self.rows // lanes)
         most = 4 if self.q.shape[3] <= 64 and self.ctx.machine.registers == 32 else 3  # what fits into the caches
@@ -149,7 +151,7 @@ class _Bound:
     def _pack(self) -> list[EngineStep]:
         """Copies each head's keys and values to contiguous f32 rows where enough queries read them: rows a power of two
         apart would share few cache sets."""
-        few = self.rows < 12 * self.ctx.machine.lanes()
+        few = self.rows < 12 * self.lanes
         if few or (self.lengths is not None and 16 * self.rows < self.k.shape[2]):
             return []
         self.packed = True
@@ -173,7 +175,7 @@ class _Bound:
         qs, ks, vs, ys = map(_steps, (q, k, v, y))
         ms = [0, 0, 0, 0] if mask is None else [s // mask.itemsize for s in mask.strides]
         causal, window, cap = node.attrs["causal"], node.attrs.get("window"), node.attrs.get("softcap")
-        span = max(1, vectors * machine.lanes())
+        span = max(1, vectors * self.lanes)
         blocks = -(-count // span)
         # The rows of all blocks; lanes past the last row repeat it.
         row = np.minimum(np.arange(blocks * span), count - 1) + start
@@ -187,7 +189,7 @@ class _Bound:
             "most": (query - n_q).reshape(blocks, span).max(1),
         }
         name, by_query = "" if mask is None else name_of(mask), bool(tables["mask_offsets"].any())
-        flags = causal, window is not None, cap is not None, self.lengths is not None, machine.lanes()
+        flags = causal, window is not None, cap is not None, self.lengths is not None, self.lanes
         spec: KernelSpec = Attention(
             self.dtype, size, vectors, name, by_query, *flags, machine.registers, self.packed
         )
@@ -210,7 +212,7 @@ class _Bound:
             length_stride=int(self.lengths is not None and self.lengths.size > 1), scale=node.attrs["scale"],
             cap=cap or 1.0,
         )  # fmt: skip
-        cost = span * n_k * (size * 0.02 + 0.3) * 16 / machine.lanes()
+        cost = span * n_k * (size * 0.02 + 0.3) * 16 / self.lanes
         items = batch * heads // outer * blocks
         return EngineStep(
             spec,

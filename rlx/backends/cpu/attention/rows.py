@@ -7,11 +7,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from rlx.backends.cpu.attention.arguments import ARGS, LOWEST, PAGES, SCALES, TINY, mask_type
+from rlx.backends.cpu.attention.arguments import (
+    ARGS,
+    ARGS_F64,
+    LOWEST,
+    LOWEST_F64,
+    PAGES,
+    SCALES,
+    TINY,
+    TINY_F64,
+    mask_type,
+)  # fmt: skip
 from rlx.backends.cpu.formulas import apply
 from rlx.backends.cpu.ir import F32, I8, I16, I32, I64, Arguments, Kernel, Value, Variable
 from rlx.backends.cpu.rowwise import (
-    STORED,
+    LOADED,
+    computed,
     exp_of_difference,
     greater,
     load_wide,
@@ -44,7 +55,8 @@ class AttentionRow(Record):
 
     @property
     def args(self) -> Arguments:
-        return ARGS + (SCALES if self.packed else Arguments()) + (PAGES if self.page else Arguments())
+        own = ARGS_F64 if self.dtype == "f64" else ARGS
+        return own + (SCALES if self.packed else Arguments()) + (PAGES if self.page else Arguments())
 
     def ir(self) -> str:
         return _Text(self).k.text()
@@ -58,10 +70,11 @@ class _Text:
         k = self.k
         self.w = k.all_args("scale", "cap", *SCALES.types, *([] if spec.page else PAGES.types))
         self.scale = k.splat(k.arg("scale"), spec.lanes)
-        self.vector = F32.of(spec.lanes)
-        self.scores = room(k, 4 * (_KEYS_PER_BLOCK + spec.lanes))
+        self.number = computed(spec.dtype)
+        self.vector = self.number.of(spec.lanes)
+        self.scores = room(k, self.number.size * (_KEYS_PER_BLOCK + spec.lanes))
         self.parts = range(0, spec.size, spec.lanes)
-        self.kept = I8 if spec.packed else STORED[spec.dtype]  # how k and v are stored
+        self.kept = I8 if spec.packed else LOADED[spec.dtype]  # how k and v are stored
         if spec.packed:
             self.scales = {name: k.arg(f"{name}_scales") for name in "kv"}
         with k.loop(k.first, k.last) as item:
@@ -73,7 +86,8 @@ class _Text:
 
     def _item(self, item: Value) -> None:
         k, w, spec, lanes = self.k, self.w, self.spec, self.spec.lanes
-        kind = STORED[spec.dtype]
+        kind = LOADED[spec.dtype]
+        lowest, tiny = (LOWEST_F64, TINY_F64) if spec.dtype == "f64" else (LOWEST, TINY)
         heads = k.binary("udiv", item, w["rows"])
         row = item - heads * w["rows"]
         b = k.binary("udiv", heads, w["heads"])
@@ -87,7 +101,7 @@ class _Text:
             self.pages_of = k.at(w["table"], b * w["table_row"], I32)
         query = [load_wide(k, q, spec.dtype, p, lanes, self._mask_of(p)) for p in self.parts]
         low, high = self._range(b, row)
-        best, total = k.variable(k.const(F32, LOWEST)), k.variable(k.const(F32, 0.0))
+        best, total = k.variable(k.const(self.number, lowest)), k.variable(k.const(self.number, 0.0))
         sums = [k.variable(k.const(self.vector, 0.0)) for _ in self.parts]
         with k.loop(low, high, _KEYS_PER_BLOCK) as start:
             count = high - start
@@ -100,7 +114,7 @@ class _Text:
             total.value = total.value * factor + added
             self._add_values(start, count, sums, factor)
         t = total.value
-        inverse = k.splat(1.0 / k.select(k.cmp("olt", t, TINY), k.const(F32, TINY), t), lanes)
+        inverse = k.splat(1.0 / k.select(k.cmp("olt", t, tiny), k.const(self.number, tiny), t), lanes)
         for p, one in zip(self.parts, sums, strict=True):
             store_wide(k, one.value * inverse, y, spec.dtype, p, self._mask_of(p))
 
@@ -172,17 +186,17 @@ class _Text:
             inside = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
             if spec.cap:
                 cap = k.splat(k.arg("cap"), lanes)
-                s = apply(k, "m_tanh", s / cap) * cap
+                s = apply(k, "p_tanh_d" if spec.dtype == "f64" else "m_tanh", s / cap) * cap
             if spec.mask:
                 m = self._mask(base + (start + j) * w["mask_key"], inside)
                 s = k.select(m, s, -math.inf) if spec.mask == "bool" else s + m
             s = k.select(inside, s, -math.inf)
             tops.value = greater(k, s, tops.value)
-            k.store(s, k.at(self.scores, j, F32))
+            k.store(s, k.at(self.scores, j, self.number))
         return k.fold(tops.value, lambda a, c: greater(k, a, c))
 
     def _mask(self, offset: Value, inside: Value) -> Value:
-        """The mask's elements for a vector of keys: i1 for bool, else f32."""
+        """The mask's elements for a vector of keys: i1 for bool, else floats as scores are computed in."""
         k, spec, kind = self.k, self.spec, mask_type(self.spec.mask)
         where = k.at(self.w["mask"], offset, kind)
         v = (
@@ -192,14 +206,14 @@ class _Text:
         )
         if spec.mask == "bool":
             return k.cmp("ne", v, 0)
-        return v if spec.mask == "f32" else widened(k, v, spec.mask)
+        return v if kind.is_float else widened(k, v, spec.mask)
 
     def _exponentials(self, top: Value, count: Value) -> Value:
         """scores = exp(scores - top), and their sum; scores past the last one are -inf."""
         k, lanes = self.k, self.spec.lanes
         shift, total = k.splat(top, lanes), k.variable(k.const(self.vector, 0.0))
         with k.loop(0, count, lanes) as j:
-            at = k.at(self.scores, j, F32)
+            at = k.at(self.scores, j, self.number)
             e = exp_of_difference(k, k.load(self.vector, at) - shift)
             total.value = total.value + e
             k.store(e, at)
@@ -214,7 +228,7 @@ class _Text:
             one.value = one.value * scale
 
         def add(j: Value, sums: list[Variable]) -> None:
-            p = k.splat(k.load(F32, k.at(self.scores, j, F32)), lanes)
+            p = k.splat(k.load(self.number, k.at(self.scores, j, self.number)), lanes)
             for factor, vectors in self._blocks("v", start + j):
                 by = p if factor is None else p * k.splat(factor, lanes)
                 for n, v in vectors:

@@ -10,6 +10,7 @@ import numpy as np
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.gemm.product import Product, narrow_float, widened
 from rlx.backends.cpu.packed.decode import decodes
+from rlx.backends.cpu.packed.digit_dots import by_digit_dots, digit_dot_steps
 from rlx.backends.cpu.packed.digits import by_digits, digit_steps
 from rlx.backends.cpu.packed.kernel import DotKernel
 from rlx.backends.cpu.packed.panels import panel_steps
@@ -96,6 +97,8 @@ def packed_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContex
     """x (m, k), a packed weight (n, bytes of a row), out (m, n)."""
     if by_digits(dtype, len(x), x.shape[1], ctx.machine):
         return digit_steps(x, w, dtype, out, ctx, f"packed {dtype}")
+    if len(x) == 1 and by_digit_dots(dtype, ctx.machine):
+        return digit_dot_steps(x, w, dtype, out, ctx, f"packed {dtype}")
     if len(x) <= _ROWS_IN_TURNS:
         return dot_steps(x, w, dtype, out, None, None, ctx, f"packed {dtype}")
     if ctx.machine.has_tiles:

@@ -21,7 +21,6 @@ from rlx.records import Record
 AHEAD_BYTES = 4096  # how far ahead a row is prefetched
 LINE = 64
 _MOST = 4096  # elements of a row for which `prepare` is called at a time
-_AT_ONCE = 8  # scales that are widened together
 
 
 class Block:
@@ -474,11 +473,10 @@ class Rows:
             raw = k.load(field.type.of(lanes), k.at(start, i, field.type), align=1)
             k.store(field.widen(k, raw), k.at(self._field, i, F32), align=4)
 
-        many = k.cmp("sge", n, _AT_ONCE)
-        with k.when(many), k.loop(0, n, _AT_ONCE) as i:
-            widen(k.min(i, n - _AT_ONCE), _AT_ONCE)
-        with k.when(~many), k.loop(0, n) as i:
-            widen(i, 1)
+        for lanes, most in ((8, None), (4, 8), (1, 4)):
+            fits = k.cmp("sge", n, lanes)
+            with k.when(fits if most is None else fits & k.cmp("slt", n, most)), k.loop(0, n, lanes) as i:
+                widen(k.min(i, n - lanes), lanes)
         if self.format.groups is not None:
             with k.loop(0, count) as i:
                 numbers = k.at(self._field, i * each, F32)

@@ -71,37 +71,9 @@ class DigitsKernel(Record):
             unfit = k.const(I1, False)
             for s in range(4):
                 start = k.at(x, (item * _TERMS + 32 * s) * self.x.itemsize)
-                both = [trees.load(k, self.x, k.at(start, h * LANES * self.x.itemsize), LANES) for h in (0, 1)]
-                magnitudes = [k.bits(v, I32) & 0x7FFFFFFF for v in both]
-                most = k.fold(k.max(*magnitudes), lambda a, b: k.max(a, b))
-                exponent = k.max(most >> 23, _MAGNITUDE_BITS)
-                shift = k.bits(254 + _MAGNITUDE_BITS - 1 - exponent << 23, F32)
-                scale = k.bits(exponent - (_MAGNITUDE_BITS - 1) << 23, F32)
-                nan = k.bits(k.const(I32, 0x7FC00000), F32)
-                scale = k.select(k.cmp("eq", exponent, 255), nan, scale)
-                rounded = [k.unary("roundeven", v * k.splat(shift, LANES)) for v in both]
-                # Among numbers of similar size hardly one in 32 is coarse; beside a few large ones most are.
-                coarse = [
-                    k.cmp("olt", k.unary("fabs", n), float(1 << _COARSE_BITS)) & k.cmp("une", n * scale, v)
-                    for n, v in zip(rounded, both, strict=True)
-                ]
-                there = [k.cmp("ne", size, 0) for size in magnitudes]
-                tiny = k.cmp("ne", most, 0) & k.cmp("slt", exponent, _LEAST)
-                unfit = unfit | tiny | k.cmp("ugt", _count(k, coarse) << 3, _count(k, there))
-                numbers = [k.cast("fptosi", v, I32) for v in rounded]
-                # The rounded integers are summed, not x, so that minimums subtract exactly what the products contain.
-                high, low = (
-                    k.cast("sitofp", k.fold(a + b, lambda a, b: a + b), F32)
-                    for a, b in (
-                        [k.binary("ashr", n, k.const(n.type, 16)) for n in numbers], [n & 0xFFFF for n in numbers]
-                    )
-                )  # fmt: skip
-                total = k.fma(high, 65536.0, low) * scale
-                for h, left in enumerate(numbers):
-                    for digit in range(_DIGITS):
-                        low_byte = k.cast("trunc", left, I8)
-                        k.store(low_byte, k.at(bytes_, 32 * digit + LANES * h))
-                        left = k.binary("ashr", left - k.cast("sext", low_byte, I32), k.const(left.type, 8))
+                run = Run(k, self.x, start, _DIGITS, _MAGNITUDE_BITS, _COARSE_BITS)
+                scale, unfit = run.scale, unfit | run.unfit
+                run.store(bytes_)
                 for t in range(2):
                     for word_of in range(LANES):
                         first = order(t, word_of)
@@ -110,9 +82,55 @@ class DigitsKernel(Record):
                             k.store(word, k.at(group, t * _TILE + 64 * word_of + 4 * (_DIGITS * s + digit)))
                 for digit in range(_DIGITS):
                     k.store(scale * float(1 << 8 * digit), k.at(group, 2 * _TILE + 4 * (_DIGITS * s + digit)))
-                k.store(total, k.at(group, 2 * _TILE + 64 + 4 * _DIGITS * s))
+                k.store(run.total, k.at(group, 2 * _TILE + 64 + 4 * _DIGITS * s))
             k.store(k.cast("zext", unfit, I32), k.at(flags, item, I32))
         return k.text()
+
+
+class Run:
+    """32 elements of x from an address on, as integers whose magnitudes have `bits` bits, times `scale`; `total` is
+    their sum times it. `unfit` says whether they are better multiplied as they are: they are tiny, or more than one in
+    eight has at most `coarse_bits` bits and is not exact."""
+
+    def __init__(self, k: Kernel, x: DType, start: Value, digits: int, bits: int, coarse_bits: int) -> None:
+        self.k, self._digits = k, digits
+        both = [trees.load(k, x, k.at(start, h * LANES * x.itemsize), LANES) for h in (0, 1)]
+        magnitudes = [k.bits(v, I32) & 0x7FFFFFFF for v in both]
+        most = k.fold(k.max(*magnitudes), lambda a, b: k.max(a, b))
+        if bits == 8 * digits - 1:  # no digit is above 127: the largest numbers of a power of two would need one
+            most = k.min(most, 0x7F800000) + 0x20000
+        exponent = k.max(most >> 23, bits)
+        shift = k.bits(254 + bits - 1 - exponent << 23, F32)
+        scale = k.bits(exponent - (bits - 1) << 23, F32)
+        nan = k.bits(k.const(I32, 0x7FC00000), F32)
+        self.scale = scale = k.select(k.cmp("eq", exponent, 255), nan, scale)
+        rounded = [k.unary("roundeven", v * k.splat(shift, LANES)) for v in both]
+        # Among numbers of similar size hardly one in 32 is coarse; beside a few large ones most are.
+        coarse = [
+            k.cmp("olt", k.unary("fabs", n), float(1 << coarse_bits)) & k.cmp("une", n * scale, v)
+            for n, v in zip(rounded, both, strict=True)
+        ]
+        there = [k.cmp("ne", size, 0) for size in magnitudes]
+        tiny = k.cmp("ne", _count(k, there), 0) & k.cmp("slt", exponent, _LEAST)
+        self.unfit = tiny | k.cmp("ugt", _count(k, coarse) << 3, _count(k, there))
+        self._numbers = [k.cast("fptosi", v, I32) for v in rounded]
+        # The rounded integers are summed, not x, so that minimums subtract exactly what the products contain.
+        high, low = (
+            k.cast("sitofp", k.fold(a + b, lambda a, b: a + b), F32)
+            for a, b in (
+                [k.binary("ashr", n, k.const(n.type, 16)) for n in self._numbers], [n & 0xFFFF for n in self._numbers]
+            )
+        )  # fmt: skip
+        self.total = k.fma(high, 65536.0, low) * scale
+
+    def store(self, out: Value, pitch: int = 32) -> None:
+        """Writes 32 bytes for each digit, the least significant first, `pitch` bytes apart."""
+        k = self.k
+        for h, left in enumerate(self._numbers):
+            for digit in range(self._digits):
+                low_byte = k.cast("trunc", left, I8)
+                k.store(low_byte, k.at(out, pitch * digit + LANES * h))
+                left = k.binary("ashr", left - k.cast("sext", low_byte, I32), k.const(left.type, 8))
 
 
 def _count(k: Kernel, masks: Sequence[Value]) -> Value:
