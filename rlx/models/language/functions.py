@@ -81,7 +81,8 @@ class LanguageFunction(Function):
         if self._again:
             x = blocks.embedding(x)
             for index in range(self.config.layers):
-                x = checkpoint(lambda x, index=index: layer(blocks, x, index))(x)
+                x, lent = checkpoint(lambda x, index=index: _with_lent(blocks, x, index))(x)
+                blocks.lent |= lent
         else:
             x = through_layers(blocks, x)
         return ops.reshape(blocks.logits(blocks.last_norm(x)), (*shape, self.config.vocabulary))
@@ -172,6 +173,12 @@ class AdaptedFunction(Function):
         """The logits within a traced function."""
         own = self.corrections.tensors(home(self.name, [ids]), adapter, self.name)
         return self.model.logits(weights, ids, positions, segments, lambda name: self.corrections.of(name, own))
+
+
+def _with_lent(blocks: Blocks, x: Tensor, index: int) -> tuple[Tensor, dict[int, tuple[Tensor, ...]]]:
+    """A layer's result, and the keys and values that later layers attend to."""
+    x = layer(blocks, x, index)
+    return x, {own: kept for own, kept in blocks.lent.items() if own == index}
 
 
 class GivenBlocks(Blocks):

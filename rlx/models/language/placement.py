@@ -13,6 +13,8 @@ from rlx.runtime import Session
 
 Shares = Sequence[tuple[str, int | None]]  # a device and how many layers; None: as many as fit, or the rest
 _NUMBER = re.compile(r"[a-z_]+\.(\d+)(?:\.|$)")  # layers.3.mlp…, keys.3
+# Weights that are used before the first layer.
+_FIRST = ("embed_tokens.", "positions.", "embed_tokens_per_layer.", "per_layer_", "altup_projections.")
 _MORE = "such as 'cuda:0=20,cpu'"
 
 
@@ -114,7 +116,7 @@ def room_of(
         if number is not None:
             layers[number] += size
             continue
-        first, tied = name.startswith(("embed_tokens.", "positions.")), name.startswith("embed_tokens.") and config.tied
+        first, tied = name.startswith(_FIRST), name.startswith("embed_tokens.") and config.tied
         before += first * size
         after += (not first or tied) * size
         both += tied * size
@@ -157,6 +159,17 @@ def check_room(
             f"{free[i]:,} free: {', or '.join(hints) or 'close other programs of the device'}"
         )
     return layers
+
+
+def check_lent(config: LanguageConfig, where: str, parts: Sequence[range]) -> None:
+    """Checks that no layer attends to keys and values of a layer on another device. Raises: ShapeError."""
+    a = config.attention
+    for index, own in ((index, layers) for layers in parts for index in layers):
+        if a is not None and a.source(index) not in own:
+            raise ShapeError(
+                f"layers_on: layer {index} of {where} attends to the keys of layer {a.source(index)}, which is on "
+                f"another device; let one device have all layers from {min(a.lent)} on"
+            )
 
 
 def check_rooms(
