@@ -14,6 +14,7 @@ from rlx.ir import Tensor
 if TYPE_CHECKING:
     from rlx.models.language.blocks import Blocks
 
+TINY = 1e-30  # instead of a mean of squares that is 0
 _LEAST = 1e-5  # the least mean of squares that a stream is divided by
 
 
@@ -41,7 +42,8 @@ def _as_large(b: Blocks, x: Tensor, like: Tensor) -> Tensor:
     """x with the root mean square of another tensor's rows."""
     wide, other = ops.cast(x, b.wide), ops.cast(like, b.wide)
     own, target = (ops.mean(t * t, axis=-1, keepdims=True) for t in (wide, other))
-    return ops.cast(wide * ops.sqrt(target) * ops.rsqrt(ops.maximum(own, _LEAST)), x.dtype)
+    size = ops.sqrt(ops.maximum(target, TINY))  # whose gradient at 0 is a number
+    return ops.cast(wide * size * ops.rsqrt(ops.maximum(own, _LEAST)), x.dtype)
 
 
 def layer(b: Blocks, x: Tensor, index: int) -> Tensor:

@@ -15,7 +15,7 @@ import rlx.ops as ops
 from rlx.dtypes import DType, bf16, f16, f32, f64, i32
 from rlx.ir import Graph, Tensor
 from rlx.models.language.adapters import LowRank, LowRanks
-from rlx.models.language.altup import narrowed, widened
+from rlx.models.language.altup import TINY, narrowed, widened
 from rlx.models.language.caches import Caches, Size, turned
 from rlx.models.language.config import Attention, Experts, LanguageConfig, LayerInputs, Rope
 
@@ -71,7 +71,8 @@ class Blocks:
         # In a run without caches: which tokens may attend to which, bool (batch, 1, chunk, chunk).
         self.related: Tensor | None = None
         self.lent: dict[int, tuple[Tensor, ...]] = {}  # in such a run, keys and values that later layers attend to
-        self.layer_inputs: Tensor | None = None  # (rows, layers · width), where layers have inputs of their own
+        # (rows, n), what layers read beside the state: inputs of their own, or the embeddings.
+        self.layer_inputs: Tensor | None = None
         self.caches = Caches(g, size, at, slot, table)
         step = g.constant(np.arange(size.chunk, dtype=np.int32).reshape(1, -1))
         self._places = self._one if self._one is not None else ops.reshape(at, (size.batch, 1)) + step
@@ -107,9 +108,11 @@ class Blocks:
         if not rank:
             return made
         a, b = self._adapter.states(name)
-        low = self.g.state(a, (rank, x.shape[-1]), self.size.activations)
-        high = self.g.state(b, (made.shape[-1], rank), self.size.activations)
-        low, high = (ops.cast(t, x.dtype) for t in (low, high))
+        shapes = {a: (rank, x.shape[-1]), b: (made.shape[-1], rank)}
+        for state, shape in shapes.items():  # A layer may have several products with one weight.
+            if state not in self.g.states:
+                self.g.state(state, shape, self.size.activations)
+        low, high = (ops.cast(self.g.states[state], x.dtype) for state in shapes)
         inner = ops.linear(x, low)
         if self._number is not None and isinstance(self._adapter, LowRanks):
             own = ops.equal(ops.reshape(self._number, (-1, 1, 1)), self.g.constant(self._adapter.owners(name)))
@@ -185,6 +188,8 @@ class Blocks:
         x = ops.cast(x, self.size.activations)
         if c.layer_inputs is not None:
             self.layer_inputs = self._inputs_of_layers(x, ids, c.layer_inputs)
+        elif c.shared is not None:
+            self.layer_inputs = x
         return x if c.streams is None else widened(self, x)
 
     def _inputs_of_layers(self, x: Tensor, ids: Tensor, own: LayerInputs) -> Tensor:
@@ -258,7 +263,7 @@ class Blocks:
         share."""
         wide = ops.cast(gate, self.wide)
         off = wide - ops.mean(wide, axis=-1, keepdims=True)
-        deviation = ops.sqrt(ops.mean(off * off, axis=-1, keepdims=True))
+        deviation = ops.sqrt(ops.maximum(ops.mean(off * off, axis=-1, keepdims=True), TINY))
         return ops.cast(ops.relu(off - deviation * NormalDist().inv_cdf(share)), gate.dtype)
 
     def _activated(self, x: Tensor, name: str) -> Tensor:
@@ -276,17 +281,24 @@ class Blocks:
     def attention(self, x: Tensor, index: int) -> Tensor:
         assert self.config.attention is not None
         a, name = self.config.attention.of(index), f"layers.{index}.self_attn"
-        window, rope = a.windows[index], a.ropes[index]
         if a.source(index) != index:
-            return self._out(x, self._of_earlier(self._queries(x, name, a, rope), a, index), index)
+            q = self._queries(x, name, a, a.ropes[index])
+            return self._out(x, self._of_earlier(q, a, index), a, name)
         q, k, v = self._heads(x, name, a, index in a.keyed)
+        return self.attended(x, q, k, v, a, index, name)
+
+    def attended(
+        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Attention, index: int, name: str
+    ) -> Tensor:
+        """An attention layer's result from its q, k and v before RoPE; x is the layer's input."""
+        window, rope = a.windows[index], a.ropes[index]
         if a.heat is not None and (not a.heated or index in a.heated):
             q = ops.cast(q * self._heat(a.heat), q.dtype)
         if a.late_norm and (rope is not None or a.qk_norm != "plain"):
             q, k = self.rotated(rope, q, k)
             (q, k), rope = self._normed(q, k, name, a), None
         if self._steps and self.caches.plain and not a.alibi:
-            return self._out(x, self._step(q, k, v, a, index, rope), index)
+            return self._out(x, self._step(q, k, v, a, index, rope), a, name)
         q, k = self.rotated(rope, q, k)
         if not self.size.context and index in a.lent:
             self.lent[index] = k, v
@@ -297,7 +309,7 @@ class Blocks:
             made = self._over(q, k, v, a, window)
         else:
             made = self.caches.attention(index, q, k, v, window, a.scale, a.softcap, a.alibi, a.alibi_rounded)
-        return self._out(x, made, index)
+        return self._out(x, made, a, name)
 
     def _over(self, q: Tensor, k: Tensor, v: Tensor, a: Attention, window: int | None) -> Tensor:
         """Attention over the tokens of a run without caches: (batch, chunk, heads, size)."""
@@ -320,10 +332,8 @@ class Blocks:
         lost = self.caches.distances(a.alibi, self.size.chunk, a.scale if a.alibi_rounded else None)
         return lost if self.related is None else ops.where(self.related, lost, -math.inf)
 
-    def _out(self, x: Tensor, mixed: Tensor, index: int) -> Tensor:
+    def _out(self, x: Tensor, mixed: Tensor, a: Attention, name: str) -> Tensor:
         """The attention layer's result from its heads' output; x is the layer's input."""
-        assert self.config.attention is not None
-        a, name = self.config.attention.of(index), f"layers.{index}.self_attn"
         mixed = ops.cast(ops.reshape(mixed, (self.rows, a.heads * a.head_size)), self.size.activations)
         if a.gated:
             mixed = mixed * ops.sigmoid(self.linear(x, f"{name}.q_gate", a.heads * a.head_size, a.qkv_bias))

@@ -188,6 +188,18 @@ class Streams(Record):
     rank: int
 
 
+SHARED = "shared"  # what names of weights in shared blocks begin with, before a block's number
+
+
+class SharedBlocks(Record):
+    """Blocks of attention and an MLP that layers share (`shared.py`): the number of each layer's block, None for none.
+    `rank` is that of each layer's own corrections of the MLP, and with `adapted` of q, k and v."""
+
+    of: tuple[int | None, ...]
+    rank: int
+    adapted: bool
+
+
 class LanguageConfig(Record, kw_only=True):
     """A model as blocks: one `mixers` entry a layer, then an MLP or experts unless `inner` is 0.
 
@@ -239,6 +251,7 @@ class LanguageConfig(Record, kw_only=True):
     layer_inputs: LayerInputs | None = None
     layer_scales: bool = False  # whether a learned number multiplies each layer's result
     streams: Streams | None = None
+    shared: SharedBlocks | None = None
     # For each layer the share of an MLP's gate that is set to 0 by its mean and deviation, if numbers are normal.
     sparse: tuple[float, ...] = ()
 
@@ -250,6 +263,13 @@ class LanguageConfig(Record, kw_only=True):
     def state(self) -> int:
         """How many numbers of a token one layer passes to the next."""
         return self.width * (1 if self.streams is None else self.streams.count)
+
+    @property
+    def beside(self) -> int:
+        """How many numbers of a token all layers read beside the state."""
+        if self.shared is not None:
+            return self.width
+        return 0 if self.layer_inputs is None else self.layers * self.layer_inputs.width
 
     def multiplier(self, product: str) -> npt.NDArray[np.float32] | None:
         """The factor of a product, adapter's correction included: a number, or one for each output; None for none."""

@@ -16,7 +16,7 @@ from rlx.ir.checks import check_writes
 from rlx.models.language.architectures.base import alone
 from rlx.models.language.blocks import Blocks, table_names
 from rlx.models.language.caches import Size
-from rlx.models.language.config import Fields
+from rlx.models.language.config import SHARED, Fields
 from rlx.models.language.graph import layer, through_layers
 from rlx.models.language.weights import ModelWeights, Scale, Source, architecture_for
 from rlx.models.low_rank import Correction, Corrections, Lora, Product
@@ -276,7 +276,7 @@ def function_of(
     products = {}
     for product, (name, inputs) in listed.products.items():
         recipe = held.recipe(f"{name}.weight")
-        if len(recipe.files) == 1:
+        if len(recipe.files) == 1 and not name.startswith(SHARED):  # an adapter names one layer's
             whole, rows = held.numel(recipe.files[0]) // inputs, recipe.rows
             module = product if product == "lm_head" else held.module(recipe.files[0], product)
             if held.apart(recipe.files[0]):

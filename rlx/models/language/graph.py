@@ -10,7 +10,7 @@ import numpy as np
 import rlx.ops as ops
 from rlx.dtypes import f32, i32
 from rlx.ir import Graph, Tensor
-from rlx.models.language import altup
+from rlx.models.language import altup, shared
 from rlx.models.language.adapters import LowRank, LowRanks
 from rlx.models.language.blocks import Blocks, WeightTypes
 from rlx.models.language.caches import Size
@@ -90,7 +90,7 @@ def language_graph(
     """A run over `size.chunk` tokens of each of `size.batch` sequences, through all layers or those in `layers`. A part
     that does not begin with the first layer has the input `x`, (batch · chunk, state) in the dtype of activations, in
     place of `ids`, and one that does not end with the last layer has only the output `x`; so it is with `layer_inputs`,
-    (batch · chunk, layers · width of each), where layers have inputs of their own. With `parallel` the graph is one
+    (batch · chunk, n), where layers read more than the state. With `parallel` the graph is one
     rank's, and `config` the settings of its part.
 
     Inputs: `ids`, i32 (batch, chunk); `at`, i32 (batch,), the position of each sequence's first token here. For the
@@ -129,9 +129,8 @@ def language_graph(
     blocks = Blocks(g, config, size, weights, at, slot, adapter, number, stride, table, parallel)
     if x is None:
         x = g.input("x", (blocks.rows, config.state), size.activations)
-        if config.layer_inputs is not None:
-            shape = (blocks.rows, config.layers * config.layer_inputs.width)
-            blocks.layer_inputs = g.input("layer_inputs", shape, size.activations)
+        if config.beside:
+            blocks.layer_inputs = g.input("layer_inputs", (blocks.rows, config.beside), size.activations)
     x = through_layers(blocks, x, layers)
     if layers.stop < config.layers:
         g.output("x", x)
@@ -185,6 +184,8 @@ def layer(b: Blocks, x: Tensor, index: int) -> Tensor:
     name, mixer, c = f"layers.{index}", MIXERS[b.config.mixers[index]], b.config
     if c.streams is not None:
         return altup.layer(b, x, index)
+    if c.shared is not None:
+        return shared.layer(b, x, index)
     placement = c.placements[index] if c.placements else c.placement
     routed, inner = c.experts is not None and index not in c.dense, c.inners[index] if c.inners else c.inner
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from rlx.errors import DTypeError, OutOfDeviceMemory, ShapeError
-from rlx.models.language.config import LanguageConfig
+from rlx.models.language.config import SHARED, LanguageConfig
 from rlx.models.language.pages import pages_for
 from rlx.records import Record
 from rlx.runtime import Session
@@ -111,10 +111,13 @@ def room_of(
 ) -> Room:
     """The room that a model needs, from the bytes of its weights by name and of each layer's caches."""
     layers, before, after, both = [0] * config.layers, 0, 0, 0
+    tables += sum(size for name, size in nbytes.items() if name.startswith(SHARED))  # any device may need them
     for name, size in nbytes.items():
         number = layer_of(name) if name.startswith("layers.") else None
         if number is not None:
             layers[number] += size
+            continue
+        if name.startswith(SHARED):
             continue
         first, tied = name.startswith(_FIRST), name.startswith("embed_tokens.") and config.tied
         before += first * size

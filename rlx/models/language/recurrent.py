@@ -106,7 +106,7 @@ def mamba2(b: Blocks, x: Tensor, index: int) -> Tensor:
     if not r.late_gate:
         y = y * ops.silu(ops.cast(gate, b.wide))
     if r.normed:
-        normed = b.plain_norm(ops.reshape(y, (b.rows, r.groups, r.inner // r.groups)))
+        normed = b.plain_norm(ops.reshape(y, (b.rows, r.groups, r.inner // r.groups)), r.inner_eps)
         y = ops.reshape(normed, (b.rows, r.inner)) * b.weight(f"{name}.norm.weight", (r.inner,))
     if r.late_gate:
         y = y * ops.silu(ops.cast(gate, b.wide))

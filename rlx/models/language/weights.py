@@ -34,7 +34,7 @@ from rlx.models.language.architectures.base import (
     stack,
 )
 from rlx.models.language.blocks import table_names
-from rlx.models.language.config import Fields, LanguageConfig, Rope
+from rlx.models.language.config import SHARED, Fields, LanguageConfig, Rope
 from rlx.ops.rope.table import rope_table
 from rlx.packed import PackedArray
 from rlx.packed.array import copy_into, part_of
@@ -316,8 +316,9 @@ class ModelWeights:
 
     def products(self, module: str) -> list[tuple[str, Recipe]]:
         """The products whose weight is a module's, or rows of it, each with its recipe; the module is named as in a
-        file, without the common prefix."""
-        found = ((name.removesuffix(".weight"), r) for name, r in self._recipes.items() if name.endswith(".weight"))
+        file, without the common prefix. Weights that layers share are left out: an adapter names one layer's."""
+        own = ((name, r) for name, r in self._recipes.items() if not name.startswith(SHARED))
+        found = ((name.removesuffix(".weight"), r) for name, r in own if name.endswith(".weight"))
         weight = f"{module}.weight"
         return [(n, r) for n, r in found if r.files == (weight,) or [self._own(file) for file in r.files] == [weight]]
 

@@ -74,6 +74,7 @@ def test_every_family_has_cases() -> None:
     assert set(FAMILIES) <= set(ARCHITECTURES)
 
 
+@pytest.mark.filterwarnings("ignore:.*are left aside. altup_correct_scale is false")
 @pytest.mark.late(case=seldom(CASES, 7))
 @pytest.mark.parametrize("case", CASES)
 def test_logits_as_transformers_has_them(case: str, tmp_path: Path) -> None:
@@ -90,7 +91,8 @@ BLOCKS = {
     "ministral3-0": "queries by position", "hunyuan_v1_dense-0": "norms behind ropes",
     "falcon_h1-0": "both side by side", "minimax-0": "lightning attention", "nemotron_h-0": "layers of one block",
     "olmo_hybrid-0": "norms by layer",
-    "gemma4_text-0": "keys of earlier layers", "gemma4_text-1": "values of keys", "gemma3n_text-0": "several streams",
+    "zamba2-1": "blocks that layers share", "gemma4_text-1": "values of keys", "gemma3n_text-0": "several streams",
+    "gemma4_text-0": "keys of earlier layers",
     "lfm2-0": "short convolutions", "jamba-0": "Mamba with norms", "cohere2-0": "layers without ropes",
 }  # fmt: skip
 
@@ -104,7 +106,8 @@ def test_parts_steps_and_batches(case: str, tmp_path: Path) -> None:
     with load(folder, "cpu", context=64, engine="numpy") as model:
         want = model.logits(ids)
     found = judged(folder, want, ids)
-    assert max(found[k] for k in ("error", "steps", "parts")) <= LIMIT, BLOCKS[case]
+    limit = max(LIMIT, 4 * CASES[case].get("torch", 0.0))
+    assert max(found[k] for k in ("error", "steps", "parts")) <= limit, BLOCKS[case]
     assert not any(found.get(k) for k in ("argmax", "batch", "pages"))
 
 
