@@ -6,15 +6,10 @@ a layer's blocks; the others are predicted from all, and corrected by what the b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import rlx.ops as ops
 from rlx.ir import Tensor
+from rlx.models.language.blocks import TINY, Blocks
 
-if TYPE_CHECKING:
-    from rlx.models.language.blocks import Blocks
-
-TINY = 1e-30  # instead of a mean of squares that is 0
 _LEAST = 1e-5  # the least mean of squares that a stream is divided by
 
 
@@ -42,7 +37,7 @@ def _as_large(b: Blocks, x: Tensor, like: Tensor) -> Tensor:
     """x with the root mean square of another tensor's rows."""
     wide, other = ops.cast(x, b.wide), ops.cast(like, b.wide)
     own, target = (ops.mean(t * t, axis=-1, keepdims=True) for t in (wide, other))
-    size = ops.sqrt(ops.maximum(target, TINY))  # whose gradient at 0 is a number
+    size = ops.sqrt(ops.maximum(target, TINY))
     return ops.cast(wide * size * ops.rsqrt(ops.maximum(own, _LEAST)), x.dtype)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -15,12 +14,14 @@ import rlx.ops as ops
 from rlx.dtypes import DType, bf16, f16, f32, f64, i32
 from rlx.ir import Graph, Tensor
 from rlx.models.language.adapters import LowRank, LowRanks
-from rlx.models.language.altup import TINY, narrowed, widened
 from rlx.models.language.caches import Caches, Size, turned
 from rlx.models.language.config import Attention, Experts, LanguageConfig, LayerInputs, Rope
 
 if TYPE_CHECKING:
     from rlx.models.language.parallel import TensorParallel
+
+
+TINY = 1e-30  # in place of a mean of squares that is 0, where the square root has no slope
 
 
 class WeightTypes(Protocol):
@@ -190,7 +191,11 @@ class Blocks:
             self.layer_inputs = self._inputs_of_layers(x, ids, c.layer_inputs)
         elif c.shared is not None:
             self.layer_inputs = x
-        return x if c.streams is None else widened(self, x)
+        if c.streams is not None:
+            from rlx.models.language.altup import widened  # most models have one stream
+
+            x = widened(self, x)
+        return x
 
     def _inputs_of_layers(self, x: Tensor, ids: Tensor, own: LayerInputs) -> Tensor:
         """What each layer takes of a token beside the state: (rows, layers · width)."""
@@ -219,7 +224,10 @@ class Blocks:
 
     def last_norm(self, x: Tensor) -> Tensor:
         """The norm before the output matrix."""
-        x = x if self.config.streams is None else narrowed(self, x)
+        if self.config.streams is not None:
+            from rlx.models.language.altup import narrowed
+
+            x = narrowed(self, x)
         return self.norm(x, "norm") if self.config.final_norm else x
 
     def logits(self, x: Tensor) -> Tensor:
@@ -261,6 +269,8 @@ class Blocks:
     def _sparse(self, gate: Tensor, share: float) -> Tensor:
         """What of a gate is above the number below which a normal distribution of its mean and deviation has this
         share."""
+        from statistics import NormalDist  # most models need none
+
         wide = ops.cast(gate, self.wide)
         off = wide - ops.mean(wide, axis=-1, keepdims=True)
         deviation = ops.sqrt(ops.maximum(ops.mean(off * off, axis=-1, keepdims=True), TINY))

@@ -10,7 +10,6 @@ import numpy as np
 import rlx.ops as ops
 from rlx.dtypes import f32, i32
 from rlx.ir import Graph, Tensor
-from rlx.models.language import altup, shared
 from rlx.models.language.adapters import LowRank, LowRanks
 from rlx.models.language.blocks import Blocks, WeightTypes
 from rlx.models.language.caches import Size
@@ -182,10 +181,10 @@ def through_layers(blocks: Blocks, x: Tensor, layers: range | None = None) -> Te
 def layer(b: Blocks, x: Tensor, index: int) -> Tensor:
     """The mixer of a layer and its MLP, each with its norms and added to x."""
     name, mixer, c = f"layers.{index}", MIXERS[b.config.mixers[index]], b.config
-    if c.streams is not None:
-        return altup.layer(b, x, index)
-    if c.shared is not None:
-        return shared.layer(b, x, index)
+    if c.streams is not None or c.shared is not None:
+        from rlx.models.language import altup, shared  # most models need neither
+
+        return shared.layer(b, x, index) if c.streams is None else altup.layer(b, x, index)
     placement = c.placements[index] if c.placements else c.placement
     routed, inner = c.experts is not None and index not in c.dense, c.inners[index] if c.inners else c.inner
 
