@@ -28,8 +28,8 @@ def narrowed(b: Blocks, x: Tensor) -> Tensor:
     first, *others = (x[:, i * width : (i + 1) * width] for i in range(s.count))
     parts = [ops.cast(first, b.wide)]
     for i, other in enumerate(others):
-        made = b.linear(other, f"altup_unembed_projections.{i}", width)
-        parts.append(ops.cast(_as_large(b, made, first), b.wide))
+        product = b.linear(other, f"altup_unembed_projections.{i}", width)
+        parts.append(ops.cast(_as_large(b, product, first), b.wide))
     return ops.cast(sum(parts[1:], parts[0]) * (1.0 / s.count), x.dtype)
 
 
@@ -72,8 +72,8 @@ def _blocks(b: Blocks, x: Tensor, index: int) -> Tensor:
     low = b.linear(normed, f"{name}.laurel.linear_left", c.streams.rank)
     beside = normed + b.norm(b.linear(low, f"{name}.laurel.linear_right", c.width), f"{name}.laurel.post_laurel_norm")
     x = (x + b.norm(b.attention(normed, index), f"{name}.post_attention_layernorm") + beside) * 2**-0.5
-    made = b.mlp(b.norm(x, f"{name}.pre_feedforward_layernorm"), f"{name}.mlp", c.inners[index], c.sparse[index])
-    return x + b.norm(made, f"{name}.post_feedforward_layernorm")
+    of_mlp = b.mlp(b.norm(x, f"{name}.pre_feedforward_layernorm"), f"{name}.mlp", c.inners[index], c.sparse[index])
+    return x + b.norm(of_mlp, f"{name}.post_feedforward_layernorm")
 
 
 def _routed(b: Blocks, x: Tensor, name: str) -> Tensor:

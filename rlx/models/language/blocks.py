@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlx.models.language.parallel import TensorParallel
 
 
-TINY = 1e-30  # in place of a mean of squares that is 0, where the square root has no slope
+TINY = 1e-30  # This takes the place of a mean of squares of 0, where the square root has no slope.
 
 
 class WeightTypes(Protocol):
@@ -71,7 +71,8 @@ class Blocks:
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
         # In a run without caches: which tokens may attend to which, bool (batch, 1, chunk, chunk).
         self.related: Tensor | None = None
-        self.lent: dict[int, tuple[Tensor, ...]] = {}  # in such a run, keys and values that later layers attend to
+        # Such a run keeps the keys and values that later layers attend to.
+        self.lent: dict[int, tuple[Tensor, ...]] = {}
         # (rows, n), what layers read beside the state: inputs of their own, or the embeddings.
         self.layer_inputs: Tensor | None = None
         self.caches = Caches(g, size, at, slot, table)
@@ -204,10 +205,10 @@ class Blocks:
         if own.vocabulary < self.config.vocabulary:  # the tokens behind the table's last have the first one's row
             ids = ops.where(ids < own.vocabulary, ids, 0)
         looked_up = self._rows_of(self.weight(name, (own.vocabulary, layers * width)), ids) * width**0.5
-        made = self.linear(x, "per_layer_model_projection", layers * width, dtype=self.wide) * x.shape[1] ** -0.5
-        made = self.norm(ops.reshape(made, (self.rows, layers, width)), "per_layer_projection_norm")
-        made = (ops.reshape(made, (self.rows, layers * width)) + looked_up) * 2**-0.5
-        return ops.cast(made, self.size.activations)
+        context = self.linear(x, "per_layer_model_projection", layers * width, dtype=self.wide) * x.shape[1] ** -0.5
+        context = self.norm(ops.reshape(context, (self.rows, layers, width)), "per_layer_projection_norm")
+        both = (ops.reshape(context, (self.rows, layers * width)) + looked_up) * 2**-0.5
+        return ops.cast(both, self.size.activations)
 
     def of_layer_inputs(self, x: Tensor, index: int) -> Tensor:
         """What a layer adds of its own input, gated by the state x: (rows, width)."""
@@ -215,8 +216,8 @@ class Blocks:
         assert own is not None and self.layer_inputs is not None
         gate = activated(self.linear(x, f"{name}.per_layer_input_gate", own.width), self.config.activation)
         gate = gate * self.layer_inputs[:, index * own.width : (index + 1) * own.width]
-        made = self.linear(gate, f"{name}.per_layer_projection", self.config.width)
-        return self.norm(made, f"{name}.post_per_layer_input_norm")
+        added = self.linear(gate, f"{name}.per_layer_projection", self.config.width)
+        return self.norm(added, f"{name}.post_per_layer_input_norm")
 
     def _rows_of(self, table: Tensor, at: Tensor) -> Tensor:
         x = ops.gather(table, at)
@@ -500,8 +501,8 @@ class Blocks:
         plain = self.norm(self.mlp(normed, f"{name}.mlp", inner), f"{name}.post_feedforward_layernorm_1")
         scale = self.weight(f"{name}.mlp.gate.scale", x.shape[1:]) * x.shape[1] ** -0.5
         by = self.plain_norm(ops.cast(x, self.wide)) * scale
-        made = self.experts(self.norm(x, f"{name}.pre_feedforward_layernorm_2"), f"{name}.mlp", by)
-        return plain + self.norm(made, f"{name}.post_feedforward_layernorm_2")
+        of_experts = self.experts(self.norm(x, f"{name}.pre_feedforward_layernorm_2"), f"{name}.mlp", by)
+        return plain + self.norm(of_experts, f"{name}.post_feedforward_layernorm_2")
 
     def _expert(self, x: Tensor, name: str, shape: tuple[int, ...], counts: Tensor, numbers: Tensor) -> Tensor:
         """The product of each row with its expert's weight; `numbers` are the rows' experts."""

@@ -32,9 +32,9 @@ def _block(b: Blocks, x: Tensor, index: int, name: str) -> Tensor:
         )
     q, k, v = (ops.reshape(t, (b.size.batch, b.size.chunk, a.heads, a.head_size)) for t in (q, k, v))
     mixed = b.norm(b.attended(both, q, k, v, a, index, f"{name}.self_attn"), f"{name}.pre_ff_layernorm")
-    made = b.linear(mixed, f"{name}.gate_up_proj", 2 * c.inner, c.mlp_bias)
-    made = made + _low(b, mixed, f"{name}.gate_up_adapter.{index}", 2 * c.inner)
-    up = activated(made[:, : c.inner], c.activation) * made[:, c.inner :]
+    gate_up = b.linear(mixed, f"{name}.gate_up_proj", 2 * c.inner, c.mlp_bias)
+    gate_up = gate_up + _low(b, mixed, f"{name}.gate_up_adapter.{index}", 2 * c.inner)
+    up = activated(gate_up[:, : c.inner], c.activation) * gate_up[:, c.inner :]
     return b.linear(b.linear(up, f"{name}.down_proj", c.width, c.mlp_bias), f"layers.{index}.linear", c.width)
 
 

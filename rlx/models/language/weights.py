@@ -415,8 +415,8 @@ class ModelWeights:
 
     def _idle(self, name: str) -> str:
         """Why the model has no use for a tensor that files of its kind have; empty if there is no reason."""
-        found, a, c = _PART.match(self.bare(name)), self.config.attention, self.config
-        layer, part = (int(found[1]), found[2]) if found else (c.layers, "")
+        match, a, c = _PART.match(self.bare(name)), self.config.attention, self.config
+        layer, part = (int(match[1]), match[2]) if match else (c.layers, "")
         if a is None or layer >= c.layers:
             return ""
         if part.startswith(_KEYS) and a.source(layer) != layer:

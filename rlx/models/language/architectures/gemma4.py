@@ -61,22 +61,22 @@ def _sizes(f: Fields, kinds: list[str]) -> Sizes:
     far: dict[str, Any] = {"head_dim": f.content.get("global_head_dim", 512)}
     if f.flag("attention_k_eq_v", False) and f.has("num_global_key_value_heads"):
         far["num_key_value_heads"] = f.content["num_global_key_value_heads"]
-    given = f.content.get("per_layer_config", {i: far for i, kind in enumerate(kinds) if kind == _FAR}) or {}
-    if not isinstance(given, dict) or not {str(i) for i in range(len(kinds))}.issuperset(map(str, given)):
+    overrides = f.content.get("per_layer_config", {i: far for i, kind in enumerate(kinds) if kind == _FAR}) or {}
+    if not isinstance(overrides, dict) or not {str(i) for i in range(len(kinds))}.issuperset(map(str, overrides)):
         f.wrong("per_layer_config", "an object of settings by the number of a layer")
-    own = {int(index): settings for index, settings in given.items()}
-    heads, found = f.count("num_attention_heads", MOST_HEADS), []
+    own = {int(index): settings for index, settings in overrides.items()}
+    heads, sizes = f.count("num_attention_heads", MOST_HEADS), []
     for index in range(len(kinds)):
         settings = own.get(index, {})
         if not isinstance(settings, dict) or not {"head_dim", "num_key_value_heads"}.issuperset(settings):
             f.wrong("per_layer_config", "settings of head_dim and num_key_value_heads alone")
         one = f.but(**settings)
-        found.append((one.count("num_key_value_heads", MOST_HEADS), one.count("head_dim", MOST_WIDTH)))
-        if heads % found[-1][0]:
+        sizes.append((one.count("num_key_value_heads", MOST_HEADS), one.count("head_dim", MOST_WIDTH)))
+        if heads % sizes[-1][0]:
             one.wrong("num_key_value_heads", f"a number that divides the {heads} heads")
-    if any(found[kinds.index(kind)] != size for kind, size in zip(kinds, found, strict=True)):
+    if any(sizes[kinds.index(kind)] != size for kind, size in zip(kinds, sizes, strict=True)):
         f.wrong("per_layer_config", "the same for all layers of a kind")
-    return tuple(found)
+    return tuple(sizes)
 
 
 def gemma4(f: Fields) -> LanguageConfig:
