@@ -3,6 +3,7 @@ tied embeddings whose output matrix differs."""
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -51,6 +52,16 @@ def warn_beyond(where: str, tensors: int, layers: int) -> None:
         "no code for them, and the model's own logits do not need them",
         ModelWarning, stacklevel=3,
     )  # fmt: skip
+
+
+def warn_idle(where: str, idle: Mapping[str, str]) -> None:
+    """Warns of tensors that a model has no use for, each with the reason. Those of layers are named once."""
+    for why in sorted(set(idle.values())):
+        names = [name for name, own in idle.items() if own == why]
+        parts = sorted({re.sub(r"(?<=\.)\d+(?=\.)", "*", name) for name in names})
+        warnings.warn(
+            f"{where}: {len(names)} tensors, {', '.join(parts)}, are left aside: {why}", ModelWarning, stacklevel=3
+        )
 
 
 def warn_aside(where: str, tensors: int, parts: Iterable[str]) -> None:

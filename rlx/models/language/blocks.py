@@ -15,10 +15,13 @@ from rlx.dtypes import DType, bf16, f16, f32, f64, i32
 from rlx.ir import Graph, Tensor
 from rlx.models.language.adapters import LowRank, LowRanks
 from rlx.models.language.caches import Caches, Size, turned
-from rlx.models.language.config import Attention, Experts, LanguageConfig, Rope
+from rlx.models.language.config import Attention, Experts, LanguageConfig, LayerInputs, Rope
 
 if TYPE_CHECKING:
     from rlx.models.language.parallel import TensorParallel
+
+
+TINY = 1e-30  # This takes the place of a mean of squares of 0, where the square root has no slope.
 
 
 class WeightTypes(Protocol):
@@ -69,6 +72,10 @@ class Blocks:
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
         # In a run without caches: which tokens may attend to which, bool (batch, 1, chunk, chunk).
         self.related: Tensor | None = None
+        # Such a run keeps the keys and values that later layers attend to.
+        self.lent: dict[int, tuple[Tensor, ...]] = {}
+        # (rows, n), what layers read beside the state: inputs of their own, or the embeddings.
+        self.layer_inputs: Tensor | None = None
         self.caches = Caches(g, size, at, slot, table, owners)
         step = g.constant(np.arange(size.chunk, dtype=np.int32).reshape(1, -1))
         self._places = self._one if self._one is not None else ops.reshape(at, (size.batch, 1)) + step
@@ -118,9 +125,11 @@ class Blocks:
         """A product with the correction by its adapters, whose ranks are `rank` together."""
         assert self._adapter is not None
         a, b = self._adapter.states(name)
-        low = self.g.state(a, (rank, x.shape[-1]), self.size.activations)
-        high = self.g.state(b, (made.shape[-1], rank), self.size.activations)
-        low, high = (ops.cast(t, x.dtype) for t in (low, high))
+        shapes = {a: (rank, x.shape[-1]), b: (made.shape[-1], rank)}
+        for state, shape in shapes.items():  # A layer may have several products with one weight.
+            if state not in self.g.states:
+                self.g.state(state, shape, self.size.activations)
+        low, high = (ops.cast(self.g.states[state], x.dtype) for state in shapes)
         inner = ops.linear(x, low)
         if self._number is not None and isinstance(self._adapter, LowRanks):
             count = min(self.size.batch, x.shape[0])  # the logits are those of the steps alone
@@ -132,7 +141,7 @@ class Blocks:
 
     def linears(self, x: Tensor, name: str, parts: Sequence[tuple[str, int]], bias: bool = False) -> list[Tensor]:
         """Several products of the same x; `parts` are the weights, by name and number of outputs."""
-        made = self._joined(x, name, parts, bias)
+        made = self._joined(x, name, parts, bias) if len(parts) > 1 else None
         if made is None:
             return [self.linear(x, f"{name}.{part}", n, bias) for part, n in parts]
         ends = list(itertools.accumulate(n for _, n in parts))
@@ -170,13 +179,18 @@ class Blocks:
             result = ops.layer_norm(x, plain, beta, eps)
         return ops.cast(result * gamma, x.dtype) if each else result
 
+    def plain_norm(self, x: Tensor, eps: float | None = None) -> Tensor:
+        """The RMS norm over the last axis, without weights."""
+        return ops.rms_norm(x, self._filled(1.0, x.shape[-1:]), eps=self.config.eps if eps is None else eps)
+
     def _filled(self, value: float, shape: tuple[int, ...]) -> Tensor:
         return ops.expand(self.g.constant(value, f32), shape)
 
     def embedding(self, ids: Tensor) -> Tensor:
         c = self.config
         table = self.weight("embed_tokens.weight", (c.vocabulary, c.embedding_width or c.width))
-        x = self._rows_of(table, ops.reshape(ids, (self.rows,)))
+        ids = ops.reshape(ids, (self.rows,))
+        x = self._rows_of(table, ids)
         if self.config.embedding_scale != 1.0:
             x = x * self.config.embedding_scale
         if c.embedding_width:
@@ -190,7 +204,37 @@ class Blocks:
             x = x + self._rows_of(table, places)
         if c.embedding_norm:
             x = self.norm(x, "embed_norm")
-        return ops.cast(x, self.size.activations)
+        x = ops.cast(x, self.size.activations)
+        if c.layer_inputs is not None:
+            self.layer_inputs = self._inputs_of_layers(x, ids, c.layer_inputs)
+        elif c.shared is not None:
+            self.layer_inputs = x
+        if c.streams is not None:
+            from rlx.models.language.altup import widened  # most models have one stream
+
+            x = widened(self, x)
+        return x
+
+    def _inputs_of_layers(self, x: Tensor, ids: Tensor, own: LayerInputs) -> Tensor:
+        """What each layer takes of a token beside the state: (rows, layers · width)."""
+        layers, width = self.config.layers, own.width
+        name = "embed_tokens_per_layer.weight"
+        if own.vocabulary < self.config.vocabulary:  # the tokens behind the table's last have the first one's row
+            ids = ops.where(ids < own.vocabulary, ids, 0)
+        looked_up = self._rows_of(self.weight(name, (own.vocabulary, layers * width)), ids) * width**0.5
+        context = self.linear(x, "per_layer_model_projection", layers * width, dtype=self.wide) * x.shape[1] ** -0.5
+        context = self.norm(ops.reshape(context, (self.rows, layers, width)), "per_layer_projection_norm")
+        both = (ops.reshape(context, (self.rows, layers * width)) + looked_up) * 2**-0.5
+        return ops.cast(both, self.size.activations)
+
+    def of_layer_inputs(self, x: Tensor, index: int) -> Tensor:
+        """What a layer adds of its own input, gated by the state x: (rows, width)."""
+        own, name = self.config.layer_inputs, f"layers.{index}"
+        assert own is not None and self.layer_inputs is not None
+        gate = activated(self.linear(x, f"{name}.per_layer_input_gate", own.width), self.config.activation)
+        gate = gate * self.layer_inputs[:, index * own.width : (index + 1) * own.width]
+        added = self.linear(gate, f"{name}.per_layer_projection", self.config.width)
+        return self.norm(added, f"{name}.post_per_layer_input_norm")
 
     def _rows_of(self, table: Tensor, at: Tensor) -> Tensor:
         x = ops.gather(table, at)
@@ -198,6 +242,10 @@ class Blocks:
 
     def last_norm(self, x: Tensor) -> Tensor:
         """The norm before the output matrix."""
+        if self.config.streams is not None:
+            from rlx.models.language.altup import narrowed
+
+            x = narrowed(self, x)
         return self.norm(x, "norm") if self.config.final_norm else x
 
     def logits(self, x: Tensor) -> Tensor:
@@ -224,16 +272,27 @@ class Blocks:
         """The block's result from this rank's part of it: the sum over the ranks, if there are several."""
         return x if self.parallel is None else self.parallel.summed(x)
 
-    def mlp(self, x: Tensor, name: str, inner: int = 0) -> Tensor:
-        """An MLP of the model's inner width, or of another."""
+    def mlp(self, x: Tensor, name: str, inner: int = 0, sparse: float = 0.0) -> Tensor:
+        """An MLP of the model's inner width, or of another; `sparse` is the share of its gate that is set to 0."""
         c, inner = self.config, inner or self.config.inner
         if c.gated:
             gate, up = self.linears(x, name, [("gate_proj", inner), ("up_proj", inner)], c.mlp_bias)
+            gate = self._sparse(gate, sparse) if sparse else gate
             up = self._activated(gate, name) * up
         else:
             up = self._activated(self.linear(x, f"{name}.up_proj", inner, c.mlp_bias), name)
         up = self.norm(up, f"{name}.norm") if c.mlp_norm else up
         return self.linear(up, f"{name}.down_proj", c.width, c.mlp_bias)
+
+    def _sparse(self, gate: Tensor, share: float) -> Tensor:
+        """What of a gate is above the number below which a normal distribution of its mean and deviation has this
+        share."""
+        from statistics import NormalDist  # most models need none
+
+        wide = ops.cast(gate, self.wide)
+        off = wide - ops.mean(wide, axis=-1, keepdims=True)
+        deviation = ops.sqrt(ops.maximum(ops.mean(off * off, axis=-1, keepdims=True), TINY))
+        return ops.cast(ops.relu(off - deviation * NormalDist().inv_cdf(share)), gate.dtype)
 
     def _activated(self, x: Tensor, name: str) -> Tensor:
         if self.config.activation != "xielu":
@@ -248,28 +307,51 @@ class Blocks:
     # -- attention
 
     def attention(self, x: Tensor, index: int) -> Tensor:
-        a, name = self.config.attention, f"layers.{index}.self_attn"
-        assert a is not None
-        q, k, v = self._heads(x, name, a)
+        assert self.config.attention is not None
+        a, name = self.config.attention.of(index), f"layers.{index}.self_attn"
+        if a.source(index) != index:
+            q = self._queries(x, name, a, a.ropes[index])
+            return self._out(x, self._of_earlier(q, a, index), a, name)
+        q, k, v = self._heads(x, name, a, index in a.keyed)
+        return self.attended(x, q, k, v, a, index, name)
+
+    def attended(
+        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Attention, index: int, name: str
+    ) -> Tensor:
+        """An attention layer's result from its q, k and v before RoPE; x is the layer's input."""
         window, rope = a.windows[index], a.ropes[index]
         if a.heat is not None and (not a.heated or index in a.heated):
             q = ops.cast(q * self._heat(a.heat), q.dtype)
         if a.late_norm and (rope is not None or a.qk_norm != "plain"):
-            q, k = self.rotated(q, k, rope)
+            q, k = self.rotated(rope, q, k)
             (q, k), rope = self._normed(q, k, name, a), None
         if self._steps and self.caches.plain and not a.alibi:
-            return self._out(x, self._step(q, k, v, a, index, rope), index)
-        q, k = self.rotated(q, k, rope)
+            return self._out(x, self._step(q, k, v, a, index, rope), a, name)
+        q, k = self.rotated(rope, q, k)
+        if not self.size.context and index in a.lent:
+            self.lent[index] = k, v
         if a.sinks:
             keys, values = self.caches.keys_and_values(index, k, v, window) if self.size.context else (k, v)
             made = turned(self._with_sinks(q, keys, values, a, index))
         elif not self.size.context:
-            made = turned(ops.attention(turned(q), turned(k), turned(v), self._beside(a), scale=a.scale,
-                                        softcap=a.softcap, window=window,
-                                        causal=a.causal and (self.size.chunk > 1 or window is not None)))  # fmt: skip
+            made = self._over(q, k, v, a, window)
         else:
             made = self.caches.attention(index, q, k, v, window, a.scale, a.softcap, a.alibi, a.alibi_rounded)
-        return self._out(x, made, index)
+        return self._out(x, made, a, name)
+
+    def _over(self, q: Tensor, k: Tensor, v: Tensor, a: Attention, window: int | None) -> Tensor:
+        """Attention over the tokens of a run without caches: (batch, chunk, heads, size)."""
+        causal = a.causal and (self.size.chunk > 1 or window is not None)
+        return turned(ops.attention(turned(q), turned(k), turned(v), self._beside(a), scale=a.scale, softcap=a.softcap,
+                                    window=window, causal=causal))  # fmt: skip
+
+    def _of_earlier(self, q: Tensor, a: Attention, index: int) -> Tensor:
+        """Attention to the keys and values of an earlier layer: (batch, chunk, heads, size)."""
+        source, window = a.source(index), a.windows[index]
+        if not self.size.context:
+            keys, values = self.lent[source]
+            return self._over(q, keys, values, a, window)
+        return self.caches.read(source, q, window, a.scale, a.softcap)
 
     def _beside(self, a: Attention) -> Tensor | None:
         """The attention mask of a run without caches: numbers added to scores, or which tokens may attend to which."""
@@ -278,10 +360,8 @@ class Blocks:
         lost = self.caches.distances(a.alibi, self.size.chunk, a.scale if a.alibi_rounded else None)
         return lost if self.related is None else ops.where(self.related, lost, -math.inf)
 
-    def _out(self, x: Tensor, mixed: Tensor, index: int) -> Tensor:
+    def _out(self, x: Tensor, mixed: Tensor, a: Attention, name: str) -> Tensor:
         """The attention layer's result from its heads' output; x is the layer's input."""
-        a, name = self.config.attention, f"layers.{index}.self_attn"
-        assert a is not None
         mixed = ops.cast(ops.reshape(mixed, (self.rows, a.heads * a.head_size)), self.size.activations)
         if a.gated:
             mixed = mixed * ops.sigmoid(self.linear(x, f"{name}.q_gate", a.heads * a.head_size, a.qkv_bias))
@@ -304,6 +384,7 @@ class Blocks:
         )  # fmt: skip
         for name, cache in zip(names, caches, strict=True):
             self.g.update(name, cache)
+        self.caches.held[index] = caches
         return result
 
     def _with_sinks(self, q: Tensor, keys: Tensor, values: Tensor, a: Attention, index: int) -> Tensor:
@@ -328,11 +409,19 @@ class Blocks:
         made = ops.matmul(parts, ops.where(there, values, 0.0))
         return ops.reshape(made, (batch, a.heads, chunk, a.head_size))
 
-    def _heads(self, x: Tensor, name: str, a: Attention) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v, (batch, chunk, heads, head_size), before RoPE."""
+    def _queries(self, x: Tensor, name: str, a: Attention, rope: Rope | None) -> Tensor:
+        """The queries alone, with RoPE, of a layer without keys: (batch, chunk, heads, head_size)."""
+        q = self.linear(x, f"{name}.q_proj", a.heads * a.head_size, a.qkv_bias)
+        q = ops.reshape(q, (self.size.batch, self.size.chunk, a.heads, a.head_size))
+        (q,) = self.rotated(rope, self.norm(q, f"{name}.q_norm") if a.qk_norm else q)
+        return q
+
+    def _heads(self, x: Tensor, name: str, a: Attention, keyed: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v, (batch, chunk, heads, head_size), before RoPE; `keyed`: whether v is the product of k."""
         n, lead = a.head_size, (self.size.batch, self.size.chunk)
         parts = [("q_proj", a.heads * n), ("k_proj", a.kv_heads * n), ("v_proj", a.kv_heads * n)]
-        q, k, v = self.linears(x, name, parts, a.qkv_bias)
+        q, k, *more = self.linears(x, name, parts[:2] if keyed else parts, a.qkv_bias)
+        v = k if keyed else more[0]
         if a.qk_norm == "row":
             q, k = self._normed(q, k, name, a)
         if a.clip is not None:
@@ -340,11 +429,11 @@ class Blocks:
         q, k, v = (ops.reshape(t, (*lead, t.shape[1] // n, n)) for t in (q, k, v))
         if a.qk_norm in ("head", "heads") and not a.late_norm:
             q, k = self._normed(q, k, name, a)
-        return q, k, v
+        return q, k, self.plain_norm(v) if a.v_norm else v
 
     def _normed(self, q: Tensor, k: Tensor, name: str, a: Attention) -> list[Tensor]:
         if a.qk_norm == "plain":
-            return [ops.rms_norm(t, self._filled(1.0, t.shape[-1:]), eps=self.config.eps) for t in (q, k)]
+            return [self.plain_norm(t) for t in (q, k)]
         if a.qk_norm == "row" and self.parallel is not None:
             return [self._norm_of_ranks(t, f"{name}.{which}_norm") for t, which in ((q, "q"), (k, "k"))]
         return [
@@ -374,23 +463,25 @@ class Blocks:
         cos, sin = (self.weight(t, (self._weights.positions, rope.width // 2)) for t in table_names(rope))
         return cos, sin
 
-    def rotated(self, q: Tensor, k: Tensor, rope: Rope | None) -> list[Tensor]:
-        """q and k, (batch, chunk, heads, size), with RoPE applied."""
+    def rotated(self, rope: Rope | None, *parts: Tensor) -> list[Tensor]:
+        """Queries, keys, (batch, chunk, heads, size), with RoPE applied."""
         if rope is None:
-            return [q, k]
+            return [*parts]
         (cos, sin), how = self._tables(rope), rope.interleaved
-        return [ops.rope(x, cos, sin, self._places, axis=1, interleaved=how) for x in (q, k)]
+        return [ops.rope(x, cos, sin, self._places, axis=1, interleaved=how) for x in parts]
 
     # -- experts
 
-    def experts(self, x: Tensor, name: str) -> Tensor:
+    def experts(self, x: Tensor, name: str, routed: Tensor | None = None) -> Tensor:
         """Each row of x through the MLPs of its experts: rows sorted by expert, three grouped products, and their sum
-        by the router's weights."""
+        by the router's weights. The router reads x, or `routed`."""
         e = self.config.experts
         assert e is not None
-        scores = self.linear(x, f"{name}.gate", e.count, e.bias, dtype=self.wide)
+        scores = self.linear(x if routed is None else routed, f"{name}.gate", e.count, e.bias, dtype=self.wide)
         bias = self.weight(f"{name}.gate.correction", (e.count,)) if e.corrected else None
         parts, chosen = _routed(scores, e, bias)
+        if e.beside:
+            parts = parts * ops.gather(self.weight(f"{name}.gate.expert_scale", (e.count,)), chosen)
         flat = ops.reshape(chosen, (self.rows * e.used,))
         order = ops.cast(ops.argsort(flat, axis=0), i32)
         numbers = self.g.constant(np.arange(e.count, dtype=np.int32).reshape(-1, 1))
@@ -420,6 +511,15 @@ class Blocks:
                 shared = ops.sigmoid(self.linear(x, f"{name}.shared_expert_gate", 1)) * shared
             result = result + shared
         return self.norm(result, f"{name}.out_norm") if e.normed else result
+
+    def beside(self, x: Tensor, normed: Tensor, name: str, inner: int) -> Tensor:
+        """The sum of an MLP and of experts, each with norms of its own, from a layer's state x and from x normalized
+        for the MLP."""
+        plain = self.norm(self.mlp(normed, f"{name}.mlp", inner), f"{name}.post_feedforward_layernorm_1")
+        scale = self.weight(f"{name}.mlp.gate.scale", x.shape[1:]) * x.shape[1] ** -0.5
+        by = self.plain_norm(ops.cast(x, self.wide)) * scale
+        of_experts = self.experts(self.norm(x, f"{name}.pre_feedforward_layernorm_2"), f"{name}.mlp", by)
+        return plain + self.norm(of_experts, f"{name}.post_feedforward_layernorm_2")
 
     def _expert(self, x: Tensor, name: str, shape: tuple[int, ...], counts: Tensor, numbers: Tensor) -> Tensor:
         """The product of each row with its expert's weight; `numbers` are the rows' experts."""

@@ -71,6 +71,7 @@ class Caches:
         self._starts: dict[int, Tensor] = {}  # the places that a run writes to, by the caches' number of rows
         self._masks: dict[tuple[int, int], Tensor] = {}  # masks by window and rows
         self._behind: Tensor | None = None
+        self.held: dict[int, list[Tensor]] = {}  # what each layer's caches hold after this run's rows, as `read` takes
 
     def attention(
         self, index: int, q: Tensor, k: Tensor, v: Tensor, window: int | None, scale: float, softcap: float | None,
@@ -82,24 +83,40 @@ class Caches:
         if slopes:
             keys, values = self.keys_and_values(index, k, v, window)
             return self._seeing(q, keys, values, window, scale, softcap, slopes, rounded)
-        if self._in_pages and (not self.packed or self.size.chunk == 1):
+        self._write(index, k, v, window)
+        return self.read(index, q, window, scale, softcap)
+
+    @property
+    def _read_in_place(self) -> bool:
+        """Whether attention reads the pages where they are."""
+        return self._in_pages and (not self.packed or self.size.chunk == 1)
+
+    def _write(self, index: int, k: Tensor, v: Tensor, window: int | None) -> None:
+        """Writes this run's k and v of a layer into its caches."""
+        if self._read_in_place:
             fresh = self._blocks(index, k, v) if self.packed else self._floats(index, k, v)
-            pools = dict(zip((name for name, _ in fresh), self._pools(fresh, window), strict=True))
-            keys, values = pools[f"keys.{index}"], pools[f"values.{index}"]
-            scales = pools.get(f"keys.{index}.scales"), pools.get(f"values.{index}.scales")
-            query = q if self.packed else ops.cast(q, self.size.cache)
-            length = self.at + self.size.chunk
-            causal = self.size.chunk > 1 or window is not None
+            self.held[index] = self._pools(fresh, window)
+        elif self.packed and self.size.chunk == 1:
+            one = self.size.slots == self.size.batch and not self._in_pages
+            rows = self._updated(index, k, v, window) if one else self._rows_of(self._blocks(index, k, v), window)
+            self.held[index] = rows
+        else:
+            self.held[index] = [*self.keys_and_values(index, k, v, window)]
+
+    def read(self, index: int, q: Tensor, window: int | None, scale: float, softcap: float | None) -> Tensor:
+        """Attention over a layer's caches, into which this run's keys and values have been written: (batch, chunk,
+        heads, size)."""
+        held, one = self.held[index], self.size.chunk == 1
+        if self._read_in_place:
+            keys, values = held[::2] if self.packed else held
+            scales = held[1::2] if self.packed else ()
+            query, length = q if self.packed else ops.cast(q, self.size.cache), self.at + self.size.chunk
+            causal = not one or window is not None
             return ops.paged_attention(query, keys, values, self._pages_of(window)[0], length, *scales, scale=scale,
                                        causal=causal, window=window, softcap=softcap)  # fmt: skip
-        attrs = {"scale": scale, "softcap": softcap, **self._seen(window)}
-        if self.packed and self.size.chunk == 1:
-            if self.size.slots == self.size.batch and not self._in_pages:
-                parts = self._updated(index, k, v, window)
-            else:
-                parts = self._rows_of(self._blocks(index, k, v), window)
-            return ops.packed_attention(q, *parts, **attrs)
-        keys, values = self.keys_and_values(index, k, v, window)
+        if self.packed and one:
+            return ops.packed_attention(q, *held, scale=scale, softcap=softcap, **self._seen(window))
+        keys, values = held
         return self._seeing(q, keys, values, window, scale, softcap)
 
     def _seeing(
@@ -316,6 +333,11 @@ def cache_bytes(
     a = config.attention
     if a is None:
         return (0,) * config.layers
-    rows = ((pages * ROWS or ring_rows(window, context, longest)) if mixer in ("attention", "latent", "hybrid") else 0
-            for window, mixer in zip(a.windows, config.mixers, strict=True))  # fmt: skip
-    return tuple(dtype.nbytes((1 if a.latent else 2, n, a.kv_heads, a.head_size)) for n in rows)
+
+    def one(index: int) -> int:
+        if config.mixers[index] not in ("attention", "latent", "hybrid") or a.source(index) != index:
+            return 0
+        rows, own = pages * ROWS or ring_rows(a.windows[index], context, longest), a.of(index)
+        return dtype.nbytes((1 if a.latent else 2, rows, own.kv_heads, own.head_size))
+
+    return tuple(map(one, range(config.layers)))

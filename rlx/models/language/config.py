@@ -13,7 +13,7 @@ from rlx.formats.files import shown
 from rlx.formats.settings import by_kind, whole_heads, with_original_length
 from rlx.ops.rope.scaling import ProportionalScaling, Scaling
 from rlx.ops.rope.table import rope_frequencies, rope_scaling
-from rlx.records import Record
+from rlx.records import Record, replace
 
 # Upper limits of sizes: a small file must not make rlx plan a huge model.
 MOST_TOKENS, MOST_WIDTH, MOST_LAYERS, MOST_HEADS = 1 << 22, 1 << 17, 1 << 10, 1 << 12
@@ -61,7 +61,8 @@ class Attention(Record):
     multiplies the result by the sigmoid of another product. `clip` limits q, k and v; `alibi` has what each head's
     scores lose per token of distance; `heat` is (a, n, s) in the factor 1 + a·log(1 + ⌊(p + s) / n⌋) of a query at
     position p, on the layers `heated`, or on all if that is empty. With `latent` all heads share one cached key, of
-    rank + turned numbers.
+    rank + turned numbers. `sizes` has (KV heads, head size) of each layer where layers differ (`of`). `sources` says
+    of each layer whose keys and values it attends to: its own, or those of an earlier layer of the same sizes.
     """
 
     heads: int
@@ -86,6 +87,26 @@ class Attention(Record):
     heated: tuple[int, ...] = ()
     latent: Latent | None = None
     out_norm: bool = False  # whether the heads' output is normalized before the output projection
+    v_norm: bool = False  # whether values are normalized head by head, without weights
+    sizes: tuple[tuple[int, int], ...] = ()
+    sources: tuple[int, ...] = ()
+    keyed: frozenset[int] = frozenset()  # layers whose values are the product that their keys are made of
+
+    def of(self, index: int) -> Attention:
+        """The same with the sizes of one layer."""
+        if not self.sizes:
+            return self
+        kv_heads, head_size = self.sizes[index]
+        return replace(self, kv_heads=kv_heads, head_size=head_size)
+
+    def source(self, index: int) -> int:
+        """The layer whose keys and values a layer attends to."""
+        return self.sources[index] if self.sources else index
+
+    @property
+    def lent(self) -> frozenset[int]:
+        """The layers whose keys and values others attend to."""
+        return frozenset(source for index, source in enumerate(self.sources) if source != index)
 
 
 class Experts(Record):
@@ -121,6 +142,9 @@ class Experts(Record):
     jitter: float = 0.0
     before: bool = False
     normed: bool = False  # whether a norm follows the sum over the experts
+    # Whether an MLP stands beside the experts (Gemma 4): each has its own norms, the router reads the layer's state by
+    # a norm of its own, and a learned number multiplies each expert's weight.
+    beside: bool = False
 
 
 class Recurrence(Record):
@@ -144,6 +168,36 @@ class Recurrence(Record):
     late_gate: bool = False  # whether the gate follows that norm
     inner_eps: float | None = None  # the eps of the mixer's inner norms, if not the model's
     writes: float = 1.0  # the factor of a delta rule's beta, a sigmoid: how much it writes
+
+
+class LayerInputs(Record):
+    """Inputs of each layer (Gemma 3n, 2025): `width` numbers for each layer, computed from a token's embedding and from
+    a second table of `vocabulary` rows. A layer's own gate them, and a product of them is added to its result."""
+
+    width: int
+    vocabulary: int
+
+
+class Streams(Record):
+    """States of `count` streams (`altup.py`), of which the one of number `active` goes through a layer's blocks; with
+    `scaled` learned factors multiply what gates the layer's input. `rank` is that of the residual beside attention."""
+
+    count: int
+    active: int
+    scaled: bool
+    rank: int
+
+
+SHARED = "shared"  # what names of weights in shared blocks begin with, before a block's number
+
+
+class SharedBlocks(Record):
+    """Blocks of attention and an MLP that layers share (`shared.py`): the number of each layer's block, None for none.
+    `rank` is that of each layer's own corrections of the MLP, and with `adapted` of q, k and v."""
+
+    of: tuple[int | None, ...]
+    rank: int
+    adapted: bool
 
 
 class LanguageConfig(Record, kw_only=True):
@@ -193,10 +247,29 @@ class LanguageConfig(Record, kw_only=True):
     placements: tuple[Placement, ...] = ()  # one per layer, in place of `placement`, where layers differ
     alone: bool = False  # whether each layer is only a mixer, only an MLP or only experts
     heads_beyond: bool = False  # whether a file may have further layers, for multi-token prediction
+    inners: tuple[int, ...] = ()  # the inner width of each layer's MLP, where layers differ
+    layer_inputs: LayerInputs | None = None
+    layer_scales: bool = False  # whether a learned number multiplies each layer's result
+    streams: Streams | None = None
+    shared: SharedBlocks | None = None
+    # For each layer the share of an MLP's gate that is set to 0 by its mean and deviation, if numbers are normal.
+    sparse: tuple[float, ...] = ()
 
     @property
     def layers(self) -> int:
         return len(self.mixers)
+
+    @property
+    def state(self) -> int:
+        """How many numbers of a token one layer passes to the next."""
+        return self.width * (1 if self.streams is None else self.streams.count)
+
+    @property
+    def beside(self) -> int:
+        """How many numbers of a token all layers read beside the state."""
+        if self.shared is not None:
+            return self.width
+        return 0 if self.layer_inputs is None else self.layers * self.layer_inputs.width
 
     def multiplier(self, product: str) -> npt.NDArray[np.float32] | None:
         """The factor of a product, adapter's correction included: a number, or one for each output; None for none."""

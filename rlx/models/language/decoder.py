@@ -21,7 +21,7 @@ from rlx.models.language.caches import Size, cache_bytes, ring_rows
 from rlx.models.language.config import LanguageConfig
 from rlx.models.language.graph import GREEDY, LOG, Head, Picking, language_graph
 from rlx.models.language.pages import Pages
-from rlx.models.language.placement import Room, check_room, check_rooms, room_of
+from rlx.models.language.placement import Room, check_lent, check_room, check_rooms, room_of
 from rlx.models.language.shaping import Shaping
 from rlx.models.language.speculation import Speculation
 from rlx.models.language.split import SplitProgram, SplitStates, Stage
@@ -160,6 +160,7 @@ class Decoder(Closing):
             layers = check_rooms(self.room, sessions, self.slots, context, like is not None, count)
         else:
             layers = check_room(self.room, sessions, self.slots, context, like is not None, count)
+            check_lent(config, weights.source.where, layers)
         self.stages: list[Stage] = []
         for (own, _), part in zip(sessions, layers, strict=True):
             held = Weights(own.device) if like is None else like.stages[len(self.stages)].weights

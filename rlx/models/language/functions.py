@@ -16,7 +16,7 @@ from rlx.ir.checks import check_writes
 from rlx.models.language.architectures.base import alone
 from rlx.models.language.blocks import Blocks, table_names
 from rlx.models.language.caches import Size
-from rlx.models.language.config import Fields
+from rlx.models.language.config import SHARED, Fields
 from rlx.models.language.graph import layer, through_layers
 from rlx.models.language.weights import ModelWeights, Scale, Source, architecture_for
 from rlx.models.low_rank import Correction, Corrections, Lora, Product
@@ -81,7 +81,8 @@ class LanguageFunction(Function):
         if self._again:
             x = blocks.embedding(x)
             for index in range(self.config.layers):
-                x = checkpoint(lambda x, index=index: layer(blocks, x, index))(x)
+                x, lent = checkpoint(lambda x, index=index: _with_lent(blocks, x, index))(x)
+                blocks.lent |= lent
         else:
             x = through_layers(blocks, x)
         return ops.reshape(blocks.logits(blocks.last_norm(x)), (*shape, self.config.vocabulary))
@@ -172,6 +173,12 @@ class AdaptedFunction(Function):
         """The logits within a traced function."""
         own = self.corrections.tensors(home(self.name, [ids]), adapter, self.name)
         return self.model.logits(weights, ids, positions, segments, lambda name: self.corrections.of(name, own))
+
+
+def _with_lent(blocks: Blocks, x: Tensor, index: int) -> tuple[Tensor, dict[int, tuple[Tensor, ...]]]:
+    """A layer's result, and the keys and values that later layers attend to."""
+    x = layer(blocks, x, index)
+    return x, {own: kept for own, kept in blocks.lent.items() if own == index}
 
 
 class GivenBlocks(Blocks):
@@ -269,7 +276,7 @@ def function_of(
     products = {}
     for product, (name, inputs) in listed.products.items():
         recipe = held.recipe(f"{name}.weight")
-        if len(recipe.files) == 1:
+        if len(recipe.files) == 1 and not name.startswith(SHARED):  # an adapter names one layer's
             whole, rows = held.numel(recipe.files[0]) // inputs, recipe.rows
             module = product if product == "lm_head" else held.module(recipe.files[0], product)
             if held.apart(recipe.files[0]):

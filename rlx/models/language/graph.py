@@ -87,9 +87,10 @@ def language_graph(
     adapter: LowRank | LowRanks | None = None, layers: range | None = None, parallel: TensorParallel | None = None,
 ) -> Graph:  # fmt: skip
     """A run over `size.chunk` tokens of each of `size.batch` sequences, through all layers or those in `layers`. A part
-    that does not begin with the first layer has the input `x`, (batch · chunk, width) in the dtype of activations, in
-    place of `ids`, and one that does not end with the last layer has only the output `x`. With `parallel` the graph is
-    one rank's, and `config` the settings of its part.
+    that does not begin with the first layer has the input `x`, (batch · chunk, state) in the dtype of activations, in
+    place of `ids`, and one that does not end with the last layer has only the output `x`; so it is with `layer_inputs`,
+    (batch · chunk, n), where layers read more than the state. With `parallel` the graph is one
+    rank's, and `config` the settings of its part.
 
     Inputs: `ids`, i32 (batch, chunk); `at`, i32 (batch,), the position of each sequence's first token here. For the
     head "token" and chunks of several tokens: `last`, i32 (batch,), the index in the chunk of the last token before the
@@ -138,10 +139,14 @@ def language_graph(
         parallel = parallel.within(f"{g.name} ({size!r}, {picking!r})")
     blocks = Blocks(g, config, size, weights, places, slot, adapter, number, stride, table, parallel, owners)
     if x is None:
-        x = g.input("x", (blocks.rows, config.width), size.activations)
+        x = g.input("x", (blocks.rows, config.state), size.activations)
+        if config.beside:
+            blocks.layer_inputs = g.input("layer_inputs", (blocks.rows, config.beside), size.activations)
     x = through_layers(blocks, x, layers)
     if layers.stop < config.layers:
         g.output("x", x)
+        if blocks.layer_inputs is not None:
+            g.output("layer_inputs", blocks.layer_inputs)
         return g
     if head in ("token", "next"):
         x, place = x[:count] if size.beside else _last(g, x, size), at
@@ -188,8 +193,17 @@ def through_layers(blocks: Blocks, x: Tensor, layers: range | None = None) -> Te
 def layer(b: Blocks, x: Tensor, index: int) -> Tensor:
     """The mixer of a layer and its MLP, each with its norms and added to x."""
     name, mixer, c = f"layers.{index}", MIXERS[b.config.mixers[index]], b.config
+    if c.streams is not None or c.shared is not None:
+        from rlx.models.language import altup, shared  # most models need neither
+
+        return shared.layer(b, x, index) if c.streams is None else altup.layer(b, x, index)
     placement = c.placements[index] if c.placements else c.placement
-    mlp = b.experts if c.experts is not None and index not in c.dense else b.mlp
+    routed, inner = c.experts is not None and index not in c.dense, c.inners[index] if c.inners else c.inner
+
+    def mlp(normed: Tensor, x: Tensor) -> Tensor:
+        if c.experts is not None and c.experts.beside:
+            return b.beside(x, normed, name, inner)
+        return b.experts(normed, f"{name}.mlp") if routed else b.mlp(normed, f"{name}.mlp", inner)
 
     def around(x: Tensor, block: Callable[[Tensor], Tensor], before: str, after: str, skip: float) -> Tensor:
         normed = x if placement in ("after", "post") else b.norm(x, f"{name}.{before}")
@@ -205,14 +219,16 @@ def layer(b: Blocks, x: Tensor, index: int) -> Tensor:
         first = second = b.norm(x, f"{name}.input_layernorm")
         if c.parallel == 2:
             second = b.norm(x, f"{name}.post_attention_layernorm")
-        mixed, made = mixer(b, first, index), mlp(second, f"{name}.mlp")
+        mixed, made = mixer(b, first, index), mlp(second, x)
         return x + mixed + made if b.parallel is None else x + b.summed(mixed + made)
     skips = c.skips[index] if c.skips else (1.0, 1.0)
     x = around(x, lambda t: mixer(b, t, index), "input_layernorm", "post_attention_layernorm", skips[0])
     if c.alone or (not c.inner and c.experts is None):
         return x
     second_norm = "pre_feedforward_layernorm" if placement == "around" else "post_attention_layernorm"
-    return around(x, lambda t: mlp(t, f"{name}.mlp"), second_norm, "post_feedforward_layernorm", skips[1])
+    x = around(x, lambda t, x=x: mlp(t, x), second_norm, "post_feedforward_layernorm", skips[1])  # type: ignore[misc]
+    x = x if c.layer_inputs is None else x + b.of_layer_inputs(x, index)
+    return ops.cast(x * b.weight(f"{name}.layer_scalar", (1,)), x.dtype) if c.layer_scales else x
 
 
 def _last(g: Graph, x: Tensor, size: Size) -> Tensor:

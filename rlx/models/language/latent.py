@@ -27,7 +27,7 @@ def latent(b: Blocks, x: Tensor, index: int) -> Tensor:
     row = b.linear(x, f"{name}.kv_a_proj_with_mqa", m.rank + m.turned, a.qkv_bias)
     c = b.norm(row[:, : m.rank], f"{name}.kv_a_layernorm", eps=m.eps)
     c, k = (ops.reshape(t, (*lead, 1, t.shape[1])) for t in (c, row[:, m.rank :]))
-    own, k = b.rotated(q[:, :, :, m.plain :], k, a.ropes[index])
+    own, k = b.rotated(a.ropes[index], q[:, :, :, m.plain :], k)
     # (heads, rows, plain) by (heads, plain, rank): queries in the space of the latents.
     keys = b.weight(f"{name}.kv_b_keys.weight", (a.heads, m.plain, m.rank))
     values = b.weight(f"{name}.kv_b_values.weight", (a.heads, m.value, m.rank))

@@ -199,6 +199,9 @@ def _refuse(config: LanguageConfig, where: str) -> None:
     a, odd = config.attention, sorted(set(config.mixers) - _MIXERS)
     if a is not None and a.latent is not None and "latent" not in odd:
         odd.append("latent")
+    if config.layer_inputs is not None or config.inners or (a is not None and (a.sizes or a.lent)):
+        raise UnsupportedOp(f"tensor_parallel: {where} has layers of several sizes, with inputs of their own, or that "
+                            "attend to others' keys, which are not cut; layers_on= places whole layers")  # fmt: skip
     if odd:
         raise UnsupportedOp(f"tensor_parallel: {where} has layers of {', '.join(odd)}, which are not cut over devices; "
                             "layers_on= places whole layers")  # fmt: skip

@@ -6,13 +6,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from rlx.errors import DTypeError, OutOfDeviceMemory, ShapeError
-from rlx.models.language.config import LanguageConfig
+from rlx.models.language.config import SHARED, LanguageConfig
 from rlx.models.language.pages import pages_for
 from rlx.records import Record
 from rlx.runtime import Session
 
 Shares = Sequence[tuple[str, int | None]]  # a device and how many layers; None: as many as fit, or the rest
 _NUMBER = re.compile(r"[a-z_]+\.(\d+)(?:\.|$)")  # layers.3.mlp…, keys.3
+# Weights that are used before the first layer.
+_FIRST = ("embed_tokens.", "positions.", "embed_tokens_per_layer.", "per_layer_", "altup_projections.")
 _MORE = "such as 'cuda:0=20,cpu'"
 
 
@@ -109,12 +111,15 @@ def room_of(
 ) -> Room:
     """The room that a model needs, from the bytes of its weights by name and of each layer's caches."""
     layers, before, after, both = [0] * config.layers, 0, 0, 0
+    tables += sum(size for name, size in nbytes.items() if name.startswith(SHARED))  # any device may need them
     for name, size in nbytes.items():
         number = layer_of(name) if name.startswith("layers.") else None
         if number is not None:
             layers[number] += size
             continue
-        first, tied = name.startswith(("embed_tokens.", "positions.")), name.startswith("embed_tokens.") and config.tied
+        if name.startswith(SHARED):
+            continue
+        first, tied = name.startswith(_FIRST), name.startswith("embed_tokens.") and config.tied
         before += first * size
         after += (not first or tied) * size
         both += tied * size
@@ -157,6 +162,17 @@ def check_room(
             f"{free[i]:,} free: {', or '.join(hints) or 'close other programs of the device'}"
         )
     return layers
+
+
+def check_lent(config: LanguageConfig, where: str, parts: Sequence[range]) -> None:
+    """Checks that no layer attends to keys and values of a layer on another device. Raises: ShapeError."""
+    a = config.attention
+    for index, own in ((index, layers) for layers in parts for index in layers):
+        if a is not None and a.source(index) not in own:
+            raise ShapeError(
+                f"layers_on: layer {index} of {where} attends to the keys of layer {a.source(index)}, which is on "
+                f"another device; let one device have all layers from {min(a.lent)} on"
+            )
 
 
 def check_rooms(

@@ -67,7 +67,7 @@ def mamba(b: Blocks, x: Tensor, index: int) -> Tensor:
     low, *both_ways = (made[:, start:end] for start, end in pairwise(cuts))
     if r.inner_norms:
         low, *both_ways = (
-            b.norm(t, f"{name}.{part}_layernorm") if r.inner_norms == "weighted" else _plain_norm(b, t, r.inner_eps)
+            b.norm(t, f"{name}.{part}_layernorm") if r.inner_norms == "weighted" else b.plain_norm(t, r.inner_eps)
             for part, t in (("dt", low), ("b", both_ways[0]), ("c", both_ways[1]))
         )
     step = b.linear(low, f"{name}.dt_proj", r.inner, dtype=b.wide)
@@ -106,16 +106,11 @@ def mamba2(b: Blocks, x: Tensor, index: int) -> Tensor:
     if not r.late_gate:
         y = y * ops.silu(ops.cast(gate, b.wide))
     if r.normed:
-        normed = _plain_norm(b, ops.reshape(y, (b.rows, r.groups, r.inner // r.groups)))
+        normed = b.plain_norm(ops.reshape(y, (b.rows, r.groups, r.inner // r.groups)), r.inner_eps)
         y = ops.reshape(normed, (b.rows, r.inner)) * b.weight(f"{name}.norm.weight", (r.inner,))
     if r.late_gate:
         y = y * ops.silu(ops.cast(gate, b.wide))
     return _out(b, y, name, r)
-
-
-def _plain_norm(b: Blocks, x: Tensor, eps: float | None = None) -> Tensor:
-    eps = b.config.eps if eps is None else eps
-    return ops.rms_norm(x, ops.expand(b.g.constant(1.0, b.wide), x.shape[-1:]), eps=eps)
 
 
 def lightning(b: Blocks, x: Tensor, index: int) -> Tensor:

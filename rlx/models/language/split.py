@@ -74,7 +74,8 @@ class SplitStates:
 
 class SplitProgram:
     """The parts of a graph, each compiled on the device of its layers: a run passes the hidden states between two parts
-    as an rlx.Array. `graph` is the whole graph, for its inputs and states."""
+    as an rlx.Array, and the inputs of layers if there are any. `graph` is the whole graph, for its inputs and states.
+    """
 
     def __init__(self, graph: Graph, parts: Sequence[CompiledGraph], states: SplitStates, context: int) -> None:
         self.graph = graph
@@ -90,9 +91,8 @@ class SplitProgram:
         """Runs the parts one after the other; as `CompiledGraph.run`."""
         result: dict[str, Any] = {}
         for part in self._parts:
-            given = {name: inputs[name] for name in part.graph.inputs if name != "x"}
-            if result:
-                given["x"] = result["x"].to(part.device)
+            given = {name: inputs[name] for name in part.graph.inputs if name not in result}
+            given |= {name: value.to(part.device) for name, value in result.items()}
             result = part.run(given, out="host" if part is self._parts[-1] else "device")
         return result
 

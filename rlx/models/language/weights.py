@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -18,7 +19,7 @@ from rlx.formats.files import shown
 from rlx.formats.gguf.model import GgufModel, times
 from rlx.formats.quantized import QuantizedTensors
 from rlx.formats.safetensors import SafetensorsFile, ShardedTensors
-from rlx.formats.settings import same_numbers, warn_aside, warn_beyond, warn_untied
+from rlx.formats.settings import same_numbers, warn_aside, warn_beyond, warn_idle, warn_untied
 from rlx.host.progress import report
 from rlx.host.threads import Future, Threads
 from rlx.models.language.architectures import architecture_of
@@ -33,7 +34,7 @@ from rlx.models.language.architectures.base import (
     stack,
 )
 from rlx.models.language.blocks import table_names
-from rlx.models.language.config import Fields, LanguageConfig, Rope
+from rlx.models.language.config import SHARED, Fields, LanguageConfig, Rope
 from rlx.ops.rope.table import rope_table
 from rlx.packed import PackedArray
 from rlx.packed.array import copy_into, part_of
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 Scale = npt.NDArray[np.float32]
 _LEAST_TENSORS = 6  # tensors of a layer, in any architecture
+_PART = re.compile(r"layers\.(\d{1,4})\.(.*)")
+_KEYS = tuple(f"self_attn.{part}." for part in ("k_proj", "v_proj", "k_norm", "v_norm"))
 _MAX_NAMED = 50  # differences named in one message; the others are counted
 
 
@@ -313,8 +316,9 @@ class ModelWeights:
 
     def products(self, module: str) -> list[tuple[str, Recipe]]:
         """The products whose weight is a module's, or rows of it, each with its recipe; the module is named as in a
-        file, without the common prefix."""
-        found = ((name.removesuffix(".weight"), r) for name, r in self._recipes.items() if name.endswith(".weight"))
+        file, without the common prefix. Weights that layers share are left out: an adapter names one layer's."""
+        own = ((name, r) for name, r in self._recipes.items() if not name.startswith(SHARED))
+        found = ((name.removesuffix(".weight"), r) for name, r in own if name.endswith(".weight"))
         weight = f"{module}.weight"
         return [(n, r) for n, r in found if r.files == (weight,) or [self._own(file) for file in r.files] == [weight]]
 
@@ -376,16 +380,20 @@ class ModelWeights:
         """Checks the requested weights against the file. Raises: ModelFormatError naming every difference."""
         problems = list(dict.fromkeys(self._problems))  # a weight may be asked for more than once
         used = {self._names[n] for w in self._wanted.values() for n in w.recipe.files if n in self._names}
-        beyond, aside = 0, self._aside()
+        beyond, idle, aside = 0, dict[str, str](), self._aside()
         for name in self.source.kinds:
             tied = self.config.tied and name == self._names.get(self._head)
             if name not in used and not self._architecture.unused.search(name) and not tied and name not in aside:
                 if self.config.heads_beyond and self._beyond(name):
                     beyond += 1
+                elif why := self._idle(name):
+                    idle[name] = why
                 else:
                     problems.append(f"extra {shown(name)}")
         if beyond and not problems:
             warn_beyond(self.source.where, beyond, self.config.layers)
+        if idle and not problems:
+            warn_idle(self.source.where, idle)
         if aside and not problems:
             warn_aside(self.source.where, len(aside), sorted(set(aside.values())))
         for wanted in self._wanted.values():
@@ -404,6 +412,17 @@ class ModelWeights:
         pattern = self._architecture.aside
         matches = ((name, pattern.search(name)) for name in self.source.kinds) if pattern is not None else ()
         return {name: match[1] for name, match in matches if match is not None}
+
+    def _idle(self, name: str) -> str:
+        """Why the model has no use for a tensor that files of its kind have; empty if there is no reason."""
+        match, a, c = _PART.match(self.bare(name)), self.config.attention, self.config
+        layer, part = (int(match[1]), match[2]) if match else (c.layers, "")
+        if a is None or layer >= c.layers:
+            return ""
+        if part.startswith(_KEYS) and a.source(layer) != layer:
+            return "their layers attend to the keys and values of earlier ones"
+        unscaled = c.streams is not None and not c.streams.scaled and part == "altup.correct_output_scale"
+        return "altup_correct_scale is false" if unscaled else ""
 
     def _beyond(self, name: str) -> bool:
         """Whether a tensor belongs to a layer after the model's last."""

@@ -48,7 +48,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 IDS_ASKED = [i * 7 % 96 for i in range(1, 34)]
 GGUF = {**BY_MODEL_TYPE, **PLAIN}
 CPP: list[Any] = []  # llama.cpp's libraries, where the command has their folder
-DELTA = ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "olmo_hybrid")  # whose class has a recurrence in f32
+DELTA = ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "olmo_hybrid", "zamba2")  # with recurrences in f32
+ONES = ("beta", ".D", "layer_scalar", "expert_scale", "router.scale")  # parts whose numbers are around 1
 LIMIT = 1e-11  # the most that squared errors beside float64 may be of the sum of squares
 
 BASE: dict[str, Any] = {
@@ -68,6 +69,9 @@ LATENT = {"kv_lora_rank": 16, "q_lora_rank": 20, "qk_nope_head_dim": 12, "qk_rop
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 2, "mamba_d_state": 8, "mamba_expand": 2,
          "mamba_chunk_size": 16}  # fmt: skip
 GRANITE = {"embedding_multiplier": 3.0, "logits_scaling": 4.0, "residual_multiplier": 0.3, "attention_multiplier": 0.2}
+LAYERED = {"num_hidden_layers": 6, "sliding_window": 7, "hidden_size_per_layer_input": 8,
+           "vocab_size_per_layer_input": 96}  # fmt: skip
+SHARED = {**NO_KV, "num_hidden_layers": 5, "mamba_d_state": 8, "n_mamba_heads": 8, "chunk_size": 16}
 HYBRID = ["linear_attention", "full_attention", "linear_attention"]
 # What each folder is made of: settings for the class, one folder each.
 FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
@@ -243,6 +247,32 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
                     {**BASE, "head_dim": 8, "num_local_experts": 4, "use_qk_norm": False, "attention_bias": True,
                      "no_rope_layers": [1, 0, 0], "moe_layers": [1], "intermediate_size_mlp": 40,
                      "attention_chunk_size": 100, "attn_temperature_tuning": False}),
+    "gemma4_text": ({**BASE, **LAYERED, "layer_types": ["sliding_attention", "full_attention"] * 3, "head_dim": 8,
+                     "global_head_dim": 12, "num_kv_shared_layers": 3, "use_double_wide_mlp": True,
+                     "final_logit_softcapping": 3.0, "attention_bias": True, "rope_parameters": {
+                         "full_attention": {"rope_type": "proportional", "rope_theta": 500.0,
+                                            "partial_rotary_factor": 0.5},
+                         "sliding_attention": {"rope_type": "default", "rope_theta": 300.0}}},
+                    {**BASE, "num_hidden_layers": 6, "sliding_window": 7, "head_dim": 8, "global_head_dim": 16,
+                     "hidden_size_per_layer_input": 0, "attention_k_eq_v": True, "num_global_key_value_heads": 1,
+                     "enable_moe_block": True, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 24,
+                     "use_bidirectional_attention": "vision", "tie_word_embeddings": False},
+                    {**BASE, **LAYERED, "head_dim": 12, "global_head_dim": 12, "vocab_size_per_layer_input": 100}),
+    "gemma3n_text": ({**BASE, **LAYERED, "layer_types": ["sliding_attention", "full_attention"] * 3, "head_dim": 12,
+                      "num_kv_shared_layers": 3, "altup_num_inputs": 3, "altup_active_idx": 1, "laurel_rank": 5,
+                      "intermediate_size": [48, 40, 48, 40, 56, 48], "final_logit_softcapping": 3.0,
+                      "activation_sparsity_pattern": [0.9, 0.5, 0.0, 0.0, 0.7, 0.0], "attention_bias": True,
+                      "vocab_size_per_layer_input": 90, "rope_parameters": {
+                          "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0},
+                          "sliding_attention": {"rope_type": "default", "rope_theta": 300.0}}},
+                     {**BASE, **LAYERED, "num_hidden_layers": 11, "head_dim": 8, "num_kv_shared_layers": 0,
+                      "altup_correct_scale": False, "tie_word_embeddings": False},
+                     {**BASE, **LAYERED, "num_hidden_layers": 4, "head_dim": 12, "num_kv_shared_layers": 2}),
+    "zamba2": ({**SHARED, "layers_block_type": ["linear_attention", "hybrid", "hybrid", "linear_attention", "hybrid"],
+                "num_mem_blocks": 2, "use_shared_attention_adapter": True, "use_mem_rope": True, **ROPE,
+                "add_bias_linear": True, "adapter_rank": 5, "mamba_ngroups": 2, "time_step_min": 0.7},
+               {**SHARED, "layers_block_type": ["hybrid", "linear_attention"] * 2 + ["hybrid"], "adapter_rank": 6,
+                "use_shared_attention_adapter": True, "num_mem_blocks": 2, "use_long_context": True}),
     "aria_text": ({**BASE, **ROPE, "head_dim": 12, "moe_num_experts": 6, "moe_topk": 3, "moe_num_shared_experts": 1},
                   {**BASE, "moe_num_experts": 6, "attention_bias": True}),
 }  # fmt: skip
@@ -566,8 +596,9 @@ def write_formula(folder: Path, kind: str, settings: dict[str, Any], shapes: dic
         if name.endswith(("slope_rate", "_decay")):  # which the class computes of its settings
             continue
         norm = re.search(r"(norm|ln_|layernorm)[^.]*\.weight$", name) or ".norms." in name
-        scale = 0.3 if len(shape) < 2 or norm else 2.0 * shape[-1] ** -0.5
-        tensors[name] = formula(name, shape, scale, 1.0 if norm or name.endswith(("beta", ".D")) else 0.0)
+        gain = 0.7 if kind == "zamba2" else 2.0  # whose layers amplify rounding
+        scale = 0.3 if len(shape) < 2 or norm else gain * shape[-1] ** -0.5
+        tensors[name] = formula(name, shape, scale, 1.0 if norm or name.endswith(ONES) else 0.0)
     safetensors.save(folder / "model.safetensors", tensors, {"format": "pt"})
     (folder / "config.json").write_text(json.dumps({"model_type": kind, **settings}))
 
@@ -712,8 +743,11 @@ attention written out (`eager`) adds it twice, `sdpa`, the default, once: so doe
 DBRX's class passes over `rope_theta` of `attn_config`, which the published models have and rlx takes; Youtu's makes the
 embedding of `pad_token_id` 0 as it loads, Falcon-Mamba's makes weights anew where `rescale_prenorm_residual`, and rlx
 keeps what the file has, with a warning. Llama 4's layers with ropes attend within chunks of `attention_chunk_size`
-tokens (8,192): rlx takes texts of one chunk, and refuses longer ones. llama.cpp leaves the windows of Phi-3 out, and
-computes Phi-3.5-MoE otherwise.
+tokens (8,192): rlx takes texts of one chunk, and refuses longer ones. Gemma 3n's class clips coefficients of AltUp at
+`altup_coef_clip` while it trains, rlx does not; it takes row 0 of the table for inputs of layers where a token is not
+in it, Gemma 4's fails, and rlx refuses such a table. Zamba2's does not share blocks where `tie_word_embeddings` is
+false, which rlx refuses; with Nemotron-H's it passes over `time_step_min` in steps of one token, which rlx computes as
+in whole texts. llama.cpp leaves the windows of Phi-3 out, and computes Phi-3.5-MoE otherwise.
 
 | `model_type` | folders | NMSE | served in | GGUF | llama.cpp |
 |---|---|---|---|---|---|

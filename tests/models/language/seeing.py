@@ -22,6 +22,7 @@ from rlx.models import load
 from rlx.models.language.architectures.seeing import _TEXTS, ASIDE
 from tests.models.language.families import (
     BASE,
+    FAMILIES,
     IDS_ASKED,
     LIMIT,
     MOE,
@@ -75,6 +76,10 @@ FOLDERS: dict[str, tuple[dict[str, Any], ...]] = {
     "gemma3": ({"text_config": {k: v for k, v in text(
         "gemma3_text", head_dim=12, sliding_window=7, query_pre_attn_scalar=9, num_hidden_layers=6).items()
         if k != "rope_parameters"}, "vision_config": SIGLIP, "mm_tokens_per_image": 4},),
+    "gemma4": ({"text_config": {"model_type": "gemma4_text", **FAMILIES["gemma4_text"][0]},
+                "vision_config": {"model_type": "gemma4_vision", **EYES, "num_key_value_heads": 2, "head_dim": 8,
+                                  "position_embedding_size": 16}},
+               {"text_config": {"model_type": "gemma4_text", **FAMILIES["gemma4_text"][1]}}),
     "llava": ({"text_config": text("llama", attention_bias=True), "vision_config": CLIP},
               {"text_config": text("mistral", sliding_window=7, head_dim=12), "vision_config": CLIP},
               {"text_config": text("qwen2", tie_word_embeddings=True), "vision_config": SIGLIP}),

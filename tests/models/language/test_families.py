@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 from collections.abc import Iterable
@@ -11,14 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx.errors import ModelFormatError, ModelWarning
+from rlx import Session
+from rlx.errors import ModelFormatError, ModelWarning, ShapeError
 from rlx.formats import gguf, safetensors
 from rlx.formats.gguf.plain import BY_MODEL_TYPE as PLAIN
+from rlx.formats.huggingface import ModelFolder
 from rlx.models import load, trainable
 from rlx.models.language import architectures
 from rlx.models.language.architectures import ARCHITECTURES
 from rlx.models.language.architectures.base import CLASSES
 from rlx.models.language.config import Fields
+from rlx.models.language.model import load_folder
 from rlx.models.language.written import folder_to_gguf
 from tests.models.language.families import (
     EVERY,
@@ -70,6 +74,7 @@ def test_every_family_has_cases() -> None:
     assert set(FAMILIES) <= set(ARCHITECTURES)
 
 
+@pytest.mark.filterwarnings("ignore:.*are left aside. altup_correct_scale is false")
 @pytest.mark.late(case=seldom(CASES, 7))
 @pytest.mark.parametrize("case", CASES)
 def test_logits_as_transformers_has_them(case: str, tmp_path: Path) -> None:
@@ -86,6 +91,8 @@ BLOCKS = {
     "ministral3-0": "queries by position", "hunyuan_v1_dense-0": "norms behind ropes",
     "falcon_h1-0": "both side by side", "minimax-0": "lightning attention", "nemotron_h-0": "layers of one block",
     "olmo_hybrid-0": "norms by layer",
+    "zamba2-1": "blocks that layers share", "gemma4_text-1": "values of keys", "gemma3n_text-0": "several streams",
+    "gemma4_text-0": "keys of earlier layers",
     "lfm2-0": "short convolutions", "jamba-0": "Mamba with norms", "cohere2-0": "layers without ropes",
 }  # fmt: skip
 
@@ -99,7 +106,8 @@ def test_parts_steps_and_batches(case: str, tmp_path: Path) -> None:
     with load(folder, "cpu", context=64, engine="numpy") as model:
         want = model.logits(ids)
     found = judged(folder, want, ids)
-    assert max(found[k] for k in ("error", "steps", "parts")) <= LIMIT, BLOCKS[case]
+    limit = max(LIMIT, 4 * CASES[case].get("torch", 0.0))
+    assert max(found[k] for k in ("error", "steps", "parts")) <= limit, BLOCKS[case]
     assert not any(found.get(k) for k in ("argmax", "batch", "pages"))
 
 
@@ -110,6 +118,30 @@ def test_caches_of_latent_attention_hold_one_row_a_token(tmp_path: Path) -> None
     with load(tmp_path, "cpu", context=64, engine="numpy", cache="bf16") as model:
         assert model.decoder.cache_bytes == 3 * 64 * (16 + 8) * 2
         assert len(list(model.tokens(IDS_ASKED[:9], 8))) == len(want)
+
+
+@pytest.mark.late
+def test_layers_that_attend_to_the_keys_of_earlier_ones(tmp_path: Path) -> None:
+    """They have no caches; keys of theirs in a file are named as unused; a device has them and the layer they read."""
+    folder = folder_of("gemma4_text-0", tmp_path)
+    held = {name: np.array(array) for name, array in safetensors.load(folder).items()}
+    name = "model.layers.4.self_attn.k_proj.weight"
+    safetensors.save(folder / "model.safetensors", {**held, name: np.ones((16, 32), np.float32)})
+    with pytest.warns(ModelWarning, match=r"1 tensors, model.layers.\*.self_attn.k_proj.weight, are left aside: their"):
+        model = load(folder, "cpu", context=64, engine="numpy")
+    assert model.decoder.cache_bytes == (2 * 8 + 12) * 2 * 2 * 64 * 4  # two layers with windows and one without
+    want = model.logits(IDS_ASKED)
+    model.close()
+    safetensors.save(folder / "model.safetensors", held)
+    function, weights = trainable(folder, checkpoint=True)
+    assert error(function(weights, np.asarray(IDS_ASKED, np.int32)[None])[0], want) <= LIMIT
+    first, second = (Session("cpu", engine="numpy") for _ in range(2))
+    for count, told in ((2, "layer 3 of .* attends to the keys of layer 1"), (1, None)):
+        with (
+            pytest.raises(ShapeError, match=told) if told else contextlib.nullcontext(),
+            load_folder(ModelFolder(folder), first, context=64, split=[(first, count), (second, None)]) as model,
+        ):
+            assert error(model.logits(IDS_ASKED), want) <= LIMIT
 
 
 def test_layers_behind_the_last_are_left_aside_with_a_word(tmp_path: Path) -> None:

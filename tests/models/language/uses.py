@@ -100,7 +100,7 @@ def targets(model: Any) -> list[str]:
     if kind in ("falcon_h1", "mamba", "mamba2", "falcon_mamba", "nemotron_h", "jamba"):
         leaves -= {"out_proj", "dt_proj"}  # the class multiplies by the weight of dt_proj without its module
     moe = peft._MOE_TARGET_MODULE_MAPPING.get(peft._MODEL_TO_CONVERSION_PATTERN.get(kind), {})
-    return sorted(leaves - set(moe))
+    return sorted(leaf for leaf in leaves - set(moe) if not leaf.isdecimal())  # which layers are named by too
 
 
 def adapter(case: Case) -> float:
@@ -280,9 +280,10 @@ same adapter in PEFT; `rlx serve`; `rlx inspect`. Of {count} uses {right} are ri
 |---|---|
 {rows}
 
-Refused are corrections of `kv_b_proj` in latent attention, whose weight rlx takes apart, and of OLMo Hybrid's q, k
-and v, which have filters behind them. PEFT takes targets that end in `gate_proj`, `up_proj` or `down_proj` for those of
-experts and passes over corrections of dense layers and shared experts, without a word ([more](finetuning.md)).
+Refused are corrections of `kv_b_proj` in latent attention, whose weight rlx takes apart, of OLMo Hybrid's q, k and v,
+which have filters behind them, and of the blocks that Zamba2's layers share, of which an adapter names one layer's.
+PEFT takes targets that end in `gate_proj`, `up_proj` or `down_proj` for those of experts and passes over corrections of
+dense layers and shared experts, without a word ([more](finetuning.md)).
 """
 
 

@@ -7,7 +7,7 @@ from importlib import import_module
 
 from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
-from rlx.models.language.architectures.base import Architecture
+from rlx.models.language.architectures.base import CAUSAL, Architecture
 from rlx.models.language.config import Fields
 
 # The modules of this folder and the values of `model_type` that each handles: only the module of a model is imported.
@@ -15,6 +15,7 @@ _MODULES = {
     "llama": "llama mistral cwm jais2 internlm3 iquestcoder",
     "qwen": "qwen2 qwen2_moe qwen3 qwen3_moe",
     "gemma": "gemma vaultgemma gemma2 gemma3_text",
+    "gemma4": "gemma3n_text gemma4_text",
     "phi3": "phi3",
     "gpt2": "gpt2 openai-gpt",
     "olmo": "olmo olmo2 olmo3 olmo_hybrid olmoe flex_olmo",
@@ -39,11 +40,12 @@ _MODULES = {
     "hunyuan": "hunyuan_v1_dense hunyuan_v1_moe hy_v3",
     "latent": "youtu minicpm3",
     "mixtures": "solar_open mellum afmoe",
+    "zamba": "zamba2",
     "dbrx": "dbrx",
     "bitnet": "bitnet",
     "llama4": "llama4_text aria_text",
     "seeing": """
-        aria llama4 gemma3 llava llava_next llava_onevision vipllava mistral3 internvl idefics3 smolvlm lfm2_vl
+        aria llama4 gemma3 gemma4 llava llava_next llava_onevision vipllava mistral3 internvl idefics3 smolvlm lfm2_vl
         qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe glm4v glm4v_moe""",
 }
 
@@ -71,14 +73,11 @@ OTHERS = ("bert", "whisper")  # models that rlx reads but that are not language 
 # For families without code in rlx: the nearest architecture that it has, and what that lacks.
 MISSING = {
     "deepseek_v32": ("deepseek_v3", "the indexer of sparse attention"),
-    "gemma3n_text": ("gemma3_text", "embeddings of each layer, AltUp, and caches that layers share"),
-    "gemma4_text": ("gemma3_text", "embeddings of each layer, and caches that layers share"),
     "doge": ("llama", "masks that it computes"),
     "jetmoe": ("mixtral", "attention with experts"),
     "xglm": ("opt", "positions of sines"),
     "ctrl": ("gpt2", "positions of sines"),
-    "zamba": ("jamba", "blocks of attention that layers share"),
-    "zamba2": ("bamba", "blocks of attention that layers share"),
+    "zamba": ("zamba2", "the first Mamba"),
     "kimi_linear": ("deepseek_v3", "Kimi's delta attention"),
     "recurrent_gemma": ("gemma2", "the linear recurrent unit"),
     "longcat_flash": ("deepseek_v3", "two blocks of attention in a layer, and experts that do nothing"),
@@ -104,7 +103,7 @@ def architecture_of(fields: Fields) -> Architecture:
             )
         raise ModelFormatError(f"{fields.where}: model_type is {shown(kind)}; {_nearest(kind)}")
     fields.must_be("is_causal", True)
-    fields.must_be("use_bidirectional_attention", False, None)
+    fields.must_be("use_bidirectional_attention", False, None, *CAUSAL.get(str(kind), ()))
     return result
 
 

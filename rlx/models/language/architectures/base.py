@@ -44,6 +44,8 @@ ACTIVATIONS = {
     "relu": "relu",
     "relu2": "relu2",
 }
+# Values of use_bidirectional_attention with which the tokens of texts attend to earlier ones alone.
+CAUSAL = {"gemma4_text": ("vision",)}
 CLASSES = Path(__file__).with_name("classes.json")  # tests/models/language/families.py writes it
 
 
@@ -252,24 +254,25 @@ def fused(whole: str, layout: Literal["apart", "grouped"], then: Find = same_nam
 
 
 def experts_in(base: str = "mlp", parts: Sequence[str] = ("gate_proj", "up_proj", "down_proj")) -> Find:
-    """The experts in the part `base` of layers: each matrix in its own tensor, with the names `parts`, or all stacked,
-    the rows of gate_proj above those of up_proj."""
+    """The experts in the part `base` of layers, or in the layers themselves if that is empty: each matrix in its own
+    tensor, with the names `parts`, or all stacked, the rows of gate_proj above those of up_proj."""
 
     def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
         before, mark, kind = name.partition(".mlp.experts.")
         if not mark or config.experts is None:
             return same_name(name, config, tensors)
-        kind, whole = kind.removesuffix(".weight"), f"{before}.{base}.experts.gate_up_proj"
+        stem = f"{before}.{base}.experts" if base else f"{before}.experts"
+        kind, whole = kind.removesuffix(".weight"), f"{stem}.gate_up_proj"
         if whole in tensors:
             if kind == "down_proj":
-                return Recipe((f"{before}.{base}.experts.down_proj",))
+                return Recipe((f"{stem}.down_proj",))
             n = config.experts.inner
             start = 0 if kind == "gate_proj" else n
             return Recipe((whole,), lambda values: values[0][:, start : start + n])  # type: ignore[index]
         own = parts[("gate_proj", "up_proj", "down_proj").index(kind)]
         files = []
         for e in range(config.experts.count):
-            files.append(f"{before}.{base}.experts.{e}.{own}.weight")
+            files.append(f"{stem}.{e}.{own}.weight")
             if files[-1] not in tensors:  # one missing tensor is enough for the error message
                 break
         return stacked(files)

@@ -19,7 +19,7 @@ from rlx.models.language.architectures.base import (
     same_name,
     windows_of,
 )
-from rlx.models.language.config import MOST_LAYERS, MOST_WIDTH, Fields, LanguageConfig
+from rlx.models.language.config import MOST_LAYERS, MOST_WIDTH, Fields, LanguageConfig, Rope
 
 
 def _gemma(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
@@ -49,6 +49,11 @@ def gemma3(f: Fields) -> LanguageConfig:
         warn_ignored(f.where, "attn_logit_softcapping", cap, "the attention of Gemma 3 has no cap")
     every = f.count("sliding_window_pattern", MOST_LAYERS, 6)
     windows = windows_of(f, layers, lambda i: (i + 1) % every != 0)
+    return _gemma(f, "gemma3", qk_norm="head", windows=windows, ropes=ropes_by_kind(f, windows))
+
+
+def ropes_by_kind(f: Fields, windows: tuple[int | None, ...]) -> tuple[Rope, ...]:
+    """The rotary embeddings of layers with windows and of others."""
     size = f.count("head_dim", MOST_WIDTH, 256)
     far = f.rope(size, 1e6, "full_attention")
     by_kind = isinstance(f.content.get("rope_parameters"), dict)
@@ -56,8 +61,7 @@ def gemma3(f: Fields) -> LanguageConfig:
     near = f.rope(size, 1e4, "sliding_attention", "rope_local_base_freq") if by_kind else Fields(
         {k: v for k, v in f.content.items() if k != "rope_scaling"}, f.where
     ).rope(size, 1e4, base_name="rope_local_base_freq")  # fmt: skip
-    ropes = tuple(far if w is None else near for w in windows)
-    return _gemma(f, "gemma3", qk_norm="head", windows=windows, ropes=ropes)
+    return tuple(far if w is None else near for w in windows)
 
 
 def gemma(f: Fields) -> LanguageConfig:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
-from rlx.models.language.architectures.base import Architecture, Recipe, class_fields
+from rlx.models.language.architectures.base import CAUSAL, Architecture, Recipe, class_fields
 from rlx.models.language.config import MOST_HEADS, MOST_WIDTH, Fields, LanguageConfig
 from rlx.records import replace
 
@@ -22,6 +22,7 @@ _TEXTS = {
     "aria": "aria_text",
     "llama4": "llama4_text",
     "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
     "llava": _PLAIN,
     "llava_next": _PLAIN,
     "llava_onevision": "qwen2 qwen3",
@@ -57,7 +58,8 @@ _PASSED_OVER: dict[str, tuple[tuple[str, Any], ...]] = {
 }
 _EVEN_HEADS = ("qwen2_vl_text", "qwen2_5_vl_text", "glm4v_text")  # Their heads are parts of the width.
 _FLAT = ("qwen2_vl", "qwen2_5_vl")  # Published files of these have the text's settings outside.
-_PARTS = "vision_tower vision_model visual multi_modal_projector connector image_newline"
+_PARTS = """vision_tower vision_model visual multi_modal_projector connector image_newline embed_vision audio_tower
+embed_audio"""
 ASIDE = re.compile(rf"^(?:model\.)?({'|'.join(_PARTS.split())})(?:\.|$)")
 
 
@@ -81,8 +83,9 @@ def text_fields(f: Fields) -> Fields:
         if own in _ALIKE and isinstance(settings.get(name), dict):
             settings[name] = _plain_rope(settings[name])
     text = class_fields(Fields({**settings, "model_type": own, **_ALWAYS.get(own, {})}, where))
-    for name, value in (("is_causal", True), ("use_bidirectional_attention", False), *_PASSED_OVER.get(own, ())):
+    for name, value in (("is_causal", True), *_PASSED_OVER.get(own, ())):
         text.must_be(name, value, None)
+    text.must_be("use_bidirectional_attention", False, None, *CAUSAL.get(own, ()))
     if own in _ALIKE:
         text = _alike(text, own)
     # Whole models go by the outer word, texts' models by the inner; where the two differ, the file decides.
