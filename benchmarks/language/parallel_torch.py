@@ -99,7 +99,9 @@ def work(rank: int, args: Any) -> None:
         torch.cuda.set_device(device)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(args.port)}
     backend = "gloo" if args.device == "cpu" else "nccl"
-    distributed.init_process_group(backend, rank=rank, world_size=args.ranks)
+    distributed.init_process_group(
+        backend, rank=rank, world_size=args.ranks, device_id=None if args.device == "cpu" else device
+    )
     mesh = init_device_mesh(args.device, (args.ranks,))
     shape, room = SHAPES[args.shape], args.prompt + args.tokens
     with torch.device("meta"):
@@ -168,6 +170,7 @@ def work(rank: int, args: Any) -> None:
             at.fill_(args.prompt)
             times.append(seconds(run, args.tokens))
         said(f"{1 / min(times):.1f} tok/s with {name}; build {built:.0f} s")
+    del run, step  # graphs, for whose end the communicator's would wait
     distributed.destroy_process_group()
 
 

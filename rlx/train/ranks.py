@@ -28,7 +28,7 @@ from rlx.ranks.mesh import Mesh, ranks_along
 from rlx.runtime.array import Array
 from rlx.train.leaves import Leaves, taken_apart
 
-BUCKET_BYTES = 80 << 20  # limit on the gradients that one collective takes
+BUCKET_BYTES, LAST_BYTES = 80 << 20, 10 << 20  # limits on the gradients that one collective takes, and the last one
 
 
 class Ranks(NamedTuple):
@@ -181,17 +181,19 @@ def mean_of(arrays: Sequence[Tensor]) -> Tensor:
 
 def buckets(tensors: Sequence[Tensor]) -> list[list[int]]:
     """The indices of tensors in the order in which they are computed, in groups of one dtype and of at most
-    BUCKET_BYTES (or of one larger tensor)."""
+    BUCKET_BYTES (or of one larger tensor). The last group has at most LAST_BYTES, since no work hides its sum, and each
+    one before it at most twice the limit of the next."""
     order = _order(tensors)
     groups: list[list[int]] = []
-    for i in sorted(range(len(tensors)), key=order.__getitem__):
-        group = groups[-1] if groups else []
-        room = BUCKET_BYTES - sum(tensors[j].type.nbytes for j in group)
-        if group and tensors[group[0]].dtype == tensors[i].dtype and tensors[i].type.nbytes <= room:
-            group.append(i)
-        else:
-            groups.append([i])
-    return groups
+    room, limit = 0, LAST_BYTES // 2
+    for i in sorted(range(len(tensors)), key=order.__getitem__)[::-1]:
+        nbytes = tensors[i].type.nbytes
+        if not groups or tensors[groups[-1][-1]].dtype != tensors[i].dtype or nbytes > room:
+            groups.append([])
+            room = limit = min(2 * limit, BUCKET_BYTES)
+        groups[-1].append(i)
+        room -= nbytes
+    return [group[::-1] for group in groups[::-1]]
 
 
 def _order(tensors: Sequence[Tensor]) -> list[int]:
