@@ -19,12 +19,14 @@ from rlx.backends.gpu.program.executable import lower_graph
 from rlx.backends.gpu.program.steps import Collective, Copy, HostCall
 from rlx.driver import Limits
 from rlx.driver.memory.planner import plan
+from rlx.driver.memory.views import is_alias
 from rlx.errors import RlxError
 from rlx.ir import Graph
 from rlx.ir.graph import TRACING
 from rlx.passes import optimize
 from rlx.ranks.place import PLACE
-from rlx.train.ranks import buckets
+from rlx.train.ranks import Ranks, buckets
+from rlx.train.zero import own_parts
 
 
 @contextmanager
@@ -82,6 +84,19 @@ def test_a_step_that_reads_a_sum_waits_for_it(mesh: rlx.Mesh) -> None:
     steps = lowered(g, lambda node: True)
     assert [type(s).__name__ for s in steps] == ["Launch", "Collective", "Launch", "Collective"]
     assert place_barriers(steps) == {1, 2, 3}
+
+
+def test_a_ranks_parts_are_read_where_they_lie(mesh: rlx.Mesh) -> None:
+    """Where a window begins that follows from the rank's own place is known when the program is planned."""
+    with traced(mesh, 1) as g:
+        xs = [g.input(f"x{i}", (6, 4 + 4 * i), "f32") for i in range(4)]
+        for i, part in enumerate(own_parts(Ranks(mesh, "r"), xs)):
+            g.output(f"y{i}", part * 2.0)
+    made = plan(g)
+    for x, window in zip(xs, (n for n in g.nodes if n.op.name == "dynamic_slice"), strict=True):
+        assert is_alias(window, made)
+        assert made.slots[window.output.id].offset == made.slots[x.id].offset + x.type.nbytes // 2
+    assert not any("slice" in s.label for s in lowered(g, lambda node: True))
 
 
 def test_gradients_are_summed_while_others_are_computed(mesh: rlx.Mesh) -> None:

@@ -266,9 +266,9 @@ class Peers:
         return enqueue
 
     def gather(self, step: Collective, address: Callable[[Ref], int], group: Group) -> Callable[[int], None]:
-        """A gather by copies from each rank's memory, which the GPU's copy engines do: kernels keep all multiprocessors.
-        Ranks wait for each other (by a sum of one number) before them, since sources must be there, and behind them,
-        since sources may be overwritten. Requires: all ranks bind it together; it and others of these ranks in order."""
+        """A gather by copies from each rank's memory, by copy engines: kernels keep all multiprocessors. Ranks wait for
+        each other (by a sum of one number) before the copies, whose sources must be there, and behind them, since
+        sources may be overwritten then. Requires: all ranks bind it together, and run it and others in one order."""
         source, target, nbytes = address(step.reads[0]), address(step.writes[0]), step.reads[0].nbytes
         sources = [int(at) for at in group.all_gather(np.array([source], np.int64))]
         meet = self._launch(f32, [self._number.address, self._number.address], 4)
