@@ -136,11 +136,11 @@ def gathered(ranks: Ranks, parts: Sequence[Tensor], like: Sequence[Tensor]) -> l
     whole: list[Tensor] = list(parts)
     for bucket in buckets(parts):
         table = joined([parts[i] for i in bucket])
-        PLACE.spoils = True
+        before, PLACE.spoils = PLACE.spoils, True
         try:
             every = ops.all_gather(table, ranks.axis)
         finally:
-            PLACE.spoils = False
+            PLACE.spoils = before
         at = 0
         for i in bucket:
             starts = range(at, every.size, table.size)

@@ -23,7 +23,7 @@ from rlx.backends.gpu.program.steps import Collective, Ref, Step
 from rlx.errors import RlxError
 from rlx.ir import Node
 from rlx.ops.collectives import cards
-from rlx.ops.collectives.records import group_of
+from rlx.ops.collectives.records import count_of, group_of
 from rlx.ranks.collect import Group
 from rlx.ranks.memory import Memory
 
@@ -324,8 +324,9 @@ def _key(step: Collective) -> Key:
 
 
 def _copied(step: Collective) -> bool:
-    """Whether a step is a gather of many bytes."""
-    return step.node.op.name == "all_gather" and step.reads[0].nbytes >= _COPIED
+    """Whether a step is a gather of many bytes: each rank gets those of all."""
+    given, got = step.reads[0].nbytes, step.writes[0].nbytes
+    return given >= _COPIED and got == given * count_of(step.node.attrs)
 
 
 def _exchange(nccl: Any, communicator: Any, source: int, target: int, nbytes: int, n: int, stream: int) -> None:
