@@ -194,36 +194,6 @@ def test_small_sums_go_through_memory_that_the_gpus_share(runtime: Two, monkeypa
                                   for n, kind, how in ((1001, 7, 0), (9, 2, 0), (1000, 7, 4)))  # fmt: skip
 
 
-def test_large_gathers_are_copies_between_the_gpus(runtime: Two, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ranks wait for each other before the copies and behind them."""
-    module = Nccl(bytes(128))
-    monkeypatch.setattr(nccl, "library", lambda: module)
-    monkeypatch.setattr(nccl, "_COPIED", 4000)
-    runtime.reach = True
-    events: list[tuple[Any, ...]] = []
-    copied = Two.memcpyAsync
-    monkeypatch.setattr(Two, "memcpyAsync", lambda self, to, at, nbytes, kind, stream: (
-        events.append(("copy", to, at, nbytes, stream)), copied(self, to, at, nbytes, kind, stream)))  # fmt: skip
-    monkeypatch.setattr(Two, "launchKernel", lambda self, f, *args: events.append(("kernel", *args[:4], args[7])))
-    mesh = rlx.Mesh({"r": 2}, devices=("cuda:0", "cuda:1"), timeout=20)
-
-    def gathers(rank: int) -> None:
-        f = rlx.jit(lambda x, y: [rlx.all_gather(x, "r"), rlx.all_gather(y, "r")], device=mesh.devices[rank])  # type: ignore[index]
-        f(np.ones(1000, np.float32), np.ones(999, np.float32))
-
-    mesh.run(lambda: gathers(mesh.rank))
-    assert [call[2] for call in module.calls if call[0] == "allGather"] == [3996, 3996]
-    found = []
-    for own in backend._opened.values():
-        streams = (*own.capture_streams, own.aside_stream)
-        mine = [e for e in events if e[-1] in streams and (e[0] == "copy" or e[1:5] == (1, 1, 1, peers.THREADS))]
-        assert [e[0] for e in mine] == ["kernel", "copy", "copy", "kernel"]
-        (_, first, a, size, _), (_, second, b, _, _) = mine[1:3]
-        assert size == 4000 and second == first + 4000
-        found.append((a, b))
-    assert found[0] == found[1] and found[0][0] != found[0][1]  # both read the first rank's array, then the second's
-
-
 def test_a_residual_is_added_in_the_kernel_of_the_sum(runtime: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nccl, "library", lambda: Nccl(bytes(128)))
     runtime.reach = True

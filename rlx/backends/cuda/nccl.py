@@ -23,7 +23,7 @@ from rlx.backends.gpu.program.steps import Collective, Ref, Step
 from rlx.errors import RlxError
 from rlx.ir import Node
 from rlx.ops.collectives import cards
-from rlx.ops.collectives.records import count_of, group_of
+from rlx.ops.collectives.records import group_of
 from rlx.ranks.collect import Group
 from rlx.ranks.memory import Memory
 
@@ -38,7 +38,6 @@ _UUID = 64  # bytes in which ranks exchange their GPU's UUID
 _EACH = 0.2  # seconds between two checks of the launches
 _GRACE = 2.0  # seconds given, after a rank has failed, to launches that do not depend on it
 _CALL = 5.0  # seconds within which live ranks answer
-_COPIED = 1 << 20  # bytes a rank from which a gather is made by copies, where the GPUs reach each other's memory
 
 Key = tuple[str, tuple[int, ...]]
 
@@ -67,7 +66,6 @@ class Collectives:
         self._device = device
         self._known: dict[Key, Any] = {}
         self._peers: dict[Key, Peers | None] = {}
-        self._copying: dict[Key, Peers | None] = {}  # those that meet around copies, on a stream beside the sums
         self._waiting: deque[tuple[EventMark, float, Group, str]] = deque()
         self._turn = threading.Lock()
         self._watch: threading.Thread | None = None
@@ -105,11 +103,8 @@ class Collectives:
             if not group.all_gather(np.array([key in self._known])).all():  # or a rank's device was opened again
                 self._known[key] = self._connected(group)
                 self._peers.pop(key, None)
-                self._copying.pop(key, None)
             if key not in self._peers and any(_key(s) == key and Peers.takes(s) for s in collectives):
                 self._peers[key] = connected(self._device, group)
-            if key not in self._copying and any(_key(s) == key and _copied(s) for s in collectives):
-                self._copying[key] = connected(self._device, group)
 
     def _connected(self, group: Group) -> Any:
         """A new communicator that has already sent data in each direction, so that NCCL's lazy setup is not captured in
@@ -164,9 +159,6 @@ class Collectives:
         if peers is not None and peers.takes(step):
             return peers.bound(step, address)
         group = group_of(step.node.attrs)
-        copying = self._copying.get(_key(step)) if _copied(step) else None
-        if copying is not None:
-            return copying.gather(step, address, group)
         call = getattr(_Bound, step.node.op.name)
         bound = _Bound(self._known[_key(step)], step, address(step.reads[0]), address(step.writes[0]), len(group.ranks))
         device = self._device
@@ -222,17 +214,15 @@ class Collectives:
 
     def check(self) -> None:
         """Marks the device's work as lost if a kernel has given up waiting for another rank."""
-        for peers in self._all_peers():
-            if (text := peers.failure):
+        for peers in tuple(self._peers.values()):
+            if peers is not None and (text := peers.failure):
                 self._abort(text)
-
-    def _all_peers(self) -> list[Peers]:
-        return [peers for peers in (*self._peers.values(), *self._copying.values()) if peers is not None]
 
     def _abort(self, text: str) -> None:
         self._device.lose_ranks(text)
-        for peers in self._all_peers():
-            peers.abort()
+        for peers in tuple(self._peers.values()):
+            if peers is not None:
+                peers.abort()
         self._end("abort")
 
     def wait_for_abort(self) -> None:
@@ -321,12 +311,6 @@ def _missing(group: Group, label: str) -> str:
 def _key(step: Collective) -> Key:
     group = group_of(step.node.attrs)
     return group.world.name, group.ranks
-
-
-def _copied(step: Collective) -> bool:
-    """Whether a step is a gather of many bytes: each rank gets those of all."""
-    given, got = step.reads[0].nbytes, step.writes[0].nbytes
-    return given >= _COPIED and got == given * count_of(step.node.attrs)
 
 
 def _exchange(nccl: Any, communicator: Any, source: int, target: int, nbytes: int, n: int, stream: int) -> None:

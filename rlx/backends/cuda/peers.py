@@ -17,7 +17,6 @@ from rlx.backends.cuda.api import status_of
 from rlx.backends.cuda.dependent_launch import launch_early
 from rlx.backends.cuda.packing import PackedArgs
 from rlx.backends.gpu.program.steps import Collective, Launch, Ref, SourceKernel, Step, TreeKernel
-from rlx.dtypes import DType, f32
 from rlx.ops.collectives.records import count_of
 from rlx.ranks.collect import Group
 from rlx.ranks.memory import Memory
@@ -222,7 +221,6 @@ class Peers:
         self._ranks = group.ranks
         runtime = device.api.runtime
         self._state = device.acquire(4 * (BLOCKS + 1))
-        self._number = device.acquire(8)
         self._told = int(runtime.hostAlloc(4, runtime.hostAllocPortable))  # the device knows it by the same address
         self._word = ctypes.c_uint32.from_address(self._told)
         self._word.value = 0
@@ -238,17 +236,14 @@ class Peers:
     def bound(self, step: Collective, address: Callable[[Ref], int]) -> Callable[..., None]:
         """A sum bound to addresses. As with a launch, the result is called with a stream and whether it may begin
         early."""
+        device, nbytes = self._device, step.reads[0].nbytes
         arrays = [address(ref) for pair in zip(step.reads, step.writes, strict=True) for ref in pair]
-        return self._launch(step.dtype, arrays, step.reads[0].nbytes)
-
-    def _launch(self, dtype: DType, arrays: list[int], nbytes: int) -> Callable[..., None]:
-        device = self._device
         aligned = all(at % 8 == 0 for at in arrays)
         loaded = device.compiler.get(
-            kernel_of(dtype.name, aligned, self._place, len(self._inboxes), added=len(arrays) == 4)
+            kernel_of(step.dtype.name, aligned, self._place, len(self._inboxes), added=len(arrays) == 4)
         )
         inboxes = (ctypes.c_uint64 * RANKS)(*self._inboxes)
-        numbers = (*arrays, nbytes // dtype.itemsize)
+        numbers = (*arrays, nbytes // step.dtype.itemsize)
         more = (self._state.address, self._told, int((self._timeout + _SLACK) * 1e9))
         values = (*map(ctypes.c_uint64, numbers), inboxes, *map(ctypes.c_uint64, more))
         packed = PackedArgs(values, (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values)))
@@ -262,23 +257,6 @@ class Peers:
             status = launch_early(loaded.function, (blocks, 1, 1), (THREADS, 1, 1), 0, stream, packed.pointer)
             if status:
                 raise device.api.errors[-1](status)
-
-        return enqueue
-
-    def gather(self, step: Collective, address: Callable[[Ref], int], group: Group) -> Callable[[int], None]:
-        """A gather by copies from each rank's memory, by copy engines: kernels keep all multiprocessors. Ranks wait for
-        each other (by a sum of one number) before the copies, whose sources must be there, and behind them, since
-        sources may be overwritten then. Requires: all ranks bind it together, and run it and others in one order."""
-        source, target, nbytes = address(step.reads[0]), address(step.writes[0]), step.reads[0].nbytes
-        sources = [int(at) for at in group.all_gather(np.array([source], np.int64))]
-        meet = self._launch(f32, [self._number.address, self._number.address], 4)
-        runtime = self._device.api.runtime
-
-        def enqueue(stream: int) -> None:
-            meet(stream)
-            for i, at in enumerate(sources):
-                runtime.memcpyAsync(target + i * nbytes, at, nbytes, runtime.memcpyDeviceToDevice, stream)
-            meet(stream)
 
         return enqueue
 
