@@ -8,7 +8,6 @@ they are. Needs `pip install 'rlx[ray]'`.
 from __future__ import annotations
 
 import importlib.util
-import math
 import os
 import re
 from collections import deque
@@ -77,9 +76,9 @@ def generate(
     once on each actor, prompts of similar length together. Every row samples with the same `seed`, so that its answer
     does not depend on the other rows. The other arguments and errors are those of `embed`."""
     _of_task("generate", model, "language")
-    for name, value in (("max_tokens", max_tokens), ("slots", slots - 1 if type(slots) is int else slots)):
-        if type(value) is not int or value < 1:
-            raise DTypeError(f"generate: {name} is out of range; expected an integer from {1 + (name == 'slots')}")
+    for name, value, least in (("max_tokens", max_tokens, 1), ("slots", slots, 2)):
+        if type(value) is not int or value < least:
+            raise DTypeError(f"generate: {name} is {value!r:.40}; expected an integer from {least}")
     from rlx.models.language.decoder import Sampling
 
     settings = {"max_tokens": max_tokens, "chat": chat, "slots": slots,
@@ -190,8 +189,9 @@ def _mapped(
 
 
 def _ray(room: int | None) -> Any:
-    """The package ray, connected to its cluster. If there is none, one is started on this machine with `room` CPUs for
-    the actors' threads, by default one for each processor, and one more CPU for reading."""
+    """The package ray, connected to its cluster: that of RAY_ADDRESS, or of `ray start`. If there is none, one is
+    started on this machine with `room` CPUs for the actors' threads, by default one for each processor, and one more
+    CPU for reading."""
     import ray
     import ray.data
 
@@ -199,7 +199,10 @@ def _ray(room: int | None) -> Any:
         from rlx.backends.cpu.threads import available_threads
 
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(num_cpus=(room or available_threads()) + 1, include_dashboard=False, logging_level="warning")
+        try:
+            ray.init(num_cpus=(room or available_threads()) + 1, include_dashboard=False, logging_level="warning")
+        except ValueError:  # there is a cluster, whose CPUs are given; an address that is wrong is told here
+            ray.init(logging_level="warning")
     return ray
 
 
@@ -222,7 +225,9 @@ def _placed(what: str, ray: Any, device: str, actors: int | None, threads: int |
                                 "Ray says which of its GPUs an actor has")  # fmt: skip
     if kind == "cpu":
         each = threads or 1
-        most, needs = max(int(cpus - 1) // each, 0), f"{each} CPU{'s' * (each > 1)}, beside one that reads"
+        rooms = [int(node["Resources"].get("CPU", 0)) // each for node in ray.nodes() if node["Alive"]]
+        most = max(min(sum(rooms), int(cpus - 1) // each), 0)  # an actor's threads are on one machine
+        needs = f"{each} CPU{'s' * (each > 1)}, beside one that reads"
         resources: dict[str, Any] = {"num_cpus": each, "threads": each}
     else:
         most, needs, resources = gpus, "a GPU", {"num_gpus": 1, "threads": threads}
@@ -333,10 +338,10 @@ class _Examples:
         self.ports = ports
 
     def __call__(self, table: Any) -> Problem | None:
-        for row in range(table.num_rows):
-            for port in self.ports:
+        for row, values in enumerate(zip(*(table[port.column].to_pylist() for port in self.ports), strict=True)):
+            for port, value in zip(self.ports, values, strict=True):
                 try:
-                    port.example(table[port.column][row].as_py())
+                    port.example(value)
                 except DataError as error:
                     return row, str(error)
         return None
@@ -411,10 +416,11 @@ class _Actor:
 
 
 def _rows(values: Any) -> Any:
-    """An array as a column: for each row a number, or a list (of lists …) of numbers."""
+    """An array as a column: for each row a number, or a list (of lists …) of numbers; bf16, which Arrow lacks, as
+    f32."""
     import pyarrow as pa
 
-    flat = np.ascontiguousarray(values)
+    flat = np.ascontiguousarray(values.astype(np.float32) if values.dtype.kind == "V" else values)
     column = pa.array(flat.reshape(-1))
     for n in reversed(flat.shape[1:]):
         column = pa.FixedSizeListArray.from_arrays(column, n)
@@ -503,7 +509,7 @@ class Infer(_Actor):
             alike.setdefault(tuple(values[row].shape for values in examples), []).append(row)
         for rows in alike.values():
             while rows:
-                count = 1 << int(math.log2(len(rows)))
+                count = 1 << len(rows).bit_length() - 1
                 taken, rows[:count] = rows[:count], []
                 fed = {p.name: np.stack([values[r] for r in taken]) for p, values in zip(ports, examples, strict=True)}
                 arrays = self.model.run(fed, self.device, s["precision"])

@@ -56,6 +56,8 @@ def rate(folder: str, texts: list[str], actors: int, device: str) -> tuple[float
             start, before, first = time.perf_counter(), seen, dict(used)
         if start and seen >= len(texts) - 2 * actors * BATCH:
             break
+    if not start or seen < before + 2 * actors * BATCH:
+        raise SystemExit(f"{actors} actors began too late to be timed over {len(texts)} rows; give more --rows")
     took = time.perf_counter() - start
     return (seen - before) / took, sum(used[pid] - first.get(pid, 0.0) for pid in used) / took
 

@@ -71,13 +71,15 @@ def begun(mesh: rlx.Mesh | None, device: str, args: Any, parts: int) -> tuple[An
     return run, [rng.integers(0, args.vocabulary, shape).astype(np.int32) for _ in range(2)]
 
 
-def tokens(begun: tuple[Any, list[Any]], steps: int) -> tuple[float, float]:
-    """The tokens a second of some steps, and the last loss."""
+def tokens(begun: tuple[Any, list[Any]], steps: int, warm: int = 0) -> tuple[float, float]:
+    """The tokens a second of some steps behind `warm` ones, which are done when the time begins; the last loss."""
     run, rows = begun
-    begin = time.perf_counter()
-    for i in range(steps):
+    for i in range(warm + steps):
+        if i == warm:
+            begin = time.perf_counter()
         metrics = run.step(rows[i % len(rows)])
-    value = metrics["loss"]
+        if i + 1 in (warm, warm + steps):
+            value = metrics["loss"]
     return steps * rows[0].shape[0] * (rows[0].shape[1] - 1) / (time.perf_counter() - begin), value
 
 
@@ -90,8 +92,8 @@ def compare(mesh: rlx.Mesh, args: Any, parts: int, said: bool) -> None:
     losses: list[float] = []
     for turn in range(args.rounds + 1):
         steps = max(2, args.steps // parts)
-        one = tokens(alone, steps)
-        all_ranks = mesh.run(lambda steps=steps: tokens(runs[mesh.rank if threads else 0], steps))[0]
+        one = tokens(alone, steps, args.warm)
+        all_ranks = mesh.run(lambda steps=steps: tokens(runs[mesh.rank if threads else 0], steps, args.warm))[0]
         if turn:  # the first warms up
             rates.append((one[0], all_ranks[0]))
         losses = [one[1], all_ranks[1]]
@@ -115,6 +117,7 @@ def main() -> None:
     parser.add_argument("--accumulate", type=int, nargs="+", default=[1, 4], help="Parts of a batch, of --batch rows.")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--steps", type=int, default=20, help="Steps of a round, fewer if accumulated.")
+    parser.add_argument("--warm", type=int, default=2, help="Steps before those, which are not timed.")
     parser.add_argument("--zero", type=int, default=0)
     parser.add_argument("--f32", dest="half", action="store_false")
     parser.add_argument("--most", type=int, default=SIZES[-1], help="Elements of the largest sum.")

@@ -223,6 +223,25 @@ register(
 )  # fmt: skip
 
 
+def rows_added(t: Tensor) -> tuple[Tensor | None, Tensor, Tensor] | None:
+    """(rest, indices, rows) of a tensor that is the sum of `rest`, or of zeros where that is None, and of rows at
+    indices along the first axis, as the gradient of an embedding is; None for other tensors."""
+    terms: list[tuple[Tensor, Tensor | None]] = [(t, None)]
+    if t.node.op.adds:
+        a, b = t.node.inputs
+        terms = [(a, b), (b, a)] if a.type == b.type else []
+    for term, rest in terms:
+        if _adds_rows(term.node):
+            indices, rows = term.node.inputs
+            return rest, indices, rows
+    return None
+
+
+def _adds_rows(node: Node) -> bool:
+    into_zeros = node.op.name == "scatter" and len(node.inputs) == 2 and node.attrs["reduction"] == "add"
+    return into_zeros and node.attrs["axis"] == 0 and node.inputs[0].ndim > 0
+
+
 def _given(op: str, x: TensorLike, indices: TensorLike, updates: TensorLike) -> tuple[Tensor, Tensor, Tensor]:
     x, indices, updates = tensors(op, x, integers(indices), updates)
     if updates.dtype != x.dtype:

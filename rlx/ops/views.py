@@ -7,9 +7,15 @@ contiguous part of the input's, so that the output must be computed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from rlx.dtypes import DType
-from rlx.ir import Node
+from rlx.ir import Node, Tensor
+
+_FEW = 16  # elements of a tensor whose value is worth looking for
 
 
 def whole(node: Node) -> int | None:
@@ -48,11 +54,38 @@ def transpose(node: Node) -> int | None:
 
 def slice(node: Node) -> int | None:
     """A contiguous part of the input: leading axes of length 1, then one axis cut with step 1, then whole axes."""
+    return _part(node, node.attrs["starts"], node.attrs["steps"])
+
+
+def window(node: Node) -> int | None:
+    """As `slice`, where the window's start follows from constants and the rank's own place in a mesh."""
+    shape, out = node.inputs[0].shape, node.outputs[0].shape
+    known = value_of(node.inputs[1])
+    if known is None or node.inputs[0].dtype.is_packed:
+        return None
+    starts = [min(max(int(s), 0), n - size) for s, n, size in zip(known, shape, out, strict=True)]
+    return _part(node, starts, [1] * len(shape))
+
+
+def value_of(t: Tensor) -> npt.NDArray[Any] | None:
+    """The value of a small tensor that follows from constants and the rank's own place, else None."""
+    node, op = t.node, t.node.op
+    if op.is_constant:
+        return np.asarray(node.attrs["value"])
+    moves = op.family in ("elementwise", "movement") or (op.meets is not None and not op.fallible)
+    if t.size > _FEW or len(node.outputs) > 1 or not moves:
+        return None
+    values = [value_of(x) for x in node.inputs]
+    if any(v is None for v in values):
+        return None
+    call = op.reference if op.meets is None else op.meets(node)
+    return np.asarray(call(*values, **node.attrs))
+
+
+def _part(node: Node, starts: Sequence[int], steps: Sequence[int]) -> int | None:
     shape, out = node.inputs[0].shape, node.outputs[0].shape
     if 0 in out:
         return 0
-    starts: Sequence[int] = node.attrs["starts"]
-    steps: Sequence[int] = node.attrs["steps"]
     elements, stride, cut = 0, 1, False
     for axis in reversed(range(len(shape))):
         if out[axis] != 1 and (cut or steps[axis] != 1):

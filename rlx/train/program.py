@@ -278,9 +278,10 @@ def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) ->
         failed = g.state("failed", (), "bool") if model.guarded else None
         anywhere = failed
         result, slopes = _of_parts(model, parameters, batch, inputs, rest, states)
+        tested = slopes
         if model.ranks is not None:
             result, anywhere = _of_all(model.ranks, result, failed, weight)
-            slopes = (scattered_means if model.zero else mean_gradients)(model.ranks, slopes, weight)
+            slopes, tested = (scattered_means if model.zero else mean_gradients)(model.ranks, slopes, weight)
         olds = own_parts(model.ranks, parameters) if model.ranks is not None and model.zero else parameters
         with _over_parts(model, parameters) if model.zero else nullcontext():
             before = model.parameters.tree(olds)
@@ -296,7 +297,7 @@ def step_graph(model: Model, batch: Leaves, number: int, weight: float = 1.0) ->
         ]
         fine = g.constant(True)
         if failed is not None and anywhere is not None:
-            fine = ops.all_finite(result.loss, *([] if isinstance(states, optim.Scaled) else slopes))
+            fine = ops.all_finite(result.loss, *([] if isinstance(states, optim.Scaled) else tested))
             if model.ranks is not None and model.zero:  # each rank holds a different part of the gradients
                 fine = ops.all_reduce(fine, model.ranks.axis, op="min")
             kept = [(kept_name(number, n), x) for n, x in zip(batch.names, inputs, strict=True)]

@@ -8,6 +8,7 @@ not know about ranks."""
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import zlib
 from collections.abc import Sequence
@@ -20,13 +21,14 @@ from rlx.dtypes import f32, f64
 from rlx.errors import GraphError, ShapeError
 from rlx.ir import Tensor
 from rlx.ops.pytree import unflatten
+from rlx.ops.scatter import rows_added
 from rlx.packed import PackedArray
 from rlx.ranks.collect import Group
 from rlx.ranks.mesh import Mesh, ranks_along
 from rlx.runtime.array import Array
 from rlx.train.leaves import Leaves, taken_apart
 
-BUCKET_BYTES = 80 << 20  # limit on the gradients that one collective takes
+BUCKET_BYTES, LAST_BYTES = 80 << 20, 10 << 20  # limits on the gradients that one collective takes, and the last one
 
 
 class Ranks(NamedTuple):
@@ -109,43 +111,89 @@ def share_of(ranks: Ranks | None, batch: Leaves, leaves: Sequence[Any]) -> Share
     return Share(types, own, weight, card)
 
 
-def mean_gradients(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> list[Tensor]:
-    """The mean of each gradient over the ranks. Gradients are summed in buckets, in the order in which the backward
-    pass computes them, so that the sums can begin while it goes on."""
-    means: list[Tensor] = list(slopes)
+class _Parts(NamedTuple):
+    """What ranks exchange of a gradient: an array that they sum, and rows with their indices along its first axis,
+    which each rank adds to that sum."""
+
+    whole: Tensor | None
+    indices: Tensor | None = None
+    rows: Tensor | None = None
+
+
+def _parts(ranks: Ranks, x: Tensor, weight: float) -> _Parts:
+    narrow = halves_of(x, weight)
     # Over n ranks an all-reduce in f32 moves 2(n - 1)/n times its bytes, a gather of the halves (n - 1)/2 times these.
-    sent = [halves_of(x, weight) if ranks.size < 4 else x for x in slopes]
+    found = rows_added(narrow) if weight == 1.0 else None
+    if found is not None and ranks.size * found[2].type.nbytes < narrow.type.nbytes:
+        rest, indices, rows = found
+        return _Parts(rest if rest is None or ranks.size < 4 else ops.cast(rest, x.dtype), indices, rows)
+    return _Parts(narrow if ranks.size < 4 else x)
+
+
+class Means(NamedTuple):
+    """The means of gradients, and tensors which are finite where all the means are: halves, as far as these moved,
+    which are read in place of the wider means."""
+
+    slopes: list[Tensor]
+    tested: list[Tensor]
+
+
+def mean_gradients(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> Means:
+    """The mean of each gradient over the ranks. Gradients are summed in buckets, in the order in which the backward
+    pass computes them, so that the sums can begin while it goes on. Of an embedding the rows of the tokens are
+    gathered, last: if its table is the head too, the head's gradient is known first and its sum need not wait."""
+    parts = [_parts(ranks, x, weight) for x in slopes]
+    indices = [None if p.indices is None else ops.all_gather(p.indices, ranks.axis) for p in parts]
+    means: list[Tensor | None] = [None] * len(slopes)
+    tested: list[Tensor] = []
+    there = [(i, p.whole) for i, p in enumerate(parts) if p.whole is not None]
+    sent = [x for _, x in there]
     for bucket in buckets(sent):
-        if sent[bucket[0]] is slopes[bucket[0]]:
-            parts = [_mean(ranks, joined([slopes[i] for i in bucket]), weight)]
-        else:  # summed in f32: the halves are exact in it, so the error is that of an all-reduce in f32
-            whole = ops.all_gather(joined([sent[i] for i in bucket]), ranks.axis)
-            size = whole.size // ranks.size
-            parts = [whole[r * size : (r + 1) * size] for r in range(ranks.size)]
+        table = joined([sent[k] for k in bucket])
+        moved = table.dtype != slopes[there[bucket[0]][0]].dtype
+        every = ops.all_gather(table, ranks.axis) if moved else _mean(ranks, table, weight)
+        tested.append(every)
         at = 0
-        for i in bucket:
-            x = slopes[i]
-            own = [ops.cast(part[at : at + x.size], x.dtype) for part in parts]
-            total = functools.reduce(operator.add, own)
-            total = total if len(own) == 1 else total / float(ranks.size)
-            means[i] = ops.reshape(total, x.shape)
-            at += x.size
-    return means
+        for k in bucket:
+            x, size = slopes[there[k][0]], sent[k].size
+            terms = [ops.reshape(every[s : s + size], x.shape) for s in range(at, every.size, table.size)]
+            means[there[k][0]] = mean_of([ops.cast(t, x.dtype) for t in terms])
+            at += size
+    for i, (x, part, where) in enumerate(zip(slopes, parts, indices, strict=True)):
+        if part.rows is not None and where is not None:
+            rows = ops.cast(ops.all_gather(part.rows, ranks.axis), x.dtype) / float(ranks.size)
+            base = means[i]
+            mean = ops.segment_sum(rows, where, x.shape[0]) if base is None else ops.scatter_add(base, where, rows)
+            means[i] = mean
+            tested.append(mean)
+    return Means([x for x in means if x is not None], tested)
+
+
+def mean_of(arrays: Sequence[Tensor]) -> Tensor:
+    """The mean of arrays in f32 that hold halves. It is finite where they are, since they are first divided by a power
+    of two, which changes no bit of the mean."""
+    if len(arrays) == 1:
+        return arrays[0]
+    power = 2.0 ** math.ceil(math.log2(len(arrays)))
+    total = functools.reduce(operator.add, [x / power for x in arrays])
+    return total if power == len(arrays) else total / (len(arrays) / power)
 
 
 def buckets(tensors: Sequence[Tensor]) -> list[list[int]]:
     """The indices of tensors in the order in which they are computed, in groups of one dtype and of at most
-    BUCKET_BYTES (or of one larger tensor)."""
+    BUCKET_BYTES (or of one larger tensor). The last group has at most LAST_BYTES, since no work hides its sum, and each
+    one before it at most twice the limit of the next."""
     order = _order(tensors)
     groups: list[list[int]] = []
-    for i in sorted(range(len(tensors)), key=order.__getitem__):
-        group = groups[-1] if groups else []
-        room = BUCKET_BYTES - sum(tensors[j].type.nbytes for j in group)
-        if group and tensors[group[0]].dtype == tensors[i].dtype and tensors[i].type.nbytes <= room:
-            group.append(i)
-        else:
-            groups.append([i])
-    return groups
+    room, limit = 0, LAST_BYTES // 2
+    for i in sorted(range(len(tensors)), key=order.__getitem__)[::-1]:
+        nbytes = tensors[i].type.nbytes
+        if not groups or tensors[groups[-1][-1]].dtype != tensors[i].dtype or nbytes > room:
+            groups.append([])
+            room = limit = min(2 * limit, BUCKET_BYTES)
+        groups[-1].append(i)
+        room -= nbytes
+    return [group[::-1] for group in groups[::-1]]
 
 
 def _order(tensors: Sequence[Tensor]) -> list[int]:

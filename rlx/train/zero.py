@@ -7,8 +7,6 @@ ranks, with ZeRO or without. Follows Rajbhandari et al., 2020."""
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +19,7 @@ from rlx.ir import Tensor, TensorType
 from rlx.optim import Optimizer
 from rlx.ranks.place import PLACE
 from rlx.train.leaves import Leaves, taken_apart
-from rlx.train.ranks import Ranks, buckets, halves_of, joined, weighted
+from rlx.train.ranks import Means, Ranks, buckets, halves_of, joined, mean_of, weighted
 
 Array = npt.NDArray[Any]
 
@@ -103,30 +101,33 @@ def _by_rank(ranks: Ranks, tensors: Sequence[Tensor]) -> Tensor:
 
 
 def own_parts(ranks: Ranks, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """This rank's part of each tensor."""
-    place = ops.axis_index(ranks.axis)
+    """This rank's part of each tensor, where it lies."""
+    start = ops.stack([ops.axis_index(ranks.axis), 0])
     filled = [_filled(ranks, x) for x in tensors]
-    return [ops.dynamic_slice(x, [place * (x.size // ranks.size)], (x.size // ranks.size,)) for x in filled]
+    tables = [ops.reshape(x, (ranks.size, x.size // ranks.size)) for x in filled]
+    return [ops.reshape(ops.dynamic_slice(x, start, (1, x.shape[1])), (-1,)) for x in tables]
 
 
-def scattered_means(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> list[Tensor]:
+def scattered_means(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> Means:
     """This rank's part of the mean over the ranks of each gradient, summed in buckets as by `mean_gradients`."""
     parts: list[Tensor] = list(slopes)
+    tested: list[Tensor] = []
     sent = [halves_of(x, weight) for x in slopes]
     for bucket in buckets(sent):
         table = _by_rank(ranks, [sent[i] for i in bucket])
-        if sent[bucket[0]] is slopes[bucket[0]]:
-            mean = ops.reduce_scatter(weighted(table, weight), ranks.axis, op="mean")
+        moved = sent[bucket[0]] is not slopes[bucket[0]]
+        if moved:
+            every = ops.all_to_all(table, ranks.axis, 0, 0)
         else:
-            each, size = ops.all_to_all(table, ranks.axis, 0, 0), table.size // ranks.size
-            wide = [ops.cast(each[r * size : (r + 1) * size], slopes[bucket[0]].dtype) for r in range(ranks.size)]
-            mean = functools.reduce(operator.add, wide) / float(ranks.size)
-        at = 0
+            every = ops.reduce_scatter(weighted(table, weight), ranks.axis, op="mean")
+        tested.append(every)
+        at, size = 0, table.size // ranks.size
         for i in bucket:
             length = _length(ranks, slopes[i].size)
-            parts[i] = mean[at : at + length]
+            terms = [every[s : s + length] for s in range(at, every.size, size)]
+            parts[i] = mean_of([ops.cast(t, slopes[i].dtype) for t in terms])
             at += length
-    return parts
+    return Means(parts, tested)
 
 
 def gathered(ranks: Ranks, parts: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
@@ -135,11 +136,11 @@ def gathered(ranks: Ranks, parts: Sequence[Tensor], like: Sequence[Tensor]) -> l
     whole: list[Tensor] = list(parts)
     for bucket in buckets(parts):
         table = joined([parts[i] for i in bucket])
-        PLACE.spoils = True
+        before, PLACE.spoils = PLACE.spoils, True
         try:
             every = ops.all_gather(table, ranks.axis)
         finally:
-            PLACE.spoils = False
+            PLACE.spoils = before
         at = 0
         for i in bucket:
             starts = range(at, every.size, table.size)

@@ -6,8 +6,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,33 @@ def test_models_of_other_tasks_are_refused_first(tmp_path: Path) -> None:
     for call in (bulk.generate, bulk.classify):
         with pytest.raises(RlxError, match="is an encoder of sentences; expected a"):
             call("data.parquet", encoder)
+
+
+def test_a_cluster_that_runs_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray refuses a number of CPUs beside RAY_ADDRESS, or where `ray start` was called."""
+    asked: list[dict[str, Any]] = []
+
+    def init(**options: Any) -> None:
+        asked.append(options)
+        if "num_cpus" in options:
+            raise ValueError("When connecting to an existing cluster, num_cpus and num_gpus must not be provided.")
+
+    fake = SimpleNamespace(init=init, is_initialized=lambda: False, data=None)
+    for name in ("ray", "ray.data"):
+        monkeypatch.setitem(sys.modules, name, fake)
+    assert bulk._ray(4) is fake
+    assert [options.get("num_cpus") for options in asked] == [5, None]
+
+
+def test_an_actors_threads_are_on_one_machine() -> None:
+    nodes = [{"Alive": alive, "Resources": {"CPU": 3.0, "GPU": 1.0}} for alive in (True, True, True, True, False)]
+    cluster = SimpleNamespace(cluster_resources=lambda: {"CPU": 12.0, "GPU": 4.0}, nodes=lambda: nodes)
+    assert bulk._placed("embed", cluster, "cpu", None, 2)["size"] == 4
+    assert bulk._placed("embed", cluster, "cpu", None, None)["size"] == 11
+    assert bulk._placed("embed", cluster, "auto", None, None) == {"size": 4, "device": "cuda", "num_gpus": 1,
+                                                                 "threads": None}  # fmt: skip
+    with pytest.raises(DeviceUnavailable, match="5 actors of 2 CPUs, beside one that reads"):
+        bulk._placed("embed", cluster, "cpu", 5, 2)
 
 
 @pytest.fixture(scope="module")

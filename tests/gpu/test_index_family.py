@@ -191,6 +191,24 @@ def test_a_cache_is_updated_where_it_lies(session: rlx.Session) -> None:
     np.testing.assert_array_equal(cached, want)
 
 
+def test_a_window_whose_start_is_known_needs_no_launch(session: rlx.Session) -> None:
+    """Its start is clamped there too; a window of several rows that are not whole is none."""
+    x = np.arange(96, dtype=np.float32).reshape(6, 4, 4)
+    for starts, sizes, view in (
+        ((1, 0, 0), (2, 4, 4), True), ((9, -1, 0), (2, 4, 4), True), ((2, 5, 0), (1, 2, 4), True),
+        ((2, 1, 1), (1, 2, 2), False),
+    ):  # fmt: skip
+        graph = Graph("window")
+        window = rlx.dynamic_slice(graph.input("x", x.shape, "f32") * 2.0, starts, sizes)
+        graph.output("y", window + 1.0)
+        first = [min(max(s, 0), n - k) for s, n, k in zip(starts, x.shape, sizes, strict=True)]
+        want = x[tuple(slice(s, s + k) for s, k in zip(first, sizes, strict=True))] * 2 + 1
+        with session.compile(graph) as compiled:
+            np.testing.assert_array_equal(compiled.run({"x": x})["y"], want)
+            how = [d.how for d in compiled.executable.dispatch if d.op == "dynamic_slice"]
+        assert (how == ["alias"]) == view
+
+
 def test_without_64_bit_integers() -> None:
     """i64 indices are read as two words; only scatters and one_hot, which compute with them, go to the host then."""
     load_rules()

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+import rlx
 from rlx.driver import MemoryPlan
 from rlx.driver.memory.plan import ALIGNMENT, LiveRange
 from rlx.driver.memory.planner import packing, plan, plan_bump, plan_reuse, storage
@@ -384,3 +385,24 @@ def test_transformers_reach_the_bound(shape: tuple[int, ...]) -> None:
     made: MemoryPlan = plan_reuse(transformer(*shape))
     assert made.overhead <= 1.01
     assert made.arena_bytes < made.no_reuse_bytes / 5
+
+
+def test_parts_that_are_all_read_later_stay_where_they_are() -> None:
+    """Together they are the whole storage, which their copies would only double; but for the last ones, for which all
+    of it would have to stay."""
+    g = Graph("parts")
+    whole = g.input("x", (512, 512), "f32") * 2.0
+    parts = [rlx.reshape(whole[32 * i : 32 * i + 32], (16, 1024)) for i in range(16)]
+    total = rlx.sum(whole)
+    for i, part in enumerate(parts):
+        g.output(f"y{i}", part * total)
+    made = plan(g)
+    assert sum(is_alias(part.node, made) for part in parts) == 13
+
+
+def test_a_small_part_that_is_read_later_is_copied() -> None:
+    g = Graph("part")
+    whole = g.input("x", (512, 512), "f32") * 2.0
+    part = whole[:32]
+    g.output("y", part * rlx.sum(whole))
+    assert not is_alias(part.node, plan(g))

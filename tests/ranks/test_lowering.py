@@ -19,12 +19,14 @@ from rlx.backends.gpu.program.executable import lower_graph
 from rlx.backends.gpu.program.steps import Collective, Copy, HostCall
 from rlx.driver import Limits
 from rlx.driver.memory.planner import plan
+from rlx.driver.memory.views import is_alias
 from rlx.errors import RlxError
 from rlx.ir import Graph
 from rlx.ir.graph import TRACING
 from rlx.passes import optimize
 from rlx.ranks.place import PLACE
-from rlx.train.ranks import buckets
+from rlx.train.ranks import Ranks, buckets
+from rlx.train.zero import own_parts
 
 
 @contextmanager
@@ -84,6 +86,19 @@ def test_a_step_that_reads_a_sum_waits_for_it(mesh: rlx.Mesh) -> None:
     assert place_barriers(steps) == {1, 2, 3}
 
 
+def test_a_ranks_parts_are_read_where_they_lie(mesh: rlx.Mesh) -> None:
+    """Where a window begins that follows from the rank's own place is known when the program is planned."""
+    with traced(mesh, 1) as g:
+        xs = [g.input(f"x{i}", (6, 4 + 4 * i), "f32") for i in range(4)]
+        for i, part in enumerate(own_parts(Ranks(mesh, "r"), xs)):
+            g.output(f"y{i}", part * 2.0)
+    made = plan(g)
+    for x, window in zip(xs, (n for n in g.nodes if n.op.name == "dynamic_slice"), strict=True):
+        assert is_alias(window, made)
+        assert made.slots[window.output.id].offset == made.slots[x.id].offset + x.type.nbytes // 2
+    assert not any("slice" in s.label for s in lowered(g, lambda node: True))
+
+
 def test_gradients_are_summed_while_others_are_computed(mesh: rlx.Mesh) -> None:
     """Sums keep their order, which is that of all ranks."""
     with traced(mesh, 0) as g:
@@ -111,6 +126,16 @@ def test_buckets_are_in_the_order_of_the_backward_pass() -> None:
     half = rlx.cast(last, "bf16")
     tensors = [last / 3.0, second * 2.0, half, first * 2.0, rlx.reshape(third, (2, 256))]
     assert buckets(tensors) == [[3, 1, 4, 0], [2]]
+
+
+def test_the_last_buckets_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No work hides the sum of the last one."""
+    for name, limit in (("BUCKET_BYTES", 4 << 20), ("LAST_BYTES", 1 << 20)):
+        monkeypatch.setattr(f"rlx.train.ranks.{name}", limit)
+    g = Graph("gradients")
+    x = g.input("x", (512, 512), "f32")
+    tensors = [x := x @ x for _ in range(9)]
+    assert buckets(tensors) == [[0, 1], [2, 3, 4, 5], [6, 7], [8]]
 
 
 class Calls:

@@ -117,6 +117,55 @@ def test_gradients_that_are_halves_are_added_in_f32(n: int) -> None:
             np.testing.assert_allclose(parameters[name], start[name] - mean, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("n, dtype", [(2, "bf16"), (4, "bf16"), (3, "f32")])
+def test_tables_of_embeddings_have_the_mean_of_all_ranks_gradients(n: int, dtype: str) -> None:
+    """One that is the head too, one that is not, and an id that ranks share."""
+    mesh = threads(n)
+    rng = np.random.default_rng(0)
+    start = {name: rng.standard_normal((100, 8)).astype(np.float32) for name in ("both", "table")}
+    ids = rng.integers(-100, 100, (12, 2)).astype(np.int32)
+    ids[::3] = 7
+
+    def looked_up(p: Any, ids: Any) -> Any:
+        p = {name: rlx.cast(x, dtype) for name, x in p.items()}
+        x = rlx.embedding(p["both"], ids) * rlx.embedding(p["table"], ids)
+        return rlx.mean(rlx.cast(rlx.tanh(x @ p["both"].T), "f32") ** 2)
+
+    def work() -> Any:
+        run = rlx.training(looked_up, start, optim.sgd(1.0), device="cpu", mesh=mesh)
+        run.step(ids)
+        return run.parameters
+
+    each = [rlx.grad(looked_up, device="cpu")(start, rows) for rows in np.split(ids, n)]
+    for parameters in mesh.run(work):
+        for name, value in start.items():
+            mean = sum(np.asarray(g[name], np.float64) for g in each) / n
+            tolerance = (1e-2 if dtype == "bf16" else 1e-5) * np.abs(mean).max()
+            np.testing.assert_allclose(value - parameters[name], mean, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("n, zero", [(2, 0), (3, 0), (2, 1)])
+def test_a_mean_of_large_halves_does_not_overflow_and_infinity_is_found(n: int, zero: int) -> None:
+    mesh = threads(n)
+
+    def work(value: float) -> Any:
+        run = rlx.training(lambda p, x: rlx.cast(rlx.sum(rlx.cast(p, "bf16") * rlx.cast(x[0], "bf16")), "f32"),
+                           np.zeros(4, np.float32), optim.sgd(1e-38), device="cpu", mesh=mesh, zero=zero)  # fmt: skip
+        x = np.full((n, 4), 3e38, np.float32)
+        x[n - 1, 3] = value
+        return run.step(x)["loss"], run.parameters
+
+    for loss, p in mesh.run(work, 3e38):
+        assert loss == 0.0
+        np.testing.assert_allclose(p, np.full(4, -3.0), rtol=1e-2)
+
+    def fails() -> None:
+        with pytest.raises(NotFinite, match=r"gradients are not finite|its loss is nan"):
+            work(np.inf)
+
+    mesh.run(fails)
+
+
 def test_a_last_batch_that_does_not_divide() -> None:
     mesh = threads(2)
 

@@ -103,10 +103,13 @@ class CudaBackend:
         return self._infos[index]
 
     def open(self, index: int) -> CudaDevice:
-        """The device, opened once a process, and again once it was closed. Raises: DeviceUnavailable."""
+        """The device, opened once a process, and again once it was closed or its work was given up for a lost rank.
+        Raises: DeviceUnavailable."""
         api = load()  # before the lock: it raises after a fork, where the lock may stay held by a lost thread
         with self._lock:
             result = self._opened.get(index)
+            if result is not None and result.gave_up:
+                result.close()
             if result is None or result.closed:
                 count = device_count(api)
                 if not 0 <= index < count:
@@ -264,8 +267,15 @@ class CudaDevice:
         return typed
 
     def lose_ranks(self, text: str) -> None:
-        """Notes that work on the device was aborted because another rank is lost: its results are invalid."""
-        self._why_lost, self._lost = RankLost, text
+        """Notes that work on the device was aborted because another rank is lost: its results are invalid, and so are
+        all values of this device. The GPU itself can be opened again."""
+        self._why_lost = RankLost
+        self._lost = f"{text}; what was on {self.info.id} is void: make sessions, arrays and functions there anew"
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether work was aborted because another rank is lost."""
+        return bool(self._lost) and self._why_lost is RankLost
 
     def waited(self) -> None:
         """To be called after a wait for the device, since a wait also ends if the work was aborted.
@@ -664,7 +674,13 @@ class CudaDevice:
         if self.closed or os.getpid() != self.pid:
             return
         with self.lock:
-            if not self._lost:  # nothing of a dead context can be freed, and nothing needs to be
+            if self.gave_up:  # the context is fine, and what was aborted ends
+                self._set_device(self.info.index)
+                self.collectives.wait_for_abort()
+                with Resources() as rest:
+                    rest.callback(self._end)
+                    self.api.runtime.streamSynchronize(self.stream)
+            elif not self._lost:  # nothing of a dead context can be freed, and nothing needs to be
                 with Resources() as rest:
                     rest.callback(self._end)
                     self.synchronize()

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -99,8 +100,9 @@ class Collectives:
         for key, step in firsts.items():
             group = group_of(step.node.attrs)
             group.meet(partial(cards.told, step.node), cards.card(step.node))
-            if key not in self._known:
+            if not group.all_gather(np.array([key in self._known])).all():  # or a rank's device was opened again
                 self._known[key] = self._connected(group)
+                self._peers.pop(key, None)
             if key not in self._peers and any(_key(s) == key and Peers.takes(s) for s in collectives):
                 self._peers[key] = connected(self._device, group)
 
@@ -214,21 +216,29 @@ class Collectives:
         """Marks the device's work as lost if a kernel has given up waiting for another rank."""
         for peers in tuple(self._peers.values()):
             if peers is not None and (text := peers.failure):
-                self._device.lose_ranks(text)
+                self._abort(text)
 
     def _abort(self, text: str) -> None:
         self._device.lose_ranks(text)
         for peers in tuple(self._peers.values()):
             if peers is not None:
                 peers.abort()
-        for communicator in tuple(self._known.values()):
-            communicator.abort()
+        self._end("abort")
+
+    def wait_for_abort(self) -> None:
+        """Returns when the watch, which has seen that ranks are lost or will, has aborted what waits for them."""
+        if self._watch is not None:
+            self._watch.join()
 
     def close(self) -> None:
         """Frees the communicators. Requires: the graphs with calls of them are destroyed."""
-        known, self._known = self._known, {}
-        for communicator in known.values():
-            communicator.destroy()
+        self._end("destroy")
+
+    def _end(self, how: str) -> None:
+        """Ends each communicator once, though several threads may call."""
+        with suppress(KeyError):
+            while True:
+                getattr(self._known.popitem()[1], how)()
 
 
 class _Bound(NamedTuple):

@@ -12,7 +12,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import graph_of
 from rlx.ir.types import as_items, as_shape
-from rlx.ops import batching
+from rlx.ops import batching, views
 from rlx.ops.base import TensorLike, cast_to, check_inputs, tensors
 from rlx.ops.index.gather import check_indices, index_tensor
 from rlx.ops.numeric import Array
@@ -94,7 +94,7 @@ def _update_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor |
 
 register(
     Op("dynamic_slice", "index", _slice_infer, _slice, "the loop of XLA DynamicSlice", _slice_vjp,
-       kernel="dynamic_slice", moves_data=True, batch=batching.dynamic)
+       kernel="dynamic_slice", moves_data=True, view=views.window, batch=batching.dynamic)
 )  # fmt: skip
 register(
     Op("dynamic_update_slice", "index", _update_infer, _update, "the loop of XLA DynamicUpdateSlice", _update_vjp,

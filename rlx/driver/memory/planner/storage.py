@@ -6,7 +6,7 @@ it. Packing (`packing.py`) then gives each storage in the arena an offset.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Flag
 
 from rlx.driver.memory.plan import LiveRange, Slot
@@ -107,11 +107,12 @@ def lay_out(
     donated = donations(graph) if Sharing.IN_PLACE in sharing else {}
     safe_from = after_last_failure(graph) if failsafe else 0
     uses = last_uses(graph)
+    views = _views(graph, live_ranges) if Sharing.VIEWS in sharing else {}
     updated = {name for name, t in graph.updates.items() if t is not graph.states[name]}
     _check_results(graph, updated)
     for i, node in enumerate(graph.nodes):
         offset = view_offset(node) if Sharing.VIEWS in sharing else None
-        if offset is not None and _may_view(graph, node, offset, layout, live_ranges, updated, donated):
+        if offset is not None and _may_view(graph, node, offset, layout, views, live_ranges, updated, donated):
             _join(layout, node.inputs[0], node.outputs[0], offset, live_ranges)
             _note_renewed(graph, node.outputs[0], layout)
             continue
@@ -242,6 +243,7 @@ def _may_view(
     node: Node,
     offset: int,
     layout: Layout,
+    views: Mapping[int, Sequence[tuple[int, int]]],
     live_ranges: Mapping[int, LiveRange],
     updated: set[str],
     donated: Mapping[int, Tensor],
@@ -256,9 +258,25 @@ def _may_view(
             return False
     if (base + offset) % VIEW_ALIGNMENT:
         return False
-    # A view keeps the whole storage alive. If it is a small part that outlives the rest, a copy is cheaper, unless the
-    # whole storage is small.
-    return life.last <= storage.last or t.type.nbytes * 4 >= storage.nbytes or storage.nbytes <= SMALL_BYTES
+    # A view keeps the whole storage alive. If the views that outlive the rest are a small part of it, copies are
+    # cheaper, unless the whole storage is small.
+    if life.last <= storage.last or storage.nbytes <= SMALL_BYTES:
+        return True
+    root = node.inputs[0].id
+    while root in layout.alias_of:
+        root = layout.alias_of[root]
+    return sum(nbytes for nbytes, last in views.get(root, ()) if last > storage.last) * 4 >= storage.nbytes
+
+
+def _views(graph: Graph, live_ranges: Mapping[int, LiveRange]) -> dict[int, list[tuple[int, int]]]:
+    """The bytes of each possible view, and the last use of it and of its own views, by the tensor whose view it is."""
+    views: dict[int, list[tuple[int, int]]] = {}
+    for node in reversed(graph.nodes):
+        if view_offset(node) is not None:
+            t = node.outputs[0]
+            last = max([live_ranges[t.id].last, *(inner for _, inner in views.get(t.id, ()))])
+            views.setdefault(node.inputs[0].id, []).append((t.type.nbytes, last))
+    return views
 
 
 def _in_place_input(node: Node, step: int, t: Tensor, layout: Layout, taken: set[int]) -> Tensor | None:
