@@ -16,9 +16,10 @@ from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
 from rlx.backends.gpu.program.steps import Language
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
+from rlx.errors import RlxError
 from rlx.packed.codebooks import TABLES
 
-Algorithm = Literal["rows", "vector", "line", "digits", "few", "direct", "mma", "matrix", "tiles"]
+Algorithm = Literal["rows", "vector", "line", "digits", "few", "direct", "mma", "panel", "matrix", "tiles"]
 ROWS = (1, 4, 16)  # rows of x that a workgroup of packed_rows multiplies
 COLUMNS = (8, 16, 32)  # rows of x per workgroup in packed_mma; half as many if an element of x is two halves
 _MAX_VECTOR_ROWS = 2  # packed_vector, which reads the weight anew for each row, is preferred up to this many rows
@@ -142,6 +143,21 @@ class PackedDirect:
 
 
 @dataclass(frozen=True, slots=True)
+class PackedPanel:
+    """Matrix instructions in f16 beside all rows of x in shared memory, of which there is room for `held`. `parts`
+    subgroups share 32 packed rows, and `split` workgroups the sum over k; chunks are loaded `stages` steps ahead. A
+    multiprocessor holds `resident` workgroups."""
+
+    algorithm: ClassVar[Algorithm] = "panel"
+    cost: Cost
+    held: int
+    parts: int
+    split: int
+    stages: int
+    resident: int
+
+
+@dataclass(frozen=True, slots=True)
 class PackedMatrix:
     """Matrix instructions in f16 that also work where the element layout of matrices is unspecified: `parts` of four
     subgroups share 16 times `tall` packed rows and multiply them by `rows` rows of x (half as many if a row is the sum
@@ -166,8 +182,8 @@ class DecodedTiles:
 
 
 PackedCandidate = (
-    PackedRows | PackedVector | PackedLine | PackedDigits | PackedFew | PackedDirect | PackedMma | PackedMatrix
-    | DecodedTiles
+    PackedRows | PackedVector | PackedLine | PackedDigits | PackedFew | PackedDirect | PackedMma | PackedPanel
+    | PackedMatrix | DecodedTiles
 )
 
 
@@ -183,6 +199,8 @@ class Forced:
     across: int | None = None
     slab: int | None = None
     limbs: bool | None = None
+    split: int | None = None
+    stages: int | None = None
 
 
 forced = Overrides(Forced())
@@ -193,6 +211,9 @@ def choose_packed(target: Target, problem: PackedProblem) -> PackedCandidate:
     """The candidate that computes a product with a packed weight."""
     kernels, wish = candidates(target, problem), forced()
     kernels = [_resized(c, wish) for c in narrowed(kernels, algorithm=wish.algorithm)]
+    kernels = [c for c in kernels if not isinstance(c, PackedPanel) or _panel_sized(target, problem, c) == c]
+    if not kernels:
+        raise RlxError(f"no kernel of the sizes that are forced ({wish}) multiplies {problem}")
     return target.choose(problem, kernels)
 
 
@@ -219,6 +240,7 @@ def candidates(target: Target, problem: PackedProblem) -> list[PackedCandidate]:
     suits = suits and p.q.family not in TABLES
     if p.units and p.wide_rows and (p.eights or terms == 2) and suits and target.shared_bytes >= _RING:
         kernels += [c(target, p, kind, terms) for c in (_mma, _direct) if p.units % 8 == 0]
+        kernels += _panel(target, p)
     return kernels + _matrix(target, p)
 
 
@@ -366,6 +388,34 @@ def _mma(target: Target, p: PackedProblem, kind: DType, terms: int) -> PackedMma
     return PackedMma((cost,), kind, columns, terms, parts, tiles, resident)
 
 
+def panel_bytes(k: int, c: PackedPanel) -> int:
+    """The shared memory of packed_panel: x, its sums, quants, scales."""
+    steps, columns = k // 256 // c.split, 8 if c.held <= 8 else 16
+    return 16 * (c.held * (steps * 32 + 4) + steps * 2 * columns + c.stages * 2048 + 832) + 16
+
+
+def _panel(target: Target, p: PackedProblem) -> list[PackedPanel]:
+    """The "panel" kernel."""
+    if p.q.name not in ("q4_k", "q8_0") or p.x != f16 or p.m > 16 or p.grouped or p.k % 1024 or not p.k:
+        return []
+    held = next(h for h in (1, 4, 8, 16) if p.m <= h)
+    return [c for c in [_panel_sized(target, p, PackedPanel((9,), held, 2, 1, 3, 1))] if c is not None]
+
+
+def _panel_sized(target: Target, p: PackedProblem, c: PackedPanel) -> PackedPanel | None:
+    """The candidate, with fewer rows where n asks for it, and more parts of k and fewer stages where shared memory
+    does; None if nothing fits."""
+    steps = p.k // 256
+    for parts in (c.parts, 4, 8):
+        for split in (c.split, 2, 4, 7, 8):
+            for stages in (c.stages, 2):
+                sized = replace(c, parts=parts, split=split, stages=stages)
+                whole = p.n % (256 // parts) == 0 and steps % split == 0 and steps // split >= parts
+                if whole and split >= c.split and panel_bytes(p.k, sized) <= target.shared_bytes // c.resident:
+                    return sized
+    return None
+
+
 def _high_words(q: DType) -> bool:
     """Whether a chunk has so many high-bit words or scales that a subgroup takes only 16 rows."""
     return q.name in ("q2_k", "q3_k", "q5_k", "q6_k")
@@ -384,6 +434,9 @@ def _resized(c: PackedCandidate, wish: Forced) -> PackedCandidate:
         return replace(resized, slab=math.ceil(resized.slab / (32 * resized.parts)) * 32 * resized.parts)
     if isinstance(c, PackedLine):
         wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high", "resident", "limbs")}
+        return replace(c, **{name: size for name, size in wanted.items() if size is not None})
+    if isinstance(c, PackedPanel):
+        wanted = {name: getattr(wish, name) for name in ("parts", "split", "stages", "resident")}
         return replace(c, **{name: size for name, size in wanted.items() if size is not None})
     if isinstance(c, PackedMatrix) and wish.parts is not None:
         return replace(c, parts=wish.parts)
