@@ -374,6 +374,50 @@ def test_quants_straight_from_memory(name: str, m: int, dtype: str, parts: int, 
 
 @on_host
 @pytest.mark.usefixtures("matrices")
+@pytest.mark.parametrize(
+    "name, m, n, blocks, dtype, parts, split",
+    [
+        ("q4_k", 4, 128, 4, "f16", 2, 1), ("q4_k", 11, 64, 8, "f16", 4, 2), ("q4_k", 1, 32, 28, "bf16", 8, 1),
+        ("q4_k", 16, 64, 8, "bf16", 4, 2), ("q8_0", 3, 128, 32, "bf16", 2, 1), ("q8_0", 16, 64, 64, "f16", 4, 2),
+    ],
+)  # fmt: skip
+def test_all_rows_of_x_in_shared_memory(
+    name: str, m: int, n: int, blocks: int, dtype: str, parts: int, split: int
+) -> None:
+    words = {"algorithm": "panel", "parts": parts, "split": split, "stages": 2}
+    product(name, m, n, blocks, dtype, "cuda", **words)
+
+
+@on_host
+@pytest.mark.usefixtures("matrices")
+@pytest.mark.parametrize("name, dtype", [("q4_k", f16), ("q4_k", bf16), ("q8_0", f16), ("q8_0", bf16)])
+def test_infinity_beside_all_rows_of_x(name: str, dtype: rlx.DType) -> None:
+    q = packed(name, 32, 8192 // PACKED[name].storage.elements)
+    x = np.random.default_rng(4).standard_normal((3, q.shape[1])).astype(dtype.np)
+    x[1, 7], x[2, 9] = np.inf, np.nan
+    with forcing(algorithm="panel", parts=8, stages=2):
+        got = run("packed_matmul", q, x, backend="cuda", transpose_q=True)
+    got = got.astype(np.float32)
+    assert np.isfinite(got[0]).all() and np.isnan(got[2]).all()
+    w = q.dequantize()[:, 7]
+    np.testing.assert_array_equal(got[1], np.where(w == 0, np.nan, np.sign(w) * np.inf))
+
+
+@on_host
+@pytest.mark.usefixtures("matrices")
+def test_barriers_around_all_rows_of_x() -> None:
+    """With steps for all subgroups, and for some of them alone."""
+    words = {"algorithm": "panel", "parts": 4, "split": 1, "stages": 2}
+
+    def multiplied() -> None:
+        for blocks in (8, 4):
+            product("q4_k", 2, 64, blocks, "f16", "cuda", **words)
+
+    every_barrier_is_missed("packed_panel.h", multiplied)
+
+
+@on_host
+@pytest.mark.usefixtures("matrices")
 @pytest.mark.parametrize("algorithm, m", [("mma", 9), ("direct", 3)])
 def test_barriers_of_matrix_instructions(algorithm: str, m: int) -> None:
     words = {"algorithm": algorithm, "parts": 2, "tiles": 2}

@@ -144,7 +144,7 @@ class PackedDirect:
 
 @dataclass(frozen=True, slots=True)
 class PackedPanel:
-    """Matrix instructions in f16 beside all rows of x in shared memory, of which there is room for `held`. `parts`
+    """Matrix instructions beside all rows of x in shared memory, of which there is room for `held`. `parts`
     subgroups share 32 packed rows, and `split` workgroups the sum over k; chunks are loaded `stages` steps ahead. A
     multiprocessor holds `resident` workgroups."""
 
@@ -388,15 +388,16 @@ def _mma(target: Target, p: PackedProblem, kind: DType, terms: int) -> PackedMma
     return PackedMma((cost,), kind, columns, terms, parts, tiles, resident)
 
 
-def panel_bytes(k: int, c: PackedPanel) -> int:
-    """The shared memory of packed_panel: x, its sums, quants, scales."""
-    steps, columns = k // 256 // c.split, 8 if c.held <= 8 else 16
-    return 16 * (c.held * (steps * 32 + 4) + steps * 2 * columns + c.stages * 2048 + 832) + 16
+def panel_bytes(p: PackedProblem, c: PackedPanel) -> int:
+    """The shared memory of packed_panel: x, its sums, quants, scales, and some words more."""
+    steps, columns = p.k // 256 // c.split, 8 if c.held <= 8 else 16
+    pieces = 2 if p.x == f16 else 3 if p.q.family == "q4_k" else 0
+    return 16 * (c.held * (steps * 32 + 4) + steps * pieces * columns + c.stages * 2048 + 832) + 256
 
 
 def _panel(target: Target, p: PackedProblem) -> list[PackedPanel]:
     """The "panel" kernel."""
-    if p.q.name not in ("q4_k", "q8_0") or p.x != f16 or p.m > 16 or p.grouped or p.k % 1024 or not p.k:
+    if p.q.name not in ("q4_k", "q8_0") or p.x == f32 or p.m > 16 or p.grouped or p.k % 1024 or not p.k:
         return []
     held = next(h for h in (1, 4, 8, 16) if p.m <= h)
     return [c for c in [_panel_sized(target, p, PackedPanel((9,), held, 2, 1, 3, 1))] if c is not None]
@@ -410,8 +411,8 @@ def _panel_sized(target: Target, p: PackedProblem, c: PackedPanel) -> PackedPane
         for split in (c.split, 2, 4, 7, 8):
             for stages in (c.stages, 2):
                 sized = replace(c, parts=parts, split=split, stages=stages)
-                whole = p.n % (256 // parts) == 0 and steps % split == 0 and steps // split >= parts
-                if whole and split >= c.split and panel_bytes(p.k, sized) <= target.shared_bytes // c.resident:
+                whole = p.n % (256 // parts) == 0 and steps % split == 0 and steps // split % parts == 0
+                if whole and split >= c.split and panel_bytes(p, sized) <= target.shared_bytes // c.resident:
                     return sized
     return None
 

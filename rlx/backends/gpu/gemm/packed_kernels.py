@@ -237,10 +237,10 @@ PACKED_DIRECT = declare(
 PACKED_PANEL = declare(
     KernelDecl(
         "packed_panel",
-        about="y (m, n) = x (m, BLOCKS * BLOCK) times the transposed packed rows of q, for few rows of x in halves.",
+        about="y (m, n) = x (m, BLOCKS * BLOCK) times the transposed packed rows of q, for few rows of x.",
         grid="SPLIT groups of 256 for each 256 / PARTS rows of q",
         args=(*reads(x="T", q="u32"), *writes(y="T"), *updates(partial="f32", counters="u32"), *uints("m", "n")),
-        variants={"T": ("f16",), "COLS": ("8", "16")},
+        variants={"T": ("f16", "bf16"), "COLS": ("8", "16")},
         constants={
             **_CONSTANTS, "HELD": 4, "PARTS": 2, "SPLIT": 1, "STAGES": 2, "RESIDENT": 1, "EARLY": False, "BLOCKS": 2,
             "PITCH": 36,
@@ -250,6 +250,7 @@ PACKED_PANEL = declare(
             for name, held, parts, split, stages, blocks in (
                 ("q4_k", 4, 2, 1, 3, 16), ("q4_k", 16, 2, 2, 2, 16), ("q8_0", 8, 8, 1, 3, 128))
         ),
+        threads=512,
         headers=("mma",),
         resident="RESIDENT",
         begins=True,

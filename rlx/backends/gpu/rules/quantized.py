@@ -178,7 +178,7 @@ def _product(ctx: Lowering, node: Node, w: Weight, m: int, each: int) -> None:
         )
         args = [x, w.ref, ctx.ref(y), m, n, w.blocks, w.pitch]
     elif isinstance(chosen, PackedPanel):
-        _panel_launch(ctx, chosen, x, w, m, ctx.ref(y), never_written(node.inputs[1]))
+        _panel_launch(ctx, chosen, stored, x, w, m, ctx.ref(y), never_written(node.inputs[1]))
         return
     elif isinstance(chosen, PackedMatrix):
         rows, columns = chosen.rows // chosen.terms, 64 * chosen.tall // chosen.parts
@@ -215,10 +215,12 @@ def _product(ctx: Lowering, node: Node, w: Weight, m: int, each: int) -> None:
     ctx.launch(kernel, ctx.groups(math.ceil(n / columns) * shares), args)
 
 
-def _panel_launch(ctx: Lowering, chosen: PackedPanel, x: Ref, w: Weight, m: int, y: Ref, kept: bool) -> None:
+def _panel_launch(
+    ctx: Lowering, chosen: PackedPanel, stored: DType, x: Ref, w: Weight, m: int, y: Ref, kept: bool
+) -> None:
     """Appends a launch of packed_panel. The last workgroup of several that share a tile of y adds up their sums."""
     kernel = PACKED_PANEL(
-        T=f16.name, COLS="8" if chosen.held <= 8 else "16", **w.constants, HELD=chosen.held, PARTS=chosen.parts,
+        T=stored.name, COLS="8" if chosen.held <= 8 else "16", **w.constants, HELD=chosen.held, PARTS=chosen.parts,
         SPLIT=chosen.split, STAGES=chosen.stages, RESIDENT=chosen.resident, EARLY=kept, BLOCKS=w.blocks, PITCH=w.pitch,
     )  # fmt: skip
     tiles, split = w.rows * chosen.parts // 256, chosen.split
