@@ -53,9 +53,12 @@ SHARED uint last_group;
 SHARED unsigned long long x_copied[CHUNKS];  // barriers that count the threads whose copies of x have come
 
 #ifdef RLX_ON_HOST
-#define X_EXPECTED(c)
+#define X_EXPECTED
 #define X_COMES(c)
-#define X_CAME(c) BARRIER;
+#define X_CAME(c) \
+    {             \
+        BARRIER;  \
+    }
 // An 8 x 8 matrix of 16-bit numbers, a row in four lanes, with rows and columns swapped.
 RLX_FN uint swapped_rows(const uint w) {
     const uint a = RLX_BITS(__shfl_sync(0xffffffffu, RLX_FLOAT(w), LANE % 4u * 8u + LANE / 8u));
@@ -72,7 +75,13 @@ RLX_FN uint swapped_rows(const uint w) {
     }
 #else
 #define X_BARRIER(c) ((uint)__cvta_generic_to_shared(&x_copied[c]))
-#define X_EXPECTED(c) asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(X_BARRIER(c)), "n"(WIDTH) : "memory");
+#define X_EXPECTED                                                                               \
+    if (THREAD == 0u) {                                                                          \
+        UNROLL for (uint c = 0u; c < CHUNKS; c++) {                                              \
+            asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(X_BARRIER(c)), "n"(WIDTH) : "memory"); \
+        }                                                                                        \
+    }                                                                                            \
+    __syncthreads();
 #define X_COMES(c) asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(X_BARRIER(c)) : "memory");
 #define X_CAME(c) wait_for_copies(X_BARRIER(c));
 RLX_FN void wait_for_copies(const uint barrier) {
@@ -180,9 +189,6 @@ RLX_FN void packed_panel_body(PTR(T) x, PTR(u32) q, PTR(T) y, PTR(f32) partial, 
     uint4* q_to = &units[Q_AT + WARP * HIGH * 8u + LANE / 8u * 8u + (LANE % 8u ^ LANE / 8u * 2u)];
     q_from += from * COPIED * 8u;
     KEPT_PTR(q_from)
-    if (THREAD == 0u) {
-        UNROLL for (uint c = 0u; c < CHUNKS; c++) { X_EXPECTED(c) }
-    }
     uint stage = 0u;
     const uint copies = (end - from) * COPIED;
     UNROLL for (uint ahead = 0u; ahead + 1u < STAGES; ahead++) {
@@ -195,7 +201,7 @@ RLX_FN void packed_panel_body(PTR(T) x, PTR(u32) q, PTR(T) y, PTR(f32) partial, 
     uvec4 words = words_of_step(own, at, start + lesser(from + mine, end - 1u));
     Decoded scales;
     if (EARLY) BEGIN;
-    BARRIER;
+    X_EXPECTED
     for (uint c = 0u; c < CHUNKS; c++) {
         for (uint i = THREAD; i < m * (PARTS * 64u); i += WIDTH) {
             const uint row = i / (PARTS * 64u), unit = i / 64u % PARTS * (EACH * 32u) + c * 64u + i % 64u;
