@@ -318,6 +318,11 @@ def matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES | {"coopmat", "bf16_coopmat"})
 
 
+@pytest.fixture
+def much_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}._LIMITS", _LIMITS._replace(dynamic_shared_bytes=227 << 10))
+
+
 def blocks_of(name: str) -> int:
     """So many that rows begin at multiples of 16 bytes and are whole steps of every algorithm."""
     return 16 if PACKED[name].storage.elements < 256 else 8
@@ -375,22 +380,20 @@ def test_quants_straight_from_memory(name: str, m: int, dtype: str, parts: int, 
 @on_host
 @pytest.mark.usefixtures("matrices")
 @pytest.mark.parametrize(
-    "name, m, n, blocks, dtype, parts, split",
+    "name, m, n, blocks, dtype, parts",
     [
-        ("q4_k", 4, 128, 4, "f16", 2, 1), ("q4_k", 11, 64, 8, "f16", 4, 2), ("q4_k", 1, 32, 28, "bf16", 8, 1),
-        ("q4_k", 16, 64, 8, "bf16", 4, 2), ("q8_0", 3, 128, 32, "bf16", 2, 1), ("q8_0", 16, 64, 64, "f16", 4, 2),
+        ("q4_k", 4, 128, 4, "f16", 2), ("q4_k", 11, 64, 4, "f16", 4), ("q4_k", 1, 32, 40, "f16", 8),
+        ("q8_0", 3, 128, 32, "bf16", 2), ("q8_0", 16, 64, 32, "f16", 4), ("q8_0", 9, 128, 32, "bf16", 4),
     ],
 )  # fmt: skip
-def test_all_rows_of_x_in_shared_memory(
-    name: str, m: int, n: int, blocks: int, dtype: str, parts: int, split: int
-) -> None:
-    words = {"algorithm": "panel", "parts": parts, "split": split, "stages": 2}
-    product(name, m, n, blocks, dtype, "cuda", **words)
+@pytest.mark.usefixtures("much_shared_memory")
+def test_all_rows_of_x_in_shared_memory(name: str, m: int, n: int, blocks: int, dtype: str, parts: int) -> None:
+    product(name, m, n, blocks, dtype, "cuda", algorithm="panel", parts=parts, stages=2)
 
 
 @on_host
 @pytest.mark.usefixtures("matrices")
-@pytest.mark.parametrize("name, dtype", [("q4_k", f16), ("q4_k", bf16), ("q8_0", f16), ("q8_0", bf16)])
+@pytest.mark.parametrize("name, dtype", [("q4_k", f16), ("q8_0", f16), ("q8_0", bf16)])
 def test_infinity_beside_all_rows_of_x(name: str, dtype: rlx.DType) -> None:
     q = packed(name, 32, 8192 // PACKED[name].storage.elements)
     x = np.random.default_rng(4).standard_normal((3, q.shape[1])).astype(dtype.np)
@@ -405,10 +408,10 @@ def test_infinity_beside_all_rows_of_x(name: str, dtype: rlx.DType) -> None:
 
 @on_host
 @pytest.mark.usefixtures("matrices")
-def test_barriers_around_all_rows_of_x(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("much_shared_memory")
+def test_barriers_around_all_rows_of_x() -> None:
     """Shared memory keeps what the launch before left there, so that launches have to differ."""
-    monkeypatch.setattr(f"{__name__}._LIMITS", _LIMITS._replace(dynamic_shared_bytes=128 << 10))
-    words = {"algorithm": "panel", "parts": 4, "split": 1, "stages": 2}
+    words = {"algorithm": "panel", "parts": 4, "stages": 2}
 
     def multiplied() -> None:
         for m in (9, 10):

@@ -29,6 +29,8 @@ _MMA_ROWS = {1: 512, 2: 256}
 # Formats that packed_matrix converts to halves with bit masks: those of one byte per element, and all of them.
 _BYTES = frozenset({"q8_0", "int8", "int8_zp", "fp8_e4m3", "fp8_e5m2"})
 _BY_BYTES = _BYTES | {"q4_0", "q4_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "tq2_0"}
+# The least rows of x for which packed_panel is the fastest.
+_PANEL_ROWS = {("q4_k", f16): 2, ("q8_0", f16): 5, ("q8_0", bf16): 9}
 _FLOATS = frozenset({"fp8_e4m3", "fp8_e5m2", *TABLES})  # formats whose quants are not integers
 _LARGE_SHARED_BYTES = 46 << 10  # shared memory that packed_few, or a long slab of packed_vector, needs
 _RING = 96 << 10  # shared memory that packed_mma needs
@@ -144,17 +146,14 @@ class PackedDirect:
 
 @dataclass(frozen=True, slots=True)
 class PackedPanel:
-    """Matrix instructions beside all rows of x in shared memory, of which there is room for `held`. `parts`
-    subgroups share 32 packed rows, and `split` workgroups the sum over k; chunks are loaded `stages` steps ahead. A
-    multiprocessor holds `resident` workgroups."""
+    """Matrix instructions beside all rows of x in shared memory, of which there is room for `held`. `parts` subgroups
+    share 32 packed rows; there is room for the chunks of `stages` steps."""
 
     algorithm: ClassVar[Algorithm] = "panel"
     cost: Cost
     held: int
     parts: int
-    split: int
     stages: int
-    resident: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +198,6 @@ class Forced:
     across: int | None = None
     slab: int | None = None
     limbs: bool | None = None
-    split: int | None = None
     stages: int | None = None
 
 
@@ -211,7 +209,7 @@ def choose_packed(target: Target, problem: PackedProblem) -> PackedCandidate:
     """The candidate that computes a product with a packed weight."""
     kernels, wish = candidates(target, problem), forced()
     kernels = [_resized(c, wish) for c in narrowed(kernels, algorithm=wish.algorithm)]
-    kernels = [c for c in kernels if not isinstance(c, PackedPanel) or _panel_sized(target, problem, c) == c]
+    kernels = [c for c in kernels if not isinstance(c, PackedPanel) or _panel_fits(target, problem, c)]
     if not kernels:
         raise RlxError(f"no kernel of the sizes that are forced ({wish}) multiplies {problem}")
     return target.choose(problem, kernels)
@@ -388,33 +386,26 @@ def _mma(target: Target, p: PackedProblem, kind: DType, terms: int) -> PackedMma
     return PackedMma((cost,), kind, columns, terms, parts, tiles, resident)
 
 
-def panel_bytes(p: PackedProblem, c: PackedPanel) -> int:
-    """The shared memory of packed_panel: x, its sums, quants, scales, and some words more."""
-    steps, columns = p.k // 256 // c.split, 8 if c.held <= 8 else 16
-    pieces = 2 if p.x == f16 else 3 if p.q.family == "q4_k" else 0
-    return 16 * (c.held * (steps * 32 + 4) + steps * pieces * columns + c.stages * 2048 + 832) + 256
-
-
 def _panel(target: Target, p: PackedProblem) -> list[PackedPanel]:
-    """The "panel" kernel."""
-    if p.q.name not in ("q4_k", "q8_0") or p.x == f32 or p.m > 16 or p.grouped or p.k % 1024 or not p.k:
+    """The "panel" kernel, where x fits into shared memory. As measured on an H200, it is the fastest if each workgroup
+    has so many steps that filling shared memory does not count, and if the last wave of workgroups is mostly full."""
+    name = p.q.family
+    if p.grouped or p.m > 16 or p.k % 1024 or not p.k or (name, p.x) not in _PANEL_ROWS:
         return []
-    held = next(h for h in (1, 4, 8, 16) if p.m <= h)
-    return [c for c in [_panel_sized(target, p, PackedPanel((9,), held, 2, 1, 3, 1))] if c is not None]
+    tiles = p.n // 128
+    full = tiles >= 0.8 * math.ceil(tiles / target.units) * target.units
+    first = full and p.k >= 4096 and p.m >= _PANEL_ROWS[name, p.x]
+    held = next(h for h in (4, 8, 16) if p.m <= h)
+    sizes = [PackedPanel((0.4 if first else 9,), held, parts, stages) for parts in (2, 4, 8) for stages in (3, 2)]
+    return [c for c in sizes if _panel_fits(target, p, c)][:1]
 
 
-def _panel_sized(target: Target, p: PackedProblem, c: PackedPanel) -> PackedPanel | None:
-    """The candidate, with fewer rows where n asks for it, and more parts of k and fewer stages where shared memory
-    does; None if nothing fits."""
-    steps = p.k // 256
-    for parts in (c.parts, 4, 8):
-        for split in (c.split, 2, 4, 7, 8):
-            for stages in (c.stages, 2):
-                sized = replace(c, parts=parts, split=split, stages=stages)
-                whole = p.n % (256 // parts) == 0 and steps % split == 0 and steps // split % parts == 0
-                if whole and split >= c.split and panel_bytes(p, sized) <= target.shared_bytes // c.resident:
-                    return sized
-    return None
+def _panel_fits(target: Target, p: PackedProblem, c: PackedPanel) -> bool:
+    """Whether the kernel divides the product, and x, its sums, quants and scales fit into shared memory."""
+    steps, columns = p.k // 256, 8 if c.held <= 8 else 16
+    sums = 2 * steps * columns if p.x == f16 else 0
+    units = c.held * (steps * 32 + 4) + sums + c.stages * 2048 + 832  # of 16 bytes
+    return p.n % (256 // c.parts) == 0 and steps % c.parts == 0 and 16 * units <= target.shared_bytes
 
 
 def _high_words(q: DType) -> bool:
@@ -437,7 +428,7 @@ def _resized(c: PackedCandidate, wish: Forced) -> PackedCandidate:
         wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high", "resident", "limbs")}
         return replace(c, **{name: size for name, size in wanted.items() if size is not None})
     if isinstance(c, PackedPanel):
-        wanted = {name: getattr(wish, name) for name in ("parts", "split", "stages", "resident")}
+        wanted = {name: getattr(wish, name) for name in ("parts", "stages")}
         return replace(c, **{name: size for name, size in wanted.items() if size is not None})
     if isinstance(c, PackedMatrix) and wish.parts is not None:
         return replace(c, parts=wish.parts)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from rlx.backends.gpu.gemm.operands import from_
 from rlx.backends.gpu.gemm.packed import COLUMNS, ROWS
 from rlx.backends.gpu.program.casts import THREADS
-from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, updates, writes
+from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import Ref
 from rlx.dtypes import PACKED, DType
@@ -238,21 +238,16 @@ PACKED_PANEL = declare(
     KernelDecl(
         "packed_panel",
         about="y (m, n) = x (m, BLOCKS * BLOCK) times the transposed packed rows of q, for few rows of x.",
-        grid="SPLIT groups of 256 for each 256 / PARTS rows of q",
-        args=(*reads(x="T", q="u32"), *writes(y="T"), *updates(partial="f32", counters="u32"), *uints("m", "n")),
+        grid="a group of 256 for each 256 / PARTS rows of q",
+        args=(*reads(x="T", q="u32"), *writes(y="T"), *uints("m", "n")),
         variants={"T": ("f16", "bf16"), "COLS": ("8", "16")},
-        constants={
-            **_CONSTANTS, "HELD": 4, "PARTS": 2, "SPLIT": 1, "STAGES": 2, "RESIDENT": 1, "EARLY": False, "BLOCKS": 2,
-            "PITCH": 36,
-        },
+        constants={**_CONSTANTS, "HELD": 4, "PARTS": 2, "STAGES": 2, "EARLY": False, "BLOCKS": 2, "PITCH": 36},
         trials=tuple(
-            (*_trial(name, 16), held, parts, split, stages, 1, split == 1, blocks, blocks * PACKED[name].storage.nbytes)
-            for name, held, parts, split, stages, blocks in (
-                ("q4_k", 4, 2, 1, 3, 16), ("q4_k", 16, 2, 2, 2, 16), ("q8_0", 8, 8, 1, 3, 128))
+            (*_trial(name, 16), held, parts, stages, early, blocks, blocks * PACKED[name].storage.nbytes)
+            for name, held, parts, stages, early, blocks in (
+                ("q4_k", 4, 2, 3, True, 16), ("q8_0", 8, 8, 2, False, 128))
         ),
-        threads=512,
         headers=("mma",),
-        resident="RESIDENT",
         begins=True,
         cuda_only=True,
     )

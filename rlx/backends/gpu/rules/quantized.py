@@ -178,8 +178,12 @@ def _product(ctx: Lowering, node: Node, w: Weight, m: int, each: int) -> None:
         )
         args = [x, w.ref, ctx.ref(y), m, n, w.blocks, w.pitch]
     elif isinstance(chosen, PackedPanel):
-        _panel_launch(ctx, chosen, stored, x, w, m, ctx.ref(y), never_written(node.inputs[1]))
-        return
+        rows, columns = 16, 256 // chosen.parts
+        kernel = PACKED_PANEL(
+            T=stored.name, COLS="8" if chosen.held <= 8 else "16", **w.constants, HELD=chosen.held, PARTS=chosen.parts,
+            STAGES=chosen.stages, EARLY=never_written(node.inputs[1]), BLOCKS=w.blocks, PITCH=w.pitch,
+        )  # fmt: skip
+        args = [x, w.ref, ctx.ref(y), m, n]
     elif isinstance(chosen, PackedMatrix):
         rows, columns = chosen.rows // chosen.terms, 64 * chosen.tall // chosen.parts
         scales = x
@@ -213,20 +217,6 @@ def _product(ctx: Lowering, node: Node, w: Weight, m: int, each: int) -> None:
     # Each expert may have one partly filled block of rows, and so may the rows after the last expert's.
     shares = math.ceil(m / rows) + (experts + 1 if grouped else 0)
     ctx.launch(kernel, ctx.groups(math.ceil(n / columns) * shares), args)
-
-
-def _panel_launch(
-    ctx: Lowering, chosen: PackedPanel, stored: DType, x: Ref, w: Weight, m: int, y: Ref, kept: bool
-) -> None:
-    """Appends a launch of packed_panel. The last workgroup of several that share a tile of y adds up their sums."""
-    kernel = PACKED_PANEL(
-        T=stored.name, COLS="8" if chosen.held <= 8 else "16", **w.constants, HELD=chosen.held, PARTS=chosen.parts,
-        SPLIT=chosen.split, STAGES=chosen.stages, RESIDENT=chosen.resident, EARLY=kept, BLOCKS=w.blocks, PITCH=w.pitch,
-    )  # fmt: skip
-    tiles, split = w.rows * chosen.parts // 256, chosen.split
-    partial = ctx.scratch(split * m * w.rows * f32.itemsize) if split > 1 else y
-    counters = ctx.counters(tiles) if split > 1 else y
-    ctx.launch(kernel, ctx.groups(tiles * split), [x, w.ref, y, partial, counters, m, w.rows])
 
 
 def _halves(ctx: Lowering, x: Ref, stored: DType, m: int, k: int, terms: int) -> tuple[Ref, Ref]:
