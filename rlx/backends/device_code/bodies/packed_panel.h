@@ -82,8 +82,8 @@ RLX_FN void next_of(Four& s) {
 }
 #define AS_WORDS(a, b, c, d) PACKED4(RLX_BITS(a), RLX_BITS(b), RLX_BITS(c), RLX_BITS(d))
 // Writes the scales of a step, of the row that is the lane's.
-RLX_FN void place_scales(const Four s) {
-    const uint row = WARP * HIGH + LANE, to = FACTORS_AT + row * 2u, swap = LANE / 4u % 2u;
+RLX_FN void place_scales(const Four s, const uint row) {
+    const uint to = FACTORS_AT + row * 2u, swap = row / 4u % 2u;
     if (FORMAT == Q8_0) {
         const uvec4 w = s.w[0];
         units[to + swap] = AS_WORDS(half_of(w.x), half_of(w.x >> 16), half_of(w.y), half_of(w.y >> 16));
@@ -119,8 +119,8 @@ RLX_FN uvec2 pairs_of_group(const uint q, const uint group) {
 // Copies the next 128 bytes of each row to where place `stage` is.
 #define FETCH(stage)                                                                             \
     {                                                                                            \
-        uint4* to = q_to + (stage) % STAGES * STAGE_UNITS;                                       \
-        UNROLL for (uint i = 0u; i < 8u; i++) rlx_copy_unit(to + i * 32u, q_from + i * 4u * (PITCH / 16u)); \
+        const uint to = q_to + (stage) % STAGES * STAGE_UNITS;                                   \
+        UNROLL for (uint i = 0u; i < 8u; i++) rlx_copy_unit(&units[to] + i * 32u, q_from + i * 4u * (PITCH / 16u)); \
         q_from += 8u;                                                                            \
     }
 
@@ -131,7 +131,9 @@ RLX_FN void packed_panel_body(PTR(T) x, PTR(u32) q, PTR(T) y, const uint m, cons
     const uint first_row = tile * ROWS_HELD + WARP / PARTS * HIGH;
     const Planes at = planes_of(BLOCKS);
     const uint4* q_from = (const uint4*)row_of(q, first_row + LANE / 8u, PITCH).words + (from * COPIED * 8u + LANE % 8u);
-    uint4* q_to = &units[Q_AT + WARP * HIGH * 8u + LANE / 8u * 8u + (LANE % 8u ^ LANE / 8u * 2u)];
+    uint q_to = Q_AT + WARP * HIGH * 8u + LANE / 8u * 8u + (LANE % 8u ^ LANE / 8u * 2u), scales_to = WARP * HIGH + LANE;
+    KEPT(q_to)
+    KEPT(scales_to)
     KEPT_PTR(q_from)
     uint stage = 0u;
     UNROLL for (uint ahead = 0u; ahead + 1u < STAGES; ahead++) {
@@ -182,13 +184,17 @@ RLX_FN void packed_panel_body(PTR(T) x, PTR(u32) q, PTR(T) y, const uint m, cons
         UNROLL for (uint c = 0u; c < NT; c++) SET_FRAG(acc[t][c], 0.0f, 0.0f, 0.0f, 0.0f)
     }
     // Where the lane's parts of shared memory begin.
-    const uvec2* places[4];
+    uint places[4], halves[2], row = WARP * HIGH + LANE_ROW;
     UNROLL for (uint p = 0u; p < 4u; p++) {
-        places[p] = (const uvec2*)&units[Q_AT + (WARP * HIGH + LANE_ROW) * 8u + (p ^ LANE_ROW % 4u) * 2u] + LANE_QUAD;
+        places[p] = (Q_AT + row * 8u + (p ^ LANE_ROW % 4u) * 2u) * 2u + LANE_QUAD;
+        KEPT(places[p])
     }
-    const uint4* factors = &units[FACTORS_AT + (WARP * HIGH + LANE_ROW) * 2u];
-    const uint4* halves[2] = {factors + LANE_ROW / 4u, factors + (1u - LANE_ROW / 4u)};
-    const float* shares = (const float*)&units[SHARES_AT] + (WARP * HIGH + LANE_ROW);
+    UNROLL for (uint h = 0u; h < 2u; h++) {
+        halves[h] = FACTORS_AT + row * 2u + (h ^ LANE_ROW / 4u);
+        KEPT(halves[h])
+    }
+    KEPT(row)
+    const float* shares = (const float*)&units[SHARES_AT];
     const uint* sums_of_x = (const uint*)&units[SUMS_AT + from * 2u * COUNT + LANE_ROW] + LANE_QUAD;
     UNROLL for (uint c = 0u; c < NT; c++) px[c] += from * 32u;
     for (uint step = from; step < end; step++) {
@@ -198,19 +204,19 @@ RLX_FN void packed_panel_body(PTR(T) x, PTR(u32) q, PTR(T) y, const uint m, cons
             if (stage + STAGES - 1u < EACH * COPIED) FETCH(stage + STAGES - 1u)
             COPIES_END
             if (copy == 0u) {
-                place_scales(scales);
+                place_scales(scales, scales_to);
                 WARP_SYNC
             }
             const uint of_stage = stage % STAGES * (STAGE_UNITS * 2u);
             vec4 by[4];
             UNROLL for (uint p = 0u; p < 4u; p++) {
                 uvec2 held[4];
-                UNROLL for (uint r = 0u; r < 4u; r++) held[r] = (places[p] + of_stage)[r * 128u];
+                UNROLL for (uint r = 0u; r < 4u; r++) held[r] = ((const uvec2*)units + (places[p] + of_stage))[r * 128u];
                 UNROLL for (uint g = 0u; g < GROUPS; g++) {
                     const uint group = (copy * 4u + p) * GROUPS + g;
                     if (group % 4u == 0u) {
                         UNROLL for (uint r = 0u; r < 4u; r++) {
-                            const uvec4 w = halves[group / 4u][r * 16u];
+                            const uvec4 w = (&units[halves[group / 4u]])[r * 16u];
                             by[r] = VEC4(RLX_FLOAT(w.x), RLX_FLOAT(w.y), RLX_FLOAT(w.z), RLX_FLOAT(w.w));
                         }
                     }
@@ -259,7 +265,7 @@ RLX_FN void packed_panel_body(PTR(T) x, PTR(u32) q, PTR(T) y, const uint m, cons
                     multiply_eight(sums, &lows.r[2u * t], whole);
                     UNROLL for (uint e = 0u; e < 4u; e++) {
                         // Of q8_0: 128 times 32, beside sums of quants that are 2^-24 of what they count.
-                        const float less = FORMAT == Q8_0 ? -0.000244140625f : shares[t * 16u + e / 2u * 8u];
+                        const float less = FORMAT == Q8_0 ? -0.000244140625f : (shares + row)[t * 16u + e / 2u * 8u];
                         acc[t][c][e] = FMA(less, sums[e], acc[t][c][e]);
                     }
                 }
