@@ -17,6 +17,7 @@ from rlx.backends.gpu.gemm.packed import (
     PackedLine,
     PackedMatrix,
     PackedMma,
+    PackedPanel,
     PackedProblem,
     PackedRows,
     PackedVector,
@@ -533,11 +534,15 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     some, many = chosen(cuda, 4, q=PACKED["q4_0"]), chosen(cuda, 16, f32)
     assert isinstance(some, PackedMma) and (some.columns, some.terms) == (8, 1)
     assert isinstance(many, PackedMma) and (many.columns, many.terms) == (32, 2)
+    wide = replace(cuda, limits=_LIMITS._replace(dynamic_shared_bytes=227 << 10))
+    all_rows, narrower = chosen(wide, 4, n=14336), chosen(wide, 4)
+    assert isinstance(all_rows, PackedPanel) and (all_rows.held, all_rows.parts, all_rows.stages) == (4, 2, 3)
+    assert isinstance(narrower, PackedDirect) and isinstance(chosen(wide, 4, bf16, n=14336), PackedDirect)
     assert isinstance(chosen(vulkan, 4), PackedFew) and isinstance(chosen(vulkan, 40), DecodedTiles)
     narrow = replace(vulkan, features=vulkan.features | {"narrow_coopmat"})
-    few, wide = chosen(narrow, 4), chosen(narrow, 16, f32)
+    few, most = chosen(narrow, 4), chosen(narrow, 16, f32)
     assert isinstance(few, PackedMatrix) and (few.rows, few.terms) == (4, 1)
-    assert isinstance(wide, PackedMatrix) and (wide.rows, wide.terms) == (16, 2)
+    assert isinstance(most, PackedMatrix) and (most.rows, most.terms) == (16, 2)
     odd = chosen(cuda, 4, f32, wide=False)
     assert isinstance(odd, PackedRows) and odd.rows == 4
     assert isinstance(chosen(vulkan, 1, grouped=True), PackedRows)
