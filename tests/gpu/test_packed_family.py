@@ -17,6 +17,7 @@ from rlx.backends.gpu.gemm.packed import (
     PackedLine,
     PackedMatrix,
     PackedMma,
+    PackedPanel,
     PackedProblem,
     PackedRows,
     PackedVector,
@@ -318,6 +319,11 @@ def matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES | {"coopmat", "bf16_coopmat"})
 
 
+@pytest.fixture
+def much_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}._LIMITS", _LIMITS._replace(dynamic_shared_bytes=227 << 10))
+
+
 def blocks_of(name: str) -> int:
     """So many that rows begin at multiples of 16 bytes and are whole steps of every algorithm."""
     return 16 if PACKED[name].storage.elements < 256 else 8
@@ -370,6 +376,49 @@ def test_matrices_of_unknown_places(name: str, m: int, dtype: str, parts: int) -
 def test_quants_straight_from_memory(name: str, m: int, dtype: str, parts: int, tiles: int) -> None:
     words = {"algorithm": "direct", "parts": parts, "tiles": tiles}
     product(name, m, 37, blocks_of(name), dtype, "cuda", **words)
+
+
+@on_host
+@pytest.mark.usefixtures("matrices")
+@pytest.mark.parametrize(
+    "name, m, n, blocks, dtype, parts",
+    [
+        ("q4_k", 4, 128, 4, "f16", 2), ("q4_k", 11, 64, 4, "f16", 4), ("q4_k", 1, 32, 40, "f16", 8),
+        ("q8_0", 3, 128, 32, "bf16", 2), ("q8_0", 16, 64, 32, "f16", 4), ("q8_0", 9, 128, 32, "bf16", 4),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("much_shared_memory")
+def test_all_rows_of_x_in_shared_memory(name: str, m: int, n: int, blocks: int, dtype: str, parts: int) -> None:
+    product(name, m, n, blocks, dtype, "cuda", algorithm="panel", parts=parts, stages=2)
+
+
+@on_host
+@pytest.mark.usefixtures("matrices")
+@pytest.mark.parametrize("name, dtype", [("q4_k", f16), ("q8_0", f16), ("q8_0", bf16)])
+def test_infinity_beside_all_rows_of_x(name: str, dtype: rlx.DType) -> None:
+    q = packed(name, 32, 8192 // PACKED[name].storage.elements)
+    x = np.random.default_rng(4).standard_normal((3, q.shape[1])).astype(dtype.np)
+    x[1, 7], x[2, 9] = np.inf, np.nan
+    with forcing(algorithm="panel", parts=8, stages=2):
+        got = run("packed_matmul", q, x, backend="cuda", transpose_q=True)
+    got = got.astype(np.float32)
+    assert np.isfinite(got[0]).all() and np.isnan(got[2]).all()
+    w = q.dequantize()[:, 7]
+    np.testing.assert_array_equal(got[1], np.where(w == 0, np.nan, np.sign(w) * np.inf))
+
+
+@on_host
+@pytest.mark.usefixtures("matrices")
+@pytest.mark.usefixtures("much_shared_memory")
+def test_barriers_around_all_rows_of_x() -> None:
+    """Shared memory keeps what the launch before left there, so that launches have to differ."""
+    words = {"algorithm": "panel", "parts": 4, "stages": 2}
+
+    def multiplied() -> None:
+        for m in (9, 10):
+            product("q4_k", m, 64, 4, "f16", "cuda", **words)
+
+    every_barrier_is_missed("packed_panel.h", multiplied)
 
 
 @on_host
@@ -485,11 +534,15 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     some, many = chosen(cuda, 4, q=PACKED["q4_0"]), chosen(cuda, 16, f32)
     assert isinstance(some, PackedMma) and (some.columns, some.terms) == (8, 1)
     assert isinstance(many, PackedMma) and (many.columns, many.terms) == (32, 2)
+    wide = replace(cuda, limits=_LIMITS._replace(dynamic_shared_bytes=227 << 10))
+    all_rows, narrower = chosen(wide, 4, n=14336), chosen(wide, 4)
+    assert isinstance(all_rows, PackedPanel) and (all_rows.held, all_rows.parts, all_rows.stages) == (4, 2, 3)
+    assert isinstance(narrower, PackedDirect) and isinstance(chosen(wide, 4, bf16, n=14336), PackedDirect)
     assert isinstance(chosen(vulkan, 4), PackedFew) and isinstance(chosen(vulkan, 40), DecodedTiles)
     narrow = replace(vulkan, features=vulkan.features | {"narrow_coopmat"})
-    few, wide = chosen(narrow, 4), chosen(narrow, 16, f32)
+    few, most = chosen(narrow, 4), chosen(narrow, 16, f32)
     assert isinstance(few, PackedMatrix) and (few.rows, few.terms) == (4, 1)
-    assert isinstance(wide, PackedMatrix) and (wide.rows, wide.terms) == (16, 2)
+    assert isinstance(most, PackedMatrix) and (most.rows, most.terms) == (16, 2)
     odd = chosen(cuda, 4, f32, wide=False)
     assert isinstance(odd, PackedRows) and odd.rows == 4
     assert isinstance(chosen(vulkan, 1, grouped=True), PackedRows)

@@ -16,9 +16,10 @@ from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
 from rlx.backends.gpu.program.steps import Language
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
+from rlx.errors import RlxError
 from rlx.packed.codebooks import TABLES
 
-Algorithm = Literal["rows", "vector", "line", "digits", "few", "direct", "mma", "matrix", "tiles"]
+Algorithm = Literal["rows", "vector", "line", "digits", "few", "direct", "mma", "panel", "matrix", "tiles"]
 ROWS = (1, 4, 16)  # rows of x that a workgroup of packed_rows multiplies
 COLUMNS = (8, 16, 32)  # rows of x per workgroup in packed_mma; half as many if an element of x is two halves
 _MAX_VECTOR_ROWS = 2  # packed_vector, which reads the weight anew for each row, is preferred up to this many rows
@@ -28,6 +29,8 @@ _MMA_ROWS = {1: 512, 2: 256}
 # Formats that packed_matrix converts to halves with bit masks: those of one byte per element, and all of them.
 _BYTES = frozenset({"q8_0", "int8", "int8_zp", "fp8_e4m3", "fp8_e5m2"})
 _BY_BYTES = _BYTES | {"q4_0", "q4_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "tq2_0"}
+# The least rows of x for which packed_panel is the fastest.
+_PANEL_ROWS = {("q4_k", f16): 2, ("q8_0", f16): 5, ("q8_0", bf16): 9}
 _FLOATS = frozenset({"fp8_e4m3", "fp8_e5m2", *TABLES})  # formats whose quants are not integers
 _LARGE_SHARED_BYTES = 46 << 10  # shared memory that packed_few, or a long slab of packed_vector, needs
 _RING = 96 << 10  # shared memory that packed_mma needs
@@ -142,6 +145,18 @@ class PackedDirect:
 
 
 @dataclass(frozen=True, slots=True)
+class PackedPanel:
+    """Matrix instructions beside all rows of x in shared memory, of which there is room for `held`. `parts` subgroups
+    share 32 packed rows; there is room for the chunks of `stages` steps."""
+
+    algorithm: ClassVar[Algorithm] = "panel"
+    cost: Cost
+    held: int
+    parts: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
 class PackedMatrix:
     """Matrix instructions in f16 that also work where the element layout of matrices is unspecified: `parts` of four
     subgroups share 16 times `tall` packed rows and multiply them by `rows` rows of x (half as many if a row is the sum
@@ -166,8 +181,8 @@ class DecodedTiles:
 
 
 PackedCandidate = (
-    PackedRows | PackedVector | PackedLine | PackedDigits | PackedFew | PackedDirect | PackedMma | PackedMatrix
-    | DecodedTiles
+    PackedRows | PackedVector | PackedLine | PackedDigits | PackedFew | PackedDirect | PackedMma | PackedPanel
+    | PackedMatrix | DecodedTiles
 )
 
 
@@ -183,6 +198,7 @@ class Forced:
     across: int | None = None
     slab: int | None = None
     limbs: bool | None = None
+    stages: int | None = None
 
 
 forced = Overrides(Forced())
@@ -193,6 +209,9 @@ def choose_packed(target: Target, problem: PackedProblem) -> PackedCandidate:
     """The candidate that computes a product with a packed weight."""
     kernels, wish = candidates(target, problem), forced()
     kernels = [_resized(c, wish) for c in narrowed(kernels, algorithm=wish.algorithm)]
+    kernels = [c for c in kernels if not isinstance(c, PackedPanel) or _panel_fits(target, problem, c)]
+    if not kernels:
+        raise RlxError(f"no kernel of the sizes that are forced ({wish}) multiplies {problem}")
     return target.choose(problem, kernels)
 
 
@@ -219,6 +238,7 @@ def candidates(target: Target, problem: PackedProblem) -> list[PackedCandidate]:
     suits = suits and p.q.family not in TABLES
     if p.units and p.wide_rows and (p.eights or terms == 2) and suits and target.shared_bytes >= _RING:
         kernels += [c(target, p, kind, terms) for c in (_mma, _direct) if p.units % 8 == 0]
+        kernels += _panel(target, p)
     return kernels + _matrix(target, p)
 
 
@@ -366,6 +386,28 @@ def _mma(target: Target, p: PackedProblem, kind: DType, terms: int) -> PackedMma
     return PackedMma((cost,), kind, columns, terms, parts, tiles, resident)
 
 
+def _panel(target: Target, p: PackedProblem) -> list[PackedPanel]:
+    """The "panel" kernel, where x fits into shared memory. As measured on an H200, it is the fastest if each workgroup
+    has so many steps that filling shared memory does not count, and if the last wave of workgroups is mostly full."""
+    name = p.q.family
+    if p.grouped or p.m > 16 or p.k % 1024 or not p.k or (name, p.x) not in _PANEL_ROWS:
+        return []
+    tiles = p.n // 128
+    full = tiles >= 0.8 * math.ceil(tiles / target.units) * target.units
+    first = full and p.k >= 4096 and p.m >= _PANEL_ROWS[name, p.x]
+    held = next(h for h in (4, 8, 16) if p.m <= h)
+    sizes = [PackedPanel((0.4 if first else 9,), held, parts, stages) for parts in (2, 4, 8) for stages in (3, 2)]
+    return [c for c in sizes if _panel_fits(target, p, c)][:1]
+
+
+def _panel_fits(target: Target, p: PackedProblem, c: PackedPanel) -> bool:
+    """Whether the kernel divides the product, and x, its sums, quants and scales fit into shared memory."""
+    steps, columns = p.k // 256, 8 if c.held <= 8 else 16
+    sums = 2 * steps * columns if p.x == f16 else 0
+    units = c.held * (steps * 32 + 4) + sums + c.stages * 2048 + 832  # of 16 bytes
+    return p.n % (256 // c.parts) == 0 and steps % c.parts == 0 and 16 * units <= target.shared_bytes
+
+
 def _high_words(q: DType) -> bool:
     """Whether a chunk has so many high-bit words or scales that a subgroup takes only 16 rows."""
     return q.name in ("q2_k", "q3_k", "q5_k", "q6_k")
@@ -384,6 +426,9 @@ def _resized(c: PackedCandidate, wish: Forced) -> PackedCandidate:
         return replace(resized, slab=math.ceil(resized.slab / (32 * resized.parts)) * 32 * resized.parts)
     if isinstance(c, PackedLine):
         wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high", "resident", "limbs")}
+        return replace(c, **{name: size for name, size in wanted.items() if size is not None})
+    if isinstance(c, PackedPanel):
+        wanted = {name: getattr(wish, name) for name in ("parts", "stages")}
         return replace(c, **{name: size for name, size in wanted.items() if size is not None})
     if isinstance(c, PackedMatrix) and wish.parts is not None:
         return replace(c, parts=wish.parts)

@@ -234,6 +234,24 @@ PACKED_DIRECT = declare(
         cuda_only=True,
     )
 )  # fmt: skip
+PACKED_PANEL = declare(
+    KernelDecl(
+        "packed_panel",
+        about="y (m, n) = x (m, BLOCKS * BLOCK) times the transposed packed rows of q, for few rows of x.",
+        grid="a group of 256 for each 256 / PARTS rows of q",
+        args=(*reads(x="T", q="u32"), *writes(y="T"), *uints("m", "n")),
+        variants={"T": ("f16", "bf16"), "COLS": ("8", "16")},
+        constants={**_CONSTANTS, "HELD": 4, "PARTS": 2, "STAGES": 2, "EARLY": False, "BLOCKS": 2, "PITCH": 36},
+        trials=tuple(
+            (*_trial(name, 16), held, parts, stages, early, blocks, blocks * PACKED[name].storage.nbytes)
+            for name, held, parts, stages, early, blocks in (
+                ("q4_k", 4, 2, 3, True, 16), ("q8_0", 8, 8, 2, False, 128))
+        ),
+        headers=("mma",),
+        begins=True,
+        cuda_only=True,
+    )
+)  # fmt: skip
 PACKED_MATRIX = declare(
     KernelDecl(
         "packed_matrix",

@@ -20,6 +20,7 @@ from rlx.backends.gpu.gemm.packed import (
     PackedFew,
     PackedLine,
     PackedMatrix,
+    PackedPanel,
     PackedProblem,
     PackedRows,
     PackedVector,
@@ -32,6 +33,7 @@ from rlx.backends.gpu.gemm.packed_kernels import (
     PACKED_FEW,
     PACKED_MATRIX,
     PACKED_MMA,
+    PACKED_PANEL,
     PACKED_ROWS,
     PACKED_VECTOR,
     Weight,
@@ -175,6 +177,13 @@ def _product(ctx: Lowering, node: Node, w: Weight, m: int, each: int) -> None:
             SUBNORMALS="denorm_preserve" in ctx.target.features,
         )
         args = [x, w.ref, ctx.ref(y), m, n, w.blocks, w.pitch]
+    elif isinstance(chosen, PackedPanel):
+        rows, columns = 16, 256 // chosen.parts
+        kernel = PACKED_PANEL(
+            T=stored.name, COLS="8" if chosen.held <= 8 else "16", **w.constants, HELD=chosen.held, PARTS=chosen.parts,
+            STAGES=chosen.stages, EARLY=never_written(node.inputs[1]), BLOCKS=w.blocks, PITCH=w.pitch,
+        )  # fmt: skip
+        args = [x, w.ref, ctx.ref(y), m, n]
     elif isinstance(chosen, PackedMatrix):
         rows, columns = chosen.rows // chosen.terms, 64 * chosen.tall // chosen.parts
         scales = x
