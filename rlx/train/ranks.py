@@ -28,7 +28,7 @@ from rlx.ranks.mesh import Mesh, ranks_along
 from rlx.runtime.array import Array
 from rlx.train.leaves import Leaves, taken_apart
 
-BUCKET_BYTES, LAST_BYTES = 80 << 20, 10 << 20  # limits on the gradients that one collective takes, and the last one
+BUCKET_BYTES, LAST_BYTES = 80 << 20, 80 << 20  # limits on the gradients that one collective takes, and the last one
 
 
 class Ranks(NamedTuple):
