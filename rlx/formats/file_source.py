@@ -47,7 +47,7 @@ class FileSource:
     def _read(self, to: memoryview, offset: int) -> int:
         if hasattr(os, "preadv"):
             return os.preadv(self._handle, [to], offset)
-        with self._lock:  # on Windows all threads share the file's position
+        with self._lock:  # all threads share the file's position on Windows
             os.lseek(self._handle, offset, os.SEEK_SET)
             content = os.read(self._handle, min(len(to), 1 << 24))
             to[: len(content)] = content

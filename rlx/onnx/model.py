@@ -150,7 +150,7 @@ class Model(Closing):
                 f"{len(unsupported)} of this model's operators are not in rlx: {'; '.join(unsupported)}"
             )
         self._initializers: dict[str, Array] = {}
-        self._scales: dict[str, F64] = {}  # of weights with a normalization folded in, by their labels
+        self._scales: dict[str, F64] = {}  # scales of weights with a normalization folded in, by label
         self.places: dict[str, tuple[int, int]] = {}  # offset in the file and bytes of long initializers
         for done, i in enumerate(graph.initializer):
             report("reading", done, len(graph.initializer))

@@ -27,7 +27,8 @@ def test_a_model_on_more_cards(rlx: Rlx, tmp_path: Path, monkeypatch: pytest.Mon
     answer, prompt, training = rows
     assert answer[1][3] == "5" and answer[2][1:] == ["cannot", "be"]  # two sums a layer, and the logits
     assert prompt[1][3] == "5" and prompt[2][1:] == ["cannot", "be"]
-    assert training[1][3] == training[2][3] and float(training[2][2]) > float(training[1][2])
+    assert int(training[1][3]) > int(training[2][3]) > 0  # two ranks gather halves and tables apart, many sum them
+    assert float(training[2][2]) > float(training[1][2])
     text = page.read_text("utf-8")
     assert "@" not in text and text.count("<table>") == 3 and text.count("<svg") == 3
     assert "64 ranks can neither share these nor repeat key heads" in text and "given: 4.6 µs" in text

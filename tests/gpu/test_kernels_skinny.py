@@ -167,9 +167,10 @@ def test_batches_by_matrices_in_registers() -> None:
 @pytest.mark.parametrize("tb", [False, True])
 @pytest.mark.late
 def test_f32_in_terms_is_f32(tb: bool) -> None:
-    """Terms of one sign add up their errors; large and small numbers in one sum; numbers near the ends of f32."""
+    """Terms of one sign add up their errors, since matrix units cut sums off; large and small numbers in one sum;
+    numbers near the ends of f32."""
     a, b = _pair(16, 2056, 40, False, tb)
-    direct(np.abs(a), np.abs(b), tb=tb, nmse=1e-13, worst=1e-6)
+    direct(np.abs(a), np.abs(b), tb=tb, nmse=3e-13, worst=1e-6)
     powers = np.exp2(np.random.default_rng(1).integers(-20, 20, a.shape)).astype(np.float32)
     got = direct(a * powers, b, tb=tb)
     for up in (2.0**60, 2.0**-60):

@@ -37,7 +37,7 @@ def group_of(attrs: Attrs) -> Group:
     """The group of ranks that take part. Raises: GraphError if the ranks are gone, or differ from those of the
     program."""
     world, rank, count = world_of(attrs["world"]), attrs["rank"], math.prod(n for _, n in attrs["mesh"])
-    own = getattr(world, "rank", rank)  # where ranks are threads, any may ask
+    own = getattr(world, "rank", rank)  # any rank may ask where ranks are threads
     if own != rank or world.size != count:
         raise GraphError(
             f"the program is that of rank {rank} of {count}, this process is rank {own} of {world.size}; make it, or "

@@ -25,12 +25,12 @@ from rlx.dtypes import DType, as_dtype, f32
 from rlx.records import Record
 
 _RUN = 32  # elements that share a scale, of x and of the weight
-_RUNS = 8  # in a block
+_RUNS = 8  # a block has 8 runs
 _BLOCK = _RUN * _RUNS
 _NUMBERS = 2 * _RUNS  # a block's scales, then its sums or negated minimums
 _CHAINS = 2  # sums of every other run need not wait for each other
 DIGITS = 3
-_BITS = 23  # of the magnitude of x's integers
+_BITS = 23  # the integers of x have magnitudes of 23 bits
 _COARSE_BITS = 12  # an integer of no more bits may have a relative error of 2^-13 or more
 _KNOWN = frozenset({"q4_k", "q5_k"})
 

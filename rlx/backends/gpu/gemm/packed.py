@@ -404,7 +404,7 @@ def _panel_fits(target: Target, p: PackedProblem, c: PackedPanel) -> bool:
     """Whether the kernel divides the product, and x, its sums, quants and scales fit into shared memory."""
     steps, columns = p.k // 256, 8 if c.held <= 8 else 16
     sums = 2 * steps * columns if p.x == f16 else 0
-    units = c.held * (steps * 32 + 4) + sums + c.stages * 2048 + 832  # of 16 bytes
+    units = c.held * (steps * 32 + 4) + sums + c.stages * 2048 + 832  # each unit is 16 bytes
     return p.n % (256 // c.parts) == 0 and steps % c.parts == 0 and 16 * units <= target.shared_bytes
 
 

@@ -38,7 +38,7 @@ PANEL_TILES = {"t": (128, 64, 1.2e6, 0.5, 4), "m": (128, 128, 1.5e6, 0.6, 3), "l
 # The same rates for operands split into parts, by the number of parts: multiply-adds of whole elements. Other tiles
 # have too few registers to add up their sums after every slice.
 _PARTS_RATES = {2: {"s": 0.2e6, "t": 0.27e6}, 3: {"s": 0.1e6, "t": 0.15e6}}
-_PANEL_PARTS = {"t": (0.32e6, 2), "m": (0.39e6, 2)}  # of three parts by warpgroups, and their stages
+_PANEL_PARTS = {"t": (0.32e6, 2), "m": (0.39e6, 2)}  # rates of three parts by warpgroups, and their stages
 # The same rates for tf32, of which a slice has half as many terms.
 _TF32_RATES = {"t": 1.0e6, "m": 1.5e6, "l": 1.3e6}
 _PARTS_START_TERMS = 200
