@@ -29,10 +29,10 @@ def _sunk(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Ten
     sources = {source(t).id: source(t) for t, number in zip(inputs, numbers, strict=True) if not number}
     if not sources or any(not fusible(x.node) for x in sources.values()):
         return None
-    given = next(iter(sources.values())).shape
-    if any(x.shape != given for x in sources.values()) or given == shape or _sides(given) != _sides(shape):
+    before = next(iter(sources.values())).shape
+    if any(x.shape != before for x in sources.values()) or before == shape or _sides(before) != _sides(shape):
         return None
-    if any(t.size != 1 or len(t.shape) > len(given) for t, number in zip(inputs, numbers, strict=True) if number):
+    if any(t.size != 1 or len(t.shape) > len(before) for t, number in zip(inputs, numbers, strict=True) if number):
         return None
     operands = [t if number else source(t) for t, number in zip(inputs, numbers, strict=True)]
     (y,) = new.add(node.op, operands, node.attrs, node.label)

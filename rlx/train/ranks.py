@@ -123,9 +123,9 @@ class _Parts(NamedTuple):
 def _parts(ranks: Ranks, x: Tensor, weight: float) -> _Parts:
     narrow = halves_of(x, weight)
     # Over n ranks an all-reduce in f32 moves 2(n - 1)/n times its bytes, a gather of the halves (n - 1)/2 times these.
-    found = rows_added(narrow) if weight == 1.0 else None
-    if found is not None and ranks.size * found[2].type.nbytes < narrow.type.nbytes:
-        rest, indices, rows = found
+    table = rows_added(narrow) if weight == 1.0 else None
+    if table is not None and ranks.size * table[2].type.nbytes < narrow.type.nbytes:
+        rest, indices, rows = table
         return _Parts(rest if rest is None or ranks.size < 4 else ops.cast(rest, x.dtype), indices, rows)
     return _Parts(narrow if ranks.size < 4 else x)
 

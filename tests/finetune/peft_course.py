@@ -87,8 +87,8 @@ def logits(base: Path, adapter: Path) -> np.ndarray[Any, Any]:
     wide = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64)
     model = peft.PeftModel.from_pretrained(wide, adapter).double().eval().to(place())
     with torch.no_grad():
-        made = model(torch.tensor(tiny_tokens().tolist(), device=place())[None]).logits[0, ::EVERY]
-    return np.asarray(made.double().cpu().numpy())
+        logits = model(torch.tensor(tiny_tokens().tolist(), device=place())[None]).logits[0, ::EVERY]
+    return np.asarray(logits.double().cpu().numpy())
 
 
 def tiny_tokens() -> np.ndarray[Any, Any]:
@@ -115,9 +115,9 @@ def course(settings: Settings, made: ToTrain, rows: Rows, folder: Path) -> list[
         for ids, targets, segments in zip(batch["ids"], batch["targets"], batch["segments"], strict=True):
             for segment in range(1, int(segments.max()) + 1):
                 own = segments == segment
-                found = model(torch.tensor(ids[own].astype(np.int64), device=place())[None]).logits[0]
+                predicted = model(torch.tensor(ids[own].astype(np.int64), device=place())[None]).logits[0]
                 wanted = torch.tensor(targets[own].astype(np.int64), device=place())
-                total = total + torch.nn.functional.cross_entropy(found, wanted, reduction="sum")
+                total = total + torch.nn.functional.cross_entropy(predicted, wanted, reduction="sum")
         loss = total / float(batch["count"].sum())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(trained, settings.clip)
@@ -152,8 +152,8 @@ def main() -> int:
                 write_peft(
                     folder / "moved", moved(own), own.adapted.lora, base=None, model_type="llama", task="CAUSAL_LM"
                 )
-                found = logits(folder / "base", folder / "moved")
-                made["cases"][case] = {"losses": _short(losses), "logits": [_short(row) for row in found]}
+                moved_logits = logits(folder / "base", folder / "moved")
+                made["cases"][case] = {"losses": _short(losses), "logits": [_short(row) for row in moved_logits]}
     if not args.check:
         FILE.write_text(json.dumps(made, indent=None, separators=(",", ":")) + "\n")
     return 0 if right else 1

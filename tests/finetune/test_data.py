@@ -163,10 +163,10 @@ def test_parquet_is_read_in_its_order(tokenizer: Any, tmp_path: Path) -> None:
     assert [record.line for record in read(path)] == list(range(1, 1501))
     with pytest.raises(DataError, match="line 4: messages is None; expected"):
         made(path, tokenizer)
-    found, left = made(path, tokenizer, skipped=True)
+    examples, left = made(path, tokenizer, skipped=True)
     plain, _ = made(tiny.write_lines(tmp_path / "a.jsonl", talks), tokenizer, skipped=True)
-    assert left.counts["broken"] == 1 and len(found) == 1499
-    assert [e.ids.tolist() for e in found] == [e.ids.tolist() for e in plain]
+    assert left.counts["broken"] == 1 and len(examples) == 1499
+    assert [e.ids.tolist() for e in examples] == [e.ids.tolist() for e in plain]
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(DataError, match="cannot be read as Parquet after row 0: "):
         list(read(path))

@@ -360,16 +360,16 @@ def test_magnitudes_beside_biases_and_joined_products(case: str, tmp_path: Path)
         before = model.logits(ids)
         for name in ("own", "other"):
             model.load_adapter(name, tmp_path / name)
-        found = model.logits(ids, adapter="own")
-        assert np.abs(found - wanted).max() <= 1e-4 * np.abs(wanted).max() < np.abs(found - before).max()
+        moved = model.logits(ids, adapter="own")
+        assert np.abs(moved - wanted).max() <= 1e-4 * np.abs(wanted).max() < np.abs(moved - before).max()
         batch = model.batch(3)
         expected = {
             batch.add(ids, 1, adapter="own"): wanted, batch.add(ids, 1, adapter="other"): before,
             batch.add(ids, 1): before,
         }  # fmt: skip
         while expected:
-            for made in batch.step():
-                assert made.token == int(expected.pop(made.sequence)[-1].argmax())
+            for token in batch.step():
+                assert token.token == int(expected.pop(token.sequence)[-1].argmax())
         batch.close()
 
 

@@ -56,6 +56,6 @@ def test_a_widened_operand_is_multiplied_as_it_was(rows: int, taken: tuple[str, 
     for node in g.nodes:
         if not node.op.leaf:
             lowering.lower(node)
-    found = [(step.a_dtype.name, step.b_dtype.name, step.c_dtype.name) for step in lowering.steps
-             if isinstance(step, Gemm)]  # fmt: skip
-    assert found == ([] if taken is None else [taken])
+    products = [(step.a_dtype.name, step.b_dtype.name, step.c_dtype.name) for step in lowering.steps
+                if isinstance(step, Gemm)]  # fmt: skip
+    assert products == ([] if taken is None else [taken])

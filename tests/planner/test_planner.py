@@ -396,8 +396,8 @@ def test_parts_that_are_all_read_later_stay_where_they_are() -> None:
     total = rlx.sum(whole)
     for i, part in enumerate(parts):
         g.output(f"y{i}", part * total)
-    made = plan(g)
-    assert sum(is_alias(part.node, made) for part in parts) == 13
+    memory = plan(g)
+    assert sum(is_alias(part.node, memory) for part in parts) == 13
 
 
 def test_a_small_part_that_is_read_later_is_copied() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FRAGMENTS, BINDINGS = 2, 307
+FRAGMENTS, BINDINGS = 2, 298
 # A fragment begins with what refers to the code before it: a preposition or a relative pronoun. What stands behind a
 # colon or a semicolon is not asked.
 _OPENINGS = frozenset(

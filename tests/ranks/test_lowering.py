@@ -92,10 +92,10 @@ def test_a_ranks_parts_are_read_where_they_lie(mesh: rlx.Mesh) -> None:
         xs = [g.input(f"x{i}", (6, 4 + 4 * i), "f32") for i in range(4)]
         for i, part in enumerate(own_parts(Ranks(mesh, "r"), xs)):
             g.output(f"y{i}", part * 2.0)
-    made = plan(g)
+    memory = plan(g)
     for x, window in zip(xs, (n for n in g.nodes if n.op.name == "dynamic_slice"), strict=True):
-        assert is_alias(window, made)
-        assert made.slots[window.output.id].offset == made.slots[x.id].offset + x.type.nbytes // 2
+        assert is_alias(window, memory)
+        assert memory.slots[window.output.id].offset == memory.slots[x.id].offset + x.type.nbytes // 2
     assert not any("slice" in s.label for s in lowered(g, lambda node: True))
 
 

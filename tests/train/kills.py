@@ -145,8 +145,8 @@ def main() -> int:
                 "record": lines(whole / where) == lines(parts / where)}  # fmt: skip
         for file in sorted(whole.glob("adapter*")):
             same[file.name] = file.read_bytes() == (parts / file.name).read_bytes()
-    found = ", ".join(f"{what} {'the same' if equal else 'ANOTHER'}" for what, equal in same.items())
-    print(f"{steps} steps on {args.device}, killed {count} times: {found}")
+    compared = ", ".join(f"{what} {'the same' if equal else 'ANOTHER'}" for what, equal in same.items())
+    print(f"{steps} steps on {args.device}, killed {count} times: {compared}")
     return 0 if all(same.values()) and count == args.kills else 1
 
 

@@ -187,8 +187,8 @@ class OneHot(Record):
             wanted = [n if wide == I64 else k.cast("trunc", n, wide) for n in (place, place - depth)]
 
             def compare(i: Value, _: int, mask: Value | None) -> None:
-                found = k.load(wide.of(lanes), k.at(indices, outer * inner + i, wide), mask)
-                hit = k.cmp("eq", found, wanted[0]) | k.cmp("eq", found, wanted[1])
+                index = k.load(wide.of(lanes), k.at(indices, outer * inner + i, wide), mask)
+                hit = k.cmp("eq", index, wanted[0]) | k.cmp("eq", index, wanted[1])
                 words = k.select(hit, k.splat(on, lanes), k.splat(off, lanes))
                 k.store(words, k.at(y, item * inner + i, kind), mask)
 

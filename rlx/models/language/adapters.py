@@ -95,7 +95,7 @@ class LowRanks:
 
     def factors(self, name: str) -> tuple[str, tuple[int, ...]] | None:
         """As `LowRank.factors`, of all adapters: a row of ones for sequences without one, then a row for each."""
-        own = [found for adapter in self._adapters if (found := adapter.low.factors(name))]
+        own = [state for adapter in self._adapters if (state := adapter.low.factors(name))]
         return (f"{name}.lora_m.{len(self._adapters)}", (len(self._adapters) + 1, *own[0][1])) if own else None
 
     def owners(self, name: str) -> npt.NDArray[np.int32]:
@@ -112,8 +112,8 @@ class LowRanks:
             for axis, state in enumerate(self.states(name) if own else ()):
                 parts = [adapter.matrices[adapter.low.states(name)[axis]] for adapter in own]
                 result[state] = np.concatenate(parts, axis)
-            if found := self.factors(name):
-                state, (_, outputs) = found
+            if magnitudes := self.factors(name):
+                state, (_, outputs) = magnitudes
                 ones = np.ones(outputs, np.float32)
                 rows = [adapter.matrices.get(f"{name}.lora_m", ones) for adapter in self._adapters]
                 result[state] = np.stack([ones, *rows])
@@ -265,10 +265,10 @@ class Adapter:
                     b[row : row + n, at : at + rank] = self._matrix(part, 1, (n, rank)) * scale
                     at += rank
                 row += n
-            if found := self.low.factors(name):
+            if magnitudes := self.low.factors(name):
                 factors = self._factors(parts, multiplier, _lengths(*weight_of(name), a, b))
                 b *= factors[:, None]
-                self.matrices[found[0]] = factors.astype(np.float32)
+                self.matrices[magnitudes[0]] = factors.astype(np.float32)
             for state, array in zip(self.low.states(name), (a, b), strict=True):
                 self.matrices[state] = rounded(array, dtype.np)
         self._tensors.clear()

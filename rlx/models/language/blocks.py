@@ -99,16 +99,15 @@ class Blocks:
         b, x = None if b is None else ops.cast(b, dtype), ops.cast(x, dtype)
         scale = self._weights.scale_of(f"{name}.weight")
         rank = 0 if self._adapter is None else self._adapter.of(name, parts or [(name, outputs)], x.shape[-1])
-        found = None if self._adapter is None else self._adapter.factors(name)
-        plain = scale is None and found is None
-        made = ops.linear(x, weight, b if plain else None)
+        factors = None if self._adapter is None else self._adapter.factors(name)
+        plain = scale is None and factors is None
+        y = ops.linear(x, weight, b if plain else None)
         if scale is not None:
-            made = made * self.g.constant(scale)
-        if found is not None:
-            made = ops.cast(ops.cast(made, self.wide) * self._factors(made.shape[0], *found), made.dtype)
-        made = made if plain or b is None else made + b
-        made = ops.cast(made, dtype)
-        return self._corrected(made, x, name, rank) if rank else made
+            y = y * self.g.constant(scale)
+        if factors is not None:
+            y = ops.cast(ops.cast(y, self.wide) * self._factors(y.shape[0], *factors), y.dtype)
+        y = ops.cast(y if plain or b is None else y + b, dtype)
+        return self._corrected(y, x, name, rank) if rank else y
 
     def _factors(self, rows: int, name: str, shape: tuple[int, ...]) -> Tensor:
         """The factors of a product's outputs, by DoRA's magnitudes, which broadcast with its `rows` of results."""

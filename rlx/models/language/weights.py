@@ -318,9 +318,9 @@ class ModelWeights:
         """The products whose weight is a module's, or rows of it, each with its recipe; the module is named as in a
         file, without the common prefix. Weights that layers share are left out: an adapter names one layer's."""
         own = ((name, r) for name, r in self._recipes.items() if not name.startswith(SHARED))
-        found = ((name.removesuffix(".weight"), r) for name, r in own if name.endswith(".weight"))
+        named = ((name.removesuffix(".weight"), r) for name, r in own if name.endswith(".weight"))
         weight = f"{module}.weight"
-        return [(n, r) for n, r in found if r.files == (weight,) or [self._own(file) for file in r.files] == [weight]]
+        return [(n, r) for n, r in named if r.files == (weight,) or [self._own(file) for file in r.files] == [weight]]
 
     def numel(self, bare: str) -> int:
         """How many elements a tensor of the file has."""

@@ -26,20 +26,20 @@ Job = tuple[Any, int, dict[str, Any]]  # a prompt, how many tokens are to follow
 def texts(batch: Batch, jobs: list[Job], beside: int) -> list[list[tuple[int, str]]]:
     """The tokens of sequences of which one begins at each step, if there is room; prompts are computed by themselves
     where `beside` is 0 or no sequence steps."""
-    made: dict[int, list[tuple[int, str]]] = {}
+    tokens: dict[int, list[tuple[int, str]]] = {}
     left = list(jobs)
     while left or batch.free < len(batch._held):
         if left and batch.free:
             prompt, count, settings = left.pop(0)
             fresh = {"constraint": lambda: Multiples(7), "penalties": lambda: Penalties(60, 1.3, 0.5, 0.25, {9: 2.0})}
-            given = {name: fresh[name]() if name in fresh else value for name, value in settings.items()}
-            made[batch.begin(prompt, count, **given)] = []
+            options = {name: fresh[name]() if name in fresh else value for name, value in settings.items()}
+            tokens[batch.begin(prompt, count, **options)] = []
         here = beside if batch.stepping else 0
         if not here:
             batch.fill(30)
         for token in batch.step(3, here):
-            made[token.sequence].append((token.token, token.ended))
-    return list(made.values())
+            tokens[token.sequence].append((token.token, token.ended))
+    return list(tokens.values())
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_prompts_beside_steps_change_no_token(config: str, pages: int | None, lo
 def test_prompts_beside_steps_on_vulkan(pages: int | None, tmp_path: Path) -> None:
     folder = tiny.write_language_model(tmp_path, {**tiny.LLAMA, "max_position_embeddings": 256})
     jobs: list[Job] = [(TOKENS[:1], 9, {}), (TOKENS[:70], 4, {}), (TOKENS[:69], 5, {})]
-    made = []
+    by_device = []
     for device in ("cpu", "vulkan"):
         with load(folder, device, context=128) as model, model.batch(2, pages=pages) as batch:
-            made.append(texts(batch, jobs, 40 if device == "vulkan" else 0))
+            by_device.append(texts(batch, jobs, 40 if device == "vulkan" else 0))
             assert device == "cpu" or {key[4] for key in batch._decoder._programs} == {0, 62}
-    assert made[0] == made[1]
+    assert by_device[0] == by_device[1]
 
 
 def test_a_run_that_fails_takes_no_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,8 +137,8 @@ def test_a_limit_within_which_all_tokens_are_is_none(tmp_path: Path) -> None:
     with load(tiny.write_language_model(tmp_path), "cpu", context=32) as model, model.batch(2) as batch:
         batch.add([4, 7], 8, Sampling(1.5, top_p=1.0, seed=3))
         assert batch._held[0] is not None and batch._held[0].picking == Picking(False)
-        made = [token.token for _ in range(8) for token in batch.step()]
-        assert made == list(model.tokens([4, 7], 8, Sampling(1.5, seed=3)))
+        tokens = [token.token for _ in range(8) for token in batch.step()]
+        assert tokens == list(model.tokens([4, 7], 8, Sampling(1.5, seed=3)))
 
 
 def test_what_cannot_be_beside_is_refused(tmp_path: Path) -> None:

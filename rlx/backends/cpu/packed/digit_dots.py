@@ -108,8 +108,8 @@ class DigitDots:
             places = [k.at(self._sums, r * self._lanes, F32) for r in range(lanes)]
             vectors = [k.load(F32.of(self._lanes), at, align=self._width) for at in places]
             parts = [vectors[r : r + self._lanes] for r in range(0, lanes, self._lanes)]
-            result.value = made = k.joined([added(part) for part in parts])
-            finite = k.cmp("ult", k.bits(made, I32) & 0x7FFFFFFF, 0x7F800000)
+            result.value = total = k.joined([added(part) for part in parts])
+            finite = k.cmp("ult", k.bits(total, I32) & 0x7FFFFFFF, 0x7F800000)
             right.value = finite & k.tail(count, lanes)
         missing = k.any(right.value ^ k.tail(count, lanes))
         with k.when(missing):
