@@ -42,7 +42,7 @@ from rlx.cli.outputs import check_file
 from rlx.cli.saved import feeds_of_saved, is_saved, refuse_options
 from rlx.cli.simulated import NONE, Scaling
 from rlx.cli.table import format_table
-from rlx.errors import RlxError
+from rlx.errors import FileMissing, RlxError
 from rlx.formats.files import plain
 from rlx.host.progress import drawn, report
 
@@ -110,8 +110,9 @@ def bench(
 
     model = chosen_model("bench", model, name)
     if not model.exists():
-        raise RlxError(f"{model} does not exist; give an ONNX model, a saved program, a GGUF file or a folder")
-    check_file("--json", json)
+        what = "give an ONNX model, a saved program, a GGUF file or a folder"
+        raise FileMissing(f"{model} does not exist; {what}", model)
+    check_file("--json", json, ".json")
     of_text = {"--prompt-tokens": prompt_tokens, "--answer-tokens": answer_tokens, "--gpu-layers": gpu_layers,
                "--dtype": dtype, "--cache": cache}  # fmt: skip
     of_graphs = {"--input": input, "--dim": dim, "--strict": strict or None, "--max-bytes": max_bytes,
@@ -130,7 +131,8 @@ def bench(
         return
     if idle := [option for option, value in (of_graphs if text else of_text).items() if value is not None]:
         what = "a language model" if text else "no language model"
-        raise RlxError(f"bench: {model} is {what}, for which {', '.join(idle)} means nothing; leave it out")
+        raise RlxError(f"bench: {model} is {what}, for which {', '.join(idle)} means nothing; leave it out"
+                       + ("; --runs N says how often it runs" if answer_tokens is not None else ""))
     if text:
         loading = Loading(dtype=dtype, cache=cache, threads=threads, gpu_layers=gpu_layers, precision=precision)
         prompt = 512 if prompt_tokens is None else prompt_tokens

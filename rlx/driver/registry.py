@@ -30,8 +30,14 @@ _MAKERS = {
 # Other device names that people try, and what to write instead.
 _OTHERS = {
     **dict.fromkeys(("metal", "mps", "apple", "coreml"), 'GPUs of Apple run by MoltenVK, as "vulkan"'),
-    **dict.fromkeys(("opencl", "sycl", "oneapi", "xpu", "directml", "dml", "webgpu", "wgpu", "opengl"),
+    **dict.fromkeys(("opencl", "sycl", "oneapi", "xpu", "directml", "dml", "dx", "webgpu", "wgpu", "opengl", "vk",
+                     "qualcomm", "adreno", "mali", "powervr", "moltenvk"),
                     'GPUs of every maker run as "vulkan"'),
+    **dict.fromkeys(("zluda", "navi", "rdna", "cdna", "rx"), 'GPUs of AMD are "amd", or "vulkan" and a number; through '
+                    "CUDA rlx runs NVIDIA's alone"),
+    **dict.fromkeys(("npu", "tpu", "xdna", "qnn", "openvino"), "rlx runs on CPUs and on GPUs"),
+    **dict.fromkeys(("lavapipe", "swiftshader", "software"),
+                    'software drivers of Vulkan are among "vulkan" and a number'),
     **dict.fromkeys(("none", "host", "x86"), 'the processor is "cpu"'),
     **dict.fromkeys(("radv", "amdvlk", "amdgpu", "gfx"), 'GPUs of AMD are "amd", or "vulkan" and a number'),
     **dict.fromkeys(("igpu", "dgpu"), "`rlx devices` lists the GPUs, each with its id"),

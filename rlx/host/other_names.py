@@ -53,10 +53,13 @@ _EXPLAINED = {
     ("Trainer", "fit"): "rlx.training",
     ("shuffle", "randperm"): "rlx.random.permutation(key, x)",
     ("SGD", "RMSprop"): "rlx.optim.sgd", ("lr_scheduler", "schedules"): "rlx.optim's functions that end in schedule",
-    ("ellip", "bessel", "iirnotch", "iirpeak", "iirdesign", "remez", "firls", "firwin2", "cheb1ord", "buttord"):
+    ("ellip", "bessel", "cheby2", "iirfilter", "gammatone", "minimum_phase", "iircomb", "bilinear",
+     "iirnotch", "iirpeak", "iirdesign", "remez", "firls", "firwin2", "cheb1ord", "buttord"):
         "nothing; scipy.signal's gives coefficients, which rlx.signal.lfilter, filtfilt, sosfilt and convolve take",
     ("freqz", "sosfreqz", "medfilt", "medfilt2d", "wiener", "argrelextrema", "gausspulse", "sweep_poly", "envelope",
-     "cwt", "lombscargle"): "nothing; scipy.signal's takes NumPy arrays",
+     "cwt", "lombscargle", "sawtooth", "max_len_seq", "unit_impulse", "spline_filter", "deconvolve", "czt", "zoom_fft",
+     "peak_prominences", "peak_widths", "vectorstrength", "dfreqresp", "bode"):
+        "nothing; scipy.signal's takes NumPy arrays",
     ("windows", "hann", "hamming", "blackman", "kaiser"): 'rlx.signal.get_window("hann", n)',
     ("mel_spectrogram", "melspectrogram", "mfcc", "mel_filterbank", "MelSpectrogram"):
         "a bank of mel filters is a matrix: bank @ rlx.signal.spectrogram(x)[2]",
@@ -67,6 +70,13 @@ _EXPLAINED = {
     ("load_ply", "read"): "rlx.splats.read_ply for splats, scipy.io.wavfile.read for sounds",
     ("rlx.splats.load",): "rlx.splats.read_ply", ("rlx.splats.save",): "rlx.splats.write_ply",
     ("rlx.signal.load",): "scipy.io.wavfile.read", ("rlx.onnx.run",): "rlx.onnx.load(path).run({name: array})",
+    ("rlx.onnx.quantization", "rlx.onnx.quantize_dynamic", "rlx.onnx.quantize_static"):
+        'nothing; precision="int8" computes products of a model in bytes, and quantized models run as they are',
+    ("rlx.onnx.checker", "rlx.onnx.check_model"): "onnx.checker, of the package onnx",
+    ("rlx.onnx.helper", "rlx.onnx.numpy_helper", "rlx.onnx.shape_inference", "rlx.onnx.ModelProto"):
+        "that of the package onnx, whose models rlx.onnx.load takes",
+    ("rlx.onnx.convert",): "rlx.onnx.load(path).compile().save(\"model.rlx\"); rlx.onnx.save writes ONNX",
+    ("rlx.onnx.__version__",): "rlx.__version__",
     ("rlx.onnx.check", "rlx.onnx.compare"): "`rlx check model.onnx`, in a shell",
     ("rlx.splats.view", "rlx.splats.show", "rlx.splats.viewer"): "rlx.splats.write_page; `rlx view x.ply` in a shell",
     ("rlx.splats.train", "rlx.splats.densify"): "nothing; examples/splats.py is a training with rlx.grad",
@@ -84,7 +94,7 @@ def in_place_of(module: str, name: str) -> str:
     explained = f" (in rlx: {_OTHERS[name]})" if name in _OTHERS else ""
     if own_name in _OTHERS or (explained and module == "rlx"):
         return f" (in rlx: {_OTHERS[own_name]})" if own_name in _OTHERS else explained
-    own = [n for n in {*dir(import_module(module)), *_public(module)} if n[:1] != "_"]
+    own = [n for n in {*dir(import_module(module)), *_public(module)} if n[:1] != "_" and n != "annotations"]
     if exact := next((n for n in own if n.lower() == name.lower()), None):
         return meant(name, [exact])
     for other in ("rlx", *(f"rlx.{short}" for short in _MODULES)):
