@@ -1,12 +1,11 @@
 """Hatchling's hooks: a wheel has the SPIR-V modules in one archive; its page on an index has addresses, no relative
-links."""
+links; a release is not built while the repository's address is a placeholder."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
 import tempfile
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,16 @@ ROOT = Path(__file__).resolve().parents[1]
 _LINK = re.compile(r"(!?)(\[[^\]]*\])\((?![a-z]+:|#)([^)\s]+)\)")
 
 
-def repository() -> str:
-    """The address of the repository, which pyproject.toml has in one place."""
-    with open(ROOT / "pyproject.toml", "rb") as file:
-        address: str = tomllib.load(file)["tool"]["rlx"]["repository"]
-    return address
+def _module(path: str) -> Any:
+    """A module of the source tree, loaded without its package."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_address = _module("tools/repository.py")
 
 
 def absolute_links(text: str, source: str) -> str:
@@ -35,7 +39,7 @@ class Addresses(MetadataHookInterface):
     PLUGIN_NAME = "custom"
 
     def update(self, metadata: dict[str, Any]) -> None:
-        text, source = (ROOT / "README.md").read_text(encoding="utf-8"), repository()
+        text, source = (ROOT / "README.md").read_text(encoding="utf-8"), _address.repository()
         pages = {"Documentation": "docs/index.md", "Changelog": "CHANGELOG.md"}
         metadata["urls"] = {"Source": source, **{name: f"{source}/blob/HEAD/{at}" for name, at in pages.items()}}
         metadata["readme"] = {"content-type": "text/markdown", "text": absolute_links(text, source)}
@@ -43,22 +47,27 @@ class Addresses(MetadataHookInterface):
 
 class PackedModules(BuildHookInterface):  # type: ignore[type-arg]
     """Adds the archive to a wheel, whose own configuration leaves the loose modules out. An editable one needs none:
-    it points at the source tree."""
+    it points at the source tree. With a placeholder for an address an sdist, which only releases have, is refused, and
+    a wheel, which pip makes of any checkout, is warned of."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "editable":
             return
-        spec = importlib.util.spec_from_file_location("modules", ROOT / "rlx/backends/gpu/modules.py")
-        assert spec and spec.loader
-        modules = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(modules)
+        wrong = _address.placeholder(_address.repository())
+        if self.target_name == "sdist":
+            if wrong:
+                self.app.abort(f"rlx: no sdist is built: {wrong}")
+            return
+        if wrong:
+            self.app.display_warning(f"rlx: {wrong}")
+        modules = _module("rlx/backends/gpu/modules.py")
         self._folder = tempfile.TemporaryDirectory()
         archive = Path(self._folder.name) / modules.ARCHIVE
         archive.write_bytes(modules.pack(ROOT / "rlx/backends/vulkan/spirv"))
         build_data["force_include"][str(archive)] = f"rlx/backends/vulkan/{modules.ARCHIVE}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        if version != "editable":
+        if self.target_name == "wheel" and version != "editable":
             self._folder.cleanup()

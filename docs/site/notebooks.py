@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import jupytext
-from reference import DOCS, SOURCE
+from reference import DOCS, SOURCE, say_placeholder
 
 
 def main(folder: Path) -> None:
+    say_placeholder()
     folder.mkdir(parents=True, exist_ok=True)
     for page in sorted((DOCS / "tutorials").glob("*.md")):
         text = re.sub(r"\]\(((?:\.\./)*)([^):]*)\)", _address, page.read_text("utf-8"))

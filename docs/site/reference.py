@@ -10,7 +10,7 @@ import enum
 import importlib
 import inspect
 import re
-import tomllib
+import sys
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -18,8 +18,12 @@ from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tools"))
+
+from repository import placeholder, repository  # noqa: E402 - of that folder
+
 DOCS = ROOT / "docs"
-SOURCE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["rlx"]["repository"]
+SOURCE = repository()
 MODULES = ("fft", "linalg", "signal", "random", "nn", "optim", "tree", "splats", "onnx", "models", "bulk", "errors")
 # Pages of the repository that stand outside docs/, and their names in the site.
 OWN = {"CONTRIBUTING.md": "contributing", "SECURITY.md": "security", "CHANGELOG.md": "changelog"}
@@ -48,6 +52,12 @@ _LABEL = re.compile(
 )
 _CODE = re.compile(r"(`+)(.+?)\1", re.S)
 _LINK = re.compile(r"(\]\()(?!https?:|#)([^)#\s]*)(#[^)\s]*)?\)")
+
+
+def say_placeholder() -> None:
+    """Says on standard error that the links to the repository lead nowhere, while its address is a placeholder."""
+    if wrong := placeholder(SOURCE):
+        print(f"docs: {wrong}", file=sys.stderr)
 
 
 def public(name: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -10,6 +11,7 @@ import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -108,6 +110,33 @@ def test_the_repositorys_address_stands_in_one_place(repo: Path) -> None:
     assert sorted(named) == ["CONTRIBUTING.md", "pyproject.toml"]
 
 
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [("https://code.invalid/rlx", True), ("https://example.org/a/b", True), ("http://localhost:80/rlx", True),
+     ("https://code.example-team.org/rlx", False), ("https://git.contest/a", False)],
+)  # fmt: skip
+def test_no_release_is_built_with_a_placeholder(
+    repo: Path, monkeypatch: pytest.MonkeyPatch, address: str, told: bool
+) -> None:
+    pytest.importorskip("hatchling", reason="hatchling is not installed")
+    spec = importlib.util.spec_from_file_location("build_hook", repo / "tools/build_hook.py")
+    assert spec and spec.loader
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    monkeypatch.setattr(hooks._address, "repository", lambda: address)
+    empty = SimpleNamespace(ARCHIVE="spirv.pack", pack=lambda folder: b"")
+    monkeypatch.setattr(hooks, "_module", lambda path: empty)  # packing takes seconds
+    said: list[str] = []
+    app = SimpleNamespace(abort=lambda text: said.append(f"abort {text}"), display_warning=said.append)
+    for target in ("sdist", "wheel"):
+        hook = hooks.PackedModules(str(repo), {}, None, None, "", target, app)
+        hook.initialize("standard", {"force_include": {}})
+        hook.finalize("standard", {}, "")
+    wanted = [f"a placeholder, {address}, "] * 2 if told else []
+    assert len(said) == len(wanted) and all(w in s for w, s in zip(wanted, said, strict=True))
+    assert not told or (said[0].startswith("abort rlx: no sdist is built") and said[1].startswith("rlx: "))
+
+
 def test_the_sdist_holds_what_a_contributor_needs(repo: Path) -> None:
     builder = pytest.importorskip("hatchling.builders.sdist", reason="hatchling is not installed")
     names = {file.distribution_path for file in builder.SdistBuilder(str(repo)).recurse_included_files()}
@@ -119,7 +148,7 @@ def test_the_sdist_holds_what_a_contributor_needs(repo: Path) -> None:
     assert len(called) > 5
     assert (
         called | {"Makefile", "LICENSE", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/pictures/plan.svg",
-                "tools/build_hook.py", "tests/conftest.py", "tools/vulkan_probe.py"}
+                "tools/build_hook.py", "tools/repository.py", "tests/conftest.py", "tools/vulkan_probe.py"}
         <= names
     )
 
