@@ -113,7 +113,7 @@ def scattered_means(ranks: Ranks, slopes: Sequence[Tensor], weight: float) -> Me
     parts: list[Tensor] = list(slopes)
     tested: list[Tensor] = []
     sent = [halves_of(x, weight) for x in slopes]
-    for bucket in buckets(sent):
+    for bucket in buckets(sent, slopes):
         table = _by_rank(ranks, [sent[i] for i in bucket])
         moved = sent[bucket[0]] is not slopes[bucket[0]]
         if moved:
