@@ -462,8 +462,10 @@ class Batch(Closing):
         if rows is not None:
             self._try(going, rows, made)
             return made
-        # A sequence that ends before the last of these steps runs on: the next prompt overwrites its slot's rows.
-        count = min(most, AHEAD, LOG, max(held.left for held in lasting))
+        # A sequence that ends before the last of these steps runs on: the next prompt overwrites its slot's rows. It
+        # must not run beyond the context, where each step would write its token in the place of the last one's.
+        room = self._decoder.context - max(int(self._at[slot]) for slot, held in enumerate(going) if held is not None)
+        count = min(most, AHEAD, LOG, room, max(held.left for held in lasting))
         self._grow(going, count)
         going = [held if held is not None and held.steps else None for held in going]
         if not any(going):
