@@ -1,4 +1,4 @@
-"""Logits of classifiers to labels: of texts, and of tokens, where tokens of one entity are merged as in transformers'
+"""Turns logits of classifiers into labels, of texts or of tokens. Tokens of one entity are merged as in transformers'
 pipelines."""
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _words(parts: Sequence[_Part]) -> list[list[_Part]]:
 
 
 def _word(parts: list[_Part], labels: Labels, tokenizer: TextTokenizer, aggregation: Aggregation) -> dict[str, Any]:
-    """The label of a word: its first token's, that of the token with the highest score, or by the mean of scores."""
+    """The label of a word, from the scores of its first token, of the token with the highest score, or their mean."""
     if aggregation == "first":
         scores = parts[0].scores
     elif aggregation == "max":

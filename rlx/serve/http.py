@@ -166,8 +166,9 @@ class _Connection(H11Protocol):  # type: ignore[misc,unused-ignore]
 
 
 def _look(protocol: Any, alive: set[Any], seconds: float, seen: Any) -> None:
-    """Closes a connection without a complete request since the last look; aborts one that was closing by then, whose
-    client does not read what was sent and would keep it open for ever."""
+    """Called every `seconds`. Closes a connection that has sent no complete request since the last call. Aborts one
+    that was closing already at that call, since its client does not read what was sent and would keep it open for
+    ever."""
     transport, cycle = protocol.transport, protocol.cycle
     idle = cycle is None or cycle.response_complete
     closing = transport is not None and transport.is_closing()

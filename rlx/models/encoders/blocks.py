@@ -222,7 +222,7 @@ class Blocks(Encoder):
             scale = q.shape[-1] ** -0.5 if c.scale is None else c.scale
         keep: Tensor | None = self.keys()
         added, count = self.scores_of(layer) if added is None else added, None
-        if added is not None and self.ends:  # one matrix of scores for all texts
+        if added is not None and self.ends:  # the scores have no axis of texts
             keep, count = added, ops.sum(ops.cast(self.mask, i32), axis=1)
         elif added is not None:
             keep = ops.where(keep, added, -np.inf)
@@ -257,7 +257,7 @@ class Blocks(Encoder):
         return self.product(wide, "down", layer, c.hidden_size)
 
     def layer(self, x: Tensor, index: int) -> Tensor:  # type: ignore[override]
-        """A layer of what goes into it, (batch · length, width)."""
+        """The output of a layer for its input x, both (batch · length, width)."""
         c = self.config
         mix = MIXERS[c.mixer]
         first, second = self.name("first_norm", index), self.name("second_norm", index)
@@ -280,8 +280,8 @@ class Blocks(Encoder):
         return ops.cast(self._apart(x), self.wide)
 
 
-# Layers of encoders whose mixers stand in others than those of most, and what is done behind the first layer with its
-# result and with what went into it.
+# By mixer, for those that need them: a layer in place of the usual one, and what follows the first layer, as a function
+# of that layer's output and input.
 LAYERS: dict[str, Callable[[Any, Tensor, int], Tensor]] = {}
 AFTER_FIRST: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {}
 

@@ -61,7 +61,8 @@ def t5(f: Fields, each: bool = False) -> EncoderConfig:
 
 
 def modernbert(f: Fields) -> EncoderConfig:
-    """Layers with a window and others without, each kind with its rope; the first has no norm before its attention."""
+    """Layers with a window and layers without one, with a RoPE for each kind; the first layer's attention has no
+    norm."""
     layers, windowed = f.count("num_hidden_layers", MOST_LAYERS), "sliding_attention"
     every = f.count("global_attn_every_n_layers", MOST_LAYERS, 3)
     kinds = f.kinds(layers) or [windowed if i % every else "full_attention" for i in range(layers)]
@@ -117,7 +118,7 @@ def eurobert(f: Fields) -> EncoderConfig:
 
 
 def roformer(f: Fields) -> EncoderConfig:
-    """Ropes of pairs by a table in the files, of v too where the settings say so."""
+    """RoFormer: RoPE of pairs by a table in the files, applied to q and k, and to v where the settings say so."""
     own = {part: name for part, name in BERT.items() if part != "places"} | {"turns": "encoder.embed_positions"}
     if f.content.get("embedding_size") is None:
         f = f.but(embedding_size=f.content.get("hidden_size"))

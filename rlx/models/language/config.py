@@ -172,15 +172,17 @@ class Recurrence(Record):
 
 class LayerInputs(Record):
     """Inputs of each layer (Gemma 3n, 2025): `width` numbers for each layer, computed from a token's embedding and from
-    a second table of `vocabulary` rows. A layer's own gate them, and a product of them is added to its result."""
+    a second table of `vocabulary` rows. Each layer multiplies its numbers by a gate, projects them and adds them to its
+    result."""
 
     width: int
     vocabulary: int
 
 
 class Streams(Record):
-    """States of `count` streams (`altup.py`), of which the one of number `active` goes through a layer's blocks; with
-    `scaled` learned factors multiply what gates the layer's input. `rank` is that of the residual beside attention."""
+    """A hidden state of `count` streams (`altup.py`), of which the stream `active` goes through a layer's blocks.
+    `scaled`: learned factors multiply the layer inputs' gate. `rank` is that of the low-rank residual beside
+    attention."""
 
     count: int
     active: int
