@@ -19,7 +19,7 @@ W = TypeVar("W", bound=Waits)
 
 
 class FairQueue(Generic[W]):
-    """Sequences that wait for a slot. The lowest priority number is served first; within it the address that has had the
+    """Sequences that wait for a slot. The lowest priority number is served first; within it the address that had the
     fewest tokens, then that address's user with the fewest, then that user's sequences in order of arrival. So clients
     share tokens evenly, however many requests each sends at once.
 

@@ -55,7 +55,7 @@ class AddTapsKernel(Record):
     phases: tuple[Taps, ...]
     inner: int
     outer: int
-    tree: Expr | None = None  # the tree of the sum, and of the bias if there is one
+    tree: Expr | None = None  # the epilogue: argument 0 is the sum, argument 1 the bias if any
     bias: DType | None = None
     out: DType = f32
 

@@ -51,8 +51,8 @@ class DotKernel(Record):
         return k.text()
 
     def prepared(self, k: Kernel) -> Part:
-        """What writes the code for `count` rows of the weight from `first` on: a function of the words and of both, and
-        of the numbers of x's rows, where these are not 0, 1, …."""
+        """A function that writes the code for `count` rows of the weight from row `first` on. It takes the kernel's
+        words, `first`, `count`, and the indices of x's rows, by default 0, 1, …."""
         lanes, rows, together = self.lanes, self.rows, self.together
         element = trees.class_of(self.weight) if not self.weight.is_packed else F32
         vector = element.of(lanes)

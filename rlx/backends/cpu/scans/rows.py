@@ -98,7 +98,8 @@ class Row:
 
 
 class Sums:
-    """Sets of as many vectors as a vector has lanes, stored one by one, whose lanes are then added up together."""
+    """Vectors on the stack, in `count` sets of as many vectors as lanes: they are stored one by one, and `total` adds
+    up the lanes of all vectors of a set at once."""
 
     def __init__(self, k: Kernel, kind: Type, lanes: int, count: int = 1) -> None:
         self.k, self.kind, self.lanes = k, kind, lanes
