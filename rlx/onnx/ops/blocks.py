@@ -16,7 +16,8 @@ SIZES = (128, 32)  # elements of rlx's blocks; a larger block of a file is sever
 
 
 def block_size(size: int, columns: int) -> int | None:
-    """The elements of rlx's blocks into which rows fit that have a scale for each `size` elements; else None."""
+    """The block size of rlx that divides both `size`, the elements that share a scale, and the rows' length; else
+    None."""
     return next((s for s in SIZES if size % s == 0 and columns % s == 0), None)
 
 

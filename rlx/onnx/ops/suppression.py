@@ -210,7 +210,8 @@ def _blocks(boxes: _Boxes, table: Array, limit: int) -> list[Array]:
         steps.spend("NonMaxSuppression", 1 + width * table.size // _PAIRS_PER_STEP)
         block, stays, near = table[:, :width], left[:, :width], rest[..., :width]
         over = boxes.cover(block, near, block, near) & np.triu(np.ones((width, width), np.bool_), 1)
-        # A box stays if no better one that stays covers it: right from the first box on, one more in each round.
+        # A box stays if no better box that stays covers it. Each round is right for at least one more box, from the
+        # best.
         before, possible = None, stays
         while before is None or not np.array_equal(before, stays):
             before, stays = stays, possible & ~(over & stays[:, :, None]).any(1)

@@ -172,8 +172,8 @@ def chisquare(key: TensorLike, df: TensorLike, shape: Shape = None, dtype: DType
 
 
 def t(key: TensorLike, df: TensorLike, shape: Shape = (), dtype: DTypeLike = f32) -> Tensor:
-    """Numbers of Student's distribution of df degrees of freedom. Otherwise as rlx.random.gamma. Follows jax.random.t,
-    whose numbers are others."""
+    """Numbers of Student's distribution of df degrees of freedom. Otherwise as rlx.random.gamma. Follows jax.random.t;
+    its numbers differ."""
     d = _drawn("random.t", key, shape, dtype, df=df)
     half = d.parameters[0] * 0.5
     spread = sqrt(half) * exp(_log_gamma(d.own_key(0), half) * -0.5)

@@ -285,7 +285,7 @@ def dropout(x: Tensor, rate: TensorLike, key: TensorLike) -> Tensor:
         if rate.size != 1:
             raise ShapeError(f"{op}: the rate has shape {rate.shape}; expected one number")
         rate = reshape(maximum(cast_to(tensors(op, u, rate)[1], f32), 0.0), ())
-        # `mul` sends a gradient to the scale, and bools end it: the rate's is that of these comparisons, none.
+        # The rate gets no gradient: dropout passes it only to x.
         scale: Any = where(rate < 1, 1 / (1 - rate), 0.0)
     else:
         _check_probability(op, "rate", rate)
