@@ -54,9 +54,9 @@ def _room(lengths: Sequence[int], texts: Iterable[int]) -> int:
 
 
 def _rows(lengths: Sequence[int], longest: int) -> list[list[int]]:
-    """The texts of each row: the longest that is left, then always the longest of those after which texts of the
-    lengths that are left can fill the row to its end, or come nearest to it. Rows have room for a power of two of
-    tokens, as few sizes of full rows are."""
+    """The texts of each row. A row takes the longest text that is left, then texts, longest first, such that texts
+    still left can fill the row up completely, or as nearly as possible. A row's room is a power of two of tokens, so
+    that there are few sizes."""
     texts: defaultdict[int, list[int]] = defaultdict(list)
     for i in range(len(lengths)):
         texts[_room(lengths, (i,))].append(i)

@@ -291,7 +291,7 @@ class Engine:
             outcome = job.join(parts)
         except RlxError as error:
             outcome = error
-        self._reading = None  # before the event loop can ask for another
+        self._reading = None  # first, since the event loop may then begin another
         self._call(_settle, job, outcome)
 
     def step(self, most: int) -> list[Token]:

@@ -90,7 +90,7 @@ def serve(service: Service, listening: socket.socket, ready: Callable[[], None],
         server.run(sockets=[listening])
     finally:
         writes.removeFilter(_told)
-        service.engine.close()  # not yet closed if a second signal ended the server at once
+        service.engine.close()  # still open if a second signal ended the server at once
     if service.engine.failure is not None:
         raise RlxError(f"serve: the model has stopped: {service.engine.failure}")
 

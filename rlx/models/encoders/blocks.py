@@ -75,8 +75,8 @@ class Blocks(Encoder):
         return activated(self.linear(x, name), activation)
 
     def _grouped(self, x: Tensor, part: str, name: str, outputs: int) -> Tensor:
-        """A product of groups of x's columns, each with its weight, (outputs, columns of a group, 1), or with
-        `groups_first` (groups, columns, outputs) of one group."""
+        """A grouped product: each group of x's columns is multiplied by its own matrix. The weight is (outputs, columns
+        of a group, 1), or with `groups_first` (groups, columns of a group, outputs of a group)."""
         c, groups = self.config, self.config.groups[part]
         wide = x.shape[-1] // groups
         shape = (groups, wide, outputs // groups) if c.groups_first else (outputs, wide, 1)

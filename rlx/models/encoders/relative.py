@@ -1,5 +1,4 @@
-"""Encoders whose places are distances of keys, or turned parts of heads: MPNet, T5's encoders, ModernBERT, EuroBERT,
-RoFormer."""
+"""Encoders with relative position biases or RoPE: MPNet, T5's encoders, ModernBERT, EuroBERT, RoFormer."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ def t5(f: Fields, each: bool = False) -> EncoderConfig:
     act = {"gated-gelu": "gelu_new"}.get(str(kind), str(kind).removeprefix("gated-"))
     if not isinstance(kind, str) or act not in ACTS:
         f.wrong("feed_forward_proj", f"one of {', '.join(ACTS)}, perhaps behind 'gated-'")
-    if "is_gated_act" in f.content:  # the class follows files that say it otherwise, and takes null for false
+    if "is_gated_act" in f.content:  # it overrides feed_forward_proj, and null counts as false
         gated = f.flag("is_gated_act", False)
     act = f.choice("dense_act_fn", {name: name for name in ACTS}, act)
     names |= {"gate": f"{mlp}wi_0", "up": f"{mlp}wi_1"} if gated else {"up": f"{mlp}wi"}

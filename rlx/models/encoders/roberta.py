@@ -1,4 +1,4 @@
-"""Encoders that are BERT's blocks under other names, and RoBERTa's, whose places begin behind the padding token's."""
+"""Encoders with BERT's blocks under other names, and RoBERTa's, whose positions begin after the padding token's row."""
 
 from __future__ import annotations
 

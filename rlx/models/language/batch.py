@@ -582,7 +582,8 @@ class Batch(Closing):
         return max(SHARE[self._decoder.session.info.backend], held.count(False) / len(held) if held else 0.0)
 
     def _missing(self, most: int) -> float:
-        """How many steps are to run before one takes the tokens of prompts that wait, up to `most`; 0 for none."""
+        """The number of steps without tokens of prompts until prompts may take up to `most` tokens beside a step; 0 if
+        they may now, or if no prompt waits."""
         if self._waiting(last=False) is None:
             return 0.0
         missing = self._cost(self._room_beside(most)) - self._credit

@@ -284,8 +284,8 @@ class Blocks:
         return self.linear(up, f"{name}.down_proj", c.width, c.mlp_bias)
 
     def _sparse(self, gate: Tensor, share: float) -> Tensor:
-        """What of a gate is above the number below which a normal distribution of its mean and deviation has this
-        share."""
+        """relu(gate - cut): the cut is the number below which this share of a normal distribution with the gate's mean
+        and deviation lies."""
         from statistics import NormalDist  # most models need none
 
         wide = ops.cast(gate, self.wide)

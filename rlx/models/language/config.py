@@ -93,7 +93,7 @@ class Attention(Record):
     keyed: frozenset[int] = frozenset()  # layers whose values are the product that their keys are made of
 
     def of(self, index: int) -> Attention:
-        """The same with the sizes of one layer."""
+        """This attention with the KV heads and head size of one layer."""
         if not self.sizes:
             return self
         kv_heads, head_size = self.sizes[index]
@@ -254,7 +254,8 @@ class LanguageConfig(Record, kw_only=True):
     layer_scales: bool = False  # whether a learned number multiplies each layer's result
     streams: Streams | None = None
     shared: SharedBlocks | None = None
-    # For each layer the share of an MLP's gate that is set to 0 by its mean and deviation, if numbers are normal.
+    # For each layer, the share of the MLP's gate values that is set to 0. The cut follows from their mean and
+    # deviation, as if they were normally distributed.
     sparse: tuple[float, ...] = ()
 
     @property

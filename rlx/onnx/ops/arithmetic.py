@@ -157,7 +157,7 @@ def mean(c: Call) -> Result:
 @op("Clip", until=11)
 def clip_attributes(c: Call) -> Result:
     low, high = c.float("min"), c.float("max")
-    wide = o.cast(c.x(), "f32") if c.x().dtype.is_half else c.x()  # it holds the attributes
+    wide = o.cast(c.x(), "f32") if c.x().dtype.is_half else c.x()  # the attributes are f32
     x = wide if low is None else o.maximum(wide, low)
     return x if high is None else o.minimum(x, high)
 

@@ -1,4 +1,4 @@
-"""Lowering of frames, by strided reads, of their sum and their power, and of peaks."""
+"""Lowering of the ops of signals: frames (strided reads), overlapping sums and spectra of frames, and peaks."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def read(f: Fields) -> LanguageConfig:
 
 
 def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """As the text model alone has its weights."""
+    """The recipe of the text model's own architecture for a weight."""
     from rlx.models.language.architectures import ARCHITECTURES
 
     kind = f"{config.architecture}_text"
