@@ -38,7 +38,7 @@ def packed_rows(codes: Array, zeros: Array | None, scales: Array, size: int, bit
     if bits == 4:
         fields[0] = fields[0][..., ::2] | fields[0][..., 1::2] << 4
     elif symmetric:
-        fields[0] = fields[0] ^ middle  # numbers around 128 as bytes with a sign
+        fields[0] = fields[0] ^ middle  # codes minus 128, as signed bytes
     fields.append(np.ascontiguousarray(scales[:, blocks], np.float32)[..., None].view(np.uint8))
     if zeros is not None and not symmetric:
         fields.append(zeros[:, blocks, None].astype(np.uint8))

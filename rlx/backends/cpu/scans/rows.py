@@ -127,6 +127,6 @@ def spread(k: Kernel, base: Value, at: Value | int, kind: Type, lanes: int) -> V
 
 
 def each(k: Kernel, count: Value, width: int, body: Callable[[Value, Value], None]) -> None:
-    """Calls the body with the first of every `width` of `count`, and how many follow."""
+    """Calls body(first, n) for each run of up to `width` of `count` items: its first index and its length."""
     with k.loop(0, count, width) as start:
         body(start, k.min(count - start, width))
