@@ -72,7 +72,7 @@ def ranked(scores: Array, count: int) -> Array:
     some = np.flatnonzero(scores >= lowest)
     if len(some) < count:
         return np.argsort(-scores, kind="stable")[:count]
-    if len(some) > count:  # of scores equal to the lowest, the first ones are taken
+    if len(some) > count:  # the first ones of the scores equal to the lowest count
         more = scores[some] > lowest
         some = np.concatenate([some[more], some[~more][: count - np.count_nonzero(more)]])
     return some[np.argsort(-scores[some], kind="stable")]

@@ -18,7 +18,7 @@ from rlx.onnx.reader.budget import take
 from rlx.onnx.reader.elements import Array
 
 _I64 = np.dtype(np.int64)
-_MANY, _EVERY = 1 << 16, 64  # with so many scores, a threshold is estimated from every 64th
+_MANY, _EVERY = 1 << 16, 64  # so many scores get a threshold, estimated from every 64th
 
 
 class Places:

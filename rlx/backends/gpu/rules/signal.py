@@ -135,7 +135,7 @@ PEAKS = declare(
 )
 _WORKGROUPS_PER_UNIT = {16: 5, 32: 4}  # keys: the elements that a thread holds
 _SHARED_BYTES = 19 << 10  # a workgroup that exchanges one part at a time has this memory: 4736 floats and more
-_AT_ONCE_BYTES = 40 << 10  # with this much, real and imaginary parts are exchanged at once
+_AT_ONCE_BYTES = 40 << 10  # this much exchanges real and imaginary parts at once
 
 
 @lowers("frame", when=moves_natively)
