@@ -76,9 +76,9 @@ class Machine(Record):
 
     @property
     def byte_dots(self) -> int:
-        """The size in bytes of the vectors in which products with f32's precision multiply unsigned by signed bytes and
-        add each four products; 0 where products of floats are as fast. On AMD's Zen 4 vectors of 64 bytes take 3 to 6 %
-        longer than those of 32; on an Intel Xeon those of 32 took 1.2 to 1.4 times as long as floats."""
+        """How many unsigned bytes are multiplied by signed ones, and each four products added, by the instruction that
+        products with f32's precision take; 0 where products of floats are as fast. On AMD's Zen 4 vectors of 64 bytes
+        take 3 to 6 % longer than those of 32; on an Intel Xeon those of 32 took 1.2 to 1.4 times as long as floats."""
         return 32 if self.looks_ahead and {"avx512vl", "avx512vnni"} <= self.features else 0
 
     @property

@@ -74,7 +74,7 @@ class Blocks:
         self.related: Tensor | None = None
         # Such a run keeps the keys and values that later layers attend to.
         self.lent: dict[int, tuple[Tensor, ...]] = {}
-        # (rows, n): what layers read in addition to the hidden state, either inputs of their own or the embeddings.
+        # (rows, n), what layers read beside the state: inputs of their own, or the embeddings.
         self.layer_inputs: Tensor | None = None
         self.caches = Caches(g, size, at, slot, table, owners)
         step = g.constant(np.arange(size.chunk, dtype=np.int32).reshape(1, -1))
@@ -131,7 +131,7 @@ class Blocks:
         low, high = (ops.cast(self.g.states[state], x.dtype) for state in shapes)
         inner = ops.linear(x, low)
         if self._number is not None and isinstance(self._adapter, LowRanks):
-            count = min(self.size.batch, x.shape[0])  # rows of logits: prompts in the same run as steps have none
+            count = min(self.size.batch, x.shape[0])  # the logits are those of the steps alone
             number = ops.reshape(self._number[:count], (-1, 1, 1))
             own = ops.equal(number, self.g.constant(self._adapter.owners(name)))
             each = ops.reshape(inner, (count, x.shape[0] // count, rank))
@@ -284,8 +284,8 @@ class Blocks:
         return self.linear(up, f"{name}.down_proj", c.width, c.mlp_bias)
 
     def _sparse(self, gate: Tensor, share: float) -> Tensor:
-        """relu(gate - cut): the cut is the number below which this share of a normal distribution with the gate's mean
-        and deviation lies."""
+        """What of a gate is above the number below which a normal distribution of its mean and deviation has this
+        share."""
         from statistics import NormalDist  # most models need none
 
         wide = ops.cast(gate, self.wide)
@@ -600,5 +600,5 @@ def activated(x: Tensor, name: str) -> Tensor:
 
 
 def _at_most(weight: Tensor, dtype: DType) -> Tensor:
-    """The weight rounded to f16 or bf16 activations' dtype; with f32 activations, 16-bit weights stay as they are."""
+    """The weight rounded to the activations' half precision; products of f32 read weights of halves as they are."""
     return ops.cast(weight, dtype) if dtype in (f16, bf16) else weight

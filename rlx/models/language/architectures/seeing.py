@@ -1,7 +1,7 @@
-"""The text models within vision-language models, for texts without images, which the vision parts do not change.
+"""Models that see beside reading, for text alone: the text model within, which a text without images meets as it is.
 
-Without images the three positions of a token in Qwen-VL and GLM-V (temporal, height, width) are equal, so that their
-RoPE is the plain one.
+A text's positions are the same number in each part of the ropes of Qwen-VL and GLM-V (temporal, height, width), whose
+turns then are those of a plain rope.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ _TEXTS = {
     "glm4v": "glm4v_text",
     "glm4v_moe": "glm4v_moe_text",
 }
-# Text models that exist only within vision-language models, each with the family that has the same blocks and weight
-# names.
+# Text models that stand in such folders alone, each with the one whose blocks and names of weights it has.
 _ALIKE = {
     "qwen2_vl_text": "qwen2",
     "qwen2_5_vl_text": "qwen2",
@@ -49,7 +48,7 @@ _ALIKE = {
     "glm4v_text": "glm4",
     "glm4v_moe_text": "glm4_moe",
 }
-# Settings that a class has whatever the file says, and the values of settings that it ignores but its family reads.
+# What the classes have whatever a file says, and settings that they pass over, as the family alone has them.
 _ALWAYS: dict[str, dict[str, Any]] = {"glm4v_text": {"attention_bias": True}}
 _PASSED_OVER: dict[str, tuple[tuple[str, Any], ...]] = {
     "gemma3_text": (("final_logit_softcapping", None),),
@@ -57,8 +56,8 @@ _PASSED_OVER: dict[str, tuple[tuple[str, Any], ...]] = {
     "qwen3_vl_moe_text": (("use_sliding_window", False), ("norm_topk_prob", True)),
     "glm4v_moe_text": (("use_qk_norm", False),),
 }
-_EVEN_HEADS = ("qwen2_vl_text", "qwen2_5_vl_text", "glm4v_text")  # head size = width / heads
-_FLAT = ("qwen2_vl", "qwen2_5_vl")  # Published files of these have the text model's settings at the top level.
+_EVEN_HEADS = ("qwen2_vl_text", "qwen2_5_vl_text", "glm4v_text")  # Their heads are parts of the width.
+_FLAT = ("qwen2_vl", "qwen2_5_vl")  # Published files of these have the text's settings outside.
 _PARTS = """vision_tower vision_model visual multi_modal_projector connector image_newline embed_vision audio_tower
 embed_audio"""
 ASIDE = re.compile(rf"^(?:model\.)?({'|'.join(_PARTS.split())})(?:\.|$)")
@@ -89,14 +88,13 @@ def text_fields(f: Fields) -> Fields:
     text.must_be("use_bidirectional_attention", False, None, *CAUSAL.get(own, ()))
     if own in _ALIKE:
         text = _alike(text, own)
-    # The class of the whole model reads the outer flag, that of the text model the inner. If either is set, the file's
-    # tensors decide.
+    # Whole models go by the outer word, texts' models by the inner; where the two differ, the file decides.
     tied = class_fields(f).flag("tie_word_embeddings", False) or text.flag("tie_word_embeddings", False)
     return text.but(model_type=_ALIKE.get(own, own), tie_word_embeddings=tied)
 
 
 def _alike(text: Fields, own: str) -> Fields:
-    """The settings, with values written out where the family's own default differs from this class's."""
+    """The settings with what the family alone would take for granted otherwise."""
     if own in _EVEN_HEADS and text.has("head_dim"):
         heads = text.count("num_attention_heads", MOST_HEADS)
         if text.count("head_dim", MOST_WIDTH) * heads != text.count("hidden_size", MOST_WIDTH):
@@ -123,7 +121,7 @@ def read(f: Fields) -> LanguageConfig:
 
 
 def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """The recipe of the text model's own architecture for a weight."""
+    """As the text model alone has its weights."""
     from rlx.models.language.architectures import ARCHITECTURES
 
     kind = f"{config.architecture}_text"
