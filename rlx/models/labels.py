@@ -70,7 +70,7 @@ class _Part:
         own = text[self.start : self.end]
         if tokenizer.word_pieces:
             self.inner = len(self.word) != len(own)
-        else:  # no blank on either side of its beginning
+        else:  # it continues a word if no blank is at its beginning or just before
             self.inner = self.start > 0 and " " not in text[self.start - 1 : self.start + 1]
         if tokenizer.unknown is not None and pieces.ids[index] == tokenizer.id_of(tokenizer.unknown):
             self.word, self.inner = own, False

@@ -249,7 +249,7 @@ class Blocks(Encoder):
             wide = self.product(x, "up", layer, inner, c.hidden_act)
         elif "gate" in c.names:
             wide = self.product(x, "gate", layer, inner, c.hidden_act) * self.product(x, "up", layer, inner)
-        else:  # both in one product
+        else:  # gate and up are one product
             both = self.product(x, "up", layer, 2 * inner)
             gate, up = both[:, :inner], both[:, inner:]
             gate, up = (up, gate) if c.late_gate else (gate, up)
