@@ -142,7 +142,7 @@ class DigitDots:
                         self._vector(block, first, at, totals[n % _CHAINS])
 
                 self._rows.sweep([row], begin, blocks, add)
-            # Only the upper lanes are of minimums; the lower ones, of scales, do not belong to the sum.
+            # The upper half of the numbers' sum is the minimums'.
             upper = k.lanes(I1, [i >= _RUNS for i in range(_NUMBERS)])
             total = k.select(upper, less.value, 0.0) if lanes == _NUMBERS else k.halves(less.value)[1]
             for chain in totals:
