@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 
 class Cut(NamedTuple):
     """The optimizer's state as this rank keeps it, its initial values, and the types of the whole leaves by name.
-    `names` are the leaves that are cut; the others, such as counts, are the same on all ranks."""
+    `names` are the leaves divided among ranks; the others, such as counts, are the same on all ranks."""
 
     state: Leaves
     values: list[Any]

@@ -296,7 +296,7 @@ class _Calls:
 
 
 def _missing(group: Group, label: str) -> str:
-    """Which ranks are missing: those that do not answer now, where the others are late too."""
+    """An error message that names the ranks that do not answer now, or says that all do."""
     world, timeout = group.world, group.world.timeout
     world.timeout = _CALL
     try:

@@ -42,7 +42,7 @@ Ids = npt.NDArray[np.int32]
 AHEAD = 16  # runs begun before their tokens are read
 # A program's chunk, head, picking, turn, tokens of prompts beside its steps, and adapters.
 _Key = tuple[int, Head, Picking, int, int, LowRank | LowRanks | None]
-CHUNKS = (16, 128, 512)  # tokens of a prompt in one run; too few for a padded run go one by one
+CHUNKS = (16, 128, 512)  # tokens of a prompt in one run; if too few are left for a padded run, each is a run of its own
 LEAST = 16  # the smallest `prefill_chunk`
 LONG, LONG_BYTES = 2048, 40 * 10**9  # the longest run of one sequence on a GPU with so much memory
 
