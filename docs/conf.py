@@ -45,7 +45,7 @@ def _write_splats(folder: Path) -> None:
 
 
 def setup(app: Any) -> None:
-    reference.say_placeholder()
+    reference.say_unknown()
     reference.write()
     _write_splats(HERE / "generated/live")
     # Part of each page's links, so that all are read again where it changes.

@@ -1,10 +1,9 @@
 """Hatchling's hooks: a wheel has the SPIR-V modules in one archive; its page on an index has addresses, no relative
-links; a release is not built while the repository's address is a placeholder."""
+links."""
 
 from __future__ import annotations
 
 import importlib.util
-import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 ROOT = Path(__file__).resolve().parents[1]
-_LINK = re.compile(r"(!?)(\[[^\]]*\])\((?![a-z]+:|#)([^)\s]+)\)")
 
 
 def _module(path: str) -> Any:
@@ -28,11 +26,6 @@ def _module(path: str) -> Any:
 _address = _module("tools/repository.py")
 
 
-def absolute_links(text: str, source: str) -> str:
-    """Markdown whose links into the repository are addresses: `source` is that of the repository."""
-    return _LINK.sub(lambda m: f"{m[1]}{m[2]}({source}/{'raw' if m[1] else 'blob'}/HEAD/{m[3]})", text)
-
-
 class Addresses(MetadataHookInterface):
     """The addresses of the project, and the README, whose links work beside it, with links that work elsewhere."""
 
@@ -41,27 +34,22 @@ class Addresses(MetadataHookInterface):
     def update(self, metadata: dict[str, Any]) -> None:
         text, source = (ROOT / "README.md").read_text(encoding="utf-8"), _address.repository()
         pages = {"Documentation": "docs/index.md", "Changelog": "CHANGELOG.md"}
-        metadata["urls"] = {"Source": source, **{name: f"{source}/blob/HEAD/{at}" for name, at in pages.items()}}
-        metadata["readme"] = {"content-type": "text/markdown", "text": absolute_links(text, source)}
+        urls = {"Source": source, **{name: f"{source}/blob/HEAD/{at}" for name, at in pages.items()}}
+        metadata["urls"] = urls if source else {}
+        metadata["readme"] = {"content-type": "text/markdown", "text": _address.linked(text, "", source)}
 
 
 class PackedModules(BuildHookInterface):  # type: ignore[type-arg]
     """Adds the archive to a wheel, whose own configuration leaves the loose modules out. An editable one needs none:
-    it points at the source tree. With a placeholder for an address an sdist, which only releases have, is refused, and
-    a wheel, which pip makes of any checkout, is warned of."""
+    it points at the source tree."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "editable":
             return
-        wrong = _address.placeholder(_address.repository())
-        if self.target_name == "sdist":
-            if wrong:
-                self.app.abort(f"rlx: no sdist is built: {wrong}")
-            return
-        if wrong:
-            self.app.display_warning(f"rlx: {wrong}")
+        if not _address.repository():
+            self.app.display_warning(f"rlx: the package has no project URLs, and {_address.UNKNOWN}")
         modules = _module("rlx/backends/gpu/modules.py")
         self._folder = tempfile.TemporaryDirectory()
         archive = Path(self._folder.name) / modules.ARCHIVE
@@ -69,5 +57,5 @@ class PackedModules(BuildHookInterface):  # type: ignore[type-arg]
         build_data["force_include"][str(archive)] = f"rlx/backends/vulkan/{modules.ARCHIVE}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        if self.target_name == "wheel" and version != "editable":
+        if version != "editable":
             self._folder.cleanup()

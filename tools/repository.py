@@ -1,27 +1,34 @@
-"""The repository's address, which pyproject.toml has in one place, and whether it is one."""
+"""The repository's address, which pyproject.toml has in one place, and links into the repository."""
 
 from __future__ import annotations
 
+import posixpath
 import re
 import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+UNKNOWN = "links into the repository are left out: its address, `repository` in pyproject.toml ([tool.rlx]), is empty"
+_LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\((?![a-z]+:|[#/])([^)#\s]*)(#[^)\s]*)?\)")
 
 
 def repository() -> str:
-    """The address, of which the package's links, those of the site and of notebooks are made."""
+    """The address, or "" where it is not known."""
     with open(ROOT / "pyproject.toml", "rb") as file:
         address: str = tomllib.load(file)["tool"]["rlx"]["repository"]
-    return address
+    return address.rstrip("/")
 
 
-def placeholder(address: str) -> str:
-    """What is wrong with an address on a host that cannot be (RFC 2606); "" for any other."""
-    host = address.split("/")[2].partition(":")[0]
-    if not re.search(r"(^|\.)(example|invalid|test|localhost|example\.(com|net|org))$", host):
-        return ""
-    return (
-        f"the repository's address is a placeholder, {address}, to which the links of the package and the pages lead: "
-        "set `repository` in pyproject.toml ([tool.rlx]) before a release (CONTRIBUTING.md, To release)"
-    )
+def linked(text: str, folder: str, source: str) -> str:
+    """Markdown of a page in a folder of the repository whose address is `source`: its links to files are addresses;
+    without an address, their words alone."""
+
+    def link(match: re.Match[str]) -> str:
+        picture, words, file, section = match.groups(default="")
+        path = posixpath.normpath(posixpath.join(folder, file))
+        if not (ROOT / path).exists():
+            return match[0]
+        place = f"{source}/{'raw' if picture else 'blob'}/HEAD/{path}{section}"
+        return f"{picture}[{words}]({place})" if source else words
+
+    return _LINK.sub(link, text)

@@ -20,7 +20,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tools"))
 
-from repository import placeholder, repository  # noqa: E402 - of that folder
+from repository import UNKNOWN, linked, repository  # noqa: E402 - of that folder
 
 DOCS = ROOT / "docs"
 SOURCE = repository()
@@ -54,10 +54,10 @@ _CODE = re.compile(r"(`+)(.+?)\1", re.S)
 _LINK = re.compile(r"(\]\()(?!https?:|#)([^)#\s]*)(#[^)\s]*)?\)")
 
 
-def say_placeholder() -> None:
-    """Says on standard error that the links to the repository lead nowhere, while its address is a placeholder."""
-    if wrong := placeholder(SOURCE):
-        print(f"docs: {wrong}", file=sys.stderr)
+def say_unknown() -> None:
+    """Says on standard error what is left out while the repository's address is not known."""
+    if not SOURCE:
+        print(f"docs: {UNKNOWN}", file=sys.stderr)
 
 
 def public(name: str) -> dict[str, Any]:
@@ -219,11 +219,13 @@ def rewritten(text: str, folder: Path) -> str:
         name = path.relative_to(ROOT).as_posix()
         if path.is_relative_to(DOCS) and path.is_file():
             place = f"/{path.relative_to(DOCS).as_posix()}"
+        elif name in OWN:
+            place = f"/generated/{OWN[name]}.md"
         else:
-            place = f"/generated/{OWN[name]}.md" if name in OWN else f"{SOURCE}/blob/HEAD/{name}"
+            return match[0]
         return f"{match[1]}{place}{match[3] or ''})"
 
-    return _LINK.sub(address, text)
+    return linked(_LINK.sub(address, text), folder.relative_to(ROOT).as_posix(), SOURCE)
 
 
 def write(folder: Path = DOCS / "generated") -> None:
