@@ -25,6 +25,8 @@ def near_path(path: str) -> str:
 
     if re.match(r"[a-z][a-z0-9+]+:/", path):
         return "; this is an address, and a file or folder of this machine is expected: download it first"
+    if path == "-":
+        return "; standard input is not read here: give a file"
     folder, name = os.path.split(path)
     stem, suffix = os.path.splitext(name)
     try:

@@ -18,6 +18,7 @@ import numpy as np
 from rlx import ops, tree
 from rlx.dtypes import DType, as_dtype, f32
 from rlx.errors import DTypeError, GraphError, ShapeError
+from rlx.host.other_attributes import explain as _explain
 from rlx.ir import Tensor
 from rlx.lazy import unknown_in as _unknown_in
 from rlx.ops.public import with_hint
@@ -32,6 +33,9 @@ class Optimizer(NamedTuple):
 
     init: Callable[[PyTree], PyTree]
     update: Callable[..., tuple[PyTree, PyTree]]
+
+
+_explain(Optimizer)
 
 
 def apply_updates(params: PyTree, updates: PyTree) -> PyTree:

@@ -178,10 +178,10 @@ def bench(
         elif model.is_dir() or is_gguf(model):
             if input:
                 raise RlxError(f"{model} holds a sentence encoder: --input is for ONNX files and saved programs")
-            able = _encoders(stack, model, device, dims_of(dim), seed, precision, n_threads, first, seconds / 2)
+            able = _encoders(stack, model, device, dims_of(dim), seed, precision, n_threads, first, seconds)
         else:
             able = _models(
-                stack, model, device, input, dim, seed, precision, n_threads, first, seconds / 2,
+                stack, model, device, input, dim, seed, precision, n_threads, first, seconds,
                 {"strict": strict, "max_bytes": max_bytes, "max_steps": max_steps},
             )  # fmt: skip
         with drawn():
@@ -232,7 +232,7 @@ def _models(
             first(contenders.of_model(model, feeds, name, precision), feeds)
         ran.append(name)
 
-    able = each_device(device, one, seconds)
+    able = each_device(device, one, seconds, share=0.5)  # the rest is for measuring
     if not contenders.has_onnxruntime():
         print("onnxruntime is not installed: nothing beside; pip install onnxruntime", file=sys.stderr)
     elif ran:
@@ -256,7 +256,7 @@ def _encoders(
             feeds = contenders.encoder_feeds(encoder, dims, seed)
             first(contenders.of_encoder(encoder, feeds), feeds)
 
-    return each_device(device, one, seconds)
+    return each_device(device, one, seconds, share=0.5)  # the rest is for measuring
 
 
 def _saved(

@@ -71,7 +71,9 @@ def convert(
         str | None, typer.Argument(metavar="TYPE", help="As --to, as llama.cpp's commands take it.", show_default=False)
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", "--outfile", help="In place of the second word.")
+        Path | None, typer.Option(
+            "--output", "-o", "--outfile", help="In place of the second word. Default with --to: NAME-TYPE.gguf, here."
+        ),
     ] = None,
     to: Annotated[
         str | None,
@@ -101,6 +103,8 @@ def convert(
             raise RlxError(f"convert is for language models; an ONNX model runs as it is, and in Python "
                            f'rlx.onnx.load("{source}").compile().save("{source.stem}.rlx") writes a program')
         raise RlxError(f"{source} is no GGUF file; give one, or the folder of config.json and the weights")
+    if output is None and to is not None:
+        output = Path(f"{source.resolve().name.removesuffix('.gguf')}-{to}.gguf")
     if output is None:
         raise RlxError(f"convert: no output; rlx convert {source} -o model.gguf names the file to write")
     packed = to is not None and to.lower() not in FLOATS

@@ -183,6 +183,7 @@ _ANYWHERE = {
     ("--embd-normalize",): [("--normalize", "--normalize brings vectors to length 1")],
     ("--devices",): [("--device", "--device names one, and is repeated where a command takes several"),
                      ("", "`rlx devices` lists them")],
+    ("--device",): [("", "the command runs on no device, or tells of all of them; leave it out")],
     ("-dev", "--list-devices"): [("", "`rlx devices` lists them")],
     ("-v", "--verbose", "--debug", "--log-level", "-vv"): [("", "RLX_DEBUG=1 rlx … prints what is compiled")],
     ("--version",): [("", "rlx --version")],

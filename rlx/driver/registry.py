@@ -139,6 +139,7 @@ def find_device(name: str) -> DeviceInfo:
     if not isinstance(name, str):
         raise DeviceUnavailable(
             f'a device is named by a string, "cpu" or the id of one of rlx.devices(), not by a {type(name).__name__}'
+            + (f"; give its id, {name.id!r}" if isinstance(name, DeviceInfo) else "")
         )
     backend, _, number = name.partition(":")
     if backend.lower() in _MAKERS and (not number or number.isdecimal()):

@@ -37,7 +37,7 @@ _MODEL = {
     ("save", "export"): 'model.compile({"x": shape}).save("model.rlx")',
     ("to", "cuda", "cpu"): 'model.run(inputs, device="vulkan")',
     ("io_binding", "run_with_iobinding"): 'model.run(inputs, out="device")',
-    ("report", "graph"): "model.compile(shapes).report(), or `rlx inspect FILE --nodes`",
+    ("report", "graph", "nodes"): "model.compile(shapes).report(), or `rlx inspect FILE --nodes`",
     ("predict", "infer", "forward", "run_async", "infer_new_request"): "model.run(inputs), or model.launch(inputs)",
     ("eval", "train"): "a model always infers; model.as_function() is for gradients",
     ("state_dict", "parameters", "initializers"): "model.weights", ("opset", "producer"): "model.metadata",
@@ -66,6 +66,14 @@ _KINDS: dict[str, dict[tuple[str, ...], str]] = {
     "Session": {
         ("close", "end"): "a session holds nothing of its own; its programs have close()",
         ("run",): "session.compile(graph).run({name: array})", ("memory", "memory_info"): "session.info",
+    },
+    "Optimizer": {
+        ("step", "zero_grad", "apply", "apply_gradients", "minimize"):
+            "updates, state = optimizer.update(gradients, state, params); rlx.optim.apply_updates(params, updates)",
+        ("state_dict", "load_state_dict", "state"):
+            "the state is a pytree of arrays, which init gives and update takes",
+        ("param_groups", "add_param_group", "lr", "learning_rate"):
+            "a learning rate that changes is a schedule, such as rlx.optim.cosine_decay_schedule",
     },
     "Graph": {
         ("compile",): "rlx.Session(device).compile(graph)",

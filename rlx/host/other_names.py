@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 
 from rlx.errors import meant
 
@@ -29,9 +30,13 @@ _EXPLAINED = {
     ("scaled_dot_product_attention", "dot_product_attention", "MultiheadAttention", "flash_attention"): "rlx.attention",
     ("CrossEntropyLoss", "NLLLoss"): "rlx.cross_entropy", ("MSELoss", "mse_loss"): "rlx.mean((x - y) ** 2)",
     ("complex64", "complex128"): "rlx.complex; complex numbers are of NumPy or pairs (docs/names.md)",
-    ("remat",): "rlx.checkpoint",
+    ("remat",): "rlx.checkpoint", ("custom_gradient",): "rlx.custom_vjp", ("conjugate",): "rlx.conj",
+    ("ndarray",): "rlx.Array", ("bool",): "rlx.bool_",
+    ("backend", "get_backend", "default_backend", "memory_stats", "memory_allocated"):
+        "rlx.devices(), each of which says what is taken of its memory",
+    ("profile", "profiler"): "`rlx bench MODEL --profile trace.json`, in a shell; RLX_DEBUG=1 says what is compiled",
     ("block_until_ready", "synchronize"): "numpy() of an array, which waits for it",
-    ("debug", "print", "set_printoptions"): "print in a traced function shows a node; return values to see them",
+    ("debug", "print"): "print in a traced function shows a node; return values to see them",
     ("pure_callback", "io_callback", "py_function"): "rlx.custom_op",
     ("config", "enable_x64", "set_default_dtype", "get_default_dtype"):
         "the dtype of each array: f64 needs no switch (docs/arrays.md)",
@@ -49,17 +54,13 @@ _EXPLAINED = {
     ("manual_seed", "seed", "randn", "rand", "randint", "default_rng", "RandomState", "Generator", "get_state"):
         "a key, as in rlx.random.normal(rlx.random.key(0), shape): no state is kept",
     ("Module", "Sequential", "Layer"): "functions and pytrees of arrays (docs/nn.md)",
-    ("Linear", "Dense"): "rlx.linear",
+    ("Linear", "Dense"): "rlx.nn.linear, and rlx.linear, the product alone",
     ("Trainer", "fit"): "rlx.training",
     ("shuffle", "randperm"): "rlx.random.permutation(key, x)",
     ("SGD", "RMSprop"): "rlx.optim.sgd", ("lr_scheduler", "schedules"): "rlx.optim's functions that end in schedule",
     ("ellip", "bessel", "cheby2", "iirfilter", "gammatone", "minimum_phase", "iircomb", "bilinear",
      "iirnotch", "iirpeak", "iirdesign", "remez", "firls", "firwin2", "cheb1ord", "buttord"):
         "nothing; scipy.signal's gives coefficients, which rlx.signal.lfilter, filtfilt, sosfilt and convolve take",
-    ("freqz", "sosfreqz", "medfilt", "medfilt2d", "wiener", "argrelextrema", "gausspulse", "sweep_poly", "envelope",
-     "cwt", "lombscargle", "sawtooth", "max_len_seq", "unit_impulse", "spline_filter", "deconvolve", "czt", "zoom_fft",
-     "peak_prominences", "peak_widths", "vectorstrength", "dfreqresp", "bode"):
-        "nothing; scipy.signal's takes NumPy arrays",
     ("windows", "hann", "hamming", "blackman", "kaiser"): 'rlx.signal.get_window("hann", n)',
     ("mel_spectrogram", "melspectrogram", "mfcc", "mel_filterbank", "MelSpectrogram"):
         "a bank of mel filters is a matrix: bank @ rlx.signal.spectrogram(x)[2]",
@@ -83,6 +84,9 @@ _EXPLAINED = {
     ("read_wav", "load_wav", "wavfile"): "scipy.io.wavfile.read, or the module wave of Python",
     ("finetune",): "import rlx.finetune",
 }  # fmt: skip
+# Where a function that rlx has not is, of names that others of these have.
+_PEERS = {"rlx": ("numpy", "scipy"), "rlx.fft": ("scipy.fft",), "rlx.linalg": ("scipy.linalg", "numpy.linalg"),
+          "rlx.signal": ("scipy.signal",)}  # fmt: skip
 _OTHERS = {name: what for names, what in _EXPLAINED.items() for name in names}
 
 
@@ -97,16 +101,24 @@ def in_place_of(module: str, name: str) -> str:
     own = [n for n in {*dir(import_module(module)), *_public(module)} if n[:1] != "_" and n != "annotations"]
     if exact := next((n for n in own if n.lower() == name.lower()), None):
         return meant(name, [exact])
+    if name[:1] != "_" and (peer := next((p for p in _PEERS.get(module, ()) if name in dir(_module(p))), None)):
+        return explained or f" (in rlx: nothing; {peer}.{name} serves for NumPy arrays)"
     for other in ("rlx", *(f"rlx.{short}" for short in _MODULES)):
         if other != module and name[:1] != "_" and name in _public(other):
             return f" (did you mean {other}.{name}?)"
     return explained or meant(name, own)
 
 
-def _public(module: str) -> list[str]:
+def _module(name: str) -> ModuleType | None:
     try:
-        found = import_module(module)
-    except ImportError:  # a package that it needs is not installed
+        return import_module(name)
+    except ImportError:  # a package that it needs, or it itself, is not installed
+        return None
+
+
+def _public(module: str) -> list[str]:
+    found = _module(module)
+    if found is None:
         return []
     if "__all__" in vars(found):
         return list(found.__all__)

@@ -257,6 +257,8 @@ class ReadyModel(Ready):
         results = self.run({**dict(zip(names, args, strict=True)), **inputs}, device, precision, out)
         return next(iter(results.values())) if len(results) == 1 else results
 
+    run.__qualname__, __call__.__qualname__ = "Model.run", "Model.__call__"  # as errors of Python name them
+
     def _ready(self, arrays: dict[str, Any], device: Target, precision: str) -> Thawed | KeptProgram | None:
         """The program for arrays of these types, if the cache has it."""
         if self._whole is not None:

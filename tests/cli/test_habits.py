@@ -270,6 +270,8 @@ def test_names_of_devices_that_rlx_has_not(name: str, words: str) -> None:
         (("bench", "m"), "a GGUF file or a folder (did you mean 'm.gguf'?)"),
         (("run", "mm.onnx"), "mm.onnx: cannot be read: No such file or directory"),
         (("run", "model_1.onnx"), "(did you mean 'model-1.onnx'?)"),
+        (("run", "-"), "-: cannot be read: No such file or directory; standard input is not read here"),
+        (("doctor", "--device", "vulkan"), "there is no --device: the command runs on no device, or tells of all"),
         (("run", "https://x.example/m.onnx"), "this is an address, and a file or folder of this machine is expected"),
     ],
     ids=str,
@@ -304,13 +306,21 @@ def test_of_all_tokens_or_of_as_many_as_there_are(rlx: Rlx, model: Path) -> None
     assert text == answer(rlx, "generate", model, "abc", *drawn, "--top-k", 0)
 
 
-def test_convert_takes_its_words_as_llama_cpps_does(rlx: Rlx, model: Path, tmp_path: Path) -> None:
+def test_convert_takes_its_words_as_llama_cpps_does(
+    rlx: Rlx, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, words in (("a", ("-o", tmp_path / "a.gguf", "--to", "q8_0")), ("b", (tmp_path / "b.gguf", "Q8_0")),
                         ("c", ("--outfile", tmp_path / "c.gguf", "--outtype", "q8_0"))):  # fmt: skip
         assert rlx("convert", model, *words).status == 0, name
     whole = (tmp_path / "a.gguf").read_bytes()
     assert (tmp_path / "b.gguf").read_bytes() == whole == (tmp_path / "c.gguf").read_bytes()
     assert "convert: no output; rlx convert" in rlx("convert", model).err
+    monkeypatch.chdir(tmp_path)
+    ran = rlx("convert", model, "--to", "q8_0")
+    assert ran.out == f"{model.stem}-q8_0.gguf: {len(whole):,} bytes\n"
+    assert Path(f"{model.stem}-q8_0.gguf").read_bytes() == whole
+    assert "exists already; --force" in rlx("convert", model, "--to", "q8_0").err
+    assert f"GGUF files: give one of them, such as {tmp_path / 'a.gguf'}" in rlx("generate", tmp_path, "abc").err
 
 
 def test_a_prompt_from_a_pipe_as_a_file(rlx: Rlx, model: Path) -> None:
