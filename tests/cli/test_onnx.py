@@ -250,9 +250,9 @@ def test_files_that_are_taken_for_onnx_models(rlx: Rlx, tmp_path: Path, content:
 
 def test_a_folder_or_nothing_is_no_model(rlx: Rlx, tmp_path: Path) -> None:
     assert f"is a folder; give an ONNX file, such as {tmp_path / 'model.onnx'}" in rlx("run", tmp_path).err
-    for held, said in (("m.gguf", "a GGUF file, such as"), ("adapter_config.json", "holds an adapter; rlx generate")):
-        (tmp_path / held).touch()
-        assert said in rlx("inspect", tmp_path).err
+    for name, words in (("m.gguf", "a GGUF file, such as"), ("adapter_config.json", "holds an adapter; rlx generate")):
+        (tmp_path / name).touch()
+        assert words in rlx("inspect", tmp_path).err
     for command in ("run", "inspect", "check", "bench"):
         ran = rlx(command, tmp_path / "absent.onnx")
         known = command in ("inspect", "bench")
