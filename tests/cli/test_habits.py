@@ -264,6 +264,7 @@ def test_names_of_devices_that_rlx_has_not(name: str, words: str) -> None:
         (("embed", "m.gguf", "m.onnx", "--out", "v.csv"), "what is written is .npy, not .csv: name it v.npy"),
         (("embed", "m.gguf", "m.onnx", "--pooling", "cls"), "says how tokens become one vector"),
         (("embed", "m.gguf", "m.onnx", "-k", "3"), "there is no -k: --top N says how many"),
+        (("view", "x.ply", "--background", "white"), "rlx.splats.write_page, in Python, takes a camera"),
         (("transcribe", "m", "a.wav", "-osrt"), "with --timestamps a line for each segment"),
         (("transcribe", "m", "-f", "a.wav"), "there is no -f: the sound is the second word"),
         (("check", "m.onnx", "--devices", "cpu"), "there is no --devices: --device names one, and is repeated"),
