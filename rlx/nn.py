@@ -127,7 +127,7 @@ def _weighted(
 
 
 def linear(params: Params, x: Any) -> Any:
-    """x @ weightᵀ + bias. Shape: x (..., n_in) gives (..., n_out)."""
+    """x @ weightᵀ + bias, of the parameters that `linear_init` draws. Shape: x (..., n_in) gives (..., n_out)."""
     _needs("linear", params, "weight")
     return ops.linear(x, params["weight"], params.get("bias"))
 

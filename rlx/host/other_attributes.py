@@ -75,6 +75,15 @@ _KINDS: dict[str, dict[tuple[str, ...], str]] = {
         ("param_groups", "add_param_group", "lr", "learning_rate"):
             "a learning rate that changes is a schedule, such as rlx.optim.cosine_decay_schedule",
     },
+    "Training": {
+        ("params", "weights", "model", "model_parameters"): "run.parameters",
+        ("opt_state", "optimizer"): "run.optimizer_state",
+        ("train", "fit", "train_step", "run", "epoch"): "run.step(batch), or `for metrics in run.over(batches)`",
+        ("state_dict", "checkpoint", "save_checkpoint"): "run.save(folder)",
+        ("load_state_dict", "restore", "resume"): "run.load(folder), or resume=True of rlx.training",
+        ("eval", "test", "validate"): "run.evaluate(batches)",
+    },
+    "Metrics": {("loss", "accuracy", "metrics", "item"): 'metrics["loss"]'},
     "Graph": {
         ("compile",): "rlx.Session(device).compile(graph)",
         ("run",): "rlx.Session(device).compile(graph).run({name: array})",

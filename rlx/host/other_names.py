@@ -54,7 +54,7 @@ _EXPLAINED = {
     ("manual_seed", "seed", "randn", "rand", "randint", "default_rng", "RandomState", "Generator", "get_state"):
         "a key, as in rlx.random.normal(rlx.random.key(0), shape): no state is kept",
     ("Module", "Sequential", "Layer"): "functions and pytrees of arrays (docs/nn.md)",
-    ("Linear", "Dense"): "rlx.nn.linear, and rlx.linear, the product alone",
+    ("Linear", "Dense"): "rlx.nn.linear, of the parameters that rlx.nn.linear_init draws",
     ("Trainer", "fit"): "rlx.training",
     ("shuffle", "randperm"): "rlx.random.permutation(key, x)",
     ("SGD", "RMSprop"): "rlx.optim.sgd", ("lr_scheduler", "schedules"): "rlx.optim's functions that end in schedule",

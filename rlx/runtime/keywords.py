@@ -40,6 +40,7 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
     code = function.__code__
     known = set(code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]) - {"self"}
     what = function.__qualname__.removesuffix(".__init__")
+    of_object = code.co_varnames[:1] == ("self",)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -49,9 +50,10 @@ def keywords(function: Callable[P, R]) -> Callable[P, R]:
                 raise TypeError(f"{what}: there is no argument {name!r}{hint}; it takes {', '.join(sorted(known))}")
         if len(args) > code.co_argcount and not code.co_flags & CO_VARARGS:
             named = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+            by_name = f"by name it takes {', '.join(named)}" if named else "several arrays are one tuple or dict"
             raise TypeError(
-                f"{what}: {len(args)} arguments came without names, and it takes {code.co_argcount} so; by name it "
-                f"takes {', '.join(named)}"
+                f"{what}: {len(args) - of_object} arguments came without names, and it takes "
+                f"{code.co_argcount - of_object} so; {by_name}"
             )
         return function(*args, **kwargs)
 
