@@ -20,6 +20,7 @@ from rlx.dtypes import DType, as_dtype, f32
 from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.host.other_attributes import explain as _explain
 from rlx.ir import Tensor
+from rlx.lazy import listed_in as _listed_in
 from rlx.lazy import unknown_in as _unknown_in
 from rlx.ops.public import with_hint
 
@@ -888,4 +889,4 @@ def _real(count: Any) -> Any:
 
 
 if not TYPE_CHECKING:  # type checkers would then take any name
-    __getattr__ = _unknown_in(__name__)
+    __getattr__, __dir__ = _unknown_in(__name__), _listed_in(__name__)
