@@ -15,4 +15,5 @@ def scaled(weight: npt.NDArray[Any], by: F64) -> npt.NDArray[Any]:
     result = np.empty_like(weight)
     with np.errstate(all="ignore"):
         factors = by.reshape(-1, *(1,) * (weight.ndim - 1))
-        return np.multiply(weight, factors, out=result, dtype=np.float64, casting="same_kind")
+        np.multiply(weight, factors, out=result, dtype=np.float64, casting="same_kind")
+    return result
