@@ -102,7 +102,7 @@ def load(
     left_out: Callable[[str, TensorType], Bytes] | None = None,
 ) -> CompiledGraph:  # fmt: skip
     """The program of an open file with a table of this version; arguments and errors as for `load_program`. `left_out`
-    gives the bytes of the weights of a file without weights; another thread calls it."""
+    gives, in another thread, the bytes of the weights that neither the file nor the given store holds."""
     for what, store, kind in (("weights", weights, Weights), ("state", state, State)):
         if store is not None and not isinstance(store, Store):
             raise GraphError(
@@ -133,7 +133,7 @@ def load(
             _check_blocks(file, declared)
             held = {name for name in declared.states if state.find(name) is not None}
             if left_out is not None:
-                wanted = list(declared.params)
+                wanted = [name for name in declared.params if weights.find(name) is None]
                 blocks = (left_out(name, prepared.graph.params[name].type) for name in wanted)
             write = _place_weights(str(file.path), declared, prepared, weights, wanted, blocks, own)
             upload = aside(write)
