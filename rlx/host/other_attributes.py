@@ -54,6 +54,7 @@ _KINDS: dict[str, dict[tuple[str, ...], str]] = {
         ("to", "cuda", "cpu"): 'rlx.models.load(path, "cuda")', ("device",): "the device's name stands in repr(model)",
         ("forward",): "model.logits(tokens)", ("n_ctx", "max_seq_length"): "model.context",
         ("detokenize", "decode"): "model.tokenizer.decode(tokens)", ("encode",): "model.tokenizer.encode(text)",
+        ("vocab_size", "n_vocab", "num_layers", "n_layer", "layers", "hidden_size"): "model.config",
         ("num_parameters", "parameters", "state_dict"): "`rlx inspect FILE --nodes` lists every tensor",
         ("create_embedding",): "model.embed(text)", ("save_pretrained",): "`rlx convert FILE FOLDER`",
     },

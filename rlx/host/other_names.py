@@ -79,10 +79,12 @@ _EXPLAINED = {
     ("rlx.onnx.convert",): "rlx.onnx.load(path).compile().save(\"model.rlx\"); rlx.onnx.save writes ONNX",
     ("rlx.onnx.__version__",): "rlx.__version__",
     ("rlx.onnx.check", "rlx.onnx.compare"): "`rlx check model.onnx`, in a shell",
+    ("rlx.models.pull", "rlx.models.download", "snapshot_download", "hf_hub_download"): "`rlx pull NAME`, in a shell",
     ("rlx.splats.view", "rlx.splats.show", "rlx.splats.viewer"): "rlx.splats.write_page; `rlx view x.ply` in a shell",
     ("rlx.splats.train", "rlx.splats.densify"): "nothing; examples/splats.py is a training with rlx.grad",
     ("read_wav", "load_wav", "wavfile"): "scipy.io.wavfile.read, or the module wave of Python",
     ("finetune",): "import rlx.finetune",
+    ("rlx.finetune.train", "rlx.finetune.run", "rlx.finetune.Trainer", "rlx.finetune.fit"): "rlx.finetune.finetune",
 }  # fmt: skip
 # Where a function that rlx has not is, of names that others of these have.
 _PEERS = {"rlx": ("numpy", "scipy"), "rlx.fft": ("scipy.fft",), "rlx.linalg": ("scipy.linalg", "numpy.linalg"),
