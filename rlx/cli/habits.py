@@ -175,6 +175,10 @@ _ANYWHERE = {
         [("--task", "the likeliest token is taken each time, after the folder's own marks; leave it out")],
     ("--pooling",): [("--normalize", "the model's folder or file says how tokens become one vector; leave it out")],
     ("-k", "--top-k", "--top_k", "--top-n", "--limit"): [("--top", "--top N says how many are printed")],
+    ("--profile", "--trace", "--timeline"):
+        [("--input", "`rlx bench MODEL --profile trace.json` times each step of a run")],
+    ("--save", "--compile"):
+        [("--input", "in Python rlx.onnx.load(FILE).compile().save(\"model.rlx\") writes a program")],
     ("--background", "--camera", "--fov", "--width", "--height", "--title"):
         [("--force", "rlx.splats.write_page, in Python, takes a camera, a background and a title")],
     ("--open", "--show", "--browser"): [("--force", "the page is a file, which any browser opens")],

@@ -39,7 +39,7 @@ _MODEL = {
     ("io_binding", "run_with_iobinding"): 'model.run(inputs, out="device")',
     ("report", "graph", "nodes"): "model.compile(shapes).report(), or `rlx inspect FILE --nodes`",
     ("predict", "infer", "forward", "run_async", "infer_new_request"): "model.run(inputs), or model.launch(inputs)",
-    ("eval", "train"): "a model always infers; model.as_function() is for gradients",
+    ("eval", "train"): "a model always infers; model.function() is for gradients",
     ("state_dict", "parameters", "initializers"): "model.weights", ("opset", "producer"): "model.metadata",
 }  # fmt: skip
 _KINDS: dict[str, dict[tuple[str, ...], str]] = {
@@ -62,7 +62,7 @@ _KINDS: dict[str, dict[tuple[str, ...], str]] = {
         ("similarity",): "a @ b.T, of encode(texts, normalize_embeddings=True)",
         ("get_sentence_embedding_dimension", "get_embedding_dimension"): "encoder.encode([text]).shape[1]",
         ("to", "cuda", "cpu"): 'rlx.models.load(path, "cuda")', ("eval",): "an encoder always infers",
-        ("tokenize",): "encoder.tokenizer.encode(text)", ("encode_query", "encode_document"): "encode has prompt_name=",
+        ("tokenize", "tokenizer"): "encoder.tokens(text)", ("encode_query", "encode_document"): "encode has prompt_name=",
     },
     "Session": {
         ("close", "end"): "a session holds nothing of its own; its programs have close()",

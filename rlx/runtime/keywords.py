@@ -17,9 +17,9 @@ R = TypeVar("R")
 _SAME = {
     "n_ctx": "context", "max_seq_len": "context", "max_model_len": "context", "n_gpu_layers": "layers_on",
     "n_threads": "threads", "do_sample": "temperature", "max_length": "max_tokens", "lora_path": "adapter",
-    "lora": "adapter", "repeat_penalty": "repetition_penalty", "show_progress_bar": "show_progress", "in_dims": "in_axes",
-    "out_dims": "out_axes", "backend": "device", "donate_argnums": "donate", "donate_argnames": "donate",
-    "dynamic_axes": "dims", "dynamic_shapes": "dims", "opset_version": "opset",
+    "lora": "adapter", "repeat_penalty": "repetition_penalty", "show_progress_bar": "show_progress",
+    "in_dims": "in_axes", "out_dims": "out_axes", "backend": "device", "donate_argnums": "donate",
+    "donate_argnames": "donate", "dynamic_axes": "dims", "dynamic_shapes": "dims", "opset_version": "opset",
 }  # fmt: skip
 _ELSEWHERE = {
     "stream": "what comes is given piece by piece in any case; \"\".join(…) is all of it",

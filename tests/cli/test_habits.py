@@ -271,6 +271,8 @@ def test_names_of_devices_that_rlx_has_not(name: str, words: str) -> None:
         (("bench", "m"), "a GGUF file or a folder (did you mean 'm.gguf'?)"),
         (("run", "mm.onnx"), "mm.onnx: cannot be read: No such file or directory"),
         (("run", "model_1.onnx"), "(did you mean 'model-1.onnx'?)"),
+        (("run", "m.onnx", "--profile"), "there is no --profile: `rlx bench MODEL --profile trace.json` times"),
+        (("run", "m.onnx", "--save", "m.rlx"), '.save("model.rlx") writes a program'),
         (("run", "-"), "-: cannot be read: No such file or directory; standard input is not read here"),
         (("doctor", "--device", "vulkan"), "there is no --device: the command runs on no device, or tells of all"),
         (("run", "https://x.example/m.onnx"), "this is an address, and a file or folder of this machine is expected"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx import train
 from rlx.errors import DeviceUnavailable, DTypeError, GraphError, RlxError, ShapeError, TracedValueError
 from rlx.host import other_attributes, other_names
 from tests.outside import outside
@@ -461,6 +463,21 @@ def test_every_name_of_rlx_that_a_hint_has_exists() -> None:
         at: Any = rlx
         for part in path[1:].split("."):
             at = importlib.import_module("rlx.finetune") if part == "finetune" else getattr(at, part)
+
+
+def test_every_part_of_an_object_that_a_hint_has_exists() -> None:
+    kinds: list[type] = [
+        rlx.Array, rlx.Graph, rlx.Session, rlx.onnx.Model, rlx.models.LanguageModel, rlx.models.SentenceEncoder,
+        rlx.splats.Camera, rlx.splats.Splats, rlx.splats.Rendered, train.Training, rlx.optim.Optimizer,
+    ]  # fmt: skip
+    called = r"(?<![\w.\"])(?:model|encoder|run|session|graph|x|made|camera|optimizer)\.([a-z]\w*)"
+    missing = []
+    for kind in kinds:
+        source = inspect.getsource(kind)
+        for text in other_attributes._KINDS[kind.__name__].values():
+            parts = re.findall(called, text)
+            missing += [(kind.__name__, p) for p in parts if not hasattr(kind, p) and f"self.{p}" not in source]
+    assert missing == []
 
 
 @pytest.mark.parametrize(
