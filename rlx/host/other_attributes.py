@@ -62,7 +62,8 @@ _KINDS: dict[str, dict[tuple[str, ...], str]] = {
         ("similarity",): "a @ b.T, of encode(texts, normalize_embeddings=True)",
         ("get_sentence_embedding_dimension", "get_embedding_dimension"): "encoder.encode([text]).shape[1]",
         ("to", "cuda", "cpu"): 'rlx.models.load(path, "cuda")', ("eval",): "an encoder always infers",
-        ("tokenize", "tokenizer"): "encoder.tokens(text)", ("encode_query", "encode_document"): "encode has prompt_name=",
+        ("tokenize", "tokenizer"): "encoder.tokens(text)",
+        ("encode_query", "encode_document"): "encode has prompt_name=",
     },
     "Session": {
         ("close", "end"): "a session holds nothing of its own; its programs have close()",
