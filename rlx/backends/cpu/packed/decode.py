@@ -483,13 +483,15 @@ class Rows:
                 block = Block(k, self._places(planes, first + i), self.lanes, self.lookup, numbers, self._stage)
                 k.store(self.format.groups(block), k.at(self._numbers, i * self.format.count, F32), align=4)
 
-    def sweep(self, rows: Sequence[Value], first: Value, count: Value, body: Callable[[Value, int], None]) -> None:
+    def sweep(
+        self, rows: Sequence[Value], first: Value, count: Value, body: Callable[[Value, int], None], together: int = 0
+    ) -> None:
         """Calls body(i, n) for the n blocks from first + i on, of `count`: so many in an iteration that it takes at
-        least a cache line, then one by one. Asks for the lines of the rows ahead."""
+        least a cache line, then one by one; or `together` in each, which divides the count. Asks for the lines of the
+        rows ahead."""
         k, storage = self.k, self.storage
-        together = max(1, 128 // storage.elements)
-        lines = -(-together * storage.nbytes // LINE)
-        whole = count & -together
+        each = together or max(1, 128 // storage.elements)
+        lines = -(-each * storage.nbytes // LINE)
 
         def ask_for(i: Value, lines: int) -> None:
             for row in rows:
@@ -497,10 +499,11 @@ class Rows:
                 for line in range(lines):
                     k.prefetch(k.at(ahead, line * LINE))
 
-        with k.loop(0, whole, together) as i:
+        whole = count if together else count & -each
+        with k.loop(0, whole, each) as i:
             ask_for(i, lines)
-            body(i, together)
-        if together > 1:
+            body(i, each)
+        if each > 1 and not together:
             with k.loop(whole, count) as i:
                 ask_for(i, 1)
                 body(i, 1)
