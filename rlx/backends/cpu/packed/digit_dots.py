@@ -100,11 +100,11 @@ def _turned(k: Kernel, pairs: Sequence[tuple[Value, Value]]) -> list[Value]:
 def _interleaved(k: Kernel, each: Type, a: Value, b: Value) -> tuple[Value, Value]:
     """The words of the lower and of the upper half of each 16 bytes, of a and b in turns."""
     n, own = 512 // each.bits, 128 // each.bits
-    both = [k.cast("bitcast", v, each.of(n)) for v in (a, b)]
+    left, right = (k.cast("bitcast", v, each.of(n)) for v in (a, b))
 
     def half(first: int) -> Value:
         order = [q + first + i // 2 + i % 2 * n for q in range(0, n, own) for i in range(own)]
-        return k.cast("bitcast", k.shuffle(*both, order), I8.of(_VECTOR))
+        return k.cast("bitcast", k.shuffle(left, right, order), I8.of(_VECTOR))
 
     return half(0), half(own // 2)
 
@@ -240,8 +240,7 @@ class DigitDots:
             return _turned(k, [_interleaved(k, I32, *parts[n : n + 2]) for n in (0, 2)])
         raw = _interleaved(k, I32, *(block.load("qs", n * _VECTOR, I8.of(_VECTOR)) for n in range(2)))
         above = [k.cast("bitcast", k.cast("bitcast", v, I32.of(_LANES)) >> 4, v.type) for v in raw]
-        low, high = (tuple(v & 15 for v in of) for of in (raw, above))
-        return _turned(k, [low, high])
+        return _turned(k, [(of[0] & 15, of[1] & 15) for of in (raw, above)])
 
 
 class DigitDotKernel(Record):
