@@ -150,7 +150,7 @@ ENGINE_FAULTS = (
             needs="amx-tile"),
     _engine("byte products: integers not made unsigned", "packed/digit_dots.py", "block, n * _VECTOR) + added_to",
             "block, n * _VECTOR) + 0", tests=(f"{_PRODUCTS}::test_one_row_of_any_size",), needs="avx512vnni"),
-    _engine("byte products: sums do not begin with what was added", "packed/digit_dots.py", "total * -form.zero",
+    _engine("byte products: sums do not begin with what was added", "packed/digit_dots.py", "total * -integers.zero",
             "total * 0", tests=(f"{_PRODUCTS}::test_one_row_of_any_size",), needs="avx512vnni"),
     _engine("byte products: halves of a run in others' lanes", "packed/digit_dots.py", "return 4 * j + i",
             "return 4 * i + j", tests=(f"{_PRODUCTS}::test_one_row_of_any_size",), needs="avx512vnni"),

@@ -19,6 +19,7 @@ from rlx.packed.codebooks import E2M1, IQ4, TABLES
 from rlx.records import Record
 
 AHEAD_BYTES = 4096  # how far ahead a row is prefetched
+FAR_BYTES = 8192  # how far ahead into the second-level cache, which waits for more lines at a time than the first
 LINE = 64
 _MOST = 4096  # elements of a row for which `prepare` is called at a time
 
@@ -484,20 +485,22 @@ class Rows:
                 k.store(self.format.groups(block), k.at(self._numbers, i * self.format.count, F32), align=4)
 
     def sweep(
-        self, rows: Sequence[Value], first: Value, count: Value, body: Callable[[Value, int], None], together: int = 0
-    ) -> None:
+        self, rows: Sequence[Value], first: Value, count: Value, body: Callable[[Value, int], None], together: int = 0,
+        far: bool = False,
+    ) -> None:  # fmt: skip
         """Calls body(i, n) for the n blocks from first + i on, of `count`: so many in an iteration that it takes at
         least a cache line, then one by one; or `together` in each, which divides the count. Asks for the lines of the
-        rows ahead."""
+        rows ahead: into the first-level cache, or `far` ahead into the second."""
         k, storage = self.k, self.storage
         each = together or max(1, 128 // storage.elements)
         lines = -(-each * storage.nbytes // LINE)
+        distance, locality = (FAR_BYTES, 2) if far else (AHEAD_BYTES, 3)
 
         def ask_for(i: Value, lines: int) -> None:
             for row in rows:
-                ahead = k.at(row, (first + i) * storage.nbytes + AHEAD_BYTES)
+                ahead = k.at(row, (first + i) * storage.nbytes + distance)
                 for line in range(lines):
-                    k.prefetch(k.at(ahead, line * LINE))
+                    k.prefetch(k.at(ahead, line * LINE), locality=locality)
 
         whole = count if together else count & -each
         with k.loop(0, whole, each) as i:

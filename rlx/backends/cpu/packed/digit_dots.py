@@ -7,7 +7,7 @@ a float, which is most of what decoding costs.
 
 A block has 256 elements: 16 halves of a run, of four words each. Halves are turned into lanes: four vectors have a word
 of every half, so that four instructions leave a digit's sums of all 16 halves in one vector, which is multiplied by a
-vector of scales. `Form.half` says which half is in which lane; the digits of x are written in that order once.
+vector of scales. `Integers.half` says which half is in which lane; the digits of x are written in that order once.
 
 Where 32 elements of x differ too much in size, and where a result is not finite, an item is computed by `DotKernel`'s
 part as well, and takes the rows concerned from there.
@@ -41,16 +41,17 @@ _BITS = 23  # the integers of x have magnitudes of 23 bits
 _COARSE_BITS = 12  # an integer of no more bits may have a relative error of 2^-13 or more
 
 
-class Form(Record):
-    """How a format's blocks are read. `zero` is added to its integers, so that none is below 0; `group` elements share
-    a scale. With `nibbles`, the low halves of so many bytes are elements, and then the high halves."""
+class Integers(Record):
+    """The integers of a block of 256. `zero` is added to make them unsigned; `group` elements share a scale. With
+    `nibbles` a byte has two: first the low halves of so many bytes are elements, then the high halves."""
 
     zero: int = 0
     group: int = _RUN
     nibbles: int = 0
 
     def half(self, i: int, j: int) -> int:
-        """The half of a run in lane 4 i + j of the vectors."""
+        """The half of a run in lane 4 i + j: quarter i of the j-th vector of bytes, of which the third and fourth have
+        the high halves where there are nibbles."""
         if not self.nibbles:
             return 4 * j + i
         byte, high = _VECTOR * (j % 2) + _HALF * i, j // 2
@@ -58,32 +59,32 @@ class Form(Record):
 
     @property
     def halves(self) -> list[int]:
-        """The halves in the order of lanes."""
+        """The half of a run in each lane."""
         return [self.half(lane // 4, lane % 4) for lane in range(_LANES)]
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of x's digits, of its scales and sums, and of what the sums of digits begin with."""
+        """Bytes of a block of x: its digits, scales and sums, and what the sums of digits begin with."""
         return _DIGITS * _BLOCK + 4 * _LANES + (_DIGITS * _VECTOR if self.zero else 0)
 
     def row_bytes(self, terms: int) -> int:
-        """Bytes of a row of x as digits, with the flags of its blocks."""
+        """Bytes of a row of x: its blocks, then a flag for each."""
         blocks = terms // _BLOCK
         return blocks * self.block_bytes + -(-4 * blocks // 64) * 64
 
 
-FORMS = {
-    "q4_k": Form(nibbles=32),
-    "q5_k": Form(),
-    "q6_k": Form(zero=32, group=16),
-    "q4_0": Form(zero=8, nibbles=16),
-    "q8_0": Form(zero=128),
+INTEGERS = {
+    "q4_k": Integers(nibbles=32),
+    "q5_k": Integers(),
+    "q6_k": Integers(zero=32, group=16),
+    "q4_0": Integers(zero=8, nibbles=16),
+    "q8_0": Integers(zero=128),
 }
 
 
 def by_digit_dots(dtype: DType, terms: int, machine: Machine) -> bool:
     """Whether one row of x is multiplied by digits."""
-    return dtype.name in FORMS and terms % _BLOCK == 0 and machine.has_byte_dots
+    return dtype.name in INTEGERS and terms % _BLOCK == 0 and machine.has_byte_dots
 
 
 def _dot(total: Value, unsigned: Value, signed: Value) -> Value:
@@ -112,25 +113,25 @@ def _interleaved(k: Kernel, each: Type, a: Value, b: Value) -> tuple[Value, Valu
 class CutKernel(Record):
     """Writes rows of x as digits, with the scale and half the sum of each run: an item is a block of a row."""
 
-    form: Form
+    integers: Integers
     x: DType = f32
     args = pointers("x", "out") + sizes("blocks", "x_row", "out_row")
 
     def ir(self) -> str:
-        k, form = Kernel("kernel", self.args), self.form
+        k, integers = Kernel("kernel", self.args), self.integers
         x, out, blocks, x_row, out_row = k.args("x", "out", "blocks", "x_row", "out_row")
         natural = k.reserve(_DIGITS * _BLOCK)
         with k.loop(k.first, k.last) as item:
             row = k.binary("udiv", item, blocks)
             block = item - row * blocks
             start, place = k.at(x, row * x_row + block * (_BLOCK * self.x.itemsize)), k.at(out, row * out_row)
-            mine = k.at(place, block * form.block_bytes)
+            mine = k.at(place, block * integers.block_bytes)
             numbers = k.at(mine, _DIGITS * _BLOCK)
             unfit = k.variable(k.const(I1, False))
             with k.loop(0, _RUNS) as r:
                 run = Run(k, self.x, k.at(start, r * (_RUN * self.x.itemsize)), _DIGITS, _BITS, _COARSE_BITS)
                 run.store(k.at(natural, r * _RUN), _BLOCK)
-                if form.group == _RUN:
+                if integers.group == _RUN:
                     k.store(run.scale, k.at(numbers, r, F32))
                     k.store(run.total * 0.5, k.at(numbers, r + _RUNS, F32))
                 else:
@@ -138,16 +139,16 @@ class CutKernel(Record):
                 unfit.value = unfit.value | run.unfit
             for digit in range(_DIGITS):
                 parts = [k.load(I8.of(_HALF), k.at(natural, digit * _BLOCK + h * _HALF)) for h in range(_LANES)]
-                quarters = [k.joined([parts[form.half(i, j)] for i in range(4)]) for j in range(_VECTORS)]
+                quarters = [k.joined([parts[integers.half(i, j)] for i in range(4)]) for j in range(_VECTORS)]
                 vectors = _turned(k, [_interleaved(k, I32, *quarters[n : n + 2]) for n in (0, 2)])
                 total = k.const(I32.of(_LANES), 0)
                 for t, vector in enumerate(vectors):
                     k.store(vector, k.at(mine, digit * _BLOCK + t * _VECTOR), align=_VECTOR)
                     total = _dot(total, k.const(vector.type, 1), vector)
-                if form.zero:
+                if integers.zero:
                     at = k.at(numbers, (1 + digit) * _VECTOR)
-                    k.store(total * -form.zero, at, align=_VECTOR)
-            k.store(k.cast("zext", unfit.value, I32), k.at(k.at(place, blocks * form.block_bytes), block, I32))
+                    k.store(total * -integers.zero, at, align=_VECTOR)
+            k.store(k.cast("zext", unfit.value, I32), k.at(k.at(place, blocks * integers.block_bytes), block, I32))
         return k.text()
 
 
@@ -156,18 +157,18 @@ class DigitDots:
 
     def __init__(self, k: Kernel, plain: DotKernel) -> None:
         self._k, self._plain, self._made_plain = k, plain, plain.prepared(k)
-        self._form, self._format = FORMS[plain.weight.name], FORMATS[plain.weight.name]
+        self._integers, self._format = INTEGERS[plain.weight.name], FORMATS[plain.weight.name]
         self._rows = Rows(k, plain.weight, _VECTOR, False, kind=ByteBlock)
         self._units = _BLOCK // plain.weight.storage.elements  # the weight's own blocks in one of 256
         self._numbers = self._rows.count * self._units
-        self._minimums = self._numbers > _BLOCK // self._form.group
+        self._minimums = self._numbers > _BLOCK // self._integers.group
         self._sums = k.reserve(_VECTOR * plain.lanes)
 
     def part(self, w: dict[str, Value], digits: Value, first: Value, count: Value) -> None:
         """The products of `count` rows of the weight from `first` on; `w` as `DotKernel` takes it."""
         k, lanes, out = self._k, self._plain.lanes, self._plain.out
         blocks = k.binary("udiv", w["units"], k.const(I64, self._units))
-        flags = k.at(digits, blocks * self._form.block_bytes)
+        flags = k.at(digits, blocks * self._integers.block_bytes)
         unfit = k.variable(k.const(I32, 0))
         with k.loop(0, blocks) as i:
             unfit.value = unfit.value | k.load(I32, k.at(flags, i, I32))
@@ -200,19 +201,19 @@ class DigitDots:
                     block = self._rows.block(planes, begin, i)
                     assert n == self._units and isinstance(block, ByteBlock)
                     number = begin + i if n == 1 else k.binary("udiv", begin + i, k.const(I64, n))
-                    self._add(block, k.at(digits, number * self._form.block_bytes), total)
+                    self._add(block, k.at(digits, number * self._integers.block_bytes), total)
 
-                self._rows.sweep([row], begin, here, add, self._units)
+                self._rows.sweep([row], begin, here, add, self._units, far=True)
             k.store(total.value, k.at(self._sums, r * _LANES, F32), align=_VECTOR)
 
     def _add(self, block: ByteBlock, x: Value, total: Variable) -> None:
         """Adds the products of a block with the digits of x at an address."""
-        k, form, sums = self._k, self._form, I32.of(_LANES)
+        k, integers, sums = self._k, self._integers, I32.of(_LANES)
         x_numbers = k.at(x, _DIGITS * _BLOCK)
         vectors, dots = self._turned(block), []
         for digit in range(_DIGITS):
             at = k.at(x_numbers, (1 + digit) * _VECTOR)
-            dot = k.load(sums, at, align=_VECTOR) if form.zero else k.const(sums, 0)
+            dot = k.load(sums, at, align=_VECTOR) if integers.zero else k.const(sums, 0)
             for t, vector in enumerate(vectors):
                 at = k.at(x, digit * _BLOCK + t * _VECTOR)
                 dot = _dot(dot, vector, k.load(vector.type, at, align=_VECTOR))
@@ -222,7 +223,7 @@ class DigitDots:
         value = k.fma(upper, 256.0, k.cast("sitofp", low, F32))
         numbers = F32.of(self._numbers)
         scaled = k.load(numbers, block.numbers, align=4) * k.load(numbers, x_numbers, align=4 * self._numbers)
-        halves = [h * _HALF // form.group for h in form.halves]
+        halves = [h * _HALF // integers.group for h in integers.halves]
         scales = k.shuffle(scaled, None, halves)
         if not self._minimums:
             total.value = k.fma(value, scales, total.value)
@@ -233,9 +234,9 @@ class DigitDots:
 
     def _turned(self, block: ByteBlock) -> list[Value]:
         """The block's integers, unsigned: four vectors with a word of each half of a run."""
-        k, form = self._k, self._form
-        if not form.nibbles:
-            added_to = form.zero - 256 if form.zero > 127 else form.zero
+        k, integers = self._k, self._integers
+        if not integers.nibbles:
+            added_to = integers.zero - 256 if integers.zero > 127 else integers.zero
             parts = [self._format.elements(block, n * _VECTOR) + added_to for n in range(_VECTORS)]
             return _turned(k, [_interleaved(k, I32, *parts[n : n + 2]) for n in (0, 2)])
         raw = _interleaved(k, I32, *(block.load("qs", n * _VECTOR, I8.of(_VECTOR)) for n in range(2)))
@@ -264,10 +265,10 @@ class DigitDotKernel(Record):
 def cut_step(x: Array, dtype: DType, ctx: EngineContext) -> tuple[Bytes, int, EngineStep]:
     """Memory for the digits of x's rows beside a weight of that dtype, the bytes of each, and the step that writes
     them."""
-    (m, terms), form = x.shape, FORMS[dtype.name]
-    blocks, nbytes = terms // _BLOCK, form.row_bytes(terms)
+    (m, terms), integers = x.shape, INTEGERS[dtype.name]
+    blocks, nbytes = terms // _BLOCK, integers.row_bytes(terms)
     digits = ctx.borrow(m * nbytes)
-    spec = CutKernel(form, as_dtype(x.dtype))
+    spec = CutKernel(integers, as_dtype(x.dtype))
     args = spec.args(x=x, out=digits, blocks=blocks, x_row=x.strides[0], out_row=nbytes)
     return digits, nbytes, EngineStep(spec, args, m * blocks, 2, (x, digits), name="digits", cost_ns=160.0)
 
