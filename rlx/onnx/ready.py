@@ -33,10 +33,10 @@ from rlx.runtime.version import VERSION
 if TYPE_CHECKING:
     from rlx.backends.cpu.thawed import Thawed
     from rlx.ir import Tensor
+    from rlx.onnx.channel_scales import F64
     from rlx.onnx.kept_program import KeptProgram
     from rlx.onnx.model import Model
     from rlx.onnx.program import Program
-    from rlx.onnx.reader.patterns import F64
     from rlx.runtime.compiled import CompiledGraph
     from rlx.runtime.store import Store
 

@@ -83,6 +83,7 @@ class _Sequence(Record, frozen=False):
     constraint: Constraint | None
     penalties: Penalties | None
     scored: bool
+    plain: bool  # whether its next tokens need no input from the host
     picking: Picking
     adapter: int  # the adapter's number in the batch, -1 for none
     priority: int
@@ -96,16 +97,16 @@ class _Sequence(Record, frozen=False):
     fresh: list[tuple[int, Scores | None]] = field(default_factory=list)  # the token from its prompt, not returned yet
     mask: Future[npt.NDArray[np.int32]] | None = None  # the bits of the tokens that may come next
     guesser: Guesser | None = None
-
-    @property
-    def plain(self) -> bool:
-        """Whether its next tokens need no input from the host."""
-        return self.constraint is None and self.penalties is None and not self.scored
+    draws: Mapping[str, Any] = field(default_factory=dict)  # its inputs of sampling, the same in each step
 
     @property
     def steps(self) -> bool:
         """Whether its whole prompt has been computed, so that steps continue it."""
         return self.taken == len(self.prompt)
+
+    def after(self, token: int) -> Ended:
+        """Why it ends with its latest token; empty where it goes on."""
+        return "nan" if token < 0 else "stop" if token in self.ends else "" if self.left else self.then
 
     @property
     def rest(self) -> int:
@@ -250,9 +251,11 @@ class Batch(Closing):
         then: Ended = "length" if own <= most and max_tokens is not None else "context"
         if penalties is not None:
             penalties.begin(ids)
-        held = _Sequence(self._count, min(own, most), then, sampling, ends, constraint, penalties, scored,
+        plain = constraint is None and penalties is None and not scored
+        held = _Sequence(self._count, min(own, most), then, sampling, ends, constraint, penalties, scored, plain,
                          _wanted(sampling, constraint, penalties, scored), chosen, priority, ids)  # fmt: skip
         held.placed = self.pages is None
+        held.draws = _draws(sampling)
         self._mask(held)
         self._held[self._slot_for(held)] = held
         return self._count
@@ -377,11 +380,22 @@ class Batch(Closing):
         """The sequences that take part in a step, by slot. Those whose mask is late do not; if no sequence could take
         part, it waits for the first mask."""
         pending = [held.mask for held in self._held if held is not None and held.mask is not None]
-        if pending:
-            wait(pending, MASK_SECONDS)
-            if not any(held is not None and held.masked for held in self._held):
-                wait(pending, return_when=FIRST_COMPLETED)
+        if not pending:
+            return self._stepped(self._held)
+        wait(pending, MASK_SECONDS)
+        if not any(held is not None and held.masked for held in self._held):
+            wait(pending, return_when=FIRST_COMPLETED)
         return [held if held is not None and held.steps and held.masked else None for held in self._held]
+
+    @property
+    def _all_step(self) -> bool:
+        """Whether no prompt waits."""
+        return all(held is None or held.taken == len(held.prompt) for held in self._held)
+
+    @staticmethod
+    def _stepped(held: Sequence[_Sequence | None]) -> list[_Sequence | None]:
+        """Those of the sequences whose whole prompts have been computed, by slot."""
+        return [one if one is not None and one.taken == len(one.prompt) else None for one in held]
 
     def _grow(self, going: Sequence[_Sequence | None], count: int) -> None:
         """Gives each stepping sequence pages for `count` more tokens; where pages run out, the latest sequence of the
@@ -443,9 +457,9 @@ class Batch(Closing):
         made: list[Token] = []
         self._ended.clear()
         for slot, held in enumerate(self._held):
-            for token, scores in held.fresh if held is not None else ():
-                self._take(slot, token, scores, made)
-            if (held := self._held[slot]) is not None:
+            if held is not None and held.fresh:
+                for token, scores in held.fresh:
+                    self._take(slot, token, scores, made)
                 held.fresh.clear()
         going = self._going()
         lasting = [held for held in going if held is not None]
@@ -454,7 +468,9 @@ class Batch(Closing):
         plain = all(held.plain for held in lasting)
         most = most if plain else 1
         rows = self._guesses(going) if self.lookup and plain else None
-        if beside:
+        if beside and self._all_step:
+            self._fused = False
+        elif beside:
             missing = self._missing(beside)
             self._fused = not (self._fused and rows) and self._fuse(going, 0 if missing else beside, made)
             if self._fused:
@@ -468,7 +484,7 @@ class Batch(Closing):
         room = self._decoder.context - max(int(self._at[slot]) for slot, held in enumerate(going) if held is not None)
         count = min(most, AHEAD, LOG, room, max(held.left for held in lasting))
         self._grow(going, count)
-        going = [held if held is not None and held.steps else None for held in going]
+        going = self._stepped(going)
         if not any(going):
             return made
         start = time.perf_counter()
@@ -485,14 +501,32 @@ class Batch(Closing):
         self, going: Sequence[_Sequence | None], count: int, log: npt.NDArray[np.int32], scored: Mapping[str, Any],
         tokens: list[Token],
     ) -> None:  # fmt: skip
-        """Adds the tokens of `count` steps."""
-        first = len(tokens)
-        for i in range(count):
-            for slot, held in enumerate(going):
-                if held is not None and self._held[slot] is held:
-                    token = int(log[slot, (self._at[slot] + i) % LOG])
-                    self._ids[slot] = token
-                    self._take(slot, token, _scores(scored, slot) if held.scored else None, tokens)
+        """Adds the tokens of `count` steps, first those of the first step, in the order of the slots."""
+        first, ended = len(tokens), list[tuple[int, int]]()  # which step was the last of which slot
+        steps: list[list[Token]] = [[] for _ in range(count)]
+        slots = np.flatnonzero([held is not None and self._held[slot] is held for slot, held in enumerate(going)])
+        ids = log[slots[:, None], (self._at[slots, None] + np.arange(count)) % LOG]
+        self._ids[slots] = ids[:, -1:]
+        for slot, row in zip(slots.tolist(), ids.tolist(), strict=True):
+            held = going[slot]
+            assert held is not None
+            if not held.plain:  # then there is one step
+                self._take(slot, row[0], _scores(scored, slot) if held.scored else None, steps[0])
+                continue
+            row = row[: held.left]
+            if min(row) < 0 or not held.ends.isdisjoint(row):
+                row = row[: 1 + next(i for i, token in enumerate(row) if token < 0 or token in held.ends)]
+            held.left -= len(row)
+            held.made += row
+            number, why = held.number, held.after(row[-1])
+            for step, token in zip(steps, row, strict=False):
+                step.append(Token(number, token, ""))
+            if why:
+                steps[len(row) - 1][-1] = Token(number, row[-1], why)
+                ended.append((len(row), slot))
+        for _, slot in sorted(ended):
+            self._leave(slot)
+        tokens += (token for step in steps for token in step)
         self._at += np.array([count if held is not None else 0 for held in going], np.int32)
         self._learn(going, tokens[first:])
 
@@ -619,7 +653,7 @@ class Batch(Closing):
         """Runs once over each sequence's last token and its guesses; adds the right ones and one token after them."""
         d, start = self._decoder, time.perf_counter()
         self._grow(going, 1)
-        going = [held if held is not None and held.steps else None for held in going]
+        going = self._stepped(going)
         lasting = [held for held in going if held is not None]
         if not lasting:
             return
@@ -673,7 +707,7 @@ class Batch(Closing):
         held = self._held[slot]
         assert held is not None
         held.left -= 1
-        ended: Ended = "nan" if token < 0 else "stop" if token in held.ends else "" if held.left else held.then
+        ended = held.after(token)
         if held.constraint is not None and ended not in ("nan", "stop") and held.constraint.take(token):
             ended = "stop"
         if not ended:
@@ -700,7 +734,8 @@ class Batch(Closing):
             filled, room = {*part[2].tolist()}, self._room(part.shape[1])
             more = {"beside": np.pad(part, ((0, 0), (0, room - part.shape[1])), "edge")}
         writing = [self._held[slot] if slot in filled else held for slot, held in enumerate(going)]
-        given["adapter"] = np.array([-1 if held is None else held.adapter for held in writing], np.int32)
+        if self._adapters:
+            given["adapter"] = np.array([-1 if held is None else held.adapter for held in writing], np.int32)
         lies = self._lie.get("ids", np.zeros_like(self._ids))
         for slot, held in enumerate(self._held):
             if held is None or not held.steps:  # any token will do
@@ -741,7 +776,8 @@ class Batch(Closing):
         """What to `prepare` so that a sequence of these settings can join without waiting for a compilation; None if
         all is built. Not for several threads at once."""
         wanted = _wanted(sampling, constraint, penalties, scored)
-        wanted = reduce(Picking.__or__, (held.picking for held in self._held if held is not None), wanted)
+        each = {id(held.picking): held.picking for held in self._held if held is not None}
+        wanted = reduce(Picking.__or__, each.values(), wanted)
         return None if any(wanted | known == known for known in self._built) else wanted | _DRAWN
 
     def _picking(self, stepped: Iterable[_Sequence]) -> Picking:
@@ -824,16 +860,21 @@ def _inputs(stepped: Sequence[_Sequence | None], picking: Picking, vocabulary: i
     if picking.masked:
         given["mask"] = np.full((len(stepped), mask_words(vocabulary)), -1, np.int32)
     for row, held in enumerate(stepped):
-        if held is not None and held.mask is not None:
+        if held is None or (held.plain and picking.greedy):
+            continue
+        if held.mask is not None:
             given["mask"][row] = held.mask.result()
-        if held is not None and held.penalties is not None:
+        if held.penalties is not None:
             given["scale"][row], given["shift"][row] = held.penalties.scale, held.penalties.shift
-        if held is not None and not picking.greedy:
-            for name, value in held.sampling.inputs().items():
-                given[name][row] = value[0]
-            if held.sampling.top_k is not None:
-                given["top_k"][row] = held.sampling.top_k
+        for name, value in () if picking.greedy else held.draws.items():
+            given[name][row] = value
     return given
+
+
+def _draws(sampling: Sampling) -> dict[str, Any]:
+    """A sequence's row of the inputs of sampling; what is not in it is as `_inputs` begins."""
+    draws = {name: value[0] for name, value in sampling.inputs().items()}
+    return draws if sampling.top_k is None else {**draws, "top_k": sampling.top_k}
 
 
 def _scores(found: Mapping[str, Any], row: int) -> Scores:
