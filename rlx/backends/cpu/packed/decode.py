@@ -310,8 +310,9 @@ def _spread(b: Block, of: Sequence[int]) -> Value:
 def _pairs(b: Block, quants: Value) -> Value:
     """All groups' scales, then their negated minimums, from integers."""
     k, count = b.k, quants.type.lanes // 2
-    signs = k.lanes(F32, [1.0] * count + [-1.0] * count)
-    return k.cast("sitofp", quants, F32) * (_spread(b, [0] * count + [1] * count) * signs)
+    signs = k.lanes(I32, [0] * count + [-(1 << 31)] * count)
+    scale = k.bits(k.bits(_spread(b, [0] * count + [1] * count), I32) ^ signs, F32)
+    return k.cast("sitofp", quants, F32) * scale
 
 
 def _six_bits(b: Block) -> Value:
@@ -483,6 +484,21 @@ class Rows:
                 numbers = k.at(self._field, i * each, F32)
                 block = Block(k, self._places(planes, first + i), self.lanes, self.lookup, numbers, self._stage)
                 k.store(self.format.groups(block), k.at(self._numbers, i * self.format.count, F32), align=4)
+
+    def numbers(self, planes: dict[str, Value], i: Value, blocks: int) -> Value:
+        """What `prepare` would write for the blocks from i on, in a register: for one block where there are groups."""
+        k, field = self.k, self.format.field
+        assert field is not None
+        assert blocks == 1 or self.format.groups is None
+        places = self._places(planes, i)
+        raw = k.load(field.type.of(blocks * self._of_field), places[field.name], align=1)
+        wide = field.widen(k, raw)
+        if self.format.groups is None:
+            return wide
+        block = Block(k, places, self.lanes, self.lookup, self._numbers, self._stage)
+        for n in range(self._of_field):
+            block.once(("number", n), lambda n=n: k.extract(wide, n))  # type: ignore[misc]
+        return self.format.groups(block)
 
     def sweep(
         self, rows: Sequence[Value], first: Value, count: Value, body: Callable[[Value, int], None], together: int = 0,

@@ -162,6 +162,9 @@ class DigitDots:
         self._units = _BLOCK // plain.weight.storage.elements  # the weight's own blocks in one of 256
         self._numbers = self._rows.count * self._units
         self._minimums = self._numbers > _BLOCK // self._integers.group
+        halves = [h * _HALF // self._integers.group for h in self._integers.halves]
+        self._scales = self._order(halves)
+        self._offsets = self._order([_RUNS + h for h in halves])
         self._sums = k.reserve(_VECTOR * plain.lanes)
 
     def part(self, w: dict[str, Value], digits: Value, first: Value, count: Value) -> None:
@@ -186,51 +189,60 @@ class DigitDots:
             self._made_plain(w, first, count)
         trees.store(k, result.value, out, k.at(w["out"], first * out.itemsize), right.value)
 
+    def _order(self, lanes: Sequence[int]) -> Value:
+        """Indices of lanes in a register, since LLVM loads a constant in each iteration."""
+        indices = self._k.lanes(I32, lanes)
+        return self._k.op(indices.type, f'call {indices.type} asm "", "=v,0"({indices})')
+
     def _add_all(self, w: dict[str, Value], digits: Value, first: Value, count: Value) -> None:
-        k, units = self._k, w["units"]
-        zero = k.const(F32.of(_LANES), 0)
+        k, units, none = self._k, w["units"], self._k.const(I64, 0)
         with k.loop(0, count) as r:
             row = k.at(w["w"], (first + r) * w["w_row"])
             planes = self._rows.planes(row, units)
-            total = k.variable(zero)
-            with k.loop(0, units, self._rows.most) as begin:
-                here = k.min(units - begin, self._rows.most)
-                self._rows.prepare(planes, begin, here)
+            total = k.variable(k.const(F32.of(_LANES), 0))
 
-                def add(i: Value, n: int, begin: Value = begin) -> None:
-                    block = self._rows.block(planes, begin, i)
-                    assert n == self._units and isinstance(block, ByteBlock)
-                    number = begin + i if n == 1 else k.binary("udiv", begin + i, k.const(I64, n))
-                    self._add(block, k.at(digits, number * self._integers.block_bytes), total)
+            def add(i: Value, n: int) -> None:
+                block = self._rows.block(planes, none, i)
+                assert n == self._units and isinstance(block, ByteBlock)
+                number = i if n == 1 else k.binary("udiv", i, k.const(I64, n))
+                x = k.at(digits, number * self._integers.block_bytes)
+                self._add(block, self._rows.numbers(planes, i, n), x, total)
 
-                self._rows.sweep([row], begin, here, add, self._units, far=True)
+            self._rows.sweep([row], none, units, add, self._units, far=True)
             k.store(total.value, k.at(self._sums, r * _LANES, F32), align=_VECTOR)
 
-    def _add(self, block: ByteBlock, x: Value, total: Variable) -> None:
+    def _add(self, block: ByteBlock, numbers: Value, x: Value, total: Variable) -> None:
         """Adds the products of a block with the digits of x at an address."""
-        k, integers, sums = self._k, self._integers, I32.of(_LANES)
+        k = self._k
         x_numbers = k.at(x, _DIGITS * _BLOCK)
-        vectors, dots = self._turned(block), []
-        for digit in range(_DIGITS):
-            at = k.at(x_numbers, (1 + digit) * _VECTOR)
-            dot = k.load(sums, at, align=_VECTOR) if integers.zero else k.const(sums, 0)
-            for t, vector in enumerate(vectors):
-                at = k.at(x, digit * _BLOCK + t * _VECTOR)
-                dot = _dot(dot, vector, k.load(vector.type, at, align=_VECTOR))
-            dots.append(dot)
-        low, middle, high = dots
-        upper = k.cast("sitofp", k.binary("shl", high, k.const(sums, 8)) + middle, F32)
-        value = k.fma(upper, 256.0, k.cast("sitofp", low, F32))
-        numbers = F32.of(self._numbers)
-        scaled = k.load(numbers, block.numbers, align=4) * k.load(numbers, x_numbers, align=4 * self._numbers)
-        halves = [h * _HALF // integers.group for h in integers.halves]
-        scales = k.shuffle(scaled, None, halves)
+        value = self._sum(self._turned(block), x, k.at(x_numbers, _VECTOR))
+        scaled = numbers * k.load(numbers.type, x_numbers, align=numbers.type.size)
+        if self._numbers < _LANES:
+            scaled = k.shuffle(scaled, None, [i % self._numbers for i in range(_LANES)])
+
+        def ordered(by: Value) -> Value:
+            return k.call("llvm.x86.avx512.permvar.sf.512", scaled.type, scaled, by)
+
         if not self._minimums:
-            total.value = k.fma(value, scales, total.value)
+            total.value = k.fma(value, ordered(self._scales), total.value)
         else:
             # Both halves of a run take half of its minimum's part, so that no sum grows that the result does not have.
-            minimums = k.shuffle(scaled, None, [_RUNS + h for h in halves])
-            total.value = total.value + k.fma(value, scales, minimums)
+            total.value = total.value + k.fma(value, ordered(self._scales), ordered(self._offsets))
+
+    def _sum(self, vectors: Sequence[Value], x: Value, start: Value) -> Value:
+        """The sums of the products of each half of a run with the integers of x, as f32."""
+        k, integers, sums = self._k, self._integers, I32.of(_LANES)
+
+        def dot(digit: int) -> Value:
+            total = k.load(sums, k.at(start, digit * _VECTOR), align=_VECTOR) if integers.zero else k.const(sums, 0)
+            for t, vector in enumerate(vectors):
+                at = k.at(x, digit * _BLOCK + t * _VECTOR)
+                total = _dot(total, vector, k.load(vector.type, at, align=_VECTOR))
+            return total
+
+        low, middle, high = (dot(digit) for digit in range(_DIGITS))
+        upper = k.cast("sitofp", k.binary("shl", high, k.const(sums, 8)) + middle, F32)
+        return k.fma(upper, 256.0, k.cast("sitofp", low, F32))
 
     def _turned(self, block: ByteBlock) -> list[Value]:
         """The block's integers, unsigned: four vectors with a word of each half of a run."""
