@@ -422,7 +422,7 @@ def test_rows_of_x_do_not_depend_on_what_stands_in_others(name: str, machine: Ma
 
 
 @on_machines
-@pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_k", "q5_k"])
+@pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_k", "q5_k", "q6_k"])
 @pytest.mark.full(name=("q4_0", "q5_k"))
 def test_one_row_of_any_size(name: str, machine: Machine) -> None:
     plain, w = floats(1, 1024), packed_rows(name, 20, 1024)  # of like sizes, as the digits of the matrix unit want them
@@ -445,6 +445,20 @@ def test_one_row_of_any_size(name: str, machine: Machine) -> None:
         else:
             with np.errstate(invalid="ignore"):
                 assert np.array_equal(np.isnan(out), np.isnan(wanted)) and np.array_equal(out > 0, wanted > 0)
+
+
+@on_machines
+@pytest.mark.parametrize("name", ["q4_k", "q5_k"])
+@pytest.mark.full(name=("q5_k",))
+def test_minimums_beside_elements_of_one_sign(name: str, machine: Machine) -> None:
+    """Sums of scaled integers and sums of minimums are both far greater than the result."""
+    x, w = floats(1, 4864) + 3, rlx.quantize(floats(64, 4864), name)
+    graph = rlx.Graph("minimums")
+    y = rlx.packed_matmul(graph.input("x", x.shape), graph.input("w", w.shape, w.dtype))
+    out = np.zeros((1, 64), np.float32)
+    run(bound(y.node, [x, w.data], [out], machine, True), machine)
+    wanted = x.astype(np.float64) @ w.dequantize().T.astype(np.float64)
+    assert ((out - wanted) ** 2).sum() <= 2e-12 * (wanted**2).sum()
 
 
 @on_machines

@@ -75,11 +75,10 @@ class Machine(Record):
         return self.has_lookup and {"amx-tile", "amx-bf16"} <= self.features
 
     @property
-    def byte_dots(self) -> int:
-        """How many unsigned bytes are multiplied by signed ones, and each four products added, by the instruction that
-        products with f32's precision take; 0 where products of floats are as fast. On AMD's Zen 4 vectors of 64 bytes
-        take 3 to 6 % longer than those of 32; on an Intel Xeon those of 32 took 1.2 to 1.4 times as long as floats."""
-        return 32 if self.looks_ahead and {"avx512vl", "avx512vnni"} <= self.features else 0
+    def has_byte_dots(self) -> bool:
+        """Whether products with f32's precision are made of products of bytes, four of which an instruction adds up:
+        on AMD's processors. On an Intel Xeon floats were faster."""
+        return self.looks_ahead and self.has_lookup and "avx512vnni" in self.features
 
     @property
     def llvm_features(self) -> str:

@@ -9,7 +9,7 @@ from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.grouped.tiles import TILE_WORDS, tile_table
 from rlx.backends.cpu.ir import F32, I64, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.packed.bind import rows_together
-from rlx.backends.cpu.packed.digit_dots import DigitDots, by_digit_dots, cut_step, row_bytes
+from rlx.backends.cpu.packed.digit_dots import DigitDots, by_digit_dots, cut_step
 from rlx.backends.cpu.packed.kernel import DotKernel
 from rlx.backends.cpu.step import EngineContext, EngineStep
 from rlx.dtypes import DType, as_dtype
@@ -26,11 +26,11 @@ Multiply = Callable[[dict[str, Value], Value, Value, Value, Value], None]
 class GroupedDotKernel(Record):
     """An item is as many rows of an expert's weight as a vector has lanes, times the rows of a tile, up to `rows`. The
     order of summation does not depend on the number of rows. Steps are in bytes; `blocks` are the items of a tile. With
-    `digits` each row of x is multiplied by itself, as its digits, in vectors of so many bytes."""
+    `digits` each row of x is multiplied by itself, as its digits."""
 
     dot: DotKernel  # the kernel of one row of x
     rows: int
-    digits: int = 0
+    digits: bool = False
     args = pointers("x", "w", "out", "tiles", "digits") + sizes(
         "columns", "units", "x_row", "w_row", "out_row", "w_expert", "blocks", "digits_row"
     )
@@ -75,7 +75,7 @@ class GroupedDotKernel(Record):
         return multiply
 
     def _digits(self, k: Kernel, words: dict[str, Value]) -> Multiply:
-        dots = DigitDots(k, self.dot, self.digits)
+        dots = DigitDots(k, self.dot)
 
         def multiply(w: dict[str, Value], row: Value, first: Value, here: Value, count: Value) -> None:
             with k.loop(0, count) as m:
@@ -104,16 +104,16 @@ def row_steps(
     )  # fmt: skip
     table, tiles, find = tile_table(sizes, m, height, ctx)
     blocks = -(-n // lanes)
-    steps, by_digits, digits = [find], by_digit_dots(dtype, ctx.machine) and m <= len(w) // _EXPERTS_PER_ROW, None
-    if by_digits:
-        digits, cut = cut_step(x, ctx)
+    steps, digits, digits_row = [find], None, 0
+    if by_digit_dots(dtype, terms, ctx.machine) and m <= len(w) // _EXPERTS_PER_ROW:
+        digits, digits_row, cut = cut_step(x, dtype, ctx)
         steps.append(cut)
-    spec = GroupedDotKernel(dot, height, ctx.machine.byte_dots if by_digits else 0)
+    spec = GroupedDotKernel(dot, height, digits is not None)
     args = spec.args(
         x=x, w=w, out=out, tiles=table, digits=digits, columns=n, units=terms // dtype.storage.elements,
         x_row=x.strides[0], w_row=w.strides[1], out_row=out.strides[0], w_expert=w.strides[0], blocks=blocks,
-        digits_row=row_bytes(terms),
+        digits_row=digits_row,
     )  # fmt: skip
-    cost = terms * (0.45 if by_digits else 0.6)
+    cost = terms * (0.4 if digits is not None else 0.6)
     keep = (x, w, out, table, digits)
     return [*steps, EngineStep(spec, args, tiles * blocks, 1, keep, name=name, cost_ns=cost)]

@@ -97,7 +97,7 @@ def packed_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContex
     """x (m, k), a packed weight (n, bytes of a row), out (m, n)."""
     if by_digits(dtype, len(x), x.shape[1], ctx.machine):
         return digit_steps(x, w, dtype, out, ctx, f"packed {dtype}")
-    if len(x) == 1 and by_digit_dots(dtype, ctx.machine):
+    if len(x) == 1 and by_digit_dots(dtype, x.shape[1], ctx.machine):
         return digit_dot_steps(x, w, dtype, out, ctx, f"packed {dtype}")
     if len(x) <= _ROWS_IN_TURNS:
         return dot_steps(x, w, dtype, out, None, None, ctx, f"packed {dtype}")

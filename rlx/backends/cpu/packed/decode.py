@@ -19,6 +19,7 @@ from rlx.packed.codebooks import E2M1, IQ4, TABLES
 from rlx.records import Record
 
 AHEAD_BYTES = 4096  # how far ahead a row is prefetched
+FAR_BYTES = 8192  # how far ahead into the second-level cache, which waits for more lines at a time than the first
 LINE = 64
 _MOST = 4096  # elements of a row for which `prepare` is called at a time
 
@@ -309,8 +310,9 @@ def _spread(b: Block, of: Sequence[int]) -> Value:
 def _pairs(b: Block, quants: Value) -> Value:
     """All groups' scales, then their negated minimums, from integers."""
     k, count = b.k, quants.type.lanes // 2
-    signs = k.lanes(F32, [1.0] * count + [-1.0] * count)
-    return k.cast("sitofp", quants, F32) * (_spread(b, [0] * count + [1] * count) * signs)
+    signs = k.lanes(I32, [0] * count + [-(1 << 31)] * count)
+    scale = k.bits(k.bits(_spread(b, [0] * count + [1] * count), I32) ^ signs, F32)
+    return k.cast("sitofp", quants, F32) * scale
 
 
 def _six_bits(b: Block) -> Value:
@@ -483,24 +485,44 @@ class Rows:
                 block = Block(k, self._places(planes, first + i), self.lanes, self.lookup, numbers, self._stage)
                 k.store(self.format.groups(block), k.at(self._numbers, i * self.format.count, F32), align=4)
 
-    def sweep(self, rows: Sequence[Value], first: Value, count: Value, body: Callable[[Value, int], None]) -> None:
+    def numbers(self, planes: dict[str, Value], i: Value, blocks: int) -> Value:
+        """What `prepare` would write for the blocks from i on, in a register: for one block where there are groups."""
+        k, field = self.k, self.format.field
+        assert field is not None
+        assert blocks == 1 or self.format.groups is None
+        places = self._places(planes, i)
+        raw = k.load(field.type.of(blocks * self._of_field), places[field.name], align=1)
+        wide = field.widen(k, raw)
+        if self.format.groups is None:
+            return wide
+        block = Block(k, places, self.lanes, self.lookup, self._numbers, self._stage)
+        for n in range(self._of_field):
+            block.once(("number", n), lambda n=n: k.extract(wide, n))  # type: ignore[misc]
+        return self.format.groups(block)
+
+    def sweep(
+        self, rows: Sequence[Value], first: Value, count: Value, body: Callable[[Value, int], None], together: int = 0,
+        far: bool = False,
+    ) -> None:  # fmt: skip
         """Calls body(i, n) for the n blocks from first + i on, of `count`: so many in an iteration that it takes at
-        least a cache line, then one by one. Asks for the lines of the rows ahead."""
+        least a cache line, then one by one; or `together` in each, which divides the count. Asks for the lines of the
+        rows ahead: into the first-level cache, or `far` ahead into the second."""
         k, storage = self.k, self.storage
-        together = max(1, 128 // storage.elements)
-        lines = -(-together * storage.nbytes // LINE)
-        whole = count & -together
+        each = together or max(1, 128 // storage.elements)
+        lines = -(-each * storage.nbytes // LINE)
+        distance, locality = (FAR_BYTES, 2) if far else (AHEAD_BYTES, 3)
 
         def ask_for(i: Value, lines: int) -> None:
             for row in rows:
-                ahead = k.at(row, (first + i) * storage.nbytes + AHEAD_BYTES)
+                ahead = k.at(row, (first + i) * storage.nbytes + distance)
                 for line in range(lines):
-                    k.prefetch(k.at(ahead, line * LINE))
+                    k.prefetch(k.at(ahead, line * LINE), locality=locality)
 
-        with k.loop(0, whole, together) as i:
+        whole = count if together else count & -each
+        with k.loop(0, whole, each) as i:
             ask_for(i, lines)
-            body(i, together)
-        if together > 1:
+            body(i, each)
+        if each > 1 and not together:
             with k.loop(whole, count) as i:
                 ask_for(i, 1)
                 body(i, 1)
