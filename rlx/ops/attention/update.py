@@ -99,7 +99,7 @@ def rope_update(
     """
     q, k, v, keys, values, rows, position, cos, sin = tensors(_OP, q, k, v, keys, values, rows, position, cos, sin)
     if not (rows.dtype.is_int and position.dtype.is_int):
-        raise DTypeError(f"{_OP}: rows are {rows.dtype}, position is {position.dtype}; expected whole numbers, best i32")
+        raise DTypeError(f"{_OP}: rows are {rows.dtype}, position is {position.dtype}; expected integers, best i32")
     check_known(rows, lambda known: _check_distinct(known, keys.shape[0] if keys.ndim else 0))
     dtype = promote(q.dtype, k.dtype, v.dtype)
     q, k, v = (cast_to(t, dtype) for t in (q, k, v))

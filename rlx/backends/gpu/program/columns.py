@@ -42,9 +42,7 @@ def columns_for(ctx: Lowering, node: Node, t: Tensor) -> Whole | None:
 def read_in_place(ctx: Lowering, t: Tensor) -> bool:
     """Whether all readers of t, some columns of a matrix, read the matrix, so that t need not be written."""
     found = list(_readers(ctx, t))
-    return bool(found) and all(
-        node is not None and _takes(ctx, node, read) for node, read in found
-    )
+    return bool(found) and all(node is not None and _takes(ctx, node, read) for node, read in found)
 
 
 def _readers(ctx: Lowering, t: Tensor) -> Iterator[tuple[Node | None, Tensor]]:
@@ -74,6 +72,11 @@ def whole_heads(ctx: Lowering, node: Node) -> tuple[Tensor, list[int]] | None:
     apart, each = (*starts, whole.shape[1]), ctx.storage(whole).itemsize
     fits = ctx.storage(whole) == ctx.storage(given[0]) and ctx.ref(whole).offset % 16 == 0
     return (whole, starts) if fits and all(n % size == 0 and n * each % 16 == 0 for n in apart) else None
+
+
+def takes_heads(ctx: Lowering, node: Node, t: Tensor) -> bool:
+    """Whether t is one of the heads that the node reads in a matrix."""
+    return any(t is x for x in node.inputs[:3]) and whole_heads(ctx, node) is not None
 
 
 def column_refs(ctx: Lowering, columns: tuple[Tensor, Sequence[int]], inputs: Sequence[Tensor]) -> list[Ref]:

@@ -7,7 +7,7 @@ import math
 from rlx.backends.gpu.attention.choice import Problem, choose_step
 from rlx.backends.gpu.gemm.kernels import PAIRS
 from rlx.backends.gpu.program.casts import cast_ref, fits, stores
-from rlx.backends.gpu.program.columns import TAKES, column_refs, whole_heads
+from rlx.backends.gpu.program.columns import TAKES, column_refs, takes_heads, whole_heads
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, floats, reads, uints, updates, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.dtypes import f32
@@ -62,7 +62,7 @@ def _native(node: Node, features: frozenset[str]) -> bool:
     return units in _LANES and all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
 
 
-TAKES["attention_step"] = lambda ctx, node, t: any(t is x for x in node.inputs[:3]) and whole_heads(ctx, node) is not None
+TAKES["attention_step"] = takes_heads
 
 
 @lowers("attention_step", when=_native)

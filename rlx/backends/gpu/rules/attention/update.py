@@ -6,7 +6,7 @@ import math
 
 from rlx.backends.gpu.gemm.kernels import PAIRS
 from rlx.backends.gpu.program.casts import THREADS, cast_ref, fits, stores
-from rlx.backends.gpu.program.columns import TAKES, column_refs, whole_heads
+from rlx.backends.gpu.program.columns import TAKES, column_refs, takes_heads, whole_heads
 from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, updates, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.dtypes import f32
@@ -62,4 +62,4 @@ def lower_rope_update(ctx: Lowering, node: Node) -> None:
     ctx.launch(kernel, ctx.groups(math.ceil(total / THREADS)), [*refs, total, keys.shape[0], tables[0].shape[0]])
 
 
-TAKES["rope_update"] = lambda ctx, node, t: any(t is x for x in node.inputs[:3]) and whole_heads(ctx, node) is not None
+TAKES["rope_update"] = takes_heads
