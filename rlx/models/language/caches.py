@@ -99,8 +99,11 @@ class Caches:
         pools = [self.g.state(name, (*lead, heads, size), self.size.cache) for name in names]
         flat = [ops.reshape(t, (math.prod(lead), heads, size)) for t in pools]
         fresh = [ops.reshape(t, (-1, *t.shape[2:])) for t in (q, k, v)]
-        turned, *flat = ops.rope_update(*fresh, *flat, self._places(window), ops.reshape(self._tokens, (-1,)),
-                                       *tables, interleaved=interleaved)  # fmt: skip
+        (q_rows, k_rows, v_rows), (keys, values), (cos, sin) = fresh, flat, tables
+        turned, *flat = ops.rope_update(
+            q_rows, k_rows, v_rows, keys, values, self._places(window), ops.reshape(self._tokens, (-1,)), cos, sin,
+            interleaved=interleaved,
+        )  # fmt: skip
         each = self._pages_of(window)[1] if self._in_pages else 0
         shape = (math.prod(lead) // each, each, heads, size) if each else (*lead, heads, size)
         self.held[index] = []
