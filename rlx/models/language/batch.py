@@ -26,6 +26,7 @@ Ended = Literal["", "stop", "length", "context", "nan"]
 MASK_SECONDS = 0.002  # how long a step waits for masks; a sequence whose mask is late does not take part in it
 # How much of the steps' time tokens of prompts may take beside them, by backend, while few sequences wait.
 SHARE = {"cuda": 0.2, "vulkan": 0.5, "cpu": 1e9}
+LONGEST_PAUSE = 32  # steps without a look for guesses, where these do not pay
 _TILE = 64  # rows of a tile of products
 _LARGE = 1 << 14  # elements of an input of steps
 _MASKING = 2  # threads that compute masks
@@ -193,6 +194,7 @@ class Batch(Closing):
         self.steps = 0  # steps run so far, each over all sequences
         self.prompted = 0  # tokens of prompts computed so far
         self.lookup, self._pace = lookup, Pace()
+        self._silent = self._pause = 0  # steps until guesses are looked for again, and how many the last pause had
         self.tried = self.right = 0  # guesses that were verified, and those accepted
 
     @property
@@ -526,6 +528,7 @@ class Batch(Closing):
         tokens += (token for step in steps for token in step)
         self._at += np.array([count if held is not None else 0 for held in going], np.int32)
         self._learn(going, tokens[first:])
+        self._silent = max(0, self._silent - count)
 
     def _fuse(self, going: Sequence[_Sequence | None], most: int, tokens: list[Token]) -> bool:
         """Runs a step with up to `most` tokens of waiting prompts beside it. A prompt's last token is that of its slot
@@ -589,9 +592,13 @@ class Batch(Closing):
         return np.concatenate(parts, axis=1).astype(np.int32) if parts else None
 
     def _room_beside(self, most: int) -> int:
-        """The size of a part for up to `most` tokens of the prompts that wait."""
+        """The size of a part for up to `most` tokens of the prompts that wait: of those sizes whose steps take no longer
+        than the prompts' share allows, or are not measured yet, the largest that is needed; else the smallest."""
         rest = sum(held.rest - 1 for held in self._held if held is not None and not held.steps)
-        return self._room(min(rest, most))
+        longest = self._share * self._step
+        short = [size for size in self._parts if self._cost(size) <= longest] or [self._parts[0]]
+        wanted = self._room(min(rest, most))
+        return next((size for size in short if size >= wanted), short[-1])
 
     def _room(self, tokens: int) -> int:
         """The least of the sizes of parts that takes so many tokens, or the largest."""
@@ -624,6 +631,8 @@ class Batch(Closing):
     def _guesses(self, going: Sequence[_Sequence | None]) -> list[list[int]] | None:
         """Guesses of the next tokens of each slot; None where a step is expected to give more tokens a second."""
         size, rows = 1 + GUESSES, list[list[int]]()
+        if self._silent > 0:
+            return None
         if max(self._rows_held(slot) for slot in range(len(self._held))) + size > self._decoder.context:
             return None  # the run would write past the slot's rows into the next slot's
         expected = 0.0
@@ -632,13 +641,22 @@ class Batch(Closing):
             if held is None:
                 continue
             if held.guesser is None:
-                held.guesser = Guesser([*held.prompt.tolist(), *held.made])
+                held.guesser = Guesser([])
+            held.guesser.follow(held.prompt, held.made)
             rows[-1] = held.guesser.guess(min(GUESSES, held.left - 1))
             expected += held.guesser.expected(len(rows[-1]))
         one, several, count = self._pace.of(1), self._pace.of(size), sum(held is not None for held in going)
-        if not expected or one is None:
+        if one is None or (several is None and not expected):
             return None
-        return rows if several is None or (count + expected) * one > count * several else None
+        pays = bool(expected) and (several is None or (count + expected) * one > count * several)
+        if not pays:
+            self._rest(False)
+        return rows if pays else None
+
+    def _rest(self, paid: bool) -> None:
+        """Looks for guesses in the next step where they paid; else after a pause, which doubles up to LONGEST_PAUSE."""
+        self._pause = 0 if paid else min(max(2 * self._pause, 1), LONGEST_PAUSE)
+        self._silent = self._pause
 
     def _rows_held(self, slot: int) -> int:
         """The row that a slot's next token is written to."""
@@ -687,16 +705,20 @@ class Batch(Closing):
                     break
         self._learn(going, made[first:])
         self._pace.add(size, time.perf_counter() - start)
+        one, several = self._pace.of(1), self._pace.of(size)
+        if one is not None and several is not None:
+            self._rest(len(made[first:]) * one > len(lasting) * several)
 
     def _learn(self, going: Sequence[_Sequence | None], made: Sequence[Token]) -> None:
-        """Gives the new tokens to the guessers of the sequences that continue."""
+        """Gives the new tokens to those guessers of the sequences that continue whose guesses they follow; the others
+        read them when they guess again."""
         if not self.lookup:
             return
         came: dict[int, list[int]] = {}
         for token in made:
             came.setdefault(token.sequence, []).append(token.token)
         for held in going:
-            if held is not None and held.guesser is not None and held.number in came:
+            if held is not None and held.guesser is not None and held.guesser.guesses and held.number in came:
                 held.guesser.take(came[held.number])
 
     def _take(self, slot: int, token: int, scores: Scores | None, made: list[Token]) -> None:

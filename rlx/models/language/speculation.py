@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from rlx.records import Record, field
 
 GUESSES = 7  # guesses in a run by default: eight rows cost about as much as one
@@ -58,6 +61,13 @@ class Guesser(Record, frozen=False):
     guesses: list[int] = field(default_factory=list)  # tokens that may follow the history
     _right: float = 0.0
     _tried: float = 0.0
+
+    def follow(self, prompt: npt.NDArray[np.int32], made: Sequence[int]) -> None:
+        """Reads what a sequence has beyond the history, which then has its whole text, the prompt and what it made."""
+        seen = len(self.history)
+        if seen < len(prompt) + len(made):
+            self.history += [*prompt[seen:].tolist(), *made[max(seen - len(prompt), 0) :]]
+            self.guesses = []
 
     def guess(self, most: int) -> list[int]:
         """Up to `most` tokens that may follow the history."""

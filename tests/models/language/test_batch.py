@@ -391,3 +391,39 @@ def test_guesses_of_models_that_take_nothing_back_are_refused(tmp_path: Path) ->
     folder = tiny.write_mamba(tmp_path)
     with load(folder, "cpu", context=32) as model, pytest.raises(DTypeError, match="lookup: the model is recurrent"):
         model.batch(2, lookup=True)
+
+
+def test_guesses_that_are_wrong_are_rarely_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no guess is right and a run over guesses takes twice as long as a step, few such runs are made, and most
+    steps do not look for guesses; once these are right, the runs come again. The text stays the same."""
+    clock, looks = [0.0], [0]
+    right: list[int] = []
+
+    def look_up(self: Any, history: Any, count: int) -> list[int]:
+        looks[0] += 1
+        return right[len(history) :][:count] if right else [history[-1] ^ 1] * count
+
+    monkeypatch.setattr(batch_module.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(speculation.LookUp, "__call__", look_up)
+    folder = tiny.write_language_model(tmp_path, {**tiny.LLAMA, "max_position_embeddings": 512})
+    with load(folder, "cpu", context=500) as model:
+        want = list(model.tokens([4, 7, 9], 400))
+        with model.batch(2, lookup=True) as batch:
+            for name, seconds in (("_run", 1.0), ("_try", 2.0)):
+                monkeypatch.setattr(batch, name, _timed(getattr(batch, name), clock, seconds))
+            batch.add([4, 7, 9], 400)
+            made = [token for _ in range(200) for token in batch.step()]
+            wrong, looked = batch.tried, looks[0]
+            right[:] = [4, 7, 9, *want]
+            while not made[-1].ended:
+                made += batch.step()
+        assert [token.token for token in made] == want
+        assert wrong < 60 and looked < 40 and batch.right > 150
+
+
+def _timed(function: Any, clock: list[float], seconds: float) -> Any:
+    def run(*given: Any) -> Any:
+        clock[0] += seconds
+        return function(*given)
+
+    return run
