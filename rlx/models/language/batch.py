@@ -15,6 +15,7 @@ import numpy.typing as npt
 from rlx.driver.closing import Closing
 from rlx.errors import DTypeError, GraphError, RlxError
 from rlx.models.language.adapters import Adapter
+from rlx.models.language.caches import LONGEST
 from rlx.models.language.decoder import AHEAD, Decoder, Sampling
 from rlx.models.language.graph import GREEDY, LOG, SCORED, Picking, mask_words
 from rlx.models.language.pages import MOST, ROWS, Pages, pages_for
@@ -445,8 +446,9 @@ class Batch(Closing):
 
     def step(self, most: int = 1, beside: int = 0) -> list[Token]:
         """The next tokens of all sequences: first those that prompts gave, then up to `most` of each, or one of each if
-        any sequence has a constraint, penalties or scores. With `beside`, where sequences step and prompts wait, it is
-        one of each, and the same run computes up to `beside` tokens of the prompts; those it completes step with it.
+        any sequence has a constraint, penalties or scores. With `beside`, where sequences step and prompts wait, each
+        run may compute up to `beside` tokens of the prompts too; those that the first one completes step with it, and
+        no later one completes any.
 
         Raises: DTypeError for a `most` below 1, or a `beside` below 0; GraphError for a `beside` where no run `fuses`.
         """
@@ -474,17 +476,14 @@ class Batch(Closing):
             self._fused = False
         elif beside:
             missing = self._missing(beside)
-            self._fused = not (self._fused and rows) and self._fuse(going, 0 if missing else beside, made)
+            self._fused = not (self._fused and rows) and self._fuse(going, most, 0 if missing else beside, made)
             if self._fused:
                 return made
             most = max(1, min(most, math.ceil(missing))) if missing else most
         if rows is not None:
             self._try(going, rows, made)
             return made
-        # A sequence that ends before the last of these steps runs on: the next prompt overwrites its slot's rows. It
-        # must not run beyond the context, where each step would write its token in the place of the last one's.
-        room = self._decoder.context - max(int(self._at[slot]) for slot, held in enumerate(going) if held is not None)
-        count = min(most, AHEAD, LOG, room, max(held.left for held in lasting))
+        count = self._count_of(going, most)
         self._grow(going, count)
         going = self._stepped(going)
         if not any(going):
@@ -498,6 +497,13 @@ class Batch(Closing):
         self._credit += self._share * seconds * count
         self._give(going, count, log, found, made)
         return made
+
+    def _count_of(self, going: Sequence[_Sequence | None], most: int) -> int:
+        """How many steps, up to `most`, these sequences take at once. One that ends before the last of them runs on:
+        the next prompt overwrites its slot's rows. It must not run beyond the context, where each step would write its
+        token in the place of the last one's."""
+        room = self._decoder.context - max(int(self._at[slot]) for slot, held in enumerate(going) if held is not None)
+        return min(most, AHEAD, LOG, room, max(held.left for held in going if held is not None))
 
     def _give(
         self, going: Sequence[_Sequence | None], count: int, log: npt.NDArray[np.int32], scored: Mapping[str, Any],
@@ -533,11 +539,12 @@ class Batch(Closing):
         self._learn(going, tokens[first:])
         self._silent = max(0, self._silent - count)
 
-    def _fuse(self, going: Sequence[_Sequence | None], most: int, tokens: list[Token]) -> bool:
-        """Runs a step with up to `most` tokens of waiting prompts beside it. A prompt's last token is that of its slot
-        in a step, which gives the first token of the answer. Returns: False where no prompt has a token that can be
-        computed now; then nothing was run."""
-        self._grow(going, 1)
+    def _fuse(self, going: Sequence[_Sequence | None], steps: int, most: int, tokens: list[Token]) -> bool:
+        """Runs up to `steps` steps, each with up to `most` tokens of waiting prompts beside it. A prompt's last token
+        is that of its slot in the first step, which gives the first token of the answer. Returns: False where no prompt
+        has a token that can be computed now; then nothing was run."""
+        count = self._count_of(going, steps)
+        self._grow(going, count)
         before: dict[int, int] = {}
         part = self._part(most, before)
         joined = [slot for slot, held in enumerate(self._held)
@@ -550,28 +557,58 @@ class Batch(Closing):
             before.setdefault(slot, held.taken)
             self._at[slot], self._ids[slot] = held.taken, held.prompt[-1]
             held.taken += 1
+            if not held.plain:
+                count = 1
+            elif self.pages is not None:
+                count = min(count, 1 + self.pages.room(slot, held.taken, count - 1))
         now = [held if held is not None and held.steps and (slot in joined or going[slot] is held) else None
                for slot, held in enumerate(self._held)]  # fmt: skip
+        parts = [] if part is None else [part, *self._parts_after(part, self._count_of(now, count) - 1, most, before)]
+        count = max(1, len(parts))
         start = time.perf_counter()
         try:
-            log, scored = self._run(now, 1, part)
+            log, scored = self._run(now, count, parts)
         except BaseException:
             for slot, taken in before.items():
                 held = self._held[slot]
                 assert held is not None
                 held.taken = taken
             raise
-        size, seconds = 0 if part is None else self._room(part.shape[1]), time.perf_counter() - start
-        self._pace.add((1, size), seconds)
-        step = self._step or seconds
+        size, seconds = self._room(parts[0].shape[1]) if parts else 0, time.perf_counter() - start
+        if count == 1:
+            self._pace.add((1, size), seconds)
+        step = count * (self._step or seconds / count)
         self._credit = min(self._credit + step - seconds, self._cost(self._parts[-1])) + self._share * step
-        self.prompted += len(joined) + (0 if part is None else part.shape[1])
+        self.prompted += len(joined) + sum(part.shape[1] for part in parts)
         for slot in before:
             held = self._held[slot]
             assert held is not None
             self._know(slot, held)
-        self._give(now, 1, log, scored, tokens)
+        self._give(now, count, log, scored, tokens)
         return True
+
+    def _parts_after(
+        self, part: npt.NDArray[np.int32], count: int, most: int, before: dict[int, int]
+    ) -> list[npt.NDArray[np.int32]]:  # fmt: skip
+        """Up to `count` parts for the runs right after one with this part: none that completes a prompt, which would
+        then wait for its first token, all of one size, and only as many as the prompts' share of the time allows."""
+        size, parts, total = self._room(part.shape[1]), list[npt.NDArray[np.int32]](), part.shape[1]
+        cost, gain = self._cost(size), self._share * self._step
+        while len(parts) < count and self._credit + (len(parts) + 1) * (gain - cost) >= cost:
+            taken: dict[int, int] = {}
+            if (more := self._part(most, taken)) is None:
+                break
+            total += more.shape[1]
+            held = {slot: one for slot in taken if (one := self._held[slot]) is not None}
+            # A slot's own row in each of these runs is that after the last part, and must not be in a ring's window.
+            if total >= LONGEST or self._room(more.shape[1]) != size or any(one.rest == 1 for one in held.values()):
+                for slot, one in held.items():
+                    one.taken = taken[slot]
+                break
+            parts.append(more)
+            for slot, first in taken.items():
+                before.setdefault(slot, first)
+        return parts
 
     def _part(self, most: int, before: dict[int, int]) -> npt.NDArray[np.int32] | None:
         """Takes about `most` tokens of waiting prompts, none of them a prompt's last one. Returns: their ids, places
@@ -595,8 +632,8 @@ class Batch(Closing):
         return np.concatenate(parts, axis=1).astype(np.int32) if parts else None
 
     def _room_beside(self, most: int) -> int:
-        """The size of a part for up to `most` tokens of the prompts that wait: of those sizes whose steps take no longer
-        than the prompts' share allows, or are not measured yet, the largest that is needed; else the smallest."""
+        """The size of a part for up to `most` tokens of the prompts that wait: the largest that is needed of those that
+        add no more to a step than the prompts' share of its time, or are not measured yet; else the smallest."""
         rest = sum(held.rest - 1 for held in self._held if held is not None and not held.steps)
         longest = self._share * self._step
         short = [size for size in self._parts if self._cost(size) <= longest] or [self._parts[0]]
@@ -742,19 +779,19 @@ class Batch(Closing):
             self._leave(slot)
 
     def _run(
-        self, going: Sequence[_Sequence | None], count: int, part: npt.NDArray[np.int32] | None = None
+        self, going: Sequence[_Sequence | None], count: int, parts: Sequence[npt.NDArray[np.int32]] = ()
     ) -> tuple[npt.NDArray[np.int32], dict[str, Any]]:
-        """Runs `count` steps of all slots, or one with a `part` of prompts beside it. Returns: the tokens, and the last
-        step's outputs. Slots that take no part do not advance: free ones write their first row each time, those with an
-        unfinished prompt or a late mask the row that they write next anyway."""
+        """Runs `count` steps of all slots, where there are `parts` of prompts with one beside each. Returns: the
+        tokens, and the last step's outputs. Slots that take no part do not advance: free ones write their first row
+        each time, those with an unfinished prompt or a late mask the row that they write next anyway."""
         d = self._decoder
         picking = self._picking([held for held in going if held is not None])
         given = _inputs(going, picking, d.config.vocabulary)
         given["stride"] = np.array([held is not None for held in going], np.int32)
-        filled, room, more = set[int](), 0, None
-        if part is not None:  # padded with copies of its last token
-            filled, room = {*part[2].tolist()}, self._room(part.shape[1])
-            more = {"beside": np.pad(part, ((0, 0), (0, room - part.shape[1])), "edge")}
+        filled = {slot for part in parts for slot in part[2].tolist()}
+        room = self._room(parts[0].shape[1]) if parts else 0
+        # Padded with copies of a part's last token.
+        beside = [{"beside": np.pad(part, ((0, 0), (0, room - part.shape[1])), "edge")} for part in parts]
         writing = [self._held[slot] if slot in filled else held for slot, held in enumerate(going)]
         if self._adapters:
             given["adapter"] = np.array([-1 if held is None else held.adapter for held in writing], np.int32)
@@ -775,7 +812,7 @@ class Batch(Closing):
                 self._lie[name] = value.copy()
         at = self._lie.pop("at")
         del self._lie["ids"]  # until the run is done
-        runs = [programs[i % len(programs)].launch(more) for i in range(count)]
+        runs = [programs[i % len(programs)].launch(more) for i, more in enumerate(beside or [None] * count)]
         found: dict[str, Any] = runs[-1].wait("host") if picking.scored else {}
         runs[-1].wait()
         self.steps += count

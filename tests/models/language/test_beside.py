@@ -70,15 +70,17 @@ def test_prompts_beside_steps_change_no_token(
             assert {4, 5} < {len(text) for text in want}
         with model.batch(3, pages=pages, lookup=lookup) as batch:
             batch.prepare(everything)
-            parts, run = list[int](), batch._run
+            parts, together, run = list[int](), list[int](), batch._run
 
-            def counted(going: Any, count: int, part: Any = None) -> Any:
-                parts.append(0 if part is None else part.shape[1])
-                return run(going, count, part)
+            def counted(going: Any, count: int, given: Any = ()) -> Any:
+                parts.append(sum(part.shape[1] for part in given))
+                together.append(len(given))
+                return run(going, count, given)
 
             monkeypatch.setattr(batch, "_run", counted)
             assert texts(batch, jobs, 50) == want
-        assert batch.prompted + batch.shared == sum(len(prompt) for prompt, *_ in jobs) and sum(parts) > 500
+        assert batch.prompted + batch.shared == sum(len(prompt) for prompt, *_ in jobs)
+        assert sum(parts) > 500 and (pages or max(together) == 3)
 
 
 @pytest.mark.late
@@ -123,9 +125,9 @@ def test_prompts_take_a_share_of_the_steps_time(tmp_path: Path, monkeypatch: pyt
     with load(folder, "cpu", context=400) as model, model.batch(3) as batch:
         run = batch._run
 
-        def timed(going: Any, count: int, part: Any = None) -> Any:
-            clock[0] += count if part is None else 3.0
-            return run(going, count, part)
+        def timed(going: Any, count: int, parts: Any = ()) -> Any:
+            clock[0] += 3.0 * len(parts) or count
+            return run(going, count, parts)
 
         monkeypatch.setattr(batch, "_run", timed)
         batch.add(TOKENS[:3], 200)
