@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from rlx.backends.gpu.program.lowering import Lowering
+from rlx.backends.gpu.program.lowering import Lowering, runs_natively
 from rlx.backends.gpu.program.steps import Ref
 from rlx.driver.memory.views import cut_from, is_alias
 from rlx.ir import Node, Tensor
@@ -58,7 +58,7 @@ def _readers(ctx: Lowering, t: Tensor) -> Iterator[tuple[Node | None, Tensor]]:
 
 def _takes(ctx: Lowering, node: Node, t: Tensor) -> bool:
     takes = TAKES.get(node.op.name)
-    return takes is not None and takes(ctx, node, t)
+    return takes is not None and runs_natively(node, ctx.target) and takes(ctx, node, t)
 
 
 def whole_heads(ctx: Lowering, node: Node) -> tuple[Tensor, list[int]] | None:
