@@ -67,8 +67,8 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
         wide = cast_to(x, promote(x.dtype, keys.dtype))  # rounded once, to the caches' dtype
         wide = apply("reshape", wide, shape=(x.shape[0], 1, *x.shape[1:]))
         how = {"offset": 0, "interleaved": attrs["interleaved"], "sections": 1, "inverse": False}
-        made = apply("rope", wide, cos, sin, places, axis=1, **how)
-        return cast_to(apply("reshape", made, shape=x.shape), keys.dtype)
+        wide = apply("rope", wide, cos, sin, places, axis=1, **how)
+        return cast_to(apply("reshape", wide, shape=x.shape), keys.dtype)
 
     known = apply("where", apply("less", rows, 0), length, rows)  # a scatter counts numbers below 0 from the end
     into = {"axis": 0, "length": length, "reduction": "none"}

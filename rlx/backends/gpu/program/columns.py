@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from rlx.backends.gpu.program.lowering import Lowering, runs_natively
+from rlx.backends.gpu.program.lowering import Lowering, Rule, rule_for
 from rlx.backends.gpu.program.steps import Ref
 from rlx.driver.memory.views import cut_from, is_alias
 from rlx.ir import Node, Tensor
 
 Whole = tuple[Tensor, int]  # a matrix, and which of its columns is the first
 Takes = Callable[[Lowering, Node, Tensor], bool]
-# By op, whether a node's kernel reads this input where it is.
-TAKES: dict[str, Takes] = {}
+# By lowering rule, whether a node's kernel reads this input where it is.
+TAKES: dict[Rule, Takes] = {}
 
 
 def columns_for(ctx: Lowering, node: Node, t: Tensor) -> Whole | None:
@@ -33,16 +33,16 @@ def columns_for(ctx: Lowering, node: Node, t: Tensor) -> Whole | None:
         return None
     nodes, bytes_of = ctx.graph.nodes, ctx.ref(whole)
     between = nodes[nodes.index(cut) + 1 : nodes.index(node) + 1]
-    made = (x for n in between if not is_alias(n, ctx.plan) for x in n.outputs if x.id in ctx.plan.slots)
-    if any(ctx.ref(x).overlaps(bytes_of) for x in made):
+    written = (x for n in between if not is_alias(n, ctx.plan) for x in n.outputs if x.id in ctx.plan.slots)
+    if any(ctx.ref(x).overlaps(bytes_of) for x in written):
         return None
     return whole, cut.attrs["starts"][1]
 
 
 def read_in_place(ctx: Lowering, t: Tensor) -> bool:
     """Whether all readers of t, some columns of a matrix, read the matrix, so that t need not be written."""
-    found = list(_readers(ctx, t))
-    return bool(found) and all(node is not None and _takes(ctx, node, read) for node, read in found)
+    readers = list(_readers(ctx, t))
+    return bool(readers) and all(node is not None and _takes(ctx, node, read) for node, read in readers)
 
 
 def _readers(ctx: Lowering, t: Tensor) -> Iterator[tuple[Node | None, Tensor]]:
@@ -57,20 +57,21 @@ def _readers(ctx: Lowering, t: Tensor) -> Iterator[tuple[Node | None, Tensor]]:
 
 
 def _takes(ctx: Lowering, node: Node, t: Tensor) -> bool:
-    takes = TAKES.get(node.op.name)
-    return takes is not None and runs_natively(node, ctx.target) and takes(ctx, node, t)
+    rule = rule_for(node, ctx.target)
+    takes = None if rule is None else TAKES.get(rule)
+    return takes is not None and takes(ctx, node, t)
 
 
 def whole_heads(ctx: Lowering, node: Node) -> tuple[Tensor, list[int]] | None:
     """The matrix of which the node's first three inputs, heads of (rows, heads, size), are columns, and the first
     column of each, where all are whole heads and begin at multiples of 16 bytes; None where they are not."""
-    given, size = node.inputs[:3], node.inputs[0].shape[-1]
-    found = [one for one in (columns_for(ctx, node, t) for t in given) if one is not None]
-    if len(found) < 3 or any(whole is not found[0][0] for whole, _ in found):
+    heads, size = node.inputs[:3], node.inputs[0].shape[-1]
+    places = [place for place in (columns_for(ctx, node, t) for t in heads) if place is not None]
+    if len(places) < 3 or any(whole is not places[0][0] for whole, _ in places):
         return None
-    whole, starts = found[0][0], [start for _, start in found]
+    whole, starts = places[0][0], [start for _, start in places]
     apart, each = (*starts, whole.shape[1]), ctx.storage(whole).itemsize
-    fits = ctx.storage(whole) == ctx.storage(given[0]) and ctx.ref(whole).offset % 16 == 0
+    fits = ctx.storage(whole) == ctx.storage(heads[0]) and ctx.ref(whole).offset % 16 == 0
     return (whole, starts) if fits and all(n % size == 0 and n * each % 16 == 0 for n in apart) else None
 
 

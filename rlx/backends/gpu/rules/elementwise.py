@@ -112,11 +112,11 @@ def _reads_columns(ctx: Lowering, node: Node, t: Tensor) -> bool:
     """Whether a fusion group may read t in the matrix that it is some columns of: with a result for each element, and
     no words to unpack."""
     features = ctx.target.features
-    whole = node.op.name == "fused" and t.ndim == 2 and t.shape == node.outputs[0].shape
+    whole = "trees" in node.attrs and t.ndim == 2 and t.shape == node.outputs[0].shape
     return whole and not any(_packed(ctx.storage(x), features) for x in (*node.inputs, *node.outputs))
 
 
-TAKES["fused"] = lambda ctx, node, t: _reads_columns(ctx, node, t) and columns_for(ctx, node, t) is not None
+TAKES[lower_elementwise] = lambda ctx, node, t: _reads_columns(ctx, node, t) and columns_for(ctx, node, t) is not None
 
 
 def _unpack(ctx: Lowering, t: Tensor) -> Ref:

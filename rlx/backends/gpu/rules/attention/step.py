@@ -62,9 +62,6 @@ def _native(node: Node, features: frozenset[str]) -> bool:
     return units in _LANES and all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
 
 
-TAKES["attention_step"] = takes_heads
-
-
 @lowers("attention_step", when=_native)
 def lower_attention_step(ctx: Lowering, node: Node) -> None:
     """One launch; caches that are not updated in place are copied first. Where q, k and v are columns of one matrix,
@@ -107,3 +104,6 @@ def lower_attention_step(ctx: Lowering, node: Node) -> None:
         [*fresh, *map(ctx.ref, caches), ctx.ref(node.inputs[5]), *angles, extra, target, partial, counters, *sizes,
          seen, float(attrs["scale"]), 0.0 if cap is None else cap],
     )  # fmt: skip
+
+
+TAKES[lower_attention_step] = takes_heads

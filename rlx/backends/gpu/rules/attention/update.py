@@ -62,4 +62,4 @@ def lower_rope_update(ctx: Lowering, node: Node) -> None:
     ctx.launch(kernel, ctx.groups(math.ceil(total / THREADS)), [*refs, total, keys.shape[0], tables[0].shape[0]])
 
 
-TAKES["rope_update"] = takes_heads
+TAKES[lower_rope_update] = takes_heads
