@@ -27,9 +27,12 @@ RLX_FN float dot_of(const vec4 a, const vec4 b, const float sum) {
 }
 RLX_FN vec4 scaled(const vec4 v, const float by) { return VEC4(v.x * by, v.y * by, v.z * by, v.w * by); }
 
-// The row of the i-th key, where a cache's rows are not the keys in their order.
+// The row of the i-th key, where a cache's rows are not the keys in their order; and unit i of keys or values.
 #ifndef KEY_ROW
 #define KEY_ROW(i) (i)
+#endif
+#ifndef KEY_UNIT
+#define KEY_UNIT(p, i) LOAD_ONCE(p, i)
 #endif
 
 // Four keys and values of a stream, from k0 on, from units of pk and pv whose rows are k_step and v_step units apart.
@@ -37,11 +40,11 @@ RLX_FN vec4 scaled(const vec4 v, const float by) { return VEC4(v.x * by, v.y * b
 #define READ_KEYS(wk, wv, k0, to, pk, pv, k_step, v_step)                                        \
     UNROLL for (uint n = 0u; n < 4u; n++) {                                                      \
         const uint i = least((k0) + n * STREAMS + stream, (to) - 1u);                            \
-        wk[n] = LOAD_ONCE(pk, KEY_ROW(i) * (k_step) + lane);                                     \
+        wk[n] = KEY_UNIT(pk, KEY_ROW(i) * (k_step) + lane);                                      \
     }                                                                                            \
     UNROLL for (uint n = 0u; n < 4u; n++) {                                                      \
         const uint i = least((k0) + n * STREAMS + stream, (to) - 1u);                            \
-        wv[n] = LOAD_ONCE(pv, KEY_ROW(i) * (v_step) + lane);                                     \
+        wv[n] = KEY_UNIT(pv, KEY_ROW(i) * (v_step) + lane);                                      \
         if ((k0) + n * STREAMS + stream >= (to)) wv[n] = UVEC4(0u, 0u, 0u, 0u);                  \
     }
 
