@@ -578,7 +578,7 @@ class Batch(Closing):
         if count == 1:
             self._pace.add((1, size), seconds)
         step = count * (self._step or seconds / count)
-        bound = self._cost(self._parts[-1])  # also for a run that another program of the device held up
+        bound = max(map(self._cost, self._parts))  # also for a run that another program of the device held up
         self._credit = min(max(self._credit + step - seconds, -bound), bound) + self._share * step
         self.prompted += len(joined) + sum(part.shape[1] for part in parts)
         for slot in before:
