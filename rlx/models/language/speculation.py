@@ -96,12 +96,14 @@ class Pace:
         self._seconds: dict[Hashable, float | None] = {}
 
     def add(self, kind: Hashable, seconds: float) -> None:
-        """Records the time of a run. The first run of a kind is ignored, since it may include compilation."""
+        """Records the time of a run. The first run of a kind is ignored, since it may include compilation, and of what
+        is longer than twice the time so far only that much counts: something else may have held that run up."""
         if kind not in self._seconds:
             self._seconds[kind] = None
             return
         before = self._seconds[kind]
-        self._seconds[kind] = seconds if before is None else FORGETTING * before + (1 - FORGETTING) * seconds
+        recent = seconds if before is None else min(seconds, 2 * before)
+        self._seconds[kind] = recent if before is None else FORGETTING * before + (1 - FORGETTING) * recent
 
     def of(self, kind: Hashable) -> float | None:
         """The seconds of a run, None where none is known."""
