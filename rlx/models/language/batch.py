@@ -27,9 +27,12 @@ Ended = Literal["", "stop", "length", "context", "nan"]
 MASK_SECONDS = 0.002  # how long a step waits for masks; a sequence whose mask is late does not take part in it
 # The time that tokens of prompts may take in the same runs as steps, as a share of the steps' time, by backend, while
 # few prompts wait.
-SHARE = {"cuda": 0.2, "vulkan": 0.5, "cpu": 1e9}
+SHARE = {"cuda": 0.5, "vulkan": 0.5, "cpu": 1e9}
 LONGEST_PAUSE = 32  # steps without a look for guesses, where these do not pay
-_TILE = 64  # rows of a tile of products
+_TILE = 32  # rows of a tile of products
+# The least tokens of prompts in a run, since with fewer most of the time goes to what the first one costs; and the most
+# in the smallest part.
+_LEAST_PART, _MOST_PART = 48, 256
 _LARGE = 1 << 14  # elements of an input of steps
 _MASKING = 2  # threads that compute masks
 _DRAWN = Picking(False)
@@ -182,10 +185,11 @@ class Batch(Closing):
         self._spoilt = decoder.sizes[0] if lookup else 1
         self._at = np.zeros(slots, np.int32)
         self._ids = np.zeros((slots, 1), np.int32)
-        # Sizes of the part of prompts in a run, for which the rows of a run are whole tiles.
-        part = _TILE - slots % _TILE
-        part += _TILE * (part < decoder.sizes[0])
-        self._parts = (part, part + _TILE, part + 3 * _TILE)
+        # Sizes of the part of prompts in a run, for which the rows of a run are whole tiles. The smallest keeps up with
+        # prompts of twice as many tokens as are generated, so that runs with it are the rule and take equally long.
+        part = max(_LEAST_PART, min(2 * slots, _MOST_PART), decoder.sizes[0])
+        part += -(slots + part) % _TILE
+        self._parts = (part, part + 2 * _TILE, part + 6 * _TILE)
         self._fused = False  # whether the last run had such a part
         self._credit = 0.0  # the seconds that such parts may take now
         self._lie: dict[str, npt.NDArray[Any]] = {}  # the values last written to the states of steps, if still valid
