@@ -45,6 +45,9 @@ def _write_splats(folder: Path) -> None:
 
 
 def setup(app: Any) -> None:
+    reference.say_unknown()
     reference.write()
     _write_splats(HERE / "generated/live")
+    # Part of each page's links, so that all are read again where it changes.
+    app.add_config_value("repository", reference.SOURCE, "env")
     app.connect("source-read", _rewrite)

@@ -12,12 +12,14 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlx.errors import DataError, DataMissing, DeviceUnavailable, DTypeError, RlxError, ShapeError
 from rlx.formats.files import plain
+from rlx.lazy import listed_in as _listed_in
+from rlx.lazy import unknown_in as _unknown_in
 
 __all__ = ["classify", "embed", "generate", "infer"]
 
@@ -524,3 +526,7 @@ class Infer(_Actor):
                 yield new, _rows(np.stack(results[name]))
             else:  # rows of different shapes
                 yield new, pa.array([np.asarray(value).tolist() for value in results[name]])
+
+
+if not TYPE_CHECKING:  # type checkers would then take any name
+    __getattr__, __dir__ = _unknown_in(__name__), _listed_in(__name__)

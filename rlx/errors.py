@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable
 from errno import ENOENT
+from itertools import islice
 
 
 def meant(name: object, known: Iterable[object]) -> str:
@@ -13,6 +16,28 @@ def meant(name: object, known: Iterable[object]) -> str:
     names = {str(k): k for k in known}
     near = get_close_matches(str(name), names, 1) or get_close_matches(str(name).lower(), names, 1)
     return f" (did you mean {names[near[0]]!r}?)" if near else ""
+
+
+def near_path(path: str) -> str:
+    """ (did you mean 'model.onnx'?) for a path that is nearly that of a file beside it; for the address of a download
+    that there must be a file; else nothing."""
+    from difflib import get_close_matches
+
+    if re.match(r"[a-z][a-z0-9+]+:/", path):
+        return "; this is an address, and a file or folder of this machine is expected: download it first"
+    if path == "-":
+        return "; standard input is not read here: give a file"
+    folder, name = os.path.split(path)
+    stem, suffix = os.path.splitext(name)
+    try:
+        with os.scandir(folder or ".") as entries:
+            names = sorted(entry.name for entry in islice(entries, 1000))
+    except OSError:
+        return ""
+    alike = [n for n in names if os.path.splitext(n)[0] == name]  # the name without its suffix
+    stems = {os.path.splitext(n)[0]: n for n in names if os.path.splitext(n)[1] == suffix}
+    alike += [stems[s] for s in get_close_matches(stem, stems, 1, 0.75)]
+    return f" (did you mean {os.path.join(folder, alike[0])!r}?)" if alike else ""
 
 
 class RlxError(Exception):
@@ -66,7 +91,7 @@ class _Missing(FileNotFoundError):
     """What the errors of missing files share: Python's `errno` and `filename`, and a message of rlx."""
 
     def __init__(self, message: str, path: object = None) -> None:
-        super().__init__(message)
+        super().__init__(message + ("" if path is None else near_path(str(path))))
         self.errno, self.filename = ENOENT, None if path is None else str(path)
 
     def __str__(self) -> str:

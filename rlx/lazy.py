@@ -33,6 +33,17 @@ def unknown_in(module: str) -> Callable[[str], Any]:
     return __getattr__
 
 
+def listed_in(module: str) -> Callable[[], list[str]]:
+    """The `__dir__` of a module, which completion shows: what it defines and what `__all__` names, not what it uses."""
+
+    def __dir__() -> list[str]:
+        names = vars(sys.modules[module])
+        own = {n for n, value in names.items() if n[:1] == "_" or getattr(value, "__module__", None) == module}
+        return sorted({*own, *names.get("__all__", ())})
+
+    return __dir__
+
+
 class Package(ModuleType):
     """A package whose names load from the modules that `by_need` was given.
 
@@ -62,7 +73,7 @@ class Package(ModuleType):
         super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        return sorted({*self.__dict__, *self._places} - {"Any", "TYPE_CHECKING", "_places", "_made"})
+        return sorted({*listed_in(self.__name__)(), *self._places} - {"_places", "_made"})
 
 
 def by_need(

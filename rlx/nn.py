@@ -20,6 +20,7 @@ import numpy as np
 from rlx import ops, random
 from rlx.dtypes import DTypeLike, as_dtype, f32
 from rlx.errors import DTypeError, GraphError, ShapeError
+from rlx.lazy import listed_in as _listed_in
 from rlx.lazy import unknown_in as _unknown_in
 
 Params = Mapping[str, Any]
@@ -127,7 +128,7 @@ def _weighted(
 
 
 def linear(params: Params, x: Any) -> Any:
-    """x @ weightᵀ + bias. Shape: x (..., n_in) gives (..., n_out)."""
+    """x @ weightᵀ + bias, of the parameters that `linear_init` draws. Shape: x (..., n_in) gives (..., n_out)."""
     _needs("linear", params, "weight")
     return ops.linear(x, params["weight"], params.get("bias"))
 
@@ -356,4 +357,4 @@ def dropout(key: Any, x: Any, rate: float, training: bool = True) -> Any:
 
 
 if not TYPE_CHECKING:  # type checkers would then take any name
-    __getattr__ = _unknown_in(__name__)
+    __getattr__, __dir__ = _unknown_in(__name__), _listed_in(__name__)

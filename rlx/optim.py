@@ -18,7 +18,9 @@ import numpy as np
 from rlx import ops, tree
 from rlx.dtypes import DType, as_dtype, f32
 from rlx.errors import DTypeError, GraphError, ShapeError
+from rlx.host.other_attributes import explain as _explain
 from rlx.ir import Tensor
+from rlx.lazy import listed_in as _listed_in
 from rlx.lazy import unknown_in as _unknown_in
 from rlx.ops.public import with_hint
 
@@ -34,6 +36,9 @@ class Optimizer(NamedTuple):
     update: Callable[..., tuple[PyTree, PyTree]]
 
 
+_explain(Optimizer)
+
+
 def apply_updates(params: PyTree, updates: PyTree) -> PyTree:
     """The parameters plus the updates, each in its parameter's dtype. Raises: GraphError for trees that differ."""
     return tree.map(lambda p, u: ops.cast(p + u, p.dtype), params, updates)
@@ -43,6 +48,11 @@ def chain(*parts: Optimizer) -> Optimizer:
     """One transformation of gradients after another, such as `chain(clip_by_global_norm(1.0), adamw(1e-3))`."""
 
     def update(gradients: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
+        if not isinstance(state, tuple | list) or len(state) != len(parts):
+            raise GraphError(
+                f"optim.chain: the state is a {type(state).__name__}; expected the tuple of {len(parts)} that "
+                "init(params) or the last update gave: update(gradients, state, params)"
+            )
         states = []
         for part, own in zip(parts, state, strict=True):
             gradients, own = part.update(gradients, own, params)
@@ -103,6 +113,15 @@ def _no_float(what: Any) -> DTypeError:
 
 def _count() -> Any:
     return np.zeros((), np.int32)
+
+
+def _check_state(kind: type, state: PyTree) -> None:
+    """Raises: GraphError for a state without the fields of the one that init makes."""
+    if not all(hasattr(state, name) for name in getattr(kind, "_fields", ())):
+        raise GraphError(
+            f"optim: the state is a {type(state).__name__}; expected the {kind.__name__} that init(params) or the last "
+            "update gave: update(gradients, state, params)"
+        )
 
 
 def _paired(gradients: PyTree, params: PyTree, beside: str = "params", shapes: bool = True) -> None:
@@ -291,6 +310,7 @@ def accumulate(optimizer: Optimizer, every: int) -> Optimizer:
         return Accumulated(_count(), _wide_zeros(params), optimizer.init(params))
 
     def update(gradients: PyTree, state: Accumulated, params: PyTree = None) -> tuple[PyTree, Accumulated]:
+        _check_state(Accumulated, state)
         _paired(gradients, state.total, "the state")
         count = state.count + 1
         total = tree.map(lambda t, g: t + _wide(g), state.total, gradients)
@@ -334,6 +354,7 @@ def with_masters(optimizer: Optimizer) -> Optimizer:
         return Masters(weights, optimizer.init(weights))
 
     def update(gradients: PyTree, state: Masters, params: PyTree = None) -> tuple[PyTree, Masters]:
+        _check_state(Masters, state)
         _paired(gradients, params)
         updates, inner = optimizer.update(tree.map(_wide, gradients), state.inner, state.weights)
         weights = apply_updates(state.weights, updates)
@@ -371,6 +392,7 @@ def scale_loss(
         return Scaled(np.array(init_scale, np.float32), _count(), optimizer.init(params))
 
     def update(gradients: PyTree, state: Scaled, params: PyTree = None) -> tuple[PyTree, Scaled]:
+        _check_state(Scaled, state)
         leaves = tree.leaves(gradients)
         finite: Any = ops.all_finite(*leaves) if leaves else True
         finite = finite if _PARTS.every is None else _PARTS.every(finite)
@@ -411,6 +433,7 @@ def ema(decay: float, debias: bool = True) -> Optimizer:
         return Average(_count(), _wide_zeros(params))
 
     def update(values: PyTree, state: Average, params: PyTree = None) -> tuple[PyTree, Average]:
+        _check_state(Average, state)
         _paired(values, state.mean, "the state")
         count = state.count + 1
         mean = tree.map(lambda m, x: _moved(m, _wide(x), decay), state.mean, values)
@@ -458,6 +481,7 @@ def sgd(learning_rate: Rate, momentum: float | None = None, nesterov: bool = Fal
         return Momentum(_count(), () if momentum is None else zeros)
 
     def update(gradients: PyTree, state: Momentum, params: PyTree = None) -> tuple[PyTree, Momentum]:
+        _check_state(Momentum, state)
         rate = _at(learning_rate, state.count)
         if momentum is None:
             return tree.map(lambda g: g * -_like(rate, g), gradients), Momentum(state.count + 1, ())
@@ -537,6 +561,7 @@ def _adamw(
         return Moments(_count(), mu, nu)
 
     def update(gradients: PyTree, state: Moments, params: PyTree = None) -> tuple[PyTree, Moments]:
+        _check_state(Moments, state)
         if weight_decay or params is not None:
             _paired(gradients, params)
         _paired(gradients, state.mu, "the state")
@@ -683,6 +708,7 @@ def lion(
         return Momentum(_count(), _zeros(params))
 
     def update(gradients: PyTree, state: Momentum, params: PyTree = None) -> tuple[PyTree, Momentum]:
+        _check_state(Momentum, state)
         _paired(gradients, params)
         _paired(gradients, state.mu, "the state")
         rate = _at(learning_rate, state.count)
@@ -727,6 +753,7 @@ def adafactor(
         return Factors(_count(), row, column)
 
     def update(gradients: PyTree, state: Factors, params: PyTree = None) -> tuple[PyTree, Factors]:
+        _check_state(Factors, state)
         _paired(gradients, params)
         _paired(gradients, state.row, "the state", shapes=False)
         count = state.count + 1
@@ -799,6 +826,7 @@ def muon(
         return Moments(_count(), zeros, tree.map(lambda z: np.zeros((), np.int32) if z.ndim == 2 else z, zeros))
 
     def update(gradients: PyTree, state: Moments, params: PyTree = None) -> tuple[PyTree, Moments]:
+        _check_state(Moments, state)
         _paired(gradients, params)
         _paired(gradients, state.mu, "the state")
         count = state.count + 1
@@ -861,4 +889,4 @@ def _real(count: Any) -> Any:
 
 
 if not TYPE_CHECKING:  # type checkers would then take any name
-    __getattr__ = _unknown_in(__name__)
+    __getattr__, __dir__ = _unknown_in(__name__), _listed_in(__name__)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from rlx.errors import GraphError
+from rlx.lazy import listed_in as _listed_in
 from rlx.lazy import unknown_in as _unknown_in
 from rlx.ops.control.functions import _text
 from rlx.ops.pytree import flatten as _flatten
@@ -176,4 +177,4 @@ def transpose(outer_treedef: Structure, inner_treedef: Structure, pytree_to_tran
 
 
 if not TYPE_CHECKING:  # type checkers would then take any name
-    __getattr__ = _unknown_in(__name__)
+    __getattr__, __dir__ = _unknown_in(__name__), _listed_in(__name__)

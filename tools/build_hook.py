@@ -4,9 +4,7 @@ links."""
 from __future__ import annotations
 
 import importlib.util
-import re
 import tempfile
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +12,18 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 ROOT = Path(__file__).resolve().parents[1]
-_LINK = re.compile(r"(!?)(\[[^\]]*\])\((?![a-z]+:|#)([^)\s]+)\)")
 
 
-def repository() -> str:
-    """The address of the repository, which pyproject.toml has in one place."""
-    with open(ROOT / "pyproject.toml", "rb") as file:
-        address: str = tomllib.load(file)["tool"]["rlx"]["repository"]
-    return address
+def _module(path: str) -> Any:
+    """A module of the source tree, loaded without its package."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def absolute_links(text: str, source: str) -> str:
-    """Markdown whose links into the repository are addresses: `source` is that of the repository."""
-    return _LINK.sub(lambda m: f"{m[1]}{m[2]}({source}/{'raw' if m[1] else 'blob'}/HEAD/{m[3]})", text)
+_address = _module("tools/repository.py")
 
 
 class Addresses(MetadataHookInterface):
@@ -35,10 +32,11 @@ class Addresses(MetadataHookInterface):
     PLUGIN_NAME = "custom"
 
     def update(self, metadata: dict[str, Any]) -> None:
-        text, source = (ROOT / "README.md").read_text(encoding="utf-8"), repository()
+        text, source = (ROOT / "README.md").read_text(encoding="utf-8"), _address.repository()
         pages = {"Documentation": "docs/index.md", "Changelog": "CHANGELOG.md"}
-        metadata["urls"] = {"Source": source, **{name: f"{source}/blob/HEAD/{at}" for name, at in pages.items()}}
-        metadata["readme"] = {"content-type": "text/markdown", "text": absolute_links(text, source)}
+        urls = {"Source": source, **{name: f"{source}/blob/HEAD/{at}" for name, at in pages.items()}}
+        metadata["urls"] = urls if source else {}
+        metadata["readme"] = {"content-type": "text/markdown", "text": _address.linked(text, "", source)}
 
 
 class PackedModules(BuildHookInterface):  # type: ignore[type-arg]
@@ -50,10 +48,9 @@ class PackedModules(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "editable":
             return
-        spec = importlib.util.spec_from_file_location("modules", ROOT / "rlx/backends/gpu/modules.py")
-        assert spec and spec.loader
-        modules = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(modules)
+        if not _address.repository():
+            self.app.display_warning(f"rlx: the package has no project URLs, and {_address.UNKNOWN}")
+        modules = _module("rlx/backends/gpu/modules.py")
         self._folder = tempfile.TemporaryDirectory()
         archive = Path(self._folder.name) / modules.ARCHIVE
         archive.write_bytes(modules.pack(ROOT / "rlx/backends/vulkan/spirv"))

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
 import jupytext
-from reference import DOCS, SOURCE
+from reference import DOCS, SOURCE, linked, say_unknown
 
 
 def main(folder: Path) -> None:
+    say_unknown()
     folder.mkdir(parents=True, exist_ok=True)
     for page in sorted((DOCS / "tutorials").glob("*.md")):
-        text = re.sub(r"\]\(((?:\.\./)*)([^):]*)\)", _address, page.read_text("utf-8"))
+        text = linked(page.read_text("utf-8"), "docs/tutorials", SOURCE)  # a notebook is opened anywhere
         jupytext.write(jupytext.reads(text, fmt="md"), folder / f"{page.stem}.ipynb")
-
-
-def _address(link: re.Match[str]) -> str:
-    """A link to a file as the address of that file, since a notebook is opened anywhere."""
-    folder = {"": "docs/tutorials/", "../": "docs/", "../../": ""}[link[1]]
-    return f"]({SOURCE}/{'raw' if link[2].endswith(('.svg', '.png')) else 'blob'}/HEAD/{folder}{link[2]})"
 
 
 if __name__ == "__main__":

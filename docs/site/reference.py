@@ -10,7 +10,7 @@ import enum
 import importlib
 import inspect
 import re
-import tomllib
+import sys
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -18,8 +18,12 @@ from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tools"))
+
+from repository import UNKNOWN, linked, repository  # noqa: E402 - of that folder
+
 DOCS = ROOT / "docs"
-SOURCE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["rlx"]["repository"]
+SOURCE = repository()
 MODULES = ("fft", "linalg", "signal", "random", "nn", "optim", "tree", "splats", "onnx", "models", "bulk", "errors")
 # Pages of the repository that stand outside docs/, and their names in the site.
 OWN = {"CONTRIBUTING.md": "contributing", "SECURITY.md": "security", "CHANGELOG.md": "changelog"}
@@ -48,6 +52,12 @@ _LABEL = re.compile(
 )
 _CODE = re.compile(r"(`+)(.+?)\1", re.S)
 _LINK = re.compile(r"(\]\()(?!https?:|#)([^)#\s]*)(#[^)\s]*)?\)")
+
+
+def say_unknown() -> None:
+    """Says on standard error what is left out while the repository's address is not known."""
+    if not SOURCE:
+        print(f"docs: {UNKNOWN}", file=sys.stderr)
 
 
 def public(name: str) -> dict[str, Any]:
@@ -209,11 +219,13 @@ def rewritten(text: str, folder: Path) -> str:
         name = path.relative_to(ROOT).as_posix()
         if path.is_relative_to(DOCS) and path.is_file():
             place = f"/{path.relative_to(DOCS).as_posix()}"
+        elif name in OWN:
+            place = f"/generated/{OWN[name]}.md"
         else:
-            place = f"/generated/{OWN[name]}.md" if name in OWN else f"{SOURCE}/blob/HEAD/{name}"
+            return match[0]
         return f"{match[1]}{place}{match[3] or ''})"
 
-    return _LINK.sub(address, text)
+    return linked(_LINK.sub(address, text), folder.relative_to(ROOT).as_posix(), SOURCE)
 
 
 def write(folder: Path = DOCS / "generated") -> None:

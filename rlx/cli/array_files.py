@@ -23,8 +23,8 @@ Array = npt.NDArray[Any]
 def arrays_of(text: str, declared: Mapping[str, tuple[Any, Sequence[Any]]]) -> dict[str, Array]:
     """The arrays of an --input, by name: of name=file.npy, of name=file.npz, where that holds one array or one of that
     name, of file.npy for a model with one input, of file.npz, whose arrays have the names of inputs, and of numbers as
-    they are, name=2.5 or name=[1,2]. `declared`: the type and the shape that the model says of each of its inputs; the
-    type is None where it says none.
+    they are, name=2.5 or name=[1,2], or texts, name=[["a"],["b"]]. `declared`: the type and the shape that the model
+    says of each of its inputs; the type is None where it says none.
     Raises: RlxError.
     """
     name, equals, path = text.partition("=")
@@ -54,9 +54,8 @@ def arrays_of(text: str, declared: Mapping[str, tuple[Any, Sequence[Any]]]) -> d
     except OSError as error:
         hint = ""
         if isinstance(error, FileNotFoundError) and kind is not None and kind.kind == "O":
-            target = "texts.npy"
-            code = f"import numpy as np; np.save({json.dumps(target)}, np.full({[1] * len(shape)}, \"a text\"))"
-            hint = f"; texts come from a file: python -c {shlex.quote(code)} makes {target}{what}"
+            itself = json.dumps(np.full([1] * len(shape), path).tolist(), ensure_ascii=False)
+            hint = f"; for the text itself, --input {shlex.quote(f'{name}={itself}')}{what}"
         raise RlxError(f"{path}: cannot be read: {error.strerror or error}{hint}") from error
     except (ValueError, EOFError, BadZipFile) as error:
         if "allow_pickle" in str(error):
@@ -66,8 +65,8 @@ def arrays_of(text: str, declared: Mapping[str, tuple[Any, Sequence[Any]]]) -> d
 
 
 def _written(text: str, value: str, name: str, kind: Any, what: str) -> Array | None:
-    """The array of a number, a bool or a list of them in JSON, for an input of that type; None where the value is the
-    name of a file. Raises: RlxError."""
+    """The array of a number, a bool or a list of them in JSON, or of a list of texts, for an input of that type; None
+    where the value is the name of a file. Raises: RlxError."""
     if Path(value).exists() or not name:
         return None
     try:
@@ -78,8 +77,11 @@ def _written(text: str, value: str, name: str, kind: Any, what: str) -> Array | 
         if re.fullmatch(r"[\d., -]+", value):
             raise RlxError(f"--input {text}: a list stands in brackets, as in {plain(name)}=[1,2]{what}") from None
         if value.startswith("["):
-            raise RlxError(f"--input {text}: no list of numbers in JSON, as in [[1,2],[3,4]]{what}") from None
+            form = '[["a"],["b"]]' if kind is not None and kind.kind == "O" else "[[1,2],[3,4]]"
+            raise RlxError(f"--input {text}: no list in JSON, as in {form}{what}") from None
         return None
+    if kind is not None and kind.kind == "O" and array.dtype.kind == "U" and array.ndim:
+        return array
     if kind is None or array.dtype.kind not in "biuf" or kind.kind not in "biuf":
         return None
     converted = array.astype(kind)

@@ -42,7 +42,7 @@ from rlx.cli.outputs import check_file
 from rlx.cli.saved import feeds_of_saved, is_saved, refuse_options
 from rlx.cli.simulated import NONE, Scaling
 from rlx.cli.table import format_table
-from rlx.errors import RlxError
+from rlx.errors import FileMissing, RlxError
 from rlx.formats.files import plain
 from rlx.host.progress import drawn, report
 
@@ -110,8 +110,9 @@ def bench(
 
     model = chosen_model("bench", model, name)
     if not model.exists():
-        raise RlxError(f"{model} does not exist; give an ONNX model, a saved program, a GGUF file or a folder")
-    check_file("--json", json)
+        what = "give an ONNX model, a saved program, a GGUF file or a folder"
+        raise FileMissing(f"{model} does not exist; {what}", model)
+    check_file("--json", json, ".json")
     of_text = {"--prompt-tokens": prompt_tokens, "--answer-tokens": answer_tokens, "--gpu-layers": gpu_layers,
                "--dtype": dtype, "--cache": cache}  # fmt: skip
     of_graphs = {"--input": input, "--dim": dim, "--strict": strict or None, "--max-bytes": max_bytes,
@@ -130,7 +131,8 @@ def bench(
         return
     if idle := [option for option, value in (of_graphs if text else of_text).items() if value is not None]:
         what = "a language model" if text else "no language model"
-        raise RlxError(f"bench: {model} is {what}, for which {', '.join(idle)} means nothing; leave it out")
+        raise RlxError(f"bench: {model} is {what}, for which {', '.join(idle)} means nothing; leave it out"
+                       + ("; --runs N says how often it runs" if answer_tokens is not None else ""))
     if text:
         loading = Loading(dtype=dtype, cache=cache, threads=threads, gpu_layers=gpu_layers, precision=precision)
         prompt = 512 if prompt_tokens is None else prompt_tokens
@@ -176,10 +178,10 @@ def bench(
         elif model.is_dir() or is_gguf(model):
             if input:
                 raise RlxError(f"{model} holds a sentence encoder: --input is for ONNX files and saved programs")
-            able = _encoders(stack, model, device, dims_of(dim), seed, precision, n_threads, first, seconds / 2)
+            able = _encoders(stack, model, device, dims_of(dim), seed, precision, n_threads, first, seconds)
         else:
             able = _models(
-                stack, model, device, input, dim, seed, precision, n_threads, first, seconds / 2,
+                stack, model, device, input, dim, seed, precision, n_threads, first, seconds,
                 {"strict": strict, "max_bytes": max_bytes, "max_steps": max_steps},
             )  # fmt: skip
         with drawn():
@@ -230,7 +232,7 @@ def _models(
             first(contenders.of_model(model, feeds, name, precision), feeds)
         ran.append(name)
 
-    able = each_device(device, one, seconds)
+    able = each_device(device, one, seconds, share=0.5)  # the rest is for measuring
     if not contenders.has_onnxruntime():
         print("onnxruntime is not installed: nothing beside; pip install onnxruntime", file=sys.stderr)
     elif ran:
@@ -254,7 +256,7 @@ def _encoders(
             feeds = contenders.encoder_feeds(encoder, dims, seed)
             first(contenders.of_encoder(encoder, feeds), feeds)
 
-    return each_device(device, one, seconds)
+    return each_device(device, one, seconds, share=0.5)  # the rest is for measuring
 
 
 def _saved(

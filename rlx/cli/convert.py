@@ -13,7 +13,8 @@ from typing import Annotated, TypeVar
 import typer
 
 from rlx.cli.gguf import is_gguf
-from rlx.errors import RlxError
+from rlx.cli.outputs import check_name
+from rlx.errors import FileMissing, RlxError
 from rlx.host.progress import drawn
 
 T = TypeVar("T")
@@ -70,7 +71,9 @@ def convert(
         str | None, typer.Argument(metavar="TYPE", help="As --to, as llama.cpp's commands take it.", show_default=False)
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", "--outfile", help="In place of the second word.")
+        Path | None, typer.Option(
+            "--output", "-o", "--outfile", help="In place of the second word. Default with --to: NAME-TYPE.gguf, here."
+        ),
     ] = None,
     to: Annotated[
         str | None,
@@ -94,17 +97,24 @@ def convert(
 
     output, to = _one_of(target, output, "--output"), _one_of(kind, to, "--to")
     if not source.exists():
-        raise RlxError(f"{source} does not exist; give a Hugging Face folder, or a GGUF file")
+        raise FileMissing(f"{source} does not exist; give a Hugging Face folder, or a GGUF file", source)
     if not (source.is_dir() or is_gguf(source)):
+        if source.suffix == ".onnx":
+            raise RlxError(f"convert is for language models; an ONNX model runs as it is, and in Python "
+                           f'rlx.onnx.load("{source}").compile().save("{source.stem}.rlx") writes a program')
         raise RlxError(f"{source} is no GGUF file; give one, or the folder of config.json and the weights")
+    if output is None and to is not None:
+        output = Path(f"{source.resolve().name.removesuffix('.gguf')}-{to}.gguf")
     if output is None:
         raise RlxError(f"convert: no output; rlx convert {source} -o model.gguf names the file to write")
+    packed = to is not None and to.lower() not in FLOATS
+    is_file = source.is_dir() or packed or output.suffix == ".gguf"
+    check_name("--output", output, *([".gguf"] if is_file else ()))
     for left in left_behind(output):
         print(f"rlx: {left} was left by a conversion that was killed; it may be deleted", file=sys.stderr)
     try:
         with _terminated(), drawn(source.name):
-            packed = to is not None and to.lower() not in FLOATS
-            if source.is_dir() or packed or output.suffix == ".gguf":
+            if is_file:
                 if output.is_dir() or (output.exists() and not force):
                     what = "is a folder" if output.is_dir() else "exists already; --force replaces it"
                     raise RlxError(f"{output} {what}; give the name of a new GGUF file")

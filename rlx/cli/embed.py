@@ -73,7 +73,7 @@ def embed(
         raise RlxError(f"embed: {', '.join(idle)} is for --ray, which is missing")
     if file.endswith(".parquet"):
         raise RlxError(f"{file}: Parquet files are embedded with --ray, which needs pip install 'rlx[ray]'")
-    check_file("--out", out)
+    check_file("--out", out, ".npz" if sparse else ".npy")
     sentences = read_lines(file)
     listed = [i for i, sentence in enumerate(sentences) if sentence.strip()]  # blank lines are no answers to a query
     if query is None and query_prompt_name is not None:

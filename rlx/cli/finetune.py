@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from rlx.cli.options import Device
+from rlx.cli.outputs import check_name
 from rlx.errors import RlxError
 from rlx.host.progress import drawn
 
@@ -79,6 +80,7 @@ def finetune(
         return
     if out is None:
         raise RlxError("finetune: --out names the folder of the adapter; give one")
+    check_name("--out", out)
     unused = {"--rank": rank != 8, "--alpha": alpha != 16, "--rslora": rslora, "--dora": dora, "--target": target}
     if full and any(unused.values()):
         named = ", ".join(name for name, is_set in unused.items() if is_set)

@@ -144,7 +144,7 @@ _COMMANDS = {
     "clear": "forgets the talk and begins anew; so does /new",
     "stats": "prints counts and speeds of the last answer",
 }
-_ALSO = {"quit": "exit", "bye": "exit", "new": "clear", "?": "help"}
+_ALSO = {"quit": "exit", "bye": "exit", "q": "exit", "new": "clear", "reset": "clear", "?": "help"}
 
 
 def _command(line: str) -> str | None:
@@ -155,7 +155,8 @@ def _command(line: str) -> str | None:
         return None
     asked = _ALSO.get(word[1:].lower(), word[1:].lower())
     if asked not in _COMMANDS:
-        print(f"rlx: there is no {word}{meant(asked, _COMMANDS)}; a space before it says it to the model",
+        print(f"rlx: there is no {word}{meant(asked, _COMMANDS)}; /help lists what there is, and a space before it "
+              "says it to the model",
               file=sys.stderr)  # fmt: skip
         return "help"
     if asked == "help":

@@ -38,7 +38,8 @@ _COMMANDS = {
     ("whisper", "asr", "whisper-cli"): "rlx transcribe FOLDER talk.wav",
     ("optimize", "simplify", "compile", "build"): "every run optimizes the model first; rlx inspect MODEL shows how",
     ("save",): "rlx.onnx.load(FILE).compile({\"x\": shape}).save(\"model.rlx\") in Python",
-    ("visualize", "netron", "plot", "graph"): "rlx inspect MODEL --nodes; --memory plan.svg draws its memory",
+    ("visualize", "netron", "plot", "graph", "nodes", "operators", "ops"):
+        "rlx inspect MODEL --nodes; --memory plan.svg draws its memory",
     ("tokenize", "detokenize", "llama-tokenize"): "rlx.models.load(MODEL).tokenizer in Python",
     ("imatrix", "llama-imatrix"): "rlx convert --to Q4_K_M quantizes without one",
     ("gguf-split", "llama-gguf-split", "merge"): "files of several parts are read as they are: give the first",
@@ -62,17 +63,21 @@ _ELSEWHERE = {
     ("-dev",): "--device names one",
     ("-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-mu", "--model-url"):
         "`rlx pull NAME` downloads a model first; give its folder here",
-    ("--mlock", "--mmap", "--no-mmap", "--no-warmup", "--numa"):
+    ("--mlock", "--mmap", "--no-mmap", "--warmup", "--no-warmup", "--numa", "--no-host", "--direct-io", "-dio"):
         "weights are mapped and copied to the device once; leave it out",
     ("-i", "--interactive", "-cnv", "--conversation", "-if", "--interactive-first", "-ins", "--instruct", "-mli",
      "--multiline-input"): "`rlx chat` talks with a model",
     ("-no-cnv", "--no-conversation", "-st", "--single-turn"): "`rlx generate` goes on from a text and ends",
     ("-p", "--prompt"): "`rlx generate` goes on from a prompt; --system of `rlx chat` is what the model is told first, "
         "`rlx perplexity` takes a text by -f FILE",
+    ("-sys", "--system", "--system-prompt"): "--system of `rlx chat` is what the model is told first; a prompt is "
+        "taken as it is",
     ("-np", "--parallel", "-ns", "--sequences"): "`rlx serve` answers several requests at once",
     ("-sysf", "--system-prompt-file"): "--system \"$(cat FILE)\" gives the text of a file",
-    ("-v", "--verbose"): "--stats prints counts and speeds at the end, RLX_DEBUG=1 what is compiled",
-    ("-mm", "--mmproj", "-mmu", "--mmproj-url"): "rlx's language models take text alone",
+    ("-v", "--verbose", "--perf", "--timings", "--show-timings"):
+        "--stats prints counts and speeds at the end, RLX_DEBUG=1 what is compiled",
+    ("-mm", "--mmproj", "-mmu", "--mmproj-url", "--image", "--audio", "--video"):
+        "rlx's language models take text alone",
     ("-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe", "-nkvo", "--no-kv-offload"):
         "-ngl N and --layers-on say how many layers each device takes, with their caches",
     ("-r", "--reverse-prompt"): "--stop ends the answer before a text",
@@ -87,8 +92,8 @@ _ELSEWHERE = {
     ("--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale", "--yarn-orig-ctx"):
         "the settings of the model's files say how positions are turned",
     ("--chat-template", "--jinja", "--chat-template-file"): "the model's own template is used; leave it out",
-    ("--log-disable", "-lv", "--verbose-prompt", "--no-display-prompt", "--simple-io", "-co", "--color"): "the answer "
-        "alone is on standard output, and nothing else is printed without --stats; leave it out",
+    ("--no-perf", "--log-disable", "-lv", "--verbose-prompt", "--no-display-prompt", "--simple-io", "-co", "--color"):
+        "the answer alone is on standard output, and nothing else is printed without --stats; leave it out",
     ("-cb", "--cont-batching", "-nocb"): "requests are batched as they come; leave it out",
     ("--embedding", "--embeddings"): "the server has /v1/embeddings in any case; leave it out",
     ("--draft-min", "--draft-p-min", "-ngld", "-cd"): "--guesses says how many tokens are guessed at once",
@@ -121,6 +126,9 @@ _ELSEWHERE = {
     ("-pg",): "-p and -n measure reading and writing, each by itself",
     ("-d", "--n-depth"): "-p N measures reading a text of N tokens",
     ("-o", "--output-format", "-oe"): "--json FILE writes what the table says",
+    ("--ppl-stride", "--stride"): "chunks do not overlap; --context says how long they are",
+    ("--ppl-output-type",): "`rlx perplexity` prints the estimate over all chunks alone; leave it out",
+    ("--progress", "--delay"): "each result is printed as it comes; leave it out",
     ("--hellaswag", "--winogrande", "--multiple-choice", "--kl-divergence", "--kl-divergence-base"):
         "`rlx perplexity` computes perplexity alone",
 }  # fmt: skip
@@ -135,6 +143,8 @@ _ANYWHERE = {
         [("--precision", "--precision f32, tf32, f16, bf16 or int8 says how products are computed")],
     ("--shape", "--shapes", "--input-shape", "--input_shape", "--opt-shapes", "--optShapes", "--batch", "--batch-size",
      "-b", "--seq-len", "-f"): [("--dim", "--dim NAME=LENGTH, such as batch=8, sets a length left open by the file")],
+    ("--batch", "--batch-size", "-b"): [("--top", "texts share runs by their numbers of tokens; leave it out")],
+    ("-f", "--file"): [("--task", "the sound is the second word"), ("--top", "the file of texts is a word by itself")],
     ("--random", "--random-input", "--generate-data"): [("--seed", "inputs that are not given are random")],
     ("-i", "--inputs", "--feed", "--input-file", "--data", "--load-inputs", "--loadInputs"):
         [("--input", "--input NAME=x.npy gives an input")],
@@ -154,16 +164,44 @@ _ANYWHERE = {
     ("--imatrix", "--pure", "--output-tensor-type", "--token-embedding-type", "--tensor-type", "--leave-output-tensor",
      "--allow-requantize", "--keep-split", "--dry-run", "--vocab-only", "--verbose"):
         [("--outtype", "--to names a type for all matrices, or a mixture of llama.cpp's, such as Q4_K_M")],
+    ("-l", "--lang", "-dl", "--detect-language"):
+        [("--task", "--language en names it; without it the model hears which")],
+    ("-tr", "--translate"): [("--task", "--task translate writes English")],
+    ("-osrt", "-ovtt", "-otxt", "-oj", "-ocsv", "--output-srt", "--output-vtt", "--output-txt", "--output-json",
+     "--output-format", "--output_format", "-ml", "--max-len", "--word-timestamps", "--word_timestamps"):
+        [("--task", "the text is on standard output, with --timestamps a line for each segment with its times")],
+    ("-bs", "--beam-size", "--beam_size", "-bo", "--best-of", "--temperature", "--vad", "--initial-prompt",
+     "--initial_prompt"):
+        [("--task", "the likeliest token is taken each time, after the folder's own marks; leave it out")],
+    ("--pooling",): [("--normalize", "the model's folder or file says how tokens become one vector; leave it out")],
+    ("-k", "--top-k", "--top_k", "--top-n", "--limit"): [("--top", "--top N says how many are printed")],
+    ("--profile", "--trace", "--timeline"):
+        [("--input", "`rlx bench MODEL --profile trace.json` times each step of a run")],
+    ("--save", "--compile"):
+        [("--input", "in Python rlx.onnx.load(FILE).compile().save(\"model.rlx\") writes a program")],
+    ("--background", "--camera", "--fov", "--width", "--height", "--title"):
+        [("--force", "rlx.splats.write_page, in Python, takes a camera, a background and a title")],
+    ("--open", "--show", "--browser"): [("--force", "the page is a file, which any browser opens")],
     ("-m", "--model", "--checkpoint"): [("", "the model's file or folder is the first word")],
     ("-p", "--prompt", "--text"):
         [("--query", "texts are the lines of a file, or of standard input: echo TEXT | rlx embed MODEL; --query TEXT "
           "finds the nearest")],
     ("--embd-normalize",): [("--normalize", "--normalize brings vectors to length 1")],
-    ("-dev", "--list-devices", "--devices"): [("", "`rlx devices` lists them")],
+    ("--devices",): [("--device", "--device names one, and is repeated where a command takes several"),
+                     ("", "`rlx devices` lists them")],
+    ("--device",): [("", "the command runs on no device, or tells of all of them; leave it out")],
+    ("-dev", "--list-devices"): [("", "`rlx devices` lists them")],
     ("-v", "--verbose", "--debug", "--log-level", "-vv"): [("", "RLX_DEBUG=1 rlx … prints what is compiled")],
     ("--version",): [("", "rlx --version")],
 }  # fmt: skip
-ANYWHERE = {name: what for names, what in _ANYWHERE.items() for name in names}
+ANYWHERE: dict[str, list[tuple[str, str]]] = {}
+for _names, _what in _ANYWHERE.items():
+    for _name in _names:
+        ANYWHERE.setdefault(_name, []).extend(_what)
+
+
+_OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")  # as hints name options
+_COMMAND = re.compile(r"(?:--?\w[\w-]* of )?`rlx [^`]*`[^;,]*")  # what they say of another command
 
 
 class Command(TyperCommand):
@@ -183,7 +221,7 @@ class Command(TyperCommand):
                 if is_list and self.name == "bench" and before != "--ranks":
                     raise RlxError(f"{self.name}: {before} {arg}: expected one number; for several, repeat the command")
                 continue
-            if name not in own and (instead := _in_place_of(name, own)):
+            if name not in own and (instead := in_place_of(name, own)):
                 raise RlxError(f"{self.name}: there is no {name}: {instead}")
         ctx.allow_extra_args = True  # refused here
         rest = super().parse_args(ctx, args)
@@ -192,11 +230,29 @@ class Command(TyperCommand):
         return rest
 
 
-def _in_place_of(option: str, own: Container[str]) -> str | None:
+def in_place_of(option: str, own: Container[str]) -> str | None:
     """What to give in place of an option that a command with these of its own has not."""
     if option in ELSEWHERE and "--model" in own:  # a command about language models
-        return ELSEWHERE[option]
+        return _of_its_command(ELSEWHERE[option], own)
     return next((what for needed, what in ANYWHERE.get(option, ()) if not needed or needed in own), None)
+
+
+def _of_its_command(hint: str, own: Container[str]) -> str:
+    """A hint, and of which command the options are that it names: the first of those about language models that has
+    them, where the one that was typed lacks any."""
+    named = set(_OPTION.findall(_COMMAND.sub("", hint)))
+    if all(name in own for name in named):
+        return hint
+    from typer.main import get_command
+
+    from rlx.cli.app import app
+
+    group: Any = get_command(app)
+    for name in COMMANDS:
+        has = {o for p in group.get_command(None, name).params for o in (*p.opts, *p.secondary_opts)}
+        if "--model" in has and named <= has:
+            return f"in `rlx {name}` {hint}"
+    return hint
 
 
 def _one_too_many(command: str, rest: Sequence[str], own: dict[str, Any]) -> str:
@@ -212,6 +268,10 @@ def _one_too_many(command: str, rest: Sequence[str], own: dict[str, Any]) -> str
         hint = f"a length is one word with its dimension, as in --dim batch={word}"
     elif "--input" in own and Path(word).suffix == ".npy":
         hint = f"an input is given by --input NAME={word}"
+    elif "--system" in own:
+        hint = "what is said to the model is typed in the talk, or comes by a pipe; rlx generate takes a prompt"
+    elif "--out" in own and (word.endswith("/") or Path(word).suffix):
+        hint = f"what is written goes to --out {word}"
     return f"{command}: {word} is one word too many; {hint}"
 
 

@@ -45,7 +45,12 @@ def load_model(
                 f"{file} is a Hugging Face folder without an ONNX file; rlx inspect shows what it holds, and rlx "
                 "generate, embed or transcribe run it"
             )
-        raise RlxError(f"{file} is a folder; give an ONNX file, such as {file / 'model.onnx'}")
+        if (file / "adapter_config.json").exists():
+            what = "rlx generate takes the model that it was made for, and this as --adapter"
+            raise RlxError(f"{file} holds an adapter; {what}")
+        within = min((*file.glob("*.onnx"), *file.glob("*.gguf")), default=file / "model.onnx")
+        what = "a GGUF file" if within.suffix == ".gguf" else "an ONNX file"
+        raise RlxError(f"{file} is a folder; give {what}, such as {within}")
     try:
         from rlx.onnx import load
     except ImportError as error:  # installing onnx would not help with a file of another kind

@@ -19,7 +19,7 @@ from rlx.cli.options import Devices, Dims, Inputs, MaxBytes, MaxSteps, Strict
 from rlx.cli.outputs import check_file
 from rlx.cli.saved import draw_saved, inspect_saved, is_saved, refuse_options, write_picture
 from rlx.cli.table import Rows, format_table
-from rlx.errors import RlxError, UnsupportedOp
+from rlx.errors import FileMissing, RlxError, UnsupportedOp
 from rlx.formats.files import plain
 from rlx.host.progress import drawn
 from rlx.runtime.plan_svg import plan_svg
@@ -52,8 +52,8 @@ def inspect(
     it takes and returns and where it runs; of a GGUF file or a Hugging Face folder, its metadata and types, each
     tensor with --nodes, and on which devices it fits."""
     if not file.exists():
-        raise RlxError(f"{file} does not exist")
-    check_file("--memory", memory)
+        raise FileMissing(f"{file} does not exist", file)
+    check_file("--memory", memory, ".svg")
     if is_gguf(file) or file.suffix == ".gguf" or (file / "config.json").exists():
         kind = "a Hugging Face folder" if file.is_dir() else "a GGUF file"
         given = {"input": input, "dim": dim, "strict": strict or None, "max-bytes": max_bytes, "max-steps": max_steps,

@@ -167,7 +167,9 @@ class Drawing(Record, slots=False):
     temperature: Annotated[
         float, typer.Option("--temperature", "--temp", help="0 takes the likeliest token each time.", min=0)
     ] = 0.0
-    top_k: Annotated[int | None, typer.Option(help="Draw from so many of the likeliest tokens.", min=1)] = None
+    top_k: Annotated[
+        int | None, typer.Option(help="Draw from so many of the likeliest tokens; 0: from all.", min=0)
+    ] = None
     top_p: Annotated[
         float | None, typer.Option(help="Draw from the likeliest that have this probability together.")
     ] = None
@@ -226,7 +228,7 @@ class Drawing(Record, slots=False):
             seed = secrets.randbits(32)
             print(f"rlx: seed {seed}", file=sys.stderr)
         return {
-            "temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p,
+            "temperature": self.temperature, "top_k": self.top_k or None, "top_p": self.top_p, "min_p": self.min_p,
             "seed": seed, "logit_bias": _biases(self.logit_bias or ()),
             "json_schema": _text_or_file("--json-schema", self.json_schema, self.json_schema_file),
             "grammar": _text_or_file("--grammar", self.grammar, self.grammar_file),

@@ -18,16 +18,19 @@ from rlx.host.progress import TimeUp, within
 INTERRUPTED = 130  # the exit status that shells give a command that Ctrl-C ended
 
 
-def each_device(chosen: Sequence[str] | None, work: Callable[[str], None], seconds: float = 0) -> bool:
+def each_device(
+    chosen: Sequence[str] | None, work: Callable[[str], None], seconds: float = 0, share: float = 1
+) -> bool:
     """Calls `work` with the chosen devices, or with all but software drivers. The error of one is printed, and the
     others continue. Returns: whether it succeeded on all of them.
 
-    `seconds`: how long all of it may take; each device has an equal part of what is left. 0: no limit.
+    `seconds`: what --seconds gives, of which all of it may take a share; each device has an equal part of what is left.
+    0: no limit.
     Raises: RlxError where it failed on the only device that was asked for.
     """
     able = True
     names = chosen or _hardware()
-    end = time.monotonic() + limit(seconds)
+    end = time.monotonic() + share * limit(seconds)
     for k, name in enumerate(names):
         part = max(0.0, (end - time.monotonic()) / (len(names) - k))
         try:

@@ -26,7 +26,7 @@ def profile(
     dim: Sequence[str] | None, seed: int, limits: Mapping[str, Any],
 ) -> None:  # fmt: skip
     """Prints the timings of a model's run on a device and writes their trace."""
-    check_file("--profile", file)
+    check_file("--profile", file, ".json")
     session = Session(device, precision=precision, threads=threads, timings=True)
     with drawn(session.info.id):
         timings = _timings(model, session, input, dim, seed, threads, limits)

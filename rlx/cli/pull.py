@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rlx.cli.outputs import check_name
 from rlx.errors import RlxError
 
 # What rlx reads of a folder: no pickles, no code.
@@ -45,6 +46,7 @@ def pull(
         import huggingface_hub as hub
     except ImportError as error:
         raise RlxError(_MISSING) from error
+    check_name("--out", out)
     api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
     try:
         commit, files = _listed(api, name, revision)

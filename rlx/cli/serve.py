@@ -43,7 +43,10 @@ def serve(
     loading: Loading,
     adapter: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=FOLDER of a LoRA adapter, which requests choose as their model; may be repeated."),
+        typer.Option(
+            "--adapter", "--lora",
+            help="NAME=FOLDER of a LoRA adapter, which requests choose as their model; may be repeated.",
+        ),
     ] = None,
     pooling: Annotated[
         str | None, typer.Option(help='Of embeddings: "mean", "cls" or "last". Default: as the file says, else last.')

@@ -54,7 +54,7 @@ class Scaling(Record, slots=False, kw_only=True):
         """Measures and writes the page. Raises: as `rlx.cli.scaling.simulate`."""
         from rlx.cli.scaling import SIZES, simulate  # only here: it loads the runtime
 
-        check_file("--simulate-ranks", self.simulate_ranks)
+        check_file("--simulate-ranks", self.simulate_ranks, ".html")
         assert self.simulate_ranks is not None
         sizes: tuple[int, ...] = SIZES
         if self.ranks is not None:

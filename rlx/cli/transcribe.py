@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rlx.cli.options import Device
-from rlx.errors import RlxError
+from rlx.errors import FileMissing, RlxError
 from rlx.host.progress import drawn
 
 
@@ -26,8 +26,10 @@ def transcribe(
     """Write down what is said in a sound file, by a Whisper model. Text is printed as it is made."""
     from rlx.models import Transcriber, load
 
+    if not file.exists():
+        raise FileMissing(f"{file} does not exist; give a WAV file", file)
     if not file.is_file():
-        raise RlxError(f"{file} {'is no file' if file.exists() else 'does not exist'}; give a WAV file")
+        raise RlxError(f"{file} is no file; give a WAV file")
     with drawn(only="loading"):
         model = load(folder, device, dtype=dtype, activations=activations)
     with model:

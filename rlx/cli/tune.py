@@ -31,9 +31,10 @@ from rlx.cli.options import (
     Seed,
     Strict,
 )
+from rlx.cli.outputs import check_name
 from rlx.cli.saved import feeds_of_saved, is_saved, refuse_options
 from rlx.cli.table import format_table
-from rlx.errors import RlxError
+from rlx.errors import FileMissing, RlxError
 from rlx.host.progress import drawn
 
 if TYPE_CHECKING:
@@ -78,10 +79,12 @@ def tune(
     if model is None:
         raise RlxError("tune: give a model: an ONNX file, a saved program, a GGUF file or a folder")
     if not model.exists():
-        raise RlxError(f"{model} does not exist; give an ONNX model, a saved program, a GGUF file or a folder")
+        what = "give an ONNX model, a saved program, a GGUF file or a folder"
+        raise FileMissing(f"{model} does not exist; {what}", model)
     saved = is_saved(model)
     if out is not None and (not saved or len(device or []) > 1):
         raise RlxError("tune --out writes one saved program anew; give one, or leave --out out")
+    check_name("--out", out, ".rlx")
     if out is not None and not out.absolute().parent.is_dir():
         raise RlxError(f"{out}: cannot be written: there is no such folder")
     from rlx.runtime.tuning.table import keep, place, read

@@ -24,7 +24,7 @@ def view(
 
     splats = read_ply(file)
     page = Path(f"{file.stem}.html") if out is None else out
-    check_file("--out", page)
+    check_file("--out", page, ".html")
     if page.exists() and not force:
         raise RlxError(f"view: {page} exists already; --force replaces it")
     write_page(page, *splats, title=file.name)

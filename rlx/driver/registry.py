@@ -30,8 +30,14 @@ _MAKERS = {
 # Other device names that people try, and what to write instead.
 _OTHERS = {
     **dict.fromkeys(("metal", "mps", "apple", "coreml"), 'GPUs of Apple run by MoltenVK, as "vulkan"'),
-    **dict.fromkeys(("opencl", "sycl", "oneapi", "xpu", "directml", "dml", "webgpu", "wgpu", "opengl"),
+    **dict.fromkeys(("opencl", "sycl", "oneapi", "xpu", "directml", "dml", "dx", "webgpu", "wgpu", "opengl", "vk",
+                     "qualcomm", "adreno", "mali", "powervr", "moltenvk"),
                     'GPUs of every maker run as "vulkan"'),
+    **dict.fromkeys(("zluda", "navi", "rdna", "cdna", "rx"), 'GPUs of AMD are "amd", or "vulkan" and a number; through '
+                    "CUDA rlx runs NVIDIA's alone"),
+    **dict.fromkeys(("npu", "tpu", "xdna", "qnn", "openvino"), "rlx runs on CPUs and on GPUs"),
+    **dict.fromkeys(("lavapipe", "swiftshader", "software"),
+                    'software drivers of Vulkan are among "vulkan" and a number'),
     **dict.fromkeys(("none", "host", "x86"), 'the processor is "cpu"'),
     **dict.fromkeys(("radv", "amdvlk", "amdgpu", "gfx"), 'GPUs of AMD are "amd", or "vulkan" and a number'),
     **dict.fromkeys(("igpu", "dgpu"), "`rlx devices` lists the GPUs, each with its id"),
@@ -133,6 +139,7 @@ def find_device(name: str) -> DeviceInfo:
     if not isinstance(name, str):
         raise DeviceUnavailable(
             f'a device is named by a string, "cpu" or the id of one of rlx.devices(), not by a {type(name).__name__}'
+            + (f"; give its id, {name.id!r}" if isinstance(name, DeviceInfo) else "")
         )
     backend, _, number = name.partition(":")
     if backend.lower() in _MAKERS and (not number or number.isdecimal()):

@@ -44,6 +44,8 @@ class ModelFolder:
             raise ModelFormatError(f"{self.path} cannot be entered: permission denied")
         if not os.path.exists(self.path / "config.json"):
             what = f"{self.path} has no config.json; is this a Hugging Face model folder?"
+            if gguf := min(self.path.glob("*.gguf"), default=None):
+                what = f"{self.path} has no config.json, but GGUF files: give one of them, such as {gguf}"
             if os.path.exists(self.path / "adapter_config.json"):
                 what = f"{self.path} holds an adapter; give the model that it was made for, and this as --adapter"
             raise FileMissing(what, self.path / "config.json")

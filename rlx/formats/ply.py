@@ -92,13 +92,20 @@ def read_ply(path: str | os.PathLike[str]) -> Splats:
 def write_ply(
     path: str | os.PathLike[str], means: Any, scales: Any, rotations: Any, opacities: Any, colors: Any
 ) -> None:
-    """Writes splats, as `rlx.splats.render` takes them, with colors (n, k, 3), whole or not at all.
+    """Writes splats, as `rlx.splats.render` takes them, whole or not at all. Files hold coefficients of harmonics: of
+    plain colors (n, 3) that of degree 0, which gives the same colour.
 
     A scale of 0 and an opacity of 0 or 1 become infinities, which `read_ply` reads back as they were. A scale below 0
     is written as its absolute value, of which `render` draws the same.
-    Raises: ShapeError for arrays that are no splats, and for opacities outside [0, 1]; DTypeError; OSError.
+    Raises: ShapeError for arrays that are no splats, for opacities outside [0, 1], and for plain colors below 0;
+    DTypeError; OSError.
     """
-    place, sizes, turns, covers, coefficients = splat_arrays("write_ply", means, scales, rotations, opacities, colors)
+    arrays = splat_arrays("write_ply", means, scales, rotations, opacities, colors, plain=True)
+    place, sizes, turns, covers, coefficients = arrays
+    if coefficients.ndim == 2:
+        if (coefficients < 0).any():
+            raise ShapeError(f"write_ply: colors go down to {np.nanmin(coefficients):g}; harmonics give none below 0")
+        coefficients = (coefficients[:, None] - 0.5) * np.sqrt(4 * np.pi)
     if not ((covers >= 0) & (covers <= 1)).all():
         raise ShapeError(
             f"write_ply: the opacities go from {np.nanmin(covers):g} to {np.nanmax(covers):g}; expected numbers from 0 "

@@ -37,9 +37,9 @@ _MODEL = {
     ("save", "export"): 'model.compile({"x": shape}).save("model.rlx")',
     ("to", "cuda", "cpu"): 'model.run(inputs, device="vulkan")',
     ("io_binding", "run_with_iobinding"): 'model.run(inputs, out="device")',
-    ("report", "graph"): "model.compile(shapes).report(), or `rlx inspect FILE --nodes`",
+    ("report", "graph", "nodes"): "model.compile(shapes).report(), or `rlx inspect FILE --nodes`",
     ("predict", "infer", "forward", "run_async", "infer_new_request"): "model.run(inputs), or model.launch(inputs)",
-    ("eval", "train"): "a model always infers; model.as_function() is for gradients",
+    ("eval", "train"): "a model always infers; model.function() is for gradients",
     ("state_dict", "parameters", "initializers"): "model.weights", ("opset", "producer"): "model.metadata",
 }  # fmt: skip
 _KINDS: dict[str, dict[tuple[str, ...], str]] = {
@@ -54,6 +54,7 @@ _KINDS: dict[str, dict[tuple[str, ...], str]] = {
         ("to", "cuda", "cpu"): 'rlx.models.load(path, "cuda")', ("device",): "the device's name stands in repr(model)",
         ("forward",): "model.logits(tokens)", ("n_ctx", "max_seq_length"): "model.context",
         ("detokenize", "decode"): "model.tokenizer.decode(tokens)", ("encode",): "model.tokenizer.encode(text)",
+        ("vocab_size", "n_vocab", "num_layers", "n_layer", "layers", "hidden_size"): "model.config",
         ("num_parameters", "parameters", "state_dict"): "`rlx inspect FILE --nodes` lists every tensor",
         ("create_embedding",): "model.embed(text)", ("save_pretrained",): "`rlx convert FILE FOLDER`",
     },
@@ -61,12 +62,30 @@ _KINDS: dict[str, dict[tuple[str, ...], str]] = {
         ("similarity",): "a @ b.T, of encode(texts, normalize_embeddings=True)",
         ("get_sentence_embedding_dimension", "get_embedding_dimension"): "encoder.encode([text]).shape[1]",
         ("to", "cuda", "cpu"): 'rlx.models.load(path, "cuda")', ("eval",): "an encoder always infers",
-        ("tokenize",): "encoder.tokenizer.encode(text)", ("encode_query", "encode_document"): "encode has prompt_name=",
+        ("tokenize", "tokenizer"): "encoder.tokens(text)",
+        ("encode_query", "encode_document"): "encode has prompt_name=",
     },
     "Session": {
         ("close", "end"): "a session holds nothing of its own; its programs have close()",
         ("run",): "session.compile(graph).run({name: array})", ("memory", "memory_info"): "session.info",
     },
+    "Optimizer": {
+        ("step", "zero_grad", "apply", "apply_gradients", "minimize"):
+            "updates, state = optimizer.update(gradients, state, params); rlx.optim.apply_updates(params, updates)",
+        ("state_dict", "load_state_dict", "state"):
+            "the state is a pytree of arrays, which init gives and update takes",
+        ("param_groups", "add_param_group", "lr", "learning_rate"):
+            "a learning rate that changes is a schedule, such as rlx.optim.cosine_decay_schedule",
+    },
+    "Training": {
+        ("params", "weights", "model", "model_parameters"): "run.parameters",
+        ("opt_state", "optimizer"): "run.optimizer_state",
+        ("train", "fit", "train_step", "run", "epoch"): "run.step(batch), or `for metrics in run.over(batches)`",
+        ("state_dict", "checkpoint", "save_checkpoint"): "run.save(folder)",
+        ("load_state_dict", "restore", "resume"): "run.load(folder), or resume=True of rlx.training",
+        ("eval", "test", "validate"): "run.evaluate(batches)",
+    },
+    "Metrics": {("loss", "accuracy", "metrics", "item"): 'metrics["loss"]'},
     "Graph": {
         ("compile",): "rlx.Session(device).compile(graph)",
         ("run",): "rlx.Session(device).compile(graph).run({name: array})",

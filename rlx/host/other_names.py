@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 
 from rlx.errors import meant
 
@@ -29,9 +30,13 @@ _EXPLAINED = {
     ("scaled_dot_product_attention", "dot_product_attention", "MultiheadAttention", "flash_attention"): "rlx.attention",
     ("CrossEntropyLoss", "NLLLoss"): "rlx.cross_entropy", ("MSELoss", "mse_loss"): "rlx.mean((x - y) ** 2)",
     ("complex64", "complex128"): "rlx.complex; complex numbers are of NumPy or pairs (docs/names.md)",
-    ("remat",): "rlx.checkpoint",
+    ("remat",): "rlx.checkpoint", ("custom_gradient",): "rlx.custom_vjp", ("conjugate",): "rlx.conj",
+    ("ndarray",): "rlx.Array", ("bool",): "rlx.bool_",
+    ("backend", "get_backend", "default_backend", "memory_stats", "memory_allocated"):
+        "rlx.devices(), each of which says what is taken of its memory",
+    ("profile", "profiler"): "`rlx bench MODEL --profile trace.json`, in a shell; RLX_DEBUG=1 says what is compiled",
     ("block_until_ready", "synchronize"): "numpy() of an array, which waits for it",
-    ("debug", "print", "set_printoptions"): "print in a traced function shows a node; return values to see them",
+    ("debug", "print"): "print in a traced function shows a node; return values to see them",
     ("pure_callback", "io_callback", "py_function"): "rlx.custom_op",
     ("config", "enable_x64", "set_default_dtype", "get_default_dtype"):
         "the dtype of each array: f64 needs no switch (docs/arrays.md)",
@@ -49,14 +54,13 @@ _EXPLAINED = {
     ("manual_seed", "seed", "randn", "rand", "randint", "default_rng", "RandomState", "Generator", "get_state"):
         "a key, as in rlx.random.normal(rlx.random.key(0), shape): no state is kept",
     ("Module", "Sequential", "Layer"): "functions and pytrees of arrays (docs/nn.md)",
-    ("Linear", "Dense"): "rlx.linear",
+    ("Linear", "Dense"): "rlx.nn.linear, of the parameters that rlx.nn.linear_init draws",
     ("Trainer", "fit"): "rlx.training",
     ("shuffle", "randperm"): "rlx.random.permutation(key, x)",
     ("SGD", "RMSprop"): "rlx.optim.sgd", ("lr_scheduler", "schedules"): "rlx.optim's functions that end in schedule",
-    ("ellip", "bessel", "iirnotch", "iirpeak", "iirdesign", "remez", "firls", "firwin2", "cheb1ord", "buttord"):
+    ("ellip", "bessel", "cheby2", "iirfilter", "gammatone", "minimum_phase", "iircomb", "bilinear",
+     "iirnotch", "iirpeak", "iirdesign", "remez", "firls", "firwin2", "cheb1ord", "buttord"):
         "nothing; scipy.signal's gives coefficients, which rlx.signal.lfilter, filtfilt, sosfilt and convolve take",
-    ("freqz", "sosfreqz", "medfilt", "medfilt2d", "wiener", "argrelextrema", "gausspulse", "sweep_poly", "envelope",
-     "cwt", "lombscargle"): "nothing; scipy.signal's takes NumPy arrays",
     ("windows", "hann", "hamming", "blackman", "kaiser"): 'rlx.signal.get_window("hann", n)',
     ("mel_spectrogram", "melspectrogram", "mfcc", "mel_filterbank", "MelSpectrogram"):
         "a bank of mel filters is a matrix: bank @ rlx.signal.spectrogram(x)[2]",
@@ -67,12 +71,24 @@ _EXPLAINED = {
     ("load_ply", "read"): "rlx.splats.read_ply for splats, scipy.io.wavfile.read for sounds",
     ("rlx.splats.load",): "rlx.splats.read_ply", ("rlx.splats.save",): "rlx.splats.write_ply",
     ("rlx.signal.load",): "scipy.io.wavfile.read", ("rlx.onnx.run",): "rlx.onnx.load(path).run({name: array})",
+    ("rlx.onnx.quantization", "rlx.onnx.quantize_dynamic", "rlx.onnx.quantize_static"):
+        'nothing; precision="int8" computes products of a model in bytes, and quantized models run as they are',
+    ("rlx.onnx.checker", "rlx.onnx.check_model"): "onnx.checker, of the package onnx",
+    ("rlx.onnx.helper", "rlx.onnx.numpy_helper", "rlx.onnx.shape_inference", "rlx.onnx.ModelProto"):
+        "that of the package onnx, whose models rlx.onnx.load takes",
+    ("rlx.onnx.convert",): "rlx.onnx.load(path).compile().save(\"model.rlx\"); rlx.onnx.save writes ONNX",
+    ("rlx.onnx.__version__",): "rlx.__version__",
     ("rlx.onnx.check", "rlx.onnx.compare"): "`rlx check model.onnx`, in a shell",
+    ("rlx.models.pull", "rlx.models.download", "snapshot_download", "hf_hub_download"): "`rlx pull NAME`, in a shell",
     ("rlx.splats.view", "rlx.splats.show", "rlx.splats.viewer"): "rlx.splats.write_page; `rlx view x.ply` in a shell",
     ("rlx.splats.train", "rlx.splats.densify"): "nothing; examples/splats.py is a training with rlx.grad",
     ("read_wav", "load_wav", "wavfile"): "scipy.io.wavfile.read, or the module wave of Python",
     ("finetune",): "import rlx.finetune",
+    ("rlx.finetune.train", "rlx.finetune.run", "rlx.finetune.Trainer", "rlx.finetune.fit"): "rlx.finetune.finetune",
 }  # fmt: skip
+# Where a function that rlx has not is, of names that others of these have.
+_PEERS = {"rlx": ("numpy", "scipy"), "rlx.fft": ("scipy.fft",), "rlx.linalg": ("scipy.linalg", "numpy.linalg"),
+          "rlx.signal": ("scipy.signal",)}  # fmt: skip
 _OTHERS = {name: what for names, what in _EXPLAINED.items() for name in names}
 
 
@@ -84,19 +100,27 @@ def in_place_of(module: str, name: str) -> str:
     explained = f" (in rlx: {_OTHERS[name]})" if name in _OTHERS else ""
     if own_name in _OTHERS or (explained and module == "rlx"):
         return f" (in rlx: {_OTHERS[own_name]})" if own_name in _OTHERS else explained
-    own = [n for n in {*dir(import_module(module)), *_public(module)} if n[:1] != "_"]
+    own = [n for n in {*dir(import_module(module)), *_public(module)} if n[:1] != "_" and n != "annotations"]
     if exact := next((n for n in own if n.lower() == name.lower()), None):
         return meant(name, [exact])
+    if name[:1] != "_" and (peer := next((p for p in _PEERS.get(module, ()) if name in dir(_module(p))), None)):
+        return explained or f" (in rlx: nothing; {peer}.{name} serves for NumPy arrays)"
     for other in ("rlx", *(f"rlx.{short}" for short in _MODULES)):
         if other != module and name[:1] != "_" and name in _public(other):
             return f" (did you mean {other}.{name}?)"
     return explained or meant(name, own)
 
 
-def _public(module: str) -> list[str]:
+def _module(name: str) -> ModuleType | None:
     try:
-        found = import_module(module)
-    except ImportError:  # a package that it needs is not installed
+        return import_module(name)
+    except ImportError:  # a package that it needs, or it itself, is not installed
+        return None
+
+
+def _public(module: str) -> list[str]:
+    found = _module(module)
+    if found is None:
         return []
     if "__all__" in vars(found):
         return list(found.__all__)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlx.driver.device import Bytes
 from rlx.host.diskcache import Part
 from rlx.host.sources import stamp
-from rlx.ir import bodies
-from rlx.onnx.reader.patterns import F64, scaled
+from rlx.ir import TensorType, bodies
+from rlx.onnx.channel_scales import F64, scaled
 from rlx.runtime.kept import PASSES
 from rlx.runtime.session import Session
 from rlx.runtime.version import described
@@ -77,26 +78,23 @@ class KeptProgram:
     def __init__(self, record: bytes, content: bytes, session: Session) -> None:
         """Raises: whatever a damaged record leads to."""
         from rlx.runtime.saved.load import opened
-        from rlx.runtime.saved.program import load
+        from rlx.runtime.saved.program import load, raw_of
 
         program, weights, self._outputs = marshal.loads(record)
+
+        def raw(name: str, t: TensorType) -> Bytes:
+            held = weights[name]
+            if isinstance(held, bytes):
+                return np.frombuffer(held, np.uint8)
+            begun, by = held
+            own = np.frombuffer(content, np.uint8, t.nbytes, begun)
+            return raw_of(scaled(own.view(t.dtype.np).reshape(t.shape), np.frombuffer(by))) if by else own
+
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "program.rlx"
             path.write_bytes(program)
             with opened(path) as file:
-                self._program = load(file, session, None, None, trusted=True)
-        try:
-            for name, t in self._program.graph.params.items():
-                held, by = weights[name], b""
-                if not isinstance(held, bytes):
-                    begun, by = held
-                    held = memoryview(content)[begun : begun + t.type.nbytes]
-                value = np.frombuffer(held, t.dtype.np).reshape(t.shape)
-                self._program.set_param(name, scaled(value, np.frombuffer(by)) if by else value)
-            self._program.prepare()
-        except BaseException:
-            self.close()
-            raise
+                self._program = load(file, session, None, None, trusted=True, left_out=raw)
         self.inputs = list(self._program.graph.inputs)
 
     def run(self, arrays: Sequence[Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from rlx.ir.picture import listed, port_tables, table
 from rlx.ir.values import is_foreign
 from rlx.onnx.blocks import place_of
 from rlx.onnx.buckets import Axes, at_lengths, axes_of, lengths_of, parted, shapes_but
+from rlx.onnx.channel_scales import F64
 from rlx.onnx.program import Built, Part
 from rlx.onnx.program import Program as Program
 from rlx.onnx.reader.budget import Budget, budget_of, building, check_limit, refused_memory
@@ -37,7 +38,7 @@ from rlx.onnx.reader.infos import fit, fits, info_of
 from rlx.onnx.reader.lenient import departs, import_used, put_in_order
 from rlx.onnx.reader.metadata import metadata_of
 from rlx.onnx.reader.missing import missing_operators
-from rlx.onnx.reader.patterns import F64, put_together
+from rlx.onnx.reader.patterns import put_together
 from rlx.onnx.reader.read import all_nodes, check_model, parse, reads, without_initializers
 from rlx.onnx.reader.schemas import type_of
 from rlx.onnx.reader.shared import share_weights

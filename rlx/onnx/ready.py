@@ -33,10 +33,10 @@ from rlx.runtime.version import VERSION
 if TYPE_CHECKING:
     from rlx.backends.cpu.thawed import Thawed
     from rlx.ir import Tensor
+    from rlx.onnx.channel_scales import F64
     from rlx.onnx.kept_program import KeptProgram
     from rlx.onnx.model import Model
     from rlx.onnx.program import Program
-    from rlx.onnx.reader.patterns import F64
     from rlx.runtime.compiled import CompiledGraph
     from rlx.runtime.store import Store
 
@@ -256,6 +256,8 @@ class ReadyModel(Ready):
             return self._loaded()(*args, device=device, precision=precision, out=out, **inputs)
         results = self.run({**dict(zip(names, args, strict=True)), **inputs}, device, precision, out)
         return next(iter(results.values())) if len(results) == 1 else results
+
+    run.__qualname__, __call__.__qualname__ = "Model.run", "Model.__call__"  # as errors of Python name them
 
     def _ready(self, arrays: dict[str, Any], device: Target, precision: str) -> Thawed | KeptProgram | None:
         """The program for arrays of these types, if the cache has it."""

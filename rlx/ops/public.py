@@ -13,7 +13,7 @@ import numpy as np
 from rlx.errors import meant
 from rlx.ir import Tensor
 from rlx.ir.graph import TRACING
-from rlx.lazy import unknown_in
+from rlx.lazy import listed_in, unknown_in
 from rlx.ops.spellings import parameters, respelled
 
 P = ParamSpec("P")
@@ -169,5 +169,6 @@ def make_public(names: dict[str, Any], listed: Sequence[str]) -> None:
     """Makes the listed functions of a module's globals public ones. An unknown name there is an error that says what
     was meant."""
     names.setdefault("__getattr__", unknown_in(names["__name__"]))
+    names.setdefault("__dir__", listed_in(names["__name__"]))
     for name in listed:
         names[name] = public(names["__name__"], name, names[name])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from rlx.driver import Buffer, Device
+from rlx.driver import Buffer, Device, DeviceInfo
 from rlx.driver.closing import Closing
 from rlx.driver.registry import open_device
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32, rounded
@@ -416,8 +416,9 @@ def device_of(device: Any) -> Device:
         return open_device(device)
     result: Device | None = device if hasattr(device, "acquire") else getattr(device, "device", None)
     if result is None or not hasattr(result, "acquire"):
+        name = f"its id, {device.id!r}" if isinstance(device, DeviceInfo) else 'a name such as "cpu" or "cuda:0"'
         raise DeviceUnavailable(
-            f'{device!r} is no device; give a name such as "cpu" or "cuda:0", a session or an rlx.Array'
+            f"{device!r:.80} is no device; give {name}, a session or an rlx.Array"
         )
     return result
 

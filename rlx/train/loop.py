@@ -15,6 +15,7 @@ from rlx.driver.closing import Closing, Resources
 from rlx.dtypes import i32
 from rlx.errors import CheckpointError, DTypeError, GraphError, NotFinite, RlxError, ShapeError
 from rlx.host.files import written_whole
+from rlx.host.other_attributes import explain
 from rlx.ir import Graph, TensorType
 from rlx.ops.pytree import flatten
 from rlx.ops.random.draws import key as key_of
@@ -157,6 +158,7 @@ class Training(Closing):
 
     # -- steps
 
+    @keywords
     def step(self, batch: PyTree) -> Metrics:
         """Begins a step on a batch, a pytree of arrays, NumPy's or rlx.Arrays, and returns without waiting for it.
 
@@ -638,3 +640,7 @@ def training(
 
 def _host(leaf: Any) -> Any:
     return leaf.numpy() if isinstance(leaf, Array) else np.asarray(leaf)
+
+
+explain(Training)
+explain(Metrics)

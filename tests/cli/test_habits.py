@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
-from rlx.cli.habits import ELSEWHERE
+from rlx.cli.app import app
+from rlx.cli.commands import COMMANDS
+from rlx.cli.habits import ANYWHERE, ELSEWHERE, in_place_of
 from rlx.driver import DeviceInfo, registry
 from rlx.errors import DeviceUnavailable
 from rlx.models import load
@@ -195,6 +199,10 @@ def test_gpus_by_their_makers(monkeypatch: pytest.MonkeyPatch) -> None:
         ("gfx1100", 'GPUs of AMD are "amd"'),
         ("none", 'the processor is "cpu"'),
         ("LLVMpipe", 'did you mean "vulkan:0"'),
+        ("zluda", "through CUDA rlx runs NVIDIA's alone"),
+        ("npu", "rlx runs on CPUs and on GPUs"),
+        ("adreno", 'GPUs of every maker run as "vulkan"'),
+        ("lavapipe", "software drivers of Vulkan"),
         ("m.onnx", "rlx.onnx.load takes the path of a file"),
     ],
 )
@@ -241,6 +249,33 @@ def test_names_of_devices_that_rlx_has_not(name: str, words: str) -> None:
         (("optimize", "m.onnx"), "there is no command 'optimize': every run optimizes"),
         (("generate", "owner/A-1.2-GGUF", "-p", "a"), "(rlx pull owner/A-1.2-GGUF downloads one of that name)"),
         (("embed", "m.gguf", "a sentence"), 'a text itself comes by a pipe: echo "a sentence" | rlx'),
+        (("generate", "m.gguf", "-p", "a", "-sys", "b"), "there is no -sys: --system of `rlx chat`"),
+        (("chat", "m.gguf", "hello"), "what is said to the model is typed in the talk"),
+        (("bench", "m.gguf", "-sm", "row"), "there is no -sm: in `rlx generate` --layers-on"),
+        (("bench", "m.onnx", "-n", "3"), "leave it out; --runs N says how often it runs"),
+        (("bench", "m.onnx", "--json", "-"), "--json -: nothing is written to standard output so"),
+        (("bench", "m.onnx", "--json", "t.csv"), "--json t.csv: what is written is .json, not .csv: name it t.json"),
+        (("run", "m.onnx", "--out", "-"), "--out -: nothing is written to standard output so"),
+        (("run", "m.onnx", "results/"), "what is written goes to --out results/"),
+        (("convert", ".", "-o", "-"), "--output -: nothing is written to standard output so"),
+        (("convert", ".", "-o", "x.bin"), "what is written is .gguf, not .bin"),
+        (("convert", "m.onnx", "-o", "m.rlx"), 'rlx.onnx.load("m.onnx").compile().save("m.rlx")'),
+        (("inspect", "m.onnx", "--memory", "plan.png"), "what is written is .svg, not .png: name it plan.svg"),
+        (("embed", "m.gguf", "m.onnx", "--out", "v.csv"), "what is written is .npy, not .csv: name it v.npy"),
+        (("embed", "m.gguf", "m.onnx", "--pooling", "cls"), "says how tokens become one vector"),
+        (("embed", "m.gguf", "m.onnx", "-k", "3"), "there is no -k: --top N says how many"),
+        (("view", "x.ply", "--background", "white"), "rlx.splats.write_page, in Python, takes a camera"),
+        (("transcribe", "m", "a.wav", "-osrt"), "with --timestamps a line for each segment"),
+        (("transcribe", "m", "-f", "a.wav"), "there is no -f: the sound is the second word"),
+        (("check", "m.onnx", "--devices", "cpu"), "there is no --devices: --device names one, and is repeated"),
+        (("bench", "m"), "a GGUF file or a folder (did you mean 'm.gguf'?)"),
+        (("run", "mm.onnx"), "mm.onnx: cannot be read: No such file or directory"),
+        (("run", "model_1.onnx"), "(did you mean 'model-1.onnx'?)"),
+        (("run", "m.onnx", "--profile"), "there is no --profile: `rlx bench MODEL --profile trace.json` times"),
+        (("run", "m.onnx", "--save", "m.rlx"), '.save("model.rlx") writes a program'),
+        (("run", "-"), "-: cannot be read: No such file or directory; standard input is not read here"),
+        (("doctor", "--device", "vulkan"), "there is no --device: the command runs on no device, or tells of all"),
+        (("run", "https://x.example/m.onnx"), "this is an address, and a file or folder of this machine is expected"),
     ],
     ids=str,
 )
@@ -248,19 +283,47 @@ def test_words_that_stand_where_none_is_taken(
     rlx: Rlx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("m.gguf", "m.onnx"):
+    for name in ("m.gguf", "m.onnx", "model-1.onnx"):
         Path(name).touch()
     ran = rlx(*words)
     assert ran.status == 2 and ran.err.count("\n") == 1 and said in ran.err, ran
 
 
-def test_convert_takes_its_words_as_llama_cpps_does(rlx: Rlx, model: Path, tmp_path: Path) -> None:
+def test_hints_name_options_that_are_there() -> None:
+    """Of the command that was typed, or of the one that the hint names."""
+    group: Any = typer.main.get_command(app)
+    have = {c: {o for p in group.get_command(None, c).params for o in (*p.opts, *p.secondary_opts)} for c in COMMANDS}
+    wrong = []
+    for command, own in have.items():
+        for option in {**ELSEWHERE, **ANYWHERE}.keys() - own:
+            hint = in_place_of(option, own) or ""
+            named = {command, *re.findall(r"`rlx (\w+)", hint)}
+            options = re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", hint.replace("rlx --version", ""))
+            wrong += [(command, option, o) for o in options if not any(o in have[c] for c in named)]
+    assert not wrong
+
+
+def test_of_all_tokens_or_of_as_many_as_there_are(rlx: Rlx, model: Path) -> None:
+    drawn = (*DRAWN, "-s", 3, "--device", "cpu")
+    text = answer(rlx, "generate", model, "abc", *drawn)
+    assert text == answer(rlx, "generate", model, "abc", *drawn, "--top-k", 0)
+
+
+def test_convert_takes_its_words_as_llama_cpps_does(
+    rlx: Rlx, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, words in (("a", ("-o", tmp_path / "a.gguf", "--to", "q8_0")), ("b", (tmp_path / "b.gguf", "Q8_0")),
                         ("c", ("--outfile", tmp_path / "c.gguf", "--outtype", "q8_0"))):  # fmt: skip
         assert rlx("convert", model, *words).status == 0, name
     whole = (tmp_path / "a.gguf").read_bytes()
     assert (tmp_path / "b.gguf").read_bytes() == whole == (tmp_path / "c.gguf").read_bytes()
     assert "convert: no output; rlx convert" in rlx("convert", model).err
+    monkeypatch.chdir(tmp_path)
+    ran = rlx("convert", model, "--to", "q8_0")
+    assert ran.out == f"{model.stem}-q8_0.gguf: {len(whole):,} bytes\n"
+    assert Path(f"{model.stem}-q8_0.gguf").read_bytes() == whole
+    assert "exists already; --force" in rlx("convert", model, "--to", "q8_0").err
+    assert f"GGUF files: give one of them, such as {tmp_path / 'a.gguf'}" in rlx("generate", tmp_path, "abc").err
 
 
 def test_a_prompt_from_a_pipe_as_a_file(rlx: Rlx, model: Path) -> None:

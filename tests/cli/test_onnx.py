@@ -73,7 +73,7 @@ def test_run_with_random_inputs_is_seeded(rlx: Rlx, file: Path) -> None:
         (("--input", "z={x}"), "no input 'z'; it takes ['x', 'i']"),
         (("--input", "i={x}"), "is float32, expected int64; python -c "),
         (("--input", "x=random"), "there is no file random; an input that is not given is random"),
-        (("--input", "x=[[1,2"), "no list of numbers in JSON, as in [[1,2],[3,4]]; x is float32 [n, 4]"),
+        (("--input", "x=[[1,2"), "no list in JSON, as in [[1,2],[3,4]]; x is float32 [n, 4]"),
         (("--input", "i=1,0,1"), "a list stands in brackets, as in i=[1,2]; i is int64"),
         (("--input", "i=[1.5,0]"), "int64 does not hold these values"),
     ],
@@ -249,7 +249,10 @@ def test_files_that_are_taken_for_onnx_models(rlx: Rlx, tmp_path: Path, content:
 
 
 def test_a_folder_or_nothing_is_no_model(rlx: Rlx, tmp_path: Path) -> None:
-    assert "is a folder; give an ONNX file" in rlx("run", tmp_path).err
+    assert f"is a folder; give an ONNX file, such as {tmp_path / 'model.onnx'}" in rlx("run", tmp_path).err
+    for name, words in (("m.gguf", "a GGUF file, such as"), ("adapter_config.json", "holds an adapter; rlx generate")):
+        (tmp_path / name).touch()
+        assert words in rlx("inspect", tmp_path).err
     for command in ("run", "inspect", "check", "bench"):
         ran = rlx(command, tmp_path / "absent.onnx")
         known = command in ("inspect", "bench")
@@ -448,21 +451,28 @@ def test_inputs_without_a_name_and_of_several_arrays(
         assert ran == (0, "y: float32 [2, 4], 0 to 7, mean 3.5\n", "")
 
 
-def test_texts_come_from_files(rlx: Rlx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a message says makes a file of texts, of a list in a text file, and of none."""
+def test_texts_as_they_are_and_from_files(rlx: Rlx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a message says gives a text, and makes a file of a list in a text file."""
     from onnx import TensorProto
 
     monkeypatch.chdir(tmp_path)
     kind = TensorProto.STRING
     onnx.save(model([node("Identity", "x", "y")], {"x": (["n", 1], kind)}, {"y": (["n", 1], kind)}), "m.onnx")
     Path("list.txt").write_text("a text\nanother\n")
-    for given, made, count in (("list.txt", "list.npy", 2), ("cats meow", "texts.npy", 1)):
-        ran = rlx("run", "m.onnx", "--device", "cpu", "--input", f"x={given}")
-        assert ran.status == 2 and ran.err.endswith("x is string [n, 1]\n"), ran
-        code = shlex.split(ran.err[ran.err.index("python -c") : ran.err.index(f" makes {made}")])[2]
-        subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
-        ran = rlx("run", "m.onnx", "--device", "cpu", "--input", f"x={made}")
-        assert ran == (0, f"y: string [{count}, 1], first 'a text'\n", ""), ran
+    run = ("run", "m.onnx", "--device", "cpu", "--input")
+    ran = rlx(*run, "x=list.txt")
+    assert ran.status == 2 and ran.err.endswith("x is string [n, 1]\n"), ran
+    code = shlex.split(ran.err[ran.err.index("python -c") : ran.err.index(" makes list.npy")])[2]
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+    assert rlx(*run, "x=list.npy") == (0, "y: string [2, 1], first 'a text'\n", "")
+    ran = rlx(*run, "x=it's ß")
+    assert ran.status == 2 and ran.err.endswith("; x is string [n, 1]\n"), ran
+    given = shlex.split(ran.err[ran.err.index("--input") : ran.err.rindex("; x is")])
+    assert rlx(*run[:-1], *given) == (0, "y: string [1, 1], first \"it's ß\"\n", "")
+    assert rlx(*run, 'x=[["a"],["b"]]') == (0, "y: string [2, 1], first 'a'\n", "")
+    for text in ('x=["a"]', "x=[[1]]", 'x=[["a"'):
+        ran = rlx(*run, text)
+        assert ran.status == 2 and ran.err.count("\n") == 1, ran
 
 
 def test_a_model_of_which_devices_run_nothing_is_not_called_ok(rlx: Rlx, tmp_path: Path) -> None:

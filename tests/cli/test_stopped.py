@@ -70,9 +70,10 @@ def test_check_keeps_its_rows_when_interrupted(rlx: Rlx, file: Path, monkeypatch
     assert ran.out.splitlines()[-1].startswith("cpu ") and ran.out.endswith("ok, stopped there\n")
 
 
-def test_check_ends_in_time(rlx: Rlx, file: Path) -> None:
-    ran = rlx("check", file, "--device", "cpu", "--seconds", "1e-9")
-    assert ran.status == 2 and "rlx: cpu: stopped after 0 of the " in ran.err
+def test_commands_end_in_time(rlx: Rlx, file: Path) -> None:
+    for command in ("check", "bench"):
+        ran = rlx(command, file, "--device", "cpu", "--seconds", "1e-9")
+        assert ran.status == 2 and "rlx: cpu: stopped after 0 of the 1e-09 seconds, " in ran.err
     assert rlx("check", file, "--device", "cpu", "--seconds", "0").status == 0
 
 

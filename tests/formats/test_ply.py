@@ -169,12 +169,22 @@ def test_what_is_no_file_and_what_are_no_splats(tmp_path: Path) -> None:
         read_ply("/dev/zero")
     splats = some(2, 1)
     with pytest.raises(ShapeError, match="write_ply"):
-        write_ply(tmp_path / "a.ply", *splats[:4], np.zeros((2, 3)))
+        write_ply(tmp_path / "a.ply", *splats[:4], np.zeros((2, 2, 3)))
     with pytest.raises(ShapeError, match=r"opacities go from 0\.5 to 1\.5; expected"):
         write_ply(tmp_path / "a.ply", *splats[:3], np.array([0.5, 1.5]), splats.colors)
     with pytest.raises(DTypeError, match="write_ply"):
         write_ply(tmp_path / "a.ply", *splats[:3], np.array(["a", "b"]), splats.colors)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_plain_colours_are_written_as_harmonics_that_look_the_same(tmp_path: Path) -> None:
+    splats, colors = some(3, 1), np.linspace(0, 1.5, 9).reshape(3, 3)
+    write_ply(tmp_path / "a.ply", *splats[:4], colors)
+    held = read_ply(tmp_path / "a.ply").colors
+    assert held.shape == (3, 1, 3)
+    np.testing.assert_allclose(0.5 + held[:, 0] / np.sqrt(4 * np.pi), colors, atol=1e-6)
+    with pytest.raises(ShapeError, match=r"colors go down to -0\.5; harmonics give none below 0"):
+        write_ply(tmp_path / "a.ply", *splats[:4], colors - 0.5)
 
 
 def test_a_scale_below_zero_is_written_as_what_draws_the_same(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def test_a_record_alone_has_types_gradients_and_kernels() -> None:
     program = Rows(rule, last_axis, ("element", "weight"), numbers=("eps",))
     row_op(name, "softmax", program, "numpy", kernel=name, inplace=(0,))
     try:
-        load_printed("softmax")
+        load_printed(REGISTRY[name])
         assert set(KERNELS) == {*before, name}
         x, weight = (np.random.default_rng(6).standard_normal(s).astype(np.float32) for s in ((5, 40), (40,)))
         close(outputs(name, [x, weight], {"eps": 0.5}, "cuda")["y0"], peak(x.astype(np.float64), weight))

@@ -59,6 +59,8 @@ def test_bound_when_compiled(device: str) -> None:
     ("bound", "error", "text"),
     [
         ({"batsh": 2}, GraphError, r"no dimensions \['batsh'\]; its inputs have \['batch', 'sequence'\]"),
+        ({"ids.1": 2}, GraphError, "; ids.1 is called 'sequence'"),
+        ({"ids": (1, 2)}, GraphError, "; ids is an input, .*give lengths by the names in it"),
         ({"batch": 2.5}, ShapeError, "'batch' is 2.5; expected a whole number"),
         ({"batch": -1}, ShapeError, "'batch' is -1; expected a length of 0 or more"),
         ({"batch": True}, ShapeError, "expected a length"),

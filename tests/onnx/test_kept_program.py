@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +64,27 @@ def test_a_second_load_runs_what_the_first_kept(
         np.testing.assert_array_equal(got[name], value)
         np.testing.assert_array_equal(other[name], value[::-1])
     np.testing.assert_allclose(wanted["z"], X @ WEIGHTS["long"] + WEIGHTS["short"], rtol=1e-5, atol=1e-5)
+
+
+def test_another_process_imports_neither_onnx_nor_the_ops_of_other_programs(
+    session: rlx.Session, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "net.onnx")
+    with rlx.onnx.load(path) as first:
+        wanted = first.run({"x": X}, device=session)
+    np.save(tmp_path / "x.npy", X)
+    code = (
+        "import sys, numpy as np, rlx\n"
+        f"x = np.load({str(tmp_path / 'x.npy')!r})\n"
+        f"z = rlx.onnx.load({str(path)!r}).run({{'x': x}}, device={session.info.id!r})['z']\n"
+        f"np.save({str(tmp_path / 'z.npy')!r}, z)\n"
+        "names = 'onnx google.protobuf rlx.onnx.model rlx.ops.linalg rlx.ops.signal rlx.ops.collectives.records'\n"
+        "print(*(name for name in names.split() if name in sys.modules))\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    text = subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=120, stdout=subprocess.PIPE)
+    assert text.stdout.strip() == b""
+    np.testing.assert_array_equal(np.load(tmp_path / "z.npy"), wanted["z"])
 
 
 def test_other_weights_and_other_settings_are_read_anew(session: rlx.Session, tmp_path: Path) -> None:

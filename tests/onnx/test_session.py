@@ -70,6 +70,12 @@ def test_options_and_providers_by_position() -> None:
     training.training_mode = True
     with pytest.raises(UnsupportedOp, match="training_mode"):
         session.run(None, {"x": X}, training)
+    ended = rlx.onnx.RunOptions()
+    ended.terminate = True
+    with pytest.raises(UnsupportedOp, match="terminate is set"):
+        session.run(None, {"x": X}, ended)
+    with pytest.raises(GraphError, match="got a NoneType; session"):
+        session.run_with_iobinding(None)  # type: ignore[arg-type]
     options.optimized_model_filepath = "there.onnx"
     with pytest.warns(UserWarning, match="'there.onnx' is not written"):
         rlx.onnx.InferenceSession(affine(), options)
@@ -171,12 +177,14 @@ def test_a_run_on_another_thread() -> None:
 
 
 @pytest.mark.parametrize("providers", ["CPUExecutionProvider", [("CPUExecutionProvider",)], CPU])
-def test_every_form_of_a_provider(providers: Any) -> None:
+def test_every_form_of_a_provider(providers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     session = rlx.onnx.InferenceSession(affine(), None, providers, [None], disabled_optimizers=["Fusion"])
     assert session.get_providers() == CPU
     with pytest.raises(GraphError, match="a dict of options"):
         session.set_providers([("CPUExecutionProvider", 3)])  # type: ignore[list-item]
     assert CPU[0] in rlx.onnx.get_all_providers() and rlx.onnx.get_device() in ("CPU", "GPU")
+    monkeypatch.setattr("rlx.onnx.session.devices", lambda: [d for d in rlx.devices() if d.kind in ("cpu", "software")])
+    assert rlx.onnx.get_device() == "CPU"
     rlx.onnx.set_default_logger_severity(3)
 
 

@@ -253,7 +253,8 @@ BAD: list[tuple[Callable[[], Any], type[RlxError], str]] = [
     (lambda: signal.butter(3, 0.2, "mid"), ShapeError, "btype is 'mid'"),
     (lambda: signal.firwin(10, 0.3, pass_zero=False), ShapeError, "odd number"),
     (lambda: signal.lfilter([1.0], [], X), ShapeError, "a is"),
-    (lambda: signal.sosfilt(np.ones((2, 5)), X), ShapeError, r"\(n, 6\)"),
+    *[(lambda call=call: call(signal.butter(4, 0.2), X), ShapeError, r'\(n, 6\), .*output="sos"')  # b and a
+      for call in (signal.sosfilt, signal.sosfiltfilt)],
     *[(lambda kind=kind: signal.lfilter(kind([1.0, 2.0]), kind([0.0, 1.0]), X), ShapeError, r"a\[0\] is 0")
       for kind in (list, np.array, partial(rlx.array, device="cpu"))],
     *[(lambda kind=kind: signal.sosfilt(kind(SOS * [1, 1, 1, 0, 1, 1]), X), ShapeError, r"sos\[:, 3\] is \[0\.0, ")

@@ -73,13 +73,15 @@ def gpus(command: str) -> int:
     first = max((int(number or 0) for number in re.findall(r"\bcuda\b:?(\d*)", " ".join(words))), default=-1)
     if "--tensor-parallel" in words and "cpu" not in words:
         return max(first, 0) + int(words[words.index("--tensor-parallel") + 1])
+    if "--simulate-ranks" in words and "--link" not in words:  # whose link is measured over two
+        return first + 2
     return first + 1
 
 
 def prepared(command: str, times: Mapping[str, list[str]] = SHORT) -> list[str]:
     """Its words as they run on the files below, within seconds."""
     words = shlex.split(command, comments=True)
-    own = "tiny-pages" if {"generate", "finetune"} & {*words} else "sentences"
+    own = "tiny-pages" if {"generate", "finetune", "--simulate-ranks"} & {*words} else "sentences"
     here = {"FOLDER": own, "sequence=128": "sequence=32"}  # the tiny encoder takes 40 tokens
     more = times.get(words[1], []) if "--forget" not in words else []
     words = [here.get(word, word) for word in words]

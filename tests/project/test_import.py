@@ -88,6 +88,19 @@ def test_dir_names_what_loads_when_first_used_and_the_version_is_the_projects(
     assert answer["version"] == metadata.version("rlx")
 
 
+@pytest.mark.parametrize(
+    "module", ["", ".bulk", ".fft", ".linalg", ".models", ".nn", ".onnx", ".optim", ".random", ".tree"]
+)
+def test_completion_shows_what_a_module_has_and_not_what_it_uses(module: str) -> None:
+    from importlib import import_module
+
+    found = import_module(f"rlx{module}")
+    listed = {name for name in dir(found) if name[:1] != "_"}
+    assert {*getattr(found, "__all__", ())} <= listed
+    assert not {name for name in listed if str(getattr(getattr(found, name), "__module__", "rlx"))[:3] != "rlx"}
+    assert not {"np", "ops", "math", "TYPE_CHECKING", "DTypeError"} & listed
+
+
 def test_every_public_name_says_in_one_line_what_it_is() -> None:
     import rlx
 

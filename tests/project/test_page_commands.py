@@ -93,6 +93,8 @@ def test_every_other_fence_is_listed(repo: Path) -> None:
         ("rlx serve m.gguf --device cuda:2 --tensor-parallel 2", 4), ("rlx devices  # as cuda", 0),
         ("rlx generate m.gguf --device cpu --tensor-parallel 3", 0), ("rlx tune m.onnx --device vulkan", 0),
         ("mpiexec -n 2 rlx generate m.gguf --device cuda --tensor-parallel 2", 2),
+        ("rlx bench m.gguf --device cuda --simulate-ranks r.html", 2),
+        ("rlx bench m.gguf --device cuda --simulate-ranks r.html --link 4:200", 1),
     ],
 )  # fmt: skip
 def test_a_command_says_how_many_gpus_it_needs(command: str, needed: int) -> None:

@@ -72,11 +72,16 @@ def test_links_lead_to_files(reference: ModuleType, repo: Path) -> None:
     assert wrong == []
 
 
-def test_links_that_leave_the_site_are_addresses(reference: ModuleType, repo: Path) -> None:
-    text = "[a](arrays.md#x) [b](../CONTRIBUTING.md) [c](../examples/lora.py) [d](https://e.f) [g](#h) [i](flow.svg)"
+@pytest.mark.parametrize(
+    ("source", "there"), [("https://x.y/z", "[c](https://x.y/z/blob/HEAD/examples/lora.py#L1)"), ("", "c")]
+)
+def test_links_that_leave_the_site_are_addresses(
+    reference: ModuleType, repo: Path, monkeypatch: pytest.MonkeyPatch, source: str, there: str
+) -> None:
+    monkeypatch.setattr(reference, "SOURCE", source)
+    text = "[a](arrays.md#x) [b](../CONTRIBUTING.md) [c](../examples/lora.py#L1) [d](https://e.f) [g](#h) [i](flow.svg)"
     assert reference.rewritten(text, repo / "docs") == (
-        f"[a](/arrays.md#x) [b](/generated/contributing.md) [c]({reference.SOURCE}/blob/HEAD/examples/lora.py) "
-        "[d](https://e.f) [g](#h) [i](/flow.svg)"
+        f"[a](/arrays.md#x) [b](/generated/contributing.md) {there} [d](https://e.f) [g](#h) [i](/flow.svg)"
     )
 
 

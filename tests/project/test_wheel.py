@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import subprocess
 import sys
 import sysconfig
-import tomllib
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -85,27 +87,52 @@ def test_the_wheels_archive_holds_every_module(repo: Path, wheel: Path, tmp_path
     assert [file.name for file in files if packed.read(file.stem) != file.read_bytes()] == []
 
 
-def test_links_of_the_page_of_an_index_are_absolute(repo: Path) -> None:
-    core = pytest.importorskip("hatchling.metadata.core", reason="hatchling is not installed")
-    manager = pytest.importorskip("hatchling.plugin.manager").PluginManager()
-    metadata = core.ProjectMetadata(str(repo), manager).core
-    assert {"Documentation", "Source", "Changelog"} <= set(metadata.urls)
-    links = re.findall(r"\]\(([^)\s]+)\)", metadata.readme)
-    source = metadata.urls["Source"]
+@pytest.fixture
+def hooks(repo: Path) -> Any:
+    """tools/build_hook.py."""
+    pytest.importorskip("hatchling", reason="hatchling is not installed")
+    spec = importlib.util.spec_from_file_location("build_hook", repo / "tools/build_hook.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def metadata(repo: Path, hooks: Any, monkeypatch: pytest.MonkeyPatch, address: str) -> dict[str, Any]:
+    monkeypatch.setattr(hooks._address, "repository", lambda: address)
+    made: dict[str, Any] = {}
+    hooks.Addresses(str(repo), {}).update(made)
+    return made
+
+
+def test_links_of_the_page_of_an_index_are_absolute(repo: Path, hooks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "https://a.b/c"
+    made = metadata(repo, hooks, monkeypatch, source)
+    assert made["urls"] == {"Source": source, "Documentation": f"{source}/blob/HEAD/docs/index.md",
+                            "Changelog": f"{source}/blob/HEAD/CHANGELOG.md"}  # fmt: skip
+    links = re.findall(r"\]\(([^)\s]+)\)", made["readme"]["text"])
     assert f"{source}/raw/HEAD/docs/flow.svg" in links and len(links) > 20
     for link in links:
         place = re.fullmatch(rf"{re.escape(source)}/(?:raw|blob)/HEAD/([^#]+)(?:#.*)?", link)
         assert (place and (repo / place[1]).exists()) or link.startswith("https://"), link
 
 
-def test_the_repositorys_address_stands_in_one_place(repo: Path) -> None:
-    address = tomllib.loads((repo / "pyproject.toml").read_text("utf-8"))["tool"]["rlx"]["repository"]
-    host = address.split("/")[2]
-    folders = ("rlx", "docs", "examples", "tools", "tests")
-    files = [p for name in folders for p in (repo / name).rglob("*") if p.suffix in {".md", ".py", ".sh", ".svg"}]
-    files += [repo / "pyproject.toml", *repo.glob("*.md"), repo / "Makefile"]
-    named = [p.name for p in files if "generated" not in p.parts for _ in range(p.read_text("utf-8").count(host))]
-    assert sorted(named) == ["CONTRIBUTING.md", "pyproject.toml"]
+def test_without_an_address_there_are_no_links_and_the_build_says_so(
+    repo: Path, hooks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = metadata(repo, hooks, monkeypatch, "")
+    text = (repo / "README.md").read_text("utf-8")
+    assert made["urls"] == {} and "[the design](docs/design.md)" in text
+    assert not re.findall(r"\]\((?!https:)", made["readme"]["text"]) and "the design." in made["readme"]["text"]
+    packed = SimpleNamespace(ARCHIVE="spirv.pack", pack=lambda folder: b"")  # packing takes seconds
+    monkeypatch.setattr(hooks, "_module", lambda path: packed)
+    for address, warnings in (("", 1), ("https://a.b/c", 0)):
+        monkeypatch.setattr(hooks._address, "repository", lambda address=address: address)
+        said: list[str] = []
+        hook = hooks.PackedModules(str(repo), {}, None, None, "", "wheel", SimpleNamespace(display_warning=said.append))
+        hook.initialize("standard", {"force_include": {}})
+        hook.finalize("standard", {}, "")
+        assert ["no project URLs" in s and "[tool.rlx]" in s for s in said] == [True] * warnings
 
 
 def test_the_sdist_holds_what_a_contributor_needs(repo: Path) -> None:
@@ -119,7 +146,7 @@ def test_the_sdist_holds_what_a_contributor_needs(repo: Path) -> None:
     assert len(called) > 5
     assert (
         called | {"Makefile", "LICENSE", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/pictures/plan.svg",
-                "tools/build_hook.py", "tests/conftest.py", "tools/vulkan_probe.py"}
+                "tools/build_hook.py", "tools/repository.py", "tests/conftest.py", "tools/vulkan_probe.py"}
         <= names
     )
 

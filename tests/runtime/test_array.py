@@ -107,6 +107,9 @@ def test_array_converts_as_numpy_does() -> None:
     np.testing.assert_array_equal(rlx.array(packed, device="cpu").numpy().data, packed.data)
     with pytest.raises(DTypeError, match="is not a value of u8"):
         rlx.array([300], "u8", "cpu")
+    for call in (rlx.Session, lambda device: rlx.array(1.0, device=device)):
+        with pytest.raises(DeviceUnavailable, match="give its id, 'cpu'"):
+            call(rlx.devices()[-1])  # type: ignore[arg-type]
     with pytest.raises(DeviceUnavailable, match="is no device"):
         rlx.array(X, device=3)
     with pytest.raises(ShapeError, match="is not one number"):

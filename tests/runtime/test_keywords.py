@@ -46,6 +46,7 @@ def test_a_wrong_keyword_is_answered_with_the_right_one(
     ("call", "said"),
     [
         (lambda: rlx.models.load("m", n_ctx=4), "(did you mean 'context'?)"),  # type: ignore[call-arg]
+        (lambda: rlx.models.load("m", lora_path="a"), "(model.load_adapter(name, folder), then"),  # type: ignore[call-arg]
         (lambda: rlx.models.load("m", load_in_4bit=True), "(`rlx convert FOLDER --to Q4_K_M"),  # type: ignore[call-arg]
         (lambda: rlx.onnx.load("m", device="cpu"), "(run and compile of what it gives take it)"),  # type: ignore[call-arg]
         (lambda: rlx.onnx.save(rlx.exp, "m", (1.0,)), "by name it takes weights, args, opset"),  # type: ignore[call-arg]

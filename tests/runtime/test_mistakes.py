@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,10 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx import train
 from rlx.errors import DeviceUnavailable, DTypeError, GraphError, RlxError, ShapeError, TracedValueError
 from rlx.host import other_attributes, other_names
+from tests.outside import outside
 
 ONES = np.ones((2, 3), np.float32)
 
@@ -388,7 +391,9 @@ def test_a_length_or_an_axis_that_a_run_gives_is_refused_by_what_to_write(use: C
         ("rlx.tree", "tree_map", "in rlx: rlx.tree.map"),
         ("rlx", "onnxruntime", "rlx.onnx, which has InferenceSession"),
         ("rlx.splats", "load", "in rlx: rlx.splats.read_ply"),
-        ("rlx.signal", "medfilt", "scipy.signal's takes NumPy arrays"),
+        ("rlx.signal", "remez", "scipy.signal's gives coefficients"),
+        ("rlx.linalg", "tensorinv", "in rlx: nothing; numpy.linalg.tensorinv serves for NumPy arrays"),
+        ("rlx", "vectorize", "in rlx: nothing; numpy.vectorize serves for NumPy arrays"),
         ("rlx.onnx", "InferenceSesion", "did you mean 'InferenceSession'"),
     ],
 )
@@ -419,6 +424,7 @@ def test_names_of_language_models_and_encoders_elsewhere() -> None:
         (rlx.Graph(), "compile", "rlx.Session(device).compile(graph)"),
         (rlx.Session("cpu"), "close", "its programs have close()"),
         (rlx.jit(rlx.exp), "lower", "report() says what was compiled"),
+        (rlx.optim.adam(0.1), "step", "rlx.optim.apply_updates(params, updates)"),
     ],
 )
 def test_attributes_that_other_libraries_objects_have(value: Any, name: str, said: str) -> None:
@@ -426,6 +432,22 @@ def test_attributes_that_other_libraries_objects_have(value: Any, name: str, sai
     with pytest.raises(AttributeError, match=f"has no attribute '{name}'") as refused:
         getattr(value, name)
     assert said in str(refused.value)
+
+
+@pytest.mark.judged
+@pytest.mark.parametrize(("ours", "theirs"), [(o, t) for o, found in other_names._PEERS.items() for t in found])
+def test_a_name_of_numpys_or_scipys_is_answered_by_no_other(ours: str, theirs: str) -> None:
+    """A function that rlx has not is not mistaken for one that is spelled nearly so."""
+    peer = outside(theirs) if theirs.startswith("scipy") else importlib.import_module(theirs)
+    wrong = []
+    for name in getattr(peer, "__all__", dir(peer)):
+        if name[:1] == "_" or hasattr(importlib.import_module(ours), name):
+            continue
+        said = other_names.in_place_of(ours, name)
+        alike = re.search(r"did you mean '(\w+)'", said)
+        if not (alike and alike[1].lower() == name.lower()) and not said.startswith(" (in rlx: "):
+            wrong.append(f"{name}{said}")
+    assert wrong == []
 
 
 def test_created_arrays_take_rlxs_dtypes() -> None:
@@ -441,6 +463,21 @@ def test_every_name_of_rlx_that_a_hint_has_exists() -> None:
         at: Any = rlx
         for part in path[1:].split("."):
             at = importlib.import_module("rlx.finetune") if part == "finetune" else getattr(at, part)
+
+
+def test_every_part_of_an_object_that_a_hint_has_exists() -> None:
+    kinds: list[type] = [
+        rlx.Array, rlx.Graph, rlx.Session, rlx.onnx.Model, rlx.models.LanguageModel, rlx.models.SentenceEncoder,
+        rlx.splats.Camera, rlx.splats.Splats, rlx.splats.Rendered, train.Training, rlx.optim.Optimizer,
+    ]  # fmt: skip
+    called = r"(?<![\w.\"])(?:model|encoder|run|session|graph|x|made|camera|optimizer)\.([a-z]\w*)"
+    missing = []
+    for kind in kinds:
+        source = inspect.getsource(kind)
+        for text in other_attributes._KINDS[kind.__name__].values():
+            parts = re.findall(called, text)
+            missing += [(kind.__name__, p) for p in parts if not hasattr(kind, p) and f"self.{p}" not in source]
+    assert missing == []
 
 
 @pytest.mark.parametrize(

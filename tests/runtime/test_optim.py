@@ -278,3 +278,18 @@ def test_a_state_of_other_shapes_is_refused(optimizer: optim.Optimizer) -> None:
 def test_errors_name_the_optimizer_that_was_called() -> None:
     with pytest.raises(ShapeError, match=r"optim\.adam: learning_rate"):
         optim.adam(-1.0)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optim.sgd(0.1), optim.sgd(0.1, 0.9), optim.adam(0.1), optim.lion(0.1), optim.adafactor(0.1),
+        optim.ema(0.9), optim.accumulate(optim.sgd(0.1), 2), optim.with_masters(optim.sgd(0.1)),
+        optim.scale_loss(optim.sgd(0.1)), optim.chain(optim.sgd(0.1), optim.ema(0.9)),
+    ],
+)  # fmt: skip
+def test_arguments_in_another_order_are_refused(optimizer: optim.Optimizer) -> None:
+    params = {"w": np.ones(3, np.float32)}
+    for state in (params, None, (), optimizer):
+        with pytest.raises(GraphError, match=r"the state is a \w+; expected .* that init\(params\)"):
+            optimizer.update(params, state, params)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -50,6 +51,15 @@ def by_numpy(given: list[dict[str, np.ndarray]], rate: float) -> tuple[list[floa
         losses.append(float(np.mean(off**2)))
         p = {"w": p["w"] - rate * 2 * off @ batch["x"] / len(off), "b": p["b"] - rate * 2 * off.mean()}
     return losses, p
+
+
+def test_what_other_libraries_call_the_parts_of_a_run(run: Training) -> None:
+    (batch,) = first(1)
+    with pytest.raises(TypeError, match=r"Training.step: 2 arguments .*, and it takes 1 so; several arrays are one"):
+        run.step(batch["x"], batch["y"])  # type: ignore[call-arg]
+    for of, name, said in ((run, "params", "run.parameters"), (run.step(batch), "loss", 'metrics["loss"]')):
+        with pytest.raises(AttributeError, match=re.escape(f"(in rlx: {said})")):
+            getattr(of, name)
 
 
 @pytest.fixture

@@ -149,13 +149,17 @@ def test_results_become_typed_errors() -> None:
 
 
 def test_a_variable_that_hides_all_drivers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES"):
+    for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_LOADER_DRIVERS_SELECT", "VK_LOADER_DRIVERS_DISABLE"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(DeviceUnavailable, match=r"found no driver.*\(VkResult -9\)$"):
         api.check(-9, "vkCreateInstance")
     monkeypatch.setenv("VK_ICD_FILENAMES", "/none.json")
     with pytest.raises(DeviceUnavailable, match=r"VK_ICD_FILENAMES=/none\.json in the environment names the only ones"):
         api.check(-9, "vkCreateInstance")
+    monkeypatch.setenv("VK_LOADER_DRIVERS_DISABLE", "*")
+    for result in (-9, -3):  # of the loader, and of devices where each driver was left out
+        with pytest.raises(DeviceUnavailable, match=r"VK_LOADER_DRIVERS_DISABLE=\* in the environment names ones that"):
+            api.check(result, "vkCreateInstance")
 
 
 def test_structures_keep_what_they_point_to() -> None:

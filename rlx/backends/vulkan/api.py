@@ -29,6 +29,7 @@ TIMEOUT = 2  # VK_TIMEOUT, a success code
 
 _DEVICE_LOST = -4
 _NO_DRIVER = -9
+_NOT_STARTED = -3
 # Results that are no fault of the call: it may succeed once other objects are closed.
 _EXHAUSTED = {
     -1: "out of host memory",
@@ -40,7 +41,7 @@ _EXHAUSTED = {
     -1000161000: "out of unfragmented memory",
 }
 _UNAVAILABLE = {
-    -3: "the driver did not initialize",
+    _NOT_STARTED: "the driver did not initialize",
     -6: "a layer is missing",
     -7: "an extension is missing",
     -8: "a feature is missing",
@@ -52,13 +53,18 @@ class VkError(RlxError):
     """A Vulkan call failed with a result that has no typed error: a bug in rlx or in the driver."""
 
 
+# Environment variables that hide the machine's drivers from the loader: those that name the only ones that it may take,
+# and one that names those which it may not.
+_SELECT = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_LOADER_DRIVERS_SELECT")
+_HIDES = {**dict.fromkeys(_SELECT, "the only ones that it may take"),
+          "VK_LOADER_DRIVERS_DISABLE": "ones that it may not take"}  # fmt: skip
+
+
 def _hidden(result: int) -> str:
-    """For an error after no driver was found: the environment variable that hides the machine's drivers from the
-    loader."""
-    named = next((name for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES") if name in os.environ), None)
-    if result != _NO_DRIVER or named is None:
-        return ""
-    return f"; {named}={os.environ[named]} in the environment names the only ones that it may take: unset or mend it"
+    """For an error after no driver, or none that started, was found: the environment variables that hide drivers."""
+    named = [name for name in _HIDES if os.environ.get(name)] if result in (_NO_DRIVER, _NOT_STARTED) else []
+    return "".join(f"; {name}={os.environ[name]} in the environment names {_HIDES[name]}: unset or mend it"
+                   for name in named)  # fmt: skip
 
 
 def check(result: int, what: str) -> int:

@@ -73,6 +73,8 @@ class Recorded(Closing):
         self._queries: Handle = None
         self._segments = _segments(device, self._steps, arena)
         self.buffers = frozenset(self._segments.values())
+        # If a recording has copies, its barriers order transfers too; otherwise only shader accesses.
+        self._stages = COMPUTE | TRANSFER if any(isinstance(step, Copy) for step in self._steps) else COMPUTE
         self._work = [self._prepare(step) for step in self._steps]
         self._pipelines = device.pipelines.get_all(s.kernel for s in self._steps if isinstance(s, Launch))
         self._commands: CommandBuffers | None = None
@@ -124,9 +126,7 @@ class Recorded(Closing):
         """Records a range of steps into command buffer `index`. For speed, its loop calls the library directly."""
         first, last = batch.start, batch.stop
         ffi, lib, layout = self._device.ffi, self._lib, self._device.pipelines.layout
-        # If a recording has copies, its barriers order transfers too; otherwise only shader accesses.
-        stages = COMPUTE | TRANSFER if any(isinstance(step, Copy) for step in self._steps) else COMPUTE
-        between = Barrier(self._device, stages, stages)
+        between = Barrier(self._device, self._stages, self._stages)
         cb = commands.begin(index)
         queries, start = self._queries, len(self._steps) + index
         if queries is not None:
@@ -157,7 +157,7 @@ class Recorded(Closing):
             if queries is not None:
                 lib.vkCmdWriteTimestamp(cb, _BOTTOM, queries, i)
         if last == len(self._steps):
-            Barrier(self._device, stages, HOST).record(cb)
+            Barrier(self._device, self._stages, HOST).record(cb)
         commands.end(index)
 
     # -- running

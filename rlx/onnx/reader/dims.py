@@ -19,15 +19,30 @@ def symbols_of(infos: Iterable[TensorInfo]) -> list[str]:
     return list(dict.fromkeys(d for i in infos for d in i.shape or () if isinstance(d, str)))
 
 
+def _meant_axis(name: str, infos: Iterable[TensorInfo]) -> str:
+    """For a name that is an input's, or one of its axes' as in x.2: what this is called in the file; else nothing."""
+    for info in infos:
+        axes = dict(enumerate(info.shape or ()))
+        if name == info.name:
+            return f"; {name} is an input, {shown(list(axes.values()))}: give lengths by the names in it"
+        owner, _, axis = name.rpartition(".")
+        if owner == info.name and axis.isdecimal() and int(axis) in axes:
+            length = axes[int(axis)]
+            return f"; {name} is called {length!r}" if isinstance(length, str) else f"; {name} is {length} in the file"
+    return ""
+
+
 def check_dims(dims: Mapping[str, Any], infos: Iterable[TensorInfo]) -> dict[str, int]:
     """The lengths by symbol. Raises: GraphError for a name that no input has, ShapeError for anything but a length."""
     if not isinstance(dims, Mapping):
         raise GraphError(f'dims: came as a {type(dims).__name__}; expected a dict, such as {{"batch": 8}}')
+    infos = tuple(infos)
     known = symbols_of(infos)
     unknown = sorted(str(name) for name in dims if name not in known)
     if unknown:
+        hint = _meant_axis(unknown[0], infos) or meant(unknown[0], known)
         there = f"its inputs have {sorted(known)}" if known else "the shapes of its inputs have no symbols"
-        raise GraphError(f"dims: the model has no dimensions {unknown}; {there}{meant(unknown[0], known)}")
+        raise GraphError(f"dims: the model has no dimensions {unknown}; {there}{hint}")
     result = {}
     for name, number in dims.items():
         try:

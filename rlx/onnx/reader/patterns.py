@@ -12,15 +12,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from rlx.ir import Graph, Node, Rewriter, Tensor, rebuild
-from rlx.onnx.reader.elements import Array
+from rlx.onnx.channel_scales import F64, scaled
 from rlx.ops.matmul import activation_of
 from rlx.passes import change_bodies, recognize
 from rlx.passes.patterns import constant
-
-F64 = npt.NDArray[np.float64]
 
 
 def put_together(graph: Graph, scales: dict[str, F64]) -> Graph:
@@ -29,14 +26,6 @@ def put_together(graph: Graph, scales: dict[str, F64]) -> Graph:
     initializer's name."""
     graph = recognize(change_bodies(graph, lambda name, body: put_together(body, scales)))
     return rebuild(graph, _Rules(graph, scales).rewrite)
-
-
-def scaled(weight: Array, by: F64) -> Array:
-    """A weight (channels, …) times a number of each channel, computed in f64 and rounded once."""
-    result = np.empty_like(weight)
-    with np.errstate(all="ignore"):
-        factors = by.reshape(-1, *(1,) * (weight.ndim - 1))
-        return np.multiply(weight, factors, out=result, dtype=np.float64, casting="same_kind")
 
 
 class _Rules:

@@ -217,7 +217,9 @@ class InferenceSession:
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
         """Runs on the inputs that are bound; `iobinding.get_outputs()` gives what came. Values of the session's device
-        stay there, inputs and outputs."""
+        stay there, inputs and outputs. Raises: GraphError for what `io_binding()` has not made."""
+        if not isinstance(iobinding, IOBinding):
+            raise GraphError(f"run_with_iobinding: got a {type(iobinding).__name__}; session.io_binding() makes one")
         iobinding.run(lambda names, feeds, out: self._run(names, feeds, run_options, out))
 
     # -- profiles
@@ -252,8 +254,8 @@ def get_all_providers() -> list[str]:
 
 
 def get_device() -> str:
-    """"GPU" where this machine has a device of CUDA or Vulkan, else "CPU"."""
-    return "GPU" if any(d.backend != "cpu" for d in devices()) else "CPU"
+    """"GPU" where this machine has a GPU for CUDA or Vulkan, else "CPU": a software driver is none."""
+    return "GPU" if any(d.kind not in ("cpu", "software") for d in devices()) else "CPU"
 
 
 def set_default_logger_severity(severity: int) -> None:

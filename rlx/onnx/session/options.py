@@ -64,7 +64,7 @@ class SessionOptions(Record, frozen=False, slots=False):
 
 
 class RunOptions(Record, frozen=False, slots=False):
-    """Taken and ignored, but for `training_mode`, which is refused."""
+    """Taken and ignored, but for `training_mode` and `terminate`, which are refused."""
 
     log_severity_level: int = 2
     log_verbosity_level: int = 0
@@ -101,3 +101,5 @@ def check_run_options(options: Any) -> None:
     """Raises: UnsupportedOp for options that would change results."""
     if getattr(options, "training_mode", False):
         raise UnsupportedOp("run: training_mode is not supported; rlx runs models as they were exported")
+    if getattr(options, "terminate", False):
+        raise UnsupportedOp("run: terminate is set; rlx does not end a run that goes on, and this one does not begin")

@@ -59,7 +59,8 @@ def _check_divisor(op: str, what: str, c: TensorLike, x: Tensor, at: int) -> Non
 def _sections(op: str, sos: TensorLike, x: Tensor) -> list[tuple[list[Tensor], list[Tensor]]]:
     rows = _coefficients(op, "sos", sos, x, 2)
     if rows.shape[1] != 6:
-        raise ShapeError(f"{op}: sos is {rows.type}; expected (n, 6), sections of second order")
+        raise ShapeError(f"{op}: sos is {rows.type}; expected (n, 6), sections of second order, as designs give them "
+                         'with output="sos"')  # fmt: skip
     _check_divisor(op, "sos[:, 3]", sos, x, 3)
     return [([rows[i, j] / rows[i, 3] for j in range(3)], [rows[i, j] / rows[i, 3] for j in (4, 5)])
             for i in range(rows.shape[0])]  # fmt: skip
@@ -255,11 +256,11 @@ def sosfiltfilt(
     """
     op = "signal.sosfiltfilt"
     signal, at = signal_of(op, tensors(op, sos, x)[1], axis)
-    edge = 0
+    sections, edge = _sections(op, sos, signal), 0
     if padlen is None and padtype is not None:
         known = np.asarray(sos, np.float64)
         edge = 3 * (2 * len(known) + 1 - int(min((known[:, 2] == 0).sum(), (known[:, 5] == 0).sum())))
-    return _back(_both_ways(op, signal, _sections(op, sos, signal), padtype, padlen, edge), at)
+    return _back(_both_ways(op, signal, sections, padtype, padlen, edge), at)
 
 
 def savgol_filter(

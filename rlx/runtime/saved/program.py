@@ -98,9 +98,11 @@ def save(
 
 
 def load(
-    file: ProgramFile, device: str | Session | None, weights: Store | None, state: Store | None, trusted: bool
-) -> CompiledGraph:
-    """The program of an open file with a table of this version; arguments and errors as for `load_program`."""
+    file: ProgramFile, device: str | Session | None, weights: Store | None, state: Store | None, trusted: bool,
+    left_out: Callable[[str, TensorType], Bytes] | None = None,
+) -> CompiledGraph:  # fmt: skip
+    """The program of an open file with a table of this version; arguments and errors as for `load_program`. `left_out`
+    gives, in another thread, the bytes of the weights that neither the file nor the given store holds."""
     for what, store, kind in (("weights", weights, Weights), ("state", state, State)):
         if store is not None and not isinstance(store, Store):
             raise GraphError(
@@ -130,6 +132,9 @@ def load(
         with blamed(file):
             _check_blocks(file, declared)
             held = {name for name in declared.states if state.find(name) is not None}
+            if left_out is not None:
+                wanted = [name for name in declared.params if weights.find(name) is None]
+                blocks = (left_out(name, prepared.graph.params[name].type) for name in wanted)
             write = _place_weights(str(file.path), declared, prepared, weights, wanted, blocks, own)
             upload = aside(write)
             threads.callback(_ended, upload)
@@ -380,7 +385,7 @@ def _multiplies(file: ProgramFile) -> bool:
     names: set[Any] = set()
     with suppress(LookupError, TypeError):  # the table is not checked yet
         names = {node[0] for graph in file.table["graphs"] for node in graph["nodes"]}
-    return any(op.name in names for op in REGISTRY.values() if op.contracts)
+    return any(op is not None and op.contracts for op in map(REGISTRY.get, names))
 
 
 def _ended(wait: Callable[[], None]) -> None:

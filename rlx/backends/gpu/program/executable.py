@@ -6,6 +6,8 @@ import functools
 import importlib
 import importlib.util
 import pkgutil
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
@@ -19,6 +21,7 @@ from rlx.backends.gpu.program.candidates import Chooser, Decision
 from rlx.backends.gpu.program.images import set_channels_last
 from rlx.backends.gpu.program.lowering import (
     ARGS,
+    LOWERINGS,
     SCRATCH,
     Lowering,
     kernel_name,
@@ -45,10 +48,12 @@ from rlx.driver.memory.views import is_alias
 from rlx.driver.times import StepTime, Times, Track, credited, operations
 from rlx.errors import UnsupportedOp
 from rlx.host.collector import paused
-from rlx.ir import Graph, Node, Tensor, bodies
+from rlx.host.locks import renewed
+from rlx.ir import REGISTRY, Graph, Node, Op, Tensor, bodies
 from rlx.ir.text import expr_text
 from rlx.passes.bodies import body_name
 
+_loading = renewed(sys.modules[__name__], "_loading", threading.Lock)
 MAX_STEPS = 8192  # steps of a scan in one recording, at most: recording a step takes some 12 µs, once
 
 
@@ -83,28 +88,44 @@ class Records(Protocol):
         ...
 
 
-@functools.cache
 def load_rules() -> None:
-    """Imports the lowering rules of every op family, which register themselves."""
+    """Loads the lowering rules of all ops."""
     for module in pkgutil.walk_packages(rules.__path__, f"{rules.__name__}."):
         importlib.import_module(module.name)
-    load_printed()
+    for op in REGISTRY.values():
+        load_rule(op)
 
 
 @functools.cache
-def load_rules_of(family: str) -> None:
-    """Imports the lowering rules of one family, which is faster than importing all."""
-    for name in (f"{rules.__name__}.{family}", f"{rules.__name__}.elementwise"):
-        if importlib.util.find_spec(name) is not None:
-            module = importlib.import_module(name)
-            for part in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{name}."):
-                importlib.import_module(part.name)
-    load_printed(family)
+def _load_family(family: str) -> None:
+    """Imports the lowering rules of one family, which register themselves."""
+    name = f"{rules.__name__}.{family}"
+    if importlib.util.find_spec(name) is not None:
+        module = importlib.import_module(name)
+        for part in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{name}."):
+            importlib.import_module(part.name)
+
+
+def load_rule(op: Op) -> None:
+    """Loads the lowering rule of an op, if it has one: that in a module of its family, else that of elementwise ops, or
+    that of ops whose kernels are printed from a row program."""
+    if op.name in LOWERINGS:
+        return
+    with _loading:
+        _load_family(op.family)
+        if op.name in LOWERINGS:
+            return
+        if op.elementwise:
+            from rlx.backends.gpu.rules.elementwise import load_elementwise
+
+            load_elementwise(op)
+        else:
+            load_printed(op)
 
 
 def support(device: Records, node: Node) -> Literal["native", "host"]:
     """Whether a node runs natively on this device."""
-    load_rules_of(node.op.family)
+    load_rule(node.op)
     return "native" if node.op.leaf or runs_natively(node, device.target) else "host"
 
 
@@ -116,8 +137,8 @@ def lower_graph(
     needs no device, only its target. `batches`: steps may be joined into batches, if the target allows it. `chooser`:
     chooses instead of the target."""
     lowering = Lowering(graph, plan, target, precision, chooser)
-    for family in {node.op.family for node in graph.nodes if not node.op.leaf}:
-        load_rules_of(family)
+    for op in {node.op.name: node.op for node in graph.nodes if not node.op.leaf}.values():
+        load_rule(op)
     set_channels_last(lowering, lambda node: runs_natively(node, target))
     dispatch: list[Dispatch] = []
     own: dict[int, range] = {}  # the indices of a node's steps, by the node's index in `dispatch`

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 
-import rlx.ops  # noqa: F401  the registry must be full when the rules are made
 from rlx.backends.gpu.elementwise.strided import MAX_OPERANDS, View, broadcast, contiguous, launch_tree
 from rlx.backends.gpu.elementwise.tree import computable
 from rlx.backends.gpu.program.casts import THREADS, fits, stores
@@ -17,7 +16,7 @@ from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref
 from rlx.backends.gpu.rules.reduce import narrowed_to, squares_of
 from rlx.dtypes import DType, f32
-from rlx.ir import REGISTRY, Node, Tensor
+from rlx.ir import Node, Op, Tensor
 from rlx.ir import expr as ex
 from rlx.ir.expr import substitute
 from rlx.passes.trees import explicit, node_trees
@@ -58,7 +57,11 @@ def _native(node: Node, features: frozenset[str]) -> bool:
     return computable(node_trees(node), features)
 
 
-@lowers(*(op.name for op in REGISTRY.values() if op.elementwise), when=_native)
+def load_elementwise(op: Op) -> None:
+    """Registers `lower_elementwise` for an op."""
+    lowers(op.name, when=_native)(lower_elementwise)
+
+
 def lower_elementwise(ctx: Lowering, node: Node) -> None:
     """Computes every output element from the input elements that NumPy's broadcasting pairs with it; nothing for a cast
     that only sums read, since these read its input instead (`narrowed_to`), or for squares that a sum computes

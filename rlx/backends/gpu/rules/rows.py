@@ -9,10 +9,10 @@ from typing import TypedDict
 
 from rlx.backends.gpu.program.casts import THREADS, cast_ref, native, quads
 from rlx.backends.gpu.program.kernel import FLOATS, ArgDecl, KernelDecl, RowBody, declare, floats, uints
-from rlx.backends.gpu.program.lowering import LOWERINGS, Lowering, lowers
+from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Arg, Ref
 from rlx.dtypes import DType, f32
-from rlx.ir import REGISTRY, Node, Tensor, get_op
+from rlx.ir import Node, Op, Tensor, get_op
 from rlx.ir.rows import Rows, last_axis
 
 _MAX_QUADS = 8  # the most quads that a thread holds in registers: 32 elements of its row
@@ -192,8 +192,7 @@ def row_kernels(
         ctx.launch(across(**words, ACROSS=width, **chosen), count, [*operands, outer, n, inner, *values])
 
 
-def load_printed(family: str = "") -> None:
-    """`row_kernels` for each op, of a family or of all, that names itself as its kernel and that no module lowers."""
-    for op in list(REGISTRY.values()):
-        if op.rows is not None and op.kernel == op.name not in LOWERINGS and family in ("", op.family):
-            row_kernels(op.name)
+def load_printed(op: Op) -> None:
+    """`row_kernels` for an op that names itself as its kernel; none for others."""
+    if op.rows is not None and op.kernel == op.name:
+        row_kernels(op.name)
